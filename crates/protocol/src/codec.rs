@@ -1,0 +1,219 @@
+//! Bytes of requests, replies, set-up messages and directory entries.
+//!
+//! Little-endian; every length is checked; unknown values are errors, never panics.
+
+mod attrs;
+mod check;
+mod dir;
+mod hash;
+mod operations;
+mod outcomes;
+pub(crate) mod setup;
+mod wire;
+
+use crate::handle::{CredHandle, SlotId};
+use crate::operation::{CHAIN_MAX, HEADER_BYTES_MAX, OpResult, Operation, REPLY_BYTES_MAX};
+use crate::status::Status;
+
+pub use dir::{DirEntries, decode_dir_entries, dir_entries, dir_entry_bytes, encode_dir_entry};
+pub use setup::{
+    decode_setup_reply, decode_setup_request, encode_setup_reply, encode_setup_request,
+};
+use wire::{Put, Reader, with_length};
+
+/// Why bytes are not a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The message ends too early.
+    #[error("message ends too early")]
+    Short,
+    /// A field has a value that it may not have.
+    #[error("bad value in {0}")]
+    Value(&'static str),
+    /// Bytes are left over.
+    #[error("bytes left over")]
+    Trailing,
+    /// More than a limit allows.
+    #[error("too many or too long: {0}")]
+    Limit(&'static str),
+    /// A hello of another protocol version.
+    #[error("protocol version {0}")]
+    Version(u32),
+}
+
+/// What stands before the operations of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestHead {
+    /// The slot.
+    pub slot: SlotId,
+    /// The sequence on it.
+    pub sequence: u32,
+    /// Under which credential all operations run.
+    pub cred: CredHandle,
+}
+
+/// A decoded request; names are borrowed from the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Slot, sequence, credential.
+    pub head: RequestHead,
+    /// The chain, 1 to [`crate::CHAIN_MAX`].
+    pub operations: Vec<Operation<'a>>,
+    /// Of the operations' bytes, for [`crate::ServerSlots::begin`].
+    pub hash: u64,
+}
+
+/// A decoded reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// Echo.
+    pub slot: SlotId,
+    /// Echo.
+    pub sequence: u32,
+    /// `Err`: nothing was executed. `Ok`: results of the operations that ran; the last may be
+    /// an error, those after it did not run.
+    pub results: Result<Vec<OpResult>, Status>,
+}
+
+/// Appends a request to `out`, or nothing.
+///
+/// # Errors
+/// [`DecodeError::Limit`] when names, lists or data are too long for a message, and
+/// [`DecodeError::Value`] where [`decode_request`] would refuse what is to be sent.
+pub fn encode_request(
+    head: &RequestHead,
+    operations: &[Operation<'_>],
+    out: &mut Vec<u8>,
+) -> Result<(), DecodeError> {
+    let count = chain_length(operations.len())?;
+    let mut checker = check::Checker::default();
+    for operation in operations {
+        checker.operation(operation)?;
+    }
+    let start = out.len();
+    out.u16(head.slot.0);
+    out.u16(count);
+    out.u32(head.sequence);
+    out.u32(head.cred.0);
+    for operation in operations {
+        out.u16(operation.opcode());
+        with_length(out, |out| operations::put(out, operation));
+    }
+    if out.len() - start > HEADER_BYTES_MAX {
+        out.truncate(start);
+        return Err(DecodeError::Limit("request"));
+    }
+    Ok(())
+}
+
+/// Takes a request apart.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
+    if bytes.len() > HEADER_BYTES_MAX {
+        return Err(DecodeError::Limit("request"));
+    }
+    let mut r = Reader::new(bytes);
+    let (slot, count) = (SlotId(r.u16()?), usize::from(r.u16()?));
+    let (sequence, cred) = (r.u32()?, CredHandle(r.u32()?));
+    chain_length(count)?;
+    let hash = hash::hash(cred.0, r.rest());
+    let mut checker = check::Checker::default();
+    let mut operations = Vec::with_capacity(count);
+    for _ in 0..count {
+        let opcode = r.u16()?;
+        let mut body = Reader::new(r.long()?);
+        let operation = operations::get(opcode, &mut body)?;
+        body.end()?;
+        checker.operation(&operation)?;
+        operations.push(operation);
+    }
+    r.end()?;
+    Ok(Request { head: RequestHead { slot, sequence, cred }, operations, hash })
+}
+
+/// Appends a reply to `out`: at most [`REPLY_BYTES_MAX`] bytes. There must be 1 to
+/// [`CHAIN_MAX`] results.
+pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
+    let start = out.len();
+    let (results, status) = match &reply.results {
+        Ok(results) => (results.as_slice(), 0),
+        Err(status) => (&[][..], status_code(*status)),
+    };
+    debug_assert!(status != 0 || chain_length(results.len()).is_ok(), "{reply:?}");
+    let results = results.get(..CHAIN_MAX).unwrap_or(results);
+    out.u16(reply.slot.0);
+    out.u16(u16::try_from(results.len()).unwrap_or(u16::MAX));
+    out.u32(reply.sequence);
+    out.u32(status);
+    for result in results {
+        let (number, status) = match result {
+            Ok(outcome) => (outcomes::number(outcome), 0),
+            Err(status) => (crate::opcode::outcome::NONE, status_code(*status)),
+        };
+        out.u16(number);
+        with_length(out, |out| {
+            out.u32(status);
+            if let Ok(outcome) = result {
+                outcomes::put(out, outcome);
+            }
+        });
+    }
+    debug_assert!(out.len() - start <= REPLY_BYTES_MAX);
+}
+
+/// Takes a reply apart.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_reply(bytes: &[u8]) -> Result<Reply, DecodeError> {
+    if bytes.len() > REPLY_BYTES_MAX {
+        return Err(DecodeError::Limit("reply"));
+    }
+    let mut r = Reader::new(bytes);
+    let (slot, count) = (SlotId(r.u16()?), usize::from(r.u16()?));
+    let (sequence, status) = (r.u32()?, r.u32()?);
+    if status != 0 {
+        if count != 0 {
+            return Err(DecodeError::Value("results"));
+        }
+        r.end()?;
+        return Ok(Reply { slot, sequence, results: Err(Status::from_code(status)) });
+    }
+    chain_length(count)?;
+    let mut results = Vec::with_capacity(count);
+    for _ in 0..count {
+        let number = r.u16()?;
+        results.push(result(number, Reader::new(r.long()?))?);
+    }
+    r.end()?;
+    Ok(Reply { slot, sequence, results: Ok(results) })
+}
+
+fn result(number: u16, mut body: Reader<'_>) -> Result<OpResult, DecodeError> {
+    let result = match body.u32()? {
+        0 => Ok(outcomes::get(number, &mut body)?),
+        code if number == crate::opcode::outcome::NONE => Err(Status::from_code(code)),
+        _ => return Err(DecodeError::Value("outcome")),
+    };
+    body.end()?;
+    Ok(result)
+}
+
+fn chain_length(count: usize) -> Result<u16, DecodeError> {
+    match u16::try_from(count) {
+        Ok(0) => Err(DecodeError::Value("chain")),
+        Ok(count) if usize::from(count) <= CHAIN_MAX => Ok(count),
+        _ => Err(DecodeError::Limit("chain")),
+    }
+}
+
+/// A failure is never 0 on the wire, where that says success.
+fn status_code(status: Status) -> u32 {
+    match status.code() {
+        0 => Status::ServerFault.code(),
+        code => code,
+    }
+}

@@ -1,0 +1,373 @@
+//! The operations of a request on the wire.
+
+use super::DecodeError;
+use super::attrs;
+use super::wire::{Put, Reader};
+use crate::handle::CredHandle;
+use crate::opcode as op;
+use crate::operation::{
+    CacheHint, CreateMode, Extent, ExtentList, OpenFlags, Operation, Stability,
+};
+
+impl Operation<'_> {
+    /// The number on the wire.
+    pub fn opcode(&self) -> u16 {
+        use Operation as O;
+        match self {
+            O::Null => op::NULL,
+            O::GetRoot { .. } => op::GET_ROOT,
+            O::Lookup { .. } => op::LOOKUP,
+            O::LookupParent { .. } => op::LOOKUP_PARENT,
+            O::Open { .. } => op::OPEN,
+            O::Close { .. } => op::CLOSE,
+            O::OpenDowngrade { .. } => op::OPEN_DOWNGRADE,
+            O::Create { .. } => op::CREATE,
+            O::Link { .. } => op::LINK,
+            O::Remove { .. } => op::REMOVE,
+            O::Rename { .. } => op::RENAME,
+            O::ReadDir { .. } => op::READ_DIR,
+            O::ReadLink { .. } => op::READ_LINK,
+            O::GetAttr { .. } => op::GET_ATTR,
+            O::SetAttr { .. } => op::SET_ATTR,
+            O::Access { .. } => op::ACCESS,
+            O::StatFs { .. } => op::STAT_FS,
+            O::GetXattr { .. } => op::GET_XATTR,
+            O::SetXattr { .. } => op::SET_XATTR,
+            O::ListXattr { .. } => op::LIST_XATTR,
+            O::RemoveXattr { .. } => op::REMOVE_XATTR,
+            O::Read { .. } => op::READ,
+            O::Write { .. } => op::WRITE,
+            O::Append { .. } => op::APPEND,
+            O::Commit { .. } => op::COMMIT,
+            O::SyncFs { .. } => op::SYNC_FS,
+            O::Fallocate { .. } => op::FALLOCATE,
+            O::Seek { .. } => op::SEEK,
+            O::Advise { .. } => op::ADVISE,
+            O::CredRegister { .. } => op::CRED_REGISTER,
+            O::CredRelease { .. } => op::CRED_RELEASE,
+            O::SessionStats => op::SESSION_STATS,
+            O::SessionDestroy => op::SESSION_DESTROY,
+        }
+    }
+}
+
+/// Appends the body of an operation that was checked.
+pub(super) fn put(out: &mut Vec<u8>, operation: &Operation<'_>) {
+    use Operation as O;
+    match operation {
+        O::Read { state, extents, report_holes } => {
+            out.state(*state);
+            out.flags([*report_holes]);
+            put_extents(out, extents);
+        }
+        O::Write { state, extents, stability } => {
+            out.state(*state);
+            out.u8(*stability as u8);
+            put_extents(out, extents);
+        }
+        O::Append { state, bytes, stability } => {
+            out.state(*state);
+            out.u8(*stability as u8);
+            out.u32(*bytes);
+        }
+        O::Commit { state, offset, len, data_only } => {
+            out.state(*state);
+            out.u64(*offset);
+            out.u64(*len);
+            out.flags([*data_only]);
+        }
+        O::Fallocate { state, mode, offset, len } => {
+            out.state(*state);
+            out.u32(*mode);
+            out.u64(*offset);
+            out.u64(*len);
+        }
+        O::Seek { state, offset, hole } => {
+            out.state(*state);
+            out.u64(*offset);
+            out.flags([*hole]);
+        }
+        O::Advise { state, offset, len, advice, cache } => {
+            out.state(*state);
+            out.u64(*offset);
+            out.u64(*len);
+            out.u8(*advice);
+            put_cache(out, cache);
+        }
+        O::Close { state } => out.state(*state),
+        O::OpenDowngrade { state, read, write } => {
+            out.state(*state);
+            out.flags([*read, *write]);
+        }
+        O::CredRegister { uid, gid, groups } => {
+            out.u32(*uid);
+            out.u32(*gid);
+            out.long(groups);
+        }
+        O::CredRelease { cred } => out.u32(cred.0),
+        O::Null | O::SessionStats | O::SessionDestroy => {}
+        names => put_names(out, names),
+    }
+}
+
+/// Those that name an object by handle.
+fn put_names(out: &mut Vec<u8>, operation: &Operation<'_>) {
+    use Operation as O;
+    match operation {
+        O::GetRoot { export } => out.short(export),
+        O::Lookup { dir, path, no_follow } => {
+            out.handle(dir);
+            out.flags([*no_follow]);
+            out.long(path);
+        }
+        O::Open { dir, path, flags, mode, cache } => {
+            out.handle(dir);
+            put_open_flags(out, *flags);
+            out.u32(*mode);
+            put_cache(out, cache);
+            out.long(path);
+        }
+        O::Create { dir, name, kind, mode, rdev, target_bytes } => {
+            out.handle(dir);
+            out.u8(*kind as u8);
+            out.u32(*mode);
+            out.u64(*rdev);
+            out.u32(*target_bytes);
+            out.short(name);
+        }
+        O::Link { handle, dir, name } => {
+            out.handle(handle);
+            out.handle(dir);
+            out.short(name);
+        }
+        O::Remove { dir, name, directory } => {
+            out.handle(dir);
+            out.flags([*directory]);
+            out.short(name);
+        }
+        O::Rename { from_dir, from, to_dir, to, no_replace, exchange } => {
+            out.handle(from_dir);
+            out.handle(to_dir);
+            out.flags([*no_replace, *exchange]);
+            out.short(from);
+            out.short(to);
+        }
+        O::ReadDir { dir, cookie, bytes_max, attributes, handles } => {
+            out.handle(dir);
+            out.u64(*cookie);
+            out.u32(*bytes_max);
+            out.flags([*attributes, *handles]);
+        }
+        O::LookupParent { handle }
+        | O::ReadLink { handle }
+        | O::StatFs { handle }
+        | O::SyncFs { handle } => out.handle(handle),
+        attributes => put_attributes(out, attributes),
+    }
+}
+
+fn put_attributes(out: &mut Vec<u8>, operation: &Operation<'_>) {
+    use Operation as O;
+    match operation {
+        O::GetAttr { handle, state } => {
+            out.handle(handle);
+            out.state(*state);
+        }
+        O::SetAttr { handle, state, set } => {
+            out.handle(handle);
+            out.state(*state);
+            attrs::put_set_attr(out, set);
+        }
+        O::Access { handle, mask } => {
+            out.handle(handle);
+            out.u8(*mask);
+        }
+        O::GetXattr { handle, name, size_max } => {
+            out.handle(handle);
+            out.u32(*size_max);
+            out.short(name);
+        }
+        O::SetXattr { handle, name, value_bytes, flags } => {
+            out.handle(handle);
+            out.u32(*value_bytes);
+            out.u8(*flags);
+            out.short(name);
+        }
+        O::ListXattr { handle, size_max } => {
+            out.handle(handle);
+            out.u32(*size_max);
+        }
+        O::RemoveXattr { handle, name } => {
+            out.handle(handle);
+            out.short(name);
+        }
+        other => unreachable!("{other:?} was handled before"),
+    }
+}
+
+/// Takes the body of the operation `opcode`, and nothing after it.
+pub(super) fn get<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, DecodeError> {
+    use Operation as O;
+    Ok(match opcode {
+        op::READ => {
+            let (state, report_holes) = (r.state()?, r.bool("read flags")?);
+            O::Read { state, report_holes, extents: extents(r)? }
+        }
+        op::WRITE => {
+            let (state, stability) = (r.state()?, stability(r)?);
+            O::Write { state, stability, extents: extents(r)? }
+        }
+        op::APPEND => O::Append { state: r.state()?, stability: stability(r)?, bytes: r.u32()? },
+        op::COMMIT => O::Commit {
+            state: r.state()?,
+            offset: r.u64()?,
+            len: r.u64()?,
+            data_only: r.bool("commit flags")?,
+        },
+        op::FALLOCATE => {
+            let (state, mode) = (r.state()?, r.u32()?);
+            O::Fallocate { state, mode, offset: r.u64()?, len: r.u64()? }
+        }
+        op::SEEK => O::Seek { state: r.state()?, offset: r.u64()?, hole: r.bool("seek flags")? },
+        op::ADVISE => {
+            let (state, offset, len) = (r.state()?, r.u64()?, r.u64()?);
+            O::Advise { state, offset, len, advice: r.u8()?, cache: cache(r)? }
+        }
+        op::CLOSE => O::Close { state: r.state()? },
+        op::OPEN_DOWNGRADE => {
+            let (state, [read, write]) = (r.state()?, r.flags("downgrade flags")?);
+            O::OpenDowngrade { state, read, write }
+        }
+        op::CRED_REGISTER => O::CredRegister { uid: r.u32()?, gid: r.u32()?, groups: r.long()? },
+        op::CRED_RELEASE => O::CredRelease { cred: CredHandle(r.u32()?) },
+        op::NULL => O::Null,
+        op::SESSION_STATS => O::SessionStats,
+        op::SESSION_DESTROY => O::SessionDestroy,
+        _ => return get_names(opcode, r),
+    })
+}
+
+fn get_names<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, DecodeError> {
+    use Operation as O;
+    Ok(match opcode {
+        op::GET_ROOT => O::GetRoot { export: r.short()? },
+        op::LOOKUP => {
+            let (dir, no_follow) = (r.handle()?, r.bool("lookup flags")?);
+            O::Lookup { dir, no_follow, path: r.long()? }
+        }
+        op::OPEN => {
+            let (dir, flags, mode, cache) = (r.handle()?, open_flags(r)?, r.u32()?, cache(r)?);
+            O::Open { dir, flags, mode, cache, path: r.long()? }
+        }
+        op::CREATE => {
+            let (dir, kind, mode) = (r.handle()?, attrs::kind(r)?, r.u32()?);
+            let (rdev, target_bytes) = (r.u64()?, r.u32()?);
+            O::Create { dir, kind, mode, rdev, target_bytes, name: r.short()? }
+        }
+        op::LINK => O::Link { handle: r.handle()?, dir: r.handle()?, name: r.short()? },
+        op::REMOVE => {
+            let (dir, directory) = (r.handle()?, r.bool("remove flags")?);
+            O::Remove { dir, directory, name: r.short()? }
+        }
+        op::RENAME => {
+            let (from_dir, to_dir) = (r.handle()?, r.handle()?);
+            let [no_replace, exchange] = r.flags("rename flags")?;
+            let (from, to) = (r.short()?, r.short()?);
+            O::Rename { from_dir, from, to_dir, to, no_replace, exchange }
+        }
+        op::READ_DIR => {
+            let (dir, cookie, bytes_max) = (r.handle()?, r.u64()?, r.u32()?);
+            let [attributes, handles] = r.flags("readdir flags")?;
+            O::ReadDir { dir, cookie, bytes_max, attributes, handles }
+        }
+        op::LOOKUP_PARENT => O::LookupParent { handle: r.handle()? },
+        op::READ_LINK => O::ReadLink { handle: r.handle()? },
+        op::STAT_FS => O::StatFs { handle: r.handle()? },
+        op::SYNC_FS => O::SyncFs { handle: r.handle()? },
+        _ => return get_attributes(opcode, r),
+    })
+}
+
+fn get_attributes<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, DecodeError> {
+    use Operation as O;
+    Ok(match opcode {
+        op::GET_ATTR => O::GetAttr { handle: r.handle()?, state: r.state()? },
+        op::SET_ATTR => {
+            let (handle, state) = (r.handle()?, r.state()?);
+            O::SetAttr { handle, state, set: attrs::set_attr(r)? }
+        }
+        op::ACCESS => O::Access { handle: r.handle()?, mask: r.u8()? },
+        op::GET_XATTR => {
+            let (handle, size_max) = (r.handle()?, r.u32()?);
+            O::GetXattr { handle, size_max, name: r.short()? }
+        }
+        op::SET_XATTR => {
+            let (handle, value_bytes, flags) = (r.handle()?, r.u32()?, r.u8()?);
+            O::SetXattr { handle, value_bytes, flags, name: r.short()? }
+        }
+        op::LIST_XATTR => O::ListXattr { handle: r.handle()?, size_max: r.u32()? },
+        op::REMOVE_XATTR => O::RemoveXattr { handle: r.handle()?, name: r.short()? },
+        _ => return Err(DecodeError::Value("opcode")),
+    })
+}
+
+fn put_extents(out: &mut Vec<u8>, list: &ExtentList) {
+    let extents = list.as_slice();
+    out.u8(u8::try_from(extents.len()).unwrap_or(u8::MAX));
+    for extent in extents {
+        out.u64(extent.offset);
+        out.u32(extent.len);
+        out.u32(extent.count);
+        if extent.count != 1 {
+            out.u64(extent.stride);
+        }
+    }
+}
+
+fn extents(r: &mut Reader<'_>) -> Result<ExtentList, DecodeError> {
+    let count = r.u8()?;
+    let mut list = ExtentList::empty();
+    for _ in 0..count {
+        let (offset, len, count) = (r.u64()?, r.u32()?, r.u32()?);
+        let stride = if count == 1 { 0 } else { r.u64()? };
+        if !list.push(Extent { offset, len, count, stride }) {
+            return Err(DecodeError::Limit("extents"));
+        }
+    }
+    Ok(list)
+}
+
+pub(super) fn stability(r: &mut Reader<'_>) -> Result<Stability, DecodeError> {
+    Ok(match r.u8()? {
+        0 => Stability::Unstable,
+        1 => Stability::Data,
+        2 => Stability::File,
+        _ => return Err(DecodeError::Value("stability")),
+    })
+}
+
+fn put_open_flags(out: &mut Vec<u8>, flags: OpenFlags) {
+    out.flags([flags.read, flags.write, flags.truncate, flags.append, flags.no_follow]);
+    out.u8(flags.create as u8);
+}
+
+fn open_flags(r: &mut Reader<'_>) -> Result<OpenFlags, DecodeError> {
+    let [read, write, truncate, append, no_follow] = r.flags("open flags")?;
+    let create = match r.u8()? {
+        0 => CreateMode::No,
+        1 => CreateMode::Unchecked,
+        2 => CreateMode::Exclusive,
+        _ => return Err(DecodeError::Value("create mode")),
+    };
+    Ok(OpenFlags { read, write, create, truncate, append, no_follow })
+}
+
+fn put_cache(out: &mut Vec<u8>, hint: &CacheHint) {
+    out.u32(hint.unit);
+    out.u8(hint.policy);
+    out.u8(hint.class);
+}
+
+fn cache(r: &mut Reader<'_>) -> Result<CacheHint, DecodeError> {
+    Ok(CacheHint { unit: r.u32()?, policy: r.u8()?, class: r.u8()? })
+}

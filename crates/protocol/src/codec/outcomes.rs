@@ -1,0 +1,151 @@
+//! The results of a reply on the wire.
+
+use super::DecodeError;
+use super::wire::{Put, Reader};
+use super::{attrs, operations};
+use crate::handle::CredHandle;
+use crate::opcode::outcome;
+use crate::operation::{Outcome, SessionStats};
+
+/// The number on the wire.
+pub(super) fn number(result: &Outcome) -> u16 {
+    match result {
+        Outcome::Done => outcome::DONE,
+        Outcome::Found { .. } => outcome::FOUND,
+        Outcome::Opened { .. } => outcome::OPENED,
+        Outcome::Closed { .. } => outcome::CLOSED,
+        Outcome::Attributes { .. } => outcome::ATTRIBUTES,
+        Outcome::Granted { .. } => outcome::GRANTED,
+        Outcome::FileSystem { .. } => outcome::FILE_SYSTEM,
+        Outcome::Data { .. } => outcome::DATA,
+        Outcome::Read { .. } => outcome::READ,
+        Outcome::Written { .. } => outcome::WRITTEN,
+        Outcome::Committed { .. } => outcome::COMMITTED,
+        Outcome::Offset { .. } => outcome::OFFSET,
+        Outcome::Credential { .. } => outcome::CREDENTIAL,
+        Outcome::Stats(_) => outcome::STATS,
+    }
+}
+
+/// Appends the body.
+pub(super) fn put(out: &mut Vec<u8>, result: &Outcome) {
+    match result {
+        Outcome::Done => {}
+        Outcome::Found { handle, attr } => {
+            out.handle(handle);
+            attrs::put_attr(out, attr);
+        }
+        Outcome::Opened { handle, state, attr, created } => {
+            out.handle(handle);
+            out.state(*state);
+            out.flags([*created]);
+            attrs::put_attr(out, attr);
+        }
+        Outcome::Closed { attr, verifier } => {
+            out.verifier(verifier);
+            attrs::put_attr(out, attr);
+        }
+        Outcome::Attributes { attr } => attrs::put_attr(out, attr),
+        Outcome::Granted { mask } => out.u8(*mask),
+        Outcome::FileSystem { attr } => attrs::put_fs_attr(out, attr),
+        Outcome::Data { bytes, end } => {
+            out.u32(*bytes);
+            out.flags([*end]);
+        }
+        Outcome::Read { bytes, end_of_file } => {
+            out.u32(*bytes);
+            out.flags([*end_of_file]);
+        }
+        Outcome::Written { bytes, offset, stability, verifier } => {
+            out.u32(*bytes);
+            out.u64(*offset);
+            out.u8(*stability as u8);
+            out.verifier(verifier);
+        }
+        Outcome::Committed { verifier } => out.verifier(verifier),
+        Outcome::Offset { offset } => {
+            out.flags([offset.is_some()]);
+            if let Some(offset) = offset {
+                out.u64(*offset);
+            }
+        }
+        Outcome::Credential { cred } => out.u32(cred.0),
+        Outcome::Stats(stats) => put_stats(out, stats),
+    }
+}
+
+/// Takes the body of the outcome `number`, and nothing after it.
+pub(super) fn get(number: u16, r: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
+    Ok(match number {
+        outcome::READ => Outcome::Read { bytes: r.u32()?, end_of_file: r.bool("result flags")? },
+        outcome::DONE => Outcome::Done,
+        outcome::FOUND => Outcome::Found { handle: r.handle()?, attr: attrs::attr(r)? },
+        outcome::OPENED => Outcome::Opened {
+            handle: r.handle()?,
+            state: r.state()?,
+            created: r.bool("result flags")?,
+            attr: attrs::attr(r)?,
+        },
+        outcome::CLOSED => Outcome::Closed { verifier: r.verifier()?, attr: attrs::attr(r)? },
+        outcome::ATTRIBUTES => Outcome::Attributes { attr: attrs::attr(r)? },
+        outcome::GRANTED => Outcome::Granted { mask: r.u8()? },
+        outcome::FILE_SYSTEM => Outcome::FileSystem { attr: attrs::fs_attr(r)? },
+        outcome::DATA => Outcome::Data { bytes: r.u32()?, end: r.bool("result flags")? },
+        outcome::WRITTEN => Outcome::Written {
+            bytes: r.u32()?,
+            offset: r.u64()?,
+            stability: operations::stability(r)?,
+            verifier: r.verifier()?,
+        },
+        outcome::COMMITTED => Outcome::Committed { verifier: r.verifier()? },
+        outcome::OFFSET => {
+            let is = r.bool("result flags")?;
+            Outcome::Offset { offset: if is { Some(r.u64()?) } else { None } }
+        }
+        outcome::CREDENTIAL => Outcome::Credential { cred: CredHandle(r.u32()?) },
+        outcome::STATS => Outcome::Stats(Box::new(stats(r)?)),
+        _ => return Err(DecodeError::Value("outcome")),
+    })
+}
+
+fn put_stats(out: &mut Vec<u8>, stats: &SessionStats) {
+    for number in [
+        stats.session_requests,
+        stats.session_replays,
+        stats.session_bytes_read,
+        stats.session_bytes_written,
+        stats.cpu_ns,
+        stats.system_calls,
+        stats.copied_bytes,
+        stats.registrations,
+        stats.resident_bytes,
+        stats.arena_bytes,
+        stats.dirty_bytes,
+        stats.cache_hits,
+        stats.cache_misses,
+        stats.sessions,
+        stats.opens,
+    ] {
+        out.u64(number);
+    }
+}
+
+fn stats(r: &mut Reader<'_>) -> Result<SessionStats, DecodeError> {
+    Ok(SessionStats {
+        session_requests: r.u64()?,
+        session_replays: r.u64()?,
+        session_bytes_read: r.u64()?,
+        session_bytes_written: r.u64()?,
+        cpu_ns: r.u64()?,
+        system_calls: r.u64()?,
+        copied_bytes: r.u64()?,
+        registrations: r.u64()?,
+        resident_bytes: r.u64()?,
+        arena_bytes: r.u64()?,
+        dirty_bytes: r.u64()?,
+        cache_hits: r.u64()?,
+        cache_misses: r.u64()?,
+        sessions: r.u64()?,
+        opens: r.u64()?,
+    })
+}

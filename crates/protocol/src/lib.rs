@@ -1,0 +1,24 @@
+//! DAFS operations, attributes, handles, status codes, and the sans-io state of sessions.
+//!
+//! No I/O, no clock, no transport: bytes and events in, bytes and decisions out.
+
+#![forbid(unsafe_code)]
+
+mod attr;
+mod codec;
+mod handle;
+mod identity;
+pub mod opcode;
+mod operation;
+mod setup;
+mod slots;
+mod status;
+
+pub use attr::*;
+pub use codec::*;
+pub use handle::*;
+pub use identity::*;
+pub use operation::*;
+pub use setup::*;
+pub use slots::*;
+pub use status::Status;

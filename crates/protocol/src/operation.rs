@@ -1,0 +1,362 @@
+//! The operations of v1 (names after DAFS 1.0): arguments and results.
+//!
+//! A message is a *chain*: a list of operations that run in order and stop at the first that
+//! fails; each has a result. An operation may take its handle or state from the one before it
+//! ([`FileHandle::PREVIOUS`], [`StateId::PREVIOUS`]). Bulk data does not stand here: the data of
+//! WRITE, APPEND, CREATE (symlink target) and SETXATTR follow each other in the request's data
+//! segment, those of READ, READDIR, READLINK, GETXATTR and LISTXATTR in the reply's.
+
+use std::fmt;
+
+use crate::attr::{Attr, FileKind, FsAttr, SetAttr};
+use crate::handle::{CredHandle, FileHandle, StateId, WriteVerifier};
+use crate::status::Status;
+
+/// Bytes of a name.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes of a path in one LOOKUP or OPEN; clients walk longer ones in steps.
+pub const PATH_BYTES_MAX: usize = 640;
+/// Bytes of a symlink's target.
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Bytes of an extended attribute's value.
+pub const XATTR_BYTES_MAX: usize = 65_536;
+/// Operations of a chain.
+pub const CHAIN_MAX: usize = 16;
+/// Extents of one READ or WRITE.
+pub const EXTENTS_MAX: usize = 16;
+/// Bytes of data of one chain, each way.
+pub const DATA_BYTES_MAX: usize = 4 << 20;
+/// Pieces of all extents of one READ or WRITE.
+pub const PIECES_MAX: u64 = 65_536;
+/// Bytes of a request without its data.
+pub const HEADER_BYTES_MAX: usize = 1024;
+/// Bytes of a reply without its data.
+pub const REPLY_BYTES_MAX: usize = 4096;
+
+/// A part of a file: `count` pieces of `len` bytes, `stride` bytes from start to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Where the first piece starts.
+    pub offset: u64,
+    /// Bytes of a piece.
+    pub len: u32,
+    /// Pieces, at least 1.
+    pub count: u32,
+    /// From the start of a piece to that of the next; not used when `count` is 1.
+    pub stride: u64,
+}
+
+impl Extent {
+    /// One piece.
+    pub fn one(offset: u64, len: u32) -> Extent {
+        Extent { offset, len, count: 1, stride: 0 }
+    }
+    /// Bytes of all pieces; `None` where that overflows.
+    pub fn bytes(&self) -> Option<u64> {
+        u64::from(self.len).checked_mul(u64::from(self.count))
+    }
+}
+
+/// How OPEN treats what is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum CreateMode {
+    /// Fails with NOENT.
+    No = 0,
+    /// Makes it.
+    Unchecked = 1,
+    /// Makes it, fails with EXIST where it is there.
+    Exclusive = 2,
+}
+
+/// Arguments of OPEN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenFlags {
+    /// Reading is wanted.
+    pub read: bool,
+    /// Writing is wanted.
+    pub write: bool,
+    /// Make it.
+    pub create: CreateMode,
+    /// Empty it.
+    pub truncate: bool,
+    /// All writes go to the end.
+    pub append: bool,
+    /// Do not follow a symlink in the last place.
+    pub no_follow: bool,
+}
+
+/// Best effort wishes about caching, carried by OPEN and ADVISE ([UNIFIER] 4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheHint {
+    /// Cache unit in bytes (4 KiB to 1 MiB), 0 = the server chooses.
+    pub unit: u32,
+    /// 0 = the server chooses.
+    pub policy: u8,
+    /// 0 = the server chooses.
+    pub class: u8,
+}
+
+/// How durable a write must be before it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Stability {
+    /// In the server's memory.
+    Unstable = 0,
+    /// Data is on disk, with the size.
+    Data = 1,
+    /// Data and all attributes are on disk.
+    File = 2,
+}
+
+/// What ACCESS asks: read 4, write 2, execute or search 1.
+pub type AccessMask = u8;
+
+/// A request's operation. Lifetimes are those of the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)] // the fields' types say it; the operations are documented
+pub enum Operation<'a> {
+    /// Nothing: a ping; renews the lease as any message does.
+    Null,
+    /// Root of the export `name` (empty: the only or first one); with attributes.
+    GetRoot { export: &'a [u8] },
+    /// Walks `path` (components with `/`, no `..` above `dir`); answers handle and attributes.
+    Lookup { dir: FileHandle, path: &'a [u8], no_follow: bool },
+    /// The parent directory, not above the export's root.
+    LookupParent { handle: FileHandle },
+    /// Opens, or makes, a regular file. Empty `path`: opens `dir` itself.
+    Open { dir: FileHandle, path: &'a [u8], flags: OpenFlags, mode: u32, cache: CacheHint },
+    /// Ends an open. The last close of a file flushes it: local processes then see the bytes,
+    /// and late errors are told.
+    Close { state: StateId },
+    /// Gives up reading or writing.
+    OpenDowngrade { state: StateId, read: bool, write: bool },
+    /// Makes a directory, symlink (target in the data), device, fifo or socket.
+    Create {
+        dir: FileHandle,
+        name: &'a [u8],
+        kind: FileKind,
+        mode: u32,
+        rdev: u64,
+        target_bytes: u32,
+    },
+    /// A hard link to `handle`.
+    Link { handle: FileHandle, dir: FileHandle, name: &'a [u8] },
+    /// Removes a name; `directory` must be true for a directory and false for all else.
+    Remove { dir: FileHandle, name: &'a [u8], directory: bool },
+    /// Renames; replaces what is there unless `no_replace`; `exchange` swaps the two.
+    Rename {
+        from_dir: FileHandle,
+        from: &'a [u8],
+        to_dir: FileHandle,
+        to: &'a [u8],
+        no_replace: bool,
+        exchange: bool,
+    },
+    /// Entries after `cookie` (0: from the start) as reply data; see `encode_dir_entry`.
+    ReadDir { dir: FileHandle, cookie: u64, bytes_max: u32, attributes: bool, handles: bool },
+    /// A symlink's target as reply data.
+    ReadLink { handle: FileHandle },
+    /// Attributes, of `handle`; with a state other than NONE of that open file.
+    GetAttr { handle: FileHandle, state: StateId },
+    /// Changes attributes, all or none where the system can; answers the new ones.
+    SetAttr { handle: FileHandle, state: StateId, set: SetAttr },
+    /// Which of `mask` the caller may do.
+    Access { handle: FileHandle, mask: AccessMask },
+    /// Space and limits.
+    StatFs { handle: FileHandle },
+    /// Value as reply data. `size_max` 0 asks for the size only.
+    GetXattr { handle: FileHandle, name: &'a [u8], size_max: u32 },
+    /// Value in the data. `flags`: 1 create only, 2 replace only.
+    SetXattr { handle: FileHandle, name: &'a [u8], value_bytes: u32, flags: u8 },
+    /// Names, each ended by NUL, as reply data. `size_max` 0 asks for the size only.
+    ListXattr { handle: FileHandle, size_max: u32 },
+    /// Removes one.
+    RemoveXattr { handle: FileHandle, name: &'a [u8] },
+    /// Data of the extents, one after the other, as reply data; shorter at the end of file.
+    Read { state: StateId, extents: ExtentList, report_holes: bool },
+    /// Data in the request's data, for the extents one after the other.
+    Write { state: StateId, extents: ExtentList, stability: Stability },
+    /// Writes at the end, atomically; answers the offset.
+    Append { state: StateId, bytes: u32, stability: Stability },
+    /// Makes `offset..offset+len` (len 0: all) durable; answers the write verifier.
+    Commit { state: StateId, offset: u64, len: u64, data_only: bool },
+    /// Everything that anybody wrote to this export, on disk.
+    SyncFs { handle: FileHandle },
+    /// `mode` as fallocate(2): 0 allocate, 1 keep size, 3 punch hole, 0x10 zero range.
+    Fallocate { state: StateId, mode: u32, offset: u64, len: u64 },
+    /// The next data (`hole` false) or hole at or after `offset`.
+    Seek { state: StateId, offset: u64, hole: bool },
+    /// Future use of a range; `advice` as posix_fadvise (0 normal … 3 willneed, 4 dontneed).
+    Advise { state: StateId, offset: u64, len: u64, advice: u8, cache: CacheHint },
+    /// Makes a credential of another user; only for root peers.
+    CredRegister { uid: u32, gid: u32, groups: &'a [u8] },
+    /// Forgets it.
+    CredRelease { cred: CredHandle },
+    /// The server's counters for this session, and of the process.
+    SessionStats,
+    /// Ends the session: all opens are closed.
+    SessionDestroy,
+}
+
+/// Up to [`EXTENTS_MAX`] extents, in place.
+#[derive(Clone, Copy)]
+pub struct ExtentList {
+    len: u8,
+    list: [Extent; EXTENTS_MAX],
+}
+
+impl PartialEq for ExtentList {
+    fn eq(&self, other: &ExtentList) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for ExtentList {}
+
+impl fmt::Debug for ExtentList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}
+
+impl ExtentList {
+    /// `None` when there are too many, or none.
+    pub fn new(extents: &[Extent]) -> Option<ExtentList> {
+        if extents.is_empty() || extents.len() > EXTENTS_MAX {
+            return None;
+        }
+        let mut list = [Extent::one(0, 0); EXTENTS_MAX];
+        for (slot, extent) in list.iter_mut().zip(extents) {
+            *slot = *extent;
+        }
+        Some(ExtentList { len: u8::try_from(extents.len()).ok()?, list })
+    }
+    /// One piece.
+    pub fn one(offset: u64, len: u32) -> ExtentList {
+        ExtentList { len: 1, list: [Extent::one(offset, len); EXTENTS_MAX] }
+    }
+    /// None yet.
+    pub(crate) fn empty() -> ExtentList {
+        ExtentList { len: 0, list: [Extent::one(0, 0); EXTENTS_MAX] }
+    }
+    /// False when it is full.
+    pub(crate) fn push(&mut self, extent: Extent) -> bool {
+        let Some(slot) = self.list.get_mut(usize::from(self.len)) else { return false };
+        *slot = extent;
+        self.len += 1;
+        true
+    }
+    /// The extents.
+    pub fn as_slice(&self) -> &[Extent] {
+        self.list.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+    /// Bytes in all; `None` where that overflows.
+    pub fn bytes(&self) -> Option<u64> {
+        self.as_slice().iter().try_fold(0u64, |sum, e| sum.checked_add(e.bytes()?))
+    }
+}
+
+/// What an operation answers when it succeeded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum Outcome {
+    /// Nothing to say.
+    Done,
+    /// GetRoot, Lookup, LookupParent, Create, Link.
+    Found { handle: FileHandle, attr: Attr },
+    /// Open.
+    Opened { handle: FileHandle, state: StateId, attr: Attr, created: bool },
+    /// Close: attributes after the flush.
+    Closed { attr: Attr, verifier: WriteVerifier },
+    /// GetAttr, SetAttr.
+    Attributes { attr: Attr },
+    /// Access.
+    Granted { mask: AccessMask },
+    /// StatFs.
+    FileSystem { attr: FsAttr },
+    /// ReadDir, ReadLink, GetXattr, ListXattr: bytes of this operation's part of the reply data
+    /// (or the size asked for); `end`: nothing follows.
+    Data { bytes: u32, end: bool },
+    /// Read.
+    Read { bytes: u32, end_of_file: bool },
+    /// Write, Append: where it went (append), how stable it is.
+    Written { bytes: u32, offset: u64, stability: Stability, verifier: WriteVerifier },
+    /// Commit, SyncFs.
+    Committed { verifier: WriteVerifier },
+    /// Seek; `None`: no data from there to the end.
+    Offset { offset: Option<u64> },
+    /// CredRegister.
+    Credential { cred: CredHandle },
+    /// SessionStats.
+    Stats(Box<SessionStats>),
+}
+
+/// One operation's result.
+pub type OpResult = Result<Outcome, Status>;
+
+/// Counters of the server, cumulative. `session_*` are of this session, the rest of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct SessionStats {
+    pub session_requests: u64,
+    pub session_replays: u64,
+    pub session_bytes_read: u64,
+    pub session_bytes_written: u64,
+    pub cpu_ns: u64,
+    pub system_calls: u64,
+    pub copied_bytes: u64,
+    pub registrations: u64,
+    pub resident_bytes: u64,
+    pub arena_bytes: u64,
+    pub dirty_bytes: u64,
+    pub cache_hits: u64,
+    pub cache_misses: u64,
+    pub sessions: u64,
+    pub opens: u64,
+}
+
+impl Operation<'_> {
+    /// True for an operation whose result is kept in the slot, so that a resent request is
+    /// never done twice. The others are done again.
+    pub fn is_cached(&self) -> bool {
+        use Operation as O;
+        match self {
+            O::Open { .. } | O::Close { .. } | O::OpenDowngrade { .. } | O::Create { .. } => true,
+            O::Link { .. } | O::Remove { .. } | O::Rename { .. } | O::SetAttr { .. } => true,
+            O::SetXattr { .. } | O::RemoveXattr { .. } | O::Write { .. } => true,
+            O::Append { .. } | O::Fallocate { .. } => true,
+            O::CredRegister { .. } | O::CredRelease { .. } | O::SessionDestroy => true,
+            O::Null | O::GetRoot { .. } | O::Lookup { .. } | O::LookupParent { .. } => false,
+            O::ReadDir { .. } | O::ReadLink { .. } | O::GetAttr { .. } => false,
+            O::Access { .. } | O::StatFs { .. } | O::GetXattr { .. } => false,
+            O::ListXattr { .. } | O::Read { .. } | O::Commit { .. } => false,
+            O::SyncFs { .. } | O::Seek { .. } | O::Advise { .. } | O::SessionStats => false,
+        }
+    }
+
+    /// Bytes of the request's data segment that belong to this operation.
+    pub fn request_data_bytes(&self) -> Option<u64> {
+        match self {
+            Operation::Write { extents, .. } => extents.bytes(),
+            Operation::Append { bytes, .. } => Some(u64::from(*bytes)),
+            Operation::SetXattr { value_bytes, .. } => Some(u64::from(*value_bytes)),
+            Operation::Create { target_bytes, .. } => Some(u64::from(*target_bytes)),
+            _ => Some(0),
+        }
+    }
+
+    /// The most bytes of the reply's data segment that this operation may fill.
+    pub fn reply_data_bytes(&self) -> Option<u64> {
+        match self {
+            Operation::Read { extents, .. } => extents.bytes(),
+            Operation::ReadDir { bytes_max, .. } => Some(u64::from(*bytes_max)),
+            Operation::ReadLink { .. } => Some(SYMLINK_BYTES_MAX as u64),
+            Operation::GetXattr { size_max, .. } => Some(u64::from(*size_max)),
+            Operation::ListXattr { size_max, .. } => Some(u64::from(*size_max)),
+            _ => Some(0),
+        }
+    }
+}
