@@ -64,6 +64,22 @@ pub struct SessionAttr {
     pub rdma_read: bool,
 }
 
+impl SessionAttr {
+    /// What a server with these `limits` grants to a `wish`: the smaller of both. The lease is
+    /// the server's; a server that sleeps at once does not spin because a client wishes so.
+    pub fn agree(wish: &SessionAttr, limits: &SessionAttr) -> SessionAttr {
+        SessionAttr {
+            slots: wish.slots.clamp(1, limits.slots.max(1)),
+            data_bytes_max: wish.data_bytes_max.min(limits.data_bytes_max),
+            inline_bytes: wish.inline_bytes.min(limits.inline_bytes),
+            wait: if limits.wait == WaitMode::Sleeping { limits.wait } else { wish.wait },
+            lease_ms: limits.lease_ms,
+            tagged: wish.tagged && limits.tagged,
+            rdma_read: wish.rdma_read && limits.rdma_read,
+        }
+    }
+}
+
 /// What the connection is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -140,11 +156,86 @@ pub fn proof_input(role: u8, client: &Nonce, server: &Nonce, purpose: &Purpose) 
     bytes.extend_from_slice(client);
     bytes.extend_from_slice(server);
     match purpose {
-        Purpose::Create { .. } => bytes.push(1),
+        Purpose::Create { attr } => {
+            bytes.push(1);
+            crate::codec::setup::put_session_attr(&mut bytes, attr);
+        }
         Purpose::Bind { session, .. } => {
             bytes.push(2);
             bytes.extend_from_slice(&session.0);
         }
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: SessionAttr = SessionAttr {
+        slots: 64,
+        data_bytes_max: 4 << 20,
+        inline_bytes: 4096,
+        wait: WaitMode::Adaptive,
+        lease_ms: 30_000,
+        tagged: true,
+        rdma_read: false,
+    };
+
+    #[test]
+    fn the_smaller_of_both_is_granted() {
+        let wish = SessionAttr {
+            slots: 1000,
+            data_bytes_max: 1 << 20,
+            inline_bytes: 1 << 16,
+            wait: WaitMode::Polled,
+            lease_ms: 1,
+            tagged: false,
+            rdma_read: true,
+        };
+        let granted = SessionAttr::agree(&wish, &LIMITS);
+        let expected = SessionAttr {
+            slots: 64,
+            data_bytes_max: 1 << 20,
+            inline_bytes: 4096,
+            wait: WaitMode::Polled,
+            lease_ms: 30_000,
+            tagged: false,
+            rdma_read: false,
+        };
+        assert_eq!(granted, expected);
+    }
+
+    #[test]
+    fn a_session_has_a_slot() {
+        let wish = SessionAttr { slots: 0, ..LIMITS };
+        assert_eq!(SessionAttr::agree(&wish, &LIMITS).slots, 1);
+        assert_eq!(SessionAttr::agree(&LIMITS, &wish).slots, 1);
+    }
+
+    #[test]
+    fn a_sleeping_server_stays_one() {
+        let (wish, limits) = (
+            SessionAttr { wait: WaitMode::Polled, ..LIMITS },
+            SessionAttr { wait: WaitMode::Sleeping, ..LIMITS },
+        );
+        assert_eq!(SessionAttr::agree(&wish, &limits).wait, WaitMode::Sleeping);
+    }
+
+    #[test]
+    fn a_proof_covers_role_nonces_and_wish() {
+        let (a, b) = ([1; 32], [2; 32]);
+        let create = |slots| Purpose::Create { attr: SessionAttr { slots, ..LIMITS } };
+        let bind = Purpose::Bind { session: SessionId([3; 16]), secret: [4; 16] };
+        let inputs = [
+            proof_input(b'C', &a, &b, &create(1)),
+            proof_input(b'S', &a, &b, &create(1)),
+            proof_input(b'C', &b, &a, &create(1)),
+            proof_input(b'C', &a, &b, &create(2)),
+            proof_input(b'C', &a, &b, &bind),
+        ];
+        for (index, input) in inputs.iter().enumerate() {
+            assert!(!inputs[index + 1..].contains(input));
+        }
+    }
 }

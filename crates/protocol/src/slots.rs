@@ -4,8 +4,6 @@
 //! slot acknowledges the reply before. The server keeps the results of the last request of each
 //! slot; a client that lost its connection resends the same (slot, sequence) on a new one.
 
-use std::collections::VecDeque;
-
 use crate::handle::SlotId;
 use crate::operation::OpResult;
 use crate::status::Status;
@@ -75,19 +73,25 @@ impl ServerSlots {
         }
     }
 
-    /// The request of `slot` was executed; `results` holds the cached ones.
+    /// The request that runs on `slot` was executed; `results` holds the cached ones.
     pub fn finish(&mut self, slot: SlotId, results: Vec<Option<OpResult>>) {
-        if let Some(entry) = self.slots.get_mut(usize::from(slot.0)) {
+        if let Some(entry) = self.running_mut(slot) {
             entry.state = SlotState::Done(results);
         }
     }
 
-    /// The request of `slot` could not start (its data never came): a resend is new again.
+    /// The request that runs on `slot` could not start (its data never came): a resend is new
+    /// again. The results before it are gone; by sending it the client acknowledged them.
     pub fn abandon(&mut self, slot: SlotId) {
-        if let Some(entry) = self.slots.get_mut(usize::from(slot.0)) {
+        if let Some(entry) = self.running_mut(slot) {
             entry.sequence = entry.sequence.wrapping_sub(1);
             entry.state = SlotState::Idle;
         }
+    }
+
+    fn running_mut(&mut self, slot: SlotId) -> Option<&mut ServerSlot> {
+        let entry = self.slots.get_mut(usize::from(slot.0))?;
+        matches!(entry.state, SlotState::Running).then_some(entry)
     }
 
     /// Requests under way.
@@ -96,37 +100,232 @@ impl ServerSlots {
     }
 }
 
-/// The client's slots of one session.
+/// The client's slots of one session. The slot used last is taken first: its entry at the server
+/// is warm, and a server may shrink what is never used.
 #[derive(Debug)]
 pub struct ClientSlots {
-    sequences: Vec<u32>,
-    free: VecDeque<SlotId>,
+    slots: Vec<ClientSlot>,
+    free: Vec<SlotId>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct ClientSlot {
+    sequence: u32,
+    taken: bool,
 }
 
 impl ClientSlots {
     /// As granted.
     pub fn new(count: u16) -> ClientSlots {
         ClientSlots {
-            sequences: vec![0; usize::from(count)],
-            free: (0..count).map(SlotId).collect(),
+            slots: vec![ClientSlot::default(); usize::from(count)],
+            free: (0..count).rev().map(SlotId).collect(),
         }
     }
 
     /// A free slot and the sequence to use on it.
     pub fn take(&mut self) -> Option<(SlotId, u32)> {
-        let slot = self.free.pop_back()?;
-        let sequence = self.sequences.get_mut(usize::from(slot.0))?;
-        *sequence = sequence.wrapping_add(1);
-        Some((slot, *sequence))
+        let slot = self.free.pop()?;
+        let entry = self.slots.get_mut(usize::from(slot.0))?;
+        entry.sequence = entry.sequence.wrapping_add(1);
+        entry.taken = true;
+        Some((slot, entry.sequence))
     }
 
     /// The reply arrived.
     pub fn release(&mut self, slot: SlotId) {
-        self.free.push_back(slot);
+        if self.taken_mut(slot).is_some() {
+            self.free.push(slot);
+        }
+    }
+
+    /// Nothing was sent on `slot` since it was taken: its sequence is used again. (The server
+    /// would refuse a gap.)
+    pub fn untake(&mut self, slot: SlotId) {
+        if let Some(entry) = self.taken_mut(slot) {
+            entry.sequence = entry.sequence.wrapping_sub(1);
+            self.free.push(slot);
+        }
+    }
+
+    fn taken_mut(&mut self, slot: SlotId) -> Option<&mut ClientSlot> {
+        let entry = self.slots.get_mut(usize::from(slot.0))?;
+        std::mem::take(&mut entry.taken).then_some(entry)
     }
 
     /// Slots free now.
     pub fn free(&self) -> usize {
         self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::Outcome;
+
+    const SLOT: SlotId = SlotId(0);
+    const HASH: u64 = 7;
+
+    fn results() -> Vec<Option<OpResult>> {
+        vec![Some(Ok(Outcome::Done)), None, Some(Err(Status::NoSpc))]
+    }
+
+    fn refused(status: Status) -> Verdict {
+        Verdict::Refuse(status)
+    }
+
+    #[test]
+    fn sequences_start_at_one() {
+        let mut slots = ServerSlots::new(1);
+        assert_eq!(slots.begin(SLOT, 0, HASH), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 2, HASH), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::New);
+    }
+
+    #[test]
+    fn unknown_slots_are_refused() {
+        let mut slots = ServerSlots::new(2);
+        assert_eq!(slots.begin(SlotId(2), 1, HASH), refused(Status::BadSlot));
+        slots.finish(SlotId(2), vec![]);
+        slots.abandon(SlotId(2));
+        assert_eq!(slots.running(), 0);
+    }
+
+    #[test]
+    fn a_resend_is_answered_from_the_slot() {
+        let mut slots = ServerSlots::new(1);
+        slots.begin(SLOT, 1, HASH);
+        slots.finish(SLOT, results());
+        for _ in 0..3 {
+            assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::Replay(results()));
+        }
+        assert_eq!(slots.begin(SLOT, 2, HASH), Verdict::New);
+    }
+
+    #[test]
+    fn a_resend_while_it_runs_does_not_start_it_again() {
+        let mut slots = ServerSlots::new(1);
+        slots.begin(SLOT, 1, HASH);
+        assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::Running);
+        assert_eq!(slots.running(), 1);
+        slots.finish(SLOT, results());
+        assert_eq!(slots.running(), 0);
+    }
+
+    #[test]
+    fn another_request_under_an_old_sequence_is_a_false_retry() {
+        let mut slots = ServerSlots::new(1);
+        slots.begin(SLOT, 1, HASH);
+        assert_eq!(slots.begin(SLOT, 1, HASH + 1), refused(Status::SeqFalseRetry));
+        slots.finish(SLOT, results());
+        assert_eq!(slots.begin(SLOT, 1, HASH + 1), refused(Status::SeqFalseRetry));
+        assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::Replay(results()));
+    }
+
+    #[test]
+    fn gaps_past_sequences_and_overtaking_are_misordered() {
+        let mut slots = ServerSlots::new(1);
+        slots.begin(SLOT, 1, HASH);
+        assert_eq!(slots.begin(SLOT, 2, HASH), refused(Status::SeqMisordered));
+        slots.finish(SLOT, results());
+        slots.begin(SLOT, 2, HASH);
+        slots.finish(SLOT, vec![]);
+        assert_eq!(slots.begin(SLOT, 1, HASH), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 4, HASH), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 3, HASH), Verdict::New);
+    }
+
+    #[test]
+    fn sequences_wrap_around() {
+        let mut slots = ServerSlots::new(1);
+        if let Some(slot) = slots.slots.first_mut() {
+            *slot = ServerSlot {
+                sequence: u32::MAX,
+                request_hash: HASH,
+                state: SlotState::Done(results()),
+            };
+        }
+        assert_eq!(slots.begin(SLOT, u32::MAX, HASH), Verdict::Replay(results()));
+        assert_eq!(slots.begin(SLOT, 0, HASH + 1), Verdict::New);
+        assert_eq!(slots.begin(SLOT, u32::MAX, HASH), refused(Status::SeqMisordered));
+        slots.abandon(SLOT);
+        assert_eq!(slots.begin(SLOT, 0, HASH), Verdict::New);
+        slots.finish(SLOT, vec![]);
+        assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::New);
+    }
+
+    #[test]
+    fn an_abandoned_request_is_new_when_it_comes_again() {
+        let mut slots = ServerSlots::new(1);
+        slots.begin(SLOT, 1, HASH);
+        slots.finish(SLOT, results());
+        slots.begin(SLOT, 2, HASH);
+        slots.abandon(SLOT);
+        assert_eq!(slots.running(), 0);
+        assert_eq!(slots.begin(SLOT, 1, HASH), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 3, HASH), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 2, HASH + 1), Verdict::New);
+        slots.finish(SLOT, results());
+        assert_eq!(slots.begin(SLOT, 2, HASH + 1), Verdict::Replay(results()));
+    }
+
+    #[test]
+    fn only_what_runs_is_finished_or_abandoned() {
+        let mut slots = ServerSlots::new(1);
+        slots.finish(SLOT, results());
+        assert_eq!(slots.begin(SLOT, 0, 0), refused(Status::SeqMisordered));
+        slots.begin(SLOT, 1, HASH);
+        slots.finish(SLOT, results());
+        slots.abandon(SLOT);
+        slots.finish(SLOT, vec![]);
+        assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::Replay(results()));
+    }
+
+    #[test]
+    fn a_client_counts_each_slot_alone() {
+        let mut slots = ClientSlots::new(2);
+        let (first, second) = (slots.take(), slots.take());
+        assert_eq!((first, second), (Some((SlotId(0), 1)), Some((SlotId(1), 1))));
+        assert_eq!(slots.take(), None);
+        slots.release(SlotId(1));
+        assert_eq!(slots.take(), Some((SlotId(1), 2)));
+        slots.release(SlotId(0));
+        assert_eq!(slots.take(), Some((SlotId(0), 2)));
+    }
+
+    #[test]
+    fn a_slot_is_free_once_however_often_it_is_released() {
+        let mut slots = ClientSlots::new(1);
+        slots.take();
+        slots.release(SLOT);
+        slots.release(SLOT);
+        slots.untake(SLOT);
+        slots.release(SlotId(9));
+        assert_eq!(slots.free(), 1);
+        assert_eq!(slots.take(), Some((SLOT, 2)));
+    }
+
+    #[test]
+    fn a_request_never_sent_leaves_no_gap() {
+        let (mut client, mut server) = (ClientSlots::new(1), ServerSlots::new(1));
+        let (slot, _) = client.take().unwrap();
+        client.untake(slot);
+        let (slot, sequence) = client.take().unwrap();
+        assert_eq!(server.begin(slot, sequence, HASH), Verdict::New);
+    }
+
+    #[test]
+    fn both_ends_agree_over_the_wrap() {
+        let (mut client, mut server) = (ClientSlots::new(1), ServerSlots::new(1));
+        for (slot, peer) in client.slots.iter_mut().zip(&mut server.slots) {
+            (slot.sequence, peer.sequence) = (u32::MAX - 2, u32::MAX - 2);
+        }
+        for _ in 0..5 {
+            let (slot, sequence) = client.take().unwrap();
+            assert_eq!(server.begin(slot, sequence, HASH), Verdict::New);
+            server.finish(slot, vec![]);
+            client.release(slot);
+        }
     }
 }

@@ -90,9 +90,44 @@ impl Status {
     pub fn from_errno(errno: i32) -> Status {
         let plain = |status: &&Status| status.code() < 10_000 && status.errno() == errno;
         match errno {
-            95 => Status::NotSupp,
+            14 | 38 => Status::ServerFault, // EFAULT, ENOSYS
+            19 => Status::NxIo,             // ENODEV
+            24 => Status::NFile,            // EMFILE
+            25 | 95 => Status::NotSupp,     // ENOTTY, EOPNOTSUPP
+            75 => Status::FBig,             // EOVERFLOW
             _ => Status::ALL.iter().find(plain).copied().unwrap_or(Status::Io),
         }
+    }
+
+    /// From what the system said.
+    pub fn from_io(error: &std::io::Error) -> Status {
+        use std::io::ErrorKind as Kind;
+        match (error.raw_os_error(), error.kind()) {
+            (Some(errno), _) => Status::from_errno(errno),
+            (None, Kind::NotFound) => Status::NoEnt,
+            (None, Kind::PermissionDenied) => Status::Access,
+            (None, Kind::AlreadyExists) => Status::Exist,
+            (None, Kind::InvalidInput) => Status::Inval,
+            (None, Kind::Interrupted) => Status::Intr,
+            (None, Kind::WouldBlock | Kind::TimedOut) => Status::Again,
+            (None, Kind::OutOfMemory) => Status::NoMem,
+            (None, Kind::Unsupported) => Status::NotSupp,
+            (None, Kind::NotADirectory) => Status::NotDir,
+            (None, Kind::IsADirectory) => Status::IsDir,
+            (None, Kind::DirectoryNotEmpty) => Status::NotEmpty,
+            (None, Kind::StorageFull) => Status::NoSpc,
+            (None, Kind::QuotaExceeded) => Status::DQuot,
+            (None, Kind::FileTooLarge) => Status::FBig,
+            (None, Kind::ReadOnlyFilesystem) => Status::RoFs,
+            (None, Kind::StaleNetworkFileHandle) => Status::Stale,
+            (None, Kind::InvalidFilename) => Status::NameTooLong,
+            _ => Status::Io,
+        }
+    }
+
+    /// As an error of the system, with the errno that says the same.
+    pub fn to_io(self) -> std::io::Error {
+        std::io::Error::from_raw_os_error(self.errno())
     }
 }
 
@@ -106,3 +141,40 @@ impl std::fmt::Display for Status {
 }
 
 impl std::error::Error for Status {}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::Status;
+
+    #[test]
+    fn numbers_are_unique_and_survive() {
+        for (index, status) in Status::ALL.iter().enumerate() {
+            assert_ne!(status.code(), 0);
+            assert_eq!(Status::from_code(status.code()), *status);
+            assert!(!Status::ALL[index + 1..].iter().any(|other| other.code() == status.code()));
+        }
+        assert_eq!(Status::from_code(987_654), Status::Other(987_654));
+        assert_eq!(Status::Other(987_654).code(), 987_654);
+    }
+
+    #[test]
+    fn an_errno_comes_back_as_itself() {
+        for status in Status::ALL.iter().filter(|status| status.code() < 10_000) {
+            assert_eq!(Status::from_errno(status.errno()), *status);
+        }
+        assert_eq!(Status::from_errno(95), Status::NotSupp);
+        assert_eq!(Status::from_errno(24), Status::NFile);
+        assert_eq!(Status::from_errno(4242), Status::Io);
+    }
+
+    #[test]
+    fn an_io_error_keeps_its_errno_or_its_kind() {
+        assert_eq!(Status::from_io(&Error::from_raw_os_error(28)), Status::NoSpc);
+        assert_eq!(Status::from_io(&Error::from_raw_os_error(18)), Status::XDev);
+        assert_eq!(Status::from_io(&Error::from(ErrorKind::NotFound)), Status::NoEnt);
+        assert_eq!(Status::from_io(&Error::other("odd")), Status::Io);
+        assert_eq!(Status::NoSpc.to_io().raw_os_error(), Some(28));
+    }
+}

@@ -1,0 +1,373 @@
+//! Every message survives its round trip; nothing that is not a message is taken for one.
+
+mod generate;
+
+use dafs_protocol::*;
+use generate::{OPERATIONS, OUTCOMES, Random};
+
+const HEAD: RequestHead = RequestHead { slot: SlotId(3), sequence: 7, cred: CredHandle(0) };
+
+fn request(operations: &[Operation<'_>]) -> Vec<u8> {
+    let mut bytes = vec![];
+    encode_request(&HEAD, operations, &mut bytes).unwrap();
+    bytes
+}
+
+fn refused(operation: Operation<'_>) -> DecodeError {
+    let mut bytes = vec![1, 2, 3];
+    let error = encode_request(&HEAD, &[operation], &mut bytes).unwrap_err();
+    assert_eq!(bytes, [1, 2, 3], "nothing was appended");
+    error
+}
+
+fn reply(results: Vec<OpResult>) -> Vec<u8> {
+    let mut bytes = vec![];
+    encode_reply(&Reply { slot: SlotId(3), sequence: 7, results: Ok(results) }, &mut bytes);
+    bytes
+}
+
+/// All prefixes of a message that stands alone are errors.
+fn no_prefix<T>(bytes: &[u8], decode: impl Fn(&[u8]) -> Result<T, DecodeError>) {
+    for len in 0..bytes.len() {
+        assert!(decode(&bytes[..len]).is_err(), "{len} of {}", bytes.len());
+    }
+    let longer = [bytes, &[0]].concat();
+    assert!(decode(&longer).is_err());
+}
+
+/// What can be decoded after damage can be encoded, and means the same then.
+fn take_anything(bytes: &[u8]) {
+    if let Ok(request) = decode_request(bytes) {
+        let mut again = vec![];
+        encode_request(&request.head, &request.operations, &mut again).unwrap();
+        let second = decode_request(&again).unwrap();
+        assert_eq!((second.head, &second.operations), (request.head, &request.operations));
+    }
+    if let Ok(reply) = decode_reply(bytes) {
+        let mut again = vec![];
+        encode_reply(&reply, &mut again);
+        assert_eq!(decode_reply(&again).unwrap(), reply);
+    }
+    if let Ok(message) = decode_setup_request(bytes) {
+        let mut again = vec![];
+        encode_setup_request(&message, &mut again);
+        assert_eq!(decode_setup_request(&again).unwrap(), message);
+    }
+    if let Ok(message) = decode_setup_reply(bytes) {
+        let mut again = vec![];
+        encode_setup_reply(&message, &mut again);
+        assert_eq!(decode_setup_reply(&again).unwrap(), message);
+    }
+    if let Ok(entries) = decode_dir_entries(bytes) {
+        let mut again = vec![];
+        entries.iter().for_each(|entry| encode_dir_entry(entry, &mut again));
+        assert_eq!(decode_dir_entries(&again).unwrap(), entries);
+    }
+}
+
+#[test]
+fn every_operation_survives() {
+    let mut r = Random(1);
+    for which in (0..OPERATIONS).cycle().take(50 * OPERATIONS as usize) {
+        let names = generate::names(&mut r);
+        let operation = generate::operation(which, &mut r, &names);
+        let (mut bytes, head) = (vec![], r.head());
+        encode_request(&head, std::slice::from_ref(&operation), &mut bytes).unwrap();
+        let request = decode_request(&bytes).unwrap();
+        assert_eq!(request.head, head);
+        assert_eq!(request.operations, [operation]);
+        assert!(bytes.len() <= HEADER_BYTES_MAX);
+        no_prefix(&bytes, |bytes| decode_request(bytes).map(drop));
+    }
+}
+
+#[test]
+fn every_outcome_survives() {
+    let mut r = Random(2);
+    for which in (0..OUTCOMES).cycle().take(50 * OUTCOMES as usize) {
+        let outcome = generate::outcome(which, &mut r);
+        let bytes = reply(vec![Ok(outcome.clone())]);
+        assert_eq!(decode_reply(&bytes).unwrap().results, Ok(vec![Ok(outcome)]));
+        no_prefix(&bytes, decode_reply);
+    }
+}
+
+#[test]
+fn chains_and_refusals_survive() {
+    let mut r = Random(3);
+    for _ in 0..500 {
+        let reply = generate::reply(&mut r);
+        let mut bytes = vec![];
+        encode_reply(&reply, &mut bytes);
+        assert_eq!(decode_reply(&bytes).unwrap(), reply);
+        assert!(bytes.len() <= REPLY_BYTES_MAX);
+        no_prefix(&bytes, decode_reply);
+        let bytes = generate::request_bytes(&mut r);
+        no_prefix(&bytes, |bytes| decode_request(bytes).map(drop));
+    }
+}
+
+#[test]
+fn setup_messages_survive() {
+    let mut r = Random(4);
+    for _ in 0..200 {
+        let (mut one, mut two) = (vec![], vec![]);
+        let (request, reply) = (generate::setup_request(&mut r), generate::setup_reply(&mut r));
+        encode_setup_request(&request, &mut one);
+        encode_setup_reply(&reply, &mut two);
+        assert_eq!(decode_setup_request(&one).unwrap(), request);
+        assert_eq!(decode_setup_reply(&two).unwrap(), reply);
+        no_prefix(&one, decode_setup_request);
+        no_prefix(&two, decode_setup_reply);
+    }
+}
+
+#[test]
+fn directory_entries_survive() {
+    let mut r = Random(5);
+    for _ in 0..100 {
+        let entries: Vec<DirEntry> = (0..r.below(20)).map(|_| r.entry()).collect();
+        let (mut bytes, mut ends) = (vec![], vec![0]);
+        for entry in &entries {
+            encode_dir_entry(entry, &mut bytes);
+            assert_eq!(bytes.len() - ends.last().unwrap(), dir_entry_bytes(entry));
+            ends.push(bytes.len());
+        }
+        assert_eq!(decode_dir_entries(&bytes).unwrap(), entries);
+        for len in 0..bytes.len() {
+            let whole = ends.iter().position(|end| *end == len);
+            match decode_dir_entries(&bytes[..len]) {
+                Ok(some) => assert_eq!(some, entries[..whole.unwrap()]),
+                Err(_) => assert_eq!(whole, None),
+            }
+        }
+    }
+}
+
+#[test]
+fn damage_is_an_error_or_another_message_but_no_panic() {
+    let mut r = Random(6);
+    for round in 0..20_000 {
+        let mut bytes = vec![];
+        match round % 6 {
+            0 | 1 => bytes = generate::request_bytes(&mut r),
+            2 => encode_reply(&generate::reply(&mut r), &mut bytes),
+            3 => encode_setup_request(&generate::setup_request(&mut r), &mut bytes),
+            4 => encode_setup_reply(&generate::setup_reply(&mut r), &mut bytes),
+            _ => encode_dir_entry(&r.entry(), &mut bytes),
+        }
+        for _ in 0..=r.below(4) {
+            let (at, bit) = (r.below(bytes.len() as u64) as usize, r.below(8));
+            bytes[at] ^= 1 << bit;
+        }
+        take_anything(&bytes);
+    }
+}
+
+#[test]
+fn noise_is_no_message() {
+    let mut r = Random(7);
+    for _ in 0..20_000 {
+        take_anything(&r.bytes(80));
+    }
+}
+
+#[test]
+fn a_read_is_short_on_the_wire() {
+    let read = Operation::Read {
+        state: StateId(u64::MAX - 5),
+        extents: ExtentList::one(1 << 40, 1 << 20),
+        report_holes: false,
+    };
+    assert!(request(&[read]).len() <= 48);
+    let bytes = reply(vec![Ok(Outcome::Read { bytes: 1 << 20, end_of_file: false })]);
+    assert!(bytes.len() <= 48);
+}
+
+#[test]
+fn the_largest_reply_fits() {
+    let mut r = Random(8);
+    let mut opened = || Outcome::Opened {
+        handle: FileHandle([7; 64]),
+        state: StateId(1),
+        attr: Attr { created: Some(Timestamp::default()), ..r.attr() },
+        created: true,
+    };
+    let results = (0..CHAIN_MAX).map(|_| Ok(opened())).collect();
+    assert!(reply(results).len() <= REPLY_BYTES_MAX);
+    let entry = DirEntry { attr: Some(r.attr()), name: vec![b'n'; 255], ..r.entry() };
+    assert!(dir_entry_bytes(&entry) < 512);
+}
+
+#[test]
+fn unknown_status_codes_survive() {
+    let status = Status::from_code(77_777);
+    assert_eq!(status, Status::Other(77_777));
+    let bytes = reply(vec![Ok(Outcome::Done), Err(status)]);
+    let results = decode_reply(&bytes).unwrap().results;
+    assert_eq!(results, Ok(vec![Ok(Outcome::Done), Err(status)]));
+}
+
+#[test]
+fn success_is_never_taken_for_failure() {
+    let zero = Reply { slot: SlotId(0), sequence: 0, results: Err(Status::Other(0)) };
+    let mut bytes = vec![];
+    encode_reply(&zero, &mut bytes);
+    assert_eq!(decode_reply(&bytes).unwrap().results, Err(Status::ServerFault));
+}
+
+#[test]
+fn previous_is_a_single_byte() {
+    let by = |handle| request(&[Operation::ReadLink { handle }]).len();
+    assert_eq!(by(FileHandle::PREVIOUS), by(FileHandle::default()));
+    assert_eq!(by(FileHandle([1; 64])), by(FileHandle::default()) + 64);
+}
+
+#[test]
+fn one_extent_equals_a_list_of_one() {
+    assert_eq!(ExtentList::new(&[Extent::one(5, 6)]), Some(ExtentList::one(5, 6)));
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    let dir = FileHandle::default();
+    for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b"] {
+        let value = DecodeError::Value("name");
+        assert_eq!(refused(Operation::Remove { dir, name, directory: false }), value);
+        assert_eq!(refused(Operation::Link { handle: dir, dir, name }), value);
+    }
+    let name = &[b'x'; 256];
+    let limit = DecodeError::Limit("name");
+    assert_eq!(refused(Operation::Remove { dir, name, directory: false }), limit);
+}
+
+#[test]
+fn a_decoder_refuses_what_the_encoder_does() {
+    let dir = FileHandle::default();
+    let mut bytes = request(&[Operation::Remove { dir, name: b"a.b", directory: false }]);
+    let len = bytes.len();
+    bytes[len - 2] = b'/';
+    assert_eq!(decode_request(&bytes), Err(DecodeError::Value("name")));
+    bytes[len - 2] = 0;
+    assert_eq!(decode_request(&bytes), Err(DecodeError::Value("name")));
+    let mut bytes = request(&[Operation::Lookup { dir, path: b"a/b", no_follow: true }]);
+    let len = bytes.len();
+    bytes[len - 1] = 0;
+    assert_eq!(decode_request(&bytes), Err(DecodeError::Value("path")));
+}
+
+#[test]
+fn extents_stay_within_files_and_limits() {
+    let read = |extents: &[Extent]| Operation::Read {
+        state: StateId(1),
+        extents: ExtentList::new(extents).unwrap(),
+        report_holes: false,
+    };
+    let (value, data) = (DecodeError::Value("extent"), DecodeError::Limit("data"));
+    let strided = |len, count, stride| Extent { offset: 0, len, count, stride };
+    assert_eq!(refused(read(&[Extent::one(u64::MAX, 1)])), value);
+    assert_eq!(refused(read(&[Extent::one(i64::MAX as u64, 1)])), value);
+    assert_eq!(refused(read(&[strided(1, 0, 0)])), value);
+    assert_eq!(refused(read(&[strided(0, 2, 1)])), value);
+    assert_eq!(refused(read(&[strided(1, 3, u64::MAX / 2)])), value);
+    assert_eq!(refused(read(&[strided(1, 65_537, 2)])), DecodeError::Limit("pieces"));
+    assert_eq!(refused(read(&[Extent::one(0, (4 << 20) + 1)])), data);
+    assert_eq!(refused(read(&[Extent::one(0, 4 << 20), Extent::one(0, 1)])), data);
+    request(&[read(&[Extent::one(0, 4 << 20)])]);
+    request(&[read(&[strided(64, 65_536, 128)])]);
+}
+
+#[test]
+fn the_data_of_a_chain_is_bounded_each_way() {
+    let half = Operation::Append {
+        state: StateId(1),
+        bytes: (2 << 20) + 1,
+        stability: Stability::Unstable,
+    };
+    let read = Operation::Read {
+        state: StateId(1),
+        extents: ExtentList::one(0, (2 << 20) + 1),
+        report_holes: false,
+    };
+    request(&[half.clone(), read.clone()]);
+    let mut bytes = vec![];
+    let limit = Err(DecodeError::Limit("data"));
+    assert_eq!(encode_request(&HEAD, &[half.clone(), half], &mut bytes), limit);
+    assert_eq!(encode_request(&HEAD, &[read.clone(), read], &mut bytes), limit);
+}
+
+#[test]
+fn chains_have_one_to_sixteen_operations() {
+    let mut bytes = vec![];
+    let null = vec![Operation::Null; 17];
+    assert_eq!(encode_request(&HEAD, &[], &mut bytes), Err(DecodeError::Value("chain")));
+    assert_eq!(encode_request(&HEAD, &null, &mut bytes), Err(DecodeError::Limit("chain")));
+    let mut bytes = request(&null[..16]);
+    assert_eq!(decode_request(&bytes).unwrap().operations.len(), 16);
+    bytes[2] = 17;
+    assert_eq!(decode_request(&bytes), Err(DecodeError::Limit("chain")));
+    bytes[2] = 0;
+    assert_eq!(decode_request(&bytes), Err(DecodeError::Value("chain")));
+}
+
+#[test]
+fn a_request_that_is_too_long_is_not_sent() {
+    let path = [b'x'; PATH_BYTES_MAX];
+    let lookup = Operation::Lookup { dir: FileHandle([1; 64]), path: &path, no_follow: false };
+    request(std::slice::from_ref(&lookup));
+    let mut bytes = vec![];
+    let error = encode_request(&HEAD, &[lookup.clone(), lookup], &mut bytes);
+    assert_eq!((error, bytes.len()), (Err(DecodeError::Limit("request")), 0));
+    assert_eq!(decode_request(&[0; 1025]), Err(DecodeError::Limit("request")));
+}
+
+#[test]
+fn reserved_and_unknown_operations_are_malformed() {
+    let bytes = request(&[Operation::Null]);
+    let used = |number| opcode::ALL.iter().any(|e| e.number == number && !e.reserved);
+    for number in (0..=u16::MAX).filter(|number| !used(*number)) {
+        let mut bytes = bytes.clone();
+        bytes[12..14].copy_from_slice(&number.to_le_bytes());
+        assert_eq!(decode_request(&bytes), Err(DecodeError::Value("opcode")));
+    }
+}
+
+#[test]
+fn the_hash_covers_operations_and_credential_but_not_the_slot() {
+    let of = |head: RequestHead, operation: Operation<'_>| {
+        let mut bytes = vec![];
+        encode_request(&head, &[operation], &mut bytes).unwrap();
+        decode_request(&bytes).unwrap().hash
+    };
+    let close = |state| Operation::Close { state: StateId(state) };
+    let one = of(HEAD, close(1));
+    assert_eq!(one, of(RequestHead { slot: SlotId(9), sequence: 1, ..HEAD }, close(1)));
+    assert_ne!(one, of(HEAD, close(2)));
+    assert_ne!(one, of(RequestHead { cred: CredHandle(1), ..HEAD }, close(1)));
+}
+
+#[test]
+fn a_hello_of_another_version_is_told_apart() {
+    let hello = SetupRequest::Hello {
+        version: 9,
+        nonce: [0; 32],
+        class: SizeClass::Any,
+        purpose: Purpose::Bind { session: SessionId([1; 16]), secret: [2; 16] },
+    };
+    let mut bytes = vec![];
+    encode_setup_request(&hello, &mut bytes);
+    assert_eq!(decode_setup_request(&bytes), Ok(hello));
+    bytes.push(1);
+    assert_eq!(decode_setup_request(&bytes), Err(DecodeError::Version(9)));
+}
+
+#[test]
+fn what_a_server_says_cannot_command_a_terminal() {
+    let text = format!("\x1b[31m{}", "ö".repeat(300));
+    let mut bytes = vec![];
+    encode_setup_reply(&SetupReply::Refused { status: Status::Version, text }, &mut bytes);
+    let Ok(SetupReply::Refused { text, .. }) = decode_setup_reply(&bytes) else { panic!() };
+    assert!(text.starts_with(" [31mö") && text.len() <= 200);
+    bytes[11] = 0x1b;
+    assert_eq!(decode_setup_reply(&bytes), Err(DecodeError::Value("text")));
+}

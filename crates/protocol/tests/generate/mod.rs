@@ -1,0 +1,425 @@
+//! Random messages from a seed: for the tests here and the seeds of the fuzzers.
+#![allow(dead_code, clippy::unwrap_used)] // each user needs a part
+
+use dafs_protocol::*;
+
+/// SplitMix64.
+#[derive(Debug, Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+    pub fn bool(&mut self) -> bool {
+        self.below(2) == 0
+    }
+    /// Small, large and special numbers alike.
+    pub fn u64(&mut self) -> u64 {
+        match self.below(4) {
+            0 => self.below(8),
+            1 => u64::MAX - self.below(4),
+            _ => self.next() >> self.below(64),
+        }
+    }
+    pub fn u32(&mut self) -> u32 {
+        self.u64() as u32
+    }
+    pub fn offset(&mut self) -> u64 {
+        self.u64() >> 2
+    }
+    pub fn array<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.next() as u8)
+    }
+    pub fn bytes(&mut self, max: u64) -> Vec<u8> {
+        (0..self.below(max + 1)).map(|_| self.next() as u8).collect()
+    }
+    fn option<T>(&mut self, make: impl FnOnce(&mut Random) -> T) -> Option<T> {
+        self.bool().then(|| make(self))
+    }
+    pub fn name(&mut self) -> Vec<u8> {
+        let max = if self.below(4) == 0 { 255 } else { 12 };
+        let name = (0..=self.below(max)).map(|_| match self.next() as u8 {
+            0 | b'/' | b'.' => b'x',
+            byte => byte,
+        });
+        name.collect()
+    }
+    pub fn path(&mut self) -> Vec<u8> {
+        let max = if self.below(4) == 0 { 640 } else { 24 };
+        (0..self.below(max + 1)).map(|_| self.next() as u8 | 1).collect()
+    }
+    pub fn handle(&mut self) -> FileHandle {
+        match self.below(8) {
+            0 => FileHandle::PREVIOUS,
+            1 => FileHandle::default(),
+            2 => FileHandle(self.array()),
+            _ => {
+                let mut handle = FileHandle::default();
+                let len = 1 + self.below(40) as usize;
+                handle.0[..len].iter_mut().for_each(|byte| *byte = self.next() as u8);
+                handle
+            }
+        }
+    }
+    pub fn state(&mut self) -> StateId {
+        StateId(self.u64())
+    }
+    pub fn extents(&mut self) -> ExtentList {
+        let extents: Vec<Extent> = (0..=self.below(16)).map(|_| self.extent()).collect();
+        ExtentList::new(&extents).unwrap()
+    }
+    fn extent(&mut self) -> Extent {
+        match self.below(3) {
+            0 => Extent {
+                offset: self.offset(),
+                len: 1 + self.below(512) as u32,
+                count: 2 + self.below(20) as u32,
+                stride: self.below(1 << 30),
+            },
+            1 => Extent::one(self.offset(), 0),
+            _ => Extent::one(self.offset(), self.below(1 << 14) as u32),
+        }
+    }
+    fn stability(&mut self) -> Stability {
+        [Stability::Unstable, Stability::Data, Stability::File][self.below(3) as usize]
+    }
+    fn cache(&mut self) -> CacheHint {
+        CacheHint { unit: self.u32(), policy: self.next() as u8, class: self.next() as u8 }
+    }
+    pub fn kind(&mut self) -> FileKind {
+        use FileKind as K;
+        let kinds =
+            [K::File, K::Directory, K::Symlink, K::Fifo, K::Socket, K::CharDevice, K::BlockDevice];
+        kinds[self.below(7) as usize]
+    }
+    fn time(&mut self) -> Timestamp {
+        Timestamp { seconds: self.u64() as i64, nanoseconds: self.below(1_000_000_000) as u32 }
+    }
+    fn set_time(&mut self) -> SetTime {
+        if self.bool() { SetTime::Now } else { SetTime::To(self.time()) }
+    }
+    pub fn attr(&mut self) -> Attr {
+        Attr {
+            kind: self.kind(),
+            mode: self.u32(),
+            links: self.u32(),
+            uid: self.u32(),
+            gid: self.u32(),
+            size: self.u64(),
+            allocated: self.u64(),
+            inode: self.u64(),
+            device: self.u64(),
+            rdev: self.u64(),
+            block_size: self.u32(),
+            change: self.u64(),
+            accessed: self.time(),
+            modified: self.time(),
+            changed: self.time(),
+            created: self.option(Random::time),
+        }
+    }
+    fn set_attr(&mut self) -> SetAttr {
+        SetAttr {
+            size: self.option(Random::u64),
+            mode: self.option(Random::u32),
+            uid: self.option(Random::u32),
+            gid: self.option(Random::u32),
+            accessed: self.option(Random::set_time),
+            modified: self.option(Random::set_time),
+        }
+    }
+    fn fs_attr(&mut self) -> FsAttr {
+        FsAttr {
+            bytes_total: self.u64(),
+            bytes_free: self.u64(),
+            bytes_available: self.u64(),
+            files_total: self.u64(),
+            files_free: self.u64(),
+            name_bytes_max: self.u32(),
+            block_size: self.u32(),
+            read_only: self.bool(),
+            lease_seconds: self.u32(),
+        }
+    }
+    pub fn status(&mut self) -> Status {
+        match self.below(4) {
+            0 => Status::from_code(self.u32().max(1)),
+            _ => Status::ALL[self.below(Status::ALL.len() as u64) as usize],
+        }
+    }
+    pub fn entry(&mut self) -> DirEntry {
+        DirEntry {
+            cookie: self.u64(),
+            name: self.name(),
+            kind: self.option(Random::kind),
+            attr: self.option(Random::attr),
+            handle: self.option(Random::handle),
+        }
+    }
+    pub fn session_attr(&mut self) -> SessionAttr {
+        let waits = [WaitMode::Adaptive, WaitMode::Polled, WaitMode::Sleeping];
+        SessionAttr {
+            slots: self.next() as u16,
+            data_bytes_max: self.u32(),
+            inline_bytes: self.u32(),
+            wait: waits[self.below(3) as usize],
+            lease_ms: self.u32(),
+            tagged: self.bool(),
+            rdma_read: self.bool(),
+        }
+    }
+    pub fn head(&mut self) -> RequestHead {
+        RequestHead {
+            slot: SlotId(self.next() as u16),
+            sequence: self.u32(),
+            cred: CredHandle(self.u32()),
+        }
+    }
+}
+
+/// Operations there are.
+pub const OPERATIONS: u64 = 33;
+/// Outcomes there are.
+pub const OUTCOMES: u64 = 14;
+
+/// Names that an operation borrows.
+#[derive(Debug, Default)]
+pub struct Names {
+    pub one: Vec<u8>,
+    pub two: Vec<u8>,
+    pub path: Vec<u8>,
+    pub groups: Vec<u8>,
+}
+
+pub fn names(r: &mut Random) -> Names {
+    let groups = 4 * r.below(65) as usize;
+    let groups = (0..groups).map(|_| r.next() as u8).collect();
+    Names { one: r.name(), two: r.name(), path: r.path(), groups }
+}
+
+/// Operation number `which` with random fields.
+pub fn operation<'a>(which: u64, r: &mut Random, names: &'a Names) -> Operation<'a> {
+    use Operation as O;
+    let (name, path) = (&names.one[..], &names.path[..]);
+    match which {
+        0 => O::Null,
+        1 => O::GetRoot { export: if r.bool() { name } else { b"" } },
+        2 => O::Lookup { dir: r.handle(), path, no_follow: r.bool() },
+        3 => O::LookupParent { handle: r.handle() },
+        4 => {
+            let creates = [CreateMode::No, CreateMode::Unchecked, CreateMode::Exclusive];
+            let flags = OpenFlags {
+                read: r.bool(),
+                write: r.bool(),
+                create: creates[r.below(3) as usize],
+                truncate: r.bool(),
+                append: r.bool(),
+                no_follow: r.bool(),
+            };
+            O::Open { dir: r.handle(), path, flags, mode: r.u32(), cache: r.cache() }
+        }
+        5 => O::Close { state: r.state() },
+        6 => O::OpenDowngrade { state: r.state(), read: r.bool(), write: r.bool() },
+        7 => {
+            let kind = match r.kind() {
+                FileKind::File => FileKind::Symlink,
+                kind => kind,
+            };
+            let target_bytes = if kind == FileKind::Symlink { 1 + r.below(4095) as u32 } else { 0 };
+            let (dir, mode, rdev) = (r.handle(), r.u32(), r.u64());
+            O::Create { dir, name, kind, mode, rdev, target_bytes }
+        }
+        8 => O::Link { handle: r.handle(), dir: r.handle(), name },
+        9 => O::Remove { dir: r.handle(), name, directory: r.bool() },
+        10 => {
+            let no_replace = r.bool();
+            O::Rename {
+                from_dir: r.handle(),
+                from: name,
+                to_dir: r.handle(),
+                to: &names.two,
+                no_replace,
+                exchange: !no_replace && r.bool(),
+            }
+        }
+        11 => O::ReadDir {
+            dir: r.handle(),
+            cookie: r.u64(),
+            bytes_max: r.below(1 << 16) as u32,
+            attributes: r.bool(),
+            handles: r.bool(),
+        },
+        12 => O::ReadLink { handle: r.handle() },
+        13 => O::GetAttr { handle: r.handle(), state: r.state() },
+        14 => O::SetAttr { handle: r.handle(), state: r.state(), set: r.set_attr() },
+        15 => O::Access { handle: r.handle(), mask: r.below(8) as u8 },
+        16 => O::StatFs { handle: r.handle() },
+        _ => data_operation(which, r, names),
+    }
+}
+
+fn data_operation<'a>(which: u64, r: &mut Random, names: &'a Names) -> Operation<'a> {
+    use Operation as O;
+    let name = &names.one[..];
+    match which {
+        17 => O::GetXattr { handle: r.handle(), name, size_max: r.below(65_537) as u32 },
+        18 => {
+            let (value_bytes, flags) = (r.below(65_537) as u32, r.below(3) as u8);
+            O::SetXattr { handle: r.handle(), name, value_bytes, flags }
+        }
+        19 => O::ListXattr { handle: r.handle(), size_max: r.below(65_537) as u32 },
+        20 => O::RemoveXattr { handle: r.handle(), name },
+        21 => O::Read { state: r.state(), extents: r.extents(), report_holes: r.bool() },
+        22 => O::Write { state: r.state(), extents: r.extents(), stability: r.stability() },
+        23 => {
+            let bytes = r.below(1 << 17) as u32;
+            O::Append { state: r.state(), bytes, stability: r.stability() }
+        }
+        24 => {
+            let (offset, len) = (r.offset(), r.offset());
+            O::Commit { state: r.state(), offset, len, data_only: r.bool() }
+        }
+        25 => O::SyncFs { handle: r.handle() },
+        26 => {
+            let (offset, len) = (r.offset(), r.offset());
+            O::Fallocate { state: r.state(), mode: r.u32(), offset, len }
+        }
+        27 => O::Seek { state: r.state(), offset: r.offset(), hole: r.bool() },
+        28 => {
+            let (offset, len, advice) = (r.offset(), r.offset(), r.next() as u8);
+            O::Advise { state: r.state(), offset, len, advice, cache: r.cache() }
+        }
+        29 => O::CredRegister { uid: r.u32(), gid: r.u32(), groups: &names.groups },
+        30 => O::CredRelease { cred: CredHandle(r.u32()) },
+        31 => O::SessionStats,
+        32 => O::SessionDestroy,
+        _ => unreachable!(),
+    }
+}
+
+/// Outcome number `which` with random fields.
+pub fn outcome(which: u64, r: &mut Random) -> Outcome {
+    let verifier = WriteVerifier(r.array());
+    match which {
+        0 => Outcome::Done,
+        1 => Outcome::Found { handle: r.handle(), attr: r.attr() },
+        2 => {
+            let (handle, state) = (r.handle(), r.state());
+            Outcome::Opened { handle, state, attr: r.attr(), created: r.bool() }
+        }
+        3 => Outcome::Closed { attr: r.attr(), verifier },
+        4 => Outcome::Attributes { attr: r.attr() },
+        5 => Outcome::Granted { mask: r.next() as u8 },
+        6 => Outcome::FileSystem { attr: r.fs_attr() },
+        7 => Outcome::Data { bytes: r.u32(), end: r.bool() },
+        8 => Outcome::Read { bytes: r.u32(), end_of_file: r.bool() },
+        9 => {
+            let (bytes, offset, stability) = (r.u32(), r.u64(), r.stability());
+            Outcome::Written { bytes, offset, stability, verifier }
+        }
+        10 => Outcome::Committed { verifier },
+        11 => Outcome::Offset { offset: r.option(Random::u64) },
+        12 => Outcome::Credential { cred: CredHandle(r.u32()) },
+        13 => {
+            let stats = SessionStats {
+                session_requests: r.u64(),
+                session_replays: r.u64(),
+                session_bytes_read: r.u64(),
+                session_bytes_written: r.u64(),
+                cpu_ns: r.u64(),
+                system_calls: r.u64(),
+                copied_bytes: r.u64(),
+                registrations: r.u64(),
+                resident_bytes: r.u64(),
+                arena_bytes: r.u64(),
+                dirty_bytes: r.u64(),
+                cache_hits: r.u64(),
+                cache_misses: r.u64(),
+                sessions: r.u64(),
+                opens: r.u64(),
+            };
+            Outcome::Stats(Box::new(stats))
+        }
+        _ => unreachable!(),
+    }
+}
+
+pub fn reply(r: &mut Random) -> Reply {
+    let results = match r.below(8) {
+        0 => Err(r.status()),
+        _ => {
+            let some = (0..=r.below(CHAIN_MAX as u64)).take(CHAIN_MAX);
+            let result = |_| match r.below(4) {
+                0 => Err(r.status()),
+                _ => {
+                    let which = r.below(OUTCOMES);
+                    Ok(outcome(which, r))
+                }
+            };
+            Ok(some.map(result).collect())
+        }
+    };
+    Reply { slot: SlotId(r.next() as u16), sequence: r.u32(), results }
+}
+
+pub fn setup_request(r: &mut Random) -> SetupRequest {
+    let classes = [SizeClass::Any, SizeClass::Small, SizeClass::Bulk];
+    let purpose = match r.bool() {
+        true => Purpose::Create { attr: r.session_attr() },
+        false => Purpose::Bind { session: SessionId(r.array()), secret: r.array() },
+    };
+    match r.below(3) {
+        0 => SetupRequest::Prove { proof: r.array() },
+        _ => SetupRequest::Hello {
+            version: PROTOCOL_VERSION,
+            nonce: r.array(),
+            class: classes[r.below(3) as usize],
+            purpose,
+        },
+    }
+}
+
+pub fn setup_reply(r: &mut Random) -> SetupReply {
+    match r.below(3) {
+        0 => SetupReply::Ready {
+            session: SessionId(r.array()),
+            secret: r.array(),
+            attr: r.session_attr(),
+            verifier: WriteVerifier(r.array()),
+            proof: r.option(Random::array),
+            uid: r.u32(),
+        },
+        1 => SetupReply::Challenge { nonce: r.array() },
+        _ => {
+            let text = (0..r.below(100)).map(|_| ['a', 'ö', ' ', '7'][r.below(4) as usize]);
+            let text = text.collect();
+            SetupReply::Refused { status: r.status(), text }
+        }
+    }
+}
+
+/// A request of one to three operations, as bytes.
+pub fn request_bytes(r: &mut Random) -> Vec<u8> {
+    loop {
+        let chain: Vec<Names> = (0..=r.below(3)).map(|_| names(r)).collect();
+        let operations: Vec<Operation<'_>> = chain
+            .iter()
+            .map(|names| {
+                let which = r.below(OPERATIONS);
+                operation(which, r, names)
+            })
+            .collect();
+        let mut bytes = vec![];
+        if encode_request(&r.head(), &operations, &mut bytes).is_ok() {
+            return bytes;
+        }
+    }
+}
