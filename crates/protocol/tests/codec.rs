@@ -1,5 +1,7 @@
 //! Every message survives its round trip; nothing that is not a message is taken for one.
 
+#![allow(clippy::unwrap_used)] // in helpers of tests too
+
 mod generate;
 
 use dafs_protocol::*;
@@ -370,4 +372,20 @@ fn what_a_server_says_cannot_command_a_terminal() {
     assert!(text.starts_with(" [31mö") && text.len() <= 200);
     bytes[11] = 0x1b;
     assert_eq!(decode_setup_reply(&bytes), Err(DecodeError::Value("text")));
+}
+
+/// The chapter of the book is written by hand; its lists of numbers must not go stale.
+#[test]
+fn the_documentation_has_all_numbers() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    for entry in opcode::ALL {
+        let row = format!("| {} | {} |", entry.number, entry.name);
+        let found = if entry.reserved { entry.name } else { &row };
+        assert!(text.contains(found), "{}", entry.name);
+    }
+    for status in Status::ALL {
+        assert!(text.contains(&format!("| {} | {status:?} |", status.code())), "{status:?}");
+        assert!(text.contains(status.text()), "{status:?}");
+    }
 }

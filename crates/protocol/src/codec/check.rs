@@ -37,7 +37,7 @@ fn add(sum: u64, more: Option<u64>) -> Result<u64, DecodeError> {
 fn fields(operation: &Operation<'_>) -> Result<(), DecodeError> {
     use Operation as O;
     match operation {
-        O::GetRoot { export } if export.is_empty() => Ok(()),
+        O::GetRoot { export: [] } => Ok(()),
         O::GetRoot { export } => name(export),
         O::Lookup { path, .. } | O::Open { path, .. } => check_path(path),
         O::Create { name: new, kind, target_bytes, .. } => {
