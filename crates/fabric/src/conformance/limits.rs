@@ -1,0 +1,154 @@
+//! Attributes are limits that hold, and full queues are a normal status.
+
+use super::Harness;
+use super::pair::{READ_WRITE, pattern};
+use crate::error::PostError;
+use crate::types::{Access, Opcode, QueuePair, RemoteSpan, Rkey, Status};
+
+pub(super) fn limits_are_enforced(h: &mut Harness<'_>) {
+    let mut p = h.pair();
+    let (qa, attr) = (p.qa, p.a.attr());
+    assert!(attr.sge_max >= 2 && attr.header_bytes_max >= 1 && attr.receive_queue_depth >= 1);
+    assert!(attr.send_queue_depth >= 1 && attr.send_bytes_max >= attr.header_bytes_max);
+    let source = p.a.buffer(attr.send_bytes_max + 1);
+    let span = source.span();
+    let too_large = Err(PostError::TooLarge);
+    let header = pattern(1, attr.header_bytes_max + 1);
+    assert_eq!(p.a.send(qa, &header, &[], true), too_large);
+    assert_eq!(p.a.send(qa, b"", &[span.clone()], true), too_large);
+    let one_less = [span.part(0, attr.send_bytes_max)];
+    assert_eq!(p.a.send(qa, b"x", &one_less, true), too_large);
+    let many = vec![span.part(0, 1); attr.sge_max + 1];
+    assert_eq!(p.a.send(qa, b"", &many, true), too_large);
+    assert_eq!(p.a.recv(&many), too_large);
+    let remote = RemoteSpan { rkey: Rkey(1), addr: 4096, len: many.len() as u32 };
+    if attr.rdma_write {
+        assert_eq!(p.a.write(qa, &many, remote, true), too_large);
+    }
+    if attr.rdma_read {
+        assert_eq!(p.a.read(qa, &many, remote), too_large);
+    }
+    if attr.tag_match {
+        assert_eq!(p.a.tagged_send(qa, 1, &header, &[], true), too_large);
+        assert_eq!(p.a.tagged_send(qa, 1, b"", &many, true), too_large);
+        assert_eq!(p.a.tagged_recv(qa, 1, None, &many), too_large);
+    }
+    bulk_limit(h, &mut p);
+    h.ping(&mut p);
+    assert!(p.a.open() == 0, "what was refused was not posted");
+}
+
+/// One byte more than `bulk_bytes_max`, from a list that repeats a smaller piece.
+fn bulk_limit(_: &mut Harness<'_>, p: &mut super::pair::Pair) {
+    let (qa, attr) = (p.qa, p.a.attr());
+    let Ok(len) = u32::try_from(attr.bulk_bytes_max + 1) else { return };
+    let piece = attr.bulk_bytes_max / attr.sge_max + 1;
+    let memory = p.a.buffer(piece);
+    let mut list = vec![memory.span().clone(); len as usize / piece];
+    list.push(memory.span().part(0, len as usize % piece));
+    let remote = RemoteSpan { rkey: Rkey(1), addr: 4096, len };
+    if attr.rdma_write {
+        assert_eq!(p.a.write(qa, &list, remote, true), Err(PostError::TooLarge));
+    }
+    if attr.rdma_read {
+        assert_eq!(p.a.read(qa, &list, remote), Err(PostError::TooLarge));
+    }
+    if attr.tag_match {
+        assert_eq!(p.a.tagged_send(qa, 1, b"", &list, true), Err(PostError::TooLarge));
+    }
+}
+
+pub(super) fn what_is_not_offered_is_refused(h: &mut Harness<'_>) {
+    let mut p = h.pair();
+    let (qa, attr) = (p.qa, p.a.attr());
+    let (ours, theirs) = (p.a.buffer(64), p.b.buffer(64));
+    let span = [ours.span().clone()];
+    let remote = RemoteSpan { rkey: Rkey(1), addr: theirs.span().addr(), len: 64 };
+    let unsupported = Err(PostError::Unsupported);
+    if !attr.rdma_write {
+        assert_eq!(p.a.write(qa, &span, remote, true), unsupported);
+    }
+    if !attr.rdma_read {
+        assert_eq!(p.a.read(qa, &span, remote), unsupported);
+    }
+    if !attr.tag_match {
+        assert_eq!(p.a.tagged_send(qa, 1, b"", &span, true), unsupported);
+        assert_eq!(p.a.tagged_recv(qa, 1, None, &span), unsupported);
+    }
+    if attr.local_registration {
+        let stray = crate::mem::Buffer::new(64).expect("memory").post();
+        let refused = p.a.send(qa, b"", &[stray.span().clone()], true);
+        assert_eq!(refused, Err(PostError::NotRegistered));
+    }
+    h.ping(&mut p);
+}
+
+pub(super) fn unknown_queue_pairs_are_refused(h: &mut Harness<'_>) {
+    let mut p = h.pair();
+    let attr = p.a.attr();
+    let memory = p.a.buffer(64);
+    let span = [memory.span().clone()];
+    let remote = RemoteSpan { rkey: Rkey(1), addr: 4096, len: 64 };
+    let unknown = QueuePair(p.qa.0 + 1_000_000);
+    let not_connected = Err(PostError::NotConnected);
+    assert_eq!(p.a.send(unknown, b"x", &[], true), not_connected);
+    if attr.rdma_write {
+        assert_eq!(p.a.write(unknown, &span, remote, true), not_connected);
+    }
+    if attr.rdma_read {
+        assert_eq!(p.a.read(unknown, &span, remote), not_connected);
+    }
+    if attr.tag_match {
+        assert_eq!(p.a.tagged_send(unknown, 1, b"", &span, true), not_connected);
+        assert_eq!(p.a.tagged_recv(unknown, 1, None, &span), not_connected);
+    }
+    p.a.engine.disconnect(unknown);
+    p.a.engine.cancel_tagged_recv(unknown, crate::Tag(1));
+    h.ping(&mut p);
+}
+
+pub(super) fn a_full_send_queue_recovers(h: &mut Harness<'_>) {
+    let mut p = h.pair();
+    let (qa, depth) = (p.qa, p.a.attr().send_queue_depth);
+    let target = p.b.buffer(64);
+    for round in 0..3 {
+        let mut posted = 0;
+        while posted < depth {
+            p.a.send(qa, b"fill", &[], true).expect("the queue has room for its depth");
+            posted += 1;
+        }
+        assert_eq!(p.a.send(qa, b"x", &[], true), Err(PostError::QueueFull), "round {round}");
+        // Peers consume at their pace; all come through, each once (`Node` keeps the books).
+        let (mut got, mut recv) = (0, None);
+        h.wait(&mut p, "the whole queue", |p| {
+            if recv.is_some_and(|wr| p.b.take(wr).is_some()) {
+                (got, recv) = (got + 1, None);
+            }
+            if recv.is_none() && got < depth {
+                recv = Some(p.b.recv(&[target.span().clone()]).expect("posted"));
+            }
+            got == depth && p.a.open() == 0
+        });
+        assert!(p.a.completions.drain(..).all(|c| c.status == Status::Success));
+    }
+    h.ping(&mut p);
+}
+
+pub(super) fn a_full_receive_queue_recovers(h: &mut Harness<'_>) {
+    let mut p = h.pair();
+    let (qa, depth) = (p.qa, p.b.attr().receive_queue_depth);
+    let target = p.b.buffer(64);
+    for _ in 0..depth {
+        p.b.recv(&[target.span().clone()]).expect("the queue has room for its depth");
+    }
+    assert_eq!(p.b.recv(&[target.span().clone()]), Err(PostError::QueueFull));
+    let sent = p.a.send(qa, b"one", &[], true).expect("posted");
+    h.finish_a(&mut p, sent);
+    h.wait(&mut p, "receive", |p| p.b.take_opcode(Opcode::Recv).is_some());
+    p.b.recv(&[target.span().clone()]).expect("there is room again");
+    if p.b.attr().rdma_write {
+        // Registrations are no part of the queues.
+        drop(p.b.register(target.span(), READ_WRITE));
+        drop(p.b.register(target.span(), Access { remote_read: true, remote_write: false }));
+    }
+}

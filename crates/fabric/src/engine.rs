@@ -1,0 +1,192 @@
+//! The traits of a transport: provider, device, listener, engine, waiter.
+//!
+//! An [`Engine`] is a completion queue together with the queue pairs bound to it. One thread at
+//! a time uses it (`&mut self`), so that its hot path takes no lock; a server gives each worker
+//! one, a client session has one. Verbs knows the two objects apart; here they are one because
+//! nothing above ever splits them (docs/decisions/0001).
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{ConnectError, OpenError, PostError, RegisterError};
+use crate::mem::{MemoryRegion, Span};
+use crate::types::{
+    Access, Address, DeviceAttr, Incoming, QueuePair, QueuePairEvent, RemoteSpan, SgList, Tag,
+    WorkCompletion, WrId,
+};
+
+/// A kind of network.
+pub trait Provider: Send + Sync {
+    /// The scheme of its addresses, `tcp` for example.
+    fn name(&self) -> &'static str;
+    /// Opens a device with a protection domain of its own: keys of one device mean nothing on
+    /// another.
+    ///
+    /// # Errors
+    /// [`OpenError::Unavailable`] where this machine lacks what the provider needs.
+    fn open(&self) -> Result<Arc<dyn Device>, OpenError>;
+}
+
+/// An open device and its protection domain.
+pub trait Device: Send + Sync {
+    /// What it can do.
+    fn attr(&self) -> &DeviceAttr;
+    /// Makes `span` reachable for peers by a key, until the region is dropped.
+    ///
+    /// # Errors
+    /// [`RegisterError::Refused`] at a limit: fall back to a copy.
+    fn register(&self, span: Span, access: Access) -> Result<MemoryRegion, RegisterError>;
+    /// A new completion queue with room for queue pairs.
+    ///
+    /// # Errors
+    /// The system's.
+    fn engine(&self) -> Result<Box<dyn Engine>, OpenError>;
+    /// Waits for peers at `address`.
+    ///
+    /// # Errors
+    /// [`ConnectError::Address`], [`ConnectError::Io`].
+    fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError>;
+}
+
+/// Takes connection requests. Never blocks; slow or silent peers are dropped after a time limit
+/// and bounded in number.
+pub trait Listener: Send {
+    /// Where it listens, with the port that was chosen.
+    fn address(&self) -> Address;
+    /// The next complete connection request.
+    fn poll_accept(&mut self) -> Option<Incoming>;
+    /// Readable when `poll_accept` may have something; `None` in simulation.
+    fn event_fd(&self) -> Option<RawFd>;
+}
+
+/// A completion queue and its queue pairs.
+///
+/// Posting never blocks, makes no system call and does not allocate once queues have grown; work
+/// leaves with [`ring`](Engine::ring) or the next [`poll`](Engine::poll). What is posted belongs
+/// to the engine until its completion. Every posted request completes exactly once.
+pub trait Engine: Send {
+    /// As of the device.
+    fn attr(&self) -> &DeviceAttr;
+    /// Starts to connect; `Connected` or `Refused` follows as an event.
+    ///
+    /// # Errors
+    /// What can be known at once: a bad address, no descriptor.
+    fn connect(
+        &mut self,
+        address: &Address,
+        private_data: &[u8],
+    ) -> Result<QueuePair, ConnectError>;
+    /// Takes a connection request; the queue pair is connected at once (no event).
+    ///
+    /// # Errors
+    /// [`ConnectError::Resource`], [`ConnectError::Io`].
+    fn accept(
+        &mut self,
+        incoming: Incoming,
+        private_data: &[u8],
+    ) -> Result<QueuePair, ConnectError>;
+    /// Tells the peer why it is not wanted.
+    fn reject(&mut self, incoming: Incoming, reason: &str);
+    /// Ends a queue pair: all work comes back `Flushed`, then `Quiescent`. What was posted
+    /// before and not yet left may be lost. Unknown queue pairs are ignored.
+    fn disconnect(&mut self, queue_pair: QueuePair);
+
+    /// Posts a receive to the engine's shared receive queue; any queue pair may consume it.
+    /// A peer that sends while none is posted waits.
+    ///
+    /// # Errors
+    /// [`PostError::QueueFull`].
+    fn post_recv(&mut self, wr_id: WrId, buffers: SgList) -> Result<(), PostError>;
+    /// Sends one message: `header`, which is copied now, then `data`. Completes if `signaled`
+    /// or in error.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    fn post_send(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        header: &[u8],
+        data: SgList,
+        signaled: bool,
+    ) -> Result<(), PostError>;
+    /// Writes `data` to the peer's memory at `remote`, whose length is that of `data`.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    fn post_rdma_write(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        data: SgList,
+        remote: RemoteSpan,
+        signaled: bool,
+    ) -> Result<(), PostError>;
+    /// Reads `remote` into `into`, always signaled.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    fn post_rdma_read(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        into: SgList,
+        remote: RemoteSpan,
+    ) -> Result<(), PostError>;
+    /// Sends `header`, which is copied now, and `data` to the buffers that the peer posted for
+    /// `tag`. Large tagged sends interleave and are not ordered among each other, but never
+    /// overtake a send posted before them.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    fn post_tagged_send(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        tag: Tag,
+        header: &[u8],
+        data: SgList,
+        signaled: bool,
+    ) -> Result<(), PostError>;
+    /// Posts where the one message with `tag` goes: its header to `header`, its data to `data`.
+    ///
+    /// # Errors
+    /// [`PostError::TagInUse`] and others.
+    fn post_tagged_recv(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        tag: Tag,
+        header: Option<Span>,
+        data: SgList,
+    ) -> Result<(), PostError>;
+    /// Takes back a tagged receive: it completes with `Cancelled` (or had completed). A message
+    /// for it that is under way or comes later is received and thrown away.
+    fn cancel_tagged_recv(&mut self, queue_pair: QueuePair, tag: Tag);
+
+    /// Hands posted work to the network.
+    fn ring(&mut self);
+    /// Rings, makes progress and appends up to `max` completions; returns how many. Never
+    /// blocks. Fair: one busy queue pair does not starve others.
+    fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize;
+    /// The next event, in order with the completions already polled.
+    fn poll_event(&mut self) -> Option<QueuePairEvent>;
+    /// True when it is safe to sleep: nothing is ready and the waiter will wake for what comes.
+    /// False: "work is already here", poll again.
+    fn arm(&mut self) -> bool;
+    /// What to sleep on, shared with other threads.
+    fn waiter(&self) -> Arc<dyn Waiter>;
+    /// System calls made since the engine was opened (0 where there are none).
+    fn system_calls(&self) -> u64 {
+        0
+    }
+}
+
+/// Sleeps for an engine, without holding it.
+pub trait Waiter: Send + Sync {
+    /// Sleeps until the engine has work, [`wake`](Waiter::wake) was called, or `timeout` is over.
+    fn wait(&self, timeout: Option<Duration>);
+    /// Ends a `wait` now, or the next one.
+    fn wake(&self);
+}

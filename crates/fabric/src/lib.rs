@@ -1,0 +1,29 @@
+//! The SAN adaption layer: one vocabulary of queue pairs, memory regions and completions for
+//! every direct-access network ([SAN] II, [IB-DAFS] V).
+//!
+//! * [`mem`]: memory that a network may touch: [`Arena`], [`Span`], [`Buffer`].
+//! * [`Provider`], [`Device`], [`Listener`], [`Engine`]: what a transport offers.
+//! * [`DeviceAttr`]: what it can do, as data. Callers read the data, never a provider's name.
+//!
+//! # What a completion means
+//!
+//! A completion at the initiator says that the local buffers of that work request are the
+//! caller's again. It never says that the data is visible at the target, unless
+//! [`DeviceAttr`] promises so. Nobody learns of data by polling memory: a write is announced by
+//! a following send. After a broken connection all posted work comes back with
+//! [`Status::Flushed`], and [`QueuePairEvent::Quiescent`] says that the transport has left all
+//! memory of that queue pair. Nothing may be reused before.
+
+#![deny(missing_docs)]
+
+pub mod conformance;
+mod engine;
+mod error;
+pub mod mem;
+pub mod sim;
+mod types;
+
+pub use engine::{Device, Engine, Listener, Provider, Waiter};
+pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
+pub use mem::{Arena, Buffer, MemoryRegion, PostedBuffer, Span};
+pub use types::*;

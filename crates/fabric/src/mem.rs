@@ -1,0 +1,579 @@
+//! Memory that a network may touch.
+//!
+//! An [`Arena`] is one shared mapping. A [`Span`] names bytes of an arena or of borrowed memory
+//! and keeps them alive; it is what scatter/gather lists are made of. A span is not a Rust
+//! reference: its bytes may change under the reader, so they are copied out, then checked, then
+//! used. A [`Buffer`] is memory with one owner, which reads and writes it as a slice while it is
+//! not posted.
+//!
+//! Payload moves by [`Span::copy_from`], [`Span::copy_to`] and [`Span::copy_span`] only, which
+//! count: see [`copied_bytes`].
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::error::ArenaError;
+use crate::types::{RemoteSpan, Rkey};
+
+/// Pages of the arena, and alignment of direct transfers.
+pub const PAGE_BYTES: usize = 4096;
+
+static COPIED_BYTES: AtomicU64 = AtomicU64::new(0);
+static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Payload bytes that this process copied in user space, by the functions of this module.
+pub fn copied_bytes() -> u64 {
+    COPIED_BYTES.load(Ordering::Relaxed)
+}
+
+/// Memory regions registered by this process so far.
+pub fn registrations() -> u64 {
+    REGISTRATIONS.load(Ordering::Relaxed)
+}
+
+/// The one place where payload is copied.
+///
+/// # Safety
+/// Both ranges are mapped for `len` bytes and `to` is writable. They may overlap, and other
+/// parties may change them meanwhile: the bytes are then any mixture, which is all that a copy
+/// out of shared memory can promise.
+unsafe fn copy_payload(from: *const u8, to: *mut u8, len: usize) {
+    COPIED_BYTES.fetch_add(len as u64, Ordering::Relaxed);
+    // SAFETY: passed on to the caller.
+    unsafe { std::ptr::copy(from, to, len) }
+}
+
+/// One mapping of a memfd, sealed against resizing. Page aligned. Unmapped when the last span
+/// is gone.
+#[derive(Debug)]
+pub struct Arena {
+    base: NonNull<u8>,
+    len: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: the mapping is plain memory that any thread may access; the type gives out no
+// references to it, only spans.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Maps `bytes`, rounded up to whole pages. The memory is zero and is committed by the
+    /// system when it is first touched.
+    ///
+    /// # Errors
+    /// [`ArenaError`].
+    pub fn new(bytes: usize) -> Result<Arc<Arena>, ArenaError> {
+        let len = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(0);
+        if len == 0 || len > isize::MAX as usize {
+            return Err(ArenaError::Size(bytes));
+        }
+        let system = |source| ArenaError::System { bytes: len, source };
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a static C string and flags.
+        let raw = unsafe { libc::memfd_create(c"dafs-arena".as_ptr(), flags) };
+        if raw < 0 {
+            return Err(system(std::io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor is ours and open.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let size = libc::off_t::try_from(len).map_err(|_| ArenaError::Size(bytes))?;
+        // SAFETY: a descriptor and a number.
+        if unsafe { libc::ftruncate(raw, size) } != 0 {
+            return Err(system(std::io::Error::last_os_error()));
+        }
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: a descriptor and numbers.
+        if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(system(std::io::Error::last_os_error()));
+        }
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping at an address that the kernel chooses.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, raw, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(system(std::io::Error::last_os_error()));
+        }
+        let base = NonNull::new(base.cast()).ok_or(ArenaError::Size(bytes))?;
+        Ok(Arc::new(Arena { base, len, fd }))
+    }
+
+    /// Bytes, whole pages.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true; here because `len` is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The memfd, for sharing.
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// The bytes from `offset` on.
+    ///
+    /// # Panics
+    /// When they are not inside the arena.
+    pub fn span(self: &Arc<Self>, offset: usize, len: usize) -> Span {
+        assert!(offset <= self.len && len <= self.len - offset, "span outside of the arena");
+        // SAFETY: inside the mapping, as just checked.
+        let start = unsafe { self.base.add(offset) };
+        Span { start, len, keep: Keep::Arena(self.clone()) }
+    }
+
+    /// Gives the memory of whole pages in this range back to the system; they read as zero.
+    pub fn discard(&self, offset: usize, len: usize) {
+        assert!(offset <= self.len && len <= self.len - offset, "range outside of the arena");
+        // SAFETY: inside the mapping, as just checked.
+        let start = unsafe { self.base.add(offset) };
+        // SAFETY: the range is mapped; its contents are given up.
+        unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_REMOVE) };
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`; no span is left, they hold the `Arc`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// What keeps a span's memory alive.
+#[derive(Debug)]
+enum Keep {
+    Arena(Arc<Arena>),
+    /// Memory with one owner who waits until no span is left.
+    Buffer(Arc<BufferMemory>),
+    /// Memory lent by a caller that waits: the number of spans alive, and whether it may be
+    /// written.
+    Lent(NonNull<AtomicUsize>, bool),
+}
+
+/// Bytes that a network may touch, kept alive while the span is. Cloning is cheap.
+#[derive(Debug)]
+pub struct Span {
+    start: NonNull<u8>,
+    len: usize,
+    keep: Keep,
+}
+
+// SAFETY: a span is an address and a share in its owner; access goes through copies.
+unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
+
+impl Clone for Span {
+    fn clone(&self) -> Span {
+        let keep = match &self.keep {
+            Keep::Arena(arena) => Keep::Arena(arena.clone()),
+            Keep::Buffer(memory) => Keep::Buffer(memory.clone()),
+            Keep::Lent(count, writable) => {
+                // SAFETY: the counter outlives all spans of a loan (`lend` checks that).
+                unsafe { count.as_ref() }.fetch_add(1, Ordering::Relaxed);
+                Keep::Lent(*count, *writable)
+            }
+        };
+        Span { start: self.start, len: self.len, keep }
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if let Keep::Lent(count, _) = &self.keep {
+            // SAFETY: as in `clone`; this is the last use by this span.
+            unsafe { count.as_ref() }.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+impl Span {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a span of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first byte: what a peer is told, and the order of addresses.
+    pub fn addr(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    /// For system calls in providers and stores that read this memory.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    /// For system calls in providers and stores that write this memory.
+    ///
+    /// # Panics
+    /// When it was lent for reading.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        assert!(self.is_writable(), "memory lent for reading is no target");
+        self.start.as_ptr()
+    }
+
+    /// False for memory lent by [`lend`].
+    pub fn is_writable(&self) -> bool {
+        !matches!(self.keep, Keep::Lent(_, false))
+    }
+
+    /// A part of it.
+    ///
+    /// # Panics
+    /// When the part is not inside.
+    pub fn part(&self, offset: usize, len: usize) -> Span {
+        assert!(offset <= self.len && len <= self.len - offset, "part outside of the span");
+        let mut part = self.clone();
+        // SAFETY: inside the span, as just checked.
+        part.start = unsafe { self.start.add(offset) };
+        part.len = len;
+        part
+    }
+
+    /// True when `next` begins where this one ends, in the same owner.
+    pub fn is_followed_by(&self, next: &Span) -> bool {
+        let same = match (&self.keep, &next.keep) {
+            (Keep::Arena(a), Keep::Arena(b)) => Arc::ptr_eq(a, b),
+            (Keep::Buffer(a), Keep::Buffer(b)) => Arc::ptr_eq(a, b),
+            (Keep::Lent(a, _), Keep::Lent(b, _)) => a == b,
+            _ => false,
+        };
+        same && self.addr() + self.len as u64 == next.addr()
+    }
+
+    /// Grows by `next`, which follows it.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn append(&mut self, next: &Span) {
+        assert!(self.is_followed_by(next), "spans are not adjacent");
+        self.len += next.len;
+    }
+
+    /// Copies `from` to the span's bytes at `offset`; counted.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn copy_from(&self, offset: usize, from: &[u8]) {
+        assert!(offset <= self.len && from.len() <= self.len - offset, "copy outside of the span");
+        // SAFETY: inside the span, as just checked.
+        let to = unsafe { self.as_mut_ptr().add(offset) };
+        // SAFETY: both ranges are mapped: `from` is a slice, `to` was checked.
+        unsafe { copy_payload(from.as_ptr(), to, from.len()) };
+    }
+
+    /// Copies the span's bytes at `offset` to `to`; counted.
+    ///
+    /// # Panics
+    /// When they are not inside.
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
+        assert!(offset <= self.len && to.len() <= self.len - offset, "copy outside of the span");
+        // SAFETY: inside the span, as just checked.
+        let from = unsafe { self.start.add(offset) };
+        // SAFETY: both ranges are mapped: `to` is a slice, `from` was checked.
+        unsafe { copy_payload(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Copies all of `from` to the span's bytes at `offset`; counted.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn copy_span(&self, offset: usize, from: &Span) {
+        assert!(offset <= self.len && from.len <= self.len - offset, "copy outside of the span");
+        // SAFETY: inside the span, as just checked.
+        let to = unsafe { self.as_mut_ptr().add(offset) };
+        // SAFETY: both ranges are mapped and kept alive by their spans.
+        unsafe { copy_payload(from.start.as_ptr(), to, from.len) };
+    }
+
+    /// Sets all bytes to zero (not payload: nothing is counted).
+    pub fn zero(&self) {
+        // SAFETY: the span's bytes are mapped and writable.
+        unsafe { std::ptr::write_bytes(self.as_mut_ptr(), 0, self.len) };
+    }
+
+    /// A copy of message bytes (headers, names: not payload, not counted), to be parsed.
+    pub fn read_message(&self, len: usize, into: &mut Vec<u8>) {
+        assert!(len <= self.len, "message outside of the span");
+        into.clear();
+        into.resize(len, 0);
+        // SAFETY: `into` has `len` bytes and the span at least as many.
+        unsafe { std::ptr::copy(self.start.as_ptr(), into.as_mut_ptr(), len) };
+    }
+
+    /// Writes message bytes (headers, names: not payload, not counted) at `offset`.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn write_message(&self, offset: usize, from: &[u8]) {
+        assert!(offset <= self.len && from.len() <= self.len - offset, "outside of the span");
+        // SAFETY: inside the span, as just checked.
+        let to = unsafe { self.as_mut_ptr().add(offset) };
+        // SAFETY: both ranges are mapped.
+        unsafe { std::ptr::copy(from.as_ptr(), to, from.len()) };
+    }
+}
+
+/// Lends `memory` as a span for the time of `body`, which must not return before every clone of
+/// the span is dropped: the process is aborted otherwise, since a network could still write to
+/// memory that its owner uses again. No allocation.
+pub fn lend_mut<R>(memory: &mut [u8], body: impl FnOnce(&Span) -> R) -> R {
+    lend_raw(NonNull::from(&mut *memory).cast(), memory.len(), true, body)
+}
+
+/// As [`lend_mut`], for memory that is only read: the span may be a source, never a target.
+pub fn lend<R>(memory: &[u8], body: impl FnOnce(&Span) -> R) -> R {
+    lend_raw(NonNull::from(memory).cast(), memory.len(), false, body)
+}
+
+fn lend_raw<R>(start: NonNull<u8>, len: usize, writable: bool, body: impl FnOnce(&Span) -> R) -> R {
+    struct Guard<'a>(&'a AtomicUsize);
+    impl Drop for Guard<'_> {
+        fn drop(&mut self) {
+            if self.0.load(Ordering::Acquire) != 1 {
+                // Also on unwinding: whoever holds a span may write to memory that is not lent
+                // any more.
+                eprintln!("dafs: lent memory is still in use at the end of the loan");
+                std::process::abort();
+            }
+        }
+    }
+    // One for `span`, one so that the count stays above zero until the guard looks.
+    let count = AtomicUsize::new(2);
+    let _guard = Guard(&count);
+    let span = Span { start, len, keep: Keep::Lent(NonNull::from(&count), writable) };
+    body(&span)
+}
+
+/// The mapping behind a buffer; its share count tells whether spans are left.
+#[derive(Debug)]
+struct BufferMemory {
+    _arena: Arc<Arena>,
+}
+
+/// Memory with one owner, page aligned. The owner uses it as a slice; to post it, it is turned
+/// into a [`PostedBuffer`] and comes back when no span of it is left.
+#[derive(Debug)]
+pub struct Buffer {
+    span: Span,
+}
+
+impl Buffer {
+    /// Zeroed memory.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn new(bytes: usize) -> Result<Buffer, ArenaError> {
+        let arena = Arena::new(bytes.max(1))?;
+        Ok(Buffer::cut(&arena, 0, bytes))
+    }
+
+    /// Cuts one mapping into `count` buffers of `bytes` each, page aligned.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn many(count: usize, bytes: usize) -> Result<Vec<Buffer>, ArenaError> {
+        let stride = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX);
+        let total = stride.checked_mul(count).ok_or(ArenaError::Size(usize::MAX))?;
+        let arena = Arena::new(total.max(1))?;
+        Ok((0..count).map(|i| Buffer::cut(&arena, i * stride, bytes)).collect())
+    }
+
+    fn cut(arena: &Arc<Arena>, offset: usize, len: usize) -> Buffer {
+        let start = arena.span(offset, len).start;
+        let memory = Arc::new(BufferMemory { _arena: arena.clone() });
+        Buffer { span: Span { start, len, keep: Keep::Buffer(memory) } }
+    }
+
+    /// Gives up use as a slice, so that the memory can be posted.
+    pub fn post(self) -> PostedBuffer {
+        PostedBuffer { span: self.span }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.span.len
+    }
+
+    /// True for no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.span.is_empty()
+    }
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping lives as long as the span, and no other span exists while there
+        // is a `Buffer`: `PostedBuffer::take_back` made sure.
+        unsafe { std::slice::from_raw_parts(self.span.as_ptr(), self.span.len) }
+    }
+}
+
+impl std::ops::DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, with an exclusive borrow.
+        unsafe { std::slice::from_raw_parts_mut(self.span.as_mut_ptr(), self.span.len) }
+    }
+}
+
+/// A buffer that an operation has: spans of it may be posted.
+#[derive(Debug)]
+pub struct PostedBuffer {
+    span: Span,
+}
+
+impl PostedBuffer {
+    /// What to post.
+    pub fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// The buffer again, if no span of it is left anywhere; otherwise itself, to be kept until
+    /// then (quiescence).
+    ///
+    /// # Errors
+    /// Itself.
+    pub fn take_back(self) -> Result<Buffer, PostedBuffer> {
+        match &self.span.keep {
+            Keep::Buffer(memory) if Arc::strong_count(memory) == 1 => {
+                // What the last holder wrote before its drop is seen after this.
+                std::sync::atomic::fence(Ordering::Acquire);
+                Ok(Buffer { span: self.span })
+            }
+            _ => Err(self),
+        }
+    }
+}
+
+/// What a provider does when a region ends.
+pub trait Deregister: Send + Sync {
+    /// Ends all access by this key. Idempotent.
+    fn deregister(&self, rkey: Rkey);
+}
+
+/// Registered memory: peers reach it by its key until it is dropped or invalidated.
+pub struct MemoryRegion {
+    span: Span,
+    rkey: Rkey,
+    owner: Arc<dyn Deregister>,
+}
+
+impl MemoryRegion {
+    /// For providers: counts the registration.
+    pub fn new(span: Span, rkey: Rkey, owner: Arc<dyn Deregister>) -> MemoryRegion {
+        REGISTRATIONS.fetch_add(1, Ordering::Relaxed);
+        MemoryRegion { span, rkey, owner }
+    }
+
+    /// The memory.
+    pub fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// What to tell a peer, for all of it.
+    ///
+    /// # Panics
+    /// When the region has 4 GiB or more; ask for a [`part`](Self::part).
+    pub fn remote(&self) -> RemoteSpan {
+        self.part(0, self.span.len)
+    }
+
+    /// What to tell a peer, for a part.
+    ///
+    /// # Panics
+    /// When the part is not inside, or has 4 GiB or more.
+    pub fn part(&self, offset: usize, len: usize) -> RemoteSpan {
+        assert!(offset <= self.span.len && len <= self.span.len - offset, "outside of the region");
+        let len = u32::try_from(len).expect("a remote span is below 4 GiB");
+        RemoteSpan { rkey: self.rkey, addr: self.span.addr() + offset as u64, len }
+    }
+
+    /// Ends remote access now: later requests by peers meet an access fault.
+    pub fn invalidate(&self) {
+        self.owner.deregister(self.rkey);
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        self.owner.deregister(self.rkey);
+    }
+}
+
+impl std::fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryRegion").field("rkey", &self.rkey).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arena_parts_keep_the_mapping() {
+        let arena = Arena::new(10_000).expect("arena");
+        assert_eq!(arena.len(), 12_288);
+        let span = arena.span(4096, 4096);
+        drop(arena);
+        span.copy_from(10, b"hello");
+        let mut out = [0; 5];
+        span.part(10, 5).copy_to(0, &mut out);
+        assert_eq!(&out, b"hello");
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of the span")]
+    fn copies_are_checked() {
+        let arena = Arena::new(4096).expect("arena");
+        arena.span(0, 16).copy_from(12, b"hello");
+    }
+
+    #[test]
+    fn a_loan_ends_when_all_spans_are_gone() {
+        let mut memory = vec![0; 100];
+        lend_mut(&mut memory, |span| {
+            let clone = span.part(10, 3);
+            clone.copy_from(0, b"abc");
+        });
+        assert_eq!(&memory[10..13], b"abc");
+    }
+
+    #[test]
+    fn a_buffer_comes_back_when_no_span_is_left() {
+        let posted = Buffer::new(100).expect("buffer").post();
+        let span = posted.span().part(0, 10);
+        let posted = posted.take_back().expect_err("a span is left");
+        span.copy_from(0, b"0123456789");
+        drop(span);
+        let buffer = posted.take_back().expect("no span is left");
+        assert_eq!(&buffer[..10], b"0123456789");
+    }
+
+    #[test]
+    #[should_panic(expected = "lent for reading")]
+    fn memory_lent_for_reading_is_no_target() {
+        // The panic unwinds through the loan with no span left.
+        lend(b"constant", |span| span.copy_from(0, b"x"));
+    }
+
+    #[test]
+    fn neighbours_are_joined() {
+        let arena = Arena::new(8192).expect("arena");
+        let mut a = arena.span(0, 4096);
+        let b = arena.span(4096, 4096);
+        assert!(a.is_followed_by(&b) && !b.is_followed_by(&a));
+        a.append(&b);
+        assert_eq!(a.len(), 8192);
+    }
+}

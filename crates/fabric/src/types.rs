@@ -1,0 +1,282 @@
+//! Addresses, attributes, work requests and completions: data only.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use smallvec::SmallVec;
+
+use crate::mem::Span;
+
+/// A scatter/gather list: local memory in the order in which bytes fill it or leave it.
+/// Up to four entries cost no allocation.
+pub type SgList = SmallVec<[Span; 4]>;
+
+/// The bytes that a list covers.
+pub fn sg_bytes(list: &[Span]) -> usize {
+    list.iter().map(Span::len).sum()
+}
+
+/// Where a peer is: `tcp://HOST:PORT`, `unix:/path`, `sim://node`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// The transport's name, before the colon.
+    pub scheme: String,
+    /// What that transport understands, without slashes in front for `tcp` and `sim`.
+    pub target: String,
+}
+
+impl Address {
+    /// Takes an address apart at the first `:`; `//` after it is dropped.
+    pub fn parse(text: &str) -> Option<Address> {
+        let (scheme, rest) = text.split_once(':')?;
+        let target = rest.strip_prefix("//").unwrap_or(rest);
+        (!scheme.is_empty() && !target.is_empty())
+            .then(|| Address { scheme: scheme.into(), target: target.into() })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slashes = if self.scheme == "unix" { "" } else { "//" };
+        write!(f, "{}:{}{}", self.scheme, slashes, self.target)
+    }
+}
+
+/// A queue pair of one [`Engine`](crate::Engine). Numbers are not used again within an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueuePair(pub u64);
+
+/// The caller's name of a work request, given back in its completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WrId(pub u64);
+
+/// The key that lets a peer reach a memory region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rkey(pub u64);
+
+/// Matches a tagged send with the buffer pre-posted for it (RDDP-RPC, [ODAFS] 2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag(pub u64);
+
+/// A piece of a peer's registered memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteSpan {
+    /// The peer's key.
+    pub rkey: Rkey,
+    /// The peer's address of the first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// What a peer may do with a memory region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// RDMA read from it.
+    pub remote_read: bool,
+    /// RDMA write to it.
+    pub remote_write: bool,
+}
+
+/// What a device can do. Flags equal what the engine does: a flag that lies fails conformance.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DeviceAttr {
+    /// For messages to people.
+    pub provider: &'static str,
+    /// Engines take [`Engine::post_rdma_write`](crate::Engine::post_rdma_write).
+    pub rdma_write: bool,
+    /// Engines take [`Engine::post_rdma_read`](crate::Engine::post_rdma_read).
+    pub rdma_read: bool,
+    /// Engines take tagged sends and receives.
+    pub tag_match: bool,
+    /// A remote access fault fails that work request only; the queue pair lives ([ODAFS] 4.1).
+    pub recoverable_access_fault: bool,
+    /// Two RDMA reads of one queue pair are performed in order.
+    pub ordered_reads: bool,
+    /// An RDMA write is placed before a send posted after it is delivered.
+    pub write_before_send: bool,
+    /// One-sided access needs no CPU at the target.
+    pub target_cpu_free: bool,
+    /// Registered memory is pinned.
+    pub registration_pins: bool,
+    /// Memory in a [`SgList`] must belong to a registered arena or region.
+    pub local_registration: bool,
+    /// Bytes of `header` that a send takes.
+    pub header_bytes_max: usize,
+    /// Bytes of a send, header and data together.
+    pub send_bytes_max: usize,
+    /// Bytes of one tagged send, RDMA read or write.
+    pub bulk_bytes_max: usize,
+    /// Entries of a [`SgList`].
+    pub sge_max: usize,
+    /// Work requests under way per queue pair (sends, reads and writes together).
+    pub send_queue_depth: usize,
+    /// Receives that may be posted per engine.
+    pub receive_queue_depth: usize,
+}
+
+impl DeviceAttr {
+    /// A device that can do nothing; providers fill in what they have.
+    pub fn none(provider: &'static str) -> DeviceAttr {
+        DeviceAttr {
+            provider,
+            rdma_write: false,
+            rdma_read: false,
+            tag_match: false,
+            recoverable_access_fault: false,
+            ordered_reads: false,
+            write_before_send: false,
+            target_cpu_free: false,
+            registration_pins: false,
+            local_registration: false,
+            header_bytes_max: 0,
+            send_bytes_max: 0,
+            bulk_bytes_max: 0,
+            sge_max: 0,
+            send_queue_depth: 0,
+            receive_queue_depth: 0,
+        }
+    }
+}
+
+/// What a completion is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Opcode {
+    /// A send left its buffers.
+    Send,
+    /// A message arrived in a posted receive.
+    Recv,
+    /// An RDMA write left its buffers.
+    RdmaWrite,
+    /// An RDMA read filled its buffers.
+    RdmaRead,
+    /// A tagged send left its buffers.
+    TaggedSend,
+    /// A tagged message arrived in the buffer posted for it.
+    TaggedRecv,
+}
+
+/// How a work request ended (the verbs list, as far as we meet it).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Status {
+    /// Done.
+    Success,
+    /// The queue pair broke or was disconnected before it was done.
+    Flushed,
+    /// The peer refused the access: key, bounds or rights. Fatal to the queue pair unless
+    /// [`DeviceAttr::recoverable_access_fault`].
+    RemoteAccess,
+    /// The message is longer than the receive posted for it.
+    LocalLength,
+    /// A posted tagged receive was cancelled.
+    Cancelled,
+}
+
+/// A finished work request. Its buffers are the caller's again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkCompletion {
+    /// As posted.
+    pub wr_id: WrId,
+    /// The queue pair; for `Recv` the one on which the message arrived.
+    pub queue_pair: QueuePair,
+    /// What was done.
+    pub opcode: Opcode,
+    /// How it ended. With anything but `Success` only `wr_id` and `queue_pair` have meaning.
+    pub status: Status,
+    /// `Recv`: bytes of the message (header and data). `TaggedRecv`: bytes of data.
+    /// `RdmaRead`: bytes read.
+    pub byte_len: u32,
+    /// `TaggedRecv`: bytes of header.
+    pub header_len: u32,
+}
+
+/// What happens to a queue pair beside completions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QueuePairEvent {
+    /// The peer accepted; its private data.
+    Connected {
+        /// Which.
+        queue_pair: QueuePair,
+        /// As given to `accept` by the peer.
+        private_data: Vec<u8>,
+    },
+    /// The connection was not made. No `Quiescent` follows.
+    Refused {
+        /// Which.
+        queue_pair: QueuePair,
+        /// True where nobody listens (as opposed to rejected, timed out, unreachable).
+        refused: bool,
+        /// For people.
+        reason: String,
+    },
+    /// The connection is gone. All its work comes back as completions, then `Quiescent`.
+    Disconnected {
+        /// Which.
+        queue_pair: QueuePair,
+        /// For people.
+        reason: String,
+    },
+    /// All work is returned and the transport has left the memory of this queue pair, whose
+    /// number is now free of meaning.
+    Quiescent {
+        /// Which.
+        queue_pair: QueuePair,
+    },
+    /// Data of a tagged send waits at a tag for which nothing is posted. Receiving on this queue
+    /// pair pauses until it is posted, or the queue pair is disconnected. Told once per message.
+    UnmatchedTag {
+        /// Which.
+        queue_pair: QueuePair,
+        /// The tag.
+        tag: Tag,
+    },
+}
+
+/// Who asks to be connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerInfo {
+    /// A TCP peer: both ends of the connection as the kernel knows them.
+    Tcp {
+        /// Our end.
+        local: SocketAddr,
+        /// Their end.
+        peer: SocketAddr,
+    },
+    /// A process on this host, as SO_PEERCRED told at connect time.
+    Unix {
+        /// Process.
+        pid: i32,
+        /// User.
+        uid: u32,
+        /// Primary group.
+        gid: u32,
+    },
+    /// A simulated node.
+    Sim {
+        /// Its number.
+        node: u32,
+    },
+}
+
+/// A connection request, to be given to [`Engine::accept`](crate::Engine::accept) of any engine
+/// of the same provider, or dropped (which refuses it).
+pub struct Incoming {
+    /// What the peer gave to `connect`. At most 256 bytes. Not to be believed.
+    pub private_data: Vec<u8>,
+    /// Who it is, as far as the system knows.
+    pub peer: PeerInfo,
+    /// The provider's own state.
+    pub inner: Box<dyn std::any::Any + Send>,
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// The most private data a connect or accept carries.
+pub const PRIVATE_DATA_BYTES_MAX: usize = 256;
