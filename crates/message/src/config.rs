@@ -1,0 +1,112 @@
+//! Settings of nodes and connections, and what can fail at once.
+
+use dafs_fabric::{ArenaError, PRIVATE_DATA_BYTES_MAX, PostError};
+use thiserror::Error;
+
+use crate::header::SETUP_BYTES;
+
+/// The most bytes of a reply's header.
+pub const REPLY_HEADER_BYTES_MAX: usize = 4096;
+/// The most private data that `connect` and `accept` of a node take.
+pub const PRIVATE_DATA_MAX: usize = PRIVATE_DATA_BYTES_MAX - SETUP_BYTES;
+
+/// Settings of a [`Node`](crate::Node).
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// Bytes of a posted receive: message header, caller's header and inline data fit in it.
+    /// 256 to 32768.
+    pub header_bytes: usize,
+    /// Bytes of the page-aligned data area behind each receive; up to 60 KiB, in whole pages.
+    /// `None`: none where the device matches tags, else 16 KiB. Set it where connections are
+    /// made without tags on a device that has them, and move much data.
+    pub data_area_bytes: Option<usize>,
+    /// Connections at a time.
+    pub connections_max: usize,
+    /// Receives posted at a time, all connections together (the device may allow fewer).
+    pub receives_max: usize,
+    /// Requests of peers in service (delivered and not replied) at a time; more wait in order.
+    pub requests_in_service_max: usize,
+}
+
+impl Default for NodeConfig {
+    fn default() -> NodeConfig {
+        NodeConfig {
+            header_bytes: 1024,
+            data_area_bytes: None,
+            connections_max: 4096,
+            receives_max: 1 << 18,
+            requests_in_service_max: 1 << 16,
+        }
+    }
+}
+
+/// Settings of a connection, ours; the peer has its own.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnOptions {
+    /// Requests that the peer may have under way to us (and one more, for control). 0 to 4096:
+    /// 0 where the peer never asks.
+    pub credits: u16,
+    /// Bytes of request data that the peer may push before we asked for them. 0: all large
+    /// request data waits for our `fetch`.
+    pub push_bytes: u32,
+    /// Data up to this size goes beside the header, where the peer's receives have room.
+    pub inline_bytes: u32,
+    /// Use tag matching, if both devices can.
+    pub use_tagged: bool,
+    /// Use RDMA reads, if both devices can.
+    pub use_rdma_read: bool,
+    /// Requests that we have under way to the peer at most (and one more, for control).
+    pub requests_max: u16,
+}
+
+impl Default for ConnOptions {
+    fn default() -> ConnOptions {
+        ConnOptions {
+            credits: 32,
+            push_bytes: 1 << 20,
+            inline_bytes: 512,
+            use_tagged: true,
+            use_rdma_read: true,
+            requests_max: 32,
+        }
+    }
+}
+
+/// Why a node could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// A setting is out of its range.
+    #[error("{0}")]
+    Config(&'static str),
+    /// No memory for receives.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The device did not take the receive memory.
+    #[error(transparent)]
+    Register(#[from] dafs_fabric::RegisterError),
+}
+
+/// Why a request was not taken. Nothing of it was done and no span of it is held.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// The peer granted no more credits: submit again after a reply.
+    #[error("no credit: the peer takes no more requests now")]
+    NoCredit,
+    /// As many requests as allowed are under way: submit again after a reply.
+    #[error("queue full")]
+    QueueFull,
+    /// No such connection, or not (or no longer) connected.
+    #[error("not connected")]
+    NotConnected,
+    /// Header, data or number of segments exceed a limit.
+    #[error("request too large")]
+    TooLarge,
+    /// A request with this tag is under way on this connection.
+    #[error("tag in use")]
+    TagInUse,
+    /// The device did not take the work request.
+    #[error(transparent)]
+    Post(PostError),
+}

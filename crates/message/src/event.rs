@@ -1,0 +1,117 @@
+//! What a node tells its owner, and the names it uses for connections and requests.
+
+use std::fmt;
+
+/// A connection of one node. Numbers carry a generation: a stale one is recognized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl ConnId {
+    /// As one number, for tables and logs.
+    pub fn as_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+}
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+/// A request of a peer, in service here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId {
+    pub(crate) conn: ConnId,
+    pub(crate) tag: u32,
+}
+
+impl RequestId {
+    /// The connection on which it came.
+    pub fn conn(self) -> ConnId {
+        self.conn
+    }
+}
+
+/// What [`Node::next_event`](crate::Node::next_event) gives.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A connection that was begun by [`connect`](crate::Node::connect) stands.
+    Connected {
+        /// Which.
+        conn: ConnId,
+        /// What the peer gave to `accept`.
+        private_data: Vec<u8>,
+    },
+    /// A connection was not made; its number is free.
+    Refused {
+        /// Which.
+        conn: ConnId,
+        /// True where nobody listens, as opposed to rejected, timed out, unreachable.
+        refused: bool,
+        /// For people.
+        reason: String,
+    },
+    /// A peer asks. Its data, if any, comes with [`fetch`](crate::Node::fetch).
+    Request {
+        /// To be given to `fetch` and `reply`.
+        id: RequestId,
+        /// The caller's header; give it back with [`recycle`](crate::Node::recycle).
+        header: Vec<u8>,
+        /// Bytes of request data.
+        data_len: u32,
+        /// Bytes of reply data for which the peer has room.
+        reply_max: u32,
+    },
+    /// A fetch ended; once for each `fetch`. The pages are the caller's again.
+    Fetched {
+        /// Which request.
+        id: RequestId,
+        /// False: the connection broke or the peer misbehaved; what the pages hold is undefined.
+        ok: bool,
+    },
+    /// The data of a reply left, or never will: its memory is the caller's again. Once for each
+    /// reply with data.
+    ReplySent {
+        /// As given to `reply`.
+        token: u64,
+    },
+    /// The peer answered; all memory of the request is the caller's again.
+    Reply {
+        /// The connection.
+        conn: ConnId,
+        /// As given to `submit`.
+        tag: u32,
+        /// The responder's header; give it back with [`recycle`](crate::Node::recycle).
+        header: Vec<u8>,
+        /// Bytes that were put into `reply_into`, from its beginning.
+        data_len: u32,
+    },
+    /// All memory of an abandoned request is the caller's again.
+    Abandoned {
+        /// The connection.
+        conn: ConnId,
+        /// As given to `submit`.
+        tag: u32,
+    },
+    /// The connection is gone. Requests without an answer get none; their memory is held until
+    /// `Quiescent`.
+    Disconnected {
+        /// Which.
+        conn: ConnId,
+        /// For people.
+        reason: String,
+        /// The peer broke the rules, and was disconnected for it.
+        peer_fault: bool,
+    },
+    /// The transport has left all memory of this connection, and its number is free. Comes last,
+    /// after `Fetched`, `ReplySent` and `Abandoned` of what was still open.
+    Quiescent {
+        /// Which.
+        conn: ConnId,
+    },
+}
