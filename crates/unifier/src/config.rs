@@ -1,0 +1,75 @@
+//! What can be set, and what is counted.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dafs_protocol::Timestamp;
+
+/// Gives the time that a write leaves on its file until the store's own time replaces it.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// Bounds of a cache.
+#[derive(Clone)]
+pub struct Config {
+    /// Data written but not yet in the store, with what is reserved for data to come. Writers
+    /// wait at this bound.
+    pub dirty_bytes_max: usize,
+    /// Data older than this is written back.
+    pub dirty_age: Duration,
+    /// Replaced pages that slow readers still hold. Writers wait beyond this.
+    pub orphan_bytes_max: usize,
+    /// Files that are remembered, with their pages, after their last close.
+    pub closed_files_max: usize,
+    /// For the times of files with dirty data.
+    pub clock: Clock,
+}
+
+impl Config {
+    /// Defaults for an arena of this size: half of it for dirty data, a quarter for orphans.
+    pub fn new(arena_bytes: usize) -> Config {
+        Config {
+            dirty_bytes_max: arena_bytes / 2,
+            dirty_age: Duration::from_secs(5),
+            orphan_bytes_max: arena_bytes / 4,
+            closed_files_max: 65_536,
+            clock: Arc::new(system_time),
+        }
+    }
+}
+
+fn system_time() -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp {
+        seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+        nanoseconds: now.subsec_nanos(),
+    }
+}
+
+/// What a cache has done and holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Reads answered from the arena.
+    pub hits: u64,
+    /// Reads that had to wait for the store.
+    pub misses: u64,
+    /// Bytes of the arena in use, for whatever.
+    pub resident_bytes: u64,
+    /// Bytes written but not in the store yet, and reserved for writes under way.
+    pub dirty_bytes: u64,
+    /// Bytes replaced that readers still hold.
+    pub orphan_bytes: u64,
+    /// Bytes evicted.
+    pub evicted_bytes: u64,
+    /// Bytes read in.
+    pub filled_bytes: u64,
+    /// Calls of [`dafs_store::File::write_at`].
+    pub write_backs: u64,
+    /// Bytes that these wrote.
+    pub written_bytes: u64,
+    /// Write-backs that failed.
+    pub write_errors: u64,
+    /// Dirty bytes given up after errors.
+    pub lost_bytes: u64,
+    /// Files known, open or not.
+    pub files: u64,
+}
