@@ -1,0 +1,22 @@
+//! Benchmarks that come with DAFS: of files on any target, of the fabric, of plain sockets.
+//!
+//! * [`raw`]: plain sockets without any DAFS code, the yardstick of the same run.
+//!
+//! Every measurement is a [`Point`], printed as a row of a table or as one JSON object. What
+//! could not be measured is null, never zero.
+
+#![deny(unsafe_code)]
+#![deny(missing_docs)]
+
+mod histogram;
+mod point;
+pub mod raw;
+mod slice;
+mod sys;
+mod wait;
+
+pub use histogram::Histogram;
+pub use point::{Point, Report};
+pub use slice::{Slice, median};
+pub use sys::{pin_to_cpu, process_cpu_ns};
+pub use wait::{UnknownWait, Wait};
