@@ -239,6 +239,17 @@ impl Span {
         part
     }
 
+    /// All memory of this span's owner (arena or buffer), to be registered once for all its
+    /// spans: keeps the mapping alive, and does not keep a buffer from being taken back. `None`
+    /// for lent memory.
+    pub fn owner(&self) -> Option<Span> {
+        match &self.keep {
+            Keep::Arena(arena) => Some(arena.span(0, arena.len())),
+            Keep::Buffer(memory) => Some(memory.arena.span(memory.offset, memory.len)),
+            Keep::Lent(..) => None,
+        }
+    }
+
     /// True when `next` begins where this one ends, in the same owner.
     pub fn is_followed_by(&self, next: &Span) -> bool {
         let same = match (&self.keep, &next.keep) {
@@ -357,7 +368,9 @@ fn lend_raw<R>(start: NonNull<u8>, len: usize, writable: bool, body: impl FnOnce
 /// The mapping behind a buffer; its share count tells whether spans are left.
 #[derive(Debug)]
 struct BufferMemory {
-    _arena: Arc<Arena>,
+    arena: Arc<Arena>,
+    offset: usize,
+    len: usize,
 }
 
 /// Memory with one owner, page aligned. The owner uses it as a slice; to post it, it is turned
@@ -390,7 +403,7 @@ impl Buffer {
 
     fn cut(arena: &Arc<Arena>, offset: usize, len: usize) -> Buffer {
         let start = arena.span(offset, len).start;
-        let memory = Arc::new(BufferMemory { _arena: arena.clone() });
+        let memory = Arc::new(BufferMemory { arena: arena.clone(), offset, len });
         Buffer { span: Span { start, len, keep: Keep::Buffer(memory) } }
     }
 
@@ -565,6 +578,17 @@ mod tests {
     fn memory_lent_for_reading_is_no_target() {
         // The panic unwinds through the loan with no span left.
         lend(b"constant", |span| span.copy_from(0, b"x"));
+    }
+
+    #[test]
+    fn the_owner_of_a_span_does_not_hold_a_buffer() {
+        let posted = Buffer::many(2, 5000).expect("buffers").pop().expect("two").post();
+        let owner = posted.span().part(100, 10).owner().expect("a buffer");
+        assert_eq!((owner.addr(), owner.len()), (posted.span().addr(), 5000));
+        assert!(posted.take_back().is_ok());
+        lend(b"lent", |span| assert!(span.owner().is_none()));
+        let whole = Arena::new(8192).expect("arena").span(1, 1).owner().expect("an arena");
+        assert_eq!(whole.len(), 8192);
     }
 
     #[test]
