@@ -32,6 +32,7 @@ pub(super) fn rdma_write_places_data(h: &mut Harness<'_>) {
             let list = cuts(&source.span().part(1, len), attr.sge_max).swap_remove(cut);
             let wr = p.a.write(qa, &list, region.part(offset, len), true).expect("posted");
             assert_eq!(h.finish_a(&mut p, wr).status, Status::Success);
+            drop(list);
             p.a.take_back(source);
             fence(h, &mut p);
             let mut expected = vec![0; 3 * 4096];

@@ -1,4 +1,180 @@
 //! A simulated network: one thread, a virtual clock, one seed.
+//!
+//! A [`SimNet`] holds all nodes. Nothing happens by itself: [`SimNet::step`] performs the next
+//! delivery and moves the clock. The seed and the order of calls decide everything, so that a
+//! failure is a seed. Between two calls the network does the worst that [`DeviceAttr`] and the
+//! contract of [`Engine`](crate::Engine) allow:
+//!
+//! * one-sided and tagged data moves in pieces, in any order, at any time before its completion;
+//!   reads (unless `ordered_reads`) and tagged messages overtake each other, completions too;
+//! * source memory is sampled when a piece moves, or copied once before: both happen;
+//! * any posted receive may take a message;
+//! * after a break work comes back in any order and at any time, and data may still move until
+//!   `Quiescent`, when the last [`Span`](crate::Span) is dropped;
+//! * a node that crashes lets go of all its memory at once.
+//!
+//! An event holds back the completions behind it until
+//! [`poll_event`](crate::Engine::poll_event) has taken it.
+//!
+//! ```
+//! use dafs_fabric::sim::{SimConfig, SimNet};
+//! use dafs_fabric::{Address, Provider};
+//!
+//! let net = SimNet::new(SimConfig::new(7));
+//! let address = Address::parse("sim://1").expect("an address");
+//! let mut listener = net.provider(1).open()?.listen(&address)?;
+//! let mut client = net.provider(2).open()?.engine()?;
+//! client.connect(&address, b"hello")?;
+//! while net.step() {}
+//! assert_eq!(listener.poll_accept().expect("a request").private_data, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+mod connection;
+mod engine;
+mod faults;
+mod provider;
+mod queue_pair;
 mod rng;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod world;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use engine::SimEngine;
+pub use faults::{FaultConfig, FaultCounts};
+pub use provider::SimProvider;
 pub use rng::Rng;
+use world::World;
+
+use crate::types::DeviceAttr;
+
+/// What decides a simulation.
+#[derive(Debug, Clone)]
+pub struct SimConfig {
+    /// Decides all that is random.
+    pub seed: u64,
+    /// What devices can do. The simulation honours all flags and limits.
+    pub attr: DeviceAttr,
+    /// What goes wrong; can be changed later.
+    pub faults: FaultConfig,
+}
+
+impl SimConfig {
+    /// Devices that can do all but ordered reads; nothing goes wrong.
+    pub fn new(seed: u64) -> SimConfig {
+        let attr = DeviceAttr {
+            rdma_write: true,
+            rdma_read: true,
+            tag_match: true,
+            recoverable_access_fault: true,
+            write_before_send: true,
+            header_bytes_max: 4096,
+            send_bytes_max: 64 << 10,
+            bulk_bytes_max: 64 << 20,
+            sge_max: 64,
+            send_queue_depth: 256,
+            receive_queue_depth: 4096,
+            ..DeviceAttr::none("sim")
+        };
+        SimConfig { seed, attr, faults: FaultConfig::default() }
+    }
+}
+
+/// A network with its nodes, clock and dice.
+#[derive(Debug)]
+pub struct SimNet {
+    seed: u64,
+    attr: DeviceAttr,
+    world: Mutex<World>,
+}
+
+impl SimNet {
+    /// An empty network at time zero.
+    pub fn new(config: SimConfig) -> Arc<SimNet> {
+        let SimConfig { seed, attr, faults } = config;
+        let world = Mutex::new(World::new(seed, attr.clone(), faults));
+        Arc::new(SimNet { seed, attr, world })
+    }
+
+    /// The network card of `node`. All devices opened through it fall with the node.
+    pub fn provider(self: &Arc<Self>, node: u32) -> SimProvider {
+        SimProvider::new(self.clone(), node)
+    }
+
+    /// The virtual time since the beginning.
+    pub fn now(&self) -> Duration {
+        self.world().now()
+    }
+
+    /// When the next thing happens.
+    pub fn next_event_at(&self) -> Option<Duration> {
+        self.world().next_event_at()
+    }
+
+    /// Lets the next thing happen and moves the clock there. False if nothing is scheduled.
+    pub fn step(&self) -> bool {
+        self.world().step()
+    }
+
+    /// Lets everything happen up to and including `time`, which is the time then.
+    pub fn advance_to(&self, time: Duration) {
+        let mut world = self.world();
+        while world.next_event_at().is_some_and(|at| at <= time) {
+            world.step();
+        }
+        world.set_now(time);
+    }
+
+    /// A stream of random numbers that depends on the seed and on `stream` only: for the
+    /// workload, which then does not change with what the network draws.
+    pub fn rng(&self, stream: u64) -> Rng {
+        Rng::new(self.seed).fork(stream)
+    }
+
+    /// Changes what goes wrong from now on.
+    pub fn set_faults(&self, faults: FaultConfig) {
+        self.world().faults = faults;
+    }
+
+    /// What goes wrong now.
+    pub fn faults(&self) -> FaultConfig {
+        self.world().faults.clone()
+    }
+
+    /// What has gone wrong so far.
+    pub fn fault_counts(&self) -> FaultCounts {
+        self.world().counts.clone()
+    }
+
+    /// Breaks all connections of `node`. Both ends are told, the other one later.
+    pub fn break_connections(&self, node: u32) {
+        self.world().break_connections(node);
+    }
+
+    /// The node dies with all its engines, regions and listeners; they do nothing any more.
+    /// Peers learn of it later. Devices opened afterwards belong to the restarted node.
+    pub fn crash(&self, node: u32) {
+        self.world().crash(node);
+    }
+
+    /// Nothing passes between two nodes until [`heal`](Self::heal). Connections stay; attempts to
+    /// connect fail after a time.
+    pub fn partition(&self, a: u32, b: u32) {
+        self.world().partition(a, b);
+    }
+
+    /// Ends a partition.
+    pub fn heal(&self, a: u32, b: u32) {
+        self.world().heal(a, b);
+    }
+
+    /// The lock serves engines in different threads; a panic in one of them (a failed test)
+    /// leaves nothing that others could not use.
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,335 @@
+//! The engine: posting and polling.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::SimNet;
+use super::provider::{Request, parse};
+use super::queue_pair::{Landing, PostedTag, Work};
+use super::world::{Action, EngineState, Ready, Receive, World};
+use crate::engine::{Engine, Waiter};
+use crate::error::{ConnectError, PostError};
+use crate::mem::Span;
+use crate::types::{
+    Address, DeviceAttr, Incoming, Opcode, PRIVATE_DATA_BYTES_MAX, QueuePair, QueuePairEvent,
+    RemoteSpan, SgList, Status, Tag, WorkCompletion, WrId, sg_bytes,
+};
+
+/// Queue pairs, shared receive queue and completion queue of a simulated node.
+#[derive(Debug)]
+pub struct SimEngine {
+    net: Arc<SimNet>,
+    id: u64,
+}
+
+impl SimEngine {
+    pub(super) fn new(net: Arc<SimNet>, node: u32, device: u64) -> SimEngine {
+        let id = {
+            let mut world = net.world();
+            let id = world.new_id();
+            let state = EngineState {
+                node,
+                device,
+                receives: Vec::new(),
+                ready: Default::default(),
+                posted_to: Default::default(),
+            };
+            world.engines.insert(id, state);
+            id
+        };
+        SimEngine { net, id }
+    }
+
+    /// Queues `work`, if there is room for it.
+    fn post(&mut self, queue_pair: QueuePair, mut work: Work) -> Result<(), PostError> {
+        let attr = &self.net.attr;
+        let bytes_max = match work.opcode {
+            Opcode::Send => attr.send_bytes_max.saturating_sub(work.header.len()),
+            _ => attr.bulk_bytes_max,
+        };
+        let header_fits = work.header.len() <= attr.header_bytes_max;
+        if !header_fits || work.local.len() > attr.sge_max || work.len > bytes_max {
+            return Err(PostError::TooLarge);
+        }
+        assert!(work.remote.is_none_or(|r| r.len as usize == work.len), "lengths differ");
+        let mut world = self.net.world();
+        let (rate, depth) = (world.faults.queue_full_per_million, attr.send_queue_depth);
+        let slots = connected(&mut world, self.id, queue_pair)?.slots;
+        let unlucky = slots > 0 && world.rng.chance(rate);
+        world.counts.queue_full += u64::from(unlucky);
+        if unlucky || slots >= depth {
+            return Err(PostError::QueueFull);
+        }
+        work.stages = work.opcode != Opcode::RdmaRead && world.rng.coin();
+        let qp = connected(&mut world, self.id, queue_pair)?;
+        qp.slots += 1;
+        qp.works.push(work);
+        if let Some(engine) = world.engines.get_mut(&self.id) {
+            engine.posted_to.insert(queue_pair.0);
+        }
+        Ok(())
+    }
+
+    fn offers(&self, offered: impl Fn(&DeviceAttr) -> bool) -> Result<(), PostError> {
+        if offered(&self.net.attr) { Ok(()) } else { Err(PostError::Unsupported) }
+    }
+}
+
+/// The caller's queue pair, if it can take work.
+fn connected(
+    world: &mut World,
+    engine: u64,
+    queue_pair: QueuePair,
+) -> Result<&mut super::queue_pair::Qp, PostError> {
+    let qp = world.qps.get_mut(&queue_pair.0).filter(|qp| qp.engine == engine);
+    qp.filter(|qp| qp.is_connected()).ok_or(PostError::NotConnected)
+}
+
+fn work(opcode: Opcode, wr_id: WrId, signaled: bool, header: &[u8], local: SgList) -> Work {
+    Work {
+        wr_id,
+        opcode,
+        signaled,
+        header: header.to_vec(),
+        len: sg_bytes(&local),
+        local,
+        remote: None,
+        tag: Tag(0),
+        rung: false,
+        stages: false,
+        staged: None,
+        pieces: Vec::new(),
+        started: false,
+        announced: false,
+        done: false,
+        status: Status::Success,
+        reported: false,
+    }
+}
+
+fn assert_writable(spans: &[Span]) {
+    assert!(spans.iter().all(Span::is_writable), "memory lent for reading is no target");
+}
+
+impl Engine for SimEngine {
+    fn attr(&self) -> &DeviceAttr {
+        &self.net.attr
+    }
+
+    fn connect(
+        &mut self,
+        address: &Address,
+        private_data: &[u8],
+    ) -> Result<QueuePair, ConnectError> {
+        let (name, _) = parse(address)?;
+        if private_data.len() > PRIVATE_DATA_BYTES_MAX {
+            return Err(ConnectError::Resource("too much private data"));
+        }
+        let qp = self.net.world().connect(self.id, name, private_data);
+        qp.map(QueuePair).ok_or(ConnectError::Resource("the node crashed"))
+    }
+
+    fn accept(
+        &mut self,
+        incoming: Incoming,
+        private_data: &[u8],
+    ) -> Result<QueuePair, ConnectError> {
+        if private_data.len() > PRIVATE_DATA_BYTES_MAX {
+            return Err(ConnectError::Resource("too much private data"));
+        }
+        let from = Request::of(incoming, &self.net);
+        let from = from.ok_or(ConnectError::Resource("a request of another network"))?;
+        let qp = self.net.world().accept(self.id, from, private_data);
+        qp.map(QueuePair).ok_or(ConnectError::Resource("the node crashed"))
+    }
+
+    fn reject(&mut self, incoming: Incoming, reason: &str) {
+        if let Some(from) = Request::of(incoming, &self.net) {
+            let reason = format!("rejected by the peer: {reason}");
+            self.net.world().refuse_later(from, false, &reason);
+        }
+    }
+
+    fn disconnect(&mut self, queue_pair: QueuePair) {
+        let mut world = self.net.world();
+        if world.qps.get(&queue_pair.0).is_some_and(|qp| qp.engine == self.id) {
+            world.break_end(queue_pair.0, None);
+        }
+    }
+
+    fn post_recv(&mut self, wr_id: WrId, buffers: SgList) -> Result<(), PostError> {
+        assert_writable(&buffers);
+        if buffers.len() > self.net.attr.sge_max {
+            return Err(PostError::TooLarge);
+        }
+        let mut world = self.net.world();
+        let engine = world.engines.get_mut(&self.id).ok_or(PostError::NotConnected)?;
+        if engine.receives.len() >= self.net.attr.receive_queue_depth {
+            return Err(PostError::QueueFull);
+        }
+        engine.receives.push(Receive { wr_id, buffers });
+        if engine.receives.len() == 1 {
+            // Messages may have waited for it.
+            let own = world.qps.values().filter(|qp| qp.engine == self.id);
+            let peers: Vec<u64> = own.filter_map(|qp| qp.peer).collect();
+            peers.into_iter().for_each(|peer| world.kick(peer));
+        }
+        Ok(())
+    }
+
+    fn post_send(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        header: &[u8],
+        data: SgList,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        self.post(queue_pair, work(Opcode::Send, wr_id, signaled, header, data))
+    }
+
+    fn post_rdma_write(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        data: SgList,
+        remote: RemoteSpan,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        self.offers(|attr| attr.rdma_write)?;
+        let work = work(Opcode::RdmaWrite, wr_id, signaled, &[], data);
+        self.post(queue_pair, Work { remote: Some(remote), ..work })
+    }
+
+    fn post_rdma_read(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        into: SgList,
+        remote: RemoteSpan,
+    ) -> Result<(), PostError> {
+        self.offers(|attr| attr.rdma_read)?;
+        assert_writable(&into);
+        let work = work(Opcode::RdmaRead, wr_id, true, &[], into);
+        self.post(queue_pair, Work { remote: Some(remote), ..work })
+    }
+
+    fn post_tagged_send(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        tag: Tag,
+        header: &[u8],
+        data: SgList,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        self.offers(|attr| attr.tag_match)?;
+        let work = work(Opcode::TaggedSend, wr_id, signaled, header, data);
+        self.post(queue_pair, Work { tag, ..work })
+    }
+
+    fn post_tagged_recv(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        tag: Tag,
+        header: Option<Span>,
+        data: SgList,
+    ) -> Result<(), PostError> {
+        self.offers(|attr| attr.tag_match)?;
+        assert_writable(&data);
+        if data.len() > self.net.attr.sge_max {
+            return Err(PostError::TooLarge);
+        }
+        let mut world = self.net.world();
+        let qp = connected(&mut world, self.id, queue_pair)?;
+        if qp.tagged.contains_key(&tag.0) {
+            return Err(PostError::TagInUse);
+        }
+        let posted =
+            PostedTag { wr_id, header, data, taken: false, cancelled: false, flushed: false };
+        qp.tagged.insert(tag.0, Landing::Posted(posted));
+        let peer = qp.peer;
+        if qp.paused == Some(tag.0) {
+            qp.paused = None;
+            world.kick(queue_pair.0);
+        }
+        peer.into_iter().for_each(|peer| world.kick(peer));
+        Ok(())
+    }
+
+    fn cancel_tagged_recv(&mut self, queue_pair: QueuePair, tag: Tag) {
+        let mut world = self.net.world();
+        let Ok(qp) = connected(&mut world, self.id, queue_pair) else { return };
+        let node = qp.node;
+        match qp.tagged.get_mut(&tag.0) {
+            Some(Landing::Posted(posted)) if !posted.cancelled => posted.cancelled = true,
+            _ => return,
+        }
+        let delay = world.delay(node);
+        world.schedule(delay, Action::Cancel(queue_pair.0, tag.0));
+    }
+
+    fn ring(&mut self) {
+        let mut world = self.net.world();
+        let Some(engine) = world.engines.get_mut(&self.id) else { return };
+        for id in std::mem::take(&mut engine.posted_to) {
+            let Some(qp) = world.qps.get_mut(&id) else { continue };
+            qp.works.iter_mut().for_each(|work| work.rung = true);
+            world.kick(id);
+        }
+    }
+
+    fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
+        self.ring();
+        let mut world = self.net.world();
+        let World { engines, qps, .. } = &mut *world;
+        let Some(engine) = engines.get_mut(&self.id) else { return 0 };
+        let mut count = 0;
+        while count < max {
+            let Some(Ready::Completion { completion, slot }) = engine.ready.front() else { break };
+            let qp = qps.get_mut(&completion.queue_pair.0);
+            qp.into_iter().for_each(|qp| qp.slots -= usize::from(*slot));
+            completions.push(*completion);
+            engine.ready.pop_front();
+            count += 1;
+        }
+        count
+    }
+
+    fn poll_event(&mut self) -> Option<QueuePairEvent> {
+        let mut world = self.net.world();
+        let ready = &mut world.engines.get_mut(&self.id)?.ready;
+        match ready.pop_front()? {
+            Ready::Event(event) => Some(event),
+            completion => {
+                ready.push_front(completion);
+                None
+            }
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.ring();
+        self.net.world().engines.get(&self.id).is_none_or(|engine| engine.ready.is_empty())
+    }
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        Arc::new(SimWaiter)
+    }
+}
+
+impl Drop for SimEngine {
+    fn drop(&mut self) {
+        self.net.world().remove_engine(self.id);
+    }
+}
+
+/// Nobody sleeps in virtual time: a step of the network is what one waits for.
+struct SimWaiter;
+
+impl Waiter for SimWaiter {
+    fn wait(&self, _timeout: Option<Duration>) {}
+
+    fn wake(&self) {}
+}

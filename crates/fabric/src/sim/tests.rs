@@ -1,0 +1,44 @@
+//! The simulated provider conforms, for every seed and every mix of attributes.
+
+use super::{SimConfig, SimNet};
+use crate::conformance::{self, Harness};
+use crate::engine::Provider;
+
+/// A network in which the bits of `seed` choose attributes.
+fn config(seed: u64) -> SimConfig {
+    let mut config = SimConfig::new(seed);
+    let bit = |n: u64| seed >> n & 1 == 1;
+    config.attr.tag_match = !bit(0);
+    config.attr.rdma_read = !bit(1);
+    config.attr.recoverable_access_fault = !bit(2);
+    config.attr.ordered_reads = bit(3);
+    config.attr.write_before_send = !bit(4);
+    config.attr.rdma_write = seed % 11 != 10;
+    config.attr.bulk_bytes_max = if seed % 64 == 0 { 16 << 20 } else { 200_000 };
+    config.attr.sge_max = [64, 4, 2, 16][(seed % 4) as usize];
+    config.attr.send_queue_depth = [64, 100, 300][(seed % 3) as usize];
+    config.attr.receive_queue_depth = 100;
+    config
+}
+
+fn run(seed: u64) {
+    let config = config(seed);
+    let net = SimNet::new(config);
+    let provider = net.provider(1);
+    let address = provider.address();
+    let mut progress = || {
+        net.step();
+    };
+    let mut harness = Harness::new(&provider as &dyn Provider, address, &mut progress);
+    harness.seed = seed;
+    harness.rounds_max = 300_000;
+    harness.settle_rounds = 300;
+    conformance::run_all(&mut harness);
+}
+
+#[test]
+fn conforms_with_all_attributes() {
+    for seed in 0..200 {
+        run(seed);
+    }
+}
