@@ -5,7 +5,7 @@
 //! one, a client session has one. Verbs knows the two objects apart; here they are one because
 //! nothing above ever splits them (docs/decisions/0001).
 
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub trait Listener: Send {
     /// The next complete connection request.
     fn poll_accept(&mut self) -> Option<Incoming>;
     /// Readable when `poll_accept` may have something; `None` in simulation.
-    fn event_fd(&self) -> Option<RawFd>;
+    fn event_fd(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// A completion queue and its queue pairs.

@@ -1,0 +1,45 @@
+# Two commands do all the set-up: `make serve DIR=/some/dir` and `make test`.
+.POSIX:
+.PHONY: help build serve test test-long fuzz lint docs clean
+
+DIR ?=
+ARGS ?=
+SECONDS ?= 600
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+help:
+	@echo "make serve DIR=/some/dir   install what is missing, build, serve the directory"
+	@echo "make test                  all tests in their short form (about 10 minutes)"
+	@echo "make test-long             every bar at full size, one line per bar"
+	@echo "make fuzz                  each fuzzer for SECONDS=600"
+	@echo "make lint                  format, lints, documentation"
+
+build:
+	@scripts/setup.sh build
+	cargo build --release --package dafs-cli
+
+serve: build
+	@test -n "$(DIR)" || { echo "make serve: which directory? make serve DIR=/some/dir" >&2; exit 2; }
+	@exec target/release/dafs serve $(ARGS) "$(DIR)"
+
+test:
+	@scripts/setup.sh test
+	scripts/test.sh
+
+test-long:
+	@scripts/setup.sh test-long
+	scripts/test.sh --long
+
+fuzz:
+	@scripts/setup.sh build
+	scripts/fuzz.sh $(SECONDS)
+
+lint:
+	@scripts/setup.sh build
+	scripts/lint.sh
+
+docs:
+	cargo doc --workspace --no-deps
+
+clean:
+	cargo clean

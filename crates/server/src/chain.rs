@@ -1,0 +1,438 @@
+//! A chain: the operations of one request, in order, until one fails.
+//!
+//! A chain is a future on its worker. It asks the worker for things (fetch the data, send the
+//! reply) by [`Action`]s and is woken when they are done. If its connection breaks while its
+//! data is under way, it ends where it is: what it did is kept in the slot, so that the resent
+//! request goes on from there and nothing is done twice.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use dafs_fabric::{Arena, SgList, Span};
+use dafs_message::RequestId;
+use dafs_protocol::{
+    FileHandle, OpResult, Operation, Outcome, Reply, StateId, Status, decode_request, encode_reply,
+};
+use dafs_store::Who;
+
+use crate::data::Held;
+use crate::session::Session;
+use crate::shared::Shared;
+use crate::worker::{Action, Fetches};
+
+/// Results that a slot kept; `None` is executed again.
+pub(crate) type Cached = Vec<Option<OpResult>>;
+
+/// Whether a fetch is over, and who waits for it.
+pub(crate) type FetchCell = Rc<RefCell<(Option<bool>, Option<Waker>)>>;
+
+/// What chains share with their worker.
+pub(crate) struct Context {
+    pub shared: Arc<Shared>,
+    pub now: Cell<Duration>,
+    pub actions: RefCell<VecDeque<Action>>,
+    pub writing_back: Cell<bool>,
+    fetches: Fetches,
+    headers: RefCell<Vec<Vec<u8>>>,
+    scratch: RefCell<Vec<Span>>,
+}
+
+/// Bytes of a piece of scratch memory: the most that lists and attributes answer at once.
+pub(crate) const SCRATCH_BYTES: usize = 65_536;
+const SCRATCH_KEPT: usize = 64;
+const HEADERS_KEPT: usize = 64;
+
+impl Context {
+    pub(crate) fn new(shared: Arc<Shared>) -> Context {
+        Context {
+            shared,
+            now: Cell::new(Duration::ZERO),
+            actions: RefCell::default(),
+            writing_back: Cell::new(false),
+            fetches: Fetches::default(),
+            headers: RefCell::default(),
+            scratch: RefCell::default(),
+        }
+    }
+
+    /// An empty Vec for a message.
+    pub(crate) fn header(&self) -> Vec<u8> {
+        self.headers.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(crate) fn recycle(&self, mut header: Vec<u8>) {
+        let mut headers = self.headers.borrow_mut();
+        if headers.len() < HEADERS_KEPT {
+            header.clear();
+            headers.push(header);
+        }
+    }
+
+    /// Memory for what is not file data; at least `bytes`.
+    pub(crate) fn scratch(&self, bytes: usize) -> Result<Span, Status> {
+        if bytes <= SCRATCH_BYTES {
+            if let Some(span) = self.scratch.borrow_mut().pop() {
+                return Ok(span);
+            }
+        }
+        let arena = Arena::new(bytes.max(SCRATCH_BYTES)).map_err(|_| Status::NoMem)?;
+        let len = arena.len();
+        Ok(arena.span(0, len))
+    }
+
+    pub(crate) fn give_back_scratch(&self, span: Span) {
+        let mut scratch = self.scratch.borrow_mut();
+        if span.len() == SCRATCH_BYTES && scratch.len() < SCRATCH_KEPT {
+            scratch.push(span);
+        }
+    }
+
+    /// A fetch is over.
+    pub(crate) fn fetched(&self, id: RequestId, ok: bool) {
+        let Some(cell) = self.fetches.borrow_mut().remove(&id) else { return };
+        let mut cell = cell.borrow_mut();
+        cell.0 = Some(ok);
+        if let Some(waker) = cell.1.take() {
+            waker.wake();
+        }
+    }
+
+    async fn fetch(&self, id: RequestId, into: SgList) -> bool {
+        let cell = FetchCell::default();
+        self.fetches.borrow_mut().insert(id, cell.clone());
+        self.actions.borrow_mut().push_back(Action::Fetch { id, into });
+        poll_fn(|context| {
+            let mut cell = cell.borrow_mut();
+            match cell.0 {
+                Some(ok) => Poll::Ready(ok),
+                None => {
+                    cell.1 = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// Why an operation did not end with a result.
+pub(crate) enum Stop {
+    /// It failed.
+    Failed(Status),
+    /// The connection broke before the data was here.
+    Broken,
+}
+
+impl From<Status> for Stop {
+    fn from(status: Status) -> Stop {
+        Stop::Failed(status)
+    }
+}
+
+/// A chain that runs.
+pub(crate) struct Chain {
+    pub context: Rc<Context>,
+    pub session: Rc<Session>,
+    pub who: Who,
+    id: RequestId,
+    slot: dafs_protocol::SlotId,
+    /// Bytes of the request's data, and how many of its operations bring some.
+    data_len: u32,
+    data_operations: usize,
+    /// All data, when several operations bring some: what is left of it.
+    gathered: Option<Span>,
+    /// Reply data so far, and what keeps it alive.
+    pub out: SgList,
+    pub held: Vec<Held>,
+    previous_handle: Option<FileHandle>,
+    previous_state: Option<StateId>,
+    pub replayed: bool,
+}
+
+/// Runs a request to its end and replies.
+pub(crate) async fn run(
+    context: Rc<Context>,
+    session: Rc<Session>,
+    id: RequestId,
+    header: Vec<u8>,
+    data_len: u32,
+    prior: Cached,
+) {
+    let request = decode_request(&header).expect("decoded before the chain started");
+    let head = request.head;
+    let operations = &request.operations;
+    let (results, broken) = match session.identity(head.cred) {
+        Err(status) => (vec![Err(status)], false),
+        Ok(who) => {
+            let mut chain = Chain {
+                context: context.clone(),
+                session: session.clone(),
+                who,
+                id,
+                slot: head.slot,
+                data_len,
+                data_operations: operations.iter().filter(|op| brings_data(op)).count(),
+                gathered: None,
+                out: SgList::new(),
+                held: Vec::new(),
+                previous_handle: None,
+                previous_state: None,
+                replayed: !prior.is_empty(),
+            };
+            let results = chain.check_data(operations);
+            let (results, broken) = match results {
+                Err(status) => (vec![Err(status)], false),
+                Ok(()) => chain.execute(operations, prior).await,
+            };
+            let done = Done { out: chain.out, held: chain.held };
+            return finish(&context, &session, head, operations, results, broken, done);
+        }
+    };
+    let done = Done { out: SgList::new(), held: Vec::new() };
+    finish(&context, &session, head, operations, results, broken, done);
+}
+
+struct Done {
+    out: SgList,
+    held: Vec<Held>,
+}
+
+fn finish(
+    context: &Context,
+    session: &Session,
+    head: dafs_protocol::RequestHead,
+    operations: &[Operation<'_>],
+    results: Vec<OpResult>,
+    broken: bool,
+    done: Done,
+) {
+    let keep = |(operation, result): (&Operation<'_>, &OpResult)| {
+        operation.is_cached().then(|| result.clone())
+    };
+    let cached = operations.iter().zip(&results).map(keep).collect();
+    session.slots.borrow_mut().finish(head.slot, cached);
+    let target = session.take_target(head.slot);
+    if broken {
+        return;
+    }
+    if let Some(id) = target {
+        let reply = Reply { slot: head.slot, sequence: head.sequence, results: Ok(results) };
+        let mut header = context.header();
+        encode_reply(&reply, &mut header);
+        let action = Action::Reply { id, header, data: done.out, held: done.held };
+        context.actions.borrow_mut().push_back(action);
+    }
+    if operations.iter().any(|op| matches!(op, Operation::SessionDestroy)) {
+        context.actions.borrow_mut().push_back(Action::Destroy { session: session.id });
+    }
+}
+
+fn brings_data(operation: &Operation<'_>) -> bool {
+    operation.request_data_bytes().is_some_and(|bytes| bytes > 0)
+}
+
+impl Chain {
+    /// The data that the operations speak of is the data that came.
+    fn check_data(&self, operations: &[Operation<'_>]) -> Result<(), Status> {
+        let sum = operations
+            .iter()
+            .try_fold(0u64, |sum, op| sum.checked_add(op.request_data_bytes()?))
+            .ok_or(Status::Inval)?;
+        if sum == u64::from(self.data_len) { Ok(()) } else { Err(Status::BadMessage) }
+    }
+
+    async fn execute(
+        &mut self,
+        operations: &[Operation<'_>],
+        prior: Cached,
+    ) -> (Vec<OpResult>, bool) {
+        let mut results = Vec::with_capacity(operations.len());
+        let mut prior = prior.into_iter();
+        for operation in operations {
+            let kept = prior.next().flatten();
+            let result = match kept {
+                Some(result) => {
+                    if let Err(stop) = self.skip_data(operation).await {
+                        return (results, matches!(stop, Stop::Broken));
+                    }
+                    result
+                }
+                None => match self.operation(operation).await {
+                    Ok(outcome) => Ok(outcome),
+                    Err(Stop::Failed(status)) => Err(status),
+                    Err(Stop::Broken) => return (results, true),
+                },
+            };
+            self.remember(&result);
+            let failed = result.is_err();
+            results.push(result);
+            if failed {
+                break;
+            }
+        }
+        (results, false)
+    }
+
+    fn remember(&mut self, result: &OpResult) {
+        match result {
+            Ok(Outcome::Found { handle, .. }) => self.previous_handle = Some(*handle),
+            Ok(Outcome::Opened { handle, state, .. }) => {
+                self.previous_handle = Some(*handle);
+                self.previous_state = Some(*state);
+            }
+            _ => {}
+        }
+    }
+
+    /// A handle from the wire; the one of the operation before, if it says so.
+    pub(crate) fn handle(&self, handle: &FileHandle) -> Result<FileHandle, Status> {
+        if *handle == FileHandle::PREVIOUS {
+            return self.previous_handle.ok_or(Status::ChainForm);
+        }
+        Ok(*handle)
+    }
+
+    /// A state from the wire; the one of the operation before, if it says so.
+    pub(crate) fn state(&self, state: StateId) -> Result<StateId, Status> {
+        if state == StateId::PREVIOUS {
+            return self.previous_state.ok_or(Status::ChainForm);
+        }
+        Ok(state)
+    }
+
+    pub(crate) fn previous_handle(&self) -> Option<FileHandle> {
+        self.previous_handle
+    }
+
+    /// Brings this operation's data into `into`, whose bytes are those of the operation.
+    pub(crate) async fn bring(&mut self, into: &[Span]) -> Result<(), Stop> {
+        if self.data_operations > 1 || self.gathered.is_some() {
+            self.gather().await?;
+            return self.scatter(into);
+        }
+        self.fetch(into).await
+    }
+
+    /// Fetches all of the request's data; again from the connection on which the request was
+    /// resent, if it was while the first broke.
+    async fn fetch(&mut self, into: &[Span]) -> Result<(), Stop> {
+        loop {
+            if self.context.fetch(self.id, into.iter().cloned().collect()).await {
+                return Ok(());
+            }
+            let Some(target) = self.session.take_target(self.slot) else {
+                return Err(Stop::Broken);
+            };
+            if target == self.id {
+                return Err(Stop::Broken);
+            }
+            self.session.set_target(self.slot, target);
+            self.id = target;
+        }
+    }
+
+    /// Several operations bring data: all of it comes first, to be copied from.
+    async fn gather(&mut self) -> Result<(), Stop> {
+        if self.gathered.is_none() {
+            let len = self.data_len as usize;
+            let span = self.context.scratch(len)?.part(0, len);
+            self.fetch(std::slice::from_ref(&span)).await?;
+            self.gathered = Some(span);
+        }
+        Ok(())
+    }
+
+    fn scatter(&mut self, into: &[Span]) -> Result<(), Stop> {
+        for target in into {
+            let rest = self.gathered.take().ok_or(Stop::Failed(Status::ServerFault))?;
+            target.copy_span(0, &rest.part(0, target.len()));
+            self.gathered = Some(rest.part(target.len(), rest.len() - target.len()));
+        }
+        Ok(())
+    }
+
+    /// The operation was done before the request was resent: its data is not wanted again.
+    async fn skip_data(&mut self, operation: &Operation<'_>) -> Result<(), Stop> {
+        let bytes = operation.request_data_bytes().unwrap_or(0) as usize;
+        if bytes > 0 && self.data_operations > 1 {
+            self.gather().await?;
+            let rest = self.gathered.take().ok_or(Stop::Failed(Status::ServerFault))?;
+            self.gathered = Some(rest.part(bytes, rest.len() - bytes));
+        }
+        Ok(())
+    }
+
+    /// Appends reply data that is not file data.
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), Status> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let scratch = self.context.scratch(bytes.len())?;
+        scratch.write_message(0, bytes);
+        self.out.push(scratch.part(0, bytes.len()));
+        self.held.push(Held::Scratch(scratch));
+        Ok(())
+    }
+
+    /// This operation's data as bytes (names and attribute values, not file data).
+    pub(crate) async fn bring_bytes(&mut self, len: usize) -> Result<Vec<u8>, Stop> {
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        let scratch = self.context.scratch(len)?;
+        self.bring(&[scratch.part(0, len)]).await?;
+        let mut bytes = Vec::new();
+        scratch.read_message(len, &mut bytes);
+        self.context.give_back_scratch(scratch);
+        Ok(bytes)
+    }
+
+    async fn operation(&mut self, operation: &Operation<'_>) -> Result<Outcome, Stop> {
+        use Operation as O;
+        match operation {
+            O::Null | O::SessionDestroy => Ok(Outcome::Done),
+            O::GetRoot { .. }
+            | O::Lookup { .. }
+            | O::LookupParent { .. }
+            | O::Create { .. }
+            | O::Link { .. }
+            | O::Remove { .. }
+            | O::Rename { .. }
+            | O::GetAttr { .. }
+            | O::SetAttr { .. }
+            | O::Access { .. }
+            | O::StatFs { .. }
+            | O::SyncFs { .. } => self.name_operation(operation).await,
+            O::ReadDir { .. }
+            | O::ReadLink { .. }
+            | O::GetXattr { .. }
+            | O::SetXattr { .. }
+            | O::ListXattr { .. }
+            | O::RemoveXattr { .. } => self.list_operation(operation).await,
+            O::Open { .. }
+            | O::Close { .. }
+            | O::OpenDowngrade { .. }
+            | O::Read { .. }
+            | O::Write { .. }
+            | O::Append { .. }
+            | O::Commit { .. }
+            | O::Fallocate { .. }
+            | O::Seek { .. }
+            | O::Advise { .. } => self.data_operation(operation).await,
+            O::CredRegister { uid, gid, groups } => {
+                Ok(self.register_credential(*uid, *gid, groups)?)
+            }
+            O::CredRelease { cred } => {
+                self.session.release(*cred)?;
+                Ok(Outcome::Done)
+            }
+            O::SessionStats => Ok(self.stats()),
+            _ => Err(Status::NotSupp.into()),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What a server is told: programmatically, or by a TOML file.
+
+use std::path::PathBuf;
+
+use dafs_fabric::Address;
+use serde::Deserialize;
+
+use crate::limits::Limits;
+
+/// A directory to serve.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportConfig {
+    /// First component of its URLs; not used while there is only one export.
+    #[serde(default)]
+    pub name: String,
+    /// The directory.
+    pub path: PathBuf,
+    /// Refuse all changes.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// Everything a server can be told. Unknown keys in a file are errors.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// What is served, at least one.
+    #[serde(rename = "export")]
+    pub exports: Vec<ExportConfig>,
+    /// Addresses, as `tcp://HOST:PORT` or `unix:/path`.
+    pub listen: Vec<String>,
+    /// Bytes of the cache; `None`: a quarter of memory.
+    pub arena_bytes: Option<u64>,
+    /// Threads that serve; `None`: one per four processors, at most 8.
+    pub workers: Option<usize>,
+    /// A pre-shared key: allows addresses other than loopback.
+    pub key_file: Option<PathBuf>,
+    /// Allow other addresses without a key: every caller is then `anon_uid`.
+    pub insecure: bool,
+    /// Who callers without proof are.
+    pub anon_uid: u32,
+    /// Their group.
+    pub anon_gid: u32,
+    /// Whether peers may use RDMA read.
+    pub rdma_read: bool,
+    /// Address of the admin port (counters); `None`: a free port of 127.0.0.1.
+    pub admin: Option<String>,
+    /// Limits.
+    pub limits: Limits,
+}
+
+/// The port a URL without one means.
+pub const DEFAULT_PORT: u16 = 20490;
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            exports: Vec::new(),
+            listen: vec![
+                format!("tcp://127.0.0.1:{DEFAULT_PORT}"),
+                format!("tcp://[::1]:{DEFAULT_PORT}"),
+            ],
+            arena_bytes: None,
+            workers: None,
+            key_file: None,
+            insecure: false,
+            anon_uid: 65_534,
+            anon_gid: 65_534,
+            rdma_read: true,
+            admin: None,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Nothing to serve.
+    #[error("nothing to serve: name a directory")]
+    NoExport,
+    /// Two exports of one name, or one without a name among several.
+    #[error("export '{0}': with several exports each needs a name of its own, without '/'")]
+    ExportName(String),
+    /// Not an address.
+    #[error("listen address '{0}': expected tcp://HOST:PORT or unix:/path")]
+    Address(String),
+    /// Reachable from elsewhere, and nothing to prove who calls.
+    #[error(
+        "listen address '{0}' can be reached from other machines: give --key-file FILE, \
+         or --insecure to treat every caller as nobody"
+    )]
+    NotLoopback(String),
+    /// The key file.
+    #[error("key file {path}: {reason}")]
+    KeyFile {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A limit.
+    #[error("limit '{0}' must be at least {1}")]
+    Limit(&'static str, u64),
+}
+
+impl Config {
+    /// A server of one directory with all defaults.
+    pub fn for_directory(path: impl Into<PathBuf>) -> Config {
+        let export = ExportConfig { name: String::new(), path: path.into(), read_only: false };
+        Config { exports: vec![export], ..Config::default() }
+    }
+
+    /// Checks everything that can be known without the system.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.exports.is_empty() {
+            return Err(ConfigError::NoExport);
+        }
+        if self.exports.len() > 1 {
+            for (i, export) in self.exports.iter().enumerate() {
+                let name = &export.name;
+                let twice = self.exports.iter().skip(i + 1).any(|other| other.name == *name);
+                if name.is_empty() || name.contains('/') || twice || self.exports.len() > 200 {
+                    return Err(ConfigError::ExportName(name.clone()));
+                }
+            }
+        }
+        let limits = &self.limits;
+        for (name, value, least) in [
+            ("sessions", limits.sessions as u64, 1),
+            ("opens_per_session", limits.opens_per_session as u64, 1),
+            ("slots", u64::from(limits.slots), 1),
+            ("data_bytes", u64::from(limits.data_bytes), 65_536),
+            ("lease_seconds", u64::from(limits.lease_seconds), 1),
+        ] {
+            if value < least {
+                return Err(ConfigError::Limit(name, least));
+            }
+        }
+        Ok(())
+    }
+
+    /// The addresses, taken apart; those that other machines reach are refused without proof.
+    ///
+    /// # Errors
+    /// [`ConfigError::Address`], [`ConfigError::NotLoopback`].
+    pub fn addresses(&self) -> Result<Vec<Address>, ConfigError> {
+        self.listen.iter().map(|text| self.address(text)).collect()
+    }
+
+    fn address(&self, text: &str) -> Result<Address, ConfigError> {
+        let bad = || ConfigError::Address(text.to_string());
+        let mut address = Address::parse(text).ok_or_else(bad)?;
+        match address.scheme.as_str() {
+            "unix" => Ok(address),
+            "tcp" => {
+                let (host, port) = host_and_port(&address.target).ok_or_else(bad)?;
+                let proven = self.key_file.is_some() || self.insecure;
+                if !is_loopback(host) && !proven {
+                    return Err(ConfigError::NotLoopback(text.to_string()));
+                }
+                address.target = format!("{host}:{port}");
+                Ok(address)
+            }
+            _ => Err(bad()),
+        }
+    }
+}
+
+fn host_and_port(target: &str) -> Option<(&str, u16)> {
+    let default = |host| Some((host, DEFAULT_PORT));
+    if target.ends_with(']') {
+        return default(target);
+    }
+    match target.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() => Some((host, port.parse().ok()?)),
+        Some(_) => None,
+        None => default(target),
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare == "localhost"
+        || bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listening(text: &str) -> Config {
+        Config { listen: vec![text.into()], ..Config::for_directory("/") }
+    }
+
+    #[test]
+    fn other_addresses_than_loopback_need_a_proof() {
+        assert!(listening("tcp://127.0.0.1:0").addresses().is_ok());
+        assert!(listening("tcp://[::1]:0").addresses().is_ok());
+        let open = listening("tcp://0.0.0.0:20490");
+        assert!(matches!(open.addresses(), Err(ConfigError::NotLoopback(_))));
+        assert!(Config { insecure: true, ..open.clone() }.addresses().is_ok());
+        assert!(Config { key_file: Some("/k".into()), ..open }.addresses().is_ok());
+    }
+
+    #[test]
+    fn a_port_is_not_needed() {
+        let addresses = listening("tcp://[::1]").addresses().expect("address");
+        assert_eq!(addresses[0].target, "[::1]:20490");
+        let addresses = listening("tcp://localhost").addresses().expect("address");
+        assert_eq!(addresses[0].target, "localhost:20490");
+        assert!(listening("tcp://:1").addresses().is_err());
+        assert!(listening("rdma://x:1").addresses().is_err());
+    }
+
+    #[test]
+    fn several_exports_need_names() {
+        let mut config = Config::for_directory("/a");
+        config.exports.push(ExportConfig { name: "b".into(), ..config.exports[0].clone() });
+        assert!(matches!(config.check(), Err(ConfigError::ExportName(name)) if name.is_empty()));
+        config.exports[0].name = "a".into();
+        assert!(config.check().is_ok());
+    }
+}

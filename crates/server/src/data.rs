@@ -1,0 +1,356 @@
+//! Operations on open files and their data.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dafs_fabric::{SgList, Span};
+use dafs_protocol::{
+    CacheHint, CreateMode, ExtentList, FileHandle, OpResult, OpenFlags, Operation, Outcome,
+    Stability, StateId, Status,
+};
+use dafs_store::{Opened, SeekKind};
+use dafs_unifier::{CachedFile, ReadLease, Writer};
+
+use crate::chain::{Chain, Context, Stop};
+use crate::exports::{Export, Exports, Place};
+use crate::opens::Open;
+use crate::session::{Session, count};
+use crate::shared;
+
+/// What keeps reply data alive until it left.
+pub(crate) enum Held {
+    Lease(#[allow(dead_code, reason = "held for its drop")] ReadLease),
+    Scratch(#[allow(dead_code, reason = "held for its drop")] Span),
+}
+
+/// Pieces of one READ or WRITE: limits what strided extents can ask for.
+const PIECES_MAX: usize = 1024;
+
+/// The pieces of an extent list, each (offset, bytes).
+fn pieces(extents: &ExtentList, data_bytes_max: u32) -> Result<Vec<(u64, usize)>, Status> {
+    let bytes = extents.bytes().ok_or(Status::Inval)?;
+    if bytes > u64::from(data_bytes_max) {
+        return Err(Status::TooBig);
+    }
+    let mut list = Vec::new();
+    for extent in extents.as_slice() {
+        for i in 0..extent.count {
+            let skip = extent.stride.checked_mul(u64::from(i)).ok_or(Status::Inval)?;
+            let offset = extent.offset.checked_add(skip).ok_or(Status::Inval)?;
+            let end = offset.checked_add(u64::from(extent.len)).ok_or(Status::FBig)?;
+            if end > i64::MAX as u64 {
+                return Err(Status::FBig);
+            }
+            if list.len() >= PIECES_MAX {
+                return Err(Status::Inval);
+            }
+            list.push((offset, extent.len as usize));
+        }
+    }
+    Ok(list)
+}
+
+fn read_result(bytes: usize, end_of_file: bool) -> OpResult {
+    Ok(Outcome::Read { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), end_of_file })
+}
+
+fn readable(session: &Session, state: StateId) -> Result<Rc<Open>, Status> {
+    let open = session.open(state)?;
+    if open.read.get() { Ok(open) } else { Err(Status::BadF) }
+}
+
+fn note_read(context: &Context, session: &Session, bytes: usize) {
+    context.shared.counters.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
+    count(&session.counters.bytes_read, bytes as u64);
+}
+
+/// Answers a plain read of one piece from the cache, or `None` for everything else.
+pub(crate) fn try_read(
+    context: &Context,
+    session: &Session,
+    state: StateId,
+    extents: &ExtentList,
+) -> Option<(OpResult, SgList, Vec<Held>)> {
+    let [extent] = extents.as_slice() else { return None };
+    if extent.count != 1 || extent.len > session.attr.data_bytes_max {
+        return None;
+    }
+    let open = readable(session, state).ok()?;
+    let lease = open.file.try_read(extent.offset, extent.len as usize)?;
+    let result = read_result(lease.len(), lease.end_of_file());
+    let spans = lease.spans();
+    note_read(context, session, lease.len());
+    Some((result, spans, vec![Held::Lease(lease)]))
+}
+
+impl Chain {
+    pub(crate) async fn data_operation(
+        &mut self,
+        operation: &Operation<'_>,
+    ) -> Result<Outcome, Stop> {
+        match operation {
+            Operation::Open { dir, path, flags, mode, cache } => {
+                Ok(self.open(dir, path, *flags, *mode, *cache).await?)
+            }
+            Operation::Close { state } => Ok(self.close(*state).await?),
+            Operation::OpenDowngrade { state, read, write } => {
+                let open = self.session.open(self.state(*state)?)?;
+                open.read.set(open.read.get() && *read);
+                open.write.set(open.write.get() && *write);
+                Ok(Outcome::Done)
+            }
+            Operation::Read { state, extents, .. } => Ok(self.read(*state, extents).await?),
+            Operation::Write { state, extents, stability } => {
+                self.write(*state, extents, *stability).await
+            }
+            Operation::Append { state, bytes, stability } => {
+                self.append(*state, *bytes, *stability).await
+            }
+            Operation::Commit { state, offset, len, data_only } => {
+                let open = self.session.open(self.state(*state)?)?;
+                let writer = self.session.writer;
+                let verifier = open.file.commit(writer, *offset, *len, *data_only).await?;
+                Ok(Outcome::Committed { verifier })
+            }
+            Operation::Fallocate { state, mode, offset, len } => {
+                let open = self.writable_open(*state)?;
+                open.file.fallocate(*mode, *offset, *len).await?;
+                Ok(Outcome::Done)
+            }
+            Operation::Seek { state, offset, hole } => {
+                let open = self.session.open(self.state(*state)?)?;
+                let kind = if *hole { SeekKind::Hole } else { SeekKind::Data };
+                Ok(Outcome::Offset { offset: open.file.seek(*offset, kind).await? })
+            }
+            // Advice is best effort; the state is checked so that mistakes show.
+            Operation::Advise { state, .. } => {
+                self.session.open(self.state(*state)?)?;
+                Ok(Outcome::Done)
+            }
+            _ => Err(Status::NotSupp.into()),
+        }
+    }
+
+    async fn open(
+        &mut self,
+        dir: &FileHandle,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+        cache: CacheHint,
+    ) -> Result<Outcome, Status> {
+        let limits = &self.context.shared.limits;
+        if self.session.open_count() >= limits.opens_per_session {
+            return Err(Status::Resource);
+        }
+        let place = shared::Place::take(&self.context.shared, |c| &c.opens, limits.opens)
+            .ok_or(Status::Resource)?;
+        let dir = self.handle(dir)?;
+        let context = self.context.clone();
+        let (export, number, dir, path) = match context.shared.exports.place(&dir, path)? {
+            Place::Virtual => return Err(Status::IsDir),
+            Place::In { export, number, dir, path } => (export, number, dir, path),
+            Place::Root { export, number, path } => {
+                (export, number, export.store.root(&self.who).await?.handle, path)
+            }
+        };
+        let unifier = &context.shared.unifier;
+        let mark = unifier.mark();
+        let opened = self.open_in(export, &dir, path, flags, mode).await?;
+        let handle = Exports::mark(number, opened.handle);
+        let mut attr = opened.attr;
+        let _ = cache; // best effort: the size of the file decides for now
+        let file = unifier.open(mark, opened.file.clone(), &opened.attr, flags.truncate);
+        file.overlay(mark, &mut attr);
+        let open = Open {
+            file,
+            stored: opened.file,
+            handle,
+            read: Cell::new(flags.read),
+            write: Cell::new(flags.write || flags.append),
+            append: flags.append,
+            writer: Writer {
+                id: self.session.writer,
+                clear_privileges: self.who.uid != 0,
+            },
+            read_only_export: export.read_only,
+            _place: place,
+        };
+        let state = self.session.add_open(Rc::new(open));
+        Ok(Outcome::Opened { handle, state, attr, created: opened.created })
+    }
+
+    async fn open_in(
+        &self,
+        export: &Export,
+        dir: &FileHandle,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<Opened, Status> {
+        let changes =
+            flags.write || flags.append || flags.truncate || flags.create != CreateMode::No;
+        if export.read_only && changes {
+            return Err(Status::RoFs);
+        }
+        export.store.open(&self.who, dir, path, flags, mode).await
+    }
+
+    async fn close(&mut self, state: StateId) -> Result<Outcome, Status> {
+        let open = self.session.remove_open(self.state(state)?)?;
+        open.file.close(open.writer.id).await?;
+        let attr = open.attr(&self.context.shared.unifier).await?;
+        Ok(Outcome::Closed { attr, verifier: self.context.shared.verifier })
+    }
+
+    async fn read(&mut self, state: StateId, extents: &ExtentList) -> Result<Outcome, Status> {
+        let pieces = pieces(extents, self.session.attr.data_bytes_max)?;
+        let state = self.state(state)?;
+        match readable(&self.session, state) {
+            Ok(open) => self.read_pieces(&open.file, &pieces).await,
+            Err(Status::BadStateId) if self.replayed => self.read_again(&pieces).await,
+            Err(status) => Err(status),
+        }
+    }
+
+    async fn read_pieces(
+        &mut self,
+        file: &CachedFile,
+        pieces: &[(u64, usize)],
+    ) -> Result<Outcome, Status> {
+        let mut bytes = 0;
+        let mut end = false;
+        for &(offset, len) in pieces {
+            let lease = match file.try_read(offset, len) {
+                Some(lease) => lease,
+                None => file.read(offset, len).await?,
+            };
+            bytes += lease.len();
+            end = lease.end_of_file();
+            self.out.extend(lease.spans());
+            let short = lease.len() < len;
+            self.held.push(Held::Lease(lease));
+            if short {
+                break;
+            }
+        }
+        note_read(&self.context, &self.session, bytes);
+        read_result(bytes, end)
+    }
+
+    /// A read of a resent chain whose file the chain itself closed: opened once more.
+    async fn read_again(&mut self, pieces: &[(u64, usize)]) -> Result<Outcome, Status> {
+        let handle = self.previous_handle().ok_or(Status::BadStateId)?;
+        let context = self.context.clone();
+        let (_, export, inner) = context.shared.exports.of(&handle)?;
+        let flags = OpenFlags {
+            read: true,
+            write: false,
+            create: CreateMode::No,
+            truncate: false,
+            append: false,
+            no_follow: false,
+        };
+        let unifier = &context.shared.unifier;
+        let mark = unifier.mark();
+        let opened = export.store.open(&self.who, &inner, b"", flags, 0).await?;
+        let file = unifier.open(mark, opened.file, &opened.attr, false);
+        let outcome = self.read_pieces(&file, pieces).await;
+        file.close(self.session.writer).await?;
+        outcome
+    }
+
+    fn writable_open(&self, state: StateId) -> Result<Rc<Open>, Status> {
+        let open = self.session.open(self.state(state)?)?;
+        if !open.write.get() {
+            return Err(Status::BadF);
+        }
+        if open.read_only_export {
+            return Err(Status::RoFs);
+        }
+        Ok(open)
+    }
+
+    fn note_written(&self, bytes: usize) {
+        self.context.shared.counters.bytes_written.fetch_add(bytes as u64, Ordering::Relaxed);
+        count(&self.session.counters.bytes_written, bytes as u64);
+    }
+
+    /// Room first (a writer waits at the dirty limit before its data is fetched), then the
+    /// data, then each piece becomes visible whole.
+    async fn write(
+        &mut self,
+        state: StateId,
+        extents: &ExtentList,
+        stability: Stability,
+    ) -> Result<Outcome, Stop> {
+        let pieces = pieces(extents, self.session.attr.data_bytes_max)?;
+        let open = self.writable_open(state)?;
+        if open.append {
+            return Err(Status::Inval.into());
+        }
+        let mut reserved = Vec::with_capacity(pieces.len());
+        let mut landing = SgList::new();
+        let mut bytes = 0;
+        for &(offset, len) in pieces.iter().filter(|piece| piece.1 > 0) {
+            let reservation = match open.file.try_reserve(offset, len) {
+                Some(reservation) => reservation,
+                None => open.file.reserve(offset, len).await?,
+            };
+            landing.extend(reservation.spans());
+            reserved.push(reservation);
+            bytes += len;
+        }
+        if bytes > 0 {
+            self.bring(&landing).await?;
+        }
+        drop(landing);
+        for reservation in reserved {
+            open.file.commit_write(reservation, open.writer).await?;
+        }
+        self.note_written(bytes);
+        let offset = pieces.first().map_or(0, |piece| piece.0);
+        Ok(self.written(&open.file, bytes, offset, stability).await?)
+    }
+
+    async fn append(
+        &mut self,
+        state: StateId,
+        bytes: u32,
+        stability: Stability,
+    ) -> Result<Outcome, Stop> {
+        let open = self.writable_open(state)?;
+        if bytes > self.session.attr.data_bytes_max {
+            return Err(Status::TooBig.into());
+        }
+        let len = bytes as usize;
+        let reservation = open.file.reserve_append(len).await?;
+        if len > 0 {
+            let landing = reservation.spans();
+            self.bring(&landing).await?;
+        }
+        let offset = open.file.append(reservation, open.writer).await?;
+        self.note_written(len);
+        Ok(self.written(&open.file, len, offset, stability).await?)
+    }
+
+    async fn written(
+        &self,
+        file: &Arc<CachedFile>,
+        bytes: usize,
+        offset: u64,
+        stability: Stability,
+    ) -> Result<Outcome, Status> {
+        let verifier = match stability {
+            Stability::Unstable => self.context.shared.verifier,
+            stable => {
+                let writer = self.session.writer;
+                file.commit(writer, offset, bytes as u64, stable == Stability::Data).await?
+            }
+        };
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        Ok(Outcome::Written { bytes, offset, stability, verifier })
+    }
+}

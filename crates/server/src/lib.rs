@@ -1,0 +1,32 @@
+//! The server: sessions, open state, the reply cache, exports, handlers.
+//!
+//! An acceptor proves who a peer is and gives the connection to a worker; a worker owns an
+//! engine, its sessions and their running chains, and takes no lock across I/O. [`Worker`] has
+//! no thread and no clock of its own, so that a simulation can drive it; [`Server`] adds both.
+
+#![forbid(unsafe_code)]
+
+mod admin;
+mod chain;
+mod config;
+mod data;
+mod exports;
+mod identity;
+mod limits;
+mod lists;
+mod names;
+mod opens;
+mod server;
+mod session;
+mod setup;
+mod shared;
+mod tasks;
+mod worker;
+
+pub use config::{Config, ConfigError, ExportConfig};
+pub use exports::{Export, Exports};
+pub use identity::{IdentityError, Proof};
+pub use limits::Limits;
+pub use server::{Server, StartError};
+pub use shared::{Counters, Shared, SharedOptions};
+pub use worker::Worker;

@@ -1,0 +1,49 @@
+//! What a peer may consume. Each has a default that suits a machine of any size.
+
+use serde::Deserialize;
+
+/// Limits per server, settable in the configuration file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Sessions at a time.
+    pub sessions: usize,
+    /// Connections that do not belong to a session yet, per worker.
+    pub connections_unproven: usize,
+    /// Sessions of one user (root excepted).
+    pub sessions_per_user: usize,
+    /// Open files of one session.
+    pub opens_per_session: usize,
+    /// Open files of the server.
+    pub opens: usize,
+    /// Requests under way per session.
+    pub slots: u16,
+    /// Bytes of data of one request.
+    pub data_bytes: u32,
+    /// Bytes that a connection may push before the server asked for them.
+    pub push_bytes: u32,
+    /// Registered credentials of one session.
+    pub credentials: usize,
+    /// Seconds a session may be silent.
+    pub lease_seconds: u32,
+    /// Seconds a connection may take to become part of a session.
+    pub setup_seconds: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            sessions: 4096,
+            connections_unproven: 256,
+            sessions_per_user: 2048,
+            opens_per_session: 65_536,
+            opens: 262_144,
+            slots: 64,
+            data_bytes: 1 << 20,
+            push_bytes: 16 << 20,
+            credentials: 1024,
+            lease_seconds: 30,
+            setup_seconds: 5,
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Operations on names and attributes.
+
+use dafs_protocol::{
+    Attr, FileHandle, FileKind, Identity, OpenFlags, Operation, Outcome, SessionStats, SetAttr,
+    StateId, Status,
+};
+use dafs_store::{FileId, Found, Store};
+use dafs_unifier::Mark;
+use std::sync::atomic::Ordering;
+
+use crate::chain::{Chain, Stop};
+use crate::exports::{Export, Exports, Place};
+
+impl Chain {
+    pub(crate) async fn name_operation(
+        &mut self,
+        operation: &Operation<'_>,
+    ) -> Result<Outcome, Stop> {
+        match operation {
+            Operation::GetRoot { export } => Ok(self.root(export).await?),
+            Operation::Lookup { dir, path, no_follow } => {
+                Ok(self.lookup(dir, path, *no_follow).await?)
+            }
+            Operation::LookupParent { handle } => Ok(self.parent(handle).await?),
+            Operation::Create { dir, name, kind, mode, rdev, target_bytes } => {
+                let target = self.bring_bytes(*target_bytes as usize).await?;
+                Ok(self.create(dir, name, *kind, *mode, *rdev, &target).await?)
+            }
+            Operation::Link { handle, dir, name } => Ok(self.link(handle, dir, name).await?),
+            Operation::Remove { dir, name, directory } => {
+                let dir = self.handle(dir)?;
+                let (_, export, dir) = self.writable(&dir)?;
+                export.store.remove(&self.who, &dir, name, *directory).await?;
+                Ok(Outcome::Done)
+            }
+            Operation::Rename { .. } => Ok(self.rename(operation).await?),
+            Operation::GetAttr { handle, state } => Ok(self.attributes(handle, *state).await?),
+            Operation::SetAttr { handle, state, set } => {
+                let attr = self.set_attributes(handle, *state, set).await?;
+                Ok(Outcome::Attributes { attr })
+            }
+            Operation::Access { handle, mask } => Ok(self.access(handle, *mask).await?),
+            Operation::StatFs { handle } => Ok(self.file_system(handle).await?),
+            Operation::SyncFs { handle } => Ok(self.sync_fs(handle).await?),
+            _ => Err(Status::NotSupp.into()),
+        }
+    }
+
+    fn mark(&self) -> Mark {
+        self.context.shared.unifier.mark()
+    }
+
+    /// The export of a handle that is to be changed.
+    pub(crate) fn writable(
+        &self,
+        handle: &FileHandle,
+    ) -> Result<(u8, &Export, FileHandle), Status> {
+        let exports = &self.context.shared.exports;
+        if *handle == Exports::virtual_root() && exports.only().is_none() {
+            return Err(Status::RoFs);
+        }
+        let (number, export, inner) = exports.of(handle)?;
+        if export.read_only {
+            return Err(Status::RoFs);
+        }
+        Ok((number, export, inner))
+    }
+
+    fn found(&self, number: u8, mark: Mark, mut found: Found) -> Outcome {
+        self.context.shared.unifier.overlay(mark, &mut found.attr);
+        Outcome::Found { handle: Exports::mark(number, found.handle), attr: found.attr }
+    }
+
+    async fn root(&self, name: &[u8]) -> Result<Outcome, Status> {
+        let exports = &self.context.shared.exports;
+        let (number, export) = if name.is_empty() {
+            match exports.only() {
+                Some(export) => (0, export),
+                None => return Ok(virtual_root()),
+            }
+        } else {
+            exports.named(name).ok_or(Status::NoEnt)?
+        };
+        let mark = self.mark();
+        Ok(self.found(number, mark, export.store.root(&self.who).await?))
+    }
+
+    async fn lookup(
+        &self,
+        dir: &FileHandle,
+        path: &[u8],
+        no_follow: bool,
+    ) -> Result<Outcome, Status> {
+        let dir = self.handle(dir)?;
+        let mark = self.mark();
+        match self.context.shared.exports.place(&dir, path)? {
+            Place::Virtual => Ok(virtual_root()),
+            Place::In { export, number, dir, path } => {
+                let found = export.store.lookup(&self.who, &dir, path, no_follow).await?;
+                Ok(self.found(number, mark, found))
+            }
+            Place::Root { export, number, path } => {
+                let root = export.store.root(&self.who).await?;
+                if path.is_empty() {
+                    return Ok(self.found(number, mark, root));
+                }
+                let found = export.store.lookup(&self.who, &root.handle, path, no_follow).await?;
+                Ok(self.found(number, mark, found))
+            }
+        }
+    }
+
+    async fn parent(&self, handle: &FileHandle) -> Result<Outcome, Status> {
+        let exports = &self.context.shared.exports;
+        let handle = self.handle(handle)?;
+        if handle == Exports::virtual_root() && exports.only().is_none() {
+            return Ok(virtual_root());
+        }
+        let (number, export, inner) = exports.of(&handle)?;
+        let mark = self.mark();
+        Ok(self.found(number, mark, export.store.lookup_parent(&self.who, &inner).await?))
+    }
+
+    async fn create(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+        kind: FileKind,
+        mode: u32,
+        rdev: u64,
+        target: &[u8],
+    ) -> Result<Outcome, Status> {
+        let dir = self.handle(dir)?;
+        let (number, export, dir) = self.writable(&dir)?;
+        let made =
+            export.store.create(&self.who, &dir, name, kind, mode, rdev, target).await?;
+        Ok(self.found(number, self.mark(), made))
+    }
+
+    async fn link(
+        &self,
+        handle: &FileHandle,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> Result<Outcome, Status> {
+        let handle = self.handle(handle)?;
+        let dir = self.handle(dir)?;
+        let (number, export, inner) = self.writable(&handle)?;
+        let (other, _, dir) = self.writable(&dir)?;
+        if number != other {
+            return Err(Status::XDev);
+        }
+        let mark = self.mark();
+        Ok(self.found(number, mark, export.store.link(&self.who, &inner, &dir, name).await?))
+    }
+
+    async fn rename(&self, operation: &Operation<'_>) -> Result<Outcome, Status> {
+        let Operation::Rename { from_dir, from, to_dir, to, no_replace, exchange } = operation
+        else {
+            return Err(Status::ServerFault);
+        };
+        let from_dir = self.handle(from_dir)?;
+        let to_dir = self.handle(to_dir)?;
+        let (number, export, from_dir) = self.writable(&from_dir)?;
+        let (other, _, to_dir) = self.writable(&to_dir)?;
+        if number != other {
+            return Err(Status::XDev);
+        }
+        let store = &export.store;
+        store.rename(&self.who, &from_dir, from, &to_dir, to, *no_replace, *exchange).await?;
+        Ok(Outcome::Done)
+    }
+
+    async fn attributes(&self, handle: &FileHandle, state: StateId) -> Result<Outcome, Status> {
+        if state != StateId::NONE {
+            let open = self.session.open(self.state(state)?)?;
+            let attr = open.attr(&self.context.shared.unifier).await?;
+            return Ok(Outcome::Attributes { attr });
+        }
+        let handle = self.handle(handle)?;
+        let exports = &self.context.shared.exports;
+        if handle == Exports::virtual_root() && exports.only().is_none() {
+            return Ok(Outcome::Attributes { attr: Exports::virtual_attr() });
+        }
+        let (_, export, inner) = exports.of(&handle)?;
+        let mark = self.mark();
+        let mut attr = export.store.attr(&self.who, &inner).await?;
+        self.context.shared.unifier.overlay(mark, &mut attr);
+        Ok(Outcome::Attributes { attr })
+    }
+
+    /// Sizes change through the cache, times after a flush, so that neither is undone by a
+    /// later write-back.
+    async fn set_attributes(
+        &self,
+        handle: &FileHandle,
+        state: StateId,
+        set: &SetAttr,
+    ) -> Result<Attr, Status> {
+        let open = match state {
+            StateId::NONE => None,
+            state => Some(self.session.open(self.state(state)?)?),
+        };
+        let handle = match &open {
+            Some(open) => open.handle,
+            None => self.handle(handle)?,
+        };
+        let (_, export, inner) = self.writable(&handle)?;
+        if let Some(size) = set.size {
+            match &open {
+                Some(open) if open.write.get() => open.file.truncate(size).await?,
+                Some(_) => return Err(Status::BadF),
+                None => self.truncate_by_handle(&export.store, &inner, size).await?,
+            }
+        }
+        let rest = SetAttr { size: None, ..*set };
+        if rest == SetAttr::default() {
+            let mark = self.mark();
+            let mut attr = export.store.attr(&self.who, &inner).await?;
+            self.context.shared.unifier.overlay(mark, &mut attr);
+            return Ok(attr);
+        }
+        if let Some(open) = &open {
+            open.file.flush().await?;
+        } else {
+            self.flush_by_handle(&export.store, &inner).await?;
+        }
+        let unifier = &self.context.shared.unifier;
+        let mark = unifier.mark();
+        let mut attr = export.store.set_attr(&self.who, &inner, &rest).await?;
+        unifier.note(&attr);
+        unifier.overlay(mark, &mut attr);
+        Ok(attr)
+    }
+
+    async fn truncate_by_handle(
+        &self,
+        store: &std::sync::Arc<dyn Store>,
+        handle: &FileHandle,
+        size: u64,
+    ) -> Result<(), Status> {
+        let flags = OpenFlags {
+            read: false,
+            write: true,
+            create: dafs_protocol::CreateMode::No,
+            truncate: false,
+            append: false,
+            no_follow: false,
+        };
+        let unifier = &self.context.shared.unifier;
+        let mark = unifier.mark();
+        let opened = store.open(&self.who, handle, b"", flags, 0).await?;
+        let file = unifier.open(mark, opened.file, &opened.attr, false);
+        let result = file.truncate(size).await;
+        let closed = file.close(self.session.writer).await;
+        result.and(closed)
+    }
+
+    /// Dirty data of a file that somebody else has open goes out before its times are set.
+    async fn flush_by_handle(
+        &self,
+        store: &std::sync::Arc<dyn Store>,
+        handle: &FileHandle,
+    ) -> Result<(), Status> {
+        let attr = store.attr(&self.who, handle).await?;
+        let id = FileId { device: attr.device, inode: attr.inode };
+        match self.context.shared.unifier.find(id) {
+            Some(file) => file.flush().await,
+            None => Ok(()),
+        }
+    }
+
+    async fn access(&self, handle: &FileHandle, mask: u8) -> Result<Outcome, Status> {
+        let handle = self.handle(handle)?;
+        let exports = &self.context.shared.exports;
+        if handle == Exports::virtual_root() && exports.only().is_none() {
+            return Ok(Outcome::Granted { mask: mask & 5 });
+        }
+        let (_, export, inner) = exports.of(&handle)?;
+        let mask = if export.read_only { mask & !2 } else { mask };
+        let mask = export.store.access(&self.who, &inner, mask).await?;
+        Ok(Outcome::Granted { mask })
+    }
+
+    async fn file_system(&self, handle: &FileHandle) -> Result<Outcome, Status> {
+        let handle = self.handle(handle)?;
+        let exports = &self.context.shared.exports;
+        let virtual_root = handle == Exports::virtual_root() && exports.only().is_none();
+        let mut attr = if virtual_root {
+            dafs_protocol::FsAttr { read_only: true, name_bytes_max: 255, ..Default::default() }
+        } else {
+            let (_, export, inner) = exports.of(&handle)?;
+            let mut attr = export.store.fs_attr(&self.who, &inner).await?;
+            attr.read_only |= export.read_only;
+            attr
+        };
+        attr.lease_seconds = self.context.shared.limits.lease_seconds;
+        Ok(Outcome::FileSystem { attr })
+    }
+
+    async fn sync_fs(&self, handle: &FileHandle) -> Result<Outcome, Status> {
+        let handle = self.handle(handle)?;
+        let shared = &self.context.shared;
+        shared.unifier.flush_all().await?;
+        if handle == Exports::virtual_root() && shared.exports.only().is_none() {
+            for export in shared.exports.iter() {
+                export.store.sync_fs().await?;
+            }
+        } else {
+            shared.exports.of(&handle)?.1.store.sync_fs().await?;
+        }
+        Ok(Outcome::Committed { verifier: shared.verifier })
+    }
+
+    pub(crate) fn register_credential(
+        &self,
+        uid: u32,
+        gid: u32,
+        groups: &[u8],
+    ) -> Result<Outcome, Status> {
+        let groups: Vec<u32> = groups
+            .chunks_exact(4)
+            .filter_map(|bytes| Some(u32::from_le_bytes(bytes.try_into().ok()?)))
+            .collect();
+        if groups.len() > dafs_protocol::GROUPS_MAX {
+            return Err(Status::Inval);
+        }
+        let identity = Identity { uid, gid, groups };
+        let max = self.context.shared.limits.credentials;
+        Ok(Outcome::Credential { cred: self.session.register(identity, max)? })
+    }
+
+    pub(crate) fn stats(&self) -> Outcome {
+        let shared = &self.context.shared;
+        let counters = &shared.counters;
+        let (cpu_ns, resident_bytes) = (shared.process_stats)();
+        let cache = shared.unifier.stats();
+        let session = &self.session.counters;
+        Outcome::Stats(Box::new(SessionStats {
+            session_requests: session.requests.get(),
+            session_replays: session.replays.get(),
+            session_bytes_read: session.bytes_read.get(),
+            session_bytes_written: session.bytes_written.get(),
+            cpu_ns,
+            system_calls: counters.system_calls.load(Ordering::Relaxed),
+            copied_bytes: dafs_fabric::mem::copied_bytes(),
+            registrations: dafs_fabric::mem::registrations(),
+            resident_bytes,
+            arena_bytes: shared.arena_bytes as u64,
+            dirty_bytes: cache.dirty_bytes,
+            cache_hits: cache.hits,
+            cache_misses: cache.misses,
+            sessions: counters.sessions.load(Ordering::Relaxed) as u64,
+            opens: counters.opens.load(Ordering::Relaxed) as u64,
+        }))
+    }
+}
+
+fn virtual_root() -> Outcome {
+    Outcome::Found { handle: Exports::virtual_root(), attr: Exports::virtual_attr() }
+}

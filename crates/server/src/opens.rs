@@ -1,0 +1,37 @@
+//! An open file of a session.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use dafs_protocol::{Attr, FileHandle, Status};
+use dafs_store::File;
+use dafs_unifier::{CachedFile, Unifier, Writer};
+
+use crate::shared::Place;
+
+pub(crate) struct Open {
+    /// The cache of the file.
+    pub file: Arc<CachedFile>,
+    /// The file itself, for its attributes.
+    pub stored: Arc<dyn File>,
+    /// As on the wire.
+    pub handle: FileHandle,
+    pub read: Cell<bool>,
+    pub write: Cell<bool>,
+    pub append: bool,
+    /// Who writes through it.
+    pub writer: Writer,
+    pub read_only_export: bool,
+    /// Counts against the server's limit of opens.
+    pub _place: Place,
+}
+
+impl Open {
+    /// Attributes as clients see them: those of the store, corrected by what the cache knows.
+    pub(crate) async fn attr(&self, unifier: &Unifier) -> Result<Attr, Status> {
+        let mark = unifier.mark();
+        let mut attr = self.stored.attr().await?;
+        self.file.overlay(mark, &mut attr);
+        Ok(attr)
+    }
+}

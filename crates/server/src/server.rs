@@ -1,0 +1,451 @@
+//! A server that runs: an acceptor, workers, the admin port.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use dafs_fabric::{Address, Arena, ConnectError, Device, Incoming, Listener, OpenError, Provider};
+use dafs_message::{Node, NodeConfig, incoming_private_data};
+use dafs_protocol::{Identity, WaitMode, WriteVerifier};
+use dafs_store::posix::{PosixOptions, PosixStore};
+use dafs_unifier::Unifier;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::admin::Admin;
+use crate::config::{Config, ConfigError};
+use crate::exports::{Export, Exports};
+use crate::identity::{self, Proof};
+use crate::shared::{Key, Shared, SharedOptions, tick};
+use crate::worker::{Inbox, Worker};
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// What it was told.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A directory.
+    #[error("{path}: {reason}")]
+    Export {
+        /// Which.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An address.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Which.
+        address: Address,
+        /// Why.
+        source: ConnectError,
+    },
+    /// The cache.
+    #[error("cache: {0}")]
+    Arena(#[from] dafs_fabric::ArenaError),
+    /// The transport.
+    #[error("transport: {0}")]
+    Device(#[from] OpenError),
+    /// The message layer.
+    #[error("messages: {0}")]
+    Node(String),
+    /// The admin port.
+    #[error("admin port {address}: {source}")]
+    Admin {
+        /// Where.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Callers without proof cannot be what they should be.
+    #[error(
+        "this server runs as uid {0} and cannot act as anybody else: \
+         with --insecure give --anon-uid {0}, or run it as root"
+    )]
+    AnonymousUid(u32),
+    /// The system.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// A running server. Dropping it stops it without waiting for the flush; use [`stop`](Self::stop).
+pub struct Server {
+    addresses: Vec<Address>,
+    admin: Admin,
+    arena_bytes: usize,
+    shared: Arc<Shared>,
+    stopping: Arc<AtomicBool>,
+    inboxes: Vec<Arc<Inbox>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts to serve. Returns when clients can connect.
+    ///
+    /// # Errors
+    /// [`StartError`] names the directory, address or file at fault.
+    pub fn start(config: &Config, provider: &dyn Provider) -> Result<Server, StartError> {
+        config.check()?;
+        let addresses = config.addresses()?;
+        let device = provider.open()?;
+        let listeners = listen(device.as_ref(), &addresses, config)?;
+        let addresses: Vec<_> = listeners.iter().map(|listener| listener.address()).collect();
+        let shared = share(config)?;
+        let arena_bytes = shared.arena_bytes;
+        let admin = Admin::start(config.admin.as_deref(), &addresses, shared.clone())?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let mut server = Server {
+            addresses,
+            admin,
+            arena_bytes,
+            shared: shared.clone(),
+            stopping: stopping.clone(),
+            inboxes: Vec::new(),
+            threads: Vec::new(),
+        };
+        let count = config.workers.unwrap_or_else(default_workers).clamp(1, 64);
+        for number in 0..count {
+            server.start_worker(number, &device)?;
+        }
+        let acceptor = Acceptor {
+            listeners,
+            inboxes: server.inboxes.clone(),
+            next: 0,
+            anonymous: config.insecure.then(|| Identity {
+                uid: config.anon_uid,
+                gid: config.anon_gid,
+                groups: Vec::new(),
+            }),
+            stopping,
+            shared,
+        };
+        server.spawn("dafs-accept", move || acceptor.run())?;
+        Ok(server)
+    }
+
+    fn start_worker(&mut self, number: usize, device: &Arc<dyn Device>) -> Result<(), StartError> {
+        let engine = device.engine()?;
+        let node = Node::new(device.clone(), engine, NodeConfig::default())
+            .map_err(|error| StartError::Node(error.to_string()))?;
+        let shared = self.shared.clone();
+        let stopping = self.stopping.clone();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        self.spawn(&format!("dafs-worker-{number}"), move || {
+            let number = u16::try_from(number).unwrap_or(0);
+            let worker = Worker::new(number, node, shared);
+            if sender.send(worker.inbox()).is_ok() {
+                work(worker, &stopping);
+            }
+        })?;
+        let lost = || std::io::Error::other("a worker thread ended early");
+        self.inboxes.push(receiver.recv().map_err(|_| lost())?);
+        Ok(())
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(run)?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Where it listens, with the ports that were chosen.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Where the counters are.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin.address()
+    }
+
+    /// Bytes of the cache.
+    pub fn arena_bytes(&self) -> usize {
+        self.arena_bytes
+    }
+
+    /// What it shares with its workers: exports, counters.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Ends all sessions, flushes everything to the file system and returns when that is done.
+    pub fn stop(mut self) {
+        self.signal_stop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a server thread panicked");
+            }
+        }
+    }
+
+    fn signal_stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        for inbox in &self.inboxes {
+            inbox.ready.wake_worker();
+        }
+        self.admin.stop();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.signal_stop();
+    }
+}
+
+fn default_workers() -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    (cpus / 4).clamp(1, 8)
+}
+
+fn listen(
+    device: &dyn Device,
+    addresses: &[Address],
+    config: &Config,
+) -> Result<Vec<Box<dyn Listener>>, StartError> {
+    let by_default = config.listen == Config::default().listen;
+    let mut listeners = Vec::new();
+    for address in addresses {
+        match device.listen(address) {
+            Ok(listener) => listeners.push(listener),
+            // A machine without IPv6 still serves by default.
+            Err(error) if by_default && !listeners.is_empty() && has_no_ipv6(&error) => {
+                tracing::warn!(%address, %error, "not listening");
+            }
+            Err(source) => return Err(StartError::Listen { address: address.clone(), source }),
+        }
+    }
+    Ok(listeners)
+}
+
+fn has_no_ipv6(error: &ConnectError) -> bool {
+    use nix::libc::{EADDRNOTAVAIL, EAFNOSUPPORT};
+    match error {
+        ConnectError::Io(error) => {
+            matches!(error.raw_os_error(), Some(EADDRNOTAVAIL | EAFNOSUPPORT))
+        }
+        _ => false,
+    }
+}
+
+fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
+    let own = nix::unistd::geteuid().as_raw();
+    if config.insecure && own != 0 && config.anon_uid != own {
+        return Err(StartError::AnonymousUid(own));
+    }
+    let key = config.key_file.as_deref().map(load_key).transpose()?;
+    let exports = open_exports(config)?;
+    let arena_bytes = match config.arena_bytes {
+        Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
+        None => memory_bytes() / 4,
+    };
+    let arena = Arena::new(arena_bytes.max(16 << 20))?;
+    let arena_bytes = arena.len();
+    let mut verifier = [0; 16];
+    fill_random(&mut verifier);
+    let cache = dafs_unifier::Config::new(arena_bytes);
+    let unifier = Unifier::new(arena, cache, WriteVerifier(verifier));
+    Ok(Shared::new(SharedOptions {
+        exports,
+        unifier,
+        arena_bytes,
+        limits: config.limits.clone(),
+        key,
+        entropy: Box::new(fill_random),
+        process_stats: Box::new(process_stats),
+    }))
+}
+
+fn open_exports(config: &Config) -> Result<Exports, StartError> {
+    let open = |export: &crate::config::ExportConfig| {
+        let options = PosixOptions { read_only: export.read_only, ..PosixOptions::default() };
+        let path = export.path.display().to_string();
+        match PosixStore::open(&export.path, options) {
+            Ok(store) => Ok(Export {
+                name: export.name.clone(),
+                store,
+                read_only: export.read_only,
+                path,
+            }),
+            Err(error) => Err(StartError::Export { path, reason: error.to_string() }),
+        }
+    };
+    Ok(Exports::new(config.exports.iter().map(open).collect::<Result<_, _>>()?))
+}
+
+/// A key is as good as its file is private: its holders act as the file's owner.
+fn load_key(path: &Path) -> Result<Key, ConfigError> {
+    let failed = |reason: String| ConfigError::KeyFile { path: path.into(), reason };
+    let meta = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    if meta.mode() & 0o077 != 0 {
+        return Err(failed("others may read it: chmod 600".into()));
+    }
+    let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let key = bytes.trim_ascii().to_vec();
+    if key.len() < 16 {
+        return Err(failed("shorter than 16 bytes: try `head -c 32 /dev/urandom | base64`".into()));
+    }
+    let who = identity::with_groups(meta.uid(), None).map_err(|e| failed(e.to_string()))?;
+    Ok(Key { bytes: key, who })
+}
+
+fn fill_random(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the system has randomness");
+}
+
+fn memory_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok());
+    kib.map_or(1 << 30, |kib| kib.saturating_mul(1024))
+}
+
+fn process_stats() -> (u64, u64) {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let nanoseconds = |t: nix::sys::time::TimeVal| {
+        let us = t.tv_sec().saturating_mul(1_000_000).saturating_add(t.tv_usec());
+        u64::try_from(us).unwrap_or(0).saturating_mul(1000)
+    };
+    let cpu = getrusage(UsageWho::RUSAGE_SELF)
+        .map_or(0, |usage| nanoseconds(usage.user_time()) + nanoseconds(usage.system_time()));
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
+    (cpu, pages.unwrap_or(0) * 4096)
+}
+
+/// Spinning pays while a wake-up costs more than the wait; one wake is some tens of
+/// microseconds.
+const SPIN_MAX: Duration = Duration::from_micros(50);
+
+fn work(mut worker: Worker, stopping: &AtomicBool) {
+    let start = Instant::now();
+    let waiter = worker.waiter();
+    let can_spin = std::thread::available_parallelism().map_or(1, usize::from) > 1;
+    let mut spin = Spin { budget: SPIN_MAX, idle_since: None };
+    loop {
+        let now = start.elapsed();
+        if worker.progress(now) {
+            spin.hit(now);
+            continue;
+        }
+        if stopping.load(Ordering::SeqCst) {
+            return drain(worker, start);
+        }
+        let keep_on = match worker.wait_mode() {
+            WaitMode::Polled => true,
+            WaitMode::Adaptive => can_spin && spin.go_on(now),
+            WaitMode::Sleeping => false,
+        };
+        if keep_on {
+            std::hint::spin_loop();
+            continue;
+        }
+        if worker.prepare_sleep() {
+            waiter.wait(Some(worker.next_timeout().saturating_sub(now)));
+        }
+        worker.awake();
+        spin.idle_since = None;
+    }
+}
+
+/// A spin budget that adapts: it halves when spinning was in vain and doubles when it paid.
+struct Spin {
+    budget: Duration,
+    idle_since: Option<Duration>,
+}
+
+impl Spin {
+    fn hit(&mut self, _now: Duration) {
+        if self.idle_since.take().is_some() {
+            self.budget = (self.budget * 2).min(SPIN_MAX);
+        }
+    }
+
+    fn go_on(&mut self, now: Duration) -> bool {
+        let since = *self.idle_since.get_or_insert(now);
+        if now.saturating_sub(since) < self.budget {
+            return true;
+        }
+        self.budget = (self.budget / 2).max(SPIN_MAX / 16);
+        false
+    }
+}
+
+/// Closes all sessions and flushes, for at most half a minute after the last progress.
+fn drain(mut worker: Worker, start: Instant) {
+    worker.shut_down();
+    let waiter = worker.waiter();
+    let mut last = start.elapsed();
+    while worker.running() > 0 {
+        let now = start.elapsed();
+        if worker.progress(now) {
+            last = now;
+        } else if now.saturating_sub(last) > Duration::from_secs(30) {
+            tracing::error!("gave up flushing: the file system does not answer");
+            return;
+        } else {
+            waiter.wait(Some(Duration::from_millis(5)));
+        }
+    }
+}
+
+struct Acceptor {
+    listeners: Vec<Box<dyn Listener>>,
+    inboxes: Vec<Arc<Inbox>>,
+    next: usize,
+    anonymous: Option<Identity>,
+    stopping: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+}
+
+impl Acceptor {
+    fn run(mut self) {
+        while !self.stopping.load(Ordering::SeqCst) {
+            wait_readable(&self.listeners);
+            for i in 0..self.listeners.len() {
+                while let Some(incoming) = self.listeners.get_mut(i).and_then(|l| l.poll_accept()) {
+                    self.give(incoming);
+                }
+            }
+        }
+    }
+
+    /// Proves the peer and gives the connection to the worker that has its session.
+    fn give(&mut self, incoming: Incoming) {
+        let has_key = self.shared.key.is_some();
+        let proof = match identity::prove(&incoming.peer, has_key, self.anonymous.as_ref()) {
+            Ok(proof) => proof,
+            Err(error) => {
+                tick(&self.shared.counters.refused);
+                tracing::warn!(peer = ?incoming.peer, %error, "connection refused");
+                return;
+            }
+        };
+        let count = self.inboxes.len();
+        let private = incoming_private_data(&incoming);
+        let named = private.and_then(|p| p.first_chunk::<2>()).map(|n| u16::from_le_bytes(*n));
+        let number = match named {
+            Some(number) if usize::from(number) < count => usize::from(number),
+            _ => {
+                self.next = (self.next + 1) % count;
+                self.next
+            }
+        };
+        if let Some(inbox) = self.inboxes.get(number) {
+            inbox.accept(incoming, Proof::clone(&proof));
+        }
+    }
+}
+
+/// Waits until a connection request may be there, or a moment has passed.
+fn wait_readable(listeners: &[Box<dyn Listener>]) {
+    let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+    let mut fds: Vec<_> =
+        listeners.iter().filter_map(|listener| listener.event_fd()).map(readable).collect();
+    let _ = poll(&mut fds, PollTimeout::from(200u16));
+}

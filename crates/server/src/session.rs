@@ -1,0 +1,146 @@
+//! A session: identity, slots, open files, connections. Lives on one worker.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dafs_message::{ConnId, RequestId};
+use dafs_protocol::{
+    CredHandle, Identity, ServerSlots, SessionAttr, SessionId, SessionSecret, SizeClass, SlotId,
+    StateId, Status,
+};
+use dafs_store::Who;
+use dafs_unifier::WriterId;
+
+use crate::opens::Open;
+
+/// What a session did.
+#[derive(Debug, Default)]
+pub(crate) struct SessionCounters {
+    pub requests: Cell<u64>,
+    pub replays: Cell<u64>,
+    pub bytes_read: Cell<u64>,
+    pub bytes_written: Cell<u64>,
+}
+
+pub(crate) struct Session {
+    pub id: SessionId,
+    pub secret: SessionSecret,
+    /// The proven identity.
+    pub who: Who,
+    pub attr: SessionAttr,
+    pub slots: RefCell<ServerSlots>,
+    /// Connections that work, with their size class.
+    pub connections: RefCell<Vec<(ConnId, SizeClass)>>,
+    /// Connections that broke and are not quiescent yet.
+    pub draining: RefCell<Vec<ConnId>>,
+    /// Where the reply of each slot goes: the connection that asked last.
+    targets: RefCell<Vec<Option<RequestId>>>,
+    opens: RefCell<HashMap<u64, Rc<Open>>>,
+    next_state: Cell<u64>,
+    credentials: RefCell<HashMap<u32, Who>>,
+    next_credential: Cell<u32>,
+    pub last_seen: Cell<Duration>,
+    /// No new work: it is being destroyed.
+    pub ended: Cell<bool>,
+    pub counters: SessionCounters,
+    /// To whom late write errors are told.
+    pub writer: WriterId,
+}
+
+impl Session {
+    pub(crate) fn new(
+        id: SessionId,
+        secret: SessionSecret,
+        who: Who,
+        attr: SessionAttr,
+        now: Duration,
+        writer: WriterId,
+    ) -> Session {
+        Session {
+            id,
+            secret,
+            who,
+            attr,
+            slots: RefCell::new(ServerSlots::new(attr.slots)),
+            connections: RefCell::default(),
+            draining: RefCell::default(),
+            targets: RefCell::new(vec![None; usize::from(attr.slots)]),
+            opens: RefCell::default(),
+            next_state: Cell::new(1),
+            credentials: RefCell::default(),
+            next_credential: Cell::new(1),
+            last_seen: Cell::new(now),
+            ended: Cell::new(false),
+            counters: SessionCounters::default(),
+            writer,
+        }
+    }
+
+    pub(crate) fn set_target(&self, slot: SlotId, id: RequestId) {
+        if let Some(target) = self.targets.borrow_mut().get_mut(usize::from(slot.0)) {
+            *target = Some(id);
+        }
+    }
+
+    pub(crate) fn take_target(&self, slot: SlotId) -> Option<RequestId> {
+        self.targets.borrow_mut().get_mut(usize::from(slot.0)).and_then(Option::take)
+    }
+
+    /// Under whose rights an operation with this credential runs.
+    pub(crate) fn identity(&self, cred: CredHandle) -> Result<Who, Status> {
+        if cred.0 == 0 {
+            return Ok(self.who.clone());
+        }
+        self.credentials.borrow().get(&cred.0).cloned().ok_or(Status::NoCreds)
+    }
+
+    /// Only a root peer may act for others.
+    pub(crate) fn register(&self, identity: Identity, max: usize) -> Result<CredHandle, Status> {
+        if self.who.uid != 0 {
+            return Err(Status::NotAuthorized);
+        }
+        let mut credentials = self.credentials.borrow_mut();
+        if credentials.len() >= max {
+            return Err(Status::Resource);
+        }
+        let number = self.next_credential.get();
+        self.next_credential.set(number.checked_add(1).ok_or(Status::Resource)?);
+        credentials.insert(number, Arc::new(identity));
+        Ok(CredHandle(number))
+    }
+
+    pub(crate) fn release(&self, cred: CredHandle) -> Result<(), Status> {
+        self.credentials.borrow_mut().remove(&cred.0).map(drop).ok_or(Status::NoCreds)
+    }
+
+    pub(crate) fn add_open(&self, open: Rc<Open>) -> StateId {
+        let number = self.next_state.get();
+        self.next_state.set(number + 1);
+        self.opens.borrow_mut().insert(number, open);
+        StateId(number)
+    }
+
+    pub(crate) fn open(&self, state: StateId) -> Result<Rc<Open>, Status> {
+        self.opens.borrow().get(&state.0).cloned().ok_or(Status::BadStateId)
+    }
+
+    pub(crate) fn remove_open(&self, state: StateId) -> Result<Rc<Open>, Status> {
+        self.opens.borrow_mut().remove(&state.0).ok_or(Status::BadStateId)
+    }
+
+    pub(crate) fn take_opens(&self) -> Vec<Rc<Open>> {
+        self.opens.borrow_mut().drain().map(|(_, open)| open).collect()
+    }
+
+    pub(crate) fn open_count(&self) -> usize {
+        self.opens.borrow().len()
+    }
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &Cell<u64>, by: u64) {
+    counter.set(counter.get().wrapping_add(by));
+}

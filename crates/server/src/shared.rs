@@ -1,0 +1,146 @@
+//! What all workers of a server share.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use dafs_protocol::{Identity, WriteVerifier};
+use dafs_unifier::Unifier;
+
+use crate::exports::Exports;
+use crate::limits::Limits;
+
+/// Fills bytes with randomness; injected so that a simulation is repeatable.
+pub type Entropy = Box<dyn Fn(&mut [u8]) + Send + Sync>;
+/// The process's own CPU time (nanoseconds) and resident bytes.
+pub type ProcessStats = Box<dyn Fn() -> (u64, u64) + Send + Sync>;
+
+/// A pre-shared key and who its holders are.
+pub struct Key {
+    /// The secret bytes.
+    pub bytes: Vec<u8>,
+    /// The owner of the key file.
+    pub who: Identity,
+}
+
+/// What a [`Shared`] is made of.
+pub struct SharedOptions {
+    /// What is served.
+    pub exports: Exports,
+    /// The cache.
+    pub unifier: Arc<Unifier>,
+    /// Bytes of its arena.
+    pub arena_bytes: usize,
+    /// Limits.
+    pub limits: Limits,
+    /// A pre-shared key.
+    pub key: Option<Key>,
+    /// Randomness.
+    pub entropy: Entropy,
+    /// For SESSION_STATS.
+    pub process_stats: ProcessStats,
+}
+
+/// What all workers share.
+pub struct Shared {
+    pub(crate) exports: Exports,
+    pub(crate) unifier: Arc<Unifier>,
+    pub(crate) arena_bytes: usize,
+    pub(crate) limits: Limits,
+    pub(crate) key: Option<Key>,
+    pub(crate) verifier: WriteVerifier,
+    entropy: Entropy,
+    pub(crate) process_stats: ProcessStats,
+    /// Counters, for the admin port.
+    pub counters: Counters,
+}
+
+/// Cumulative counters and gauges of a server.
+#[derive(Debug, Default)]
+#[allow(missing_docs)] // names and help texts are in the admin module
+pub struct Counters {
+    pub sessions: AtomicUsize,
+    pub sessions_total: AtomicU64,
+    pub opens: AtomicUsize,
+    pub requests: AtomicU64,
+    pub replays: AtomicU64,
+    pub bytes_read: AtomicU64,
+    pub bytes_written: AtomicU64,
+    pub refused: AtomicU64,
+    pub peer_faults: AtomicU64,
+    pub leases_expired: AtomicU64,
+    pub system_calls: AtomicU64,
+}
+
+impl Shared {
+    /// Puts it together.
+    pub fn new(options: SharedOptions) -> Arc<Shared> {
+        let SharedOptions { exports, unifier, arena_bytes, limits, key, entropy, process_stats } =
+            options;
+        let verifier = unifier.verifier();
+        let counters = Counters::default();
+        Arc::new(Shared {
+            exports,
+            unifier,
+            arena_bytes,
+            limits,
+            key,
+            verifier,
+            entropy,
+            process_stats,
+            counters,
+        })
+    }
+
+    pub(crate) fn random<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        (self.entropy)(&mut bytes);
+        bytes
+    }
+
+    /// The exports.
+    pub fn exports(&self) -> &Exports {
+        &self.exports
+    }
+
+    /// The cache.
+    pub fn unifier(&self) -> &Arc<Unifier> {
+        &self.unifier
+    }
+}
+
+/// Adds one.
+pub(crate) fn tick(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Takes one of a limited number; gives it back when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    of: fn(&Counters) -> &AtomicUsize,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl Place {
+    pub(crate) fn take(
+        shared: &Arc<Shared>,
+        of: fn(&Counters) -> &AtomicUsize,
+        max: usize,
+    ) -> Option<Place> {
+        let counter = of(&shared.counters);
+        let more = |taken: usize| (taken < max).then(|| taken + 1);
+        counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Place { shared: shared.clone(), of })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        (self.of)(&self.shared.counters).fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,156 @@
+//! Running chains: a small executor for one thread.
+//!
+//! A chain is polled when it starts; most end there. One that waits for the store is polled
+//! again when the store's completion wakes it, from whatever thread: the wake puts its number
+//! into [`Ready`] and ends the worker's sleep.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use dafs_fabric::Waiter;
+
+/// Numbers of tasks that can go on, filled from any thread.
+#[derive(Default)]
+pub(crate) struct Ready {
+    queue: Mutex<Vec<usize>>,
+    sleeping: AtomicBool,
+    waiter: OnceLock<Arc<dyn Waiter>>,
+}
+
+impl Ready {
+    pub(crate) fn set_waiter(&self, waiter: Arc<dyn Waiter>) {
+        let _ = self.waiter.set(waiter);
+    }
+
+    /// The worker is about to sleep; false: there is work, do not.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::SeqCst);
+        let idle = self.lock().is_empty();
+        if !idle {
+            self.sleeping.store(false, Ordering::SeqCst);
+        }
+        idle
+    }
+
+    pub(crate) fn awake(&self) {
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn push(&self, task: usize) {
+        self.lock().push(task);
+        self.wake_worker();
+    }
+
+    /// Ends the worker's sleep, if it sleeps.
+    pub(crate) fn wake_worker(&self) {
+        if self.sleeping.swap(false, Ordering::SeqCst) {
+            if let Some(waiter) = self.waiter.get() {
+                waiter.wake();
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<usize>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct TaskWaker {
+    ready: Arc<Ready>,
+    task: usize,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.ready.push(self.task);
+    }
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Entry {
+    future: Task,
+    waker: Waker,
+}
+
+/// The tasks of one worker.
+pub(crate) struct Tasks {
+    entries: Vec<Option<Entry>>,
+    free: Vec<usize>,
+    ready: Arc<Ready>,
+    taken: Vec<usize>,
+}
+
+impl Tasks {
+    pub(crate) fn new(ready: Arc<Ready>) -> Tasks {
+        Tasks { entries: Vec::new(), free: Vec::new(), ready, taken: Vec::new() }
+    }
+
+    /// Starts a task: it runs at once, until it ends or waits.
+    pub(crate) fn spawn(&mut self, future: impl Future<Output = ()> + 'static) {
+        let task = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() - 1
+        });
+        let waker = Waker::from(Arc::new(TaskWaker { ready: self.ready.clone(), task }));
+        self.run(task, Entry { future: Box::pin(future), waker });
+    }
+
+    /// Goes on with every task that was woken; true if there was one. A task that was woken
+    /// twice, or whose number was used again, is polled once too often, which futures allow.
+    pub(crate) fn run_ready(&mut self) -> bool {
+        let mut taken = std::mem::take(&mut self.taken);
+        std::mem::swap(&mut taken, &mut *self.ready.lock());
+        let any = !taken.is_empty();
+        for task in taken.drain(..) {
+            if let Some(entry) = self.entries.get_mut(task).and_then(Option::take) {
+                self.run(task, entry);
+            }
+        }
+        self.taken = taken;
+        any
+    }
+
+    /// Tasks that have not ended.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    fn run(&mut self, task: usize, mut entry: Entry) {
+        let waker = entry.waker.clone();
+        match entry.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(()) => self.free.push(task),
+            Poll::Pending => {
+                if let Some(slot) = self.entries.get_mut(task) {
+                    *slot = Some(entry);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    #[test]
+    fn a_task_goes_on_when_it_is_woken() {
+        let ready = Arc::new(Ready::default());
+        let mut tasks = Tasks::new(ready.clone());
+        let (completer, pending) = dafs_store::pending::<u32>();
+        let seen = Rc::new(Cell::new(0));
+        let copy = seen.clone();
+        tasks.spawn(async move { copy.set(pending.await) });
+        assert_eq!((tasks.len(), seen.get()), (1, 0));
+        assert!(!tasks.run_ready());
+        std::thread::spawn(move || completer.complete(7)).join().expect("thread");
+        assert!(!ready.prepare_sleep());
+        assert!(tasks.run_ready());
+        assert_eq!((tasks.len(), seen.get()), (0, 7));
+    }
+}

@@ -1,0 +1,585 @@
+//! A worker: one engine, its sessions, their chains. No thread, no clock.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dafs_fabric::{Incoming, SgList, Waiter};
+use dafs_message::{ConnId, ConnOptions, Event, Node, RequestId};
+use dafs_unifier::WriterId;
+use dafs_protocol::{
+    OpResult, Operation, Purpose, Reply, Request, SessionAttr, SessionId, SetupReply, SizeClass,
+    Status, Verdict, WaitMode, decode_request, decode_setup_request, encode_reply,
+    encode_setup_reply,
+};
+
+use crate::chain::{self, Cached, Context};
+use crate::data::{self, Held};
+use crate::identity::Proof;
+use crate::session::{Session, count};
+use crate::setup::{Step, Unproven, WaitingBind};
+use crate::shared::{Place, Shared, tick};
+use crate::tasks::{Ready, Tasks};
+
+/// What a chain or an acceptor wants the worker to do.
+pub(crate) enum Action {
+    Fetch { id: RequestId, into: SgList },
+    Reply { id: RequestId, header: Vec<u8>, data: SgList, held: Vec<Held> },
+    Destroy { session: SessionId },
+}
+
+/// Connections on their way from the acceptor to a worker.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    pub ready: Arc<Ready>,
+    accepted: Mutex<Vec<(Incoming, Proof)>>,
+}
+
+impl Inbox {
+    pub(crate) fn accept(&self, incoming: Incoming, proof: Proof) {
+        let mut list = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push((incoming, proof));
+        drop(list);
+        self.ready.wake_worker();
+    }
+
+    fn take(&self) -> Vec<(Incoming, Proof)> {
+        let mut list = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *list)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
+
+enum Connection {
+    Unproven(Unproven),
+    Waiting,
+    Bound(Rc<Session>),
+    Gone,
+}
+
+struct Live {
+    session: Rc<Session>,
+    _place: Place,
+}
+
+/// Serves the connections given to it. One thread drives it with [`progress`](Worker::progress).
+pub struct Worker {
+    number: u16,
+    node: Node,
+    shared: Arc<Shared>,
+    context: Rc<Context>,
+    tasks: Tasks,
+    inbox: Arc<Inbox>,
+    connections: HashMap<ConnId, Connection>,
+    unproven: usize,
+    sessions: HashMap<SessionId, Live>,
+    binds: Vec<WaitingBind>,
+    held: HashMap<u64, Vec<Held>>,
+    next_token: u64,
+    now: Duration,
+    next_timer: Duration,
+    system_calls: u64,
+}
+
+const TIMER: Duration = Duration::from_millis(200);
+
+impl Worker {
+    /// A worker of `shared` over a node; `number` is part of its sessions' ids.
+    pub fn new(number: u16, node: Node, shared: Arc<Shared>) -> Worker {
+        let inbox = Arc::new(Inbox::default());
+        inbox.ready.set_waiter(node.waiter());
+        Worker {
+            number,
+            node,
+            context: Rc::new(Context::new(shared.clone())),
+            tasks: Tasks::new(inbox.ready.clone()),
+            shared,
+            inbox,
+            connections: HashMap::new(),
+            unproven: 0,
+            sessions: HashMap::new(),
+            binds: Vec::new(),
+            held: HashMap::new(),
+            next_token: 1,
+            now: Duration::ZERO,
+            next_timer: Duration::ZERO,
+            system_calls: 0,
+        }
+    }
+
+    pub(crate) fn inbox(&self) -> Arc<Inbox> {
+        self.inbox.clone()
+    }
+
+    /// Takes a connection whose peer is known as far as `proof` says.
+    pub fn accept(&mut self, incoming: Incoming, proof: Proof) {
+        let limits = &self.shared.limits;
+        if self.unproven >= limits.connections_unproven {
+            tick(&self.shared.counters.refused);
+            self.node.reject(incoming, "server limit reached: connections being set up");
+            return;
+        }
+        let options = ConnOptions {
+            credits: limits.slots.saturating_add(2),
+            push_bytes: limits.push_bytes,
+            requests_max: limits.slots.saturating_add(2),
+            ..ConnOptions::default()
+        };
+        match self.node.accept(incoming, &[], options) {
+            Ok(connection) => {
+                let state = Connection::Unproven(Unproven::new(proof, self.now));
+                self.connections.insert(connection, state);
+                self.unproven += 1;
+            }
+            Err(error) => tracing::warn!(%error, "connection not accepted"),
+        }
+    }
+
+    /// Does everything that can be done now; true if something was done.
+    pub fn progress(&mut self, now: Duration) -> bool {
+        self.now = now;
+        self.context.now.set(now);
+        let mut busy = false;
+        for (incoming, proof) in self.inbox.take() {
+            self.accept(incoming, proof);
+            busy = true;
+        }
+        busy |= self.node.poll() > 0;
+        loop {
+            let mut more = self.tasks.run_ready();
+            while let Some(event) = self.node.next_event() {
+                self.handle(event);
+                more = true;
+            }
+            more |= self.drain_actions();
+            if !more {
+                break;
+            }
+            busy = true;
+        }
+        if now >= self.next_timer {
+            self.next_timer = now + TIMER;
+            self.timers();
+            self.drain_actions();
+        }
+        self.node.ring();
+        busy
+    }
+
+    /// When [`progress`](Worker::progress) wants to be called at the latest.
+    pub fn next_timeout(&self) -> Duration {
+        self.next_timer
+    }
+
+    /// True when it is safe to sleep on [`waiter`](Worker::waiter).
+    pub fn prepare_sleep(&mut self) -> bool {
+        self.inbox.ready.prepare_sleep() && self.inbox.is_empty() && self.node.arm()
+    }
+
+    /// The sleep is over.
+    pub fn awake(&self) {
+        self.inbox.ready.awake();
+    }
+
+    /// What to sleep on.
+    pub fn waiter(&self) -> Arc<dyn Waiter> {
+        self.node.waiter()
+    }
+
+    /// How its sessions want it to wait: polled if any busy one does, sleeping if all do.
+    pub fn wait_mode(&self) -> WaitMode {
+        let recent = |live: &&Live| {
+            let session = &live.session;
+            self.now.saturating_sub(session.last_seen.get()) < Duration::from_secs(1)
+        };
+        let mut mode = WaitMode::Sleeping;
+        for live in self.sessions.values().filter(recent) {
+            match live.session.attr.wait {
+                WaitMode::Polled => return WaitMode::Polled,
+                WaitMode::Adaptive => mode = WaitMode::Adaptive,
+                WaitMode::Sleeping => {}
+            }
+        }
+        if self.sessions.is_empty() { WaitMode::Adaptive } else { mode }
+    }
+
+    /// Sessions alive.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Chains that have not ended.
+    pub fn running(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Starts to close every session (their files are flushed by running tasks).
+    pub fn shut_down(&mut self) {
+        let ids: Vec<_> = self.sessions.keys().copied().collect();
+        for id in ids {
+            self.destroy(id, "server shuts down");
+        }
+    }
+
+    fn drain_actions(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let Some(action) = self.context.actions.borrow_mut().pop_front() else { return any };
+            any = true;
+            match action {
+                Action::Fetch { id, into } => self.node.fetch(id, into),
+                Action::Reply { id, header, data, held } => self.reply(id, header, data, held),
+                Action::Destroy { session } => self.destroy(session, "destroyed by the client"),
+            }
+        }
+    }
+
+    fn reply(&mut self, id: RequestId, header: Vec<u8>, data: SgList, held: Vec<Held>) {
+        let mut token = 0;
+        if !data.is_empty() {
+            token = self.next_token;
+            self.next_token += 1;
+            self.held.insert(token, held);
+        }
+        self.node.reply(id, &header, data, token);
+        self.node.recycle(header);
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Request { id, header, data_len, .. } => self.request(id, header, data_len),
+            Event::Fetched { id, ok } => self.context.fetched(id, ok),
+            Event::ReplySent { token } => drop(self.held.remove(&token)),
+            Event::Disconnected { conn, reason, peer_fault } => {
+                self.disconnected(conn, &reason, peer_fault);
+            }
+            Event::Quiescent { conn } => self.quiescent(conn),
+            // A server asks nothing and connects to nobody.
+            _ => {}
+        }
+    }
+
+    fn request(&mut self, id: RequestId, header: Vec<u8>, data_len: u32) {
+        let connection = id.conn();
+        match self.connections.get(&connection) {
+            Some(Connection::Bound(session)) => {
+                let session = session.clone();
+                self.chain(&session, id, header, data_len);
+            }
+            Some(Connection::Unproven(_)) => self.set_up(connection, id, &header),
+            _ => self.violation(connection, "request while waiting for a bind"),
+        }
+    }
+
+    fn violation(&mut self, connection: ConnId, reason: &str) {
+        tick(&self.shared.counters.peer_faults);
+        tracing::warn!(?connection, reason, "peer violated the protocol");
+        self.node.disconnect(connection, reason);
+    }
+
+    // --- chains ---
+
+    fn chain(&mut self, session: &Rc<Session>, id: RequestId, header: Vec<u8>, data_len: u32) {
+        session.last_seen.set(self.now);
+        let request = match decode_request(&header) {
+            Ok(request) => request,
+            Err(error) => return self.violation(id.conn(), &error.to_string()),
+        };
+        tick(&self.shared.counters.requests);
+        count(&session.counters.requests, 1);
+        let head = request.head;
+        let verdict =
+            session.slots.borrow_mut().begin(head.slot, head.sequence, request.hash);
+        let prior: Cached = match verdict {
+            Verdict::New => Vec::new(),
+            Verdict::Replay(results) => {
+                tick(&self.shared.counters.replays);
+                count(&session.counters.replays, 1);
+                results
+            }
+            Verdict::Running => return session.set_target(head.slot, id),
+            Verdict::Refuse(status) => return self.refuse(id, &request, status),
+        };
+        if prior.is_empty() && data_len == 0 {
+            if let [Operation::Read { state, extents, .. }] = request.operations.as_slice() {
+                let hit = data::try_read(&self.context, session, *state, extents);
+                if let Some((result, spans, held)) = hit {
+                    return self.read_hit(session, id, &request, (result, spans, held));
+                }
+            }
+        }
+        drop(request);
+        session.set_target(head.slot, id);
+        let run = chain::run(self.context.clone(), session.clone(), id, header, data_len, prior);
+        self.tasks.spawn(run);
+    }
+
+    /// Answers a read that the cache holds, in the pass that received it.
+    fn read_hit(
+        &mut self,
+        session: &Rc<Session>,
+        id: RequestId,
+        request: &Request<'_>,
+        (result, spans, held): (OpResult, SgList, Vec<Held>),
+    ) {
+        let head = request.head;
+        session.slots.borrow_mut().finish(head.slot, Vec::new());
+        let reply = Reply { slot: head.slot, sequence: head.sequence, results: Ok(vec![result]) };
+        let mut bytes = self.context.header();
+        encode_reply(&reply, &mut bytes);
+        self.reply(id, bytes, spans, held);
+    }
+
+    fn refuse(&mut self, id: RequestId, request: &Request<'_>, status: Status) {
+        tick(&self.shared.counters.refused);
+        let head = request.head;
+        let reply = Reply { slot: head.slot, sequence: head.sequence, results: Err(status) };
+        let mut bytes = self.context.header();
+        encode_reply(&reply, &mut bytes);
+        self.reply(id, bytes, SgList::new(), Vec::new());
+    }
+
+    // --- set-up ---
+
+    fn set_up(&mut self, connection: ConnId, id: RequestId, header: &[u8]) {
+        let request = match decode_setup_request(header) {
+            Ok(request) => request,
+            Err(error) => return self.violation(connection, &error.to_string()),
+        };
+        let Some(Connection::Unproven(unproven)) = self.connections.get_mut(&connection) else {
+            return;
+        };
+        match unproven.step(&self.shared, request) {
+            Step::Answer(reply) => self.answer(id, &reply),
+            Step::Proven { who, class, purpose, proof } => {
+                let bound = match purpose {
+                    Purpose::Create { attr } => self.create(connection, who, class, attr),
+                    Purpose::Bind { session, secret } => {
+                        self.find(&who, session, &secret).map(|session| (session, true))
+                    }
+                };
+                match bound {
+                    Ok((session, old)) => self.bind(connection, id, session, class, proof, old),
+                    Err((status, text)) => {
+                        self.answer(id, &SetupReply::Refused { status, text: text.into() });
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, id: RequestId, reply: &SetupReply) {
+        let mut bytes = self.context.header();
+        encode_setup_reply(reply, &mut bytes);
+        self.reply(id, bytes, SgList::new(), Vec::new());
+    }
+
+    fn create(
+        &mut self,
+        connection: ConnId,
+        who: dafs_protocol::Identity,
+        _class: SizeClass,
+        wish: SessionAttr,
+    ) -> Result<(Rc<Session>, bool), (Status, &'static str)> {
+        let limits = &self.shared.limits;
+        let same_user = |live: &&Live| live.session.who.uid == who.uid;
+        let of_user = self.sessions.values().filter(same_user).count();
+        if who.uid != 0 && of_user >= limits.sessions_per_user {
+            return Err((Status::Resource, "server limit reached: sessions of this user"));
+        }
+        let place = Place::take(&self.shared, |c| &c.sessions, limits.sessions)
+            .ok_or((Status::Resource, "server limit reached: sessions"))?;
+        let attr = SessionAttr {
+            slots: wish.slots.clamp(1, limits.slots),
+            data_bytes_max: wish.data_bytes_max.clamp(4096, limits.data_bytes),
+            inline_bytes: wish.inline_bytes.min(512),
+            wait: wish.wait,
+            lease_ms: limits.lease_seconds.saturating_mul(1000),
+            tagged: wish.tagged,
+            rdma_read: wish.rdma_read,
+        };
+        let mut id = self.shared.random::<16>();
+        if let Some((worker, _)) = id.split_first_chunk_mut::<2>() {
+            *worker = self.number.to_le_bytes();
+        }
+        let id = SessionId(id);
+        let secret = self.shared.random();
+        tracing::info!(?connection, uid = who.uid, "session created");
+        let writer = self.shared.counters.sessions_total.fetch_add(1, Ordering::Relaxed);
+        let writer = WriterId(writer + 1);
+        let session = Session::new(id, secret, Arc::new(who), attr, self.now, writer);
+        let session = Rc::new(session);
+        self.sessions.insert(id, Live { session: session.clone(), _place: place });
+        Ok((session, false))
+    }
+
+    fn find(
+        &self,
+        who: &dafs_protocol::Identity,
+        id: SessionId,
+        secret: &[u8; 16],
+    ) -> Result<Rc<Session>, (Status, &'static str)> {
+        let none = (Status::BadSession, "no such session");
+        let live = self.sessions.get(&id).ok_or(none)?;
+        let session = &live.session;
+        let different = secret.iter().zip(&session.secret).fold(0, |sum, (a, b)| sum | (a ^ b));
+        if different != 0 || *session.who != *who || session.ended.get() {
+            return Err(none);
+        }
+        Ok(session.clone())
+    }
+
+    /// Joins a connection to a session; one of the same class is replaced, and the answer waits
+    /// until all work of replaced and broken connections is quiescent.
+    fn bind(
+        &mut self,
+        connection: ConnId,
+        request: RequestId,
+        session: Rc<Session>,
+        class: SizeClass,
+        proof: Option<[u8; 32]>,
+        existing: bool,
+    ) {
+        self.unproven -= 1;
+        self.connections.insert(connection, Connection::Waiting);
+        if existing {
+            session.last_seen.set(self.now);
+            let replaced = |&(_, other): &(ConnId, SizeClass)| other == class;
+            let old: Vec<_> =
+                session.connections.borrow().iter().copied().filter(replaced).collect();
+            for (old, _) in old {
+                self.unbind(&session, old);
+                self.node.disconnect(old, "replaced by a new connection");
+            }
+        }
+        self.binds.push(WaitingBind { connection, request, session, class, proof });
+        self.finish_binds();
+    }
+
+    fn finish_binds(&mut self) {
+        let is_ready = |bind: &WaitingBind| bind.session.draining.borrow().is_empty();
+        let (done, waiting) = std::mem::take(&mut self.binds).into_iter().partition(is_ready);
+        self.binds = waiting;
+        let done: Vec<WaitingBind> = done;
+        for bind in done {
+            let session = bind.session;
+            if !matches!(self.connections.get(&bind.connection), Some(Connection::Waiting)) {
+                continue;
+            }
+            session.connections.borrow_mut().push((bind.connection, bind.class));
+            self.connections.insert(bind.connection, Connection::Bound(session.clone()));
+            let reply = SetupReply::Ready {
+                session: session.id,
+                secret: session.secret,
+                attr: session.attr,
+                verifier: self.shared.verifier,
+                proof: bind.proof,
+                uid: session.who.uid,
+            };
+            self.answer(bind.request, &reply);
+        }
+    }
+
+    /// The connection is no longer used by its session, but may still touch its memory.
+    fn unbind(&mut self, session: &Session, connection: ConnId) {
+        session.connections.borrow_mut().retain(|(other, _)| *other != connection);
+        session.draining.borrow_mut().push(connection);
+        self.connections.insert(connection, Connection::Gone);
+    }
+
+    // --- ends ---
+
+    fn disconnected(&mut self, connection: ConnId, reason: &str, peer_fault: bool) {
+        if peer_fault {
+            tick(&self.shared.counters.peer_faults);
+            tracing::warn!(?connection, reason, "peer violated the protocol");
+        }
+        match self.connections.get(&connection) {
+            Some(Connection::Bound(session)) => {
+                let session = session.clone();
+                self.unbind(&session, connection);
+            }
+            Some(Connection::Unproven(_)) => {
+                self.unproven -= 1;
+                self.connections.insert(connection, Connection::Gone);
+            }
+            _ => {}
+        }
+    }
+
+    fn quiescent(&mut self, connection: ConnId) {
+        self.connections.remove(&connection);
+        for live in self.sessions.values() {
+            live.session.draining.borrow_mut().retain(|other| *other != connection);
+        }
+        self.finish_binds();
+    }
+
+    /// Forgets a session: its connections end, its files are closed.
+    fn destroy(&mut self, id: SessionId, reason: &str) {
+        let Some(live) = self.sessions.remove(&id) else { return };
+        let session = live.session;
+        tracing::info!(uid = session.who.uid, reason, "session ended");
+        session.ended.set(true);
+        let connections = std::mem::take(&mut *session.connections.borrow_mut());
+        for (connection, _) in connections {
+            self.node.ring();
+            self.node.disconnect(connection, reason);
+            self.connections.insert(connection, Connection::Gone);
+        }
+        for open in session.take_opens() {
+            self.tasks.spawn(async move {
+                if let Err(status) = open.file.close(open.writer.id).await {
+                    tracing::error!(%status, "file of an ended session could not be flushed");
+                }
+            });
+        }
+    }
+
+    fn timers(&mut self) {
+        let lease = Duration::from_secs(u64::from(self.shared.limits.lease_seconds));
+        let silent = |live: &Live| {
+            self.now.saturating_sub(live.session.last_seen.get()) > lease
+                && live.session.slots.borrow().running() == 0
+        };
+        let expired: Vec<_> =
+            self.sessions.iter().filter(|(_, live)| silent(live)).map(|(id, _)| *id).collect();
+        for id in expired {
+            tick(&self.shared.counters.leases_expired);
+            self.destroy(id, "lease expired");
+        }
+        let limit = Duration::from_secs(u64::from(self.shared.limits.setup_seconds));
+        let late = |connection: &Connection| match connection {
+            Connection::Unproven(unproven) => self.now.saturating_sub(unproven.since) > limit,
+            _ => false,
+        };
+        let late: Vec<_> =
+            self.connections.iter().filter(|(_, c)| late(c)).map(|(id, _)| *id).collect();
+        for connection in late {
+            self.unproven -= 1;
+            self.connections.insert(connection, Connection::Gone);
+            self.node.disconnect(connection, "set-up took too long");
+        }
+        let due = self.shared.unifier.write_back_due(self.now);
+        if self.number == 0 && due && !self.context.writing_back.replace(true) {
+            let context = self.context.clone();
+            self.tasks.spawn(async move {
+                context.shared.unifier.write_back(context.now.get()).await;
+                context.writing_back.set(false);
+            });
+        }
+        let calls = self.node.stats().system_calls;
+        let new = calls.wrapping_sub(self.system_calls);
+        self.shared.counters.system_calls.fetch_add(new, Ordering::Relaxed);
+        self.system_calls = calls;
+    }
+}
+
+/// Fetches under way: who waits for them.
+pub(crate) type Fetches = RefCell<HashMap<RequestId, chain::FetchCell>>;

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Installs what is missing on this machine: `setup.sh build|test|test-long`.
+# Does nothing, quickly, when everything is there.
+set -euo pipefail
+
+need="${1:-build}"
+rust_least=1.89
+
+say() { echo "setup: $*" >&2; }
+
+apt_install() {
+    command -v apt-get >/dev/null || { say "please install: $*"; exit 1; }
+    local run=()
+    [ "$(id -u)" = 0 ] || run=(sudo)
+    if [ -z "${apt_updated:-}" ]; then
+        "${run[@]}" apt-get update -qq
+        apt_updated=1
+    fi
+    say "installing $*"
+    DEBIAN_FRONTEND=noninteractive "${run[@]}" apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+rust_is_new_enough() {
+    command -v cargo >/dev/null && command -v rustc >/dev/null || return 1
+    local have
+    have=$(rustc --version | awk '{print $2}')
+    [ "$(printf '%s\n%s\n' "$rust_least" "${have%%-*}" | sort -V | head -n 1)" = "$rust_least" ]
+}
+
+export PATH="$PATH:$HOME/.cargo/bin"
+rust_is_new_enough || apt_install rustc-web cargo-web
+rust_is_new_enough || { say "Rust $rust_least or newer is needed: see https://rustup.rs"; exit 1; }
+command -v cc >/dev/null || apt_install gcc libc6-dev
+
+if [ "$need" = test-long ] || [ "$need" = test ]; then
+    for pair in strace:strace iperf3:iperf3; do
+        command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
+    done
+    # Lints that `make lint` runs; Debian's toolchain keeps them apart.
+    cargo fmt --version >/dev/null 2>&1 || apt_install rustfmt-web || true
+    cargo clippy --version >/dev/null 2>&1 || apt_install rust-clippy-web || true
+fi
