@@ -1,0 +1,180 @@
+//! Where files live, behind a completion-based trait.
+//!
+//! Every call answers with a [`Pending`]: it may be done already (what the kernel has cached is
+//! answered in the calling thread) or complete later from another thread. Nothing here knows of
+//! networks or sessions.
+
+pub mod memory;
+mod names;
+mod pending;
+
+pub use pending::{Completer, Pending, pending};
+
+use std::sync::Arc;
+
+use dafs_fabric::SgList;
+use dafs_protocol::{
+    AccessMask, Attr, DirEntry, FileHandle, FileKind, FsAttr, Identity, OpenFlags, SetAttr, Status,
+};
+
+/// What a store call gives.
+pub type Answer<T> = Pending<Result<T, Status>>;
+
+/// The caller on whose behalf something is done.
+pub type Who = Arc<Identity>;
+
+/// A found object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its handle.
+    pub handle: FileHandle,
+    /// Its attributes at that time.
+    pub attr: Attr,
+}
+
+/// An opened regular file.
+pub struct Opened {
+    /// Its handle.
+    pub handle: FileHandle,
+    /// Its attributes after the open (and truncation).
+    pub attr: Attr,
+    /// For I/O with the server's own rights; the same object for all opens of a file at a time.
+    pub file: Arc<dyn File>,
+    /// It was made by this call.
+    pub created: bool,
+}
+
+/// One page of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Listing {
+    /// In the directory's order, without `.` and `..`.
+    pub entries: Vec<DirEntry>,
+    /// Nothing follows.
+    pub end: bool,
+}
+
+/// Which data or hole to look for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekKind {
+    /// The next data.
+    Data,
+    /// The next hole (the end of the file counts as one).
+    Hole,
+}
+
+/// A tree of files. Paths are relative to `dir`, components joined by `/`; they never lead out
+/// of the tree. All calls are checked by the store under the rights of `who`.
+#[allow(clippy::too_many_arguments)] // the operations of the protocol have them
+pub trait Store: Send + Sync {
+    /// The root directory.
+    fn root(&self, who: &Who) -> Answer<Found>;
+    /// Walks `path`. An empty path is `dir` itself.
+    fn lookup(&self, who: &Who, dir: &FileHandle, path: &[u8], no_follow: bool) -> Answer<Found>;
+    /// The parent; the root is its own.
+    fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Answer<Found>;
+    /// Opens or makes a regular file under the rights of `who`, also when it is open already.
+    fn open(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Answer<Opened>;
+    /// Makes anything but a regular file. `target` is a symlink's.
+    fn create(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        name: &[u8],
+        kind: FileKind,
+        mode: u32,
+        rdev: u64,
+        target: &[u8],
+    ) -> Answer<Found>;
+    /// A hard link.
+    fn link(&self, who: &Who, from: &FileHandle, dir: &FileHandle, name: &[u8]) -> Answer<Found>;
+    /// Removes a name.
+    fn remove(&self, who: &Who, dir: &FileHandle, name: &[u8], directory: bool) -> Answer<()>;
+    /// Renames.
+    fn rename(
+        &self,
+        who: &Who,
+        from_dir: &FileHandle,
+        from: &[u8],
+        to_dir: &FileHandle,
+        to: &[u8],
+        no_replace: bool,
+        exchange: bool,
+    ) -> Answer<()>;
+    /// Entries after `cookie` whose encoding takes at most `bytes_max`, at least one if any fits.
+    fn read_dir(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        cookie: u64,
+        bytes_max: usize,
+        attributes: bool,
+        handles: bool,
+    ) -> Answer<Listing>;
+    /// A symlink's target.
+    fn read_link(&self, who: &Who, handle: &FileHandle) -> Answer<Vec<u8>>;
+    /// Attributes.
+    fn attr(&self, who: &Who, handle: &FileHandle) -> Answer<Attr>;
+    /// Changes attributes (size too: callers that cache data must know) and answers the new ones.
+    fn set_attr(&self, who: &Who, handle: &FileHandle, set: &SetAttr) -> Answer<Attr>;
+    /// Which of `mask` is permitted.
+    fn access(&self, who: &Who, handle: &FileHandle, mask: AccessMask) -> Answer<AccessMask>;
+    /// Space and limits.
+    fn fs_attr(&self, who: &Who, handle: &FileHandle) -> Answer<FsAttr>;
+    /// An extended attribute's value.
+    fn xattr(&self, who: &Who, handle: &FileHandle, name: &[u8]) -> Answer<Vec<u8>>;
+    /// Sets one. `flags`: 1 create only, 2 replace only.
+    fn set_xattr(
+        &self,
+        who: &Who,
+        handle: &FileHandle,
+        name: &[u8],
+        value: &[u8],
+        flags: u8,
+    ) -> Answer<()>;
+    /// All names, each ended by NUL.
+    fn list_xattr(&self, who: &Who, handle: &FileHandle) -> Answer<Vec<u8>>;
+    /// Removes one.
+    fn remove_xattr(&self, who: &Who, handle: &FileHandle, name: &[u8]) -> Answer<()>;
+    /// Everything written to this tree, on disk.
+    fn sync_fs(&self) -> Answer<()>;
+}
+
+/// An open regular file, with the server's own rights: who may do what was checked at OPEN.
+pub trait File: Send + Sync {
+    /// Same number, same file, while any of its objects lives.
+    fn id(&self) -> FileId;
+    /// Fills `into` from `offset`; fewer bytes only at the end of the file.
+    fn read_at(&self, offset: u64, into: SgList) -> Answer<usize>;
+    /// Writes all of `from` at `offset`; clears setuid and setgid as the kernel would for a
+    /// writer who is not root, if `clear_privileges`.
+    fn write_at(&self, offset: u64, from: SgList, clear_privileges: bool) -> Answer<()>;
+    /// Data (and all attributes unless `data_only`) on disk.
+    fn sync(&self, data_only: bool) -> Answer<()>;
+    /// Sets the size.
+    fn truncate(&self, size: u64) -> Answer<()>;
+    /// As fallocate(2), see [`dafs_protocol::Operation::Fallocate`].
+    fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Answer<()>;
+    /// The next data or hole; `None`: nothing there.
+    fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>>;
+    /// Attributes.
+    fn attr(&self) -> Answer<Attr>;
+    /// Changes mode, owner, times with the server's rights (flush of cached times; checked
+    /// before by the caller).
+    fn set_attr(&self, set: &SetAttr) -> Answer<Attr>;
+}
+
+/// A file within its store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// The file system.
+    pub device: u64,
+    /// The inode.
+    pub inode: u64,
+}

@@ -1,0 +1,225 @@
+//! An open file in memory.
+
+use std::sync::Arc;
+
+use dafs_fabric::{SgList, sg_bytes};
+use dafs_protocol::{Attr, Identity, SetAttr, Status};
+
+use super::tree::{Content, Node};
+use super::{FaultKind, Shared, State};
+use crate::{Answer, File, FileId, SeekKind};
+
+/// Largest size of a file, as Linux has it.
+pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
+
+const ALLOCATE: u32 = 0;
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 3;
+const ZERO_RANGE: u32 = 0x10;
+const ZERO_KEEP_SIZE: u32 = 0x11;
+
+/// One object for all opens of a file at a time; keeps the inode while it lives.
+pub(super) struct MemoryFile {
+    shared: Arc<Shared>,
+    inode: u64,
+    generation: u64,
+    device: u64,
+    boot: u64,
+}
+
+/// The open file of `inode`, which is a regular one. Nothing may fail after this: the lock is
+/// held, which the file's end needs.
+pub(super) fn open(
+    shared: &Arc<Shared>,
+    state: &mut State,
+    inode: u64,
+) -> Result<Arc<MemoryFile>, Status> {
+    let (boot, device) = (state.boot, state.tree.options.id);
+    let node = state.tree.node_mut(inode)?;
+    let generation = node.generation;
+    let Content::File { open, .. } = &mut node.content else {
+        return Err(Status::BadType);
+    };
+    if let Some(file) = open.upgrade() {
+        return Ok(file);
+    }
+    let file = Arc::new(MemoryFile { shared: shared.clone(), inode, generation, device, boot });
+    *open = Arc::downgrade(&file);
+    Ok(file)
+}
+
+impl MemoryFile {
+    /// Work on the file's inode, unless a crash came between.
+    fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut State, u64) -> Result<T, Status> + Send + 'static,
+    ) -> Answer<T> {
+        let (boot, inode, generation) = (self.boot, self.inode, self.generation);
+        self.shared.call(move |state| {
+            let same = state.tree.node(inode)?.generation == generation;
+            if same && state.boot == boot { work(state, inode) } else { Err(Status::Stale) }
+        })
+    }
+
+    /// As [`call`](Self::call), for what a read-only store refuses.
+    fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut State, u64) -> Result<T, Status> + Send + 'static,
+    ) -> Answer<T> {
+        self.call(move |state, inode| {
+            state.may_change()?;
+            work(state, inode)
+        })
+    }
+}
+
+impl Drop for MemoryFile {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        let same = state.tree.node(self.inode).is_ok_and(|n| n.generation == self.generation);
+        if same && state.boot == self.boot {
+            state.tree.reclaim(self.inode);
+        }
+    }
+}
+
+impl File for MemoryFile {
+    fn id(&self) -> FileId {
+        FileId { device: self.device, inode: self.inode }
+    }
+
+    fn read_at(&self, offset: u64, into: SgList) -> Answer<usize> {
+        self.call(move |state, inode| {
+            state.fault(FaultKind::Read)?;
+            Ok(state.tree.node(inode)?.data()?.read(offset, &into))
+        })
+    }
+
+    fn write_at(&self, offset: u64, from: SgList, clear_privileges: bool) -> Answer<()> {
+        self.call(move |state, inode| {
+            if state.tree.options.read_only {
+                return Err(Status::RoFs);
+            }
+            write(state, inode, offset, &from)?;
+            if clear_privileges {
+                state.tree.node_mut(inode)?.clear_privileges();
+            }
+            Ok(())
+        })
+    }
+
+    fn sync(&self, _data_only: bool) -> Answer<()> {
+        self.call(|state, inode| {
+            state.fault(FaultKind::Sync)?;
+            state.tree.node_mut(inode)?.make_durable();
+            Ok(())
+        })
+    }
+
+    fn truncate(&self, size: u64) -> Answer<()> {
+        self.change(move |state, inode| set_size(state, inode, size))
+    }
+
+    fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Answer<()> {
+        self.change(move |state, inode| fallocate(state, inode, mode, offset, len))
+    }
+
+    fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>> {
+        self.call(move |state, inode| Ok(state.tree.node(inode)?.data()?.seek(offset, kind)))
+    }
+
+    fn attr(&self) -> Answer<Attr> {
+        self.call(|state, inode| state.tree.attr(inode))
+    }
+
+    fn set_attr(&self, set: &SetAttr) -> Answer<Attr> {
+        let set = *set;
+        self.change(move |state, inode| state.set_attr(&Identity::root(), inode, &set))
+    }
+}
+
+/// Writes all, or (with a short write injected) half.
+fn write(state: &mut State, inode: u64, offset: u64, from: &SgList) -> Result<(), Status> {
+    let bytes = sg_bytes(from);
+    offset.checked_add(bytes as u64).filter(|end| *end <= SIZE_MAX).ok_or(Status::FBig)?;
+    state.fault(FaultKind::Write)?;
+    let short = state.fault(FaultKind::ShortWrite);
+    let limit = if short.is_err() { bytes / 2 } else { bytes };
+    let missing = state.tree.node(inode)?.data()?.blocks_missing(offset, limit as u64);
+    state.room(missing)?;
+    state.tree.used_blocks += missing;
+    state.tree.node_mut(inode)?.data_mut()?.write(offset, from, limit);
+    state.tree.touch(inode, true);
+    short
+}
+
+pub(super) fn set_size(state: &mut State, inode: u64, size: u64) -> Result<(), Status> {
+    if size > SIZE_MAX {
+        return Err(Status::FBig);
+    }
+    change_data(state, inode, |data| data.set_size(size))
+}
+
+fn fallocate(
+    state: &mut State,
+    inode: u64,
+    mode: u32,
+    offset: u64,
+    len: u64,
+) -> Result<(), Status> {
+    let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Status::FBig)?;
+    if len == 0 {
+        return Err(Status::Inval);
+    }
+    if mode == ALLOCATE || mode == KEEP_SIZE {
+        let data = state.tree.node(inode)?.data()?;
+        state.room(data.blocks_missing(offset, len))?;
+    }
+    let grow = mode == ALLOCATE || mode == ZERO_RANGE;
+    match mode {
+        ALLOCATE | KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE | ZERO_KEEP_SIZE => {}
+        _ => return Err(Status::NotSupp),
+    }
+    change_data(state, inode, |data| {
+        match mode {
+            ALLOCATE | KEEP_SIZE => data.allocate(offset, len),
+            _ => data.punch(offset, len),
+        }
+        if grow && end > data.size {
+            data.set_size(end);
+        }
+    })
+}
+
+/// Changes the contents and keeps the count of blocks.
+fn change_data(
+    state: &mut State,
+    inode: u64,
+    change: impl FnOnce(&mut super::data::Data),
+) -> Result<(), Status> {
+    let data = state.tree.node_mut(inode)?.data_mut()?;
+    let before = data.blocks();
+    change(data);
+    let after = data.blocks();
+    state.tree.used_blocks = state.tree.used_blocks + after - before;
+    state.tree.touch(inode, true);
+    Ok(())
+}
+
+impl Node {
+    /// What is there now survives a crash.
+    pub(super) fn make_durable(&mut self) {
+        if let Content::File { data, durable, .. } = &mut self.content {
+            durable.clone_from(data);
+        }
+    }
+
+    /// As the kernel does for a writer who is not root: no setuid; no setgid where it means
+    /// a group's rights and not mandatory locking.
+    pub(super) fn clear_privileges(&mut self) {
+        self.mode &= !0o4000;
+        if self.mode & 0o010 != 0 {
+            self.mode &= !0o2000;
+        }
+    }
+}

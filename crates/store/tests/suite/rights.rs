@@ -1,0 +1,168 @@
+//! Several users at once. The store can act as any of them; `fs.who` is root.
+
+use dafs_protocol::{FileKind, OpenFlags, SetAttr, SetTime, Status, Timestamp};
+
+use super::{BOTH, Fs, MAKE, READ, WRITE, error, user};
+
+pub fn a_private_file_is_private(fs: &Fs) {
+    let (alice, bob) = (fs.by(&user(12_345, 12_345, &[])), fs.by(&user(12_346, 12_346, &[])));
+    let opened =
+        alice.store.open(&alice.who, &alice.root, b"secret", MAKE, 0o600).wait().expect("made");
+    assert_eq!((opened.attr.uid, opened.attr.gid), (12_345, 12_345));
+    super::write(&*opened.file, 0, b"secret").expect("write");
+    assert_eq!(alice.bytes("secret"), b"secret");
+    // Also while it is open, by handle as by name.
+    for flags in [READ, WRITE, BOTH, OpenFlags { truncate: true, ..WRITE }, MAKE] {
+        assert_eq!(error(bob.open("secret", flags)), Status::Access);
+        let by_handle = bob.store.open(&bob.who, &opened.handle, b"", flags, 0).wait();
+        assert_eq!(error(by_handle), Status::Access);
+    }
+    let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+    assert_eq!(error(bob.set("secret", cut)), Status::Access);
+    assert_eq!(bob.attr("secret").size, 6, "attributes are not secret");
+    assert_eq!(bob.store.access(&bob.who, &opened.handle, 7).wait(), Ok(0));
+    assert_eq!(alice.store.access(&alice.who, &opened.handle, 7).wait(), Ok(6));
+    assert_eq!(alice.bytes("secret"), b"secret");
+}
+
+pub fn groups_count(fs: &Fs) {
+    let owner = fs.by(&user(12_345, 500, &[]));
+    owner.store.open(&owner.who, &owner.root, b"shared", MAKE, 0o640).wait().expect("made");
+    let cases = [
+        (user(12_346, 500, &[]), true),
+        (user(12_346, 1, &[2, 3, 500]), true),
+        (user(12_346, 1, &[2, 3]), false),
+        (user(12_346, 1, &[]), false),
+        (user(12_346, 1, &[500]), true),
+        (user(12_347, 1, &[501]), false),
+    ];
+    // Twice, in changing order: no thread may keep another's groups.
+    for (who, may) in cases.iter().chain(cases.iter().rev()) {
+        let opened = fs.by(who).open("shared", READ).map(|_| ());
+        assert_eq!(opened, if *may { Ok(()) } else { Err(Status::Access) }, "{who:?}");
+        assert_eq!(error(fs.by(who).open("shared", WRITE)), Status::Access, "{who:?}");
+    }
+    // The owner's bits count for the owner, even where the group has more.
+    owner.chmod("shared", 0o060).expect("chmod");
+    assert_eq!(error(owner.open("shared", READ)), Status::Access);
+}
+
+pub fn directories_are_guarded(fs: &Fs) {
+    let (alice, bob) = (fs.by(&user(12_345, 12_345, &[])), fs.by(&user(12_346, 12_346, &[])));
+    alice.mkdir("d");
+    alice.file("d/f", b"x");
+    assert_eq!(error(bob.open("d/new", MAKE)), Status::Access);
+    assert_eq!(error(bob.make("d/new", FileKind::Directory, 0o755)), Status::Access);
+    assert_eq!(error(bob.remove("d/f", false)), Status::Access);
+    assert_eq!(error(bob.rename("d/f", "d/g")), Status::Access);
+    assert_eq!(error(bob.link("d/f", "d/g")), Status::Access);
+    assert_eq!(bob.list("d").expect("may be read"), ["f"]);
+    alice.chmod("d", 0o711).expect("chmod");
+    assert_eq!(error(bob.list("d")), Status::Access);
+    assert_eq!(bob.attr("d/f").size, 1, "search is enough to walk");
+    alice.chmod("d", 0o744).expect("chmod");
+    assert_eq!(error(bob.find("d/f")), Status::Access);
+    let d = bob.handle("d");
+    let page = bob.store.read_dir(&bob.who, &d, 0, 4096, true, true).wait().expect("names");
+    assert_eq!(page.entries.len(), 1);
+    assert!(page.entries[0].attr.is_none(), "no attributes without search");
+    alice.chmod("d", 0o700).expect("chmod");
+    assert_eq!(error(bob.find("d/f")), Status::Access);
+    assert_eq!(error(bob.store.lookup_parent(&bob.who, &d).wait()), Status::Access);
+}
+
+pub fn sticky_directories(fs: &Fs) {
+    let (alice, bob) = (fs.by(&user(12_345, 12_345, &[])), fs.by(&user(12_346, 12_346, &[])));
+    fs.make("tmp", FileKind::Directory, 0o1777).expect("mkdir");
+    alice.file("tmp/a", b"");
+    bob.file("tmp/b", b"");
+    assert_eq!(error(bob.remove("tmp/a", false)), Status::Perm);
+    assert_eq!(error(bob.rename("tmp/a", "tmp/c")), Status::Perm);
+    assert_eq!(error(bob.rename("tmp/b", "tmp/a")), Status::Perm);
+    alice.remove("tmp/a", false).expect("one's own");
+    fs.remove("tmp/b", false).expect("root");
+}
+
+pub fn owners_change_their_files(fs: &Fs) {
+    let (alice, bob) = (fs.by(&user(12_345, 500, &[600])), fs.by(&user(12_346, 500, &[])));
+    alice.file("f", b"");
+    assert_eq!(error(bob.chmod("f", 0o777)), Status::Perm);
+    assert_eq!(alice.chmod("f", 0o2770).expect("chmod").mode, 0o2770);
+    assert_eq!(error(alice.chown("f", Some(12_346), None)), Status::Perm);
+    assert_eq!(error(alice.chown("f", None, Some(700))), Status::Perm);
+    let given = alice.chown("f", None, Some(600)).expect("to a group of hers");
+    assert_eq!((given.gid, given.mode), (600, 0o770), "the setgid bit goes");
+    let attr = fs.chown("f", Some(12_346), Some(700)).expect("root may");
+    assert_eq!((attr.uid, attr.gid), (12_346, 700));
+    assert_eq!(bob.chmod("f", 0o2775).expect("chmod").mode, 0o775, "not a member of the group");
+    fs.symlink("l", "f").expect("symlink");
+    let link = fs.chown("l", Some(1), Some(2)).expect("the symlink itself");
+    assert_eq!((link.uid, link.gid), (1, 2));
+    assert_eq!(fs.attr("f").uid, 12_346);
+}
+
+pub fn root_opens_all(fs: &Fs) {
+    let alice = fs.by(&user(12_345, 12_345, &[]));
+    alice.file("f", b"x");
+    alice.chmod("f", 0).expect("chmod");
+    assert_eq!(error(alice.open("f", READ)), Status::Access);
+    assert_eq!(fs.bytes("f"), b"x");
+    assert_eq!(error(alice.make("device", FileKind::CharDevice, 0o666)), Status::Perm);
+}
+
+pub fn times_need_rights(fs: &Fs) {
+    let (alice, bob) = (fs.by(&user(12_345, 500, &[])), fs.by(&user(12_346, 500, &[])));
+    alice.file("f", b"");
+    alice.chmod("f", 0o664).expect("chmod");
+    let now = SetAttr {
+        accessed: Some(SetTime::Now),
+        modified: Some(SetTime::Now),
+        ..SetAttr::default()
+    };
+    let old = Timestamp { seconds: 1, nanoseconds: 0 };
+    let to = SetAttr { modified: Some(SetTime::To(old)), ..SetAttr::default() };
+    bob.set("f", now).expect("who may write it may touch it");
+    assert_eq!(error(bob.set("f", to)), Status::Perm);
+    alice.chmod("f", 0o644).expect("chmod");
+    assert_eq!(error(bob.set("f", now)), Status::Access);
+    assert_eq!(alice.set("f", to).expect("the owner").modified, old);
+}
+
+pub fn setgid_directories_inherit(fs: &Fs) {
+    let alice = fs.by(&user(12_345, 500, &[]));
+    fs.make("d", FileKind::Directory, 0o777).expect("mkdir");
+    fs.chown("d", None, Some(900)).expect("chown");
+    fs.chmod("d", 0o2777).expect("chmod");
+    alice.file("d/f", b"");
+    alice.mkdir("d/sub");
+    assert_eq!(alice.attr("d/f").gid, 900);
+    assert_eq!((alice.attr("d/sub").gid, alice.attr("d/sub").mode), (900, 0o2755));
+}
+
+pub fn attributes_need_rights(fs: &Fs) {
+    let (alice, bob) = (fs.by(&user(12_345, 500, &[])), fs.by(&user(12_346, 501, &[])));
+    let f = alice.file("f", b"");
+    if alice.store.set_xattr(&alice.who, &f, b"user.a", b"1", 0).wait() == Err(Status::NotSupp) {
+        return eprintln!("skipped: this file system has no extended attributes");
+    }
+    let set = |fs: &Fs, name: &[u8]| fs.store.set_xattr(&fs.who, &f, name, b"2", 0).wait();
+    assert_eq!(set(&bob, b"user.a"), Err(Status::Access));
+    assert_eq!(bob.store.xattr(&bob.who, &f, b"user.a").wait(), Ok(b"1".to_vec()));
+    alice.chmod("f", 0o600).expect("chmod");
+    assert_eq!(bob.store.xattr(&bob.who, &f, b"user.a").wait(), Err(Status::Access));
+    assert_eq!(bob.store.remove_xattr(&bob.who, &f, b"user.a").wait(), Err(Status::Access));
+    assert_eq!(set(&alice, b"trusted.a"), Err(Status::Perm));
+    assert_eq!(set(fs, b"trusted.a"), Ok(()));
+    let names = alice.store.list_xattr(&alice.who, &f).wait().expect("list");
+    assert!(!names.starts_with(b"trusted.") && names.starts_with(b"user.a\0"));
+}
+
+/// The data path has the server's rights; a truncation is done as the caller.
+pub fn writes_by_others_clear_privileges(fs: &Fs) {
+    let alice = fs.by(&user(12_345, 500, &[]));
+    alice.file("f", b"x");
+    alice.chmod("f", 0o6777).expect("chmod");
+    let bob = fs.by(&user(12_346, 501, &[]));
+    let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+    assert_eq!(bob.set("f", cut).expect("truncate").mode, 0o777);
+}
