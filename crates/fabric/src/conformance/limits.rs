@@ -15,7 +15,7 @@ pub(super) fn limits_are_enforced(h: &mut Harness<'_>) {
     let too_large = Err(PostError::TooLarge);
     let header = pattern(1, attr.header_bytes_max + 1);
     assert_eq!(p.a.send(qa, &header, &[], true), too_large);
-    assert_eq!(p.a.send(qa, b"", &[span.clone()], true), too_large);
+    assert_eq!(p.a.send(qa, b"", std::slice::from_ref(span), true), too_large);
     let one_less = [span.part(0, attr.send_bytes_max)];
     assert_eq!(p.a.send(qa, b"x", &one_less, true), too_large);
     let many = vec![span.part(0, 1); attr.sge_max + 1];

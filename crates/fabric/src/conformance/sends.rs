@@ -104,7 +104,7 @@ pub(super) fn empty_and_largest_messages(h: &mut Harness<'_>) {
     ] {
         let recv = p.b.recv(&[target.span().clone()]).expect("posted");
         let data = source.span().part(0, len);
-        let sent = p.a.send(qa, header, &[data.clone()], true).expect("posted");
+        let sent = p.a.send(qa, header, std::slice::from_ref(&data), true).expect("posted");
         let got = h.finish_b(&mut p, recv);
         let total = header.len() + len;
         assert_eq!((got.status, got.byte_len as usize), (Status::Success, total));

@@ -143,6 +143,8 @@ impl World {
     pub fn break_end(&mut self, id: u64, reason: Option<&str>) {
         let late = self.rng.chance(self.faults.late_write_per_million);
         let Some(qp) = self.qps.get_mut(&id).filter(|qp| qp.state != State::Broken) else { return };
+        // What never was connected has nothing on its way.
+        let late = late && qp.is_connected();
         (qp.state, qp.late) = (State::Broken, late);
         let (engine, node, peer, timer) = (qp.engine, qp.node, qp.peer, qp.timer.take());
         timer.into_iter().for_each(|slot| self.unschedule(slot));

@@ -37,6 +37,8 @@ mod provider;
 mod queue_pair;
 mod rng;
 #[cfg(test)]
+mod stress;
+#[cfg(test)]
 mod tests;
 mod transfer;
 mod world;

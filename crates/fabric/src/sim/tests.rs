@@ -14,7 +14,7 @@ fn config(seed: u64) -> SimConfig {
     config.attr.ordered_reads = bit(3);
     config.attr.write_before_send = !bit(4);
     config.attr.rdma_write = seed % 11 != 10;
-    config.attr.bulk_bytes_max = if seed % 64 == 0 { 16 << 20 } else { 200_000 };
+    config.attr.bulk_bytes_max = if seed.is_multiple_of(64) { 16 << 20 } else { 200_000 };
     config.attr.sge_max = [64, 4, 2, 16][(seed % 4) as usize];
     config.attr.send_queue_depth = [64, 100, 300][(seed % 3) as usize];
     config.attr.receive_queue_depth = 100;

@@ -81,7 +81,7 @@ impl World {
                 moves.push((index, Move::Stage));
             }
             let in_order = match work.opcode {
-                Opcode::Send => !send_before && !(write_before && self.attr.write_before_send),
+                Opcode::Send => !(send_before || write_before && self.attr.write_before_send),
                 Opcode::TaggedSend => !send_before,
                 Opcode::RdmaRead => !(read_before && self.attr.ordered_reads),
                 _ => true,
@@ -179,7 +179,7 @@ impl World {
         let Some(qp) = self.qps.get_mut(&id) else { return };
         // A piece that was accepted and reported already is lost without a word when its key ends.
         let fault = work.status == Status::RemoteAccess && !work.reported;
-        if !(work.done && work.reported) || !qp.is_connected() {
+        if !(work.done && work.reported && qp.is_connected()) {
             qp.works.insert(index, work);
         }
         if fault && !self.attr.recoverable_access_fault && qp.is_connected() {
