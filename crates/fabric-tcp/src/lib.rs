@@ -1,0 +1,35 @@
+//! `tcp`: a software RDMA NIC over TCP and Unix stream sockets.
+//!
+//! A queue pair is a stream socket. Work requests are cut into frames of at most 64 KiB
+//! ([`frame`]) which interleave, so that a large transfer never blocks a small request
+//! ([`send`]). Payload goes from the socket to its final place and leaves from where it is, by
+//! scatter and gather ([`receive`], [`sys`]). A protection table checks every access of a peer
+//! ([`memory_region`]); a refused one is answered by a fault, and the queue pair lives on.
+//!
+//! Beside the files that every provider has there are `frame` (the wire), `send` and `receive`
+//! (the two halves of a queue pair, each a topic of its own), `scatter_gather` (shared by both)
+//! and `waiter` (the part of an engine that other threads hold).
+//!
+//! Where it is simpler than hardware, on purpose:
+//! * An RDMA write completes when the peer acknowledged it, because only then it is known that
+//!   the access was allowed. Its buffers are free then, at the latest.
+//! * Messages that fit one frame go before larger ones, and messages of up to 1 MiB are not torn
+//!   apart by others of the same lane: eight answers of 1 MiB then arrive one by one, not all
+//!   late. Larger ones take turns of 1 MiB.
+
+#![deny(missing_docs, unsafe_code)]
+
+mod connection;
+mod device;
+mod engine;
+mod frame;
+mod memory_region;
+mod queue_pair;
+mod receive;
+mod scatter_gather;
+mod send;
+#[allow(unsafe_code)]
+mod sys;
+mod waiter;
+
+pub use device::TcpProvider;

@@ -1,0 +1,425 @@
+//! System calls. All unsafe code of this crate is here.
+
+use std::io;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use dafs_fabric::Span;
+
+/// Entries of one gather or scatter call (IOV_MAX).
+pub const IOV_MAX: usize = 1024;
+
+pub use libc::{EPOLLIN, EPOLLOUT};
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn check_len(result: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+fn own(fd: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(fd)?;
+    // SAFETY: the system just gave us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Room for the entries of [`Gather`] and [`Scatter`], empty between calls.
+pub struct IoList {
+    entries: Vec<libc::iovec>,
+    /// An entry did not fit: what follows it must not go in either.
+    full: bool,
+}
+
+// SAFETY: the addresses in it are used only while a `Gather` or `Scatter` borrows it.
+unsafe impl Send for IoList {}
+
+impl IoList {
+    /// With room for a full call.
+    pub fn new() -> IoList {
+        IoList { entries: Vec::with_capacity(IOV_MAX), full: false }
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.full = false;
+    }
+
+    /// Returns the bytes added, 0 when full.
+    fn push(&mut self, base: *mut libc::c_void, len: usize) -> usize {
+        if len == 0 || self.full {
+            return 0;
+        }
+        if let Some(last) = self.entries.last_mut()
+            && last.iov_base as usize + last.iov_len == base as usize
+        {
+            last.iov_len += len;
+        } else if self.entries.len() < IOV_MAX {
+            self.entries.push(libc::iovec { iov_base: base, iov_len: len });
+        } else {
+            self.full = true;
+            return 0;
+        }
+        len
+    }
+}
+
+/// Memory to be sent by one system call.
+pub struct Gather<'a> {
+    list: &'a mut IoList,
+    bytes: usize,
+    memory: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Gather<'a> {
+    /// Of nothing.
+    pub fn new(list: &'a mut IoList) -> Gather<'a> {
+        list.clear();
+        Gather { list, bytes: 0, memory: PhantomData }
+    }
+
+    /// Adds bytes.
+    pub fn bytes(&mut self, bytes: &'a [u8]) {
+        self.bytes += self.list.push(bytes.as_ptr().cast_mut().cast(), bytes.len());
+    }
+
+    /// Adds a part of a span.
+    pub fn span(&mut self, span: &'a Span, offset: usize, len: usize) {
+        assert!(offset <= span.len() && len <= span.len() - offset, "part outside of the span");
+        let start = span.as_ptr().wrapping_add(offset);
+        self.bytes += self.list.push(start.cast_mut().cast(), len);
+    }
+
+    /// True when no entry can be added any more.
+    pub fn is_full(&self) -> bool {
+        self.list.full
+    }
+
+    /// Bytes that a call would send if the socket took all.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Sends without waiting.
+    pub fn send(&self, fd: RawFd) -> io::Result<usize> {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        if let [one] = self.list.entries.as_slice() {
+            // SAFETY: the entry is memory that this object borrows.
+            return check_len(unsafe { libc::send(fd, one.iov_base, one.iov_len, flags) });
+        }
+        // SAFETY: all-zero is a valid message header: no name, no entries, no control data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = self.list.entries.as_ptr().cast_mut();
+        message.msg_iovlen = self.list.entries.len();
+        // SAFETY: the entries are memory that this object borrows.
+        check_len(unsafe { libc::sendmsg(fd, &message, flags) })
+    }
+}
+
+/// Memory to be filled by one system call.
+pub struct Scatter<'a> {
+    list: &'a mut IoList,
+    bytes: usize,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Scatter<'a> {
+    /// Of nothing.
+    pub fn new(list: &'a mut IoList) -> Scatter<'a> {
+        list.clear();
+        Scatter { list, bytes: 0, memory: PhantomData }
+    }
+
+    /// Adds bytes.
+    pub fn bytes(&mut self, bytes: &'a mut [u8]) {
+        self.bytes += self.list.push(bytes.as_mut_ptr().cast(), bytes.len());
+    }
+
+    /// Adds a part of a span.
+    pub fn span(&mut self, span: &'a Span, offset: usize, len: usize) {
+        assert!(offset <= span.len() && len <= span.len() - offset, "part outside of the span");
+        self.bytes += self.list.push(span.as_mut_ptr().wrapping_add(offset).cast(), len);
+    }
+
+    /// True when no entry can be added any more.
+    pub fn is_full(&self) -> bool {
+        self.list.full
+    }
+
+    /// Bytes that a call would fill if the socket had them.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Receives without waiting from a non-blocking socket; 0 at its end.
+    pub fn receive(&self, fd: RawFd) -> io::Result<usize> {
+        if let [one] = self.list.entries.as_slice() {
+            // SAFETY: the entry is memory that this object borrows exclusively, or a span.
+            return check_len(unsafe { libc::recv(fd, one.iov_base, one.iov_len, 0) });
+        }
+        let count = libc::c_int::try_from(self.list.entries.len()).unwrap_or(0);
+        // SAFETY: the entries are memory that this object borrows exclusively, or spans.
+        check_len(unsafe { libc::readv(fd, self.list.entries.as_ptr(), count) })
+    }
+}
+
+/// Sends bytes without waiting.
+pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: a slice.
+    check_len(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) })
+}
+
+/// Receives bytes without waiting.
+pub fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: a slice.
+    let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
+    check_len(got)
+}
+
+/// What became of the start of a connect.
+pub enum Started {
+    /// Connected, or on the way to it.
+    Going(OwnedFd),
+    /// The listener's queue is full: start again later.
+    Busy,
+}
+
+/// Starts to connect to a TCP address.
+pub fn connect_tcp(address: &SocketAddr) -> io::Result<Started> {
+    let (storage, len) = socket_address(address);
+    let family = libc::c_int::from(storage.ss_family);
+    start_connect(family, (&raw const storage).cast(), len)
+}
+
+/// Starts to connect to a Unix socket.
+pub fn connect_unix(path: &Path) -> io::Result<Started> {
+    // SAFETY: all-zero is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() >= address.sun_path.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    start_connect(libc::AF_UNIX, (&raw const address).cast(), len)
+}
+
+fn start_connect(
+    family: libc::c_int,
+    address: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> io::Result<Started> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: numbers only.
+    let fd = own(unsafe { libc::socket(family, kind, 0) })?;
+    // SAFETY: both callers pass a whole address and its length.
+    match check(unsafe { libc::connect(fd.as_raw_fd(), address, len) }) {
+        Ok(_) => Ok(Started::Going(fd)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EINPROGRESS) => Ok(Started::Going(fd)),
+            Some(libc::EAGAIN) => Ok(Started::Busy),
+            _ => Err(error),
+        },
+    }
+}
+
+fn socket_address(address: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all-zero is a valid address.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    match address {
+        SocketAddr::V4(v4) => {
+            let raw = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is large enough and aligned for every kind of address.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(raw) };
+            (storage, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+        }
+        SocketAddr::V6(v6) => {
+            let raw = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: the storage is large enough and aligned for every kind of address.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(raw) };
+            (storage, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+        }
+    }
+}
+
+fn set_option(
+    fd: RawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value is an int and outlives the call.
+    check(unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) })?;
+    Ok(())
+}
+
+/// Small messages leave at once, and a host that vanished is noticed after `dead`.
+pub fn tune_tcp(fd: RawFd, dead: Duration) -> io::Result<()> {
+    let millis = libc::c_int::try_from(dead.as_millis()).unwrap_or(libc::c_int::MAX);
+    let third = (millis / 3000).max(1);
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, third)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, third)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis)
+}
+
+/// Asks for socket buffers of `bytes`; the system may give less.
+pub fn set_buffer_bytes(fd: RawFd, bytes: usize) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)?;
+    set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
+}
+
+/// Sets how many connections may wait to be accepted.
+pub fn set_backlog(fd: RawFd, backlog: i32) -> io::Result<()> {
+    // SAFETY: numbers only.
+    check(unsafe { libc::listen(fd, backlog) })?;
+    Ok(())
+}
+
+/// Who is at the other end of a Unix socket: process, user, group.
+pub fn peer_credentials(fd: RawFd) -> io::Result<(i32, u32, u32)> {
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let out = (&raw mut credentials).cast();
+    // SAFETY: the buffer is as long as `len` says.
+    check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, out, &mut len) })?;
+    Ok((credentials.pid, credentials.uid, credentials.gid))
+}
+
+/// A new epoll object.
+pub fn epoll() -> io::Result<OwnedFd> {
+    // SAFETY: numbers only.
+    own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+}
+
+/// How a descriptor is to be watched.
+#[derive(Clone, Copy)]
+pub enum Watch {
+    /// From now on, for these events.
+    Add(libc::c_int),
+    /// For other events.
+    Change(libc::c_int),
+    /// Not any more.
+    Remove,
+}
+
+/// Watches `fd`, whose events will carry `token`.
+pub fn epoll_watch(epoll: RawFd, fd: RawFd, token: u64, watch: Watch) -> io::Result<()> {
+    let (operation, events) = match watch {
+        Watch::Add(events) => (libc::EPOLL_CTL_ADD, events),
+        Watch::Change(events) => (libc::EPOLL_CTL_MOD, events),
+        Watch::Remove => (libc::EPOLL_CTL_DEL, 0),
+    };
+    let mut event = libc::epoll_event { events: events as u32, u64: token };
+    // SAFETY: the event outlives the call.
+    check(unsafe { libc::epoll_ctl(epoll, operation, fd, &mut event) })?;
+    Ok(())
+}
+
+/// Events of one [`epoll_wait`].
+pub struct EpollEvents {
+    events: [libc::epoll_event; 64],
+    len: usize,
+}
+
+impl EpollEvents {
+    /// None.
+    pub fn new() -> EpollEvents {
+        EpollEvents { events: [libc::epoll_event { events: 0, u64: 0 }; 64], len: 0 }
+    }
+
+    /// Their tokens.
+    pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
+        self.events.iter().take(self.len).map(|event| event.u64)
+    }
+}
+
+/// Waits for up to `max` events (at most 64), `None` without end.
+pub fn epoll_wait(epoll: RawFd, into: &mut EpollEvents, max: usize, timeout: Option<Duration>) {
+    let millis = match timeout {
+        None => -1,
+        Some(time) => {
+            let millis = time.as_nanos().div_ceil(1_000_000);
+            libc::c_int::try_from(millis).unwrap_or(libc::c_int::MAX)
+        }
+    };
+    let max = libc::c_int::try_from(max.clamp(1, into.events.len())).unwrap_or(1);
+    // SAFETY: the array holds `max` events.
+    let count = unsafe { libc::epoll_wait(epoll, into.events.as_mut_ptr(), max, millis) };
+    // An interrupted wait is a wait that ended early.
+    into.len = usize::try_from(count).unwrap_or(0);
+}
+
+/// A new eventfd.
+pub fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: numbers only.
+    own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+/// Makes an eventfd readable.
+pub fn eventfd_set(fd: RawFd) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: eight bytes. It fails only when the counter is at its end, which is readable.
+    unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+}
+
+/// Empties an eventfd or timerfd.
+pub fn counter_clear(fd: RawFd) {
+    let mut count = [0u8; 8];
+    // SAFETY: eight bytes. It fails only when there is nothing to clear.
+    unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
+}
+
+/// A new timerfd, not armed.
+pub fn timerfd() -> io::Result<OwnedFd> {
+    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+    // SAFETY: numbers only.
+    own(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })
+}
+
+/// Makes a timerfd readable every `interval`, or never.
+pub fn timerfd_set(fd: RawFd, interval: Option<Duration>) -> io::Result<()> {
+    let interval = interval.unwrap_or_default();
+    let time = libc::timespec {
+        tv_sec: interval.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(interval.subsec_nanos()),
+    };
+    let value = libc::itimerspec { it_interval: time, it_value: time };
+    // SAFETY: the value outlives the call, no old value is asked for.
+    check(unsafe { libc::timerfd_settime(fd, 0, &value, std::ptr::null_mut()) })?;
+    Ok(())
+}
+
+/// True for "nothing now", "interrupted".
+pub fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// True when the process has no descriptor left.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
