@@ -118,7 +118,7 @@ pub fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
                 }
             }
             1 => bytes.truncate(at),
-            2 => bytes.insert(at, random.next() as u8),
+            2 => bytes.insert(at, random.bits() as u8),
             3 => bytes.extend(random.bytes(16)),
             4 => {
                 let from = random.below(other.len() as u64 + 1) as usize;

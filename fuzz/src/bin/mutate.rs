@@ -40,7 +40,7 @@ fn run(target: &Target, seconds: u64, artifacts: &Path) -> ExitCode {
     let (mut dice, seeds) = (Dice(clock), seeds(target, 500));
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut runs = 0u64;
-    while runs % 256 != 0 || Instant::now() < end {
+    while !runs.is_multiple_of(256) || Instant::now() < end {
         let pick = |dice: &mut Dice| &seeds[dice.below(seeds.len() as u64) as usize];
         let mut bytes = pick(&mut dice).clone();
         let other = pick(&mut dice);

@@ -8,7 +8,7 @@ use dafs_protocol::*;
 pub struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,7 +16,7 @@ impl Random {
         z ^ (z >> 31)
     }
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.bits() % n
     }
     pub fn bool(&mut self) -> bool {
         self.below(2) == 0
@@ -26,7 +26,7 @@ impl Random {
         match self.below(4) {
             0 => self.below(8),
             1 => u64::MAX - self.below(4),
-            _ => self.next() >> self.below(64),
+            _ => self.bits() >> self.below(64),
         }
     }
     pub fn u32(&mut self) -> u32 {
@@ -36,17 +36,17 @@ impl Random {
         self.u64() >> 2
     }
     pub fn array<const N: usize>(&mut self) -> [u8; N] {
-        std::array::from_fn(|_| self.next() as u8)
+        std::array::from_fn(|_| self.bits() as u8)
     }
     pub fn bytes(&mut self, max: u64) -> Vec<u8> {
-        (0..self.below(max + 1)).map(|_| self.next() as u8).collect()
+        (0..self.below(max + 1)).map(|_| self.bits() as u8).collect()
     }
     fn option<T>(&mut self, make: impl FnOnce(&mut Random) -> T) -> Option<T> {
         self.bool().then(|| make(self))
     }
     pub fn name(&mut self) -> Vec<u8> {
         let max = if self.below(4) == 0 { 255 } else { 12 };
-        let name = (0..=self.below(max)).map(|_| match self.next() as u8 {
+        let name = (0..=self.below(max)).map(|_| match self.bits() as u8 {
             0 | b'/' | b'.' => b'x',
             byte => byte,
         });
@@ -54,7 +54,7 @@ impl Random {
     }
     pub fn path(&mut self) -> Vec<u8> {
         let max = if self.below(4) == 0 { 640 } else { 24 };
-        (0..self.below(max + 1)).map(|_| self.next() as u8 | 1).collect()
+        (0..self.below(max + 1)).map(|_| self.bits() as u8 | 1).collect()
     }
     pub fn handle(&mut self) -> FileHandle {
         match self.below(8) {
@@ -64,7 +64,7 @@ impl Random {
             _ => {
                 let mut handle = FileHandle::default();
                 let len = 1 + self.below(40) as usize;
-                handle.0[..len].iter_mut().for_each(|byte| *byte = self.next() as u8);
+                handle.0[..len].iter_mut().for_each(|byte| *byte = self.bits() as u8);
                 handle
             }
         }
@@ -92,7 +92,7 @@ impl Random {
         [Stability::Unstable, Stability::Data, Stability::File][self.below(3) as usize]
     }
     fn cache(&mut self) -> CacheHint {
-        CacheHint { unit: self.u32(), policy: self.next() as u8, class: self.next() as u8 }
+        CacheHint { unit: self.u32(), policy: self.bits() as u8, class: self.bits() as u8 }
     }
     pub fn kind(&mut self) -> FileKind {
         use FileKind as K;
@@ -167,7 +167,7 @@ impl Random {
     pub fn session_attr(&mut self) -> SessionAttr {
         let waits = [WaitMode::Adaptive, WaitMode::Polled, WaitMode::Sleeping];
         SessionAttr {
-            slots: self.next() as u16,
+            slots: self.bits() as u16,
             data_bytes_max: self.u32(),
             inline_bytes: self.u32(),
             wait: waits[self.below(3) as usize],
@@ -178,7 +178,7 @@ impl Random {
     }
     pub fn head(&mut self) -> RequestHead {
         RequestHead {
-            slot: SlotId(self.next() as u16),
+            slot: SlotId(self.bits() as u16),
             sequence: self.u32(),
             cred: CredHandle(self.u32()),
         }
@@ -201,7 +201,7 @@ pub struct Names {
 
 pub fn names(r: &mut Random) -> Names {
     let groups = 4 * r.below(65) as usize;
-    let groups = (0..groups).map(|_| r.next() as u8).collect();
+    let groups = (0..groups).map(|_| r.bits() as u8).collect();
     Names { one: r.name(), two: r.name(), path: r.path(), groups }
 }
 
@@ -294,7 +294,7 @@ fn data_operation<'a>(which: u64, r: &mut Random, names: &'a Names) -> Operation
         }
         27 => O::Seek { state: r.state(), offset: r.offset(), hole: r.bool() },
         28 => {
-            let (offset, len, advice) = (r.offset(), r.offset(), r.next() as u8);
+            let (offset, len, advice) = (r.offset(), r.offset(), r.bits() as u8);
             O::Advise { state: r.state(), offset, len, advice, cache: r.cache() }
         }
         29 => O::CredRegister { uid: r.u32(), gid: r.u32(), groups: &names.groups },
@@ -317,7 +317,7 @@ pub fn outcome(which: u64, r: &mut Random) -> Outcome {
         }
         3 => Outcome::Closed { attr: r.attr(), verifier },
         4 => Outcome::Attributes { attr: r.attr() },
-        5 => Outcome::Granted { mask: r.next() as u8 },
+        5 => Outcome::Granted { mask: r.bits() as u8 },
         6 => Outcome::FileSystem { attr: r.fs_attr() },
         7 => Outcome::Data { bytes: r.u32(), end: r.bool() },
         8 => Outcome::Read { bytes: r.u32(), end_of_file: r.bool() },
@@ -367,7 +367,7 @@ pub fn reply(r: &mut Random) -> Reply {
             Ok(some.map(result).collect())
         }
     };
-    Reply { slot: SlotId(r.next() as u16), sequence: r.u32(), results }
+    Reply { slot: SlotId(r.bits() as u16), sequence: r.u32(), results }
 }
 
 pub fn setup_request(r: &mut Random) -> SetupRequest {
