@@ -1,9 +1,11 @@
 //! Settings of nodes and connections, and what can fail at once.
 
-use dafs_fabric::{ArenaError, PRIVATE_DATA_BYTES_MAX, PostError};
+use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::{ArenaError, DeviceAttr, PRIVATE_DATA_BYTES_MAX, PostError};
 use thiserror::Error;
 
 use crate::header::SETUP_BYTES;
+use crate::work::CONNECTIONS_MAX;
 
 /// The most bytes of a reply's header.
 pub const REPLY_HEADER_BYTES_MAX: usize = 4096;
@@ -109,4 +111,29 @@ pub enum SubmitError {
     /// The device did not take the work request.
     #[error(transparent)]
     Post(PostError),
+}
+
+/// Checks the settings of a node; returns the bytes of the data areas.
+///
+/// # Errors
+/// [`NodeError::Config`].
+pub fn data_area_bytes(config: &NodeConfig, attr: &DeviceAttr) -> Result<usize, NodeError> {
+    let default = if attr.tag_match { 0 } else { 16 << 10 };
+    let area = config.data_area_bytes.unwrap_or(default);
+    if !(256..=32768).contains(&config.header_bytes) {
+        return Err(NodeError::Config("header_bytes: must be from 256 to 32768"));
+    }
+    if area > 60 << 10 || !area.is_multiple_of(PAGE_BYTES) {
+        return Err(NodeError::Config("data_area_bytes: must be whole pages, at most 60 KiB"));
+    }
+    if !(1..=CONNECTIONS_MAX).contains(&config.connections_max) {
+        return Err(NodeError::Config("connections_max: must be from 1 to 16777216"));
+    }
+    if config.receives_max < 16 || config.receives_max > 1 << 24 {
+        return Err(NodeError::Config("receives_max: must be from 16 to 16777216"));
+    }
+    if config.requests_in_service_max == 0 {
+        return Err(NodeError::Config("requests_in_service_max: must be at least 1"));
+    }
+    Ok(area)
 }

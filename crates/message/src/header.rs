@@ -1,4 +1,367 @@
-//! Message headers: bytes to values and back.
+//! Message headers and the set-up block: bytes to values and back.
+//!
+//! Little-endian. A message is: [`Header`], its `reads` then `writes` descriptors of
+//! [`REMOTE_SPAN_BYTES`] each, the caller's header, inline data. The set-up block stands in front
+//! of the private data of connect and accept.
 
-/// Bytes of the set-up block in front of private data.
+use dafs_fabric::{RemoteSpan, Rkey};
+
+use crate::connection::Fault;
+
+/// Bytes of the set-up block.
 pub const SETUP_BYTES: usize = 16;
+/// Bytes of a message header.
+pub const HEADER_BYTES: usize = 28;
+/// Bytes of a descriptor of remote memory.
+pub const REMOTE_SPAN_BYTES: usize = 20;
+/// Descriptors of a kind in one message.
+pub const REMOTE_SPANS_MAX: usize = 16;
+
+const SETUP_MAGIC: u16 = 0x4d44;
+const SETUP_VERSION: u8 = 1;
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Asks; room for the answer's data is described.
+    Request = 1,
+    /// Answers.
+    Reply = 2,
+    /// "Push your request's data now": `data_len` bytes from `room`.
+    Grant = 3,
+    /// A piece of data (or of a reply's header): `data_len` bytes at `room`.
+    Piece = 4,
+    /// Credits alone.
+    Credit = 5,
+}
+
+/// How data moves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mode {
+    /// There is none.
+    #[default]
+    None = 0,
+    /// In the message.
+    Inline = 1,
+    /// By tag: pushed behind the request, or with the reply's header in one tagged message.
+    Tagged = 2,
+    /// The responder reads the requester's memory.
+    Read = 3,
+    /// By tag, after a grant.
+    Grant = 4,
+    /// In messages of their own; from the requester after a grant.
+    Pieces = 5,
+    /// The responder wrote to the requester's memory.
+    Write = 6,
+}
+
+impl Mode {
+    fn parse(code: u8) -> Option<Mode> {
+        Some(match code {
+            0 => Mode::None,
+            1 => Mode::Inline,
+            2 => Mode::Tagged,
+            3 => Mode::Read,
+            4 => Mode::Grant,
+            5 => Mode::Pieces,
+            6 => Mode::Write,
+            _ => return None,
+        })
+    }
+}
+
+/// The requester had too few byte credits to push.
+pub const FLAG_STARVED: u8 = 1;
+/// A piece of a reply, not of a request.
+pub const FLAG_OF_REPLY: u8 = 2;
+/// A piece of the caller's header, not of data.
+pub const FLAG_OF_HEADER: u8 = 4;
+const FLAGS: u8 = FLAG_STARVED | FLAG_OF_REPLY | FLAG_OF_HEADER;
+
+/// What every message begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What it is.
+    pub kind: Kind,
+    /// How its data comes.
+    pub mode: Mode,
+    /// In a request: how the reply's data can come ([`Mode::Inline`] stands for inline or
+    /// pieces).
+    pub reply_mode: Mode,
+    /// `FLAG_*`.
+    pub flags: u8,
+    /// Descriptors of the request's data.
+    pub reads: u8,
+    /// Descriptors of the room for the reply's data.
+    pub writes: u8,
+    /// Slot (upper half) and generation of the request.
+    pub tag: u32,
+    /// Bytes of the caller's header in this message.
+    pub header_len: u16,
+    /// Bytes of data.
+    pub data_len: u32,
+    /// Request: room for the reply's data. Grant and piece: where the data begins.
+    pub room: u32,
+    /// Requests that the receiver may have sent in all.
+    pub credit_limit: u32,
+    /// Bytes that the receiver may have pushed in all.
+    pub push_limit: u32,
+}
+
+impl Header {
+    /// A header without data, descriptors and credits.
+    pub fn new(kind: Kind, tag: u32) -> Header {
+        Header {
+            kind,
+            mode: Mode::None,
+            reply_mode: Mode::None,
+            flags: 0,
+            reads: 0,
+            writes: 0,
+            tag,
+            header_len: 0,
+            data_len: 0,
+            room: 0,
+            credit_limit: 0,
+            push_limit: 0,
+        }
+    }
+
+    /// Appends the bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[
+            self.kind as u8,
+            self.mode as u8 | (self.reply_mode as u8) << 4,
+            self.flags,
+            self.reads,
+        ]);
+        out.extend_from_slice(&self.tag.to_le_bytes());
+        out.extend_from_slice(&self.header_len.to_le_bytes());
+        out.extend_from_slice(&[self.writes, 0]);
+        for word in [self.data_len, self.room, self.credit_limit, self.push_limit] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    /// Takes the first bytes of a message apart.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn decode(bytes: &[u8]) -> Result<Header, Fault> {
+        let bytes: &[u8; HEADER_BYTES] = bytes
+            .get(..HEADER_BYTES)
+            .and_then(|b| b.try_into().ok())
+            .ok_or(Fault::peer("message shorter than its header"))?;
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let kind = match bytes[0] {
+            1 => Kind::Request,
+            2 => Kind::Reply,
+            3 => Kind::Grant,
+            4 => Kind::Piece,
+            5 => Kind::Credit,
+            _ => return Err(Fault::peer("unknown kind of message")),
+        };
+        let (Some(mode), Some(reply_mode)) =
+            (Mode::parse(bytes[1] & 15), Mode::parse(bytes[1] >> 4))
+        else {
+            return Err(Fault::peer("unknown mode of data"));
+        };
+        let (reads, writes) = (bytes[3], bytes[10]);
+        if usize::from(reads.max(writes)) > REMOTE_SPANS_MAX {
+            return Err(Fault::peer("too many descriptors"));
+        }
+        if bytes[2] & !FLAGS != 0 || bytes[11] != 0 {
+            return Err(Fault::peer("unknown flags"));
+        }
+        Ok(Header {
+            kind,
+            mode,
+            reply_mode,
+            flags: bytes[2],
+            reads,
+            writes,
+            tag: word(4),
+            header_len: u16::from_le_bytes([bytes[8], bytes[9]]),
+            data_len: word(12),
+            room: word(16),
+            credit_limit: word(20),
+            push_limit: word(24),
+        })
+    }
+
+    /// Bytes of the descriptors.
+    pub fn descriptor_bytes(&self) -> usize {
+        (usize::from(self.reads) + usize::from(self.writes)) * REMOTE_SPAN_BYTES
+    }
+}
+
+/// The slot in a tag on the wire.
+pub fn tag_slot(tag: u32) -> usize {
+    (tag >> 16) as usize
+}
+
+/// A tag on the wire.
+pub fn wire_tag(slot: u16, generation: u16) -> u32 {
+    u32::from(slot) << 16 | u32::from(generation)
+}
+
+/// Appends a descriptor.
+pub fn encode_remote(remote: &RemoteSpan, out: &mut Vec<u8>) {
+    out.extend_from_slice(&remote.rkey.0.to_le_bytes());
+    out.extend_from_slice(&remote.addr.to_le_bytes());
+    out.extend_from_slice(&remote.len.to_le_bytes());
+}
+
+/// Takes descriptors apart; bytes that are no whole descriptor are left out.
+pub fn decode_remotes(bytes: &[u8], out: &mut Vec<RemoteSpan>) {
+    out.clear();
+    for chunk in bytes.chunks_exact(REMOTE_SPAN_BYTES) {
+        let (rkey, rest) = chunk.split_at(8);
+        let (addr, len) = rest.split_at(8);
+        let long = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap_or_default());
+        let len = u32::from_le_bytes(len.try_into().unwrap_or_default());
+        out.push(RemoteSpan { rkey: Rkey(long(rkey)), addr: long(addr), len });
+    }
+}
+
+/// What each side tells the other when they connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    /// Can and wants to match tags.
+    pub tagged: bool,
+    /// Can and wants RDMA reads.
+    pub rdma_read: bool,
+    /// Can RDMA writes that are placed before a following send.
+    pub rdma_write: bool,
+    /// Bytes of its receives.
+    pub header_bytes: u16,
+    /// Requests that it takes (0, or the window with the one for control).
+    pub window: u16,
+    /// Bytes of the data area of its receives.
+    pub area_bytes: u32,
+    /// Bytes that may be pushed to it.
+    pub push_bytes: u32,
+}
+
+impl Setup {
+    /// The block, and behind it the caller's private data.
+    pub fn encode(&self, private_data: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(SETUP_BYTES + private_data.len());
+        let flag = |on: bool, bit: u8| u8::from(on) << bit;
+        out.extend_from_slice(&SETUP_MAGIC.to_le_bytes());
+        out.push(SETUP_VERSION);
+        out.push(flag(self.tagged, 0) | flag(self.rdma_read, 1) | flag(self.rdma_write, 2));
+        out.extend_from_slice(&self.header_bytes.to_le_bytes());
+        out.extend_from_slice(&self.window.to_le_bytes());
+        out.extend_from_slice(&self.area_bytes.to_le_bytes());
+        out.extend_from_slice(&self.push_bytes.to_le_bytes());
+        out.extend_from_slice(private_data);
+        out
+    }
+
+    /// The block in front of private data; `None` when it is none, or of another version.
+    pub fn decode(private_data: &[u8]) -> Option<Setup> {
+        let b: &[u8; SETUP_BYTES] = private_data.get(..SETUP_BYTES)?.try_into().ok()?;
+        let half = |at: usize| u16::from_le_bytes([b[at], b[at + 1]]);
+        let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+        let setup = Setup {
+            tagged: b[3] & 1 != 0,
+            rdma_read: b[3] & 2 != 0,
+            rdma_write: b[3] & 4 != 0,
+            header_bytes: half(4),
+            window: half(6),
+            area_bytes: word(8),
+            push_bytes: word(12),
+        };
+        let known = half(0) == SETUP_MAGIC && b[2] == SETUP_VERSION && b[3] & !7 == 0;
+        let sane = (256..=32768).contains(&setup.header_bytes)
+            && setup.window <= 4097
+            && setup.area_bytes <= 1 << 16
+            && setup.push_bytes <= 1 << 30;
+        (known && sane).then_some(setup)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Header {
+        Header {
+            kind: Kind::Request,
+            mode: Mode::Read,
+            reply_mode: Mode::Write,
+            flags: FLAG_STARVED,
+            reads: 2,
+            writes: 16,
+            tag: wire_tag(7, 65535),
+            header_len: 1000,
+            data_len: 1 << 20,
+            room: u32::MAX,
+            credit_limit: 5,
+            push_limit: 6,
+        }
+    }
+
+    #[test]
+    fn headers_survive_the_wire() {
+        let mut bytes = Vec::new();
+        sample().encode(&mut bytes);
+        assert_eq!(bytes.len(), HEADER_BYTES);
+        assert_eq!(Header::decode(&bytes).expect("valid"), sample());
+        assert_eq!(tag_slot(sample().tag), 7);
+    }
+
+    #[test]
+    fn bad_headers_are_refused() {
+        let mut good = Vec::new();
+        sample().encode(&mut good);
+        for len in 0..HEADER_BYTES {
+            assert!(Header::decode(&good[..len]).is_err());
+        }
+        for (at, value) in [(0, 0), (0, 6), (1, 7), (1, 0x70), (2, 8), (3, 17), (10, 17), (11, 1)] {
+            let mut bad = good.clone();
+            bad[at] = value;
+            assert!(Header::decode(&bad).is_err(), "byte {at} = {value}");
+        }
+    }
+
+    #[test]
+    fn descriptors_survive_the_wire() {
+        let remote = RemoteSpan { rkey: Rkey(1 << 40), addr: u64::MAX, len: 77 };
+        let mut bytes = Vec::new();
+        encode_remote(&remote, &mut bytes);
+        encode_remote(&remote, &mut bytes);
+        let mut out = Vec::new();
+        decode_remotes(&bytes[..bytes.len() - 1], &mut out);
+        assert_eq!(out, [remote]);
+        decode_remotes(&bytes, &mut out);
+        assert_eq!(out, [remote, remote]);
+    }
+
+    #[test]
+    fn set_up_is_checked() {
+        let setup = Setup {
+            tagged: true,
+            rdma_read: false,
+            rdma_write: true,
+            header_bytes: 1024,
+            window: 33,
+            area_bytes: 16384,
+            push_bytes: 1 << 20,
+        };
+        let bytes = setup.encode(b"mine");
+        assert_eq!(&bytes[SETUP_BYTES..], b"mine");
+        assert_eq!(Setup::decode(&bytes), Some(setup));
+        assert_eq!(Setup::decode(&bytes[..SETUP_BYTES - 1]), None);
+        for (at, value) in [(0, 0), (2, 9), (3, 8), (5, 255), (7, 255), (11, 1), (15, 255)] {
+            let mut bad = bytes.clone();
+            bad[at] = value;
+            assert_eq!(Setup::decode(&bad), None, "byte {at} = {value}");
+        }
+    }
+}

@@ -9,10 +9,19 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod connection;
+mod credits;
 mod event;
 mod header;
 mod node;
+mod receive_pool;
+mod registration;
+mod requester;
+mod responder;
+mod segments;
+mod shared;
 mod stats;
+mod work;
 
 pub use config::{
     ConnOptions, NodeConfig, NodeError, PRIVATE_DATA_MAX, REPLY_HEADER_BYTES_MAX, SubmitError,

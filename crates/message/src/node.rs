@@ -1,30 +1,66 @@
 //! The node: one engine, its connections, one progress function.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use dafs_fabric::{Address, ConnectError, Device, Engine, Incoming, SgList, Waiter};
+use dafs_fabric::{
+    Address, ConnectError, Device, Engine, Incoming, QueuePair, QueuePairEvent, SgList, Status,
+    Waiter, WorkCompletion,
+};
 
-use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
+use crate::config::{ConnOptions, NodeConfig, NodeError, PRIVATE_DATA_MAX, SubmitError};
+use crate::connection::{Connection, Fault, State};
 use crate::event::{ConnId, Event, RequestId};
-use crate::header::SETUP_BYTES;
+use crate::header::{SETUP_BYTES, Setup};
+use crate::responder::unsent;
+use crate::shared::Shared;
 use crate::stats::{Counters, NodeStats};
+use crate::work::{Target, parse_work_id};
+
+/// Completions taken from the engine at a time.
+const COMPLETIONS_MAX: usize = 256;
+/// Rounds of one poll, so that its caller gets its turn on a busy node.
+const ROUNDS_MAX: usize = 4;
+/// Pieces of request data that a peer without tags sends at a time, and its control messages.
+const PIECES_UNDER_WAY: usize = 4;
 
 /// The caller's private data of a connection request made by a [`Node`]; `None` when the peer is
 /// no such node.
 pub fn incoming_private_data(incoming: &Incoming) -> Option<&[u8]> {
+    Setup::decode(&incoming.private_data)?;
     incoming.private_data.get(SETUP_BYTES..)
+}
+
+/// Queue pair numbers are ours: a multiplication spreads them well enough.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
 }
 
 /// One engine, its connections and the requests on them.
 pub struct Node {
-    _device: Arc<dyn Device>,
-    engine: Box<dyn Engine>,
-    _config: NodeConfig,
-    events: VecDeque<Event>,
+    sh: Shared,
+    connections: Vec<Option<Box<Connection>>>,
+    generations: Vec<u32>,
+    free: Vec<u32>,
+    by_queue_pair: HashMap<QueuePair, u32, BuildHasherDefault<NumberHasher>>,
+    completions: Vec<WorkCompletion>,
+    late_events: Vec<QueuePairEvent>,
 }
 
-#[allow(unused_variables, reason = "the signatures come first")]
 impl Node {
     /// A node over `engine`, which is one of `device`.
     ///
@@ -35,10 +71,19 @@ impl Node {
         engine: Box<dyn Engine>,
         config: NodeConfig,
     ) -> Result<Node, NodeError> {
-        Ok(Node { _device: device, engine, _config: config, events: VecDeque::new() })
+        Ok(Node {
+            sh: Shared::new(device, engine, config)?,
+            connections: Vec::new(),
+            generations: Vec::new(),
+            free: Vec::new(),
+            by_queue_pair: HashMap::default(),
+            completions: Vec::with_capacity(COMPLETIONS_MAX),
+            late_events: Vec::new(),
+        })
     }
 
-    /// Begins to connect. [`Event::Connected`] or [`Event::Refused`] follows.
+    /// Begins to connect. [`Event::Connected`] or [`Event::Refused`] follows. `private_data` is
+    /// at most [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes.
     ///
     /// # Errors
     /// What can be known at once.
@@ -48,30 +93,125 @@ impl Node {
         private_data: &[u8],
         options: ConnOptions,
     ) -> Result<ConnId, ConnectError> {
-        Err(ConnectError::Refused)
+        let (ours, receives) = self.prepare(private_data, &options)?;
+        let block = ours.encode(private_data);
+        let queue_pair = self.sh.engine.connect(address, &block)?;
+        Ok(self.add(queue_pair, ours, options, receives))
     }
 
     /// Takes a connection request (of any engine of the same provider); the connection stands at
-    /// once, without an event.
+    /// once, without an event. The caller's part of `incoming.private_data` is told by
+    /// [`incoming_private_data`].
     ///
     /// # Errors
-    /// [`ConnectError`].
+    /// [`ConnectError`]. The peer is told.
     pub fn accept(
         &mut self,
         incoming: Incoming,
         private_data: &[u8],
         options: ConnOptions,
     ) -> Result<ConnId, ConnectError> {
-        Err(ConnectError::Refused)
+        let Some(theirs) = Setup::decode(&incoming.private_data) else {
+            self.sh.engine.reject(incoming, "this node speaks another message protocol");
+            return Err(ConnectError::PeerProtocol("no set-up block of a message node"));
+        };
+        let (ours, receives) = match self.prepare(private_data, &options) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.sh.engine.reject(incoming, "the server is full");
+                return Err(error);
+            }
+        };
+        let queue_pair = self.sh.engine.accept(incoming, &ours.encode(private_data))?;
+        let id = self.add(queue_pair, ours, options, receives);
+        if let Some(connection) = self.connections[id.index as usize].as_mut() {
+            connection.open(&theirs, &self.sh);
+        }
+        Ok(id)
     }
 
     /// Tells a peer why it is not wanted.
     pub fn reject(&mut self, incoming: Incoming, reason: &str) {
-        self.engine.reject(incoming, reason);
+        self.sh.engine.reject(incoming, reason);
     }
 
-    /// Ends a connection: [`Event::Disconnected`], then [`Event::Quiescent`] follow.
-    pub fn disconnect(&mut self, conn: ConnId, reason: &str) {}
+    /// What to tell the peer, and the receives that this needs. Grants fewer credits than wished
+    /// where there are not enough receives.
+    fn prepare(
+        &self,
+        private_data: &[u8],
+        options: &ConnOptions,
+    ) -> Result<(Setup, usize), ConnectError> {
+        if private_data.len() > PRIVATE_DATA_MAX {
+            return Err(ConnectError::Resource("room for private data"));
+        }
+        if self.connections.len() - self.free.len() >= self.sh.config.connections_max {
+            return Err(ConnectError::Resource("connections"));
+        }
+        let (sh, attr) = (&self.sh, &self.sh.attr);
+        let tagged = attr.tag_match && options.use_tagged;
+        // One for control messages; replies and pieces take receives where tags do not match.
+        let untagged =
+            if tagged { 0 } else { usize::from(options.requests_max) + PIECES_UNDER_WAY };
+        let beside = 1 + untagged;
+        let wish = usize::from(options.credits.min(4096));
+        let room = sh.pool.available().saturating_sub(beside + 1);
+        let credits = wish.min(room);
+        if sh.pool.available() < beside || (credits == 0 && wish > 0) {
+            return Err(ConnectError::Resource("receives"));
+        }
+        // One more than asked for, for requests that keep the connection going.
+        let window = if credits == 0 { 0 } else { credits + 1 };
+        let setup = Setup {
+            tagged,
+            rdma_read: attr.rdma_read && options.use_rdma_read,
+            rdma_write: attr.rdma_write && attr.write_before_send,
+            header_bytes: sh.config.header_bytes as u16,
+            window: window as u16,
+            area_bytes: sh.area_bytes() as u32,
+            push_bytes: if tagged { options.push_bytes.min(1 << 30) } else { 0 },
+        };
+        Ok((setup, window + beside))
+    }
+
+    fn add(
+        &mut self,
+        queue_pair: QueuePair,
+        ours: Setup,
+        options: ConnOptions,
+        receives: usize,
+    ) -> ConnId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.generations.push(0);
+            (self.connections.len() - 1) as u32
+        });
+        let id = ConnId { index, generation: self.generations[index as usize] };
+        let connection = Connection::new(id, queue_pair, ours, options, receives, &self.sh);
+        self.connections[index as usize] = Some(Box::new(connection));
+        self.by_queue_pair.insert(queue_pair, index);
+        self.sh.pool.promise(receives, &mut *self.sh.engine);
+        self.sh.posted = true;
+        id
+    }
+
+    fn find(&mut self, conn: ConnId) -> Option<(&mut Connection, &mut Shared)> {
+        let connection = self.connections.get_mut(conn.index as usize)?.as_deref_mut()?;
+        (connection.id == conn).then_some((connection, &mut self.sh))
+    }
+
+    fn peek(&self, conn: ConnId) -> Option<&Connection> {
+        let connection = self.connections.get(conn.index as usize)?.as_deref()?;
+        (connection.id == conn).then_some(connection)
+    }
+
+    /// Ends a connection: [`Event::Disconnected`], then [`Event::Quiescent`] follow. What was
+    /// posted and has not left may be lost.
+    pub fn disconnect(&mut self, conn: ConnId, reason: &str) {
+        if self.peek(conn).is_some() {
+            self.fail(conn.index, reason.to_owned(), false);
+        }
+    }
 
     /// Sends a request. `tag` is the caller's, unique among the requests under way on this
     /// connection. `data` are the sources of the request's data, `reply_into` is where the
@@ -88,11 +228,12 @@ impl Node {
         data: SgList,
         reply_into: SgList,
     ) -> Result<(), SubmitError> {
-        Err(SubmitError::NotConnected)
+        let (connection, sh) = self.find(conn).ok_or(SubmitError::NotConnected)?;
+        connection.submit(sh, tag, header, data, reply_into, false)
     }
 
     /// As [`submit`](Self::submit), for requests that keep the connection going: may use the
-    /// credit that ordinary requests leave alone.
+    /// credit and the place that ordinary requests leave alone.
     ///
     /// # Errors
     /// As `submit`.
@@ -104,78 +245,343 @@ impl Node {
         data: SgList,
         reply_into: SgList,
     ) -> Result<(), SubmitError> {
-        Err(SubmitError::NotConnected)
+        let (connection, sh) = self.find(conn).ok_or(SubmitError::NotConnected)?;
+        connection.submit(sh, tag, header, data, reply_into, true)
     }
 
-    /// Whether `submit` would find a credit and a free slot now.
+    /// Whether `submit` would find a credit and a free place now.
     pub fn can_submit(&self, conn: ConnId) -> bool {
-        false
+        self.peek(conn).is_some_and(|connection| {
+            connection.state == State::Open && connection.requester.admit(false).is_ok()
+        })
     }
 
-    /// The longest request header that this connection takes (0 when there is none).
+    /// The longest request header that this connection takes (0 when it does not stand).
     pub fn request_header_max(&self, conn: ConnId) -> usize {
-        0
+        let open = self.peek(conn).filter(|connection| connection.state == State::Open);
+        open.map_or(0, Connection::request_header_max)
     }
 
     /// The most bytes of data that a request or a reply carries.
     pub fn data_bytes_max(&self) -> usize {
-        self.engine.attr().bulk_bytes_max
+        self.sh.attr.bulk_bytes_max
     }
 
-    /// The most segments of memory in one list of data.
+    /// The most segments in one list of data, after neighbours were joined.
     pub fn segments_max(&self) -> usize {
-        self.engine.attr().sge_max
+        self.sh.attr.sge_max
     }
 
     /// Forgets a request whose caller gave up: its spans stay held until the reply came or the
     /// connection is quiescent, then [`Event::Abandoned`] comes, and no `Reply`.
-    pub fn abandon(&mut self, conn: ConnId, tag: u32) {}
+    pub fn abandon(&mut self, conn: ConnId, tag: u32) {
+        if let Some((connection, _)) = self.find(conn) {
+            connection.abandon(tag);
+        }
+    }
 
     /// Brings the request's data into `into`, which has room for `data_len` bytes.
     /// [`Event::Fetched`] follows, exactly once. At most once per request.
-    pub fn fetch(&mut self, id: RequestId, into: SgList) {}
+    pub fn fetch(&mut self, id: RequestId, into: SgList) {
+        match self.find(id.conn) {
+            Some((connection, sh)) => connection.fetch(sh, id.tag, into),
+            None => self.sh.events.push_back(Event::Fetched { id, ok: false }),
+        }
+    }
 
-    /// Answers. `data` is at most `reply_max` bytes, `header` at most
-    /// [`REPLY_HEADER_BYTES_MAX`](crate::REPLY_HEADER_BYTES_MAX). If `data` is not empty,
-    /// [`Event::ReplySent`] with `token` follows when its spans are free again.
-    pub fn reply(&mut self, id: RequestId, header: &[u8], data: SgList, token: u64) {}
+    /// Answers. `data` is at most `reply_max` bytes in at most
+    /// [`segments_max`](Self::segments_max) segments, `header` at most
+    /// [`REPLY_HEADER_BYTES_MAX`](crate::REPLY_HEADER_BYTES_MAX); more ends the connection. If
+    /// `data` is not empty, [`Event::ReplySent`] with `token` follows when its spans are free
+    /// again, whatever happens. Data of the request that was not fetched is thrown away; while a
+    /// fetch is under way the reply waits for it.
+    pub fn reply(&mut self, id: RequestId, header: &[u8], data: SgList, token: u64) {
+        let Some((connection, sh)) = self.find(id.conn) else {
+            let len = dafs_fabric::sg_bytes(&data);
+            drop(data);
+            return unsent(&mut self.sh, len, token);
+        };
+        connection.reply(sh, id.tag, header, data, token);
+        sh.deliver_waiting();
+    }
 
     /// Drains every event source of the engine and makes progress. Returns how many events wait
-    /// in [`next_event`](Self::next_event).
+    /// in [`next_event`](Self::next_event). Never blocks.
     pub fn poll(&mut self) -> usize {
-        self.events.len()
+        self.end_faulty();
+        self.flush_blocked();
+        for _ in 0..ROUNDS_MAX {
+            let mut completions = std::mem::take(&mut self.completions);
+            completions.clear();
+            let count = self.sh.engine.poll(&mut completions, COMPLETIONS_MAX);
+            self.take_events();
+            for completion in &completions {
+                self.handle_completion(completion);
+            }
+            self.completions = completions;
+            self.handle_late_events();
+            self.end_faulty();
+            if count < COMPLETIONS_MAX {
+                break;
+            }
+        }
+        self.flush_blocked();
+        self.sh.pool.refill(&mut *self.sh.engine);
+        self.sh.deliver_waiting();
+        if self.sh.posted && self.sh.events.is_empty() {
+            self.ring();
+        }
+        self.sh.events.len()
     }
 
     /// The next event.
     pub fn next_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.sh.events.pop_front()
     }
 
     /// Gives back the memory of a header, so that the next one needs no allocation.
-    pub fn recycle(&mut self, header: Vec<u8>) {}
+    pub fn recycle(&mut self, header: Vec<u8>) {
+        self.sh.recycle(header);
+    }
 
-    /// True when it is safe to sleep on the [`waiter`](Self::waiter).
+    /// True when it is safe to sleep on the [`waiter`](Self::waiter). False: poll again.
     pub fn arm(&mut self) -> bool {
-        self.events.is_empty() && self.engine.arm()
+        if !self.sh.events.is_empty() || !self.sh.faults.is_empty() {
+            return false;
+        }
+        if self.sh.posted {
+            self.ring();
+        }
+        self.sh.engine.arm()
     }
 
     /// What to sleep on.
     pub fn waiter(&self) -> Arc<dyn Waiter> {
-        self.engine.waiter()
+        self.sh.engine.waiter()
     }
 
     /// Hands posted work to the network. Call it after a round of `submit`, `fetch`, `reply`.
     pub fn ring(&mut self) {
-        self.engine.ring();
+        self.sh.posted = false;
+        self.sh.engine.ring();
     }
 
     /// Counters.
     pub fn stats(&self) -> NodeStats {
-        NodeStats { system_calls: self.engine.system_calls(), ..NodeStats::default() }
+        let mut counters = self.sh.ended;
+        for connection in self.connections.iter().flatten() {
+            counters.add(&connection.counters);
+        }
+        NodeStats {
+            counters,
+            connections: self.connections.len() - self.free.len(),
+            requests_in_service: self.sh.in_service,
+            requests_waiting: self.sh.waiting.len(),
+            receives_posted: self.sh.pool.posted(),
+            receives_promised: self.sh.pool.promised(),
+            regions: self.sh.registrations.len(),
+            registrations: self.sh.registrations.registrations(),
+            system_calls: self.sh.engine.system_calls(),
+        }
     }
 
     /// Counters of a connection.
     pub fn conn_stats(&self, conn: ConnId) -> Option<Counters> {
-        None
+        self.peek(conn).map(|connection| connection.counters)
+    }
+
+    /// Takes what the engine has to tell. New connections are handled at once, since messages on
+    /// them may be among the completions just polled; ends are told after those.
+    fn take_events(&mut self) {
+        while let Some(event) = self.sh.engine.poll_event() {
+            match event {
+                QueuePairEvent::Connected { queue_pair, private_data } => {
+                    self.connected(queue_pair, private_data);
+                }
+                other => self.late_events.push(other),
+            }
+        }
+    }
+
+    fn connected(&mut self, queue_pair: QueuePair, mut private_data: Vec<u8>) {
+        let Some(index) = self.by_queue_pair.get(&queue_pair).copied() else { return };
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        if connection.state != State::Connecting {
+            return;
+        }
+        let conn = connection.id;
+        if let Some(theirs) = Setup::decode(&private_data) {
+            connection.open(&theirs, &self.sh);
+            private_data.drain(..SETUP_BYTES);
+            self.sh.events.push_back(Event::Connected { conn, private_data });
+            return;
+        }
+        connection.silent = true;
+        connection.state = State::Closing;
+        self.sh.engine.disconnect(queue_pair);
+        let reason = "the peer speaks another message protocol".to_owned();
+        self.sh.events.push_back(Event::Refused { conn, refused: false, reason });
+    }
+
+    fn handle_late_events(&mut self) {
+        let mut events = std::mem::take(&mut self.late_events);
+        for event in events.drain(..) {
+            match event {
+                QueuePairEvent::Refused { queue_pair, refused, reason } => {
+                    self.refused(queue_pair, refused, reason);
+                }
+                QueuePairEvent::Disconnected { queue_pair, reason } => {
+                    if let Some(index) = self.by_queue_pair.get(&queue_pair).copied() {
+                        self.end(index, reason, false);
+                    }
+                }
+                QueuePairEvent::Quiescent { queue_pair } => self.quiescent(queue_pair),
+                QueuePairEvent::UnmatchedTag { queue_pair, tag } => {
+                    let Some(index) = self.by_queue_pair.get(&queue_pair).copied() else {
+                        continue;
+                    };
+                    let Some(connection) = self.connections[index as usize].as_mut() else {
+                        continue;
+                    };
+                    if connection.state == State::Open
+                        && let Err(fault) = connection.check_unmatched(tag)
+                    {
+                        self.sh.faults.push((index, fault));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.late_events = events;
+    }
+
+    fn refused(&mut self, queue_pair: QueuePair, refused: bool, reason: String) {
+        let Some(index) = self.by_queue_pair.get(&queue_pair).copied() else { return };
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        if connection.state == State::Closing {
+            // Its owner gave up before; no Quiescent follows a refusal.
+            return self.quiescent(queue_pair);
+        }
+        let conn = connection.id;
+        connection.silent = true;
+        self.quiescent(queue_pair);
+        self.sh.events.push_back(Event::Refused { conn, refused, reason });
+    }
+
+    fn handle_completion(&mut self, completion: &WorkCompletion) {
+        let Some((target, index, number)) = parse_work_id(completion.wr_id.0) else { return };
+        if target == Target::Receive {
+            self.handle_receive(completion, number);
+            self.sh.pool.done(number, &mut *self.sh.engine);
+            return;
+        }
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.state != State::Open || connection.queue_pair != completion.queue_pair {
+            return;
+        }
+        let result = match completion.status {
+            Status::Success => connection.handle_work(&mut self.sh, target, number, completion),
+            // The engine tells of the end.
+            Status::Flushed | Status::Cancelled => Ok(()),
+            Status::RemoteAccess => Err(Fault::peer("the peer refused access to memory it named")),
+            Status::LocalLength => Err(Fault::peer("more data than announced")),
+            _ => Err(Fault::local("a work request failed")),
+        };
+        if let Err(fault) = result {
+            self.fail(index, fault.reason.to_owned(), fault.peer);
+        }
+    }
+
+    fn handle_receive(&mut self, completion: &WorkCompletion, number: u32) {
+        let Some(index) = self.by_queue_pair.get(&completion.queue_pair).copied() else { return };
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        if connection.state != State::Open {
+            return;
+        }
+        let len = completion.byte_len as usize;
+        let result = match completion.status {
+            Status::Success if len <= self.sh.pool.message_bytes() => {
+                connection.handle_message(&mut self.sh, number, len)
+            }
+            Status::Success | Status::LocalLength => {
+                Err(Fault::peer("message longer than the receives it was told of"))
+            }
+            _ => return,
+        };
+        if let Err(fault) = result {
+            self.fail(index, fault.reason.to_owned(), fault.peer);
+        }
+    }
+
+    fn flush_blocked(&mut self) {
+        if self.sh.blocked.is_empty() {
+            return;
+        }
+        let mut blocked = std::mem::take(&mut self.sh.blocked);
+        blocked.retain(|index| match self.connections.get_mut(*index as usize) {
+            Some(Some(connection)) if connection.state == State::Open => {
+                !connection.flush(&mut self.sh)
+            }
+            _ => false,
+        });
+        blocked.append(&mut self.sh.blocked);
+        self.sh.blocked = blocked;
+    }
+
+    fn end_faulty(&mut self) {
+        while let Some((index, fault)) = self.sh.faults.pop() {
+            self.fail(index, fault.reason.to_owned(), fault.peer);
+        }
+    }
+
+    /// Ends a connection from our side.
+    fn fail(&mut self, index: u32, reason: String, peer_fault: bool) {
+        let Some(Some(connection)) = self.connections.get(index as usize) else { return };
+        if connection.state == State::Closing {
+            return;
+        }
+        self.sh.engine.disconnect(connection.queue_pair);
+        self.end(index, reason, peer_fault);
+    }
+
+    /// Tells of the end, once.
+    fn end(&mut self, index: u32, reason: String, peer_fault: bool) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.state == State::Closing {
+            return;
+        }
+        connection.state = State::Closing;
+        connection.counters.peer_faults += u64::from(peer_fault);
+        connection.clear_outbox();
+        connection.stop_service(&mut self.sh);
+        let conn = connection.id;
+        self.sh.events.push_back(Event::Disconnected { conn, reason, peer_fault });
+    }
+
+    /// The transport has left all memory of a queue pair: what it held is let go, its number is
+    /// free.
+    fn quiescent(&mut self, queue_pair: QueuePair) {
+        let Some(index) = self.by_queue_pair.remove(&queue_pair) else { return };
+        let Some(mut connection) = self.connections[index as usize].take() else { return };
+        if connection.state == State::Open {
+            // An engine that did not tell of the end first.
+            self.connections[index as usize] = Some(connection);
+            self.end(index, "the connection ended".to_owned(), false);
+            let Some(again) = self.connections[index as usize].take() else { return };
+            connection = again;
+        }
+        connection.end_service_all(&mut self.sh);
+        connection.end_requests(&mut self.sh);
+        self.sh.ended.add(&connection.counters);
+        self.sh.pool.release(connection.receives);
+        let conn = connection.id;
+        let silent = connection.silent;
+        drop(connection);
+        let generation = &mut self.generations[index as usize];
+        *generation = generation.wrapping_add(1);
+        self.free.push(index);
+        if !silent {
+            self.sh.events.push_back(Event::Quiescent { conn });
+        }
     }
 }

@@ -63,3 +63,27 @@ pub struct NodeStats {
     /// System calls of the engine.
     pub system_calls: u64,
 }
+
+impl Counters {
+    /// Adds those of another.
+    pub fn add(&mut self, other: &Counters) {
+        self.requests_sent += other.requests_sent;
+        self.requests_received += other.requests_received;
+        self.data_none += other.data_none;
+        self.data_inline += other.data_inline;
+        self.data_pushed += other.data_pushed;
+        self.data_granted += other.data_granted;
+        self.data_read += other.data_read;
+        self.data_pieces += other.data_pieces;
+        self.replies_tagged += other.replies_tagged;
+        self.replies_inline += other.replies_inline;
+        self.replies_written += other.replies_written;
+        self.replies_pieces += other.replies_pieces;
+        self.credit_stalls += other.credit_stalls;
+        self.push_stalls += other.push_stalls;
+        self.queue_full += other.queue_full;
+        self.copied_bytes += other.copied_bytes;
+        self.discarded_bytes += other.discarded_bytes;
+        self.peer_faults += other.peer_faults;
+    }
+}

@@ -1,0 +1,411 @@
+//! A connection: what both sides agreed, posting with an outbox, the sorting of messages.
+
+use std::collections::VecDeque;
+
+use dafs_fabric::{
+    Engine, PostError, QueuePair, RemoteSpan, SgList, Span, Tag, WorkCompletion, WrId,
+};
+
+use crate::config::ConnOptions;
+use crate::event::ConnId;
+use crate::header::{FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Setup};
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::shared::Shared;
+use crate::stats::Counters;
+use crate::work::{Target, work_id};
+
+/// Why a connection must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// For people.
+    pub reason: &'static str,
+    /// The peer broke the rules; otherwise we cannot go on.
+    pub peer: bool,
+}
+
+impl Fault {
+    /// The peer's.
+    pub fn peer(reason: &'static str) -> Fault {
+        Fault { reason, peer: true }
+    }
+
+    /// Ours.
+    pub fn local(reason: &'static str) -> Fault {
+        Fault { reason, peer: false }
+    }
+}
+
+/// Where a connection is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Waits for the peer's answer.
+    Connecting,
+    /// Stands.
+    Open,
+    /// Its end was told; memory comes back with `Quiescent`.
+    Closing,
+}
+
+/// What holds for both directions.
+#[derive(Debug, Clone, Copy)]
+pub struct Agreed {
+    /// Replies and pushed data are matched by tag.
+    pub tagged: bool,
+    /// Request data may be read.
+    pub rdma_read: bool,
+    /// Reply data may be written.
+    pub rdma_write: bool,
+    /// Bytes of the peer's receives, without data areas.
+    pub peer_header_bytes: usize,
+    /// Bytes of the peer's receives in all.
+    pub peer_message_bytes: usize,
+    /// Bytes of the `header` of a send.
+    pub send_header_bytes: usize,
+    /// Bytes of data in a piece.
+    pub piece_bytes: usize,
+    /// Header bytes of a piece, filled up so that data lands in the data area.
+    pub piece_header_bytes: usize,
+}
+
+impl Agreed {
+    /// From both set-up blocks.
+    pub fn new(ours: &Setup, theirs: &Setup, sh: &Shared) -> Agreed {
+        let header_bytes = usize::from(theirs.header_bytes);
+        let area_bytes = theirs.area_bytes as usize;
+        let send_max = sh.attr.send_bytes_max;
+        let area = area_bytes.min(send_max.saturating_sub(header_bytes));
+        let padded = area > 0 && header_bytes <= sh.attr.header_bytes_max;
+        let plain = header_bytes.min(send_max).saturating_sub(HEADER_BYTES);
+        Agreed {
+            tagged: ours.tagged && theirs.tagged,
+            rdma_read: ours.rdma_read && theirs.rdma_read,
+            rdma_write: ours.rdma_write && theirs.rdma_write,
+            peer_header_bytes: header_bytes.min(send_max),
+            peer_message_bytes: (header_bytes + area_bytes).min(send_max),
+            send_header_bytes: sh.attr.header_bytes_max,
+            piece_bytes: if padded { area } else { plain },
+            piece_header_bytes: if padded { header_bytes } else { HEADER_BYTES },
+        }
+    }
+}
+
+/// What to post.
+#[derive(Debug)]
+pub enum Work {
+    /// A message.
+    Send,
+    /// A tagged message.
+    TaggedSend(Tag),
+    /// Room for one; its header goes to the span.
+    TaggedRecv(Tag, Option<Span>),
+    /// An RDMA read.
+    Read(RemoteSpan),
+    /// An RDMA write.
+    Write(RemoteSpan),
+}
+
+/// Work that met a full queue.
+struct Deferred {
+    work: Work,
+    id: WrId,
+    header: Vec<u8>,
+    data: SgList,
+    signaled: bool,
+}
+
+/// A connection to one peer, who asks and is asked.
+pub struct Connection {
+    /// Its name for the owner of the node.
+    pub id: ConnId,
+    /// Its name for the engine.
+    pub queue_pair: QueuePair,
+    /// Where it is in its life.
+    pub state: State,
+    /// Its owner never heard of it, or heard that it was refused: no more events.
+    pub silent: bool,
+    /// As given.
+    pub options: ConnOptions,
+    /// What we told the peer.
+    pub ours: Setup,
+    /// Receives promised for it.
+    pub receives: usize,
+    /// Known once it is open.
+    pub agreed: Agreed,
+    /// Our requests.
+    pub requester: Requester,
+    /// The peer's requests.
+    pub responder: Responder,
+    /// What happened.
+    pub counters: Counters,
+    outbox: VecDeque<Deferred>,
+}
+
+impl Connection {
+    /// A connection that is not open yet.
+    pub fn new(
+        id: ConnId,
+        queue_pair: QueuePair,
+        ours: Setup,
+        options: ConnOptions,
+        receives: usize,
+        sh: &Shared,
+    ) -> Connection {
+        Connection {
+            id,
+            queue_pair,
+            state: State::Connecting,
+            silent: false,
+            options,
+            ours,
+            receives,
+            agreed: Agreed::new(&ours, &ours, sh),
+            requester: Requester::default(),
+            responder: Responder::new(u32::from(ours.window), ours.push_bytes),
+            counters: Counters::default(),
+            outbox: VecDeque::new(),
+        }
+    }
+
+    /// The peer's set-up is known.
+    pub fn open(&mut self, theirs: &Setup, sh: &Shared) {
+        self.agreed = Agreed::new(&self.ours, theirs, sh);
+        self.requester = Requester::new(theirs, self.options.requests_max);
+        self.state = State::Open;
+    }
+
+    /// The number of a work request of this connection.
+    pub fn work_id(&self, target: Target, index: u32) -> WrId {
+        WrId(work_id(target, self.id.index, index))
+    }
+
+    /// Puts the credits that the peer has now into a header.
+    pub fn stamp(&mut self, header: &mut Header) {
+        header.credit_limit = self.responder.credits.tell();
+        header.push_limit = self.responder.push.tell();
+        self.responder.starved = false;
+    }
+
+    /// Posts, in order behind what waits already. What cannot be posted for another reason than
+    /// a full queue ends the connection.
+    pub fn post(
+        &mut self,
+        sh: &mut Shared,
+        work: Work,
+        id: WrId,
+        header: &[u8],
+        mut data: SgList,
+        signaled: bool,
+    ) {
+        sh.posted = true;
+        if self.outbox.is_empty() {
+            sh.keep.clear();
+            sh.keep.extend(data.iter().cloned());
+            let engine = &mut *sh.engine;
+            match issue(engine, self.queue_pair, &work, id, header, data, signaled) {
+                Ok(()) => return sh.keep.clear(),
+                Err(PostError::QueueFull) => data = std::mem::take(&mut sh.keep),
+                Err(error) => {
+                    sh.keep.clear();
+                    return self.post_failed(sh, error);
+                }
+            }
+            sh.blocked.push(self.id.index);
+        }
+        self.counters.queue_full += 1;
+        let mut copy = sh.take_header();
+        copy.extend_from_slice(header);
+        self.outbox.push_back(Deferred { work, id, header: copy, data, signaled });
+    }
+
+    fn post_failed(&self, sh: &mut Shared, error: PostError) {
+        let reason = match error {
+            // The engine tells of the end.
+            PostError::NotConnected => return,
+            PostError::TooLarge => "work request too large for the device",
+            PostError::NotRegistered => "memory is not registered with the device",
+            PostError::Unsupported => "operation not supported by the device",
+            PostError::TagInUse => "tag in use",
+            _ => "work request refused by the device",
+        };
+        sh.faults.push((self.id.index, Fault::local(reason)));
+    }
+
+    /// Posts what waits, as far as there is room. True when nothing is left.
+    pub fn flush(&mut self, sh: &mut Shared) -> bool {
+        while let Some(mut next) = self.outbox.pop_front() {
+            sh.keep.clear();
+            sh.keep.extend(next.data.iter().cloned());
+            let engine = &mut *sh.engine;
+            let (work, header, data) = (&next.work, &next.header, std::mem::take(&mut next.data));
+            match issue(engine, self.queue_pair, work, next.id, header, data, next.signaled) {
+                Ok(()) => {
+                    sh.posted = true;
+                    sh.recycle(next.header);
+                }
+                Err(PostError::QueueFull) => {
+                    next.data = std::mem::take(&mut sh.keep);
+                    self.outbox.push_front(next);
+                    return false;
+                }
+                Err(error) => self.post_failed(sh, error),
+            }
+            sh.keep.clear();
+        }
+        true
+    }
+
+    /// Forgets what waits to be posted.
+    pub fn clear_outbox(&mut self) {
+        self.outbox.clear();
+    }
+
+    /// Sends a message of headers only.
+    pub fn send_control(&mut self, sh: &mut Shared, mut header: Header) {
+        self.stamp(&mut header);
+        let mut message = std::mem::take(&mut sh.scratch);
+        message.clear();
+        header.encode(&mut message);
+        let id = self.work_id(Target::Control, 0);
+        self.post(sh, Work::Send, id, &message, SgList::new(), false);
+        sh.scratch = message;
+    }
+
+    /// Sends data (or bytes of a header) in pieces. Returns their number.
+    pub fn send_pieces(
+        &mut self,
+        sh: &mut Shared,
+        mut header: Header,
+        data: &[Span],
+        (from, len): (usize, usize),
+        id: WrId,
+    ) -> u32 {
+        let (piece_bytes, mut at, mut count) = (self.agreed.piece_bytes.max(1), from, 0);
+        while at < from + len {
+            let now = piece_bytes.min(from + len - at);
+            (header.room, header.data_len) = (at as u32, now as u32);
+            self.stamp(&mut header);
+            let mut message = std::mem::take(&mut sh.scratch);
+            message.clear();
+            header.encode(&mut message);
+            message.resize(self.agreed.piece_header_bytes, 0);
+            let part = crate::segments::cut(data, at, now);
+            self.post(sh, Work::Send, id, &message, part, true);
+            sh.scratch = message;
+            at += now;
+            count += 1;
+        }
+        count
+    }
+
+    /// A message arrived in receive `index`.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_message(&mut self, sh: &mut Shared, index: u32, len: usize) -> Result<(), Fault> {
+        let mut first = std::mem::take(&mut sh.scratch);
+        sh.pool.read_message(index, 0, len.min(HEADER_BYTES), &mut first);
+        let header = Header::decode(&first);
+        sh.scratch = first;
+        let header = header?;
+        self.update_credits(&header)?;
+        let message = Message { header, index, len };
+        match header.kind {
+            Kind::Request => self.handle_request(sh, &message),
+            Kind::Reply => self.handle_reply(sh, &message),
+            Kind::Grant if len == HEADER_BYTES => self.handle_grant(sh, &header),
+            Kind::Credit if len == HEADER_BYTES => Ok(()),
+            Kind::Piece if header.flags & FLAG_OF_REPLY != 0 => {
+                self.handle_reply_piece(sh, &message)
+            }
+            Kind::Piece => self.handle_request_piece(sh, &message),
+            _ => Err(Fault::peer("control message with more than a header")),
+        }
+    }
+
+    /// Takes the credits that came with a message.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn update_credits(&mut self, header: &Header) -> Result<(), Fault> {
+        self.requester.credits.update(header.credit_limit)?;
+        self.requester.push.update(header.push_limit)
+    }
+
+    /// Work of ours ended well.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_work(
+        &mut self,
+        sh: &mut Shared,
+        target: Target,
+        index: u32,
+        completion: &WorkCompletion,
+    ) -> Result<(), Fault> {
+        match target {
+            Target::Request => self.request_work_done(sh, index),
+            Target::ReplyReceive => return self.handle_tagged_reply(sh, index, completion),
+            Target::Fetch => return self.fetch_work_done(sh, index, completion),
+            Target::Reply => self.reply_work_done(sh, index),
+            Target::Discard => return self.discarded(sh, index, completion.byte_len),
+            Target::Control | Target::Receive => {}
+        }
+        Ok(())
+    }
+}
+
+/// A message that arrived: its header, in which receive it is, its bytes.
+pub struct Message {
+    /// Checked only as far as each field for itself.
+    pub header: Header,
+    /// The receive.
+    pub index: u32,
+    /// Bytes in all.
+    pub len: usize,
+}
+
+impl Message {
+    /// Where the data of a piece begins.
+    ///
+    /// # Errors
+    /// The peer's fault: not behind the header, nor at the data area.
+    pub fn piece_offset(&self, area_offset: usize) -> Result<usize, Fault> {
+        let offset = self.len.checked_sub(self.header.data_len as usize);
+        offset
+            .filter(|at| (*at == HEADER_BYTES || *at == area_offset) && self.header.data_len > 0)
+            .ok_or(Fault::peer("piece of another length than it says"))
+    }
+}
+
+fn issue(
+    engine: &mut dyn Engine,
+    queue_pair: QueuePair,
+    work: &Work,
+    id: WrId,
+    header: &[u8],
+    data: SgList,
+    signaled: bool,
+) -> Result<(), PostError> {
+    match work {
+        Work::Send => engine.post_send(queue_pair, id, header, data, signaled),
+        Work::TaggedSend(tag) => {
+            engine.post_tagged_send(queue_pair, id, *tag, header, data, signaled)
+        }
+        Work::TaggedRecv(tag, span) => {
+            engine.post_tagged_recv(queue_pair, id, *tag, span.clone(), data)
+        }
+        Work::Read(remote) => engine.post_rdma_read(queue_pair, id, data, *remote),
+        Work::Write(remote) => engine.post_rdma_write(queue_pair, id, data, *remote, signaled),
+    }
+}
+
+/// The fabric's tag of a reply.
+pub fn reply_tag(tag: u32) -> Tag {
+    Tag(1 << 62 | u64::from(tag))
+}
+
+/// The fabric's tag of a request's data.
+pub fn push_tag(tag: u32) -> Tag {
+    Tag(1 << 63 | u64::from(tag))
+}

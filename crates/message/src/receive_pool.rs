@@ -1,0 +1,271 @@
+//! The receives of a node: one arena, posted to the engine's shared receive queue.
+//!
+//! Connections *promise* receives to their peers (as credits) before they tell them; as many are
+//! posted, and a few more. A message is copied out and its receive posted again at once, so a
+//! promise holds at any time. Memory is committed by the system when a receive is first filled,
+//! and given back when the pool shrinks.
+
+use std::sync::Arc;
+
+use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::{Access, Arena, Device, Engine, MemoryRegion, SgList, Span, WrId};
+
+use crate::config::NodeError;
+use crate::segments;
+use crate::work::{Target, work_id};
+
+/// Receives beyond those promised: for messages that need no credit.
+const RESERVE: usize = 8;
+
+/// Where received bytes are kept until they are looked at.
+pub struct ReceivePool {
+    arena: Arc<Arena>,
+    /// Keeps the arena known to devices that need it.
+    _region: Option<MemoryRegion>,
+    header_bytes: usize,
+    area_bytes: usize,
+    area_base: usize,
+    depth: usize,
+    /// Not posted, last used first.
+    free: Vec<u32>,
+    /// The first one that was never used.
+    fresh: u32,
+    posted: usize,
+    promised: usize,
+    /// Posted receives whose header touches a page, per page.
+    page_users: Vec<u16>,
+}
+
+impl ReceivePool {
+    /// Memory for `depth` receives; none is posted.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub fn new(
+        device: &dyn Device,
+        header_bytes: usize,
+        area_bytes: usize,
+        depth: usize,
+    ) -> Result<ReceivePool, NodeError> {
+        let area_base = (depth * header_bytes).next_multiple_of(PAGE_BYTES);
+        let arena = Arena::new(area_base + depth * area_bytes)?;
+        let region = register_local(device, &arena)?;
+        let page_users = vec![0; area_base / PAGE_BYTES];
+        Ok(ReceivePool {
+            arena,
+            _region: region,
+            header_bytes,
+            area_bytes,
+            area_base,
+            depth,
+            free: Vec::new(),
+            fresh: 0,
+            posted: 0,
+            promised: 0,
+            page_users,
+        })
+    }
+
+    /// Bytes of a message that a receive holds.
+    pub fn message_bytes(&self) -> usize {
+        self.header_bytes + self.area_bytes
+    }
+
+    /// Receives posted.
+    pub fn posted(&self) -> usize {
+        self.posted
+    }
+
+    /// Receives that connections rely on.
+    pub fn promised(&self) -> usize {
+        self.promised
+    }
+
+    /// Receives that can still be promised.
+    pub fn available(&self) -> usize {
+        self.depth.saturating_sub(RESERVE + self.promised)
+    }
+
+    /// Promises `count` of the available.
+    pub fn promise(&mut self, count: usize, engine: &mut dyn Engine) {
+        debug_assert!(count <= self.available(), "promised more than there is");
+        self.promised += count;
+        self.refill(engine);
+    }
+
+    /// Takes a promise back.
+    pub fn release(&mut self, count: usize) {
+        self.promised -= count;
+    }
+
+    fn wanted(&self) -> usize {
+        (self.promised + RESERVE).min(self.depth)
+    }
+
+    /// Posts what is missing.
+    pub fn refill(&mut self, engine: &mut dyn Engine) {
+        while self.posted < self.wanted() {
+            let index = match self.free.pop() {
+                Some(index) => index,
+                None => {
+                    self.fresh += 1;
+                    self.fresh - 1
+                }
+            };
+            if !self.post(index, engine) {
+                break;
+            }
+        }
+    }
+
+    fn post(&mut self, index: u32, engine: &mut dyn Engine) -> bool {
+        let mut buffers = SgList::new();
+        buffers.push(self.header(index));
+        if self.area_bytes > 0 {
+            buffers.push(self.area(index));
+        }
+        if engine.post_recv(WrId(work_id(Target::Receive, 0, index)), buffers).is_err() {
+            // Full; tried again by the next refill.
+            self.free.push(index);
+            return false;
+        }
+        self.posted += 1;
+        for page in self.pages(index) {
+            self.page_users[page] += 1;
+        }
+        true
+    }
+
+    /// The message in `index` was looked at: posts it again, or gives its memory back when fewer
+    /// are wanted than before.
+    pub fn done(&mut self, index: u32, engine: &mut dyn Engine) {
+        self.posted -= 1;
+        for page in self.pages(index) {
+            self.page_users[page] -= 1;
+        }
+        if self.posted < self.wanted() {
+            self.post(index, engine);
+            return;
+        }
+        self.free.push(index);
+        if self.area_bytes > 0 {
+            self.arena.discard(self.area_base + index as usize * self.area_bytes, self.area_bytes);
+        }
+        for page in self.pages(index) {
+            if self.page_users[page] == 0 {
+                self.arena.discard(page * PAGE_BYTES, PAGE_BYTES);
+            }
+        }
+    }
+
+    fn pages(&self, index: u32) -> std::ops::RangeInclusive<usize> {
+        let start = index as usize * self.header_bytes;
+        start / PAGE_BYTES..=(start + self.header_bytes - 1) / PAGE_BYTES
+    }
+
+    fn header(&self, index: u32) -> Span {
+        self.arena.span(index as usize * self.header_bytes, self.header_bytes)
+    }
+
+    fn area(&self, index: u32) -> Span {
+        self.arena.span(self.area_base + index as usize * self.area_bytes, self.area_bytes)
+    }
+
+    /// The memory of the bytes `offset .. offset + len` of a message.
+    fn parts(&self, index: u32, offset: usize, len: usize) -> SgList {
+        let start = index as usize * self.header_bytes;
+        if offset + len <= self.header_bytes {
+            return SgList::from_iter([self.arena.span(start + offset, len)]);
+        }
+        segments::cut(&[self.header(index), self.area(index)], offset, len)
+    }
+
+    /// Copies message bytes (no payload) behind those in `into`. The caller checked that the
+    /// message has them.
+    pub fn read_message(&self, index: u32, offset: usize, len: usize, into: &mut Vec<u8>) {
+        if len == 0 {
+            into.clear();
+        } else if let [one] = self.parts(index, offset, len).as_slice() {
+            one.read_message(len, into);
+        } else {
+            let first = self.header_bytes.saturating_sub(offset);
+            self.header(index).part(offset, first).read_message(first, into);
+            let mut rest = Vec::new();
+            self.area(index).read_message(len - first, &mut rest);
+            into.extend_from_slice(&rest);
+        }
+    }
+
+    /// Copies payload out of a message.
+    pub fn read_payload(&self, index: u32, offset: usize, len: usize, into: &mut Vec<u8>) {
+        into.clear();
+        into.resize(len, 0);
+        let mut at = 0;
+        for part in self.parts(index, offset, len) {
+            part.copy_to(0, &mut into[at..at + part.len()]);
+            at += part.len();
+        }
+    }
+
+    /// Copies payload out of a message to where it belongs: `list` from `at` on.
+    pub fn place_payload(&self, index: u32, offset: usize, len: usize, list: &[Span], at: usize) {
+        let mut at = at;
+        for part in self.parts(index, offset, len) {
+            segments::copy_span_in(list, at, &part);
+            at += part.len();
+        }
+    }
+}
+
+/// Makes an arena known to a device that wants that.
+fn register_local(
+    device: &dyn Device,
+    arena: &Arc<Arena>,
+) -> Result<Option<MemoryRegion>, NodeError> {
+    if !device.attr().local_registration {
+        return Ok(None);
+    }
+    let access = Access { remote_read: false, remote_write: false };
+    Ok(Some(device.register(arena.span(0, arena.len()), access)?))
+}
+
+/// Where headers of tagged replies land: a piece of memory per request under way, made when it
+/// is first needed.
+#[derive(Default)]
+pub struct ReplyMemory {
+    chunks: Vec<(Arc<Arena>, Option<MemoryRegion>)>,
+    free: Vec<u32>,
+    bytes: usize,
+}
+
+const CHUNK: usize = 64;
+
+impl ReplyMemory {
+    /// Pieces of `bytes` each.
+    pub fn new(bytes: usize) -> ReplyMemory {
+        ReplyMemory { bytes: bytes.next_multiple_of(64), ..ReplyMemory::default() }
+    }
+
+    /// A piece, if there is memory.
+    pub fn take(&mut self, device: &dyn Device) -> Option<u32> {
+        if self.free.is_empty() {
+            let arena = Arena::new(CHUNK * self.bytes).ok()?;
+            let region = register_local(device, &arena).ok()?;
+            let first = (self.chunks.len() * CHUNK) as u32;
+            self.chunks.push((arena, region));
+            self.free.extend((first..first + CHUNK as u32).rev());
+        }
+        self.free.pop()
+    }
+
+    /// Gives it back.
+    pub fn put(&mut self, index: u32) {
+        self.free.push(index);
+    }
+
+    /// Its memory.
+    pub fn span(&self, index: u32) -> Span {
+        let (arena, _) = &self.chunks[index as usize / CHUNK];
+        arena.span(index as usize % CHUNK * self.bytes, self.bytes)
+    }
+}

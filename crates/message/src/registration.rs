@@ -1,0 +1,101 @@
+//! Memory regions that stay registered, so that no operation registers.
+//!
+//! A region covers the whole memory of a span's owner (an arena, a buffer), keeps the mapping
+//! alive and is found by address. It does not keep a buffer's owner from getting it back. Lent
+//! memory has no such owner and is never registered.
+
+use std::sync::Arc;
+
+use dafs_fabric::{Access, Device, MemoryRegion, RemoteSpan, Span};
+use smallvec::SmallVec;
+
+use crate::header::REMOTE_SPANS_MAX;
+
+/// Regions in the cache; the least recently used one goes first.
+const REGIONS_MAX: usize = 64;
+
+/// The regions that a request relies on, and what its peer is told.
+#[derive(Default)]
+pub struct Registered {
+    /// Alive until the request ends.
+    pub regions: SmallVec<[Arc<MemoryRegion>; 2]>,
+    /// In the order of the list.
+    pub remotes: SmallVec<[RemoteSpan; 2]>,
+}
+
+struct Entry {
+    region: Arc<MemoryRegion>,
+    access: Access,
+    used: u64,
+}
+
+/// The regions of a node.
+#[derive(Default)]
+pub struct RegistrationCache {
+    entries: Vec<Entry>,
+    uses: u64,
+    registrations: u64,
+}
+
+impl RegistrationCache {
+    /// Regions now.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Regions made so far.
+    pub fn registrations(&self) -> u64 {
+        self.registrations
+    }
+
+    /// What to tell a peer of all of `list`; `None` when something of it cannot be registered
+    /// or it has too many pieces.
+    pub fn list(
+        &mut self,
+        device: &dyn Device,
+        list: &[Span],
+        access: Access,
+    ) -> Option<Registered> {
+        let mut registered = Registered::default();
+        if list.len() > REMOTE_SPANS_MAX {
+            return None;
+        }
+        for span in list {
+            let region = self.region(device, span, access)?;
+            let offset = usize::try_from(span.addr() - region.span().addr()).ok()?;
+            registered.remotes.push(region.part(offset, span.len()));
+            if registered.regions.last().is_none_or(|last| !Arc::ptr_eq(last, &region)) {
+                registered.regions.push(region);
+            }
+        }
+        Some(registered)
+    }
+
+    fn region(
+        &mut self,
+        device: &dyn Device,
+        span: &Span,
+        access: Access,
+    ) -> Option<Arc<MemoryRegion>> {
+        self.uses += 1;
+        let (start, end) = (span.addr(), span.addr() + span.len() as u64);
+        let hit = self.entries.iter_mut().find(|entry| {
+            let memory = entry.region.span();
+            entry.access == access
+                && memory.addr() <= start
+                && end <= memory.addr() + memory.len() as u64
+        });
+        if let Some(entry) = hit {
+            entry.used = self.uses;
+            return Some(entry.region.clone());
+        }
+        let region = Arc::new(device.register(span.owner()?, access).ok()?);
+        self.registrations += 1;
+        if self.entries.len() == REGIONS_MAX {
+            let oldest = (0..self.entries.len()).min_by_key(|i| self.entries[*i].used)?;
+            self.entries.swap_remove(oldest);
+        }
+        self.entries.push(Entry { region: region.clone(), access, used: self.uses });
+        Some(region)
+    }
+}

@@ -1,0 +1,508 @@
+//! Our requests on a connection: from `submit` to the reply.
+
+use dafs_fabric::{Access, MemoryRegion, SgList, Span, Status, WorkCompletion, sg_bytes};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+use crate::REPLY_HEADER_BYTES_MAX;
+use crate::config::SubmitError;
+use crate::connection::{Connection, Fault, Message, State, Work, push_tag, reply_tag};
+use crate::credits::CreditHolder;
+use crate::event::Event;
+use crate::header::{
+    FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, REMOTE_SPAN_BYTES, Setup,
+    encode_remote, tag_slot, wire_tag,
+};
+use crate::registration::Registered;
+use crate::segments;
+use crate::shared::Shared;
+use crate::work::Target;
+
+/// A request under way.
+#[derive(Default)]
+struct Slot {
+    busy: bool,
+    generation: u16,
+    abandoned: bool,
+    /// The caller's.
+    tag: u32,
+    mode: Mode,
+    reply_mode: Mode,
+    data_len: u32,
+    room: u32,
+    /// Sources that the engine does not have.
+    data: SgList,
+    /// Targets that the engine does not have.
+    reply_into: SgList,
+    /// Keeps what the peer may reach registered.
+    regions: SmallVec<[Arc<MemoryRegion>; 2]>,
+    /// Where the header of a tagged reply lands.
+    memory: Option<u32>,
+    /// Work requests posted (or to be posted) and not complete.
+    work: u32,
+    /// Bytes of data that the peer granted so far.
+    granted: u32,
+    /// Bytes of reply data that came in pieces.
+    arrived: u32,
+    header: Vec<u8>,
+    /// The reply is here, with so many bytes of data.
+    reply: Option<u32>,
+}
+
+/// All our requests on a connection.
+#[derive(Default)]
+pub struct Requester {
+    /// Requests that we may send.
+    pub credits: CreditHolder,
+    /// Bytes that we may push.
+    pub push: CreditHolder,
+    window: u32,
+    push_window: u32,
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    slots_max: usize,
+}
+
+impl Requester {
+    /// As the peer's set-up and our own limit say.
+    pub fn new(theirs: &Setup, requests_max: u16) -> Requester {
+        let slots_max = (usize::from(requests_max) + 1).min(usize::from(theirs.window));
+        Requester {
+            credits: CreditHolder::new(u32::from(theirs.window)),
+            push: CreditHolder::new(theirs.push_bytes),
+            window: u32::from(theirs.window),
+            push_window: theirs.push_bytes,
+            slots: Vec::new(),
+            free: Vec::new(),
+            slots_max,
+        }
+    }
+
+    fn busy(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether one more request can go; the last credit and slot are for control.
+    ///
+    /// # Errors
+    /// [`SubmitError::NoCredit`], [`SubmitError::QueueFull`].
+    pub fn admit(&self, control: bool) -> Result<(), SubmitError> {
+        let kept = u32::from(!control && self.window > 1);
+        if self.credits.available() <= kept {
+            return Err(SubmitError::NoCredit);
+        }
+        let kept = usize::from(!control && self.slots_max > 1);
+        if self.busy() + kept >= self.slots_max { Err(SubmitError::QueueFull) } else { Ok(()) }
+    }
+
+    fn has(&self, tag: u32) -> bool {
+        self.slots.iter().any(|slot| slot.busy && slot.tag == tag)
+    }
+
+    fn take_slot(&mut self) -> u16 {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            (self.slots.len() - 1) as u16
+        })
+    }
+
+    /// The slot of a request that waits for its reply.
+    fn waiting(&mut self, tag: u32) -> Result<&mut Slot, Fault> {
+        self.slots
+            .get_mut(tag_slot(tag))
+            .filter(|slot| slot.busy && slot.generation == tag as u16 && slot.reply.is_none())
+            .ok_or(Fault::peer("answer to a request that is not under way"))
+    }
+}
+
+/// How a request goes.
+struct Plan {
+    mode: Mode,
+    reply_mode: Mode,
+    flags: u8,
+    reads: Registered,
+    writes: Registered,
+}
+
+impl Connection {
+    /// The longest header of a request.
+    pub fn request_header_max(&self) -> usize {
+        self.agreed.peer_header_bytes.min(self.agreed.send_header_bytes) - HEADER_BYTES
+    }
+
+    /// See [`Node::submit`](crate::Node::submit).
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn submit(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        header: &[u8],
+        data: SgList,
+        reply_into: SgList,
+        control: bool,
+    ) -> Result<(), SubmitError> {
+        if self.state != State::Open {
+            return Err(SubmitError::NotConnected);
+        }
+        let (data, reply_into) = (segments::join(data), segments::join(reply_into));
+        let (data_len, room) = (sg_bytes(&data), sg_bytes(&reply_into));
+        let too_large = header.len() > self.request_header_max()
+            || data_len.max(room) > sh.attr.bulk_bytes_max.min(u32::MAX as usize)
+            || data.len().max(reply_into.len()) > sh.attr.sge_max;
+        if too_large {
+            return Err(SubmitError::TooLarge);
+        }
+        if self.requester.has(tag) {
+            return Err(SubmitError::TagInUse);
+        }
+        if let Err(error) = self.requester.admit(control) {
+            self.counters.credit_stalls += u64::from(error == SubmitError::NoCredit);
+            return Err(error);
+        }
+        let plan = self.plan(sh, header.len(), &data, data_len, &reply_into, room);
+        let memory = match plan.reply_mode {
+            Mode::Tagged => Some(sh.reply_memory.take(&*sh.device).ok_or(SubmitError::QueueFull)?),
+            _ => None,
+        };
+        self.requester.credits.spend(1);
+        let index = self.requester.take_slot();
+        let slot = &mut self.requester.slots[usize::from(index)];
+        slot.busy = true;
+        (slot.tag, slot.mode, slot.reply_mode) = (tag, plan.mode, plan.reply_mode);
+        (slot.data_len, slot.room) = (data_len as u32, room as u32);
+        (slot.data, slot.reply_into, slot.memory) = (data, reply_into, memory);
+        slot.regions.extend(plan.reads.regions.iter().chain(&plan.writes.regions).cloned());
+        let wire = wire_tag(index, slot.generation);
+        self.send_request(sh, wire, header, &plan);
+        Ok(())
+    }
+
+    fn plan(
+        &mut self,
+        sh: &mut Shared,
+        header_len: usize,
+        data: &[Span],
+        data_len: usize,
+        reply_into: &[Span],
+        room: usize,
+    ) -> Plan {
+        let (agreed, inline) = (self.agreed, self.options.inline_bytes as usize);
+        let mut used = HEADER_BYTES + header_len;
+        let mut describe = |sh: &mut Shared, list: &[Span], read: bool| {
+            let bytes = list.len() * REMOTE_SPAN_BYTES;
+            if used + bytes > agreed.peer_header_bytes.min(agreed.send_header_bytes) {
+                return None;
+            }
+            let access = Access { remote_read: read, remote_write: !read };
+            let registered = sh.registrations.list(&*sh.device, list, access)?;
+            used += bytes;
+            Some(registered)
+        };
+        let mut plan = Plan {
+            mode: Mode::None,
+            reply_mode: if agreed.tagged { Mode::Tagged } else { Mode::Inline },
+            flags: 0,
+            reads: Registered::default(),
+            writes: Registered::default(),
+        };
+        if !agreed.tagged
+            && agreed.rdma_write
+            && room > inline
+            && let Some(writes) = describe(sh, reply_into, false)
+        {
+            (plan.writes, plan.reply_mode) = (writes, Mode::Write);
+        }
+        if data_len == 0 {
+            self.counters.data_none += 1;
+            return plan;
+        }
+        let beside = HEADER_BYTES + header_len + plan.writes.remotes.len() * REMOTE_SPAN_BYTES;
+        if data_len <= inline && beside + data_len <= agreed.peer_header_bytes {
+            plan.mode = Mode::Inline;
+            self.counters.data_inline += 1;
+        } else if agreed.tagged {
+            if data_len <= self.requester.push.available() as usize {
+                plan.mode = Mode::Tagged;
+                self.counters.data_pushed += 1;
+                self.requester.push.spend(data_len as u32);
+            } else {
+                // To wait for a grant costs a round trip; to register would cost more.
+                plan.mode = Mode::Grant;
+                self.counters.data_granted += 1;
+                if data_len <= self.requester.push_window as usize {
+                    plan.flags |= FLAG_STARVED;
+                    self.counters.push_stalls += 1;
+                }
+            }
+        } else if agreed.rdma_read
+            && let Some(reads) = describe(sh, data, true)
+        {
+            (plan.reads, plan.mode) = (reads, Mode::Read);
+            self.counters.data_read += 1;
+        } else {
+            plan.mode = Mode::Pieces;
+            self.counters.data_pieces += 1;
+        }
+        plan
+    }
+
+    fn send_request(&mut self, sh: &mut Shared, wire: u32, caller_header: &[u8], plan: &Plan) {
+        self.counters.requests_sent += 1;
+        let mut header = Header::new(Kind::Request, wire);
+        (header.mode, header.reply_mode) = (plan.mode, plan.reply_mode);
+        header.flags = plan.flags;
+        header.reads = plan.reads.remotes.len() as u8;
+        header.writes = plan.writes.remotes.len() as u8;
+        header.header_len = caller_header.len() as u16;
+        self.stamp(&mut header);
+        let slot = &mut self.requester.slots[tag_slot(wire)];
+        (header.data_len, header.room) = (slot.data_len, slot.room);
+        let memory = slot.memory.map(|index| sh.reply_memory.span(index));
+        let mut reply_into = SgList::new();
+        if memory.is_some() {
+            reply_into = std::mem::take(&mut slot.reply_into);
+            slot.work += 1;
+        }
+        let (mut inline, mut push) = (SgList::new(), SgList::new());
+        match plan.mode {
+            Mode::Inline => inline = std::mem::take(&mut slot.data),
+            Mode::Tagged => push = std::mem::take(&mut slot.data),
+            _ => {}
+        }
+        slot.work += u32::from(!inline.is_empty() || !push.is_empty());
+        if memory.is_some() {
+            let id = self.work_id(Target::ReplyReceive, wire);
+            let work = Work::TaggedRecv(reply_tag(wire), memory);
+            self.post(sh, work, id, &[], reply_into, true);
+        }
+        let mut message = std::mem::take(&mut sh.scratch);
+        message.clear();
+        header.encode(&mut message);
+        for remote in plan.reads.remotes.iter().chain(&plan.writes.remotes) {
+            encode_remote(remote, &mut message);
+        }
+        message.extend_from_slice(caller_header);
+        let signaled = !inline.is_empty();
+        let target = if signaled { Target::Request } else { Target::Control };
+        self.post(sh, Work::Send, self.work_id(target, wire), &message, inline, signaled);
+        sh.scratch = message;
+        if !push.is_empty() {
+            let id = self.work_id(Target::Request, wire);
+            self.post(sh, Work::TaggedSend(push_tag(wire)), id, &[], push, true);
+        }
+    }
+
+    /// See [`Node::abandon`](crate::Node::abandon).
+    pub fn abandon(&mut self, tag: u32) {
+        let slot = self.requester.slots.iter_mut().find(|slot| slot.busy && slot.tag == tag);
+        if let Some(slot) = slot {
+            slot.abandoned = true;
+        }
+    }
+
+    /// The peer takes data of a request now.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_grant(&mut self, sh: &mut Shared, header: &Header) -> Result<(), Fault> {
+        let id = self.work_id(Target::Request, header.tag);
+        let slot = self.requester.waiting(header.tag)?;
+        let left = slot.data_len - slot.granted;
+        if header.room != slot.granted || header.data_len == 0 || header.data_len > left {
+            return Err(Fault::peer("grant outside of the request's data"));
+        }
+        slot.granted += header.data_len;
+        match slot.mode {
+            Mode::Grant if header.data_len == slot.data_len => {
+                let data = std::mem::take(&mut slot.data);
+                slot.work += 1;
+                self.post(sh, Work::TaggedSend(push_tag(header.tag)), id, &[], data, true);
+            }
+            Mode::Pieces => {
+                let data = std::mem::take(&mut slot.data);
+                let piece = Header::new(Kind::Piece, header.tag);
+                let range = (header.room as usize, header.data_len as usize);
+                let count = self.send_pieces(sh, piece, &data, range, id);
+                let slot = self.requester.waiting(header.tag)?;
+                slot.data = data;
+                slot.work += count;
+            }
+            _ => return Err(Fault::peer("grant for data that was not to be granted")),
+        }
+        Ok(())
+    }
+
+    /// A piece of a reply.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_reply_piece(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
+        let offset = m.piece_offset(sh.config.header_bytes)?;
+        let slot = self.requester.waiting(m.header.tag)?;
+        if slot.reply_mode == Mode::Tagged {
+            return Err(Fault::peer("piece of a reply that goes by tag"));
+        }
+        let (at, len) = (m.header.room as usize, m.header.data_len as usize);
+        if m.header.flags & FLAG_OF_HEADER != 0 {
+            if at != slot.header.len() || at + len > REPLY_HEADER_BYTES_MAX {
+                return Err(Fault::peer("piece outside of the reply's header"));
+            }
+            return {
+                append_message(sh, m.index, offset, len, &mut slot.header);
+                Ok(())
+            };
+        }
+        if m.header.room != slot.arrived || m.header.data_len > slot.room - slot.arrived {
+            return Err(Fault::peer("piece outside of the reply's data"));
+        }
+        slot.arrived += m.header.data_len;
+        sh.pool.place_payload(m.index, offset, len, &slot.reply_into, at);
+        self.counters.copied_bytes += len as u64;
+        Ok(())
+    }
+
+    /// A reply that came as a message.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_reply(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
+        let header = &m.header;
+        let slot = self.requester.waiting(header.tag)?;
+        let (len, header_len) = (header.data_len as usize, usize::from(header.header_len));
+        let fits = match header.mode {
+            Mode::None => header.data_len == 0,
+            Mode::Inline => header.data_len <= slot.room,
+            Mode::Write => slot.reply_mode == Mode::Write && header.data_len <= slot.room,
+            Mode::Pieces => header.data_len == slot.arrived,
+            _ => false,
+        };
+        let inline = if header.mode == Mode::Inline { len } else { 0 };
+        if !fits || slot.reply_mode == Mode::Tagged || header.descriptor_bytes() > 0 {
+            return Err(Fault::peer("reply in a way that was not asked for"));
+        }
+        if m.len != HEADER_BYTES + header_len + inline
+            || slot.header.len() + header_len > REPLY_HEADER_BYTES_MAX
+        {
+            return Err(Fault::peer("reply of another length than it says"));
+        }
+        if slot.header.is_empty() {
+            slot.header = sh.take_header();
+        }
+        append_message(sh, m.index, HEADER_BYTES, header_len, &mut slot.header);
+        if inline > 0 {
+            let at = HEADER_BYTES + header_len;
+            sh.pool.place_payload(m.index, at, inline, &slot.reply_into, 0);
+            self.counters.copied_bytes += inline as u64;
+        }
+        slot.reply = Some(header.data_len);
+        self.finish(sh, header.tag);
+        Ok(())
+    }
+
+    /// A reply that came by tag.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_tagged_reply(
+        &mut self,
+        sh: &mut Shared,
+        wire: u32,
+        completion: &WorkCompletion,
+    ) -> Result<(), Fault> {
+        debug_assert_eq!(completion.status, Status::Success, "sorted by the node");
+        let slot = self.requester.waiting(wire)?;
+        slot.work -= 1;
+        let Some(memory) = slot.memory.map(|index| sh.reply_memory.span(index)) else {
+            return Err(Fault::local("a tagged reply without memory"));
+        };
+        let len = (completion.header_len as usize).min(memory.len());
+        let mut first = std::mem::take(&mut sh.scratch);
+        memory.read_message(len.min(HEADER_BYTES), &mut first);
+        let header = Header::decode(&first);
+        sh.scratch = first;
+        let header = header?;
+        let as_told = header.kind == Kind::Reply
+            && header.tag == wire
+            && matches!(header.mode, Mode::None | Mode::Tagged)
+            && header.descriptor_bytes() == 0
+            && len == HEADER_BYTES + usize::from(header.header_len)
+            && len <= HEADER_BYTES + REPLY_HEADER_BYTES_MAX
+            && header.data_len == completion.byte_len;
+        if !as_told {
+            return Err(Fault::peer("tagged reply of another length than it says"));
+        }
+        slot.header = sh.take_header();
+        memory
+            .part(HEADER_BYTES, len - HEADER_BYTES)
+            .read_message(len - HEADER_BYTES, &mut slot.header);
+        slot.reply = Some(header.data_len);
+        self.update_credits(&header)?;
+        self.finish(sh, wire);
+        Ok(())
+    }
+
+    /// A send of a request's data left its buffers.
+    pub fn request_work_done(&mut self, sh: &mut Shared, wire: u32) {
+        if let Some(slot) = self.requester.slots.get_mut(tag_slot(wire)) {
+            slot.work -= 1;
+            self.finish(sh, wire);
+        }
+    }
+
+    /// Tells of the reply, if it is here and all memory is back.
+    fn finish(&mut self, sh: &mut Shared, wire: u32) {
+        let slot = &mut self.requester.slots[tag_slot(wire)];
+        let (0, Some(data_len)) = (slot.work, slot.reply) else { return };
+        let header = slot.release(sh);
+        if slot.abandoned {
+            sh.recycle(header);
+            sh.events.push_back(Event::Abandoned { conn: self.id, tag: slot.tag });
+        } else {
+            let (conn, tag) = (self.id, slot.tag);
+            sh.events.push_back(Event::Reply { conn, tag, header, data_len });
+        }
+        slot.abandoned = false;
+        self.requester.free.push(tag_slot(wire) as u16);
+    }
+
+    /// The connection is quiescent: nothing of its requests is held any more.
+    pub fn end_requests(&mut self, sh: &mut Shared) {
+        for slot in self.requester.slots.iter_mut().filter(|slot| slot.busy) {
+            let header = slot.release(sh);
+            sh.recycle(header);
+            if slot.abandoned && !self.silent {
+                sh.events.push_back(Event::Abandoned { conn: self.id, tag: slot.tag });
+            }
+        }
+        self.requester = Requester::default();
+    }
+}
+
+impl Slot {
+    /// Lets all memory go and makes the slot free; returns the reply's header.
+    fn release(&mut self, sh: &mut Shared) -> Vec<u8> {
+        if let Some(index) = self.memory.take() {
+            sh.reply_memory.put(index);
+        }
+        self.data.clear();
+        self.reply_into.clear();
+        self.regions.clear();
+        (self.busy, self.reply) = (false, None);
+        (self.work, self.granted, self.arrived) = (0, 0, 0);
+        self.generation = self.generation.wrapping_add(1);
+        std::mem::take(&mut self.header)
+    }
+}
+
+/// Appends bytes of a message (a header, no payload).
+fn append_message(sh: &mut Shared, index: u32, offset: usize, len: usize, to: &mut Vec<u8>) {
+    if to.is_empty() {
+        return sh.pool.read_message(index, offset, len, to);
+    }
+    let mut part = sh.take_header();
+    sh.pool.read_message(index, offset, len, &mut part);
+    to.extend_from_slice(&part);
+    sh.recycle(part);
+}

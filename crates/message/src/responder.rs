@@ -1,0 +1,630 @@
+//! The peer's requests on a connection: from arrival over `fetch` to the reply.
+
+use dafs_fabric::{RemoteSpan, SgList, WorkCompletion, sg_bytes};
+
+use crate::REPLY_HEADER_BYTES_MAX;
+use crate::connection::{Connection, Fault, Message, State, Work, push_tag, reply_tag};
+use crate::credits::CreditGiver;
+use crate::event::{Event, RequestId};
+use crate::header::{
+    FLAG_OF_HEADER, FLAG_OF_REPLY, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, decode_remotes,
+    tag_slot,
+};
+use crate::segments;
+use crate::shared::{Shared, Waiting};
+use crate::work::Target;
+
+/// Pieces that a grant asks for: they take receives that nobody promised.
+const PIECES_PER_GRANT: u32 = 4;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Fetch {
+    #[default]
+    Not,
+    Posted,
+    Done,
+}
+
+/// A reply that was given while the fetch was under way.
+struct LateReply {
+    header: Vec<u8>,
+    data: SgList,
+    token: u64,
+}
+
+/// A request in service (or waiting for it).
+#[derive(Default)]
+struct Slot {
+    busy: bool,
+    tag: u32,
+    /// The tag before, whose data may still be told of.
+    retired: Option<u32>,
+    mode: Mode,
+    reply_mode: Mode,
+    data_len: u32,
+    room: u32,
+    reads: Vec<RemoteSpan>,
+    writes: Vec<RemoteSpan>,
+    inline: Vec<u8>,
+    fetch: Fetch,
+    /// Work requests of the fetch.
+    work: u32,
+    /// Where pieces go.
+    into: SgList,
+    arrived: u32,
+    granted: u32,
+    late: Option<Box<LateReply>>,
+}
+
+/// A reply whose data has not left.
+struct Leaving {
+    token: u64,
+    /// Work requests; 0: the entry is free.
+    work: u32,
+}
+
+/// All requests of the peer on a connection.
+pub struct Responder {
+    /// Requests that the peer may send.
+    pub credits: CreditGiver,
+    /// Bytes that it may push.
+    pub push: CreditGiver,
+    /// The peer waits for byte credits.
+    pub starved: bool,
+    window: usize,
+    slots: Vec<Slot>,
+    leaving: Vec<Leaving>,
+    leaving_free: Vec<u32>,
+    /// Pushed data on its way to nowhere: tag and length.
+    discards: Vec<(u32, u32)>,
+    /// Delivered and not replied.
+    in_service: usize,
+}
+
+impl Responder {
+    /// Nothing in service; `window` requests and `push_bytes` are granted.
+    pub fn new(window: u32, push_bytes: u32) -> Responder {
+        Responder {
+            credits: CreditGiver::new(window),
+            push: CreditGiver::new(push_bytes),
+            starved: false,
+            window: window as usize,
+            slots: Vec::new(),
+            leaving: Vec::new(),
+            leaving_free: Vec::new(),
+            discards: Vec::new(),
+            in_service: 0,
+        }
+    }
+
+    /// The slot of a request that is in service.
+    fn serving(&mut self, tag: u32) -> Option<&mut Slot> {
+        self.slots.get_mut(tag_slot(tag)).filter(|slot| slot.busy && slot.tag == tag)
+    }
+
+    fn free_slot(&mut self, tag: u32) -> Result<&mut Slot, Fault> {
+        let index = tag_slot(tag);
+        if index >= self.window {
+            return Err(Fault::peer("request in a slot that it does not have"));
+        }
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, Slot::default);
+        }
+        let slot = &mut self.slots[index];
+        if slot.busy {
+            return Err(Fault::peer("request in a slot that is in use"));
+        }
+        Ok(slot)
+    }
+
+    fn leave(&mut self, token: u64) -> u32 {
+        let entry = Leaving { token, work: 0 };
+        if let Some(index) = self.leaving_free.pop() {
+            self.leaving[index as usize] = entry;
+            return index;
+        }
+        self.leaving.push(entry);
+        (self.leaving.len() - 1) as u32
+    }
+}
+
+impl Connection {
+    /// A request arrived.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_request(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
+        let header = &m.header;
+        self.check_request(sh, m)?;
+        self.responder.credits.take(1)?;
+        if header.mode == Mode::Tagged {
+            self.responder.push.take(header.data_len)?;
+        }
+        self.responder.starved |= header.flags & FLAG_STARVED != 0;
+        let slot = self.responder.free_slot(header.tag)?;
+        (slot.busy, slot.tag) = (true, header.tag);
+        (slot.mode, slot.reply_mode) = (header.mode, header.reply_mode);
+        (slot.data_len, slot.room) = (header.data_len, header.room);
+        read_descriptors(sh, m, slot)?;
+        let agreed = &self.agreed;
+        check_remotes(&slot.reads, header.mode == Mode::Read && agreed.rdma_read, header.data_len)?;
+        check_remotes(
+            &slot.writes,
+            header.reply_mode == Mode::Write && agreed.rdma_write,
+            header.room,
+        )?;
+        let at = HEADER_BYTES + header.descriptor_bytes();
+        let header_len = usize::from(header.header_len);
+        if header.mode == Mode::Inline {
+            slot.inline = sh.take_header();
+            let len = header.data_len as usize;
+            sh.pool.read_payload(m.index, at + header_len, len, &mut slot.inline);
+            self.counters.copied_bytes += u64::from(header.data_len);
+        }
+        let mut caller_header = sh.take_header();
+        sh.pool.read_message(m.index, at, header_len, &mut caller_header);
+        self.counters.requests_received += 1;
+        self.responder.in_service += 1;
+        let id = RequestId { conn: self.id, tag: header.tag };
+        let (data_len, reply_max) = (header.data_len, header.room);
+        sh.waiting.push_back(Waiting { id, header: caller_header, data_len, reply_max });
+        sh.deliver_waiting();
+        Ok(())
+    }
+
+    fn check_request(&self, sh: &Shared, m: &Message) -> Result<(), Fault> {
+        let (header, agreed) = (&m.header, &self.agreed);
+        let inline = if header.mode == Mode::Inline { header.data_len as usize } else { 0 };
+        let len = HEADER_BYTES + header.descriptor_bytes() + usize::from(header.header_len);
+        if len.checked_add(inline) != Some(m.len) {
+            return Err(Fault::peer("request of another length than it says"));
+        }
+        if header.data_len.max(header.room) as usize > sh.attr.bulk_bytes_max {
+            return Err(Fault::peer("request with more data than a message takes"));
+        }
+        let data = match header.mode {
+            Mode::None => header.data_len == 0,
+            Mode::Inline | Mode::Pieces => header.data_len > 0,
+            Mode::Tagged | Mode::Grant => header.data_len > 0 && agreed.tagged,
+            Mode::Read => header.data_len > 0 && agreed.rdma_read,
+            Mode::Write => false,
+        };
+        let reply = match header.reply_mode {
+            Mode::Inline => true,
+            Mode::Tagged => agreed.tagged,
+            Mode::Write => agreed.rdma_write && header.room > 0,
+            _ => false,
+        };
+        if data && reply { Ok(()) } else { Err(Fault::peer("mode of data that was not agreed")) }
+    }
+
+    /// See [`Node::fetch`](crate::Node::fetch).
+    pub fn fetch(&mut self, sh: &mut Shared, tag: u32, into: SgList) {
+        let id = RequestId { conn: self.id, tag };
+        let open = self.state == State::Open;
+        let into = segments::join(into);
+        let slot = self.responder.serving(tag).filter(|slot| open && slot.fetch == Fetch::Not);
+        let Some(slot) = slot.filter(|slot| sg_bytes(&into) >= slot.data_len as usize) else {
+            drop(into);
+            return sh.events.push_back(Event::Fetched { id, ok: false });
+        };
+        let into = segments::truncate(into, slot.data_len as usize);
+        slot.fetch = Fetch::Posted;
+        match slot.mode {
+            Mode::None | Mode::Write => self.fetched(sh, tag, true),
+            Mode::Inline => {
+                segments::copy_in(&into, 0, &slot.inline);
+                self.counters.copied_bytes += u64::from(slot.data_len);
+                self.fetched(sh, tag, true);
+            }
+            Mode::Tagged => self.await_data(sh, tag, into),
+            Mode::Grant => {
+                let mut grant = Header::new(Kind::Grant, tag);
+                grant.data_len = slot.data_len;
+                self.await_data(sh, tag, into);
+                self.send_control(sh, grant);
+            }
+            Mode::Read => self.read_data(sh, tag, &into),
+            Mode::Pieces => {
+                slot.into = into;
+                self.grant_pieces(sh, tag);
+            }
+        }
+    }
+
+    fn await_data(&mut self, sh: &mut Shared, tag: u32, into: SgList) {
+        if let Some(slot) = self.responder.serving(tag) {
+            slot.work = 1;
+        }
+        let id = self.work_id(Target::Fetch, tag);
+        self.post(sh, Work::TaggedRecv(push_tag(tag), None), id, &[], into, true);
+    }
+
+    fn read_data(&mut self, sh: &mut Shared, tag: u32, into: &SgList) {
+        let Some(slot) = self.responder.serving(tag) else { return };
+        let reads = std::mem::take(&mut slot.reads);
+        slot.work = reads.len() as u32;
+        let (id, mut at) = (self.work_id(Target::Fetch, tag), 0);
+        for remote in &reads {
+            let part = segments::cut(into, at, remote.len as usize);
+            at += remote.len as usize;
+            self.post(sh, Work::Read(*remote), id, &[], part, true);
+        }
+        if let Some(slot) = self.responder.serving(tag) {
+            slot.reads = reads;
+        }
+    }
+
+    /// Asks for the next pieces; a few at a time, since they take receives.
+    fn grant_pieces(&mut self, sh: &mut Shared, tag: u32) {
+        let piece = (sh.area_bytes() as u32).max(sh.config.header_bytes as u32 / 2);
+        let Some(slot) = self.responder.serving(tag) else { return };
+        let mut grant = Header::new(Kind::Grant, tag);
+        grant.room = slot.granted;
+        grant.data_len = (slot.data_len - slot.granted).min(piece * PIECES_PER_GRANT);
+        slot.granted += grant.data_len;
+        self.send_control(sh, grant);
+    }
+
+    /// A piece of a request's data.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_request_piece(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
+        let offset = m.piece_offset(sh.config.header_bytes)?;
+        let (header, len) = (&m.header, m.header.data_len);
+        let slot = self.responder.serving(header.tag);
+        let slot = slot
+            .filter(|slot| slot.mode == Mode::Pieces && slot.fetch == Fetch::Posted)
+            .ok_or(Fault::peer("piece of data that was not granted"))?;
+        if header.room != slot.arrived
+            || len > slot.granted - slot.arrived
+            || header.flags & FLAG_OF_HEADER != 0
+        {
+            return Err(Fault::peer("piece outside of what was granted"));
+        }
+        sh.pool.place_payload(m.index, offset, len as usize, &slot.into, slot.arrived as usize);
+        self.counters.copied_bytes += u64::from(len);
+        slot.arrived += len;
+        if slot.arrived == slot.data_len {
+            self.fetched(sh, header.tag, true);
+        } else if slot.arrived == slot.granted {
+            self.grant_pieces(sh, header.tag);
+        }
+        Ok(())
+    }
+
+    /// A tagged receive or read of a fetch is done.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn fetch_work_done(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        completion: &WorkCompletion,
+    ) -> Result<(), Fault> {
+        let Some(slot) = self.responder.serving(tag) else { return Ok(()) };
+        let pushed = slot.mode != Mode::Read;
+        if pushed && (completion.byte_len != slot.data_len || completion.header_len != 0) {
+            return Err(Fault::peer("pushed data of another length than announced"));
+        }
+        slot.work -= 1;
+        if slot.work > 0 {
+            return Ok(());
+        }
+        if slot.mode == Mode::Tagged {
+            let len = slot.data_len;
+            self.landed(sh, len);
+        }
+        self.fetched(sh, tag, true);
+        Ok(())
+    }
+
+    /// Pushed data left the path: the peer may push as much again.
+    fn landed(&mut self, sh: &mut Shared, len: u32) {
+        self.responder.push.give_back(len);
+        if self.responder.starved {
+            self.send_control(sh, Header::new(Kind::Credit, 0));
+        }
+    }
+
+    fn fetched(&mut self, sh: &mut Shared, tag: u32, ok: bool) {
+        let Some(slot) = self.responder.serving(tag) else { return };
+        slot.fetch = Fetch::Done;
+        slot.into.clear();
+        sh.recycle(std::mem::take(&mut slot.inline));
+        let late = slot.late.take();
+        sh.events.push_back(Event::Fetched { id: RequestId { conn: self.id, tag }, ok });
+        if let Some(late) = late {
+            self.reply(sh, tag, &late.header, late.data, late.token);
+        }
+    }
+
+    /// See [`Node::reply`](crate::Node::reply).
+    pub fn reply(&mut self, sh: &mut Shared, tag: u32, header: &[u8], data: SgList, token: u64) {
+        let data = segments::join(data);
+        let len = sg_bytes(&data);
+        let open = self.state == State::Open;
+        let Some(slot) = self.responder.serving(tag).filter(|_| open) else {
+            return unsent(sh, len, token);
+        };
+        if slot.fetch == Fetch::Posted {
+            slot.late = Some(Box::new(LateReply { header: header.to_vec(), data, token }));
+            return;
+        }
+        let fits = len <= slot.room as usize
+            && data.len() <= sh.attr.sge_max
+            && header.len() <= self.reply_header_max();
+        if !fits {
+            sh.faults.push((self.id.index, Fault::local("reply larger than the request's room")));
+            return unsent(sh, len, token);
+        }
+        self.end_service(sh, tag);
+        let mut message = Header::new(Kind::Reply, tag);
+        message.data_len = len as u32;
+        self.send_reply(sh, message, header, data, token);
+    }
+
+    /// The longest header of a reply.
+    pub fn reply_header_max(&self) -> usize {
+        let one_message = self.agreed.send_header_bytes.saturating_sub(HEADER_BYTES);
+        REPLY_HEADER_BYTES_MAX.min(if self.agreed.tagged { one_message } else { usize::MAX })
+    }
+
+    /// Frees the slot of a request that is replied now.
+    fn end_service(&mut self, sh: &mut Shared, tag: u32) {
+        let Some(slot) = self.responder.serving(tag) else { return };
+        let unwanted = slot.fetch == Fetch::Not && slot.data_len > 0;
+        let (mode, data_len) = (slot.mode, slot.data_len);
+        sh.recycle(std::mem::take(&mut slot.inline));
+        slot.retired = slot.expects(tag).then_some(tag);
+        (slot.busy, slot.fetch) = (false, Fetch::Not);
+        (slot.arrived, slot.granted, slot.work) = (0, 0, 0);
+        self.responder.credits.give_back(1);
+        self.responder.in_service -= 1;
+        sh.in_service -= 1;
+        if unwanted && mode == Mode::Tagged {
+            self.discard(sh, tag, data_len);
+        }
+    }
+
+    /// Pushed data that nobody fetched is received and thrown away: the path must not stop.
+    fn discard(&mut self, sh: &mut Shared, tag: u32, len: u32) {
+        let Some(sink) = sh.sink(len as usize) else {
+            let fault = Fault::local("no memory to throw data away");
+            return sh.faults.push((self.id.index, fault));
+        };
+        self.counters.discarded_bytes += u64::from(len);
+        self.responder.discards.push((tag, len));
+        let id = self.work_id(Target::Discard, tag);
+        self.post(sh, Work::TaggedRecv(push_tag(tag), None), id, &[], sink, true);
+    }
+
+    /// Data was thrown away.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn discarded(&mut self, sh: &mut Shared, tag: u32, byte_len: u32) -> Result<(), Fault> {
+        let found = self.responder.discards.iter().position(|(of, _)| *of == tag);
+        let Some(found) = found else { return Ok(()) };
+        let (_, len) = self.responder.discards.swap_remove(found);
+        if len != byte_len {
+            return Err(Fault::peer("pushed data of another length than announced"));
+        }
+        self.landed(sh, len);
+        Ok(())
+    }
+
+    fn send_reply(
+        &mut self,
+        sh: &mut Shared,
+        mut header: Header,
+        caller_header: &[u8],
+        data: SgList,
+        token: u64,
+    ) {
+        let (wire, len) = (header.tag, header.data_len as usize);
+        let slot = &self.responder.slots[tag_slot(wire)];
+        let (reply_mode, tagged) = (slot.reply_mode, slot.reply_mode == Mode::Tagged);
+        let agreed = self.agreed;
+        let together = HEADER_BYTES + caller_header.len() + len;
+        let leaving = if len > 0 { self.responder.leave(token) } else { 0 };
+        let id = self.work_id(if len > 0 { Target::Reply } else { Target::Control }, leaving);
+        let (mut beside, mut work) = (SgList::new(), 0);
+        if tagged {
+            self.counters.replies_tagged += 1;
+            header.mode = if len > 0 { Mode::Tagged } else { Mode::None };
+            beside = data;
+        } else if len == 0
+            || (len <= self.options.inline_bytes as usize && together <= agreed.peer_message_bytes)
+        {
+            self.counters.replies_inline += 1;
+            header.mode = if len > 0 { Mode::Inline } else { Mode::None };
+            beside = data;
+        } else if reply_mode == Mode::Write {
+            self.counters.replies_written += 1;
+            header.mode = Mode::Write;
+            work += self.write_data(sh, wire, &data, len, id);
+        } else {
+            self.counters.replies_pieces += 1;
+            header.mode = Mode::Pieces;
+            let mut piece = Header::new(Kind::Piece, wire);
+            piece.flags = FLAG_OF_REPLY;
+            work += self.send_pieces(sh, piece, &data, (0, len), id);
+        }
+        let mut caller_header = caller_header;
+        if !tagged {
+            let room = agreed.peer_message_bytes.min(agreed.send_header_bytes) - HEADER_BYTES;
+            let room = room.saturating_sub(if beside.is_empty() { 0 } else { len });
+            caller_header = self.send_header_pieces(sh, wire, caller_header, room);
+        }
+        header.header_len = caller_header.len() as u16;
+        self.stamp(&mut header);
+        let mut message = std::mem::take(&mut sh.scratch);
+        message.clear();
+        header.encode(&mut message);
+        message.extend_from_slice(caller_header);
+        let signaled = !beside.is_empty();
+        work += u32::from(signaled);
+        let how = if tagged { Work::TaggedSend(reply_tag(wire)) } else { Work::Send };
+        let id = if signaled { id } else { self.work_id(Target::Control, 0) };
+        if len > 0 {
+            self.responder.leaving[leaving as usize].work = work;
+        }
+        self.post(sh, how, id, &message, beside, signaled);
+        sh.scratch = message;
+    }
+
+    fn write_data(
+        &mut self,
+        sh: &mut Shared,
+        wire: u32,
+        data: &SgList,
+        len: usize,
+        id: dafs_fabric::WrId,
+    ) -> u32 {
+        let writes = std::mem::take(&mut self.responder.slots[tag_slot(wire)].writes);
+        let (mut at, mut count) = (0, 0);
+        for remote in &writes {
+            let now = (remote.len as usize).min(len - at);
+            if now == 0 {
+                break;
+            }
+            let remote = RemoteSpan { len: now as u32, ..*remote };
+            self.post(sh, Work::Write(remote), id, &[], segments::cut(data, at, now), true);
+            at += now;
+            count += 1;
+        }
+        self.responder.slots[tag_slot(wire)].writes = writes;
+        count
+    }
+
+    /// Sends what does not fit into the reply's message ahead of it; returns the rest.
+    fn send_header_pieces<'a>(
+        &mut self,
+        sh: &mut Shared,
+        wire: u32,
+        caller_header: &'a [u8],
+        room: usize,
+    ) -> &'a [u8] {
+        let mut piece = Header::new(Kind::Piece, wire);
+        piece.flags = FLAG_OF_REPLY | FLAG_OF_HEADER;
+        let mut rest = caller_header;
+        while rest.len() > room {
+            let (now, later) = rest.split_at(room.min(rest.len()).max(1));
+            piece.room = (caller_header.len() - rest.len()) as u32;
+            piece.data_len = now.len() as u32;
+            self.stamp(&mut piece);
+            let mut message = std::mem::take(&mut sh.scratch);
+            message.clear();
+            piece.encode(&mut message);
+            message.extend_from_slice(now);
+            let id = self.work_id(Target::Control, 0);
+            self.post(sh, Work::Send, id, &message, SgList::new(), false);
+            sh.scratch = message;
+            rest = later;
+        }
+        rest
+    }
+
+    /// Data of a reply left.
+    pub fn reply_work_done(&mut self, sh: &mut Shared, index: u32) {
+        let Some(entry) = self.responder.leaving.get_mut(index as usize) else { return };
+        entry.work -= 1;
+        if entry.work == 0 {
+            sh.events.push_back(Event::ReplySent { token: entry.token });
+            self.responder.leaving_free.push(index);
+        }
+    }
+
+    /// Data waits at a tag for which nothing is posted.
+    ///
+    /// # Errors
+    /// The peer's fault: nobody announced it.
+    pub fn check_unmatched(&mut self, tag: dafs_fabric::Tag) -> Result<(), Fault> {
+        let wire = tag.0 as u32;
+        let responder = &mut self.responder;
+        let discarded = responder.discards.iter().any(|(of, _)| *of == wire);
+        let known = tag == push_tag(wire)
+            && (discarded
+                || responder.slots.get(tag_slot(wire)).is_some_and(|slot| slot.expects(wire)));
+        if known { Ok(()) } else { Err(Fault::peer("data with a tag that was not announced")) }
+    }
+
+    /// The connection ends: what waits for a reply gets none.
+    pub fn stop_service(&mut self, sh: &mut Shared) {
+        let conn = self.id;
+        let before = sh.waiting.len();
+        sh.waiting.retain(|waiting| waiting.id.conn != conn);
+        let undelivered = before - sh.waiting.len();
+        sh.in_service -= self.responder.in_service - undelivered;
+        self.responder.in_service = 0;
+    }
+
+    /// The connection is quiescent: nothing of its requests is held any more.
+    pub fn end_service_all(&mut self, sh: &mut Shared) {
+        let window = self.responder.window as u32;
+        let ended = std::mem::replace(&mut self.responder, Responder::new(window, 0));
+        for slot in ended.slots.into_iter().filter(|slot| slot.busy) {
+            let (tag, fetching) = (slot.tag, slot.fetch == Fetch::Posted);
+            let late = slot.late.as_ref().map(|late| (sg_bytes(&late.data), late.token));
+            drop(slot);
+            if fetching {
+                sh.events
+                    .push_back(Event::Fetched { id: RequestId { conn: self.id, tag }, ok: false });
+            }
+            if let Some((len, token)) = late {
+                unsent(sh, len, token);
+            }
+        }
+        for entry in ended.leaving.iter().filter(|entry| entry.work > 0) {
+            sh.events.push_back(Event::ReplySent { token: entry.token });
+        }
+    }
+}
+
+impl Slot {
+    /// Whether pushed data of this tag may arrive.
+    fn expects(&self, tag: u32) -> bool {
+        let now = self.busy && self.tag == tag;
+        let pushed =
+            self.mode == Mode::Tagged || (self.mode == Mode::Grant && self.fetch != Fetch::Not);
+        (now && pushed) || self.retired == Some(tag)
+    }
+}
+
+/// A reply that will not be sent: its memory is the caller's again.
+pub fn unsent(sh: &mut Shared, len: usize, token: u64) {
+    if len > 0 {
+        sh.events.push_back(Event::ReplySent { token });
+    }
+}
+
+fn read_descriptors(sh: &mut Shared, m: &Message, slot: &mut Slot) -> Result<(), Fault> {
+    slot.reads.clear();
+    slot.writes.clear();
+    let bytes = m.header.descriptor_bytes();
+    if bytes == 0 {
+        return Ok(());
+    }
+    let mut raw = std::mem::take(&mut sh.scratch);
+    sh.pool.read_message(m.index, HEADER_BYTES, bytes, &mut raw);
+    let (reads, writes) =
+        raw.split_at(usize::from(m.header.reads) * crate::header::REMOTE_SPAN_BYTES);
+    decode_remotes(reads, &mut slot.reads);
+    decode_remotes(writes, &mut slot.writes);
+    sh.scratch = raw;
+    Ok(())
+}
+
+/// Descriptors stand where they belong and cover what is announced.
+fn check_remotes(remotes: &[RemoteSpan], expected: bool, len: u32) -> Result<(), Fault> {
+    let total: u64 = remotes.iter().map(|remote| u64::from(remote.len)).sum();
+    let right = if expected {
+        total == u64::from(len) && remotes.iter().all(|remote| remote.len > 0)
+    } else {
+        remotes.is_empty()
+    };
+    if right { Ok(()) } else { Err(Fault::peer("descriptors that do not cover the data")) }
+}

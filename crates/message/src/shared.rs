@@ -1,0 +1,151 @@
+//! What all connections of a node share.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dafs_fabric::{Device, DeviceAttr, Engine, SgList, Span};
+
+use crate::config::{NodeConfig, NodeError};
+use crate::connection::Fault;
+use crate::event::{Event, RequestId};
+use crate::header::HEADER_BYTES;
+use crate::receive_pool::{ReceivePool, ReplyMemory};
+use crate::registration::RegistrationCache;
+use crate::segments;
+use crate::stats::Counters;
+use crate::{REPLY_HEADER_BYTES_MAX, config};
+
+/// Memory for data that nobody wants; its bytes are never looked at.
+const SINK_BYTES: usize = 256 << 10;
+const HEADERS_KEPT_MAX: usize = 1024;
+const HEADER_KEPT_BYTES_MAX: usize = 8192;
+
+/// A request of a peer that waits for others to be replied.
+pub struct Waiting {
+    /// Which.
+    pub id: RequestId,
+    /// Its header.
+    pub header: Vec<u8>,
+    /// Bytes of its data.
+    pub data_len: u32,
+    /// Room for the reply's data.
+    pub reply_max: u32,
+}
+
+/// The engine, memory, and queues of a node.
+pub struct Shared {
+    /// The device of `engine`.
+    pub device: Arc<dyn Device>,
+    /// The completion queue and queue pairs.
+    pub engine: Box<dyn Engine>,
+    /// As of the device.
+    pub attr: DeviceAttr,
+    /// As given.
+    pub config: NodeConfig,
+    /// For the owner of the node.
+    pub events: VecDeque<Event>,
+    /// Posted receives.
+    pub pool: ReceivePool,
+    /// Where headers of tagged replies land.
+    pub reply_memory: ReplyMemory,
+    /// Memory regions.
+    pub registrations: RegistrationCache,
+    /// Message under construction, or its first bytes on arrival.
+    pub scratch: Vec<u8>,
+    /// The spans of the work request being posted, in case that the queue is full.
+    pub keep: SgList,
+    /// Requests not delivered yet.
+    pub waiting: VecDeque<Waiting>,
+    /// Requests delivered and not replied.
+    pub in_service: usize,
+    /// Connections whose outbox is not empty.
+    pub blocked: Vec<u32>,
+    /// Connections to be ended.
+    pub faults: Vec<(u32, Fault)>,
+    /// Something was posted since the last ring.
+    pub posted: bool,
+    /// Counters of connections that ended.
+    pub ended: Counters,
+    headers: Vec<Vec<u8>>,
+    sink: Option<Span>,
+}
+
+impl Shared {
+    /// With memory for receives; nothing is posted.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub fn new(
+        device: Arc<dyn Device>,
+        engine: Box<dyn Engine>,
+        config: NodeConfig,
+    ) -> Result<Shared, NodeError> {
+        let attr = engine.attr().clone();
+        let area_bytes = config::data_area_bytes(&config, &attr)?;
+        let depth = config.receives_max.min(attr.receive_queue_depth);
+        let pool = ReceivePool::new(&*device, config.header_bytes, area_bytes, depth)?;
+        Ok(Shared {
+            device,
+            engine,
+            attr,
+            config,
+            events: VecDeque::new(),
+            pool,
+            reply_memory: ReplyMemory::new(HEADER_BYTES + REPLY_HEADER_BYTES_MAX),
+            registrations: RegistrationCache::default(),
+            scratch: Vec::new(),
+            keep: SgList::new(),
+            waiting: VecDeque::new(),
+            in_service: 0,
+            blocked: Vec::new(),
+            faults: Vec::new(),
+            posted: false,
+            ended: Counters::default(),
+            headers: Vec::new(),
+            sink: None,
+        })
+    }
+
+    /// Bytes of the data area of receives.
+    pub fn area_bytes(&self) -> usize {
+        self.pool.message_bytes() - self.config.header_bytes
+    }
+
+    /// Memory for a header.
+    pub fn take_header(&mut self) -> Vec<u8> {
+        self.headers.pop().unwrap_or_default()
+    }
+
+    /// Takes it back.
+    pub fn recycle(&mut self, mut header: Vec<u8>) {
+        let capacity = header.capacity();
+        let useful = capacity > 0 && capacity <= HEADER_KEPT_BYTES_MAX;
+        if useful && self.headers.len() < HEADERS_KEPT_MAX {
+            header.clear();
+            self.headers.push(header);
+        }
+    }
+
+    /// A list of `len` bytes whose contents nobody will read: the same memory again and again.
+    /// `None` when it would be too long for the device, or there is no memory.
+    pub fn sink(&mut self, len: usize) -> Option<SgList> {
+        if self.sink.is_none() {
+            let arena = dafs_fabric::Arena::new(SINK_BYTES).ok()?;
+            self.sink = Some(arena.span(0, SINK_BYTES));
+        }
+        let sink = self.sink.as_ref()?;
+        let whole: SgList = (0..len.div_ceil(SINK_BYTES)).map(|_| sink.clone()).collect();
+        (whole.len() <= self.attr.sge_max).then(|| segments::cut(&whole, 0, len))
+    }
+
+    /// Delivers requests as far as the limit of requests in service allows.
+    pub fn deliver_waiting(&mut self) {
+        while self.in_service < self.config.requests_in_service_max {
+            let Some(Waiting { id, header, data_len, reply_max }) = self.waiting.pop_front() else {
+                return;
+            };
+            self.in_service += 1;
+            self.events.push_back(Event::Request { id, header, data_len, reply_max });
+        }
+    }
+}
