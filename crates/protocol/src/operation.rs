@@ -86,7 +86,7 @@ pub struct OpenFlags {
     pub no_follow: bool,
 }
 
-/// Best effort wishes about caching, carried by OPEN and ADVISE ([UNIFIER] 4.2).
+/// Best effort wishes about caching, carried by OPEN and ADVISE (\[UNIFIER\] 4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheHint {
     /// Cache unit in bytes (4 KiB to 1 MiB), 0 = the server chooses.

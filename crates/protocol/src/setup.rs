@@ -44,7 +44,7 @@ pub enum SizeClass {
     Bulk = 2,
 }
 
-/// What a client wishes and a server grants (the smaller of both; [IB-DAFS] IV.B.2: attributes
+/// What a client wishes and a server grants (the smaller of both; \[IB-DAFS\] IV.B.2: attributes
 /// are chosen at set-up and can be queried).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionAttr {
