@@ -42,6 +42,7 @@ fn bad(address: &Address, reason: impl ToString) -> ConnectError {
 
 fn resolve(address: &Address) -> Result<VecDeque<Target>, ConnectError> {
     match address.scheme.as_str() {
+        "unix" if address.target.is_empty() => Err(bad(address, "no path")),
         "unix" => Ok(VecDeque::from([Target::Unix(PathBuf::from(&address.target))])),
         "tcp" => {
             let found = address.target.to_socket_addrs().map_err(|error| bad(address, error))?;

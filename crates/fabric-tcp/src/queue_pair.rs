@@ -262,14 +262,10 @@ impl Connection {
 
     /// What epoll should watch: nothing that would wake in vain.
     pub fn interest(&self) -> Option<libc::c_int> {
-        let mut events = 0;
-        if !self.receive.is_paused() {
-            events |= crate::sys::EPOLLIN;
-        }
-        if self.send.is_blocked() {
-            events |= crate::sys::EPOLLOUT;
-        }
-        (events != 0).then_some(events)
+        let receive =
+            if self.receive.is_paused() { crate::sys::EPOLLRDHUP } else { crate::sys::EPOLLIN };
+        let send = if self.send.is_blocked() { crate::sys::EPOLLOUT } else { 0 };
+        Some(receive | send)
     }
 
     /// A buffer that holds `header`.

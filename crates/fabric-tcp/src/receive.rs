@@ -18,7 +18,7 @@ use crate::frame::{FAULT_READ, FAULT_WRITE, FRAME_HEADER_BYTES, FrameHeader, Kin
 use crate::memory_region::{Pin, Region};
 use crate::queue_pair::{Connection, TagState, tagged_completion};
 use crate::scatter_gather::Cursor;
-use crate::sys::{Scatter, is_temporary};
+use crate::sys::{Scatter, is_hung_up, is_temporary};
 
 /// Bytes received before another queue pair has its turn.
 const TURN_BYTES: usize = 1024 * 1024;
@@ -248,7 +248,7 @@ impl Connection {
         let mut bytes = 0;
         for _ in 0..TURN_READS {
             if self.receive.is_paused() {
-                return Received::All;
+                return self.look_for_peer(core);
             }
             let pass = match self.read(core) {
                 Ok(pass) => pass,
@@ -275,6 +275,15 @@ impl Connection {
             }
         }
         Received::More
+    }
+
+    /// While paused: what the peer still wanted to say does not matter when it is gone.
+    fn look_for_peer(&self, core: &mut Core) -> Received {
+        core.system_calls += 1;
+        if self.send.is_broken() || is_hung_up(self.socket.as_raw_fd()) {
+            return Received::End("closed by the peer".into());
+        }
+        Received::All
     }
 
     fn end_reason(&self) -> &'static str {

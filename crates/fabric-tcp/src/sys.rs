@@ -13,7 +13,7 @@ use dafs_fabric::Span;
 /// Entries of one gather or scatter call (IOV_MAX).
 pub const IOV_MAX: usize = 1024;
 
-pub use libc::{EPOLLIN, EPOLLOUT};
+pub use libc::{EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -180,6 +180,14 @@ pub fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
     // SAFETY: a slice.
     let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
     check_len(got)
+}
+
+/// True when the peer has closed its end, whatever is left to be received.
+pub fn is_hung_up(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one entry, which outlives the call.
+    unsafe { libc::poll(&mut poll, 1, 0) };
+    poll.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
 }
 
 /// What became of the start of a connect.
