@@ -1,7 +1,7 @@
 //! What can be set, and what is counted.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use dafs_protocol::Timestamp;
 
@@ -26,22 +26,14 @@ pub struct Config {
 
 impl Config {
     /// Defaults for an arena of this size: half of it for dirty data, a quarter for orphans.
-    pub fn new(arena_bytes: usize) -> Config {
+    pub fn new(arena_bytes: usize, clock: Clock) -> Config {
         Config {
             dirty_bytes_max: arena_bytes / 2,
             dirty_age: Duration::from_secs(5),
             orphan_bytes_max: arena_bytes / 4,
             closed_files_max: 65_536,
-            clock: Arc::new(system_time),
+            clock,
         }
-    }
-}
-
-fn system_time() -> Timestamp {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp {
-        seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
-        nanoseconds: now.subsec_nanos(),
     }
 }
 

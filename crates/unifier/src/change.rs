@@ -1,0 +1,162 @@
+//! Changes of a file other than by writing. They have the file alone: no fill, write-back or
+//! commit of a write is under way. Reads of what is cached go on: they come before the change.
+
+use std::sync::Arc;
+
+use dafs_protocol::Status;
+use dafs_store::SeekKind;
+
+use crate::file::{CachedFile, Which};
+use crate::job::{Job, Outcome, wait_all};
+use crate::planted::{Defect, planted};
+use crate::pool::SLOT;
+
+const KEEP_SIZE: u32 = 0x01;
+const PUNCH_HOLE: u32 = 0x02;
+
+impl CachedFile {
+    /// Sets the size.
+    ///
+    /// # Errors
+    /// The store's; the file is not open.
+    pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Status> {
+        let file = self.clone();
+        self.exclusive(async move { file.cut(size).await }).await
+    }
+
+    /// See [`dafs_store::File::fallocate`].
+    ///
+    /// # Errors
+    /// The store's; the file is not open.
+    pub async fn fallocate(
+        self: &Arc<Self>,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Status> {
+        let file = self.clone();
+        self.exclusive(async move { file.allocate_space(mode, offset, len).await }).await
+    }
+
+    /// See [`dafs_store::File::seek`].
+    ///
+    /// # Errors
+    /// The store's; the file is not open.
+    pub async fn seek(
+        self: &Arc<Self>,
+        offset: u64,
+        kind: SeekKind,
+    ) -> Result<Option<u64>, Status> {
+        self.flush().await?;
+        let handle = self.lock().handle.clone().ok_or(Status::BadStateId)?;
+        handle.seek(offset, kind).await
+    }
+
+    async fn exclusive(
+        self: &Arc<Self>,
+        work: impl Future<Output = Outcome> + Send + 'static,
+    ) -> Outcome {
+        let file = self.clone();
+        let job = Job::new(async move {
+            file.quiet().await;
+            let outcome = work.await;
+            file.lock().exclusive = None;
+            file.refresh().await;
+            outcome
+        });
+        loop {
+            let before = {
+                let inner = &mut *self.lock();
+                match &inner.exclusive {
+                    Some(before) => before.clone(),
+                    None => {
+                        inner.exclusive = Some(job.clone());
+                        break;
+                    }
+                }
+            };
+            // Its outcome is told to who asked for it.
+            let _ = before.wait().await;
+        }
+        self.core.jobs.start(&job);
+        job.wait().await
+    }
+
+    /// Waits until nothing is under way; nothing begins, since `exclusive` is set.
+    async fn quiet(&self) {
+        loop {
+            let jobs = self.lock().traffic();
+            if jobs.is_empty() {
+                return;
+            }
+            // Their outcomes are told to those who asked for them.
+            let _ = wait_all(&jobs).await;
+        }
+    }
+
+    async fn cut(self: &Arc<Self>, size: u64) -> Outcome {
+        let (handle, old) = {
+            let inner = self.lock();
+            (inner.handle.clone().ok_or(Status::BadStateId)?, inner.size)
+        };
+        let edge = size / SLOT;
+        if size < old && size % SLOT != 0 {
+            // The page that is cut is read in again, with its zeros.
+            self.flush_blocks(edge, edge, true).await?;
+        }
+        handle.truncate(size).await?;
+        let inner = &mut *self.lock();
+        if size < old {
+            let kept = u64::from(planted(Defect::CutTailKept) && size % SLOT != 0);
+            self.drop_pages(inner, edge + kept, Which::All);
+        }
+        inner.size = size;
+        self.changed(inner);
+        Ok(())
+    }
+
+    async fn allocate_space(self: &Arc<Self>, mode: u32, offset: u64, len: u64) -> Outcome {
+        self.flush_blocks(0, u64::MAX, true).await?;
+        let handle = self.lock().handle.clone().ok_or(Status::BadStateId)?;
+        let outcome = handle.fallocate(mode, offset, len).await;
+        // Also when it failed: part of it may have been done.
+        let attr = handle.attr().await;
+        let inner = &mut *self.lock();
+        if mode & !KEEP_SIZE != 0 {
+            self.drop_pages(inner, offset / SLOT, Which::All);
+        }
+        if let Ok(attr) = attr
+            && mode != KEEP_SIZE | PUNCH_HOLE
+        {
+            inner.size = attr.size;
+        }
+        self.changed(inner);
+        outcome
+    }
+
+    fn changed(&self, inner: &mut crate::file::Inner) {
+        inner.last_change = self.core.change();
+        inner.stale = true;
+        inner.modified = inner.modified.max((self.core.config.clock)());
+    }
+
+    /// The file was cut at an open (O_TRUNC), but writes of our own may have come after that:
+    /// it is cut once more when they have ended.
+    pub(crate) fn cut_again(self: &Arc<Self>, before: Option<Arc<Job>>) -> Arc<Job> {
+        let file = self.clone();
+        Job::new(async move {
+            if let Some(before) = before {
+                // Its outcome is told to who asked for it.
+                let _ = before.wait().await;
+            }
+            file.quiet().await;
+            let outcome = file.cut(0).await;
+            if let Err(status) = outcome {
+                file.lock().tell_writers(status);
+            }
+            file.lock().exclusive = None;
+            file.refresh().await;
+            outcome
+        })
+    }
+}

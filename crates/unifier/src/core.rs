@@ -1,0 +1,358 @@
+//! What all files of a cache share: slots, bounds, the table of files, work under way.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use dafs_fabric::mem::PAGE_BYTES;
+use dafs_protocol::{Attr, WriteVerifier};
+use dafs_store::{File, FileId};
+
+use crate::config::Config;
+use crate::file::CachedFile;
+use crate::job::{Job, Jobs};
+use crate::pool::{Page, Pages, Pool, units};
+use crate::wait::{Line, locked};
+
+/// Flushes that those who wait for space keep going.
+const HELPERS_MAX: usize = 4;
+
+pub(crate) struct Core {
+    pub(crate) pool: Pool,
+    pub(crate) config: Config,
+    pub(crate) verifier: WriteVerifier,
+    files: Mutex<Table>,
+    /// Dirty, being written, or reserved for a write.
+    dirty_slots: AtomicUsize,
+    dirty_slots_max: usize,
+    /// By the time of their first dirty byte.
+    dirty_files: Mutex<VecDeque<(Duration, Arc<CachedFile>)>>,
+    /// With dirty data whose write-back failed.
+    failed_files: Mutex<Vec<Arc<CachedFile>>>,
+    helpers: AtomicUsize,
+    pub(crate) reserve_line: Line,
+    pub(crate) fill_line: Line,
+    pub(crate) jobs: Jobs,
+    now_nanos: AtomicU64,
+    /// Grows with each change that the cache makes in the store.
+    changes: AtomicU64,
+    pub(crate) counters: Counters,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+    pub(crate) evicted_slots: AtomicU64,
+    pub(crate) filled_slots: AtomicU64,
+    pub(crate) write_backs: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) write_errors: AtomicU64,
+    pub(crate) lost_slots: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64, more: usize) {
+    counter.fetch_add(more as u64, Ordering::Relaxed);
+}
+
+/// Files by id, and by their number: the place in `places` (lower half) and a stamp.
+#[derive(Default)]
+struct Table {
+    by_id: HashMap<FileId, u64>,
+    places: Vec<Option<Arc<CachedFile>>>,
+    free: Vec<u32>,
+    stamp: u64,
+    /// Closed files, the longest closed first; reopened ones are skipped.
+    closed: VecDeque<Arc<CachedFile>>,
+}
+
+impl Table {
+    fn get(&self, number: u64) -> Option<&Arc<CachedFile>> {
+        let place = (number & 0xffff_ffff) as usize;
+        self.places.get(place)?.as_ref().filter(|file| file.number() == number)
+    }
+
+    fn add(&mut self, make: impl FnOnce(u64) -> Arc<CachedFile>) -> Arc<CachedFile> {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            (self.places.len() - 1) as u32
+        });
+        self.stamp += 1;
+        let file = make(self.stamp << 32 | u64::from(place));
+        self.places[place as usize] = Some(file.clone());
+        self.by_id.insert(file.id(), file.number());
+        file
+    }
+
+    fn remove(&mut self, file: &CachedFile) {
+        if self.get(file.number()).is_some() {
+            let place = (file.number() & 0xffff_ffff) as u32;
+            self.places[place as usize] = None;
+            self.free.push(place);
+            self.by_id.remove(&file.id());
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn new(pool: Pool, config: Config, verifier: WriteVerifier) -> Core {
+        // Reading must go on while writers wait.
+        let bound = pool.slot_count() * 3 / 4;
+        Core {
+            dirty_slots_max: (config.dirty_bytes_max / PAGE_BYTES).clamp(8, bound),
+            pool,
+            config,
+            verifier,
+            files: Mutex::default(),
+            dirty_slots: AtomicUsize::new(0),
+            dirty_files: Mutex::default(),
+            failed_files: Mutex::default(),
+            helpers: AtomicUsize::new(0),
+            reserve_line: Line::default(),
+            fill_line: Line::default(),
+            jobs: Jobs::default(),
+            now_nanos: AtomicU64::new(0),
+            changes: AtomicU64::new(1),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(crate) fn mark(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// The store's data or attributes have just been changed from here.
+    pub(crate) fn change(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        Duration::from_nanos(self.now_nanos.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_now(&self, now: Duration) {
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.now_nanos.fetch_max(nanos, Ordering::Relaxed);
+    }
+
+    // The table of files.
+
+    pub(crate) fn find(&self, id: FileId) -> Option<Arc<CachedFile>> {
+        let table = locked(&self.files);
+        table.get(*table.by_id.get(&id)?).cloned()
+    }
+
+    pub(crate) fn all_files(&self) -> Vec<Arc<CachedFile>> {
+        locked(&self.files).places.iter().flatten().cloned().collect()
+    }
+
+    pub(crate) fn file_count(&self) -> usize {
+        locked(&self.files).by_id.len()
+    }
+
+    /// Finds or makes the file and counts an open, which keeps it in the table.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        mark: u64,
+        file: Arc<dyn File>,
+        attr: &Attr,
+        truncated: bool,
+    ) -> Arc<CachedFile> {
+        let id = file.id();
+        let mut table = locked(&self.files);
+        let known = table.by_id.get(&id).and_then(|number| table.get(*number)).cloned();
+        let cached = known
+            .unwrap_or_else(|| table.add(|number| CachedFile::new(self.clone(), id, number, attr)));
+        let recut = cached.opened(mark, file, attr, truncated);
+        drop(table);
+        if let Some(job) = recut {
+            self.jobs.start(&job);
+        }
+        cached
+    }
+
+    /// A file has been closed for the last time; the longest closed one may be forgotten for it.
+    pub(crate) fn closed(&self, file: &Arc<CachedFile>) {
+        let mut table = locked(&self.files);
+        if file.list_as_closed() {
+            table.closed.push_back(file.clone());
+        }
+        while table.closed.len() > self.config.closed_files_max {
+            let Some(oldest) = table.closed.pop_front() else { break };
+            if oldest.forget(true) {
+                table.remove(&oldest);
+            }
+        }
+    }
+
+    pub(crate) fn forget(&self, id: FileId) {
+        let mut table = locked(&self.files);
+        let file = table.by_id.get(&id).and_then(|number| table.get(*number)).cloned();
+        if let Some(file) = file
+            && file.forget(false)
+        {
+            table.remove(&file);
+        }
+    }
+
+    /// The files refer to the core and the core to the files: this ends it.
+    pub(crate) fn clear(&self) {
+        let table = std::mem::take(&mut *locked(&self.files));
+        let dirty = std::mem::take(&mut *locked(&self.dirty_files));
+        let failed = std::mem::take(&mut *locked(&self.failed_files));
+        drop((table, dirty, failed));
+    }
+
+    // Dirty data.
+
+    pub(crate) fn dirty_slots(&self) -> usize {
+        self.dirty_slots.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn dirty_slots_max(&self) -> usize {
+        self.dirty_slots_max
+    }
+
+    /// Room for `slots` below the bound.
+    pub(crate) fn take_dirty(&self, slots: usize) -> bool {
+        let more = |dirty: usize| (dirty + slots <= self.dirty_slots_max).then_some(dirty + slots);
+        self.dirty_slots.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Some slots that counted as dirty do not any more, others do.
+    pub(crate) fn recount_dirty(&self, before: usize, after: usize) {
+        if before == after {
+            return;
+        }
+        self.dirty_slots.fetch_add(after.wrapping_sub(before), Ordering::SeqCst);
+        if after < before {
+            self.pool.space.changed();
+        }
+    }
+
+    pub(crate) fn list_as_dirty(&self, file: &Arc<CachedFile>) {
+        locked(&self.dirty_files).push_back((self.now(), file.clone()));
+    }
+
+    pub(crate) fn list_as_failed(&self, file: &Arc<CachedFile>) {
+        locked(&self.failed_files).push(file.clone());
+    }
+
+    pub(crate) fn write_back_due(&self, now: Duration) -> bool {
+        let files = locked(&self.dirty_files);
+        let Some((since, _)) = files.front() else { return false };
+        let due = since.saturating_add(self.config.dirty_age) <= now;
+        due || self.dirty_slots() > self.dirty_slots_max / 2
+    }
+
+    /// The file that has been dirty longest.
+    pub(crate) fn next_dirty(&self) -> Option<Arc<CachedFile>> {
+        let file = locked(&self.dirty_files).pop_front()?.1;
+        file.unlist_as_dirty();
+        Some(file)
+    }
+
+    // Slots.
+
+    /// Pinned slots for `count` blocks from `block` on, by eviction if need be. All or nothing.
+    pub(crate) fn allocate(&self, block: u64, count: usize) -> Option<Pages> {
+        loop {
+            if let Some(pages) = self.pool.allocate(block, count) {
+                return Some(pages);
+            }
+            let free = self.pool.slot_count() - self.pool.used_slots();
+            if self.evict(count.saturating_sub(free).max(1)) == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// Frees about `slots` slots; 0 when all are dirty or held.
+    fn evict(&self, slots: usize) -> usize {
+        let mut freed = 0;
+        // Twice around: the first time clears the marks of pages in use.
+        for _ in 0..2 * self.pool.frame_count() {
+            for (unit, number, block) in self.pool.next_candidates() {
+                let file = locked(&self.files).get(number).cloned();
+                freed += file.map_or(0, |file| file.evict(unit, block));
+            }
+            if freed >= slots {
+                break;
+            }
+        }
+        count(&self.counters.evicted_slots, freed);
+        freed
+    }
+
+    /// Waits until `attempt` succeeds, which is tried when slots may have become free. Writes
+    /// dirty data back meanwhile.
+    pub(crate) async fn when_space<T>(
+        self: &Arc<Self>,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> T {
+        poll_fn(|context| {
+            loop {
+                self.pool.space.register(context.waker());
+                if let Some(value) = attempt() {
+                    return Poll::Ready(value);
+                }
+                if !self.help(context.waker()) {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    /// Makes space; true if something has happened.
+    fn help(self: &Arc<Self>, waker: &Waker) -> bool {
+        if self.jobs.poll(Some(waker)) {
+            return true;
+        }
+        if self.helpers.load(Ordering::Relaxed) >= HELPERS_MAX {
+            return false;
+        }
+        if let Some(file) = self.next_dirty() {
+            let core = self.clone();
+            core.helpers.fetch_add(1, Ordering::Relaxed);
+            self.jobs.start(&Job::new(async move {
+                let outcome = file.flush_pass().await;
+                core.helpers.fetch_sub(1, Ordering::Relaxed);
+                core.pool.space.changed();
+                outcome
+            }));
+            return true;
+        }
+        if self.helpers.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        // Nothing but data that cannot be written: its writers will be told that it is lost.
+        let failed = locked(&self.failed_files).pop();
+        failed.is_some_and(|file| file.give_up() > 0)
+    }
+}
+
+/// Pins of slots; dropped, the slots are let go.
+pub(crate) struct Pinned {
+    pub(crate) core: Arc<Core>,
+    pub(crate) pages: Pages,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        for unit in units(&self.pages) {
+            self.core.pool.unpin(unit);
+        }
+    }
+}
+
+impl Pinned {
+    /// Pins what a file maps; the caller has its lock.
+    pub(crate) fn more(core: &Arc<Core>, pages: Pages) -> Pinned {
+        units(&pages).for_each(|unit: Page| core.pool.pin(unit));
+        Pinned { core: core.clone(), pages }
+    }
+}

@@ -1,0 +1,475 @@
+//! One file: its pages, its size, and what is under way with the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use dafs_protocol::{Attr, Status, Timestamp};
+use dafs_store::{File, FileId};
+use smallvec::SmallVec;
+
+use crate::WriterId;
+use crate::core::{Core, Pinned, count};
+use crate::job::Job;
+use crate::planted::{Defect, planted};
+use crate::pool::{FRAME_SLOTS, Page, SLOT};
+use crate::wait::locked;
+
+/// Blocks that one fill may cover.
+pub(crate) const FILL_SLOTS_MAX: usize = 256;
+
+/// One file of the cache, shared by all its opens.
+pub struct CachedFile {
+    pub(crate) core: Arc<Core>,
+    id: FileId,
+    number: u64,
+    inner: Mutex<Inner>,
+}
+
+/// 16 consecutive blocks.
+pub(crate) struct Cluster {
+    pub(crate) pages: [Page; FRAME_SLOTS],
+    /// Not in the store yet.
+    pub(crate) dirty: u16,
+    /// Being written to the store, perhaps from a page that was replaced since.
+    pub(crate) writing: u16,
+}
+
+/// Blocks that are being read in.
+pub(crate) struct Filling {
+    pub(crate) id: u64,
+    pub(crate) first: u64,
+    pub(crate) count: usize,
+    /// A bit for each block that was written, or dropped, since the store was asked.
+    pub(crate) void: [u64; FILL_SLOTS_MAX / 64],
+    pub(crate) job: Arc<Job>,
+    pub(crate) pages: Arc<Pinned>,
+}
+
+/// Blocks that are being written back.
+pub(crate) struct Writing {
+    pub(crate) id: u64,
+    pub(crate) first: u64,
+    pub(crate) count: usize,
+    pub(crate) job: Arc<Job>,
+}
+
+/// What the store last said of a file after our own changes.
+#[derive(Clone, Copy)]
+pub(crate) struct Known {
+    pub(crate) size: u64,
+    pub(crate) allocated: u64,
+    pub(crate) change: u64,
+    pub(crate) modified: Timestamp,
+    pub(crate) changed: Timestamp,
+    created: Option<Timestamp>,
+}
+
+impl Known {
+    pub(crate) fn of(attr: &Attr) -> Known {
+        Known {
+            size: attr.size,
+            allocated: attr.allocated,
+            change: attr.change,
+            modified: attr.modified,
+            changed: attr.changed,
+            created: attr.created,
+        }
+    }
+
+    fn says(&self, attr: &Attr) -> bool {
+        self.size == attr.size
+            && self.modified == attr.modified
+            && self.changed == attr.changed
+            && self.created == attr.created
+    }
+}
+
+/// What the file's lock protects. Never held across I/O.
+pub(crate) struct Inner {
+    /// While open.
+    pub(crate) handle: Option<Arc<dyn File>>,
+    pub(crate) opens: usize,
+    /// For readers; the store's may be smaller while data is dirty.
+    pub(crate) size: u64,
+    /// Boxed: most files are small, and a node of the tree has room for 11.
+    pub(crate) clusters: BTreeMap<u64, Box<Cluster>>,
+    /// Clusters with dirty blocks.
+    pub(crate) dirty: BTreeSet<u64>,
+    pub(crate) fills: Vec<Filling>,
+    pub(crate) writes: Vec<Writing>,
+    pub(crate) next_id: u64,
+    /// A change of size or the like is under way: no fill, write-back or commit begins.
+    pub(crate) exclusive: Option<Arc<Job>>,
+    pub(crate) syncing: Option<Arc<Job>>,
+    /// The sync after that one, and whether data alone suffices.
+    pub(crate) sync_next: Option<(Arc<Job>, bool)>,
+    pub(crate) known: Known,
+    /// We have changed the file since `known`.
+    pub(crate) stale: bool,
+    /// When we changed it last, as [`Core::change`] counts.
+    pub(crate) last_change: u64,
+    /// When it was written last.
+    pub(crate) modified: Timestamp,
+    /// Where the last read ended: the next one there is sequential.
+    pub(crate) read_end: u64,
+    pub(crate) clear_privileges: bool,
+    /// Sessions that wrote and have not closed since.
+    pub(crate) writers: SmallVec<[WriterId; 2]>,
+    /// What is to be told to whom.
+    pub(crate) late: Vec<(WriterId, Status)>,
+    /// Something that `late` speaks of cannot be written any more.
+    pub(crate) lost: bool,
+    pub(crate) listed_dirty: bool,
+    pub(crate) listed_failed: bool,
+    listed_closed: bool,
+}
+
+impl Cluster {
+    fn new() -> Box<Cluster> {
+        Box::new(Cluster { pages: [Page::NONE; FRAME_SLOTS], dirty: 0, writing: 0 })
+    }
+
+    /// Slots that count as dirty.
+    pub(crate) fn unwritten(&self) -> usize {
+        (self.dirty | self.writing).count_ones() as usize
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pages.iter().all(|page| page.is_none())
+    }
+}
+
+/// Cluster and slot of a block.
+pub(crate) fn place(block: u64) -> (u64, usize) {
+    (block / FRAME_SLOTS as u64, (block % FRAME_SLOTS as u64) as usize)
+}
+
+impl Inner {
+    pub(crate) fn page(&self, block: u64) -> Option<Page> {
+        let (number, slot) = place(block);
+        let page = self.clusters.get(&number)?.pages[slot];
+        (!page.is_none()).then_some(page)
+    }
+
+    pub(crate) fn cluster(&mut self, number: u64) -> &mut Cluster {
+        self.clusters.entry(number).or_insert_with(Cluster::new)
+    }
+
+    pub(crate) fn is_clean(&self) -> bool {
+        self.dirty.is_empty() && self.writes.is_empty()
+    }
+
+    /// Our own changes may be newer than attributes that were asked for after `mark`.
+    pub(crate) fn overtakes(&self, mark: u64) -> bool {
+        self.last_change > mark || !self.writes.is_empty() || self.exclusive.is_some()
+    }
+
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Fills under way must not install these blocks.
+    pub(crate) fn void_fills(&mut self, blocks: RangeInclusive<u64>) {
+        for fill in &mut self.fills {
+            let last = fill.first + fill.count as u64 - 1;
+            for block in fill.first.max(*blocks.start())..=last.min(*blocks.end()) {
+                let index = (block - fill.first) as usize;
+                fill.void[index / 64] |= 1 << (index % 64);
+            }
+        }
+    }
+
+    /// Jobs that end when nothing is between the cache and the store.
+    pub(crate) fn traffic(&self) -> Vec<Arc<Job>> {
+        let fills = self.fills.iter().map(|fill| fill.job.clone());
+        fills.chain(self.writes.iter().map(|write| write.job.clone())).collect()
+    }
+
+    pub(crate) fn tell_writers(&mut self, status: Status) {
+        for writer in &self.writers {
+            if !self.late.iter().any(|late| late.0 == *writer) {
+                self.late.push((*writer, status));
+            }
+        }
+    }
+
+    pub(crate) fn take_late(&mut self, writer: WriterId) -> Option<Status> {
+        let at = self.late.iter().position(|late| late.0 == writer)?;
+        let status = self.late.swap_remove(at).1;
+        if self.late.is_empty() {
+            self.lost = false;
+        }
+        Some(status)
+    }
+}
+
+/// Which pages to drop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    Clean,
+    /// Dirty ones that are not being written.
+    Dirty,
+    All,
+}
+
+impl CachedFile {
+    pub(crate) fn new(core: Arc<Core>, id: FileId, number: u64, attr: &Attr) -> Arc<CachedFile> {
+        let inner = Inner {
+            handle: None,
+            opens: 0,
+            size: attr.size,
+            clusters: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            fills: Vec::new(),
+            writes: Vec::new(),
+            next_id: 0,
+            exclusive: None,
+            syncing: None,
+            sync_next: None,
+            known: Known::of(attr),
+            stale: false,
+            last_change: 0,
+            modified: attr.modified,
+            read_end: 0,
+            clear_privileges: false,
+            writers: SmallVec::new(),
+            late: Vec::new(),
+            lost: false,
+            listed_dirty: false,
+            listed_failed: false,
+            listed_closed: false,
+        };
+        Arc::new(CachedFile { core, id, number, inner: Mutex::new(inner) })
+    }
+
+    /// The store's number of the file.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        locked(&self.inner)
+    }
+
+    /// Its size for readers.
+    pub fn size(&self) -> u64 {
+        self.lock().size
+    }
+
+    /// A late error of this session's writes; told once.
+    pub fn take_error(&self, writer: WriterId) -> Option<Status> {
+        self.lock().take_late(writer)
+    }
+
+    /// Counts an open. A job is given back when the store's file must be cut again, because
+    /// our own writes may have come after the cut by the opener.
+    pub(crate) fn opened(
+        self: &Arc<Self>,
+        mark: u64,
+        handle: Arc<dyn File>,
+        attr: &Attr,
+        truncated: bool,
+    ) -> Option<Arc<Job>> {
+        let inner = &mut *self.lock();
+        inner.opens += 1;
+        inner.handle.get_or_insert(handle);
+        if !truncated {
+            self.compare(inner, mark, attr);
+            return None;
+        }
+        let recut = inner.overtakes(mark) || !inner.fills.is_empty();
+        if recut {
+            let before = inner.exclusive.clone();
+            let job = self.cut_again(before);
+            inner.exclusive = Some(job.clone());
+            // Bytes being written stay until they have been.
+            self.drop_pages(inner, 0, Which::Clean);
+            self.drop_pages(inner, 0, Which::Dirty);
+            inner.size = 0;
+            return Some(job);
+        }
+        self.drop_pages(inner, 0, Which::All);
+        inner.size = attr.size;
+        inner.known = Known::of(attr);
+        inner.stale = false;
+        None
+    }
+
+    /// Drops clean pages when the store's file was changed by somebody else.
+    fn compare(&self, inner: &mut Inner, mark: u64, attr: &Attr) {
+        if inner.overtakes(mark) || inner.stale || inner.known.says(attr) {
+            return;
+        }
+        self.drop_pages(inner, 0, Which::Clean);
+        inner.known = Known::of(attr);
+        let dirty_end = inner.last_dirty().map_or(0, |block| (block + 1) * SLOT);
+        inner.size = attr.size.max(dirty_end.min(inner.size));
+    }
+
+    /// Attributes after a change of the server's own.
+    pub(crate) fn note(&self, mark: u64, attr: &Attr) {
+        let inner = &mut *self.lock();
+        if inner.overtakes(mark) {
+            return;
+        }
+        if attr.size == inner.known.size {
+            inner.known = Known::of(attr);
+            inner.stale = false;
+        } else {
+            self.compare(inner, mark, attr);
+        }
+    }
+
+    /// Corrects attributes that were asked from the store after `mark`.
+    pub(crate) fn correct(&self, mark: u64, attr: &mut Attr) {
+        let inner = &*self.lock();
+        let overtaken = inner.overtakes(mark);
+        if overtaken && !inner.stale {
+            (attr.allocated, attr.change) = (inner.known.allocated, inner.known.change);
+            (attr.modified, attr.changed) = (inner.known.modified, inner.known.changed);
+        }
+        if !planted(Defect::SizeOverlayIgnored)
+            && (inner.opens > 0 || overtaken || !inner.is_clean())
+        {
+            attr.size = inner.size;
+        }
+        if inner.stale || !inner.is_clean() {
+            let time = inner.modified;
+            let nanos = time.seconds.saturating_mul(1_000_000_000);
+            let change = nanos.saturating_add(i64::from(time.nanoseconds));
+            attr.modified = attr.modified.max(time);
+            attr.changed = attr.changed.max(time);
+            attr.change = attr.change.max(u64::try_from(change).unwrap_or(0));
+            let unwritten: usize =
+                inner.dirty.iter().map(|number| inner.clusters[number].unwritten()).sum();
+            let most = inner.size.next_multiple_of(SLOT);
+            attr.allocated = attr.allocated.max(most.min(attr.allocated + unwritten as u64 * SLOT));
+        }
+    }
+
+    /// Forgets pages from `first` on.
+    pub(crate) fn drop_pages(&self, inner: &mut Inner, first: u64, which: Which) -> usize {
+        if which != Which::Dirty {
+            inner.void_fills(first..=u64::MAX);
+        }
+        let (first_cluster, first_slot) = place(first);
+        let mut dropped = 0;
+        let mut empty = Vec::new();
+        for (number, cluster) in inner.clusters.range_mut(first_cluster..) {
+            let before = cluster.unwritten();
+            let from = if *number == first_cluster { first_slot } else { 0 };
+            let range = u16::MAX << from;
+            let bits = range
+                & match which {
+                    Which::Clean => !(cluster.dirty | cluster.writing),
+                    Which::Dirty => cluster.dirty & !cluster.writing,
+                    Which::All => u16::MAX,
+                };
+            for slot in (0..FRAME_SLOTS).filter(|slot| bits >> slot & 1 != 0) {
+                let page = std::mem::replace(&mut cluster.pages[slot], Page::NONE);
+                if !page.is_none() {
+                    self.core.pool.unmap(page);
+                    dropped += 1;
+                }
+            }
+            cluster.dirty &= !bits;
+            cluster.writing &= !bits;
+            self.core.recount_dirty(before, cluster.unwritten());
+            if cluster.dirty == 0 {
+                inner.dirty.remove(number);
+            }
+            if cluster.is_empty() && cluster.writing == 0 {
+                empty.push(*number);
+            }
+        }
+        for number in empty {
+            inner.clusters.remove(&number);
+        }
+        dropped
+    }
+
+    /// Evicts the slots of a unit which `block` was in. The number of slots freed.
+    pub(crate) fn evict(&self, unit: Page, block: u64) -> usize {
+        let inner = &mut *self.lock();
+        let (number, _) = place(block);
+        let Some(cluster) = inner.clusters.get_mut(&number) else { return 0 };
+        let mut bits = 0u16;
+        for (slot, page) in cluster.pages.iter().enumerate() {
+            if !page.is_none() && page.unit() == unit {
+                bits |= 1 << slot;
+            }
+        }
+        let unwritten = cluster.dirty | cluster.writing;
+        if bits == 0 || self.core.pool.is_pinned(unit) {
+            return 0;
+        }
+        if bits & unwritten != 0 && !planted(Defect::DirtyBlockEvicted) {
+            return 0;
+        }
+        let before = cluster.unwritten();
+        for slot in (0..FRAME_SLOTS).filter(|slot| bits >> slot & 1 != 0) {
+            let page = std::mem::replace(&mut cluster.pages[slot], Page::NONE);
+            self.core.pool.unmap(page);
+        }
+        cluster.dirty &= !bits;
+        cluster.writing &= !bits;
+        self.core.recount_dirty(before, cluster.unwritten());
+        if cluster.dirty == 0 {
+            inner.dirty.remove(&number);
+        }
+        if cluster.is_empty() {
+            inner.clusters.remove(&number);
+        }
+        unit.unit_slots()
+    }
+
+    /// Gives up dirty data that cannot be written. The number of slots.
+    pub(crate) fn give_up(&self) -> usize {
+        let inner = &mut *self.lock();
+        inner.listed_failed = false;
+        let dropped = self.drop_pages(inner, 0, Which::Dirty);
+        inner.lost |= dropped > 0;
+        count(&self.core.counters.lost_slots, dropped);
+        dropped
+    }
+
+    pub(crate) fn unlist_as_dirty(&self) {
+        self.lock().listed_dirty = false;
+    }
+
+    /// False when it is on the list already.
+    pub(crate) fn list_as_closed(&self) -> bool {
+        !std::mem::replace(&mut self.lock().listed_closed, true)
+    }
+
+    /// Drops all pages unless it is open (again). True: it can be removed.
+    pub(crate) fn forget(&self, from_list: bool) -> bool {
+        let inner = &mut *self.lock();
+        if from_list {
+            inner.listed_closed = false;
+        }
+        if inner.opens > 0 || !inner.is_clean() {
+            return false;
+        }
+        self.drop_pages(inner, 0, Which::All);
+        true
+    }
+}
+
+impl Inner {
+    /// The last block that is dirty or being written.
+    fn last_dirty(&self) -> Option<u64> {
+        let writing = self.writes.iter().map(|write| write.first + write.count as u64 - 1).max();
+        let dirty = self.dirty.last().map(|number| {
+            let bits = self.clusters[number].dirty;
+            number * FRAME_SLOTS as u64 + u64::from(bits.checked_ilog2().unwrap_or(0))
+        });
+        writing.max(dirty)
+    }
+}

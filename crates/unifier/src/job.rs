@@ -1,0 +1,155 @@
+//! Work that must be done to its end whoever waits for it: while the store reads or fills
+//! pages, they belong to the job, and a dropped request takes nothing away.
+//!
+//! A job is polled by everybody who waits for it; one whose waiters are all gone is polled by
+//! [`Unifier::write_back`](crate::Unifier::write_back) and by whoever needs space.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use dafs_protocol::Status;
+
+use crate::wait::{add_waker, locked};
+
+pub(crate) type Outcome = Result<(), Status>;
+type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// A shared future.
+pub(crate) struct Job {
+    state: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    work: Option<Work>,
+    /// Somebody is in `work.poll` now.
+    polled: bool,
+    /// It was woken meanwhile.
+    notified: bool,
+    waiters: Vec<Waker>,
+    outcome: Option<Outcome>,
+}
+
+impl Job {
+    /// Nothing happens before it is polled.
+    pub(crate) fn new(work: impl Future<Output = Outcome> + Send + 'static) -> Arc<Job> {
+        Job::with(|_| work)
+    }
+
+    /// As `new`, for work that must know its job.
+    pub(crate) fn with<W>(work: impl FnOnce(&Arc<Job>) -> W) -> Arc<Job>
+    where
+        W: Future<Output = Outcome> + Send + 'static,
+    {
+        let job = Arc::new(Job { state: Mutex::new(Progress::default()) });
+        let work = Box::pin(work(&job));
+        locked(&job.state).work = Some(work);
+        job
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        locked(&self.state).outcome.is_some()
+    }
+
+    /// Goes on as far as it can; `waiter` is woken when it can go further.
+    pub(crate) fn poll(self: &Arc<Self>, waiter: Option<&Waker>) -> Poll<Outcome> {
+        let mut state = locked(&self.state);
+        loop {
+            if let Some(outcome) = state.outcome {
+                return Poll::Ready(outcome);
+            }
+            if let Some(waiter) = waiter {
+                add_waker(&mut state.waiters, waiter);
+            }
+            let work = if state.polled { None } else { state.work.take() };
+            let Some(mut work) = work else { return Poll::Pending };
+            state.polled = true;
+            state.notified = false;
+            drop(state);
+            let waker = Waker::from(self.clone());
+            let polled = work.as_mut().poll(&mut Context::from_waker(&waker));
+            state = locked(&self.state);
+            state.polled = false;
+            match polled {
+                Poll::Ready(outcome) => {
+                    state.outcome = Some(outcome);
+                    let waiters = std::mem::take(&mut state.waiters);
+                    drop(state);
+                    drop(work);
+                    waiters.into_iter().for_each(Waker::wake);
+                    return Poll::Ready(outcome);
+                }
+                Poll::Pending => {
+                    state.work = Some(work);
+                    if !state.notified {
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn wait(self: &Arc<Self>) -> Outcome {
+        poll_fn(|context| self.poll(Some(context.waker()))).await
+    }
+}
+
+impl Wake for Job {
+    fn wake(self: Arc<Self>) {
+        let mut state = locked(&self.state);
+        state.notified = true;
+        // Who polls now looks again when it is through.
+        let waiters = if state.polled { Vec::new() } else { std::mem::take(&mut state.waiters) };
+        drop(state);
+        waiters.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Waits for all; the first failure.
+pub(crate) async fn wait_all(jobs: &[Arc<Job>]) -> Outcome {
+    poll_fn(|context| {
+        let mut all = Poll::Ready(Ok(()));
+        for job in jobs {
+            match (job.poll(Some(context.waker())), all) {
+                (Poll::Pending, _) => all = Poll::Pending,
+                (Poll::Ready(Err(status)), Poll::Ready(Ok(()))) => all = Poll::Ready(Err(status)),
+                _ => {}
+            }
+        }
+        all
+    })
+    .await
+}
+
+/// Jobs that have begun, so that they end also when nobody waits for them.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    list: Mutex<(Vec<Arc<Job>>, usize)>,
+}
+
+impl Jobs {
+    /// Begins.
+    pub(crate) fn start(&self, job: &Arc<Job>) {
+        if job.poll(None).is_ready() {
+            return;
+        }
+        let (list, sweep_at) = &mut *locked(&self.list);
+        if list.len() >= *sweep_at {
+            list.retain(|job| !job.is_done());
+            *sweep_at = 2 * list.len() + 16;
+        }
+        list.push(job.clone());
+    }
+
+    /// Polls all; true when one ended by that.
+    pub(crate) fn poll(&self, waker: Option<&Waker>) -> bool {
+        let jobs: Vec<Arc<Job>> = {
+            let list = &mut locked(&self.list).0;
+            list.retain(|job| !job.is_done());
+            list.clone()
+        };
+        jobs.iter().filter(|job| job.poll(waker).is_ready()).count() > 0
+    }
+}

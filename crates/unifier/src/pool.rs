@@ -1,0 +1,495 @@
+//! The slots of the arena: who uses them, and which are free.
+//!
+//! The arena is cut into frames of 64 KiB. A frame is free, or one *unit* as a whole, or split
+//! into 16 units of one slot. A unit is what is pinned and freed: a sequential read of 1 MiB
+//! pins 16 units, a random read of 4 KiB one. A unit lives while a file maps one of its slots or
+//! somebody pins it.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::{Arena, Span};
+use smallvec::SmallVec;
+
+use crate::entry::{Entry, State};
+use crate::wait::Space;
+
+/// Slots per frame, and per cluster of a file.
+pub(crate) const FRAME_SLOTS: usize = 16;
+
+/// Bytes of a slot as a file offset.
+pub(crate) const SLOT: u64 = PAGE_BYTES as u64;
+
+/// A slot, and whether its unit is the whole frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Page(u32);
+
+impl Page {
+    const WHOLE: u32 = 1 << 31;
+    pub(crate) const NONE: Page = Page(u32::MAX);
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Page::NONE
+    }
+
+    /// The slot's index in the arena.
+    pub(crate) fn index(self) -> usize {
+        (self.0 & !Page::WHOLE) as usize
+    }
+
+    fn is_whole(self) -> bool {
+        self.0 & Page::WHOLE != 0
+    }
+
+    /// The first slot of its unit: the unit's name.
+    pub(crate) fn unit(self) -> Page {
+        if self.is_whole() { Page(self.0 & !(FRAME_SLOTS as u32 - 1)) } else { self }
+    }
+
+    /// Slots of its unit.
+    pub(crate) fn unit_slots(self) -> usize {
+        if self.is_whole() { FRAME_SLOTS } else { 1 }
+    }
+
+    fn plus(self, slots: usize) -> Page {
+        Page(self.0 + slots as u32)
+    }
+}
+
+/// Slots for consecutive blocks.
+pub(crate) type Pages = SmallVec<[Page; 16]>;
+
+/// The units of these pages, each once. Pages of one unit stand together.
+pub(crate) fn units(pages: &[Page]) -> impl Iterator<Item = Page> + '_ {
+    let mut last = Page::NONE;
+    pages.iter().filter(|page| !page.is_none()).filter_map(move |page| {
+        let unit = page.unit();
+        let new = unit != last;
+        last = unit;
+        new.then_some(unit)
+    })
+}
+
+/// A run of arena bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+}
+
+/// Runs, adjacent ones joined.
+#[derive(Debug, Default)]
+pub(crate) struct Runs(SmallVec<[Run; 4]>);
+
+impl Runs {
+    #[inline]
+    pub(crate) fn push(&mut self, start: usize, len: usize) {
+        match self.0.last_mut() {
+            Some(last) if last.start + last.len == start => last.len += len,
+            _ => self.0.push(Run { start, len }),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Run> {
+        self.0.iter()
+    }
+}
+
+// The word that counts the users of a unit.
+const PIN: u32 = 1;
+const PINS: u32 = (1 << 22) - 1;
+const REFERENCED: u32 = 1 << 22;
+const ORPHAN: u32 = 1 << 23;
+const MAPPED: u32 = 1 << 24;
+const MAPPINGS: u32 = 0xff << 24;
+
+const FREE: u8 = 0;
+const WHOLE: u8 = 1;
+const SPLIT: u8 = 2;
+
+/// See the module.
+pub(crate) struct Pool {
+    arena: Arc<Arena>,
+    entries: Box<[Entry]>,
+    /// By the first slot of a unit.
+    users: Box<[AtomicU32]>,
+    /// Changed under `free` only.
+    frames: Box<[AtomicU8]>,
+    free: Mutex<Free>,
+    /// Where eviction goes on.
+    hand: AtomicUsize,
+    used_slots: AtomicUsize,
+    /// May go below zero for a moment.
+    orphan_slots: AtomicUsize,
+    /// Who waits for slots.
+    pub(crate) space: Space,
+}
+
+struct Free {
+    /// A bit per free frame.
+    frames: Vec<u64>,
+    count: usize,
+    /// Where the search for a free frame goes on, so that neighbours come one after another.
+    next: usize,
+    /// A bit per free slot of each split frame.
+    slots: Vec<u16>,
+    /// Split frames that may have free slots, each at most once.
+    partial: Vec<u32>,
+    listed: Vec<bool>,
+}
+
+impl Pool {
+    pub(crate) fn new(arena: Arc<Arena>, epoch: u32) -> Pool {
+        let frames = (arena.len() / PAGE_BYTES / FRAME_SLOTS).min((Page::WHOLE >> 4) as usize - 1);
+        assert!(frames > 0, "an arena has at least one frame of 64 KiB");
+        let slots = frames * FRAME_SLOTS;
+        let mut bits = vec![u64::MAX; frames.div_ceil(64)];
+        if frames % 64 != 0 {
+            bits[frames / 64] = (1 << (frames % 64)) - 1;
+        }
+        let free = Free {
+            frames: bits,
+            count: frames,
+            next: 0,
+            slots: vec![0; frames],
+            partial: Vec::new(),
+            listed: vec![false; frames],
+        };
+        let entries: Box<[Entry]> = (0..slots).map(|_| Entry::default()).collect();
+        entries.iter().for_each(|entry| entry.set_epoch(epoch));
+        Pool {
+            arena,
+            entries,
+            users: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            frames: (0..frames).map(|_| AtomicU8::new(FREE)).collect(),
+            free: Mutex::new(free),
+            hand: AtomicUsize::new(0),
+            used_slots: AtomicUsize::new(0),
+            orphan_slots: AtomicUsize::new(0),
+            space: Space::default(),
+        }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn frame_count(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(crate) fn slot_count(&self) -> usize {
+        self.users.len()
+    }
+
+    pub(crate) fn used_slots(&self) -> usize {
+        self.used_slots.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn orphan_slots(&self) -> usize {
+        let slots = self.orphan_slots.load(Ordering::Relaxed);
+        if slots > self.slot_count() { 0 } else { slots }
+    }
+
+    pub(crate) fn span(&self, start: usize, len: usize) -> Span {
+        self.arena.span(start, len)
+    }
+
+    /// A part of a slot.
+    pub(crate) fn part(&self, page: Page, from: usize, to: usize) -> Span {
+        self.arena.span(page.index() * PAGE_BYTES + from, to - from)
+    }
+
+    /// Pinned slots for `count` blocks from `block` on, whole frames where they fit. All or
+    /// nothing.
+    pub(crate) fn allocate(&self, block: u64, count: usize) -> Option<Pages> {
+        let mut pages = Pages::new();
+        pages.reserve(count);
+        let mut free = self.free();
+        while pages.len() < count {
+            let aligned = (block + pages.len() as u64) % FRAME_SLOTS as u64 == 0;
+            let frame = if aligned && count - pages.len() >= FRAME_SLOTS {
+                free.take_frame()
+            } else {
+                None
+            };
+            match frame {
+                Some(frame) => {
+                    self.frames[frame].store(WHOLE, Ordering::Relaxed);
+                    let first = Page((frame * FRAME_SLOTS) as u32 | Page::WHOLE);
+                    pages.extend((0..FRAME_SLOTS).map(|slot| first.plus(slot)));
+                }
+                None => match free.take_slot(&self.frames) {
+                    Some(slot) => pages.push(Page(slot)),
+                    None => break,
+                },
+            }
+        }
+        self.used_slots.fetch_add(pages.len(), Ordering::Relaxed);
+        for unit in units(&pages) {
+            self.users[unit.index()].store(PIN, Ordering::Relaxed);
+        }
+        if pages.len() < count {
+            for unit in units(&pages) {
+                self.put_back(&mut free, unit);
+            }
+            return None;
+        }
+        drop(free);
+        for page in &pages {
+            self.entries[page.index()].disturb(State::Landing);
+        }
+        Some(pages)
+    }
+
+    fn put_back(&self, free: &mut Free, unit: Page) {
+        self.users[unit.index()].store(0, Ordering::Relaxed);
+        self.used_slots.fetch_sub(unit.unit_slots(), Ordering::Relaxed);
+        let frame = unit.index() / FRAME_SLOTS;
+        if unit.is_whole() {
+            free.put_frame(frame, &self.frames);
+        } else {
+            free.put_slot(unit.index(), &self.frames);
+        }
+    }
+
+    /// Nobody uses the unit any more.
+    fn release(&self, unit: Page) {
+        for slot in 0..unit.unit_slots() {
+            self.entries[unit.index() + slot].disturb(State::Free);
+        }
+        self.put_back(&mut self.free(), unit);
+        self.space.changed();
+    }
+
+    /// One more user of a mapped unit. The caller has the lock of the file that maps it.
+    #[inline]
+    pub(crate) fn pin(&self, unit: Page) {
+        let users = &self.users[unit.index()];
+        let old = users.fetch_add(PIN, Ordering::Relaxed);
+        assert!(old & PINS < PINS, "too many readers of one page");
+        if old & REFERENCED == 0 {
+            users.fetch_or(REFERENCED, Ordering::Relaxed);
+        }
+    }
+
+    /// One user less.
+    #[inline]
+    pub(crate) fn unpin(&self, unit: Page) {
+        let old = self.users[unit.index()].fetch_sub(PIN, Ordering::SeqCst);
+        if old & PINS != 1 {
+            return;
+        }
+        if old & MAPPINGS != 0 {
+            // It can be evicted now.
+            self.space.changed();
+            return;
+        }
+        if old & ORPHAN != 0 {
+            self.orphan_slots.fetch_sub(unit.unit_slots(), Ordering::Relaxed);
+        }
+        self.release(unit);
+    }
+
+    /// `count` slots of a pinned unit now belong to a file.
+    pub(crate) fn map(&self, unit: Page, count: usize) {
+        self.users[unit.index()].fetch_add(MAPPED * count as u32, Ordering::Relaxed);
+    }
+
+    /// What a mapped slot holds.
+    pub(crate) fn settle(&self, page: Page, file: u64, block: u64) {
+        self.entries[page.index()].settle(file, block, PAGE_BYTES as u16);
+    }
+
+    /// A slot belongs to its file no more; readers keep it while they hold it.
+    pub(crate) fn unmap(&self, page: Page) {
+        self.entries[page.index()].disturb(State::Retired);
+        let unit = page.unit();
+        let orphaned = |users: u32| (users - MAPPED) & MAPPINGS == 0 && users & PINS != 0;
+        let change = |users: u32| {
+            let less = users - MAPPED;
+            Some(if orphaned(users) { less | ORPHAN } else { less })
+        };
+        let users = &self.users[unit.index()];
+        let old = users
+            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, change)
+            .expect("the change always is one");
+        if orphaned(old) {
+            self.orphan_slots.fetch_add(unit.unit_slots(), Ordering::Relaxed);
+        } else if (old - MAPPED) & (MAPPINGS | PINS) == 0 {
+            self.release(unit);
+        }
+    }
+
+    /// Somebody holds the unit. The caller has the lock of the file that maps it, so that
+    /// nobody begins to.
+    pub(crate) fn is_pinned(&self, unit: Page) -> bool {
+        self.users[unit.index()].load(Ordering::SeqCst) & PINS != 0
+    }
+
+    /// The next frame in the order of eviction: candidates with the file and a block that each
+    /// was stable for. Units used since the last time get another round.
+    pub(crate) fn next_candidates(&self) -> SmallVec<[(Page, u64, u64); 16]> {
+        let frame = self.hand.fetch_add(1, Ordering::Relaxed) % self.frames.len();
+        let first = frame * FRAME_SLOTS;
+        let all = first..first + FRAME_SLOTS;
+        let mut found = SmallVec::new();
+        match self.frames[frame].load(Ordering::Relaxed) {
+            WHOLE => found.extend(self.candidate(Page(first as u32 | Page::WHOLE))),
+            SPLIT => found.extend(all.filter_map(|slot| self.candidate(Page(slot as u32)))),
+            _ => {}
+        }
+        found
+    }
+
+    fn candidate(&self, unit: Page) -> Option<(Page, u64, u64)> {
+        let users = &self.users[unit.index()];
+        let seen = users.load(Ordering::Relaxed);
+        if seen & MAPPINGS == 0 || seen & PINS != 0 {
+            return None;
+        }
+        if seen & REFERENCED != 0 {
+            users.fetch_and(!REFERENCED, Ordering::Relaxed);
+            return None;
+        }
+        let slots = unit.index()..unit.index() + unit.unit_slots();
+        let (file, block) = slots.into_iter().find_map(|slot| self.entries[slot].owner())?;
+        Some((unit, file, block))
+    }
+}
+
+impl Free {
+    fn take_frame(&mut self) -> Option<usize> {
+        if self.count == 0 {
+            return None;
+        }
+        let words = self.frames.len();
+        let start = self.next / 64 % words;
+        // The first word twice: from `next` on, and in the end whole.
+        for step in 0..=words {
+            let word = (start + step) % words;
+            let mask = if step == 0 { u64::MAX << (self.next % 64) } else { u64::MAX };
+            let bits = self.frames[word] & mask;
+            if bits != 0 {
+                let frame = word * 64 + bits.trailing_zeros() as usize;
+                self.frames[word] &= !(1 << (frame % 64));
+                self.count -= 1;
+                self.next = frame + 1;
+                return Some(frame);
+            }
+        }
+        unreachable!("free frames are counted");
+    }
+
+    fn put_frame(&mut self, frame: usize, states: &[AtomicU8]) {
+        states[frame].store(FREE, Ordering::Relaxed);
+        self.frames[frame / 64] |= 1 << (frame % 64);
+        self.count += 1;
+    }
+
+    fn take_slot(&mut self, states: &[AtomicU8]) -> Option<u32> {
+        loop {
+            let Some(&frame) = self.partial.last() else {
+                let frame = self.take_frame()?;
+                states[frame].store(SPLIT, Ordering::Relaxed);
+                self.slots[frame] = u16::MAX;
+                self.list(frame);
+                continue;
+            };
+            let frame = frame as usize;
+            let bits = self.slots[frame];
+            if states[frame].load(Ordering::Relaxed) == SPLIT && bits != 0 {
+                self.slots[frame] = bits & (bits - 1);
+                return Some((frame * FRAME_SLOTS) as u32 + bits.trailing_zeros());
+            }
+            self.listed[frame] = false;
+            self.partial.pop();
+        }
+    }
+
+    fn put_slot(&mut self, slot: usize, states: &[AtomicU8]) {
+        let frame = slot / FRAME_SLOTS;
+        self.slots[frame] |= 1 << (slot % FRAME_SLOTS);
+        if self.slots[frame] == u16::MAX {
+            self.slots[frame] = 0;
+            self.put_frame(frame, states);
+        } else {
+            self.list(frame);
+        }
+    }
+
+    fn list(&mut self, frame: usize) {
+        if !self.listed[frame] {
+            self.listed[frame] = true;
+            self.partial.push(frame as u32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(frames: usize) -> Pool {
+        Pool::new(Arena::new(frames * FRAME_SLOTS * PAGE_BYTES).expect("arena"), 1)
+    }
+
+    #[test]
+    fn aligned_runs_get_whole_adjacent_frames() {
+        let pool = pool(4);
+        let pages = pool.allocate(16, 40).expect("space");
+        assert_eq!(units(&pages).count(), 2 + 8);
+        let indices: Vec<usize> = pages.iter().map(|page| page.index()).collect();
+        assert_eq!(indices, (0..40).collect::<Vec<_>>());
+        assert_eq!(pool.used_slots(), 40);
+    }
+
+    #[test]
+    fn nothing_is_taken_when_not_all_fits() {
+        let pool = pool(2);
+        assert!(pool.allocate(0, 33).is_none());
+        assert_eq!(pool.used_slots(), 0);
+        let pages = pool.allocate(1, 32).expect("all slots, one by one");
+        assert_eq!(units(&pages).count(), 16 + 1);
+    }
+
+    #[test]
+    fn a_split_frame_becomes_whole_again() {
+        let pool = pool(1);
+        for _ in 0..3 {
+            let pages = pool.allocate(3, 16).expect("sixteen singles");
+            units(&pages).for_each(|unit| pool.unpin(unit));
+            let pages = pool.allocate(0, 16).expect("a frame");
+            assert_eq!(units(&pages).count(), 1);
+            units(&pages).for_each(|unit| pool.unpin(unit));
+        }
+        assert_eq!(pool.used_slots(), 0);
+        assert!(pool.free().partial.len() <= 1, "lists do not grow");
+    }
+
+    #[test]
+    fn an_orphan_is_counted_until_its_reader_leaves() {
+        let pool = pool(1);
+        let page = pool.allocate(0, 1).expect("space")[0];
+        pool.map(page, 1);
+        pool.unmap(page);
+        assert_eq!((pool.orphan_slots(), pool.used_slots()), (1, 1));
+        pool.unpin(page);
+        assert_eq!((pool.orphan_slots(), pool.used_slots()), (0, 0));
+    }
+
+    #[test]
+    fn a_page_used_lately_gets_another_round() {
+        let pool = pool(1);
+        let page = pool.allocate(0, 1).expect("space")[0];
+        pool.map(page, 1);
+        pool.settle(page, 5, 77);
+        pool.pin(page);
+        pool.unpin(page);
+        assert!(pool.next_candidates().is_empty(), "pinned by its maker");
+        pool.unpin(page);
+        assert!(pool.next_candidates().is_empty(), "used since");
+        assert_eq!(pool.next_candidates().as_slice(), [(page, 5, 77)]);
+    }
+}

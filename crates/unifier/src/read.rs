@@ -1,0 +1,355 @@
+//! Reading: leases of cached pages, and filling what is missing.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dafs_fabric::SgList;
+use dafs_fabric::mem::PAGE_BYTES;
+use dafs_protocol::Status;
+use dafs_store::File;
+use smallvec::SmallVec;
+
+use crate::core::{Core, Pinned, count};
+use crate::file::{CachedFile, FILL_SLOTS_MAX, Filling, Inner, place};
+use crate::job::{Job, Outcome, wait_all};
+use crate::planted::{Defect, planted};
+use crate::pool::{FRAME_SLOTS, Page, Pages, Runs, SLOT};
+use crate::wait::Turn;
+
+/// Requests of at least this size, and files of at most this size, are read in by clusters.
+const CLUSTER_BYTES: u64 = SLOT * FRAME_SLOTS as u64;
+
+/// Pages of a file, held for a reader. Writers do not wait for it: it keeps what it has seen.
+pub struct ReadLease {
+    core: Arc<Core>,
+    /// Each pinned once.
+    units: SmallVec<[Page; 18]>,
+    runs: Runs,
+    len: usize,
+    end_of_file: bool,
+}
+
+impl ReadLease {
+    /// The bytes.
+    pub fn spans(&self) -> SgList {
+        self.runs.iter().map(|run| self.core.pool.span(run.start, run.len)).collect()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Nothing there.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The file ends before the end of what was asked for, or there.
+    pub fn end_of_file(&self) -> bool {
+        self.end_of_file
+    }
+}
+
+impl Drop for ReadLease {
+    fn drop(&mut self) {
+        for unit in &self.units {
+            self.core.pool.unpin(*unit);
+        }
+    }
+}
+
+/// Consecutive blocks.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    first: u64,
+    count: usize,
+}
+
+/// A fill that somebody waits for; what it brings stays until the waiter has seen it.
+struct Awaited {
+    job: Arc<Job>,
+    _pages: Arc<Pinned>,
+}
+
+enum Plan {
+    Lease(ReadLease),
+    /// Until this has ended.
+    Wait(Arc<Job>),
+    Fill(SmallVec<[Stretch; 4]>, Vec<Awaited>),
+}
+
+impl CachedFile {
+    /// Everything asked for, if it is cached; `None`: use [`read`](Self::read).
+    pub fn try_read(&self, offset: u64, len: usize) -> Option<ReadLease> {
+        let lease = self.lease(&mut self.lock(), offset, len.min(self.read_bytes_max()))?;
+        self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
+        Some(lease)
+    }
+
+    /// Reads in what is missing. Short at the end of the file, and for more than an eighth of
+    /// the arena at once.
+    ///
+    /// # Errors
+    /// The store's; the file is not open.
+    pub async fn read(self: &Arc<Self>, offset: u64, len: usize) -> Result<ReadLease, Status> {
+        if let Some(lease) = self.try_read(offset, len) {
+            return Ok(lease);
+        }
+        count(&self.core.counters.misses, 1);
+        let len = len.min(self.read_bytes_max());
+        let mut turn: Option<Turn<'_>> = None;
+        loop {
+            let (stretches, mut awaited) = match self.plan(offset, len) {
+                Plan::Lease(lease) => return Ok(lease),
+                Plan::Wait(job) => {
+                    // Whose outcome is told to who asked for it.
+                    let _ = job.wait().await;
+                    continue;
+                }
+                Plan::Fill(stretches, awaited) => (stretches, awaited),
+            };
+            let front = turn.is_some();
+            let pages = if front || self.core.fill_line.is_empty() {
+                self.allocate_all(&stretches)
+            } else {
+                None
+            };
+            let pages = match pages {
+                Some(pages) => pages,
+                // Nobody may hold pages while it waits for others: it would be for ever.
+                None if front => {
+                    drop(awaited);
+                    awaited = Vec::new();
+                    self.core.when_space(|| self.allocate_all(&stretches)).await
+                }
+                None => {
+                    drop(awaited);
+                    // Kept until all is read: nobody behind evicts what this one fills.
+                    turn = Some(self.core.fill_line.turn().await);
+                    continue;
+                }
+            };
+            awaited.extend(self.start_fills(&stretches, pages)?);
+            let jobs: Vec<Arc<Job>> = awaited.iter().map(|fill| fill.job.clone()).collect();
+            wait_all(&jobs).await?;
+            // The pages of `awaited` are pinned until the lease has them.
+            if let Some(lease) = self.lease(&mut self.lock(), offset, len) {
+                return Ok(lease);
+            }
+        }
+    }
+
+    fn read_bytes_max(&self) -> usize {
+        (self.core.pool.slot_count() / 8).max(1) * PAGE_BYTES
+    }
+
+    /// Pins what is there, if all is.
+    fn lease(&self, inner: &mut Inner, offset: u64, len: usize) -> Option<ReadLease> {
+        let asked = offset.saturating_add(len as u64);
+        let end = asked.min(inner.size);
+        let mut lease = ReadLease {
+            core: self.core.clone(),
+            units: SmallVec::new(),
+            runs: Runs::default(),
+            len: end.saturating_sub(offset) as usize,
+            end_of_file: asked >= inner.size,
+        };
+        if offset >= end {
+            return Some(lease);
+        }
+        let first = offset / CLUSTER_BYTES;
+        let last = (end - 1) / CLUSTER_BYTES;
+        let mut clusters = inner.clusters.range(first..=last);
+        let mut unit = Page::NONE;
+        for number in first..=last {
+            let (_, cluster) = clusters.next().filter(|found| *found.0 == number)?;
+            let base = number * CLUSTER_BYTES;
+            let from = offset.max(base) - base;
+            let to = end.min(base + CLUSTER_BYTES) - base;
+            for slot in from / SLOT..to.div_ceil(SLOT) {
+                let page = cluster.pages[slot as usize];
+                if page.is_none() {
+                    return None;
+                }
+                if page.unit() != unit {
+                    unit = page.unit();
+                    self.core.pool.pin(unit);
+                    lease.units.push(unit);
+                }
+                let start = from.saturating_sub(slot * SLOT) as usize;
+                let stop = (to - slot * SLOT).min(SLOT) as usize;
+                lease.runs.push(page.index() * PAGE_BYTES + start, stop - start);
+            }
+        }
+        inner.read_end = end;
+        Some(lease)
+    }
+
+    /// What to do for a read.
+    fn plan(&self, offset: u64, len: usize) -> Plan {
+        let inner = &mut *self.lock();
+        if let Some(lease) = self.lease(inner, offset, len) {
+            return Plan::Lease(lease);
+        }
+        if let Some(job) = &inner.exclusive {
+            return Plan::Wait(job.clone());
+        }
+        // The lease failed, so there is something to read: both ends are inside the file.
+        let end = offset.saturating_add(len as u64).min(inner.size);
+        let sequential = offset == inner.read_end;
+        let small = inner.size <= CLUSTER_BYTES;
+        let room = self.core.pool.slot_count() >= 8 * FRAME_SLOTS;
+        let (from, to) = if room && (sequential || small || len as u64 >= CLUSTER_BYTES) {
+            let to = end.next_multiple_of(CLUSTER_BYTES).min(inner.size);
+            (offset / CLUSTER_BYTES * CLUSTER_BYTES, to)
+        } else {
+            (offset, end)
+        };
+        let wanted = offset / SLOT..=(end - 1) / SLOT;
+        let mut stretches: SmallVec<[Stretch; 4]> = SmallVec::new();
+        let mut awaited = Vec::new();
+        let mut taken: SmallVec<[u64; 4]> = SmallVec::new();
+        for block in from / SLOT..to.div_ceil(SLOT) {
+            if inner.page(block).is_some() {
+                continue;
+            }
+            if let Some(fill) = inner.filling(block) {
+                if wanted.contains(&block) && !taken.contains(&fill.id) {
+                    taken.push(fill.id);
+                    awaited.push(Awaited { job: fill.job.clone(), _pages: fill.pages.clone() });
+                }
+                continue;
+            }
+            match stretches.last_mut() {
+                Some(last)
+                    if last.first + last.count as u64 == block && last.count < FILL_SLOTS_MAX =>
+                {
+                    last.count += 1;
+                }
+                _ => stretches.push(Stretch { first: block, count: 1 }),
+            }
+        }
+        Plan::Fill(stretches, awaited)
+    }
+
+    fn allocate_all(&self, stretches: &[Stretch]) -> Option<Vec<Arc<Pinned>>> {
+        let mut all = Vec::with_capacity(stretches.len());
+        for stretch in stretches {
+            let pages = self.core.allocate(stretch.first, stretch.count)?;
+            all.push(Arc::new(Pinned { core: self.core.clone(), pages }));
+        }
+        Some(all)
+    }
+
+    /// Begins to fill what still is missing.
+    fn start_fills(
+        self: &Arc<Self>,
+        stretches: &[Stretch],
+        pages: Vec<Arc<Pinned>>,
+    ) -> Result<Vec<Awaited>, Status> {
+        let mut started = Vec::new();
+        let mut unused = Vec::new();
+        {
+            let inner = &mut *self.lock();
+            let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
+            for (stretch, pages) in stretches.iter().zip(pages) {
+                if inner.exclusive.is_some() || !inner.lacks(stretch) {
+                    unused.push(pages);
+                    continue;
+                }
+                let id = inner.next_id();
+                let fill = self.clone().fill(handle.clone(), pages.clone(), id, stretch.first);
+                let job = Job::new(fill);
+                inner.fills.push(Filling {
+                    id,
+                    first: stretch.first,
+                    count: stretch.count,
+                    void: [0; FILL_SLOTS_MAX / 64],
+                    job: job.clone(),
+                    pages: pages.clone(),
+                });
+                started.push(Awaited { job, _pages: pages });
+            }
+        }
+        for fill in &started {
+            self.core.jobs.start(&fill.job);
+        }
+        Ok(started)
+    }
+
+    async fn fill(
+        self: Arc<Self>,
+        handle: Arc<dyn File>,
+        pages: Arc<Pinned>,
+        id: u64,
+        first: u64,
+    ) -> Outcome {
+        let answer = handle.read_at(first * SLOT, spans(&self.core, &pages.pages)).await;
+        if let Ok(bytes) = answer {
+            self.zero_from(&pages.pages, bytes);
+        }
+        let inner = &mut *self.lock();
+        let at = inner.fills.iter().position(|fill| fill.id == id).expect("a fill is listed");
+        let fill = inner.fills.swap_remove(at);
+        if answer.is_ok() {
+            self.install(inner, &fill);
+        }
+        answer.map(|_| ())
+    }
+
+    /// The store gave `bytes`: what follows them in the pages is somebody else's.
+    fn zero_from(&self, pages: &Pages, bytes: usize) {
+        if planted(Defect::StaleTailOfFill) {
+            return;
+        }
+        for (index, page) in pages.iter().enumerate().skip(bytes / PAGE_BYTES) {
+            let valid = bytes.saturating_sub(index * PAGE_BYTES);
+            self.core.pool.part(*page, valid, PAGE_BYTES).zero();
+        }
+    }
+
+    /// What was written or dropped meanwhile is newer than what was read in.
+    fn install(&self, inner: &mut Inner, fill: &Filling) {
+        for (index, page) in fill.pages.pages.iter().copied().enumerate() {
+            let block = fill.first + index as u64;
+            let void = fill.void[index / 64] >> (index % 64) & 1 != 0;
+            let late = void || inner.page(block).is_some();
+            if late && !planted(Defect::LateFillWins) {
+                continue;
+            }
+            let valid = inner.size.saturating_sub(block * SLOT).min(SLOT) as usize;
+            if valid < PAGE_BYTES && !planted(Defect::StaleTailOfFill) {
+                self.core.pool.part(page, valid, PAGE_BYTES).zero();
+            }
+            let (number, slot) = place(block);
+            let old = std::mem::replace(&mut inner.cluster(number).pages[slot], page);
+            if !old.is_none() {
+                self.core.pool.unmap(old);
+            }
+            self.core.pool.map(page.unit(), 1);
+            self.core.pool.settle(page, self.number(), block);
+            count(&self.core.counters.filled_slots, 1);
+        }
+    }
+}
+
+impl Inner {
+    fn filling(&self, block: u64) -> Option<&Filling> {
+        self.fills.iter().find(|fill| fill.first <= block && block < fill.first + fill.count as u64)
+    }
+
+    fn lacks(&self, stretch: &Stretch) -> bool {
+        (stretch.first..stretch.first + stretch.count as u64)
+            .all(|block| self.page(block).is_none() && self.filling(block).is_none())
+    }
+}
+
+/// All bytes of these pages.
+pub(crate) fn spans(core: &Core, pages: &[Page]) -> SgList {
+    let mut runs = Runs::default();
+    for page in pages {
+        runs.push(page.index() * PAGE_BYTES, PAGE_BYTES);
+    }
+    runs.iter().map(|run| core.pool.span(run.start, run.len)).collect()
+}

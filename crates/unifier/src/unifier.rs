@@ -1,0 +1,176 @@
+//! The cache of all files.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dafs_fabric::Arena;
+use dafs_fabric::mem::PAGE_BYTES;
+use dafs_protocol::{Attr, Status, WriteVerifier};
+use dafs_store::{File, FileId};
+
+use crate::core::Core;
+use crate::file::CachedFile;
+use crate::job::{Job, Outcome, wait_all};
+use crate::pool::Pool;
+use crate::{CacheStats, Config, Mark};
+
+/// Files flushed at the same time.
+const FLUSHES_MAX: usize = 16;
+
+/// The cache of all files, shared by all workers.
+pub struct Unifier {
+    core: Arc<Core>,
+}
+
+impl Unifier {
+    /// An empty cache in this memory.
+    ///
+    /// # Panics
+    /// When the arena has less than 64 KiB.
+    pub fn new(arena: Arc<Arena>, config: Config, verifier: WriteVerifier) -> Arc<Unifier> {
+        let epoch = verifier
+            .0
+            .iter()
+            .fold(1u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+        let core = Core::new(Pool::new(arena, epoch), config, verifier);
+        Arc::new(Unifier { core: Arc::new(core) })
+    }
+
+    /// To be taken BEFORE the store is asked for attributes that are given to
+    /// [`open`](Self::open), [`overlay`](Self::overlay) or [`note`](Self::note).
+    pub fn mark(&self) -> Mark {
+        Mark(self.core.mark())
+    }
+
+    /// The cached state of a file, shared by all opens. Clean pages are dropped when `attr`,
+    /// fresh from the store, shows that somebody else has changed the file; all pages when it
+    /// was `truncated` by this open. Each open is ended by one [`CachedFile::close`].
+    pub fn open(
+        self: &Arc<Self>,
+        mark: Mark,
+        file: Arc<dyn File>,
+        attr: &Attr,
+        truncated: bool,
+    ) -> Arc<CachedFile> {
+        self.core.open(mark.0, file, attr, truncated)
+    }
+
+    /// What is known of a file, open or not.
+    pub fn find(&self, id: FileId) -> Option<Arc<CachedFile>> {
+        self.core.find(id)
+    }
+
+    /// Corrects attributes from the store by what is not there yet: size, times and space of
+    /// files with dirty data.
+    pub fn overlay(&self, mark: Mark, attr: &mut Attr) {
+        let id = FileId { device: attr.device, inode: attr.inode };
+        if let Some(file) = self.find(id) {
+            file.overlay(mark, attr);
+        }
+    }
+
+    /// Attributes after a change that the server made itself (SETATTR), so that the next open
+    /// does not take it for somebody else's.
+    pub fn note(&self, mark: Mark, attr: &Attr) {
+        let id = FileId { device: attr.device, inode: attr.inode };
+        if let Some(file) = self.find(id) {
+            file.note(mark.0, attr);
+        }
+    }
+
+    /// Drops the pages of a file that is gone, unless it is open.
+    pub fn forget(&self, id: FileId) {
+        self.core.forget(id);
+    }
+
+    /// What COMMIT answers: the same as long as no unstable write can have been lost.
+    pub fn verifier(&self) -> WriteVerifier {
+        self.core.verifier
+    }
+
+    /// Counters and sizes.
+    pub fn stats(&self) -> CacheStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let bytes = |slots: usize| (slots * PAGE_BYTES) as u64;
+        let counters = &self.core.counters;
+        CacheStats {
+            hits: get(&counters.hits),
+            misses: get(&counters.misses),
+            resident_bytes: bytes(self.core.pool.used_slots()),
+            dirty_bytes: bytes(self.core.dirty_slots()),
+            orphan_bytes: bytes(self.core.pool.orphan_slots()),
+            evicted_bytes: get(&counters.evicted_slots) * PAGE_BYTES as u64,
+            filled_bytes: get(&counters.filled_slots) * PAGE_BYTES as u64,
+            write_backs: get(&counters.write_backs),
+            written_bytes: get(&counters.written_bytes),
+            write_errors: get(&counters.write_errors),
+            lost_bytes: get(&counters.lost_slots) * PAGE_BYTES as u64,
+            files: self.core.file_count() as u64,
+        }
+    }
+
+    /// True when [`write_back`](Self::write_back) has data to write.
+    pub fn write_back_due(&self, now: Duration) -> bool {
+        self.core.set_now(now);
+        self.core.write_back_due(now)
+    }
+
+    /// Writes back what is due at `now` (any clock that only goes on): what is older than
+    /// [`Config::dirty_age`], or the oldest while more than half of the bound is dirty. Also
+    /// ends work whose callers are gone. Returns when nothing is due.
+    pub async fn write_back(&self, now: Duration) {
+        self.core.set_now(now);
+        self.core.jobs.poll(None);
+        loop {
+            let mut files = Vec::new();
+            while files.len() < FLUSHES_MAX && self.core.write_back_due(now) {
+                files.extend(self.core.next_dirty());
+            }
+            if files.is_empty() {
+                return;
+            }
+            // Failures are told to the files' writers.
+            let _ = self.flush_files(files).await;
+        }
+    }
+
+    /// Writes back everything (shutdown, SYNC_FS). Nothing is synced by it.
+    ///
+    /// # Errors
+    /// The first failure; each file's writers are told of theirs.
+    pub async fn flush_all(&self) -> Result<(), Status> {
+        let mut outcome = Ok(());
+        let mut files = self.core.all_files();
+        files.retain(|file| !file.lock().is_clean());
+        while !files.is_empty() {
+            let some = files.split_off(files.len().saturating_sub(FLUSHES_MAX));
+            outcome = outcome.and(self.flush_files(some).await);
+        }
+        outcome
+    }
+
+    async fn flush_files(&self, files: Vec<Arc<CachedFile>>) -> Outcome {
+        let flush = |file: Arc<CachedFile>| {
+            let job = Job::new(async move { file.flush_pass().await });
+            self.core.jobs.start(&job);
+            job
+        };
+        let jobs: Vec<Arc<Job>> = files.into_iter().map(flush).collect();
+        wait_all(&jobs).await
+    }
+}
+
+impl Drop for Unifier {
+    fn drop(&mut self) {
+        self.core.clear();
+    }
+}
+
+impl CachedFile {
+    /// Corrects attributes that were asked from the store after `mark`, as
+    /// [`Unifier::overlay`] does.
+    pub fn overlay(&self, mark: Mark, attr: &mut Attr) {
+        self.correct(mark.0, attr);
+    }
+}

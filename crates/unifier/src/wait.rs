@@ -1,0 +1,114 @@
+//! Waiting without a runtime: lists of wakers.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds `waker` unless it is there.
+pub(crate) fn add_waker(wakers: &mut Vec<Waker>, waker: &Waker) {
+    if !wakers.iter().any(|known| known.will_wake(waker)) {
+        wakers.push(waker.clone());
+    }
+}
+
+/// Who waits for free slots or for room below the dirty bound. Telling it costs one load while
+/// nobody waits.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    waiting: AtomicUsize,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Space {
+    /// To be called before looking (again) whether there is space.
+    pub(crate) fn register(&self, waker: &Waker) {
+        let mut wakers = locked(&self.wakers);
+        add_waker(&mut wakers, waker);
+        self.waiting.store(wakers.len(), Ordering::SeqCst);
+    }
+
+    /// There may be space now.
+    #[inline]
+    pub(crate) fn changed(&self) {
+        if self.waiting.load(Ordering::SeqCst) != 0 {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        let mut wakers = locked(&self.wakers);
+        let woken = std::mem::take(&mut *wakers);
+        self.waiting.store(0, Ordering::SeqCst);
+        drop(wakers);
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// First come, first served.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    queue: Mutex<Queue>,
+    len: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    next: u64,
+    tickets: VecDeque<(u64, Option<Waker>)>,
+}
+
+/// A place in a [`Line`]; dropped, the next one's turn comes.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    line: &'a Line,
+    ticket: u64,
+}
+
+impl Line {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Relaxed) == 0
+    }
+
+    /// Waits until everybody who came before has left.
+    pub(crate) async fn turn(&self) -> Turn<'_> {
+        let turn = {
+            let mut queue = locked(&self.queue);
+            let ticket = queue.next;
+            queue.next += 1;
+            queue.tickets.push_back((ticket, None));
+            self.len.store(queue.tickets.len(), Ordering::Relaxed);
+            Turn { line: self, ticket }
+        };
+        poll_fn(|context| {
+            let mut queue = locked(&self.queue);
+            if queue.tickets.front().is_some_and(|front| front.0 == turn.ticket) {
+                return Poll::Ready(());
+            }
+            if let Some(place) = queue.tickets.iter_mut().find(|place| place.0 == turn.ticket) {
+                place.1 = Some(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+        turn
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut queue = locked(&self.line.queue);
+        queue.tickets.retain(|place| place.0 != self.ticket);
+        self.line.len.store(queue.tickets.len(), Ordering::Relaxed);
+        let next = queue.tickets.front_mut().and_then(|front| front.1.take());
+        drop(queue);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}

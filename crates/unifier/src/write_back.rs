@@ -1,0 +1,416 @@
+//! From dirty pages to the store: write-back, flush, commit, close.
+
+use std::sync::Arc;
+
+use dafs_fabric::SgList;
+use dafs_fabric::mem::PAGE_BYTES;
+use dafs_protocol::{Status, WriteVerifier};
+use dafs_store::File;
+
+use crate::WriterId;
+use crate::core::{Pinned, count};
+use crate::file::{CachedFile, Inner, Known, Which, Writing, place};
+use crate::job::{Job, Outcome, wait_all};
+use crate::planted::{Defect, planted};
+use crate::pool::{FRAME_SLOTS, Pages, SLOT};
+use crate::read::spans;
+
+/// Blocks written by one call of the store.
+const WRITE_SLOTS_MAX: usize = 256;
+
+/// Calls under way per flush.
+const WRITES_MAX: usize = 8;
+
+/// What a flush does next.
+enum Step {
+    /// Poll this, then go on at that block.
+    Write(Arc<Job>, u64),
+    /// Until this has ended.
+    Wait(Arc<Job>),
+    /// Nothing is left but what is under way.
+    End(Vec<Arc<Job>>),
+}
+
+impl CachedFile {
+    /// Writes back all that is dirty now: before times are set, for instance.
+    ///
+    /// # Errors
+    /// The store's; the file's writers will be told too.
+    pub async fn flush(self: &Arc<Self>) -> Result<(), Status> {
+        if self.lock().is_settled() {
+            return Ok(());
+        }
+        let file = self.clone();
+        self.run(async move { file.flush_pass().await }).await
+    }
+
+    /// Starts work that goes on without its caller, and waits for it.
+    pub(crate) async fn run(
+        &self,
+        work: impl Future<Output = Outcome> + Send + 'static,
+    ) -> Outcome {
+        let job = Job::new(work);
+        self.core.jobs.start(&job);
+        job.wait().await
+    }
+
+    /// Flushes everything and learns the attributes that the store has then.
+    pub(crate) async fn flush_pass(self: &Arc<Self>) -> Outcome {
+        let outcome = self.flush_blocks(0, u64::MAX, false).await;
+        self.refresh().await;
+        outcome
+    }
+
+    /// One pass over dirty blocks, in the order of their offsets. What is written meanwhile
+    /// behind it stays dirty. `alone`: the caller has exclusive use of the file.
+    pub(crate) async fn flush_blocks(
+        self: &Arc<Self>,
+        first: u64,
+        last: u64,
+        alone: bool,
+    ) -> Outcome {
+        let mut cursor = first;
+        let mut running: Vec<Arc<Job>> = Vec::new();
+        let mut outcome = Ok(());
+        loop {
+            match self.flush_step((first, cursor, last), alone)? {
+                Step::Write(job, next) => {
+                    self.core.jobs.start(&job);
+                    running.push(job);
+                    cursor = next;
+                    if running.len() >= WRITES_MAX {
+                        outcome = outcome.and(running.remove(0).wait().await);
+                    }
+                }
+                Step::Wait(job) => {
+                    // If it was a write that failed, the block is dirty again and tried again.
+                    let _ = job.wait().await;
+                }
+                Step::End(others) => {
+                    outcome = outcome.and(wait_all(&running).await);
+                    return outcome.and(wait_all(&others).await);
+                }
+            }
+        }
+    }
+
+    fn flush_step(
+        self: &Arc<Self>,
+        (first, cursor, last): (u64, u64, u64),
+        alone: bool,
+    ) -> Result<Step, Status> {
+        let inner = &mut *self.lock();
+        let Some(block) = inner.next_dirty(cursor, last) else {
+            return Ok(Step::End(inner.writes_within(first, last)));
+        };
+        if let Some(job) = inner.exclusive.as_ref().filter(|_| !alone) {
+            return Ok(Step::Wait(job.clone()));
+        }
+        if let Some(write) = inner.writing(block) {
+            return Ok(Step::Wait(write.job.clone()));
+        }
+        let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
+        let pages = self.take_dirty_run(inner, block, last);
+        let next = block + pages.len() as u64;
+        Ok(Step::Write(self.start_write(inner, handle, block, pages), next))
+    }
+
+    /// Marks consecutive dirty blocks as being written.
+    fn take_dirty_run(&self, inner: &mut Inner, first: u64, last: u64) -> Pages {
+        let mut pages = Pages::new();
+        let mut block = first;
+        while pages.len() < WRITE_SLOTS_MAX && block <= last {
+            let (number, slot) = place(block);
+            let Some(cluster) = inner.clusters.get_mut(&number) else { break };
+            if (cluster.dirty & !cluster.writing) >> slot & 1 == 0 {
+                break;
+            }
+            cluster.dirty &= !(1 << slot);
+            cluster.writing |= 1 << slot;
+            pages.push(cluster.pages[slot]);
+            if cluster.dirty == 0 {
+                inner.dirty.remove(&number);
+            }
+            block += 1;
+        }
+        pages
+    }
+
+    fn start_write(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        handle: Arc<dyn File>,
+        first: u64,
+        pages: Pages,
+    ) -> Arc<Job> {
+        let count = pages.len();
+        // Never beyond the end: the file would grow.
+        let end = ((first + count as u64) * SLOT).min(inner.size);
+        let len = end.saturating_sub(first * SLOT) as usize;
+        let id = inner.next_id();
+        let clear = inner.clear_privileges;
+        let pinned = Pinned::more(&self.core, pages);
+        let job = Job::new(self.clone().write(handle, pinned, (id, first, len), clear));
+        inner.writes.push(Writing { id, first, count, job: job.clone() });
+        inner.stale = true;
+        job
+    }
+
+    async fn write(
+        self: Arc<Self>,
+        handle: Arc<dyn File>,
+        pinned: Pinned,
+        (id, first, len): (u64, u64, usize),
+        clear_privileges: bool,
+    ) -> Outcome {
+        let from = cut(spans(&self.core, &pinned.pages), len);
+        count(&self.core.counters.write_backs, 1);
+        let mut outcome = handle.write_at(first * SLOT, from, clear_privileges).await;
+        match outcome {
+            Ok(()) => count(&self.core.counters.written_bytes, len),
+            Err(_) => count(&self.core.counters.write_errors, 1),
+        }
+        if planted(Defect::ErrorSwallowed) {
+            outcome = Ok(());
+        }
+        self.written(id, first, &pinned.pages, outcome);
+        drop(pinned);
+        self.core.pool.space.changed();
+        outcome
+    }
+
+    /// A write-back has ended. Blocks that could not be written are dirty again.
+    fn written(self: &Arc<Self>, id: u64, first: u64, pages: &Pages, outcome: Outcome) {
+        let inner = &mut *self.lock();
+        inner.last_change = self.core.change();
+        inner.writes.retain(|write| write.id != id);
+        for (index, page) in pages.iter().enumerate() {
+            let (number, slot) = place(first + index as u64);
+            let Some(cluster) = inner.clusters.get_mut(&number) else { continue };
+            let before = cluster.unwritten();
+            let was_written = cluster.writing >> slot & 1 != 0;
+            cluster.writing &= !(1 << slot);
+            if was_written && outcome.is_err() && cluster.pages[slot] == *page {
+                cluster.dirty |= 1 << slot;
+                inner.dirty.insert(number);
+            }
+            self.core.recount_dirty(before, cluster.unwritten());
+        }
+        match outcome {
+            Err(status) => {
+                inner.tell_writers(status);
+                if !std::mem::replace(&mut inner.listed_failed, true) {
+                    self.core.list_as_failed(self);
+                }
+            }
+            // What failed before has been written now.
+            Ok(()) if inner.is_clean() && !inner.lost => inner.late.clear(),
+            Ok(()) => {}
+        }
+    }
+
+    /// Learns what our own changes have made of the attributes.
+    pub(crate) async fn refresh(&self) {
+        let (handle, seen) = {
+            let inner = self.lock();
+            if !inner.stale || !inner.writes.is_empty() {
+                return;
+            }
+            let Some(handle) = inner.handle.clone() else { return };
+            (handle, inner.last_change)
+        };
+        let Ok(attr) = handle.attr().await else { return };
+        let mut inner = self.lock();
+        if inner.last_change == seen && inner.writes.is_empty() {
+            inner.known = Known::of(&attr);
+            inner.stale = false;
+        }
+    }
+
+    /// Writes back a range (`len` 0: to the end of the file) and syncs it. Commits that come
+    /// while a sync is under way share the next one.
+    ///
+    /// # Errors
+    /// The store's, or a late one of this writer.
+    pub async fn commit(
+        self: &Arc<Self>,
+        writer: WriterId,
+        offset: u64,
+        len: u64,
+        data_only: bool,
+    ) -> Result<WriteVerifier, Status> {
+        let outcome = match self.flush_range(offset, len).await {
+            Ok(()) => self.sync(data_only).await,
+            Err(status) => Err(status),
+        };
+        let late = self.take_error(writer);
+        outcome?;
+        late.map_or(Ok(self.core.verifier), Err)
+    }
+
+    async fn flush_range(self: &Arc<Self>, offset: u64, len: u64) -> Outcome {
+        if self.lock().is_clean() {
+            return Ok(());
+        }
+        let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
+        let file = self.clone();
+        self.run(async move { file.flush_blocks(offset / SLOT, (end - 1) / SLOT, false).await })
+            .await
+    }
+
+    async fn sync(self: &Arc<Self>, data_only: bool) -> Outcome {
+        let (job, start) = {
+            let inner = &mut *self.lock();
+            let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
+            match &mut inner.sync_next {
+                Some((job, only_data)) => {
+                    *only_data &= data_only;
+                    (job.clone(), false)
+                }
+                none => {
+                    let before = inner.syncing.clone();
+                    let file = self.clone();
+                    let job = Job::new(async move { file.sync_round(handle, before).await });
+                    *none = Some((job.clone(), data_only));
+                    (job, true)
+                }
+            }
+        };
+        if planted(Defect::CommitBeforeSync) {
+            return Ok(());
+        }
+        if start {
+            self.core.jobs.start(&job);
+        }
+        job.wait().await
+    }
+
+    async fn sync_round(&self, handle: Arc<dyn File>, before: Option<Arc<Job>>) -> Outcome {
+        if let Some(before) = before {
+            // Its outcome is told to those who asked for it.
+            let _ = before.wait().await;
+        }
+        let data_only = {
+            let inner = &mut *self.lock();
+            let (job, data_only) = inner.sync_next.take().expect("the next round is this one");
+            inner.syncing = Some(job);
+            data_only
+        };
+        let outcome = handle.sync(data_only).await;
+        let inner = &mut *self.lock();
+        inner.syncing = None;
+        if let Err(status) = outcome {
+            // The system tells this once: the data may be gone, and a sync that succeeds later
+            // does not bring it back.
+            inner.tell_writers(status);
+            inner.lost = true;
+        }
+        outcome
+    }
+
+    /// Ends one open. All that is dirty is written back; after the last close the store's file
+    /// is let go, and the pages stay for the next open.
+    ///
+    /// # Errors
+    /// The store's, or a late one of this writer.
+    pub async fn close(self: &Arc<Self>, writer: WriterId) -> Result<(), Status> {
+        let settled = {
+            let inner = &mut *self.lock();
+            assert!(inner.opens > 0, "an open is closed once");
+            inner.opens -= 1;
+            inner.is_settled()
+        };
+        let outcome = if settled {
+            self.closed(Ok(()));
+            Ok(())
+        } else {
+            let file = self.clone();
+            self.run(async move {
+                let outcome = if planted(Defect::CloseWithoutFlush) {
+                    Ok(())
+                } else {
+                    file.flush_pass().await
+                };
+                file.closed(outcome);
+                outcome
+            })
+            .await
+        };
+        let inner = &mut *self.lock();
+        inner.writers.retain(|known| *known != writer);
+        let late = inner.take_late(writer);
+        outcome.and(late.map_or(Ok(()), Err))
+    }
+
+    /// After the flush of a close.
+    fn closed(self: &Arc<Self>, outcome: Outcome) {
+        {
+            let inner = &mut *self.lock();
+            if inner.opens > 0 {
+                return;
+            }
+            if outcome.is_err() || inner.stale || planted(Defect::CloseWithoutFlush) {
+                // Lost, and told; or of unknown age.
+                let lost = self.drop_pages(inner, 0, Which::Dirty);
+                count(&self.core.counters.lost_slots, lost);
+                self.drop_pages(inner, 0, Which::Clean);
+                inner.stale = false;
+            }
+            inner.handle = None;
+            inner.clear_privileges = false;
+        }
+        self.core.closed(self);
+    }
+}
+
+impl Inner {
+    /// The store has all, and we know its attributes.
+    fn is_settled(&self) -> bool {
+        self.is_clean() && !self.stale
+    }
+
+    fn writing(&self, block: u64) -> Option<&Writing> {
+        self.writes
+            .iter()
+            .find(|write| write.first <= block && block < write.first + write.count as u64)
+    }
+
+    fn next_dirty(&self, from: u64, last: u64) -> Option<u64> {
+        if from > last {
+            return None;
+        }
+        let (first, slot) = place(from);
+        for number in self.dirty.range(first..=last / FRAME_SLOTS as u64) {
+            let mut bits = self.clusters.get(number)?.dirty;
+            if *number == first {
+                bits &= u16::MAX << slot;
+            }
+            if bits != 0 {
+                let block = number * FRAME_SLOTS as u64 + u64::from(bits.trailing_zeros());
+                return (block <= last).then_some(block);
+            }
+        }
+        None
+    }
+
+    fn writes_within(&self, first: u64, last: u64) -> Vec<Arc<Job>> {
+        let within =
+            |write: &&Writing| write.first <= last && first < write.first + write.count as u64;
+        self.writes.iter().filter(within).map(|write| write.job.clone()).collect()
+    }
+}
+
+/// The first `len` bytes.
+fn cut(mut list: SgList, len: usize) -> SgList {
+    let mut left = len;
+    list.retain(|span| {
+        let bytes = span.len().min(left);
+        left -= bytes;
+        if bytes < span.len() {
+            *span = span.part(0, bytes);
+        }
+        bytes > 0
+    });
+    debug_assert!(left < PAGE_BYTES, "a list of whole pages");
+    list
+}
