@@ -15,6 +15,9 @@ use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::work::{Target, work_id};
 
+/// Posts in a row that need not complete.
+const SILENT_POSTS_MAX: u32 = 16;
+
 /// Why a connection must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
@@ -138,7 +141,11 @@ pub struct Connection {
     pub responder: Responder,
     /// What happened.
     pub counters: Counters,
+    /// Receives that broke off with it; its transport may still write to them.
+    pub caught: Vec<u32>,
     outbox: VecDeque<Deferred>,
+    /// Posts since the last one that completes.
+    silent_posts: u32,
 }
 
 impl Connection {
@@ -163,7 +170,9 @@ impl Connection {
             requester: Requester::default(),
             responder: Responder::new(u32::from(ours.window), ours.push_bytes),
             counters: Counters::default(),
+            caught: Vec::new(),
             outbox: VecDeque::new(),
+            silent_posts: 0,
         }
     }
 
@@ -195,9 +204,14 @@ impl Connection {
         id: WrId,
         header: &[u8],
         mut data: SgList,
-        signaled: bool,
+        mut signaled: bool,
     ) {
         sh.posted = true;
+        // A full queue must hold work whose completion wakes us.
+        self.silent_posts = if signaled { 0 } else { self.silent_posts + 1 };
+        if self.silent_posts == SILENT_POSTS_MAX {
+            (self.silent_posts, signaled) = (0, true);
+        }
         if self.outbox.is_empty() {
             sh.keep.clear();
             sh.keep.extend(data.iter().cloned());
@@ -237,7 +251,8 @@ impl Connection {
             sh.keep.clear();
             sh.keep.extend(next.data.iter().cloned());
             let engine = &mut *sh.engine;
-            let (work, header, data) = (&next.work, &next.header, std::mem::take(&mut next.data));
+            let data = std::mem::take(&mut next.data);
+            let (work, header) = (&next.work, &next.header);
             match issue(engine, self.queue_pair, work, next.id, header, data, next.signaled) {
                 Ok(()) => {
                     sh.posted = true;

@@ -314,14 +314,14 @@ impl Node {
             let mut completions = std::mem::take(&mut self.completions);
             completions.clear();
             let count = self.sh.engine.poll(&mut completions, COMPLETIONS_MAX);
-            self.take_events();
+            let more = self.take_events() || count == COMPLETIONS_MAX;
             for completion in &completions {
                 self.handle_completion(completion);
             }
             self.completions = completions;
             self.handle_late_events();
             self.end_faulty();
-            if count < COMPLETIONS_MAX {
+            if !more {
                 break;
             }
         }
@@ -392,8 +392,10 @@ impl Node {
 
     /// Takes what the engine has to tell. New connections are handled at once, since messages on
     /// them may be among the completions just polled; ends are told after those.
-    fn take_events(&mut self) {
+    fn take_events(&mut self) -> bool {
+        let mut any = false;
         while let Some(event) = self.sh.engine.poll_event() {
+            any = true;
             match event {
                 QueuePairEvent::Connected { queue_pair, private_data } => {
                     self.connected(queue_pair, private_data);
@@ -401,6 +403,7 @@ impl Node {
                 other => self.late_events.push(other),
             }
         }
+        any
     }
 
     fn connected(&mut self, queue_pair: QueuePair, mut private_data: Vec<u8>) {
@@ -471,9 +474,11 @@ impl Node {
     fn handle_completion(&mut self, completion: &WorkCompletion) {
         let Some((target, index, number)) = parse_work_id(completion.wr_id.0) else { return };
         if target == Target::Receive {
+            if completion.status == Status::Flushed && self.set_aside(completion, number) {
+                return;
+            }
             self.handle_receive(completion, number);
-            self.sh.pool.done(number, &mut *self.sh.engine);
-            return;
+            return self.sh.pool.done(number, &mut *self.sh.engine);
         }
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         if connection.state != State::Open || connection.queue_pair != completion.queue_pair {
@@ -483,13 +488,23 @@ impl Node {
             Status::Success => connection.handle_work(&mut self.sh, target, number, completion),
             // The engine tells of the end.
             Status::Flushed | Status::Cancelled => Ok(()),
-            Status::RemoteAccess => Err(Fault::peer("the peer refused access to memory it named")),
+            Status::RemoteAccess => Err(Fault::local("the peer refused access to memory it named")),
             Status::LocalLength => Err(Fault::peer("more data than announced")),
             _ => Err(Fault::local("a work request failed")),
         };
         if let Err(fault) = result {
             self.fail(index, fault.reason.to_owned(), fault.peer);
         }
+    }
+
+    /// A receive that a connection broke off with is the transport's until `Quiescent`.
+    fn set_aside(&mut self, completion: &WorkCompletion, number: u32) -> bool {
+        let index = self.by_queue_pair.get(&completion.queue_pair).copied();
+        let connection = index.and_then(|index| self.connections[index as usize].as_mut());
+        let Some(connection) = connection else { return false };
+        connection.caught.push(number);
+        self.sh.pool.set_aside(number, &mut *self.sh.engine);
+        true
     }
 
     fn handle_receive(&mut self, completion: &WorkCompletion, number: u32) {
@@ -554,6 +569,7 @@ impl Node {
         connection.counters.peer_faults += u64::from(peer_fault);
         connection.clear_outbox();
         connection.stop_service(&mut self.sh);
+        connection.stop_requests(&mut self.sh);
         let conn = connection.id;
         self.sh.events.push_back(Event::Disconnected { conn, reason, peer_fault });
     }
@@ -574,6 +590,9 @@ impl Node {
         connection.end_requests(&mut self.sh);
         self.sh.ended.add(&connection.counters);
         self.sh.pool.release(connection.receives);
+        for receive in connection.caught.drain(..) {
+            self.sh.pool.put_back(receive);
+        }
         let conn = connection.id;
         let silent = connection.silent;
         drop(connection);

@@ -107,10 +107,12 @@ impl ReceivePool {
         while self.posted < self.wanted() {
             let index = match self.free.pop() {
                 Some(index) => index,
-                None => {
+                None if (self.fresh as usize) < self.depth => {
                     self.fresh += 1;
                     self.fresh - 1
                 }
+                // Some are set aside; they come back.
+                None => break,
             };
             if !self.post(index, engine) {
                 break;
@@ -156,6 +158,20 @@ impl ReceivePool {
                 self.arena.discard(page * PAGE_BYTES, PAGE_BYTES);
             }
         }
+    }
+
+    /// A receive that its connection broke off with: not to be used until that is quiescent.
+    pub fn set_aside(&mut self, index: u32, engine: &mut dyn Engine) {
+        self.posted -= 1;
+        for page in self.pages(index) {
+            self.page_users[page] -= 1;
+        }
+        self.refill(engine);
+    }
+
+    /// What was set aside can be used again.
+    pub fn put_back(&mut self, index: u32) {
+        self.free.push(index);
     }
 
     fn pages(&self, index: u32) -> std::ops::RangeInclusive<usize> {

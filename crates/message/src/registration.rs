@@ -71,6 +71,12 @@ impl RegistrationCache {
         Some(registered)
     }
 
+    /// Takes regions out of the cache: a connection that relied on them broke, perhaps since the
+    /// device had ended them.
+    pub fn forget(&mut self, regions: &[Arc<MemoryRegion>]) {
+        self.entries.retain(|entry| !regions.iter().any(|of| Arc::ptr_eq(of, &entry.region)));
+    }
+
     fn region(
         &mut self,
         device: &dyn Device,

@@ -341,9 +341,6 @@ impl Connection {
     pub fn handle_reply_piece(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
         let offset = m.piece_offset(sh.config.header_bytes)?;
         let slot = self.requester.waiting(m.header.tag)?;
-        if slot.reply_mode == Mode::Tagged {
-            return Err(Fault::peer("piece of a reply that goes by tag"));
-        }
         let (at, len) = (m.header.room as usize, m.header.data_len as usize);
         if m.header.flags & FLAG_OF_HEADER != 0 {
             if at != slot.header.len() || at + len > REPLY_HEADER_BYTES_MAX {
@@ -353,6 +350,9 @@ impl Connection {
                 append_message(sh, m.index, offset, len, &mut slot.header);
                 Ok(())
             };
+        }
+        if slot.reply_mode == Mode::Tagged {
+            return Err(Fault::peer("piece of a reply that goes by tag"));
         }
         if m.header.room != slot.arrived || m.header.data_len > slot.room - slot.arrived {
             return Err(Fault::peer("piece outside of the reply's data"));
@@ -428,15 +428,21 @@ impl Connection {
             && matches!(header.mode, Mode::None | Mode::Tagged)
             && header.descriptor_bytes() == 0
             && len == HEADER_BYTES + usize::from(header.header_len)
-            && len <= HEADER_BYTES + REPLY_HEADER_BYTES_MAX
+            && len + slot.header.len() <= HEADER_BYTES + REPLY_HEADER_BYTES_MAX
             && header.data_len == completion.byte_len;
         if !as_told {
             return Err(Fault::peer("tagged reply of another length than it says"));
         }
-        slot.header = sh.take_header();
-        memory
-            .part(HEADER_BYTES, len - HEADER_BYTES)
-            .read_message(len - HEADER_BYTES, &mut slot.header);
+        let len = len - HEADER_BYTES;
+        let part = memory.part(HEADER_BYTES, len);
+        let mut caller_header = sh.take_header();
+        part.read_message(len, &mut caller_header);
+        if slot.header.is_empty() {
+            slot.header = caller_header;
+        } else {
+            slot.header.extend_from_slice(&caller_header);
+            sh.recycle(caller_header);
+        }
         slot.reply = Some(header.data_len);
         self.update_credits(&header)?;
         self.finish(sh, wire);
@@ -465,6 +471,13 @@ impl Connection {
         }
         slot.abandoned = false;
         self.requester.free.push(tag_slot(wire) as u16);
+    }
+
+    /// The connection ends. What its requests had registered is registered anew for others.
+    pub fn stop_requests(&mut self, sh: &mut Shared) {
+        for slot in self.requester.slots.iter().filter(|slot| !slot.regions.is_empty()) {
+            sh.registrations.forget(&slot.regions);
+        }
     }
 
     /// The connection is quiescent: nothing of its requests is held any more.

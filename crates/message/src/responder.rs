@@ -355,7 +355,7 @@ impl Connection {
         }
         let fits = len <= slot.room as usize
             && data.len() <= sh.attr.sge_max
-            && header.len() <= self.reply_header_max();
+            && header.len() <= REPLY_HEADER_BYTES_MAX;
         if !fits {
             sh.faults.push((self.id.index, Fault::local("reply larger than the request's room")));
             return unsent(sh, len, token);
@@ -364,12 +364,6 @@ impl Connection {
         let mut message = Header::new(Kind::Reply, tag);
         message.data_len = len as u32;
         self.send_reply(sh, message, header, data, token);
-    }
-
-    /// The longest header of a reply.
-    pub fn reply_header_max(&self) -> usize {
-        let one_message = self.agreed.send_header_bytes.saturating_sub(HEADER_BYTES);
-        REPLY_HEADER_BYTES_MAX.min(if self.agreed.tagged { one_message } else { usize::MAX })
     }
 
     /// Frees the slot of a request that is replied now.
@@ -453,12 +447,13 @@ impl Connection {
             piece.flags = FLAG_OF_REPLY;
             work += self.send_pieces(sh, piece, &data, (0, len), id);
         }
-        let mut caller_header = caller_header;
+        let mut room = agreed.send_header_bytes;
         if !tagged {
-            let room = agreed.peer_message_bytes.min(agreed.send_header_bytes) - HEADER_BYTES;
-            let room = room.saturating_sub(if beside.is_empty() { 0 } else { len });
-            caller_header = self.send_header_pieces(sh, wire, caller_header, room);
+            let inline = if beside.is_empty() { 0 } else { len };
+            room = room.min(agreed.peer_message_bytes - inline);
         }
+        let room = room.saturating_sub(HEADER_BYTES);
+        let caller_header = self.send_header_pieces(sh, wire, caller_header, room);
         header.header_len = caller_header.len() as u16;
         self.stamp(&mut header);
         let mut message = std::mem::take(&mut sh.scratch);
@@ -510,9 +505,11 @@ impl Connection {
     ) -> &'a [u8] {
         let mut piece = Header::new(Kind::Piece, wire);
         piece.flags = FLAG_OF_REPLY | FLAG_OF_HEADER;
+        let piece_max = self.agreed.peer_header_bytes.min(self.agreed.send_header_bytes);
+        let piece_max = piece_max.saturating_sub(HEADER_BYTES).max(1);
         let mut rest = caller_header;
         while rest.len() > room {
-            let (now, later) = rest.split_at(room.min(rest.len()).max(1));
+            let (now, later) = rest.split_at(piece_max.min(rest.len() - room));
             piece.room = (caller_header.len() - rest.len()) as u32;
             piece.data_len = now.len() as u32;
             self.stamp(&mut piece);
