@@ -379,9 +379,21 @@ pub(crate) fn list(spans: &[Span]) -> SgList {
     spans.iter().cloned().collect()
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Bytes that differ from place to place and from seed to seed: a long random text, read from a
+/// place that the seed decides.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    crate::sim::Rng::new(seed).bytes(len)
+    // A prime, so that the text does not repeat at a multiple of any block or page.
+    const TEXT_BYTES: usize = 65_521;
+    static TEXT: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+    let text = TEXT.get_or_init(|| crate::sim::Rng::new(1).bytes(TEXT_BYTES));
+    let mut out = Vec::with_capacity(len);
+    let mut from = crate::sim::Rng::new(seed).index(TEXT_BYTES);
+    while out.len() < len {
+        let part = &text[from..text.len().min(from + len - out.len())];
+        out.extend_from_slice(part);
+        from = 0;
+    }
+    out
 }
 
 /// What the memory holds now.

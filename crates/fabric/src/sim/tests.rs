@@ -15,7 +15,7 @@ fn config(seed: u64) -> SimConfig {
     config.attr.write_before_send = !bit(4);
     config.attr.rdma_write = seed % 11 != 10;
     config.attr.bulk_bytes_max = if seed.is_multiple_of(64) { 16 << 20 } else { 200_000 };
-    config.attr.sge_max = [64, 4, 2, 16][(seed % 4) as usize];
+    config.attr.sge_max = [64, 4, 2, 16][(seed / 32 % 4) as usize];
     config.attr.send_queue_depth = [64, 100, 300][(seed % 3) as usize];
     config.attr.receive_queue_depth = 100;
     config
@@ -36,9 +36,27 @@ fn run(seed: u64) {
     conformance::run_all(&mut harness);
 }
 
+/// Fifty seeds of those that agree in the lowest two bits.
+fn run_quarter(quarter: u64) {
+    (0..50).map(|n| n * 4 + quarter).for_each(run);
+}
+
 #[test]
-fn conforms_with_all_attributes() {
-    for seed in 0..200 {
-        run(seed);
-    }
+fn conforms_with_tags_and_reads() {
+    run_quarter(0);
+}
+
+#[test]
+fn conforms_without_tags() {
+    run_quarter(1);
+}
+
+#[test]
+fn conforms_without_reads() {
+    run_quarter(2);
+}
+
+#[test]
+fn conforms_without_tags_and_reads() {
+    run_quarter(3);
 }
