@@ -1,5 +1,5 @@
 //! The SAN adaption layer: one vocabulary of queue pairs, memory regions and completions for
-//! every direct-access network ([SAN] II, [IB-DAFS] V).
+//! every direct-access network (\[SAN\] II, \[IB-DAFS\] V).
 //!
 //! * [`mem`]: memory that a network may touch: [`Arena`], [`Span`], [`Buffer`].
 //! * [`Provider`], [`Device`], [`Listener`], [`Engine`]: what a transport offers.

@@ -54,7 +54,7 @@ pub struct WrId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rkey(pub u64);
 
-/// Matches a tagged send with the buffer pre-posted for it (RDDP-RPC, [ODAFS] 2.2).
+/// Matches a tagged send with the buffer pre-posted for it (RDDP-RPC, \[ODAFS\] 2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(pub u64);
 
@@ -90,7 +90,7 @@ pub struct DeviceAttr {
     pub rdma_read: bool,
     /// Engines take tagged sends and receives.
     pub tag_match: bool,
-    /// A remote access fault fails that work request only; the queue pair lives ([ODAFS] 4.1).
+    /// A remote access fault fails that work request only; the queue pair lives (\[ODAFS\] 4.1).
     pub recoverable_access_fault: bool,
     /// Two RDMA reads of one queue pair are performed in order.
     pub ordered_reads: bool,

@@ -25,7 +25,7 @@
 //! let mut listener = net.provider(1).open()?.listen(&address)?;
 //! let mut client = net.provider(2).open()?.engine()?;
 //! client.connect(&address, b"hello")?;
-//! while net.step() {}
+//! net.advance_to(std::time::Duration::from_millis(10));
 //! assert_eq!(listener.poll_accept().expect("a request").private_data, b"hello");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
