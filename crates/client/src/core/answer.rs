@@ -1,0 +1,450 @@
+//! From the results of a chain to the answer of a call, believing nothing.
+
+use dafs_message::ConnId;
+use dafs_protocol::{
+    Attr, DirEntry, FileHandle, FileKind, OpResult, Outcome, Stability, StateId, Status,
+    WriteVerifier,
+};
+
+use super::call::{CallRec, Flight};
+use super::chain;
+use super::files::OpenFile;
+use super::work::{FileKey, Memory, Work};
+use super::{Core, Phase};
+use crate::call::Output;
+use crate::error::{Error, Result};
+use crate::file::OpenOptions;
+
+/// An answer, or what is wrong with it.
+type Parsed<T> = std::result::Result<T, Wrong>;
+
+/// Why there is no answer.
+enum Wrong {
+    Status(Status),
+    /// The peer's fault.
+    Peer(&'static str),
+}
+
+impl From<Status> for Wrong {
+    fn from(status: Status) -> Wrong {
+        Wrong::Status(status)
+    }
+}
+
+const UNEXPECTED: Wrong = Wrong::Peer("a result of another kind");
+
+impl Core {
+    /// The chain of a flight ran. Its slot is free again.
+    pub(super) fn on_results(
+        &mut self,
+        conn: ConnId,
+        mut flight: Flight,
+        results: Vec<OpResult>,
+        data_len: u32,
+    ) {
+        let failed = results.iter().find_map(|result| result.as_ref().err().copied());
+        if let Some(status) = failed {
+            self.on_failed(flight, &results, status);
+            return;
+        }
+        if results.len() != flight.operations {
+            return self.fault(conn, flight.call, "a wrong number of results");
+        }
+        let outcomes: Vec<Outcome> = results.into_iter().flatten().collect();
+        if let Some(step) = flight.step {
+            let Some(Outcome::Found { handle, .. }) = outcomes.first() else {
+                return self.fault(conn, flight.call, "a result of another kind");
+            };
+            chain::step_found(&mut flight.call.work, step, *handle);
+            self.requeue(flight.call);
+            return;
+        }
+        if flight.call.work.is_internal() {
+            self.on_internal(conn, flight.call, &outcomes);
+            return;
+        }
+        match self.output(&mut flight, outcomes, data_len) {
+            Ok(Some(output)) => self.finish(flight.call, Ok(output)),
+            // The second part of a file that is put in two.
+            Ok(None) => self.requeue(flight.call),
+            Err(Wrong::Status(status)) => self.finish(flight.call, Err(status.into())),
+            Err(Wrong::Peer(what)) => self.fault(conn, flight.call, what),
+        }
+    }
+
+    fn fault(&mut self, conn: ConnId, call: CallRec, what: &'static str) {
+        self.node.disconnect(conn, what);
+        let root_or_file = call.work.is_internal();
+        self.finish(call, Err(Error::PeerProtocol(what.into())));
+        if root_or_file {
+            self.fail_all(Error::PeerProtocol(what.into()));
+        }
+    }
+
+    /// An operation of the chain failed; those after it did not run.
+    fn on_failed(&mut self, flight: Flight, results: &[OpResult], status: Status) {
+        let call = flight.call;
+        if call.work.is_internal() {
+            self.on_internal_failed(call, status);
+            return;
+        }
+        let opened = results.iter().find_map(|result| match result {
+            Ok(Outcome::Opened { state, .. }) => Some(*state),
+            _ => None,
+        });
+        let closed = results.iter().any(|result| matches!(result, Ok(Outcome::Closed { .. })));
+        let chain_closes = matches!(call.work, Work::Get { .. } | Work::Put(_));
+        if let (Some(state), true, false) = (opened, chain_closes, closed) {
+            // The chain stopped before its own close.
+            self.background += 1;
+            self.urgent.push_back(CallRec::internal(Work::CloseState { state }));
+        }
+        let mut status = status;
+        if let Work::Close { file } = call.work {
+            // Closed in any case; the error is about what was written.
+            if let Some(mut file) = self.files.remove(file)
+                && file.take_lost().is_err()
+            {
+                status = Status::WritesLost;
+            }
+        }
+        if let (Work::Put(put), true) = (&call.work, closed) {
+            self.saw_unsynced(results.iter().flatten(), put.commit);
+        }
+        self.finish(call, Err(status.into()));
+    }
+
+    /// From outcomes to an answer; `None`: the call goes on.
+    fn output(
+        &mut self,
+        flight: &mut Flight,
+        outcomes: Vec<Outcome>,
+        data_len: u32,
+    ) -> Parsed<Option<Output<FileKey>>> {
+        let writes = flight.writes;
+        let CallRec { work, memory, .. } = &mut flight.call;
+        let room = work.reply_bytes().min(memory.len()).min(data_len as usize);
+        let last = outcomes.last().ok_or(UNEXPECTED)?;
+        Ok(Some(match work {
+            Work::Put(put) => {
+                self.saw_unsynced(outcomes.iter(), put.commit);
+                let closed = outcomes.iter().find_map(|outcome| match outcome {
+                    Outcome::Closed { attr, .. } => Some(*attr),
+                    _ => None,
+                });
+                let attr = put.made.or(closed).ok_or(UNEXPECTED)?;
+                if put.rename_to.is_some() && matches!(last, Outcome::Closed { .. }) {
+                    put.made = Some(attr);
+                    return Ok(None);
+                }
+                Output::Attr(attr)
+            }
+            Work::Get { .. } => match outcomes.as_slice() {
+                [Outcome::Opened { attr, .. }, Outcome::Read { bytes, .. }, _] => {
+                    Output::Got { attr: *attr, bytes: fit(*bytes, room)? }
+                }
+                _ => return Err(UNEXPECTED),
+            },
+            Work::Open { place, options } => match last {
+                Outcome::Opened { handle, state, attr, .. } => {
+                    let place = super::Place::new(place.path())?;
+                    let options = *options;
+                    Output::File(self.opened(place, options, *handle, *state, *attr)?)
+                }
+                _ => return Err(UNEXPECTED),
+            },
+            Work::ReadDir { place, .. } => {
+                let handle = match outcomes.first() {
+                    Some(Outcome::Found { handle, .. }) => *handle,
+                    _ => place.base(self.root),
+                };
+                let Outcome::Data { bytes, end } = *last else { return Err(UNEXPECTED) };
+                let bytes = fit(bytes, room)?;
+                Output::Entries { handle, entries: entries(memory, bytes)?, end }
+            }
+            _ if work.file().is_some() => self.file_output(work, last, room, writes)?,
+            _ => self.plain_output(work, memory, last, room)?,
+        }))
+    }
+
+    fn opened(
+        &mut self,
+        place: super::Place,
+        options: OpenOptions,
+        handle: FileHandle,
+        state: StateId,
+        attr: Attr,
+    ) -> std::result::Result<FileKey, Status> {
+        if self.files.is_full() {
+            self.background += 1;
+            self.urgent.push_back(CallRec::internal(Work::CloseState { state }));
+            return Err(Status::NFile);
+        }
+        Ok(self.files.insert(OpenFile::new(place, options, handle, state, attr)))
+    }
+
+    fn file_output(
+        &mut self,
+        work: &Work,
+        outcome: &Outcome,
+        room: usize,
+        writes: u64,
+    ) -> Parsed<Output<FileKey>> {
+        let key = work.file().ok_or(UNEXPECTED)?;
+        Ok(match (work, outcome) {
+            (Work::Read { .. } | Work::ReadList { .. }, Outcome::Read { bytes, end_of_file }) => {
+                Output::Read { bytes: fit(*bytes, room)?, end_of_file: *end_of_file }
+            }
+            (
+                Work::Write { .. } | Work::WriteList { .. } | Work::Append { .. },
+                Outcome::Written { bytes, offset, stability, verifier },
+            ) => {
+                let bytes = fit(*bytes, work.request_bytes())?;
+                if *stability == Stability::Unstable {
+                    if let Some(file) = self.files.any_mut(key) {
+                        file.wrote(*verifier);
+                    }
+                    self.wrote_unsynced(*verifier);
+                }
+                let offset = match work {
+                    Work::Write { offset, .. } => *offset,
+                    _ => *offset,
+                };
+                Output::Written { bytes, offset }
+            }
+            (Work::Commit { offset, len, .. }, Outcome::Committed { verifier }) => {
+                if let Some(file) = self.files.any_mut(key) {
+                    // Part of a file leaves the rest uncommitted.
+                    let covered = if (*offset, *len) == (0, 0) { writes } else { u64::MAX };
+                    file.committed(*verifier, covered)?;
+                }
+                Output::Unit
+            }
+            (Work::Close { .. }, Outcome::Closed { attr, verifier }) => {
+                if let Some(mut file) = self.files.remove(key) {
+                    file.saw(*verifier);
+                    file.take_lost()?;
+                }
+                Output::Attr(*attr)
+            }
+            (Work::FileAttr { .. } | Work::FileSetAttr { .. }, Outcome::Attributes { attr }) => {
+                Output::Attr(*attr)
+            }
+            (Work::Seek { .. }, Outcome::Offset { offset }) => Output::Offset(*offset),
+            (Work::Fallocate { .. } | Work::Advise { .. }, Outcome::Done) => Output::Unit,
+            _ => return Err(UNEXPECTED),
+        })
+    }
+
+    fn plain_output(
+        &mut self,
+        work: &Work,
+        memory: &Memory,
+        outcome: &Outcome,
+        room: usize,
+    ) -> Parsed<Output<FileKey>> {
+        Ok(match (work, outcome) {
+            (Work::Stat { .. } | Work::SetAttr { .. }, Outcome::Attributes { attr })
+            | (
+                Work::Stat { .. } | Work::Make { .. } | Work::Link { .. },
+                Outcome::Found { attr, .. },
+            ) => Output::Attr(*attr),
+            (Work::Access { mask: asked, .. }, Outcome::Granted { mask }) => {
+                Output::Access(*mask & *asked)
+            }
+            (Work::StatFs { .. }, Outcome::FileSystem { attr }) => Output::FileSystem(*attr),
+            (Work::Stats, Outcome::Stats(stats)) => Output::Stats(stats.clone()),
+            (Work::Sync, Outcome::Committed { verifier }) => {
+                self.synced(*verifier)?;
+                Output::Unit
+            }
+            (Work::ReadLink { .. }, Outcome::Data { bytes, .. }) => {
+                Output::Target(message(memory, fit(*bytes, room)?))
+            }
+            (
+                Work::GetXattr { size_only: true, .. } | Work::ListXattr { size_only: true, .. },
+                Outcome::Data { bytes, .. },
+            ) => Output::Bytes { bytes: *bytes as usize, data: Vec::new() },
+            (Work::GetXattr { .. } | Work::ListXattr { .. }, Outcome::Data { bytes, .. }) => {
+                let bytes = fit(*bytes, room)?;
+                Output::Bytes { bytes, data: message(memory, bytes) }
+            }
+            (
+                Work::Null
+                | Work::Remove { .. }
+                | Work::Rename { .. }
+                | Work::SetXattr { .. }
+                | Work::RemoveXattr { .. },
+                Outcome::Done,
+            ) => Output::Unit,
+            _ => return Err(UNEXPECTED),
+        })
+    }
+
+    /// Notes what a chain wrote outside of any open file.
+    fn saw_unsynced<'a>(&mut self, outcomes: impl Iterator<Item = &'a Outcome>, commit: bool) {
+        for outcome in outcomes {
+            if let Outcome::Written { stability: Stability::Unstable, verifier, .. } = outcome
+                && !commit
+            {
+                self.wrote_unsynced(*verifier);
+            }
+        }
+    }
+
+    fn wrote_unsynced(&mut self, verifier: WriteVerifier) {
+        self.unsynced_lost |= self.unsynced.is_some_and(|old| old != verifier);
+        self.unsynced = Some(verifier);
+    }
+
+    fn synced(&mut self, verifier: WriteVerifier) -> std::result::Result<(), Status> {
+        self.unsynced_lost |= self.unsynced.is_some_and(|old| old != verifier);
+        self.unsynced = None;
+        if std::mem::take(&mut self.unsynced_lost) { Err(Status::WritesLost) } else { Ok(()) }
+    }
+
+    /// One of the core's own calls was answered.
+    fn on_internal(&mut self, conn: ConnId, call: CallRec, outcomes: &[Outcome]) {
+        match (&call.work, outcomes) {
+            (Work::Root { hint }, [Outcome::Found { handle, .. }]) => {
+                self.root = *handle;
+                self.facts.export = if *hint { self.config.export.clone() } else { Vec::new() };
+                self.deliver(call, Ok(Output::Unit));
+                self.root_found();
+            }
+            (Work::Reopen { file, .. }, [Outcome::Opened { handle, state, attr, .. }]) => {
+                self.reopened(*file, *handle, *state, *attr);
+                self.deliver(call, Ok(Output::Unit));
+                self.one_reopened();
+            }
+            (Work::CloseState { .. }, [Outcome::Closed { .. }]) => {
+                self.deliver(call, Ok(Output::Unit));
+            }
+            (Work::Destroy, _) => {
+                self.destroyed = true;
+                self.deliver(call, Ok(Output::Unit));
+            }
+            _ => self.fault(conn, call, "a result of another kind"),
+        }
+    }
+
+    fn on_internal_failed(&mut self, call: CallRec, status: Status) {
+        match call.work {
+            Work::Root { hint: true } if status == Status::NoEnt => {
+                self.background += 1;
+                self.urgent.push_back(CallRec::internal(Work::Root { hint: false }));
+                self.deliver(call, Err(status.into()));
+            }
+            Work::Root { .. } => {
+                self.deliver(call, Err(status.into()));
+                self.fail_all(status.into());
+            }
+            Work::Reopen { file, by_path: false } => {
+                let gone = matches!(status, Status::Stale | Status::BadHandle | Status::NoEnt);
+                self.deliver(call, Err(status.into()));
+                if gone {
+                    self.background += 1;
+                    let work = Work::Reopen { file, by_path: true };
+                    self.urgent.push_back(CallRec::internal(work));
+                } else {
+                    self.reopen_failed(file, status);
+                }
+            }
+            Work::Reopen { file, .. } => {
+                self.deliver(call, Err(status.into()));
+                self.reopen_failed(file, Status::Stale);
+            }
+            Work::Destroy => {
+                self.destroyed = true;
+                self.deliver(call, Err(status.into()));
+            }
+            _ => self.deliver(call, Err(status.into())),
+        }
+    }
+
+    fn reopened(&mut self, key: FileKey, handle: FileHandle, state: StateId, attr: Attr) {
+        let Some(file) = self.files.any_mut(key) else { return };
+        let same = (file.attr.inode, file.attr.device) == (attr.inode, attr.device)
+            && attr.kind == FileKind::File;
+        file.handle = handle;
+        file.state = state;
+        if !same {
+            // The name leads to another file now. Its open ends with the session.
+            file.broken = Some(Status::Stale);
+        }
+    }
+
+    fn reopen_failed(&mut self, key: FileKey, status: Status) {
+        if let Some(file) = self.files.any_mut(key) {
+            file.broken = Some(status);
+        }
+        self.one_reopened();
+    }
+
+    fn one_reopened(&mut self) {
+        if let Phase::Reopening(left) = &mut self.phase {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.become_ready();
+            }
+        }
+    }
+
+    /// For a request: the file it names must be usable.
+    pub(super) fn file_state(&self, work: &Work) -> std::result::Result<(), Status> {
+        if work.is_internal() {
+            return Ok(());
+        }
+        work.file().map_or(Ok(()), |key| self.files.usable(key).map(|_| ()))
+    }
+
+    /// The answer of a call on a file that is broken.
+    pub(super) fn refused_locally(
+        &mut self,
+        work: &Work,
+        status: Status,
+    ) -> Result<Output<FileKey>> {
+        let mut status = status;
+        if let Work::Close { file } = work
+            && let Some(mut file) = self.files.remove(*file)
+            && file.take_lost().is_err()
+        {
+            status = Status::WritesLost;
+        }
+        Err(status.into())
+    }
+
+    pub(super) fn writes_of(&self, work: &Work) -> u64 {
+        work.file().and_then(|key| self.files.any(key)).map_or(0, OpenFile::writes)
+    }
+}
+
+/// No more than there is room for.
+fn fit(bytes: u32, room: usize) -> Parsed<usize> {
+    match usize::try_from(bytes) {
+        Ok(bytes) if bytes <= room => Ok(bytes),
+        _ => Err(Wrong::Peer("more bytes than there is room for")),
+    }
+}
+
+/// Small data that is no payload: names, targets, attributes' values.
+fn message(memory: &Memory, bytes: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    if let Memory::Buffer(buffer) = memory {
+        buffer.span().read_message(bytes, &mut out);
+    }
+    out
+}
+
+fn entries(memory: &Memory, bytes: usize) -> Parsed<Vec<DirEntry>> {
+    let entries = dafs_protocol::decode_dir_entries(&message(memory, bytes))
+        .map_err(|_| Wrong::Peer("directory entries that cannot be read"))?;
+    // A name with a slash could lead a recursive copy anywhere.
+    let bad = |entry: &DirEntry| {
+        entry.name.is_empty() || entry.name.contains(&b'/') || entry.name.contains(&0)
+    };
+    if entries.iter().any(bad) {
+        return Err(Wrong::Peer("a directory entry with a bad name"));
+    }
+    Ok(entries)
+}

@@ -1,0 +1,77 @@
+//! Calls as the core holds them, and their answers.
+
+use dafs_fabric::Buffer;
+use dafs_protocol::SlotId;
+
+use super::chain::Step;
+use super::work::{FileKey, Memory, Owner, Work};
+use crate::call::Output;
+use crate::error::{Error, Result};
+use dafs_message::ConnId;
+
+/// A call that is queued or under way.
+#[derive(Debug)]
+pub(super) struct CallRec {
+    /// `None`: nobody waits for the answer (any more).
+    pub(super) owner: Option<Owner>,
+    pub(super) tag: u64,
+    pub(super) work: Work,
+    pub(super) memory: Memory,
+    /// Its chain did not fit a message: as little as possible in each.
+    pub(super) tight: bool,
+    /// Times that a session was lost under it.
+    pub(super) sessions_lost: u8,
+    /// On which link it must go (a ping).
+    pub(super) link: Option<usize>,
+}
+
+impl CallRec {
+    pub(super) fn internal(work: Work) -> CallRec {
+        CallRec {
+            owner: None,
+            tag: 0,
+            work,
+            memory: Memory::None,
+            tight: false,
+            sessions_lost: 0,
+            link: None,
+        }
+    }
+}
+
+/// A call in its slot.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) call: CallRec,
+    pub(super) slot: SlotId,
+    pub(super) sequence: u32,
+    /// What this request finds out, where it is not the work itself.
+    pub(super) step: Option<Step>,
+    pub(super) operations: usize,
+    pub(super) link: usize,
+    /// The connection that may still have its memory.
+    pub(super) posted: Option<ConnId>,
+    /// It was handed to a connection: the server may have done it.
+    pub(super) sent: bool,
+    /// Writes of the file that were acknowledged when it was sent first.
+    pub(super) writes: u64,
+}
+
+/// A call that ended.
+#[derive(Debug)]
+pub struct CoreDone {
+    /// Who submitted it.
+    pub owner: Option<Owner>,
+    /// As submitted.
+    pub tag: u64,
+    /// How it ended.
+    pub result: Result<Output<FileKey>>,
+    /// The buffer of the call.
+    pub buffer: Option<Buffer>,
+}
+
+impl CoreDone {
+    pub(crate) fn failed(tag: u64, error: Error, buffer: Option<Buffer>) -> CoreDone {
+        CoreDone { owner: None, tag, result: Err(error), buffer }
+    }
+}

@@ -1,0 +1,410 @@
+//! From work to a chain of operations: usually one message, with steps before it for long paths
+//! and for changes that need two directories.
+
+use dafs_protocol::{
+    CacheHint, CreateMode, ExtentList, FileHandle, OpenFlags, Operation, PATH_BYTES_MAX, StateId,
+    Status,
+};
+use smallvec::SmallVec;
+
+use super::files::Files;
+use super::work::{Place, Put, Work};
+use crate::file::OpenOptions;
+
+/// Operations of one request.
+pub(super) type Chain<'a> = SmallVec<[Operation<'a>; 2]>;
+
+/// Bytes of a path that stands beside an attribute's name.
+const BESIDE_NAME_BYTES_MAX: usize = 320;
+/// Bytes of each of two paths.
+const BESIDE_PATH_BYTES_MAX: usize = 280;
+
+/// What has to be found before the work itself can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Walk so many bytes of the work's first or second place.
+    Walk { second: bool, bytes: usize },
+    /// Find the handle of the first place: the object itself (link), else its directory.
+    From,
+}
+
+/// The step that comes first, if there is one. `tight`: the whole chain did not fit a message.
+pub(super) fn step(work: &mut Work, tight: bool) -> Option<Step> {
+    let bytes_max = match work {
+        Work::GetXattr { .. } | Work::SetXattr { .. } => BESIDE_NAME_BYTES_MAX,
+        Work::RemoveXattr { .. } => BESIDE_NAME_BYTES_MAX,
+        Work::Link { .. } | Work::Rename { .. } | Work::Put(_) => BESIDE_PATH_BYTES_MAX,
+        _ => PATH_BYTES_MAX,
+    };
+    // The last component stays: it is what is made, removed or not followed.
+    let bytes_max = if tight { 0 } else { bytes_max };
+    for (index, place) in work.places().into_iter().enumerate() {
+        if let Some(bytes) = place.and_then(|place| walk(place, bytes_max)) {
+            return Some(Step::Walk { second: index == 1, bytes });
+        }
+    }
+    let needs_from = match work {
+        Work::Link { to, from_handle: None, from } => {
+            !to.split().0.is_empty() && !from.rest().is_empty()
+        }
+        Work::Rename { from, to, from_dir: None, .. } => two_directories(from, to),
+        Work::Put(put) if put.from_dir.is_none() => {
+            put.rename_to.as_ref().is_some_and(|to| two_directories(&put.place, to))
+        }
+        _ => false,
+    };
+    needs_from.then_some(Step::From)
+}
+
+fn walk(place: &Place, bytes_max: usize) -> Option<usize> {
+    if bytes_max == 0 {
+        // Up to the last component, in parts of a path's length.
+        let directory = place.split().0.len();
+        return match directory {
+            0 => None,
+            bytes if bytes <= PATH_BYTES_MAX => Some(bytes),
+            _ => place.step(PATH_BYTES_MAX),
+        };
+    }
+    place.step(bytes_max)
+}
+
+fn two_directories(from: &Place, to: &Place) -> bool {
+    let (from_dir, to_dir) = (from.split().0, to.split().0);
+    !from_dir.is_empty() && !to_dir.is_empty() && !same_directory(from, to)
+}
+
+fn same_directory(from: &Place, to: &Place) -> bool {
+    from.base(FileHandle::default()) == to.base(FileHandle::default())
+        && from.split().0 == to.split().0
+}
+
+/// The operations of a step.
+pub(super) fn step_chain<'a>(
+    work: &'a mut Work,
+    step: Step,
+    root: FileHandle,
+) -> Result<Chain<'a>, Status> {
+    let no_follow_from = matches!(work, Work::Link { .. });
+    let [first, second] = work.places();
+    let (place, bytes, no_follow) = match step {
+        Step::Walk { second: false, bytes } => (first, Some(bytes), false),
+        Step::Walk { second: true, bytes } => (second, Some(bytes), false),
+        Step::From => (first, None, no_follow_from),
+    };
+    let place: &'a Place = place.ok_or(Status::Inval)?;
+    let dir = place.base(root);
+    let path = match bytes {
+        Some(bytes) => place.rest().get(..bytes).ok_or(Status::Inval)?,
+        None if no_follow => place.rest(),
+        None => place.split().0,
+    };
+    let mut chain = Chain::new();
+    chain.push(Operation::Lookup { dir, path, no_follow });
+    Ok(chain)
+}
+
+/// Notes what a step found.
+pub(super) fn step_found(work: &mut Work, step: Step, handle: FileHandle) {
+    match step {
+        Step::Walk { second, bytes } => {
+            let [first, other] = work.places();
+            if let Some(place) = if second { other } else { first } {
+                place.walk(bytes, handle);
+            }
+        }
+        Step::From => match work {
+            Work::Link { from_handle, .. } => *from_handle = Some(handle),
+            Work::Rename { from_dir, .. } => *from_dir = Some(handle),
+            Work::Put(put) => put.from_dir = Some(handle),
+            _ => {}
+        },
+    }
+}
+
+/// The operations of the work itself. `tight`: as little as possible in one message.
+pub(super) fn chain<'a>(
+    work: &'a Work,
+    root: FileHandle,
+    files: &'a Files,
+    tight: bool,
+) -> Result<Chain<'a>, Status> {
+    let mut chain = Chain::new();
+    match work {
+        Work::Null => chain.push(Operation::Null),
+        Work::Stats => chain.push(Operation::SessionStats),
+        Work::Sync => chain.push(Operation::SyncFs { handle: root }),
+        Work::Destroy => chain.push(Operation::SessionDestroy),
+        Work::CloseState { state } => chain.push(Operation::Close { state: *state }),
+        Work::Open { place, options } => chain.push(open(place, options, root)),
+        Work::Get { place, len } => get(&mut chain, place, *len, root),
+        Work::Put(put) => self::put(&mut chain, put, root, tight)?,
+        Work::Link { .. } | Work::Rename { .. } | Work::Remove { .. } | Work::Make { .. } => {
+            change(&mut chain, work, root)?;
+        }
+        Work::Reopen { .. } => reopen(&mut chain, work, root, files)?,
+        _ if work.file().is_some() => file_chain(&mut chain, work, files)?,
+        _ => named_chain(&mut chain, work, root),
+    }
+    Ok(chain)
+}
+
+/// A look-up where there is something to walk, and the handle to use after it.
+fn find<'a>(
+    chain: &mut Chain<'a>,
+    base: FileHandle,
+    path: &'a [u8],
+    no_follow: bool,
+) -> FileHandle {
+    if path.is_empty() {
+        return base;
+    }
+    chain.push(Operation::Lookup { dir: base, path, no_follow });
+    FileHandle::PREVIOUS
+}
+
+/// The directory of a place, and the name in it.
+fn find_parent<'a>(
+    chain: &mut Chain<'a>,
+    place: &'a Place,
+    root: FileHandle,
+) -> Result<(FileHandle, &'a [u8]), Status> {
+    let (directory, name) = place.split();
+    if name.is_empty() {
+        return Err(Status::Busy);
+    }
+    Ok((find(chain, place.base(root), directory, false), name))
+}
+
+/// What acts on one object that has a name.
+fn named_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, root: FileHandle) {
+    let mut find =
+        |place: &'a Place, no_follow| find(chain, place.base(root), place.rest(), no_follow);
+    let operation = match work {
+        Work::Root { .. } => return,
+        Work::Stat { place, no_follow } => {
+            let handle = find(place, *no_follow);
+            if handle == FileHandle::PREVIOUS {
+                // The look-up answers the attributes.
+                return;
+            }
+            Operation::GetAttr { handle, state: StateId::NONE }
+        }
+        Work::StatFs { place } => Operation::StatFs { handle: find(place, false) },
+        Work::Access { place, mask } => {
+            Operation::Access { handle: find(place, false), mask: *mask }
+        }
+        Work::SetAttr { place, set, no_follow } => {
+            let handle = find(place, *no_follow);
+            Operation::SetAttr { handle, state: StateId::NONE, set: *set }
+        }
+        Work::ReadLink { place } => Operation::ReadLink { handle: find(place, true) },
+        Work::ReadDir { place, cookie, bytes } => Operation::ReadDir {
+            dir: find(place, false),
+            cookie: *cookie,
+            bytes_max: *bytes,
+            attributes: true,
+            handles: false,
+        },
+        Work::GetXattr { place, name, .. } => {
+            let size_max = u32::try_from(work.reply_bytes()).unwrap_or(0);
+            Operation::GetXattr { handle: find(place, false), name, size_max }
+        }
+        Work::ListXattr { place, .. } => {
+            let size_max = u32::try_from(work.reply_bytes()).unwrap_or(0);
+            Operation::ListXattr { handle: find(place, false), size_max }
+        }
+        Work::SetXattr { place, name, value, flags } => {
+            let value_bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
+            Operation::SetXattr { handle: find(place, false), name, value_bytes, flags: *flags }
+        }
+        Work::RemoveXattr { place, name } => {
+            Operation::RemoveXattr { handle: find(place, false), name }
+        }
+        other => unreachable!("not on a name: {other:?}"),
+    };
+    chain.push(operation);
+}
+
+/// What changes names.
+fn change<'a>(chain: &mut Chain<'a>, work: &'a Work, root: FileHandle) -> Result<(), Status> {
+    match work {
+        Work::Make { place, kind, mode, rdev, target } => {
+            if place.rest().is_empty() {
+                return Err(Status::Exist);
+            }
+            let (dir, name) = find_parent(chain, place, root)?;
+            let target_bytes = u32::try_from(target.len()).map_err(|_| Status::NameTooLong)?;
+            let (kind, mode, rdev) = (*kind, *mode, *rdev);
+            chain.push(Operation::Create { dir, name, kind, mode, rdev, target_bytes });
+        }
+        Work::Remove { place, directory } => {
+            let (dir, name) = find_parent(chain, place, root)?;
+            chain.push(Operation::Remove { dir, name, directory: *directory });
+        }
+        Work::Link { from, to, from_handle } => {
+            let handle = match from_handle {
+                Some(handle) => *handle,
+                None => find(chain, from.base(root), from.rest(), true),
+            };
+            let (dir, name) = find_parent(chain, to, root)?;
+            chain.push(Operation::Link { handle, dir, name });
+        }
+        Work::Rename { from, to, from_dir, no_replace, exchange } => {
+            rename(chain, (from, *from_dir), to, root, (*no_replace, *exchange))?;
+        }
+        other => unreachable!("no change of names: {other:?}"),
+    }
+    Ok(())
+}
+
+fn rename<'a>(
+    chain: &mut Chain<'a>,
+    (from, from_dir): (&'a Place, Option<FileHandle>),
+    to: &'a Place,
+    root: FileHandle,
+    (no_replace, exchange): (bool, bool),
+) -> Result<(), Status> {
+    let name = from.split().1;
+    if name.is_empty() {
+        return Err(Status::Busy);
+    }
+    let (from_dir, (to_dir, to)) = match from_dir {
+        Some(from_dir) => (from_dir, find_parent(chain, to, root)?),
+        None if same_directory(from, to) => {
+            let (dir, to) = find_parent(chain, to, root)?;
+            (dir, (dir, to))
+        }
+        None => {
+            // At most one of the two is walked, see `two_directories`.
+            let (from_dir, _) = find_parent(chain, from, root)?;
+            (from_dir, find_parent(chain, to, root)?)
+        }
+    };
+    chain.push(Operation::Rename { from_dir, from: name, to_dir, to, no_replace, exchange });
+    Ok(())
+}
+
+fn open<'a>(place: &'a Place, options: &OpenOptions, root: FileHandle) -> Operation<'a> {
+    let create = match (options.create, options.exclusive) {
+        (false, _) => CreateMode::No,
+        (true, false) => CreateMode::Unchecked,
+        (true, true) => CreateMode::Exclusive,
+    };
+    let flags = OpenFlags {
+        read: options.read,
+        write: options.write,
+        create,
+        truncate: options.truncate,
+        append: options.append,
+        no_follow: options.no_follow,
+    };
+    let (dir, path) = (place.base(root), place.rest());
+    Operation::Open { dir, path, flags, mode: options.mode, cache: CacheHint::default() }
+}
+
+fn get<'a>(chain: &mut Chain<'a>, place: &'a Place, len: u32, root: FileHandle) {
+    let state = StateId::PREVIOUS;
+    chain.push(open(place, &OpenOptions::read(), root));
+    chain.push(Operation::Read { state, extents: ExtentList::one(0, len), report_holes: false });
+    chain.push(Operation::Close { state });
+}
+
+fn put<'a>(
+    chain: &mut Chain<'a>,
+    put: &'a Put,
+    root: FileHandle,
+    tight: bool,
+) -> Result<(), Status> {
+    let state = StateId::PREVIOUS;
+    if put.made.is_none() {
+        let options = OpenOptions {
+            exclusive: put.exclusive,
+            truncate: !put.exclusive,
+            mode: put.mode,
+            ..OpenOptions::write()
+        };
+        chain.push(open(&put.place, &options, root));
+        if put.len > 0 {
+            let extents = ExtentList::one(0, put.len);
+            let stability = dafs_protocol::Stability::Unstable;
+            chain.push(Operation::Write { state, extents, stability });
+        }
+        if put.set != dafs_protocol::SetAttr::default() {
+            let handle = FileHandle::PREVIOUS;
+            chain.push(Operation::SetAttr { handle, state, set: put.set });
+        }
+        if put.commit {
+            chain.push(Operation::Commit { state, offset: 0, len: 0, data_only: false });
+        }
+        chain.push(Operation::Close { state });
+    }
+    match &put.rename_to {
+        Some(to) if put.made.is_some() || !tight => {
+            rename(chain, (&put.place, put.from_dir), to, root, (false, false))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What acts on an open file.
+fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Result<(), Status> {
+    let key = work.file().ok_or(Status::BadF)?;
+    let file = files.usable(key)?;
+    let (state, handle) = (file.state, file.handle);
+    chain.push(match work {
+        Work::Read { offset, len, .. } => {
+            Operation::Read { state, extents: ExtentList::one(*offset, *len), report_holes: false }
+        }
+        Work::ReadList { extents, .. } => {
+            Operation::Read { state, extents: **extents, report_holes: false }
+        }
+        Work::Write { offset, len, stability, .. } => Operation::Write {
+            state,
+            extents: ExtentList::one(*offset, *len),
+            stability: *stability,
+        },
+        Work::WriteList { extents, stability, .. } => {
+            Operation::Write { state, extents: **extents, stability: *stability }
+        }
+        Work::Append { len, stability, .. } => {
+            Operation::Append { state, bytes: *len, stability: *stability }
+        }
+        Work::Commit { offset, len, data_only, .. } => {
+            Operation::Commit { state, offset: *offset, len: *len, data_only: *data_only }
+        }
+        Work::FileAttr { .. } => Operation::GetAttr { handle, state },
+        Work::FileSetAttr { set, .. } => Operation::SetAttr { handle, state, set: *set },
+        Work::Fallocate { mode, offset, len, .. } => {
+            Operation::Fallocate { state, mode: *mode, offset: *offset, len: *len }
+        }
+        Work::Seek { offset, hole, .. } => Operation::Seek { state, offset: *offset, hole: *hole },
+        Work::Advise { offset, len, advice, .. } => Operation::Advise {
+            state,
+            offset: *offset,
+            len: *len,
+            advice: *advice,
+            cache: CacheHint::default(),
+        },
+        Work::Close { .. } => Operation::Close { state },
+        other => unreachable!("not on a file: {other:?}"),
+    });
+    Ok(())
+}
+
+fn reopen<'a>(
+    chain: &mut Chain<'a>,
+    work: &Work,
+    root: FileHandle,
+    files: &'a Files,
+) -> Result<(), Status> {
+    let Work::Reopen { file, by_path } = work else { return Err(Status::Inval) };
+    let file = files.any(*file).ok_or(Status::BadF)?;
+    let options = OpenOptions { create: false, exclusive: false, truncate: false, ..file.options };
+    if *by_path {
+        chain.push(open(&file.place, &options, root));
+    } else if let Operation::Open { flags, mode, cache, .. } = open(&file.place, &options, root) {
+        chain.push(Operation::Open { dir: file.handle, path: &[], flags, mode, cache });
+    }
+    Ok(())
+}

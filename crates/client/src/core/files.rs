@@ -1,0 +1,294 @@
+//! The files that are open, and what is not yet safe of each.
+
+use dafs_protocol::{Attr, FileHandle, StateId, Status, WriteVerifier};
+
+use super::call::CallRec;
+use super::work::{FileKey, Owner, Place};
+use crate::file::OpenOptions;
+
+/// Files open at a time.
+const FILES_MAX: usize = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    /// From the root, for opening it again where its handle is no longer known.
+    pub(super) place: Place,
+    pub(super) options: OpenOptions,
+    pub(super) handle: FileHandle,
+    /// Of this session.
+    pub(super) state: StateId,
+    /// When it was opened.
+    pub(super) attr: Attr,
+    /// It could not be opened again.
+    pub(super) broken: Option<Status>,
+    /// Under which verifier writes were acknowledged that no commit covers.
+    uncommitted: Option<WriteVerifier>,
+    /// Writes acknowledged so far: a commit covers those before it was sent.
+    writes: u64,
+    /// Such writes went down with a server, and nobody was told yet.
+    lost: bool,
+    /// Calls that name it.
+    in_flight: u32,
+    /// No new calls.
+    closing: bool,
+    /// To be sent when no other call is under way.
+    close: Option<Box<CallRec>>,
+}
+
+impl OpenFile {
+    pub(super) fn new(
+        place: Place,
+        options: OpenOptions,
+        handle: FileHandle,
+        state: StateId,
+        attr: Attr,
+    ) -> OpenFile {
+        OpenFile {
+            place,
+            options,
+            handle,
+            state,
+            attr,
+            broken: None,
+            uncommitted: None,
+            writes: 0,
+            lost: false,
+            in_flight: 0,
+            closing: false,
+            close: None,
+        }
+    }
+
+    pub(super) fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// A write was acknowledged that is only in the server's memory.
+    pub(super) fn wrote(&mut self, verifier: WriteVerifier) {
+        self.saw(verifier);
+        self.uncommitted = Some(verifier);
+        self.writes += 1;
+    }
+
+    /// The server showed its verifier: what was written under another is lost.
+    pub(super) fn saw(&mut self, verifier: WriteVerifier) {
+        if self.uncommitted.is_some_and(|old| old != verifier) {
+            self.lost = true;
+            self.uncommitted = None;
+        }
+    }
+
+    /// A commit succeeded that was sent when `writes` were acknowledged.
+    ///
+    /// # Errors
+    /// [`Status::WritesLost`], once.
+    pub(super) fn committed(&mut self, verifier: WriteVerifier, writes: u64) -> Result<(), Status> {
+        self.saw(verifier);
+        if self.writes == writes {
+            self.uncommitted = None;
+        }
+        self.take_lost()
+    }
+
+    pub(super) fn take_lost(&mut self) -> Result<(), Status> {
+        if std::mem::take(&mut self.lost) { Err(Status::WritesLost) } else { Ok(()) }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    generation: u32,
+    file: Option<Box<OpenFile>>,
+}
+
+/// A table with generations, so that keys of closed files are recognized.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+impl Files {
+    pub(super) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.entries.len() >= FILES_MAX
+    }
+
+    pub(super) fn insert(&mut self, file: OpenFile) -> FileKey {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry::default());
+            u32::try_from(self.entries.len() - 1).expect("FILES_MAX fits")
+        });
+        let entry = self.entries.get_mut(index as usize).expect("just made or freed");
+        entry.file = Some(Box::new(file));
+        FileKey { index, generation: entry.generation }
+    }
+
+    pub(super) fn remove(&mut self, key: FileKey) -> Option<Box<OpenFile>> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        if entry.generation != key.generation {
+            return None;
+        }
+        let file = entry.file.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(key.index);
+        Some(file)
+    }
+
+    pub(super) fn any(&self, key: FileKey) -> Option<&OpenFile> {
+        let entry = self.entries.get(key.index as usize)?;
+        entry.file.as_deref().filter(|_| entry.generation == key.generation)
+    }
+
+    pub(super) fn any_mut(&mut self, key: FileKey) -> Option<&mut OpenFile> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        entry.file.as_deref_mut().filter(|_| entry.generation == key.generation)
+    }
+
+    /// For a request.
+    pub(super) fn usable(&self, key: FileKey) -> Result<&OpenFile, Status> {
+        let file = self.any(key).ok_or(Status::BadF)?;
+        file.broken.map_or(Ok(file), Err)
+    }
+
+    pub(super) fn keys(&self) -> Vec<FileKey> {
+        let open = self.entries.iter().enumerate().filter(|(_, entry)| entry.file.is_some());
+        open.map(|(index, entry)| FileKey {
+            index: u32::try_from(index).expect("FILES_MAX fits"),
+            generation: entry.generation,
+        })
+        .collect()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut OpenFile> {
+        self.entries.iter_mut().filter_map(|entry| entry.file.as_deref_mut())
+    }
+
+    /// A call on a file begins.
+    ///
+    /// # Errors
+    /// [`Status::BadF`] for a file that is closed or being closed.
+    pub(super) fn begin(&mut self, key: FileKey) -> Result<(), Status> {
+        let file = self.any_mut(key).filter(|file| !file.closing).ok_or(Status::BadF)?;
+        file.in_flight += 1;
+        Ok(())
+    }
+
+    /// A call on a file ended. The close that waited for it, if it was the last.
+    pub(super) fn end(&mut self, key: FileKey) -> Option<Box<CallRec>> {
+        let file = self.any_mut(key)?;
+        file.in_flight = file.in_flight.saturating_sub(1);
+        if file.in_flight == 0 { file.close.take() } else { None }
+    }
+
+    /// A close begins: at once (the record comes back), or after the calls under way.
+    ///
+    /// # Errors
+    /// The record, when the file is closed or being closed.
+    pub(super) fn begin_close(
+        &mut self,
+        key: FileKey,
+        close: Box<CallRec>,
+    ) -> Result<Option<Box<CallRec>>, Box<CallRec>> {
+        let Some(file) = self.any_mut(key).filter(|file| !file.closing) else {
+            return Err(close);
+        };
+        file.closing = true;
+        if file.in_flight == 0 {
+            return Ok(Some(close));
+        }
+        file.close = Some(close);
+        Ok(None)
+    }
+
+    /// Closes that wait have no owner any more.
+    pub(super) fn disown(&mut self, owner: Owner, background: &mut usize) {
+        let closes = self.iter_mut().filter_map(|file| file.close.as_deref_mut());
+        for close in closes.filter(|close| close.owner == Some(owner)) {
+            close.owner = None;
+            *background += 1;
+        }
+    }
+
+    pub(super) fn is_closing(&self, key: FileKey) -> bool {
+        self.any(key).is_none_or(|file| file.closing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_protocol::{FileKind, Timestamp};
+
+    fn file() -> OpenFile {
+        let time = Timestamp::default();
+        let attr = Attr {
+            kind: FileKind::File,
+            mode: 0,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            allocated: 0,
+            inode: 1,
+            device: 1,
+            rdev: 0,
+            block_size: 4096,
+            change: 0,
+            accessed: time,
+            modified: time,
+            changed: time,
+            created: None,
+        };
+        let place = Place::new(b"f").expect("place");
+        OpenFile::new(place, OpenOptions::write(), FileHandle::default(), StateId(1), attr)
+    }
+
+    const OLD: WriteVerifier = WriteVerifier([1; 16]);
+    const NEW: WriteVerifier = WriteVerifier([2; 16]);
+
+    #[test]
+    fn a_changed_verifier_is_told_once() {
+        let mut file = file();
+        file.wrote(OLD);
+        assert_eq!(file.committed(NEW, 1), Err(Status::WritesLost));
+        assert_eq!(file.committed(NEW, 1), Ok(()));
+    }
+
+    #[test]
+    fn committed_writes_are_not_lost() {
+        let mut file = file();
+        file.wrote(OLD);
+        assert_eq!(file.committed(OLD, 1), Ok(()));
+        assert_eq!(file.committed(NEW, 1), Ok(()));
+    }
+
+    #[test]
+    fn a_write_after_the_commit_was_sent_is_not_covered() {
+        let mut file = file();
+        file.wrote(OLD);
+        let sent = file.writes();
+        file.wrote(OLD);
+        assert_eq!(file.committed(OLD, sent), Ok(()));
+        file.saw(NEW);
+        assert_eq!(file.take_lost(), Err(Status::WritesLost));
+    }
+
+    #[test]
+    fn a_write_to_the_new_server_does_not_hide_the_loss() {
+        let mut file = file();
+        file.wrote(OLD);
+        file.wrote(NEW);
+        assert_eq!(file.committed(NEW, 2), Err(Status::WritesLost));
+    }
+
+    #[test]
+    fn old_keys_are_recognized() {
+        let mut files = Files::default();
+        let key = files.insert(file());
+        assert!(files.remove(key).is_some());
+        let again = files.insert(file());
+        assert_eq!(key.index, again.index);
+        assert!(files.any(key).is_none() && files.any(again).is_some());
+        assert!(files.remove(key).is_none());
+    }
+}

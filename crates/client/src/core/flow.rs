@@ -1,0 +1,300 @@
+//! Requests: from the queues into slots, onto links, and back as replies.
+
+use dafs_fabric::SgList;
+use dafs_message::{ConnId, SubmitError};
+use dafs_protocol::{CredHandle, Operation, RequestHead, Status};
+
+use super::call::{CallRec, Flight};
+use super::chain::{self, Chain};
+use super::work::{Memory, Work};
+use super::{Core, Phase};
+use crate::error::Error;
+
+/// A slot is kept for the core's own calls.
+const SLOTS_RESERVED: usize = 1;
+
+impl Core {
+    /// Sends what can be sent.
+    pub(super) fn pump(&mut self) {
+        if self.unposted > 0 {
+            self.send_again();
+        }
+        while self.links[0].is_ready() && !self.urgent.is_empty() && self.slots.free() > 0 {
+            let Some(call) = self.urgent.pop_front() else { break };
+            let link = call.link.unwrap_or(0);
+            if self.links[link].is_ready() {
+                self.start(call, link);
+            } else {
+                // A ping for a link that broke meanwhile.
+                self.deliver(call, Err(Error::Interrupted));
+            }
+        }
+        self.pump_queues();
+    }
+
+    pub(super) fn pump_queues(&mut self) {
+        if !matches!(self.phase, Phase::Ready) {
+            return;
+        }
+        let granted = usize::from(self.facts.attr.slots);
+        let reserved = if granted > SLOTS_RESERVED { SLOTS_RESERVED } else { 0 };
+        // Bulk calls leave slots to small ones.
+        for (queue, reserved) in [(0, reserved), (1, reserved + (granted - reserved) / 4)] {
+            while !self.queues[queue].is_empty() && self.slots.free() > reserved {
+                let link = self.choose_link(queue == 1);
+                let Some(conn) = self.links[link].ready_conn() else { break };
+                if !self.node.can_submit(conn) {
+                    break;
+                }
+                let Some(call) = self.queues[queue].pop_front() else { break };
+                self.start(call, link);
+            }
+        }
+    }
+
+    fn choose_link(&mut self, bulk: bool) -> usize {
+        if !bulk || self.config.connections < 2 {
+            return 0;
+        }
+        self.wants_progress |= self.links[1].want();
+        // Until it stands, the first one serves.
+        usize::from(self.links[1].is_ready())
+    }
+
+    /// Puts a call into a slot and sends it.
+    fn start(&mut self, mut call: CallRec, link: usize) {
+        let tight = call.tight;
+        let step = chain::step(&mut call.work, tight);
+        if let Err(status) = self.file_state(&call.work) {
+            // A file that could not be opened again.
+            let result = self.refused_locally(&call.work, status);
+            self.finish(call, result);
+            return;
+        }
+        let Some((slot, sequence)) = self.slots.take() else {
+            self.urgent.push_front(call);
+            return;
+        };
+        let writes = self.writes_of(&call.work);
+        let mut header = std::mem::take(&mut self.headers[usize::from(slot.0)]);
+        let head = RequestHead { slot, sequence, cred: CredHandle(0) };
+        let made = self.encode(&head, &mut call, step, &mut header);
+        self.headers[usize::from(slot.0)] = header;
+        let flight = Flight {
+            call,
+            slot,
+            sequence,
+            step,
+            operations: 0,
+            link,
+            posted: None,
+            sent: false,
+            writes,
+        };
+        match made {
+            Ok(operations) => {
+                self.unposted += 1;
+                self.post(Flight { operations, ..flight });
+            }
+            Err(error) => self.replace(flight, error),
+        }
+    }
+
+    fn encode(
+        &self,
+        head: &RequestHead,
+        call: &mut CallRec,
+        step: Option<chain::Step>,
+        header: &mut Vec<u8>,
+    ) -> Result<usize, Unsendable> {
+        header.clear();
+        let tight = call.tight;
+        let operations: Chain<'_> = match (&mut call.work, step) {
+            (work, Some(step)) => chain::step_chain(work, step, self.root)?,
+            (Work::Root { hint }, None) => {
+                let export = if *hint { self.config.export.as_slice() } else { &[] };
+                let mut chain = Chain::new();
+                chain.push(Operation::GetRoot { export });
+                chain
+            }
+            (work, None) => chain::chain(work, self.root, &self.files, tight)?,
+        };
+        let encoded = dafs_protocol::encode_request(head, &operations, header);
+        encoded.map_err(|_| Unsendable::TooLong)?;
+        Ok(operations.len())
+    }
+
+    /// A slot was taken for a request that cannot be made. The slot's sequence must not have a
+    /// gap: something harmless goes in its place.
+    fn replace(&mut self, flight: Flight, error: Unsendable) {
+        let Flight { mut call, slot, sequence, link, .. } = flight;
+        let head = RequestHead { slot, sequence, cred: CredHandle(0) };
+        let mut header = std::mem::take(&mut self.headers[usize::from(slot.0)]);
+        header.clear();
+        dafs_protocol::encode_request(&head, &[Operation::Null], &mut header)
+            .expect("an empty request has no lists");
+        self.headers[usize::from(slot.0)] = header;
+        let null = CallRec::internal(Work::Null);
+        self.background += 1;
+        self.unposted += 1;
+        self.post(Flight {
+            call: null,
+            slot,
+            sequence,
+            step: None,
+            operations: 1,
+            link,
+            posted: None,
+            sent: false,
+            writes: 0,
+        });
+        match error {
+            Unsendable::Status(status) => self.finish(call, Err(status.into())),
+            Unsendable::TooLong if !call.tight => {
+                call.tight = true;
+                self.requeue(call);
+            }
+            Unsendable::TooLong => self.finish(call, Err(Status::NameTooLong.into())),
+        }
+    }
+
+    /// To the front of its queue.
+    pub(super) fn requeue(&mut self, call: CallRec) {
+        if call.work.is_internal() {
+            self.urgent.push_front(call);
+            return;
+        }
+        let bytes = call.work.request_bytes().max(call.work.reply_bytes());
+        self.queues[usize::from(bytes > super::SMALL_BYTES_MAX)].push_front(call);
+    }
+
+    /// Gives an unposted flight to its link, if that is connected.
+    fn post(&mut self, mut flight: Flight) {
+        let slot = usize::from(flight.slot.0);
+        let header = std::mem::take(&mut self.headers[slot]);
+        if let Some(conn) = self.links[flight.link].ready_conn() {
+            let tag = u32::from(flight.slot.0);
+            let (data, reply_into) = lists(&flight);
+            let internal = flight.call.work.is_internal() || flight.call.link.is_some();
+            let posted = if header.len() > self.node.request_header_max(conn) {
+                Err(SubmitError::TooLarge)
+            } else if internal {
+                self.node.submit_control(conn, tag, &header, data, reply_into)
+            } else {
+                self.node.submit(conn, tag, &header, data, reply_into)
+            };
+            match posted {
+                Ok(()) => {
+                    flight.posted = Some(conn);
+                    flight.sent = true;
+                    self.unposted -= 1;
+                    self.facts.requests += 1;
+                    self.rung = false;
+                }
+                Err(SubmitError::TooLarge) if !flight.sent => {
+                    self.headers[slot] = header;
+                    self.unposted -= 1;
+                    if matches!(flight.call.work, Work::Null) {
+                        // Not even nothing fits: this link is of no use.
+                        self.unposted += 1;
+                        self.flights[slot] = Some(flight);
+                        self.node.disconnect(conn, "no room for a request");
+                    } else {
+                        self.replace(flight, Unsendable::TooLong);
+                    }
+                    return;
+                }
+                // Credits come with replies, or the link breaks: it stays unposted.
+                Err(_) => {}
+            }
+        }
+        self.headers[slot] = header;
+        self.flights[slot] = Some(flight);
+    }
+
+    /// Posts what has no place on a connection, as far as links are ready.
+    fn send_again(&mut self) {
+        for slot in 0..self.flights.len() {
+            let waits =
+                |flight: &Flight| flight.posted.is_none() && self.links[flight.link].is_ready();
+            if self.flights[slot].as_ref().is_some_and(waits)
+                && let Some(flight) = self.flights[slot].take()
+            {
+                self.post(flight);
+            }
+        }
+    }
+
+    /// A reply; its memory is free.
+    pub(super) fn on_reply(&mut self, conn: ConnId, tag: u32, header: &[u8], data_len: u32) {
+        let flight = self
+            .flights
+            .get_mut(tag as usize)
+            .and_then(|slot| slot.take_if(|flight| flight.posted == Some(conn)));
+        let Some(mut flight) = flight else { return };
+        flight.posted = None;
+        self.links[flight.link].heard(self.now);
+        let reply = match dafs_protocol::decode_reply(header) {
+            Ok(reply) if reply.slot == flight.slot && reply.sequence == flight.sequence => reply,
+            Ok(_) => return self.peer_fault(conn, flight, "a reply to another request"),
+            Err(error) => return self.peer_fault(conn, flight, &error.to_string()),
+        };
+        match reply.results {
+            Ok(results) => {
+                self.slots.release(flight.slot);
+                self.on_results(conn, flight, results, data_len);
+            }
+            Err(Status::BadSession | Status::BadSlot) => self.session_refused(flight, false),
+            Err(Status::SeqMisordered | Status::SeqFalseRetry) => {
+                self.session_refused(flight, true);
+            }
+            Err(status) => {
+                self.slots.release(flight.slot);
+                self.finish(flight.call, Err(status.into()));
+            }
+        }
+    }
+
+    /// The server answers what no server may: the call fails, the connection ends.
+    pub(super) fn peer_fault(&mut self, conn: ConnId, flight: Flight, what: &str) {
+        self.slots.release(flight.slot);
+        self.node.disconnect(conn, what);
+        self.finish(flight.call, Err(Error::PeerProtocol(what.into())));
+    }
+
+    /// The server does not know the session, or its slot. The flight is judged with the others
+    /// when all connections are quiescent.
+    fn session_refused(&mut self, mut flight: Flight, may_have_run: bool) {
+        flight.sent = may_have_run;
+        self.unposted += 1;
+        let slot = usize::from(flight.slot.0);
+        self.flights[slot] = Some(flight);
+        self.lose_session();
+    }
+}
+
+/// Memory of a request: sources, and room for the reply.
+fn lists(flight: &Flight) -> (SgList, SgList) {
+    let call = &flight.call;
+    if flight.step.is_some() {
+        return (SgList::new(), SgList::new());
+    }
+    if let Memory::None = call.memory {
+        return (SgList::new(), SgList::new());
+    }
+    let data = call.memory.list(call.work.request_bytes());
+    (data, call.memory.list(call.work.reply_bytes()))
+}
+
+/// Why a request cannot be made.
+#[derive(Debug, Clone, Copy)]
+enum Unsendable {
+    Status(Status),
+    TooLong,
+}
+
+impl From<Status> for Unsendable {
+    fn from(status: Status) -> Unsendable {
+        Unsendable::Status(status)
+    }
+}

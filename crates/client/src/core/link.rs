@@ -1,0 +1,475 @@
+//! Links: the one or two connections of a session, how they are made, and made again.
+
+use std::time::Duration;
+
+use dafs_message::{ConnId, ConnOptions};
+use dafs_protocol::{
+    Nonce, PROTOCOL_VERSION, Proof, Purpose, SessionAttr, SetupReply, SetupRequest, SizeClass,
+    Status, WriteVerifier, proof_input,
+};
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+use super::call::CallRec;
+use super::work::Work;
+use super::{Core, CoreConfig, Next, Phase, SessionKeys};
+use crate::error::Error;
+
+/// Of set-up requests; slots have smaller ones.
+pub(super) const SETUP_TAG: u32 = u32::MAX;
+/// For a connection and its set-up.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// Data that goes beside headers.
+const INLINE_BYTES: u32 = 512;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LinkState {
+    /// No connection.
+    Down,
+    Connecting,
+    /// Hello was sent with this nonce.
+    Hello(Nonce),
+    /// The proof was sent, over these two nonces.
+    Proving(Nonce, Nonce),
+    Ready,
+    /// Over, but the transport may still have memory.
+    Draining,
+}
+
+/// A connection, and what it needs to come back.
+#[derive(Debug)]
+pub(super) struct Link {
+    state: LinkState,
+    conn: Option<ConnId>,
+    /// It is to be connected whenever the session stands.
+    wanted: bool,
+    /// It was ready once in this session.
+    was_ready: bool,
+    deadline: Duration,
+    retry_at: Duration,
+    backoff: Duration,
+    heard: Duration,
+    pinged: Duration,
+}
+
+impl Link {
+    pub(super) fn new() -> Link {
+        Link {
+            state: LinkState::Down,
+            conn: None,
+            wanted: false,
+            was_ready: false,
+            deadline: Duration::ZERO,
+            retry_at: Duration::ZERO,
+            backoff: BACKOFF_MIN,
+            heard: Duration::ZERO,
+            pinged: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.state == LinkState::Ready
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.state == LinkState::Down
+    }
+
+    pub(super) fn ready_conn(&self) -> Option<ConnId> {
+        self.conn.filter(|_| self.is_ready())
+    }
+
+    /// True when it was not wanted before.
+    pub(super) fn want(&mut self) -> bool {
+        !std::mem::replace(&mut self.wanted, true)
+    }
+
+    /// The first attempt to make it comes at `at`.
+    pub(super) fn retry_at(&mut self, at: Duration) {
+        self.retry_at = at;
+    }
+
+    pub(super) fn heard(&mut self, now: Duration) {
+        self.heard = now;
+    }
+
+    /// On its way up or down.
+    pub(super) fn is_unsettled(&self) -> bool {
+        match self.state {
+            LinkState::Ready => false,
+            LinkState::Down => self.wanted,
+            _ => true,
+        }
+    }
+
+    /// For the next session.
+    pub(super) fn forget(&mut self) {
+        *self = Link::new();
+    }
+
+    fn is_setting_up(&self) -> bool {
+        !matches!(self.state, LinkState::Down | LinkState::Ready | LinkState::Draining)
+    }
+}
+
+impl CoreConfig {
+    /// What the session should be like.
+    pub(super) fn wish(&self) -> SessionAttr {
+        SessionAttr {
+            slots: self.slots,
+            data_bytes_max: self.data_bytes_max,
+            inline_bytes: INLINE_BYTES,
+            wait: self.wait,
+            lease_ms: 0,
+            tagged: true,
+            rdma_read: self.rdma_read,
+        }
+    }
+
+    fn conn_options(&self) -> ConnOptions {
+        ConnOptions {
+            // A server never asks.
+            credits: 0,
+            push_bytes: 0,
+            inline_bytes: INLINE_BYTES,
+            use_tagged: true,
+            use_rdma_read: self.rdma_read,
+            requests_max: self.slots,
+        }
+    }
+
+    fn proof(&self, role: u8, client: &Nonce, server: &Nonce, purpose: &Purpose) -> Hmac<Sha256> {
+        let key = self.key.as_deref().unwrap_or(&[]);
+        let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+        mac.update(&proof_input(role, client, server, purpose));
+        mac
+    }
+}
+
+impl Core {
+    fn link_of(&self, conn: ConnId) -> Option<usize> {
+        self.links.iter().position(|link| link.conn == Some(conn))
+    }
+
+    /// When a link needs attention.
+    pub(super) fn link_timeout(&self, index: usize) -> Option<Duration> {
+        let link = self.links.get(index)?;
+        match link.state {
+            LinkState::Ready => Some(self.ping_at(index)),
+            LinkState::Down if self.may_connect(index) => Some(link.retry_at),
+            LinkState::Down | LinkState::Draining => None,
+            _ => Some(link.deadline),
+        }
+    }
+
+    fn may_connect(&self, index: usize) -> bool {
+        let running = match self.phase {
+            Phase::Idle | Phase::Draining(_) | Phase::Closed => false,
+            Phase::Opening | Phase::Rooting | Phase::Reopening(_) | Phase::Ready => true,
+        };
+        // Later connections join a session.
+        running && (index == 0 || (self.links[index].wanted && self.links[0].is_ready()))
+    }
+
+    fn ping_interval(&self) -> Duration {
+        (self.lease() / 3).max(Duration::from_millis(10))
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_millis(u64::from(self.facts.attr.lease_ms.max(100)))
+    }
+
+    fn ping_at(&self, index: usize) -> Duration {
+        let link = &self.links[index];
+        link.heard.max(link.pinged) + self.ping_interval()
+    }
+
+    /// Timeouts: connects, gives up, pings.
+    pub(super) fn on_time(&mut self) {
+        for index in 0..self.links.len() {
+            let (now, link) = (self.now, &self.links[index]);
+            match link.state {
+                LinkState::Down if self.may_connect(index) && now >= link.retry_at => {
+                    self.connect(index);
+                }
+                LinkState::Ready if now >= self.ping_at(index) => self.ping(index),
+                _ if link.is_setting_up() && now >= link.deadline => {
+                    self.set_up_failed(index, false, "no answer in time".into());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Renews the lease, and finds out whether the server is still there.
+    fn ping(&mut self, index: usize) {
+        let (lease, now) = (self.lease(), self.now);
+        let link = &mut self.links[index];
+        if now >= link.heard + lease && link.pinged > link.heard {
+            if let Some(conn) = link.conn {
+                let seconds = lease.as_secs_f32();
+                self.node.disconnect(conn, &format!("no answer for {seconds:.1} s"));
+            }
+            return;
+        }
+        link.pinged = now;
+        self.background += 1;
+        self.urgent.push_back(CallRec { link: Some(index), ..CallRec::internal(Work::Null) });
+    }
+
+    fn connect(&mut self, index: usize) {
+        let options = self.config.conn_options();
+        match self.node.connect(&self.config.address, &[], options) {
+            Ok(conn) => {
+                let link = &mut self.links[index];
+                link.conn = Some(conn);
+                link.state = LinkState::Connecting;
+                link.deadline = self.now + SETUP_TIMEOUT;
+                self.rung = false;
+            }
+            Err(error) => {
+                let refused = matches!(error, dafs_fabric::ConnectError::Refused);
+                self.attempt_failed(index, refused, error.to_string());
+            }
+        }
+    }
+
+    pub(super) fn on_connected(&mut self, conn: ConnId) {
+        let Some(index) = self.link_of(conn) else { return };
+        if self.links[index].state != LinkState::Connecting {
+            return;
+        }
+        let mut nonce = Nonce::default();
+        (self.nonces)(&mut nonce);
+        let class = match (self.config.connections, index) {
+            (1, _) => SizeClass::Any,
+            (_, 0) => SizeClass::Small,
+            _ => SizeClass::Bulk,
+        };
+        let purpose = self.purpose();
+        self.links[index].state = LinkState::Hello(nonce);
+        let hello = SetupRequest::Hello { version: PROTOCOL_VERSION, nonce, class, purpose };
+        self.send_setup(index, &hello);
+    }
+
+    fn purpose(&self) -> Purpose {
+        match self.session {
+            Some(SessionKeys { id, secret }) => Purpose::Bind { session: id, secret },
+            None => Purpose::Create { attr: self.config.wish() },
+        }
+    }
+
+    fn send_setup(&mut self, index: usize, request: &SetupRequest) {
+        let Some(conn) = self.links[index].conn else { return };
+        let mut header = Vec::new();
+        dafs_protocol::encode_setup_request(request, &mut header);
+        let (data, into) = Default::default();
+        let sent = self.node.submit_control(conn, SETUP_TAG, &header, data, into);
+        self.rung = false;
+        if let Err(error) = sent {
+            self.set_up_failed(index, false, error.to_string());
+        }
+    }
+
+    pub(super) fn on_setup_reply(&mut self, conn: ConnId, header: &[u8]) {
+        let Some(index) = self.link_of(conn) else { return };
+        let reply = match dafs_protocol::decode_setup_reply(header) {
+            Ok(reply) => reply,
+            Err(error) => return self.fail_all(Error::PeerProtocol(error.to_string())),
+        };
+        let state = self.links[index].state;
+        match (reply, state) {
+            (SetupReply::Challenge { nonce: server }, LinkState::Hello(client)) => {
+                if self.config.key.is_none() {
+                    let text = "the server wants a key, and none was given";
+                    return self.fail_all(Error::Auth(text.into()));
+                }
+                let mac = self.config.proof(b'C', &client, &server, &self.purpose());
+                let proof: Proof = mac.finalize().into_bytes().into();
+                self.links[index].state = LinkState::Proving(client, server);
+                self.send_setup(index, &SetupRequest::Prove { proof });
+            }
+            (
+                SetupReply::Ready { session, secret, attr, verifier, proof, uid },
+                LinkState::Hello(_) | LinkState::Proving(..),
+            ) => {
+                if !self.is_proven(state, proof) {
+                    let text = "the server did not prove that it has the key";
+                    return self.fail_all(Error::Auth(text.into()));
+                }
+                let keys = SessionKeys { id: session, secret };
+                self.link_ready(index, keys, attr, verifier, uid);
+            }
+            (
+                SetupReply::Refused { status, text },
+                LinkState::Hello(_) | LinkState::Proving(..),
+            ) => {
+                self.on_setup_refused(index, status, &text);
+            }
+            _ => self.fail_all(Error::PeerProtocol("an answer out of turn".into())),
+        }
+    }
+
+    fn is_proven(&self, state: LinkState, proof: Option<Proof>) -> bool {
+        if self.config.key.is_none() {
+            return true;
+        }
+        let (LinkState::Proving(client, server), Some(proof)) = (state, proof) else {
+            return false;
+        };
+        // In constant time.
+        self.config.proof(b'S', &client, &server, &self.purpose()).verify_slice(&proof).is_ok()
+    }
+
+    fn on_setup_refused(&mut self, index: usize, status: Status, text: &str) {
+        let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
+        let reason = if text.is_empty() { status.to_string() } else { text };
+        match status {
+            Status::BadSession if self.session.is_some() => self.lose_session(),
+            Status::AuthFailed | Status::NotAuthorized | Status::Access | Status::Perm => {
+                self.fail_all(Error::Auth(reason));
+            }
+            Status::Version => self.fail_all(Error::Connect { refused: false, reason }),
+            _ => self.set_up_failed(index, false, reason),
+        }
+    }
+
+    /// A link's set-up is complete.
+    fn link_ready(
+        &mut self,
+        index: usize,
+        keys: SessionKeys,
+        attr: SessionAttr,
+        verifier: WriteVerifier,
+        uid: u32,
+    ) {
+        let bound = self.session;
+        if bound.is_some_and(|session| session.id != keys.id) {
+            let what = "a connection of another session";
+            return self.fail_all(Error::PeerProtocol(what.into()));
+        }
+        if bound.is_none() && !attr_is_sane(&attr, &self.config) {
+            let what = "session attributes out of range";
+            return self.fail_all(Error::PeerProtocol(what.into()));
+        }
+        let link = &mut self.links[index];
+        link.state = LinkState::Ready;
+        link.backoff = BACKOFF_MIN;
+        link.heard = self.now;
+        link.pinged = self.now;
+        link.wanted = true;
+        if std::mem::replace(&mut link.was_ready, true) {
+            self.facts.reconnects += 1;
+            self.back_again(index);
+        }
+        if bound.is_none() {
+            self.session_made(keys, attr, verifier, uid);
+        }
+    }
+
+    pub(super) fn on_refused(&mut self, conn: ConnId, refused: bool, reason: String) {
+        let Some(index) = self.link_of(conn) else { return };
+        let drained = self.links[index].state == LinkState::Draining;
+        self.links[index].state = LinkState::Down;
+        self.links[index].conn = None;
+        if !drained {
+            self.attempt_failed(index, refused, reason);
+        }
+    }
+
+    /// A connection was made, but not what it is for.
+    fn set_up_failed(&mut self, index: usize, refused: bool, reason: String) {
+        let link = &mut self.links[index];
+        link.state = LinkState::Draining;
+        if let Some(conn) = link.conn {
+            self.node.disconnect(conn, &reason);
+        }
+        self.attempt_failed(index, refused, reason);
+    }
+
+    /// Tries again later, or gives up.
+    fn attempt_failed(&mut self, index: usize, refused: bool, reason: String) {
+        if matches!(self.phase, Phase::Draining(_) | Phase::Closed) {
+            return;
+        }
+        if !self.established {
+            return self.fail_all(Error::Connect { refused, reason });
+        }
+        let since = *self.lost_since[index].get_or_insert(self.now);
+        let gone = self.now.saturating_sub(since);
+        if gone >= self.config.retry {
+            let reason = format!("no server for {} s: {reason}", gone.as_secs());
+            return self.fail_all(Error::Connect { refused, reason });
+        }
+        let link = &mut self.links[index];
+        link.retry_at = self.now + link.backoff;
+        link.backoff = (link.backoff * 2).min(BACKOFF_MAX);
+    }
+
+    pub(super) fn on_disconnected(&mut self, conn: ConnId, reason: &str, peer_fault: bool) {
+        let Some(index) = self.link_of(conn) else { return };
+        let (was_ready, was_setting_up) =
+            (self.links[index].is_ready(), self.links[index].is_setting_up());
+        self.links[index].state = LinkState::Draining;
+        if was_setting_up {
+            if peer_fault && !self.established {
+                return self.fail_all(Error::PeerProtocol(reason.into()));
+            }
+            self.attempt_failed(index, false, reason.into());
+        } else if was_ready {
+            self.links[index].retry_at = self.now;
+            if matches!(self.phase, Phase::Draining(_) | Phase::Closed) || self.closing {
+                return;
+            }
+            if self.lost_since[index].replace(self.now).is_none() && index == 0 {
+                let (address, retry) = (&self.config.address, self.config.retry.as_secs());
+                let text = format!("lost {address} ({reason}); trying for {retry} s");
+                self.notice(text);
+            }
+        }
+    }
+
+    pub(super) fn on_quiescent(&mut self, conn: ConnId) {
+        for flight in self.flights.iter_mut().flatten() {
+            if flight.posted == Some(conn) {
+                flight.posted = None;
+                self.unposted += 1;
+            }
+        }
+        if let Some(index) = self.link_of(conn) {
+            let link = &mut self.links[index];
+            if link.state != LinkState::Draining {
+                // Without a break before it; treated as one.
+                link.retry_at = self.now + link.backoff;
+            }
+            link.state = LinkState::Down;
+            link.conn = None;
+        }
+    }
+
+    /// Ends all connections; `next` follows when no memory is in use.
+    pub(super) fn drain(&mut self, next: Next) {
+        if matches!(self.phase, Phase::Closed) {
+            return;
+        }
+        self.phase = Phase::Draining(next);
+        for link in &mut self.links {
+            link.wanted = false;
+            if let Some(conn) = link.conn
+                && link.state != LinkState::Draining
+            {
+                link.state = LinkState::Draining;
+                self.node.disconnect(conn, "the session ends");
+            }
+        }
+        self.rung = false;
+    }
+}
+
+/// Nothing that would make us allocate without bound, or loop.
+fn attr_is_sane(attr: &SessionAttr, config: &CoreConfig) -> bool {
+    (1..=config.slots).contains(&attr.slots)
+        && (4096..=config.data_bytes_max).contains(&attr.data_bytes_max)
+}

@@ -1,0 +1,584 @@
+//! The session as a state machine: no thread, no clock, no randomness of its own.
+//!
+//! A [`Core`] owns a message [`Node`] and does what it is asked to by [`submit`](Core::submit)
+//! whenever [`progress`](Core::progress) is called, with the time that it is told. A simulation
+//! drives it as well as threads do.
+
+mod answer;
+mod call;
+mod chain;
+mod files;
+mod flow;
+mod link;
+mod recovery;
+mod work;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dafs_fabric::{Address, Buffer, PostedBuffer, Waiter};
+use dafs_message::{Event, Node};
+use dafs_protocol::{
+    Attr, ClientSlots, FileHandle, Nonce, SessionAttr, SessionId, SessionSecret, Status, WaitMode,
+    WriteVerifier,
+};
+
+pub use call::CoreDone;
+pub use work::{FileKey, Memory, Owner, Place, Put, Work};
+
+use crate::error::{Error, Result};
+use crate::options::SessionOptions;
+use call::{CallRec, Flight};
+use files::Files;
+use link::Link;
+
+/// Fills a nonce with random bytes.
+pub type NonceSource = Box<dyn FnMut(&mut Nonce) + Send>;
+
+/// Calls that wait for a slot.
+const QUEUE_MAX: usize = 4096;
+/// Notices to people that nobody fetched.
+const NOTICES_MAX: usize = 64;
+/// Scratch buffers that are kept.
+const SCRATCH_MAX: usize = 8;
+/// Bytes of a scratch buffer: a batch of entries, or the longest attribute.
+const SCRATCH_BYTES: usize = dafs_protocol::XATTR_BYTES_MAX;
+/// A request with more data than this is bulk.
+const SMALL_BYTES_MAX: usize = 64 << 10;
+
+/// What the core needs to know of [`SessionOptions`].
+#[derive(Clone)]
+pub struct CoreConfig {
+    address: Address,
+    key: Option<Vec<u8>>,
+    retry: Duration,
+    wait: WaitMode,
+    slots: u16,
+    data_bytes_max: u32,
+    connections: usize,
+    rdma_read: bool,
+    export: Vec<u8>,
+}
+
+impl CoreConfig {
+    /// For a server at `address`.
+    pub fn new(address: &Address, options: &SessionOptions) -> CoreConfig {
+        let mut options = options.clone();
+        options.clamp();
+        CoreConfig {
+            address: address.clone(),
+            key: options.key,
+            retry: options.retry,
+            wait: options.wait,
+            slots: options.slots,
+            data_bytes_max: options.data_bytes_max,
+            connections: usize::from(options.connections),
+            rdma_read: options.rdma_read,
+            export: options.export,
+        }
+    }
+}
+
+/// What a session is like, and counters.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "as SessionInfo")]
+pub struct Facts {
+    pub attr: SessionAttr,
+    pub uid: u32,
+    pub verifier: WriteVerifier,
+    pub export: Vec<u8>,
+    pub reconnects: u64,
+    pub new_sessions: u64,
+    pub requests: u64,
+    pub system_calls: u64,
+}
+
+/// Where the session is.
+#[derive(Debug)]
+enum Phase {
+    /// No connection, and none is tried: the next call begins.
+    Idle,
+    /// The first connection is made, or made again.
+    Opening,
+    /// The export's root is asked for.
+    Rooting,
+    /// So many files are yet to be opened in the new session.
+    Reopening(usize),
+    /// Calls flow, as far as their links are connected.
+    Ready,
+    /// All connections end; when no memory is in use any more, this follows.
+    Draining(Next),
+    /// Over.
+    Closed,
+}
+
+/// What follows when all connections are quiescent.
+#[derive(Debug)]
+enum Next {
+    /// The server forgot the session: make another, and go on.
+    NewSession {
+        /// After a while: the last one was of no use.
+        pause: bool,
+    },
+    /// All calls fail.
+    Fail(Error),
+}
+
+/// The names of a session.
+#[derive(Debug, Clone, Copy)]
+struct SessionKeys {
+    id: SessionId,
+    secret: SessionSecret,
+}
+
+/// One session with its connections, calls and files.
+pub struct Core {
+    node: Node,
+    config: CoreConfig,
+    nonces: NonceSource,
+    now: Duration,
+    phase: Phase,
+    links: [Link; 2],
+    session: Option<SessionKeys>,
+    /// There was a session once: from then on a lost server is waited for.
+    established: bool,
+    closing: bool,
+    destroyed: bool,
+    facts: Facts,
+    root: FileHandle,
+    slots: ClientSlots,
+    flights: Vec<Option<Flight>>,
+    /// The encoded request of each slot, for sending it again.
+    headers: Vec<Vec<u8>>,
+    /// Flights that are not posted now.
+    unposted: usize,
+    /// The core's own calls; they go first.
+    urgent: VecDeque<CallRec>,
+    /// Small and bulk calls that wait.
+    queues: [VecDeque<CallRec>; 2],
+    /// Calls without an owner, queued or under way.
+    background: usize,
+    files: Files,
+    /// Since when each link is gone.
+    lost_since: [Option<Duration>; 2],
+    /// `progress` is wanted, not only `ring`.
+    wants_progress: bool,
+    /// Under which verifier something was written that no sync covers, and whether such
+    /// writes were lost.
+    unsynced: Option<WriteVerifier>,
+    unsynced_lost: bool,
+    done: VecDeque<CoreDone>,
+    /// Answers whose buffer is still in use somewhere.
+    lingering: Vec<(CoreDone, PostedBuffer)>,
+    notices: VecDeque<String>,
+    scratch: Vec<Buffer>,
+    rung: bool,
+}
+
+impl Core {
+    /// A core that connects with `node` when it is first asked for something.
+    pub fn new(node: Node, config: CoreConfig, nonces: NonceSource) -> Core {
+        let facts = Facts {
+            attr: config.wish(),
+            uid: 0,
+            verifier: WriteVerifier::default(),
+            export: Vec::new(),
+            reconnects: 0,
+            new_sessions: 0,
+            requests: 0,
+            system_calls: 0,
+        };
+        Core {
+            node,
+            config,
+            nonces,
+            now: Duration::ZERO,
+            phase: Phase::Idle,
+            links: [Link::new(), Link::new()],
+            session: None,
+            established: false,
+            closing: false,
+            destroyed: false,
+            facts,
+            root: FileHandle::default(),
+            slots: ClientSlots::new(0),
+            flights: Vec::new(),
+            headers: Vec::new(),
+            unposted: 0,
+            urgent: VecDeque::new(),
+            queues: [VecDeque::new(), VecDeque::new()],
+            background: 0,
+            files: Files::default(),
+            lost_since: [None; 2],
+            wants_progress: false,
+            unsynced: None,
+            unsynced_lost: false,
+            done: VecDeque::new(),
+            lingering: Vec::new(),
+            notices: VecDeque::new(),
+            scratch: Vec::new(),
+            rung: true,
+        }
+    }
+
+    /// Whether another call may be submitted.
+    pub fn has_room(&self) -> bool {
+        self.queues.iter().map(VecDeque::len).sum::<usize>() < QUEUE_MAX
+    }
+
+    /// Begins a call. Its answer comes by [`next_done`](Self::next_done), exactly once unless
+    /// the owner was abandoned.
+    pub fn submit(&mut self, owner: Owner, tag: u64, work: Work, memory: Memory) {
+        let mut call = CallRec { owner: Some(owner), tag, memory, ..CallRec::internal(work) };
+        if let Err(error) = self.check(&mut call) {
+            self.deliver(call, Err(error));
+            return;
+        }
+        self.accept(call);
+    }
+
+    /// The answers for `owner` are not wanted any more. Calls that did not leave are dropped;
+    /// buffers of the others are freed when the network has left them.
+    pub fn abandon_owner(&mut self, owner: Owner) {
+        let flights = self.flights.iter_mut().flatten().map(|flight| &mut flight.call);
+        for call in flights.filter(|call| call.owner == Some(owner)) {
+            call.owner = None;
+            self.background += 1;
+        }
+        for index in 0..self.queues.len() {
+            let queue = std::mem::take(&mut self.queues[index]);
+            let (dropped, kept): (VecDeque<CallRec>, _) =
+                queue.into_iter().partition(|call| call.owner == Some(owner));
+            self.queues[index] = kept;
+            for mut call in dropped {
+                call.owner = None;
+                self.background += 1;
+                self.finish(call, Err(Error::Interrupted));
+            }
+        }
+        self.files.disown(owner, &mut self.background);
+        self.lingering.iter_mut().for_each(|(done, _)| {
+            if done.owner == Some(owner) {
+                done.owner = None;
+            }
+        });
+        let done = std::mem::take(&mut self.done);
+        for mut done in done {
+            if done.owner == Some(owner) {
+                done.owner = None;
+                self.clean_up(done);
+            } else {
+                self.done.push_back(done);
+            }
+        }
+    }
+
+    /// Takes events, does what they ask for, and sends what can be sent. True when something
+    /// happened.
+    pub fn progress(&mut self, now: Duration) -> bool {
+        self.now = self.now.max(now);
+        self.wants_progress = false;
+        self.node.poll();
+        let mut busy = !self.done.is_empty();
+        while let Some(event) = self.node.next_event() {
+            busy = true;
+            self.on_event(event);
+        }
+        self.on_time();
+        self.settle();
+        self.pump();
+        self.return_buffers();
+        if !self.rung {
+            self.ring();
+        }
+        busy || !self.done.is_empty()
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Connected { conn, .. } => self.on_connected(conn),
+            Event::Refused { conn, refused, reason } => self.on_refused(conn, refused, reason),
+            Event::Reply { conn, tag, header, data_len } => {
+                if tag == link::SETUP_TAG {
+                    self.on_setup_reply(conn, &header);
+                } else {
+                    self.on_reply(conn, tag, &header, data_len);
+                }
+                self.node.recycle(header);
+            }
+            Event::Disconnected { conn, reason, peer_fault } => {
+                self.on_disconnected(conn, &reason, peer_fault);
+            }
+            Event::Quiescent { conn } => self.on_quiescent(conn),
+            Event::Request { id, .. } => {
+                self.node.disconnect(id.conn(), "a server does not ask");
+            }
+            // Nothing is fetched, replied or abandoned here.
+            _ => {}
+        }
+    }
+
+    /// Sends what was submitted; part of `progress`, for a thread that does not drive.
+    pub fn ring(&mut self) {
+        self.rung = true;
+        self.node.ring();
+    }
+
+    /// There is something to do that `ring` does not.
+    pub fn wants_progress(&self) -> bool {
+        self.wants_progress
+    }
+
+    /// Whether [`next_done`](Self::next_done) has something.
+    pub fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    /// A call that ended.
+    pub fn next_done(&mut self) -> Option<CoreDone> {
+        self.done.pop_front()
+    }
+
+    /// When `progress` must be called next, even if nothing happens.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        (0..self.links.len()).filter_map(|index| self.link_timeout(index)).min()
+    }
+
+    /// Words for people: the server is lost, or back.
+    pub fn next_notice(&mut self) -> Option<String> {
+        self.notices.pop_front()
+    }
+
+    /// Whether there are such words.
+    pub fn has_notice(&self) -> bool {
+        !self.notices.is_empty()
+    }
+
+    /// True when it is safe to sleep on the [`waiter`](Self::waiter).
+    pub fn arm(&mut self) -> bool {
+        self.done.is_empty() && self.node.arm()
+    }
+
+    /// What to sleep on.
+    pub fn waiter(&self) -> Arc<dyn Waiter> {
+        self.node.waiter()
+    }
+
+    /// Something is under way that no caller waits for: a connection is made, a file closed.
+    pub fn is_unsettled(&self) -> bool {
+        let opening = match self.phase {
+            Phase::Idle | Phase::Ready | Phase::Closed => false,
+            Phase::Opening | Phase::Rooting | Phase::Reopening(_) | Phase::Draining(_) => true,
+        };
+        opening || self.background > 0 || self.links.iter().any(Link::is_unsettled)
+    }
+
+    /// What is known of the session.
+    pub fn facts(&self) -> Facts {
+        Facts { system_calls: self.node.stats().system_calls, ..self.facts.clone() }
+    }
+
+    /// Bytes of data of one request.
+    pub fn data_bytes_max(&self) -> usize {
+        self.facts.attr.data_bytes_max as usize
+    }
+
+    /// As it was when the file was opened.
+    pub fn file_attr(&self, key: FileKey) -> Option<Attr> {
+        self.files.any(key).map(|file| file.attr)
+    }
+
+    /// Closes a file that nobody uses any more, in the background. False where it is closed.
+    pub fn close_file(&mut self, key: FileKey) -> bool {
+        if self.files.is_closing(key) || self.closing {
+            return false;
+        }
+        self.accept(CallRec::internal(Work::Close { file: key }));
+        true
+    }
+
+    /// Tells the server that the session is over; [`is_destroyed`](Self::is_destroyed) follows.
+    /// No more calls are taken.
+    pub fn close_session(&mut self) {
+        if self.closing {
+            return;
+        }
+        self.closing = true;
+        if matches!(self.phase, Phase::Ready) && self.links[0].is_ready() {
+            self.background += 1;
+            self.urgent.push_back(CallRec::internal(Work::Destroy));
+        } else {
+            self.destroyed = true;
+        }
+    }
+
+    /// The server knows, or cannot be told.
+    pub fn is_destroyed(&self) -> bool {
+        self.destroyed
+    }
+
+    /// Everything ended: no call, no connection, no memory in use.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.phase, Phase::Closed)
+    }
+
+    /// Ends all connections, and all calls with `error` as soon as their memory is free. Then
+    /// the core is closed, whatever is submitted.
+    pub fn end(&mut self, error: Error) {
+        self.closing = true;
+        self.destroyed = true;
+        self.drain(Next::Fail(error));
+    }
+
+    /// Arguments against the limits of the session; takes scratch memory.
+    fn check(&mut self, call: &mut CallRec) -> Result<()> {
+        if self.closing {
+            return Err(Error::Interrupted);
+        }
+        let (request, reply) = (call.work.request_bytes(), call.work.reply_bytes());
+        if call.work.uses_scratch() {
+            let scratch = self.take_scratch(request.max(reply))?.post();
+            match &call.work {
+                Work::SetXattr { value, .. } => scratch.span().write_message(0, value),
+                Work::Make { target, .. } => scratch.span().write_message(0, target),
+                _ => {}
+            }
+            call.memory = Memory::Buffer(scratch);
+            return Ok(());
+        }
+        if let Work::Get { len, .. } = &mut call.work {
+            *len = (*len).min(self.facts.attr.data_bytes_max);
+        } else if request.max(reply) > self.data_bytes_max() {
+            let max = self.data_bytes_max();
+            return Err(Error::Config(format!("a call moves at most {max} bytes")));
+        }
+        if request.max(call.work.reply_bytes()) > call.memory.len() {
+            return Err(Error::Config("the buffer is too short".into()));
+        }
+        Ok(())
+    }
+
+    fn take_scratch(&mut self, bytes: usize) -> Result<Buffer> {
+        if bytes > SCRATCH_BYTES {
+            return Err(Status::TooBig.into());
+        }
+        match self.scratch.pop() {
+            Some(buffer) => Ok(buffer),
+            None => Buffer::new(SCRATCH_BYTES).map_err(|error| Error::Local(error.to_string())),
+        }
+    }
+
+    /// Queues a call, begins to connect where nobody did.
+    fn accept(&mut self, call: CallRec) {
+        if call.owner.is_none() {
+            self.background += 1;
+        }
+        if let Some(key) = call.work.file() {
+            if matches!(call.work, Work::Close { .. }) {
+                match self.files.begin_close(key, Box::new(call)) {
+                    Ok(Some(call)) => self.enqueue(*call),
+                    Ok(None) => {}
+                    Err(call) => self.deliver(*call, Err(Status::BadF.into())),
+                }
+                return;
+            }
+            if let Err(status) = self.files.begin(key) {
+                self.deliver(call, Err(status.into()));
+                return;
+            }
+        }
+        self.enqueue(call);
+    }
+
+    fn enqueue(&mut self, call: CallRec) {
+        if matches!(self.phase, Phase::Idle) {
+            self.phase = Phase::Opening;
+            self.wants_progress = true;
+        }
+        let bytes = call.work.request_bytes().max(call.work.reply_bytes());
+        self.queues[usize::from(bytes > SMALL_BYTES_MAX)].push_back(call);
+        self.pump_queues();
+    }
+
+    /// A call that was accepted ended.
+    fn finish(&mut self, call: CallRec, result: Result<crate::call::Output<FileKey>>) {
+        if let Some(key) = call.work.file()
+            && !matches!(call.work, Work::Close { .. })
+            && let Some(close) = self.files.end(key)
+        {
+            self.enqueue(*close);
+        }
+        self.deliver(call, result);
+    }
+
+    /// Hands an answer out, when the call's buffer is free.
+    fn deliver(&mut self, call: CallRec, result: Result<crate::call::Output<FileKey>>) {
+        let scratch = call.work.uses_scratch();
+        if call.owner.is_none() && self.background > 0 {
+            self.background -= 1;
+        }
+        let mut done = CoreDone { owner: call.owner, tag: call.tag, result, buffer: None };
+        if let Memory::Buffer(posted) = call.memory {
+            match posted.take_back() {
+                Ok(buffer) if scratch => self.keep_scratch(buffer),
+                Ok(buffer) => done.buffer = Some(buffer),
+                Err(posted) => {
+                    self.lingering.push((done, posted));
+                    return;
+                }
+            }
+        }
+        self.hand_out(done);
+    }
+
+    fn hand_out(&mut self, done: CoreDone) {
+        if done.owner.is_some() {
+            self.done.push_back(done);
+        } else {
+            self.clean_up(done);
+        }
+    }
+
+    /// Nobody takes this answer.
+    fn clean_up(&mut self, done: CoreDone) {
+        match done.result {
+            Ok(crate::call::Output::File(key)) => {
+                self.close_file(key);
+            }
+            _ => drop(done.buffer),
+        }
+    }
+
+    fn keep_scratch(&mut self, buffer: Buffer) {
+        if self.scratch.len() < SCRATCH_MAX {
+            self.scratch.push(buffer);
+        }
+    }
+
+    fn return_buffers(&mut self) {
+        let mut index = 0;
+        while index < self.lingering.len() {
+            let (mut done, posted) = self.lingering.swap_remove(index);
+            match posted.take_back() {
+                Ok(buffer) => {
+                    done.buffer = Some(buffer);
+                    self.hand_out(done);
+                }
+                Err(posted) => {
+                    self.lingering.push((done, posted));
+                    let last = self.lingering.len() - 1;
+                    self.lingering.swap(index, last);
+                    index += 1;
+                }
+            }
+        }
+    }
+
+    fn notice(&mut self, text: String) {
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push_back(text);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Sessions: made, lost, made again; what becomes of calls and files.
+
+use std::time::Duration;
+
+use dafs_protocol::{ClientSlots, SessionAttr, Status, WriteVerifier};
+
+use super::call::{CallRec, Flight};
+use super::link::Link;
+use super::work::Work;
+use super::{Core, Next, Phase, SessionKeys};
+use crate::error::Error;
+
+/// Sessions lost under one call before it is given up.
+const SESSIONS_LOST_MAX: u8 = 8;
+/// Before another attempt, when a session was lost before it was of use.
+const SESSION_PAUSE: Duration = Duration::from_millis(100);
+/// A server that grants no lease.
+const LEASE_MS_DEFAULT: u32 = 30_000;
+
+impl Core {
+    /// The server made a session for us.
+    pub(super) fn session_made(
+        &mut self,
+        keys: SessionKeys,
+        attr: SessionAttr,
+        verifier: WriteVerifier,
+        uid: u32,
+    ) {
+        self.session = Some(keys);
+        self.facts.attr = attr;
+        if attr.lease_ms == 0 {
+            self.facts.attr.lease_ms = LEASE_MS_DEFAULT;
+        }
+        self.facts.uid = uid;
+        if std::mem::replace(&mut self.established, true) {
+            self.facts.new_sessions += 1;
+            let text = if self.facts.verifier == verifier {
+                "connected again; the server had forgotten the session"
+            } else {
+                "connected again; the server was restarted"
+            };
+            self.notice(text.into());
+        }
+        self.facts.verifier = verifier;
+        self.files.iter_mut().for_each(|file| file.saw(verifier));
+        let slots = usize::from(attr.slots);
+        self.slots = ClientSlots::new(attr.slots);
+        self.flights = (0..slots).map(|_| None).collect();
+        self.headers.resize_with(slots, Vec::new);
+        self.unposted = 0;
+        self.phase = Phase::Rooting;
+        self.background += 1;
+        let hint = !self.config.export.is_empty();
+        self.urgent.push_front(CallRec::internal(Work::Root { hint }));
+    }
+
+    /// A link is connected again, in the same session.
+    pub(super) fn back_again(&mut self, index: usize) {
+        let lost = self.lost_since[index].take().is_some();
+        if lost && index == 0 && matches!(self.phase, Phase::Ready) {
+            self.notice("connected again".into());
+        }
+    }
+
+    pub(super) fn root_found(&mut self) {
+        let keys = self.files.keys();
+        if keys.is_empty() {
+            self.become_ready();
+            return;
+        }
+        self.phase = Phase::Reopening(keys.len());
+        for file in keys {
+            self.background += 1;
+            let work = Work::Reopen { file, by_path: false };
+            self.urgent.push_back(CallRec::internal(work));
+        }
+    }
+
+    pub(super) fn become_ready(&mut self) {
+        self.phase = Phase::Ready;
+        self.lost_since = [None; 2];
+    }
+
+    /// The server forgot the session.
+    pub(super) fn lose_session(&mut self) {
+        if matches!(self.phase, Phase::Draining(_) | Phase::Closed) {
+            return;
+        }
+        self.destroyed |= self.closing;
+        let since = *self.lost_since[0].get_or_insert(self.now);
+        if self.now.saturating_sub(since) > self.config.retry {
+            let reason = "the server forgets one session after the other".into();
+            return self.fail_all(Error::Connect { refused: false, reason });
+        }
+        let pause = !matches!(self.phase, Phase::Ready);
+        self.drain(Next::NewSession { pause });
+    }
+
+    /// Nothing can be done: all calls fail when their memory is free. A later call tries again.
+    pub(super) fn fail_all(&mut self, error: Error) {
+        if matches!(self.phase, Phase::Draining(Next::Fail(_)) | Phase::Closed) {
+            return;
+        }
+        self.destroyed |= self.closing;
+        self.drain(Next::Fail(error));
+    }
+
+    /// Does what had to wait for quiescence.
+    pub(super) fn settle(&mut self) {
+        if !matches!(self.phase, Phase::Draining(_)) || !self.links.iter().all(Link::is_down) {
+            return;
+        }
+        let Phase::Draining(next) = std::mem::replace(&mut self.phase, Phase::Opening) else {
+            return;
+        };
+        self.session = None;
+        self.links.iter_mut().for_each(Link::forget);
+        self.slots = ClientSlots::new(0);
+        let flights = std::mem::take(&mut self.flights);
+        self.unposted = 0;
+        let urgent = std::mem::take(&mut self.urgent);
+        match next {
+            Next::NewSession { pause } => {
+                if pause {
+                    self.links[0].retry_at(self.now + SESSION_PAUSE);
+                }
+                for call in urgent {
+                    self.carry_over(call, false);
+                }
+                // To the front, so the last one first.
+                for Flight { call, sent, step, .. } in flights.into_iter().rev().flatten() {
+                    // A step only looks.
+                    self.carry_over(call, sent && step.is_none());
+                }
+            }
+            Next::Fail(error) => self.fail_calls(flights, urgent.into(), &error),
+        }
+    }
+
+    /// A call that was under way when its session was lost.
+    fn carry_over(&mut self, mut call: CallRec, may_have_run: bool) {
+        if call.work.is_internal() || call.link.is_some() {
+            self.deliver(call, Err(Error::Interrupted));
+            return;
+        }
+        if call.owner.is_none() && !matches!(call.work, Work::Close { .. }) {
+            self.finish(call, Err(Error::Interrupted));
+            return;
+        }
+        if may_have_run && !self.is_repeatable(&call.work) {
+            self.finish(call, Err(Status::OutcomeUnknown.into()));
+            return;
+        }
+        call.sessions_lost += 1;
+        if call.sessions_lost > SESSIONS_LOST_MAX {
+            let what = "the server forgets one session after the other";
+            self.finish(call, Err(Error::PeerProtocol(what.into())));
+            return;
+        }
+        call.work.rewind();
+        self.requeue(call);
+    }
+
+    fn is_repeatable(&self, work: &Work) -> bool {
+        let appends = || {
+            let file = work.file().and_then(|key| self.files.any(key));
+            file.is_some_and(|file| file.options.append)
+        };
+        match work {
+            Work::Write { .. } | Work::WriteList { .. } => !appends(),
+            other => other.is_repeatable(),
+        }
+    }
+
+    fn fail_calls(&mut self, flights: Vec<Option<Flight>>, urgent: Vec<CallRec>, error: &Error) {
+        self.phase = if self.closing { Phase::Closed } else { Phase::Idle };
+        self.lost_since = [None; 2];
+        let queued: Vec<CallRec> =
+            self.queues.iter_mut().flat_map(|queue| queue.drain(..)).collect();
+        let calls = flights.into_iter().flatten().map(|flight| flight.call);
+        let calls: Vec<CallRec> = calls.chain(urgent).chain(queued).collect();
+        // Closes that wait for these calls find the queue open, and fail in turn.
+        for call in calls {
+            self.fail_call(call, error);
+        }
+        loop {
+            let queued: Vec<CallRec> =
+                self.queues.iter_mut().flat_map(|queue| queue.drain(..)).collect();
+            if queued.is_empty() {
+                break;
+            }
+            for call in queued {
+                self.fail_call(call, error);
+            }
+        }
+        if matches!(self.phase, Phase::Opening) {
+            self.phase = if self.closing { Phase::Closed } else { Phase::Idle };
+        }
+    }
+
+    fn fail_call(&mut self, call: CallRec, error: &Error) {
+        if let Work::Close { file } = call.work {
+            // Nobody can use it any more.
+            self.files.remove(file);
+        }
+        self.finish(call, Err(error.clone()));
+    }
+}

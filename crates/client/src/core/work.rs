@@ -1,0 +1,462 @@
+//! What the core can be asked to do: the owned, transport-free form of every call.
+
+use dafs_fabric::{PostedBuffer, SgList, Span};
+use dafs_protocol::{
+    AccessMask, Attr, ExtentList, FileHandle, FileKind, SYMLINK_BYTES_MAX, SetAttr, SetTime,
+    Stability, StateId, Status, Timestamp, XATTR_BYTES_MAX,
+};
+
+use crate::file::OpenOptions;
+
+/// A file that the core has open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileKey {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// Who gets the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner(pub usize);
+
+/// The memory of a call's data.
+#[derive(Debug)]
+pub enum Memory {
+    /// The call has no data, or small data of its own.
+    None,
+    /// Given with the call, comes back with the answer.
+    Buffer(PostedBuffer),
+    /// Lent by a caller who waits until no span is left.
+    Span(Span),
+}
+
+impl Memory {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Memory::None => 0,
+            Memory::Buffer(buffer) => buffer.span().len(),
+            Memory::Span(span) => span.len(),
+        }
+    }
+
+    /// The first `len` bytes, at most all.
+    pub(crate) fn list(&self, len: usize) -> SgList {
+        let mut list = SgList::new();
+        let span = match self {
+            Memory::None => return list,
+            Memory::Buffer(buffer) => buffer.span(),
+            Memory::Span(span) => span,
+        };
+        if len > 0 {
+            list.push(span.part(0, len.min(span.len())));
+        }
+        list
+    }
+}
+
+/// A name: a path below a directory, which is the root until a part of it was walked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    path: Vec<u8>,
+    walked: usize,
+    base: Option<FileHandle>,
+}
+
+/// Bytes of a path, whatever number of steps it takes.
+const WHOLE_PATH_BYTES_MAX: usize = 64 << 10;
+
+impl Place {
+    /// Takes a path without its empty and `.` components.
+    ///
+    /// # Errors
+    /// [`Status::Inval`] for a NUL byte, [`Status::NameTooLong`].
+    pub fn new(path: &[u8]) -> Result<Place, Status> {
+        if path.contains(&0) {
+            return Err(Status::Inval);
+        }
+        if path.len() > WHOLE_PATH_BYTES_MAX {
+            return Err(Status::NameTooLong);
+        }
+        let mut clean = Vec::with_capacity(path.len());
+        for part in path.split(|b| *b == b'/').filter(|part| !matches!(*part, b"" | b".")) {
+            if !clean.is_empty() {
+                clean.push(b'/');
+            }
+            clean.extend_from_slice(part);
+        }
+        Ok(Place { path: clean, walked: 0, base: None })
+    }
+
+    /// An object whose handle is known.
+    pub fn at(handle: FileHandle) -> Place {
+        Place { path: Vec::new(), walked: 0, base: Some(handle) }
+    }
+
+    /// From where [`rest`](Self::rest) is to be walked.
+    pub(crate) fn base(&self, root: FileHandle) -> FileHandle {
+        self.base.unwrap_or(root)
+    }
+
+    /// What is left to walk.
+    pub(crate) fn rest(&self) -> &[u8] {
+        self.path.get(self.walked..).unwrap_or(&[])
+    }
+
+    /// All of it, as given.
+    pub(crate) fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// The directory part and the last component of what is left.
+    pub(crate) fn split(&self) -> (&[u8], &[u8]) {
+        let rest = self.rest();
+        match rest.iter().rposition(|b| *b == b'/') {
+            Some(at) => (rest.get(..at).unwrap_or(&[]), rest.get(at + 1..).unwrap_or(&[])),
+            None => (&[], rest),
+        }
+    }
+
+    /// Where what is left is longer than `bytes_max`: how many bytes of it to walk first.
+    pub(crate) fn step(&self, bytes_max: usize) -> Option<usize> {
+        let rest = self.rest();
+        if rest.len() <= bytes_max {
+            return None;
+        }
+        let slash = |part: &[u8]| part.iter().rposition(|b| *b == b'/');
+        // A component longer than allowed is left to the server to refuse.
+        rest.get(..=bytes_max).and_then(slash).or_else(|| rest.iter().position(|b| *b == b'/'))
+    }
+
+    /// `bytes` of what was left lead to `handle`.
+    pub(crate) fn walk(&mut self, bytes: usize, handle: FileHandle) {
+        self.walked = (self.walked + bytes + 1).min(self.path.len());
+        self.base = Some(handle);
+    }
+
+    /// Forgets handles: the next session begins at the root, unless there is no path.
+    pub(crate) fn rewind(&mut self) {
+        if !self.path.is_empty() {
+            self.walked = 0;
+            self.base = None;
+        }
+    }
+}
+
+/// A small file to be made in one chain.
+#[derive(Debug)]
+pub struct Put {
+    pub(crate) place: Place,
+    pub(crate) len: u32,
+    pub(crate) mode: u32,
+    pub(crate) exclusive: bool,
+    pub(crate) set: SetAttr,
+    pub(crate) commit: bool,
+    pub(crate) rename_to: Option<Place>,
+    /// The handle of the directory of `place`, where that of `rename_to` is another.
+    pub(crate) from_dir: Option<FileHandle>,
+    /// The file is there, only its name is to be changed; what its close answered.
+    pub(crate) made: Option<Attr>,
+}
+
+impl Put {
+    /// `len` bytes of the call's memory become the file `place`, with `set` and then the name
+    /// `rename_to`.
+    pub fn new(
+        place: Place,
+        len: u32,
+        mode: u32,
+        exclusive: bool,
+        set: SetAttr,
+        commit: bool,
+        rename_to: Option<Place>,
+    ) -> Put {
+        Put { place, len, mode, exclusive, set, commit, rename_to, from_dir: None, made: None }
+    }
+
+    /// What is to be set after writing.
+    pub fn attributes(
+        mode: u32,
+        times: Option<(Timestamp, Timestamp)>,
+        owner: Option<(u32, u32)>,
+    ) -> SetAttr {
+        SetAttr {
+            // The server's umask and a change of owner may take bits away.
+            mode: (owner.is_some() || times.is_some()).then_some(mode),
+            uid: owner.map(|(uid, _)| uid),
+            gid: owner.map(|(_, gid)| gid),
+            accessed: times.map(|(accessed, _)| SetTime::To(accessed)),
+            modified: times.map(|(_, modified)| SetTime::To(modified)),
+            ..SetAttr::default()
+        }
+    }
+}
+
+/// One thing to do.
+#[derive(Debug)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "as the operations of the protocol")]
+pub enum Work {
+    Null,
+    Stats,
+    Sync,
+    StatFs {
+        place: Place,
+    },
+    Stat {
+        place: Place,
+        no_follow: bool,
+    },
+    Access {
+        place: Place,
+        mask: AccessMask,
+    },
+    SetAttr {
+        place: Place,
+        set: SetAttr,
+        no_follow: bool,
+    },
+    ReadLink {
+        place: Place,
+    },
+    ReadDir {
+        place: Place,
+        cookie: u64,
+        bytes: u32,
+    },
+    GetXattr {
+        place: Place,
+        name: Vec<u8>,
+        size_only: bool,
+    },
+    ListXattr {
+        place: Place,
+        size_only: bool,
+    },
+    SetXattr {
+        place: Place,
+        name: Vec<u8>,
+        value: Vec<u8>,
+        flags: u8,
+    },
+    RemoveXattr {
+        place: Place,
+        name: Vec<u8>,
+    },
+    Make {
+        place: Place,
+        kind: FileKind,
+        mode: u32,
+        rdev: u64,
+        target: Vec<u8>,
+    },
+    Remove {
+        place: Place,
+        directory: bool,
+    },
+    Link {
+        from: Place,
+        to: Place,
+        from_handle: Option<FileHandle>,
+    },
+    Rename {
+        from: Place,
+        to: Place,
+        from_dir: Option<FileHandle>,
+        no_replace: bool,
+        exchange: bool,
+    },
+    Open {
+        place: Place,
+        options: OpenOptions,
+    },
+    Get {
+        place: Place,
+        len: u32,
+    },
+    Put(Box<Put>),
+    Read {
+        file: FileKey,
+        offset: u64,
+        len: u32,
+    },
+    ReadList {
+        file: FileKey,
+        extents: Box<ExtentList>,
+        len: u32,
+    },
+    Write {
+        file: FileKey,
+        offset: u64,
+        len: u32,
+        stability: Stability,
+    },
+    WriteList {
+        file: FileKey,
+        extents: Box<ExtentList>,
+        len: u32,
+        stability: Stability,
+    },
+    Append {
+        file: FileKey,
+        len: u32,
+        stability: Stability,
+    },
+    Commit {
+        file: FileKey,
+        offset: u64,
+        len: u64,
+        data_only: bool,
+    },
+    FileAttr {
+        file: FileKey,
+    },
+    FileSetAttr {
+        file: FileKey,
+        set: SetAttr,
+    },
+    Fallocate {
+        file: FileKey,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    },
+    Seek {
+        file: FileKey,
+        offset: u64,
+        hole: bool,
+    },
+    Advise {
+        file: FileKey,
+        offset: u64,
+        len: u64,
+        advice: u8,
+    },
+    Close {
+        file: FileKey,
+    },
+    /// The core's own: the export's root, with the hint first.
+    Root {
+        hint: bool,
+    },
+    /// The core's own: opens a file again in a new session, by handle or by path.
+    Reopen {
+        file: FileKey,
+        by_path: bool,
+    },
+    /// The core's own: ends an open that belongs to no file.
+    CloseState {
+        state: StateId,
+    },
+    /// The core's own: ends the session.
+    Destroy,
+}
+
+impl Work {
+    /// The file that it is about.
+    pub(crate) fn file(&self) -> Option<FileKey> {
+        match self {
+            Work::Read { file, .. } | Work::ReadList { file, .. } | Work::Write { file, .. } => {
+                Some(*file)
+            }
+            Work::WriteList { file, .. } | Work::Append { file, .. } => Some(*file),
+            Work::Commit { file, .. } | Work::FileAttr { file } => Some(*file),
+            Work::FileSetAttr { file, .. } | Work::Fallocate { file, .. } => Some(*file),
+            Work::Seek { file, .. } | Work::Advise { file, .. } | Work::Close { file } => {
+                Some(*file)
+            }
+            _ => None,
+        }
+    }
+
+    /// May be done again in another session when its answer was lost: doing it twice is as
+    /// good as once. Writes at an offset are: while they are not acknowledged nobody can rely
+    /// on their order.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        match self {
+            Work::Null | Work::Stats | Work::Sync | Work::StatFs { .. } => true,
+            Work::Stat { .. } | Work::Access { .. } | Work::ReadLink { .. } => true,
+            Work::ReadDir { .. } | Work::GetXattr { .. } | Work::ListXattr { .. } => true,
+            Work::Get { .. } | Work::Read { .. } | Work::ReadList { .. } => true,
+            Work::Write { .. } | Work::WriteList { .. } | Work::Commit { .. } => true,
+            Work::FileAttr { .. } | Work::Seek { .. } | Work::Advise { .. } => true,
+            // The open of the new session is what gets closed.
+            Work::Close { .. } => true,
+            Work::Open { options, .. } => !options.create && !options.truncate,
+            _ => false,
+        }
+    }
+
+    /// The core's own business: of one session, not to be carried to the next.
+    pub(crate) fn is_internal(&self) -> bool {
+        matches!(
+            self,
+            Work::Root { .. } | Work::Reopen { .. } | Work::CloseState { .. } | Work::Destroy
+        )
+    }
+
+    /// Bytes of the request's data.
+    pub(crate) fn request_bytes(&self) -> usize {
+        match self {
+            Work::Write { len, .. } | Work::WriteList { len, .. } | Work::Append { len, .. } => {
+                *len as usize
+            }
+            Work::Put(put) if put.made.is_none() => put.len as usize,
+            Work::SetXattr { value, .. } => value.len(),
+            Work::Make { target, .. } => target.len(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes of room for the reply's data.
+    pub(crate) fn reply_bytes(&self) -> usize {
+        match self {
+            Work::Read { len, .. } | Work::ReadList { len, .. } | Work::Get { len, .. } => {
+                *len as usize
+            }
+            Work::ReadDir { bytes, .. } => *bytes as usize,
+            Work::ReadLink { .. } => SYMLINK_BYTES_MAX,
+            Work::GetXattr { size_only: false, .. } | Work::ListXattr { size_only: false, .. } => {
+                XATTR_BYTES_MAX
+            }
+            _ => 0,
+        }
+    }
+
+    /// Its data is small, owned by the core, and not the caller's memory.
+    pub(crate) fn uses_scratch(&self) -> bool {
+        match self {
+            Work::SetXattr { .. } | Work::Make { .. } => self.request_bytes() > 0,
+            Work::ReadDir { .. } | Work::ReadLink { .. } => true,
+            Work::GetXattr { size_only, .. } | Work::ListXattr { size_only, .. } => !size_only,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn places(&mut self) -> [Option<&mut Place>; 2] {
+        match self {
+            Work::StatFs { place } | Work::Stat { place, .. } | Work::Access { place, .. } => {
+                [Some(place), None]
+            }
+            Work::SetAttr { place, .. } | Work::ReadLink { place } => [Some(place), None],
+            Work::ReadDir { place, .. } | Work::GetXattr { place, .. } => [Some(place), None],
+            Work::ListXattr { place, .. } | Work::SetXattr { place, .. } => [Some(place), None],
+            Work::RemoveXattr { place, .. } | Work::Make { place, .. } => [Some(place), None],
+            Work::Remove { place, .. } | Work::Open { place, .. } => [Some(place), None],
+            Work::Get { place, .. } => [Some(place), None],
+            Work::Link { from, to, .. } | Work::Rename { from, to, .. } => [Some(from), Some(to)],
+            Work::Put(put) => [Some(&mut put.place), put.rename_to.as_mut()],
+            _ => [None, None],
+        }
+    }
+
+    /// Forgets handles that were found on the way.
+    pub(crate) fn rewind(&mut self) {
+        self.places().into_iter().flatten().for_each(Place::rewind);
+        match self {
+            Work::Link { from_handle, .. } => *from_handle = None,
+            Work::Rename { from_dir, .. } => *from_dir = None,
+            Work::Put(put) => put.from_dir = None,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,610 @@
+//! Who drives the core: of the threads that wait, one leads and the others sleep.
+//!
+//! The leader makes progress, hands answers to their sinks, and sleeps without the lock when
+//! nothing is ready. A thread that meets a leader rings what it submitted and parks until its
+//! own answers are there. When the leader is done it wakes one parked thread, which leads on.
+//! The keeper thread leads only when nobody else does: for leases, reconnects, and calls that
+//! nobody waits for; it makes way for a caller at once.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use dafs_fabric::Waiter;
+use dafs_protocol::WaitMode;
+
+use crate::call::Output;
+use crate::core::{Core, CoreDone, FileKey, Memory, Owner, Work};
+use crate::error::{Error, Result};
+use crate::options::{OnRetry, SessionOptions};
+
+/// How long a sleeping leader does not look at [`SessionOptions::cancel`].
+const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Where answers go: of one group, one future, or one blocking call.
+#[derive(Default)]
+pub(crate) struct Sink {
+    pub(crate) done: VecDeque<CoreDone>,
+    /// Calls without an answer yet.
+    pub(crate) outstanding: usize,
+    /// The keeper drives for it.
+    pub(crate) is_async: bool,
+    pub(crate) waker: Option<Waker>,
+    /// The thread that waits for `want` answers.
+    parked: Option<std::thread::Thread>,
+    want: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leader {
+    None,
+    Caller,
+    Keeper,
+}
+
+/// What the session's lock protects.
+pub(crate) struct State {
+    pub(crate) core: Core,
+    sinks: Vec<Sink>,
+    free: Vec<usize>,
+    /// Sinks whose thread sleeps until it is done or has to lead.
+    parked: Vec<usize>,
+    leader: Leader,
+    /// A caller wants to lead in place of the keeper.
+    keeper_yields: bool,
+    /// The leader sleeps: what is submitted must be rung.
+    asleep: bool,
+    wakers: Vec<Waker>,
+    /// Futures that wait for room.
+    pub(crate) room_wakers: Vec<Waker>,
+    async_outstanding: usize,
+    cancelled: bool,
+    spin: SpinBudget,
+    waiter: Arc<dyn Waiter>,
+}
+
+impl State {
+    pub(crate) fn take_sink(&mut self, is_async: bool) -> usize {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.sinks.push(Sink::default());
+            self.sinks.len() - 1
+        });
+        self.sink(index).is_async = is_async;
+        index
+    }
+
+    /// Answers that are still to come are thrown away when they come; files in answers that
+    /// nobody took are closed.
+    pub(crate) fn drop_sink(&mut self, index: usize) {
+        let (outstanding, is_async) = (self.sink(index).outstanding, self.sink(index).is_async);
+        if outstanding > 0 {
+            self.core.abandon_owner(Owner(index));
+            if is_async {
+                self.async_outstanding -= outstanding;
+            }
+        }
+        while let Some(done) = self.sink(index).done.pop_front() {
+            if let Ok(Output::File(key)) = done.result {
+                self.core.close_file(key);
+            }
+        }
+        let sink = self.sink(index);
+        sink.outstanding = 0;
+        sink.waker = None;
+        self.free.push(index);
+    }
+
+    pub(crate) fn sink(&mut self, index: usize) -> &mut Sink {
+        self.sinks.get_mut(index).expect("sinks are never removed")
+    }
+
+    /// The caller saw that there is room.
+    pub(crate) fn submit(&mut self, sink: usize, tag: u64, work: Work, memory: Memory) {
+        let entry = self.sink(sink);
+        entry.outstanding += 1;
+        if entry.is_async {
+            self.async_outstanding += 1;
+        }
+        self.core.submit(Owner(sink), tag, work, memory);
+        if self.core.has_done() {
+            // Refused at once: a sleeping leader does not learn of it.
+            self.dispatch();
+        }
+        if self.asleep && self.core.wants_progress() {
+            self.waiter.wake();
+        } else if self.asleep {
+            self.core.ring();
+        }
+    }
+
+    /// Moves answers to their sinks.
+    fn dispatch(&mut self) {
+        while let Some(done) = self.core.next_done() {
+            let Some(Owner(index)) = done.owner else { continue };
+            let sink = self.sinks.get_mut(index).expect("sinks are never removed");
+            sink.outstanding -= 1;
+            sink.done.push_back(done);
+            if sink.is_async {
+                self.async_outstanding -= 1;
+                self.wakers.extend(sink.waker.take());
+            }
+            if sink.done.len() >= sink.want
+                && let Some(thread) = sink.parked.take()
+            {
+                thread.unpark();
+            }
+        }
+        if !self.room_wakers.is_empty() && self.core.has_room() {
+            self.wakers.append(&mut self.room_wakers);
+        }
+    }
+
+    /// Whether the keeper must lead when nobody else does.
+    fn needs_driver(&self) -> bool {
+        self.async_outstanding > 0 || !self.room_wakers.is_empty() || self.core.is_unsettled()
+    }
+}
+
+/// What all handles of a session share.
+pub(crate) struct Inner {
+    state: Mutex<State>,
+    waiter: Arc<dyn Waiter>,
+    epoch: Instant,
+    /// Threads that want the lock while a leader spins.
+    contenders: AtomicU32,
+    cancel: Option<Arc<AtomicBool>>,
+    on_retry: Option<OnRetry>,
+    keeper: Arc<KeeperSignal>,
+}
+
+impl Inner {
+    pub(crate) fn new(core: Core, options: &SessionOptions) -> Inner {
+        let waiter = core.waiter();
+        let state = State {
+            core,
+            sinks: Vec::new(),
+            free: Vec::new(),
+            parked: Vec::new(),
+            leader: Leader::None,
+            keeper_yields: false,
+            asleep: false,
+            wakers: Vec::new(),
+            room_wakers: Vec::new(),
+            async_outstanding: 0,
+            cancelled: false,
+            spin: SpinBudget::new(options.wait),
+            waiter: waiter.clone(),
+        };
+        Inner {
+            state: Mutex::new(state),
+            waiter,
+            epoch: Instant::now(),
+            contenders: AtomicU32::new(0),
+            cancel: options.cancel.clone(),
+            on_retry: options.on_retry.clone(),
+            keeper: Arc::new(KeeperSignal::default()),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        if let Ok(guard) = self.state.try_lock() {
+            return guard;
+        }
+        self.contenders.fetch_add(1, Ordering::Relaxed);
+        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.contenders.fetch_sub(1, Ordering::Relaxed);
+        guard
+    }
+
+    /// Submits and waits for the answer; waits for room too.
+    pub(crate) fn call(&self, work: Work, memory: Memory) -> Result<Output<FileKey>> {
+        let mut state = self.lock();
+        let sink = state.take_sink(false);
+        state = self.wait_for_room(state, sink);
+        state.submit(sink, 0, work, memory);
+        state = self.wait(state, sink, 1, None);
+        let done = state.sink(sink).done.pop_front();
+        state.drop_sink(sink);
+        done.map_or(Err(Error::Interrupted), |done| done.result)
+    }
+
+    /// Waits until the core takes another call.
+    pub(crate) fn wait_for_room<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        sink: usize,
+    ) -> MutexGuard<'a, State> {
+        while !state.core.has_room() {
+            // Room comes with answers to others; a look every now and then is enough, as a full
+            // queue is thousands of calls long.
+            let deadline = Instant::now() + Duration::from_millis(1);
+            state = self.wait(state, sink, usize::MAX, Some(deadline));
+        }
+        state
+    }
+
+    /// Waits until `sink` has `want` answers, or `deadline`. The caller makes sure that so many
+    /// are outstanding, or gives a deadline.
+    pub(crate) fn wait<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        sink: usize,
+        want: usize,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        let mut parked = false;
+        while state.sink(sink).done.len() < want {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                break;
+            }
+            match state.leader {
+                Leader::None => {
+                    state.leader = Leader::Caller;
+                    state = self.lead(state, Some((sink, want)), deadline);
+                    self.hand_over(&mut state);
+                    continue;
+                }
+                Leader::Keeper if !state.keeper_yields => {
+                    state.keeper_yields = true;
+                    self.waiter.wake();
+                }
+                _ => {}
+            }
+            state = self.park(state, sink, want, deadline);
+            parked = true;
+        }
+        if parked && state.leader == Leader::None {
+            // Woken to lead, and not in need of it any more.
+            self.hand_over(&mut state);
+        }
+        state
+    }
+
+    /// Makes progress once, without waiting; nothing where another thread leads.
+    pub(crate) fn poll<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if state.leader == Leader::None {
+            state.core.progress(self.now());
+            state.dispatch();
+            state = self.tell(state);
+            if state.needs_driver() {
+                self.keeper.poke();
+            }
+        }
+        state
+    }
+
+    /// Calls that nobody waits for were submitted: somebody must drive them.
+    pub(crate) fn drive_async(&self, state: &mut State) {
+        if state.leader == Leader::None {
+            state.core.ring();
+            self.keeper.poke();
+        }
+    }
+
+    fn park<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        sink: usize,
+        want: usize,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        let entry = state.sink(sink);
+        entry.parked = Some(std::thread::current());
+        entry.want = want;
+        state.parked.push(sink);
+        drop(state);
+        match deadline {
+            Some(deadline) => {
+                std::thread::park_timeout(deadline.saturating_duration_since(Instant::now()));
+            }
+            None => std::thread::park(),
+        }
+        let mut state = self.lock();
+        state.parked.retain(|parked| *parked != sink);
+        state.sink(sink).parked = None;
+        state
+    }
+
+    fn hand_over(&self, state: &mut State) {
+        state.leader = Leader::None;
+        state.keeper_yields = false;
+        while let Some(index) = state.parked.pop() {
+            // One that was woken has its answers, and need not lead.
+            if let Some(thread) = state.sink(index).parked.take() {
+                thread.unpark();
+                return;
+            }
+        }
+        if state.needs_driver() {
+            self.keeper.poke();
+        }
+    }
+
+    /// Makes progress until the target is reached; the keeper, which has none, until it is not
+    /// needed.
+    fn lead<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        target: Option<(usize, usize)>,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        let mut idle_since = None;
+        loop {
+            if !state.cancelled && self.is_cancelled() {
+                state.cancelled = true;
+                state.core.end(Error::Interrupted);
+            }
+            let now = self.now();
+            let busy = state.core.progress(now);
+            state.dispatch();
+            state = self.tell(state);
+            let reached = match target {
+                Some((sink, want)) => state.sink(sink).done.len() >= want,
+                None => state.keeper_yields || !state.needs_driver(),
+            };
+            if reached || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                if idle_since.is_some() {
+                    state.spin.succeeded();
+                }
+                return state;
+            }
+            if busy {
+                if idle_since.take().is_some() {
+                    state.spin.succeeded();
+                }
+                continue;
+            }
+            let since = match idle_since {
+                Some(since) => since,
+                None => {
+                    state.spin.begin();
+                    *idle_since.insert(now)
+                }
+            };
+            if now.saturating_sub(since) < state.spin.budget() {
+                drop(state);
+                if self.contenders.load(Ordering::Relaxed) > 0 {
+                    std::thread::yield_now();
+                } else {
+                    std::hint::spin_loop();
+                }
+                state = self.lock();
+                continue;
+            }
+            state.spin.failed();
+            idle_since = None;
+            state = self.sleep(state, now, deadline);
+        }
+    }
+
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        now: Duration,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        if !state.core.arm() {
+            return state;
+        }
+        let timeouts = [
+            state.core.next_timeout().map(|at| at.saturating_sub(now)),
+            deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
+            self.cancel.as_ref().map(|_| CANCEL_INTERVAL),
+        ];
+        let timeout = timeouts.into_iter().flatten().min();
+        state.asleep = true;
+        drop(state);
+        self.waiter.wait(timeout);
+        let mut state = self.lock();
+        state.asleep = false;
+        state
+    }
+
+    /// Tells wakers and people, without the lock.
+    fn tell<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if state.wakers.is_empty() && !state.core.has_notice() {
+            return state;
+        }
+        let wakers = std::mem::take(&mut state.wakers);
+        let notices: Vec<String> = std::iter::from_fn(|| state.core.next_notice()).collect();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        for notice in notices {
+            tracing::info!("{notice}");
+            if let Some(on_retry) = &self.on_retry {
+                on_retry(&notice);
+            }
+        }
+        self.lock()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    }
+
+    /// Ends the session: politely where it stands, within a second. Calls under way end with
+    /// [`Error::Interrupted`].
+    pub(crate) fn shut_down(&self) {
+        self.keeper.stop();
+        let mut state = self.lock();
+        if state.core.is_closed() {
+            return;
+        }
+        let patience = Instant::now() + Duration::from_secs(1);
+        let sink = state.take_sink(false);
+        state.core.close_session();
+        while !state.core.is_destroyed() && Instant::now() < patience {
+            let slice = patience.min(Instant::now() + Duration::from_millis(20));
+            state = self.wait(state, sink, usize::MAX, Some(slice));
+        }
+        state.core.end(Error::Interrupted);
+        while !state.core.is_closed() && Instant::now() < patience {
+            let slice = patience.min(Instant::now() + Duration::from_millis(20));
+            state = self.wait(state, sink, usize::MAX, Some(slice));
+        }
+        state.drop_sink(sink);
+    }
+
+    /// Starts the thread that renews leases, reconnects, and drives calls that nobody waits for.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn start_keeper(self: &Arc<Self>) -> std::io::Result<()> {
+        let (weak, signal) = (Arc::downgrade(self), self.keeper.clone());
+        let run = move || keeper(&weak, &signal);
+        std::thread::Builder::new().name("dafs-keeper".into()).spawn(run)?;
+        Ok(())
+    }
+
+    fn keep(&self) -> Duration {
+        let mut state = self.lock();
+        if state.leader == Leader::None {
+            state.leader = Leader::Keeper;
+            state.keeper_yields = false;
+            state = self.lead(state, None, None);
+            self.hand_over(&mut state);
+        }
+        let next = state.core.next_timeout();
+        let pause = next.map_or(Duration::from_secs(1), |at| at.saturating_sub(self.now()));
+        pause.max(Duration::from_millis(1))
+    }
+}
+
+fn keeper(weak: &Weak<Inner>, signal: &KeeperSignal) {
+    let mut timeout = Duration::ZERO;
+    while signal.wait(timeout) {
+        let Some(inner) = weak.upgrade() else { return };
+        timeout = inner.keep();
+    }
+}
+
+/// Wakes the keeper, or ends it.
+#[derive(Default)]
+struct KeeperSignal {
+    state: Mutex<KeeperState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct KeeperState {
+    poked: bool,
+    stopped: bool,
+}
+
+impl KeeperSignal {
+    fn poke(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !state.poked {
+            state.poked = true;
+            self.changed.notify_one();
+        }
+    }
+
+    fn stop(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).stopped = true;
+        self.changed.notify_one();
+    }
+
+    /// Until poked or `timeout`; false: stopped.
+    fn wait(&self, timeout: Duration) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = |state: &mut KeeperState| !state.poked && !state.stopped;
+        let (mut state, _) = self
+            .changed
+            .wait_timeout_while(state, timeout, idle)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.poked = false;
+        !state.stopped
+    }
+}
+
+/// For how long a leader spins before it sleeps: longer after spinning was worth it.
+struct SpinBudget {
+    mode: WaitMode,
+    budget: Duration,
+    idle_count: u32,
+}
+
+impl SpinBudget {
+    const MAX: Duration = Duration::from_micros(50);
+    const MIN: Duration = Duration::from_micros(4);
+    /// One of so many waits tries whether spinning is worth it again.
+    const PROBE_INTERVAL: u32 = 32;
+
+    fn new(mode: WaitMode) -> SpinBudget {
+        let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+        // With one CPU the server cannot answer while we spin.
+        let mode = if alone && mode == WaitMode::Adaptive { WaitMode::Sleeping } else { mode };
+        SpinBudget { mode, budget: Self::MAX, idle_count: 0 }
+    }
+
+    fn begin(&mut self) {
+        self.idle_count = self.idle_count.wrapping_add(1);
+        if self.budget < Self::MIN && self.idle_count % Self::PROBE_INTERVAL == 0 {
+            self.budget = Self::MAX / 2;
+        }
+    }
+
+    fn budget(&self) -> Duration {
+        match self.mode {
+            WaitMode::Polled => Duration::MAX,
+            WaitMode::Sleeping => Duration::ZERO,
+            WaitMode::Adaptive if self.budget < Self::MIN => Duration::ZERO,
+            WaitMode::Adaptive => self.budget,
+        }
+    }
+
+    fn succeeded(&mut self) {
+        self.budget = (self.budget * 2).clamp(Self::MIN, Self::MAX);
+    }
+
+    fn failed(&mut self) {
+        self.budget /= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spinning_stops_when_it_is_not_worth_it_and_is_tried_again() {
+        let mut spin =
+            SpinBudget { mode: WaitMode::Adaptive, budget: SpinBudget::MAX, idle_count: 0 };
+        for _ in 0..5 {
+            spin.begin();
+            spin.failed();
+        }
+        assert_eq!(spin.budget(), Duration::ZERO);
+        let mut waits = 0;
+        while spin.budget().is_zero() {
+            spin.begin();
+            waits += 1;
+        }
+        assert!(waits <= SpinBudget::PROBE_INTERVAL);
+        spin.succeeded();
+        assert_eq!(spin.budget(), SpinBudget::MAX);
+    }
+
+    #[test]
+    fn modes_are_kept() {
+        let spin = |mode| SpinBudget { mode, budget: SpinBudget::MAX, idle_count: 0 }.budget();
+        assert_eq!(spin(WaitMode::Sleeping), Duration::ZERO);
+        assert_eq!(spin(WaitMode::Polled), Duration::MAX);
+    }
+
+    #[test]
+    fn a_poke_before_the_wait_is_not_lost() {
+        let signal = KeeperSignal::default();
+        signal.poke();
+        assert!(signal.wait(Duration::MAX));
+        signal.stop();
+        assert!(!signal.wait(Duration::MAX));
+    }
+}

@@ -1,0 +1,346 @@
+//! Open files: positional reads and writes, of any size.
+
+use std::sync::Arc;
+
+use dafs_fabric::Span;
+use dafs_fabric::mem::{lend, lend_mut};
+use dafs_protocol::{Attr, SetAttr, Stability, Status};
+
+use crate::call::Output;
+use crate::core::{FileKey, Memory, Work};
+use crate::error::{Error, Result};
+use crate::reader::Reader;
+use crate::session::{Handle, unexpected};
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Reading is wanted.
+    pub read: bool,
+    /// Writing is wanted.
+    pub write: bool,
+    /// Make it where it is missing.
+    pub create: bool,
+    /// With `create`: fail where it exists.
+    pub exclusive: bool,
+    /// Empty it.
+    pub truncate: bool,
+    /// All writes go to the end.
+    pub append: bool,
+    /// Fail where the last component is a symlink.
+    pub no_follow: bool,
+    /// Permission bits of a new file.
+    pub mode: u32,
+}
+
+impl Default for OpenOptions {
+    /// Neither reading nor writing; 0644 for new files.
+    fn default() -> Self {
+        OpenOptions {
+            read: false,
+            write: false,
+            create: false,
+            exclusive: false,
+            truncate: false,
+            append: false,
+            no_follow: false,
+            mode: 0o644,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// For reading.
+    pub fn read() -> OpenOptions {
+        OpenOptions { read: true, ..OpenOptions::default() }
+    }
+
+    /// For writing, made or emptied.
+    pub fn write() -> OpenOptions {
+        OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::default() }
+    }
+}
+
+/// An open file. Clones are the same open; the last one to be dropped closes it in the
+/// background, where errors are only logged: use [`close`](Self::close).
+///
+/// Files survive lost connections and restarts of the server. What was written without a commit
+/// may be lost with the server; then the next [`commit`](Self::commit) or `close` says
+/// [`WritesLost`](Status::WritesLost), once.
+#[derive(Clone)]
+pub struct File {
+    inner: Arc<FileInner>,
+}
+
+struct FileInner {
+    session: Arc<Handle>,
+    key: FileKey,
+}
+
+impl Drop for FileInner {
+    fn drop(&mut self) {
+        let inner = &self.session.inner;
+        let mut state = inner.lock();
+        if state.core.close_file(self.key) {
+            inner.drive_async(&mut state);
+        }
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File").field("key", &self.inner.key).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Read,
+    Write(Stability),
+}
+
+impl File {
+    pub(crate) fn new(session: Arc<Handle>, key: FileKey) -> File {
+        File { inner: Arc::new(FileInner { session, key }) }
+    }
+
+    pub(crate) fn key(&self) -> FileKey {
+        self.inner.key
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Handle> {
+        &self.inner.session
+    }
+
+    fn call(&self, work: Work) -> Result<Output<FileKey>> {
+        self.inner.session.inner.call(work, Memory::None)
+    }
+
+    /// Reads up to `into.len()` bytes at `offset`; fewer at the end of the file. The bytes are
+    /// placed by the transport, not copied here.
+    ///
+    /// # Errors
+    /// [`Error`]; what `into` holds is then undefined.
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        lend_mut(into, |span| self.transfer(span, offset, Way::Read))
+    }
+
+    /// Writes all of `from` at `offset`; returns its length. In the server's memory when it
+    /// returns; see [`commit`](Self::commit).
+    ///
+    /// # Errors
+    /// [`Error`]; a part may have been written.
+    pub fn write_at(&self, from: &[u8], offset: u64) -> Result<usize> {
+        self.write_all(from, offset, Stability::Unstable)
+    }
+
+    /// As [`write_at`](Self::write_at), and on disk when it returns.
+    ///
+    /// # Errors
+    /// As `write_at`.
+    pub fn write_at_stable(&self, from: &[u8], offset: u64, how: Stability) -> Result<usize> {
+        self.write_all(from, offset, how)
+    }
+
+    fn write_all(&self, from: &[u8], offset: u64, stability: Stability) -> Result<usize> {
+        let mut written = 0;
+        while let Some(rest) = from.get(written..).filter(|rest| !rest.is_empty()) {
+            let at = offset.checked_add(written as u64).ok_or(Status::FBig)?;
+            let bytes = lend(rest, |span| self.transfer(span, at, Way::Write(stability)))?;
+            if bytes == 0 {
+                return Err(Error::PeerProtocol("a write that writes nothing".into()));
+            }
+            written += bytes;
+        }
+        Ok(from.len())
+    }
+
+    /// Cuts a transfer into pieces and keeps several under way. Returns the bytes that were
+    /// moved without a gap. No span is left when it returns.
+    fn transfer(&self, span: &Span, offset: u64, way: Way) -> Result<usize> {
+        /// Pieces under way; more gain nothing and keep slots from others.
+        const PIECES_MAX: usize = 8;
+        offset.checked_add(span.len() as u64).ok_or(Status::Inval)?;
+        let inner = &self.inner.session.inner;
+        let mut state = inner.lock();
+        let sink = state.take_sink(false);
+        let piece_max = state.core.data_bytes_max();
+        let (mut next, mut end, mut result) = (0, span.len(), Ok(()));
+        loop {
+            while next < end && result.is_ok() && state.sink(sink).outstanding < PIECES_MAX {
+                if state.sink(sink).outstanding == 0 {
+                    state = inner.wait_for_room(state, sink);
+                } else if !state.core.has_room() {
+                    break;
+                }
+                let len = (end - next).min(piece_max);
+                let work = self.piece(offset + next as u64, len, way);
+                state.submit(sink, next as u64, work, Memory::Span(span.part(next, len)));
+                next += len;
+            }
+            if state.sink(sink).outstanding == 0 {
+                break;
+            }
+            state = inner.wait(state, sink, 1, None);
+            while let Some(done) = state.sink(sink).done.pop_front() {
+                let start = usize::try_from(done.tag).unwrap_or(0);
+                let piece = (span.len() - start).min(piece_max);
+                match done.result {
+                    // The end of the file, as it was for this piece.
+                    Ok(output) if output.bytes() < piece => end = end.min(start + output.bytes()),
+                    Ok(_) => {}
+                    Err(error) => result = Err(error),
+                }
+            }
+        }
+        state.drop_sink(sink);
+        result.map(|()| end)
+    }
+
+    fn piece(&self, offset: u64, len: usize, way: Way) -> Work {
+        let file = self.inner.key;
+        let len = u32::try_from(len).expect("pieces are at most DATA_BYTES_MAX");
+        match way {
+            Way::Read => Work::Read { file, offset, len },
+            Way::Write(stability) => Work::Write { file, offset, len, stability },
+        }
+    }
+
+    /// Writes `from` at the end of the file; returns where it went. Atomic up to the session's
+    /// `data_bytes_max`, cut above that.
+    ///
+    /// # Errors
+    /// [`Error`]. After [`OutcomeUnknown`](Status::OutcomeUnknown) it may have been written.
+    pub fn append(&self, from: &[u8]) -> Result<u64> {
+        let inner = &self.inner.session.inner;
+        let piece_max = inner.lock().core.data_bytes_max();
+        let mut start = None;
+        for piece in from.chunks(piece_max) {
+            let len = u32::try_from(piece.len()).expect("pieces are at most DATA_BYTES_MAX");
+            let work = Work::Append { file: self.inner.key, len, stability: Stability::Unstable };
+            match lend(piece, |span| inner.call(work, Memory::Span(span.clone())))? {
+                Output::Written { bytes, offset } if bytes == piece.len() => {
+                    start.get_or_insert(offset);
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+        match start {
+            Some(start) => Ok(start),
+            None => Ok(self.attr()?.size),
+        }
+    }
+
+    /// Makes all that was written by anybody, and the attributes, durable.
+    ///
+    /// # Errors
+    /// [`WritesLost`](Status::WritesLost) when writes of this file were lost with the server;
+    /// late errors of writes.
+    pub fn commit(&self) -> Result<()> {
+        self.call(Work::Commit { file: self.inner.key, offset: 0, len: 0, data_only: false })?;
+        Ok(())
+    }
+
+    /// As [`commit`](Self::commit), without attributes that reading does not need.
+    ///
+    /// # Errors
+    /// As `commit`.
+    pub fn sync_data(&self) -> Result<()> {
+        self.call(Work::Commit { file: self.inner.key, offset: 0, len: 0, data_only: true })?;
+        Ok(())
+    }
+
+    /// Ends this open, for all clones. Local processes on the server then see what was written.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit). The file is closed in any case.
+    pub fn close(self) -> Result<Attr> {
+        attr_of(self.call(Work::Close { file: self.inner.key })?)
+    }
+
+    /// Attributes now.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn attr(&self) -> Result<Attr> {
+        attr_of(self.call(Work::FileAttr { file: self.inner.key })?)
+    }
+
+    /// Attributes when it was opened; no message.
+    pub fn attr_at_open(&self) -> Option<Attr> {
+        self.inner.session.inner.lock().core.file_attr(self.inner.key)
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn set_attr(&self, set: SetAttr) -> Result<Attr> {
+        attr_of(self.call(Work::FileSetAttr { file: self.inner.key, set })?)
+    }
+
+    /// Truncates or extends.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn set_len(&self, bytes: u64) -> Result<()> {
+        self.set_attr(SetAttr { size: Some(bytes), ..SetAttr::default() })?;
+        Ok(())
+    }
+
+    /// Where data begins, at or after `offset`; `None`: only a hole follows.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
+        self.seek(offset, false)
+    }
+
+    /// Where a hole begins, at or after `offset`; the end of a file counts as one.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>> {
+        self.seek(offset, true)
+    }
+
+    fn seek(&self, offset: u64, hole: bool) -> Result<Option<u64>> {
+        match self.call(Work::Seek { file: self.inner.key, offset, hole })? {
+            Output::Offset(offset) => Ok(offset),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// As fallocate(2): mode 0 allocates, 1 keeps the size, 3 punches a hole, 0x10 zeroes.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        self.call(Work::Fallocate { file: self.inner.key, mode, offset, len })?;
+        Ok(())
+    }
+
+    /// Tells the server about future use of a range (all: 0, 0); `advice` as posix_fadvise.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn advise(&self, offset: u64, len: u64, advice: u8) -> Result<()> {
+        self.call(Work::Advise { file: self.inner.key, offset, len, advice })?;
+        Ok(())
+    }
+
+    /// Reads the file from `offset` on as a stream, ahead of its user.
+    pub fn reader(&self, offset: u64) -> Reader {
+        Reader::new(self.clone(), offset)
+    }
+}
+
+pub(crate) fn attr_of<F: std::fmt::Debug>(output: Output<F>) -> Result<Attr> {
+    match output {
+        Output::Attr(attr) | Output::Got { attr, .. } => Ok(attr),
+        other => Err(unexpected(&other)),
+    }
+}

@@ -1,0 +1,107 @@
+//! Completion groups: many calls under way, collected as they end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::call::{Call, Done};
+use crate::session::Handle;
+
+/// Collects the calls that are submitted to it. Meant for one thread at a time.
+///
+/// What is submitted leaves at the next [`wait`](Self::wait), [`poll`](Self::poll) or
+/// [`flush`](Self::flush), so that many small requests travel together. Dropping a group throws
+/// away the answers that are still to come; their buffers are freed when the network has left
+/// them.
+pub struct Group {
+    session: Arc<Handle>,
+    sink: usize,
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group").field("sink", &self.sink).finish_non_exhaustive()
+    }
+}
+
+impl Group {
+    pub(crate) fn new(session: Arc<Handle>) -> Group {
+        let sink = session.inner.lock().take_sink(false);
+        Group { session, sink }
+    }
+
+    /// Begins a call; its [`Done`] will have this `tag`. Does not block.
+    ///
+    /// # Errors
+    /// The call again, when the session has no room for more: wait, then submit again.
+    #[allow(clippy::result_large_err, reason = "the call comes back whole")]
+    pub fn submit(&self, tag: u64, call: Call) -> Result<(), Call> {
+        let mut state = self.session.inner.lock();
+        if !state.core.has_room() {
+            return Err(call);
+        }
+        match call.into_work() {
+            Ok((work, memory, file)) => {
+                state.submit(self.sink, tag, work, memory);
+                drop(state);
+                // Not under the lock: the last handle of a file closes it.
+                drop(file);
+            }
+            Err((error, buffer)) => {
+                let done = crate::core::CoreDone::failed(tag, error, buffer);
+                state.sink(self.sink).done.push_back(done);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until `min` calls ended (at most as many as there are), or `timeout` is over, and
+    /// takes all that did.
+    pub fn wait(&self, min: usize, timeout: Option<Duration>) -> Vec<Done> {
+        let mut done = Vec::new();
+        self.wait_into(&mut done, min, timeout);
+        done
+    }
+
+    /// As [`wait`](Self::wait), appends to `done`.
+    pub fn wait_into(&self, done: &mut Vec<Done>, min: usize, timeout: Option<Duration>) {
+        let inner = &self.session.inner;
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let mut state = inner.lock();
+        let sink = state.sink(self.sink);
+        let want = min.min(sink.done.len() + sink.outstanding);
+        state = inner.wait(state, self.sink, want, deadline);
+        self.take(&mut state, done);
+    }
+
+    /// Makes progress and takes what ended, without waiting.
+    pub fn poll(&self) -> Vec<Done> {
+        let mut done = Vec::new();
+        let inner = &self.session.inner;
+        let mut state = inner.poll(inner.lock());
+        self.take(&mut state, &mut done);
+        done
+    }
+
+    /// Sends what was submitted now.
+    pub fn flush(&self) {
+        self.session.inner.lock().core.ring();
+    }
+
+    /// Calls submitted and not taken.
+    pub fn outstanding(&self) -> usize {
+        let mut state = self.session.inner.lock();
+        let sink = state.sink(self.sink);
+        sink.outstanding + sink.done.len()
+    }
+
+    fn take(&self, state: &mut crate::drive::State, into: &mut Vec<Done>) {
+        let session = &self.session;
+        into.extend(state.sink(self.sink).done.drain(..).map(|done| session.finish(done)));
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.session.inner.lock().drop_sink(self.sink);
+    }
+}

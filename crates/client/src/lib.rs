@@ -1,0 +1,34 @@
+//! The client library: sessions, files, directories, blocking and asynchronous calls.
+//!
+//! A [`Session`] is a connection to one export, shared by threads. Its methods block. Calls with
+//! owned buffers ([`Call`]) do not: [`Session::call`] gives a future, a [`Group`] collects many.
+//! Lost connections are made again and what was under way is asked again, exactly once where
+//! that matters; what cannot be known is told as
+//! [`OutcomeUnknown`](dafs_protocol::Status::OutcomeUnknown), and lost unstable writes as
+//! [`WritesLost`](dafs_protocol::Status::WritesLost), never by silence.
+
+#![forbid(unsafe_code)]
+
+mod call;
+pub mod core;
+mod dir;
+mod drive;
+mod error;
+mod file;
+mod future;
+mod group;
+mod options;
+mod reader;
+mod session;
+mod url;
+
+pub use call::{Call, Done, Output};
+pub use dir::ReadDir;
+pub use error::{Error, Result, SessionError};
+pub use file::{File, OpenOptions};
+pub use future::CallFuture;
+pub use group::Group;
+pub use options::{OnRetry, SessionOptions, parse_duration, parse_wait};
+pub use reader::Reader;
+pub use session::{Session, SessionInfo};
+pub use url::{DEFAULT_PORT, Url};

@@ -1,0 +1,210 @@
+//! How a session behaves, from code and from URLs.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use dafs_protocol::{DATA_BYTES_MAX, WaitMode};
+
+use crate::error::Error;
+use crate::url::Url;
+
+/// Told, in words for people, that the session lost its server, tries again, or has it back.
+pub type OnRetry = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How a session behaves. Start from `SessionOptions::default()`.
+#[derive(Clone)]
+pub struct SessionOptions {
+    /// The pre-shared key. With a key the server must prove that it has the same one.
+    pub key: Option<Vec<u8>>,
+    /// For how long a lost server is looked for before calls fail. The first connection is
+    /// tried once.
+    pub retry: Duration,
+    /// How calls wait for their replies.
+    pub wait: WaitMode,
+    /// Requests under way, 1 to 1024.
+    pub slots: u16,
+    /// Bytes of data in one request, each way; larger blocking calls are cut.
+    pub data_bytes_max: u32,
+    /// 1, or 2: then requests with much data use a connection of their own.
+    pub connections: u8,
+    /// Whether [`File::reader`](crate::File::reader) reads ahead.
+    pub read_ahead: bool,
+    /// False: the server must not fetch data by RDMA read, it is pushed.
+    pub rdma_read: bool,
+    /// The export to use, by name; empty: the only or first one.
+    pub export: Vec<u8>,
+    /// See [`OnRetry`].
+    pub on_retry: Option<OnRetry>,
+    /// When this becomes true (in a signal handler, say) calls end with
+    /// [`Error::Interrupted`] within 100 ms.
+    pub cancel: Option<Arc<AtomicBool>>,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        SessionOptions {
+            key: None,
+            retry: Duration::from_secs(60),
+            wait: WaitMode::Adaptive,
+            slots: 64,
+            data_bytes_max: DATA_BYTES_MAX as u32,
+            connections: 2,
+            read_ahead: true,
+            rdma_read: true,
+            export: Vec::new(),
+            on_retry: None,
+            cancel: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for SessionOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the key.
+        f.debug_struct("SessionOptions")
+            .field("retry", &self.retry)
+            .field("wait", &self.wait)
+            .field("slots", &self.slots)
+            .field("data_bytes_max", &self.data_bytes_max)
+            .field("connections", &self.connections)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SessionOptions {
+    /// The defaults, changed by the options of `url`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming an option that is unknown or has a bad value.
+    pub fn from_url(url: &Url) -> Result<SessionOptions, Error> {
+        let mut options = SessionOptions::default();
+        options.apply_url(url)?;
+        Ok(options)
+    }
+
+    /// Changes what the options of `url` name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming an option that is unknown or has a bad value.
+    pub fn apply_url(&mut self, url: &Url) -> Result<(), Error> {
+        for (name, value) in &url.options {
+            self.apply(name, value).ok_or_else(|| {
+                Error::Config(match name.as_str() {
+                    known if KNOWN.contains(&known) => {
+                        format!("option '{name}': bad value '{value}'")
+                    }
+                    _ => format!("unknown option '{name}' (known: {})", KNOWN.join(", ")),
+                })
+            })?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, name: &str, value: &str) -> Option<()> {
+        match name {
+            "wait" => self.wait = parse_wait(value)?,
+            "retry" => self.retry = parse_duration(value)?,
+            "slots" => self.slots = value.parse().ok().filter(|n| (1..=1024).contains(n))?,
+            "data" => self.data_bytes_max = parse_size(value)?,
+            "connections" => {
+                self.connections = value.parse().ok().filter(|n| (1..=2).contains(n))?;
+            }
+            "read_ahead" => self.read_ahead = parse_switch(value)?,
+            "rdma_read" => self.rdma_read = parse_switch(value)?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Values outside of the documented ranges are brought inside.
+    pub(crate) fn clamp(&mut self) {
+        self.slots = self.slots.clamp(1, 1024);
+        self.data_bytes_max = self.data_bytes_max.clamp(4096, DATA_BYTES_MAX as u32);
+        self.connections = self.connections.clamp(1, 2);
+    }
+}
+
+const KNOWN: [&str; 7] =
+    ["wait", "retry", "slots", "data", "connections", "read_ahead", "rdma_read"];
+
+fn parse_switch(value: &str) -> Option<bool> {
+    match value {
+        "on" | "yes" | "true" | "1" | "" => Some(true),
+        "off" | "no" | "false" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// `polled`, `sleeping` or `adaptive`.
+pub fn parse_wait(value: &str) -> Option<WaitMode> {
+    match value {
+        "adaptive" => Some(WaitMode::Adaptive),
+        "polled" => Some(WaitMode::Polled),
+        "sleeping" => Some(WaitMode::Sleeping),
+        _ => None,
+    }
+}
+
+/// `60s`, `500ms`, `2m`, or seconds.
+pub fn parse_duration(value: &str) -> Option<Duration> {
+    let (number, unit_ms) = if let Some(number) = value.strip_suffix("ms") {
+        (number, 1)
+    } else if let Some(number) = value.strip_suffix('s') {
+        (number, 1000)
+    } else if let Some(number) = value.strip_suffix('m') {
+        (number, 60_000)
+    } else {
+        (value, 1000)
+    };
+    let number: u32 = number.parse().ok()?;
+    Some(Duration::from_millis(u64::from(number) * unit_ms))
+}
+
+fn parse_size(value: &str) -> Option<u32> {
+    let lower = value.to_ascii_lowercase();
+    let (number, unit) = if let Some(number) = lower.strip_suffix('k') {
+        (number, 1 << 10)
+    } else if let Some(number) = lower.strip_suffix('m') {
+        (number, 1 << 20)
+    } else {
+        (lower.as_str(), 1)
+    };
+    let bytes = number.parse::<u32>().ok()?.checked_mul(unit)?;
+    (4096..=DATA_BYTES_MAX as u32).contains(&bytes).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(query: &str) -> Result<SessionOptions, Error> {
+        SessionOptions::from_url(&Url::parse(&format!("dafs://h/?{query}"))?)
+    }
+
+    #[test]
+    fn urls_change_options() {
+        let o = options("wait=sleeping&rdma_read=off&retry=500ms&data=64k&connections=1&slots=7")
+            .expect("options");
+        assert_eq!(o.wait, WaitMode::Sleeping);
+        assert!(!o.rdma_read);
+        assert_eq!(o.retry, Duration::from_millis(500));
+        assert_eq!((o.data_bytes_max, o.connections, o.slots), (65_536, 1, 7));
+    }
+
+    #[test]
+    fn wrong_options_are_named() {
+        let text = |query| options(query).expect_err("wrong").to_string();
+        assert!(text("colour=red").contains("unknown option 'colour'"));
+        assert!(text("wait=never").contains("'wait': bad value 'never'"));
+        assert!(text("slots=0").contains("'slots'"));
+        assert!(text("data=1").contains("'data'"));
+        assert!(text("retry=99999999999999m").contains("'retry'"));
+    }
+
+    #[test]
+    fn the_key_is_not_printed() {
+        let options = SessionOptions { key: Some(b"secret".to_vec()), ..Default::default() };
+        assert!(!format!("{options:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,420 @@
+//! Sessions: connecting, and blocking calls on names.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dafs_fabric::{Address, Provider};
+use dafs_message::{Node, NodeConfig};
+use dafs_protocol::{
+    AccessMask, Attr, FileKind, FsAttr, SessionAttr, SessionStats, SetAttr, WriteVerifier,
+};
+
+use crate::call::{Call, Done, Output};
+use crate::core::{Core, CoreConfig, CoreDone, FileKey, Memory, Place, Work};
+use crate::dir::ReadDir;
+use crate::drive::Inner;
+use crate::error::{Error, Result, SessionError};
+use crate::file::{File, OpenOptions, attr_of};
+use crate::future::CallFuture;
+use crate::group::Group;
+use crate::options::SessionOptions;
+use crate::url::Url;
+
+/// A session with a server. Clones are the same session; threads may share it. It ends when
+/// the last clone, file, group and future of it is gone, or with [`close`](Self::close).
+#[derive(Clone)]
+pub struct Session {
+    handle: Arc<Handle>,
+}
+
+/// What sessions, files, groups and futures hold. The keeper thread holds only what is inside.
+pub(crate) struct Handle {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) read_ahead: bool,
+    transport: &'static str,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inner.shut_down();
+    }
+}
+
+impl Handle {
+    /// From the core's form to the user's.
+    pub(crate) fn finish(self: &Arc<Self>, done: CoreDone) -> Done {
+        let result = done.result.map(|output| output.map_file(|key| File::new(self.clone(), key)));
+        Done { tag: done.tag, result, buffer: done.buffer }
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
+/// What a session is like, and what it did so far. Counters only grow.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SessionInfo {
+    /// What was granted.
+    pub attr: SessionAttr,
+    /// Under which user the session acts on the server.
+    pub uid: u32,
+    /// Changes when the server restarts.
+    pub verifier: WriteVerifier,
+    /// `tcp`, for example.
+    pub transport: &'static str,
+    /// The export by name; empty: the only or first one.
+    pub export: Vec<u8>,
+    /// Connections made again after a break.
+    pub reconnects: u64,
+    /// Sessions made again after the server forgot one.
+    pub new_sessions: u64,
+    /// Requests sent, also those sent again.
+    pub round_trips: u64,
+    /// Payload bytes that this process copied in user space.
+    pub copied_bytes: u64,
+    /// Memory registrations of this process.
+    pub registrations: u64,
+    /// System calls of the session's transport.
+    pub system_calls: u64,
+}
+
+pub(crate) fn unexpected<F: std::fmt::Debug>(output: &Output<F>) -> Error {
+    Error::PeerProtocol(format!("unexpected answer {output:?}"))
+}
+
+fn nonce_source() -> crate::core::NonceSource {
+    Box::new(|nonce| getrandom::fill(nonce).expect("the system has random numbers"))
+}
+
+impl Session {
+    /// Connects and makes a session. Blocks; a refused connection fails at once.
+    ///
+    /// # Errors
+    /// [`Error::Connect`], [`Error::Auth`], [`Error::PeerProtocol`], [`Error::Local`];
+    /// [`Error::Status`] when there is no such export.
+    pub fn connect(
+        provider: Arc<dyn Provider>,
+        address: &Address,
+        mut options: SessionOptions,
+    ) -> Result<Session, SessionError> {
+        options.clamp();
+        let local = |error: &dyn std::fmt::Display| Error::Local(error.to_string());
+        let device = provider.open().map_err(|error| local(&error))?;
+        let engine = device.engine().map_err(|error| local(&error))?;
+        let config = NodeConfig { connections_max: 4, ..NodeConfig::default() };
+        let node = Node::new(device, engine, config).map_err(|error| local(&error))?;
+        let core = Core::new(node, CoreConfig::new(address, &options), nonce_source());
+        let inner = Arc::new(Inner::new(core, &options));
+        inner.start_keeper().map_err(|error| local(&error))?;
+        let handle =
+            Arc::new(Handle { inner, read_ahead: options.read_ahead, transport: provider.name() });
+        let session = Session { handle };
+        session.inner().call(Work::Null, Memory::None)?;
+        Ok(session)
+    }
+
+    /// Connects to the server of a URL. Where its first path component names an export, that
+    /// one is used; returns the rest of the path.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_url(
+        provider: Arc<dyn Provider>,
+        url: &Url,
+        mut options: SessionOptions,
+    ) -> Result<(Session, Vec<u8>), SessionError> {
+        let (first, rest) = match url.path.iter().position(|b| *b == b'/') {
+            Some(at) => (url.path.get(..at), url.path.get(at + 1..).unwrap_or(&[])),
+            None => (url.path.get(..), &[][..]),
+        };
+        options.export = first.unwrap_or(&[]).to_vec();
+        let session = Session::connect(provider, &url.address(), options)?;
+        let by_name = !session.info().export.is_empty();
+        Ok((session, if by_name { rest.to_vec() } else { url.path.clone() }))
+    }
+
+    fn inner(&self) -> &Inner {
+        &self.handle.inner
+    }
+
+    fn on(&self, path: &[u8], work: impl FnOnce(Place) -> Work) -> Result<Output<FileKey>> {
+        let place = Place::new(path).map_err(|status| Error::from(status).with_path(path))?;
+        self.inner().call(work(place), Memory::None).map_err(|error| error.with_path(path))
+    }
+
+    fn attr_on(&self, path: &[u8], work: impl FnOnce(Place) -> Work) -> Result<Attr> {
+        attr_of(self.on(path, work)?)
+    }
+
+    /// Attributes; symlinks are followed.
+    ///
+    /// # Errors
+    /// [`Error`], as all calls.
+    pub fn stat(&self, path: &[u8]) -> Result<Attr> {
+        self.attr_on(path, |place| Work::Stat { place, no_follow: false })
+    }
+
+    /// Attributes of the name itself.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn lstat(&self, path: &[u8]) -> Result<Attr> {
+        self.attr_on(path, |place| Work::Stat { place, no_follow: true })
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<Attr> {
+        self.make(path, FileKind::Directory, mode, 0, Vec::new())
+    }
+
+    /// Makes a fifo, socket or device.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn mknod(&self, path: &[u8], kind: FileKind, mode: u32, rdev: u64) -> Result<Attr> {
+        self.make(path, kind, mode, rdev, Vec::new())
+    }
+
+    /// Makes a symbolic link that says `target`.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn symlink(&self, target: &[u8], path: &[u8]) -> Result<Attr> {
+        self.make(path, FileKind::Symlink, 0o777, 0, target.to_vec())
+    }
+
+    fn make(
+        &self,
+        path: &[u8],
+        kind: FileKind,
+        mode: u32,
+        rdev: u64,
+        target: Vec<u8>,
+    ) -> Result<Attr> {
+        self.attr_on(path, |place| Work::Make { place, kind, mode, rdev, target })
+    }
+
+    /// Removes a name that is not a directory.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn remove(&self, path: &[u8]) -> Result<()> {
+        self.on(path, |place| Work::Remove { place, directory: false }).map(drop)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn remove_dir(&self, path: &[u8]) -> Result<()> {
+        self.on(path, |place| Work::Remove { place, directory: true }).map(drop)
+    }
+
+    /// Renames; replaces what is there.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        self.rename_with(from, to, false, false)
+    }
+
+    /// Renames, or fails where `to` exists (`no_replace`), or swaps the two (`exchange`).
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn rename_with(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        no_replace: bool,
+        exchange: bool,
+    ) -> Result<()> {
+        let to = Place::new(to)?;
+        self.on(from, |from| Work::Rename { from, to, from_dir: None, no_replace, exchange })
+            .map(drop)
+    }
+
+    /// A hard link: `to` is a new name of `from`.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn link(&self, from: &[u8], to: &[u8]) -> Result<Attr> {
+        let to = Place::new(to)?;
+        self.attr_on(from, |from| Work::Link { from, to, from_handle: None })
+    }
+
+    /// A symlink's target.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        match self.on(path, |place| Work::ReadLink { place })? {
+            Output::Target(target) => Ok(target),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Changes attributes; answers the new ones.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn set_attr(&self, path: &[u8], set: SetAttr, no_follow: bool) -> Result<Attr> {
+        self.attr_on(path, |place| Work::SetAttr { place, set, no_follow })
+    }
+
+    /// Which of `mask` (read 4, write 2, execute or search 1) the session's user may do.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn access(&self, path: &[u8], mask: AccessMask) -> Result<AccessMask> {
+        match self.on(path, |place| Work::Access { place, mask })? {
+            Output::Access(mask) => Ok(mask),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Space and limits of the file system at `path`.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn statfs(&self, path: &[u8]) -> Result<FsAttr> {
+        match self.on(path, |place| Work::StatFs { place })? {
+            Output::FileSystem(attr) => Ok(attr),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Everything that anybody wrote to the export, on disk.
+    ///
+    /// # Errors
+    /// [`WritesLost`](dafs_protocol::Status::WritesLost) when unstable writes of this session
+    /// were lost with the server; late errors of writes.
+    pub fn sync(&self) -> Result<()> {
+        self.inner().call(Work::Sync, Memory::None).map(drop)
+    }
+
+    /// A round trip that does nothing: how long it took.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn ping(&self) -> Result<Duration> {
+        let start = Instant::now();
+        self.inner().call(Work::Null, Memory::None)?;
+        Ok(start.elapsed())
+    }
+
+    /// The server's counters.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn stats(&self) -> Result<SessionStats> {
+        match self.inner().call(Work::Stats, Memory::None)? {
+            Output::Stats(stats) => Ok(*stats),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Entries of a directory, with attributes.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn read_dir(&self, path: &[u8]) -> Result<ReadDir> {
+        ReadDir::new(self.handle.clone(), path).map_err(|error| error.with_path(path))
+    }
+
+    /// An extended attribute's value.
+    ///
+    /// # Errors
+    /// [`Error`]; [`NoData`](dafs_protocol::Status::NoData) where there is none.
+    pub fn get_xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
+        let name = name.to_vec();
+        bytes_of(self.on(path, |place| Work::GetXattr { place, name, size_only: false })?)
+    }
+
+    /// Sets one. `flags`: 0, 1 create only, 2 replace only.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], flags: u8) -> Result<()> {
+        let (name, value) = (name.to_vec(), value.to_vec());
+        self.on(path, |place| Work::SetXattr { place, name, value, flags }).map(drop)
+    }
+
+    /// Names of extended attributes.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn list_xattr(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let names = bytes_of(self.on(path, |place| Work::ListXattr { place, size_only: false })?)?;
+        Ok(names.split(|b| *b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect())
+    }
+
+    /// Removes one.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
+        let name = name.to_vec();
+        self.on(path, |place| Work::RemoveXattr { place, name }).map(drop)
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn open(&self, path: &[u8], options: OpenOptions) -> Result<File> {
+        match self.on(path, |place| Work::Open { place, options })? {
+            Output::File(key) => Ok(File::new(self.handle.clone(), key)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A completion group: many calls under way.
+    pub fn group(&self) -> Group {
+        Group::new(self.handle.clone())
+    }
+
+    /// Begins a call; its answer comes by the future.
+    pub fn call(&self, call: Call) -> CallFuture {
+        CallFuture::new(self.handle.clone(), call)
+    }
+
+    /// What was granted, and counters.
+    pub fn info(&self) -> SessionInfo {
+        let state = self.inner().lock();
+        let facts = state.core.facts();
+        SessionInfo {
+            attr: facts.attr,
+            uid: facts.uid,
+            verifier: facts.verifier,
+            transport: self.handle.transport,
+            export: facts.export,
+            reconnects: facts.reconnects,
+            new_sessions: facts.new_sessions,
+            round_trips: facts.requests,
+            copied_bytes: dafs_fabric::mem::copied_bytes(),
+            registrations: dafs_fabric::mem::registrations(),
+            system_calls: facts.system_calls,
+        }
+    }
+
+    /// Ends the session for all clones. Files that are open are closed by the server; calls
+    /// under way end with [`Error::Interrupted`].
+    pub fn close(self) {
+        self.inner().shut_down();
+    }
+}
+
+fn bytes_of(output: Output<FileKey>) -> Result<Vec<u8>> {
+    match output {
+        Output::Bytes { data, .. } => Ok(data),
+        other => Err(unexpected(&other)),
+    }
+}
