@@ -177,7 +177,8 @@ impl Qp {
                 }
             }
             _ => {
-                let work = self.works.iter_mut().find(|w| w.wr_id == wr_id && w.opcode == opcode);
+                let mut works = self.works.iter_mut().filter(|w| !w.reported);
+                let work = works.find(|w| w.wr_id == wr_id && w.opcode == opcode);
                 work.into_iter().for_each(|work| work.reported = true);
             }
         }
