@@ -117,6 +117,10 @@ pub(super) fn disconnect_in_mid_transfer(h: &mut Harness<'_>) {
         } else {
             p.b.engine.disconnect(qb);
         }
+        if round % 3 == 0 {
+            // Everything is there when somebody looks again.
+            (0..h.settle_rounds).for_each(|_| (h.progress)());
+        }
         all_gone(h, &mut p);
         at_a.into_iter().for_each(|buffer| p.a.take_back(buffer));
         at_b.into_iter().for_each(|buffer| p.b.take_back(buffer));

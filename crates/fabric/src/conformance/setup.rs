@@ -120,6 +120,11 @@ pub(super) fn messages_follow_connected(h: &mut Harness<'_>) {
             p.b.engine.ring();
             true
         });
+        // Both are there when `a` looks again.
+        for _ in 0..h.settle_rounds {
+            p.b.poll();
+            (h.progress)();
+        }
         h.finish_a(&mut p, recv);
     }
 }

@@ -1,5 +1,7 @@
 //! The simulated provider conforms, for every seed and every mix of attributes.
 
+use std::time::Duration;
+
 use super::{SimConfig, SimNet};
 use crate::conformance::{self, Harness};
 use crate::engine::Provider;
@@ -59,4 +61,21 @@ fn conforms_without_reads() {
 #[test]
 fn conforms_without_tags_and_reads() {
     run_quarter(3);
+}
+
+/// The suite cannot see this: nobody ever sleeps in a simulation.
+#[test]
+fn arm_tells_of_work_that_is_here() {
+    let net = SimNet::new(SimConfig::new(1));
+    let provider = net.provider(1);
+    let mut listener = provider.open().expect("open").listen(&provider.address()).expect("listen");
+    let mut client = net.provider(2).open().expect("open").engine().expect("an engine");
+    client.connect(&provider.address(), b"").expect("connecting");
+    assert!(client.arm(), "nothing is here yet");
+    net.advance_to(Duration::from_millis(10));
+    drop(listener.poll_accept());
+    assert_eq!(net.now(), Duration::from_millis(10));
+    net.advance_to(Duration::from_millis(20));
+    assert!(!client.arm(), "the refusal is here");
+    assert!(client.poll_event().is_some() && client.arm());
 }
