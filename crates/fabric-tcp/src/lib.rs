@@ -33,3 +33,7 @@ mod sys;
 mod waiter;
 
 pub use device::TcpProvider;
+#[doc(hidden)]
+pub mod fuzzing;
+#[cfg(test)]
+mod tests;
