@@ -37,9 +37,10 @@ build_libfuzzer() {
 }
 
 fuzz_one() { # TARGET: prints a line; status 1 after a crash
-    local log=artifacts/$1.log
+    local log=artifacts/$1.log longest=8192
+    [ "$1" = tcp_frames ] && longest=200000 # frames carry up to 64 KiB
     if [ "$mode" = libfuzzer ]; then
-        "$bin/$1" -max_total_time="$seconds" -max_len=8192 -timeout=10 -rss_limit_mb=2048 \
+        "$bin/$1" -max_total_time="$seconds" -max_len=$longest -timeout=10 -rss_limit_mb=2048 \
             -artifact_prefix="artifacts/$1-" -print_final_stats=1 "corpus/$1" >"$log" 2>&1
     else
         "$bin/mutate" "$1" "$seconds" artifacts >"$log" 2>&1

@@ -5,6 +5,7 @@
 
 #[path = "../../crates/protocol/tests/generate/mod.rs"]
 mod generate;
+mod tcp;
 
 use dafs_protocol::*;
 use generate::Random;
@@ -25,6 +26,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "reply", run: reply, seed: reply_seed },
     Target { name: "setup", run: setup, seed: setup_seed },
     Target { name: "dir_entries", run: dir_entries, seed: dir_entries_seed },
+    Target { name: "tcp_frames", run: tcp::run, seed: tcp::seed },
 ];
 
 /// `count` well-formed inputs of a target, always the same ones.
@@ -143,6 +145,7 @@ fn number(bytes: &mut [u8], at: usize, random: &mut Random) {
 }
 
 pub use generate::Random as Dice;
+pub use tcp::run as tcp_frames;
 
 #[cfg(test)]
 mod tests {
