@@ -27,6 +27,7 @@ pub struct NodeConfig {
     /// Receives posted at a time, all connections together (the device may allow fewer).
     pub receives_max: usize,
     /// Requests of peers in service (delivered and not replied) at a time; more wait in order.
+    /// Those with pushed data do not wait: see [`Node::fetch`](crate::Node::fetch).
     pub requests_in_service_max: usize,
 }
 

@@ -212,7 +212,10 @@ impl Connection {
         if self.silent_posts == SILENT_POSTS_MAX {
             (self.silent_posts, signaled) = (0, true);
         }
-        if self.outbox.is_empty() {
+        // Room for tagged data takes no place in the send queue, and what the peer sends may wait
+        // for it: it must not wait for the peer.
+        let at_once = matches!(work, Work::TaggedRecv(..));
+        if at_once || self.outbox.is_empty() {
             sh.keep.clear();
             sh.keep.extend(data.iter().cloned());
             let engine = &mut *sh.engine;
@@ -224,7 +227,9 @@ impl Connection {
                     return self.post_failed(sh, error);
                 }
             }
-            sh.blocked.push(self.id.index);
+            if self.outbox.is_empty() {
+                sh.blocked.push(self.id.index);
+            }
         }
         self.counters.queue_full += 1;
         let mut copy = sh.take_header();

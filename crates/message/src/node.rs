@@ -282,6 +282,11 @@ impl Node {
 
     /// Brings the request's data into `into`, which has room for `data_len` bytes.
     /// [`Event::Fetched`] follows, exactly once. At most once per request.
+    ///
+    /// Pushed data waits in the path, and all behind it on this connection with it: fetch (or
+    /// reply) soon, and never let it depend on another request of the same connection. Where this
+    /// cannot be promised, grant no byte credits
+    /// ([`push_bytes`](crate::ConnOptions::push_bytes)).
     pub fn fetch(&mut self, id: RequestId, into: SgList) {
         match self.find(id.conn) {
             Some((connection, sh)) => connection.fetch(sh, id.tag, into),

@@ -1,6 +1,6 @@
 //! The peer's requests on a connection: from arrival over `fetch` to the reply.
 
-use dafs_fabric::{RemoteSpan, SgList, WorkCompletion, sg_bytes};
+use dafs_fabric::{RemoteSpan, SgList, WorkCompletion, WrId, sg_bytes};
 
 use crate::REPLY_HEADER_BYTES_MAX;
 use crate::connection::{Connection, Fault, Message, State, Work, push_tag, reply_tag};
@@ -61,6 +61,8 @@ struct Leaving {
     token: u64,
     /// Work requests; 0: the entry is free.
     work: u32,
+    /// The message that follows when the data was written.
+    message: Option<Box<(Header, Vec<u8>)>>,
 }
 
 /// All requests of the peer on a connection.
@@ -118,7 +120,7 @@ impl Responder {
     }
 
     fn leave(&mut self, token: u64) -> u32 {
-        let entry = Leaving { token, work: 0 };
+        let entry = Leaving { token, work: 0, message: None };
         if let Some(index) = self.leaving_free.pop() {
             self.leaving[index as usize] = entry;
             return index;
@@ -167,8 +169,14 @@ impl Connection {
         self.responder.in_service += 1;
         let id = RequestId { conn: self.id, tag: header.tag };
         let (data_len, reply_max) = (header.data_len, header.room);
-        sh.waiting.push_back(Waiting { id, header: caller_header, data_len, reply_max });
-        sh.deliver_waiting();
+        let waiting = Waiting { id, header: caller_header, data_len, reply_max };
+        if header.mode == Mode::Tagged {
+            // Its data stops the path until it is fetched; requests in service may need the path.
+            sh.deliver(waiting);
+        } else {
+            sh.waiting.push_back(waiting);
+            sh.deliver_waiting();
+        }
         Ok(())
     }
 
@@ -190,9 +198,9 @@ impl Connection {
             Mode::Write => false,
         };
         let reply = match header.reply_mode {
-            Mode::Inline => true,
             Mode::Tagged => agreed.tagged,
-            Mode::Write => agreed.rdma_write && header.room > 0,
+            Mode::Inline => !agreed.tagged,
+            Mode::Write => !agreed.tagged && agreed.rdma_write && header.room > 0,
             _ => false,
         };
         if data && reply { Ok(()) } else { Err(Fault::peer("mode of data that was not agreed")) }
@@ -420,13 +428,13 @@ impl Connection {
     ) {
         let (wire, len) = (header.tag, header.data_len as usize);
         let slot = &self.responder.slots[tag_slot(wire)];
-        let (reply_mode, tagged) = (slot.reply_mode, slot.reply_mode == Mode::Tagged);
+        let reply_mode = slot.reply_mode;
         let agreed = self.agreed;
         let together = HEADER_BYTES + caller_header.len() + len;
         let leaving = if len > 0 { self.responder.leave(token) } else { 0 };
         let id = self.work_id(if len > 0 { Target::Reply } else { Target::Control }, leaving);
         let (mut beside, mut work) = (SgList::new(), 0);
-        if tagged {
+        if agreed.tagged {
             self.counters.replies_tagged += 1;
             header.mode = if len > 0 { Mode::Tagged } else { Mode::None };
             beside = data;
@@ -440,6 +448,13 @@ impl Connection {
             self.counters.replies_written += 1;
             header.mode = Mode::Write;
             work += self.write_data(sh, wire, &data, len, id);
+            if sh.attr.recoverable_access_fault {
+                // The connection outlives a refused write: the peer must not hear of data that
+                // was not written.
+                let message = Some(Box::new((header, caller_header.to_vec())));
+                self.responder.leaving[leaving as usize] = Leaving { token, work, message };
+                return;
+            }
         } else {
             self.counters.replies_pieces += 1;
             header.mode = Mode::Pieces;
@@ -447,9 +462,26 @@ impl Connection {
             piece.flags = FLAG_OF_REPLY;
             work += self.send_pieces(sh, piece, &data, (0, len), id);
         }
+        work += u32::from(!beside.is_empty());
+        if len > 0 {
+            self.responder.leaving[leaving as usize].work = work;
+        }
+        self.send_reply_message(sh, header, caller_header, beside, id);
+    }
+
+    /// Sends the reply itself, with data beside it or without.
+    fn send_reply_message(
+        &mut self,
+        sh: &mut Shared,
+        mut header: Header,
+        caller_header: &[u8],
+        beside: SgList,
+        id: WrId,
+    ) {
+        let (wire, agreed) = (header.tag, self.agreed);
         let mut room = agreed.send_header_bytes;
-        if !tagged {
-            let inline = if beside.is_empty() { 0 } else { len };
+        if !agreed.tagged {
+            let inline = if beside.is_empty() { 0 } else { header.data_len as usize };
             room = room.min(agreed.peer_message_bytes - inline);
         }
         let room = room.saturating_sub(HEADER_BYTES);
@@ -461,12 +493,8 @@ impl Connection {
         header.encode(&mut message);
         message.extend_from_slice(caller_header);
         let signaled = !beside.is_empty();
-        work += u32::from(signaled);
-        let how = if tagged { Work::TaggedSend(reply_tag(wire)) } else { Work::Send };
+        let how = if agreed.tagged { Work::TaggedSend(reply_tag(wire)) } else { Work::Send };
         let id = if signaled { id } else { self.work_id(Target::Control, 0) };
-        if len > 0 {
-            self.responder.leaving[leaving as usize].work = work;
-        }
         self.post(sh, how, id, &message, beside, signaled);
         sh.scratch = message;
     }
@@ -477,7 +505,7 @@ impl Connection {
         wire: u32,
         data: &SgList,
         len: usize,
-        id: dafs_fabric::WrId,
+        id: WrId,
     ) -> u32 {
         let writes = std::mem::take(&mut self.responder.slots[tag_slot(wire)].writes);
         let (mut at, mut count) = (0, 0);
@@ -529,9 +557,16 @@ impl Connection {
     pub fn reply_work_done(&mut self, sh: &mut Shared, index: u32) {
         let Some(entry) = self.responder.leaving.get_mut(index as usize) else { return };
         entry.work -= 1;
-        if entry.work == 0 {
-            sh.events.push_back(Event::ReplySent { token: entry.token });
-            self.responder.leaving_free.push(index);
+        if entry.work > 0 {
+            return;
+        }
+        let (token, message) = (entry.token, entry.message.take());
+        sh.events.push_back(Event::ReplySent { token });
+        self.responder.leaving_free.push(index);
+        if let Some(message) = message {
+            let (header, caller_header) = *message;
+            let id = self.work_id(Target::Control, 0);
+            self.send_reply_message(sh, header, &caller_header, SgList::new(), id);
         }
     }
 

@@ -89,7 +89,8 @@ mod tests {
         let arena = Arena::new(8192).expect("arena");
         let list: SgList = [(0, 10), (10, 5), (100, 0), (15, 1), (40, 4)]
             .map(|(at, len)| arena.span(at, len))
-            .into();
+            .into_iter()
+            .collect();
         let joined = join(list);
         assert_eq!(joined.iter().map(Span::len).collect::<Vec<_>>(), [16, 4]);
         let part = cut(&joined, 14, 4);

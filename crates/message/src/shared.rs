@@ -141,11 +141,15 @@ impl Shared {
     /// Delivers requests as far as the limit of requests in service allows.
     pub fn deliver_waiting(&mut self) {
         while self.in_service < self.config.requests_in_service_max {
-            let Some(Waiting { id, header, data_len, reply_max }) = self.waiting.pop_front() else {
-                return;
-            };
-            self.in_service += 1;
-            self.events.push_back(Event::Request { id, header, data_len, reply_max });
+            let Some(waiting) = self.waiting.pop_front() else { return };
+            self.deliver(waiting);
         }
+    }
+
+    /// Delivers a request.
+    pub fn deliver(&mut self, waiting: Waiting) {
+        let Waiting { id, header, data_len, reply_max } = waiting;
+        self.in_service += 1;
+        self.events.push_back(Event::Request { id, header, data_len, reply_max });
     }
 }
