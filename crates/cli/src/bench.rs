@@ -1,0 +1,171 @@
+//! `dafs bench`: measurements, as a part of the product.
+
+use std::time::Duration;
+
+use clap::{Subcommand, ValueEnum};
+use dafs_bench::raw::{self, Raw, RawOp, RawOptions};
+use dafs_bench::{Point, Report, Wait};
+
+use crate::failure::{Cause, Failure};
+use crate::find::size;
+use crate::interrupt;
+
+/// Measure files, the fabric, or plain sockets.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    dafs bench raw tcp --size 4k,1m --depth 1,8")]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Raw(RawArgs),
+    /// The other process of `raw`.
+    #[command(hide = true)]
+    RawPeer {
+        address: String,
+    },
+}
+
+/// Measure plain sockets, without any DAFS code: what the machine can do.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    dafs bench raw tcp\n  \
+    dafs bench raw tcp --op stream --size 128k          comparable with iperf3\n  \
+    dafs bench raw tcp --serve 0.0.0.0:5300             on one machine, and\n  \
+    dafs bench raw tcp --peer server:5300 --json        on the other")]
+struct RawArgs {
+    /// The network.
+    #[arg(value_enum)]
+    network: Network,
+    /// What to do.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "read")]
+    op: Vec<RawOpName>,
+    /// Bytes per operation.
+    #[arg(long, value_parser = size, value_delimiter = ',', default_value = "4k,64k,1m")]
+    size: Vec<u64>,
+    /// Operations under way.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
+    depth: Vec<usize>,
+    /// How both ends wait: polled, sleeping, adaptive.
+    #[arg(long, value_delimiter = ',', default_value = "polled,sleeping")]
+    wait: Vec<Wait>,
+    /// Bytes that the peer's data is spread over.
+    #[arg(long, value_parser = size, default_value = "1g")]
+    file_size: u64,
+    /// Seconds per row.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// CPUs of the two processes, as 0,1.
+    #[arg(long, value_delimiter = ',', num_args = 2, value_name = "CPU,CPU")]
+    pin: Option<Vec<usize>>,
+    /// Answer requests of other machines at this address, until interrupted.
+    #[arg(long, value_name = "ADDRESS")]
+    serve: Option<String>,
+    /// Use a peer started with --serve.
+    #[arg(long, value_name = "HOST:PORT")]
+    peer: Option<String>,
+    /// One JSON object per row.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Network {
+    Tcp,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RawOpName {
+    Read,
+    Randread,
+    Write,
+    Randwrite,
+    Stream,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What was not reported yet.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    match &args.what {
+        What::Raw(args) => raw(args),
+        What::RawPeer { address } => raw::connect_back(address).map_err(peer_failed),
+    }
+}
+
+fn peer_failed(error: std::io::Error) -> Failure {
+    Failure::about("raw peer", error)
+}
+
+fn raw(args: &RawArgs) -> Result<(), Failure> {
+    let Network::Tcp = args.network;
+    if let Some(address) = &args.serve {
+        return raw::serve(address).map_err(peer_failed);
+    }
+    let (own_cpu, peer_cpu) = match args.pin.as_deref() {
+        Some([own, peer]) => (Some(*own), Some(*peer)),
+        _ => (None, None),
+    };
+    let mut twin = match &args.peer {
+        Some(address) => Raw::connect(address),
+        None => Raw::spawn(&["bench", "raw-peer"]),
+    }
+    .map_err(peer_failed)?;
+    if let Some(cpu) = own_cpu {
+        dafs_bench::pin_to_cpu(cpu).map_err(|e| Failure::about(format!("CPU {cpu}"), e))?;
+    }
+    let mut report = Report::new(args.json);
+    for row in rows(args, peer_cpu) {
+        let time = Duration::try_from_secs_f64(args.seconds)
+            .map_err(|_| Failure::usage("--seconds must be positive"))?;
+        // Not measured: the first touch of memory, and the window's growth.
+        let slice = twin
+            .run(&row.1, (time / 10).min(Duration::from_millis(200)), interrupt::flag())
+            .and_then(|_| twin.run(&row.1, time, interrupt::flag()))
+            .map_err(peer_failed)?;
+        if interrupt::requested() {
+            return Err(Failure::about("", Cause::Interrupted));
+        }
+        let (size, depth) = (row.1.size as u64, row.1.depth as u32);
+        let point = Point::new(row.0, "raw-tcp", &[slice]).with(size, depth, Some(row.1.wait));
+        report.print(&point)?;
+    }
+    Ok(())
+}
+
+fn rows(args: &RawArgs, peer_cpu: Option<usize>) -> Vec<(&'static str, RawOptions)> {
+    let mut rows = Vec::new();
+    for name in &args.op {
+        let (text, op, random) = match name {
+            RawOpName::Read => ("read", RawOp::Read, false),
+            RawOpName::Randread => ("randread", RawOp::Read, true),
+            RawOpName::Write => ("write", RawOp::Write, false),
+            RawOpName::Randwrite => ("randwrite", RawOp::Write, true),
+            RawOpName::Stream => ("stream", RawOp::Stream, false),
+        };
+        for size in &args.size {
+            for depth in &args.depth {
+                for wait in &args.wait {
+                    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+                    rows.push((
+                        text,
+                        RawOptions {
+                            op,
+                            size: bytes(*size),
+                            depth: *depth,
+                            wait: *wait,
+                            random,
+                            footprint: bytes(args.file_size),
+                            peer_cpu,
+                        },
+                    ));
+                }
+            }
+        }
+    }
+    rows
+}

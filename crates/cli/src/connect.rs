@@ -1,0 +1,169 @@
+//! Sessions for the URLs of a command line.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dafs_client::{Session, SessionOptions, Url, parse_duration, parse_wait};
+use dafs_fabric_tcp::TcpProvider;
+use dafs_protocol::WaitMode;
+
+use crate::failure::{Cause, Failure};
+use crate::place;
+use crate::{interrupt, progress};
+
+/// Bytes of a key file.
+const KEY_BYTES_MAX: usize = 4096;
+
+/// How to reach servers: options of every command that has a URL.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ConnectArgs {
+    /// How long to look for a server that was lost (a first connection is tried once).
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub retry: Duration,
+    /// Prove who you are by the key in this file; the server must have the same.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// How to wait for the server: adaptive, polled or sleeping.
+    #[arg(long = "wait-mode", value_name = "MODE", value_parser = wait, hide = true)]
+    pub wait: Option<WaitMode>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "expected a time such as 60s, 500ms or 2m".into())
+}
+
+fn wait(text: &str) -> Result<WaitMode, String> {
+    parse_wait(text).ok_or_else(|| "expected adaptive, polled or sleeping".into())
+}
+
+impl ConnectArgs {
+    /// What a session for `url` is made with. Options of the URL win.
+    pub fn options(&self, url: &Url) -> Result<SessionOptions, Failure> {
+        let mut options = SessionOptions {
+            retry: self.retry,
+            key: self.key()?,
+            cancel: Some(interrupt::cancel()),
+            on_retry: Some(Arc::new(|text: &str| progress::message(&format!("dafs: {text}")))),
+            ..SessionOptions::default()
+        };
+        if let Some(wait) = self.wait {
+            options.wait = wait;
+        }
+        options.apply_url(url).map_err(|error| Failure::about(url, error))?;
+        Ok(options)
+    }
+
+    fn key(&self) -> Result<Option<Vec<u8>>, Failure> {
+        let Some(file) = &self.key_file else { return Ok(None) };
+        let wrong = |text: &str| Failure::usage(format!("{}: {text}", file.display()));
+        let key = std::fs::read(file).map_err(|e| wrong(&Failure::about("", e).text))?;
+        let key = key.trim_ascii();
+        match key.len() {
+            0 => Err(wrong("the key is empty")),
+            len if len > KEY_BYTES_MAX => Err(wrong("the key is too long")),
+            _ => Ok(Some(key.to_vec())),
+        }
+    }
+
+    /// A session for `url`.
+    ///
+    /// # Errors
+    /// It could not be made.
+    pub fn connect(&self, url: &Url) -> Result<Session, Failure> {
+        self.connect_with(url, self.options(url)?)
+    }
+
+    /// A session for `url` with options of the caller's.
+    ///
+    /// # Errors
+    /// It could not be made.
+    pub fn connect_with(&self, url: &Url, options: SessionOptions) -> Result<Session, Failure> {
+        let provider = Arc::new(TcpProvider::new());
+        Session::connect(provider, &url.address(), options)
+            .map_err(|error| Failure::about(url, error))
+    }
+}
+
+/// A path on a server, with the session to reach it.
+#[derive(Clone)]
+pub struct Remote {
+    /// Shared by all paths of one server.
+    pub session: Session,
+    /// Below the root; without slashes around it.
+    pub path: Vec<u8>,
+    url: Url,
+}
+
+impl Remote {
+    /// Another path on the same server.
+    #[must_use]
+    pub fn at(&self, path: &[u8]) -> Remote {
+        Remote { path: path.to_vec(), ..self.clone() }
+    }
+
+    /// The URL of `path`, for people.
+    pub fn name(&self, path: &[u8]) -> String {
+        self.url.with_path(path).to_string()
+    }
+
+    /// A failure about `path`.
+    pub fn failure(&self, path: &[u8], error: impl Into<Cause>) -> Failure {
+        Failure::about(self.name(path), error)
+    }
+
+    /// True when both are reached by the same session.
+    pub fn same_server(&self, other: &Remote) -> bool {
+        self.url.address() == other.url.address()
+    }
+
+    /// True when the server runs on this machine.
+    pub fn is_local_host(&self) -> bool {
+        self.url.unix.is_some()
+            || self.url.host == "localhost"
+            || self.url.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+}
+
+/// Sessions that are open: one per server and options.
+pub struct Connections {
+    args: ConnectArgs,
+    open: Mutex<Vec<(Url, Session)>>,
+}
+
+impl Connections {
+    /// None so far.
+    pub fn new(args: &ConnectArgs) -> Connections {
+        Connections { args: args.clone(), open: Mutex::new(Vec::new()) }
+    }
+
+    /// What `text` means, connected.
+    ///
+    /// # Errors
+    /// It is no URL, or there is no session.
+    pub fn remote(&self, text: &str) -> Result<Remote, Failure> {
+        let url = Url::parse(text).map_err(|error| Failure::about("", error))?;
+        self.remote_url(&url)
+    }
+
+    /// As [`remote`](Self::remote).
+    ///
+    /// # Errors
+    /// There is no session.
+    pub fn remote_url(&self, url: &Url) -> Result<Remote, Failure> {
+        let server = url.with_path(b"");
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = open.iter().find(|(url, _)| *url == server).map(|(_, session)| session);
+        let session = match known {
+            Some(session) => session.clone(),
+            None => {
+                let session = self.args.connect(url)?;
+                open.push((server, session.clone()));
+                session
+            }
+        };
+        let mut plain = url.clone();
+        plain.options.clear();
+        Ok(Remote { session, path: place::clean(&url.path), url: plain })
+    }
+}

@@ -1,0 +1,371 @@
+//! `dafs cp`: copies files and trees to a server, from a server, between servers.
+
+mod engine;
+mod large;
+mod queue;
+mod side;
+mod small;
+mod stream;
+
+use std::ffi::OsString;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use dafs_protocol::{Attr, FileKind};
+use serde::Serialize;
+
+use self::engine::{Counts, Engine, Job};
+use self::side::Side;
+use crate::connect::{ConnectArgs, Connections};
+use crate::failure::{self, Cause, Failure};
+use crate::interrupt;
+use crate::output::Output;
+use crate::place::{self, Place};
+use crate::progress::Progress;
+
+pub use self::stream::to_standard_output;
+
+/// Symlinks followed to find where a file really goes.
+const LINKS_MAX: usize = 40;
+
+/// Copy files and trees to a server, from a server, or between servers.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    dafs cp notes.txt dafs://localhost/\n  \
+    dafs cp -r ./tree dafs://localhost/tree\n  \
+    dafs cp dafs://localhost/big.bin /tmp/\n  \
+    dafs cp -r --sync dafs://one/photos dafs://two/photos\n  \
+    tar c . | dafs cp - dafs://localhost/backup.tar\n\n\
+    Type, mode, times (of directories too), links and holes are kept, owners when root. A file\n\
+    is written under a temporary name (.dafs-tmp-...) and renamed when it is complete. What\n\
+    cannot be copied is named, and the rest is copied.")]
+pub struct Args {
+    /// Directories with all that is in them; symlinks are copied as such.
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Return only when everything is on disk.
+    #[arg(long)]
+    sync: bool,
+    /// No progress bar.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print one JSON object with what was copied.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    /// What to copy (URL, path, or - for standard input), then where to (URL, path, or -).
+    #[arg(value_name = "FROM... TO", required = true, num_args = 2..)]
+    places: Vec<OsString>,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    files: u64,
+    directories: u64,
+    bytes: u64,
+    failed: u64,
+    seconds: f64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What was not reported yet.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let Some((to, from)) = args.places.split_last() else {
+        return Err(Failure::usage("two names are needed"));
+    };
+    let to = Place::parse(to)?;
+    let from = from.iter().map(|text| Place::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    let connections = Connections::new(&args.connect);
+    match (&from[..], &to) {
+        ([Place::Remote(url)], Place::Standard) => {
+            return to_standard_output(&connections.remote_url(url)?);
+        }
+        ([Place::Standard], Place::Remote(url)) => return from_input(args, &connections, url),
+        (_, Place::Standard) => return Err(Failure::usage("only one URL can go to -")),
+        (all, _) if all.iter().any(|place| matches!(place, Place::Standard)) => {
+            return Err(Failure::usage("- can only go to one URL"));
+        }
+        _ => {}
+    }
+    let has_url = from.iter().chain([&to]).any(|place| matches!(place, Place::Remote(_)));
+    if !has_url {
+        return Err(Failure::usage("one side must be a URL (dafs://...); use cp for local copies"));
+    }
+    copy(args, &connections, &from, &to)
+}
+
+fn from_input(
+    args: &Args,
+    connections: &Connections,
+    url: &dafs_client::Url,
+) -> Result<(), Failure> {
+    let mut remote = connections.remote_url(url)?;
+    let started = Instant::now();
+    let side = Side::Remote(remote.clone());
+    remote.path = resolve(&side, remote.path.clone());
+    if side.stat(&remote.path).is_ok_and(|attr| attr.kind == FileKind::Directory) {
+        return Err(remote.failure(&remote.path, "is a directory: a file name is needed for -"));
+    }
+    let bytes = stream::from_standard_input(&remote)?;
+    if args.sync {
+        remote.session.sync().map_err(|error| remote.failure(&remote.path, error))?;
+    }
+    let counts = Counts::default();
+    counts.files.store(1, Ordering::Relaxed);
+    counts.bytes.store(bytes, Ordering::Relaxed);
+    summarize(args, &counts, started)
+}
+
+/// Where everything goes.
+struct Target {
+    side: Side,
+    path: Vec<u8>,
+    /// An existing directory, into which things are copied under their own names.
+    into: bool,
+}
+
+fn copy(args: &Args, connections: &Connections, from: &[Place], to: &Place) -> Result<(), Failure> {
+    let started = Instant::now();
+    let target = target(connections, to, from.len())?;
+    let counts = Counts::default();
+    let progress = Progress::start(!args.quiet);
+    let mut batch: Option<(Side, Vec<Job>)> = None;
+    for place in from {
+        let (side, path) = source(connections, place)?;
+        let job = match plan(args, &side, &path, place, &target) {
+            Ok(Plan::Copy(job)) => job,
+            Ok(Plan::Done) => continue,
+            Err(failure) if failure.code == failure::FAILED => {
+                counts.failed.fetch_add(1, Ordering::Relaxed);
+                failure::report(&failure);
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
+        // Sources of one side are copied together.
+        match &mut batch {
+            Some((same, jobs)) if same.is_same(&side) => jobs.push(job),
+            _ => {
+                let before = batch.replace((side, vec![job]));
+                run_batch(before, &target, &counts, &progress);
+            }
+        }
+    }
+    run_batch(batch, &target, &counts, &progress);
+    if args.sync && !interrupt::requested() {
+        progress.text("waiting for the disk");
+        let path = if target.into { target.path.clone() } else { parent(&target.path) };
+        target.side.sync(&path).map_err(|cause| target.side.failure(&target.path, cause))?;
+    }
+    drop(progress);
+    summarize(args, &counts, started)
+}
+
+fn parent(path: &[u8]) -> Vec<u8> {
+    match place::split(path).0 {
+        b"" => b".".to_vec(),
+        dir => dir.to_vec(),
+    }
+}
+
+fn run_batch(
+    batch: Option<(Side, Vec<Job>)>,
+    target: &Target,
+    counts: &Counts,
+    progress: &Progress,
+) {
+    let Some((side, jobs)) = batch else { return };
+    if interrupt::requested() {
+        return;
+    }
+    let may_meet = match (&side, &target.side) {
+        (Side::Local, Side::Remote(remote)) | (Side::Remote(remote), Side::Local) => {
+            remote.is_local_host()
+        }
+        _ => false,
+    };
+    let engine = Engine::new(side, target.side.clone(), counts);
+    if may_meet && target.into {
+        let id = target.side.stat(&target.path).ok().map(|attr| (attr.device, attr.inode));
+        *engine.target.lock().unwrap_or_else(PoisonError::into_inner) = id;
+    }
+    engine.run(jobs, progress);
+}
+
+fn summarize(args: &Args, counts: &Counts, started: Instant) -> Result<(), Failure> {
+    if !args.json {
+        return Ok(());
+    }
+    let mut out = Output::new();
+    out.json(&Summary {
+        files: counts.files.load(Ordering::Relaxed),
+        directories: counts.directories.load(Ordering::Relaxed),
+        bytes: counts.bytes.load(Ordering::Relaxed),
+        failed: counts.failed.load(Ordering::Relaxed),
+        seconds: started.elapsed().as_secs_f64(),
+    })?;
+    Ok(out.flush()?)
+}
+
+fn source(connections: &Connections, place: &Place) -> Result<(Side, Vec<u8>), Failure> {
+    match place {
+        Place::Remote(url) => {
+            let remote = connections.remote_url(url)?;
+            let path = remote.path.clone();
+            Ok((Side::Remote(remote), path))
+        }
+        Place::Local(path) => Ok((Side::Local, place::bytes(path))),
+        Place::Standard => Err(Failure::usage("- stands alone")),
+    }
+}
+
+fn target(connections: &Connections, to: &Place, count: usize) -> Result<Target, Failure> {
+    let (side, path) = source(connections, to)?;
+    let slash = match to {
+        Place::Remote(url) => url.path.ends_with(b"/"),
+        Place::Local(path) => place::bytes(path).ends_with(b"/"),
+        Place::Standard => false,
+    };
+    match side.stat(&path) {
+        Ok(attr) if attr.kind == FileKind::Directory => Ok(Target { side, path, into: true }),
+        Ok(_) if count > 1 || slash => Err(side.failure(&path, "not a directory")),
+        Ok(_) => Ok(Target { side, path, into: false }),
+        Err(cause) if cause.errno() == libc::ENOENT && count == 1 => {
+            // A new directory may be written with a slash.
+            let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+            let path = path.get(..end).unwrap_or_default().to_vec();
+            Ok(Target { side, path, into: false })
+        }
+        Err(cause) => Err(side.failure(&path, cause)),
+    }
+}
+
+enum Plan {
+    Copy(Job),
+    /// It went to a device or a pipe already.
+    Done,
+}
+
+fn plan(
+    args: &Args,
+    side: &Side,
+    path: &[u8],
+    place: &Place,
+    target: &Target,
+) -> Result<Plan, Failure> {
+    let fail = |cause: Cause| side.failure(path, cause);
+    // As with cp: what is named is followed, unless whole trees are copied.
+    let attr = if args.recursive { side.lstat(path) } else { side.stat(path) }.map_err(fail)?;
+    let is_directory = attr.kind == FileKind::Directory;
+    if is_directory && !args.recursive {
+        return Err(fail("is a directory (not copied; use -r)".into()));
+    }
+    let name = own_name(path, place);
+    let mut to = match name {
+        Some(name) if target.into => place::join(&target.path, name),
+        _ => target.path.clone(),
+    };
+    if is_directory {
+        let inside = to.starts_with(path)
+            && (path.is_empty() || to.len() == path.len() || to.get(path.len()) == Some(&b'/'));
+        if side.is_same(&target.side) && inside {
+            return Err(fail("cannot copy a directory into itself".into()));
+        }
+    } else if attr.kind != FileKind::Symlink {
+        to = resolve(&target.side, to);
+        if let Some(done) = to_special(side, path, &attr, &target.side, &to)? {
+            return Ok(done);
+        }
+    }
+    Ok(Plan::Copy(Job { from: path.to_vec(), to, attr, dir: None }))
+}
+
+/// The name that something has when it is copied into a directory; `None` for the contents of
+/// a directory: an export's root, `.`, `dir/.`, `..`, `/`.
+fn own_name<'p>(path: &'p [u8], place: &Place) -> Option<&'p [u8]> {
+    let name = place::name(path);
+    let dotted = matches!(place, Place::Remote(url) if url.path.ends_with(b"/."));
+    (!dotted && !matches!(name, b"" | b"." | b"..")).then_some(name)
+}
+
+/// Where a file really goes: an existing symlink is kept, what it leads to is replaced.
+fn resolve(side: &Side, mut path: Vec<u8>) -> Vec<u8> {
+    let start = path.clone();
+    for _ in 0..LINKS_MAX {
+        match side.lstat(&path) {
+            Ok(attr) if attr.kind == FileKind::Symlink => {}
+            _ => return path,
+        }
+        let Ok(target) = side.read_link(&path) else { return path };
+        let absolute = target.starts_with(b"/");
+        if absolute && matches!(side, Side::Remote(_)) {
+            // It leads out of what we see.
+            return start;
+        }
+        path = if absolute { target } else { place::join(place::split(&path).0, &target) };
+    }
+    start
+}
+
+/// A device or a pipe of this machine gets the bytes; it is not replaced by a file.
+fn to_special(
+    from: &Side,
+    path: &[u8],
+    attr: &Attr,
+    to_side: &Side,
+    to: &[u8],
+) -> Result<Option<Plan>, Failure> {
+    let (Side::Remote(remote), Side::Local, FileKind::File) = (from, to_side, attr.kind) else {
+        return Ok(None);
+    };
+    match to_side.lstat(to) {
+        Ok(there) if is_special(there.kind) => {}
+        _ => return Ok(None),
+    }
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(place::local(to))
+        .map_err(|error| to_side.failure(to, error))?;
+    stream::send(&remote.at(path), file)?;
+    Ok(Some(Plan::Done))
+}
+
+fn is_special(kind: FileKind) -> bool {
+    !matches!(kind, FileKind::File | FileKind::Directory | FileKind::Symlink)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name<'p>(text: &str, path: &'p [u8]) -> Option<&'p [u8]> {
+        own_name(path, &Place::parse(std::ffi::OsStr::new(text)).expect("a place"))
+    }
+
+    #[test]
+    fn contents_of_directories_have_no_name_of_their_own() {
+        assert_eq!(name("a/b", b"a/b"), Some(&b"b"[..]));
+        assert_eq!(name("a/b/", b"a/b/"), Some(&b"b"[..]));
+        assert_eq!(name("a/.", b"a/."), None);
+        assert_eq!(name("/", b"/"), None);
+        assert_eq!(name("dafs://h/", b""), None);
+        assert_eq!(name("dafs://h/a/.", b"a"), None);
+        assert_eq!(name("dafs://h/a", b"a"), Some(&b"a"[..]));
+    }
+
+    #[test]
+    fn local_symlinks_are_resolved_to_where_files_go() {
+        let dir = std::env::temp_dir().join(format!("dafs-resolve-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("directory");
+        let link = dir.join("link");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink("real", &link).expect("symlink");
+        let resolved = resolve(&Side::Local, place::bytes(&link));
+        assert_eq!(resolved, place::bytes(&dir.join("real")));
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+}

@@ -1,0 +1,202 @@
+//! What goes wrong, as people read it: `dafs cp: dafs://h/x: no space left on device`.
+
+use std::fmt;
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use dafs_client::Error;
+
+use crate::interrupt;
+use crate::progress;
+
+/// Something failed.
+pub const FAILED: u8 = 1;
+/// Wrong usage.
+pub const USAGE: u8 = 2;
+/// Cannot connect or authenticate.
+pub const CONNECT: u8 = 3;
+/// Interrupted by a signal.
+pub const INTERRUPTED: u8 = 130;
+/// Nobody reads standard output any more: as a program ended by SIGPIPE.
+pub const PIPE: u8 = 141;
+
+static COMMAND: OnceLock<&'static str> = OnceLock::new();
+static WORST: AtomicU8 = AtomicU8::new(0);
+
+/// A failure with what it is about.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// A URL, a path, or empty.
+    pub about: String,
+    /// What happened.
+    pub text: String,
+    /// How the program should exit if nothing worse happens.
+    pub code: u8,
+}
+
+impl Failure {
+    /// The user asked for something impossible.
+    pub fn usage(text: impl Into<String>) -> Failure {
+        Failure { about: String::new(), text: text.into(), code: USAGE }
+    }
+
+    /// Something about `about` failed.
+    pub fn about(about: impl fmt::Display, error: impl Into<Cause>) -> Failure {
+        let cause = error.into();
+        Failure { about: about.to_string(), text: cause.text(), code: cause.code() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.about.is_empty() {
+            write!(f, "{}: ", self.about)?;
+        }
+        f.write_str(&self.text)
+    }
+}
+
+/// An error of either side.
+#[derive(Debug)]
+pub enum Cause {
+    /// Of this machine.
+    Local(io::Error),
+    /// Of the session or the server.
+    Remote(Error),
+    /// Decided here.
+    Text(String),
+    /// The user wants to stop.
+    Interrupted,
+}
+
+impl Cause {
+    /// The Linux errno that says the same; 0 where there is none.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Cause::Local(error) => error.raw_os_error().unwrap_or(0),
+            Cause::Remote(error) => error.errno(),
+            Cause::Text(_) => 0,
+            Cause::Interrupted => libc::EINTR,
+        }
+    }
+
+    /// True when the session is of no use any more, and whoever has more to do should not try.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Cause::Remote(error) => error.exit_code() != FAILED,
+            Cause::Interrupted => true,
+            _ => false,
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Cause::Local(error) => io_text(error),
+            Cause::Remote(error) => error.to_string(),
+            Cause::Text(text) => text.clone(),
+            Cause::Interrupted => "interrupted".into(),
+        }
+    }
+
+    fn code(&self) -> u8 {
+        match self {
+            Cause::Local(error) if error.kind() == io::ErrorKind::BrokenPipe => PIPE,
+            Cause::Local(_) | Cause::Text(_) => FAILED,
+            Cause::Remote(error) => error.exit_code(),
+            Cause::Interrupted => INTERRUPTED,
+        }
+    }
+}
+
+impl From<io::Error> for Cause {
+    fn from(error: io::Error) -> Cause {
+        Cause::Local(error)
+    }
+}
+
+impl From<Error> for Cause {
+    fn from(error: Error) -> Cause {
+        match error {
+            Error::Interrupted => Cause::Interrupted,
+            error => Cause::Remote(error),
+        }
+    }
+}
+
+impl From<&str> for Cause {
+    fn from(text: &str) -> Cause {
+        Cause::Text(text.into())
+    }
+}
+
+impl From<String> for Cause {
+    fn from(text: String) -> Cause {
+        Cause::Text(text)
+    }
+}
+
+/// Standard output failed.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::about("standard output", error)
+    }
+}
+
+/// The system's words in lower case, without the number.
+fn io_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut chars = text.chars();
+    match (error.raw_os_error(), chars.next()) {
+        (Some(_), Some(first)) => first.to_lowercase().chain(chars).collect(),
+        _ => text.to_owned(),
+    }
+}
+
+/// The command for messages.
+pub fn set_command(name: &'static str) {
+    let _ = COMMAND.set(name);
+}
+
+/// Tells the user, and remembers it for the exit code. What follows from an interrupt is not
+/// told: the user knows.
+pub fn report(failure: &Failure) {
+    let interrupted = interrupt::requested() && failure.code != USAGE;
+    if failure.code != PIPE && !interrupted {
+        let command = COMMAND.get().copied().unwrap_or("");
+        progress::message(&format!("dafs {command}: {failure}"));
+    }
+    WORST.fetch_max(failure.code, Ordering::Relaxed);
+}
+
+/// Reports a failure, if it is one, and tells how to exit.
+pub fn exit_code(result: Result<(), Failure>) -> u8 {
+    if let Err(failure) = &result {
+        report(failure);
+    }
+    if interrupt::requested() {
+        return INTERRUPTED;
+    }
+    WORST.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_errors_read_as_a_part_of_a_sentence() {
+        let error = io::Error::from_raw_os_error(libc::ENOSPC);
+        let failure = Failure::about("/tmp/x", error);
+        assert_eq!(failure.to_string(), "/tmp/x: no space left on device");
+        assert_eq!(failure.code, FAILED);
+    }
+
+    #[test]
+    fn refused_connections_have_a_code_of_their_own() {
+        let refused = Error::Connect { refused: true, reason: "nobody listens".into() };
+        assert_eq!(Failure::about("dafs://h/", refused).code, CONNECT);
+        assert_eq!(Failure::usage("no").code, USAGE);
+    }
+}

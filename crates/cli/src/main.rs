@@ -1,0 +1,165 @@
+//! The `dafs` command: serves directories, and works with those that others serve.
+//!
+//! One module per command. Data goes to standard output, messages and progress to standard
+//! error. Exit codes: 0 done, 1 something failed, 2 wrong usage, 3 cannot connect or
+//! authenticate, 130 interrupted.
+
+#![deny(unsafe_code)]
+
+mod bench;
+mod cat;
+mod chmod;
+mod connect;
+mod copy;
+mod df;
+mod du;
+mod failure;
+mod find;
+mod interrupt;
+mod ln;
+mod ls;
+mod mkdir;
+mod mv;
+mod output;
+mod ping;
+mod place;
+mod progress;
+mod rm;
+mod runtime;
+mod serve;
+mod stat;
+mod status;
+mod sync;
+mod sys;
+mod text;
+mod touch;
+mod tree;
+mod version;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::Failure;
+use crate::interrupt::Style;
+
+/// A network file system by remote direct memory access, in user space.
+#[derive(Debug, Parser)]
+#[command(
+    name = "dafs",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true,
+    after_help = "Examples:\n  \
+        dafs serve /srv/data                             serve a directory on this machine\n  \
+        dafs ls -l dafs://localhost/                     see what is there\n  \
+        dafs cp -r ./tree dafs://localhost/tree          copy a tree to the server\n  \
+        dafs cp dafs://localhost/big.bin /tmp/           copy a file from the server\n\n\
+        A URL is dafs://HOST[:PORT]/PATH[?option=value]; bytes of PATH may be written %NN.\n\
+        Exit codes: 0 done, 1 something failed, 2 wrong usage, 3 cannot connect, 130 interrupted."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Ls(ls::Args),
+    Cp(copy::Args),
+    Cat(cat::Args),
+    Stat(stat::Args),
+    Mkdir(mkdir::Args),
+    Rm(rm::Args),
+    Mv(mv::Args),
+    Ln(ln::Args),
+    Chmod(chmod::Args),
+    Touch(touch::Args),
+    Find(find::Args),
+    Du(du::Args),
+    Df(df::Args),
+    Sync(sync::Args),
+    Ping(ping::Args),
+    Status(status::Args),
+    Version(version::Args),
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let (name, style) = describe(&cli.command);
+    failure::set_command(name);
+    // Before any thread is started: they inherit which signals are blocked.
+    interrupt::install(style);
+    let result = run(cli.command);
+    ExitCode::from(failure::exit_code(result))
+}
+
+fn describe(command: &Command) -> (&'static str, Style) {
+    match command {
+        Command::Serve(_) => ("serve", Style::Serve),
+        Command::Ls(_) => ("ls", Style::AtOnce),
+        Command::Cp(_) => ("cp", Style::CleanUp),
+        Command::Cat(_) => ("cat", Style::AtOnce),
+        Command::Stat(_) => ("stat", Style::AtOnce),
+        Command::Mkdir(_) => ("mkdir", Style::AtOnce),
+        Command::Rm(_) => ("rm", Style::AtOnce),
+        Command::Mv(_) => ("mv", Style::AtOnce),
+        Command::Ln(_) => ("ln", Style::AtOnce),
+        Command::Chmod(_) => ("chmod", Style::AtOnce),
+        Command::Touch(_) => ("touch", Style::AtOnce),
+        Command::Find(_) => ("find", Style::AtOnce),
+        Command::Du(_) => ("du", Style::AtOnce),
+        Command::Df(_) => ("df", Style::AtOnce),
+        Command::Sync(_) => ("sync", Style::AtOnce),
+        Command::Ping(_) => ("ping", Style::AtOnce),
+        Command::Status(_) => ("status", Style::AtOnce),
+        Command::Version(_) => ("version", Style::AtOnce),
+        Command::Bench(_) => ("bench", Style::CleanUp),
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Ls(args) => ls::run(&args),
+        Command::Cp(args) => copy::run(&args),
+        Command::Cat(args) => cat::run(&args),
+        Command::Stat(args) => stat::run(&args),
+        Command::Mkdir(args) => mkdir::run(&args),
+        Command::Rm(args) => rm::run(&args),
+        Command::Mv(args) => mv::run(&args),
+        Command::Ln(args) => ln::run(&args),
+        Command::Chmod(args) => chmod::run(&args),
+        Command::Touch(args) => touch::run(&args),
+        Command::Find(args) => find::run(&args),
+        Command::Du(args) => du::run(&args),
+        Command::Df(args) => df::run(&args),
+        Command::Sync(args) => sync::run(&args),
+        Command::Ping(args) => ping::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Version(args) => version::run(&args),
+        Command::Bench(args) => bench::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn all_options_of_all_commands_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn each_command_teaches_by_example() {
+        for command in Cli::command().get_subcommands() {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains("dafs "), "{}", command.get_name());
+        }
+    }
+}

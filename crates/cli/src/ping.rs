@@ -1,0 +1,84 @@
+//! `dafs ping`: is the server there, and how far away?
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::connect::{ConnectArgs, Connections};
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::Output;
+
+/// Measure the time of a request that does nothing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    dafs ping dafs://localhost/\n  \
+    dafs ping -c 1000 -i 0 --json dafs://localhost/ | jq .us")]
+pub struct Args {
+    /// How often.
+    #[arg(short, long, default_value_t = 4)]
+    count: u64,
+    /// Seconds in between.
+    #[arg(short, long, default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+    /// One JSON object per line.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    /// Which server.
+    #[arg(value_name = "URL")]
+    url: String,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds".into()),
+    }
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    url: &'a str,
+    sequence: u64,
+    us: f64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// No answer.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let remote = Connections::new(&args.connect).remote(&args.url)?;
+    let name = remote.name(b"");
+    let mut out = Output::new();
+    let mut times = Vec::new();
+    for sequence in 1..=args.count {
+        let time = remote.session.ping().map_err(|error| remote.failure(b"", error))?;
+        let us = time.as_secs_f64() * 1e6;
+        // A bound, so that an endless ping does not fill the memory.
+        if times.len() < 1_000_000 {
+            times.push(us);
+        }
+        if args.json {
+            out.json(&Answer { url: &name, sequence, us })?;
+        } else {
+            out.line(&format!("answer from {name}: number={sequence} time={us:.1} us"))?;
+        }
+        out.flush()?;
+        let more = sequence < args.count;
+        if interrupt::requested()
+            || more && !interrupt::sleep(Duration::from_secs_f64(args.interval))
+        {
+            break;
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    if let (false, Some(least), Some(most)) = (args.json, times.first(), times.last()) {
+        let median = times.get(times.len() / 2).unwrap_or(least);
+        out.line(&format!("min/median/max = {least:.1}/{median:.1}/{most:.1} us"))?;
+        out.flush()?;
+    }
+    Ok(())
+}

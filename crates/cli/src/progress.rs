@@ -1,0 +1,75 @@
+//! Messages and the progress bar, which share standard error.
+
+use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Prints a line on standard error, above the bar if there is one.
+pub fn message(text: &str) {
+    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match bar {
+        Some(bar) => bar.suspend(|| eprintln!("{text}")),
+        None => eprintln!("{text}"),
+    }
+}
+
+/// A bar on a terminal; nothing elsewhere.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Begins to show a bar, if standard error is a terminal and `wanted`.
+    pub fn start(wanted: bool) -> Progress {
+        if !wanted || !std::io::stderr().is_terminal() {
+            return Progress { bar: None };
+        }
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(10));
+        let template =
+            "{msg}  {bytes}/{total_bytes}  {binary_bytes_per_sec}  {wide_bar}  {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
+        Progress { bar: Some(bar) }
+    }
+
+    /// True when somebody sees it.
+    pub fn is_shown(&self) -> bool {
+        self.bar.is_some()
+    }
+
+    /// Files and bytes so far and in all, as far as known.
+    pub fn show(&self, files: u64, files_all: u64, bytes: u64, bytes_all: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(bytes_all);
+            bar.set_position(bytes);
+            bar.set_message(format!("{files}/{files_all} files"));
+        }
+    }
+
+    /// A line in place of the counts.
+    pub fn text(&self, text: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_style(
+                ProgressStyle::with_template("{spinner} {msg}")
+                    .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+            );
+            bar.set_message(text.to_owned());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            *BAR.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            bar.finish_and_clear();
+        }
+    }
+}

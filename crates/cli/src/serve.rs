@@ -1,0 +1,194 @@
+//! `dafs serve`: serves directories until it is told to stop.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use dafs_fabric::Address;
+use dafs_fabric_tcp::TcpProvider;
+use dafs_server::{Config, ExportConfig, Server};
+
+use crate::failure::{Failure, USAGE};
+use crate::find::size;
+use crate::runtime::{Note, Posted};
+use crate::{interrupt, sys, text};
+
+/// Serve directories of this machine.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    dafs serve /srv/data\n  \
+    dafs serve --listen tcp://127.0.0.1:0 --arena 2g /srv/data      any free port\n  \
+    dafs serve --export music=/srv/music --export docs=/srv/docs    two directories\n  \
+    dafs serve --key-file /etc/dafs.key --listen tcp://0.0.0.0:20490 /srv/data\n  \
+    dafs serve --config /etc/dafs.toml\n\n\
+    The URL is printed alone on the first line of standard output. Without --listen it serves\n\
+    on loopback only, port 20490. Other addresses need --key-file (the same key at the\n\
+    clients), or --insecure: then every caller is nobody. Ctrl-C flushes and ends; a second one\n\
+    ends at once. Set DAFS_LOG=debug for more messages.\n\n\
+    A configuration file:\n  \
+    listen = [\"tcp://127.0.0.1:20490\"]\n  \
+    arena_bytes = 1073741824\n  \
+    [[export]]\n  \
+    name = \"music\"\n  \
+    path = \"/srv/music\"\n  \
+    read_only = true")]
+pub struct Args {
+    /// The directory to serve.
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Serve this directory under a name; may be repeated.
+    #[arg(long, value_name = "NAME=DIR")]
+    export: Vec<String>,
+    /// Where to listen: tcp://HOST:PORT (port 0: any free one) or unix:/path; may be repeated.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<String>,
+    /// Bytes of the cache (512m, 4g); a quarter of memory if not given.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    arena: Option<u64>,
+    /// Read everything else from this TOML file; options given here win.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Callers must prove that they have the key in this file.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Let callers in without proof; all of them act as --anon-uid.
+    #[arg(long)]
+    insecure: bool,
+    /// The user that callers without proof act as.
+    #[arg(long, value_name = "UID")]
+    anon_uid: Option<u32>,
+    /// The group that callers without proof act as.
+    #[arg(long, value_name = "GID")]
+    anon_gid: Option<u32>,
+    /// Take no changes.
+    #[arg(long)]
+    read_only: bool,
+    /// Threads that serve.
+    #[arg(long, value_name = "NUMBER")]
+    workers: Option<usize>,
+    /// Address for counters; a free port of 127.0.0.1 if not given.
+    #[arg(long, value_name = "HOST:PORT")]
+    admin: Option<String>,
+}
+
+/// Runs the command until a signal comes.
+///
+/// # Errors
+/// The server could not be started.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    log_to_standard_error();
+    let config = configure(args)?;
+    if let Err(error) = sys::raise_descriptor_limit() {
+        tracing::warn!(%error, "cannot raise the limit of open descriptors");
+    }
+    let server = Server::start(&config, &TcpProvider::new()).map_err(|error| {
+        let usage = matches!(error, dafs_server::StartError::Config(_));
+        Failure { code: if usage { USAGE } else { 1 }, ..Failure::about("", error.to_string()) }
+    })?;
+    let urls: Vec<String> = server.addresses().iter().map(url).collect();
+    let _note = announce(&server, &config, &urls)?;
+    interrupt::wait();
+    eprintln!("dafs serve: flushing; press Ctrl-C again to end at once");
+    server.stop();
+    Ok(())
+}
+
+fn log_to_standard_error() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("DAFS_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    let _ =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+fn configure(args: &Args) -> Result<Config, Failure> {
+    let mut config = match &args.config {
+        Some(file) => {
+            let wrong = |text: String| Failure::usage(format!("{}: {text}", file.display()));
+            let text = std::fs::read_to_string(file).map_err(|e| wrong(e.to_string()))?;
+            toml::from_str(&text).map_err(|e| wrong(e.to_string().trim_end().to_owned()))?
+        }
+        None => Config::default(),
+    };
+    let mut exports = Vec::new();
+    if let Some(path) = &args.directory {
+        let name = String::new();
+        exports.push(ExportConfig { name, path: path.clone(), read_only: args.read_only });
+    }
+    for text in &args.export {
+        let (name, path) = text
+            .split_once('=')
+            .filter(|(name, path)| !name.is_empty() && !path.is_empty())
+            .ok_or_else(|| Failure::usage(format!("--export {text}: expected NAME=DIR")))?;
+        let path = PathBuf::from(path);
+        exports.push(ExportConfig { name: name.into(), path, read_only: args.read_only });
+    }
+    if !exports.is_empty() {
+        config.exports = exports;
+    }
+    if args.read_only {
+        config.exports.iter_mut().for_each(|export| export.read_only = true);
+    }
+    if !args.listen.is_empty() {
+        config.listen.clone_from(&args.listen);
+    }
+    config.arena_bytes = args.arena.or(config.arena_bytes);
+    config.workers = args.workers.or(config.workers);
+    config.key_file = args.key_file.clone().or(config.key_file);
+    config.admin = args.admin.clone().or(config.admin);
+    config.insecure |= args.insecure;
+    config.anon_uid = args.anon_uid.unwrap_or(config.anon_uid);
+    config.anon_gid = args.anon_gid.unwrap_or(config.anon_gid);
+    Ok(config)
+}
+
+/// The URL of what listens at `address`.
+fn url(address: &Address) -> String {
+    match address.scheme.as_str() {
+        "unix" => format!("dafs+unix://{}//", address.target),
+        _ => {
+            let default = format!(":{}", dafs_client::DEFAULT_PORT);
+            let target = address.target.strip_suffix(&default).unwrap_or(&address.target);
+            format!("dafs://{target}/")
+        }
+    }
+}
+
+fn announce(server: &Server, config: &Config, urls: &[String]) -> Result<Option<Posted>, Failure> {
+    let admin = server.admin_address();
+    let note = Note { pid: std::process::id(), urls: urls.to_vec(), admin };
+    let posted = note.post();
+    let mut out = std::io::stdout().lock();
+    for url in urls {
+        writeln!(out, "{url}")?;
+    }
+    for export in &config.exports {
+        let name = if config.exports.len() > 1 { export.name.as_str() } else { "" };
+        let note = if export.read_only { ", read-only" } else { "" };
+        writeln!(out, "serving {} as /{name}{note}", export.path.display())?;
+    }
+    let arena = text::human(server.arena_bytes() as u64);
+    writeln!(out, "cache: {arena} (--arena); counters: http://{admin}/metrics and /status")?;
+    writeln!(out, "press Ctrl-C to flush and stop")?;
+    out.flush()?;
+    if let Err(error) = &posted {
+        tracing::warn!(%error, "dafs status will not find this server");
+    }
+    Ok(posted.ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_become_urls_that_end_in_a_slash() {
+        let url = |text| url(&Address::parse(text).expect("address"));
+        assert_eq!(url("tcp://127.0.0.1:20490"), "dafs://127.0.0.1/");
+        assert_eq!(url("tcp://127.0.0.1:7000"), "dafs://127.0.0.1:7000/");
+        assert_eq!(url("tcp://[::1]:20490"), "dafs://[::1]/");
+        assert_eq!(url("unix:/run/dafs.sock"), "dafs+unix:///run/dafs.sock//");
+        for text in ["tcp://127.0.0.1:7000", "tcp://[::1]:1", "unix:/run/dafs.sock"] {
+            let parsed = dafs_client::Url::parse(&url(text)).expect("a URL of ours");
+            assert_eq!(parsed.address().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The system calls that the standard library lacks.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use dafs_protocol::Timestamp;
+
+fn check(rc: libc::c_int) -> io::Result<()> {
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path has no NUL byte"))
+}
+
+fn ending_signals() -> libc::sigset_t {
+    // SAFETY: a signal set is plain bits, initialised by the next call.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a set of ours.
+    unsafe { libc::sigemptyset(&mut set) };
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: a set of ours and a signal's number.
+        unsafe { libc::sigaddset(&mut set, signal) };
+    }
+    set
+}
+
+/// Blocks SIGINT, SIGTERM and SIGHUP in this thread and those it starts.
+pub fn block_ending_signals() -> io::Result<()> {
+    let set = ending_signals();
+    // SAFETY: a set of ours; the old one is not asked for.
+    let rc = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(rc)) }
+}
+
+/// Waits for one of the signals that [`block_ending_signals`] blocked.
+pub fn wait_for_ending_signal() {
+    let set = ending_signals();
+    let mut signal = 0;
+    // SAFETY: a set of ours and a place for the answer.
+    while unsafe { libc::sigwait(&set, &mut signal) } != 0 {}
+}
+
+/// Ends the process without running anything more.
+pub fn exit_now(code: u8) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code.into()) }
+}
+
+/// True for root.
+pub fn is_root() -> bool {
+    effective_uid() == 0
+}
+
+/// The user that the system checks rights for.
+pub fn effective_uid() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Permission bits that new files do not get.
+pub fn umask() -> u32 {
+    // SAFETY: a number; called before other threads make files, and put back at once.
+    let mask = unsafe { libc::umask(0o022) };
+    // SAFETY: as above.
+    unsafe { libc::umask(mask) };
+    mask
+}
+
+/// Sets the access and modification time of a name, not following a symlink.
+pub fn set_times(path: &Path, accessed: Timestamp, modified: Timestamp) -> io::Result<()> {
+    let path = c_path(path)?;
+    let times = [timespec(accessed), timespec(modified)];
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: a C string, two times, flags.
+    check(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), flags) })
+}
+
+/// Sets the access and modification time of an open file.
+pub fn set_file_times(file: &File, accessed: Timestamp, modified: Timestamp) -> io::Result<()> {
+    let times = [timespec(accessed), timespec(modified)];
+    // SAFETY: an open descriptor and two times.
+    check(unsafe { libc::futimens(file.as_raw_fd(), times.as_ptr()) })
+}
+
+fn timespec(time: Timestamp) -> libc::timespec {
+    libc::timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() }
+}
+
+/// Makes a fifo, socket or device; `mode` with its type.
+pub fn make_node(path: &Path, mode: u32, rdev: u64) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: a C string and numbers.
+    check(unsafe { libc::mknod(path.as_ptr(), mode, rdev) })
+}
+
+/// The next data (or hole) at or after `offset`; `None` where there is no more data.
+pub fn seek(file: &File, offset: u64, hole: bool) -> io::Result<Option<u64>> {
+    let whence = if hole { libc::SEEK_HOLE } else { libc::SEEK_DATA };
+    let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: an open descriptor and numbers.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+    match u64::try_from(found) {
+        Ok(found) => Ok(Some(found)),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            error => Err(error),
+        },
+    }
+}
+
+/// Writes all that anybody wrote to this file's file system to disk.
+pub fn sync_file_system(file: &File) -> io::Result<()> {
+    // SAFETY: an open descriptor.
+    check(unsafe { libc::syncfs(file.as_raw_fd()) })
+}
+
+/// Waits until `fd` can be read without blocking; false after `time`.
+pub fn readable(fd: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let ms = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: one entry, for an open descriptor.
+    let rc = unsafe { libc::poll(&mut entry, 1, ms) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc > 0) }
+}
+
+/// Raises the limit of open descriptors as far as allowed; the limit that holds now.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a place for the answer.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: two numbers.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
+    Ok(limit.rlim_cur)
+}
+
+/// True while a process with this number exists.
+pub fn process_exists(pid: u32) -> bool {
+    let Ok(pid) = i32::try_from(pid) else { return false };
+    // SAFETY: signal 0 only asks.
+    let rc = unsafe { libc::kill(pid, 0) };
+    rc == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+}
+
+/// Local time, for people: `2026-11-20 11:30`, or nothing where the system cannot tell.
+pub fn local_time(seconds: i64, format: &CStr) -> Option<String> {
+    // SAFETY: plain data, filled by the next call.
+    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: a number and a place for the answer.
+    if unsafe { libc::localtime_r(&seconds, &mut parts) }.is_null() {
+        return None;
+    }
+    let mut text = [0u8; 64];
+    let (start, len) = (text.as_mut_ptr().cast(), text.len());
+    // SAFETY: a buffer with its length, a C string, and the parts just filled.
+    let used = unsafe { libc::strftime(start, len, format.as_ptr(), &parts) };
+    text.get(..used).and_then(|text| String::from_utf8(text.to_vec()).ok())
+}

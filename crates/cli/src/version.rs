@@ -1,0 +1,49 @@
+//! `dafs version`: what this is.
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Print version and build of this program.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  dafs version\n  dafs version --json | jq -r .version")]
+pub struct Args {
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Version {
+    version: &'static str,
+    profile: &'static str,
+    architecture: &'static str,
+    transports: &'static [&'static str],
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Standard output's.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let version = Version {
+        version: env!("CARGO_PKG_VERSION"),
+        profile: if cfg!(debug_assertions) { "debug" } else { "release" },
+        architecture: std::env::consts::ARCH,
+        transports: &["tcp", "unix"],
+    };
+    let mut out = Output::new();
+    if args.json {
+        out.json(&version)?;
+    } else {
+        out.line(&format!(
+            "dafs {} ({}, {}; transports: {})",
+            version.version,
+            version.profile,
+            version.architecture,
+            version.transports.join(", ")
+        ))?;
+    }
+    Ok(out.flush()?)
+}
