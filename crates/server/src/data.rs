@@ -171,10 +171,7 @@ impl Chain {
             read: Cell::new(flags.read),
             write: Cell::new(flags.write || flags.append),
             append: flags.append,
-            writer: Writer {
-                id: self.session.writer,
-                clear_privileges: self.who.uid != 0,
-            },
+            writer: Writer { id: self.session.writer, clear_privileges: self.who.uid != 0 },
             read_only_export: export.read_only,
             _place: place,
         };
@@ -217,7 +214,7 @@ impl Chain {
 
     async fn read_pieces(
         &mut self,
-        file: &CachedFile,
+        file: &Arc<CachedFile>,
         pieces: &[(u64, usize)],
     ) -> Result<Outcome, Status> {
         let mut bytes = 0;

@@ -7,9 +7,7 @@ use std::net::SocketAddr;
 
 use dafs_fabric::PeerInfo;
 use dafs_protocol::{GROUPS_MAX, Identity};
-use netlink_packet_core::{
-    NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_sock_diag::{
     SockDiagMessage,
     constants::{AF_INET, AF_INET6, IPPROTO_TCP},
@@ -103,8 +101,7 @@ fn socket_owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Identit
     let Ok(message) = <NetlinkMessage<SockDiagMessage>>::deserialize(bytes) else {
         return Ok(None);
     };
-    let NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) = message.payload
-    else {
+    let NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) = message.payload else {
         return Ok(None);
     };
     const ESTABLISHED: u8 = 1;

@@ -132,8 +132,7 @@ impl Chain {
     ) -> Result<Outcome, Status> {
         let dir = self.handle(dir)?;
         let (number, export, dir) = self.writable(&dir)?;
-        let made =
-            export.store.create(&self.who, &dir, name, kind, mode, rdev, target).await?;
+        let made = export.store.create(&self.who, &dir, name, kind, mode, rdev, target).await?;
         Ok(self.found(number, self.mark(), made))
     }
 
@@ -228,7 +227,7 @@ impl Chain {
         let unifier = &self.context.shared.unifier;
         let mark = unifier.mark();
         let mut attr = export.store.set_attr(&self.who, &inner, &rest).await?;
-        unifier.note(&attr);
+        unifier.note(mark, &attr);
         unifier.overlay(mark, &mut attr);
         Ok(attr)
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use dafs_fabric::{Address, Arena, ConnectError, Device, Incoming, Listener, OpenError, Provider};
 use dafs_message::{Node, NodeConfig, incoming_private_data};
-use dafs_protocol::{Identity, WaitMode, WriteVerifier};
+use dafs_protocol::{Identity, Timestamp, WaitMode, WriteVerifier};
 use dafs_store::posix::{PosixOptions, PosixStore};
 use dafs_unifier::Unifier;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -248,7 +248,7 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
     let arena_bytes = arena.len();
     let mut verifier = [0; 16];
     fill_random(&mut verifier);
-    let cache = dafs_unifier::Config::new(arena_bytes);
+    let cache = dafs_unifier::Config::new(arena_bytes, Arc::new(wall_clock));
     let unifier = Unifier::new(arena, cache, WriteVerifier(verifier));
     Ok(Shared::new(SharedOptions {
         exports,
@@ -266,12 +266,9 @@ fn open_exports(config: &Config) -> Result<Exports, StartError> {
         let options = PosixOptions { read_only: export.read_only, ..PosixOptions::default() };
         let path = export.path.display().to_string();
         match PosixStore::open(&export.path, options) {
-            Ok(store) => Ok(Export {
-                name: export.name.clone(),
-                store,
-                read_only: export.read_only,
-                path,
-            }),
+            Ok(store) => {
+                Ok(Export { name: export.name.clone(), store, read_only: export.read_only, path })
+            }
             Err(error) => Err(StartError::Export { path, reason: error.to_string() }),
         }
     };
@@ -292,6 +289,14 @@ fn load_key(path: &Path) -> Result<Key, ConfigError> {
     }
     let who = identity::with_groups(meta.uid(), None).map_err(|e| failed(e.to_string()))?;
     Ok(Key { bytes: key, who })
+}
+
+fn wall_clock() -> Timestamp {
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Timestamp {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanoseconds: since.subsec_nanos(),
+    }
 }
 
 fn fill_random(bytes: &mut [u8]) {

@@ -1,7 +1,7 @@
 //! What all workers of a server share.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dafs_protocol::{Identity, WriteVerifier};
 use dafs_unifier::Unifier;

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use dafs_fabric::{Incoming, SgList, Waiter};
 use dafs_message::{ConnId, ConnOptions, Event, Node, RequestId};
-use dafs_unifier::WriterId;
 use dafs_protocol::{
     OpResult, Operation, Purpose, Reply, Request, SessionAttr, SessionId, SetupReply, SizeClass,
     Status, Verdict, WaitMode, decode_request, decode_setup_request, encode_reply,
     encode_setup_reply,
 };
+use dafs_unifier::WriterId;
 
 use crate::chain::{self, Cached, Context};
 use crate::data::{self, Held};
@@ -294,8 +294,7 @@ impl Worker {
         tick(&self.shared.counters.requests);
         count(&session.counters.requests, 1);
         let head = request.head;
-        let verdict =
-            session.slots.borrow_mut().begin(head.slot, head.sequence, request.hash);
+        let verdict = session.slots.borrow_mut().begin(head.slot, head.sequence, request.hash);
         let prior: Cached = match verdict {
             Verdict::New => Vec::new(),
             Verdict::Replay(results) => {

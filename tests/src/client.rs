@@ -1,0 +1,27 @@
+//! Client sessions for tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dafs_client::{Session, SessionOptions, Url};
+use dafs_fabric_tcp::TcpProvider;
+
+/// A session of the server at `url`, with options.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn session_with(url: &str, change: impl FnOnce(&mut SessionOptions)) -> Session {
+    let url = Url::parse(url).expect("a URL");
+    let mut options = SessionOptions::from_url(&url).expect("options");
+    options.retry = Duration::from_secs(60);
+    change(&mut options);
+    Session::connect_url(Arc::new(TcpProvider::default()), &url, options).expect("connect").0
+}
+
+/// A session of the server at `url`.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn session(url: &str) -> Session {
+    session_with(url, |_| {})
+}

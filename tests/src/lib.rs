@@ -1,0 +1,53 @@
+//! What system tests share: the built binary, servers as real processes, trees to compare.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod relay;
+pub mod served;
+pub mod tree;
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+pub use served::Served;
+
+/// The binary under test: `DAFS_BIN`, or the release build of this workspace.
+pub fn binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("DAFS_BIN") {
+        return path.into();
+    }
+    let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    path.pop();
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| path.join("target"), Into::into);
+    target.join("release/dafs")
+}
+
+/// A command of the binary, with nothing on its standard input.
+pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary to its end.
+///
+/// # Panics
+/// When it cannot be started.
+pub fn run<S: AsRef<OsStr>>(args: &[S]) -> Output {
+    command(args).output().expect("the dafs binary is built: cargo build --release -p dafs-cli")
+}
+
+/// Runs the binary, which must succeed; its standard output.
+///
+/// # Panics
+/// When it fails.
+pub fn run_ok<S: AsRef<OsStr>>(args: &[S]) -> String {
+    let output = run(args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let shown: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
+    assert!(output.status.success(), "dafs {}: {} {errors}", shown.join(" "), output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

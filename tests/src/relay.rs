@@ -1,0 +1,68 @@
+//! A relay between a client and a server whose connections can be cut.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Streams = Arc<Mutex<Vec<TcpStream>>>;
+
+/// Relays loopback connections to `to`, until it is dropped with the process.
+#[derive(Debug)]
+pub struct Relay {
+    address: SocketAddr,
+    streams: Streams,
+}
+
+impl Relay {
+    /// Starts to relay.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start(to: SocketAddr) -> io::Result<Relay> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let streams = Streams::default();
+        let list = streams.clone();
+        std::thread::spawn(move || {
+            for from in listener.incoming().map_while(Result::ok) {
+                if let Ok(onward) = TcpStream::connect(to) {
+                    join(&from, &onward, &list).unwrap_or_default();
+                }
+            }
+        });
+        Ok(Relay { address, streams })
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Cuts every connection; new ones are relayed again. Returns how many were cut.
+    pub fn cut(&self) -> usize {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = streams.drain(..).filter(|stream| stream.shutdown(Shutdown::Both).is_ok());
+        live.count()
+    }
+}
+
+fn join(from: &TcpStream, onward: &TcpStream, list: &Streams) -> io::Result<()> {
+    for (a, b) in [(from, onward), (onward, from)] {
+        a.set_nodelay(true)?;
+        let (a, b) = (a.try_clone()?, b.try_clone()?);
+        let kept = a.try_clone()?;
+        list.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
+        std::thread::spawn(move || pump(a, b));
+    }
+    Ok(())
+}
+
+fn pump(mut from: TcpStream, mut to: TcpStream) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(n @ 1..) = from.read(&mut bytes) {
+        if to.write_all(&bytes[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}

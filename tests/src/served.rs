@@ -1,0 +1,132 @@
+//! A server process.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::command;
+
+/// `dafs serve` as a process of its own, on a free port of loopback, killed when dropped.
+#[derive(Debug)]
+pub struct Served {
+    child: Child,
+    /// As printed, ending in `/`.
+    pub url: String,
+    /// The served directory.
+    pub dir: PathBuf,
+    args: Vec<String>,
+}
+
+impl Served {
+    /// Serves `dir` with further arguments.
+    ///
+    /// # Panics
+    /// When it does not start within ten seconds.
+    pub fn start(dir: &Path, args: &[&str]) -> Served {
+        Served::start_with_env(dir, args, &[])
+    }
+
+    /// As [`start`](Self::start), with environment variables.
+    ///
+    /// # Panics
+    /// As `start`.
+    pub fn start_with_env(dir: &Path, args: &[&str], env: &[(&str, &Path)]) -> Served {
+        let args = args.iter().map(ToString::to_string).collect();
+        Served::start_at(dir, "tcp://127.0.0.1:0", args, env)
+    }
+
+    fn start_at(dir: &Path, listen: &str, args: Vec<String>, env: &[(&str, &Path)]) -> Served {
+        let mut all = vec!["serve".to_string(), "--listen".into(), listen.into()];
+        all.extend(args.iter().cloned());
+        all.push(dir.display().to_string());
+        let mut child = command(&all)
+            .envs(env.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("the dafs binary is built: cargo build --release -p dafs-cli");
+        let out = child.stdout.take().expect("piped");
+        let mut lines = BufReader::new(out).lines();
+        let url = lines.next().and_then(Result::ok).unwrap_or_default();
+        assert!(url.starts_with("dafs://") && url.ends_with('/'), "first line of serve: '{url}'");
+        // Keeps reading, so that the server never meets a closed pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        Served { child, url, dir: dir.to_path_buf(), args }
+    }
+
+    /// The URL of a path below the served directory (plain characters only), with the options
+    /// that `DAFS_TEST_OPTIONS` names (`?rdma_read=off`), so that whole suites run with them.
+    pub fn at(&self, path: &str) -> String {
+        let options = std::env::var("DAFS_TEST_OPTIONS").unwrap_or_default();
+        format!("{}{path}{options}", self.url)
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
+        kill(pid, signal).expect("the server runs");
+    }
+
+    /// kill -9, and waits for the end.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Ctrl-C, and waits for the end.
+    ///
+    /// # Panics
+    /// When it does not end well within 40 seconds.
+    pub fn stop(&mut self) {
+        self.signal(Signal::SIGINT);
+        let start = Instant::now();
+        loop {
+            match self.child.try_wait().expect("wait") {
+                Some(status) => return assert!(status.success(), "serve ended with {status}"),
+                None if start.elapsed() > Duration::from_secs(40) => panic!("serve does not end"),
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
+    /// Starts again on the same port, after [`kill`](Self::kill) or [`stop`](Self::stop).
+    pub fn restart(&mut self) {
+        let authority = self.url.trim_start_matches("dafs://").trim_end_matches('/');
+        let listen = format!("tcp://{authority}");
+        *self = Served::start_at(&self.dir.clone(), &listen, self.args.clone(), &[]);
+    }
+
+    /// The most resident memory so far (shared memory included), in bytes.
+    pub fn peak_resident_bytes(&self) -> u64 {
+        status_field(self.child.id(), "VmHWM:").unwrap_or(0) * 1024
+    }
+
+    /// Resident memory now, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        status_field(self.child.id(), "VmRSS:").unwrap_or(0) * 1024
+    }
+}
+
+fn status_field(pid: u32, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
