@@ -106,7 +106,8 @@ impl CachedFile {
         }
         handle.truncate(size).await?;
         let inner = &mut *self.lock();
-        if size < old {
+        // To nothing: also what was being written when the file was cut by an open.
+        if size < old || size == 0 {
             let kept = u64::from(planted(Defect::CutTailKept) && size % SLOT != 0);
             self.drop_pages(inner, edge + kept, Which::All);
         }

@@ -107,6 +107,8 @@ pub(crate) struct Inner {
     pub(crate) known: Known,
     /// We have changed the file since `known`.
     pub(crate) stale: bool,
+    /// A close could not write everything: the next open begins anew.
+    pub(crate) unknown: bool,
     /// When we changed it last, as [`Core::change`] counts.
     pub(crate) last_change: u64,
     /// When it was written last.
@@ -230,6 +232,7 @@ impl CachedFile {
             sync_next: None,
             known: Known::of(attr),
             stale: false,
+            unknown: false,
             last_change: 0,
             modified: attr.modified,
             read_end: 0,
@@ -297,17 +300,18 @@ impl CachedFile {
         self.drop_pages(inner, 0, Which::All);
         inner.size = attr.size;
         inner.known = Known::of(attr);
-        inner.stale = false;
+        (inner.stale, inner.unknown) = (false, false);
         None
     }
 
     /// Drops clean pages when the store's file was changed by somebody else.
     fn compare(&self, inner: &mut Inner, mark: u64, attr: &Attr) {
-        if inner.overtakes(mark) || inner.stale || inner.known.says(attr) {
+        if !inner.unknown && (inner.overtakes(mark) || inner.stale || inner.known.says(attr)) {
             return;
         }
         self.drop_pages(inner, 0, Which::Clean);
         inner.known = Known::of(attr);
+        (inner.stale, inner.unknown) = (false, false);
         let dirty_end = inner.last_dirty().map_or(0, |block| (block + 1) * SLOT);
         inner.size = attr.size.max(dirty_end.min(inner.size));
     }
@@ -339,7 +343,7 @@ impl CachedFile {
         {
             attr.size = inner.size;
         }
-        if inner.stale || !inner.is_clean() {
+        if (inner.stale && !inner.unknown) || !inner.is_clean() {
             let time = inner.modified;
             let nanos = time.seconds.saturating_mul(1_000_000_000);
             let change = nanos.saturating_add(i64::from(time.nanoseconds));

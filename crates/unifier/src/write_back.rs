@@ -56,9 +56,19 @@ impl CachedFile {
 
     /// Flushes everything and learns the attributes that the store has then.
     pub(crate) async fn flush_pass(self: &Arc<Self>) -> Outcome {
+        self.unchanging().await;
         let outcome = self.flush_blocks(0, u64::MAX, false).await;
         self.refresh().await;
         outcome
+    }
+
+    /// Waits until no change of size or the like is under way.
+    async fn unchanging(&self) {
+        loop {
+            let Some(job) = self.lock().exclusive.clone() else { return };
+            // Its outcome is told to who asked for it.
+            let _ = job.wait().await;
+        }
     }
 
     /// One pass over dirty blocks, in the order of their offsets. What is written meanwhile
@@ -249,6 +259,7 @@ impl CachedFile {
     }
 
     async fn flush_range(self: &Arc<Self>, offset: u64, len: u64) -> Outcome {
+        self.unchanging().await;
         if self.lock().is_clean() {
             return Ok(());
         }
@@ -354,7 +365,7 @@ impl CachedFile {
                 let lost = self.drop_pages(inner, 0, Which::Dirty);
                 count(&self.core.counters.lost_slots, lost);
                 self.drop_pages(inner, 0, Which::Clean);
-                inner.stale = false;
+                (inner.stale, inner.unknown) = (true, true);
             }
             inner.handle = None;
             inner.clear_privileges = false;
@@ -366,7 +377,7 @@ impl CachedFile {
 impl Inner {
     /// The store has all, and we know its attributes.
     fn is_settled(&self) -> bool {
-        self.is_clean() && !self.stale
+        self.is_clean() && !self.stale && self.exclusive.is_none()
     }
 
     fn writing(&self, block: u64) -> Option<&Writing> {

@@ -1,1 +1,70 @@
+//! Tests of the cache against a model.
 
+#![allow(clippy::unwrap_used)]
+
+mod disk;
+mod model;
+mod parts;
+mod threads;
+
+use std::sync::Arc;
+
+use dafs_fabric::{Arena, SgList};
+use dafs_protocol::{Timestamp, WriteVerifier};
+
+use crate::{CachedFile, Config, ReadLease, Unifier, Writer, WriterId};
+use disk::{DiskFile, Handle};
+
+const VERIFIER: WriteVerifier = WriteVerifier([7; 16]);
+
+fn writer(id: u64) -> Writer {
+    Writer { id: WriterId(id), clear_privileges: false }
+}
+
+fn config(arena_bytes: usize) -> Config {
+    let clock = || Timestamp { seconds: 1 << 40, nanoseconds: 0 };
+    Config::new(arena_bytes, Arc::new(clock))
+}
+
+fn unifier(arena_bytes: usize) -> Arc<Unifier> {
+    let arena = Arena::new(arena_bytes).expect("arena");
+    // Whatever lies there is never a file's.
+    arena.span(0, arena_bytes).write_message(0, &vec![0xee; arena_bytes]);
+    Unifier::new(arena, config(arena_bytes), VERIFIER)
+}
+
+fn open(unifier: &Arc<Unifier>, file: &Arc<DiskFile>) -> Arc<CachedFile> {
+    let mark = unifier.mark();
+    let attr = file.attr_now();
+    unifier.open(mark, Arc::new(Handle(file.clone())), &attr, false)
+}
+
+fn put(spans: SgList, bytes: &[u8]) {
+    let mut at = 0;
+    for span in spans {
+        span.write_message(0, &bytes[at..at + span.len()]);
+        at += span.len();
+    }
+    assert_eq!(at, bytes.len());
+}
+
+fn bytes(lease: &ReadLease) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut part = Vec::new();
+    for span in lease.spans() {
+        span.read_message(span.len(), &mut part);
+        all.extend_from_slice(&part);
+    }
+    assert_eq!(all.len(), lease.len());
+    all
+}
+
+async fn write(file: &Arc<CachedFile>, offset: u64, data: &[u8], by: u64) {
+    let reservation = file.reserve(offset, data.len()).await.unwrap();
+    put(reservation.spans(), data);
+    file.commit_write(reservation, writer(by)).await.unwrap();
+}
+
+async fn read(file: &Arc<CachedFile>, offset: u64, len: usize) -> Vec<u8> {
+    bytes(&file.read(offset, len).await.unwrap())
+}

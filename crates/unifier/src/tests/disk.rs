@@ -1,0 +1,333 @@
+//! A store for tests: files in memory whose completions come when, and in which order, the test
+//! says. Bytes move by the uncounted message functions, so that counted copies are the cache's.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use dafs_fabric::SgList;
+use dafs_protocol::{Attr, FileKind, SetAttr, Status, Timestamp};
+use dafs_store::{Answer, File, FileId, Pending, SeekKind, pending};
+
+/// Numbers that look random, the same for each seed.
+#[derive(Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound.max(1)
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+type Completion = Box<dyn FnOnce() + Send>;
+
+/// Where files live and completions wait.
+pub struct Disk {
+    later: Mutex<Vec<Completion>>,
+    rng: Mutex<Rng>,
+    /// Percent of calls that complete later.
+    delayed: u64,
+    clock: Mutex<i64>,
+}
+
+/// A file.
+pub struct DiskFile {
+    disk: Arc<Disk>,
+    id: FileId,
+    pub state: Mutex<DiskState>,
+}
+
+#[derive(Default)]
+pub struct DiskState {
+    pub data: Vec<u8>,
+    /// What a crash leaves.
+    pub synced: Vec<u8>,
+    pub times: i64,
+    /// Next writes fail so.
+    pub write_error: Option<Status>,
+    pub read_error: Option<Status>,
+    pub sync_error: Option<Status>,
+    pub reads: usize,
+    pub writes: Vec<(u64, usize)>,
+    pub syncs: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Disk {
+    pub fn new(seed: u64, delayed: u64) -> Arc<Disk> {
+        Arc::new(Disk {
+            later: Mutex::default(),
+            rng: Mutex::new(Rng::new(seed)),
+            delayed,
+            clock: Mutex::new(1),
+        })
+    }
+
+    pub fn file(self: &Arc<Self>, inode: u64, data: Vec<u8>) -> Arc<DiskFile> {
+        let times = self.tick();
+        let state = DiskState { synced: data.clone(), data, times, ..DiskState::default() };
+        let id = FileId { device: 1, inode };
+        Arc::new(DiskFile { disk: self.clone(), id, state: Mutex::new(state) })
+    }
+
+    pub fn tick(&self) -> i64 {
+        let mut clock = lock(&self.clock);
+        *clock += 1;
+        *clock
+    }
+
+    /// Completes one call that waits; false if none does.
+    pub fn complete_one(&self) -> bool {
+        let completion = {
+            let mut later = lock(&self.later);
+            if later.is_empty() {
+                return false;
+            }
+            let at = lock(&self.rng).below(later.len() as u64) as usize;
+            later.swap_remove(at)
+        };
+        completion();
+        true
+    }
+
+    pub fn waiting(&self) -> usize {
+        lock(&self.later).len()
+    }
+
+    /// Takes effect now or at completion, completes now or later.
+    fn answer<T: Send + 'static>(
+        &self,
+        effect: impl FnOnce() -> Result<T, Status> + Send + 'static,
+    ) -> Answer<T> {
+        let (late, early_effect) = {
+            let mut rng = lock(&self.rng);
+            (rng.chance(self.delayed), rng.chance(50))
+        };
+        if !late {
+            return Pending::ready(effect());
+        }
+        let (completer, answer) = pending();
+        let completion: Completion = if early_effect {
+            let value = effect();
+            Box::new(move || completer.complete(value))
+        } else {
+            Box::new(move || completer.complete(effect()))
+        };
+        lock(&self.later).push(completion);
+        answer
+    }
+}
+
+impl DiskFile {
+    pub fn state(&self) -> MutexGuard<'_, DiskState> {
+        lock(&self.state)
+    }
+
+    pub fn attr_now(&self) -> Attr {
+        let state = self.state();
+        let time = Timestamp { seconds: state.times, nanoseconds: 0 };
+        Attr {
+            kind: FileKind::File,
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: state.data.len() as u64,
+            allocated: state.data.len().next_multiple_of(4096) as u64,
+            inode: self.id.inode,
+            device: self.id.device,
+            rdev: 0,
+            block_size: 4096,
+            change: state.times as u64,
+            accessed: time,
+            modified: time,
+            changed: time,
+            created: None,
+        }
+    }
+
+    pub fn attr_id(&self) -> FileId {
+        self.id
+    }
+
+    /// As a local program would.
+    pub fn change(&self, data: Vec<u8>) {
+        let times = self.disk.tick();
+        let mut state = self.state();
+        state.data = data;
+        state.times = times;
+    }
+}
+
+/// A file behind an `Arc`, as the cache gets it.
+pub struct Handle(pub Arc<DiskFile>);
+
+impl File for Handle {
+    fn id(&self) -> FileId {
+        self.0.id
+    }
+
+    fn read_at(&self, offset: u64, into: SgList) -> Answer<usize> {
+        let file = self.0.clone();
+        self.0.disk.answer(move || {
+            let mut state = file.state();
+            state.reads += 1;
+            if let Some(status) = state.read_error {
+                return Err(status);
+            }
+            let mut at = (offset as usize).min(state.data.len());
+            let start = at;
+            for span in into {
+                let bytes = span.len().min(state.data.len() - at);
+                span.write_message(0, &state.data[at..at + bytes]);
+                at += bytes;
+            }
+            Ok(at - start)
+        })
+    }
+
+    fn write_at(&self, offset: u64, from: SgList, _: bool) -> Answer<()> {
+        let file = self.0.clone();
+        self.0.disk.answer(move || {
+            let times = file.disk.tick();
+            let mut state = file.state();
+            if let Some(status) = state.write_error {
+                return Err(status);
+            }
+            let mut bytes = Vec::new();
+            let mut part = Vec::new();
+            for span in from {
+                span.read_message(span.len(), &mut part);
+                bytes.extend_from_slice(&part);
+            }
+            let end = offset as usize + bytes.len();
+            if state.data.len() < end {
+                state.data.resize(end, 0);
+            }
+            state.data[offset as usize..end].copy_from_slice(&bytes);
+            state.writes.push((offset, bytes.len()));
+            state.times = times;
+            Ok(())
+        })
+    }
+
+    fn sync(&self, _: bool) -> Answer<()> {
+        let file = self.0.clone();
+        self.0.disk.answer(move || {
+            let mut state = file.state();
+            if let Some(status) = state.sync_error {
+                return Err(status);
+            }
+            state.syncs += 1;
+            state.synced = state.data.clone();
+            Ok(())
+        })
+    }
+
+    fn truncate(&self, size: u64) -> Answer<()> {
+        let file = self.0.clone();
+        self.0.disk.answer(move || {
+            let times = file.disk.tick();
+            let mut state = file.state();
+            state.data.resize(size as usize, 0);
+            state.times = times;
+            Ok(())
+        })
+    }
+
+    fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Answer<()> {
+        let file = self.0.clone();
+        self.0.disk.answer(move || {
+            let times = file.disk.tick();
+            let mut state = file.state();
+            let end = (offset + len) as usize;
+            if mode == 3 {
+                let end = end.min(state.data.len());
+                let start = (offset as usize).min(end);
+                state.data[start..end].fill(0);
+            } else if mode == 0 && state.data.len() < end {
+                state.data.resize(end, 0);
+            }
+            state.times = times;
+            Ok(())
+        })
+    }
+
+    fn seek(&self, offset: u64, _: SeekKind) -> Answer<Option<u64>> {
+        let file = self.0.clone();
+        self.0.disk.answer(move || Ok((offset < file.state().data.len() as u64).then_some(offset)))
+    }
+
+    fn attr(&self) -> Answer<Attr> {
+        let file = self.0.clone();
+        self.0.disk.answer(move || Ok(file.attr_now()))
+    }
+
+    fn set_attr(&self, _: &SetAttr) -> Answer<Attr> {
+        self.attr()
+    }
+}
+
+/// One thread that polls what was woken.
+pub struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A future with its flag.
+pub struct Task<T> {
+    work: Pin<Box<dyn Future<Output = T> + Send>>,
+    flag: Arc<Flag>,
+}
+
+impl<T> Task<T> {
+    pub fn new(work: impl Future<Output = T> + Send + 'static) -> Task<T> {
+        Task { work: Box::pin(work), flag: Arc::new(Flag(AtomicBool::new(true))) }
+    }
+
+    pub fn is_woken(&self) -> bool {
+        self.flag.0.load(Ordering::SeqCst)
+    }
+
+    /// Polls it if it was woken.
+    pub fn poll(&mut self) -> Option<T> {
+        if !self.flag.0.swap(false, Ordering::SeqCst) {
+            return None;
+        }
+        let waker = Waker::from(self.flag.clone());
+        match self.work.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+}
+
+/// Runs to the end, completing calls of the store as they come.
+pub fn run<T>(disk: &Disk, work: impl Future<Output = T> + Send + 'static) -> T {
+    let mut task = Task::new(work);
+    loop {
+        if let Some(value) = task.poll() {
+            return value;
+        }
+        assert!(task.is_woken() || disk.complete_one(), "waits for ever");
+    }
+}

@@ -1,0 +1,424 @@
+//! Random operations, compared with plain vectors. The store completes in random order, work is
+//! abandoned at random, readers hold their pages, and the arena is much too small.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use dafs_protocol::Status;
+
+use super::disk::{Disk, DiskFile, Handle, Rng, Task};
+use super::{VERIFIER, bytes, config, put, writer};
+use crate::{CachedFile, ReadLease, Unifier, WriterId};
+use dafs_fabric::Arena;
+
+const FILE_BYTES_MAX: u64 = 300_000;
+
+struct Model {
+    seed: u64,
+    rng: Rng,
+    disk: Arc<Disk>,
+    unifier: Arc<Unifier>,
+    files: Vec<Subject>,
+    background: Vec<Task<()>>,
+    leases: Vec<(ReadLease, Vec<u8>)>,
+    now: Duration,
+    read_bytes_max: usize,
+}
+
+struct Subject {
+    disk: Arc<DiskFile>,
+    cached: Option<Arc<CachedFile>>,
+    want: Vec<u8>,
+}
+
+impl Model {
+    fn new(seed: u64) -> Model {
+        let mut rng = Rng::new(seed);
+        let arena_bytes = 65_536 << rng.below(5);
+        let disk = Disk::new(seed, [0, 50, 100][rng.below(3) as usize]);
+        let arena = Arena::new(arena_bytes).expect("arena");
+        arena.span(0, arena_bytes).write_message(0, &vec![0xee; arena_bytes]);
+        let unifier = Unifier::new(arena, config(arena_bytes), VERIFIER);
+        let files = (0..3).map(|inode| {
+            let len = rng.below(FILE_BYTES_MAX) as usize * (inode as usize % 2);
+            let want: Vec<u8> = (0..len).map(|_| rng.below(256) as u8).collect();
+            let file = disk.file(inode, want.clone());
+            Subject { disk: file, cached: None, want }
+        });
+        Model {
+            seed,
+            files: files.collect(),
+            rng,
+            disk,
+            unifier,
+            background: Vec::new(),
+            leases: Vec::new(),
+            now: Duration::ZERO,
+            read_bytes_max: (arena_bytes / 8).max(4096),
+        }
+    }
+
+    /// One step of something that is not the foreground; false: there is nothing to do.
+    fn step(&mut self) -> bool {
+        let woken: Vec<usize> =
+            (0..self.background.len()).filter(|at| self.background[*at].is_woken()).collect();
+        let choices = woken.len() as u64 + self.disk.waiting() as u64;
+        if choices == 0 {
+            return false;
+        }
+        let choice = self.rng.below(choices) as usize;
+        match woken.get(choice) {
+            Some(at) => {
+                if self.background[*at].poll().is_some() {
+                    self.background.swap_remove(*at);
+                }
+            }
+            None => {
+                self.disk.complete_one();
+            }
+        }
+        true
+    }
+
+    fn run<T>(&mut self, work: impl Future<Output = T> + Send + 'static) -> T {
+        let mut task = Task::new(work);
+        loop {
+            if task.is_woken() && self.rng.chance(60) {
+                if let Some(value) = task.poll() {
+                    return value;
+                }
+                continue;
+            }
+            if self.step() || task.is_woken() {
+                continue;
+            }
+            // Everything may be held by readers; not otherwise.
+            assert!(!self.leases.is_empty(), "seed {}: waits for ever", self.seed);
+            self.check_lease(0);
+        }
+    }
+
+    /// Polls it a few times, then drops it.
+    fn abandon<T>(&mut self, work: impl Future<Output = T> + Send + 'static) {
+        let mut task = Task::new(work);
+        for _ in 0..self.rng.below(4) {
+            if task.poll().is_some() {
+                return;
+            }
+            self.step();
+        }
+    }
+
+    fn check_lease(&mut self, at: usize) {
+        let (lease, want) = self.leases.swap_remove(at);
+        assert!(bytes(&lease) == want, "seed {}: a lease has changed", self.seed);
+    }
+
+    fn open(&mut self, at: usize, truncated: bool) {
+        let file = &self.files[at];
+        let mark = self.unifier.mark();
+        if truncated {
+            file.disk.change(Vec::new());
+            self.files[at].want.clear();
+        }
+        let file = &self.files[at];
+        let attr = file.disk.attr_now();
+        // Time passes between the store's answer and the open.
+        for _ in 0..self.rng.below(3) {
+            self.step();
+        }
+        let handle = Arc::new(Handle(self.files[at].disk.clone()));
+        let cached = self.unifier.open(mark, handle, &attr, truncated);
+        self.files[at].cached = Some(cached);
+    }
+
+    fn close(&mut self, at: usize) {
+        let Some(cached) = self.files[at].cached.take() else { return };
+        self.run(async move { cached.close(WriterId(1)).await }).expect("close");
+        let state = self.files[at].disk.state();
+        let want = &self.files[at].want;
+        let differ = state.data.iter().zip(want).position(|(is, want)| is != want);
+        let sizes = (state.data.len(), want.len());
+        assert!(
+            state.data == *want,
+            "seed {}: closed file {at}, sizes {sizes:?}, first difference {differ:?}",
+            self.seed
+        );
+    }
+
+    fn range(&mut self, most: usize) -> (u64, usize) {
+        let offset = self.rng.below(FILE_BYTES_MAX);
+        let len = self.rng.below(most as u64) as usize + 1;
+        match self.rng.below(3) {
+            0 => (offset / 4096 * 4096, len.next_multiple_of(4096).min(most.max(4096))),
+            1 => (offset, len % 5000),
+            _ => (offset, len),
+        }
+    }
+
+    fn write(&mut self, at: usize, cached: Arc<CachedFile>, append: bool) {
+        let (offset, len) = self.range(self.read_bytes_max.min(100_000));
+        let fill = self.rng.below(255) as u8 + 1;
+        let data: Vec<u8> = (0..len).map(|index| fill.wrapping_add(index as u8)).collect();
+        let want = &mut self.files[at].want;
+        let offset = if append { want.len() as u64 } else { offset };
+        if offset + len as u64 > 2 * FILE_BYTES_MAX {
+            return;
+        }
+        if len > 0 {
+            let end = offset as usize + len;
+            want.resize(want.len().max(end), 0);
+            want[offset as usize..end].copy_from_slice(&data);
+        }
+        let dropped = self.rng.chance(10);
+        self.run(async move {
+            let reservation = if append {
+                cached.reserve_append(len).await
+            } else {
+                cached.reserve(offset, len).await
+            };
+            let mut reservation = reservation.expect("reserve");
+            if dropped {
+                put(reservation.spans(), &vec![0xdd; len]);
+                drop(reservation);
+                reservation = cached.reserve(offset, len).await.expect("reserve");
+                if append {
+                    drop(reservation);
+                    reservation = cached.reserve_append(len).await.expect("reserve");
+                }
+            }
+            put(reservation.spans(), &data);
+            if append {
+                let at = cached.append(reservation, writer(1)).await.expect("append");
+                assert_eq!(at, offset);
+            } else {
+                cached.commit_write(reservation, writer(1)).await.expect("commit");
+            }
+        });
+    }
+
+    fn read(&mut self, at: usize, cached: Arc<CachedFile>) {
+        let (offset, len) = self.range(self.read_bytes_max);
+        let want = &self.files[at].want;
+        let from = want.len().min(offset as usize);
+        let want = want[from..want.len().min(offset as usize + len)].to_vec();
+        let size = self.files[at].want.len() as u64;
+        let lease = self.run(async move { cached.read(offset, len).await.expect("read") });
+        assert!(bytes(&lease) == want, "seed {}: read {offset}+{len} of {at}", self.seed);
+        assert_eq!(lease.end_of_file(), offset + len as u64 >= size, "seed {}", self.seed);
+        if self.rng.chance(30) {
+            self.leases.push((lease, want));
+        }
+        if self.leases.len() > 3 {
+            self.check_lease(0);
+        }
+    }
+
+    fn truncate(&mut self, at: usize, cached: Arc<CachedFile>) {
+        let size = self.rng.below(FILE_BYTES_MAX);
+        self.files[at].want.resize(size as usize, 0);
+        self.run(async move { cached.truncate(size).await }).expect("truncate");
+    }
+
+    fn allocate(&mut self, at: usize, cached: Arc<CachedFile>) {
+        let (offset, len) = self.range(50_000);
+        let len = len.max(1);
+        let punch = self.rng.chance(70);
+        let want = &mut self.files[at].want;
+        let end = offset as usize + len;
+        if punch {
+            let end = end.min(want.len());
+            want[(offset as usize).min(end)..end].fill(0);
+        } else {
+            want.resize(want.len().max(end), 0);
+        }
+        let mode = if punch { 3 } else { 0 };
+        self.run(async move { cached.fallocate(mode, offset, len as u64).await })
+            .expect("fallocate");
+    }
+
+    fn check_attr(&mut self, at: usize) {
+        let mark = self.unifier.mark();
+        let mut attr = self.files[at].disk.attr_now();
+        for _ in 0..self.rng.below(4) {
+            self.step();
+        }
+        self.unifier.overlay(mark, &mut attr);
+        assert_eq!(attr.size, self.files[at].want.len() as u64, "seed {}: size", self.seed);
+    }
+
+    fn commit(&mut self, at: usize, cached: Arc<CachedFile>) {
+        let verifier =
+            self.run(async move { cached.commit(WriterId(1), 0, 0, false).await }).expect("commit");
+        assert_eq!(verifier, VERIFIER);
+        let state = self.files[at].disk.state();
+        assert!(state.synced == self.files[at].want, "seed {}: committed {at}", self.seed);
+    }
+
+    fn background(&mut self, at: usize, cached: Arc<CachedFile>) {
+        match self.rng.below(5) {
+            0 => {
+                self.now += Duration::from_secs(self.rng.below(8));
+                let (unifier, now) = (self.unifier.clone(), self.now);
+                self.background.push(Task::new(async move { unifier.write_back(now).await }));
+            }
+            1 => self.background.push(Task::new(async move {
+                cached.flush().await.expect("flush");
+            })),
+            2 => self.abandon(async move { cached.flush().await }),
+            3 => {
+                // Others open it while this goes on.
+                self.files[at].cached = None;
+                self.background.push(Task::new(async move {
+                    cached.close(WriterId(1)).await.expect("close");
+                }));
+            }
+            _ => {
+                let (offset, len) = self.range(self.read_bytes_max);
+                self.abandon(async move { cached.read(offset, len).await.map(drop) });
+            }
+        }
+    }
+
+    fn operation(&mut self) {
+        let at = self.rng.below(3) as usize;
+        let Some(cached) = self.files[at].cached.clone() else {
+            let truncated = self.rng.chance(20);
+            return self.open(at, truncated);
+        };
+        match self.rng.below(100) {
+            0..30 => self.write(at, cached, false),
+            30..38 => self.write(at, cached, true),
+            38..62 => self.read(at, cached),
+            62..68 => self.truncate(at, cached),
+            68..72 => self.allocate(at, cached),
+            72..77 => self.commit(at, cached),
+            77..83 => self.check_attr(at),
+            83..86 => self.close(at),
+            86..88 => {
+                // A second open, with truncation while the first goes on.
+                self.open(at, true);
+                self.run(async move { cached.close(WriterId(2)).await }).expect("close");
+            }
+            _ => self.background(at, cached),
+        }
+    }
+
+    fn finish(mut self) {
+        while !self.leases.is_empty() {
+            self.check_lease(0);
+        }
+        let unifier = self.unifier.clone();
+        if self.rng.chance(50) {
+            self.run(async move { unifier.flush_all().await }).expect("flush");
+            for at in 0..3 {
+                if self.files[at].cached.is_some() {
+                    let same = self.files[at].disk.state().data == self.files[at].want;
+                    assert!(same, "seed {}: flushed file {at}", self.seed);
+                }
+            }
+        }
+        for at in 0..3 {
+            self.close(at);
+        }
+        while self.step() {}
+        // Polls what nobody waits for.
+        let (unifier, now) = (self.unifier.clone(), self.now);
+        self.run(async move { unifier.write_back(now).await });
+        let stats = self.unifier.stats();
+        assert_eq!(stats.dirty_bytes, 0, "seed {}", self.seed);
+        assert_eq!(stats.orphan_bytes, 0, "seed {}", self.seed);
+        for file in &self.files {
+            self.unifier.forget(file.disk.attr_id());
+        }
+        assert_eq!(self.unifier.stats().resident_bytes, 0, "seed {}: leak", self.seed);
+    }
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    match number("DAFS_UNIFIER_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 1..number("DAFS_UNIFIER_SEEDS").unwrap_or(300),
+    }
+}
+
+#[test]
+fn random_operations_agree_with_the_model() {
+    for seed in seeds() {
+        let mut model = Model::new(seed);
+        for _ in 0..60 {
+            model.operation();
+        }
+        model.finish();
+    }
+}
+
+/// Writers of one range that lies across blocks, and readers of it: each read sees one write,
+/// and none older than the last acknowledged before.
+#[test]
+fn reads_and_writes_are_atomic() {
+    for seed in seeds() {
+        let mut rng = Rng::new(seed);
+        let disk = Disk::new(seed, 70);
+        let arena_bytes = 65_536 << (1 + rng.below(4));
+        let unifier = super::unifier(arena_bytes);
+        let file = disk.file(1, vec![1; 20_000]);
+        let cached = super::open(&unifier, &file);
+        let range = (1000u64, 6000 + rng.below(2000) as usize);
+        let acknowledged = Arc::new(std::sync::atomic::AtomicU8::new(1));
+        let mut tasks = Vec::new();
+        for id in 0..3u8 {
+            let (cached, acknowledged) = (cached.clone(), acknowledged.clone());
+            tasks.push(Task::new(async move {
+                for round in 0..6u8 {
+                    let stamp = 2 + round * 3 + id;
+                    super::write(&cached, range.0, &vec![stamp; range.1], 1).await;
+                    acknowledged.store(stamp, std::sync::atomic::Ordering::SeqCst);
+                    if round == 3 && id == 0 {
+                        cached.commit(WriterId(1), 0, 0, true).await.expect("commit");
+                    }
+                }
+            }));
+            let cached = super::open(&unifier, &file);
+            tasks.push(Task::new(async move {
+                for _ in 0..8 {
+                    let seen = super::read(&cached, range.0, range.1).await;
+                    assert_eq!(seen.len(), range.1);
+                    assert!(seen.iter().all(|byte| *byte == seen[0]), "seed {seed}: torn");
+                    yield_once().await;
+                }
+                Ok::<(), Status>(()).expect("fine");
+            }));
+        }
+        let mut stalled = 0;
+        while !tasks.is_empty() {
+            let at = rng.below(tasks.len() as u64) as usize;
+            let moved = tasks[at].is_woken();
+            if tasks[at].poll().is_some() {
+                tasks.swap_remove(at);
+            }
+            let moved = moved | (rng.chance(40) && disk.complete_one());
+            stalled = if moved { 0 } else { stalled + 1 };
+            assert!(stalled < 1000, "seed {seed}: waits for ever");
+        }
+        let last = acknowledged.load(std::sync::atomic::Ordering::SeqCst);
+        let seen =
+            super::disk::run(&disk, async move { super::read(&cached, range.0, range.1).await });
+        assert!(seen.iter().all(|byte| *byte == last), "seed {seed}: the last write");
+    }
+}
+
+async fn yield_once() {
+    let mut polled = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut polled, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
