@@ -153,7 +153,7 @@ fn raw(shape: Shape) -> Outcome {
     stream.set_nodelay(true).expect("nodelay");
     stream.set_nonblocking(shape.polled).expect("nonblocking");
     let request = [1u8; REQUEST];
-    let mut buffer = vec![0u8; FILE];
+    let mut buffer = vec![1u8; FILE];
     let mut asked: VecDeque<Instant> = VecDeque::new();
     let (mut at, mut have) = (0, 0);
     let mut wanted = shape.depth;

@@ -20,7 +20,7 @@ use crate::sys::{EpollEvents, IoList, Watch};
 use crate::waiter::EpollWaiter;
 
 /// Staging memory of an engine: what one system call brings of small messages.
-const STAGING_BYTES: usize = 64 * 1024;
+pub const STAGING_BYTES: usize = 128 * 1024;
 /// Staging memories kept for use again.
 const STAGING_KEPT: usize = 4;
 /// Up to so many queue pairs are simply tried; more are asked for by epoll first.
@@ -150,8 +150,17 @@ impl TcpEngine {
 
     /// Takes a connected, non-blocking stream socket as a queue pair.
     pub fn adopt(&mut self, socket: OwnedFd) -> Result<QueuePair, ConnectError> {
+        self.adopt_as(socket, false)
+    }
+
+    /// As [`adopt`](Self::adopt), for the side that connected or for the other.
+    pub fn adopt_as(
+        &mut self,
+        socket: OwnedFd,
+        connected: bool,
+    ) -> Result<QueuePair, ConnectError> {
         let queue_pair = self.new_slot()?;
-        let connection = Connection::new(queue_pair, socket);
+        let connection = Connection::new(queue_pair, socket, connected);
         self.slots[slot_of(queue_pair)].link = Link::Up(Box::new(connection));
         self.stale_interest = true;
         Ok(queue_pair)
@@ -233,7 +242,7 @@ impl TcpEngine {
                 let received = connection.receive(&mut self.core);
                 let answers = connection.send.has_work() && !connection.send.is_blocked();
                 list(connection, slot, answers, &mut self.to_flush);
-                self.stale_interest |= connection.watched != connection.interest();
+                self.stale_interest |= connection.watched != Some(connection.interest());
                 match received {
                     Received::All => {}
                     Received::More => self.more = true,
@@ -254,7 +263,7 @@ impl TcpEngine {
         match step {
             Step::Pending => return,
             Step::Connected(socket, private_data) => {
-                let mut connection = Connection::new(queue_pair, socket);
+                let mut connection = Connection::new(queue_pair, socket, true);
                 connection.watched = handshake.watched;
                 self.slots[slot as usize].link = Link::Up(Box::new(connection));
                 self.core.event(QueuePairEvent::Connected { queue_pair, private_data });
@@ -322,7 +331,7 @@ impl TcpEngine {
                 Link::Up(connection) => {
                     let again = connection.flush(&mut self.core);
                     connection.send.listed = again;
-                    self.stale_interest |= connection.watched != connection.interest();
+                    self.stale_interest |= connection.watched != Some(connection.interest());
                     again
                 }
                 _ => false,
@@ -347,18 +356,17 @@ impl TcpEngine {
                     (connection.fd(), connection.interest(), &mut connection.watched)
                 }
                 Link::Connecting(handshake) => match handshake.interest() {
-                    Some((fd, events)) => (fd, Some(events), &mut handshake.watched),
+                    Some((fd, events)) => (fd, events, &mut handshake.watched),
                     None => continue,
                 },
             };
-            let watch = match (*watched, wanted) {
-                (before, after) if before == after => continue,
-                (None, Some(events)) => Watch::Add(events),
-                (Some(_), Some(events)) => Watch::Change(events),
-                (_, None) => Watch::Remove,
+            let watch = match *watched {
+                Some(events) if events == wanted => continue,
+                Some(_) => Watch::Change(wanted),
+                None => Watch::Add(wanted),
             };
             match self.waiter.watch(fd, u64::from(*slot), watch) {
-                Ok(()) => *watched = wanted,
+                Ok(()) => *watched = Some(wanted),
                 Err(error) => {
                     tracing::warn!(%error, "a socket cannot be watched");
                     self.stale_interest = true;

@@ -6,8 +6,8 @@
 //! scatter and gather ([`receive`], [`sys`]). A protection table checks every access of a peer
 //! ([`memory_region`]); a refused one is answered by a fault, and the queue pair lives on.
 //!
-//! Beside the files that every provider has there are `frame` (the wire), `send` and `receive`
-//! (the two halves of a queue pair, each a topic of its own), `scatter_gather` (shared by both)
+//! Beside the files that every provider has there are `frame` (the wire), `send`, `receive` and
+//! `deliver` (how bytes leave, how they come, what they mean), `scatter_gather` (shared by them)
 //! and `waiter` (the part of an engine that other threads hold).
 //!
 //! Where it is simpler than hardware, on purpose:
@@ -20,6 +20,7 @@
 #![deny(missing_docs, unsafe_code)]
 
 mod connection;
+mod deliver;
 mod device;
 mod engine;
 mod frame;

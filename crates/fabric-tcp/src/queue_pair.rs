@@ -60,6 +60,11 @@ impl<T> Slab<T> {
         self.entries[slot as usize].as_ref().expect("the slot is in use")
     }
 
+    /// The entry of `slot`, if it is in use.
+    pub fn get(&self, slot: u32) -> Option<&T> {
+        self.entries.get(slot as usize)?.as_ref()
+    }
+
     /// The entry of `slot`.
     pub fn at_mut(&mut self, slot: u32) -> &mut T {
         self.entries[slot as usize].as_mut().expect("the slot is in use")
@@ -160,6 +165,10 @@ pub struct Tags {
     by_tag: TagMap<u32>,
     discarding: TagMap<u32>,
     cancelled: VecDeque<u64>,
+    /// Sequence and slot in the order of posting; those that ended are dropped later.
+    order: VecDeque<(u64, u32)>,
+    /// The sequence of the receive that ended last.
+    last_ended: u64,
 }
 
 impl Tags {
@@ -169,6 +178,8 @@ impl Tags {
             by_tag: TagMap::default(),
             discarding: TagMap::default(),
             cancelled: VecDeque::new(),
+            order: VecDeque::new(),
+            last_ended: 0,
         }
     }
 
@@ -181,9 +192,23 @@ impl Tags {
         if self.slots.len() >= TAGGED_MAX {
             return Err(PostError::QueueFull);
         }
+        let sequence = receive.sequence;
         let slot = self.slots.insert(receive);
         self.by_tag.insert(tag, slot);
+        if self.order.len() > 64 + 2 * self.slots.len() {
+            let slots = &self.slots;
+            self.order.retain(|entry| is_waiting(slots, *entry));
+        }
+        self.order.push_back((sequence, slot));
         Ok(())
+    }
+
+    /// The receives whose messages have not begun, in the order in which they are likely to be
+    /// used: that of posting, from the one that ended last on.
+    pub fn likely(&self) -> impl Iterator<Item = u32> + '_ {
+        let next = self.order.partition_point(|(sequence, _)| *sequence <= self.last_ended);
+        let waiting = |entry: &&(u64, u32)| is_waiting(&self.slots, **entry);
+        self.order.range(next..).filter(waiting).map(|(_, slot)| *slot)
     }
 
     /// What to do with a message for `tag`.
@@ -203,6 +228,12 @@ impl Tags {
     pub fn remove(&mut self, slot: u32) -> TaggedReceive {
         let receive = self.slots.remove(slot);
         self.by_tag.remove(&receive.tag.0);
+        self.last_ended = receive.sequence;
+        while let Some(entry) = self.order.front()
+            && self.slots.get(entry.1).is_none_or(|found| found.sequence != entry.0)
+        {
+            self.order.pop_front();
+        }
         receive
     }
 
@@ -226,6 +257,10 @@ impl Tags {
     }
 }
 
+fn is_waiting(slots: &Slab<TaggedReceive>, (sequence, slot): (u64, u32)) -> bool {
+    slots.get(slot).is_some_and(|receive| receive.sequence == sequence && !receive.started)
+}
+
 /// A connected queue pair.
 #[derive(Debug)]
 pub struct Connection {
@@ -241,8 +276,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// On a socket whose handshake is over.
-    pub fn new(id: QueuePair, socket: OwnedFd) -> Connection {
+    /// On a socket whose handshake is over. Whoever connected expects answers in the order of
+    /// the requests, and guesses where they go.
+    pub fn new(id: QueuePair, socket: OwnedFd, connected: bool) -> Connection {
         Connection {
             id,
             socket,
@@ -251,7 +287,7 @@ impl Connection {
             headers: Vec::new(),
             tags: Tags::new(),
             send: SendSide::default(),
-            receive: ReceiveSide::default(),
+            receive: ReceiveSide::new(connected),
         }
     }
 
@@ -261,11 +297,11 @@ impl Connection {
     }
 
     /// What epoll should watch: nothing that would wake in vain.
-    pub fn interest(&self) -> Option<libc::c_int> {
+    pub fn interest(&self) -> libc::c_int {
         let receive =
             if self.receive.is_paused() { crate::sys::EPOLLRDHUP } else { crate::sys::EPOLLIN };
         let send = if self.send.is_blocked() { crate::sys::EPOLLOUT } else { 0 };
-        Some(receive | send)
+        receive | send
     }
 
     /// A buffer that holds `header`.
@@ -399,6 +435,27 @@ mod tests {
         assert_eq!(tags.state(1), TagState::Discarding(0));
         tags.discarded(1);
         assert_eq!(tags.state(1), TagState::Unknown);
+    }
+
+    #[test]
+    fn likely_receives_follow_the_last_one() {
+        let mut tags = Tags::new();
+        for tag in 1..=5 {
+            tags.post(TaggedReceive { sequence: tag, ..receive(tag) }).expect("post");
+        }
+        let likely =
+            |tags: &Tags| tags.likely().map(|s| tags.slots.at(s).tag.0).collect::<Vec<_>>();
+        assert_eq!(likely(&tags), [1, 2, 3, 4, 5]);
+        let TagState::Posted(third) = tags.state(3) else { panic!("posted") };
+        tags.remove(third);
+        assert_eq!(likely(&tags), [4, 5]);
+        // One that is never used does not stop others, nor does the list grow.
+        for tag in 6..5000 {
+            tags.post(TaggedReceive { sequence: tag, ..receive(tag) }).expect("post");
+            let TagState::Posted(slot) = tags.state(tag) else { panic!("posted") };
+            tags.remove(slot);
+        }
+        assert!(tags.order.len() < 100);
     }
 
     #[test]

@@ -4,19 +4,21 @@
 //! at theirs, and then for a header. While payload comes, that last piece is exactly one frame
 //! header, so that payload never lands in the staging memory; while only small messages come, it
 //! is all of the staging memory, so that one system call brings many.
+//!
+//! Whoever connected may guess instead that answers come in the order in which their tags were
+//! posted and fill their buffers; then one system call brings many answers to their places. A
+//! wrong guess costs a copy and stops the guessing for a while.
 
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use dafs_fabric::{
-    Opcode, QueuePairEvent, SgList, Span, Status, Tag, WorkCompletion, WrId, sg_bytes,
-};
+use dafs_fabric::{SgList, Span, Tag, WrId};
 
-use crate::engine::Core;
-use crate::frame::{FAULT_READ, FAULT_WRITE, FRAME_HEADER_BYTES, FrameHeader, Kind};
+use crate::engine::{Core, STAGING_BYTES};
+use crate::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
 use crate::memory_region::{Pin, Region};
-use crate::queue_pair::{Connection, TagState, tagged_completion};
+use crate::queue_pair::{Connection, TagState};
 use crate::scatter_gather::Cursor;
 use crate::sys::{Scatter, is_hung_up, is_temporary};
 
@@ -30,9 +32,15 @@ const READ_BYTES: usize = 1024 * 1024;
 const PLACED_BYTES: u32 = 1024;
 /// So many small frames in a row end the care for payload.
 const CARE_FRAMES: u8 = 64;
+/// The most messages guessed for one read.
+const GUESSES_MAX: usize = 32;
+/// Tagged messages received without guessing after a wrong guess; more after each in a row.
+const DISTRUST_FRAMES: u32 = 16;
+/// The most of them.
+const DISTRUST_FRAMES_MAX: u32 = 4096;
 
 /// What is wrong with the peer.
-type Violation = &'static str;
+pub type Violation = &'static str;
 
 /// A receive of the shared queue.
 #[derive(Debug)]
@@ -43,14 +51,14 @@ pub struct PostedReceive {
 
 /// A receive into which a message is coming.
 #[derive(Debug)]
-struct Filling {
-    receive: PostedReceive,
-    cursor: Cursor,
+pub struct Filling {
+    pub receive: PostedReceive,
+    pub cursor: Cursor,
 }
 
 /// Where a body goes.
 #[derive(Debug, Clone, Copy)]
-enum Target {
+pub enum Target {
     Discard,
     /// To the receive that is being filled.
     Receive,
@@ -64,28 +72,28 @@ enum Target {
 
 /// The frame whose body is coming.
 #[derive(Debug)]
-struct Current {
-    header: FrameHeader,
-    target: Target,
-    done: usize,
+pub struct Current {
+    pub header: FrameHeader,
+    pub target: Target,
+    pub done: usize,
 }
 
 /// The peer's write that is coming.
 #[derive(Debug)]
-struct Write {
-    id: u32,
-    key: u64,
+pub struct Write {
+    pub id: u32,
+    pub key: u64,
     /// What its next frame must say.
-    addr: u64,
-    left: u32,
+    pub addr: u64,
+    pub left: u32,
     /// `None`: refused.
-    region: Option<Arc<Region>>,
-    offset: usize,
+    pub region: Option<Arc<Region>>,
+    pub offset: usize,
 }
 
 /// Why receiving pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pause {
+pub enum Pause {
     /// For a posted receive.
     Receive,
     /// For the receive of this tag, or its cancellation.
@@ -100,22 +108,39 @@ struct Staged {
     end: usize,
 }
 
-/// What comes of a new header.
-enum Begin {
-    /// A body, to be received.
-    Body(Target),
-    /// Nothing more.
-    Done,
-    /// It cannot be received yet.
-    Pause(Pause),
-}
-
 /// What one system call brought.
 struct Pass {
     got: usize,
     asked: usize,
     /// Bodies that it placed.
     direct: usize,
+}
+
+/// Where to look in the staging memory.
+struct View {
+    at: usize,
+    left: usize,
+    /// So many bodies to come are in their place, not here.
+    direct: usize,
+    /// So many guesses were judged.
+    judged: usize,
+}
+
+impl View {
+    fn new(at: usize, left: usize, direct: usize) -> View {
+        View { at, left, direct, judged: 0 }
+    }
+}
+
+/// How looking ended.
+enum Looked {
+    /// At the end of what there is.
+    Through,
+    /// It pauses, with these bytes unseen.
+    Paused,
+    /// The next message is not the one that was guessed, and what follows its header is in the
+    /// wrong places.
+    Misguessed,
 }
 
 /// What a turn of receiving came to.
@@ -138,19 +163,50 @@ fn violated(violation: Violation) -> Received {
 pub struct ReceiveSide {
     head: [u8; FRAME_HEADER_BYTES],
     head_len: usize,
-    current: Option<Current>,
-    filling: Option<Filling>,
+    pub current: Option<Current>,
+    pub filling: Option<Filling>,
     /// What the next header must be, in a run.
-    expected: Option<FrameHeader>,
-    paused: Option<(FrameHeader, Pause)>,
+    pub expected: Option<FrameHeader>,
+    pub paused: Option<(FrameHeader, Pause)>,
     staged: Option<Staged>,
-    write: Option<Write>,
-    next_write: u32,
+    pub write: Option<Write>,
+    pub next_write: u32,
     /// Frames for which payload is still expected.
     care: u8,
+    /// Tagged receives for which the current read has guessed, in order.
+    guessed: Vec<u32>,
+    /// Header bytes that are guessed.
+    guessed_header: u16,
+    /// Guesses that the next read may make.
+    trust: usize,
+    /// Tagged messages to come before the next guess.
+    distrust: u32,
+    /// Wrong guesses since the last right one.
+    wrong: u32,
 }
 
 impl ReceiveSide {
+    /// Of a new connection; `guess` where answers are expected.
+    pub fn new(guess: bool) -> ReceiveSide {
+        ReceiveSide { trust: usize::from(guess), ..ReceiveSide::default() }
+    }
+
+    /// A frame begins.
+    pub fn note_frame(&mut self, header: &FrameHeader) {
+        if header.payload_len >= PLACED_BYTES {
+            self.care = CARE_FRAMES;
+        } else {
+            self.care = self.care.saturating_sub(1);
+        }
+        if header.kind == Kind::Tagged && header.addr == 0 {
+            self.guessed_header = header.header_len;
+            if self.distrust > 0 {
+                self.distrust -= 1;
+                self.trust = usize::from(self.distrust == 0);
+            }
+        }
+    }
+
     /// Waits for something to be posted.
     pub fn is_paused(&self) -> bool {
         self.paused.is_some()
@@ -297,6 +353,8 @@ impl Connection {
     /// One system call.
     fn read(&mut self, core: &mut Core) -> io::Result<Pass> {
         let pin = self.pin_write();
+        let mut guessed = std::mem::take(&mut self.receive.guessed);
+        guessed.clear();
         let mut io = Scatter::new(&mut core.io);
         let mut staging = &mut core.staging[..];
         let mut direct = 0;
@@ -324,11 +382,90 @@ impl Connection {
             next = header.continuation();
         }
         let exact = next.is_some() || self.receive.care > 0;
+        if next.is_none() && exact {
+            (staging, head) = self.guess(&mut io, staging, head, &mut guessed);
+        }
         let tail = if exact { head } else { staging.len() };
         io.bytes(&mut staging[..tail]);
         core.system_calls += 1;
-        let got = io.receive(self.socket.as_raw_fd())?;
-        Ok(Pass { got, asked: io.len(), direct })
+        let got = io.receive(self.socket.as_raw_fd());
+        let asked = io.len();
+        self.receive.guessed = guessed;
+        Ok(Pass { got: got?, asked, direct })
+    }
+
+    /// Adds the places of the messages that are likely to come next. Returns the staging memory
+    /// that is left, and how many bytes of it are for the next header.
+    fn guess<'a>(
+        &'a self,
+        io: &mut Scatter<'a>,
+        mut staging: &'a mut [u8],
+        mut head: usize,
+        guessed: &mut Vec<u32>,
+    ) -> (&'a mut [u8], usize) {
+        let header_len = usize::from(self.receive.guessed_header);
+        let mut bytes = 2 * FRAME_HEADER_BYTES;
+        for slot in self.tags.likely().take(self.receive.trust) {
+            let receive = self.tags.slots.at(slot);
+            let header_room = receive.header.as_ref().map_or(0, Span::len);
+            bytes += FRAME_HEADER_BYTES + header_len + receive.capacity;
+            // After a wrong guess all of it must fit the staging memory.
+            if header_len > header_room
+                || receive.capacity > FRAME_PAYLOAD_BYTES_MAX
+                || receive.capacity == 0
+                || bytes > STAGING_BYTES
+            {
+                break;
+            }
+            let (place, rest) = staging.split_at_mut(head);
+            io.bytes(place);
+            staging = rest;
+            head = FRAME_HEADER_BYTES;
+            if let Some(span) = &receive.header {
+                io.span(span, 0, header_len);
+            }
+            receive.data.iter().for_each(|span| io.span(span, 0, span.len()));
+            guessed.push(slot);
+        }
+        (staging, head)
+    }
+
+    /// True when `header` is that of the message guessed for `slot`.
+    fn is_guessed(&self, header: &FrameHeader, slot: u32) -> bool {
+        header.kind == Kind::Tagged
+            && header.addr == 0
+            && header.payload_len == header.total
+            && header.header_len == self.receive.guessed_header
+            && self.tags.state(header.key) == TagState::Posted(slot)
+            && self.tags.slots.at(slot).capacity == header.total as usize
+    }
+
+    /// Collects `left` bytes in the order of the wire: those at the places guessed from `judged`
+    /// on, and those of the staging memory from `at` on.
+    fn collect(&self, staging: &[u8], view: &View, into: &mut [u8]) {
+        let (mut at, mut rest) = (view.at, &mut into[..view.left]);
+        let mut message = Vec::new();
+        for slot in self.receive.guessed.iter().skip(view.judged) {
+            let receive = self.tags.slots.at(*slot);
+            if let Some(span) = &receive.header {
+                let len = usize::from(self.receive.guessed_header).min(rest.len());
+                span.read_message(len, &mut message);
+                let (to, after) = rest.split_at_mut(len);
+                to.copy_from_slice(&message);
+                rest = after;
+            }
+            for span in &receive.data {
+                let (to, after) = rest.split_at_mut(span.len().min(rest.len()));
+                span.copy_to(0, to);
+                rest = after;
+            }
+            let (to, after) = rest.split_at_mut(FRAME_HEADER_BYTES.min(rest.len()));
+            to.copy_from_slice(&staging[at..at + to.len()]);
+            at += to.len();
+            rest = after;
+        }
+        let len = rest.len();
+        rest.copy_from_slice(&staging[at..at + len]);
     }
 
     /// Holds the region of a write under way, or refuses the write if access has ended.
@@ -387,16 +524,51 @@ impl Connection {
 
     /// Looks at what a read brought.
     fn take(&mut self, pass: &Pass, core: &mut Core) -> Result<(), Violation> {
-        let bytes = std::mem::take(&mut core.staging);
-        let rest = self.consume(&bytes, 0, pass.got, pass.direct, core);
-        match rest {
-            Ok(Some((start, end))) if start < end => {
-                self.receive.staged = Some(Staged { bytes, start, end });
-                core.staging = core.new_staging();
+        let mut bytes = std::mem::take(&mut core.staging);
+        let mut view = View::new(0, pass.got, pass.direct);
+        let mut looked = self.look(&bytes, &mut view, core);
+        let guesses = self.receive.guessed.len();
+        if matches!(looked, Ok(Looked::Misguessed)) {
+            self.receive.trust = 0;
+            self.receive.distrust =
+                (DISTRUST_FRAMES << self.receive.wrong.min(16)).min(DISTRUST_FRAMES_MAX);
+            self.receive.wrong = self.receive.wrong.saturating_add(1);
+            if view.left > 0 {
+                let mut collected = core.new_staging();
+                self.collect(&bytes, &view, &mut collected);
+                core.keep_staging(std::mem::replace(&mut bytes, collected));
             }
-            _ => core.staging = bytes,
+            view = View::new(0, view.left, 0);
+            self.receive.guessed.clear();
+            looked = self.look(&bytes, &mut view, core);
+        } else if view.judged == guesses && guesses > 0 {
+            self.receive.trust = (self.receive.trust * 2).min(GUESSES_MAX);
+            self.receive.wrong = 0;
         }
-        rest.map(|_| ())
+        self.put_back(bytes, &view, &looked, core);
+        looked.map(|_| ())
+    }
+
+    /// Keeps staging memory with bytes that were not looked at.
+    fn put_back(
+        &mut self,
+        bytes: Box<[u8]>,
+        view: &View,
+        looked: &Result<Looked, Violation>,
+        core: &mut Core,
+    ) {
+        let keep = matches!(looked, Ok(Looked::Paused)) && view.left > 0;
+        let free = if keep {
+            self.receive.staged = Some(Staged { bytes, start: view.at, end: view.at + view.left });
+            core.new_staging()
+        } else {
+            bytes
+        };
+        if core.staging.is_empty() {
+            core.staging = free;
+        } else {
+            core.keep_staging(free);
+        }
     }
 
     /// Goes on where it paused, if what it waited for is there.
@@ -410,66 +582,71 @@ impl Connection {
             return Ok(());
         }
         let Some(staged) = self.receive.staged.take() else { return Ok(()) };
-        let left = staged.end - staged.start;
-        match self.consume(&staged.bytes, staged.start, left, 0, core)? {
-            Some((start, end)) if start < end => {
-                self.receive.staged = Some(Staged { start, end, ..staged });
-            }
-            _ => core.keep_staging(staged.bytes),
-        }
-        Ok(())
+        let mut view = View::new(staged.start, staged.end - staged.start, 0);
+        self.receive.guessed.clear();
+        let looked = self.look(&staged.bytes, &mut view, core);
+        self.put_back(staged.bytes, &view, &looked, core);
+        looked.map(|_| ())
     }
 
-    /// Takes `left` bytes in the order of the wire. The first `direct` bodies are in their place
-    /// already; all else is in `staging` from `at` on. Returns what it did not look at, when it
-    /// pauses.
-    fn consume(
+    /// Looks at received bytes in the order of the wire: bodies that are in their place, and
+    /// the staging memory for all else.
+    fn look(
         &mut self,
         staging: &[u8],
-        mut at: usize,
-        mut left: usize,
-        mut direct: usize,
+        view: &mut View,
         core: &mut Core,
-    ) -> Result<Option<(usize, usize)>, Violation> {
+    ) -> Result<Looked, Violation> {
         loop {
             if let Some(current) = &self.receive.current {
                 let missing = current.header.body_len() - current.done;
-                let take = missing.min(left);
-                if direct > 0 {
+                let take = missing.min(view.left);
+                if view.direct > 0 {
                     self.placed(take);
-                    direct -= 1;
+                    view.direct -= 1;
                 } else {
-                    self.copy_body(&staging[at..at + take]);
-                    at += take;
+                    self.copy_body(&staging[view.at..view.at + take]);
+                    view.at += take;
                 }
-                left -= take;
+                view.left -= take;
                 if take < missing {
-                    return Ok(None);
+                    return Ok(Looked::Through);
                 }
                 self.finish(core)?;
             }
-            if left == 0 {
-                return Ok(None);
+            if !self.look_for_header(staging, view) {
+                return Ok(Looked::Through);
             }
-            let head_len = self.receive.head_len;
-            let take = left.min(FRAME_HEADER_BYTES - head_len);
-            self.receive.head[head_len..head_len + take].copy_from_slice(&staging[at..at + take]);
-            at += take;
-            left -= take;
-            self.receive.head_len += take;
-            if self.receive.head_len < FRAME_HEADER_BYTES {
-                return Ok(None);
+            let header = FrameHeader::decode(&self.receive.head)?;
+            if view.direct == 0
+                && let Some(slot) = self.receive.guessed.get(view.judged)
+            {
+                if !self.is_guessed(&header, *slot) {
+                    return Ok(Looked::Misguessed);
+                }
+                view.judged += 1;
+                view.direct = 1;
             }
             self.receive.head_len = 0;
-            let header = FrameHeader::decode(&self.receive.head)?;
             if self.receive.expected.take().is_some_and(|expected| expected != header) {
                 return Err("a run of frames was broken");
             }
             self.begin_frame(header, core)?;
             if self.receive.is_paused() {
-                return Ok(Some((at, at + left)));
+                return Ok(Looked::Paused);
             }
         }
+    }
+
+    /// True when a frame header is complete.
+    fn look_for_header(&mut self, staging: &[u8], view: &mut View) -> bool {
+        let have = self.receive.head_len;
+        let take = view.left.min(FRAME_HEADER_BYTES - have);
+        self.receive.head[have..have + take].copy_from_slice(&staging[view.at..view.at + take]);
+        view.at += take;
+        view.left -= take;
+        self.receive.head_len += take;
+        self.receive.head_len == FRAME_HEADER_BYTES
     }
 
     /// `len` bytes of the current body are in their place.
@@ -511,265 +688,5 @@ impl Connection {
             self.sink(current.target, pin.as_ref()).copy(bytes, &current.header, current.done);
         }
         self.placed(bytes.len());
-    }
-
-    /// Acts on a new header.
-    fn begin_frame(&mut self, header: FrameHeader, core: &mut Core) -> Result<(), Violation> {
-        match self.begin(&header, core)? {
-            Begin::Done => {}
-            Begin::Pause(pause) => {
-                if let Pause::Tag(tag) = pause {
-                    core.event(QueuePairEvent::UnmatchedTag { queue_pair: self.id, tag: Tag(tag) });
-                }
-                self.receive.paused = Some((header, pause));
-                return Ok(());
-            }
-            Begin::Body(target) => {
-                self.receive.current = Some(Current { header, target, done: 0 });
-                if header.body_len() == 0 {
-                    self.finish(core)?;
-                }
-            }
-        }
-        if header.payload_len >= PLACED_BYTES {
-            self.receive.care = CARE_FRAMES;
-        } else {
-            self.receive.care = self.receive.care.saturating_sub(1);
-        }
-        Ok(())
-    }
-
-    fn begin(&mut self, header: &FrameHeader, core: &mut Core) -> Result<Begin, Violation> {
-        match header.kind {
-            Kind::Send => Ok(self.begin_send(header, core)),
-            Kind::Tagged => self.begin_tagged(header, core),
-            Kind::Write => self.begin_write(header, core),
-            Kind::ReadResponse => self.begin_read_response(header),
-            Kind::ReadRequest => {
-                let found = if core.rdma_read {
-                    core.table.find(header.key, header.addr, header.total, false)
-                } else {
-                    None
-                };
-                self.send.serve_read(header.id, found, header.total)?;
-                Ok(Begin::Done)
-            }
-            Kind::ReadDone => self.end_read(header.id, Status::Success, core),
-            Kind::Fault if header.key == FAULT_READ => {
-                self.end_read(header.id, Status::RemoteAccess, core)
-            }
-            Kind::Fault if header.key == FAULT_WRITE => self.write_refused(header.id, core),
-            Kind::WriteAck => self.writes_done(header.id, core),
-            Kind::Fault => Err("a fault of nothing"),
-            Kind::Hello | Kind::HelloAck | Kind::Reject => Err("a second handshake"),
-        }
-    }
-
-    fn begin_send(&mut self, header: &FrameHeader, core: &mut Core) -> Begin {
-        let Some(receive) = core.receives.pop_front() else {
-            return Begin::Pause(Pause::Receive);
-        };
-        if header.body_len() > sg_bytes(&receive.buffers) {
-            core.complete(receive_completion(self, receive.wr_id, Status::LocalLength, 0));
-            return Begin::Body(Target::Discard);
-        }
-        self.receive.filling = Some(Filling { receive, cursor: Cursor::default() });
-        Begin::Body(Target::Receive)
-    }
-
-    fn begin_tagged(&mut self, header: &FrameHeader, core: &mut Core) -> Result<Begin, Violation> {
-        let first = header.addr == 0;
-        match self.tags.state(header.key) {
-            TagState::Posted(slot) => {
-                let receive = self.tags.slots.at_mut(slot);
-                if receive.started == first {
-                    return Err("tagged message out of order");
-                }
-                if first {
-                    let header_room = receive.header.as_ref().map_or(0, Span::len);
-                    if usize::from(header.header_len) > header_room
-                        || header.total as usize > receive.capacity
-                    {
-                        let receive = self.tags.remove(slot);
-                        let status = Status::LocalLength;
-                        core.complete(tagged_completion(self.id, &receive, status));
-                        self.tags.discard_from(header.key, 0);
-                        return Ok(Begin::Body(Target::Discard));
-                    }
-                    receive.started = true;
-                    receive.total = header.total;
-                    receive.header_len = header.header_len;
-                } else if header.addr != u64::from(receive.received)
-                    || header.total != receive.total
-                {
-                    return Err("tagged message out of order");
-                }
-                Ok(Begin::Body(Target::Tagged(slot)))
-            }
-            TagState::Discarding(offset) if header.addr == u64::from(offset) => {
-                Ok(Begin::Body(Target::Discard))
-            }
-            TagState::Cancelled if first => {
-                self.tags.discard_from(header.key, 0);
-                Ok(Begin::Body(Target::Discard))
-            }
-            TagState::Unknown if first => Ok(Begin::Pause(Pause::Tag(header.key))),
-            _ => Err("tagged message out of order"),
-        }
-    }
-
-    fn begin_write(&mut self, header: &FrameHeader, core: &Core) -> Result<Begin, Violation> {
-        if let Some(write) = &self.receive.write {
-            let says = (header.id, header.key, header.addr, header.total);
-            if says != (write.id, write.key, write.addr, write.left) {
-                return Err("RDMA write out of order");
-            }
-        } else {
-            if header.id != self.receive.next_write {
-                return Err("RDMA write out of order");
-            }
-            self.receive.next_write = header.id.wrapping_add(1);
-            let found = core.table.find(header.key, header.addr, header.total, true);
-            let (region, offset) = found.unzip();
-            self.receive.write = Some(Write {
-                id: header.id,
-                key: header.key,
-                addr: header.addr,
-                left: header.total,
-                region,
-                offset: offset.unwrap_or(0),
-            });
-        }
-        Ok(Begin::Body(Target::Write))
-    }
-
-    fn begin_read_response(&mut self, header: &FrameHeader) -> Result<Begin, Violation> {
-        let slot = self.read_asked(header.id)?;
-        let request = self.requests.at(slot);
-        if header.addr != u64::from(request.done) || header.total != request.total {
-            return Err("answer to a read out of order");
-        }
-        Ok(Begin::Body(Target::Read(slot)))
-    }
-
-    /// The read that is to be answered next, if `id` is its number.
-    fn read_asked(&self, id: u32) -> Result<u32, Violation> {
-        let slot = *self.send.reads_asked.front().ok_or("answer to no read")?;
-        let request = self.requests.at(slot);
-        if !request.left || request.id != id {
-            return Err("answer to another read");
-        }
-        Ok(slot)
-    }
-
-    fn end_read(&mut self, id: u32, status: Status, core: &mut Core) -> Result<Begin, Violation> {
-        let slot = self.read_asked(id)?;
-        let request = self.requests.at(slot);
-        if status == Status::Success && request.done != request.total {
-            return Err("answer to a read is too short");
-        }
-        self.send.reads_asked.pop_front();
-        self.complete(slot, status, core);
-        Ok(Begin::Done)
-    }
-
-    fn write_refused(&mut self, id: u32, core: &mut Core) -> Result<Begin, Violation> {
-        let slot = *self.send.writes.front().ok_or("answer to no write")?;
-        let request = self.requests.at(slot);
-        if !request.left || request.id != id {
-            return Err("answer to another write");
-        }
-        self.send.writes.pop_front();
-        self.complete(slot, Status::RemoteAccess, core);
-        Ok(Begin::Done)
-    }
-
-    fn writes_done(&mut self, through: u32, core: &mut Core) -> Result<Begin, Violation> {
-        loop {
-            let slot = *self.send.writes.front().ok_or("answer to no write")?;
-            let request = self.requests.at(slot);
-            if !request.left {
-                return Err("answer to another write");
-            }
-            let id = request.id;
-            self.send.writes.pop_front();
-            self.complete(slot, Status::Success, core);
-            if id == through {
-                return Ok(Begin::Done);
-            }
-        }
-    }
-
-    /// The current body is complete.
-    fn finish(&mut self, core: &mut Core) -> Result<(), Violation> {
-        let Some(Current { header, target, .. }) = self.receive.current.take() else {
-            return Ok(());
-        };
-        self.receive.expected = header.continuation();
-        match (header.kind, target) {
-            (Kind::Write, _) => return self.finish_write(&header),
-            (_, Target::Receive) => {
-                if let Some(filling) = self.receive.filling.take() {
-                    let (wr_id, len) = (filling.receive.wr_id, header.body_len());
-                    drop(filling);
-                    core.complete(receive_completion(self, wr_id, Status::Success, len));
-                }
-            }
-            (_, Target::Tagged(slot)) => {
-                let receive = self.tags.slots.at_mut(slot);
-                receive.received += header.payload_len;
-                if receive.received == receive.total {
-                    let receive = self.tags.remove(slot);
-                    core.complete(tagged_completion(self.id, &receive, Status::Success));
-                }
-            }
-            (_, Target::Read(slot)) => {
-                self.requests.at_mut(slot).done += header.payload_len;
-            }
-            (Kind::Tagged, _) => {
-                let received = header.addr + u64::from(header.payload_len);
-                if received == u64::from(header.total) {
-                    self.tags.discarded(header.key);
-                } else {
-                    self.tags.discard_from(header.key, received as u32);
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn finish_write(&mut self, header: &FrameHeader) -> Result<(), Violation> {
-        let Some(write) = &mut self.receive.write else { return Ok(()) };
-        write.addr = write.addr.wrapping_add(u64::from(header.payload_len));
-        write.left -= header.payload_len;
-        if write.left > 0 {
-            return Ok(());
-        }
-        let id = write.id;
-        let placed = write.region.as_ref().is_some_and(|region| !region.is_revoked());
-        self.receive.write = None;
-        if placed {
-            self.send.acknowledge_write(id);
-            Ok(())
-        } else {
-            self.send.refuse_write(id)
-        }
-    }
-}
-
-fn receive_completion(
-    connection: &Connection,
-    wr_id: WrId,
-    status: Status,
-    len: usize,
-) -> WorkCompletion {
-    WorkCompletion {
-        wr_id,
-        queue_pair: connection.id,
-        opcode: Opcode::Recv,
-        status,
-        byte_len: len as u32,
-        header_len: 0,
     }
 }
