@@ -546,7 +546,7 @@ impl SpinBudget {
 
     fn begin(&mut self) {
         self.idle_count = self.idle_count.wrapping_add(1);
-        if self.budget < Self::MIN && self.idle_count % Self::PROBE_INTERVAL == 0 {
+        if self.budget < Self::MIN && self.idle_count.is_multiple_of(Self::PROBE_INTERVAL) {
             self.budget = Self::MAX / 2;
         }
     }

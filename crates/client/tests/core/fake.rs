@@ -1,0 +1,582 @@
+//! A scripted server: few operations, honest slots, and lies on demand.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use dafs_fabric::sim::SimNet;
+use dafs_fabric::{Buffer, Listener, PostedBuffer, Provider, SgList};
+use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId};
+use dafs_protocol::*;
+use hmac::{Hmac, Mac};
+
+/// The simulated node of the server.
+pub const SERVER: u32 = 1;
+const ROOT: FileHandle = FileHandle([1; 64]);
+const LEASE_MS: u32 = 3000;
+
+struct Session {
+    slots: ServerSlots,
+    secret: SessionSecret,
+    opens: HashMap<StateId, FileHandle>,
+    /// Where the reply of a running slot goes.
+    targets: HashMap<u16, RequestId>,
+}
+
+/// A request whose data is on its way.
+struct Fetching {
+    session: SessionId,
+    request: Vec<u8>,
+    data: PostedBuffer,
+    reply_max: u32,
+}
+
+/// What is on disk; survives a restart.
+#[derive(Default, Clone)]
+pub struct Disk {
+    pub files: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub inodes: BTreeMap<Vec<u8>, u64>,
+    pub next_inode: u64,
+}
+
+/// What the server does wrong, or differently.
+#[derive(Default)]
+pub struct Script {
+    /// So many replies to requests with this operation are not sent: the connection breaks.
+    pub lose_replies: usize,
+    /// Answers that no server may give.
+    pub lie: Option<fn(&mut Reply)>,
+    /// Answers to set-up requests are swallowed.
+    pub mute: bool,
+    /// The key that clients must prove, and that is proven to them.
+    pub key: Option<Vec<u8>>,
+    pub refuse: Option<Status>,
+    /// Handles mean nothing after a restart.
+    pub forgets_handles: bool,
+}
+
+pub struct Fake {
+    net: Arc<SimNet>,
+    node: Node,
+    listener: Box<dyn Listener>,
+    sessions: HashMap<SessionId, Session>,
+    conns: HashMap<ConnId, SessionId>,
+    hellos: HashMap<ConnId, (Nonce, Purpose)>,
+    fetching: HashMap<RequestId, Fetching>,
+    sending: HashMap<u64, PostedBuffer>,
+    next: u64,
+    boot: u8,
+    pub script: Script,
+    pub disk: Disk,
+    /// Not yet committed: lost at a restart.
+    pub memory: Disk,
+    handles: HashMap<FileHandle, Vec<u8>>,
+    /// Executed operations by name.
+    pub executed: BTreeMap<&'static str, usize>,
+    pub requests: usize,
+    pub live: bool,
+}
+
+impl Fake {
+    pub fn new(net: &Arc<SimNet>) -> Fake {
+        let (node, listener) = open(net);
+        Fake {
+            net: net.clone(),
+            node,
+            listener,
+            sessions: HashMap::new(),
+            conns: HashMap::new(),
+            hellos: HashMap::new(),
+            fetching: HashMap::new(),
+            sending: HashMap::new(),
+            next: 1,
+            boot: 1,
+            script: Script::default(),
+            disk: Disk::default(),
+            memory: Disk::default(),
+            handles: HashMap::new(),
+            executed: BTreeMap::new(),
+            requests: 0,
+            live: true,
+        }
+    }
+
+    /// As after kill -9: sessions and what was not committed are gone.
+    pub fn restart(&mut self) {
+        self.net.crash(SERVER);
+        let (node, listener) = open(&self.net);
+        (self.node, self.listener) = (node, listener);
+        self.sessions.clear();
+        self.conns.clear();
+        self.hellos.clear();
+        self.fetching.clear();
+        self.sending.clear();
+        self.boot += 1;
+        self.memory = self.disk.clone();
+        if self.script.forgets_handles {
+            self.handles.clear();
+        }
+    }
+
+    /// The server forgets all sessions, as after their lease.
+    pub fn forget_sessions(&mut self) {
+        self.sessions.clear();
+        let conns: Vec<ConnId> = self.conns.drain().map(|(conn, _)| conn).collect();
+        for conn in conns {
+            self.node.disconnect(conn, "forgotten");
+        }
+    }
+
+    pub fn put(&mut self, path: &[u8], data: &[u8]) {
+        self.memory.next_inode += 1;
+        self.memory.inodes.insert(path.to_vec(), self.memory.next_inode);
+        self.memory.files.insert(path.to_vec(), data.to_vec());
+        self.disk = self.memory.clone();
+    }
+
+    pub fn verifier(&self) -> WriteVerifier {
+        WriteVerifier([self.boot; 16])
+    }
+
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub fn connection_count(&self) -> usize {
+        self.conns.len()
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.sessions.values().map(|session| session.opens.len()).sum()
+    }
+
+    pub fn progress(&mut self) {
+        if !self.live {
+            return;
+        }
+        while let Some(incoming) = self.listener.poll_accept() {
+            let options = ConnOptions { credits: 16, ..ConnOptions::default() };
+            self.node.accept(incoming, &[], options).expect("accepted");
+        }
+        self.node.poll();
+        while let Some(event) = self.node.next_event() {
+            self.on_event(event);
+        }
+        self.node.ring();
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Request { id, header, data_len, reply_max } => {
+                if let Some(session) = self.conns.get(&id.conn()).copied() {
+                    self.on_request(id, session, header, data_len, reply_max);
+                } else {
+                    self.on_setup(id, &header);
+                }
+            }
+            Event::Fetched { id, ok } => {
+                let Some(fetching) = self.fetching.remove(&id) else { return };
+                let Fetching { session, request, data, reply_max } = fetching;
+                let decoded = decode_request(&request).expect("decoded before");
+                if ok {
+                    let data = data.take_back().expect("fetched");
+                    self.execute(id, session, &decoded, Some(data), reply_max);
+                } else if let Some(session) = self.sessions.get_mut(&session) {
+                    session.slots.abandon(decoded.head.slot);
+                }
+            }
+            Event::ReplySent { token } => drop(self.sending.remove(&token)),
+            Event::Disconnected { conn, .. } => drop(self.conns.remove(&conn)),
+            _ => {}
+        }
+    }
+
+    fn on_setup(&mut self, id: RequestId, header: &[u8]) {
+        if self.script.mute {
+            return;
+        }
+        let request = decode_setup_request(header).expect("a set-up request");
+        let answer = match (request, self.script.key.clone()) {
+            _ if self.script.refuse.is_some() => SetupReply::Refused {
+                status: self.script.refuse.expect("just looked"),
+                text: "not\u{7} today".into(),
+            },
+            (SetupRequest::Hello { nonce, purpose, .. }, Some(_)) => {
+                self.hellos.insert(id.conn(), (nonce, purpose));
+                SetupReply::Challenge { nonce: [9; 32] }
+            }
+            (SetupRequest::Hello { purpose, .. }, None) => self.enter(id.conn(), purpose, None),
+            (SetupRequest::Prove { proof }, Some(key)) => {
+                let (nonce, purpose) = self.hellos[&id.conn()];
+                let mac = |role| {
+                    let mut mac = Hmac::<sha2::Sha256>::new_from_slice(&key).expect("key");
+                    mac.update(&proof_input(role, &nonce, &[9; 32], &purpose));
+                    let bytes: Proof = mac.finalize().into_bytes().into();
+                    bytes
+                };
+                if proof == mac(b'C') {
+                    self.enter(id.conn(), purpose, Some(mac(b'S')))
+                } else {
+                    let text = "wrong key".into();
+                    SetupReply::Refused { status: Status::AuthFailed, text }
+                }
+            }
+            (SetupRequest::Prove { .. }, None) => panic!("a proof that nobody asked for"),
+        };
+        let mut bytes = Vec::new();
+        encode_setup_reply(&answer, &mut bytes);
+        self.node.reply(id, &bytes, SgList::new(), 0);
+    }
+
+    fn enter(&mut self, conn: ConnId, purpose: Purpose, proof: Option<Proof>) -> SetupReply {
+        let granted = SessionAttr {
+            slots: 4,
+            data_bytes_max: 256 << 10,
+            inline_bytes: 512,
+            wait: WaitMode::Adaptive,
+            lease_ms: LEASE_MS,
+            tagged: true,
+            rdma_read: true,
+        };
+        let id = match purpose {
+            Purpose::Create { .. } => {
+                self.next += 1;
+                let id = SessionId([u8::try_from(self.next).expect("few"); 16]);
+                let session = Session {
+                    slots: ServerSlots::new(granted.slots),
+                    secret: [7; 16],
+                    opens: HashMap::new(),
+                    targets: HashMap::new(),
+                };
+                self.sessions.insert(id, session);
+                id
+            }
+            Purpose::Bind { session, secret } => {
+                let known = self.sessions.get(&session);
+                if known.is_none_or(|session| session.secret != secret) {
+                    let text = "no such session".into();
+                    return SetupReply::Refused { status: Status::BadSession, text };
+                }
+                session
+            }
+        };
+        self.conns.insert(conn, id);
+        let (secret, verifier) = ([7; 16], self.verifier());
+        SetupReply::Ready { session: id, secret, attr: granted, verifier, proof, uid: 1000 }
+    }
+
+    fn on_request(
+        &mut self,
+        id: RequestId,
+        session_id: SessionId,
+        header: Vec<u8>,
+        data_len: u32,
+        reply_max: u32,
+    ) {
+        self.requests += 1;
+        let request = decode_request(&header).expect("a request");
+        let head = request.head;
+        let Some(session) = self.sessions.get_mut(&session_id) else {
+            return self.answer(id, &head, Err(Status::BadSession), None);
+        };
+        match session.slots.begin(head.slot, head.sequence, request.hash) {
+            Verdict::Refuse(status) => self.answer(id, &head, Err(status), None),
+            Verdict::Running => drop(session.targets.insert(head.slot.0, id)),
+            Verdict::New if data_len > 0 => {
+                let data = Buffer::new(data_len as usize).expect("buffer").post();
+                self.node.fetch(id, [data.span().clone()].into_iter().collect());
+                let request = header;
+                let fetching = Fetching { session: session_id, request, data, reply_max };
+                self.fetching.insert(id, fetching);
+            }
+            Verdict::New => self.execute(id, session_id, &request, None, reply_max),
+            Verdict::Replay(results) if results.iter().all(Option::is_some) => {
+                let results = results.into_iter().flatten().collect();
+                self.answer(id, &head, Ok(results), None);
+            }
+            // Reads are done again.
+            Verdict::Replay(_) => self.execute(id, session_id, &request, None, reply_max),
+        }
+    }
+
+    fn execute(
+        &mut self,
+        id: RequestId,
+        session: SessionId,
+        request: &Request<'_>,
+        data: Option<Buffer>,
+        reply_max: u32,
+    ) {
+        let mut chain = Chain { handle: ROOT, state: StateId::NONE, data: Vec::new() };
+        let (mut results, mut kept) = (Vec::new(), Vec::new());
+        for operation in &request.operations {
+            let result =
+                self.operation(session, &mut chain, operation, data.as_deref().unwrap_or(&[]));
+            kept.push(operation.is_cached().then(|| result.clone()));
+            let failed = result.is_err();
+            results.push(result);
+            if failed {
+                break;
+            }
+        }
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.slots.finish(request.head.slot, kept);
+            session.targets.remove(&request.head.slot.0);
+        }
+        assert!(chain.data.len() <= reply_max as usize, "room for {reply_max}");
+        let data = (!chain.data.is_empty()).then(|| {
+            let mut buffer = Buffer::new(chain.data.len()).expect("buffer");
+            buffer.copy_from_slice(&chain.data);
+            buffer.post()
+        });
+        self.answer(id, &request.head, Ok(results), data);
+    }
+
+    fn answer(
+        &mut self,
+        id: RequestId,
+        head: &RequestHead,
+        results: Result<Vec<OpResult>, Status>,
+        data: Option<PostedBuffer>,
+    ) {
+        let ping = matches!(results.as_deref(), Ok([Ok(Outcome::Done)]));
+        if self.script.lose_replies > 0 && !ping {
+            self.script.lose_replies -= 1;
+            self.node.disconnect(id.conn(), "lost on the way");
+            return;
+        }
+        let mut reply = Reply { slot: head.slot, sequence: head.sequence, results };
+        if let Some(lie) = self.script.lie {
+            lie(&mut reply);
+        }
+        let mut bytes = Vec::new();
+        encode_reply(&reply, &mut bytes);
+        self.next += 1;
+        let spans = data.iter().map(|data| data.span().clone()).collect();
+        self.node.reply(id, &bytes, spans, self.next);
+        self.sending.extend(data.map(|data| (self.next, data)));
+    }
+
+    fn attr(&self, path: &[u8]) -> Attr {
+        let time = Timestamp::default();
+        let size = self.memory.files.get(path).map(|file| file.len() as u64);
+        let directory = path.is_empty() || path.ends_with(b"dir") || size.is_none();
+        Attr {
+            kind: if directory { FileKind::Directory } else { FileKind::File },
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: size.unwrap_or(0),
+            allocated: 0,
+            inode: self.memory.inodes.get(path).copied().unwrap_or(0),
+            device: 1,
+            rdev: 0,
+            block_size: 4096,
+            change: 0,
+            accessed: time,
+            modified: time,
+            changed: time,
+            created: None,
+        }
+    }
+
+    fn path(&self, dir: &FileHandle, name: &[u8]) -> Result<Vec<u8>, Status> {
+        let base = match self.handles.get(dir) {
+            _ if *dir == ROOT => Vec::new(),
+            Some(base) => base.clone(),
+            None => return Err(Status::Stale),
+        };
+        let parts = [base.as_slice(), name];
+        let parts: Vec<&[u8]> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        Ok(parts.join(&b'/'))
+    }
+
+    fn handle(&mut self, path: &[u8]) -> FileHandle {
+        if path.is_empty() {
+            return ROOT;
+        }
+        let known = self.handles.iter().find(|(_, known)| *known == path);
+        if let Some((handle, _)) = known {
+            return *handle;
+        }
+        let mut handle = FileHandle::default();
+        handle.0[0] = self.boot;
+        handle.0[1] = u8::try_from(self.handles.len() + 1).expect("few");
+        self.handles.insert(handle, path.to_vec());
+        handle
+    }
+
+    fn operation(
+        &mut self,
+        session: SessionId,
+        chain: &mut Chain,
+        operation: &Operation<'_>,
+        data: &[u8],
+    ) -> OpResult {
+        use Operation as O;
+        let verifier = self.verifier();
+        let resolve = |chain: &Chain, handle: &FileHandle| {
+            if *handle == FileHandle::PREVIOUS { chain.handle } else { *handle }
+        };
+        *self.executed.entry(name(operation)).or_default() += 1;
+        match operation {
+            O::Null => Ok(Outcome::Done),
+            O::GetRoot { export: b"" } => Ok(Outcome::Found { handle: ROOT, attr: self.attr(b"") }),
+            O::GetRoot { .. } => Err(Status::NoEnt),
+            O::Lookup { dir, path, .. } => {
+                let path = self.path(&resolve(chain, dir), path)?;
+                let directory = path.split(|b| *b == b'/').all(|part| part.starts_with(b"dir"));
+                if !self.memory.files.contains_key(&path) && !directory {
+                    return Err(Status::NoEnt);
+                }
+                chain.handle = self.handle(&path);
+                Ok(Outcome::Found { handle: chain.handle, attr: self.attr(&path) })
+            }
+            O::Open { dir, path, flags, .. } => {
+                let path = self.path(&resolve(chain, dir), path)?;
+                let exists = self.memory.files.contains_key(&path);
+                match flags.create {
+                    CreateMode::No if !exists => return Err(Status::NoEnt),
+                    CreateMode::Exclusive if exists => return Err(Status::Exist),
+                    _ => {}
+                }
+                if !exists {
+                    self.put(&path, b"");
+                }
+                if flags.truncate {
+                    self.memory.files.insert(path.clone(), Vec::new());
+                }
+                chain.handle = self.handle(&path);
+                self.next += 1;
+                chain.state = StateId(self.next);
+                let opens = &mut self.sessions.get_mut(&session).ok_or(Status::BadSession)?.opens;
+                opens.insert(chain.state, chain.handle);
+                let (handle, state) = (chain.handle, chain.state);
+                Ok(Outcome::Opened { handle, state, attr: self.attr(&path), created: !exists })
+            }
+            O::Close { state } => {
+                let (path, state) = self.open_file(session, chain, *state)?;
+                self.sessions.get_mut(&session).ok_or(Status::BadSession)?.opens.remove(&state);
+                Ok(Outcome::Closed { attr: self.attr(&path), verifier })
+            }
+            O::Read { state, extents, .. } => {
+                let (path, _) = self.open_file(session, chain, *state)?;
+                let file = self.memory.files.get(&path).ok_or(Status::Stale)?;
+                let mut bytes = 0;
+                for extent in extents.as_slice() {
+                    let start = usize::try_from(extent.offset).expect("small").min(file.len());
+                    let end = (start + extent.len as usize).min(file.len());
+                    chain.data.extend_from_slice(&file[start..end]);
+                    bytes += u32::try_from(end - start).expect("small");
+                }
+                Ok(Outcome::Read { bytes, end_of_file: false })
+            }
+            O::Write { state, extents, stability } => {
+                let (path, _) = self.open_file(session, chain, *state)?;
+                let file = self.memory.files.get_mut(&path).ok_or(Status::Stale)?;
+                let start = usize::try_from(extents.as_slice()[0].offset).expect("small");
+                file.resize(file.len().max(start + data.len()), 0);
+                file[start..start + data.len()].copy_from_slice(data);
+                let bytes = u32::try_from(data.len()).expect("small");
+                Ok(Outcome::Written { bytes, offset: 0, stability: *stability, verifier })
+            }
+            O::Append { state, stability, .. } => {
+                let (path, _) = self.open_file(session, chain, *state)?;
+                let file = self.memory.files.get_mut(&path).ok_or(Status::Stale)?;
+                let offset = file.len() as u64;
+                file.extend_from_slice(data);
+                let bytes = u32::try_from(data.len()).expect("small");
+                Ok(Outcome::Written { bytes, offset, stability: *stability, verifier })
+            }
+            O::Commit { .. } | O::SyncFs { .. } => {
+                self.disk = self.memory.clone();
+                Ok(Outcome::Committed { verifier })
+            }
+            O::SetAttr { .. } => Ok(Outcome::Attributes { attr: self.attr(b"") }),
+            O::GetAttr { handle, .. } => {
+                let path = self.path(&resolve(chain, handle), b"")?;
+                Ok(Outcome::Attributes { attr: self.attr(&path) })
+            }
+            O::Create { dir, name, .. } => {
+                let path = self.path(&resolve(chain, dir), name)?;
+                self.put(&path, b"");
+                let handle = self.handle(&path);
+                Ok(Outcome::Found { handle, attr: self.attr(&path) })
+            }
+            O::Rename { from_dir, from, to_dir, to, .. } => {
+                let from = self.path(&resolve(chain, from_dir), from)?;
+                let to = self.path(&resolve(chain, to_dir), to)?;
+                let file = self.memory.files.remove(&from).ok_or(Status::NoEnt)?;
+                let inode = self.memory.inodes.remove(&from).unwrap_or(0);
+                self.memory.files.insert(to.clone(), file);
+                self.memory.inodes.insert(to, inode);
+                Ok(Outcome::Done)
+            }
+            O::Remove { dir, name, .. } => {
+                let path = self.path(&resolve(chain, dir), name)?;
+                self.memory.files.remove(&path).ok_or(Status::NoEnt)?;
+                Ok(Outcome::Done)
+            }
+            O::ReadDir { cookie, bytes_max, .. } => {
+                let entries = self.memory.files.keys().zip(1u64..);
+                let mut end = true;
+                for (name, cookie) in entries.filter(|(_, at)| *at > *cookie) {
+                    let (attr, handle) = (None, None);
+                    let entry = DirEntry { cookie, name: name.clone(), kind: None, attr, handle };
+                    if chain.data.len() + dir_entry_bytes(&entry) > *bytes_max as usize {
+                        end = false;
+                        break;
+                    }
+                    encode_dir_entry(&entry, &mut chain.data);
+                }
+                chain.data.iter_mut().filter(|b| **b == b'|').for_each(|b| *b = b'/');
+                let bytes = u32::try_from(chain.data.len()).expect("small");
+                Ok(Outcome::Data { bytes, end })
+            }
+            O::SessionDestroy => {
+                self.sessions.remove(&session);
+                Ok(Outcome::Done)
+            }
+            other => panic!("not scripted: {other:?}"),
+        }
+    }
+
+    fn open_file(
+        &self,
+        session: SessionId,
+        chain: &Chain,
+        state: StateId,
+    ) -> Result<(Vec<u8>, StateId), Status> {
+        let state = if state == StateId::PREVIOUS { chain.state } else { state };
+        let session = self.sessions.get(&session).ok_or(Status::BadSession)?;
+        let handle = session.opens.get(&state).ok_or(Status::BadStateId)?;
+        Ok((self.path(handle, b"")?, state))
+    }
+}
+
+struct Chain {
+    handle: FileHandle,
+    state: StateId,
+    data: Vec<u8>,
+}
+
+fn name(operation: &Operation<'_>) -> &'static str {
+    match operation {
+        Operation::Open { .. } => "open",
+        Operation::Close { .. } => "close",
+        Operation::Append { .. } => "append",
+        Operation::Create { .. } => "create",
+        Operation::Rename { .. } => "rename",
+        Operation::Lookup { .. } => "lookup",
+        Operation::Null => "null",
+        _ => "other",
+    }
+}
+
+fn open(net: &Arc<SimNet>) -> (Node, Box<dyn Listener>) {
+    let provider = net.provider(SERVER);
+    let device = provider.open().expect("device");
+    let listener = device.listen(&provider.address()).expect("listener");
+    let engine = device.engine().expect("engine");
+    (Node::new(device, engine, NodeConfig::default()).expect("node"), listener)
+}
