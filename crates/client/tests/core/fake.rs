@@ -1,10 +1,12 @@
 //! A scripted server: few operations, honest slots, and lies on demand.
 
+#![allow(dead_code, reason = "each test program uses a part")]
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use dafs_fabric::sim::SimNet;
-use dafs_fabric::{Buffer, Listener, PostedBuffer, Provider, SgList};
+use dafs_fabric::{Address, Buffer, Listener, PostedBuffer, Provider, SgList, Waiter};
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId};
 use dafs_protocol::*;
 use hmac::{Hmac, Mac};
@@ -55,7 +57,10 @@ pub struct Script {
 }
 
 pub struct Fake {
-    net: Arc<SimNet>,
+    provider: Arc<dyn Provider>,
+    /// Where the server runs, if that is simulated.
+    net: Option<Arc<SimNet>>,
+    pub address: Address,
     node: Node,
     listener: Box<dyn Listener>,
     sessions: HashMap<SessionId, Session>,
@@ -77,10 +82,19 @@ pub struct Fake {
 }
 
 impl Fake {
-    pub fn new(net: &Arc<SimNet>) -> Fake {
-        let (node, listener) = open(net);
+    /// On the simulated node [`SERVER`].
+    pub fn simulated(net: &Arc<SimNet>) -> Fake {
+        let provider = net.provider(SERVER);
+        let address = provider.address();
+        Fake { net: Some(net.clone()), ..Fake::new(Arc::new(provider), &address) }
+    }
+
+    pub fn new(provider: Arc<dyn Provider>, address: &Address) -> Fake {
+        let (node, listener) = open(&*provider, address);
         Fake {
-            net: net.clone(),
+            provider,
+            net: None,
+            address: listener.address(),
             node,
             listener,
             sessions: HashMap::new(),
@@ -102,8 +116,11 @@ impl Fake {
 
     /// As after kill -9: sessions and what was not committed are gone.
     pub fn restart(&mut self) {
-        self.net.crash(SERVER);
-        let (node, listener) = open(&self.net);
+        match &self.net {
+            Some(net) => net.crash(SERVER),
+            None => self.stop(),
+        }
+        let (node, listener) = open(&*self.provider, &self.address);
         (self.node, self.listener) = (node, listener);
         self.sessions.clear();
         self.conns.clear();
@@ -115,6 +132,17 @@ impl Fake {
         if self.script.forgets_handles {
             self.handles.clear();
         }
+    }
+
+    /// Nobody listens any more, and all connections end.
+    pub fn stop(&mut self) {
+        let elsewhere = Address { target: "127.0.0.1:0".into(), ..self.address.clone() };
+        let (node, listener) = open(&*self.provider, &elsewhere);
+        (self.node, self.listener) = (node, listener);
+    }
+
+    pub fn waiter(&mut self) -> Option<Arc<dyn Waiter>> {
+        self.node.arm().then(|| self.node.waiter())
     }
 
     /// The server forgets all sessions, as after their lease.
@@ -573,10 +601,9 @@ fn name(operation: &Operation<'_>) -> &'static str {
     }
 }
 
-fn open(net: &Arc<SimNet>) -> (Node, Box<dyn Listener>) {
-    let provider = net.provider(SERVER);
+fn open(provider: &dyn Provider, address: &Address) -> (Node, Box<dyn Listener>) {
     let device = provider.open().expect("device");
-    let listener = device.listen(&provider.address()).expect("listener");
+    let listener = device.listen(address).expect("listener");
     let engine = device.engine().expect("engine");
     (Node::new(device, engine, NodeConfig::default()).expect("node"), listener)
 }

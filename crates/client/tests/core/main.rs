@@ -35,7 +35,7 @@ impl Pair {
 
     fn with(seed: u64, options: SessionOptions) -> Pair {
         let net = SimNet::new(SimConfig::new(seed));
-        let fake = Fake::new(&net);
+        let fake = Fake::simulated(&net);
         let core = core(&net, &options);
         Pair { net, core, fake, next_tag: 0, done: Vec::new(), notices: Vec::new() }
     }
