@@ -5,6 +5,7 @@
 
 #[path = "../../crates/protocol/tests/generate/mod.rs"]
 mod generate;
+mod message;
 mod tcp;
 
 use dafs_protocol::*;
@@ -27,6 +28,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "setup", run: setup, seed: setup_seed },
     Target { name: "dir_entries", run: dir_entries, seed: dir_entries_seed },
     Target { name: "tcp_frames", run: tcp::run, seed: tcp::seed },
+    Target { name: "message_headers", run: message::run, seed: message::seed },
 ];
 
 /// `count` well-formed inputs of a target, always the same ones.
@@ -145,6 +147,7 @@ fn number(bytes: &mut [u8], at: usize, random: &mut Random) {
 }
 
 pub use generate::Random as Dice;
+pub use message::run as message_headers;
 pub use tcp::run as tcp_frames;
 
 #[cfg(test)]
