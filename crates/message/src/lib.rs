@@ -6,7 +6,92 @@
 //! attributes and the connection's options. Usable alone under any other server: nothing here
 //! knows of files.
 
+//!
+//! # How data moves
+//!
+//! Chosen for each request by its sender, the first that can be:
+//!
+//! | request data | when | how |
+//! | --- | --- | --- |
+//! | none | | the header alone |
+//! | inline | up to `inline_bytes`, and all fits a receive of the peer | beside the header; copied by `fetch` |
+//! | pushed | tags match, byte credits are left | a tagged send right behind the request; lands where `fetch` says |
+//! | granted | tags match | `fetch` posts where it goes and sends a grant; the peer's node pushes without its caller |
+//! | read | both sides read, the memory can stay registered | `fetch` reads it by RDMA |
+//! | pieces | otherwise: the emulated read of [SAN] III.A.6 | `fetch` grants a few pieces at a time, which are gather sends of {fixed header, data}; copied |
+//!
+//! | reply data | when | how |
+//! | --- | --- | --- |
+//! | tagged | tags match | header and data in one tagged message, into the room that `submit` posted |
+//! | inline | up to `inline_bytes` | beside the header; copied |
+//! | written | the room can stay registered, writes are placed before a following send | RDMA writes, then the reply |
+//! | pieces | otherwise | messages of {fixed header, data}, then the reply; copied |
+//!
+//! The set-up, in front of the private data of connect and accept, tells each side what the other
+//! can and wants; both must, for a mode to be used.
+//!
+//! # Credits
+//!
+//! A request takes a credit, and pushed data byte credits, of the connection; every message back
+//! tells the limits again, as totals since the beginning. Receives are posted before they are
+//! promised, and posted again as soon as their message is copied out. One credit, and one place
+//! among our own requests, are kept for [`Node::submit_control`]. Whoever exceeds a limit, sends
+//! what was not announced or answers what was not asked is disconnected, as
+//! [`Event::Disconnected`] says.
+//!
+//! # Who owns memory
+//!
+//! What is given to [`submit`](Node::submit), [`fetch`](Node::fetch) and [`reply`](Node::reply)
+//! is the node's until [`Event::Reply`], [`Event::Fetched`], [`Event::ReplySent`]: then neither
+//! the node nor the engine holds a span of it. After a break that is so at
+//! [`Event::Quiescent`], not before.
+//!
+//! # Use
+//!
+//! One thread: `poll`, take all events, act on them, `ring`; when `arm` says so, sleep on the
+//! `waiter`.
+//!
+//! ```
+//! use dafs_fabric::sim::{SimConfig, SimNet};
+//! use dafs_fabric::{Address, Provider, SgList};
+//! use dafs_message::{ConnOptions, Event, Node, NodeConfig};
+//!
+//! let net = SimNet::new(SimConfig::new(1));
+//! let config = NodeConfig { receives_max: 64, ..NodeConfig::default() };
+//! let (one, two) = (net.provider(1).open()?, net.provider(2).open()?);
+//! let address = Address::parse("sim://1").expect("an address");
+//! let mut listener = one.listen(&address)?;
+//! let mut server = Node::new(one.clone(), one.engine()?, config.clone())?;
+//! let mut client = Node::new(two.clone(), two.engine()?, config)?;
+//! let conn = client.connect(&address, b"it is me", ConnOptions::default())?;
+//! loop {
+//!     net.step();
+//!     if let Some(incoming) = listener.poll_accept() {
+//!         server.accept(incoming, b"welcome", ConnOptions::default())?;
+//!     }
+//!     client.poll();
+//!     match client.next_event() {
+//!         Some(Event::Connected { .. }) => {
+//!             client.submit(conn, 0, b"how are you?", SgList::new(), SgList::new())?;
+//!         }
+//!         Some(Event::Reply { header, .. }) => {
+//!             assert_eq!(header, b"fine");
+//!             break;
+//!         }
+//!         _ => {}
+//!     }
+//!     client.ring();
+//!     server.poll();
+//!     if let Some(Event::Request { id, .. }) = server.next_event() {
+//!         server.reply(id, b"fine", SgList::new(), 0);
+//!     }
+//!     server.ring();
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod config;
 mod connection;
@@ -22,6 +107,28 @@ mod segments;
 mod shared;
 mod stats;
 mod work;
+
+/// Entry points for fuzzers.
+#[doc(hidden)]
+pub mod fuzzing {
+    use crate::header::{Header, Setup, decode_remotes};
+
+    /// Takes bytes of a peer apart, as a message and as a set-up block. What is taken apart comes
+    /// out the same when it is put together again.
+    pub fn message_header(bytes: &[u8]) {
+        if let Ok(header) = Header::decode(bytes) {
+            let mut again = Vec::new();
+            header.encode(&mut again);
+            assert!(bytes.starts_with(&again), "a header changed");
+            let mut remotes = Vec::new();
+            let rest = bytes.get(again.len()..).unwrap_or_default();
+            decode_remotes(rest.get(..header.descriptor_bytes()).unwrap_or(rest), &mut remotes);
+        }
+        if let Some(setup) = Setup::decode(bytes) {
+            assert!(bytes.starts_with(&setup.encode(&[])), "a set-up block changed");
+        }
+    }
+}
 
 pub use config::{
     ConnOptions, NodeConfig, NodeError, PRIVATE_DATA_MAX, REPLY_HEADER_BYTES_MAX, SubmitError,

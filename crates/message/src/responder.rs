@@ -125,6 +125,11 @@ impl Responder {
             self.leaving[index as usize] = entry;
             return index;
         }
+        if self.leaving.is_empty() {
+            // Replies are reported late now and then; the usual number fits.
+            self.leaving.reserve(self.window);
+            self.leaving_free.reserve(self.window);
+        }
         self.leaving.push(entry);
         (self.leaving.len() - 1) as u32
     }

@@ -17,6 +17,7 @@ use crate::{REPLY_HEADER_BYTES_MAX, config};
 
 /// Memory for data that nobody wants; its bytes are never looked at.
 const SINK_BYTES: usize = 256 << 10;
+const HEADER_CAPACITY: usize = 256;
 const HEADERS_KEPT_MAX: usize = 1024;
 const HEADER_KEPT_BYTES_MAX: usize = 8192;
 
@@ -113,7 +114,8 @@ impl Shared {
 
     /// Memory for a header.
     pub fn take_header(&mut self) -> Vec<u8> {
-        self.headers.pop().unwrap_or_default()
+        // Most headers fit, so that those in use grow no more after a while.
+        self.headers.pop().unwrap_or_else(|| Vec::with_capacity(HEADER_CAPACITY))
     }
 
     /// Takes it back.

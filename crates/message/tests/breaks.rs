@@ -10,6 +10,7 @@ fn run(seed: u64, change: impl Fn(&mut Plan)) -> (usize, dafs_fabric::sim::Fault
     change(&mut plan);
     let mut pair = Pair::new(plan, seed);
     pair.run();
+    assert!(!pair.sides.iter().any(|side| side.node.stats().counters.peer_faults > 0));
     // The last connections end too, and leave nothing behind.
     for side in &mut pair.sides {
         side.node.disconnect(side.conn.unwrap_or_else(|| panic!("connected")), "the end");
@@ -32,10 +33,16 @@ fn run(seed: u64, change: impl Fn(&mut Plan)) -> (usize, dafs_fabric::sim::Fault
     (pair.sides.iter().map(|side| side.breaks).sum(), pair.net.fault_counts())
 }
 
+/// `count` seeds, or as many as `DAFS_SEEDS` says.
+fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+    let told = std::env::var("DAFS_SEEDS").ok().and_then(|text| text.parse().ok());
+    first..first + told.unwrap_or(count)
+}
+
 /// One of the ways in which data moves.
 fn vary(plan: &mut Plan, seed: u64) {
     plan.sim.attr.tag_match = !seed.is_multiple_of(3);
-    plan.sim.attr.rdma_read = seed % 2 == 0;
+    plan.sim.attr.rdma_read = seed.is_multiple_of(2);
     plan.sim.attr.rdma_write = seed % 4 < 2;
     plan.sim.attr.recoverable_access_fault = seed % 8 < 4;
     for options in &mut plan.options {
@@ -58,12 +65,12 @@ fn faulty(plan: &mut Plan, seed: u64) {
 #[test]
 fn all_faults_at_once() {
     let (mut breaks, mut total) = (0, std::collections::BTreeMap::new());
-    for seed in 0..150 {
+    for seed in seeds(0, 80) {
         let (n, counts) = run(seed, |plan| faulty(plan, seed));
         breaks += n;
         counts.iter().for_each(|(kind, n)| *total.entry(kind).or_insert(0) += n);
     }
-    assert!(breaks > 300, "{breaks}");
+    assert!(breaks > 150, "{breaks}");
     for kind in ["breaks", "queue_full", "late_writes", "refused_registrations", "revoked_keys"] {
         assert!(total[kind] > 0, "no {kind}: {total:?}");
     }
@@ -71,7 +78,7 @@ fn all_faults_at_once() {
 
 #[test]
 fn breaks_with_many_abandoned_requests() {
-    for seed in 1000..1040 {
+    for seed in seeds(1000, 25) {
         run(seed, |plan| {
             faulty(plan, seed);
             plan.abandon_percent = 50;
@@ -81,7 +88,7 @@ fn breaks_with_many_abandoned_requests() {
 
 #[test]
 fn a_slow_peer_and_few_places() {
-    for seed in 2000..2020 {
+    for seed in seeds(2000, 15) {
         run(seed, |plan| {
             faulty(plan, seed);
             plan.sim.faults.slow_node = Some(1 + (seed % 2) as u32);

@@ -1,0 +1,224 @@
+//! Credits, places and receives: what is granted, used up, and comes back.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use dafs_fabric::sim::{SimConfig, SimNet};
+use dafs_fabric::{Address, Buffer, Listener, Provider, SgList};
+use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, SubmitError};
+
+struct Two {
+    net: Arc<SimNet>,
+    listener: Box<dyn Listener>,
+    server: Node,
+    client: Node,
+    conn: ConnId,
+    requests: Vec<RequestId>,
+    replies: usize,
+    events: Vec<Event>,
+}
+
+fn address() -> Address {
+    Address::parse("sim://1").unwrap()
+}
+
+impl Two {
+    fn new(config: NodeConfig, options: ConnOptions) -> Two {
+        let net = SimNet::new(SimConfig::new(3));
+        let make = |node: u32| {
+            let device = net.provider(node).open().unwrap();
+            Node::new(device.clone(), device.engine().unwrap(), config.clone()).unwrap()
+        };
+        let (server, mut client) = (make(1), make(2));
+        let listener = net.provider(1).open().unwrap().listen(&address()).unwrap();
+        let conn = client.connect(&address(), b"", options).unwrap();
+        let (requests, events) = (Vec::new(), Vec::new());
+        let mut two = Two { net, listener, server, client, conn, requests, replies: 0, events };
+        two.settle(options);
+        assert!(two.client.request_header_max(conn) > 900);
+        two
+    }
+
+    fn settle(&mut self, options: ConnOptions) {
+        let mut idle = 0;
+        while idle < 3 {
+            let stepped = self.net.step();
+            if let Some(incoming) = self.listener.poll_accept() {
+                let _ = self.server.accept(incoming, b"", options);
+            }
+            for node in [&mut self.server, &mut self.client] {
+                node.poll();
+                while let Some(event) = node.next_event() {
+                    match event {
+                        Event::Request { id, .. } => self.requests.push(id),
+                        Event::Reply { .. } => self.replies += 1,
+                        other => self.events.push(other),
+                    }
+                }
+                node.ring();
+            }
+            idle = if stepped { 0 } else { idle + 1 };
+        }
+    }
+
+    fn ask(&mut self, tag: u32) -> Result<(), SubmitError> {
+        self.client.submit(self.conn, tag, b"?", SgList::new(), SgList::new())
+    }
+}
+
+fn config() -> NodeConfig {
+    NodeConfig { receives_max: 64, ..NodeConfig::default() }
+}
+
+#[test]
+fn credits_run_out_and_come_back() {
+    let options = ConnOptions { credits: 4, requests_max: 100, ..ConnOptions::default() };
+    let mut two = Two::new(config(), options);
+    for round in 0..5 {
+        for tag in 0..4 {
+            assert!(two.client.can_submit(two.conn));
+            two.ask(tag).unwrap();
+        }
+        assert!(!two.client.can_submit(two.conn));
+        assert_eq!(two.ask(9), Err(SubmitError::NoCredit));
+        // One is left for what keeps the connection going.
+        let (none, tag) = (SgList::new, 10);
+        two.client.submit_control(two.conn, tag, b"!", none(), none()).unwrap();
+        let more = two.client.submit_control(two.conn, 11, b"!", none(), none());
+        assert_eq!(more, Err(SubmitError::NoCredit));
+        two.settle(options);
+        assert_eq!(two.requests.len(), 5, "round {round}");
+        assert_eq!(two.ask(9), Err(SubmitError::NoCredit));
+        for id in std::mem::take(&mut two.requests) {
+            two.server.reply(id, b"", SgList::new(), 0);
+        }
+        two.settle(options);
+        assert_eq!(two.replies, 5 * (round + 1));
+    }
+    assert_eq!(two.client.stats().counters.credit_stalls, 15);
+}
+
+#[test]
+fn our_own_limit_is_kept() {
+    let options = ConnOptions { credits: 16, requests_max: 2, ..ConnOptions::default() };
+    let mut two = Two::new(config(), options);
+    two.ask(1).unwrap();
+    assert_eq!(two.ask(1), Err(SubmitError::TagInUse));
+    two.ask(2).unwrap();
+    assert_eq!(two.ask(3), Err(SubmitError::QueueFull));
+    let large = vec![0; 1024];
+    let none = SgList::new;
+    assert_eq!(two.client.submit(two.conn, 4, &large, none(), none()), Err(SubmitError::TooLarge));
+    two.client.disconnect(two.conn, "done");
+    assert_eq!(two.ask(5), Err(SubmitError::NotConnected));
+}
+
+#[test]
+fn byte_credits_come_back_without_a_reply() {
+    let options = ConnOptions { credits: 4, push_bytes: 5000, ..ConnOptions::default() };
+    let mut two = Two::new(config(), options);
+    let buffer = Buffer::new(5000).unwrap().post();
+    let submit = |two: &mut Two, tag| {
+        let data = SgList::from_iter([buffer.span().clone()]);
+        two.client.submit(two.conn, tag, b"?", data, SgList::new()).unwrap();
+        two.client.ring();
+    };
+    submit(&mut two, 1);
+    submit(&mut two, 2);
+    two.settle(options);
+    let counters = two.client.stats().counters;
+    assert_eq!((counters.data_pushed, counters.data_granted, counters.push_stalls), (1, 1, 1));
+    // The first is fetched, not replied: the stalled client hears of the credits.
+    let pages = Buffer::new(5000).unwrap().post();
+    let first = two.requests[0];
+    two.server.fetch(first, SgList::from_iter([pages.span().clone()]));
+    two.settle(options);
+    submit(&mut two, 3);
+    assert_eq!(two.client.stats().counters.data_pushed, 2);
+}
+
+#[test]
+fn receives_are_promised_and_given_back() {
+    let options = ConnOptions { credits: 8, requests_max: 0, ..ConnOptions::default() };
+    let mut two = Two::new(config(), options);
+    let one = two.server.stats();
+    // Eight requests, one for control, one for messages without credit.
+    assert_eq!((one.receives_promised, one.receives_posted), (10, 18));
+    let device = two.net.provider(3).open().unwrap();
+    let engine = device.engine().unwrap();
+    let many = NodeConfig { receives_max: 512, ..NodeConfig::default() };
+    let mut third = Node::new(device, engine, many).unwrap();
+    let conns: Vec<ConnId> =
+        (0..10).map(|_| third.connect(&address(), b"", options).unwrap()).collect();
+    for _ in 0..200 {
+        two.settle(options);
+        third.poll();
+    }
+    // 56 of 64 can be promised: five whole connections, and one with fewer credits.
+    let stats = two.server.stats();
+    assert_eq!((stats.connections, stats.receives_promised), (6, 56));
+    assert!(stats.receives_posted == 64);
+    let (mut connected, mut refused) = (0, 0);
+    while let Some(event) = third.next_event() {
+        match event {
+            Event::Connected { .. } => connected += 1,
+            Event::Refused { refused: false, .. } => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((connected, refused), (5, 5));
+    conns.iter().for_each(|conn| third.disconnect(*conn, "done"));
+    for _ in 0..200 {
+        two.settle(options);
+        third.poll();
+    }
+    assert_eq!(two.server.stats().receives_promised, 10);
+    // What was posted goes as it is used.
+    for tag in 0..60 {
+        two.ask(tag).unwrap();
+        two.settle(options);
+        let id = two.requests.pop().unwrap();
+        two.server.reply(id, b"", SgList::new(), 0);
+        two.settle(options);
+    }
+    assert_eq!(two.server.stats().receives_posted, 18);
+}
+
+#[test]
+fn an_idle_connection_costs_little() {
+    let config = NodeConfig { receives_max: 256, ..NodeConfig::default() };
+    let header_bytes = config.header_bytes;
+    let mut two = Two::new(config, ConnOptions::default());
+    let before = two.server.stats().receives_posted;
+    two.client.connect(&address(), b"", ConnOptions::default()).unwrap();
+    two.settle(ConnOptions::default());
+    let posted = two.server.stats().receives_posted - before;
+    assert!(posted > 32 && posted * header_bytes <= 40 << 10, "{posted}");
+}
+
+#[test]
+fn stale_names_do_no_harm() {
+    let options = ConnOptions::default();
+    let mut two = Two::new(config(), options);
+    two.ask(1).unwrap();
+    two.settle(options);
+    let id = two.requests[0];
+    two.server.disconnect(id.conn(), "done");
+    two.settle(options);
+    two.events.clear();
+    let pages = Buffer::new(100).unwrap().post();
+    two.server.fetch(id, SgList::from_iter([pages.span().clone()]));
+    two.server.reply(id, b"", SgList::from_iter([pages.span().clone()]), 77);
+    two.client.abandon(two.conn, 1);
+    two.settle(options);
+    let told: Vec<String> = two.events.iter().map(|event| format!("{event:?}")).collect();
+    assert!(
+        matches!(
+            two.events[..],
+            [Event::Fetched { ok: false, .. }, Event::ReplySent { token: 77 },]
+        ),
+        "{told:?}"
+    );
+    pages.take_back().unwrap();
+}
