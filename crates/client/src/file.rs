@@ -181,7 +181,7 @@ impl File {
                 state.submit(sink, next as u64, work, Memory::Span(span.part(next, len)));
                 next += len;
             }
-            if state.sink(sink).outstanding == 0 {
+            if state.sink(sink).outstanding == 0 && state.sink(sink).done.is_empty() {
                 break;
             }
             state = inner.wait(state, sink, 1, None);

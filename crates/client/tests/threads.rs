@@ -307,6 +307,9 @@ fn a_signal_ends_calls() {
             assert_eq!(error.exit_code(), 130);
         }
     });
+    // And calls that come after it.
+    assert_eq!(file.read_at(&mut [0; 10], 0), Err(Error::Interrupted));
+    assert_eq!(session.ping(), Err(Error::Interrupted));
 }
 
 #[test]
