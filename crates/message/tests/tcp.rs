@@ -1,0 +1,175 @@
+//! Two nodes over real sockets: the modes that tcp takes, without copies, and few system calls.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use dafs_fabric::{Address, Buffer, Device, Listener, PostedBuffer, Provider, SgList};
+use dafs_fabric_tcp::TcpProvider;
+use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
+
+struct Two {
+    server: Node,
+    client: Node,
+    conn: ConnId,
+    _listener: Box<dyn Listener>,
+}
+
+fn node(device: &Arc<dyn Device>) -> Node {
+    let config = NodeConfig { receives_max: 256, ..NodeConfig::default() };
+    Node::new(device.clone(), device.engine().unwrap(), config).unwrap()
+}
+
+fn connect(options: ConnOptions) -> Two {
+    let device = TcpProvider::new().open().unwrap();
+    let address = Address::parse("tcp://127.0.0.1:0").unwrap();
+    let mut listener = device.listen(&address).unwrap();
+    let (mut server, mut client) = (node(&device), node(&device));
+    let conn = client.connect(&listener.address(), b"me", options).unwrap();
+    loop {
+        if let Some(incoming) = listener.poll_accept() {
+            server.accept(incoming, b"you", options).unwrap();
+        }
+        server.poll();
+        client.poll();
+        match client.next_event() {
+            Some(Event::Connected { private_data, .. }) => {
+                assert_eq!(private_data, b"you");
+                return Two { server, client, conn, _listener: listener };
+            }
+            Some(other) => panic!("{other:?}"),
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+fn filled(len: usize, seed: usize) -> PostedBuffer {
+    let mut buffer = Buffer::new(len).unwrap();
+    buffer.iter_mut().enumerate().for_each(|(i, b)| *b = (i * 7 + i / 251 + seed) as u8);
+    buffer.post()
+}
+
+fn list(buffer: &PostedBuffer) -> SgList {
+    match buffer.span().len() {
+        0 => SgList::new(),
+        _ => SgList::from_iter([buffer.span().clone()]),
+    }
+}
+
+/// Asks once, with `data_len` bytes there and `reply_len` bytes back.
+fn exchange(two: &mut Two, tag: u32, data_len: usize, reply_len: usize) {
+    let (data, answer) = (filled(data_len, 1), filled(reply_len, 2));
+    let pages = Buffer::new(data_len).unwrap().post();
+    let room = Buffer::new(reply_len).unwrap().post();
+    two.client.submit(two.conn, tag, b"question", list(&data), list(&room)).unwrap();
+    two.client.ring();
+    let (mut replied, mut sent) = (false, reply_len == 0);
+    while !(replied && sent) {
+        two.server.poll();
+        while let Some(event) = two.server.next_event() {
+            match event {
+                Event::Request { id, header, .. } => {
+                    assert_eq!(header, b"question");
+                    two.server.recycle(header);
+                    two.server.fetch(id, list(&pages));
+                }
+                Event::Fetched { id, ok: true } => {
+                    two.server.reply(id, b"answer", list(&answer), 9);
+                }
+                Event::ReplySent { token: 9 } => sent = true,
+                other => panic!("{other:?}"),
+            }
+        }
+        two.server.ring();
+        two.client.poll();
+        while let Some(event) = two.client.next_event() {
+            match event {
+                Event::Reply { tag: got, header, data_len, .. } => {
+                    assert_eq!(
+                        (got, &header[..], data_len as usize),
+                        (tag, &b"answer"[..], reply_len)
+                    );
+                    two.client.recycle(header);
+                    replied = true;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        two.client.ring();
+    }
+    let [data, answer, pages, room] =
+        [data, answer, pages, room].map(|buffer| buffer.take_back().expect("no span is left"));
+    assert!(data[..] == pages[..] && answer[..] == room[..], "{data_len}, {reply_len}");
+}
+
+#[test]
+fn all_sizes_in_all_modes() {
+    let default = ConnOptions::default();
+    for options in [
+        default,
+        ConnOptions { push_bytes: 0, ..default },
+        ConnOptions { use_tagged: false, ..default },
+        ConnOptions { use_tagged: false, use_rdma_read: false, ..default },
+    ] {
+        let mut two = connect(options);
+        let sizes = [0, 1, 512, 513, 4096, 4097, 65_536, 100_001, 1 << 20, (4 << 20) - 1];
+        for (i, size) in sizes.into_iter().enumerate() {
+            exchange(&mut two, i as u32, size, sizes[sizes.len() - 1 - i]);
+        }
+        let counters = two.client.stats().counters;
+        let pushed = counters.data_pushed > 0;
+        assert_eq!(pushed, options.use_tagged && options.push_bytes > 0, "{options:?}");
+        assert_eq!(counters.data_granted > 0, options.use_tagged, "{options:?}");
+        assert_eq!(counters.data_read > 0, !options.use_tagged && options.use_rdma_read);
+        assert_eq!(counters.data_pieces > 0, !options.use_tagged && !options.use_rdma_read);
+    }
+}
+
+#[test]
+fn large_data_is_not_copied_or_registered() {
+    let mut two = connect(ConnOptions::default());
+    for tag in 0..20 {
+        exchange(&mut two, tag, 600 << 10, 1 << 20);
+    }
+    for stats in [two.server.stats(), two.client.stats()] {
+        assert_eq!((stats.counters.copied_bytes, stats.registrations), (0, 0));
+    }
+    assert_eq!(two.server.stats().counters.replies_tagged, 20);
+}
+
+#[test]
+fn a_small_exchange_takes_few_system_calls() {
+    let mut two = connect(ConnOptions::default());
+    (0..10).for_each(|tag| exchange(&mut two, tag, 0, 4096));
+    let calls = |two: &Two| two.server.stats().system_calls + two.client.stats().system_calls;
+    let before = calls(&two);
+    (0..100).for_each(|tag| exchange(&mut two, tag, 0, 4096));
+    let each = (calls(&two) - before) as f64 / 100.0;
+    // One send and one or two receives on each side, and polls that come too early.
+    assert!(each < 12.0, "{each}");
+}
+
+#[test]
+fn a_killed_peer_leaves_nothing() {
+    let mut two = connect(ConnOptions::default());
+    let room = Buffer::new(1 << 20).unwrap().post();
+    two.client.submit(two.conn, 1, b"?", SgList::new(), list(&room)).unwrap();
+    two.client.ring();
+    let Two { server, mut client, conn, _listener } = two;
+    drop(server);
+    let mut told = false;
+    loop {
+        client.poll();
+        match client.next_event() {
+            Some(Event::Disconnected { conn: c, peer_fault: false, .. }) if c == conn => {
+                told = true
+            }
+            Some(Event::Quiescent { .. }) => break,
+            Some(other) => panic!("{other:?}"),
+            None => std::thread::yield_now(),
+        }
+    }
+    assert!(told);
+    room.take_back().expect("no span is left");
+    assert_eq!(client.stats().connections, 0);
+}
