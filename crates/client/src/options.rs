@@ -32,7 +32,7 @@ pub struct SessionOptions {
     pub read_ahead: bool,
     /// False: the server must not fetch data by RDMA read, it is pushed.
     pub rdma_read: bool,
-    /// The export to use, by name; empty: the only or first one.
+    /// The export to use, by name; empty: the only one, or a root that has all as directories.
     pub export: Vec<u8>,
     /// See [`OnRetry`].
     pub on_retry: Option<OnRetry>,

@@ -66,7 +66,7 @@ pub struct SessionInfo {
     pub verifier: WriteVerifier,
     /// `tcp`, for example.
     pub transport: &'static str,
-    /// The export by name; empty: the only or first one.
+    /// As in [`SessionOptions`].
     pub export: Vec<u8>,
     /// Connections made again after a break.
     pub reconnects: u64,
@@ -117,24 +117,18 @@ impl Session {
         Ok(session)
     }
 
-    /// Connects to the server of a URL. Where its first path component names an export, that
-    /// one is used; returns the rest of the path.
+    /// Connects to the server of a URL; answers the path in it too, for the calls that follow.
+    /// (The root of a server with several exports has them as directories.)
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn connect_url(
         provider: Arc<dyn Provider>,
         url: &Url,
-        mut options: SessionOptions,
+        options: SessionOptions,
     ) -> Result<(Session, Vec<u8>), SessionError> {
-        let (first, rest) = match url.path.iter().position(|b| *b == b'/') {
-            Some(at) => (url.path.get(..at), url.path.get(at + 1..).unwrap_or(&[])),
-            None => (url.path.get(..), &[][..]),
-        };
-        options.export = first.unwrap_or(&[]).to_vec();
         let session = Session::connect(provider, &url.address(), options)?;
-        let by_name = !session.info().export.is_empty();
-        Ok((session, if by_name { rest.to_vec() } else { url.path.clone() }))
+        Ok((session, url.path.clone()))
     }
 
     fn inner(&self) -> &Inner {

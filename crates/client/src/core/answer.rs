@@ -50,9 +50,9 @@ impl Core {
         if results.len() != flight.operations {
             return self.fault(conn, flight.call, "a wrong number of results");
         }
-        let outcomes: Vec<Outcome> = results.into_iter().flatten().collect();
+        let outcomes = results.as_slice();
         if let Some(step) = flight.step {
-            let Some(Outcome::Found { handle, .. }) = outcomes.first() else {
+            let Some(Ok(Outcome::Found { handle, .. })) = outcomes.first() else {
                 return self.fault(conn, flight.call, "a result of another kind");
             };
             chain::step_found(&mut flight.call.work, step, *handle);
@@ -60,7 +60,7 @@ impl Core {
             return;
         }
         if flight.call.work.is_internal() {
-            self.on_internal(conn, flight.call, &outcomes);
+            self.on_internal(conn, flight.call, outcomes);
             return;
         }
         match self.output(&mut flight, outcomes, data_len) {
@@ -109,7 +109,7 @@ impl Core {
             }
         }
         if let (Work::Put(put), true) = (&call.work, closed) {
-            self.saw_unsynced(results.iter().flatten(), put.commit);
+            self.saw_unsynced(results, put.commit);
         }
         self.finish(call, Err(status.into()));
     }
@@ -118,18 +118,18 @@ impl Core {
     fn output(
         &mut self,
         flight: &mut Flight,
-        outcomes: Vec<Outcome>,
+        outcomes: &[OpResult],
         data_len: u32,
     ) -> Parsed<Option<Output<FileKey>>> {
         let writes = flight.writes;
         let CallRec { work, memory, .. } = &mut flight.call;
         let room = work.reply_bytes().min(memory.len()).min(data_len as usize);
-        let last = outcomes.last().ok_or(UNEXPECTED)?;
+        let Some(Ok(last)) = outcomes.last() else { return Err(UNEXPECTED) };
         Ok(Some(match work {
             Work::Put(put) => {
-                self.saw_unsynced(outcomes.iter(), put.commit);
+                self.saw_unsynced(outcomes, put.commit);
                 let closed = outcomes.iter().find_map(|outcome| match outcome {
-                    Outcome::Closed { attr, .. } => Some(*attr),
+                    Ok(Outcome::Closed { attr, .. }) => Some(*attr),
                     _ => None,
                 });
                 let attr = put.made.or(closed).ok_or(UNEXPECTED)?;
@@ -139,8 +139,8 @@ impl Core {
                 }
                 Output::Attr(attr)
             }
-            Work::Get { .. } => match outcomes.as_slice() {
-                [Outcome::Opened { attr, .. }, Outcome::Read { bytes, .. }, _] => {
+            Work::Get { .. } => match outcomes {
+                [Ok(Outcome::Opened { attr, .. }), Ok(Outcome::Read { bytes, .. }), _] => {
                     Output::Got { attr: *attr, bytes: fit(*bytes, room)? }
                 }
                 _ => return Err(UNEXPECTED),
@@ -155,7 +155,7 @@ impl Core {
             },
             Work::ReadDir { place, .. } => {
                 let handle = match outcomes.first() {
-                    Some(Outcome::Found { handle, .. }) => *handle,
+                    Some(Ok(Outcome::Found { handle, .. })) => *handle,
                     _ => place.base(self.root),
                 };
                 let Outcome::Data { bytes, end } = *last else { return Err(UNEXPECTED) };
@@ -282,8 +282,8 @@ impl Core {
     }
 
     /// Notes what a chain wrote outside of any open file.
-    fn saw_unsynced<'a>(&mut self, outcomes: impl Iterator<Item = &'a Outcome>, commit: bool) {
-        for outcome in outcomes {
+    fn saw_unsynced(&mut self, results: &[OpResult], commit: bool) {
+        for outcome in results.iter().flatten() {
             if let Outcome::Written { stability: Stability::Unstable, verifier, .. } = outcome
                 && !commit
             {
@@ -304,20 +304,20 @@ impl Core {
     }
 
     /// One of the core's own calls was answered.
-    fn on_internal(&mut self, conn: ConnId, call: CallRec, outcomes: &[Outcome]) {
+    fn on_internal(&mut self, conn: ConnId, call: CallRec, outcomes: &[OpResult]) {
         match (&call.work, outcomes) {
-            (Work::Root { hint }, [Outcome::Found { handle, .. }]) => {
+            (Work::Root, [Ok(Outcome::Found { handle, .. })]) => {
                 self.root = *handle;
-                self.facts.export = if *hint { self.config.export.clone() } else { Vec::new() };
+                self.facts.export = self.config.export.clone();
                 self.deliver(call, Ok(Output::Unit));
                 self.root_found();
             }
-            (Work::Reopen { file, .. }, [Outcome::Opened { handle, state, attr, .. }]) => {
+            (Work::Reopen { file, .. }, [Ok(Outcome::Opened { handle, state, attr, .. })]) => {
                 self.reopened(*file, *handle, *state, *attr);
                 self.deliver(call, Ok(Output::Unit));
                 self.one_reopened();
             }
-            (Work::CloseState { .. }, [Outcome::Closed { .. }]) => {
+            (Work::CloseState { .. }, [Ok(Outcome::Closed { .. })]) => {
                 self.deliver(call, Ok(Output::Unit));
             }
             (Work::Destroy, _) => {
@@ -330,12 +330,7 @@ impl Core {
 
     fn on_internal_failed(&mut self, call: CallRec, status: Status) {
         match call.work {
-            Work::Root { hint: true } if status == Status::NoEnt => {
-                self.background += 1;
-                self.urgent.push_back(CallRec::internal(Work::Root { hint: false }));
-                self.deliver(call, Err(status.into()));
-            }
-            Work::Root { .. } => {
+            Work::Root => {
                 self.deliver(call, Err(status.into()));
                 self.fail_all(status.into());
             }

@@ -181,7 +181,7 @@ fn named_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, root: FileHandle) {
     let mut find =
         |place: &'a Place, no_follow| find(chain, place.base(root), place.rest(), no_follow);
     let operation = match work {
-        Work::Root { .. } => return,
+        Work::Root => return,
         Work::Stat { place, no_follow } => {
             let handle = find(place, *no_follow);
             if handle == FileHandle::PREVIOUS {

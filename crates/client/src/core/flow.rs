@@ -111,8 +111,8 @@ impl Core {
         let tight = call.tight;
         let operations: Chain<'_> = match (&mut call.work, step) {
             (work, Some(step)) => chain::step_chain(work, step, self.root)?,
-            (Work::Root { hint }, None) => {
-                let export = if *hint { self.config.export.as_slice() } else { &[] };
+            (Work::Root, None) => {
+                let export = self.config.export.as_slice();
                 let mut chain = Chain::new();
                 chain.push(Operation::GetRoot { export });
                 chain

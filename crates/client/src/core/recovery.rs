@@ -50,8 +50,7 @@ impl Core {
         self.unposted = 0;
         self.phase = Phase::Rooting;
         self.background += 1;
-        let hint = !self.config.export.is_empty();
-        self.urgent.push_front(CallRec::internal(Work::Root { hint }));
+        self.urgent.push_front(CallRec::internal(Work::Root));
     }
 
     /// A link is connected again, in the same session.

@@ -334,10 +334,8 @@ pub enum Work {
     Close {
         file: FileKey,
     },
-    /// The core's own: the export's root, with the hint first.
-    Root {
-        hint: bool,
-    },
+    /// The core's own: the export's root.
+    Root,
     /// The core's own: opens a file again in a new session, by handle or by path.
     Reopen {
         file: FileKey,
@@ -388,10 +386,7 @@ impl Work {
 
     /// The core's own business: of one session, not to be carried to the next.
     pub(crate) fn is_internal(&self) -> bool {
-        matches!(
-            self,
-            Work::Root { .. } | Work::Reopen { .. } | Work::CloseState { .. } | Work::Destroy
-        )
+        matches!(self, Work::Root | Work::Reopen { .. } | Work::CloseState { .. } | Work::Destroy)
     }
 
     /// Bytes of the request's data.
