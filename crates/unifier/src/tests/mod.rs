@@ -2,9 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[cfg(not(feature = "planted"))]
+mod cost;
 mod disk;
 mod model;
+#[cfg(not(feature = "planted"))]
 mod parts;
+// Defects are planted in the whole process: the other tests would meet them.
+#[cfg(feature = "planted")]
+mod planted;
+#[cfg(not(feature = "planted"))]
 mod threads;
 
 use std::sync::Arc;
