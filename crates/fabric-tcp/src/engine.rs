@@ -20,7 +20,7 @@ use crate::sys::{EpollEvents, IoList, Watch};
 use crate::waiter::EpollWaiter;
 
 /// Staging memory of an engine: what one system call brings of small messages.
-pub const STAGING_BYTES: usize = 128 * 1024;
+const STAGING_BYTES: usize = 64 * 1024;
 /// Staging memories kept for use again.
 const STAGING_KEPT: usize = 4;
 /// Up to so many queue pairs are simply tried; more are asked for by epoll first.
@@ -79,14 +79,16 @@ impl Core {
         self.events.push_back((self.queued, event));
     }
 
-    /// Staging memory, to replace one that a queue pair keeps.
-    pub fn new_staging(&mut self) -> Box<[u8]> {
-        self.spare.pop().unwrap_or_else(|| vec![0; STAGING_BYTES].into())
+    /// Makes sure that there is staging memory for the next read.
+    pub fn refill_staging(&mut self) {
+        if self.staging.is_empty() {
+            self.staging = self.spare.pop().unwrap_or_else(|| vec![0; STAGING_BYTES].into());
+        }
     }
 
-    /// Staging memory that is free again.
+    /// Takes staging memory that is free again.
     pub fn keep_staging(&mut self, staging: Box<[u8]>) {
-        if self.spare.len() < STAGING_KEPT {
+        if staging.len() == STAGING_BYTES && self.spare.len() < STAGING_KEPT {
             self.spare.push(staging);
         }
     }

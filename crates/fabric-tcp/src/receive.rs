@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use dafs_fabric::{SgList, Span, Tag, WrId};
 
-use crate::engine::{Core, STAGING_BYTES};
+use crate::engine::Core;
 use crate::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
 use crate::memory_region::{Pin, Region};
 use crate::queue_pair::{Connection, TagState};
@@ -32,8 +32,9 @@ const READ_BYTES: usize = 1024 * 1024;
 const PLACED_BYTES: u32 = 1024;
 /// So many small frames in a row end the care for payload.
 const CARE_FRAMES: u8 = 64;
-/// The most messages guessed for one read.
+/// The most messages guessed for one read, and their bytes.
 const GUESSES_MAX: usize = 32;
+const GUESSED_BYTES: usize = 512 * 1024;
 /// Tagged messages received without guessing after a wrong guess; more after each in a row.
 const DISTRUST_FRAMES: u32 = 16;
 /// The most of them.
@@ -409,11 +410,10 @@ impl Connection {
             let receive = self.tags.slots.at(slot);
             let header_room = receive.header.as_ref().map_or(0, Span::len);
             bytes += FRAME_HEADER_BYTES + header_len + receive.capacity;
-            // After a wrong guess all of it must fit the staging memory.
             if header_len > header_room
                 || receive.capacity > FRAME_PAYLOAD_BYTES_MAX
                 || receive.capacity == 0
-                || bytes > STAGING_BYTES
+                || bytes > GUESSED_BYTES
             {
                 break;
             }
@@ -534,7 +534,7 @@ impl Connection {
                 (DISTRUST_FRAMES << self.receive.wrong.min(16)).min(DISTRUST_FRAMES_MAX);
             self.receive.wrong = self.receive.wrong.saturating_add(1);
             if view.left > 0 {
-                let mut collected = core.new_staging();
+                let mut collected: Box<[u8]> = vec![0; view.left].into();
                 self.collect(&bytes, &view, &mut collected);
                 core.keep_staging(std::mem::replace(&mut bytes, collected));
             }
@@ -558,17 +558,12 @@ impl Connection {
         core: &mut Core,
     ) {
         let keep = matches!(looked, Ok(Looked::Paused)) && view.left > 0;
-        let free = if keep {
+        if keep {
             self.receive.staged = Some(Staged { bytes, start: view.at, end: view.at + view.left });
-            core.new_staging()
         } else {
-            bytes
-        };
-        if core.staging.is_empty() {
-            core.staging = free;
-        } else {
-            core.keep_staging(free);
+            core.keep_staging(bytes);
         }
+        core.refill_staging();
     }
 
     /// Goes on where it paused, if what it waited for is there.
