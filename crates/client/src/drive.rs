@@ -8,17 +8,18 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use dafs_fabric::Waiter;
-use dafs_protocol::WaitMode;
 
 use crate::call::Output;
 use crate::core::{Core, CoreDone, FileKey, Memory, Owner, Work};
 use crate::error::{Error, Result};
+use crate::keeper::{KeeperSignal, keeper};
 use crate::options::{OnRetry, SessionOptions};
+use crate::spin::SpinBudget;
 
 /// How long a sleeping leader does not look at [`SessionOptions::cancel`].
 const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
@@ -94,6 +95,10 @@ impl State {
         sink.outstanding = 0;
         sink.waker = None;
         self.free.push(index);
+        if outstanding > 0 {
+            // Closes may have waited for these calls.
+            self.leave();
+        }
     }
 
     pub(crate) fn sink(&mut self, index: usize) -> &mut Sink {
@@ -112,6 +117,11 @@ impl State {
             // Refused at once: a sleeping leader does not learn of it.
             self.dispatch();
         }
+        self.leave();
+    }
+
+    /// What was submitted leaves now where the leader sleeps; otherwise with its next progress.
+    fn leave(&mut self) {
         if self.asleep && self.core.wants_progress() {
             self.waiter.wake();
         } else if self.asleep {
@@ -284,6 +294,8 @@ impl Inner {
         if state.leader == Leader::None {
             state.core.ring();
             self.keeper.poke();
+        } else {
+            state.leave();
         }
     }
 
@@ -462,7 +474,7 @@ impl Inner {
         Ok(())
     }
 
-    fn keep(&self) -> Duration {
+    pub(crate) fn keep(&self) -> Duration {
         let mut state = self.lock();
         if state.leader == Leader::None {
             state.leader = Leader::Keeper;
@@ -473,138 +485,5 @@ impl Inner {
         let next = state.core.next_timeout();
         let pause = next.map_or(Duration::from_secs(1), |at| at.saturating_sub(self.now()));
         pause.max(Duration::from_millis(1))
-    }
-}
-
-fn keeper(weak: &Weak<Inner>, signal: &KeeperSignal) {
-    let mut timeout = Duration::ZERO;
-    while signal.wait(timeout) {
-        let Some(inner) = weak.upgrade() else { return };
-        timeout = inner.keep();
-    }
-}
-
-/// Wakes the keeper, or ends it.
-#[derive(Default)]
-struct KeeperSignal {
-    state: Mutex<KeeperState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct KeeperState {
-    poked: bool,
-    stopped: bool,
-}
-
-impl KeeperSignal {
-    fn poke(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if !state.poked {
-            state.poked = true;
-            self.changed.notify_one();
-        }
-    }
-
-    fn stop(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).stopped = true;
-        self.changed.notify_one();
-    }
-
-    /// Until poked or `timeout`; false: stopped.
-    fn wait(&self, timeout: Duration) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = |state: &mut KeeperState| !state.poked && !state.stopped;
-        let (mut state, _) = self
-            .changed
-            .wait_timeout_while(state, timeout, idle)
-            .unwrap_or_else(PoisonError::into_inner);
-        state.poked = false;
-        !state.stopped
-    }
-}
-
-/// For how long a leader spins before it sleeps: longer after spinning was worth it.
-struct SpinBudget {
-    mode: WaitMode,
-    budget: Duration,
-    idle_count: u32,
-}
-
-impl SpinBudget {
-    const MAX: Duration = Duration::from_micros(50);
-    const MIN: Duration = Duration::from_micros(4);
-    /// One of so many waits tries whether spinning is worth it again.
-    const PROBE_INTERVAL: u32 = 32;
-
-    fn new(mode: WaitMode) -> SpinBudget {
-        let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
-        // With one CPU the server cannot answer while we spin.
-        let mode = if alone && mode == WaitMode::Adaptive { WaitMode::Sleeping } else { mode };
-        SpinBudget { mode, budget: Self::MAX, idle_count: 0 }
-    }
-
-    fn begin(&mut self) {
-        self.idle_count = self.idle_count.wrapping_add(1);
-        if self.budget < Self::MIN && self.idle_count.is_multiple_of(Self::PROBE_INTERVAL) {
-            self.budget = Self::MAX / 2;
-        }
-    }
-
-    fn budget(&self) -> Duration {
-        match self.mode {
-            WaitMode::Polled => Duration::MAX,
-            WaitMode::Sleeping => Duration::ZERO,
-            WaitMode::Adaptive if self.budget < Self::MIN => Duration::ZERO,
-            WaitMode::Adaptive => self.budget,
-        }
-    }
-
-    fn succeeded(&mut self) {
-        self.budget = (self.budget * 2).clamp(Self::MIN, Self::MAX);
-    }
-
-    fn failed(&mut self) {
-        self.budget /= 2;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spinning_stops_when_it_is_not_worth_it_and_is_tried_again() {
-        let mut spin =
-            SpinBudget { mode: WaitMode::Adaptive, budget: SpinBudget::MAX, idle_count: 0 };
-        for _ in 0..5 {
-            spin.begin();
-            spin.failed();
-        }
-        assert_eq!(spin.budget(), Duration::ZERO);
-        let mut waits = 0;
-        while spin.budget().is_zero() {
-            spin.begin();
-            waits += 1;
-        }
-        assert!(waits <= SpinBudget::PROBE_INTERVAL);
-        spin.succeeded();
-        assert_eq!(spin.budget(), SpinBudget::MAX);
-    }
-
-    #[test]
-    fn modes_are_kept() {
-        let spin = |mode| SpinBudget { mode, budget: SpinBudget::MAX, idle_count: 0 }.budget();
-        assert_eq!(spin(WaitMode::Sleeping), Duration::ZERO);
-        assert_eq!(spin(WaitMode::Polled), Duration::MAX);
-    }
-
-    #[test]
-    fn a_poke_before_the_wait_is_not_lost() {
-        let signal = KeeperSignal::default();
-        signal.poke();
-        assert!(signal.wait(Duration::MAX));
-        signal.stop();
-        assert!(!signal.wait(Duration::MAX));
     }
 }

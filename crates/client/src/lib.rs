@@ -17,9 +17,11 @@ mod error;
 mod file;
 mod future;
 mod group;
+mod keeper;
 mod options;
 mod reader;
 mod session;
+mod spin;
 mod url;
 
 pub use call::{Call, Done, Output};

@@ -199,6 +199,7 @@ impl Core {
                         self.unposted += 1;
                         self.flights[slot] = Some(flight);
                         self.node.disconnect(conn, "no room for a request");
+                        self.wants_progress = true;
                     } else {
                         self.replace(flight, Unsendable::TooLong);
                     }
