@@ -1,5 +1,8 @@
 //! Benchmarks that come with DAFS: of files on any target, of the fabric, of plain sockets.
 //!
+//! * [`io`]: operations on files of a server or a local directory, one row per point.
+//! * [`postmark`]: many small files, as mail servers have.
+//! * [`target`]: what those two measure.
 //! * [`raw`]: plain sockets without any DAFS code, the yardstick of the same run.
 //!
 //! Every measurement is a [`Point`], printed as a row of a table or as one JSON object. What
@@ -9,10 +12,14 @@
 #![deny(missing_docs)]
 
 mod histogram;
+pub mod io;
+mod offsets;
 mod point;
+pub mod postmark;
 pub mod raw;
 mod slice;
 mod sys;
+pub mod target;
 mod wait;
 
 pub use histogram::Histogram;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::message::{Kind, MESSAGE_BYTES, Message};
 use super::wire::Wire;
 use super::{DEPTH_MAX, FOOTPRINT_MAX, RawOp, RawOptions, SIZE_MAX};
+use crate::offsets::Offsets;
 use crate::slice::Slice;
 use crate::sys;
 use crate::wait::Wait;
@@ -75,10 +76,7 @@ struct Run<'a> {
     wire: &'a mut Wire,
     size: usize,
     depth: usize,
-    random: bool,
-    pieces: u64,
-    position: u64,
-    seed: u64,
+    offsets: Offsets,
     /// When each request under way was sent, oldest first.
     sent: VecDeque<Instant>,
     slice: Slice,
@@ -90,27 +88,10 @@ impl<'a> Run<'a> {
             wire,
             size: options.size,
             depth: options.depth,
-            random: options.random,
-            pieces: (region / options.size) as u64,
-            position: 0,
-            seed: 0x9e37_79b9_7f4a_7c15,
+            offsets: Offsets::new(region as u64, options.size as u64, options.random),
             sent: VecDeque::with_capacity(options.depth),
             slice: Slice::default(),
         }
-    }
-
-    fn next_offset(&mut self) -> u64 {
-        let piece = if self.random {
-            // xorshift64: cheap, and good enough to defeat caches.
-            self.seed ^= self.seed << 13;
-            self.seed ^= self.seed >> 7;
-            self.seed ^= self.seed << 17;
-            self.seed % self.pieces
-        } else {
-            self.position += 1;
-            (self.position - 1) % self.pieces
-        };
-        piece * self.size as u64
     }
 
     fn finished(&mut self, count: usize, now: Instant) {
@@ -135,7 +116,7 @@ impl<'a> Run<'a> {
             if now - start < time && !stop.load(Ordering::Relaxed) {
                 requests.clear();
                 while self.sent.len() < self.depth {
-                    let offset = self.next_offset();
+                    let offset = self.offsets.next();
                     let request = Message::new(Kind::Read, offset, self.size as u64, 1);
                     requests.extend_from_slice(&request.encode());
                     self.sent.push_back(now);
@@ -186,7 +167,7 @@ impl<'a> Run<'a> {
     fn send_writes(&mut self, data: &Aligned, head: &mut usize, now: Instant) -> io::Result<()> {
         let free = self.depth - self.sent.len();
         let headers: Vec<[u8; MESSAGE_BYTES]> = (0..free)
-            .map(|_| Message::new(Kind::Write, self.next_offset(), self.size as u64, 1).encode())
+            .map(|_| Message::new(Kind::Write, self.offsets.next(), self.size as u64, 1).encode())
             .collect();
         let mut pieces = Vec::with_capacity(free * 2);
         for header in &headers {
@@ -208,7 +189,7 @@ impl<'a> Run<'a> {
             let going = now - start < time && !stop.load(Ordering::Relaxed);
             // Two requests ahead, so that the peer never waits for one.
             while going && asked < got + 2 * request_bytes {
-                let offset = self.next_offset();
+                let offset = self.offsets.next();
                 let request =
                     Message::new(Kind::Read, offset, self.size as u64, STREAM_PIECES).encode();
                 self.wire.write_all(&mut [IoSlice::new(&request)])?;

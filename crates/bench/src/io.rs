@@ -1,0 +1,209 @@
+//! `bench io`: one row per operation, size, depth and waiting mode, beside plain sockets.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::point::{Point, size_text};
+use crate::raw::{Raw, RawOp, RawOptions};
+use crate::slice::Slice;
+use crate::target::{Op, Target, Work};
+use crate::wait::Wait;
+
+/// Stretches per row, of each of the two.
+const SLICES: u32 = 4;
+/// Measured and thrown away first: the first touch of memory, the growth of windows.
+const WARM_UP: Duration = Duration::from_millis(100);
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct IoOptions {
+    /// Operations.
+    pub ops: Vec<Op>,
+    /// Bytes per operation.
+    pub sizes: Vec<usize>,
+    /// Operations under way.
+    pub depths: Vec<usize>,
+    /// Waiting modes, for targets that have them.
+    pub waits: Vec<Wait>,
+    /// Bytes of the file that is read and written.
+    pub file_bytes: u64,
+    /// Time per row.
+    pub time: Duration,
+    /// The raw peer's CPU, if pinned.
+    pub peer_cpu: Option<usize>,
+}
+
+/// Measures all rows; each is given to `row` as soon as it is there. `say` is told what goes on.
+///
+/// # Errors
+/// The target's, the raw peer's, or those of `row`.
+pub fn run(
+    target: &mut dyn Target,
+    raw: &mut Option<Raw>,
+    options: &IoOptions,
+    stop: &AtomicBool,
+    say: &dyn Fn(&str),
+    row: &mut dyn FnMut(&Point) -> io::Result<()>,
+) -> io::Result<()> {
+    let uses_file = options.ops.iter().any(|op| op.uses_file());
+    say("writing the file");
+    target.set_up(uses_file.then_some(options.file_bytes), stop)?;
+    for work in rows(target, options, stop) {
+        let (size, wait) = (size_text(work.size as u64), work.wait.map_or("", Wait::name));
+        say(&format!("{} {size} depth {} {wait}", work.op.name(), work.depth));
+        target.prepare(&work)?;
+        let (ours, theirs) = measure(target, raw, options, &work)?;
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let point = Point::new(work.op.name(), target.transport(), &ours)
+            .with(work.size as u64, work.depth as u32, work.wait)
+            .with_raw(&theirs);
+        row(&point)?;
+    }
+    say("removing files");
+    target.clean_up()
+}
+
+fn rows<'s>(target: &dyn Target, options: &IoOptions, stop: &'s AtomicBool) -> Vec<Work<'s>> {
+    let waits: Vec<Option<Wait>> = match target.has_waits() {
+        true => options.waits.iter().copied().map(Some).collect(),
+        false => vec![None],
+    };
+    let time = options.time / SLICES;
+    let mut rows = Vec::new();
+    for &op in &options.ops {
+        // A size means nothing to these.
+        let sizes = match op {
+            Op::Stat | Op::Remove => options.sizes.get(..1).unwrap_or_default(),
+            _ => &options.sizes,
+        };
+        for &size in sizes {
+            for &depth in &options.depths {
+                let work = |&wait| Work { op, size, depth, wait, time, stop };
+                rows.extend(waits.iter().map(work));
+            }
+        }
+    }
+    rows
+}
+
+/// Stretches of the target and of plain sockets, by turns, so that both meet the same machine.
+fn measure(
+    target: &mut dyn Target,
+    raw: &mut Option<Raw>,
+    options: &IoOptions,
+    work: &Work<'_>,
+) -> io::Result<(Vec<Slice>, Vec<Slice>)> {
+    let raw_options = raw_options(options, work);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let warm_up = WARM_UP.min(work.time);
+    target.measure(&Work { time: warm_up, ..*work })?;
+    if let Some(raw) = raw {
+        raw.run(&raw_options, warm_up, work.stop)?;
+    }
+    for _ in 0..SLICES {
+        if work.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        if let Some(raw) = raw {
+            theirs.push(raw.run(&raw_options, work.time, work.stop)?);
+        }
+        ours.push(target.measure(work)?);
+    }
+    Ok((ours, theirs))
+}
+
+/// What plain sockets do in place of the operation: the same bytes the same way.
+fn raw_options(options: &IoOptions, work: &Work<'_>) -> RawOptions {
+    let op = match work.op {
+        Op::Read | Op::RandRead | Op::OpenRead | Op::Stat | Op::Remove => RawOp::Read,
+        Op::Write | Op::RandWrite | Op::WriteFsync | Op::Create | Op::CreateFsync => RawOp::Write,
+    };
+    let size = match work.op {
+        // An answer without data.
+        Op::Stat | Op::Remove => 64,
+        _ => work.size,
+    };
+    let footprint = if work.op.uses_file() { options.file_bytes } else { size as u64 };
+    RawOptions {
+        op,
+        size,
+        depth: work.depth,
+        wait: work.wait.unwrap_or(Wait::Sleeping),
+        random: work.op.is_random(),
+        footprint: usize::try_from(footprint).unwrap_or(usize::MAX),
+        peer_cpu: options.peer_cpu,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Local;
+
+    fn options(ops: &[Op]) -> IoOptions {
+        IoOptions {
+            ops: ops.to_vec(),
+            sizes: vec![4096],
+            depths: vec![1, 3],
+            waits: vec![Wait::Sleeping],
+            file_bytes: 1 << 20,
+            time: Duration::from_millis(20),
+            peer_cpu: None,
+        }
+    }
+
+    #[test]
+    fn every_operation_is_measured_on_a_local_directory_and_nothing_stays() {
+        let dir = std::env::temp_dir().join(format!("dafs-bench-io-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("directory");
+        let all = [
+            Op::Read,
+            Op::RandRead,
+            Op::Write,
+            Op::RandWrite,
+            Op::WriteFsync,
+            Op::Stat,
+            Op::Create,
+            Op::CreateFsync,
+            Op::OpenRead,
+            Op::Remove,
+        ];
+        let mut points = Vec::new();
+        let stop = AtomicBool::new(false);
+        let mut target = Local::new(&dir);
+        run(&mut target, &mut None, &options(&all), &stop, &|_| (), &mut |point| {
+            points.push(point.clone());
+            Ok(())
+        })
+        .expect("runs");
+        assert_eq!(points.len(), all.len() * 2);
+        for point in &points {
+            assert!(point.ops > 0, "{}", point.op);
+            assert!(point.p50_us.is_some() && point.raw_p50_us.is_none());
+            assert_eq!(point.bytes_per_s.is_none(), matches!(&*point.op, "stat" | "remove"));
+        }
+        assert_eq!(std::fs::read_dir(&dir).expect("directory").count(), 0);
+        std::fs::remove_dir(&dir).expect("removed");
+    }
+
+    #[test]
+    fn an_interrupted_run_prints_no_row_and_removes_its_files() {
+        let dir = std::env::temp_dir().join(format!("dafs-bench-stop-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("directory");
+        let stop = AtomicBool::new(true);
+        let mut target = Local::new(&dir);
+        let mut rows = 0;
+        let ops = options(&[Op::Read]);
+        let result = run(&mut target, &mut None, &ops, &stop, &|_| (), &mut |_| {
+            rows += 1;
+            Ok(())
+        });
+        drop(target);
+        assert!(result.is_ok() && rows == 0);
+        assert_eq!(std::fs::read_dir(&dir).expect("directory").count(), 0);
+        std::fs::remove_dir(&dir).expect("removed");
+    }
+}
