@@ -100,7 +100,7 @@ impl CachedFile {
             (inner.handle.clone().ok_or(Status::BadStateId)?, inner.size)
         };
         let edge = size / SLOT;
-        if size < old && size % SLOT != 0 {
+        if size < old && !size.is_multiple_of(SLOT) {
             // The page that is cut is read in again, with its zeros.
             self.flush_blocks(edge, edge, true).await?;
         }
@@ -108,7 +108,7 @@ impl CachedFile {
         let inner = &mut *self.lock();
         // To nothing: also what was being written when the file was cut by an open.
         if size < old || size == 0 {
-            let kept = u64::from(planted(Defect::CutTailKept) && size % SLOT != 0);
+            let kept = u64::from(planted(Defect::CutTailKept) && !size.is_multiple_of(SLOT));
             self.drop_pages(inner, edge + kept, Which::All);
         }
         inner.size = size;
@@ -138,7 +138,7 @@ impl CachedFile {
     fn changed(&self, inner: &mut crate::file::Inner) {
         inner.last_change = self.core.change();
         inner.stale = true;
-        inner.modified = inner.modified.max((self.core.config.clock)());
+        inner.modified = (self.core.config.clock)();
     }
 
     /// The file was cut at an open (O_TRUNC), but writes of our own may have come after that:

@@ -16,9 +16,11 @@ pub struct Config {
     pub dirty_bytes_max: usize,
     /// Data older than this is written back.
     pub dirty_age: Duration,
-    /// Replaced pages that slow readers still hold. Writers wait beyond this.
+    /// Replaced pages that slow readers still hold, of all sessions together. Writers wait
+    /// beyond this; what one session can hold is bounded by its requests under way.
     pub orphan_bytes_max: usize,
-    /// Files that are remembered, with their pages, after their last close.
+    /// Files that are remembered, with their pages, after their last close; each takes less
+    /// than 1 KiB besides its pages.
     pub closed_files_max: usize,
     /// For the times of files with dirty data.
     pub clock: Clock,
@@ -31,7 +33,7 @@ impl Config {
             dirty_bytes_max: arena_bytes / 2,
             dirty_age: Duration::from_secs(5),
             orphan_bytes_max: arena_bytes / 4,
-            closed_files_max: 65_536,
+            closed_files_max: 32_768,
             clock,
         }
     }

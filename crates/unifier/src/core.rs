@@ -14,7 +14,7 @@ use dafs_store::{File, FileId};
 use crate::config::Config;
 use crate::file::CachedFile;
 use crate::job::{Job, Jobs};
-use crate::pool::{Page, Pages, Pool, units};
+use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, units};
 use crate::wait::{Line, locked};
 
 /// Flushes that those who wait for space keep going.
@@ -212,8 +212,9 @@ impl Core {
         self.dirty_slots.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn dirty_slots_max(&self) -> usize {
-        self.dirty_slots_max
+    /// The most that one write may take.
+    pub(crate) fn write_slots_max(&self) -> usize {
+        self.dirty_slots_max / 2
     }
 
     /// Room for `slots` below the bound.
@@ -241,6 +242,7 @@ impl Core {
         locked(&self.failed_files).push(file.clone());
     }
 
+    /// The oldest dirty file is to be written back.
     pub(crate) fn write_back_due(&self, now: Duration) -> bool {
         let files = locked(&self.dirty_files);
         let Some((since, _)) = files.front() else { return false };
@@ -259,22 +261,28 @@ impl Core {
 
     /// Pinned slots for `count` blocks from `block` on, by eviction if need be. All or nothing.
     pub(crate) fn allocate(&self, block: u64, count: usize) -> Option<Pages> {
+        let lacking = frames_within(block, count).saturating_sub(self.pool.free_frames());
+        if lacking > 0 {
+            // Frames rather than single slots from everywhere, if that is soon done.
+            self.evict(lacking * FRAME_SLOTS, 8 * lacking);
+        }
         loop {
             if let Some(pages) = self.pool.allocate(block, count) {
                 return Some(pages);
             }
             let free = self.pool.slot_count() - self.pool.used_slots();
-            if self.evict(count.saturating_sub(free).max(1)) == 0 {
+            // Twice around: the first time clears the marks of pages in use.
+            let around = 2 * self.pool.frame_count();
+            if self.evict(count.saturating_sub(free).max(1), around) == 0 {
                 return None;
             }
         }
     }
 
-    /// Frees about `slots` slots; 0 when all are dirty or held.
-    fn evict(&self, slots: usize) -> usize {
+    /// Frees about `slots` slots, looking at so many frames; 0 when all are dirty or held.
+    fn evict(&self, slots: usize, frames: usize) -> usize {
         let mut freed = 0;
-        // Twice around: the first time clears the marks of pages in use.
-        for _ in 0..2 * self.pool.frame_count() {
+        for _ in 0..frames {
             for (unit, number, block) in self.pool.next_candidates() {
                 let file = locked(&self.files).get(number).cloned();
                 freed += file.map_or(0, |file| file.evict(unit, block));
@@ -333,6 +341,13 @@ impl Core {
         let failed = locked(&self.failed_files).pop();
         failed.is_some_and(|file| file.give_up() > 0)
     }
+}
+
+/// Whole clusters within these blocks.
+fn frames_within(block: u64, count: usize) -> usize {
+    let frame = FRAME_SLOTS as u64;
+    let end = (block + count as u64) / frame;
+    end.saturating_sub(block.div_ceil(frame)) as usize
 }
 
 /// Pins of slots; dropped, the slots are let go.

@@ -347,7 +347,8 @@ impl CachedFile {
             let time = inner.modified;
             let nanos = time.seconds.saturating_mul(1_000_000_000);
             let change = nanos.saturating_add(i64::from(time.nanoseconds));
-            attr.modified = attr.modified.max(time);
+            let dirty = !inner.is_clean();
+            attr.modified = if dirty { time } else { attr.modified.max(time) };
             attr.changed = attr.changed.max(time);
             attr.change = attr.change.max(u64::try_from(change).unwrap_or(0));
             let unwritten: usize =

@@ -143,6 +143,15 @@ impl Jobs {
         list.push(job.clone());
     }
 
+    /// Somebody must poll: a job was woken that nobody waits for.
+    pub(crate) fn has_stranded(&self) -> bool {
+        let stranded = |job: &Arc<Job>| {
+            let state = locked(&job.state);
+            state.notified && !state.polled && state.waiters.is_empty() && state.work.is_some()
+        };
+        locked(&self.list).0.iter().any(stranded)
+    }
+
     /// Polls all; true when one ended by that.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> bool {
         let jobs: Vec<Arc<Job>> = {

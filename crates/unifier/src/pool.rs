@@ -117,6 +117,8 @@ pub(crate) struct Pool {
     /// Changed under `free` only.
     frames: Box<[AtomicU8]>,
     free: Mutex<Free>,
+    /// As `free` counts them, to be read without its lock.
+    free_frames: AtomicUsize,
     /// Where eviction goes on.
     hand: AtomicUsize,
     used_slots: AtomicUsize,
@@ -145,7 +147,7 @@ impl Pool {
         assert!(frames > 0, "an arena has at least one frame of 64 KiB");
         let slots = frames * FRAME_SLOTS;
         let mut bits = vec![u64::MAX; frames.div_ceil(64)];
-        if frames % 64 != 0 {
+        if !frames.is_multiple_of(64) {
             bits[frames / 64] = (1 << (frames % 64)) - 1;
         }
         let free = Free {
@@ -164,6 +166,7 @@ impl Pool {
             users: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             frames: (0..frames).map(|_| AtomicU8::new(FREE)).collect(),
             free: Mutex::new(free),
+            free_frames: AtomicUsize::new(frames),
             hand: AtomicUsize::new(0),
             used_slots: AtomicUsize::new(0),
             orphan_slots: AtomicUsize::new(0),
@@ -177,6 +180,10 @@ impl Pool {
 
     pub(crate) fn frame_count(&self) -> usize {
         self.frames.len()
+    }
+
+    pub(crate) fn free_frames(&self) -> usize {
+        self.free_frames.load(Ordering::Relaxed)
     }
 
     pub(crate) fn slot_count(&self) -> usize {
@@ -208,7 +215,7 @@ impl Pool {
         pages.reserve(count);
         let mut free = self.free();
         while pages.len() < count {
-            let aligned = (block + pages.len() as u64) % FRAME_SLOTS as u64 == 0;
+            let aligned = (block + pages.len() as u64).is_multiple_of(FRAME_SLOTS as u64);
             let frame = if aligned && count - pages.len() >= FRAME_SLOTS {
                 free.take_frame()
             } else {
@@ -230,6 +237,7 @@ impl Pool {
         for unit in units(&pages) {
             self.users[unit.index()].store(PIN, Ordering::Relaxed);
         }
+        self.free_frames.store(free.count, Ordering::Relaxed);
         if pages.len() < count {
             for unit in units(&pages) {
                 self.put_back(&mut free, unit);
@@ -252,6 +260,7 @@ impl Pool {
         } else {
             free.put_slot(unit.index(), &self.frames);
         }
+        self.free_frames.store(free.count, Ordering::Relaxed);
     }
 
     /// Nobody uses the unit any more.

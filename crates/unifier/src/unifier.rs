@@ -110,10 +110,11 @@ impl Unifier {
         }
     }
 
-    /// True when [`write_back`](Self::write_back) has data to write.
+    /// True when [`write_back`](Self::write_back) has something to do. To be asked a few times a
+    /// second, also when nothing goes on.
     pub fn write_back_due(&self, now: Duration) -> bool {
         self.core.set_now(now);
-        self.core.write_back_due(now)
+        self.core.write_back_due(now) || self.core.jobs.has_stranded()
     }
 
     /// Writes back what is due at `now` (any clock that only goes on): what is older than

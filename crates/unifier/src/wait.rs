@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -31,6 +31,8 @@ impl Space {
         let mut wakers = locked(&self.wakers);
         add_waker(&mut wakers, waker);
         self.waiting.store(wakers.len(), Ordering::SeqCst);
+        // What is looked at next was not read before this is seen.
+        fence(Ordering::SeqCst);
     }
 
     /// There may be space now.

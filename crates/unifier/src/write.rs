@@ -138,6 +138,36 @@ impl CachedFile {
         self.reserve_slots(offset, len, false).await
     }
 
+    /// As [`reserve`](Self::reserve) for several pieces, all or none: who holds one reservation
+    /// and waits for another could wait for ever.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn reserve_all(
+        self: &Arc<Self>,
+        pieces: &[(u64, usize)],
+    ) -> Result<Vec<WriteReservation>, Status> {
+        let mut counts = Vec::with_capacity(pieces.len());
+        for &(offset, len) in pieces {
+            counts.push(self.check(offset, len, false)?);
+        }
+        if counts.iter().sum::<usize>() > self.core.write_slots_max() {
+            return Err(Status::Inval);
+        }
+        let attempt = || -> Option<Vec<WriteReservation>> {
+            let piece =
+                |(piece, count): (&(u64, usize), &usize)| self.attempt(piece.0, piece.1, *count);
+            pieces.iter().zip(&counts).map(piece).collect()
+        };
+        if self.core.reserve_line.is_empty()
+            && let Some(reservations) = attempt()
+        {
+            return Ok(reservations);
+        }
+        let _turn = self.core.reserve_line.turn().await;
+        Ok(self.core.when_space(attempt).await)
+    }
+
     /// As [`reserve`](Self::reserve), for [`append`](Self::append).
     ///
     /// # Errors
@@ -171,8 +201,7 @@ impl CachedFile {
             return Ok(0);
         }
         let count = (end.div_ceil(SLOT) - offset / SLOT) as usize + usize::from(spare);
-        let most = (self.core.dirty_slots_max() / 2).max(3);
-        if count <= most { Ok(count) } else { Err(Status::Inval) }
+        if count <= self.core.write_slots_max() { Ok(count) } else { Err(Status::Inval) }
     }
 
     fn attempt(
@@ -374,7 +403,7 @@ impl CachedFile {
         reservation: &WriteReservation,
     ) {
         debug_assert!(reservation.dirty == 0, "counted with the file's pages now");
-        inner.modified = inner.modified.max((self.core.config.clock)());
+        inner.modified = (self.core.config.clock)();
         inner.clear_privileges |= writer.clear_privileges;
         if !inner.writers.contains(&writer.id) {
             inner.writers.push(writer.id);

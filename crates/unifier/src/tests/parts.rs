@@ -460,3 +460,70 @@ fn a_cut_at_open_comes_after_writes_under_way() {
     });
     assert_eq!(file.state().data, [2; 10]);
 }
+
+#[test]
+fn work_goes_on_when_its_caller_is_gone() {
+    let disk = Disk::new(1, 100);
+    let file = disk.file(1, Vec::new());
+    let unifier = unifier(MIB);
+    let cached = open(&unifier, &file);
+    let reservation = cached.try_reserve(0, 100).expect("room");
+    put(reservation.spans(), &[1; 100]);
+    assert!(matches!(cached.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
+    let closing = cached.clone();
+    let mut close = Task::new(async move { closing.close(WriterId(1)).await });
+    assert!(close.poll().is_none());
+    drop(close);
+    while disk.complete_one() {
+        assert!(unifier.write_back_due(Duration::ZERO), "somebody must go on with it");
+        let background = unifier.clone();
+        run(&disk, async move { background.write_back(Duration::ZERO).await });
+    }
+    assert_eq!(file.state().data, [1; 100]);
+    assert_eq!(Arc::strong_count(&file), 1, "closed");
+}
+
+#[test]
+fn several_pieces_are_reserved_together_or_not_at_all() {
+    let disk = Disk::new(1, 100);
+    let file = disk.file(1, Vec::new());
+    let unifier = unifier(MIB);
+    let cached = open(&unifier, &file);
+    let pieces = [(0, 100_000), (500_000, 100_000)];
+    let reserve = || {
+        let cached = cached.clone();
+        Task::new(async move { cached.reserve_all(&pieces).await.unwrap() })
+    };
+    let (mut first, mut second, mut third) = (reserve(), reserve(), reserve());
+    let held = (first.poll().expect("room"), second.poll().expect("room"));
+    let bytes = unifier.stats().dirty_bytes;
+    assert!(third.poll().is_none());
+    assert_eq!(unifier.stats().dirty_bytes, bytes, "it holds nothing while it waits");
+    drop(held.0);
+    assert_eq!(third.poll().expect("room").len(), 2);
+    let cached = cached.clone();
+    let too_much = run(&disk, async move {
+        cached.reserve_all(&[(0, 200_000), (300_000, 200_000)]).await.map(|_| ())
+    });
+    assert_eq!(too_much, Err(Status::Inval));
+}
+
+#[test]
+fn sequential_reads_stay_in_whole_frames_after_random_ones() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![1; 16 * MIB]);
+    let unifier = unifier(4 * MIB);
+    let cached = open(&unifier, &file);
+    run(&disk, async move {
+        // Single slots everywhere: every second block.
+        for nth in 0..2000 {
+            read(&cached, 4096 * (2 * nth % 4095), 4096).await;
+        }
+        let mut spans = 0;
+        for nth in 0..64 {
+            let lease = cached.read(nth * 131_072, 131_072).await.unwrap();
+            spans += lease.spans().len();
+        }
+        assert!(spans < 64 * 6, "{spans} spans for 64 reads of 32 blocks");
+    });
+}
