@@ -159,11 +159,10 @@ fn wrong_calls_of_a_group_end_in_it() {
 fn futures_end_without_anybody_waiting() {
     let server = Server::start();
     let session = server.connect(SessionOptions::default());
-    let file = match session.call(Call::Open { path: b"f".to_vec(), options: read_write() }) {
-        future => match block_on(future).result.expect("open") {
-            Output::File(file) => file,
-            other => panic!("{other:?}"),
-        },
+    let open = Call::Open { path: b"f".to_vec(), options: read_write() };
+    let file = match block_on(session.call(open)).result.expect("open") {
+        Output::File(file) => file,
+        other => panic!("{other:?}"),
     };
     let write = |offset| {
         let mut buffer = Buffer::new(4096).expect("buffer");
