@@ -13,7 +13,9 @@ fn run(seed: u64, change: impl Fn(&mut Plan)) -> (usize, dafs_fabric::sim::Fault
     assert!(!pair.sides.iter().any(|side| side.node.stats().counters.peer_faults > 0));
     // The last connections end too, and leave nothing behind.
     for side in &mut pair.sides {
-        side.node.disconnect(side.conn.unwrap_or_else(|| panic!("connected")), "the end");
+        if let Some(conn) = side.conn {
+            side.node.disconnect(conn, "the end");
+        }
     }
     let mut idle = 0;
     while idle < 50 {
@@ -88,7 +90,8 @@ fn breaks_with_many_abandoned_requests() {
 
 #[test]
 fn a_slow_peer_and_few_places() {
-    for seed in seeds(2000, 15) {
+    // 2220: a reply behind a refused write.
+    for seed in seeds(2000, 15).chain([2220]) {
         run(seed, |plan| {
             faulty(plan, seed);
             plan.sim.faults.slow_node = Some(1 + (seed % 2) as u32);

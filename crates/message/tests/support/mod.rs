@@ -377,6 +377,18 @@ pub struct Pair {
     pub sides: [Side; 2],
     pub listener: Box<dyn Listener>,
     rng: Rng,
+    seed: u64,
+}
+
+/// A failure is a seed.
+struct SeedOnPanic(u64);
+
+impl Drop for SeedOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failing seed: {}", self.0);
+        }
+    }
 }
 
 pub fn address() -> Address {
@@ -412,7 +424,7 @@ impl Pair {
             }
         });
         let listener = devices[0].listen(&address()).unwrap();
-        Pair { net, plan, sides, listener, rng: Rng::new(seed).fork(99) }
+        Pair { net, plan, sides, listener, rng: Rng::new(seed).fork(99), seed }
     }
 
     /// One round: somebody does something.
@@ -448,6 +460,7 @@ impl Pair {
     }
 
     pub fn run(&mut self) {
+        let _seed = SeedOnPanic(self.seed);
         let (mut idle, mut rounds) = (0, 0u64);
         while !self.sides.iter().all(Side::is_done) {
             idle = if self.round() { 0 } else { idle + 1 };
