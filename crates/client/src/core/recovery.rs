@@ -85,7 +85,10 @@ impl Core {
         if matches!(self.phase, Phase::Draining(_) | Phase::Closed) {
             return;
         }
-        self.destroyed |= self.closing;
+        if self.closing {
+            // That is what was asked for.
+            return self.fail_all(Error::Interrupted);
+        }
         let since = *self.lost_since[0].get_or_insert(self.now);
         if self.now.saturating_sub(since) > self.config.retry {
             let reason = "the server forgets one session after the other".into();
