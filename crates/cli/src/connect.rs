@@ -71,17 +71,27 @@ impl ConnectArgs {
     /// # Errors
     /// It could not be made.
     pub fn connect(&self, url: &Url) -> Result<Session, Failure> {
-        self.connect_with(url, self.options(url)?)
+        let options = self.options(url)?;
+        self.session(url, options).map_err(|error| Failure::about(url, error))
     }
 
     /// A session for `url` with options of the caller's.
     ///
     /// # Errors
     /// It could not be made.
-    pub fn connect_with(&self, url: &Url, options: SessionOptions) -> Result<Session, Failure> {
-        let provider = Arc::new(TcpProvider::new());
-        Session::connect(provider, &url.address(), options)
-            .map_err(|error| Failure::about(url, error))
+    pub fn session(&self, url: &Url, options: SessionOptions) -> dafs_client::Result<Session> {
+        Session::connect(Arc::new(TcpProvider::new()), &url.address(), options)
+    }
+
+    /// What `url` means, with a session of its own.
+    ///
+    /// # Errors
+    /// It could not be made.
+    pub fn remote(&self, url: &Url) -> Result<Remote, Failure> {
+        let session = self.connect(url)?;
+        let mut plain = url.clone();
+        plain.options.clear();
+        Ok(Remote { session, path: place::clean(&url.path), url: plain })
     }
 }
 
@@ -154,16 +164,13 @@ impl Connections {
         let server = url.with_path(b"");
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let known = open.iter().find(|(url, _)| *url == server).map(|(_, session)| session);
-        let session = match known {
-            Some(session) => session.clone(),
-            None => {
-                let session = self.args.connect(url)?;
-                open.push((server, session.clone()));
-                session
-            }
-        };
-        let mut plain = url.clone();
-        plain.options.clear();
-        Ok(Remote { session, path: place::clean(&url.path), url: plain })
+        if let Some(session) = known.cloned() {
+            let mut plain = url.clone();
+            plain.options.clear();
+            return Ok(Remote { session, path: place::clean(&url.path), url: plain });
+        }
+        let remote = self.args.remote(url)?;
+        open.push((server, remote.session.clone()));
+        Ok(remote)
     }
 }

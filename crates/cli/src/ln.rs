@@ -35,12 +35,12 @@ pub struct Args {
 /// It could not be made.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let target = args.target.as_encoded_bytes();
+    if args.symbolic && args.target.to_str().is_some_and(Url::is_url) {
+        return Err(Failure::usage("a symbolic link says a path, not a URL"));
+    }
     let connections = Connections::new(&args.connect);
     let mut to = connections.remote(&args.url)?;
     let source = if args.symbolic {
-        if args.target.to_str().is_some_and(Url::is_url) {
-            return Err(Failure::usage("a symbolic link says a path, not a URL"));
-        }
         None
     } else {
         let text = args.target.to_str().ok_or_else(|| Failure::usage("TARGET is no URL"))?;

@@ -53,6 +53,14 @@ impl Progress {
         }
     }
 
+    /// Takes the bar away while `print` prints.
+    pub fn pause<R>(&self, print: impl FnOnce() -> R) -> R {
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
     /// A line in place of the counts.
     pub fn text(&self, text: &str) {
         if let Some(bar) = &self.bar {

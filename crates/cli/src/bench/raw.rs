@@ -1,33 +1,14 @@
-//! `dafs bench`: measurements, as a part of the product.
+//! `dafs bench raw`: plain sockets.
 
 use std::time::Duration;
 
-use clap::{Subcommand, ValueEnum};
+use clap::ValueEnum;
 use dafs_bench::raw::{self, Raw, RawOp, RawOptions};
 use dafs_bench::{Point, Report, Wait};
 
 use crate::failure::{Cause, Failure};
 use crate::find::size;
 use crate::interrupt;
-
-/// Measure files, the fabric, or plain sockets.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    dafs bench raw tcp --size 4k,1m --depth 1,8")]
-pub struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Debug, Subcommand)]
-enum What {
-    Raw(RawArgs),
-    /// The other process of `raw`.
-    #[command(hide = true)]
-    RawPeer {
-        address: String,
-    },
-}
 
 /// Measure plain sockets, without any DAFS code: what the machine can do.
 #[derive(Debug, clap::Args)]
@@ -36,7 +17,7 @@ enum What {
     dafs bench raw tcp --op stream --size 128k          comparable with iperf3\n  \
     dafs bench raw tcp --serve 0.0.0.0:5300             on one machine, and\n  \
     dafs bench raw tcp --peer server:5300 --json        on the other")]
-struct RawArgs {
+pub struct Args {
     /// The network.
     #[arg(value_enum)]
     network: Network,
@@ -86,42 +67,55 @@ enum RawOpName {
     Stream,
 }
 
+/// The other process.
+///
+/// # Errors
+/// Its socket's.
+pub fn peer(address: &str) -> Result<(), Failure> {
+    raw::connect_back(address).map_err(peer_failed)
+}
+
+/// Starts the other process.
+///
+/// # Errors
+/// It could not be started.
+pub fn spawn() -> Result<Raw, Failure> {
+    Raw::spawn(&["bench", "raw-peer"]).map_err(peer_failed)
+}
+
+/// Connects to one that runs elsewhere.
+///
+/// # Errors
+/// There is none.
+pub fn connect(address: &str) -> Result<Raw, Failure> {
+    Raw::connect(address).map_err(|error| Failure::about(address, error))
+}
+
+fn peer_failed(error: std::io::Error) -> Failure {
+    match error.kind() {
+        std::io::ErrorKind::InvalidInput => Failure::usage(error.to_string()),
+        _ => Failure::about("raw peer", error),
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// What was not reported yet.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    match &args.what {
-        What::Raw(args) => raw(args),
-        What::RawPeer { address } => raw::connect_back(address).map_err(peer_failed),
-    }
-}
-
-fn peer_failed(error: std::io::Error) -> Failure {
-    Failure::about("raw peer", error)
-}
-
-fn raw(args: &RawArgs) -> Result<(), Failure> {
     let Network::Tcp = args.network;
     if let Some(address) = &args.serve {
         return raw::serve(address).map_err(peer_failed);
     }
-    let (own_cpu, peer_cpu) = match args.pin.as_deref() {
-        Some([own, peer]) => (Some(*own), Some(*peer)),
-        _ => (None, None),
-    };
+    let (own_cpu, peer_cpu) = super::pins(args.pin.as_deref());
     let mut twin = match &args.peer {
-        Some(address) => Raw::connect(address),
-        None => Raw::spawn(&["bench", "raw-peer"]),
-    }
-    .map_err(peer_failed)?;
-    if let Some(cpu) = own_cpu {
-        dafs_bench::pin_to_cpu(cpu).map_err(|e| Failure::about(format!("CPU {cpu}"), e))?;
-    }
+        Some(address) => connect(address)?,
+        None => spawn()?,
+    };
+    super::pin(own_cpu)?;
+    let time = super::seconds(args.seconds)?;
     let mut report = Report::new(args.json);
     for row in rows(args, peer_cpu) {
-        let time = Duration::try_from_secs_f64(args.seconds)
-            .map_err(|_| Failure::usage("--seconds must be positive"))?;
         // Not measured: the first touch of memory, and the window's growth.
         let slice = twin
             .run(&row.1, (time / 10).min(Duration::from_millis(200)), interrupt::flag())
@@ -137,7 +131,7 @@ fn raw(args: &RawArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn rows(args: &RawArgs, peer_cpu: Option<usize>) -> Vec<(&'static str, RawOptions)> {
+fn rows(args: &Args, peer_cpu: Option<usize>) -> Vec<(&'static str, RawOptions)> {
     let mut rows = Vec::new();
     for name in &args.op {
         let (text, op, random) = match name {

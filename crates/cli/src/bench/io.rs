@@ -1,0 +1,123 @@
+//! `dafs bench io`: operations on files, beside plain sockets.
+
+use std::ffi::OsString;
+
+use dafs_bench::io::{self, IoOptions};
+use dafs_bench::target::Op;
+use dafs_bench::{Report, Wait};
+
+use super::{pin, pins, raw, seconds, target};
+use crate::connect::ConnectArgs;
+use crate::failure::{Cause, Failure};
+use crate::find::size;
+use crate::interrupt;
+use crate::progress::Progress;
+
+/// Measure operations on files of a server, or of a local directory.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    dafs bench io dafs://localhost/ --op read --size 4k,1m --depth 1,8\n  \
+    dafs bench io dafs://localhost/ --op randread --size 4k --depth 32 --wait sleeping --json\n  \
+    dafs bench io /mnt/nfs --op read,write,stat,create        compare on your own machine\n\n\
+    Operations: read, randread, write, randwrite (not synced), write-fsync, stat (of a file\n\
+    eight directories down), create and create-fsync (make, write, close), openread (open, read,\n\
+    close), remove. All files lie in TARGET/.dafs-bench-PID, which is removed at the end.\n\n\
+    With a URL every row is measured by turns with plain sockets (raw) that move the same\n\
+    bytes: size, depth, waiting mode and memory footprint are the same. With --json, fields are:\n\
+    bytes_per_s, ops_per_s (medians of four stretches), p50_us, p99_us, client_cpu_us_per_op,\n\
+    server_cpu_us_per_op, server_copies_per_byte and client_copies_per_byte (in user space),\n\
+    registrations_per_op and syscalls_per_op (both sides together), round_trips_per_op,\n\
+    raw_bytes_per_s, raw_ops_per_s, raw_p50_us, raw_cpu_us_per_op (both sides), ratio\n\
+    (bytes_per_s / raw_bytes_per_s). What could not be measured is null. On a local path a\n\
+    depth above one means that many threads.")]
+pub struct Args {
+    /// A URL or a path: a directory.
+    #[arg(value_name = "TARGET")]
+    target: OsString,
+    /// What to do.
+    #[arg(long, value_delimiter = ',', default_value = "read")]
+    op: Vec<Op>,
+    /// Bytes per operation.
+    #[arg(long, value_parser = size, value_delimiter = ',', default_value = "4k,64k,1m")]
+    size: Vec<u64>,
+    /// Operations under way.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
+    depth: Vec<usize>,
+    /// How both ends wait: polled, sleeping, adaptive.
+    #[arg(long, value_delimiter = ',', default_value = "polled,sleeping")]
+    wait: Vec<Wait>,
+    /// Bytes of the file that is read and written.
+    #[arg(long, value_parser = size, default_value = "1g")]
+    file_size: u64,
+    /// Seconds per row, and as many for plain sockets.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// CPUs of this process and of the raw peer, as 0,1 (pin the server with taskset).
+    #[arg(long, value_delimiter = ',', num_args = 2, value_name = "CPU,CPU")]
+    pin: Option<Vec<usize>>,
+    /// Measure plain sockets with a peer on the server's machine, started there by
+    /// `dafs bench raw tcp --serve`; needed where that is not this one.
+    #[arg(long, value_name = "HOST:PORT")]
+    raw_peer: Option<String>,
+    /// Do not measure plain sockets.
+    #[arg(long)]
+    no_raw: bool,
+    /// One JSON object per row.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What was not reported yet.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let (own_cpu, peer_cpu) = pins(args.pin.as_deref());
+    let options = options(args, peer_cpu)?;
+    let (mut target, here) = target::open(&args.connect, &args.target)?;
+    let mut twin = match &args.raw_peer {
+        _ if args.no_raw || !target.has_waits() => None,
+        Some(address) => Some(raw::connect(address)?),
+        None if here => Some(raw::spawn()?),
+        None => None,
+    };
+    pin(own_cpu)?;
+    let progress = Progress::start(true);
+    let mut report = Report::new(args.json);
+    let result = io::run(
+        target.as_mut(),
+        &mut twin,
+        &options,
+        interrupt::flag(),
+        &|text| progress.text(text),
+        &mut |point| progress.pause(|| report.print(point)),
+    );
+    drop(target);
+    if interrupt::requested() {
+        return Err(Failure::about("", Cause::Interrupted));
+    }
+    result.map_err(|error| target::failure(args.target.display(), error))
+}
+
+fn options(args: &Args, peer_cpu: Option<usize>) -> Result<IoOptions, Failure> {
+    let sizes: Vec<usize> =
+        args.size.iter().map(|size| usize::try_from(*size).unwrap_or(usize::MAX)).collect();
+    let largest = args.size.iter().copied().max().unwrap_or(0);
+    if sizes.contains(&0) || args.depth.contains(&0) || args.depth.iter().any(|d| *d > 512) {
+        return Err(Failure::usage("sizes must be at least 1, depths 1 to 512"));
+    }
+    if args.file_size < largest {
+        return Err(Failure::usage("--file-size must be at least the largest --size"));
+    }
+    Ok(IoOptions {
+        ops: args.op.clone(),
+        sizes,
+        depths: args.depth.clone(),
+        waits: args.wait.clone(),
+        file_bytes: args.file_size,
+        time: seconds(args.seconds)?,
+        peer_cpu,
+    })
+}

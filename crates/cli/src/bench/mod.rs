@@ -1,0 +1,76 @@
+//! `dafs bench`: measurements, as a part of the product.
+
+mod io;
+mod postmark;
+mod raw;
+mod target;
+
+use std::time::Duration;
+
+use clap::Subcommand;
+
+use crate::failure::Failure;
+
+/// Measure files, the fabric, or plain sockets.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    dafs bench io dafs://localhost/ --op read --size 4k,1m --depth 1,8\n  \
+    dafs bench io /mnt/nfs --op read,stat,create\n  \
+    dafs bench postmark dafs://localhost/ --size 4k,16k\n  \
+    dafs bench raw tcp --size 4k,1m --depth 1,8\n\n\
+    Each prints a table, or with --json one object per row; see dafs bench io --help for what\n\
+    the fields mean.")]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Io(io::Args),
+    Postmark(postmark::Args),
+    Raw(raw::Args),
+    /// The other process of `raw`.
+    #[command(hide = true)]
+    RawPeer {
+        /// Where to connect to.
+        address: String,
+    },
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What was not reported yet.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    match &args.what {
+        What::Io(args) => io::run(args),
+        What::Postmark(args) => postmark::run(args),
+        What::Raw(args) => raw::run(args),
+        What::RawPeer { address } => raw::peer(address),
+    }
+}
+
+/// This process's CPU and the other one's.
+fn pins(pin: Option<&[usize]>) -> (Option<usize>, Option<usize>) {
+    match pin {
+        Some([own, peer]) => (Some(*own), Some(*peer)),
+        _ => (None, None),
+    }
+}
+
+fn pin(cpu: Option<usize>) -> Result<(), Failure> {
+    match cpu {
+        Some(cpu) => {
+            dafs_bench::pin_to_cpu(cpu).map_err(|error| Failure::about(format!("CPU {cpu}"), error))
+        }
+        None => Ok(()),
+    }
+}
+
+fn seconds(seconds: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| Failure::usage("--seconds must be positive"))
+}
