@@ -4,9 +4,12 @@
 //! answered in the calling thread) or complete later from another thread. Nothing here knows of
 //! networks or sessions.
 
+#![deny(unsafe_code)]
+
 pub mod memory;
 mod names;
 mod pending;
+pub mod posix;
 
 pub use pending::{Completer, Pending, pending};
 

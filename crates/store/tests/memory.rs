@@ -9,16 +9,18 @@ use dafs_store::Store;
 use dafs_store::memory::{FaultKind, Job, MemoryOptions, MemoryStore};
 use suite::{Fs, MAKE, READ, error, read, write};
 
-struct Made(MemoryStore);
-
-impl Made {
+impl suite::Made for MemoryStore {
     fn store(&self) -> &dyn Store {
-        &self.0
+        self
+    }
+
+    fn switches(&self) -> bool {
+        true
     }
 }
 
-fn make() -> Made {
-    Made(MemoryStore::new())
+fn make() -> MemoryStore {
+    MemoryStore::new()
 }
 
 store_suite!(make, rights);
@@ -27,12 +29,12 @@ store_suite!(make, rights);
 mod later {
     use super::*;
 
-    fn make() -> Made {
+    fn make() -> MemoryStore {
         let (jobs, work) = std::sync::mpsc::channel::<Job>();
         std::thread::spawn(move || work.into_iter().for_each(|job| job()));
-        Made(MemoryStore::with_scheduler(Arc::new(move |job| {
+        MemoryStore::with_scheduler(Arc::new(move |job| {
             jobs.send(job).expect("the worker lives as long as the store");
-        })))
+        }))
     }
 
     store_suite!(make, rights);

@@ -207,7 +207,8 @@ pub fn listing_pages(fs: &Fs) {
         let found = fs.find(&path).expect("find");
         assert_eq!(entry.kind, Some(FileKind::File));
         assert_eq!(entry.attr, Some(found.attr));
-        assert_eq!(entry.handle, Some(found.handle));
+        // A store whose handles are descriptors does not open all files of a directory.
+        assert!(entry.handle.is_none_or(|handle| handle == found.handle));
     }
     let bytes: usize = first.entries.iter().map(dafs_protocol::dir_entry_bytes).sum();
     assert!(bytes <= 10_000);

@@ -1,0 +1,290 @@
+//! An open regular file.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use dafs_fabric::{SgList, Span, sg_bytes};
+use dafs_protocol::{Attr, SetAttr, Status};
+
+use super::attr::{self, Stat};
+use super::sys::{self, Errno};
+use super::{Inner, Shared};
+use crate::{Answer, File, FileId, Pending, SeekKind};
+
+const SETGID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+const SETUID: u32 = 0o4000;
+
+/// The files that are open, one object each.
+#[derive(Default)]
+pub(super) struct OpenFiles {
+    files: Mutex<HashMap<FileId, Weak<PosixFile>>>,
+}
+
+impl OpenFiles {
+    pub(super) fn get(&self, id: FileId) -> Option<Arc<PosixFile>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
+    }
+
+    /// The file of `id`, now also with this descriptor; `fresh`: just made.
+    pub(super) fn add(
+        &self,
+        inner: &Shared,
+        id: FileId,
+        opened: Descriptor,
+        fresh: bool,
+    ) -> Arc<PosixFile> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = files.get(&id).and_then(Weak::upgrade);
+        let file = known.unwrap_or_else(|| {
+            let file = Arc::new(PosixFile {
+                inner: inner.clone(),
+                id,
+                reader: OnceLock::new(),
+                writer: OnceLock::new(),
+                is_fresh: AtomicBool::new(fresh),
+                answers_at_once: AtomicBool::new(inner.local),
+            });
+            files.insert(id, Arc::downgrade(&file));
+            file
+        });
+        drop(files);
+        file.give(opened);
+        file
+    }
+
+    fn remove(&self, id: FileId) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if files.get(&id).is_some_and(|file| file.strong_count() == 0) {
+            files.remove(&id);
+        }
+    }
+}
+
+/// A descriptor and what it is good for.
+pub(super) struct Descriptor {
+    pub(super) fd: OwnedFd,
+    pub(super) reads: bool,
+    pub(super) writes: bool,
+}
+
+/// Descriptors come as openers need them: the first that reads and the first that writes stay.
+pub(super) struct PosixFile {
+    inner: Shared,
+    id: FileId,
+    reader: OnceLock<Arc<OwnedFd>>,
+    writer: OnceLock<Arc<OwnedFd>>,
+    /// Made since the last sync.
+    is_fresh: AtomicBool,
+    /// Reads of what is in memory can be told from others.
+    answers_at_once: AtomicBool,
+}
+
+impl Drop for PosixFile {
+    fn drop(&mut self) {
+        self.inner.files.remove(self.id);
+    }
+}
+
+impl PosixFile {
+    fn give(&self, opened: Descriptor) {
+        let fd = Arc::new(opened.fd);
+        if opened.reads {
+            self.reader.get_or_init(|| fd.clone());
+        }
+        if opened.writes {
+            self.writer.get_or_init(|| fd);
+        }
+    }
+
+    pub(super) fn covers(&self, read: bool, write: bool) -> bool {
+        (!read || self.reader.get().is_some()) && (!write || self.writer.get().is_some())
+    }
+
+    fn reader(&self) -> Result<Arc<OwnedFd>, Status> {
+        self.reader.get().cloned().ok_or(Status::BadF)
+    }
+
+    fn writer(&self) -> Result<Arc<OwnedFd>, Status> {
+        if self.inner.options.read_only {
+            return Err(Status::RoFs);
+        }
+        self.writer.get().cloned().ok_or(Status::BadF)
+    }
+
+    fn any(&self) -> Result<Arc<OwnedFd>, Status> {
+        self.writer.get().or(self.reader.get()).cloned().ok_or(Status::BadF)
+    }
+
+    /// In the pool, with the server's rights.
+    fn call<T: Send + 'static>(
+        &self,
+        fd: Result<Arc<OwnedFd>, Status>,
+        work: impl FnOnce(&Inner, &OwnedFd) -> Result<T, Status> + Send + 'static,
+    ) -> Answer<T> {
+        match fd {
+            Err(status) => Pending::ready(Err(status)),
+            Ok(fd) => self.inner.call(move |inner| {
+                let _server = inner.identities.as_server()?;
+                work(inner, &fd)
+            }),
+        }
+    }
+}
+
+impl File for PosixFile {
+    fn id(&self) -> FileId {
+        self.id
+    }
+
+    fn read_at(&self, offset: u64, into: SgList) -> Answer<usize> {
+        let fd = match self.reader() {
+            Ok(fd) => fd,
+            Err(status) => return Pending::ready(Err(status)),
+        };
+        let mut done = 0;
+        if self.answers_at_once.load(Ordering::Relaxed) {
+            match read(&fd, offset, &into, &mut done, libc::RWF_NOWAIT) {
+                Ok(()) => return Pending::ready(Ok(done)),
+                Err(Errno(libc::EAGAIN)) => {}
+                Err(Errno(libc::EOPNOTSUPP)) => {
+                    self.answers_at_once.store(false, Ordering::Relaxed);
+                }
+                Err(errno) => return Pending::ready(Err(errno.into())),
+            }
+        }
+        self.inner.call(move |_| {
+            read(&fd, offset, &into, &mut done, 0)?;
+            Ok(done)
+        })
+    }
+
+    fn write_at(&self, offset: u64, from: SgList, clear_privileges: bool) -> Answer<()> {
+        let fd = match self.writer() {
+            Ok(fd) => fd,
+            Err(status) => return Pending::ready(Err(status)),
+        };
+        // Into the page cache: short ones are done sooner than handed over.
+        if self.inner.local && sg_bytes(&from) <= self.inner.options.inline_write_bytes {
+            return Pending::ready(write(&self.inner, &fd, offset, &from, clear_privileges));
+        }
+        self.inner.call(move |inner| write(inner, &fd, offset, &from, clear_privileges))
+    }
+
+    fn sync(&self, data_only: bool) -> Answer<()> {
+        let fresh = self.is_fresh.swap(false, Ordering::AcqRel);
+        let others = fresh && !self.inner.syncs_names(self.id);
+        self.call(self.any(), move |_, fd| {
+            if others {
+                sys::syncfs(fd)?;
+            }
+            Ok(sys::fsync(fd, data_only)?)
+        })
+    }
+
+    fn truncate(&self, size: u64) -> Answer<()> {
+        self.call(self.writer(), move |_, fd| Ok(sys::ftruncate(fd, attr::size(size)?)?))
+    }
+
+    fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Answer<()> {
+        self.call(self.writer(), move |_, fd| {
+            let mode = i32::try_from(mode).map_err(|_| Status::NotSupp)?;
+            Ok(sys::fallocate(fd, mode, attr::size(offset)?, attr::size(len)?)?)
+        })
+    }
+
+    fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>> {
+        self.call(self.any(), move |_, fd| {
+            let whence = match kind {
+                SeekKind::Data => libc::SEEK_DATA,
+                SeekKind::Hole => libc::SEEK_HOLE,
+            };
+            match sys::lseek(fd, attr::size(offset)?, whence) {
+                Ok(found) => Ok(Some(found)),
+                Err(Errno(libc::ENXIO)) => Ok(None),
+                Err(errno) => Err(errno.into()),
+            }
+        })
+    }
+
+    fn attr(&self) -> Answer<Attr> {
+        let of = |fd: &OwnedFd, lazy| Ok(Stat::of(fd, lazy)?.attr());
+        if self.inner.local {
+            return Pending::ready(self.any().and_then(|fd| of(&fd, true)));
+        }
+        self.call(self.any(), move |_, fd| of(fd, false))
+    }
+
+    fn set_attr(&self, set: &SetAttr) -> Answer<Attr> {
+        if self.inner.options.read_only {
+            return Pending::ready(Err(Status::RoFs));
+        }
+        let (set, fd) = (*set, if set.size.is_some() { self.writer() } else { self.any() });
+        self.call(fd, move |_, fd| {
+            attr::set_open(fd, &set)?;
+            Ok(Stat::of(fd, false)?.attr())
+        })
+    }
+}
+
+/// Reads until the list is full or the file ends; `done` counts.
+fn read(
+    fd: &OwnedFd,
+    offset: u64,
+    into: &[Span],
+    done: &mut usize,
+    flags: i32,
+) -> Result<(), Errno> {
+    let bytes = sg_bytes(into);
+    while *done < bytes {
+        let at = offset.checked_add(*done as u64).and_then(|at| i64::try_from(at).ok());
+        let Some(at) = at else { return Ok(()) }; // no file is that long
+        match sys::read_vectored(fd, into, *done, at, flags) {
+            Ok(0) => return Ok(()),
+            Ok(more) => *done += more,
+            Err(Errno(libc::EINTR)) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all, as the server.
+fn write(
+    inner: &Inner,
+    fd: &OwnedFd,
+    offset: u64,
+    from: &[Span],
+    clear_privileges: bool,
+) -> Result<(), Status> {
+    let _server = inner.identities.as_server()?;
+    if clear_privileges {
+        clear(fd)?;
+    }
+    let bytes = sg_bytes(from);
+    let mut done = 0;
+    while done < bytes {
+        let at = offset.checked_add(done as u64).ok_or(Status::FBig)?;
+        match sys::write_vectored(fd, from, done, attr::size(at)?) {
+            // The rest has no room (a limit of the file system that it does not name).
+            Ok(0) => return Err(Status::NoSpc),
+            Ok(more) => done += more,
+            Err(Errno(libc::EINTR)) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The kernel does not do this for root. The mode is asked for each time: others change it too.
+fn clear(fd: &OwnedFd) -> Result<(), Status> {
+    let mode = Stat::of(fd, true)?.mode();
+    let setgid = if mode & GROUP_EXECUTE != 0 { SETGID } else { 0 };
+    let cleared = mode & !(SETUID | setgid);
+    if cleared != mode {
+        sys::fchmod(fd, cleared)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! READDIR.
+
+use std::os::fd::OwnedFd;
+
+use dafs_protocol::{DirEntry, FileHandle, FileKind, Status, dir_entry_bytes};
+
+use super::Inner;
+use super::attr::Stat;
+use super::sys::{self, Errno};
+use crate::{Listing, Who};
+
+/// Raw entries asked for at once.
+const BUFFER_BYTES: usize = 32 << 10;
+
+/// Arguments of READDIR.
+pub(super) struct Request {
+    pub(super) cookie: u64,
+    pub(super) bytes_max: usize,
+    pub(super) attributes: bool,
+    pub(super) handles: bool,
+}
+
+/// A raw entry.
+struct Raw<'a> {
+    cookie: u64,
+    kind: Option<FileKind>,
+    name: &'a [u8],
+}
+
+impl Inner {
+    pub(super) fn read_dir(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        request: &Request,
+    ) -> Result<Listing, Status> {
+        let object = self.objects.resolve(&self.identities, dir)?;
+        if object.kind != FileKind::Directory {
+            return Err(Status::NotDir);
+        }
+        let _acting = self.identities.act_as(who)?;
+        // Opened anew each time: that is the check of the caller's right to read it.
+        let fd = sys::openat(&object.fd, b".", libc::O_RDONLY | libc::O_DIRECTORY, 0)
+            .or_else(|errno| match errno {
+                // `.` needs the right to search, which listing does not.
+                Errno(libc::EACCES) => sys::reopen(&object.fd, libc::O_RDONLY | libc::O_DIRECTORY),
+                other => Err(other),
+            })
+            .map_err(gone)?;
+        if request.cookie != 0 {
+            let offset = i64::try_from(request.cookie).map_err(|_| Status::BadCookie)?;
+            sys::lseek(&fd, offset, libc::SEEK_SET).map_err(|_| Status::BadCookie)?;
+        }
+        self.list(&fd, request)
+    }
+
+    fn list(&self, fd: &OwnedFd, request: &Request) -> Result<Listing, Status> {
+        let mut listing = Listing::default();
+        let mut bytes = 0;
+        let mut buffer = vec![0; BUFFER_BYTES.min(request.bytes_max.max(1024))];
+        loop {
+            let len = sys::getdents(fd, &mut buffer).map_err(gone)?;
+            if len == 0 {
+                listing.end = true;
+                return Ok(listing);
+            }
+            for raw in Entries(buffer.get(..len).unwrap_or_default()) {
+                if raw.name == b"." || raw.name == b".." {
+                    continue;
+                }
+                let entry = self.entry(fd, &raw, request);
+                bytes += dir_entry_bytes(&entry);
+                if bytes > request.bytes_max {
+                    let none = listing.entries.is_empty();
+                    return if none { Err(Status::Range) } else { Ok(listing) };
+                }
+                listing.entries.push(entry);
+            }
+        }
+    }
+
+    fn entry(&self, dir: &OwnedFd, raw: &Raw<'_>, request: &Request) -> DirEntry {
+        // Fails without the right to search, and for what was removed meanwhile.
+        let stat = || Stat::at(dir, raw.name, true).ok();
+        let stat = if request.attributes || raw.kind.is_none() { stat() } else { None };
+        let handle = if request.handles { self.objects.handle_at(dir, raw.name) } else { None };
+        DirEntry {
+            cookie: raw.cookie,
+            name: raw.name.to_vec(),
+            kind: stat.as_ref().map(Stat::kind).or(raw.kind),
+            attr: stat.filter(|_| request.attributes).map(|stat| stat.attr()),
+            handle,
+        }
+    }
+}
+
+/// A directory that was removed has no entries, not even itself.
+fn gone(errno: Errno) -> Status {
+    if errno == Errno(libc::ENOENT) { Status::Stale } else { errno.into() }
+}
+
+/// Takes `struct linux_dirent64`s apart.
+struct Entries<'a>(&'a [u8]);
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Raw<'a>;
+
+    fn next(&mut self) -> Option<Raw<'a>> {
+        let number = |at: usize| self.0.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
+        let cookie = number(8)?;
+        let len = usize::from(u16::from_ne_bytes(self.0.get(16..18)?.try_into().ok()?));
+        let kind = *self.0.get(18)?;
+        let name = self.0.get(19..len)?;
+        let name = name.split(|byte| *byte == 0).next()?;
+        self.0 = self.0.get(len..)?;
+        Some(Raw { cookie, kind: kind_of(kind), name })
+    }
+}
+
+fn kind_of(raw: u8) -> Option<FileKind> {
+    match raw {
+        libc::DT_REG => Some(FileKind::File),
+        libc::DT_DIR => Some(FileKind::Directory),
+        libc::DT_LNK => Some(FileKind::Symlink),
+        libc::DT_FIFO => Some(FileKind::Fifo),
+        libc::DT_SOCK => Some(FileKind::Socket),
+        libc::DT_CHR => Some(FileKind::CharDevice),
+        libc::DT_BLK => Some(FileKind::BlockDevice),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_entries_end_the_list() {
+        for len in [0u16, 5, 19, 24, 200] {
+            let mut bytes = vec![0; 24];
+            bytes[16..18].copy_from_slice(&len.to_ne_bytes());
+            bytes[19] = b'x';
+            let count = Entries(&bytes).take(10).count();
+            assert_eq!(count, usize::from(matches!(len, 19 | 24)), "{len}");
+        }
+    }
+}

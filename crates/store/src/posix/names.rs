@@ -1,0 +1,226 @@
+//! Names: look-up, creation, links, removal, renaming.
+
+use std::os::fd::OwnedFd;
+
+use dafs_protocol::{FileHandle, FileKind, SYMLINK_BYTES_MAX, Status};
+
+use super::attr::Stat;
+use super::walk::Cached;
+use super::{Inner, sys};
+use crate::names::{check_name, check_path};
+use crate::{Found, Who};
+
+/// What [`Inner::create`] makes.
+pub(super) struct Creation {
+    pub(super) kind: FileKind,
+    pub(super) mode: u32,
+    pub(super) rdev: u64,
+    pub(super) target: Vec<u8>,
+}
+
+/// What [`Inner::rename`] does.
+pub(super) struct Rename {
+    pub(super) from_dir: FileHandle,
+    pub(super) from: Vec<u8>,
+    pub(super) to_dir: FileHandle,
+    pub(super) to: Vec<u8>,
+    pub(super) no_replace: bool,
+    pub(super) exchange: bool,
+}
+
+impl Inner {
+    /// Handle and attributes of what a fresh O_PATH descriptor names.
+    pub(super) fn found(&self, who: &Who, fd: OwnedFd, lazy: bool) -> Result<Found, Status> {
+        match self.objects.found(fd, lazy, false)? {
+            Ok(found) => Ok(found),
+            Err(fd) => {
+                // Where this fails, numbers of the table do.
+                let _ = self.identities.as_server_for(who, || self.objects.add_mount(&fd))?;
+                let found = self.objects.found(fd, lazy, true)?;
+                found.map_err(|_| Status::ServerFault)
+            }
+        }
+    }
+
+    /// As [`found`](Self::found), for a file open for I/O.
+    pub(super) fn handle_of_open(
+        &self,
+        who: &Who,
+        fd: &OwnedFd,
+        stat: &Stat,
+    ) -> Result<FileHandle, Status> {
+        if let Some(handle) = self.objects.handle_of_open(fd, stat, false)? {
+            return Ok(handle);
+        }
+        let _ = self.identities.as_server_for(who, || self.objects.add_mount(fd))?;
+        self.objects.handle_of_open(fd, stat, true)?.ok_or(Status::ServerFault)
+    }
+
+    /// Answers a look-up if the kernel can without reading.
+    pub(super) fn lookup_cached(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        path: &[u8],
+        follow: bool,
+    ) -> Option<Result<Found, Status>> {
+        if let Err(status) = check_path(path) {
+            return Some(Err(status));
+        }
+        let object = self.objects.cached(dir)?;
+        if path.is_empty() {
+            return Some(self.itself(who, dir, &object.fd, true));
+        }
+        let _acting = match self.identities.act_as(who) {
+            Ok(acting) => acting,
+            Err(status) => return Some(Err(status)),
+        };
+        match self.walking.cached(&self.tree(), &object, path, follow) {
+            Cached::Found(fd) => Some(self.found(who, fd, true)),
+            Cached::Failed(status) => Some(Err(status)),
+            Cached::Unknown => None,
+        }
+    }
+
+    pub(super) fn lookup(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<Found, Status> {
+        check_path(path)?;
+        let object = self.objects.resolve(&self.identities, dir)?;
+        if path.is_empty() {
+            return self.itself(who, dir, &object.fd, false);
+        }
+        let _acting = self.identities.act_as(who)?;
+        let fd = self.walking.open(&self.tree(), &object, path, follow)?;
+        self.found(who, fd, false)
+    }
+
+    /// What a handle names, as it is.
+    pub(super) fn itself(
+        &self,
+        who: &Who,
+        handle: &FileHandle,
+        fd: &OwnedFd,
+        lazy: bool,
+    ) -> Result<Found, Status> {
+        let _acting = self.identities.act_as(who)?;
+        let stat = Stat::of(fd, lazy)?;
+        if stat.links() == 0 {
+            return Err(Status::Stale);
+        }
+        Ok(Found { handle: *handle, attr: stat.attr() })
+    }
+
+    pub(super) fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Result<Found, Status> {
+        let object = self.objects.resolve(&self.identities, handle)?;
+        if object.kind != FileKind::Directory {
+            return Err(Status::NotDir);
+        }
+        let tree = self.tree();
+        if tree.is_root(&object.fd)? {
+            return self.itself(who, handle, &object.fd, false);
+        }
+        let _acting = self.identities.act_as(who)?;
+        let parent = tree.parent(&object.fd)?;
+        self.found(who, parent, false)
+    }
+
+    pub(super) fn create(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        name: &[u8],
+        what: &Creation,
+    ) -> Result<Found, Status> {
+        self.may_change()?;
+        check_name(name)?;
+        let dir = self.objects.resolve(&self.identities, dir)?;
+        let _acting = self.identities.act_as(who)?;
+        let mode = what.mode & 0o7777;
+        let node = |kind: u32| sys::mknodat(&dir.fd, name, kind | mode, what.rdev);
+        match what.kind {
+            FileKind::File => return Err(Status::BadType),
+            FileKind::Directory => sys::mkdirat(&dir.fd, name, mode)?,
+            FileKind::Symlink => {
+                if what.target.len() > SYMLINK_BYTES_MAX {
+                    return Err(Status::NameTooLong);
+                }
+                sys::symlinkat(&what.target, &dir.fd, name)?;
+            }
+            FileKind::Fifo => node(libc::S_IFIFO)?,
+            FileKind::Socket => node(libc::S_IFSOCK)?,
+            FileKind::CharDevice => node(libc::S_IFCHR)?,
+            FileKind::BlockDevice => node(libc::S_IFBLK)?,
+        }
+        let fd = sys::openat(&dir.fd, name, libc::O_PATH, 0)?;
+        // mkdir takes no setuid and setgid bits; a setgid directory above gives its own.
+        if what.kind == FileKind::Directory && mode & !0o1777 != 0 {
+            let inherited = Stat::of(&fd, true)?.mode() & 0o2000;
+            sys::chmod(&fd, mode | inherited)?;
+        }
+        self.found(who, fd, true)
+    }
+
+    pub(super) fn link(
+        &self,
+        who: &Who,
+        from: &FileHandle,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> Result<Found, Status> {
+        self.may_change()?;
+        check_name(name)?;
+        let object = self.objects.resolve(&self.identities, from)?;
+        let dir = self.objects.resolve(&self.identities, dir)?;
+        let _acting = self.identities.act_as(who)?;
+        sys::link(&object.fd, &dir.fd, name)?;
+        let stat = Stat::of(&object.fd, true)?;
+        Ok(Found { handle: *from, attr: stat.attr() })
+    }
+
+    pub(super) fn remove(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<(), Status> {
+        self.may_change()?;
+        check_name(name)?;
+        let dir = self.objects.resolve(&self.identities, dir)?;
+        let _acting = self.identities.act_as(who)?;
+        let leaving = self.objects.before_removal(&dir.fd, name);
+        sys::unlinkat(&dir.fd, name, directory)?;
+        self.objects.removed(leaving);
+        Ok(())
+    }
+
+    pub(super) fn rename(&self, who: &Who, what: &Rename) -> Result<(), Status> {
+        self.may_change()?;
+        check_name(&what.from)?;
+        check_name(&what.to)?;
+        let flags = match (what.no_replace, what.exchange) {
+            (true, true) => return Err(Status::Inval),
+            (true, false) => libc::RENAME_NOREPLACE,
+            (false, true) => libc::RENAME_EXCHANGE,
+            (false, false) => 0,
+        };
+        let from_dir = self.objects.resolve(&self.identities, &what.from_dir)?;
+        let to_dir = self.objects.resolve(&self.identities, &what.to_dir)?;
+        let _acting = self.identities.act_as(who)?;
+        let replaced = (flags == 0).then(|| self.objects.before_removal(&to_dir.fd, &what.to));
+        match sys::renameat2(&from_dir.fd, &what.from, &to_dir.fd, &what.to, flags) {
+            Err(errno) => Err(errno.into()),
+            Ok(()) => {
+                if let Some(leaving) = replaced {
+                    self.objects.removed(leaving);
+                }
+                Ok(())
+            }
+        }
+    }
+}

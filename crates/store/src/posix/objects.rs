@@ -1,0 +1,336 @@
+//! From handles to what they name, and back.
+//!
+//! As root, handles are the kernel's own (name_to_handle_at): they outlive this process.
+//! Directories stay open in a cache, other objects for a few seconds only: a descriptor keeps a
+//! deleted file's space. Where the kernel's handles cannot be had (not root, some file systems)
+//! a handle is a number in a bounded table of descriptors and ends with its place there: the
+//! client walks its path again.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dafs_protocol::{FileHandle, FileKind, Status};
+
+use super::attr::Stat;
+use super::handles::{HandleKey, Named, Sealer};
+use super::identity::Identities;
+use super::lru::Lru;
+use super::sys::{self, KernelHandle};
+use crate::{FileId, Found};
+
+/// Objects other than directories that stay open for a while.
+const RECENT_MAX: usize = 256;
+/// Mounts inside of an export.
+const MOUNTS_MAX: usize = 1024;
+
+/// Something in the tree, by an O_PATH descriptor.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) fd: OwnedFd,
+    pub(super) kind: FileKind,
+}
+
+/// A file system inside of the export, for its handles.
+struct Mount {
+    fd: OwnedFd,
+    fs: u64,
+}
+
+pub(super) struct Objects {
+    sealer: Sealer,
+    epoch: u64,
+    pub(super) root: Arc<Object>,
+    pub(super) root_stat: Stat,
+    root_handle: FileHandle,
+    root_mount: i32,
+    by_kernel: bool,
+    /// By number; 0 is the root's.
+    mounts: Mutex<HashMap<u32, Arc<Mount>>>,
+    directories: Mutex<Lru<FileHandle, Arc<Object>>>,
+    recent: Mutex<Lru<FileHandle, Arc<Object>>>,
+    table: Mutex<Table>,
+}
+
+/// Handles of this process.
+struct Table {
+    objects: Lru<u64, (FileId, Arc<Object>)>,
+    numbers: HashMap<FileId, u64>,
+    next: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Objects {
+    /// `readable` is the root directory opened for reading.
+    pub(super) fn new(
+        root: OwnedFd,
+        readable: OwnedFd,
+        key: HandleKey,
+        by_kernel: bool,
+        descriptors_max: usize,
+    ) -> Result<Objects, Status> {
+        let root_stat = Stat::of(&root, false)?;
+        let fs = sys::statvfs(&root)?.f_fsid;
+        let own = sys::name_to_handle(&root, b"").ok();
+        // Being able to make handles says nothing of opening them.
+        let opens = |own: &KernelHandle| sys::open_by_handle(&readable, own, libc::O_PATH).is_ok();
+        let by_kernel = by_kernel && own.as_ref().is_some_and(opens);
+        let root_mount = own.map_or(0, |own| own.mount);
+        let mut export = [0; 16];
+        let (of_fs, of_root) = export.split_at_mut(8);
+        of_fs.copy_from_slice(&fs.to_le_bytes());
+        of_root.copy_from_slice(&root_stat.id().inode.to_le_bytes());
+        let mut epoch = [0; 8];
+        getrandom::fill(&mut epoch).map_err(|_| Status::ServerFault)?;
+        let epoch = u64::from_le_bytes(epoch);
+        let sealer = Sealer::new(key, export);
+        let root_handle = match own.filter(|_| by_kernel) {
+            Some(own) => sealer.kernel(fs, 0, &own).ok_or(Status::ServerFault)?,
+            None => sealer.table(epoch, 0),
+        };
+        let table = Table { objects: Lru::new(descriptors_max), numbers: HashMap::new(), next: 1 };
+        let mount = Arc::new(Mount { fd: readable, fs });
+        Ok(Objects {
+            sealer,
+            epoch,
+            root: Arc::new(Object { fd: root, kind: FileKind::Directory }),
+            root_stat,
+            root_handle,
+            root_mount,
+            by_kernel,
+            mounts: Mutex::new(HashMap::from([(0, mount)])),
+            directories: Mutex::new(Lru::new(descriptors_max)),
+            recent: Mutex::new(Lru::new(RECENT_MAX.min(descriptors_max))),
+            table: Mutex::new(table),
+        })
+    }
+
+    /// Handles survive this process.
+    pub(super) fn by_kernel(&self) -> bool {
+        self.by_kernel
+    }
+
+    pub(super) fn root_handle(&self) -> FileHandle {
+        self.root_handle
+    }
+
+    /// What a handle names, if it is open. (What is in a cache was authenticated before.)
+    pub(super) fn cached(&self, handle: &FileHandle) -> Option<Arc<Object>> {
+        if *handle == self.root_handle {
+            return Some(self.root.clone());
+        }
+        if !self.by_kernel {
+            return self.resolve_table(handle).ok();
+        }
+        if let Some(object) = lock(&self.directories).get(handle) {
+            return Some(object);
+        }
+        lock(&self.recent).get(handle)
+    }
+
+    /// What a handle names. May leave this (pool) thread with the server's identity.
+    pub(super) fn resolve(
+        &self,
+        identities: &Identities,
+        handle: &FileHandle,
+    ) -> Result<Arc<Object>, Status> {
+        if let Some(object) = self.cached(handle) {
+            return Ok(object);
+        }
+        match self.sealer.open(handle)? {
+            Named::Table { .. } => self.resolve_table(handle),
+            Named::Kernel { fs, mount, handle: own } => {
+                let mount = lock(&self.mounts).get(&mount).cloned().ok_or(Status::Stale)?;
+                if mount.fs != fs {
+                    return Err(Status::Stale);
+                }
+                let _server = identities.as_server()?;
+                let fd = sys::open_by_handle(&mount.fd, &own, libc::O_PATH)?;
+                let kind = Stat::of(&fd, true)?.kind();
+                let object = Arc::new(Object { fd, kind });
+                self.keep(handle, &object);
+                Ok(object)
+            }
+        }
+    }
+
+    fn resolve_table(&self, handle: &FileHandle) -> Result<Arc<Object>, Status> {
+        match self.sealer.open(handle)? {
+            Named::Table { epoch, number } if epoch == self.epoch => {
+                lock(&self.table).objects.get(&number).map(|(_, o)| o).ok_or(Status::Stale)
+            }
+            _ => Err(Status::Stale),
+        }
+    }
+
+    fn keep(&self, handle: &FileHandle, object: &Arc<Object>) {
+        let cache =
+            if object.kind == FileKind::Directory { &self.directories } else { &self.recent };
+        let old = lock(cache).insert(*handle, object.clone());
+        drop(old); // outside of the lock: closing may take long
+    }
+
+    /// Handle and attributes of what a fresh O_PATH descriptor names. Gives the descriptor back
+    /// where it is in a file system that was not met before (see [`add_mount`](Self::add_mount)),
+    /// unless `settle`.
+    pub(super) fn found(
+        &self,
+        fd: OwnedFd,
+        lazy: bool,
+        settle: bool,
+    ) -> Result<Result<Found, OwnedFd>, Status> {
+        let stat = Stat::of(&fd, lazy)?;
+        if stat.is_same_place(&self.root_stat) {
+            return Ok(Ok(Found { handle: self.root_handle, attr: stat.attr() }));
+        }
+        let handle = match self.kernel_handle(&fd, b"")? {
+            Ok(handle) => handle,
+            Err(UnknownMount) if settle => None,
+            Err(UnknownMount) => return Ok(Err(fd)),
+        };
+        let object = Arc::new(Object { fd, kind: stat.kind() });
+        let handle = match handle {
+            Some(handle) => {
+                self.keep(&handle, &object);
+                handle
+            }
+            None => self.add_to_table(stat.id(), object),
+        };
+        Ok(Ok(Found { handle, attr: stat.attr() }))
+    }
+
+    /// As [`found`](Self::found) for a file that is open for I/O: no descriptor is kept where
+    /// handles are the kernel's. `None`: in a file system not met before, if not `settle`.
+    pub(super) fn handle_of_open(
+        &self,
+        fd: &OwnedFd,
+        stat: &Stat,
+        settle: bool,
+    ) -> Result<Option<FileHandle>, Status> {
+        match self.kernel_handle(fd, b"")? {
+            Ok(Some(handle)) => return Ok(Some(handle)),
+            Err(UnknownMount) if !settle => return Ok(None),
+            _ => {}
+        }
+        if let Some(number) = lock(&self.table).numbers.get(&stat.id()) {
+            return Ok(Some(self.sealer.table(self.epoch, *number)));
+        }
+        let fd = sys::reopen(fd, libc::O_PATH)?;
+        let object = Arc::new(Object { fd, kind: stat.kind() });
+        Ok(Some(self.add_to_table(stat.id(), object)))
+    }
+
+    /// The handle of a name in a directory, without opening it; only where it is the kernel's.
+    pub(super) fn handle_at(&self, dir: &OwnedFd, name: &[u8]) -> Option<FileHandle> {
+        self.kernel_handle(dir, name).ok()?.ok()?
+    }
+
+    /// `None`: this object has no kernel handle (or the table is used for all).
+    fn kernel_handle(
+        &self,
+        dir: &OwnedFd,
+        name: &[u8],
+    ) -> Result<Result<Option<FileHandle>, UnknownMount>, Status> {
+        if !self.by_kernel {
+            return Ok(Ok(None));
+        }
+        let own = match sys::name_to_handle(dir, name) {
+            Ok(own) => own,
+            Err(sys::Errno(libc::EOPNOTSUPP | libc::EOVERFLOW)) => return Ok(Ok(None)),
+            Err(errno) => return Err(errno.into()),
+        };
+        let number = if own.mount == self.root_mount { 0 } else { own.mount.unsigned_abs() };
+        let Some(fs) = lock(&self.mounts).get(&number).map(|mount| mount.fs) else {
+            return Ok(Err(UnknownMount));
+        };
+        Ok(Ok(self.sealer.kernel(fs, number, &own)))
+    }
+
+    /// Makes the file system of `fd` known. `fd` must be a directory or a regular file; this
+    /// thread should act as the server.
+    pub(super) fn add_mount(&self, fd: &OwnedFd) -> Result<(), Status> {
+        let own = sys::name_to_handle(fd, b"")?;
+        let readable = sys::reopen(fd, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)?;
+        let fs = sys::statvfs(&readable)?.f_fsid;
+        let mut mounts = lock(&self.mounts);
+        if mounts.len() >= MOUNTS_MAX {
+            return Err(Status::Resource);
+        }
+        mounts.insert(own.mount.unsigned_abs(), Arc::new(Mount { fd: readable, fs }));
+        Ok(())
+    }
+
+    fn add_to_table(&self, id: FileId, object: Arc<Object>) -> FileHandle {
+        let mut table = lock(&self.table);
+        let known = table.numbers.get(&id).copied();
+        let number = match known.filter(|number| table.objects.get(number).is_some()) {
+            Some(number) => number,
+            None => {
+                let number = table.next;
+                table.next += 1;
+                let old = table.objects.insert(number, (id, object));
+                if let Some((gone, (id, _))) = &old
+                    && table.numbers.get(id) == Some(gone)
+                {
+                    table.numbers.remove(id);
+                }
+                table.numbers.insert(id, number);
+                drop(table);
+                drop(old); // outside of the lock: closing may take long
+                number
+            }
+        };
+        self.sealer.table(self.epoch, number)
+    }
+
+    /// What is about to lose this name must not be kept by a descriptor here. Answers what to
+    /// drop when it is gone.
+    pub(super) fn before_removal(&self, dir: &OwnedFd, name: &[u8]) -> Leaving {
+        if self.by_kernel {
+            if let Some(handle) = self.handle_at(dir, name) {
+                return Leaving { handle: Some(handle), id: None };
+            }
+        }
+        let stat = Stat::at(dir, name, true).ok();
+        let last = |stat: &Stat| stat.links() <= 1 || stat.kind() == FileKind::Directory;
+        Leaving { handle: None, id: stat.filter(last).map(|stat| stat.id()) }
+    }
+
+    pub(super) fn removed(&self, leaving: Leaving) {
+        if let Some(handle) = leaving.handle {
+            let recent = lock(&self.recent).remove(&handle);
+            let directory = lock(&self.directories).remove(&handle);
+            drop((recent, directory));
+        }
+        if let Some(id) = leaving.id {
+            let mut table = lock(&self.table);
+            let number = table.numbers.remove(&id);
+            let object = number.and_then(|number| table.objects.remove(&number));
+            drop(table);
+            drop(object);
+        }
+    }
+
+    /// Closes what was not used lately, but for directories.
+    pub(super) fn tidy(&self) {
+        let idle = lock(&self.recent).take_unused();
+        drop(idle);
+    }
+
+    /// All file systems met so far.
+    pub(super) fn sync(&self) -> Result<(), Status> {
+        let mounts: Vec<Arc<Mount>> = lock(&self.mounts).values().cloned().collect();
+        mounts.iter().try_for_each(|mount| Ok(sys::syncfs(&mount.fd)?))
+    }
+}
+
+/// See [`Objects::before_removal`].
+pub(super) struct Leaving {
+    handle: Option<FileHandle>,
+    id: Option<FileId>,
+}
+
+struct UnknownMount;

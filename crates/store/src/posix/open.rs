@@ -1,0 +1,180 @@
+//! OPEN: finding or making a regular file, and what the caller may do with it.
+
+use std::os::fd::OwnedFd;
+
+use dafs_protocol::{CreateMode, FileHandle, FileKind, OpenFlags, Status};
+
+use super::attr::Stat;
+use super::file::Descriptor;
+use super::objects::Object;
+use super::sys::{self, Errno};
+use super::walk::Cached;
+use super::{Inner, Shared};
+use crate::names::check_path;
+use crate::{Opened, Who};
+
+/// How often a file may come and go while it is opened.
+const TRIES: usize = 16;
+/// No terminal, no waiting; the file is known to be a regular one besides.
+const FLAGS: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
+
+/// Arguments of OPEN.
+pub(super) struct Request {
+    pub(super) who: Who,
+    pub(super) dir: FileHandle,
+    pub(super) path: Vec<u8>,
+    pub(super) flags: OpenFlags,
+    pub(super) mode: u32,
+}
+
+impl Request {
+    fn check(&self, read_only: bool) -> Result<(), Status> {
+        check_path(&self.path)?;
+        let changes = self.flags.write || self.flags.truncate;
+        if read_only && changes { Err(Status::RoFs) } else { Ok(()) }
+    }
+}
+
+/// Answers an open of what is there, if the kernel knows it without reading.
+pub(super) fn open_cached(inner: &Shared, request: &Request) -> Option<Result<Opened, Status>> {
+    if request.flags.truncate || request.flags.create == CreateMode::Exclusive {
+        return None;
+    }
+    if let Err(status) = request.check(inner.options.read_only) {
+        return Some(Err(status));
+    }
+    let dir = inner.objects.cached(&request.dir)?;
+    let _acting = match inner.identities.act_as(&request.who) {
+        Ok(acting) => acting,
+        Err(status) => return Some(Err(status)),
+    };
+    if request.path.is_empty() {
+        return Some(open_object(inner, request, &dir.fd, true));
+    }
+    let follow = !request.flags.no_follow;
+    match inner.walking.cached(&inner.tree(), &dir, &request.path, follow) {
+        Cached::Found(fd) => Some(open_object(inner, request, &fd, true)),
+        Cached::Failed(Status::NoEnt) if request.flags.create != CreateMode::No => None,
+        Cached::Failed(status) => Some(Err(status)),
+        Cached::Unknown => None,
+    }
+}
+
+/// Opens or makes.
+pub(super) fn open(inner: &Shared, request: &Request) -> Result<Opened, Status> {
+    request.check(inner.options.read_only)?;
+    let dir = inner.objects.resolve(&inner.identities, &request.dir)?;
+    let _acting = inner.identities.act_as(&request.who)?;
+    if request.path.is_empty() {
+        if request.flags.create == CreateMode::Exclusive {
+            return Err(Status::Exist);
+        }
+        return open_object(inner, request, &dir.fd, false);
+    }
+    // Whether it was made must be true, so making and finding are two calls. Most that may make
+    // a file do, but the attempt to find costs less when it fails.
+    for _ in 0..TRIES {
+        if request.flags.create != CreateMode::Exclusive {
+            let follow = !request.flags.no_follow;
+            match inner.walking.open(&inner.tree(), &dir, &request.path, follow) {
+                Err(Status::NoEnt) if request.flags.create == CreateMode::Unchecked => {}
+                found => return open_object(inner, request, &found?, false),
+            }
+        }
+        match create(inner, request, &dir) {
+            Err(Status::Exist) if request.flags.create == CreateMode::Unchecked => {}
+            result => return result,
+        }
+    }
+    Err(Status::Again)
+}
+
+fn create(inner: &Shared, request: &Request, dir: &Object) -> Result<Opened, Status> {
+    if inner.options.read_only {
+        return Err(Status::RoFs);
+    }
+    let exclusive = request.flags.create == CreateMode::Exclusive;
+    let follow = !exclusive && !request.flags.no_follow;
+    let mode = request.mode & 0o7777;
+    let fd = inner.walking.create(&inner.tree(), dir, &request.path, mode, follow)?;
+    let stat = Stat::of(&fd, true)?;
+    let handle = inner.handle_of_open(&request.who, &fd, &stat)?;
+    let opened = Descriptor { fd, reads: true, writes: true };
+    let file = inner.files.add(inner, stat.id(), opened, true);
+    Ok(Opened { handle, attr: stat.attr(), file, created: true })
+}
+
+/// Opens what an O_PATH descriptor names, under the rights of this thread.
+fn open_object(
+    inner: &Shared,
+    request: &Request,
+    path: &OwnedFd,
+    lazy: bool,
+) -> Result<Opened, Status> {
+    let mut stat = Stat::of(path, lazy)?;
+    match stat.kind() {
+        FileKind::File if stat.links() == 0 && request.path.is_empty() => {
+            return Err(Status::Stale);
+        }
+        FileKind::File => {}
+        FileKind::Directory => return Err(Status::IsDir),
+        FileKind::Symlink => return Err(Status::Loop),
+        _ => return Err(Status::BadType),
+    }
+    let OpenFlags { write, truncate, .. } = request.flags;
+    // An open for nothing does not exist; it would read.
+    let read = request.flags.read || !(write || truncate);
+    let file = match inner.files.get(stat.id()).filter(|file| file.covers(read, write)) {
+        Some(file) => {
+            // Its descriptors are others': the caller's own right is asked for.
+            let need = if read { libc::R_OK } else { 0 };
+            let need = need | if write || truncate { libc::W_OK } else { 0 };
+            sys::access(path, need)?;
+            file
+        }
+        None => {
+            let opened = descriptor(inner, request, path, read, write || truncate)?;
+            inner.files.add(inner, stat.id(), opened, false)
+        }
+    };
+    if truncate {
+        sys::truncate(path, 0)?;
+        stat = Stat::of(path, lazy)?;
+    }
+    let handle = if request.path.is_empty() {
+        request.dir
+    } else {
+        inner.handle_of_open(&request.who, path, &stat)?
+    };
+    Ok(Opened { handle, attr: stat.attr(), file, created: false })
+}
+
+/// A descriptor for what the caller wants and may. Who writes parts of blocks must read, too:
+/// where the caller may not, the server does.
+fn descriptor(
+    inner: &Inner,
+    request: &Request,
+    path: &OwnedFd,
+    read: bool,
+    write: bool,
+) -> Result<Descriptor, Status> {
+    if !write {
+        let fd = sys::reopen(path, libc::O_RDONLY | FLAGS)?;
+        return Ok(Descriptor { fd, reads: true, writes: false });
+    }
+    match sys::reopen(path, libc::O_RDWR | FLAGS) {
+        Ok(fd) => return Ok(Descriptor { fd, reads: true, writes: true }),
+        Err(Errno(libc::EACCES)) if !read => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let fd = sys::reopen(path, libc::O_WRONLY | FLAGS)?;
+    if !inner.identities.can_switch() {
+        return Ok(Descriptor { fd, reads: false, writes: true });
+    }
+    let reopen = || sys::reopen(path, libc::O_RDWR | FLAGS);
+    let both = inner.identities.as_server_for(&request.who, reopen)?;
+    match both {
+        Ok(fd) => Ok(Descriptor { fd, reads: true, writes: true }),
+        Err(_) => Ok(Descriptor { fd, reads: false, writes: true }),
+    }
+}

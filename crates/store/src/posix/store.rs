@@ -1,0 +1,227 @@
+//! The trait: what is answered in the calling thread, and what goes to the pool.
+
+use dafs_protocol::{AccessMask, Attr, FileHandle, FileKind, FsAttr, OpenFlags, SetAttr, Status};
+
+use super::attr::{self, Stat};
+use super::names::{Creation, Rename};
+use super::{PosixStore, Shared, list, open, sys};
+use crate::{Answer, Found, Listing, Opened, Pending, Store, Who};
+
+impl PosixStore {
+    /// In the pool.
+    fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shared) -> Result<T, Status> + Send + 'static,
+    ) -> Answer<T> {
+        self.inner.call(work)
+    }
+
+    /// A change of names or attributes: in the pool, unless the calling thread may be used.
+    fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shared) -> Result<T, Status> + Send + 'static,
+    ) -> Answer<T> {
+        if self.inner.local && self.inner.options.inline_metadata {
+            return Pending::ready(work(&self.inner));
+        }
+        self.inner.call(work)
+    }
+
+    /// At once if possible: `quick` answers `None` where it would block.
+    fn quick<T: Send + 'static>(
+        &self,
+        quick: impl FnOnce(&Shared) -> Option<Result<T, Status>>,
+        work: impl FnOnce(&Shared) -> Result<T, Status> + Send + 'static,
+    ) -> Answer<T> {
+        if self.inner.local
+            && let Some(result) = quick(&self.inner)
+        {
+            return Pending::ready(result);
+        }
+        self.inner.call(work)
+    }
+}
+
+impl Store for PosixStore {
+    fn root(&self, who: &Who) -> Answer<Found> {
+        self.lookup(who, &self.inner.objects.root_handle(), b"", true)
+    }
+
+    fn lookup(&self, who: &Who, dir: &FileHandle, path: &[u8], no_follow: bool) -> Answer<Found> {
+        let cached = |inner: &Shared| inner.lookup_cached(who, dir, path, !no_follow);
+        if self.inner.local
+            && let Some(result) = cached(&self.inner)
+        {
+            return Pending::ready(result);
+        }
+        let (who, dir, path) = (who.clone(), *dir, path.to_vec());
+        self.call(move |inner| inner.lookup(&who, &dir, &path, !no_follow))
+    }
+
+    fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Answer<Found> {
+        let (who, handle) = (who.clone(), *handle);
+        self.call(move |inner| inner.lookup_parent(&who, &handle))
+    }
+
+    fn open(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Answer<Opened> {
+        let (who, dir, path) = (who.clone(), *dir, path.to_vec());
+        let request = open::Request { who, dir, path, flags, mode };
+        if self.inner.local
+            && let Some(result) = open::open_cached(&self.inner, &request)
+        {
+            return Pending::ready(result);
+        }
+        self.change(move |inner| open::open(inner, &request))
+    }
+
+    fn create(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        name: &[u8],
+        kind: FileKind,
+        mode: u32,
+        rdev: u64,
+        target: &[u8],
+    ) -> Answer<Found> {
+        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
+        let what = Creation { kind, mode, rdev, target: target.to_vec() };
+        self.change(move |inner| inner.create(&who, &dir, &name, &what))
+    }
+
+    fn link(&self, who: &Who, from: &FileHandle, dir: &FileHandle, name: &[u8]) -> Answer<Found> {
+        let (who, from, dir, name) = (who.clone(), *from, *dir, name.to_vec());
+        self.change(move |inner| inner.link(&who, &from, &dir, &name))
+    }
+
+    fn remove(&self, who: &Who, dir: &FileHandle, name: &[u8], directory: bool) -> Answer<()> {
+        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
+        self.change(move |inner| inner.remove(&who, &dir, &name, directory))
+    }
+
+    fn rename(
+        &self,
+        who: &Who,
+        from_dir: &FileHandle,
+        from: &[u8],
+        to_dir: &FileHandle,
+        to: &[u8],
+        no_replace: bool,
+        exchange: bool,
+    ) -> Answer<()> {
+        let (who, from_dir, to_dir) = (who.clone(), *from_dir, *to_dir);
+        let (from, to) = (from.to_vec(), to.to_vec());
+        let what = Rename { from_dir, from, to_dir, to, no_replace, exchange };
+        self.change(move |inner| inner.rename(&who, &what))
+    }
+
+    fn read_dir(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        cookie: u64,
+        bytes_max: usize,
+        attributes: bool,
+        handles: bool,
+    ) -> Answer<Listing> {
+        let (who, dir) = (who.clone(), *dir);
+        let request = list::Request { cookie, bytes_max, attributes, handles };
+        self.call(move |inner| inner.read_dir(&who, &dir, &request))
+    }
+
+    fn read_link(&self, who: &Who, handle: &FileHandle) -> Answer<Vec<u8>> {
+        let (who, handle) = (who.clone(), *handle);
+        self.call(move |inner| {
+            let object = inner.objects.resolve(&inner.identities, &handle)?;
+            if object.kind != FileKind::Symlink {
+                return Err(Status::Inval);
+            }
+            let _acting = inner.identities.act_as(&who)?;
+            Ok(sys::readlink(&object.fd)?)
+        })
+    }
+
+    fn attr(&self, who: &Who, handle: &FileHandle) -> Answer<Attr> {
+        let (later, handle) = (who.clone(), *handle);
+        self.quick(
+            |inner| {
+                let object = inner.objects.cached(&handle)?;
+                Some(inner.itself(who, &handle, &object.fd, true).map(|found| found.attr))
+            },
+            move |inner| {
+                let object = inner.objects.resolve(&inner.identities, &handle)?;
+                inner.itself(&later, &handle, &object.fd, false).map(|found| found.attr)
+            },
+        )
+    }
+
+    fn set_attr(&self, who: &Who, handle: &FileHandle, set: &SetAttr) -> Answer<Attr> {
+        let (who, handle, set) = (who.clone(), *handle, *set);
+        self.change(move |inner| {
+            inner.may_change()?;
+            let object = inner.objects.resolve(&inner.identities, &handle)?;
+            let _acting = inner.identities.act_as(&who)?;
+            attr::set(&object.fd, &who, &set)?;
+            let stat = Stat::of(&object.fd, false)?;
+            if stat.links() == 0 { Err(Status::Stale) } else { Ok(stat.attr()) }
+        })
+    }
+
+    fn access(&self, who: &Who, handle: &FileHandle, mask: AccessMask) -> Answer<AccessMask> {
+        let (later, handle) = (who.clone(), *handle);
+        self.quick(
+            |inner| Some(inner.granted(who, &*inner.objects.cached(&handle)?, mask)),
+            move |inner| {
+                let object = inner.objects.resolve(&inner.identities, &handle)?;
+                inner.granted(&later, &object, mask)
+            },
+        )
+    }
+
+    fn fs_attr(&self, who: &Who, handle: &FileHandle) -> Answer<FsAttr> {
+        let (who, handle) = (who.clone(), *handle);
+        self.call(move |inner| {
+            let object = inner.objects.resolve(&inner.identities, &handle)?;
+            let _acting = inner.identities.act_as(&who)?;
+            attr::fs_attr(&object.fd, inner.options.read_only)
+        })
+    }
+
+    fn xattr(&self, who: &Who, handle: &FileHandle, name: &[u8]) -> Answer<Vec<u8>> {
+        let (who, handle, name) = (who.clone(), *handle, name.to_vec());
+        self.call(move |inner| inner.xattr(&who, &handle, &name))
+    }
+
+    fn set_xattr(
+        &self,
+        who: &Who,
+        handle: &FileHandle,
+        name: &[u8],
+        value: &[u8],
+        flags: u8,
+    ) -> Answer<()> {
+        let (who, handle, name, value) = (who.clone(), *handle, name.to_vec(), value.to_vec());
+        self.change(move |inner| inner.set_xattr(&who, &handle, &name, &value, flags))
+    }
+
+    fn list_xattr(&self, who: &Who, handle: &FileHandle) -> Answer<Vec<u8>> {
+        let (who, handle) = (who.clone(), *handle);
+        self.call(move |inner| inner.list_xattr(&who, &handle))
+    }
+
+    fn remove_xattr(&self, who: &Who, handle: &FileHandle, name: &[u8]) -> Answer<()> {
+        let (who, handle, name) = (who.clone(), *handle, name.to_vec());
+        self.change(move |inner| inner.remove_xattr(&who, &handle, &name))
+    }
+
+    fn sync_fs(&self) -> Answer<()> {
+        self.call(|inner| inner.objects.sync())
+    }
+}

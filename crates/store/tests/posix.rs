@@ -1,0 +1,428 @@
+//! The store over a directory of this host: the suite in all its ways of working, and what only
+//! it can do. The cases for several users run as root only.
+
+mod suite;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use dafs_protocol::{CreateMode, FileKind, OpenFlags, SetAttr, Status};
+use dafs_store::Store;
+use dafs_store::posix::{HandleKey, PosixOptions, PosixStore};
+use suite::{BOTH, Fs, MAKE, READ, WRITE, error, read, user, write};
+
+const KEY: HandleKey = HandleKey([7; 16]);
+
+/// A directory that goes with its owner.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new() -> Temporary {
+        Temporary::below(&std::env::temp_dir())
+    }
+
+    fn below(parent: &Path) -> Temporary {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = parent.join(format!("dafs-store-{}-{number}", std::process::id()));
+        std::fs::create_dir(&dir).expect("a new directory");
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).expect("chmod");
+        Temporary(dir)
+    }
+
+    fn join(&self, path: &str) -> PathBuf {
+        self.0.join(path)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).expect("nobody else uses it");
+    }
+}
+
+struct OnDisk {
+    store: Arc<PosixStore>,
+    dir: Temporary,
+}
+
+impl suite::Made for OnDisk {
+    fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    fn switches(&self) -> bool {
+        self.store.can_switch()
+    }
+}
+
+fn options() -> PosixOptions {
+    PosixOptions { key: Some(KEY), ..PosixOptions::default() }
+}
+
+fn open(dir: &Path, options: PosixOptions) -> Arc<PosixStore> {
+    PosixStore::open(dir, options).expect("the store opens")
+}
+
+fn made(options: PosixOptions) -> OnDisk {
+    let dir = Temporary::new();
+    OnDisk { store: open(&dir.0, options), dir }
+}
+
+fn make() -> OnDisk {
+    made(options())
+}
+
+store_suite!(make, rights);
+
+mod walked_by_hand {
+    use super::*;
+
+    fn make() -> OnDisk {
+        made(PosixOptions { kernel_walk: false, ..options() })
+    }
+
+    store_suite!(make, rights);
+}
+
+mod with_handles_of_a_table {
+    use super::*;
+
+    fn make() -> OnDisk {
+        made(PosixOptions { kernel_handles: false, ..options() })
+    }
+
+    store_suite!(make, rights);
+}
+
+mod in_the_calling_thread {
+    use super::*;
+
+    fn make() -> OnDisk {
+        made(PosixOptions { inline_metadata: true, inline_write_bytes: 1 << 20, ..options() })
+    }
+
+    store_suite!(make, rights);
+}
+
+mod with_one_thread_for_all {
+    use super::*;
+
+    fn make() -> OnDisk {
+        made(PosixOptions { threads_min: 1, threads_max: 1, inline_write_bytes: 0, ..options() })
+    }
+
+    store_suite!(make, rights);
+}
+
+mod in_memory_of_the_host {
+    use super::*;
+
+    fn make() -> OnDisk {
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
+        let dir = Temporary::below(&parent);
+        OnDisk { store: open(&dir.0, options()), dir }
+    }
+
+    store_suite!(make, rights);
+}
+
+#[test]
+fn handles_survive_the_store() {
+    let first = make();
+    let fs = Fs::new(&*first.store);
+    fs.mkdir("d");
+    let (d, f) = (fs.handle("d"), fs.file("d/f", b"x"));
+    let gone = fs.file("gone", b"");
+    fs.remove("gone", false).expect("remove");
+    let again = open(&first.dir.0, options());
+    if !again.handles_survive() {
+        assert_eq!(error(again.attr(&fs.who, &f).wait()), Status::Stale);
+        return eprintln!("skipped: no kernel handles here");
+    }
+    assert_eq!(again.attr(&fs.who, &f).wait().expect("attr").size, 1);
+    let found = again.lookup(&fs.who, &d, b"f", true).wait().expect("lookup");
+    assert_eq!(found.handle, f);
+    assert_eq!(Fs::new(&*again).root, fs.root);
+    assert_eq!(error(again.attr(&fs.who, &gone).wait()), Status::Stale);
+    fs.rename("d/f", "elsewhere").expect("rename");
+    assert_eq!(again.attr(&fs.who, &f).wait().expect("a handle is no name").size, 1);
+}
+
+#[test]
+fn handles_are_good_for_one_export_and_key() {
+    let (one, other) = (make(), make());
+    let (fs, theirs) = (Fs::new(&*one.store), Fs::new(&*other.store));
+    let f = fs.file("f", b"x");
+    assert_eq!(error(theirs.store.attr(&fs.who, &f).wait()), Status::BadHandle);
+    assert_eq!(error(theirs.store.attr(&fs.who, &fs.root).wait()), Status::BadHandle);
+    let rekeyed = open(&one.dir.0, PosixOptions { key: Some(HandleKey([8; 16])), ..options() });
+    assert_eq!(error(rekeyed.attr(&fs.who, &f).wait()), Status::BadHandle);
+}
+
+/// A bounded table: what falls out is stale, never something else.
+#[test]
+fn a_full_table_forgets() {
+    let made = made(PosixOptions { kernel_handles: false, objects_max: 16, ..options() });
+    let fs = Fs::new(&*made.store);
+    let handles: Vec<_> = (0..100).map(|i| fs.file(&format!("f{i}"), b"x")).collect();
+    let mut good = 0;
+    for (i, handle) in handles.iter().enumerate() {
+        match fs.store.attr(&fs.who, handle).wait() {
+            Ok(attr) => {
+                assert_eq!(attr.inode, fs.attr(&format!("f{i}")).inode);
+                good += 1;
+            }
+            Err(status) => assert_eq!(status, Status::Stale),
+        }
+    }
+    assert!((1..=32).contains(&good), "{good}");
+    assert_eq!(fs.store.root(&fs.who).wait().expect("never forgotten").handle, fs.root);
+}
+
+#[test]
+fn a_read_only_store_changes_nothing() {
+    let dir = Temporary::new();
+    std::fs::write(dir.join("f"), b"abc").expect("write");
+    let store = open(&dir.0, PosixOptions { read_only: true, ..options() });
+    let fs = Fs::new(&*store);
+    assert_eq!(fs.bytes("f"), b"abc");
+    let f = fs.handle("f");
+    for flags in [WRITE, BOTH, MAKE, OpenFlags { truncate: true, ..READ }] {
+        assert_eq!(error(fs.open("f", flags)), Status::RoFs);
+    }
+    let make_only = OpenFlags { create: CreateMode::Unchecked, ..READ };
+    assert_eq!(error(fs.open("new", make_only)), Status::RoFs);
+    assert!(fs.open("f", make_only).is_ok(), "nothing is made");
+    assert_eq!(error(fs.make("d", FileKind::Directory, 0o755)), Status::RoFs);
+    assert_eq!(error(fs.symlink("l", "f")), Status::RoFs);
+    assert_eq!(error(fs.link("f", "g")), Status::RoFs);
+    assert_eq!(error(fs.remove("f", false)), Status::RoFs);
+    assert_eq!(error(fs.rename("f", "g")), Status::RoFs);
+    assert_eq!(error(fs.chmod("f", 0o600)), Status::RoFs);
+    assert_eq!(error(fs.store.set_xattr(&fs.who, &f, b"user.a", b"", 0).wait()), Status::RoFs);
+    assert_eq!(error(fs.store.remove_xattr(&fs.who, &f, b"user.a").wait()), Status::RoFs);
+    let opened = fs.open("f", READ).expect("open");
+    assert_eq!(error(write(&*opened.file, 0, b"x")), Status::RoFs);
+    assert_eq!(error(opened.file.truncate(0).wait()), Status::RoFs);
+    assert_eq!(error(opened.file.fallocate(0, 0, 1).wait()), Status::RoFs);
+    assert_eq!(error(opened.file.set_attr(&SetAttr::default()).wait()), Status::RoFs);
+    assert_eq!(fs.store.access(&fs.who, &f, 6).wait(), Ok(4));
+    assert!(fs.store.fs_attr(&fs.who, &fs.root).wait().expect("attr").read_only);
+    assert_eq!(std::fs::read_dir(&dir.0).expect("dir").count(), 1);
+}
+
+#[test]
+fn what_the_kernel_knows_is_answered_at_once() {
+    let made = make();
+    let fs = Fs::new(&*made.store);
+    let f = fs.file("f", b"x");
+    let mut lookup = fs.store.lookup(&fs.who, &fs.root, b"f", false);
+    if std::fs::metadata("/proc/self").is_err() || lookup.try_take().is_none() {
+        return eprintln!("skipped: no RESOLVE_CACHED here");
+    }
+    assert!(fs.store.attr(&fs.who, &f).try_take().expect("at once").is_ok());
+    assert!(fs.store.access(&fs.who, &f, 7).try_take().expect("at once").is_ok());
+    let opened = fs.store.open(&fs.who, &fs.root, b"f", BOTH, 0).try_take();
+    let opened = opened.expect("at once").expect("open");
+    let missing = fs.store.lookup(&fs.who, &fs.root, b"missing", false);
+    drop(missing.wait());
+    let mut missing = fs.store.lookup(&fs.who, &fs.root, b"missing", false);
+    assert_eq!(error(missing.try_take().expect("known to be missing")), Status::NoEnt);
+    assert!(opened.file.attr().try_take().is_some());
+    let buffer = dafs_fabric::Buffer::new(1).expect("buffer").post();
+    assert!(opened.file.write_at(0, suite::one_span(&buffer), false).try_take().is_some());
+    assert!(opened.file.read_at(0, suite::one_span(&buffer)).try_take().is_some());
+}
+
+#[test]
+fn changes_by_others_are_seen() {
+    let made = make();
+    let fs = Fs::new(&*made.store);
+    let path = made.dir.join("f");
+    let f = fs.file("f", b"ours");
+    assert_eq!(std::fs::read(&path).expect("read"), b"ours");
+    std::fs::write(&path, b"theirs, longer").expect("write");
+    assert_eq!(fs.bytes("f"), b"theirs, longer");
+    assert_eq!(fs.store.attr(&fs.who, &f).wait().expect("attr").size, 14);
+    std::fs::remove_file(&path).expect("remove");
+    assert_eq!(error(fs.find("f")), Status::NoEnt);
+    assert_eq!(error(fs.store.attr(&fs.who, &f).wait()), Status::Stale);
+    std::fs::write(&path, b"new").expect("write");
+    assert_ne!(fs.handle("f"), f);
+}
+
+/// `sub` moves in and out of the tree while its symlink up is followed.
+#[test]
+fn renames_lead_nobody_out() {
+    for kernel_walk in [true, false] {
+        let outer = Temporary::new();
+        for dir in ["tree", "tree/d", "tree/d/sub", "outside"] {
+            std::fs::create_dir(outer.join(dir)).expect("mkdir");
+        }
+        std::fs::write(outer.join("secret"), b"outside").expect("write");
+        std::fs::write(outer.join("tree/secret"), b"in").expect("write");
+        symlink("../../secret", outer.join("tree/d/sub/up")).expect("symlink");
+        let secret = std::fs::metadata(outer.join("secret")).expect("secret").ino();
+        let store = open(&outer.join("tree"), PosixOptions { kernel_walk, ..options() });
+        let fs = Fs::new(&*store);
+        let sub = fs.handle("d/sub");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (inside, outside) = (outer.join("tree/d/sub"), outer.join("outside/sub"));
+                while !stop.load(Ordering::Relaxed) {
+                    std::fs::rename(&inside, &outside).expect("out");
+                    std::fs::rename(&outside, &inside).expect("and in");
+                }
+            });
+            let mut found = 0;
+            for _ in 0..1500 {
+                for answer in [
+                    store.lookup(&fs.who, &sub, b"up", false).wait(),
+                    store.lookup(&fs.who, &fs.root, b"d/sub/up", false).wait(),
+                    store.lookup_parent(&fs.who, &sub).wait(),
+                ] {
+                    if let Ok(answer) = answer {
+                        assert_ne!(answer.attr.inode, secret, "a way out");
+                        found += 1;
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(found > 0, "some must have been in time");
+        });
+        // Once it stays outside its handle is good, but no way leads up from there.
+        std::fs::rename(outer.join("tree/d/sub"), outer.join("outside/sub")).expect("out");
+        assert_eq!(error(store.lookup_parent(&fs.who, &sub).wait()), Status::Stale);
+        assert_eq!(error(store.lookup(&fs.who, &sub, b"up", false).wait()), Status::Stale);
+    }
+}
+
+/// Names are swapped between files, directories and symlinks that lead out.
+#[test]
+fn swapped_symlinks_lead_nobody_out() {
+    let outer = Temporary::new();
+    std::fs::create_dir_all(outer.join("tree/dir")).expect("mkdir");
+    std::fs::write(outer.join("tree/dir/f"), b"in").expect("write");
+    std::fs::write(outer.join("f"), b"outside").expect("write");
+    symlink("../..", outer.join("tree/link")).expect("symlink");
+    let secret = std::fs::metadata(outer.join("f")).expect("f").ino();
+    let store = open(&outer.join("tree"), options());
+    let (fs, stop) = (Fs::new(&*store), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mover = Fs::new(&*store);
+            while !stop.load(Ordering::Relaxed) {
+                mover.rename_with("dir", "link", false, true).expect("swap");
+            }
+        });
+        for _ in 0..3000 {
+            if let Ok(opened) = fs.open("dir/f", READ) {
+                assert_ne!(opened.attr.inode, secret, "a way out");
+                assert_eq!(read(&*opened.file, 0, 10).expect("read"), b"in");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// /dev has other file systems below it, and devices that must never be opened.
+#[test]
+fn other_file_systems_below_the_root() {
+    let (dev, memory) = (Path::new("/dev"), Path::new("/dev/shm"));
+    let devices = [dev, memory].map(|path| std::fs::metadata(path).map(|m| m.dev()).ok());
+    if devices[1].is_none() || devices[0] == devices[1] {
+        return eprintln!("skipped: /dev/shm is no file system of its own");
+    }
+    let inside = Temporary::below(memory);
+    std::fs::write(inside.join("f"), b"x").expect("write");
+    let store = open(dev, options());
+    let fs = Fs::new(&*store);
+    let path = inside.join("f");
+    let path = path.strip_prefix(dev).expect("below").to_str().expect("text");
+    let found = fs.find(path).expect("across the mount");
+    assert_eq!(found.attr.device, std::fs::metadata(inside.join("f")).expect("f").dev());
+    assert_eq!(fs.store.attr(&fs.who, &found.handle).wait(), Ok(found.attr));
+    assert_eq!(fs.bytes(path), b"x");
+    let shm = fs.handle("shm");
+    let up = fs.store.lookup_parent(&fs.who, &shm).wait().expect("back over the mount");
+    assert_eq!(up.handle, fs.root);
+    let opened = fs.open(path, BOTH).expect("open");
+    opened.file.sync(false).wait().expect("sync");
+    store.sync_fs().wait().expect("all of them");
+    // A new store has not met that file system yet: its handles are stale, never another file.
+    let again = open(dev, options());
+    let status = error(again.attr(&fs.who, &found.handle).wait());
+    assert_eq!(status, Status::Stale);
+    assert_eq!(Fs::new(&*again).find(path).expect("walked again").handle, found.handle);
+    for device in ["null", "zero", "tty", "console"] {
+        match fs.open(device, BOTH).map(|_| ()) {
+            Err(Status::BadType | Status::NoEnt) => {}
+            other => panic!("{device}: {other:?}"),
+        }
+    }
+}
+
+/// Threads of different users at once: nobody gets another's rights, also not in the pool.
+#[test]
+fn many_users_at_once() {
+    for inline_metadata in [false, true] {
+        let made = made(PosixOptions { inline_metadata, threads_max: 4, ..options() });
+        if !made.store.can_switch() {
+            return eprintln!("skipped: needs a server that is root");
+        }
+        let store = &*made.store;
+        let root = Fs::new(store);
+        std::thread::scope(|scope| {
+            for number in 0..4u32 {
+                let fs = root.by(&user(20_000 + number, 30_000 + number, &[40_000 + number]));
+                scope.spawn(move || {
+                    for round in 0..100 {
+                        let own = format!("{number}-{round}");
+                        let opened = fs.store.open(&fs.who, &fs.root, own.as_bytes(), MAKE, 0o600);
+                        let attr = opened.wait().expect("made").attr;
+                        assert_eq!((attr.uid, attr.gid), (20_000 + number, 30_000 + number));
+                        fs.chown(&own, None, Some(40_000 + number)).expect("a group of theirs");
+                        let other = format!("{}-{round}", (number + 1) % 4);
+                        match fs.open(&other, READ).map(|_| ()) {
+                            Err(Status::Access | Status::NoEnt) => {}
+                            result => panic!("{other}: {result:?}"),
+                        }
+                    }
+                });
+            }
+        });
+        let owner = std::fs::metadata(made.dir.join("0-0")).expect("made");
+        assert_eq!((owner.uid(), owner.gid()), (20_000, 40_000));
+    }
+}
+
+/// `created` is told to exactly one of those who make the same file at once.
+#[test]
+fn a_file_is_made_once() {
+    let made = make();
+    let fs = Fs::new(&*made.store);
+    for round in 0..50 {
+        let name = format!("f{round}");
+        let opens: Vec<_> = (0..8)
+            .map(|_| fs.store.open(&fs.who, &fs.root, name.as_bytes(), MAKE, 0o644))
+            .collect();
+        let opened: Vec<_> = opens.into_iter().map(|o| o.wait().expect("open")).collect();
+        assert_eq!(opened.iter().filter(|o| o.created).count(), 1);
+        assert!(opened.windows(2).all(|pair| Arc::ptr_eq(&pair[0].file, &pair[1].file)));
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_told() {
+    let dir = Temporary::new();
+    std::fs::write(dir.join("f"), b"").expect("write");
+    for path in ["f", "missing"] {
+        let error = PosixStore::open(&dir.join(path), options()).expect_err("no directory");
+        assert!(error.to_string().contains(path), "{error}");
+    }
+}
