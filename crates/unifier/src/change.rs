@@ -1,7 +1,7 @@
 //! Changes of a file other than by writing. They have the file alone: no fill, write-back or
 //! commit of a write is under way. Reads of what is cached go on: they come before the change.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use dafs_protocol::Status;
 use dafs_store::SeekKind;
@@ -57,12 +57,15 @@ impl CachedFile {
         work: impl Future<Output = Outcome> + Send + 'static,
     ) -> Outcome {
         let file = self.clone();
-        let job = Job::new(async move {
-            file.quiet().await;
-            let outcome = work.await;
-            file.lock().exclusive = None;
-            file.refresh().await;
-            outcome
+        let job = Job::with(|job| {
+            let job = Arc::downgrade(job);
+            async move {
+                file.quiet().await;
+                let outcome = work.await;
+                file.end_change(&job);
+                file.refresh().await;
+                outcome
+            }
         });
         loop {
             let before = {
@@ -135,6 +138,14 @@ impl CachedFile {
         outcome
     }
 
+    /// Others may go on, unless the next change is in line already.
+    fn end_change(&self, job: &Weak<Job>) {
+        let inner = &mut *self.lock();
+        if inner.exclusive.as_ref().is_some_and(|now| Weak::ptr_eq(&Arc::downgrade(now), job)) {
+            inner.exclusive = None;
+        }
+    }
+
     fn changed(&self, inner: &mut crate::file::Inner) {
         inner.last_change = self.core.change();
         inner.stale = true;
@@ -145,19 +156,22 @@ impl CachedFile {
     /// it is cut once more when they have ended.
     pub(crate) fn cut_again(self: &Arc<Self>, before: Option<Arc<Job>>) -> Arc<Job> {
         let file = self.clone();
-        Job::new(async move {
-            if let Some(before) = before {
-                // Its outcome is told to who asked for it.
-                let _ = before.wait().await;
+        Job::with(|job| {
+            let job = Arc::downgrade(job);
+            async move {
+                if let Some(before) = before {
+                    // Its outcome is told to who asked for it.
+                    let _ = before.wait().await;
+                }
+                file.quiet().await;
+                let outcome = file.cut(0).await;
+                if let Err(status) = outcome {
+                    file.lock().tell_writers(status);
+                }
+                file.end_change(&job);
+                file.refresh().await;
+                outcome
             }
-            file.quiet().await;
-            let outcome = file.cut(0).await;
-            if let Err(status) = outcome {
-                file.lock().tell_writers(status);
-            }
-            file.lock().exclusive = None;
-            file.refresh().await;
-            outcome
         })
     }
 }

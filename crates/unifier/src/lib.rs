@@ -1,4 +1,4 @@
-//! [UNIFIER]: one memory for caching and communication. The index that makes arena memory a
+//! \[UNIFIER\]: one memory for caching and communication. The index that makes arena memory a
 //! file cache: pages go from the disk to the wire and from the wire to the disk without a copy.
 //!
 //! * A read takes a [`ReadLease`] of cached pages, which the network reads while it is held.

@@ -143,7 +143,7 @@ impl Unifier {
     pub async fn flush_all(&self) -> Result<(), Status> {
         let mut outcome = Ok(());
         let mut files = self.core.all_files();
-        files.retain(|file| !file.lock().is_clean());
+        files.retain(|file| !file.lock().is_settled());
         while !files.is_empty() {
             let some = files.split_off(files.len().saturating_sub(FLUSHES_MAX));
             outcome = outcome.and(self.flush_files(some).await);

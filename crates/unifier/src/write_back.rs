@@ -376,7 +376,7 @@ impl CachedFile {
 
 impl Inner {
     /// The store has all, and we know its attributes.
-    fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.is_clean() && !self.stale && self.exclusive.is_none()
     }
 

@@ -72,6 +72,7 @@ async fn write(file: &Arc<CachedFile>, offset: u64, data: &[u8], by: u64) {
     file.commit_write(reservation, writer(by)).await.unwrap();
 }
 
+#[cfg_attr(feature = "planted", allow(dead_code))]
 async fn read(file: &Arc<CachedFile>, offset: u64, len: usize) -> Vec<u8> {
     bytes(&file.read(offset, len).await.unwrap())
 }

@@ -136,12 +136,16 @@ impl Model {
         let Some(cached) = self.files[at].cached.take() else { return };
         self.run(async move { cached.close(WriterId(1)).await }).expect("close");
         let state = self.files[at].disk.state();
+        self.expect(&state.data, at, "closed");
+    }
+
+    fn expect(&self, is: &[u8], at: usize, what: &str) {
         let want = &self.files[at].want;
-        let differ = state.data.iter().zip(want).position(|(is, want)| is != want);
-        let sizes = (state.data.len(), want.len());
+        let differ = is.iter().zip(want).position(|(is, want)| is != want);
+        let sizes = (is.len(), want.len());
         assert!(
-            state.data == *want,
-            "seed {}: closed file {at}, sizes {sizes:?}, first difference {differ:?}",
+            is == *want,
+            "seed {}: {what} file {at}, sizes {sizes:?}, first difference {differ:?}",
             self.seed
         );
     }
@@ -252,7 +256,7 @@ impl Model {
             self.run(async move { cached.commit(WriterId(1), 0, 0, false).await }).expect("commit");
         assert_eq!(verifier, VERIFIER);
         let state = self.files[at].disk.state();
-        assert!(state.synced == self.files[at].want, "seed {}: committed {at}", self.seed);
+        self.expect(&state.synced, at, "committed");
     }
 
     fn background(&mut self, at: usize, cached: Arc<CachedFile>) {
@@ -335,6 +339,7 @@ impl Model {
     }
 }
 
+#[cfg_attr(feature = "planted", allow(dead_code))]
 fn seeds() -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     match number("DAFS_UNIFIER_SEED") {
@@ -412,6 +417,7 @@ fn reads_and_writes_are_atomic() {
     }
 }
 
+#[cfg_attr(feature = "planted", allow(dead_code))]
 async fn yield_once() {
     let mut polled = false;
     poll_fn(|context| {
