@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod in_process;
 pub mod relay;
 pub mod served;
 pub mod tree;
