@@ -19,6 +19,7 @@ mod future;
 mod group;
 mod keeper;
 mod options;
+mod planted;
 mod reader;
 mod session;
 mod spin;
@@ -31,6 +32,8 @@ pub use file::{File, OpenOptions};
 pub use future::CallFuture;
 pub use group::Group;
 pub use options::{OnRetry, SessionOptions, parse_duration, parse_wait};
+#[cfg(feature = "planted")]
+pub use planted::{Defect, plant};
 pub use reader::Reader;
 pub use session::{Session, SessionInfo};
 pub use url::{DEFAULT_PORT, Url};

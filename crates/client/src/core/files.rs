@@ -5,6 +5,7 @@ use dafs_protocol::{Attr, FileHandle, StateId, Status, WriteVerifier};
 use super::call::CallRec;
 use super::work::{FileKey, Owner, Place};
 use crate::file::OpenOptions;
+use crate::planted::{Defect, planted};
 
 /// Files open at a time.
 const FILES_MAX: usize = 1 << 20;
@@ -73,7 +74,7 @@ impl OpenFile {
     /// The server showed its verifier: what was written under another is lost.
     pub(super) fn saw(&mut self, verifier: WriteVerifier) {
         if self.uncommitted.is_some_and(|old| old != verifier) {
-            self.lost = true;
+            self.lost = !planted(Defect::LostWritesForgotten);
             self.uncommitted = None;
         }
     }
@@ -84,7 +85,7 @@ impl OpenFile {
     /// [`Status::WritesLost`], once.
     pub(super) fn committed(&mut self, verifier: WriteVerifier, writes: u64) -> Result<(), Status> {
         self.saw(verifier);
-        if self.writes == writes {
+        if self.writes == writes || planted(Defect::CommitCoversLaterWrites) {
             self.uncommitted = None;
         }
         self.take_lost()

@@ -9,6 +9,7 @@ use super::chain::{self, Chain};
 use super::work::{Memory, Work};
 use super::{Core, Phase};
 use crate::error::Error;
+use crate::planted::{Defect, planted};
 
 /// A slot is kept for the core's own calls.
 const SLOTS_RESERVED: usize = 1;
@@ -221,6 +222,12 @@ impl Core {
             if self.flights[slot].as_ref().is_some_and(waits)
                 && let Some(flight) = self.flights[slot].take()
             {
+                if planted(Defect::ResentAsNew) && flight.sent {
+                    self.unposted -= 1;
+                    self.slots.release(flight.slot);
+                    self.requeue(flight.call);
+                    continue;
+                }
                 self.post(flight);
             }
         }

@@ -9,6 +9,7 @@ use super::link::Link;
 use super::work::Work;
 use super::{Core, Next, Phase, SessionKeys};
 use crate::error::Error;
+use crate::planted::{Defect, planted};
 
 /// Sessions lost under one call before it is given up.
 const SESSIONS_LOST_MAX: u8 = 8;
@@ -149,7 +150,8 @@ impl Core {
             self.finish(call, Err(Error::Interrupted));
             return;
         }
-        if may_have_run && !self.is_repeatable(&call.work) {
+        let guessed = planted(Defect::OutcomeGuessed);
+        if may_have_run && !self.is_repeatable(&call.work) && !guessed {
             self.finish(call, Err(Status::OutcomeUnknown.into()));
             return;
         }

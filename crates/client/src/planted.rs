@@ -1,0 +1,59 @@
+//! Defects on purpose. The simulation plants one at a time and must find each; without the
+//! feature `planted` there is no code for them.
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+#[cfg_attr(not(feature = "planted"), allow(dead_code))]
+pub enum Defect {
+    /// After a break a request is sent again as a new one, so that it may be done twice.
+    ResentAsNew = 1,
+    /// After a restart of the server a change whose answer was lost is asked for again.
+    OutcomeGuessed,
+    /// Writes that went down with a server are not told.
+    LostWritesForgotten,
+    /// A commit is taken to cover the writes that were acknowledged while it was under way.
+    CommitCoversLaterWrites,
+    /// After a restart any file under the name is taken for the one that was open.
+    ReopenedByNameAlone,
+}
+
+#[cfg(feature = "planted")]
+mod chosen {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::Defect;
+
+    static CHOSEN: AtomicU32 = AtomicU32::new(0);
+
+    impl Defect {
+        /// All of them.
+        pub const ALL: [Defect; 5] = [
+            Defect::ResentAsNew,
+            Defect::OutcomeGuessed,
+            Defect::LostWritesForgotten,
+            Defect::CommitCoversLaterWrites,
+            Defect::ReopenedByNameAlone,
+        ];
+    }
+
+    /// Plants one in this process, or none.
+    pub fn plant(defect: Option<Defect>) {
+        CHOSEN.store(defect.map_or(0, |defect| defect as u32), Ordering::Relaxed);
+    }
+
+    pub(crate) fn planted(defect: Defect) -> bool {
+        CHOSEN.load(Ordering::Relaxed) == defect as u32
+    }
+}
+
+#[cfg(feature = "planted")]
+pub use chosen::plant;
+#[cfg(feature = "planted")]
+pub(crate) use chosen::planted;
+
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) fn planted(_: Defect) -> bool {
+    false
+}
