@@ -123,9 +123,10 @@ pub fn fallocate_modes(fs: &Fs) {
     assert!(bytes[..4096].iter().all(|b| *b == 1));
     assert!(bytes[4096..12_288].iter().all(|b| *b == 0));
     assert!(bytes[12_288..].iter().all(|b| *b == 1) && bytes.len() == 20_000);
-    file.fallocate(0x10, 19_000, 2000).wait().expect("zero range");
-    assert_eq!(size(), 21_000);
-    assert_eq!(read(file, 18_999, 2).expect("read"), [1, 0]);
+    if file.fallocate(0x10, 19_000, 2000).wait() != Err(Status::NotSupp) {
+        assert_eq!(size(), 21_000);
+        assert_eq!(read(file, 18_999, 2).expect("read"), [1, 0]);
+    }
     assert_eq!(error(file.fallocate(0, 0, 0).wait()), Status::Inval);
     let status = error(file.fallocate(0x4000_0000, 0, 10).wait());
     assert!(matches!(status, Status::NotSupp | Status::Inval), "{status}");
