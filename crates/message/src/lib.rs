@@ -1,4 +1,4 @@
-//! The message processing layer of [SAN]: requests, replies and bulk data over any fabric.
+//! The message processing layer of \[SAN\]: requests, replies and bulk data over any fabric.
 //!
 //! A [`Node`] owns an engine and its connections. A *request* has a header, data that goes with
 //! it, and room for the reply's data; how the data moves (inline, tagged push into announced
@@ -18,7 +18,7 @@
 //! | pushed | tags match, byte credits are left | a tagged send right behind the request; lands where `fetch` says |
 //! | granted | tags match | `fetch` posts where it goes and sends a grant; the peer's node pushes without its caller |
 //! | read | both sides read, the memory can stay registered | `fetch` reads it by RDMA |
-//! | pieces | otherwise: the emulated read of [SAN] III.A.6 | `fetch` grants a few pieces at a time, which are gather sends of {fixed header, data}; copied |
+//! | pieces | otherwise: the emulated read of \[SAN\] III.A.6 | `fetch` grants a few pieces at a time, which are gather sends of {fixed header, data}; copied |
 //!
 //! | reply data | when | how |
 //! | --- | --- | --- |

@@ -1,0 +1,225 @@
+//! What the engine tells: completions, ends, and what follows from them.
+
+use dafs_fabric::{QueuePair, QueuePairEvent, Status, WorkCompletion};
+
+use super::Node;
+use crate::connection::{Fault, State};
+use crate::event::Event;
+use crate::header::{SETUP_BYTES, Setup};
+use crate::work::{Target, parse_work_id};
+
+impl Node {
+    /// Takes what the engine has to tell. New connections are handled at once, since messages on
+    /// them may be among the completions just polled; ends are told after those.
+    pub(super) fn take_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.sh.engine.poll_event() {
+            any = true;
+            match event {
+                QueuePairEvent::Connected { queue_pair, private_data } => {
+                    self.connected(queue_pair, private_data);
+                }
+                other => self.late_events.push(other),
+            }
+        }
+        any
+    }
+
+    fn connected(&mut self, queue_pair: QueuePair, mut private_data: Vec<u8>) {
+        let Some(index) = self.by_queue_pair.get(&queue_pair).copied() else { return };
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        if connection.state != State::Connecting {
+            return;
+        }
+        let conn = connection.id;
+        if let Some(theirs) = Setup::decode(&private_data) {
+            connection.open(&theirs, &self.sh);
+            private_data.drain(..SETUP_BYTES);
+            self.sh.events.push_back(Event::Connected { conn, private_data });
+            return;
+        }
+        connection.silent = true;
+        connection.state = State::Closing;
+        self.sh.engine.disconnect(queue_pair);
+        let reason = "the peer speaks another message protocol".to_owned();
+        self.sh.events.push_back(Event::Refused { conn, refused: false, reason });
+    }
+
+    pub(super) fn handle_late_events(&mut self) {
+        let mut events = std::mem::take(&mut self.late_events);
+        for event in events.drain(..) {
+            match event {
+                QueuePairEvent::Refused { queue_pair, refused, reason } => {
+                    self.refused(queue_pair, refused, reason);
+                }
+                QueuePairEvent::Disconnected { queue_pair, reason } => {
+                    if let Some(index) = self.by_queue_pair.get(&queue_pair).copied() {
+                        self.end(index, reason, false);
+                    }
+                }
+                QueuePairEvent::Quiescent { queue_pair } => self.quiescent(queue_pair),
+                QueuePairEvent::UnmatchedTag { queue_pair, tag } => {
+                    let Some(index) = self.by_queue_pair.get(&queue_pair).copied() else {
+                        continue;
+                    };
+                    let Some(connection) = self.connections[index as usize].as_mut() else {
+                        continue;
+                    };
+                    if connection.state == State::Open
+                        && let Err(fault) = connection.check_unmatched(tag)
+                    {
+                        self.sh.faults.push((index, fault));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.late_events = events;
+    }
+
+    fn refused(&mut self, queue_pair: QueuePair, refused: bool, reason: String) {
+        let Some(index) = self.by_queue_pair.get(&queue_pair).copied() else { return };
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        if connection.state == State::Closing {
+            // Its owner gave up before; no Quiescent follows a refusal.
+            return self.quiescent(queue_pair);
+        }
+        let conn = connection.id;
+        connection.silent = true;
+        self.quiescent(queue_pair);
+        self.sh.events.push_back(Event::Refused { conn, refused, reason });
+    }
+
+    pub(super) fn handle_completion(&mut self, completion: &WorkCompletion) {
+        let Some((target, index, number)) = parse_work_id(completion.wr_id.0) else { return };
+        if target == Target::Receive {
+            if completion.status == Status::Flushed && self.set_aside(completion, number) {
+                return;
+            }
+            self.handle_receive(completion, number);
+            return self.sh.pool.done(number, &mut *self.sh.engine);
+        }
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.state != State::Open || connection.queue_pair != completion.queue_pair {
+            return;
+        }
+        let result = match completion.status {
+            Status::Success => connection.handle_work(&mut self.sh, target, number, completion),
+            // The engine tells of the end.
+            Status::Flushed | Status::Cancelled => Ok(()),
+            Status::RemoteAccess => Err(Fault::local("the peer refused access to memory it named")),
+            Status::LocalLength => Err(Fault::peer("more data than announced")),
+            _ => Err(Fault::local("a work request failed")),
+        };
+        if let Err(fault) = result {
+            self.fail(index, fault.reason.to_owned(), fault.peer);
+        }
+    }
+
+    /// A receive that a connection broke off with is the transport's until `Quiescent`.
+    fn set_aside(&mut self, completion: &WorkCompletion, number: u32) -> bool {
+        let index = self.by_queue_pair.get(&completion.queue_pair).copied();
+        let connection = index.and_then(|index| self.connections[index as usize].as_mut());
+        let Some(connection) = connection else { return false };
+        connection.caught.push(number);
+        self.sh.pool.set_aside(number, &mut *self.sh.engine);
+        true
+    }
+
+    fn handle_receive(&mut self, completion: &WorkCompletion, number: u32) {
+        let Some(index) = self.by_queue_pair.get(&completion.queue_pair).copied() else { return };
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        if connection.state != State::Open {
+            return;
+        }
+        let len = completion.byte_len as usize;
+        let result = match completion.status {
+            Status::Success if len <= self.sh.pool.message_bytes() => {
+                connection.handle_message(&mut self.sh, number, len)
+            }
+            Status::Success | Status::LocalLength => {
+                Err(Fault::peer("message longer than the receives it was told of"))
+            }
+            _ => return,
+        };
+        if let Err(fault) = result {
+            self.fail(index, fault.reason.to_owned(), fault.peer);
+        }
+    }
+
+    pub(super) fn flush_blocked(&mut self) {
+        if self.sh.blocked.is_empty() {
+            return;
+        }
+        let mut blocked = std::mem::take(&mut self.sh.blocked);
+        blocked.retain(|index| match self.connections.get_mut(*index as usize) {
+            Some(Some(connection)) if connection.state == State::Open => {
+                !connection.flush(&mut self.sh)
+            }
+            _ => false,
+        });
+        blocked.append(&mut self.sh.blocked);
+        self.sh.blocked = blocked;
+    }
+
+    pub(super) fn end_faulty(&mut self) {
+        while let Some((index, fault)) = self.sh.faults.pop() {
+            self.fail(index, fault.reason.to_owned(), fault.peer);
+        }
+    }
+
+    /// Ends a connection from our side.
+    pub(super) fn fail(&mut self, index: u32, reason: String, peer_fault: bool) {
+        let Some(Some(connection)) = self.connections.get(index as usize) else { return };
+        if connection.state == State::Closing {
+            return;
+        }
+        self.sh.engine.disconnect(connection.queue_pair);
+        self.end(index, reason, peer_fault);
+    }
+
+    /// Tells of the end, once.
+    fn end(&mut self, index: u32, reason: String, peer_fault: bool) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.state == State::Closing {
+            return;
+        }
+        connection.state = State::Closing;
+        connection.counters.peer_faults += u64::from(peer_fault);
+        connection.clear_outbox();
+        connection.stop_service(&mut self.sh);
+        connection.stop_requests(&mut self.sh);
+        let conn = connection.id;
+        self.sh.events.push_back(Event::Disconnected { conn, reason, peer_fault });
+    }
+
+    /// The transport has left all memory of a queue pair: what it held is let go, its number is
+    /// free.
+    fn quiescent(&mut self, queue_pair: QueuePair) {
+        let Some(index) = self.by_queue_pair.remove(&queue_pair) else { return };
+        let Some(mut connection) = self.connections[index as usize].take() else { return };
+        if connection.state == State::Open {
+            // An engine that did not tell of the end first.
+            self.connections[index as usize] = Some(connection);
+            self.end(index, "the connection ended".to_owned(), false);
+            let Some(again) = self.connections[index as usize].take() else { return };
+            connection = again;
+        }
+        connection.end_service_all(&mut self.sh);
+        connection.end_requests(&mut self.sh);
+        self.sh.ended.add(&connection.counters);
+        self.sh.pool.release(connection.receives);
+        for receive in connection.caught.drain(..) {
+            self.sh.pool.put_back(receive);
+        }
+        let conn = connection.id;
+        let silent = connection.silent;
+        drop(connection);
+        let generation = &mut self.generations[index as usize];
+        *generation = generation.wrapping_add(1);
+        self.free.push(index);
+        if !silent {
+            self.sh.events.push_back(Event::Quiescent { conn });
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! How a reply leaves.
+
+use dafs_fabric::{RemoteSpan, SgList, WrId};
+
+use super::Leaving;
+use crate::connection::{Connection, Work, reply_tag};
+use crate::event::Event;
+use crate::header::{FLAG_OF_HEADER, FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Mode, tag_slot};
+use crate::segments;
+use crate::shared::Shared;
+use crate::work::Target;
+
+impl Connection {
+    /// Sends a reply in the way that the request asked for.
+    pub(super) fn send_reply(
+        &mut self,
+        sh: &mut Shared,
+        mut header: Header,
+        caller_header: &[u8],
+        data: SgList,
+        token: u64,
+    ) {
+        let (wire, len) = (header.tag, header.data_len as usize);
+        let slot = &self.responder.slots[tag_slot(wire)];
+        let reply_mode = slot.reply_mode;
+        let agreed = self.agreed;
+        let together = HEADER_BYTES + caller_header.len() + len;
+        let leaving = if len > 0 { self.responder.leave(token) } else { 0 };
+        let id = self.work_id(if len > 0 { Target::Reply } else { Target::Control }, leaving);
+        let (mut beside, mut work) = (SgList::new(), 0);
+        if agreed.tagged {
+            self.counters.replies_tagged += 1;
+            header.mode = if len > 0 { Mode::Tagged } else { Mode::None };
+            beside = data;
+        } else if len == 0
+            || (len <= self.options.inline_bytes as usize && together <= agreed.peer_message_bytes)
+        {
+            self.counters.replies_inline += 1;
+            header.mode = if len > 0 { Mode::Inline } else { Mode::None };
+            beside = data;
+        } else if reply_mode == Mode::Write {
+            self.counters.replies_written += 1;
+            header.mode = Mode::Write;
+            work += self.write_data(sh, wire, &data, len, id);
+            if sh.attr.recoverable_access_fault {
+                // The connection outlives a refused write: the peer must not hear of data that
+                // was not written.
+                let message = Some(Box::new((header, caller_header.to_vec())));
+                self.responder.leaving[leaving as usize] = Leaving { token, work, message };
+                return;
+            }
+        } else {
+            self.counters.replies_pieces += 1;
+            header.mode = Mode::Pieces;
+            let mut piece = Header::new(Kind::Piece, wire);
+            piece.flags = FLAG_OF_REPLY;
+            work += self.send_pieces(sh, piece, &data, (0, len), id);
+        }
+        work += u32::from(!beside.is_empty());
+        if len > 0 {
+            self.responder.leaving[leaving as usize].work = work;
+        }
+        self.send_reply_message(sh, header, caller_header, beside, id);
+    }
+
+    /// Sends the reply itself, with data beside it or without.
+    fn send_reply_message(
+        &mut self,
+        sh: &mut Shared,
+        mut header: Header,
+        caller_header: &[u8],
+        beside: SgList,
+        id: WrId,
+    ) {
+        let (wire, agreed) = (header.tag, self.agreed);
+        let mut room = agreed.send_header_bytes;
+        if !agreed.tagged {
+            let inline = if beside.is_empty() { 0 } else { header.data_len as usize };
+            room = room.min(agreed.peer_message_bytes - inline);
+        }
+        let room = room.saturating_sub(HEADER_BYTES);
+        let caller_header = self.send_header_pieces(sh, wire, caller_header, room);
+        header.header_len = caller_header.len() as u16;
+        self.stamp(&mut header);
+        let mut message = std::mem::take(&mut sh.scratch);
+        message.clear();
+        header.encode(&mut message);
+        message.extend_from_slice(caller_header);
+        let signaled = !beside.is_empty();
+        let how = if agreed.tagged { Work::TaggedSend(reply_tag(wire)) } else { Work::Send };
+        let id = if signaled { id } else { self.work_id(Target::Control, 0) };
+        self.post(sh, how, id, &message, beside, signaled);
+        sh.scratch = message;
+    }
+
+    fn write_data(
+        &mut self,
+        sh: &mut Shared,
+        wire: u32,
+        data: &SgList,
+        len: usize,
+        id: WrId,
+    ) -> u32 {
+        let writes = std::mem::take(&mut self.responder.slots[tag_slot(wire)].writes);
+        let (mut at, mut count) = (0, 0);
+        for remote in &writes {
+            let now = (remote.len as usize).min(len - at);
+            if now == 0 {
+                break;
+            }
+            let remote = RemoteSpan { len: now as u32, ..*remote };
+            self.post(sh, Work::Write(remote), id, &[], segments::cut(data, at, now), true);
+            at += now;
+            count += 1;
+        }
+        self.responder.slots[tag_slot(wire)].writes = writes;
+        count
+    }
+
+    /// Sends what does not fit into the reply's message ahead of it; returns the rest.
+    fn send_header_pieces<'a>(
+        &mut self,
+        sh: &mut Shared,
+        wire: u32,
+        caller_header: &'a [u8],
+        room: usize,
+    ) -> &'a [u8] {
+        let mut piece = Header::new(Kind::Piece, wire);
+        piece.flags = FLAG_OF_REPLY | FLAG_OF_HEADER;
+        let piece_max = self.agreed.peer_header_bytes.min(self.agreed.send_header_bytes);
+        let piece_max = piece_max.saturating_sub(HEADER_BYTES).max(1);
+        let mut rest = caller_header;
+        while rest.len() > room {
+            let (now, later) = rest.split_at(piece_max.min(rest.len() - room));
+            piece.room = (caller_header.len() - rest.len()) as u32;
+            piece.data_len = now.len() as u32;
+            self.stamp(&mut piece);
+            let mut message = std::mem::take(&mut sh.scratch);
+            message.clear();
+            piece.encode(&mut message);
+            message.extend_from_slice(now);
+            let id = self.work_id(Target::Control, 0);
+            self.post(sh, Work::Send, id, &message, SgList::new(), false);
+            sh.scratch = message;
+            rest = later;
+        }
+        rest
+    }
+
+    /// Data of a reply left.
+    pub fn reply_work_done(&mut self, sh: &mut Shared, index: u32) {
+        let Some(entry) = self.responder.leaving.get_mut(index as usize) else { return };
+        entry.work -= 1;
+        if entry.work > 0 {
+            return;
+        }
+        let (token, message) = (entry.token, entry.message.take());
+        sh.events.push_back(Event::ReplySent { token });
+        self.responder.leaving_free.push(index);
+        if let Some(message) = message {
+            let (header, caller_header) = *message;
+            let id = self.work_id(Target::Control, 0);
+            self.send_reply_message(sh, header, &caller_header, SgList::new(), id);
+        }
+    }
+}
