@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dafs_client::{Session, SessionOptions, Url, parse_duration, parse_wait};
+use dafs_client::{Session, SessionOptions, Url, parse_duration};
 use dafs_fabric_tcp::TcpProvider;
-use dafs_protocol::WaitMode;
 
 use crate::failure::{Cause, Failure};
 use crate::place;
@@ -24,17 +23,10 @@ pub struct ConnectArgs {
     /// Prove who you are by the key in this file; the server must have the same.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// How to wait for the server: adaptive, polled or sleeping.
-    #[arg(long = "wait-mode", value_name = "MODE", value_parser = wait, hide = true)]
-    pub wait: Option<WaitMode>,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "expected a time such as 60s, 500ms or 2m".into())
-}
-
-fn wait(text: &str) -> Result<WaitMode, String> {
-    parse_wait(text).ok_or_else(|| "expected adaptive, polled or sleeping".into())
 }
 
 impl ConnectArgs {
@@ -47,9 +39,6 @@ impl ConnectArgs {
             on_retry: Some(Arc::new(|text: &str| progress::message(&format!("dafs: {text}")))),
             ..SessionOptions::default()
         };
-        if let Some(wait) = self.wait {
-            options.wait = wait;
-        }
         options.apply_url(url).map_err(|error| Failure::about(url, error))?;
         Ok(options)
     }

@@ -162,7 +162,7 @@ pub fn set_command(name: &'static str) {
 /// Tells the user, and remembers it for the exit code. What follows from an interrupt is not
 /// told: the user knows.
 pub fn report(failure: &Failure) {
-    let interrupted = interrupt::requested() && failure.code != USAGE;
+    let interrupted = interrupt::requested() && !interrupt::is_the_way_to_end();
     if failure.code != PIPE && !interrupted {
         let command = COMMAND.get().copied().unwrap_or("");
         progress::message(&format!("dafs {command}: {failure}"));
@@ -175,7 +175,7 @@ pub fn exit_code(result: Result<(), Failure>) -> u8 {
     if let Err(failure) = &result {
         report(failure);
     }
-    if interrupt::requested() {
+    if interrupt::requested() && !interrupt::is_the_way_to_end() {
         return INTERRUPTED;
     }
     WORST.load(Ordering::Relaxed)

@@ -16,6 +16,7 @@ const CLEAN_UP: Duration = Duration::from_secs(2);
 const CANCELLED: Duration = Duration::from_secs(2);
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+static SERVES: AtomicBool = AtomicBool::new(false);
 static CANCEL: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(false)));
 static WAITING: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
@@ -32,6 +33,7 @@ pub enum Style {
 
 /// Takes over the signals. To be called before any thread is started.
 pub fn install(style: Style) {
+    SERVES.store(style == Style::Serve, Ordering::Relaxed);
     if sys::block_ending_signals().is_err() {
         return; // They end the program at once then.
     }
@@ -63,6 +65,11 @@ fn watch(style: Style) {
 /// True after the first signal.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::Acquire)
+}
+
+/// True for a command that runs until it is told to end: that is no failure.
+pub fn is_the_way_to_end() -> bool {
+    SERVES.load(Ordering::Relaxed)
 }
 
 /// As [`requested`], to be looked at by others.

@@ -91,8 +91,22 @@ fn the_version_is_printed_as_text_and_as_json() {
 #[test]
 fn raw_sockets_are_measured_between_two_processes() {
     let output = dafs(&[
-        "bench", "raw", "tcp", "--op", "read,write", "--size", "4k", "--depth", "1,4", "--wait",
-        "sleeping", "--file-size", "1m", "--seconds", "0.05", "--json",
+        "bench",
+        "raw",
+        "tcp",
+        "--op",
+        "read,write",
+        "--size",
+        "4k",
+        "--depth",
+        "1,4",
+        "--wait",
+        "sleeping",
+        "--file-size",
+        "1m",
+        "--seconds",
+        "0.05",
+        "--json",
     ]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let rows: Vec<serde_json::Value> = text(&output.stdout)

@@ -1,0 +1,254 @@
+//! The other commands with a real server.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
+
+use common::{Server, Temporary, bad, dafs, good, interrupt, json, path, text};
+
+#[test]
+fn serve_prints_its_url_and_ends_orderly() {
+    let mut one = Server::start(&[]);
+    let mut two = Server::start(&[]);
+    assert_ne!(one.url, two.url);
+    good(&["cp", "/etc/hostname", &one.at("file")]);
+    assert_eq!(one.interrupt(), Some(0));
+    assert!(one.file("file").exists());
+    assert!(bad(3, &["ls", "--retry", "1s", &one.url]).contains("dafs ls: "));
+    assert_eq!(two.interrupt(), Some(0));
+}
+
+#[test]
+fn status_finds_servers_by_url_and_port() {
+    let server = Server::start(&[]);
+    let pid = u64::from(server.child.id());
+    let status = json(&good(&["status", "--json", &server.url]));
+    assert_eq!(status.len(), 1);
+    assert_eq!(status[0]["pid"], pid);
+    let all = json(&good(&["status", "--json"]));
+    assert!(all.iter().any(|status| status["pid"] == pid));
+    let shown = good(&["status", &server.url]);
+    assert!(shown.contains(&format!("process {pid}")) && shown.contains("cache_hits"));
+}
+
+#[test]
+fn names_are_listed_escaped_and_as_json() {
+    let server = Server::start(&[]);
+    fs::write(server.file("b\nline"), "12345").expect("file");
+    fs::write(server.file("a"), "").expect("file");
+    fs::write(server.file(".hidden"), "").expect("file");
+    fs::create_dir(server.file("dir")).expect("directory");
+    std::os::unix::fs::symlink("a", server.file("link")).expect("symlink");
+    assert_eq!(good(&["ls", &server.url]), "a\nb\\nline\ndir\nlink\n");
+    assert!(good(&["ls", "-a", &server.url]).starts_with(".hidden\n"));
+    let long = good(&["ls", "-l", &server.url]);
+    assert!(long.contains(" b\\nline\n") && long.contains("link -> a\n"), "{long}");
+    let rows = json(&good(&["ls", "--json", &server.url]));
+    assert_eq!(rows[1]["name"], "b\nline");
+    assert_eq!(rows[1]["size"], 5);
+    assert_eq!(rows[1]["url"], server.at("b%0Aline"));
+    assert_eq!(rows[3]["target"], "a");
+    assert_eq!(good(&["cat", rows[1]["url"].as_str().expect("text")]), "12345");
+    assert_eq!(good(&["ls", "-d", &server.at("dir")]), "dir\n");
+    let stat = json(&good(&["stat", "--json", &server.at("link")]));
+    assert_eq!(stat[0]["type"], "symlink");
+    let stat = json(&good(&["stat", "-L", "--json", &server.at("link")]));
+    assert_eq!(stat[0]["type"], "file");
+    let inode = fs::metadata(server.file("a")).expect("there").ino();
+    assert_eq!(stat[0]["inode"], inode);
+    let said = bad(1, &["ls", &server.at("missing"), &server.at("a")]);
+    assert_eq!(said, format!("dafs ls: {}: no such file or directory\n", server.at("missing")));
+}
+
+#[test]
+fn trees_are_found_and_summed() {
+    let server = Server::start(&[]);
+    fs::create_dir_all(server.file("x/y")).expect("directories");
+    fs::write(server.file("x/y/big.bin"), vec![1; 100_000]).expect("file");
+    fs::write(server.file("x/small.txt"), "x").expect("file");
+    fs::hard_link(server.file("x/y/big.bin"), server.file("x/again.bin")).expect("link");
+    let find = |arguments: &[&str]| {
+        let mut all = vec!["find", &server.url];
+        all.extend(arguments);
+        let mut lines: Vec<String> = good(&all).lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(find(&["--name", "*.bin"]), [server.at("x/again.bin"), server.at("x/y/big.bin")]);
+    assert_eq!(find(&["--type", "d", "--paths"]), ["", "x", "x/y"]);
+    assert_eq!(find(&["--larger", "50k", "--name", "b*"]), [server.at("x/y/big.bin")]);
+    assert_eq!(find(&["--maxdepth", "1", "--paths"]), ["", "x"]);
+    assert_eq!(find(&["-R", "--json"].get(1..).expect("one")).len(), 6);
+    let usage = json(&good(&["du", "-s", "--apparent-size", "--json", &server.at("x")]));
+    let directories: u64 =
+        ["x", "x/y"].iter().map(|d| fs::metadata(server.file(d)).expect("there").len()).sum();
+    assert_eq!(usage[0]["bytes"], 100_001 + directories, "two names count once");
+    let recursive = good(&["ls", "-R", &server.at("x")]);
+    assert!(recursive.contains("y/big.bin\n"), "{recursive}");
+    let space = json(&good(&["df", "--json", &server.url]));
+    assert!(space[0]["bytes_total"].as_u64().expect("number") > 0);
+}
+
+#[test]
+fn names_are_made_changed_and_removed() {
+    let server = Server::start(&[]);
+    good(&["mkdir", "-p", "-m", "750", &server.at("a/b/c")]);
+    good(&["mkdir", "-p", &server.at("a/b")]);
+    assert_eq!(fs::metadata(server.file("a/b/c")).expect("there").mode() & 0o7777, 0o750);
+    assert!(bad(1, &["mkdir", &server.at("a")]).contains("file exists"));
+    good(&["touch", "--at", "1000000000.25", &server.at("a/file")]);
+    let meta = fs::metadata(server.file("a/file")).expect("there");
+    assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_000_000_000, 250_000_000));
+    good(&["touch", "-c", &server.at("a/missing")]);
+    assert!(!server.file("a/missing").exists());
+    good(&["mv", &server.at("a/file"), &server.at("a/b")]);
+    assert!(server.file("a/b/file").exists());
+    good(&["ln", &server.at("a/b/file"), &server.at("hard")]);
+    good(&["ln", "-s", "a/b", &server.at("soft")]);
+    assert_eq!(fs::metadata(server.file("soft/file")).expect("there").nlink(), 2);
+    assert!(bad(1, &["ln", "-s", "x", &server.at("hard")]).contains("file exists"));
+    good(&["ln", "-s", "-f", "x", &server.at("hard")]);
+    assert_eq!(fs::read_link(server.file("hard")).expect("link").to_str(), Some("x"));
+    fs::set_permissions(server.file("a/b/file"), fs::Permissions::from_mode(0o644)).expect("mode");
+    good(&["chmod", "-R", "go-rwx,u+X", &server.at("a")]);
+    assert_eq!(fs::metadata(server.file("a/b/file")).expect("there").mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(server.file("a/b/c")).expect("there").mode() & 0o777, 0o700);
+
+    assert!(bad(1, &["rm", &server.at("a")]).contains("use -r"));
+    assert!(bad(1, &["rm", &server.at("missing")]).contains("no such file"));
+    good(&["rm", "-f", &server.at("missing"), &server.at("hard")]);
+    good(&["rm", "-r", &server.at("a")]);
+    assert!(!server.file("a").exists());
+    let said = bad(1, &["rm", "-r", &server.url]);
+    assert!(said.contains("--force"), "{said}");
+    assert!(fs::symlink_metadata(server.file("soft")).is_ok());
+    for number in 0..300 {
+        fs::write(server.file(&format!("f{number}")), "x").expect("file");
+    }
+    good(&["rm", "-r", "--force", &server.url]);
+    assert_eq!(fs::read_dir(&server.directory).expect("still there").count(), 0);
+}
+
+#[test]
+fn servers_answer_ping_and_sync() {
+    let server = Server::start(&[]);
+    let answers = json(&good(&["ping", "-c", "3", "-i", "0", "--json", &server.url]));
+    assert_eq!(answers.len(), 3);
+    assert!(answers.iter().all(|answer| answer["us"].as_f64().expect("number") > 0.0));
+    assert_eq!(good(&["sync", &server.url]), "");
+}
+
+#[test]
+fn several_exports_have_names() {
+    let temporary = Temporary::new();
+    for name in ["one", "two"] {
+        fs::create_dir(temporary.join(name)).expect("directory");
+        fs::write(temporary.join(name).join("file"), name).expect("file");
+    }
+    let one = format!("first={}", path(&temporary.join("one")));
+    let two = format!("second={}", path(&temporary.join("two")));
+    let served = temporary.join("unused");
+    let server = Server::start_in(temporary, served, &["--export", &one, "--export", &two]);
+    assert_eq!(good(&["ls", &server.url]), "first\nsecond\n");
+    assert_eq!(good(&["cat", &server.at("second/file")]), "two");
+    good(&["cp", &server.at("second/file"), &server.at("first/copy")]);
+    assert_eq!(good(&["ls", &server.at("first")]), "copy\nfile\n");
+}
+
+#[test]
+fn a_key_is_needed_where_the_server_has_one() {
+    let temporary = Temporary::new();
+    let keys = ["right", "wrong"].map(|name| {
+        let file = temporary.join(name);
+        fs::write(&file, format!("{name} 0123456789abcdef\n")).expect("file");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("mode");
+        file
+    });
+    let server = Server::start(&["--key-file", path(&keys[0])]);
+    assert_eq!(good(&["ls", "--key-file", path(&keys[0]), &server.url]), "");
+    let said = bad(3, &["ls", "--key-file", path(&keys[1]), &server.url]);
+    assert!(said.starts_with(&format!("dafs ls: {}: ", server.url)), "{said}");
+    bad(3, &["ls", &server.url]);
+    bad(2, &["ls", "--key-file", "/nonexistent", &server.url]);
+}
+
+#[test]
+fn files_are_measured_beside_plain_sockets_and_nothing_stays() {
+    let server = Server::start(&[]);
+    let rows = json(&good(&[
+        "bench",
+        "io",
+        &server.url,
+        "--op",
+        "read,write,stat,create,openread,remove",
+        "--size",
+        "4k",
+        "--depth",
+        "4",
+        "--wait",
+        "sleeping",
+        "--file-size",
+        "1m",
+        "--seconds",
+        "0.1",
+        "--json",
+    ]));
+    assert_eq!(rows.len(), 6);
+    for row in &rows {
+        let op = row["op"].as_str().expect("text");
+        assert!(row["ops"].as_u64().expect("number") > 0, "{row}");
+        assert!(row["raw_p50_us"].as_f64().expect("measured") > 0.0, "{row}");
+        assert_eq!(row["ratio"].is_null(), matches!(op, "stat" | "remove"), "{row}");
+        let trips = row["round_trips_per_op"].as_f64().expect("measured");
+        assert!((0.9..1.5).contains(&trips), "{op}: {trips} round trips");
+    }
+    assert_eq!(rows[0]["server_copies_per_byte"], 0.0, "cached reads are not copied");
+    let rows = json(&good(&[
+        "bench",
+        "postmark",
+        &server.url,
+        "--size",
+        "4k",
+        "--transactions",
+        "100",
+        "--wait",
+        "sleeping",
+        "--json",
+    ]));
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|row| row["ops"] == 100));
+    assert_eq!(fs::read_dir(&server.directory).expect("there").count(), 0);
+}
+
+#[test]
+fn an_interrupted_benchmark_removes_its_files() {
+    let server = Server::start(&[]);
+    let child = Command::new(env!("CARGO_BIN_EXE_dafs"))
+        .args(["bench", "io", &server.url, "--seconds", "100", "--file-size", "1m", "--json"])
+        .spawn()
+        .expect("starts");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while fs::read_dir(&server.directory).expect("there").count() == 0 {
+        assert!(std::time::Instant::now() < deadline, "it did not begin");
+        std::thread::yield_now();
+    }
+    interrupt(&child);
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert_eq!(fs::read_dir(&server.directory).expect("there").count(), 0);
+}
+
+#[test]
+fn closed_pipes_end_a_listing_silently() {
+    let server = Server::start(&[]);
+    for number in 0..2000 {
+        fs::write(server.file(&format!("{number:0>200}")), "").expect("file");
+    }
+    let script = format!("{} ls {} | head -1", env!("CARGO_BIN_EXE_dafs"), server.url);
+    let output = Command::new("sh").args(["-c", &script]).output().expect("sh");
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(text(&output.stdout).lines().count(), 1);
+    drop(dafs(&["version"]));
+}

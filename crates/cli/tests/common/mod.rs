@@ -1,0 +1,141 @@
+//! A real server, and commands against it.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A directory of its own for each, removed at the end.
+pub struct Temporary(pub PathBuf);
+
+impl Temporary {
+    pub fn new() -> Temporary {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("dafs-cli-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).expect("a new directory");
+        Temporary(path)
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = Command::new("chmod").args(["-R", "u+rwx"]).arg(&self.0).output();
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server of a directory of its own.
+pub struct Server {
+    pub child: Child,
+    /// Ends in a slash.
+    pub url: String,
+    pub directory: PathBuf,
+    _temporary: Temporary,
+}
+
+impl Server {
+    pub fn start(options: &[&str]) -> Server {
+        let temporary = Temporary::new();
+        let directory = temporary.join("served");
+        std::fs::create_dir(&directory).expect("directory");
+        Server::start_in(temporary, directory, options)
+    }
+
+    pub fn start_in(temporary: Temporary, directory: PathBuf, options: &[&str]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+        command.args(["serve", "--listen", "tcp://127.0.0.1:0", "--arena", "64m"]).args(options);
+        if !options.contains(&"--export") {
+            command.arg(&directory);
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
+        let mut url = String::new();
+        let out = child.stdout.as_mut().expect("piped");
+        BufReader::new(out).read_line(&mut url).expect("the URL is the first line");
+        let url = url.trim_end().to_owned();
+        assert!(url.starts_with("dafs://127.0.0.1:") && url.ends_with('/'), "{url}");
+        Server { child, url, directory, _temporary: temporary }
+    }
+
+    /// The URL of a path.
+    pub fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    pub fn file(&self, path: &str) -> PathBuf {
+        self.directory.join(path)
+    }
+
+    /// As Ctrl-C; the exit code.
+    pub fn interrupt(&mut self) -> Option<i32> {
+        interrupt(&self.child);
+        self.child.wait().expect("ends").code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// As Ctrl-C.
+pub fn interrupt(child: &Child) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+}
+
+/// Runs the binary.
+pub fn dafs<A: AsRef<OsStr>>(arguments: &[A]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_dafs")).args(arguments).output().expect("runs")
+}
+
+/// Runs the binary as another user.
+pub fn dafs_as<A: AsRef<OsStr>>(uid: u32, arguments: &[A]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+    command.args(arguments).uid(uid).gid(uid).current_dir("/");
+    command.output().expect("runs")
+}
+
+/// Runs the binary, which must succeed; what it printed.
+pub fn good<A: AsRef<OsStr> + std::fmt::Debug>(arguments: &[A]) -> String {
+    let output = dafs(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Runs the binary, which must fail with `code`; what it said.
+pub fn bad<A: AsRef<OsStr> + std::fmt::Debug>(code: i32, arguments: &[A]) -> String {
+    let output = dafs(arguments);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    said
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub fn json(text: &str) -> Vec<serde_json::Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("an object per line")).collect()
+}
+
+pub fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output().expect("id");
+    text(&output.stdout).trim() == "0"
+}
+
+pub fn path(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}

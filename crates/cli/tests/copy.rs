@@ -1,0 +1,357 @@
+//! `dafs cp` with a real server.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use common::{Server, Temporary, bad, dafs_as, good, interrupt, is_root, json, path, text};
+
+/// Everything about a tree that a copy is to keep.
+fn snapshot(root: &Path) -> BTreeMap<Vec<u8>, String> {
+    let mut found = BTreeMap::new();
+    let mut inodes: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+    let mut open = vec![root.to_path_buf()];
+    while let Some(path) = open.pop() {
+        let name = path.strip_prefix(root).expect("below").as_os_str().as_bytes().to_vec();
+        let meta = fs::symlink_metadata(&path).expect("there");
+        let kind = meta.file_type();
+        let mut line = format!(
+            "{:o} {}:{} {}.{:09}",
+            meta.mode(),
+            meta.uid(),
+            meta.gid(),
+            meta.mtime(),
+            meta.mtime_nsec()
+        );
+        if kind.is_dir() {
+            let entries = fs::read_dir(&path).expect("readable");
+            open.extend(entries.map(|entry| entry.expect("entry").path()));
+        } else if kind.is_symlink() {
+            line += &format!(" -> {:?}", fs::read_link(&path).expect("link"));
+        } else if kind.is_file() {
+            let data = fs::read(&path).expect("readable");
+            let sum =
+                data.iter().fold(0u64, |sum, b| sum.wrapping_mul(31).wrapping_add(u64::from(*b)));
+            let holes = meta.blocks() * 512 < meta.len();
+            line += &format!(" {} bytes, sum {sum}, holes {holes}", data.len());
+        }
+        if !kind.is_dir() && meta.nlink() > 1 {
+            // All names of a file lead to its least one.
+            let least = inodes.entry(meta.ino()).or_insert_with(|| name.clone());
+            if name < *least {
+                least.clone_from(&name);
+            }
+            line += &format!(" inode {}", meta.ino());
+        }
+        found.insert(name, line);
+    }
+    for line in found.values_mut() {
+        if let Some((start, inode)) = line.split_once(" inode ") {
+            let least = &inodes[&inode.parse::<u64>().expect("number")];
+            *line = format!("{start} same as {}", text(least));
+        }
+    }
+    found
+}
+
+fn make_tree(root: &Path) {
+    for dir in ["a/b/c", "empty", "odd", "closed"] {
+        fs::create_dir_all(root.join(dir)).expect("directory");
+    }
+    for number in 0..200usize {
+        let data: Vec<u8> = (0..number * 97).map(|i| (i * 7 + number) as u8).collect();
+        fs::write(root.join(format!("a/f{number}")), data).expect("file");
+    }
+    let large: Vec<u8> = (0..5_000_001u32).map(|i| (i ^ (i >> 9)) as u8).collect();
+    fs::write(root.join("a/large"), &large).expect("file");
+    for (name, len, at) in [("a/sparse", 50 << 20, 20_000_003), ("a/hole", 10 << 20, u64::MAX)] {
+        let file = File::create(root.join(name)).expect("file");
+        file.set_len(len).expect("sparse");
+        if at < len {
+            file.write_all_at(b"data", at).expect("written");
+        }
+    }
+    fs::hard_link(root.join("a/f1"), root.join("a/b/c/link")).expect("link");
+    fs::hard_link(root.join("a/large"), root.join("a/b/large")).expect("link");
+    symlink("../f1", root.join("a/b/symlink")).expect("symlink");
+    symlink("/nonexistent/\n", root.join("dangling")).expect("symlink");
+    fs::hard_link(root.join("dangling"), root.join("dangling-too")).expect("link");
+    let long = [b'n'; 255];
+    for name in [&b"new\nline"[..], b"bad\xff\xfe", b"%41 ?x=y#", b"-r", b"\\", &long] {
+        fs::write(root.join("odd").join(OsStr::from_bytes(name)), name).expect("file");
+    }
+    let status = Command::new("mkfifo").arg(root.join("fifo")).status().expect("mkfifo");
+    assert!(status.success());
+    drop(std::os::unix::net::UnixListener::bind(root.join("socket")).expect("socket"));
+    let set_mode = |name: &str, mode| {
+        fs::set_permissions(root.join(name), fs::Permissions::from_mode(mode)).expect("mode");
+    };
+    set_mode("a/f2", 0o4755);
+    set_mode("a/f3", 0o400);
+    set_mode("empty", 0o1777);
+    fs::write(root.join("closed/file"), "x").expect("file");
+    set_mode("closed", 0o555);
+    if is_root() {
+        std::os::unix::fs::lchown(root.join("a/b/symlink"), Some(1234), Some(4321)).expect("own");
+        std::os::unix::fs::chown(root.join("a/f4"), Some(1000), Some(1001)).expect("own");
+    }
+    let before_1970 = SystemTime::UNIX_EPOCH - Duration::new(86_400, 123_456_789);
+    let old = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 987_654_321);
+    for (name, time) in [("a/f5", before_1970), ("a/large", old), ("closed", old), ("a", old)] {
+        File::open(root.join(name)).expect("open").set_modified(time).expect("time");
+    }
+    File::open(root).expect("open").set_modified(old).expect("time");
+}
+
+#[test]
+fn a_tree_is_the_same_there_and_back_and_on_the_server() {
+    let temporary = Temporary::new();
+    let source = temporary.join("source");
+    make_tree(&source);
+    let expected = snapshot(&source);
+    let server = Server::start(&[]);
+    let summary = json(&good(&["cp", "-r", "--json", path(&source), &server.at("tree")]));
+    assert_eq!(snapshot(&server.file("tree")), expected);
+    assert_eq!(summary[0]["files"].as_u64(), Some(expected.len() as u64 - 7));
+    assert_eq!(summary[0]["directories"], 7);
+
+    let back = temporary.join("back");
+    good(&["cp", "-r", "--sync", &server.at("tree"), path(&back)]);
+    assert_eq!(snapshot(&back), expected);
+
+    good(&["cp", "-r", &server.at("tree"), &server.at("second")]);
+    assert_eq!(snapshot(&server.file("second")), expected);
+
+    // Onto what is there: into it, and over it.
+    good(&["cp", "-r", path(&source), &server.at("tree")]);
+    assert_eq!(snapshot(&server.file("tree/source")), expected);
+    good(&["rm", "-r", &server.at("tree/source")]);
+    good(&["cp", "-r", &format!("{}/.", path(&source)), &server.at("tree")]);
+    assert_eq!(snapshot(&server.file("tree")), expected);
+    good(&["cp", "-r", &server.at("tree/."), path(&back)]);
+    assert_eq!(snapshot(&back), expected);
+}
+
+#[test]
+fn single_files_go_where_cp_would_put_them() {
+    let temporary = Temporary::new();
+    let (one, two) = (temporary.join("one"), temporary.join("two"));
+    fs::write(&one, "one").expect("file");
+    fs::write(&two, "two").expect("file");
+    let server = Server::start(&[]);
+    let served = |name: &str| fs::read_to_string(server.file(name)).expect("there");
+    good(&["cp", path(&one), &server.url]);
+    assert_eq!(served("one"), "one");
+    good(&["cp", path(&two), &server.at("one")]);
+    assert_eq!(served("one"), "two");
+    fs::create_dir(server.file("dir")).expect("directory");
+    good(&["cp", path(&one), path(&two), &server.at("dir/")]);
+    assert_eq!(served("dir/one") + &served("dir/two"), "onetwo");
+    good(&["cp", &server.at("dir/one"), path(&two)]);
+    assert_eq!(fs::read_to_string(&two).expect("there"), "one");
+    symlink("real", server.file("link")).expect("symlink");
+    good(&["cp", path(&one), &server.at("link")]);
+    assert_eq!(served("real"), "one", "an existing symlink is kept");
+
+    assert!(bad(1, &["cp", path(&one), &server.at("new/")]).contains("new"));
+    assert!(bad(1, &["cp", path(&one), path(&two), &server.at("one")]).contains("not a directory"));
+    assert!(bad(1, &["cp", path(&temporary.0), &server.at("x")]).contains("is a directory"));
+    assert!(bad(1, &["cp", &server.at("dir"), "/tmp"]).contains("is a directory"));
+    let inside = bad(1, &["cp", "-r", &server.at("dir"), &server.at("dir/x")]);
+    assert!(inside.contains("into itself"), "{inside}");
+    let null = fs::metadata("/dev/null").expect("there").mode();
+    good(&["cp", &server.at("one"), "/dev/null"]);
+    assert_eq!(fs::metadata("/dev/null").expect("still there").mode(), null);
+}
+
+#[test]
+fn what_cannot_be_copied_is_named_and_the_rest_is_copied() {
+    let temporary = Temporary::new();
+    let source = temporary.join("source");
+    fs::create_dir_all(source.join("dir")).expect("directory");
+    fs::write(source.join("dir/inside"), "x").expect("file");
+    for name in ["good", "taken"] {
+        fs::write(source.join(name), name).expect("file");
+    }
+    let server = Server::start(&[]);
+    fs::create_dir_all(server.file("source/taken")).expect("directory");
+    fs::write(server.file("source/dir"), "a file").expect("file");
+    let said = bad(1, &["cp", "-r", path(&source), &server.url]);
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(said.contains(&format!("dafs cp: {}: ", server.at("source/taken"))), "{said}");
+    assert!(said.contains(&format!("dafs cp: {}: cannot overwrite", server.at("source/dir"))));
+    assert_eq!(fs::read_to_string(server.file("source/good")).expect("copied"), "good");
+    let missing = temporary.join("missing");
+    let said = bad(1, &["cp", path(&missing), path(&source.join("good")), &server.url]);
+    assert!(said.contains("missing: no such file or directory"), "{said}");
+    assert!(server.file("good").exists());
+    no_leftovers(&server.directory);
+}
+
+fn no_leftovers(root: &Path) {
+    for name in snapshot(root).keys() {
+        assert!(!text(name).contains(".dafs-tmp-"), "{} stayed", text(name));
+    }
+}
+
+#[test]
+fn standard_streams_are_files_too() {
+    let server = Server::start(&[]);
+    let data: Vec<u8> = (0..3_000_001u32).map(|i| (i % 251) as u8).collect();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dafs"))
+        .args(["cp", "-", &server.at("stream")])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    child.stdin.take().expect("piped").write_all(&data).expect("taken");
+    assert!(child.wait().expect("ends").success());
+    assert!(fs::read(server.file("stream")).expect("there") == data);
+    let out = common::dafs(&["cp", &server.at("stream"), "-"]);
+    assert!(out.stdout == data);
+    let out = common::dafs(&["cat", &server.at("stream"), &server.at("stream")]);
+    assert!(out.stdout == [&data[..], &data[..]].concat());
+    assert!(bad(1, &["cat", &server.at("missing")]).contains("no such file"));
+}
+
+#[test]
+fn a_file_larger_than_the_cache_arrives_whole() {
+    let temporary = Temporary::new();
+    let server = Server::start(&["--arena", "16m"]);
+    let source = temporary.join("source");
+    let mut file = File::create(&source).expect("file");
+    for block in 0..40u8 {
+        file.write_all(&vec![block; 1 << 20]).expect("written");
+    }
+    drop(file);
+    good(&["cp", path(&source), &server.at("large")]);
+    let back = temporary.join("back");
+    good(&["cp", &server.at("large"), path(&back)]);
+    let mut copy = File::open(&back).expect("open");
+    let mut piece = vec![0; 1 << 20];
+    for block in 0..40u8 {
+        copy.read_exact(&mut piece).expect("long enough");
+        assert!(piece.iter().all(|byte| *byte == block), "block {block}");
+    }
+    assert_eq!(copy.read(&mut piece).expect("read"), 0);
+}
+
+#[test]
+fn an_interrupted_copy_exits_with_130_and_leaves_nothing() {
+    let server = Server::start(&[]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dafs"))
+        .args(["cp", "-", &server.at("never")])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut input = child.stdin.take().expect("piped");
+    input.write_all(&[7; 100_000]).expect("taken");
+    // It has begun when its temporary file is there.
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while snapshot(&server.directory).len() < 2 {
+        assert!(std::time::Instant::now() < deadline, "no temporary file came");
+        std::thread::yield_now();
+    }
+    interrupt(&child);
+    assert_eq!(child.wait().expect("ends").code(), Some(130));
+    assert_eq!(snapshot(&server.directory).len(), 1, "only the root is left");
+    drop(input);
+}
+
+#[test]
+fn a_read_only_export_takes_nothing() {
+    let temporary = Temporary::new();
+    let served = temporary.join("served");
+    fs::create_dir(&served).expect("directory");
+    fs::write(served.join("file"), "x").expect("file");
+    let server = Server::start_in(temporary, served, &["--read-only"]);
+    assert_eq!(good(&["cat", &server.at("file")]), "x");
+    for arguments in [
+        &["cp", "/etc/hostname", &server.at("new")][..],
+        &["rm", &server.at("file")],
+        &["mkdir", &server.at("dir")],
+        &["touch", &server.at("file")],
+    ] {
+        let said = bad(1, arguments);
+        assert!(said.contains("read-only"), "{arguments:?}: {said}");
+    }
+    assert_eq!(snapshot(&server.directory).len(), 2);
+}
+
+#[test]
+fn other_users_get_what_they_may_and_no_more() {
+    if !is_root() {
+        eprintln!("skipped: only root can act as another user");
+        return;
+    }
+    let server = Server::start(&[]);
+    fs::write(server.file("secret"), "x").expect("file");
+    fs::set_permissions(server.file("secret"), fs::Permissions::from_mode(0o600)).expect("mode");
+    fs::create_dir(server.file("open")).expect("directory");
+    fs::set_permissions(server.file("open"), fs::Permissions::from_mode(0o777)).expect("mode");
+    let output = dafs_as(12_345, &["cat", &server.at("secret")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("permission denied"), "{}", text(&output.stderr));
+    let output = dafs_as(12_345, &["cp", "/etc/passwd", &server.at("open/file")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(fs::metadata(server.file("open/file")).expect("there").uid(), 12_345);
+    // A source that cannot be read is named; the rest is copied.
+    let temporary = Temporary::new();
+    fs::write(temporary.join("closed"), "x").expect("file");
+    fs::set_permissions(temporary.join("closed"), fs::Permissions::from_mode(0o000)).expect("mode");
+    fs::write(temporary.join("readable"), "x").expect("file");
+    let output = dafs_as(12_345, &["cp", "-r", path(&temporary.0), &server.at("open/tree")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("closed: permission denied"));
+    assert!(server.file("open/tree/readable").exists());
+    no_leftovers(&server.directory);
+}
+
+/// A file system of one mebibyte, unmounted at the end.
+struct Small(std::path::PathBuf);
+
+impl Small {
+    fn mount(at: &Path) -> Option<Small> {
+        fs::create_dir(at).expect("directory");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(at);
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        mounted.then(|| Small(at.to_path_buf()))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_for_each_file() {
+    let temporary = Temporary::new();
+    let served = temporary.join("served");
+    let Some(_mounted) = Small::mount(&served) else {
+        eprintln!("skipped: only root can mount a small file system");
+        return;
+    };
+    let source = temporary.join("source");
+    fs::create_dir(&source).expect("directory");
+    fs::write(source.join("large"), vec![1; 4 << 20]).expect("file");
+    fs::write(source.join("small"), "x").expect("file");
+    let server = Server::start_in(Temporary::new(), served, &[]);
+    let said = bad(1, &["cp", "-r", path(&source), &server.at("tree")]);
+    let expected = format!(
+        "dafs cp: {}: no space left on device (server disk full)\n",
+        server.at("tree/large")
+    );
+    assert_eq!(said, expected);
+    assert_eq!(fs::read_to_string(server.file("tree/small")).expect("copied"), "x");
+    no_leftovers(&server.directory);
+}
