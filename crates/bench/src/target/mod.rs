@@ -19,7 +19,7 @@ pub const SMALL_FILES: u64 = 200;
 /// Files made for `remove` to remove, and at most made by `create`, per stretch of measuring.
 const FILES_MAX: u64 = 20_000;
 /// More than any target makes or removes in a second.
-const FILES_PER_SECOND: f64 = 100_000.0;
+const FILES_PER_SECOND: f64 = 40_000.0;
 /// Directories between the target and the file that `stat` asks for.
 const DEEP: usize = 8;
 /// Pieces in which the file is written before measuring.

@@ -126,6 +126,8 @@ struct Target {
     path: Vec<u8>,
     /// An existing directory, into which things are copied under their own names.
     into: bool,
+    /// Written with a slash at its end: only a directory may get that name.
+    slash: bool,
 }
 
 fn copy(args: &Args, connections: &Connections, from: &[Place], to: &Place) -> Result<(), Failure> {
@@ -231,14 +233,16 @@ fn target(connections: &Connections, to: &Place, count: usize) -> Result<Target,
         Place::Standard => false,
     };
     match side.stat(&path) {
-        Ok(attr) if attr.kind == FileKind::Directory => Ok(Target { side, path, into: true }),
+        Ok(attr) if attr.kind == FileKind::Directory => {
+            Ok(Target { side, path, into: true, slash })
+        }
         Ok(_) if count > 1 || slash => Err(side.failure(&path, "not a directory")),
-        Ok(_) => Ok(Target { side, path, into: false }),
+        Ok(_) => Ok(Target { side, path, into: false, slash }),
         Err(cause) if cause.errno() == libc::ENOENT && count == 1 => {
             // A new directory may be written with a slash.
             let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
             let path = path.get(..end).unwrap_or_default().to_vec();
-            Ok(Target { side, path, into: false })
+            Ok(Target { side, path, into: false, slash })
         }
         Err(cause) => Err(side.failure(&path, cause)),
     }
@@ -263,6 +267,9 @@ fn plan(
     let is_directory = attr.kind == FileKind::Directory;
     if is_directory && !args.recursive {
         return Err(fail("is a directory (not copied; use -r)".into()));
+    }
+    if target.slash && !target.into && !is_directory {
+        return Err(target.side.failure(&target.path, "not a directory"));
     }
     let name = own_name(path, place);
     let mut to = match name {
