@@ -295,6 +295,8 @@ pub struct StreamListener {
     timer: OwnedFd,
     half_open: VecDeque<HalfOpen>,
     next_number: u64,
+    /// What a peer has for its hello.
+    hello_time: Duration,
     /// Given up for a moment where descriptors run out, so that a peer can be turned away.
     reserve: Option<OwnedFd>,
 }
@@ -332,6 +334,7 @@ impl StreamListener {
             timer,
             half_open: VecDeque::new(),
             next_number: 0,
+            hello_time: HELLO_TIME,
             reserve: reserve(),
         })
     }
@@ -360,7 +363,7 @@ impl StreamListener {
             self.half_open.pop_front();
         }
         if self.half_open.is_empty() {
-            let _ = sys::timerfd_set(self.timer.as_raw_fd(), Some(HELLO_TIME / 4));
+            let _ = sys::timerfd_set(self.timer.as_raw_fd(), Some(self.hello_time / 4));
         }
         let number = self.next_number;
         self.next_number += 1;
@@ -368,7 +371,7 @@ impl StreamListener {
         if sys::epoll_watch(self.epoll.as_raw_fd(), socket.as_raw_fd(), number, watch).is_err() {
             return;
         }
-        let deadline = Instant::now() + HELLO_TIME;
+        let deadline = Instant::now() + self.hello_time;
         let hello = FirstFrame::new();
         self.half_open.push_back(HalfOpen { number, socket, peer, hello, deadline });
     }
@@ -467,3 +470,7 @@ impl Drop for StreamListener {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

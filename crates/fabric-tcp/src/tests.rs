@@ -574,18 +574,18 @@ fn guesses_change_nothing_but_the_number_of_calls() {
                 let header = bench.arena.span((1 << 20) - 4096 + index as usize * 64, 64);
                 let list = [data.part(0, split), data.part(split, room - split)];
                 bench.tagged_recv(tag, Some(header.clone()), &list);
-                let len = if orderly || random() % 2 == 0 { room } else { room / 2 };
+                let len = if orderly || random().is_multiple_of(2) { room } else { room / 2 };
                 let bytes = pattern(len, tag as u8);
                 let head = pattern(if orderly { 32 } else { (random() % 64) as usize }, 77);
-                messages.push(tagged(tag, &head, &bytes, random() % 2 == 0).concat());
+                messages.push(tagged(tag, &head, &bytes, random().is_multiple_of(2)).concat());
                 expected.push((tag, header, head, data, bytes));
-                if !orderly && random() % 4 == 0 {
+                if !orderly && random().is_multiple_of(4) {
                     let buffer = bench.arena.span(900_000, 10);
                     bench.engine.post_recv(WrId(9999), smallvec![buffer]).expect("recv");
                     messages.push(send(b"between"));
                 }
             }
-            if !orderly && random() % 2 == 0 {
+            if !orderly && random().is_multiple_of(2) {
                 let count = messages.len();
                 (0..5).for_each(|_| {
                     messages.swap(random() as usize % count, random() as usize % count);
@@ -632,16 +632,16 @@ fn a_hostile_stream_does_no_harm() {
                 key: random() % 10,
                 total,
                 id: (random() % 3) as u32,
-                header_len: if random() % 3 == 0 { (random() % 120) as u16 } else { 0 },
+                header_len: if random().is_multiple_of(3) { (random() % 120) as u16 } else { 0 },
                 ..FrameHeader::new(Kind::Send)
             };
             let mut head = header.encode();
             head[0] = (random() % 12) as u8;
-            if random() % 2 == 0 {
+            if random().is_multiple_of(2) {
                 head[8..10].copy_from_slice(&[0xfe, 0xed]);
                 head[16] = random() as u8;
             }
-            if random() % 4 == 0 {
+            if random().is_multiple_of(4) {
                 head[(random() % 32) as usize] = random() as u8;
             }
             if let Ok(decoded) = FrameHeader::decode(&head) {

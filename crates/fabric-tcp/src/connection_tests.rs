@@ -1,0 +1,183 @@
+//! Handshakes, good and bad, and what a listener puts up with.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use dafs_fabric::{Engine, QueuePairEvent};
+
+use super::*;
+use crate::device::TcpDevice;
+use crate::engine::TcpEngine;
+
+fn tcp_listener() -> (StreamListener, SocketAddr) {
+    let address = Address::parse("tcp://127.0.0.1:0").expect("address");
+    let listener = StreamListener::open(&address).expect("listener");
+    let target = listener.address().target.parse().expect("an address with a port");
+    (listener, target)
+}
+
+fn accept(listener: &mut StreamListener) -> Incoming {
+    loop {
+        if let Some(incoming) = listener.poll_accept() {
+            return incoming;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn engine() -> TcpEngine {
+    TcpDevice::open(true).expect("device").tcp_engine().expect("engine")
+}
+
+fn event(engine: &mut TcpEngine) -> QueuePairEvent {
+    loop {
+        engine.poll(&mut Vec::new(), 1);
+        if let Some(event) = engine.poll_event() {
+            return event;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_hello_may_come_in_pieces() {
+    let (mut listener, address) = tcp_listener();
+    let mut peer = TcpStream::connect(address).expect("connect");
+    peer.set_nodelay(true).expect("nodelay");
+    let hello = frame::hello(Kind::Hello, b"who I am");
+    for byte in &hello {
+        assert!(listener.poll_accept().is_none());
+        peer.write_all(&[*byte]).expect("write");
+    }
+    let incoming = accept(&mut listener);
+    assert_eq!(incoming.private_data, b"who I am");
+    let local = peer.local_addr().expect("address");
+    assert_eq!(incoming.peer, PeerInfo::Tcp { local: address, peer: local });
+    assert!(listener.half_open.is_empty());
+}
+
+#[test]
+fn whoever_speaks_something_else_is_told_and_left() {
+    let mut other_version = frame::hello(Kind::Hello, b"");
+    other_version[28] = 200;
+    let mut long = frame::hello(Kind::Hello, b"");
+    long[4..8].copy_from_slice(&300u32.to_le_bytes());
+    let cases = [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+        other_version,
+        long,
+        frame::hello(Kind::HelloAck, b""),
+        vec![0; 32],
+    ];
+    for words in cases {
+        let (mut listener, address) = tcp_listener();
+        let mut peer = TcpStream::connect(address).expect("connect");
+        peer.write_all(&words[..words.len().min(32)]).expect("write");
+        while listener.half_open.is_empty() && listener.next_number == 0 {
+            assert!(listener.poll_accept().is_none());
+        }
+        while !listener.half_open.is_empty() {
+            assert!(listener.poll_accept().is_none());
+        }
+        let mut answer = Vec::new();
+        peer.read_to_end(&mut answer).expect("read");
+        assert_eq!(answer.first(), Some(&(Kind::Reject as u8)));
+    }
+}
+
+#[test]
+fn silent_peers_are_bounded_and_dropped() {
+    let (mut listener, address) = tcp_listener();
+    listener.hello_time = Duration::from_millis(40);
+    let silent: Vec<_> =
+        (0..HALF_OPEN_MAX + 20).map(|_| TcpStream::connect(address).expect("connect")).collect();
+    let mut engine = engine();
+    engine.connect(&listener.address(), b"real").expect("connect");
+    let incoming = accept(&mut listener);
+    assert_eq!(incoming.private_data, b"real");
+    assert!(listener.half_open.len() <= HALF_OPEN_MAX);
+    // The descriptor tells when there are peers to drop.
+    while !listener.half_open.is_empty() {
+        let mut events = EpollEvents::new();
+        sys::epoll_wait(listener.epoll.as_raw_fd(), &mut events, 1, None);
+        assert!(listener.poll_accept().is_none());
+    }
+    drop(silent);
+}
+
+#[test]
+fn a_name_with_several_addresses_is_tried_through() {
+    let (mut listener, address) = tcp_listener();
+    let mut engine = engine();
+    let name = Address { scheme: "tcp".into(), target: format!("localhost:{}", address.port()) };
+    engine.connect(&name, b"").expect("connect");
+    let accepted = loop {
+        engine.poll(&mut Vec::new(), 1);
+        if let Some(incoming) = listener.poll_accept() {
+            break incoming;
+        }
+    };
+    let mut server = self::engine();
+    server.accept(accepted, b"welcome").expect("accept");
+    let connected = event(&mut engine);
+    assert!(
+        matches!(&connected, QueuePairEvent::Connected { private_data, .. } if private_data == b"welcome"),
+        "{connected:?}"
+    );
+}
+
+#[test]
+fn an_answer_that_is_none_fails_the_connect() {
+    for answer in [frame::hello(Kind::Hello, b""), vec![7; 64], Vec::new()] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
+        let target = listener.local_addr().expect("address").to_string();
+        let mut engine = engine();
+        engine.connect(&Address { scheme: "tcp".into(), target }, b"").expect("connect");
+        let (mut peer, _) = listener.accept().expect("accept");
+        peer.write_all(&answer).expect("write");
+        let mut hello = [0; FRAME_HEADER_BYTES];
+        peer.read_exact(&mut hello).expect("hello");
+        drop(peer);
+        let refused = event(&mut engine);
+        assert!(matches!(&refused, QueuePairEvent::Refused { refused: false, .. }), "{refused:?}");
+        assert!(engine.poll_event().is_none());
+    }
+}
+
+#[test]
+fn unix_peers_are_known_by_the_system() {
+    let path = std::env::temp_dir().join(format!("dafs-known-{}", std::process::id()));
+    let target = path.display().to_string();
+    let address = Address { scheme: "unix".into(), target };
+    let mut listener = StreamListener::open(&address).expect("listener");
+    let mut engine = engine();
+    engine.connect(&address, b"").expect("connect");
+    let PeerInfo::Unix { pid, .. } = accept(&mut listener).peer else { panic!("a unix peer") };
+    assert_eq!(pid, std::process::id() as i32);
+    let again = StreamListener::open(&address);
+    assert!(matches!(again, Err(ConnectError::Io(error)) if error.kind() == ErrorKind::AddrInUse));
+    drop(listener);
+    assert!(!path.exists());
+    // A socket file whose listener died is replaced; another file is not.
+    drop(UnixListener::bind(&path).expect("bind"));
+    assert!(path.exists());
+    drop(StreamListener::open(&address).expect("a stale file is no obstacle"));
+    std::fs::write(&path, "precious").expect("write");
+    assert!(StreamListener::open(&address).is_err());
+    assert_eq!(std::fs::read(&path).expect("read"), b"precious");
+    std::fs::remove_file(&path).expect("remove");
+    assert!(UnixStream::connect(&path).is_err());
+}
+
+#[test]
+fn a_long_reason_is_cut_at_a_character() {
+    let (mut listener, _) = tcp_listener();
+    let mut engine = engine();
+    engine.connect(&listener.address(), b"").expect("connect");
+    let incoming = accept(&mut listener);
+    self::engine().reject(incoming, &"ä".repeat(200));
+    let QueuePairEvent::Refused { refused: false, reason, .. } = event(&mut engine) else {
+        panic!("refused");
+    };
+    assert_eq!(reason, format!("rejected by the peer: {}", "ä".repeat(128)));
+}
