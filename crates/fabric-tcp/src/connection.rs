@@ -128,6 +128,8 @@ pub struct Handshake {
     deadline: Instant,
     /// What epoll watches of the socket.
     pub watched: Option<libc::c_int>,
+    /// On the engine's list of those to be watched differently.
+    pub stale: bool,
 }
 
 impl Handshake {
@@ -144,6 +146,7 @@ impl Handshake {
             answer: FirstFrame::new(),
             deadline: Instant::now() + ANSWER_TIME,
             watched: None,
+            stale: false,
         })
     }
 

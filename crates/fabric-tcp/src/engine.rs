@@ -126,8 +126,10 @@ pub struct TcpEngine {
     turn: usize,
     /// The last pass left something to receive.
     more: bool,
-    /// Interest in some socket may have changed.
-    stale_interest: bool,
+    /// Slots in which interest in the socket changed, each once.
+    stale: Vec<u32>,
+    /// Slots that paused, each once.
+    paused: Vec<u32>,
     ready: EpollEvents,
 }
 
@@ -145,7 +147,8 @@ impl TcpEngine {
             to_flush: Vec::new(),
             turn: 0,
             more: false,
-            stale_interest: false,
+            stale: Vec::new(),
+            paused: Vec::new(),
             ready: EpollEvents::new(),
         })
     }
@@ -164,7 +167,7 @@ impl TcpEngine {
         let queue_pair = self.new_slot()?;
         let connection = Connection::new(queue_pair, socket, connected);
         self.slots[slot_of(queue_pair)].link = Link::Up(Box::new(connection));
-        self.stale_interest = true;
+        self.note(slot_of(queue_pair) as u32);
         Ok(queue_pair)
     }
 
@@ -191,7 +194,9 @@ impl TcpEngine {
             self.free.push(slot);
         }
         self.live.retain(|live| *live != slot);
-        self.to_flush.retain(|listed| *listed != slot);
+        for list in [&mut self.to_flush, &mut self.stale, &mut self.paused] {
+            list.retain(|listed| *listed != slot);
+        }
         link
     }
 
@@ -238,17 +243,38 @@ impl TcpEngine {
             Link::Up(connection) => {
                 if connection.send.is_blocked() {
                     let again = connection.flush(&mut self.core);
-                    self.stale_interest = true;
                     list(connection, slot, again, &mut self.to_flush);
                 }
                 let received = connection.receive(&mut self.core);
                 let answers = connection.send.has_work() && !connection.send.is_blocked();
                 list(connection, slot, answers, &mut self.to_flush);
-                self.stale_interest |= connection.watched != Some(connection.interest());
                 match received {
                     Received::All => {}
                     Received::More => self.more = true,
-                    Received::End(reason) => self.end(slot, reason),
+                    Received::End(reason) => return self.end(slot, reason),
+                }
+                self.note(slot);
+            }
+        }
+    }
+
+    /// Remembers a slot whose interest changed or that paused.
+    fn note(&mut self, slot: u32) {
+        match &mut self.slots[slot as usize].link {
+            Link::Free => {}
+            Link::Connecting(handshake) => {
+                if !std::mem::replace(&mut handshake.stale, true) {
+                    self.stale.push(slot);
+                }
+            }
+            Link::Up(connection) => {
+                if !connection.stale && connection.watched != Some(connection.interest()) {
+                    connection.stale = true;
+                    self.stale.push(slot);
+                }
+                if !connection.paused && connection.receive.is_paused() {
+                    connection.paused = true;
+                    self.paused.push(slot);
                 }
             }
         }
@@ -260,14 +286,14 @@ impl TcpEngine {
         let Link::Connecting(handshake) = &mut self.slots[slot as usize].link else { return };
         // At least one call; their exact number does not matter here.
         self.core.system_calls += 1;
-        let step = handshake.step();
-        self.stale_interest = true;
-        match step {
-            Step::Pending => return,
+        match handshake.step() {
+            Step::Pending => return self.note(slot),
             Step::Connected(socket, private_data) => {
                 let mut connection = Connection::new(queue_pair, socket, true);
                 connection.watched = handshake.watched;
+                connection.stale = handshake.stale;
                 self.slots[slot as usize].link = Link::Up(Box::new(connection));
+                self.note(slot);
                 self.core.event(QueuePairEvent::Connected { queue_pair, private_data });
             }
             Step::Failed(refused, reason) => {
@@ -295,33 +321,48 @@ impl TcpEngine {
             return;
         }
         self.sync_interest();
-        let mut ready = std::mem::replace(&mut self.ready, EpollEvents::new());
-        self.waiter.ready(&mut ready);
-        for token in ready.tokens() {
+        self.waiter.ready(&mut self.ready);
+        let mut index = 0;
+        while let Some(token) = self.ready.token(index) {
+            index += 1;
             if let Some(slot) = u32::try_from(token).ok().filter(|slot| self.is_used(*slot)) {
                 self.progress(slot);
             }
         }
-        self.ready = ready;
         self.resume_paused();
+        if self.handshakes > 0 {
+            self.step_all();
+        }
     }
 
     fn is_used(&self, slot: u32) -> bool {
         (slot as usize) < self.slots.len()
     }
 
-    /// Queue pairs that paused are not watched by epoll; handshakes have deadlines.
+    /// Queue pairs that paused are not told by epoll when they can go on.
     fn resume_paused(&mut self) {
-        for index in 0..self.live.len() {
-            let Some(slot) = self.live.get(index).copied() else { break };
-            let go = match &self.slots[slot as usize].link {
-                Link::Up(connection) => connection.can_resume(&self.core),
-                Link::Connecting(_) => true,
-                Link::Free => false,
-            };
+        let mut index = 0;
+        for _ in 0..self.paused.len() {
+            let Some(slot) = self.paused.get(index).copied() else { break };
+            let Link::Up(connection) = &mut self.slots[slot as usize].link else { break };
+            let go = connection.can_resume(&self.core);
+            if go || !connection.receive.is_paused() {
+                connection.paused = false;
+                self.paused.swap_remove(index);
+            } else {
+                index += 1;
+            }
             if go {
                 self.progress(slot);
             }
+        }
+    }
+
+    /// Handshakes have deadlines, which epoll does not know.
+    fn step_all(&mut self) {
+        for index in 0..self.live.len() {
+            let Some(slot) = self.live.get(index).copied() else { break };
+            self.step(slot);
         }
     }
 
@@ -333,11 +374,11 @@ impl TcpEngine {
                 Link::Up(connection) => {
                     let again = connection.flush(&mut self.core);
                     connection.send.listed = again;
-                    self.stale_interest |= connection.watched != Some(connection.interest());
                     again
                 }
                 _ => false,
             };
+            self.note(slot);
             if again {
                 index += 1;
             } else {
@@ -348,30 +389,32 @@ impl TcpEngine {
 
     /// Makes epoll watch what matters now.
     fn sync_interest(&mut self) {
-        if !std::mem::take(&mut self.stale_interest) {
-            return;
-        }
-        for slot in &self.live {
-            let (fd, wanted, watched) = match &mut self.slots[*slot as usize].link {
+        while let Some(slot) = self.stale.pop() {
+            let (fd, wanted, watched) = match &mut self.slots[slot as usize].link {
                 Link::Free => continue,
                 Link::Up(connection) => {
+                    connection.stale = false;
                     (connection.fd(), connection.interest(), &mut connection.watched)
                 }
-                Link::Connecting(handshake) => match handshake.interest() {
-                    Some((fd, events)) => (fd, events, &mut handshake.watched),
-                    None => continue,
-                },
+                Link::Connecting(handshake) => {
+                    handshake.stale = false;
+                    match handshake.interest() {
+                        Some((fd, events)) => (fd, events, &mut handshake.watched),
+                        None => continue,
+                    }
+                }
             };
             let watch = match *watched {
                 Some(events) if events == wanted => continue,
                 Some(_) => Watch::Change(wanted),
                 None => Watch::Add(wanted),
             };
-            match self.waiter.watch(fd, u64::from(*slot), watch) {
+            match self.waiter.watch(fd, u64::from(slot), watch) {
                 Ok(()) => *watched = Some(wanted),
                 Err(error) => {
                     tracing::warn!(%error, "a socket cannot be watched");
-                    self.stale_interest = true;
+                    self.note(slot);
+                    break;
                 }
             }
         }
@@ -643,7 +686,7 @@ impl Engine for TcpEngine {
             Link::Up(connection) => connection.can_resume(&self.core),
             _ => false,
         };
-        if self.live.iter().any(resumable) {
+        if self.paused.iter().any(resumable) {
             return false;
         }
         self.sync_interest();

@@ -268,6 +268,10 @@ pub struct Connection {
     pub socket: OwnedFd,
     /// What epoll watches; `None` when it does not.
     pub watched: Option<libc::c_int>,
+    /// On the engine's list of those to be watched differently.
+    pub stale: bool,
+    /// On the engine's list of those that paused.
+    pub paused: bool,
     pub requests: Slab<Request>,
     headers: Vec<Vec<u8>>,
     pub tags: Tags,
@@ -283,6 +287,8 @@ impl Connection {
             id,
             socket,
             watched: None,
+            stale: false,
+            paused: false,
             requests: Slab::new(),
             headers: Vec::new(),
             tags: Tags::new(),

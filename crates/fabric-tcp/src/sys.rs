@@ -360,6 +360,11 @@ impl EpollEvents {
         EpollEvents { events: [libc::epoll_event { events: 0, u64: 0 }; 64], len: 0 }
     }
 
+    /// The token of one of them.
+    pub fn token(&self, index: usize) -> Option<u64> {
+        self.events.get(..self.len)?.get(index).map(|event| event.u64)
+    }
+
     /// Their tokens.
     pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
         self.events.iter().take(self.len).map(|event| event.u64)

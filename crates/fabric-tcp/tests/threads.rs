@@ -1,6 +1,7 @@
 //! Two engines in two threads, which sleep when there is nothing to do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use dafs_fabric::{
     Access, Address, Arena, Device, Engine, Opcode, Provider, QueuePair, QueuePairEvent,
@@ -160,7 +161,7 @@ impl Drop for Stop<'_> {
 /// What is in memory after the end of access is never read by a peer, however the threads meet.
 #[test]
 fn no_read_outlives_access() {
-    const LEN: usize = 256 * 1024;
+    const LEN: usize = 1 << 20;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
@@ -173,13 +174,15 @@ fn no_read_outlives_access() {
                 let span = Arena::new(LEN).expect("arena").span(0, LEN);
                 let access = Access { remote_read: true, remote_write: false };
                 let public = vec![1; LEN];
-                for round in 0..100u64 {
+                for round in 0..150u64 {
                     span.write_message(0, &public);
                     let region = owner.register(span.clone(), access).expect("region");
                     if offer.send(region.remote()).is_err() {
                         return;
                     }
-                    for _ in 0..round * 137 % 4000 {
+                    // Somewhere between before and after the read.
+                    let start = Instant::now();
+                    while start.elapsed() < Duration::from_micros(round * 7 % 400) {
                         std::hint::spin_loop();
                     }
                     drop(region);
