@@ -28,10 +28,8 @@ pub(super) struct Pool {
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
-    /// Queue length, for those who look without the lock.
+    /// Queue length, for who looks without the lock.
     queued: AtomicUsize,
-    /// Threads that look.
-    looking: AtomicUsize,
     threads_min: usize,
     threads_max: usize,
     may_spin: bool,
@@ -43,7 +41,14 @@ struct Shared {
 struct State {
     queue: VecDeque<Job>,
     threads: usize,
+    /// Threads that wait and that nobody has woken.
     sleeping: usize,
+    /// Wake-ups on their way to sleepers.
+    woken: usize,
+    /// Threads that are on their way to the queue: woken, new, or looking at it. Each job needs
+    /// one, but where all threads there may be are at work.
+    coming: usize,
+    is_looked_at: bool,
     stop: bool,
 }
 
@@ -61,13 +66,12 @@ impl Pool {
             state: Mutex::default(),
             work: Condvar::new(),
             queued: AtomicUsize::new(0),
-            looking: AtomicUsize::new(0),
             threads_min,
             threads_max: threads_max.max(threads_min),
             may_spin: cpus > 1,
             idle,
         });
-        shared.lock().threads = 1;
+        shared.lock().add_thread();
         spawn(shared.clone());
         Pool { shared }
     }
@@ -79,15 +83,17 @@ impl Pool {
         state.queue.push_back(job);
         let queued = state.queue.len();
         shared.queued.store(queued, Ordering::Release);
-        // Who looks will find it; only work beyond that needs another thread.
-        if queued <= shared.looking.load(Ordering::Acquire) {
+        if queued <= state.coming {
             return;
         }
         if state.sleeping > 0 {
+            state.sleeping -= 1;
+            state.woken += 1;
+            state.coming += 1;
             drop(state);
             shared.work.notify_one();
         } else if state.threads < shared.threads_max {
-            state.threads += 1;
+            state.add_thread();
             drop(state);
             spawn(shared.clone());
         }
@@ -115,6 +121,7 @@ fn spawn(shared: Arc<Shared>) {
     if let Err(error) = spawned {
         let mut state = kept.lock();
         state.threads -= 1;
+        state.coming -= 1;
         // The queue must not wait for a thread that never comes.
         if state.threads == 0 {
             let queue = std::mem::take(&mut state.queue);
@@ -128,20 +135,22 @@ fn spawn(shared: Arc<Shared>) {
 
 fn work(shared: &Shared) {
     identity::this_is_a_pool_thread();
-    let mut credit = SPIN_CREDIT_MAX;
-    loop {
-        if shared.may_spin && credit > 0 {
-            let found = shared.look();
-            credit = if found { SPIN_CREDIT_MAX } else { credit - 1 };
-        }
-        let Some((job, slept)) = shared.next() else { return };
-        if slept && credit == 0 {
-            credit = 1; // try once more after each sleep
-        }
+    let mut spin_credit = SPIN_CREDIT_MAX;
+    let mut state = shared.lock();
+    state.coming -= 1;
+    drop(state);
+    while let Some(job) = shared.next(&mut spin_credit) {
         // A job that panics has dropped its completer, which tells its waiter; the thread goes on.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
             tracing::error!("a call panicked");
         }
+    }
+}
+
+impl State {
+    fn add_thread(&mut self) {
+        self.threads += 1;
+        self.coming += 1;
     }
 }
 
@@ -150,59 +159,83 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks for work for a while; true if there is some.
-    fn look(&self) -> bool {
-        // One looker is enough: more would take the processors from those with work.
-        if self.looking.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return self.queued.load(Ordering::Acquire) > 0;
-        }
-        let start = Instant::now();
-        let mut found = self.queued.load(Ordering::Acquire) > 0;
-        while !found && start.elapsed() < SPIN {
-            for _ in 0..32 {
-                std::hint::spin_loop();
-            }
-            found = self.queued.load(Ordering::Acquire) > 0;
-        }
-        // Under the lock, so that whoever queues sees either a looker or the queue is seen.
-        let state = self.lock();
-        self.looking.store(0, Ordering::Release);
-        found || !state.queue.is_empty()
-    }
-
-    /// The next job, and whether this thread slept before; `None`: it has to go.
-    fn next(&self) -> Option<(Job, bool)> {
+    /// The next job; `None`: this thread has to go.
+    fn next(&self, spin_credit: &mut u32) -> Option<Job> {
         let mut state = self.lock();
-        let mut slept = false;
+        let mut may_look = self.may_spin;
         loop {
             if let Some(job) = state.queue.pop_front() {
                 self.queued.store(state.queue.len(), Ordering::Release);
-                // More than one job may have come while nobody but a looker was awake.
-                if !state.queue.is_empty() && state.sleeping > 0 {
-                    self.work.notify_one();
-                }
-                return Some((job, slept));
+                return Some(job);
             }
             if state.stop {
                 state.threads -= 1;
                 return None;
             }
-            state.sleeping += 1;
+            // One that looks is enough: more would take the processors from those with work.
+            if std::mem::take(&mut may_look) && *spin_credit > 0 && !state.is_looked_at {
+                state = self.look(state);
+                *spin_credit = match state.queue.is_empty() {
+                    true => *spin_credit - 1,
+                    false => SPIN_CREDIT_MAX,
+                };
+                continue;
+            }
+            state = self.sleep(state)?;
+            *spin_credit = (*spin_credit).max(1); // try once more
+        }
+    }
+
+    /// Looks for work for a while.
+    fn look<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.is_looked_at = true;
+        state.coming += 1;
+        drop(state);
+        let start = Instant::now();
+        while self.queued.load(Ordering::Acquire) == 0 && start.elapsed() < SPIN {
+            for _ in 0..32 {
+                std::hint::spin_loop();
+            }
+        }
+        let mut state = self.lock();
+        state.is_looked_at = false;
+        state.coming -= 1;
+        state
+    }
+
+    /// Until somebody wakes this thread; `None`: it was idle for long and has to go.
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Option<MutexGuard<'a, State>> {
+        state.sleeping += 1;
+        loop {
             let (guard, waited) =
                 self.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             state = guard;
-            state.sleeping -= 1;
-            slept = true;
-            if !waited.timed_out() || !state.queue.is_empty() {
+            if state.woken > 0 {
+                state.woken -= 1;
+                state.coming -= 1;
+                return Some(state);
+            }
+            if state.stop {
+                state.sleeping -= 1;
+                return Some(state);
+            }
+            if !waited.timed_out() {
                 continue;
             }
             if state.threads > self.threads_min {
+                state.sleeping -= 1;
                 state.threads -= 1;
                 return None;
             }
+            // Awake for a moment: who has work meanwhile does not count on this one.
+            state.sleeping -= 1;
             drop(state);
             (self.idle)();
             state = self.lock();
+            if !state.queue.is_empty() {
+                return Some(state);
+            }
+            state.sleeping += 1;
         }
     }
 }
