@@ -347,6 +347,11 @@ impl Inner {
         deadline: Option<Instant>,
     ) -> MutexGuard<'a, State> {
         let mut idle_since = None;
+        // A sleeper does not look before it sleeps: what it asked cannot be here yet, and a
+        // look costs a system call.
+        if state.spin.sleeps_at_once() {
+            state = self.sleep(state, self.now(), deadline);
+        }
         loop {
             if !state.cancelled && self.is_cancelled() {
                 state.cancelled = true;
@@ -369,6 +374,9 @@ impl Inner {
             if busy {
                 if idle_since.take().is_some() {
                     state.spin.succeeded();
+                }
+                if state.spin.sleeps_at_once() {
+                    state = self.sleep(state, now, deadline);
                 }
                 continue;
             }

@@ -40,6 +40,10 @@ impl SpinBudget {
         }
     }
 
+    pub(crate) fn sleeps_at_once(&self) -> bool {
+        self.mode == WaitMode::Sleeping
+    }
+
     pub(crate) fn succeeded(&mut self) {
         self.budget = (self.budget * 2).clamp(Self::MIN, Self::MAX);
     }

@@ -288,18 +288,17 @@ impl Chain {
         if open.append {
             return Err(Status::Inval.into());
         }
-        let mut reserved = Vec::with_capacity(pieces.len());
-        let mut landing = SgList::new();
-        let mut bytes = 0;
-        for &(offset, len) in pieces.iter().filter(|piece| piece.1 > 0) {
-            let reservation = match open.file.try_reserve(offset, len) {
-                Some(reservation) => reservation,
-                None => open.file.reserve(offset, len).await?,
-            };
-            landing.extend(reservation.spans());
-            reserved.push(reservation);
-            bytes += len;
-        }
+        let pieces: Vec<_> = pieces.into_iter().filter(|piece| piece.1 > 0).collect();
+        let reserved = match pieces.as_slice() {
+            [] => Vec::new(),
+            [(offset, len)] => match open.file.try_reserve(*offset, *len) {
+                Some(reservation) => vec![reservation],
+                None => vec![open.file.reserve(*offset, *len).await?],
+            },
+            several => open.file.reserve_all(several).await?,
+        };
+        let landing: SgList = reserved.iter().flat_map(|reservation| reservation.spans()).collect();
+        let bytes = pieces.iter().map(|piece| piece.1).sum();
         if bytes > 0 {
             self.bring(&landing).await?;
         }

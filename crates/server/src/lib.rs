@@ -28,5 +28,5 @@ pub use exports::{Export, Exports};
 pub use identity::{IdentityError, Proof};
 pub use limits::Limits;
 pub use server::{Server, StartError};
-pub use shared::{Counters, Shared, SharedOptions};
+pub use shared::{Counters, Entropy, Key, ProcessStats, Shared, SharedOptions};
 pub use worker::Worker;

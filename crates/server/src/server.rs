@@ -334,16 +334,19 @@ fn work(mut worker: Worker, stopping: &AtomicBool) {
     let mut spin = Spin { budget: SPIN_MAX, idle_since: None };
     loop {
         let now = start.elapsed();
-        if worker.progress(now) {
-            spin.hit(now);
-            continue;
-        }
+        let busy = worker.progress(now);
         if stopping.load(Ordering::SeqCst) {
             return drain(worker, start);
         }
         let keep_on = match worker.wait_mode() {
             WaitMode::Polled => true,
+            WaitMode::Adaptive if busy => {
+                spin.hit(now);
+                true
+            }
             WaitMode::Adaptive => can_spin && spin.go_on(now),
+            // No second look before the sleep: it costs a system call, and the waiter returns
+            // at once when more has come.
             WaitMode::Sleeping => false,
         };
         if keep_on {

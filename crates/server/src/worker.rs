@@ -85,6 +85,7 @@ pub struct Worker {
     now: Duration,
     next_timer: Duration,
     system_calls: u64,
+    wait_mode: WaitMode,
 }
 
 const TIMER: Duration = Duration::from_millis(200);
@@ -110,6 +111,7 @@ impl Worker {
             now: Duration::ZERO,
             next_timer: Duration::ZERO,
             system_calls: 0,
+            wait_mode: WaitMode::Adaptive,
         }
     }
 
@@ -194,6 +196,11 @@ impl Worker {
 
     /// How its sessions want it to wait: polled if any busy one does, sleeping if all do.
     pub fn wait_mode(&self) -> WaitMode {
+        self.wait_mode
+    }
+
+    /// Looks at all sessions, so not for each pass.
+    fn choose_wait_mode(&self) -> WaitMode {
         let recent = |live: &&Live| {
             let session = &live.session;
             self.now.saturating_sub(session.last_seen.get()) < Duration::from_secs(1)
@@ -415,6 +422,7 @@ impl Worker {
         let session = Session::new(id, secret, Arc::new(who), attr, self.now, writer);
         let session = Rc::new(session);
         self.sessions.insert(id, Live { session: session.clone(), _place: place });
+        self.wait_mode = self.choose_wait_mode();
         Ok((session, false))
     }
 
@@ -566,13 +574,14 @@ impl Worker {
             self.node.disconnect(connection, "set-up took too long");
         }
         let due = self.shared.unifier.write_back_due(self.now);
-        if self.number == 0 && due && !self.context.writing_back.replace(true) {
+        if due && self.number == 0 && !self.context.writing_back.replace(true) {
             let context = self.context.clone();
             self.tasks.spawn(async move {
                 context.shared.unifier.write_back(context.now.get()).await;
                 context.writing_back.set(false);
             });
         }
+        self.wait_mode = self.choose_wait_mode();
         let calls = self.node.stats().system_calls;
         let new = calls.wrapping_sub(self.system_calls);
         self.shared.counters.system_calls.fetch_add(new, Ordering::Relaxed);

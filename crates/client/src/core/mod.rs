@@ -358,7 +358,7 @@ impl Core {
 
     /// True when it is safe to sleep on the [`waiter`](Self::waiter).
     pub fn arm(&mut self) -> bool {
-        self.done.is_empty() && self.node.arm()
+        self.done.is_empty() && !self.wants_progress && self.node.arm()
     }
 
     /// What to sleep on.
