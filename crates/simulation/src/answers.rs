@@ -1,0 +1,268 @@
+//! Answers: each is what the model allows, or has a cause.
+
+use dafs_client::core::FileKey;
+use dafs_client::{Error, Output};
+use dafs_fabric::Buffer;
+use dafs_protocol::Status;
+
+use crate::calls::{Call, Kind, Piece};
+use crate::data;
+use crate::guest::Open;
+use crate::model::Span;
+use crate::model::file::Safety;
+use crate::sim::Sim;
+
+/// An answer as the core gives it.
+pub type Answer = Result<Output<FileKey>, Error>;
+
+impl Sim {
+    /// A call ended.
+    pub(crate) fn answered(
+        &mut self,
+        guest: usize,
+        call: Call,
+        answer: Answer,
+        buffer: Option<Buffer>,
+    ) -> Result<(), String> {
+        let end = self.tick();
+        let (tag, who) = (call.tag, self.guests[guest].who);
+        self.log(|| format!("client {who} hears {tag}: {answer:?}"));
+        self.report.note(tag);
+        self.report.note(self.now().as_nanos() as u64);
+        self.report.note(answer.as_ref().map_or(1, |output| output.bytes() as u64 + 2));
+        let text = format!("{:?} by client {who}", call.kind);
+        let checked = self.check(guest, call, answer, buffer, end);
+        checked.map_err(|why| format!("{why}\n  in answer {tag} to {text}"))
+    }
+
+    fn check(
+        &mut self,
+        guest: usize,
+        call: Call,
+        answer: Answer,
+        buffer: Option<Buffer>,
+        end: u64,
+    ) -> Result<(), String> {
+        match &call.kind {
+            Kind::Name(_) => return self.name_answered(guest, call, answer, buffer, end),
+            Kind::Look(_) => return self.looked(guest, call, answer),
+            Kind::Race { name } => return self.race_answered(guest, &call, *name, &answer),
+            Kind::RaceLook { name } => return self.race_looked_at(guest, &call, *name, &answer),
+            _ => {}
+        }
+        let span = Span { start: call.start, end };
+        match answer {
+            Ok(output) => self.succeeded(guest, &call, output, buffer, span),
+            Err(error) => {
+                self.give_back(guest, &call, buffer)?;
+                self.failed(guest, &call, error, end)
+            }
+        }
+    }
+
+    /// A buffer came back, with what was in it.
+    pub(crate) fn give_back(
+        &mut self,
+        guest: usize,
+        call: &Call,
+        buffer: Option<Buffer>,
+    ) -> Result<(), String> {
+        match (buffer, call.len) {
+            (None, 0) => Ok(()),
+            (None, _) => Err("the buffer did not come back".into()),
+            (Some(buffer), len) => {
+                self.check_source(call, &buffer)?;
+                self.guests[guest].buffers.give_back(buffer, len)
+            }
+        }
+    }
+
+    /// Nobody may write to what is only a source.
+    fn check_source(&self, call: &Call, buffer: &Buffer) -> Result<(), String> {
+        let pieces: &[Piece] = match &call.kind {
+            Kind::Write { pieces, .. } => pieces,
+            Kind::Append { piece, .. } => std::slice::from_ref(piece),
+            _ => return Ok(()),
+        };
+        let mut at = 0;
+        for piece in pieces {
+            let bytes = buffer.get(at..at + piece.len as usize).unwrap_or(&[]);
+            if !data::is_filled(piece, bytes) {
+                return Err("the source of a write was changed".into());
+            }
+            at += piece.len as usize;
+        }
+        Ok(())
+    }
+
+    fn succeeded(
+        &mut self,
+        guest: usize,
+        call: &Call,
+        output: Output<FileKey>,
+        buffer: Option<Buffer>,
+        span: Span,
+    ) -> Result<(), String> {
+        let who = self.guests[guest].who;
+        match (&call.kind, output) {
+            (Kind::Ping | Kind::Sync, Output::Unit) => {
+                if matches!(call.kind, Kind::Sync) {
+                    self.files.iter_mut().for_each(|file| file.synced(who, span));
+                }
+                Ok(())
+            }
+            (Kind::Open { file, how, cut }, Output::File(key)) => {
+                self.opened(guest, *file, *how, *cut, key, span)
+            }
+            (Kind::Close { open, file }, Output::Attr(attr)) => {
+                self.guests[guest].opens.retain(|other| other.number != *open);
+                self.files[*file].committed(who, Some(*open), span, Safety::Stored, None);
+                self.files[*file].check_size(attr.size, span)
+            }
+            (Kind::Read { file, pieces }, Output::Read { bytes, end_of_file }) => {
+                let buffer = buffer.ok_or("the buffer did not come back")?;
+                self.check_pieces(*file, pieces, &buffer, (bytes, end_of_file), span)?;
+                self.guests[guest].buffers.give_back(buffer, call.len)
+            }
+            (Kind::Write { file, pieces, stable }, Output::Written { bytes, .. }) => {
+                self.give_back(guest, call, buffer)?;
+                if bytes != call.len {
+                    return Err(format!("{bytes} of {} bytes were written", call.len));
+                }
+                for piece in pieces {
+                    self.files[*file].done(piece.change, span.end, None)?;
+                    if *stable {
+                        self.files[*file].made_durable(piece.change);
+                    }
+                }
+                Ok(())
+            }
+            (Kind::Append { file, piece, stable }, Output::Written { bytes, offset }) => {
+                self.give_back(guest, call, buffer)?;
+                if bytes != call.len {
+                    return Err(format!("{bytes} of {} bytes were appended", call.len));
+                }
+                self.files[*file].done(piece.change, span.end, Some(offset))?;
+                if *stable {
+                    self.files[*file].made_durable(piece.change);
+                }
+                Ok(())
+            }
+            (Kind::Cut { file, change, .. }, Output::Attr(attr)) => {
+                self.files[*file].done(*change, span.end, None)?;
+                self.files[*file].check_size(attr.size, span)
+            }
+            (Kind::Commit { open, file, range }, Output::Unit) => {
+                self.files[*file].committed(who, Some(*open), span, Safety::Durable, *range);
+                Ok(())
+            }
+            (Kind::Size { file }, Output::Attr(attr)) => {
+                self.files[*file].check_size(attr.size, span)
+            }
+            (_, other) => Err(format!("an answer of another kind: {other:?}")),
+        }
+    }
+
+    fn opened(
+        &mut self,
+        guest: usize,
+        file: usize,
+        how: (bool, bool, bool),
+        cut: Option<u32>,
+        key: FileKey,
+        span: Span,
+    ) -> Result<(), String> {
+        if let Some(change) = cut {
+            self.files[file].done(change, span.end, None)?;
+        }
+        self.next_open += 1;
+        let (read, write, append) = how;
+        let number = self.next_open;
+        let open = Open { key, number, file, read, write, append, closing: false };
+        let guest = &mut self.guests[guest];
+        guest.opens.push(open);
+        let attr = guest.core.file_attr(key).ok_or("a file without attributes was opened")?;
+        self.files[file].check_size(attr.size, span)
+    }
+
+    fn check_pieces(
+        &mut self,
+        file: usize,
+        pieces: &[Piece],
+        buffer: &Buffer,
+        (bytes, end_of_file): (usize, bool),
+        span: Span,
+    ) -> Result<(), String> {
+        let mut at = 0;
+        for piece in pieces {
+            let len = (bytes - at).min(piece.len as usize);
+            let there = buffer.get(at..at + len).unwrap_or(&[]);
+            self.files[file].check_read(span, piece.offset, piece.len, there)?;
+            at += len;
+            if (len as u64) < piece.len {
+                if !end_of_file {
+                    return Err("a short read that did not end the file".into());
+                }
+                break;
+            }
+        }
+        if at != bytes {
+            return Err(format!("{bytes} bytes were read, {at} were asked for"));
+        }
+        Ok(())
+    }
+
+    fn failed(
+        &mut self,
+        guest: usize,
+        call: &Call,
+        error: Error,
+        end: u64,
+    ) -> Result<(), String> {
+        if !self.is_excused(guest, call, &error) {
+            return Err(format!("an error without a cause: {error} ({error:?})"));
+        }
+        self.report.excused += 1;
+        let who = self.guests[guest].who;
+        let status = error.status();
+        let late = matches!(status, Some(Status::Io | Status::NoSpc));
+        let lost = status == Some(Status::WritesLost);
+        match &call.kind {
+            Kind::Write { file, pieces, .. } => {
+                for piece in pieces {
+                    self.files[*file].failed(piece.change, end);
+                }
+                self.tell(*file, who, late);
+            }
+            Kind::Append { file, piece, .. } => {
+                self.files[*file].failed(piece.change, end);
+                self.tell(*file, who, late);
+            }
+            Kind::Cut { file, change, .. } => {
+                self.files[*file].failed(*change, end);
+                self.tell(*file, who, late);
+            }
+            Kind::Open { file, cut, .. } => {
+                cut.iter().for_each(|change| self.files[*file].failed(*change, end));
+            }
+            Kind::Commit { open, file, .. } | Kind::Close { open, file } => {
+                self.tell(*file, who, late);
+                if lost {
+                    self.files[*file].told(who, Some(*open));
+                }
+                if matches!(call.kind, Kind::Close { .. }) {
+                    self.guests[guest].opens.retain(|other| other.number != *open);
+                }
+            }
+            Kind::Sync if lost => self.files.iter_mut().for_each(|file| file.told(who, None)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, file: usize, who: usize, late: bool) {
+        if late {
+            self.files[file].told(who, None);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Calls on open files, which all clients share.
+
+use dafs_client::OpenOptions;
+use dafs_client::core::{Place, Work};
+use dafs_fabric::Buffer;
+use dafs_protocol::{Extent, ExtentList, SetAttr, Stability};
+
+use crate::calls::{Kind, Piece};
+use crate::guest::Open;
+use crate::model::file::{Shape, WORD};
+use crate::plan::DATA_FILES;
+use crate::sim::Sim;
+
+/// Files that a client has open at a time.
+const OPENS_MAX: usize = 5;
+
+/// Fills a buffer with words that name the change.
+pub fn fill(piece: &Piece, bytes: &mut [u8]) {
+    for (index, word) in bytes.chunks_exact_mut(WORD as usize).enumerate() {
+        word.copy_from_slice(&(u64::from(piece.change) << 32 | index as u64).to_le_bytes());
+    }
+}
+
+/// The bytes are still what was filled in.
+pub fn is_filled(piece: &Piece, bytes: &[u8]) -> bool {
+    bytes.chunks_exact(WORD as usize).enumerate().all(|(index, word)| {
+        word == (u64::from(piece.change) << 32 | index as u64).to_le_bytes()
+    })
+}
+
+fn data_place(file: usize) -> Place {
+    Place::new(format!("data/f{file}").as_bytes()).expect("a short name")
+}
+
+impl Sim {
+    /// One call on open files.
+    pub(crate) fn data_call(&mut self, guest: usize) -> Result<(), String> {
+        let usable: Vec<Open> =
+            self.guests[guest].opens.iter().filter(|open| !open.closing).cloned().collect();
+        let opens = self.guests[guest].opens.len();
+        if usable.is_empty() || (opens < OPENS_MAX && self.rng.below(12) == 0) {
+            let file = self.rng.index(DATA_FILES);
+            self.ask_open(guest, file);
+            return Ok(());
+        }
+        let open = usable[self.rng.index(usable.len())].clone();
+        match self.rng.below(100) {
+            0..=34 if open.read => self.ask_read(guest, &open),
+            35..=69 if open.write && !open.append => self.ask_write(guest, &open),
+            70..=77 if open.write => self.ask_append(guest, &open),
+            78..=80 if open.write => {
+                self.ask_cut(guest, &open);
+                Ok(())
+            }
+            81..=88 => {
+                self.ask_commit(guest, &open);
+                Ok(())
+            }
+            89..=92 => {
+                let call = self.call(guest, Kind::Size { file: open.file }, 0);
+                self.guests[guest].submit(call, Work::FileAttr { file: open.key }, None);
+                Ok(())
+            }
+            93 => {
+                let call = self.call(guest, Kind::Sync, 0);
+                self.guests[guest].submit(call, Work::Sync, None);
+                Ok(())
+            }
+            94..=98 => {
+                self.ask_close(guest, open.number);
+                Ok(())
+            }
+            _ => {
+                let call = self.call(guest, Kind::Ping, 0);
+                self.guests[guest].submit(call, Work::Null, None);
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens a data file.
+    pub(crate) fn ask_open(&mut self, guest: usize, file: usize) {
+        let write = self.rng.below(7) > 0;
+        let append = write && self.rng.below(8) == 0;
+        let truncate = write && self.rng.below(16) == 0;
+        let read = !write || self.rng.below(4) > 0;
+        let create = write && self.rng.below(4) == 0;
+        let options =
+            OpenOptions { read, write, create, truncate, append, ..OpenOptions::default() };
+        self.open_file(guest, file, options);
+    }
+
+    pub(crate) fn open_file(&mut self, guest: usize, file: usize, options: OpenOptions) {
+        let cut = options.truncate.then(|| self.new_change());
+        let how = (options.read, options.write, options.append);
+        let call = self.call(guest, Kind::Open { file, how, cut }, 0);
+        if let Some(change) = cut {
+            let who = self.guests[guest].who;
+            self.files[file].begin(change, Shape::Cut { size: 0 }, who, None, call.start);
+        }
+        self.guests[guest].submit(call, Work::Open { place: data_place(file), options }, None);
+    }
+
+    pub(crate) fn ask_close(&mut self, guest: usize, number: u64) {
+        let Some(open) = self.guests[guest].open(number) else { return };
+        open.closing = true;
+        let (key, file) = (open.key, open.file);
+        let call = self.call(guest, Kind::Close { open: number, file }, 0);
+        self.guests[guest].submit(call, Work::Close { file: key }, None);
+    }
+
+    /// A place for so many bytes, often near an edge of a page.
+    fn offset(&mut self, file: usize, len: u64) -> u64 {
+        let size = self.files[file].size_max();
+        let most = (size + 8192).min(self.plan.file_max.saturating_sub(len).max(WORD));
+        let at = self.rng.below(most);
+        match self.rng.below(4) {
+            0 => at / 4096 * 4096,
+            1 => (at / 4096 * 4096).saturating_sub(WORD * self.rng.below(4)),
+            _ => at / WORD * WORD,
+        }
+    }
+
+    fn len(&mut self) -> u64 {
+        let most = match self.rng.below(8) {
+            0..=2 => 512,
+            3 | 4 => 4096,
+            5 | 6 => self.plan.io_max / 3,
+            _ => self.plan.io_max,
+        };
+        match self.rng.below(4) {
+            0 if most > 4096 => self.rng.range(1, most / 4096) * 4096,
+            _ => self.rng.range(1, most / WORD) * WORD,
+        }
+    }
+
+    /// One to four pieces of a file.
+    fn pieces(&mut self, file: usize) -> Vec<Piece> {
+        let count = if self.rng.below(6) == 0 { self.rng.range(2, 4) } else { 1 };
+        let len = (self.len() / count / WORD * WORD).max(WORD);
+        (0..count).map(|_| Piece { offset: self.offset(file, len), len, change: 0 }).collect()
+    }
+
+    pub(crate) fn ask_read(&mut self, guest: usize, open: &Open) -> Result<(), String> {
+        let pieces = self.pieces(open.file);
+        self.read_pieces(guest, open, pieces)
+    }
+
+    pub(crate) fn read_pieces(
+        &mut self,
+        guest: usize,
+        open: &Open,
+        pieces: Vec<Piece>,
+    ) -> Result<(), String> {
+        let total: u64 = pieces.iter().map(|piece| piece.len).sum();
+        let buffer = self.guests[guest].buffers.take()?;
+        let (file, len) = (open.key, total as u32);
+        let work = match pieces.as_slice() {
+            [one] => Work::Read { file, offset: one.offset, len },
+            many => Work::ReadList { file, extents: extents(many)?, len },
+        };
+        let call = self.call(guest, Kind::Read { file: open.file, pieces }, total as usize);
+        self.guests[guest].submit(call, work, Some(buffer));
+        Ok(())
+    }
+
+    fn stability(&mut self) -> Stability {
+        match self.rng.below(12) {
+            0 => Stability::Data,
+            1 => Stability::File,
+            _ => Stability::Unstable,
+        }
+    }
+
+    fn ask_write(&mut self, guest: usize, open: &Open) -> Result<(), String> {
+        let mut pieces = self.pieces(open.file);
+        let stability = self.stability();
+        let mut buffer = self.guests[guest].buffers.take()?;
+        let total = self.fill_pieces(&mut pieces, &mut buffer);
+        let (file, len) = (open.key, total as u32);
+        let work = match pieces.as_slice() {
+            [one] => Work::Write { file, offset: one.offset, len, stability },
+            many => Work::WriteList { file, extents: extents(many)?, len, stability },
+        };
+        let stable = stability != Stability::Unstable;
+        let kind = Kind::Write { file: open.file, pieces: pieces.clone(), stable };
+        let call = self.call(guest, kind, total);
+        let who = self.guests[guest].who;
+        for piece in pieces {
+            let shape = Shape::Write { offset: piece.offset, len: piece.len };
+            self.files[open.file].begin(piece.change, shape, who, Some(open.number), call.start);
+        }
+        self.guests[guest].submit(call, work, Some(buffer));
+        Ok(())
+    }
+
+    fn fill_pieces(&mut self, pieces: &mut [Piece], buffer: &mut Buffer) -> usize {
+        let mut at = 0;
+        for piece in pieces {
+            piece.change = self.new_change();
+            let end = at + piece.len as usize;
+            if let Some(bytes) = buffer.get_mut(at..end) {
+                fill(piece, bytes);
+            }
+            at = end;
+        }
+        at
+    }
+
+    fn ask_append(&mut self, guest: usize, open: &Open) -> Result<(), String> {
+        if self.files[open.file].size_max() > self.plan.file_max {
+            self.ask_cut(guest, open);
+            return Ok(());
+        }
+        let stability = self.stability();
+        let mut pieces = [Piece { offset: 0, len: self.len() / 2 / WORD * WORD + WORD, change: 0 }];
+        let mut buffer = self.guests[guest].buffers.take()?;
+        let total = self.fill_pieces(&mut pieces, &mut buffer);
+        let [piece] = pieces;
+        let stable = stability != Stability::Unstable;
+        let call = self.call(guest, Kind::Append { file: open.file, piece, stable }, total);
+        let (who, len) = (self.guests[guest].who, piece.len);
+        let shape = Shape::Append { len, offset: None };
+        self.files[open.file].begin(piece.change, shape, who, Some(open.number), call.start);
+        let work = Work::Append { file: open.key, len: len as u32, stability };
+        self.guests[guest].submit(call, work, Some(buffer));
+        Ok(())
+    }
+
+    fn ask_cut(&mut self, guest: usize, open: &Open) {
+        let size = self.offset(open.file, 0);
+        let change = self.new_change();
+        let call = self.call(guest, Kind::Cut { file: open.file, change, size }, 0);
+        let who = self.guests[guest].who;
+        self.files[open.file].begin(change, Shape::Cut { size }, who, None, call.start);
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.guests[guest].submit(call, Work::FileSetAttr { file: open.key, set }, None);
+    }
+
+    fn ask_commit(&mut self, guest: usize, open: &Open) {
+        let part = self.rng.below(6) == 0;
+        let (offset, len) = match part {
+            true => (self.offset(open.file, 0), self.len()),
+            false => (0, 0),
+        };
+        let range = part.then_some((offset, offset + len));
+        let kind = Kind::Commit { open: open.number, file: open.file, range };
+        let call = self.call(guest, kind, 0);
+        let data_only = self.rng.coin();
+        let work = Work::Commit { file: open.key, offset, len, data_only };
+        self.guests[guest].submit(call, work, None);
+    }
+}
+
+fn extents(pieces: &[Piece]) -> Result<Box<ExtentList>, String> {
+    let list: Vec<Extent> =
+        pieces.iter().map(|piece| Extent::one(piece.offset, piece.len as u32)).collect();
+    ExtentList::new(&list).map(Box::new).ok_or_else(|| "too many extents".into())
+}

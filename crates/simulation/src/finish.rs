@@ -1,0 +1,148 @@
+//! The workload, and the end: everything is looked at once more, and nothing is left over.
+
+use std::time::Duration;
+
+use dafs_client::OpenOptions;
+use dafs_protocol::FileKind;
+
+use crate::calls::Piece;
+use crate::model::names::Path;
+use crate::plan::{DATA_FILES, YARDS};
+use crate::sim::Sim;
+
+impl Sim {
+    /// Clients ask for what it is time for.
+    pub(crate) fn make_calls(&mut self) -> Result<(), String> {
+        for guest in 0..self.guests.len() {
+            if self.report.operations >= self.plan.operations {
+                break;
+            }
+            if self.guests[guest].next_at > self.now() {
+                continue;
+            }
+            let pause = match self.rng.below(100) {
+                0 => self.rng.range(100_000, 1_500_000),
+                1..=9 => self.rng.range(1000, 20_000),
+                _ => self.rng.range(1, 500),
+            };
+            self.guests[guest].next_at = self.now() + Duration::from_micros(pause);
+            if self.guests[guest].calls.len() >= self.plan.depth {
+                continue;
+            }
+            self.make_call(guest)?;
+            self.report.operations += 1;
+            self.mishaps()?;
+        }
+        Ok(())
+    }
+
+    fn make_call(&mut self, guest: usize) -> Result<(), String> {
+        if self.rng.below(100) >= self.plan.data_percent {
+            if self.rng.below(6) == 0 && self.join_race(guest) {
+                return Ok(());
+            }
+            if self.name_call(guest)? {
+                return Ok(());
+            }
+        }
+        self.data_call(guest)
+    }
+
+    /// Closes everything, looks at everything, and ends the sessions.
+    pub(crate) fn finish(&mut self) -> Result<(), String> {
+        for guest in 0..self.guests.len() {
+            let numbers: Vec<u64> =
+                self.guests[guest].opens.iter().map(|open| open.number).collect();
+            numbers.into_iter().for_each(|number| self.ask_close(guest, number));
+        }
+        self.wait_idle()?;
+        let guest = self.rng.index(self.guests.len());
+        for file in 0..DATA_FILES {
+            self.read_file(guest, file)?;
+        }
+        for yard in 0..YARDS {
+            self.ask_list(guest, yard);
+            self.wait_idle()?;
+            for path in self.paths_below(&Path { yard, parts: Vec::new() }) {
+                self.ask_stat(guest, &path);
+                self.wait_idle()?;
+                let node = self.names.find(&path).unwrap_or_default();
+                if node.is_some_and(|node| self.names.node(node).kind == FileKind::File) {
+                    self.ask_get(guest, &path)?;
+                    self.wait_idle()?;
+                }
+            }
+        }
+        self.end_sessions()?;
+        self.check_leftovers()
+    }
+
+    fn paths_below(&self, path: &Path) -> Vec<Path> {
+        let Ok(Some(dir)) = self.names.find(path) else { return Vec::new() };
+        let mut paths = Vec::new();
+        for (name, _) in self.names.list(dir) {
+            let mut below = path.clone();
+            below.parts.push(name.clone());
+            let more = self.paths_below(&below);
+            paths.push(below);
+            paths.extend(more);
+        }
+        paths
+    }
+
+    /// Reads all of a data file, with what may be beyond its end.
+    fn read_file(&mut self, guest: usize, file: usize) -> Result<(), String> {
+        self.open_file(guest, file, OpenOptions::read());
+        self.wait_idle()?;
+        let open = self.guests[guest].opens.last().cloned().ok_or("a file was not opened")?;
+        let (size, step) = (self.files[file].size_max() + 8192, self.plan.io_max / 8 * 8);
+        let mut offset = 0;
+        while offset < size {
+            self.read_pieces(guest, &open, vec![Piece { offset, len: step, change: 0 }])?;
+            self.wait_idle()?;
+            offset += step;
+        }
+        self.ask_close(guest, open.number);
+        self.wait_idle()
+    }
+
+    fn end_sessions(&mut self) -> Result<(), String> {
+        self.guests.iter_mut().for_each(|guest| guest.core.close_session());
+        let end = self.now() + self.patience();
+        while !self.guests.iter().all(|guest| guest.core.is_destroyed()) {
+            if self.now() > end {
+                return Err("a session does not end".into());
+            }
+            self.turn()?;
+        }
+        for guest in &mut self.guests {
+            guest.core.end(dafs_client::Error::Interrupted);
+        }
+        while !self.guests.iter().all(|guest| guest.core.is_closed()) {
+            if self.now() > end {
+                return Err("a client does not come to its end".into());
+            }
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// One lease and a second later nothing is held for anybody.
+    fn check_leftovers(&mut self) -> Result<(), String> {
+        for guest in &self.guests {
+            guest.buffers.check()?;
+            if guest.buffers.out > 0 {
+                return Err(format!("{} buffers did not come back", guest.buffers.out));
+            }
+        }
+        let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
+        self.wait_for(lease + Duration::from_secs(1))?;
+        for guest in &self.guests {
+            guest.buffers.check()?;
+        }
+        match self.host.leftovers().as_slice() {
+            [] => Ok(()),
+            left => Err(format!("when all sessions have ended: {}", left.join(", "))),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! A client: its core, its open files, its calls under way and its buffers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dafs_client::core::{Core, CoreConfig, FileKey, Memory, Owner, Work};
+use dafs_client::{Error, Output};
+use dafs_fabric::sim::SimNet;
+use dafs_fabric::{Buffer, Provider};
+
+use crate::calls::Call;
+use crate::host;
+use crate::plan::Plan;
+
+/// What free buffers hold, so that a late write shows.
+const POISON: u8 = 0xd5;
+
+/// An open file.
+#[derive(Debug, Clone)]
+pub struct Open {
+    /// As the core names it.
+    pub key: FileKey,
+    /// As the model names it.
+    pub number: u64,
+    /// Which file.
+    pub file: usize,
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// WRITE is refused, APPEND is not.
+    pub append: bool,
+    /// A close is under way.
+    pub closing: bool,
+}
+
+/// A client.
+pub struct Guest {
+    /// Its node in the network.
+    pub node: u32,
+    /// A number that no other client ever has.
+    pub who: usize,
+    /// The client itself.
+    pub core: Core,
+    /// Its open files.
+    pub opens: Vec<Open>,
+    /// Its calls, by tag.
+    pub calls: BTreeMap<u64, Call>,
+    /// Its buffers.
+    pub buffers: Buffers,
+    /// When it asks for something next.
+    pub next_at: Duration,
+    /// It had a session once.
+    pub established: bool,
+    /// It was told that its session goes on in another one.
+    pub sessions: u64,
+    /// In which life of the server.
+    pub boot: u64,
+    /// It could not reach the server for so long that its session may have ended.
+    pub cut_off: bool,
+}
+
+impl Guest {
+    /// One that has not connected.
+    ///
+    /// # Errors
+    /// What refused.
+    pub fn new(net: &Arc<SimNet>, plan: &Plan, node: u32, who: usize) -> Result<Guest, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let device = net.provider(node).open().map_err(|e| text(&e))?;
+        let engine = device.engine().map_err(|e| text(&e))?;
+        let message_node = host::node(net, plan, device, engine)?;
+        let mut rng = net.rng(5000 + who as u64);
+        let nonces = Box::new(move |nonce: &mut dafs_protocol::Nonce| {
+            let len = nonce.len();
+            nonce.copy_from_slice(&rng.bytes(len));
+        });
+        let config = CoreConfig::new(&host::address(), &plan.options);
+        Ok(Guest {
+            node,
+            who,
+            core: Core::new(message_node, config, nonces),
+            opens: Vec::new(),
+            calls: BTreeMap::new(),
+            buffers: Buffers::new(plan.io_max as usize),
+            next_at: net.now(),
+            established: false,
+            sessions: 0,
+            boot: 1,
+            cut_off: false,
+        })
+    }
+
+    /// Hands a call to the core.
+    pub fn submit(&mut self, call: Call, work: Work, buffer: Option<Buffer>) {
+        let memory = buffer.map_or(Memory::None, |buffer| Memory::Buffer(buffer.post()));
+        let tag = call.tag;
+        self.calls.insert(tag, call);
+        self.core.submit(Owner(tag as usize), tag, work, memory);
+    }
+
+    /// A call that ended.
+    pub fn next_done(&mut self) -> Option<(Call, Result<Output<FileKey>, Error>, Option<Buffer>)> {
+        let done = self.core.next_done()?;
+        let call = self.calls.remove(&done.tag)?;
+        Some((call, done.result, done.buffer))
+    }
+
+    /// An open file by the model's number.
+    pub fn open(&mut self, number: u64) -> Option<&mut Open> {
+        self.opens.iter_mut().find(|open| open.number == number)
+    }
+}
+
+/// Memory for data, all of one length. Free buffers hold a pattern.
+pub struct Buffers {
+    free: Vec<Buffer>,
+    len: usize,
+    /// With calls under way.
+    pub out: usize,
+}
+
+impl Buffers {
+    fn new(len: usize) -> Buffers {
+        Buffers { free: Vec::new(), len, out: 0 }
+    }
+
+    /// One to be given with a call.
+    ///
+    /// # Errors
+    /// It was written to while it was ours.
+    pub fn take(&mut self) -> Result<Buffer, String> {
+        self.out += 1;
+        match self.free.pop() {
+            Some(buffer) => check_poison(&buffer, 0).map(|()| buffer),
+            None => {
+                let mut buffer = Buffer::new(self.len).map_err(|error| error.to_string())?;
+                buffer.fill(POISON);
+                Ok(buffer)
+            }
+        }
+    }
+
+    /// One that came back; beyond `used` bytes nobody may have written.
+    ///
+    /// # Errors
+    /// Somebody did.
+    pub fn give_back(&mut self, mut buffer: Buffer, used: usize) -> Result<(), String> {
+        self.out -= 1;
+        check_poison(&buffer, used)?;
+        buffer.fill(POISON);
+        // The oldest is used next, so that each is watched for long.
+        self.free.insert(0, buffer);
+        Ok(())
+    }
+
+    /// Looks at all that are free.
+    ///
+    /// # Errors
+    /// One was written to.
+    pub fn check(&self) -> Result<(), String> {
+        self.free.iter().try_for_each(|buffer| check_poison(buffer, 0))
+    }
+}
+
+fn check_poison(buffer: &Buffer, from: usize) -> Result<(), String> {
+    let rest = buffer.get(from..).unwrap_or(&[]);
+    match rest.iter().position(|byte| *byte != POISON) {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "a buffer was written to after it came back, or beyond its end: byte {} of {} in use",
+            from + at,
+            from
+        )),
+    }
+}

@@ -1,0 +1,199 @@
+//! The server: its worker, which crashes and comes back over the same store.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dafs_fabric::sim::{Rng, SimNet};
+use dafs_fabric::{Address, Arena, Listener, Provider};
+use dafs_message::Node;
+use dafs_protocol::{Identity, WriteVerifier};
+use dafs_server::{Export, Exports, Key, Proof, Shared, SharedOptions, Worker};
+use dafs_store::Store;
+use dafs_unifier::{Config, Unifier};
+
+use crate::plan::Plan;
+use crate::storage::{Clock, Storage};
+
+/// The server's node.
+pub const NODE: u32 = 1;
+
+/// A server that runs.
+struct Running {
+    listener: Box<dyn Listener>,
+    worker: Worker,
+    shared: Arc<Shared>,
+}
+
+/// The server, running or not.
+pub struct Host {
+    net: Arc<SimNet>,
+    clock: Clock,
+    /// Where its files are.
+    pub storage: Storage,
+    running: Option<Running>,
+    stopping: bool,
+    boots: u64,
+}
+
+/// Where clients find it.
+pub fn address() -> Address {
+    Address { scheme: "sim".into(), target: NODE.to_string() }
+}
+
+impl Host {
+    /// One that is down.
+    pub fn new(net: Arc<SimNet>, clock: Clock, storage: Storage) -> Host {
+        Host { net, clock, storage, running: None, stopping: false, boots: 0 }
+    }
+
+    /// True while it serves.
+    pub fn is_up(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Starts it, with a verifier of its own.
+    ///
+    /// # Errors
+    /// What refused.
+    pub fn start(&mut self, plan: &Plan) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        self.boots += 1;
+        let mut rng = self.net.rng(1000 + self.boots);
+        let mut verifier = WriteVerifier::default();
+        verifier.0.copy_from_slice(&rng.bytes(16));
+        let arena = Arena::new(plan.arena_bytes).map_err(|e| text(&e))?;
+        // What was in memory before is no file's.
+        let whole = arena.span(0, arena.len());
+        whole.write_message(0, &vec![0xcd; arena.len()]);
+        drop(whole);
+        let clock = self.clock.clone();
+        let config = Config {
+            dirty_bytes_max: plan.dirty_bytes_max,
+            dirty_age: plan.dirty_age,
+            ..Config::new(plan.arena_bytes, Arc::new(move || clock.timestamp()))
+        };
+        let unifier = Unifier::new(arena, config, verifier);
+        let store: Arc<dyn Store> = Arc::new(self.storage.store.clone());
+        let export =
+            Export { name: String::new(), store, read_only: false, path: "memory".into() };
+        let key = plan.options.key.clone().filter(|_| plan.key);
+        let shared = Shared::new(SharedOptions {
+            exports: Exports::new(vec![export]),
+            unifier,
+            arena_bytes: plan.arena_bytes,
+            limits: plan.limits.clone(),
+            key: key.map(|bytes| Key { bytes, who: Identity::root() }),
+            entropy: entropy(rng),
+            process_stats: Box::new(|| (0, 0)),
+        });
+        let device = self.net.provider(NODE).open().map_err(|e| text(&e))?;
+        let listener = device.listen(&address()).map_err(|e| text(&e))?;
+        let engine = device.engine().map_err(|e| text(&e))?;
+        let node = self.node(plan, device, engine)?;
+        let worker = Worker::new(0, node, shared.clone());
+        self.running = Some(Running { listener, worker, shared });
+        self.stopping = false;
+        Ok(())
+    }
+
+    fn node(
+        &self,
+        plan: &Plan,
+        device: Arc<dyn dafs_fabric::Device>,
+        engine: Box<dyn dafs_fabric::Engine>,
+    ) -> Result<Node, String> {
+        node(&self.net, plan, device, engine)
+    }
+
+    /// Does what can be done now.
+    pub fn progress(&mut self, key: bool) -> bool {
+        let now = self.net.now();
+        let Some(Running { listener, worker, .. }) = &mut self.running else { return false };
+        let mut busy = false;
+        while let Some(incoming) = listener.poll_accept() {
+            let proof = if key { Proof::Key } else { Proof::Kernel(Identity::root()) };
+            if !self.stopping {
+                worker.accept(incoming, proof);
+            }
+            busy = true;
+        }
+        worker.progress(now) || busy
+    }
+
+    /// When it wants to be called next.
+    pub fn next_at(&self) -> Option<Duration> {
+        let worker = self.running.as_ref().map(|running| running.worker.next_timeout());
+        [worker, self.storage.next_at()].into_iter().flatten().min()
+    }
+
+    /// Ends all sessions, in order; [`is_drained`](Self::is_drained) follows.
+    pub fn shut_down(&mut self) {
+        self.stopping = true;
+        if let Some(running) = &mut self.running {
+            running.worker.shut_down();
+        }
+    }
+
+    /// Nothing runs any more.
+    pub fn is_drained(&self) -> bool {
+        self.running.as_ref().is_none_or(|running| running.worker.running() == 0)
+    }
+
+    /// It is gone, whatever it was doing.
+    pub fn die(&mut self) {
+        self.net.crash(NODE);
+        self.running = None;
+    }
+
+    /// What must not be left when all sessions have ended.
+    pub fn leftovers(&self) -> Vec<String> {
+        let Some(Running { worker, shared, .. }) = &self.running else { return Vec::new() };
+        let stats = shared.unifier().stats();
+        let counters = &shared.counters;
+        [
+            ("sessions", worker.session_count() as u64),
+            ("sessions counted", counters.sessions.load(Ordering::Relaxed) as u64),
+            ("open files", counters.opens.load(Ordering::Relaxed) as u64),
+            ("running chains", worker.running() as u64),
+            ("dirty bytes", stats.dirty_bytes),
+            ("bytes held by nobody", stats.orphan_bytes),
+        ]
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(what, count)| format!("{count} {what}"))
+        .collect()
+    }
+
+    /// Sessions now.
+    pub fn sessions(&self) -> usize {
+        self.running.as_ref().map_or(0, |running| running.worker.session_count())
+    }
+}
+
+fn entropy(rng: Rng) -> dafs_server::Entropy {
+    let rng = Mutex::new(rng);
+    Box::new(move |bytes| {
+        let mut rng = rng.lock().unwrap_or_else(PoisonError::into_inner);
+        let random = rng.bytes(bytes.len());
+        bytes.copy_from_slice(&random);
+    })
+}
+
+/// A node of the message layer; the network may refuse memory meanwhile, but not for ever.
+pub fn node(
+    net: &Arc<SimNet>,
+    plan: &Plan,
+    device: Arc<dyn dafs_fabric::Device>,
+    engine: Box<dyn dafs_fabric::Engine>,
+) -> Result<Node, String> {
+    let faults = net.faults();
+    let gentle = dafs_fabric::sim::FaultConfig {
+        refuse_registration_per_million: 0,
+        ..faults.clone()
+    };
+    net.set_faults(gentle);
+    let node = Node::new(device, engine, plan.node.clone());
+    net.set_faults(faults);
+    node.map_err(|error| error.to_string())
+}

@@ -1,0 +1,44 @@
+//! The whole client and the whole server in one thread, over a simulated network with faults,
+//! checked against a model of what a file system is.
+//!
+//! One seed decides everything: devices, limits, calls, faults and the order of all that happens.
+//! The clock is virtual. [`run`] runs one seed and says what is wrong, if anything is.
+
+#![forbid(unsafe_code)]
+
+mod answers;
+mod calls;
+mod data;
+mod finish;
+mod guest;
+mod host;
+mod mishaps;
+mod model;
+mod plan;
+#[cfg(feature = "planted")]
+pub mod planted;
+mod races;
+mod report;
+mod sim;
+mod storage;
+mod yards;
+
+pub use report::{FAULTS, Report};
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs a seed. With `trace` every step is told on standard error.
+///
+/// # Errors
+/// What is wrong, for people.
+pub fn run(seed: u64, trace: bool) -> Result<Report, String> {
+    let run = || sim::Sim::new(seed, trace)?.run();
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(result) => result,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(format!("panic: {}", text.unwrap_or("of an unknown kind")))
+        }
+    }
+}

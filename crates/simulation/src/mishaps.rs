@@ -1,0 +1,278 @@
+//! What goes wrong at a time of its own, and when it is over.
+
+use std::time::Duration;
+
+use dafs_client::core::Owner;
+use dafs_fabric::sim::FaultConfig;
+use dafs_protocol::Status;
+use dafs_store::memory::FaultKind;
+
+use crate::calls::{Kind, Look};
+use crate::guest::Guest;
+use crate::host;
+use crate::model::Span;
+use crate::model::file::{Crash, Safety};
+use crate::plan::{CAPACITY_BYTES, Mishap};
+use crate::sim::Sim;
+use crate::storage::Pace;
+
+/// What happens at a time.
+#[derive(Debug, Clone, Copy)]
+pub enum Wake {
+    /// A partition ends.
+    Heal(u32),
+    /// The server starts.
+    Start,
+    /// The store is well again.
+    StoreHeals,
+    /// The disk has room again.
+    DiskFrees,
+    /// The store has its pace again.
+    StorePace,
+    /// No node is slow any more.
+    FastNode,
+}
+
+impl Sim {
+    /// Does what the plan has for this number of calls.
+    pub(crate) fn mishaps(&mut self) -> Result<(), String> {
+        while let Some((at, mishap)) = self.plan.mishaps.first().copied() {
+            if at > self.report.operations {
+                break;
+            }
+            self.plan.mishaps.remove(0);
+            self.mishap(mishap)?;
+        }
+        Ok(())
+    }
+
+    fn later(&mut self, time: Duration, wake: Wake) {
+        self.wake_number += 1;
+        self.wakes.insert((self.now() + time, self.wake_number), wake);
+    }
+
+    pub(crate) fn do_wakes(&mut self) -> Result<(), String> {
+        while let Some(entry) = self.wakes.first_entry() {
+            if entry.key().0 > self.net.now() {
+                break;
+            }
+            let wake = entry.remove();
+            self.wake(wake)?;
+        }
+        if let Some((moment, time)) = self.stopping
+            && self.host.is_drained()
+        {
+            self.stopping = None;
+            let end = self.tick();
+            let span = Span { start: moment, end };
+            for file in &mut self.files {
+                file.committed(usize::MAX, None, span, Safety::Stored, None);
+            }
+            self.server_dies(Crash::Process, time);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn wake(&mut self, wake: Wake) -> Result<(), String> {
+        self.log(|| format!("{wake:?}"));
+        match wake {
+            Wake::Heal(node) => self.net.heal(host::NODE, node),
+            Wake::Start => {
+                if !self.host.is_up() {
+                    self.host.start(&self.plan)?;
+                }
+            }
+            Wake::StoreHeals => {
+                self.host.storage.store.clear_faults();
+                self.files.iter_mut().for_each(|file| file.store_fails());
+            }
+            Wake::DiskFrees => {
+                self.host.storage.store.set_capacity(CAPACITY_BYTES);
+                self.files.iter_mut().for_each(|file| file.store_fails());
+            }
+            Wake::StorePace => self.host.storage.set_pace(self.plan.pace),
+            Wake::FastNode => {
+                let faults = FaultConfig { slow_node: None, ..self.net.faults() };
+                self.net.set_faults(faults);
+            }
+        }
+        Ok(())
+    }
+
+    fn mishap(&mut self, mishap: Mishap) -> Result<(), String> {
+        self.log(|| format!("{mishap:?}"));
+        let victim = self.rng.index(self.guests.len());
+        let node = self.guests[victim].node;
+        match mishap {
+            Mishap::Break => {
+                let node = if self.rng.coin() { node } else { host::NODE };
+                self.net.break_connections(node);
+            }
+            Mishap::Partition(time) => {
+                self.net.partition(host::NODE, node);
+                self.later(time, Wake::Heal(node));
+                self.report.fault("partition");
+                let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
+                if time >= lease / 2 {
+                    self.guests[victim].cut_off = true;
+                    self.report.fault("session cut off");
+                }
+            }
+            Mishap::ProcessCrash(time) | Mishap::MachineCrash(time) | Mishap::Restart(time) => {
+                self.stop_server(mishap, time);
+            }
+            Mishap::ClientDeath => self.client_dies(victim)?,
+            Mishap::StoreErrors(time) => self.store_errors(time),
+            Mishap::DiskFull(time) => {
+                let store = &self.host.storage.store;
+                store.set_capacity(store.used_bytes());
+                self.store_fails();
+                self.later(time, Wake::DiskFrees);
+                self.report.fault("disk full");
+            }
+            Mishap::SlowStore(time) => {
+                self.host.storage.set_pace(Pace { at_once: 0, least: 1000, most: 200_000 });
+                self.later(time, Wake::StorePace);
+                self.report.fault("slow store");
+            }
+            Mishap::SlowNode(time) => {
+                let slow = if self.rng.coin() { node } else { host::NODE };
+                let faults = FaultConfig { slow_node: Some(slow), ..self.net.faults() };
+                self.net.set_faults(faults);
+                self.later(time, Wake::FastNode);
+                self.report.fault("slow node");
+            }
+            Mishap::GiveUp => self.give_up(victim),
+        }
+        Ok(())
+    }
+
+    fn store_fails(&mut self) {
+        self.store_failed = true;
+        self.files.iter_mut().for_each(|file| file.store_fails());
+    }
+
+    fn store_errors(&mut self, time: Duration) {
+        let kinds = [
+            FaultKind::Read,
+            FaultKind::Write,
+            FaultKind::Write,
+            FaultKind::ShortWrite,
+            FaultKind::Sync,
+            FaultKind::Sync,
+            FaultKind::Change,
+        ];
+        for _ in 0..self.rng.range(1, 3) {
+            let kind = kinds[self.rng.index(kinds.len())];
+            let status = if self.rng.coin() { Status::Io } else { Status::NoSpc };
+            let (skip, count) = (self.rng.below(4), self.rng.range(1, 6));
+            self.host.storage.store.inject(kind, skip, count, status);
+        }
+        self.store_fails();
+        self.later(time, Wake::StoreHeals);
+        self.report.fault("store error");
+    }
+
+    fn stop_server(&mut self, how: Mishap, time: Duration) {
+        if !self.host.is_up() || self.stopping.is_some() {
+            return;
+        }
+        match how {
+            Mishap::Restart(_) => {
+                self.report.fault("server restarted");
+                self.host.shut_down();
+                self.stopping = Some((self.tick(), time));
+            }
+            Mishap::MachineCrash(_) => {
+                self.report.fault("server machine died");
+                self.server_dies(Crash::Machine, time);
+            }
+            _ => {
+                self.report.fault("server process died");
+                self.server_dies(Crash::Process, time);
+            }
+        }
+    }
+
+    fn server_dies(&mut self, crash: Crash, time: Duration) {
+        self.host.die();
+        if crash == Crash::Machine {
+            self.host.storage.drop_calls();
+            self.host.storage.store.crash();
+        } else {
+            self.host.storage.server_died();
+        }
+        let now = self.tick();
+        self.files.iter_mut().for_each(|file| file.crash(crash, now));
+        self.restarted = true;
+        self.boots += 1;
+        self.log(|| format!("the server is dead ({crash:?})"));
+        self.later(time, Wake::Start);
+    }
+
+    /// A client is gone with all its calls; another one takes its place.
+    fn client_dies(&mut self, victim: usize) -> Result<(), String> {
+        self.report.fault("client died");
+        self.net.crash(self.guests[victim].node);
+        let (node, who) = (self.guests[victim].node + 10, self.next_who);
+        self.next_who += 1;
+        let heir = Guest::new(&self.net, &self.plan, node, who)?;
+        let dead = std::mem::replace(&mut self.guests[victim], heir);
+        self.net.heal(host::NODE, dead.node);
+        let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
+        // Until then the server may go on with what it was asked.
+        let not_before = self.now() + lease + Duration::from_secs(3);
+        for call in dead.calls.into_values() {
+            self.forget(call.kind, not_before);
+        }
+        Ok(())
+    }
+
+    /// The answer of a call will never come.
+    fn forget(&mut self, kind: Kind, not_before: Duration) {
+        match kind {
+            Kind::Write { file, pieces, .. } => {
+                pieces.iter().for_each(|piece| self.files[file].open_ended(piece.change));
+            }
+            Kind::Append { file, piece, .. } => self.files[file].open_ended(piece.change),
+            Kind::Cut { file, change, .. } => self.files[file].open_ended(change),
+            Kind::Open { file, cut, .. } => {
+                cut.into_iter().for_each(|change| self.files[file].open_ended(change));
+            }
+            Kind::Name(call) => {
+                if let Some(node) = call.node {
+                    let file = self.names.node(node).file;
+                    call.changes.iter().for_each(|change| self.files[file].open_ended(*change));
+                }
+                self.name_unclear(*call, not_before);
+            }
+            Kind::Race { name } => self.races[name].lost(not_before),
+            Kind::RaceLook { name } => self.races[name].look_again(),
+            Kind::Look(look) => self.looks.push(Look { found: Vec::new(), ..*look }),
+            Kind::Ping | Kind::Close { .. } | Kind::Read { .. } | Kind::Commit { .. } => {}
+            Kind::Size { .. } | Kind::Sync => {}
+        }
+    }
+
+    /// A caller does not wait for its answer any more.
+    fn give_up(&mut self, victim: usize) {
+        let guest = &mut self.guests[victim];
+        let may = |kind: &Kind| {
+            matches!(kind, Kind::Read { .. } | Kind::Write { .. } | Kind::Size { .. } | Kind::Ping)
+        };
+        let tags = guest.calls.values().filter(|call| may(&call.kind)).map(|call| call.tag);
+        let tags: Vec<u64> = tags.collect();
+        if tags.is_empty() {
+            return;
+        }
+        let tag = tags[self.rng.index(tags.len())];
+        guest.core.abandon_owner(Owner(tag as usize));
+        let Some(call) = guest.calls.remove(&tag) else { return };
+        if matches!(call.kind, Kind::Read { .. } | Kind::Write { .. }) {
+            guest.buffers.out -= 1;
+        }
+        self.report.fault("call given up");
+        let now = self.now();
+        self.forget(call.kind, now);
+    }
+}

@@ -1,0 +1,545 @@
+//! One file's bytes: every change with its interval, and which of them a read may see.
+//!
+//! Each 8-byte word that a change writes names the change and its place in it. A read may see a
+//! word of any change that no other one has certainly replaced: one that began after the first
+//! had ended, and was answered before the read began. What a crash or an error of the store may
+//! have taken away replaces nothing any more, until a commit says that it is there.
+
+use super::{Moment, Span};
+
+/// Bytes that are told apart.
+pub const WORD: u64 = 8;
+
+/// What a change does to the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Writes here.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Writes at the end, wherever that is.
+    Append {
+        /// Bytes.
+        len: u64,
+        /// As answered, or seen by a reader.
+        offset: Option<u64>,
+    },
+    /// Sets the size.
+    Cut {
+        /// The new size.
+        size: u64,
+    },
+}
+
+/// How far a change is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    UnderWay,
+    /// Answered with success.
+    Done(Moment),
+    /// Answered with an error: it happened before that, or not at all.
+    Failed(Moment),
+    /// It happens at any time, or never.
+    Open,
+}
+
+#[derive(Debug, Clone)]
+struct Change {
+    id: u32,
+    shape: Shape,
+    who: usize,
+    /// The open that it went through.
+    open: Option<u64>,
+    start: Moment,
+    fate: Fate,
+    /// A read that ended then saw it.
+    seen: Option<Moment>,
+    /// What reads saw before this is of no use: it may happen again after a lost session.
+    seen_since: Moment,
+    /// A crash of the server's process leaves it.
+    stored: bool,
+    /// A crash of the machine leaves it.
+    durable: bool,
+    /// A crash may have taken it.
+    crashed: bool,
+    /// An error of the store may have taken it.
+    shaky: bool,
+    /// Its writer was told of an error.
+    told: bool,
+}
+
+impl Change {
+    fn end(&self) -> u64 {
+        match self.shape {
+            Shape::Write { offset, len } => offset + len,
+            Shape::Append { len, offset } => offset.map_or(0, |offset| offset + len),
+            Shape::Cut { size } => size,
+        }
+    }
+
+    /// Bytes that it writes.
+    fn range(&self) -> Option<(u64, u64)> {
+        match self.shape {
+            Shape::Write { offset, len } => Some((offset, offset + len)),
+            Shape::Append { len, offset } => offset.map(|offset| (offset, offset + len)),
+            Shape::Cut { .. } => None,
+        }
+    }
+
+    fn cut(&self) -> Option<u64> {
+        match self.shape {
+            Shape::Cut { size } => Some(size),
+            _ => None,
+        }
+    }
+
+    fn saw(&self) -> Moment {
+        self.seen.unwrap_or(Moment::MAX)
+    }
+
+    /// By when it has happened, if it ever does.
+    fn happened(&self) -> Option<Moment> {
+        match self.fate {
+            Fate::Done(end) | Fate::Failed(end) => Some(end.min(self.saw())),
+            Fate::UnderWay => self.seen,
+            Fate::Open => None,
+        }
+    }
+
+    fn is_doubtful(&self) -> bool {
+        self.crashed || self.shaky
+    }
+
+    /// Since when it certainly is there.
+    fn there(&self) -> Option<Moment> {
+        match self.fate {
+            _ if self.is_doubtful() => None,
+            Fate::Done(end) => Some(end.min(self.saw())),
+            Fate::UnderWay => self.seen,
+            Fate::Failed(_) | Fate::Open => None,
+        }
+    }
+
+    /// Certainly came after `earlier` had happened and before `read` began.
+    fn replaces(&self, earlier: &Change, read: Span) -> bool {
+        let Some(happened) = earlier.happened() else { return false };
+        self.id != earlier.id
+            && self.start > happened
+            && self.there().is_some_and(|there| there < read.start)
+    }
+
+    fn is_done_before(&self, moment: Moment) -> bool {
+        matches!(self.fate, Fate::Done(end) if end < moment)
+    }
+}
+
+/// What a crash takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crash {
+    /// All that is not in the store.
+    Process,
+    /// All that was not synced.
+    Machine,
+}
+
+/// How safe a commit or close made what was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Safety {
+    /// In the store.
+    Stored,
+    /// On disk.
+    Durable,
+}
+
+/// A file.
+#[derive(Debug, Clone)]
+pub struct File {
+    name: String,
+    changes: Vec<Change>,
+}
+
+impl File {
+    /// An empty one.
+    pub fn new(name: String) -> File {
+        let empty = Change {
+            id: 0,
+            shape: Shape::Cut { size: 0 },
+            who: usize::MAX,
+            open: None,
+            start: 0,
+            fate: Fate::Done(0),
+            seen: None,
+            seen_since: 0,
+            stored: true,
+            durable: true,
+            crashed: false,
+            shaky: false,
+            told: false,
+        };
+        File { name, changes: vec![empty] }
+    }
+
+    /// A change was asked for.
+    pub fn begin(
+        &mut self,
+        id: u32,
+        shape: Shape,
+        who: usize,
+        open: Option<u64>,
+        start: Moment,
+    ) {
+        let empty = self.changes[0].clone();
+        self.changes.push(Change {
+            id,
+            shape,
+            who,
+            open,
+            start,
+            fate: Fate::UnderWay,
+            stored: false,
+            durable: false,
+            ..empty
+        });
+    }
+
+    fn find(&mut self, id: u32) -> Option<&mut Change> {
+        self.changes.iter_mut().find(|change| change.id == id)
+    }
+
+    /// It was answered with success; an append tells where it went.
+    ///
+    /// # Errors
+    /// What is wrong with that place.
+    pub fn done(&mut self, id: u32, end: Moment, at: Option<u64>) -> Result<(), String> {
+        let name = self.name.clone();
+        let Some(change) = self.find(id) else { return Ok(()) };
+        change.fate = Fate::Done(end);
+        if matches!(change.shape, Shape::Cut { .. }) {
+            change.stored = true;
+        }
+        if let (Shape::Append { len, offset }, Some(at)) = (&mut change.shape, at) {
+            let (len, seen) = (*len, *offset);
+            if seen.is_some_and(|seen| seen != at) {
+                return Err(format!("{name}: append {id} answered {at}, but was seen at {seen:?}"));
+            }
+            *offset = Some(at);
+            let span = Span { start: change.start, end };
+            if len > 0 {
+                self.check_append(id, at, len, span)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An append lies where the file ended, and over no other one.
+    fn check_append(&self, id: u32, at: u64, len: u64, span: Span) -> Result<(), String> {
+        self.check_absent(at, span).map_err(|why| format!("append {id} at {at}: {why}"))?;
+        let own = self.changes.iter().find(|change| change.id == id);
+        let Some(own) = own.filter(|own| !own.is_doubtful()) else { return Ok(()) };
+        for other in self.changes.iter().filter(|other| other.id != id) {
+            let Shape::Append { offset: Some(from), len: bytes } = other.shape else { continue };
+            let overlap = from < at + len && at < from + bytes;
+            let since = own.start.min(other.start);
+            let was_cut = self.changes.iter().any(|cut| {
+                cut.cut().is_some() && cut.happened().is_none_or(|happened| happened > since)
+            });
+            if overlap && !was_cut && !other.is_doubtful() && matches!(other.fate, Fate::Done(_)) {
+                return Err(format!(
+                    "{}: appends {id} at {at} and {} at {from} overlap",
+                    self.name, other.id
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// It was answered with an error.
+    pub fn failed(&mut self, id: u32, end: Moment) {
+        if let Some(change) = self.find(id) {
+            change.fate = Fate::Failed(end);
+        }
+    }
+
+    /// Nobody will ever know.
+    pub fn open_ended(&mut self, id: u32) {
+        if let Some(change) = self.find(id) {
+            (change.fate, change.seen) = (Fate::Open, None);
+        }
+    }
+
+    /// A session of `who` was lost: what is under way may be done again.
+    pub fn session_lost(&mut self, who: usize, now: Moment) {
+        for change in self.changes.iter_mut().filter(|change| change.who == who) {
+            change.forget_seen(now);
+        }
+    }
+
+    /// The server crashed.
+    pub fn crash(&mut self, crash: Crash, now: Moment) {
+        for change in &mut self.changes {
+            change.forget_seen(now);
+            let survives = match crash {
+                Crash::Process => change.stored || change.durable,
+                Crash::Machine => change.durable,
+            };
+            if !survives {
+                change.crashed = true;
+                change.seen = None;
+                if let (Shape::Append { offset, .. }, Fate::UnderWay) =
+                    (&mut change.shape, change.fate)
+                {
+                    *offset = None;
+                }
+            }
+        }
+    }
+
+    /// The store fails: what is not stored may be lost.
+    pub fn store_fails(&mut self) {
+        for change in self.changes.iter_mut().filter(|change| !change.stored && !change.durable) {
+            change.shaky = true;
+        }
+    }
+
+    /// A commit (or close) succeeded, for all bytes or those of a range.
+    pub fn committed(
+        &mut self,
+        who: usize,
+        open: Option<u64>,
+        span: Span,
+        safety: Safety,
+        range: Option<(u64, u64)>,
+    ) {
+        let within = |change: &Change| match (range, change.range()) {
+            (None, _) => true,
+            (Some((from, to)), Some((start, end))) => from <= start && end <= to,
+            _ => false,
+        };
+        for change in &mut self.changes {
+            if !change.is_done_before(span.start) || !within(change) {
+                continue;
+            }
+            let own = open.is_some() && change.open == open && change.who == who;
+            if own && !change.told {
+                (change.crashed, change.shaky) = (false, false);
+            }
+            if !change.is_doubtful() {
+                change.stored = true;
+                change.durable |= safety == Safety::Durable;
+            }
+        }
+    }
+
+    /// Everything of the export was synced, says the answer to `who`.
+    pub fn synced(&mut self, who: usize, span: Span) {
+        for change in &mut self.changes {
+            if !change.is_done_before(span.start) {
+                continue;
+            }
+            if change.who == who && !change.told && change.range().is_some() {
+                change.crashed = false;
+            }
+            if !change.is_doubtful() {
+                (change.stored, change.durable) = (true, true);
+            }
+        }
+    }
+
+    /// A stable write is on disk when it is answered.
+    pub fn made_durable(&mut self, id: u32) {
+        if let Some(change) = self.find(id) {
+            (change.stored, change.durable) = (true, true);
+        }
+    }
+
+    /// `who` was told of an error, through this open or any.
+    pub fn told(&mut self, who: usize, open: Option<u64>) {
+        let mine = |change: &&mut Change| {
+            change.who == who && (open.is_none() || change.open == open)
+        };
+        for change in self.changes.iter_mut().filter(mine).filter(|change| !change.durable) {
+            change.told = true;
+        }
+    }
+
+    /// The most bytes that it may have.
+    pub fn size_max(&self) -> u64 {
+        let size = |change: &Change| match change.shape {
+            Shape::Append { len, offset: None } => len,
+            _ => change.end(),
+        };
+        self.changes.iter().map(size).max().unwrap_or(0)
+    }
+
+    /// Checks what a read of `asked` bytes at `offset` brought.
+    ///
+    /// # Errors
+    /// What should not be there, or should be.
+    pub fn check_read(
+        &mut self,
+        read: Span,
+        offset: u64,
+        asked: u64,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        if bytes.len() as u64 % WORD != 0 {
+            return Err(format!("{}: a read ended within a word", self.name));
+        }
+        let end = offset + bytes.len() as u64;
+        let word = |at: usize| {
+            let word = bytes.get(at * 8..at * 8 + 8).and_then(|word| word.try_into().ok());
+            u64::from_le_bytes(word.unwrap_or_default())
+        };
+        let words = bytes.len() / 8;
+        let mut at = 0;
+        while at < words {
+            let first = word(at);
+            let step = u64::from(first != 0);
+            let mut count = 1;
+            while at + count < words && word(at + count) == first + step * count as u64 {
+                count += 1;
+            }
+            let from = offset + at as u64 * WORD;
+            let to = from + count as u64 * WORD;
+            if first == 0 {
+                self.check_zeros(from, to, read)?;
+            } else {
+                self.check_data(first, from, to, read)?;
+            }
+            at += count;
+        }
+        if end < offset + asked {
+            self.check_absent(end, read)?;
+        }
+        if !bytes.is_empty() {
+            self.check_present(end - WORD, read)?;
+        }
+        Ok(())
+    }
+
+    /// Checks a size.
+    ///
+    /// # Errors
+    /// Why the file cannot have it.
+    pub fn check_size(&self, size: u64, span: Span) -> Result<(), String> {
+        self.check_absent(size, span)?;
+        match size.checked_sub(1) {
+            Some(last) => self.check_present(last, span),
+            None => Ok(()),
+        }
+    }
+
+    fn check_data(&mut self, first: u64, from: u64, to: u64, read: Span) -> Result<(), String> {
+        let (id, index) = ((first >> 32) as u32, first & 0xffff_ffff);
+        let name = self.name.clone();
+        let place = format!("{name}: bytes {from} to {to}");
+        let Some(start) = from.checked_sub(index * WORD) else {
+            return Err(format!("{place} hold the inside of change {id}, misplaced"));
+        };
+        let Some(change) = self.find(id).filter(|change| change.id != 0) else {
+            return Err(format!("{place} hold words {first:#x} that nobody wrote here"));
+        };
+        if let Shape::Append { offset: offset @ None, .. } = &mut change.shape {
+            *offset = Some(start);
+        }
+        let fits = change.range().is_some_and(|(at, end)| at == start && to <= end);
+        if !fits || change.start > read.end {
+            let range = change.range();
+            return Err(format!("{place} hold change {id} from its word {index}, of {range:?}"));
+        }
+        let seen = read.end;
+        if read.start > change.seen_since {
+            change.seen = Some(change.saw().min(seen));
+        }
+        let change = change.clone();
+        let over = |other: &&Change| match other.cut() {
+            Some(size) => size < to,
+            None => other.range().is_some_and(|(a, b)| a < to && from < b),
+        };
+        match self.changes.iter().filter(over).find(|other| other.replaces(&change, read)) {
+            Some(newer) => Err(format!(
+                "{place} hold {change:?}, read {read:?}, although {newer:?} has replaced it"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Zeros: a hole, or what a cut left.
+    fn check_zeros(&self, from: u64, to: u64, read: Span) -> Result<(), String> {
+        let mut edges = vec![from, to];
+        for change in &self.changes {
+            let (a, b) = change.range().unwrap_or((change.end(), change.end()));
+            edges.extend([a, b].into_iter().filter(|edge| from < *edge && *edge < to));
+        }
+        edges.sort_unstable();
+        edges.dedup();
+        for pair in edges.windows(2) {
+            let (from, to) = (pair[0], pair[1]);
+            let source = |source: &&Change| {
+                let over = |other: &&Change| {
+                    other.range().is_some_and(|(a, b)| a < to && from < b)
+                };
+                source.cut().is_some_and(|size| size <= from)
+                    && source.start < read.end
+                    && !self.changes.iter().filter(over).any(|other| other.replaces(source, read))
+            };
+            if !self.changes.iter().any(|change| source(&change)) {
+                let over: Vec<_> = self
+                    .changes
+                    .iter()
+                    .filter(|c| c.range().is_some_and(|(a, b)| a < to && from < b))
+                    .collect();
+                return Err(format!(
+                    "{}: bytes {from} to {to} are zero, read {read:?}, written by {over:?}",
+                    self.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The file may end before `at`.
+    fn check_absent(&self, at: u64, read: Span) -> Result<(), String> {
+        let source = |source: &&Change| {
+            source.cut().is_some_and(|size| size <= at)
+                && source.start < read.end
+                && !self
+                    .changes
+                    .iter()
+                    .any(|other| other.end() > at && other.replaces(source, read))
+        };
+        if self.changes.iter().any(|change| source(&change)) {
+            return Ok(());
+        }
+        let longer: Vec<_> = self.changes.iter().filter(|change| change.end() > at).collect();
+        Err(format!("{}: ends at {at}, read {read:?}, although {longer:?}", self.name))
+    }
+
+    /// The file may be longer than `at`.
+    fn check_present(&self, at: u64, read: Span) -> Result<(), String> {
+        let source = |source: &&Change| {
+            let unknown = matches!(source.shape, Shape::Append { offset: None, .. });
+            (source.end() > at || unknown)
+                && source.start < read.end
+                && !self.changes.iter().any(|other| {
+                    other.cut().is_some_and(|size| size <= at) && other.replaces(source, read)
+                })
+        };
+        if self.changes.iter().any(|change| source(&change)) {
+            return Ok(());
+        }
+        let cuts: Vec<_> = self.changes.iter().filter(|change| change.cut().is_some()).collect();
+        Err(format!("{}: reaches beyond {at}, read {read:?}, although {cuts:?}", self.name))
+    }
+}
+
+impl Change {
+    fn forget_seen(&mut self, now: Moment) {
+        if matches!(self.fate, Fate::UnderWay | Fate::Open) {
+            (self.seen, self.seen_since) = (None, now);
+        }
+    }
+}

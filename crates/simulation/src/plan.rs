@@ -1,0 +1,210 @@
+//! What a seed decides before anything runs.
+
+use std::time::Duration;
+
+use dafs_client::SessionOptions;
+use dafs_fabric::sim::{FaultConfig, Rng, SimConfig};
+use dafs_message::NodeConfig;
+use dafs_protocol::WaitMode;
+use dafs_server::Limits;
+
+use crate::storage::Pace;
+
+/// Files that all clients read and write.
+pub const DATA_FILES: usize = 4;
+/// Directories in which names change.
+pub const YARDS: usize = 5;
+/// Names that several clients make or remove at once.
+pub const RACES: usize = 3;
+/// Bytes that the store takes.
+pub const CAPACITY_BYTES: u64 = 256 << 20;
+
+/// One thing that goes wrong at a time of its own, beside what goes wrong at random.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mishap {
+    /// All connections of a client, or (0) of the server, break.
+    Break,
+    /// A client cannot reach the server for a time.
+    Partition(Duration),
+    /// The server's process dies and comes back after a time.
+    ProcessCrash(Duration),
+    /// The server's machine dies: what was not synced is lost.
+    MachineCrash(Duration),
+    /// The server ends in order and comes back.
+    Restart(Duration),
+    /// A client dies; another one comes.
+    ClientDeath,
+    /// The store answers errors for a time.
+    StoreErrors(Duration),
+    /// The disk is full for a time.
+    DiskFull(Duration),
+    /// The store is slow for a time.
+    SlowStore(Duration),
+    /// A node is slow for a time.
+    SlowNode(Duration),
+    /// A caller gives up a call.
+    GiveUp,
+}
+
+/// Everything of a run but the random numbers drawn on the way.
+pub struct Plan {
+    /// The network.
+    pub sim: SimConfig,
+    /// Calls to be made.
+    pub operations: usize,
+    /// Clients at a time.
+    pub clients: usize,
+    /// Calls that a client has under way.
+    pub depth: usize,
+    /// The most bytes of a call.
+    pub io_max: u64,
+    /// The most bytes of a file, roughly.
+    pub file_max: u64,
+    /// The server's cache.
+    pub arena_bytes: usize,
+    /// Of it, dirty.
+    pub dirty_bytes_max: usize,
+    /// Age at which data is written back.
+    pub dirty_age: Duration,
+    /// The server's limits.
+    pub limits: Limits,
+    /// Whether a key proves the clients.
+    pub key: bool,
+    /// The clients' options.
+    pub options: SessionOptions,
+    /// The message layer of both sides.
+    pub node: NodeConfig,
+    /// The store's pace.
+    pub pace: Pace,
+    /// What happens after how many calls.
+    pub mishaps: Vec<(usize, Mishap)>,
+    /// Percent of calls on open files; the others are about names.
+    pub data_percent: u64,
+}
+
+fn ms(from: u64, to: u64, rng: &mut Rng) -> Duration {
+    Duration::from_millis(rng.range(from, to))
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed).fork(100);
+        let mut sim = SimConfig::new(seed);
+        devices(&mut sim, &mut rng);
+        sim.faults = faults(&mut rng);
+        let arena_bytes = [256 << 10, 512 << 10, 1 << 20, 4 << 20][rng.index(4)];
+        let io_max = (arena_bytes as u64 / 16).min(160 << 10);
+        let limits = Limits {
+            lease_seconds: rng.range(2, 4) as u32,
+            slots: [3, 8, 64][rng.index(3)],
+            push_bytes: [0, 16 << 10, 64 << 10, 1 << 20][rng.index(4)],
+            setup_seconds: 2,
+            ..Limits::default()
+        };
+        let options = SessionOptions {
+            key: rng.coin().then(|| b"a key of sixteen bytes or more".to_vec()),
+            retry: Duration::from_secs(20),
+            wait: WaitMode::Polled,
+            slots: [2, 8, 64][rng.index(3)],
+            data_bytes_max: 256 << 10,
+            connections: rng.range(1, 2) as u8,
+            rdma_read: rng.below(4) > 0,
+            ..SessionOptions::default()
+        };
+        let operations = rng.range(220, 300) as usize;
+        let mut plan = Plan {
+            sim,
+            operations,
+            clients: rng.range(2, 3) as usize,
+            depth: rng.range(1, 6) as usize,
+            io_max,
+            file_max: (arena_bytes as u64).min(768 << 10),
+            arena_bytes,
+            dirty_bytes_max: arena_bytes / [2, 4][rng.index(2)],
+            dirty_age: ms(1, 800, &mut rng),
+            limits,
+            key: options.key.is_some(),
+            options,
+            node: NodeConfig {
+                receives_max: 1024,
+                data_area_bytes: [None, Some(0), Some(4096)][rng.index(3)],
+                ..NodeConfig::default()
+            },
+            pace: pace(&mut rng),
+            mishaps: Vec::new(),
+            data_percent: [30, 60, 60, 85][rng.index(4)],
+        };
+        plan.add_mishaps(&mut rng);
+        plan
+    }
+
+    fn add_mishaps(&mut self, rng: &mut Rng) {
+        let lease = u64::from(self.limits.lease_seconds) * 1000;
+        // Few kinds in one run, so that some runs are without crashes, or without store errors.
+        let kinds: Vec<u64> = (0..rng.range(1, 4)).map(|_| rng.below(11)).collect();
+        for _ in 0..rng.range(3, 9) {
+            let at = rng.index(self.operations);
+            let mishap = match kinds[rng.index(kinds.len())] {
+                0 => Mishap::Break,
+                1 if rng.below(3) == 0 => Mishap::Partition(ms(lease / 2, lease * 3 / 2, rng)),
+                1 => Mishap::Partition(ms(1, 50, rng)),
+                2 => Mishap::ProcessCrash(ms(0, 300, rng)),
+                3 => Mishap::MachineCrash(ms(0, 300, rng)),
+                4 => Mishap::Restart(ms(0, 300, rng)),
+                5 => Mishap::ClientDeath,
+                6 => Mishap::StoreErrors(ms(0, 60, rng)),
+                7 => Mishap::DiskFull(ms(0, 60, rng)),
+                8 => Mishap::SlowStore(ms(1, 100, rng)),
+                9 => Mishap::SlowNode(ms(1, 50, rng)),
+                _ => Mishap::GiveUp,
+            };
+            self.mishaps.push((at, mishap));
+        }
+        // Whatever else: three of every run.
+        for _ in 0..3 {
+            self.mishaps.push((rng.index(self.operations), Mishap::Break));
+        }
+        self.mishaps.sort_by_key(|mishap| mishap.0);
+    }
+}
+
+fn pace(rng: &mut Rng) -> Pace {
+    match rng.below(4) {
+        0 => Pace::IMMEDIATE,
+        1 => Pace { at_once: 50, least: 1, most: 100 },
+        2 => Pace { at_once: 10, least: 1, most: 1000 },
+        _ => Pace { at_once: 0, least: 100, most: 20_000 },
+    }
+}
+
+/// Devices of all kinds that there are, and of some that there could be.
+fn devices(sim: &mut SimConfig, rng: &mut Rng) {
+    sim.attr.tag_match = rng.coin();
+    sim.attr.rdma_read = rng.below(4) > 0;
+    sim.attr.rdma_write = rng.below(4) > 0;
+    sim.attr.recoverable_access_fault = rng.coin();
+    sim.attr.ordered_reads = rng.coin();
+    sim.attr.write_before_send = rng.below(4) > 0;
+    sim.attr.sge_max = [16, 64][rng.index(2)];
+    sim.attr.send_queue_depth = [16, 256][rng.index(2)];
+}
+
+/// What goes wrong on the network at random.
+fn faults(rng: &mut Rng) -> FaultConfig {
+    let mut rate = |most: u64| match rng.below(3) {
+        0 => 0,
+        _ => rng.below(most) as u32,
+    };
+    FaultConfig {
+        break_per_million: rate(1500),
+        queue_full_per_million: rate(100_000),
+        late_write_per_million: 700_000,
+        refuse_registration_per_million: rate(200_000),
+        revoke_per_million: rate(10_000),
+        access_fault_per_million: rate(10_000),
+        refuse_connection_per_million: rate(300_000),
+        delay_max: Duration::from_micros([10, 50, 400][rate(3) as usize]),
+        ..FaultConfig::default()
+    }
+}

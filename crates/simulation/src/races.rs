@@ -1,0 +1,172 @@
+//! Several clients make, or remove, the same name at once: one of them succeeds.
+
+use std::time::Duration;
+
+use dafs_client::core::{Place, Put, Work};
+use dafs_client::{Error, Output};
+use dafs_protocol::{FileKind, SetAttr, Status};
+
+use crate::calls::{Call, Kind};
+use crate::sim::Sim;
+
+/// A name and those who try to change it.
+#[derive(Debug, Default)]
+pub struct Race {
+    present: bool,
+    /// It is a directory, not a file.
+    directory: bool,
+    running: usize,
+    started: usize,
+    won: usize,
+    /// Answered that somebody else was faster.
+    beaten: usize,
+    /// No answer, or one that says nothing.
+    lost: usize,
+    not_before: Duration,
+    /// It must be looked at to know.
+    unclear: bool,
+    looking: bool,
+}
+
+impl Race {
+    /// Nobody runs and everything is known.
+    pub fn is_idle(&self) -> bool {
+        self.running == 0 && !self.unclear && !self.looking
+    }
+
+    /// When it is time to look, if that is to come.
+    pub fn not_before(&self, now: Duration) -> Option<Duration> {
+        (self.unclear && self.not_before > now).then_some(self.not_before)
+    }
+
+    /// A runner died.
+    pub fn lost(&mut self, not_before: Duration) {
+        self.lost += 1;
+        self.not_before = self.not_before.max(not_before);
+        self.ended();
+    }
+
+    /// Who looked died.
+    pub fn look_again(&mut self) {
+        (self.looking, self.unclear) = (false, true);
+    }
+
+    fn ended(&mut self) {
+        self.running -= 1;
+        if self.running == 0 {
+            self.unclear = self.won == 0 && self.lost > 0;
+            self.present ^= self.won > 0;
+            (self.started, self.won, self.beaten, self.lost) = (0, 0, 0, 0);
+        }
+    }
+}
+
+fn place(name: usize) -> Place {
+    Place::new(format!("race/r{name}").as_bytes()).expect("a short name")
+}
+
+impl Sim {
+    /// A client joins a race. False: there is none to join.
+    pub(crate) fn join_race(&mut self, guest: usize) -> bool {
+        let name = self.rng.index(self.races.len());
+        let directory = self.rng.coin();
+        let race = &mut self.races[name];
+        if race.unclear || race.looking || race.started >= 4 {
+            return false;
+        }
+        if race.started == 0 && !race.present {
+            race.directory = directory;
+        }
+        race.running += 1;
+        race.started += 1;
+        let place = place(name);
+        let work = match (race.present, race.directory) {
+            (true, directory) => Work::Remove { place, directory },
+            (false, true) => {
+                let (kind, target) = (FileKind::Directory, Vec::new());
+                Work::Make { place, kind, mode: 0o700, rdev: 0, target }
+            }
+            (false, false) => {
+                let set = SetAttr::default();
+                Work::Put(Box::new(Put::new(place, 0, 0o600, true, set, false, None)))
+            }
+        };
+        let call = self.call(guest, Kind::Race { name }, 0);
+        self.guests[guest].submit(call, work, None);
+        true
+    }
+
+    pub(crate) fn race_answered(
+        &mut self,
+        guest: usize,
+        call: &Call,
+        name: usize,
+        result: &Result<Output<dafs_client::core::FileKey>, Error>,
+    ) -> Result<(), String> {
+        let race = &self.races[name];
+        let beaten = if race.present { Status::NoEnt } else { Status::Exist };
+        let error = result.as_ref().err();
+        let excused = error.is_some_and(|error| self.is_excused(guest, call, error));
+        let now = self.now();
+        let race = &mut self.races[name];
+        match error {
+            None => race.won += 1,
+            Some(error) if error.status() == Some(beaten) => race.beaten += 1,
+            Some(_) if excused => {
+                race.lost += 1;
+                race.not_before = race.not_before.max(now);
+            }
+            Some(error) => return Err(format!("race for r{name}: {error}")),
+        }
+        let last = race.running == 1;
+        let wrong = race.won > 1 || (last && race.won + race.lost == 0);
+        if wrong {
+            let what = if race.present { "removed" } else { "made" };
+            return Err(format!(
+                "race/r{name} was {what} {} times at once, {} clients were told that others were \
+                 faster, {} nothing",
+                race.won, race.beaten, race.lost
+            ));
+        }
+        race.ended();
+        Ok(())
+    }
+
+    /// Somebody looks at names of which nobody knows.
+    pub(crate) fn look_at_races(&mut self) {
+        let now = self.now();
+        for name in 0..self.races.len() {
+            let race = &mut self.races[name];
+            if !race.unclear || race.looking || race.not_before > now {
+                continue;
+            }
+            (race.unclear, race.looking) = (false, true);
+            let guest = self.rng.index(self.guests.len());
+            let call = self.call(guest, Kind::RaceLook { name }, 0);
+            let work = Work::Stat { place: place(name), no_follow: true };
+            self.guests[guest].submit(call, work, None);
+        }
+    }
+
+    pub(crate) fn race_looked_at(
+        &mut self,
+        guest: usize,
+        call: &Call,
+        name: usize,
+        result: &Result<Output<dafs_client::core::FileKey>, Error>,
+    ) -> Result<(), String> {
+        let excused =
+            result.as_ref().is_err_and(|error| self.is_excused(guest, call, error));
+        let race = &mut self.races[name];
+        race.looking = false;
+        match result {
+            Ok(Output::Attr(attr)) => {
+                (race.present, race.directory) = (true, attr.kind == FileKind::Directory);
+            }
+            Err(error) if error.status() == Some(Status::NoEnt) => race.present = false,
+            Err(_) if excused => race.unclear = true,
+            other => return Err(format!("a look at race/r{name}: {other:?}")),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,347 @@
+//! A run: everything that takes part, and how time goes on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dafs_client::Error;
+use dafs_fabric::sim::{FaultConfig, Rng, SimNet};
+use dafs_protocol::{CreateMode, FileKind, Identity, OpenFlags, Status, WriteVerifier};
+use dafs_store::Store;
+
+use crate::calls::{Call, Kind, Look};
+use crate::guest::Guest;
+use crate::host::Host;
+use crate::mishaps::Wake;
+use crate::model::Moment;
+use crate::model::file::File;
+use crate::model::names::Names;
+use crate::plan::{CAPACITY_BYTES, DATA_FILES, Plan, RACES, YARDS};
+use crate::races::Race;
+use crate::report::Report;
+use crate::storage::{Clock, Storage};
+
+/// Rounds without time going by: more is a loop.
+const ROUNDS_MAX: usize = 20_000;
+
+/// A run of one seed.
+pub struct Sim {
+    pub(crate) plan: Plan,
+    pub(crate) net: Arc<SimNet>,
+    clock: Clock,
+    pub(crate) host: Host,
+    pub(crate) guests: Vec<Guest>,
+    pub(crate) rng: Rng,
+    moment: Moment,
+    next_tag: u64,
+    next_change: u32,
+    pub(crate) next_open: u64,
+    pub(crate) next_who: usize,
+    pub(crate) files: Vec<File>,
+    pub(crate) names: Names,
+    /// Yards in which a call is under way, or unclear.
+    pub(crate) busy_yards: Vec<bool>,
+    pub(crate) races: Vec<Race>,
+    pub(crate) looks: Vec<Look>,
+    /// What ends or begins at a time.
+    pub(crate) wakes: BTreeMap<(Duration, u64), Wake>,
+    pub(crate) wake_number: u64,
+    /// Calls are made and things go wrong.
+    pub(crate) is_wild: bool,
+    /// The store has failed.
+    pub(crate) store_failed: bool,
+    /// The server's verifier has changed.
+    pub(crate) restarted: bool,
+    pub(crate) boots: u64,
+    /// When the server began to stop.
+    pub(crate) stopping: Option<(Moment, Duration)>,
+    pub(crate) report: Report,
+    trace: bool,
+}
+
+impl Sim {
+    /// Everything of a seed, about to begin.
+    ///
+    /// # Errors
+    /// What refused.
+    pub fn new(seed: u64, trace: bool) -> Result<Sim, String> {
+        let plan = Plan::new(seed);
+        let net = SimNet::new(plan.sim.clone());
+        let clock = Clock::default();
+        let storage = Storage::new(&clock, net.rng(1), CAPACITY_BYTES);
+        prepare(&storage).map_err(|status| format!("the first files: {status}"))?;
+        storage.set_pace(plan.pace);
+        let mut host = Host::new(net.clone(), clock.clone(), storage);
+        host.start(&plan)?;
+        let mut guests = Vec::new();
+        for who in 0..plan.clients {
+            guests.push(Guest::new(&net, &plan, 10 + who as u32, who)?);
+        }
+        let files = (0..DATA_FILES).map(|i| File::new(format!("data/f{i}"))).collect();
+        Ok(Sim {
+            rng: net.rng(2),
+            next_who: plan.clients,
+            plan,
+            net,
+            clock,
+            host,
+            guests,
+            moment: 0,
+            next_tag: 0,
+            next_change: 0,
+            next_open: 0,
+            files,
+            names: Names::new(YARDS),
+            busy_yards: vec![false; YARDS],
+            races: (0..RACES).map(|_| Race::default()).collect(),
+            looks: Vec::new(),
+            wakes: BTreeMap::new(),
+            wake_number: 0,
+            is_wild: true,
+            store_failed: false,
+            restarted: false,
+            boots: 1,
+            stopping: None,
+            report: Report::default(),
+            trace,
+        })
+    }
+
+    /// Runs to the end and checks everything.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn run(mut self) -> Result<Report, String> {
+        while self.report.operations < self.plan.operations {
+            self.turn()?;
+        }
+        self.calm_down()?;
+        self.wait_idle()?;
+        self.finish()?;
+        self.report.count_network(&self.net.fault_counts());
+        Ok(self.report)
+    }
+
+    /// Virtual time.
+    pub(crate) fn now(&self) -> Duration {
+        self.net.now()
+    }
+
+    /// A moment of its own.
+    pub(crate) fn tick(&mut self) -> Moment {
+        self.moment += 1;
+        self.moment
+    }
+
+    pub(crate) fn new_change(&mut self) -> u32 {
+        self.next_change += 1;
+        self.next_change
+    }
+
+    pub(crate) fn log(&self, text: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("{:>12.6} {}", self.net.now().as_secs_f64(), text());
+        }
+    }
+
+    /// A call of a client, not yet handed over.
+    pub(crate) fn call(&mut self, guest: usize, kind: Kind, len: usize) -> Call {
+        self.next_tag += 1;
+        let start = self.tick();
+        let call = Call {
+            tag: self.next_tag,
+            kind,
+            start,
+            since: self.now(),
+            len,
+            sessions: self.guests[guest].sessions,
+        };
+        self.log(|| format!("client {} asks {}: {:?}", self.guests[guest].who, call.tag, call.kind));
+        call
+    }
+
+    /// What can be done now, what is due, and then the next moment of time.
+    pub(crate) fn turn(&mut self) -> Result<(), String> {
+        self.progress()?;
+        self.do_wakes()?;
+        if self.is_wild {
+            self.make_calls()?;
+        }
+        self.look()?;
+        self.progress()?;
+        self.check_patience()?;
+        self.pass_time()
+    }
+
+    /// Everybody works until nobody has anything to do.
+    fn progress(&mut self) -> Result<(), String> {
+        for _ in 0..ROUNDS_MAX {
+            let mut busy = self.host.progress(self.plan.key);
+            let now = self.now();
+            for index in 0..self.guests.len() {
+                busy |= self.guests[index].core.progress(now);
+                self.notice_sessions(index);
+                while let Some((call, result, buffer)) = self.guests[index].next_done() {
+                    self.answered(index, call, result, buffer)?;
+                    busy = true;
+                }
+                while let Some(notice) = self.guests[index].core.next_notice() {
+                    self.log(|| format!("client {} hears: {notice}", self.guests[index].who));
+                }
+            }
+            if !busy {
+                return Ok(());
+            }
+        }
+        Err("they do not come to rest".into())
+    }
+
+    /// What was under way in a lost session may be done again in the next one.
+    fn notice_sessions(&mut self, index: usize) {
+        let facts = self.guests[index].core.facts();
+        let guest = &mut self.guests[index];
+        guest.established |= facts.verifier != WriteVerifier::default();
+        if facts.new_sessions == guest.sessions {
+            return;
+        }
+        guest.sessions = facts.new_sessions;
+        guest.boot = self.boots;
+        guest.cut_off = false;
+        let who = guest.who;
+        let now = self.tick();
+        self.files.iter_mut().for_each(|file| file.session_lost(who, now));
+        self.log(|| format!("client {who} has a new session"));
+    }
+
+    fn pass_time(&mut self) -> Result<(), String> {
+        let now = self.now();
+        let cores = self.guests.iter().filter_map(|guest| guest.core.next_timeout());
+        let asks = self.guests.iter().map(|guest| guest.next_at).filter(|_| self.is_wild);
+        let looks = self.looks.iter().map(|look| look.not_before).filter(|at| *at > now);
+        let wakes = self.wakes.keys().next().map(|key| key.0);
+        let races = self.races.iter().filter_map(|race| race.not_before(now));
+        let next = [self.host.next_at(), wakes].into_iter().flatten();
+        let next = next.chain(cores).chain(asks).chain(looks).chain(races).min();
+        let next = next.map(|at| at.max(now + Duration::from_micros(1)));
+        match (self.net.next_event_at(), next) {
+            (Some(event), next) if next.is_none_or(|at| event <= at) => {
+                self.net.step();
+            }
+            (_, Some(at)) => self.net.advance_to(at),
+            (_, None) => return Err("nothing will ever happen again".into()),
+        }
+        self.clock.set(self.net.now());
+        self.host.storage.run_until(self.net.now());
+        Ok(())
+    }
+
+    /// The longest time that any call may take.
+    pub(crate) fn patience(&self) -> Duration {
+        let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
+        self.plan.options.retry + lease + Duration::from_secs(5)
+    }
+
+    fn check_patience(&self) -> Result<(), String> {
+        let (now, patience) = (self.now(), self.patience());
+        for guest in &self.guests {
+            let oldest = guest.calls.values().next();
+            if let Some(call) = oldest.filter(|call| now.saturating_sub(call.since) > patience) {
+                return Err(format!("no answer for {patience:?} to client {}: {call:?}", guest.who));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing goes wrong any more.
+    fn calm_down(&mut self) -> Result<(), String> {
+        self.log(|| "calm".into());
+        self.is_wild = false;
+        self.net.set_faults(FaultConfig {
+            delay_max: self.net.faults().delay_max,
+            ..FaultConfig::default()
+        });
+        for ((_, _), wake) in std::mem::take(&mut self.wakes) {
+            self.wake(wake)?;
+        }
+        while self.stopping.is_some() || !self.host.is_up() {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Until all calls are answered and nothing is unclear.
+    pub(crate) fn wait_idle(&mut self) -> Result<(), String> {
+        let end = self.now() + self.patience() * 2;
+        let is_idle = |sim: &Sim| {
+            sim.guests.iter().all(|guest| guest.calls.is_empty())
+                && sim.looks.is_empty()
+                && sim.races.iter().all(Race::is_idle)
+        };
+        while !is_idle(self) {
+            if self.now() > end {
+                return Err("what became of a call cannot be found out".into());
+            }
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Lets time go by.
+    pub(crate) fn wait_for(&mut self, time: Duration) -> Result<(), String> {
+        let end = self.now() + time;
+        while self.now() < end {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a call may end with this error, given what went wrong.
+    pub(crate) fn is_excused(&self, guest: usize, call: &Call, error: &Error) -> bool {
+        let guest = &self.guests[guest];
+        match error {
+            Error::Connect { .. } => !guest.established,
+            Error::Status { status, .. } => match status {
+                Status::Io | Status::NoSpc => self.store_failed,
+                Status::WritesLost => {
+                    let tells = matches!(
+                        call.kind,
+                        Kind::Commit { .. } | Kind::Close { .. } | Kind::Sync
+                    );
+                    self.restarted && tells
+                }
+                Status::OutcomeUnknown => {
+                    guest.sessions != call.sessions || guest.boot != self.boots || guest.cut_off
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+}
+
+/// The directories and files of the beginning.
+fn prepare(storage: &Storage) -> Result<(), Status> {
+    let store = &storage.store;
+    let root = Arc::new(Identity::root());
+    let top = store.root(&root).wait()?.handle;
+    let make = |dir, name: &str| {
+        store.create(&root, dir, name.as_bytes(), FileKind::Directory, 0o755, 0, b"").wait()
+    };
+    for yard in 0..YARDS {
+        make(&top, &format!("y{yard}"))?;
+    }
+    make(&top, "race")?;
+    let data = make(&top, "data")?.handle;
+    for file in 0..DATA_FILES {
+        let flags = OpenFlags {
+            read: false,
+            write: true,
+            create: CreateMode::Exclusive,
+            truncate: false,
+            append: false,
+            no_follow: false,
+        };
+        store.open(&root, &data, format!("f{file}").as_bytes(), flags, 0o644).wait()?;
+    }
+    Ok(())
+}
