@@ -44,6 +44,7 @@ use pool::Pool;
 use walk::{Tree, Walking};
 
 pub use handles::{HandleKey, load_or_create_key, state_dir};
+pub use identity::keep_identity_between_calls;
 
 /// How a [`PosixStore`] is opened.
 #[derive(Debug, Clone)]

@@ -281,15 +281,14 @@ fn renames_lead_nobody_out() {
             });
             let mut found = 0;
             for _ in 0..1500 {
-                for answer in [
+                let answers = [
                     store.lookup(&fs.who, &sub, b"up", false).wait(),
                     store.lookup(&fs.who, &fs.root, b"d/sub/up", false).wait(),
                     store.lookup_parent(&fs.who, &sub).wait(),
-                ] {
-                    if let Ok(answer) = answer {
-                        assert_ne!(answer.attr.inode, secret, "a way out");
-                        found += 1;
-                    }
+                ];
+                for answer in answers.iter().flatten() {
+                    assert_ne!(answer.attr.inode, secret, "a way out");
+                    found += 1;
                 }
             }
             stop.store(true, Ordering::Relaxed);
@@ -358,7 +357,8 @@ fn other_file_systems_below_the_root() {
     let again = open(dev, options());
     let status = error(again.attr(&fs.who, &found.handle).wait());
     assert_eq!(status, Status::Stale);
-    assert_eq!(Fs::new(&*again).find(path).expect("walked again").handle, found.handle);
+    let walked = Fs::new(&*again).find(path).expect("walked again");
+    assert!(walked.handle == found.handle || !again.handles_survive());
     for device in ["null", "zero", "tty", "console"] {
         match fs.open(device, BOTH).map(|_| ()) {
             Err(Status::BadType | Status::NoEnt) => {}

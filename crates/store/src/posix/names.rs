@@ -107,7 +107,7 @@ impl Inner {
         fd: &OwnedFd,
         lazy: bool,
     ) -> Result<Found, Status> {
-        let _acting = self.identities.act_as(who)?;
+        self.identities.may_act_as(who)?;
         let stat = Stat::of(fd, lazy)?;
         if stat.links() == 0 {
             return Err(Status::Stale);

@@ -289,10 +289,8 @@ impl Objects {
     /// What is about to lose this name must not be kept by a descriptor here. Answers what to
     /// drop when it is gone.
     pub(super) fn before_removal(&self, dir: &OwnedFd, name: &[u8]) -> Leaving {
-        if self.by_kernel {
-            if let Some(handle) = self.handle_at(dir, name) {
-                return Leaving { handle: Some(handle), id: None };
-            }
+        if let Some(handle) = self.handle_at(dir, name) {
+            return Leaving { handle: Some(handle), id: None };
         }
         let stat = Stat::at(dir, name, true).ok();
         let last = |stat: &Stat| stat.links() <= 1 || stat.kind() == FileKind::Directory;

@@ -134,7 +134,7 @@ fn spawn(shared: Arc<Shared>) {
 }
 
 fn work(shared: &Shared) {
-    identity::this_is_a_pool_thread();
+    identity::keep_identity_between_calls();
     let mut spin_credit = SPIN_CREDIT_MAX;
     let mut state = shared.lock();
     state.coming -= 1;

@@ -143,7 +143,7 @@ impl Store for PosixStore {
             if object.kind != FileKind::Symlink {
                 return Err(Status::Inval);
             }
-            let _acting = inner.identities.act_as(&who)?;
+            inner.identities.may_act_as(&who)?;
             Ok(sys::readlink(&object.fd)?)
         })
     }
@@ -189,7 +189,7 @@ impl Store for PosixStore {
         let (who, handle) = (who.clone(), *handle);
         self.call(move |inner| {
             let object = inner.objects.resolve(&inner.identities, &handle)?;
-            let _acting = inner.identities.act_as(&who)?;
+            inner.identities.may_act_as(&who)?;
             attr::fs_attr(&object.fd, inner.options.read_only)
         })
     }

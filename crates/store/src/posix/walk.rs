@@ -193,7 +193,7 @@ impl Tree<'_> {
                 return Ok(list);
             }
             let above = up(&at)?;
-            if Stat::of(&above, true)?.is_same_place(&Stat::of(&*at, true)?) {
+            if Stat::of(&above, true)?.is_same_place(&Stat::of(&at, true)?) {
                 break; // the host's root
             }
             at = Arc::new(above);
@@ -223,7 +223,7 @@ impl Tree<'_> {
                 }
                 Err(errno) => return Err(errno.into()),
             };
-            let kind = Stat::of(&*fd, true)?.kind();
+            let kind = Stat::of(&fd, true)?.kind();
             if kind == FileKind::Symlink && (follow || !rest.is_empty()) {
                 links += 1;
                 if links > LINKS_FOLLOWED_MAX {
@@ -231,7 +231,7 @@ impl Tree<'_> {
                 }
                 let target = sys::readlink(&fd)?;
                 if target.starts_with(b"/") {
-                    way.to_root()?;
+                    way.restart()?;
                 }
                 let here = way.here()?;
                 end = Place { dir: here.clone(), name: Vec::new(), fd: Some(here) };
@@ -272,7 +272,7 @@ impl Way<'_> {
         Ok(())
     }
 
-    fn to_root(&mut self) -> Result<(), Status> {
+    fn restart(&mut self) -> Result<(), Status> {
         self.stack = vec![Arc::new(sys::duplicate(&self.tree.root.fd)?)];
         self.from_root = true;
         Ok(())
