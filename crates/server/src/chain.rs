@@ -75,10 +75,10 @@ impl Context {
 
     /// Memory for what is not file data; at least `bytes`.
     pub(crate) fn scratch(&self, bytes: usize) -> Result<Span, Status> {
-        if bytes <= SCRATCH_BYTES {
-            if let Some(span) = self.scratch.borrow_mut().pop() {
-                return Ok(span);
-            }
+        if bytes <= SCRATCH_BYTES
+            && let Some(span) = self.scratch.borrow_mut().pop()
+        {
+            return Ok(span);
         }
         let arena = Arena::new(bytes.max(SCRATCH_BYTES)).map_err(|_| Status::NoMem)?;
         let len = arena.len();

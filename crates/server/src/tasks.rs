@@ -46,10 +46,10 @@ impl Ready {
 
     /// Ends the worker's sleep, if it sleeps.
     pub(crate) fn wake_worker(&self) {
-        if self.sleeping.swap(false, Ordering::SeqCst) {
-            if let Some(waiter) = self.waiter.get() {
-                waiter.wake();
-            }
+        if self.sleeping.swap(false, Ordering::SeqCst)
+            && let Some(waiter) = self.waiter.get()
+        {
+            waiter.wake();
         }
     }
 

@@ -312,13 +312,12 @@ impl Worker {
             Verdict::Running => return session.set_target(head.slot, id),
             Verdict::Refuse(status) => return self.refuse(id, &request, status),
         };
-        if prior.is_empty() && data_len == 0 {
-            if let [Operation::Read { state, extents, .. }] = request.operations.as_slice() {
-                let hit = data::try_read(&self.context, session, *state, extents);
-                if let Some((result, spans, held)) = hit {
-                    return self.read_hit(session, id, &request, (result, spans, held));
-                }
-            }
+        if prior.is_empty()
+            && data_len == 0
+            && let [Operation::Read { state, extents, .. }] = request.operations.as_slice()
+            && let Some(hit) = data::try_read(&self.context, session, *state, extents)
+        {
+            return self.read_hit(session, id, &request, hit);
         }
         drop(request);
         session.set_target(head.slot, id);
