@@ -241,14 +241,14 @@ fn whole_files_in_one_message() {
 fn a_deep_path_takes_one_round_trip() {
     let served = Served::start();
     let session = &served.session;
-    let deep = vec!["directory"; 12].join("/");
+    let deep = ["directory"; 12].join("/");
     std::fs::create_dir_all(served.path(&deep)).expect("local");
     std::fs::write(served.path(&format!("{deep}/f")), b"x").expect("local");
     let before = session.info().round_trips;
     assert_eq!(session.stat(format!("{deep}/f").as_bytes()).expect("stat").size, 1);
     assert_eq!(session.info().round_trips, before + 1);
     // Far longer than a message.
-    let longer = vec!["a_directory_with_a_rather_long_name"; 60].join("/");
+    let longer = ["a_directory_with_a_rather_long_name"; 60].join("/");
     let mut path = String::new();
     for part in longer.split('/') {
         path = format!("{path}/{part}");
