@@ -3,6 +3,7 @@
 //! * [`io`]: operations on files of a server or a local directory, one row per point.
 //! * [`postmark`]: many small files, as mail servers have.
 //! * [`target`]: what those two measure.
+//! * [`fabric`]: sends, RDMA reads and RDMA writes, below the file system.
 //! * [`raw`]: plain sockets without any DAFS code, the yardstick of the same run.
 //!
 //! Every measurement is a [`Point`], printed as a row of a table or as one JSON object. What
@@ -11,6 +12,7 @@
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod fabric;
 mod histogram;
 pub mod io;
 mod offsets;

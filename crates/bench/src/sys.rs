@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 /// CPU time of this process so far, user and system, all threads.
 pub fn process_cpu_ns() -> u64 {
@@ -33,15 +34,20 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sleeps until `fd` is readable (or writable).
+/// Sleeps until `fd` is readable (or writable), at most for `time` if there is one.
 ///
 /// # Errors
 /// The system's.
-pub fn sleep_until_ready(fd: BorrowedFd<'_>, writable: bool) -> io::Result<()> {
+pub fn sleep_until_ready(
+    fd: BorrowedFd<'_>,
+    writable: bool,
+    time: Option<Duration>,
+) -> io::Result<()> {
     let events = if writable { libc::POLLOUT } else { libc::POLLIN };
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    let ms = time.map_or(-1, |time| i32::try_from(time.as_millis()).unwrap_or(i32::MAX));
     // SAFETY: one entry, for an open descriptor.
-    let rc = unsafe { libc::poll(&mut entry, 1, -1) };
+    let rc = unsafe { libc::poll(&mut entry, 1, ms) };
     if rc >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

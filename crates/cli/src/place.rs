@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::failure::Failure;
 
@@ -43,13 +45,23 @@ pub fn local(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
-/// A name in the same directory that nobody else uses.
+/// A name in the same directory that nobody else uses: random for each process, then counted,
+/// since one is needed for each file.
 ///
 /// # Errors
 /// The system has no random numbers.
 pub fn temporary(path: &[u8]) -> Result<Vec<u8>, Failure> {
-    let number = getrandom::u64()
-        .map_err(|error| Failure::about("", format!("no random numbers: {error}")))?;
+    static FIRST: OnceLock<u64> = OnceLock::new();
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let first = match FIRST.get() {
+        Some(first) => *first,
+        None => {
+            let random = getrandom::u64()
+                .map_err(|error| Failure::about("", format!("no random numbers: {error}")))?;
+            *FIRST.get_or_init(|| random)
+        }
+    };
+    let number = first.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
     Ok(join(split(path).0, format!(".dafs-tmp-{number:016x}").as_bytes()))
 }
 

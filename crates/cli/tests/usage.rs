@@ -123,6 +123,39 @@ fn raw_sockets_are_measured_between_two_processes() {
 }
 
 #[test]
+fn the_fabric_is_measured_between_two_processes() {
+    let output = dafs(&[
+        "bench",
+        "fabric",
+        "dafs://localhost/",
+        "--size",
+        "4k",
+        "--depth",
+        "4",
+        "--wait",
+        "sleeping",
+        "--file-size",
+        "1m",
+        "--seconds",
+        "0.05",
+        "--json",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let out = text(&output.stdout);
+    let ops: Vec<String> = out
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("an object per line"))
+        .map(|row| {
+            assert!(row["ops"].as_u64().expect("a number") > 0);
+            assert!(row["ratio"].as_f64().expect("measured") > 0.0);
+            row["op"].as_str().expect("text").to_owned()
+        })
+        .collect();
+    assert_eq!(ops, ["send", "rdma-read", "rdma-write"]);
+    assert_eq!(dafs(&["bench", "fabric", "dafs://example.org/"]).status.code(), Some(2));
+}
+
+#[test]
 fn a_directory_that_is_not_there_cannot_be_served() {
     let missing = "/nonexistent/directory";
     let output = dafs(&["serve", "--listen", "tcp://127.0.0.1:0", missing]);

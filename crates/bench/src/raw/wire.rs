@@ -95,7 +95,7 @@ impl Wire {
                     let now = Instant::now();
                     if now >= *spin_end.get_or_insert(now + SPIN) {
                         self.system_calls += 1;
-                        sys::sleep_until_ready(self.stream.as_fd(), writable)?;
+                        sys::sleep_until_ready(self.stream.as_fd(), writable, None)?;
                     }
                 }
             }

@@ -1,5 +1,6 @@
 //! `dafs bench`: measurements, as a part of the product.
 
+mod fabric;
 mod io;
 mod postmark;
 mod raw;
@@ -17,6 +18,7 @@ use crate::failure::Failure;
     dafs bench io dafs://localhost/ --op read --size 4k,1m --depth 1,8\n  \
     dafs bench io /mnt/nfs --op read,stat,create\n  \
     dafs bench postmark dafs://localhost/ --size 4k,16k\n  \
+    dafs bench fabric --op rdma-read --size 4k,1m --depth 1,8\n  \
     dafs bench raw tcp --size 4k,1m --depth 1,8\n\n\
     Each prints a table, or with --json one object per row; see dafs bench io --help for what\n\
     the fields mean.")]
@@ -29,7 +31,11 @@ pub struct Args {
 enum What {
     Io(io::Args),
     Postmark(postmark::Args),
+    Fabric(fabric::Args),
     Raw(raw::Args),
+    /// The other process of `fabric`.
+    #[command(hide = true)]
+    FabricPeer,
     /// The other process of `raw`.
     #[command(hide = true)]
     RawPeer {
@@ -46,6 +52,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.what {
         What::Io(args) => io::run(args),
         What::Postmark(args) => postmark::run(args),
+        What::Fabric(args) => fabric::run(args),
+        What::FabricPeer => fabric::peer(),
         What::Raw(args) => raw::run(args),
         What::RawPeer { address } => raw::peer(address),
     }
