@@ -181,3 +181,65 @@ fn a_long_reason_is_cut_at_a_character() {
     };
     assert_eq!(reason, format!("rejected by the peer: {}", "ä".repeat(128)));
 }
+
+/// An engine that sleeps in the middle of a run is not woken by each piece, but by enough of
+/// them, by the end of the run and by the end of the connection.
+#[test]
+fn a_sleeper_wakes_for_the_end_of_a_run_and_of_the_peer() {
+    const LEN: usize = 900_000;
+    for complete in [true, false] {
+        let (mut listener, address) = tcp_listener();
+        let mut peer = TcpStream::connect(address).expect("connect");
+        peer.write_all(&frame::hello(Kind::Hello, b"")).expect("hello");
+        let mut engine = engine();
+        let queue_pair = engine.accept(accept(&mut listener), b"").expect("accept");
+        let place = dafs_fabric::Arena::new(LEN).expect("arena").span(0, LEN);
+        let list = smallvec::smallvec![place.clone()];
+        engine
+            .post_tagged_recv(queue_pair, dafs_fabric::WrId(1), dafs_fabric::Tag(1), None, list)
+            .expect("tagged recv");
+        let talker = std::thread::spawn(move || {
+            let mut words = Vec::new();
+            let full = frame::FRAME_PAYLOAD_BYTES_MAX;
+            let mut next = Some(FrameHeader {
+                run: (LEN / full) as u8,
+                payload_len: full as u32,
+                key: 1,
+                total: LEN as u32,
+                ..FrameHeader::new(Kind::Tagged)
+            });
+            while let Some(header) = next {
+                words.extend(header.encode());
+                words.extend(std::iter::repeat_n(7, header.body_len()));
+                next = header.continuation();
+            }
+            let end = if complete { words.len() } else { words.len() / 2 };
+            for piece in words[..end].chunks(10_007) {
+                peer.write_all(piece).expect("write");
+            }
+            // Kept open until the engine has all, or closed at once.
+            complete.then_some(peer)
+        });
+        let mut done = Vec::new();
+        let mut gone = false;
+        while done.is_empty() {
+            engine.poll(&mut done, 1);
+            if engine.arm() {
+                engine.waiter().wait(None);
+            }
+            while let Some(event) = engine.poll_event() {
+                gone |= matches!(event, QueuePairEvent::Disconnected { .. });
+            }
+        }
+        let status = done[0].status;
+        if complete {
+            assert_eq!(status, dafs_fabric::Status::Success);
+            let mut bytes = Vec::new();
+            place.read_message(LEN, &mut bytes);
+            assert!(bytes.iter().all(|byte| *byte == 7) && !gone);
+        } else {
+            assert_eq!(status, dafs_fabric::Status::Flushed);
+        }
+        drop(talker.join().expect("talker"));
+    }
+}

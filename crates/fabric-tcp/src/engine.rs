@@ -9,22 +9,21 @@ use dafs_fabric::{
     QueuePairEvent, RemoteSpan, SgList, Span, Tag, Waiter, WorkCompletion, WrId, sg_bytes,
 };
 
-use crate::connection::{Accepted, Handshake, Step, reject};
+use crate::connection::{Accepted, Handshake, reject};
 use crate::device::{RECEIVE_QUEUE_DEPTH, SGE_MAX, Shared};
 use crate::frame::{BULK_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX, Kind, hello};
 use crate::memory_region::Table;
+use crate::progress::list;
 use crate::queue_pair::{Connection, Request, SEND_QUEUE_DEPTH, TaggedReceive};
-use crate::receive::{PostedReceive, Received};
+use crate::receive::PostedReceive;
 use crate::scatter_gather::Cursor;
-use crate::sys::{EpollEvents, IoList, Watch};
+use crate::sys::{EpollEvents, IoList};
 use crate::waiter::EpollWaiter;
 
 /// Staging memory of an engine: what one system call brings of small messages.
 const STAGING_BYTES: usize = 64 * 1024;
 /// Staging memories kept for use again.
 const STAGING_KEPT: usize = 4;
-/// Up to so many queue pairs are simply tried; more are asked for by epoll first.
-const TRIED_MAX: usize = 4;
 /// Queue pairs of an engine.
 const QUEUE_PAIRS_MAX: usize = 65536;
 
@@ -99,38 +98,40 @@ impl Core {
     }
 }
 
-enum Link {
+/// What a slot holds.
+pub enum Link {
     Free,
     Connecting(Box<Handshake>),
     Up(Box<Connection>),
 }
 
-struct Slot {
+/// A place for a queue pair; its number is the slot and the generation.
+pub struct Slot {
     generation: u32,
-    link: Link,
+    pub link: Link,
 }
 
 /// The engine of `tcp`.
 pub struct TcpEngine {
     shared: Arc<Shared>,
-    core: Core,
-    waiter: Arc<EpollWaiter>,
-    slots: Vec<Slot>,
+    pub(crate) core: Core,
+    pub(crate) waiter: Arc<EpollWaiter>,
+    pub(crate) slots: Vec<Slot>,
     free: Vec<u32>,
     /// Slots in use.
-    live: Vec<u32>,
-    handshakes: usize,
+    pub(crate) live: Vec<u32>,
+    pub(crate) handshakes: usize,
     /// Slots with something to send, each once.
-    to_flush: Vec<u32>,
+    pub(crate) to_flush: Vec<u32>,
     /// Where the next pass begins.
-    turn: usize,
+    pub(crate) turn: usize,
     /// The last pass left something to receive.
-    more: bool,
+    pub(crate) more: bool,
     /// Slots in which interest in the socket changed, each once.
-    stale: Vec<u32>,
+    pub(crate) stale: Vec<u32>,
     /// Slots that paused, each once.
-    paused: Vec<u32>,
-    ready: EpollEvents,
+    pub(crate) paused: Vec<u32>,
+    pub(crate) ready: EpollEvents,
 }
 
 impl TcpEngine {
@@ -185,7 +186,7 @@ impl TcpEngine {
     }
 
     /// The slot's queue pair is gone for good.
-    fn free_slot(&mut self, slot: u32) -> Link {
+    pub(crate) fn free_slot(&mut self, slot: u32) -> Link {
         let entry = &mut self.slots[slot as usize];
         let link = std::mem::replace(&mut entry.link, Link::Free);
         // A slot whose generations are used up is never used again.
@@ -200,7 +201,7 @@ impl TcpEngine {
         link
     }
 
-    fn queue_pair(&self, slot: u32) -> QueuePair {
+    pub(crate) fn queue_pair(&self, slot: u32) -> QueuePair {
         let generation = self.slots[slot as usize].generation;
         QueuePair(u64::from(generation) << 32 | u64::from(slot))
     }
@@ -223,7 +224,7 @@ impl TcpEngine {
     }
 
     /// Ends a queue pair that is up.
-    fn end(&mut self, slot: u32, reason: String) {
+    pub(crate) fn end(&mut self, slot: u32, reason: String) {
         let queue_pair = self.queue_pair(slot);
         if let Link::Up(connection) = self.free_slot(slot) {
             connection.end(&mut self.core);
@@ -233,191 +234,6 @@ impl TcpEngine {
         }
         self.core.event(QueuePairEvent::Disconnected { queue_pair, reason });
         self.core.event(QueuePairEvent::Quiescent { queue_pair });
-    }
-
-    /// Goes on with one queue pair.
-    fn progress(&mut self, slot: u32) {
-        match &mut self.slots[slot as usize].link {
-            Link::Free => {}
-            Link::Connecting(_) => self.step(slot),
-            Link::Up(connection) => {
-                if connection.send.is_blocked() {
-                    let again = connection.flush(&mut self.core);
-                    list(connection, slot, again, &mut self.to_flush);
-                }
-                let received = connection.receive(&mut self.core);
-                let answers = connection.send.has_work() && !connection.send.is_blocked();
-                list(connection, slot, answers, &mut self.to_flush);
-                match received {
-                    Received::All => {}
-                    Received::More => self.more = true,
-                    Received::End(reason) => return self.end(slot, reason),
-                }
-                self.note(slot);
-            }
-        }
-    }
-
-    /// Remembers a slot whose interest changed or that paused.
-    fn note(&mut self, slot: u32) {
-        match &mut self.slots[slot as usize].link {
-            Link::Free => {}
-            Link::Connecting(handshake) => {
-                if !std::mem::replace(&mut handshake.stale, true) {
-                    self.stale.push(slot);
-                }
-            }
-            Link::Up(connection) => {
-                if !connection.stale && connection.watched != Some(connection.interest()) {
-                    connection.stale = true;
-                    self.stale.push(slot);
-                }
-                if !connection.paused && connection.receive.is_paused() {
-                    connection.paused = true;
-                    self.paused.push(slot);
-                }
-            }
-        }
-    }
-
-    /// Goes on with one handshake.
-    fn step(&mut self, slot: u32) {
-        let queue_pair = self.queue_pair(slot);
-        let Link::Connecting(handshake) = &mut self.slots[slot as usize].link else { return };
-        // At least one call; their exact number does not matter here.
-        self.core.system_calls += 1;
-        match handshake.step() {
-            Step::Pending => return self.note(slot),
-            Step::Connected(socket, private_data) => {
-                let mut connection = Connection::new(queue_pair, socket, true);
-                connection.watched = handshake.watched;
-                connection.stale = handshake.stale;
-                self.slots[slot as usize].link = Link::Up(Box::new(connection));
-                self.note(slot);
-                self.core.event(QueuePairEvent::Connected { queue_pair, private_data });
-            }
-            Step::Failed(refused, reason) => {
-                self.free_slot(slot);
-                self.core.event(QueuePairEvent::Refused { queue_pair, refused, reason });
-            }
-        }
-        self.handshakes -= 1;
-        self.waiter.set_handshakes(self.handshakes > 0);
-    }
-
-    /// Goes on with all queue pairs that may have something.
-    fn progress_all(&mut self) {
-        self.more = false;
-        if self.live.len() <= TRIED_MAX {
-            let count = self.live.len();
-            for index in 0..count {
-                // A queue pair that ended made the list shorter: the next pass sees the rest.
-                let Some(slot) = self.live.get((self.turn + index) % count).copied() else {
-                    break;
-                };
-                self.progress(slot);
-            }
-            self.turn = self.turn.wrapping_add(1);
-            return;
-        }
-        self.sync_interest();
-        self.waiter.ready(&mut self.ready);
-        let mut index = 0;
-        while let Some(token) = self.ready.token(index) {
-            index += 1;
-            if let Some(slot) = u32::try_from(token).ok().filter(|slot| self.is_used(*slot)) {
-                self.progress(slot);
-            }
-        }
-        self.resume_paused();
-        if self.handshakes > 0 {
-            self.step_all();
-        }
-    }
-
-    fn is_used(&self, slot: u32) -> bool {
-        (slot as usize) < self.slots.len()
-    }
-
-    /// Queue pairs that paused are not told by epoll when they can go on.
-    fn resume_paused(&mut self) {
-        let mut index = 0;
-        for _ in 0..self.paused.len() {
-            let Some(slot) = self.paused.get(index).copied() else { break };
-            let Link::Up(connection) = &mut self.slots[slot as usize].link else { break };
-            let go = connection.can_resume(&self.core);
-            if go || !connection.receive.is_paused() {
-                connection.paused = false;
-                self.paused.swap_remove(index);
-            } else {
-                index += 1;
-            }
-            if go {
-                self.progress(slot);
-            }
-        }
-    }
-
-    /// Handshakes have deadlines, which epoll does not know.
-    fn step_all(&mut self) {
-        for index in 0..self.live.len() {
-            let Some(slot) = self.live.get(index).copied() else { break };
-            self.step(slot);
-        }
-    }
-
-    fn flush_all(&mut self) {
-        let mut index = 0;
-        // What must go on later is put in front of `index`.
-        while let Some(slot) = self.to_flush.get(index).copied() {
-            let again = match &mut self.slots[slot as usize].link {
-                Link::Up(connection) => {
-                    let again = connection.flush(&mut self.core);
-                    connection.send.listed = again;
-                    again
-                }
-                _ => false,
-            };
-            self.note(slot);
-            if again {
-                index += 1;
-            } else {
-                self.to_flush.swap_remove(index);
-            }
-        }
-    }
-
-    /// Makes epoll watch what matters now.
-    fn sync_interest(&mut self) {
-        while let Some(slot) = self.stale.pop() {
-            let (fd, wanted, watched) = match &mut self.slots[slot as usize].link {
-                Link::Free => continue,
-                Link::Up(connection) => {
-                    connection.stale = false;
-                    (connection.fd(), connection.interest(), &mut connection.watched)
-                }
-                Link::Connecting(handshake) => {
-                    handshake.stale = false;
-                    match handshake.interest() {
-                        Some((fd, events)) => (fd, events, &mut handshake.watched),
-                        None => continue,
-                    }
-                }
-            };
-            let watch = match *watched {
-                Some(events) if events == wanted => continue,
-                Some(_) => Watch::Change(wanted),
-                None => Watch::Add(wanted),
-            };
-            match self.waiter.watch(fd, u64::from(slot), watch) {
-                Ok(()) => *watched = Some(wanted),
-                Err(error) => {
-                    tracing::warn!(%error, "a socket cannot be watched");
-                    self.note(slot);
-                    break;
-                }
-            }
-        }
     }
 
     fn post(
@@ -445,14 +261,6 @@ impl TcpEngine {
 
 fn slot_of(queue_pair: QueuePair) -> usize {
     (queue_pair.0 & 0xffff_ffff) as usize
-}
-
-/// Puts a queue pair on the list of those to flush.
-fn list(connection: &mut Connection, slot: u32, wanted: bool, to_flush: &mut Vec<u32>) {
-    if wanted && !connection.send.listed {
-        connection.send.listed = true;
-        to_flush.push(slot);
-    }
 }
 
 fn request(wr_id: WrId, opcode: Opcode, data: SgList, signaled: bool) -> Request {
@@ -690,6 +498,7 @@ impl Engine for TcpEngine {
             return false;
         }
         self.sync_interest();
+        self.sync_low_water();
         true
     }
 

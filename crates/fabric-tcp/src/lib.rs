@@ -1,13 +1,13 @@
 //! `tcp`: a software RDMA NIC over TCP and Unix stream sockets.
 //!
 //! A queue pair is a stream socket. Work requests are cut into frames of at most 64 KiB
-//! ([`frame`]) which interleave, so that a large transfer never blocks a small request
-//! ([`send`]). Payload goes from the socket to its final place and leaves from where it is, by
-//! scatter and gather ([`receive`], [`sys`]). A protection table checks every access of a peer
-//! ([`memory_region`]); a refused one is answered by a fault, and the queue pair lives on.
+//! (`frame`) which interleave, so that a large transfer never blocks a small request
+//! (`send`). Payload goes from the socket to its final place and leaves from where it is, by
+//! scatter and gather (`receive`, `sys`). A protection table checks every access of a peer
+//! (`memory_region`); a refused one is answered by a fault, and the queue pair lives on.
 //!
 //! Beside the files that every provider has there are `frame` (the wire), `send`, `receive` and
-//! `deliver` (how bytes leave, how they come, what they mean), `scatter_gather` (shared by them)
+//! `guess`, `deliver` (how bytes leave, how they come, what they mean), `scatter_gather` (shared by them)
 //! and `waiter` (the part of an engine that other threads hold).
 //!
 //! Where it is simpler than hardware, on purpose:
@@ -24,7 +24,9 @@ mod deliver;
 mod device;
 mod engine;
 mod frame;
+mod guess;
 mod memory_region;
+mod progress;
 mod queue_pair;
 mod receive;
 mod scatter_gather;

@@ -18,6 +18,10 @@ const TAGGED_MAX: usize = 65536;
 /// Tags whose receive was taken back before the message came. The oldest is forgotten beyond
 /// this; should its message still come, it is told as unmatched.
 const CANCELLED_MAX: usize = 1024;
+/// Bytes of a run for which it is worth to wake, when more messages are expected after it.
+const LOW_WATER_BUSY: usize = 256 * 1024;
+/// The same for the last message.
+const LOW_WATER_IDLE: usize = 128 * 1024;
 /// Header buffers kept for use again.
 const HEADERS_KEPT: usize = 64;
 
@@ -272,6 +276,8 @@ pub struct Connection {
     pub stale: bool,
     /// On the engine's list of those that paused.
     pub paused: bool,
+    /// Received bytes that make the socket readable; `None` where that cannot be set.
+    pub low_water: Option<usize>,
     pub requests: Slab<Request>,
     headers: Vec<Vec<u8>>,
     pub tags: Tags,
@@ -283,12 +289,14 @@ impl Connection {
     /// On a socket whose handshake is over. Whoever connected expects answers in the order of
     /// the requests, and guesses where they go.
     pub fn new(id: QueuePair, socket: OwnedFd, connected: bool) -> Connection {
+        let low_water = crate::sys::is_tcp(socket.as_raw_fd()).then_some(1);
         Connection {
             id,
             socket,
             watched: None,
             stale: false,
             paused: false,
+            low_water,
             requests: Slab::new(),
             headers: Vec::new(),
             tags: Tags::new(),
@@ -308,6 +316,21 @@ impl Connection {
             if self.receive.is_paused() { crate::sys::EPOLLRDHUP } else { crate::sys::EPOLLIN };
         let send = if self.send.is_blocked() { crate::sys::EPOLLOUT } else { 0 };
         receive | send
+    }
+
+    /// While a run is coming nothing can complete before its last byte: do not wake for less
+    /// than a good part of it. Where more is on its way, a larger part. Returns the system
+    /// calls made.
+    pub fn sync_low_water(&mut self) -> u64 {
+        let Some(now) = self.low_water else { return 0 };
+        let part = if self.tags.slots.len() > 1 { LOW_WATER_BUSY } else { LOW_WATER_IDLE };
+        let wanted = if self.receive.run_left() >= part { part } else { 1 };
+        if wanted == now {
+            return 0;
+        }
+        let set = crate::sys::set_receive_low_water(self.fd(), wanted);
+        self.low_water = set.is_ok().then_some(wanted);
+        1
     }
 
     /// A buffer that holds `header`.

@@ -5,7 +5,7 @@
 //! header, so that payload never lands in the staging memory; while only small messages come, it
 //! is all of the staging memory, so that one system call brings many.
 //!
-//! Whoever connected may guess instead that answers come in the order in which their tags were
+//! Whoever connected may guess instead ([`crate::guess`]) that answers come in the order in which their tags were
 //! posted and fill their buffers; then one system call brings many answers to their places. A
 //! wrong guess costs a copy and stops the guessing for a while.
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use dafs_fabric::{SgList, Span, Tag, WrId};
 
 use crate::engine::Core;
-use crate::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
+use crate::frame::{FRAME_HEADER_BYTES, FrameHeader, Kind};
 use crate::memory_region::{Pin, Region};
 use crate::queue_pair::{Connection, TagState};
 use crate::scatter_gather::Cursor;
@@ -32,9 +32,8 @@ const READ_BYTES: usize = 1024 * 1024;
 const PLACED_BYTES: u32 = 1024;
 /// So many small frames in a row end the care for payload.
 const CARE_FRAMES: u8 = 64;
-/// The most messages guessed for one read, and their bytes.
+/// The most messages guessed for one read.
 const GUESSES_MAX: usize = 32;
-const GUESSED_BYTES: usize = 512 * 1024;
 /// Tagged messages received without guessing after a wrong guess; more after each in a row.
 const DISTRUST_FRAMES: u32 = 16;
 /// The most of them.
@@ -118,13 +117,13 @@ struct Pass {
 }
 
 /// Where to look in the staging memory.
-struct View {
-    at: usize,
-    left: usize,
+pub struct View {
+    pub at: usize,
+    pub left: usize,
     /// So many bodies to come are in their place, not here.
     direct: usize,
     /// So many guesses were judged.
-    judged: usize,
+    pub judged: usize,
 }
 
 impl View {
@@ -175,11 +174,11 @@ pub struct ReceiveSide {
     /// Frames for which payload is still expected.
     care: u8,
     /// Tagged receives for which the current read has guessed, in order.
-    guessed: Vec<u32>,
+    pub guessed: Vec<u32>,
     /// Header bytes that are guessed.
-    guessed_header: u16,
+    pub guessed_header: u16,
     /// Guesses that the next read may make.
-    trust: usize,
+    pub trust: usize,
     /// Tagged messages to come before the next guess.
     distrust: u32,
     /// Wrong guesses since the last right one.
@@ -225,6 +224,21 @@ impl ReceiveSide {
         {
             current.target = Target::Discard;
         }
+    }
+
+    /// Bytes without which nothing can complete: the rest of the current run.
+    pub fn run_left(&self) -> usize {
+        let (mut left, mut next) = match &self.current {
+            Some(current) => {
+                (current.header.body_len() - current.done, current.header.continuation())
+            }
+            None => (0, self.expected),
+        };
+        while let Some(header) = next {
+            left += FRAME_HEADER_BYTES + header.body_len();
+            next = header.continuation();
+        }
+        left
     }
 
     /// Gives a half-filled receive back to the shared queue.
@@ -393,79 +407,6 @@ impl Connection {
         let asked = io.len();
         self.receive.guessed = guessed;
         Ok(Pass { got: got?, asked, direct })
-    }
-
-    /// Adds the places of the messages that are likely to come next. Returns the staging memory
-    /// that is left, and how many bytes of it are for the next header.
-    fn guess<'a>(
-        &'a self,
-        io: &mut Scatter<'a>,
-        mut staging: &'a mut [u8],
-        mut head: usize,
-        guessed: &mut Vec<u32>,
-    ) -> (&'a mut [u8], usize) {
-        let header_len = usize::from(self.receive.guessed_header);
-        let mut bytes = 2 * FRAME_HEADER_BYTES;
-        for slot in self.tags.likely().take(self.receive.trust) {
-            let receive = self.tags.slots.at(slot);
-            let header_room = receive.header.as_ref().map_or(0, Span::len);
-            bytes += FRAME_HEADER_BYTES + header_len + receive.capacity;
-            if header_len > header_room
-                || receive.capacity > FRAME_PAYLOAD_BYTES_MAX
-                || receive.capacity == 0
-                || bytes > GUESSED_BYTES
-            {
-                break;
-            }
-            let (place, rest) = staging.split_at_mut(head);
-            io.bytes(place);
-            staging = rest;
-            head = FRAME_HEADER_BYTES;
-            if let Some(span) = &receive.header {
-                io.span(span, 0, header_len);
-            }
-            receive.data.iter().for_each(|span| io.span(span, 0, span.len()));
-            guessed.push(slot);
-        }
-        (staging, head)
-    }
-
-    /// True when `header` is that of the message guessed for `slot`.
-    fn is_guessed(&self, header: &FrameHeader, slot: u32) -> bool {
-        header.kind == Kind::Tagged
-            && header.addr == 0
-            && header.payload_len == header.total
-            && header.header_len == self.receive.guessed_header
-            && self.tags.state(header.key) == TagState::Posted(slot)
-            && self.tags.slots.at(slot).capacity == header.total as usize
-    }
-
-    /// Collects `left` bytes in the order of the wire: those at the places guessed from `judged`
-    /// on, and those of the staging memory from `at` on.
-    fn collect(&self, staging: &[u8], view: &View, into: &mut [u8]) {
-        let (mut at, mut rest) = (view.at, &mut into[..view.left]);
-        let mut message = Vec::new();
-        for slot in self.receive.guessed.iter().skip(view.judged) {
-            let receive = self.tags.slots.at(*slot);
-            if let Some(span) = &receive.header {
-                let len = usize::from(self.receive.guessed_header).min(rest.len());
-                span.read_message(len, &mut message);
-                let (to, after) = rest.split_at_mut(len);
-                to.copy_from_slice(&message);
-                rest = after;
-            }
-            for span in &receive.data {
-                let (to, after) = rest.split_at_mut(span.len().min(rest.len()));
-                span.copy_to(0, to);
-                rest = after;
-            }
-            let (to, after) = rest.split_at_mut(FRAME_HEADER_BYTES.min(rest.len()));
-            to.copy_from_slice(&staging[at..at + to.len()]);
-            at += to.len();
-            rest = after;
-        }
-        let len = rest.len();
-        rest.copy_from_slice(&staging[at..at + len]);
     }
 
     /// Holds the region of a write under way, or refuses the write if access has ended.

@@ -294,6 +294,23 @@ pub fn tune_tcp(fd: RawFd, dead: Duration) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis)
 }
 
+/// Lets a socket count as readable only with `bytes` received.
+pub fn set_receive_low_water(fd: RawFd, bytes: usize) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+/// True for a TCP socket.
+pub fn is_tcp(fd: RawFd) -> bool {
+    let mut protocol: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    let out = (&raw mut protocol).cast();
+    // SAFETY: the buffer is as long as `len` says.
+    let result =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, out, &mut len) };
+    result == 0 && protocol == libc::IPPROTO_TCP
+}
+
 /// Asks for socket buffers of `bytes`; the system may give less.
 pub fn set_buffer_bytes(fd: RawFd, bytes: usize) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);

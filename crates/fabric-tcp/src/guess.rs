@@ -1,0 +1,87 @@
+//! Guessing where the next answers go: to the tagged receives in the order of posting, filled to
+//! the end, each with as many header bytes as the last one had.
+
+use dafs_fabric::Span;
+
+use crate::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
+use crate::queue_pair::{Connection, TagState};
+use crate::receive::View;
+use crate::sys::Scatter;
+
+/// The most bytes guessed for one read.
+const GUESSED_BYTES: usize = 512 * 1024;
+
+impl Connection {
+    /// Adds the places of the messages that are likely to come next. Returns the staging memory
+    /// that is left, and how many bytes of it are for the next header.
+    pub fn guess<'a>(
+        &'a self,
+        io: &mut Scatter<'a>,
+        mut staging: &'a mut [u8],
+        mut head: usize,
+        guessed: &mut Vec<u32>,
+    ) -> (&'a mut [u8], usize) {
+        let header_len = usize::from(self.receive.guessed_header);
+        let mut bytes = 2 * FRAME_HEADER_BYTES;
+        for slot in self.tags.likely().take(self.receive.trust) {
+            let receive = self.tags.slots.at(slot);
+            let header_room = receive.header.as_ref().map_or(0, Span::len);
+            bytes += FRAME_HEADER_BYTES + header_len + receive.capacity;
+            if header_len > header_room
+                || receive.capacity > FRAME_PAYLOAD_BYTES_MAX
+                || receive.capacity == 0
+                || bytes > GUESSED_BYTES
+            {
+                break;
+            }
+            let (place, rest) = staging.split_at_mut(head);
+            io.bytes(place);
+            staging = rest;
+            head = FRAME_HEADER_BYTES;
+            if let Some(span) = &receive.header {
+                io.span(span, 0, header_len);
+            }
+            receive.data.iter().for_each(|span| io.span(span, 0, span.len()));
+            guessed.push(slot);
+        }
+        (staging, head)
+    }
+
+    /// True when `header` is that of the message guessed for `slot`.
+    pub fn is_guessed(&self, header: &FrameHeader, slot: u32) -> bool {
+        header.kind == Kind::Tagged
+            && header.addr == 0
+            && header.payload_len == header.total
+            && header.header_len == self.receive.guessed_header
+            && self.tags.state(header.key) == TagState::Posted(slot)
+            && self.tags.slots.at(slot).capacity == header.total as usize
+    }
+
+    /// Collects `left` bytes in the order of the wire: those at the places guessed from `judged`
+    /// on, and those of the staging memory from `at` on.
+    pub fn collect(&self, staging: &[u8], view: &View, into: &mut [u8]) {
+        let (mut at, mut rest) = (view.at, &mut into[..view.left]);
+        let mut message = Vec::new();
+        for slot in self.receive.guessed.iter().skip(view.judged) {
+            let receive = self.tags.slots.at(*slot);
+            if let Some(span) = &receive.header {
+                let len = usize::from(self.receive.guessed_header).min(rest.len());
+                span.read_message(len, &mut message);
+                let (to, after) = rest.split_at_mut(len);
+                to.copy_from_slice(&message);
+                rest = after;
+            }
+            for span in &receive.data {
+                let (to, after) = rest.split_at_mut(span.len().min(rest.len()));
+                span.copy_to(0, to);
+                rest = after;
+            }
+            let (to, after) = rest.split_at_mut(FRAME_HEADER_BYTES.min(rest.len()));
+            to.copy_from_slice(&staging[at..at + to.len()]);
+            at += to.len();
+            rest = after;
+        }
+        let len = rest.len();
+        rest.copy_from_slice(&staging[at..at + len]);
+    }
+}

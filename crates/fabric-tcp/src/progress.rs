@@ -1,0 +1,222 @@
+//! Progress: what an engine does for its queue pairs in one pass, and what it watches while its
+//! user sleeps.
+
+use dafs_fabric::QueuePairEvent;
+
+use crate::connection::Step;
+use crate::engine::{Link, TcpEngine};
+use crate::queue_pair::Connection;
+use crate::receive::Received;
+use crate::sys::Watch;
+
+/// Up to so many queue pairs are simply tried; more are asked for by epoll first.
+const TRIED_MAX: usize = 4;
+/// Up to so many are looked at before sleeping.
+const LOW_WATER_MAX: usize = 64;
+
+impl TcpEngine {
+    /// Goes on with one queue pair.
+    pub(crate) fn progress(&mut self, slot: u32) {
+        match &mut self.slots[slot as usize].link {
+            Link::Free => {}
+            Link::Connecting(_) => self.step(slot),
+            Link::Up(connection) => {
+                if connection.send.is_blocked() {
+                    let again = connection.flush(&mut self.core);
+                    list(connection, slot, again, &mut self.to_flush);
+                }
+                let received = connection.receive(&mut self.core);
+                let answers = connection.send.has_work() && !connection.send.is_blocked();
+                list(connection, slot, answers, &mut self.to_flush);
+                match received {
+                    Received::All => {}
+                    Received::More => self.more = true,
+                    Received::End(reason) => return self.end(slot, reason),
+                }
+                self.note(slot);
+            }
+        }
+    }
+
+    /// Remembers a slot whose interest changed or that paused.
+    pub(crate) fn note(&mut self, slot: u32) {
+        match &mut self.slots[slot as usize].link {
+            Link::Free => {}
+            Link::Connecting(handshake) => {
+                if !std::mem::replace(&mut handshake.stale, true) {
+                    self.stale.push(slot);
+                }
+            }
+            Link::Up(connection) => {
+                if !connection.stale && connection.watched != Some(connection.interest()) {
+                    connection.stale = true;
+                    self.stale.push(slot);
+                }
+                if !connection.paused && connection.receive.is_paused() {
+                    connection.paused = true;
+                    self.paused.push(slot);
+                }
+            }
+        }
+    }
+
+    /// Goes on with one handshake.
+    pub(crate) fn step(&mut self, slot: u32) {
+        let queue_pair = self.queue_pair(slot);
+        let Link::Connecting(handshake) = &mut self.slots[slot as usize].link else { return };
+        // At least one call; their exact number does not matter here.
+        self.core.system_calls += 1;
+        match handshake.step() {
+            Step::Pending => return self.note(slot),
+            Step::Connected(socket, private_data) => {
+                let mut connection = Connection::new(queue_pair, socket, true);
+                connection.watched = handshake.watched;
+                connection.stale = handshake.stale;
+                self.slots[slot as usize].link = Link::Up(Box::new(connection));
+                self.note(slot);
+                self.core.event(QueuePairEvent::Connected { queue_pair, private_data });
+            }
+            Step::Failed(refused, reason) => {
+                self.free_slot(slot);
+                self.core.event(QueuePairEvent::Refused { queue_pair, refused, reason });
+            }
+        }
+        self.handshakes -= 1;
+        self.waiter.set_handshakes(self.handshakes > 0);
+    }
+
+    /// Goes on with all queue pairs that may have something.
+    pub(crate) fn progress_all(&mut self) {
+        self.more = false;
+        if self.live.len() <= TRIED_MAX {
+            let count = self.live.len();
+            for index in 0..count {
+                // A queue pair that ended made the list shorter: the next pass sees the rest.
+                let Some(slot) = self.live.get((self.turn + index) % count).copied() else {
+                    break;
+                };
+                self.progress(slot);
+            }
+            self.turn = self.turn.wrapping_add(1);
+            return;
+        }
+        self.sync_interest();
+        self.waiter.ready(&mut self.ready);
+        let mut index = 0;
+        while let Some(token) = self.ready.token(index) {
+            index += 1;
+            if let Some(slot) = u32::try_from(token).ok().filter(|slot| self.is_used(*slot)) {
+                self.progress(slot);
+            }
+        }
+        self.resume_paused();
+        if self.handshakes > 0 {
+            self.step_all();
+        }
+    }
+
+    fn is_used(&self, slot: u32) -> bool {
+        (slot as usize) < self.slots.len()
+    }
+
+    /// Queue pairs that paused are not told by epoll when they can go on.
+    fn resume_paused(&mut self) {
+        let mut index = 0;
+        for _ in 0..self.paused.len() {
+            let Some(slot) = self.paused.get(index).copied() else { break };
+            let Link::Up(connection) = &mut self.slots[slot as usize].link else { break };
+            let go = connection.can_resume(&self.core);
+            if go || !connection.receive.is_paused() {
+                connection.paused = false;
+                self.paused.swap_remove(index);
+            } else {
+                index += 1;
+            }
+            if go {
+                self.progress(slot);
+            }
+        }
+    }
+
+    /// Handshakes have deadlines, which epoll does not know.
+    fn step_all(&mut self) {
+        for index in 0..self.live.len() {
+            let Some(slot) = self.live.get(index).copied() else { break };
+            self.step(slot);
+        }
+    }
+
+    pub(crate) fn flush_all(&mut self) {
+        let mut index = 0;
+        // What must go on later is put in front of `index`.
+        while let Some(slot) = self.to_flush.get(index).copied() {
+            let again = match &mut self.slots[slot as usize].link {
+                Link::Up(connection) => {
+                    let again = connection.flush(&mut self.core);
+                    connection.send.listed = again;
+                    again
+                }
+                _ => false,
+            };
+            self.note(slot);
+            if again {
+                index += 1;
+            } else {
+                self.to_flush.swap_remove(index);
+            }
+        }
+    }
+
+    /// Makes epoll watch what matters now.
+    pub(crate) fn sync_interest(&mut self) {
+        while let Some(slot) = self.stale.pop() {
+            let (fd, wanted, watched) = match &mut self.slots[slot as usize].link {
+                Link::Free => continue,
+                Link::Up(connection) => {
+                    connection.stale = false;
+                    (connection.fd(), connection.interest(), &mut connection.watched)
+                }
+                Link::Connecting(handshake) => {
+                    handshake.stale = false;
+                    match handshake.interest() {
+                        Some((fd, events)) => (fd, events, &mut handshake.watched),
+                        None => continue,
+                    }
+                }
+            };
+            let watch = match *watched {
+                Some(events) if events == wanted => continue,
+                Some(_) => Watch::Change(wanted),
+                None => Watch::Add(wanted),
+            };
+            match self.waiter.watch(fd, u64::from(slot), watch) {
+                Ok(()) => *watched = Some(wanted),
+                Err(error) => {
+                    tracing::warn!(%error, "a socket cannot be watched");
+                    self.note(slot);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Wakes no more often than messages need it.
+    pub(crate) fn sync_low_water(&mut self) {
+        if self.live.len() > LOW_WATER_MAX {
+            return;
+        }
+        for slot in &self.live {
+            if let Link::Up(connection) = &mut self.slots[*slot as usize].link {
+                self.core.system_calls += connection.sync_low_water();
+            }
+        }
+    }
+}
+
+/// Puts a queue pair on the list of those to flush.
+pub fn list(connection: &mut Connection, slot: u32, wanted: bool, to_flush: &mut Vec<u32>) {
+    if wanted && !connection.send.listed {
+        connection.send.listed = true;
+        to_flush.push(slot);
+    }
+}
