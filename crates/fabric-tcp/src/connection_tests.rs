@@ -223,8 +223,7 @@ fn a_sleeper_wakes_for_the_end_of_a_run_and_of_the_peer() {
         let mut done = Vec::new();
         let mut gone = false;
         while done.is_empty() {
-            engine.poll(&mut done, 1);
-            if engine.arm() {
+            if engine.poll(&mut done, 1) == 0 && engine.arm() {
                 engine.waiter().wait(None);
             }
             while let Some(event) = engine.poll_event() {

@@ -2,6 +2,7 @@
 //! the end, each with as many header bytes as the last one had.
 
 use dafs_fabric::Span;
+use dafs_fabric::mem::lend_mut;
 
 use crate::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
 use crate::queue_pair::{Connection, TagState};
@@ -82,6 +83,7 @@ impl Connection {
             rest = after;
         }
         let len = rest.len();
-        rest.copy_from_slice(&staging[at..at + len]);
+        // What was not looked at may be payload.
+        lend_mut(rest, |to| to.copy_from(0, &staging[at..at + len]));
     }
 }
