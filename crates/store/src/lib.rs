@@ -66,7 +66,11 @@ pub enum SeekKind {
 }
 
 /// A tree of files. Paths are relative to `dir`, components joined by `/`; they never lead out
-/// of the tree. All calls are checked by the store under the rights of `who`.
+/// of the tree: not above `dir` by themselves (XDEV), and by symlinks as if the tree's root were
+/// `/`. All calls are checked by the store under the rights of `who`.
+///
+/// The last byte of every handle is 0 and stands for nothing: who serves several stores marks
+/// there whose it is.
 #[allow(clippy::too_many_arguments)] // the operations of the protocol have them
 pub trait Store: Send + Sync {
     /// The root directory.
@@ -160,9 +164,9 @@ pub trait File: Send + Sync {
     fn write_at(&self, offset: u64, from: SgList, clear_privileges: bool) -> Answer<()>;
     /// Data (and all attributes unless `data_only`) on disk.
     fn sync(&self, data_only: bool) -> Answer<()>;
-    /// Sets the size.
+    /// Sets the size; clears setuid and setgid as for a writer who is not root.
     fn truncate(&self, size: u64) -> Answer<()>;
-    /// As fallocate(2), see [`dafs_protocol::Operation::Fallocate`].
+    /// As fallocate(2), see [`dafs_protocol::Operation::Fallocate`]; clears setuid and setgid.
     fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Answer<()>;
     /// The next data or hole; `None`: nothing there.
     fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>>;

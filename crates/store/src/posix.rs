@@ -120,6 +120,8 @@ struct Inner {
     pool: Pool,
     /// A local file system: what it has in memory is answered without blocking.
     local: bool,
+    /// A file system that is nothing but memory.
+    in_memory: bool,
     /// Its fsync makes a new file's name durable, too.
     syncs_names: bool,
 }
@@ -173,6 +175,7 @@ impl PosixStore {
                 walking,
                 files: OpenFiles::default(),
                 local: LOCAL.contains(&magic),
+                in_memory: magic == TMPFS,
                 syncs_names: SYNCS_NAMES.contains(&magic),
             }
         });

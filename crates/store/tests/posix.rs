@@ -401,6 +401,34 @@ fn many_users_at_once() {
     }
 }
 
+/// A name that is taken away anywhere frees the space when the last open ends.
+#[test]
+fn removed_files_free_their_space() {
+    let made = make();
+    let fs = Fs::new(&*made.store);
+    let opened = fs.open("f", MAKE).expect("open");
+    write(&*opened.file, 0, &[1; 100_000]).expect("write");
+    fs.remove("f", false).expect("remove");
+    drop(opened);
+    fs.file("g", b"x");
+    fs.store.attr(&fs.who, &fs.handle("g")).wait().expect("attr");
+    fs.remove("g", false).expect("remove");
+    // The close may be under way in the pool still.
+    let mine = made.dir.0.to_str().expect("text").to_owned();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        fs.store.fs_attr(&fs.who, &fs.root).wait().expect("attr");
+        let open = std::fs::read_dir("/proc/self/fd").expect("fds").filter_map(|entry| {
+            let target = std::fs::read_link(entry.ok()?.path()).ok()?;
+            target.to_str().filter(|t| t.starts_with(&mine) && t.contains("(deleted)")).map(drop)
+        });
+        if open.count() == 0 {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "a descriptor keeps what is deleted");
+    }
+}
+
 /// `created` is told to exactly one of those who make the same file at once.
 #[test]
 fn a_file_is_made_once() {

@@ -117,11 +117,19 @@ impl File for MemoryFile {
     }
 
     fn truncate(&self, size: u64) -> Answer<()> {
-        self.change(move |state, inode| set_size(state, inode, size))
+        self.change(move |state, inode| {
+            set_size(state, inode, size)?;
+            state.tree.node_mut(inode)?.clear_privileges();
+            Ok(())
+        })
     }
 
     fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Answer<()> {
-        self.change(move |state, inode| fallocate(state, inode, mode, offset, len))
+        self.change(move |state, inode| {
+            fallocate(state, inode, mode, offset, len)?;
+            state.tree.node_mut(inode)?.clear_privileges();
+            Ok(())
+        })
     }
 
     fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>> {

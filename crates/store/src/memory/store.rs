@@ -7,7 +7,7 @@ use dafs_protocol::{
 
 use super::change::Rename;
 use super::data::BLOCK;
-use super::rights::{self, EXECUTE, READ};
+use super::rights::{self, EXECUTE, READ, WRITE};
 use super::tree::{Content, Directory, ROOT};
 use super::{FaultKind, MemoryStore, State};
 use crate::names::{check_path, check_xattr_name};
@@ -151,7 +151,8 @@ impl Store for MemoryStore {
 
     fn access(&self, who: &Who, handle: &FileHandle, mask: AccessMask) -> Answer<AccessMask> {
         self.with(who, handle, move |state, who, inode| {
-            Ok(rights::granted(state.tree.node(inode)?, who) & mask)
+            let writes = if state.tree.options.read_only { WRITE } else { 0 };
+            Ok(rights::granted(state.tree.node(inode)?, who) & mask & !writes)
         })
     }
 

@@ -1,6 +1,6 @@
 //! The inodes and names, and how paths are walked.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Weak;
 
 use dafs_protocol::{Attr, FileHandle, FileKind, Identity, Status, Timestamp};
@@ -158,6 +158,8 @@ pub(super) struct Place {
 /// All of it.
 pub(super) struct Tree {
     nodes: BTreeMap<u64, Node>,
+    /// Numbers below the highest that are free.
+    free: BTreeSet<u64>,
     next_generation: u64,
     change: u64,
     pub(super) used_blocks: u64,
@@ -170,6 +172,7 @@ impl Tree {
         let clock = options.clock.clone();
         let mut tree = Tree {
             nodes: BTreeMap::new(),
+            free: BTreeSet::new(),
             next_generation: 1,
             change: 0,
             used_blocks: 0,
@@ -239,13 +242,8 @@ impl Tree {
         mode: u32,
         rdev: u64,
     ) -> u64 {
-        let mut inode = ROOT;
-        for used in self.nodes.keys() {
-            if *used != inode {
-                break;
-            }
-            inode += 1;
-        }
+        let next = || self.nodes.last_key_value().map_or(ROOT, |(last, _)| last + 1);
+        let inode = self.free.pop_first().unwrap_or_else(next);
         let links = if matches!(content, Content::Directory(_)) { 2 } else { 1 };
         let now = self.now();
         let generation = self.next_generation;
@@ -309,9 +307,11 @@ impl Tree {
     pub(super) fn reclaim(&mut self, inode: u64) {
         if self.nodes.get(&inode).is_some_and(Node::is_unused)
             && let Some(node) = self.nodes.remove(&inode)
-            && let Content::File { data, .. } = &node.content
         {
-            self.used_blocks -= data.blocks();
+            self.free.insert(inode);
+            if let Content::File { data, .. } = &node.content {
+                self.used_blocks -= data.blocks();
+            }
         }
     }
 

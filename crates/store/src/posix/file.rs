@@ -44,7 +44,7 @@ impl OpenFiles {
                 id,
                 reader: OnceLock::new(),
                 writer: OnceLock::new(),
-                is_fresh: AtomicBool::new(fresh),
+                is_fresh: (fresh && !inner.syncs_names(id)).then(|| Arc::new(true.into())),
                 answers_at_once: AtomicBool::new(inner.local),
             });
             files.insert(id, Arc::downgrade(&file));
@@ -76,8 +76,8 @@ pub(super) struct PosixFile {
     id: FileId,
     reader: OnceLock<Arc<OwnedFd>>,
     writer: OnceLock<Arc<OwnedFd>>,
-    /// Made since the last sync.
-    is_fresh: AtomicBool,
+    /// Made here, where fsync leaves names to others: none of them was synced yet.
+    is_fresh: Option<Arc<AtomicBool>>,
     /// Reads of what is in memory can be told from others.
     answers_at_once: AtomicBool,
 }
@@ -85,6 +85,12 @@ pub(super) struct PosixFile {
 impl Drop for PosixFile {
     fn drop(&mut self) {
         self.inner.files.remove(self.id);
+        let fds = (self.reader.take(), self.writer.take());
+        let Some(fd) = fds.1.as_ref().or(fds.0.as_ref()) else { return };
+        // The last close of a file without a name frees its space, which may take long.
+        if Stat::of(fd, true).is_ok_and(|stat| stat.links() == 0 && stat.attr().size != 0) {
+            self.inner.pool.run(Box::new(move || drop(fds)));
+        }
     }
 }
 
@@ -146,7 +152,9 @@ impl File for PosixFile {
         };
         let mut done = 0;
         if self.answers_at_once.load(Ordering::Relaxed) {
-            match read(&fd, offset, &into, &mut done, libc::RWF_NOWAIT) {
+            // Where files are nothing but memory there is nothing to wait for.
+            let flags = if self.inner.in_memory { 0 } else { libc::RWF_NOWAIT };
+            match read(&fd, offset, &into, &mut done, flags) {
                 Ok(()) => return Pending::ready(Ok(done)),
                 Err(Errno(libc::EAGAIN)) => {}
                 Err(Errno(libc::EOPNOTSUPP)) => {
@@ -174,24 +182,30 @@ impl File for PosixFile {
     }
 
     fn sync(&self, data_only: bool) -> Answer<()> {
-        let fresh = self.is_fresh.swap(false, Ordering::AcqRel);
-        let others = fresh && !self.inner.syncs_names(self.id);
+        let fresh = self.is_fresh.clone();
         self.call(self.any(), move |_, fd| {
-            if others {
+            if let Some(fresh) = fresh.filter(|fresh| fresh.load(Ordering::Acquire)) {
                 sys::syncfs(fd)?;
+                fresh.store(false, Ordering::Release);
             }
             Ok(sys::fsync(fd, data_only)?)
         })
     }
 
     fn truncate(&self, size: u64) -> Answer<()> {
-        self.call(self.writer(), move |_, fd| Ok(sys::ftruncate(fd, attr::size(size)?)?))
+        self.call(self.writer(), move |_, fd| {
+            let size = attr::size(size)?;
+            clear(fd)?;
+            Ok(sys::ftruncate(fd, size)?)
+        })
     }
 
     fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Answer<()> {
         self.call(self.writer(), move |_, fd| {
             let mode = i32::try_from(mode).map_err(|_| Status::NotSupp)?;
-            Ok(sys::fallocate(fd, mode, attr::size(offset)?, attr::size(len)?)?)
+            let (offset, len) = (attr::size(offset)?, attr::size(len)?);
+            clear(fd)?;
+            Ok(sys::fallocate(fd, mode, offset, len)?)
         })
     }
 

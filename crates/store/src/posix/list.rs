@@ -9,8 +9,9 @@ use super::attr::Stat;
 use super::sys::{self, Errno};
 use crate::{Listing, Who};
 
-/// Raw entries asked for at once.
-const BUFFER_BYTES: usize = 32 << 10;
+/// Raw entries asked for at once, at most and at least.
+const BUFFER_BYTES_MAX: usize = 32 << 10;
+const BUFFER_BYTES_MIN: usize = 1 << 10;
 
 /// Arguments of READDIR.
 pub(super) struct Request {
@@ -57,7 +58,9 @@ impl Inner {
     fn list(&self, fd: &OwnedFd, request: &Request) -> Result<Listing, Status> {
         let mut listing = Listing::default();
         let mut bytes = 0;
-        let mut buffer = vec![0; BUFFER_BYTES.min(request.bytes_max.max(1024))];
+        // With attributes an answer's entry is some times as long as the raw one.
+        let room = if request.attributes { request.bytes_max / 4 } else { request.bytes_max };
+        let mut buffer = vec![0; room.clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)];
         loop {
             let len = sys::getdents(fd, &mut buffer).map_err(gone)?;
             if len == 0 {

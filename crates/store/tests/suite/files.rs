@@ -162,6 +162,9 @@ pub fn privileges_are_cleared(fs: &Fs) {
         fs.chmod("f", before).expect("chmod");
         assert_eq!(clear_write(), after, "{before:o}");
     }
+    fs.chmod("f", 0o6755).expect("chmod");
+    opened.file.truncate(3).wait().expect("truncate");
+    assert_eq!(fs.attr("f").mode, 0o755);
     // Asked again and again: the answer must not come from a stale note of the mode.
     for _ in 0..3 {
         fs.chmod("f", 0o4755).expect("chmod");
