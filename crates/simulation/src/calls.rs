@@ -87,8 +87,6 @@ pub enum Kind {
         file: usize,
         /// The change.
         change: u32,
-        /// The size.
-        size: u64,
     },
     /// What was written, on disk.
     Commit {

@@ -230,7 +230,7 @@ impl Sim {
     fn ask_cut(&mut self, guest: usize, open: &Open) {
         let size = self.offset(open.file, 0);
         let change = self.new_change();
-        let call = self.call(guest, Kind::Cut { file: open.file, change, size }, 0);
+        let call = self.call(guest, Kind::Cut { file: open.file, change }, 0);
         let who = self.guests[guest].who;
         self.files[open.file].begin(change, Shape::Cut { size }, who, None, call.start);
         let set = SetAttr { size: Some(size), ..SetAttr::default() };

@@ -16,6 +16,9 @@ use crate::plan::Plan;
 /// What free buffers hold, so that a late write shows.
 const POISON: u8 = 0xd5;
 
+/// A call that ended, with its answer and its buffer.
+pub type Ended = (Call, Result<Output<FileKey>, Error>, Option<Buffer>);
+
 /// An open file.
 #[derive(Debug, Clone)]
 pub struct Open {
@@ -101,7 +104,7 @@ impl Guest {
     }
 
     /// A call that ended.
-    pub fn next_done(&mut self) -> Option<(Call, Result<Output<FileKey>, Error>, Option<Buffer>)> {
+    pub fn next_done(&mut self) -> Option<Ended> {
         let done = self.core.next_done()?;
         let call = self.calls.remove(&done.tag)?;
         Some((call, done.result, done.buffer))

@@ -164,11 +164,6 @@ impl Host {
         .map(|(what, count)| format!("{count} {what}"))
         .collect()
     }
-
-    /// Sessions now.
-    pub fn sessions(&self) -> usize {
-        self.running.as_ref().map_or(0, |running| running.worker.session_count())
-    }
 }
 
 fn entropy(rng: Rng) -> dafs_server::Entropy {

@@ -385,7 +385,7 @@ impl File {
         asked: u64,
         bytes: &[u8],
     ) -> Result<(), String> {
-        if bytes.len() as u64 % WORD != 0 {
+        if !(bytes.len() as u64).is_multiple_of(WORD) {
             return Err(format!("{}: a read ended within a word", self.name));
         }
         let end = offset + bytes.len() as u64;
