@@ -20,7 +20,7 @@ static void count(size_t n) {
         __atomic_fetch_add(&copied, n, __ATOMIC_RELAXED);
 }
 
-void *memmove(void *to, const void *from, size_t n) {
+static void *copy(void *to, const void *from, size_t n) {
     unsigned char *t = to;
     const unsigned char *f = from;
     count(n);
@@ -36,7 +36,9 @@ void *memmove(void *to, const void *from, size_t n) {
     return to;
 }
 
-void *memcpy(void *restrict to, const void *restrict from, size_t n) { return memmove(to, from, n); }
+void *memmove(void *to, const void *from, size_t n) { return copy(to, from, n); }
+
+void *memcpy(void *restrict to, const void *restrict from, size_t n) { return copy(to, from, n); }
 
 static void report(int signal) {
     (void)signal;

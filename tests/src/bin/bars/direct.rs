@@ -157,7 +157,7 @@ fn seen_from_outside(mode: Mode, dir: &Path) -> Line {
     let library = work.path().join("count-copies.so");
     let source = root().join("tests/interpose/count-copies.c");
     let built = Command::new("cc")
-        .args(["-O2", "-shared", "-fPIC", "-o"])
+        .args(["-O2", "-fno-builtin", "-shared", "-fPIC", "-o"])
         .arg(&library)
         .arg(&source)
         .status();
