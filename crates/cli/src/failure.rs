@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use dafs_client::Error;
+use dafs_protocol::Status;
 
 use crate::interrupt;
 use crate::progress;
@@ -86,6 +87,17 @@ impl Cause {
         match self {
             Cause::Remote(error) => error.exit_code() != FAILED,
             Cause::Interrupted => true,
+            _ => false,
+        }
+    }
+
+    /// True when the server restarted and nobody knows whether it was done: what can be done
+    /// twice should be done again.
+    pub fn is_lost_by_restart(&self) -> bool {
+        match self {
+            Cause::Remote(error) => {
+                matches!(error.status(), Some(Status::OutcomeUnknown | Status::WritesLost))
+            }
             _ => false,
         }
     }

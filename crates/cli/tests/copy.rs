@@ -266,6 +266,43 @@ fn an_interrupted_copy_exits_with_130_and_leaves_nothing() {
 }
 
 #[test]
+fn a_copy_survives_crashes_of_the_server() {
+    let temporary = Temporary::new();
+    let source = temporary.join("source");
+    for dir in 0..20 {
+        fs::create_dir_all(source.join(format!("d{dir}"))).expect("directory");
+        for file in 0..100 {
+            fs::write(source.join(format!("d{dir}/f{file}")), vec![file; 3000]).expect("file");
+        }
+        fs::hard_link(source.join(format!("d{dir}/f0")), source.join(format!("d{dir}/link")))
+            .expect("link");
+        symlink("f1", source.join(format!("d{dir}/symlink"))).expect("symlink");
+        fs::write(source.join(format!("d{dir}/large")), vec![dir; 3 << 20]).expect("file");
+    }
+    let mut server = Server::start(&[]);
+    let child = Command::new(env!("CARGO_BIN_EXE_dafs"))
+        .args(["cp", "-r", path(&source), &server.at("tree")])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    for wanted in [3, 8] {
+        // In the middle: some of it is there.
+        let some = || fs::read_dir(server.file("tree")).map_or(0, Iterator::count);
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        while some() < wanted {
+            assert!(std::time::Instant::now() < deadline, "no progress");
+            std::thread::yield_now();
+        }
+        server.crash_and_restart();
+    }
+    let output = child.wait_with_output().expect("ends");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("connected again"), "{said}");
+    assert_eq!(snapshot(&server.file("tree")), snapshot(&source));
+}
+
+#[test]
 fn a_read_only_export_takes_nothing() {
     let temporary = Temporary::new();
     let served = temporary.join("served");

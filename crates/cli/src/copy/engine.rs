@@ -23,6 +23,8 @@ use crate::{interrupt, place};
 const QUEUE_MAX: usize = 1024;
 /// Threads that copy, each with many small files under way.
 const WORKERS: usize = 4;
+/// How often something is begun when the server restarts meanwhile.
+const TRIES_MAX: u32 = 5;
 /// Files up to this size are copied whole, in one request.
 pub const SMALL_BYTES_MAX: usize = 128 << 10;
 
@@ -43,6 +45,8 @@ pub struct Job {
     pub attr: Attr,
     /// The directory it is in, if that is copied too.
     pub dir: Option<Arc<Dir>>,
+    /// How often it was begun in vain.
+    pub tries: u32,
 }
 
 /// What was found and what is done.
@@ -174,7 +178,10 @@ impl<'a> Engine<'a> {
                     let path = place::join(from, &name);
                     let to = place::join(&dir.to, &name);
                     match attr.map_or_else(|| self.from.lstat(&path), Ok) {
-                        Ok(attr) => Some(Job { from: path, to, attr, dir: Some(dir.clone()) }),
+                        Ok(attr) => {
+                            let dir = Some(dir.clone());
+                            Some(Job { from: path, to, attr, dir, tries: 0 })
+                        }
                         Err(cause) => {
                             self.failed(&self.from, &path, cause);
                             None
@@ -226,8 +233,9 @@ impl<'a> Engine<'a> {
         let entries = self.from.list(&job.from).map_err(|cause| {
             self.failed(&self.from, &job.from, cause);
         })?;
-        match self.to.mkdir(&job.to, 0o700) {
+        match again(|| self.to.mkdir(&job.to, 0o700)) {
             Ok(()) => Ok(entries),
+            // Whatever the reason was: is there one?
             Err(cause) => match self.to.stat(&job.to) {
                 Ok(there) if there.kind == FileKind::Directory => Ok(entries),
                 Ok(_) => {
@@ -247,7 +255,7 @@ impl<'a> Engine<'a> {
     fn leave(&self, mut share: Option<Arc<Dir>>) {
         while let Some(dir) = share.and_then(Arc::into_inner) {
             if !self.stopped.load(Ordering::Relaxed)
-                && let Err(cause) = self.to.dress(&dir.to, &self.like(&dir.attr))
+                && let Err(cause) = again(|| self.to.dress(&dir.to, &self.like(&dir.attr)))
             {
                 self.failed(&self.to, &dir.to, cause);
             }
@@ -314,8 +322,14 @@ impl<'a> Engine<'a> {
     }
 
     /// The job ended: counts it, makes the links that wait for it, lets go of its directory.
-    pub fn finished(&self, job: Job, result: Result<(), Cause>) {
+    pub fn finished(&self, mut job: Job, result: Result<(), Cause>) {
         let done = result.is_ok();
+        let lost = matches!(&result, Err(cause) if cause.is_lost_by_restart());
+        if lost && job.tries < TRIES_MAX && !self.is_stopped() {
+            // Under another temporary name: no harm if it was done after all.
+            job.tries += 1;
+            return self.single(job);
+        }
         if let Err(cause) = result {
             // Of the two names the one that the error is about cannot be told; the new one says
             // what is missing now.
@@ -367,10 +381,10 @@ impl<'a> Engine<'a> {
     }
 
     fn linked(&self, job: Job, first: &[u8]) {
-        let result = match self.to.link(first, &job.to) {
+        let result = again(|| match self.to.link(first, &job.to) {
             Err(cause) if cause.errno() == libc::EEXIST => self.replace_by_link(first, &job.to),
             other => other,
-        };
+        });
         if let Err(cause) = result {
             self.failed(&self.to, &job.to, cause);
         } else {
@@ -403,6 +417,18 @@ impl<'a> Engine<'a> {
             _ => Vec::new(),
         }
     }
+}
+
+/// Does what does no harm when it is done twice, again when the server restarted meanwhile.
+fn again(mut act: impl FnMut() -> Result<(), Cause>) -> Result<(), Cause> {
+    let mut result = act();
+    for _ in 0..TRIES_MAX {
+        match &result {
+            Err(cause) if cause.is_lost_by_restart() => result = act(),
+            _ => break,
+        }
+    }
+    result
 }
 
 /// True for files that are copied whole. Those with holes are not, they would be filled.

@@ -288,7 +288,7 @@ fn plan(
             return Ok(done);
         }
     }
-    Ok(Plan::Copy(Job { from: path.to_vec(), to, attr, dir: None }))
+    Ok(Plan::Copy(Job { from: path.to_vec(), to, attr, dir: None, tries: 0 }))
 }
 
 /// The name that something has when it is copied into a directory; `None` for the contents of

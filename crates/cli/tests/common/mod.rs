@@ -41,7 +41,7 @@ pub struct Server {
     /// Ends in a slash.
     pub url: String,
     pub directory: PathBuf,
-    _temporary: Temporary,
+    temporary: Option<Temporary>,
 }
 
 impl Server {
@@ -69,7 +69,7 @@ impl Server {
         BufReader::new(out).read_line(&mut url).expect("the URL is the first line");
         let url = url.trim_end().to_owned();
         assert!(url.starts_with("dafs://") && url.ends_with('/'), "{url}");
-        Server { child, url, directory, _temporary: temporary }
+        Server { child, url, directory, temporary: Some(temporary) }
     }
 
     /// The URL of a path.
@@ -79,6 +79,17 @@ impl Server {
 
     pub fn file(&self, path: &str) -> PathBuf {
         self.directory.join(path)
+    }
+
+    /// As a crash, and the same server again.
+    pub fn crash_and_restart(&mut self) {
+        self.child.kill().expect("kill");
+        self.child.wait().expect("ends");
+        let address = self.url.trim_start_matches("dafs://").trim_end_matches('/').to_owned();
+        let listen = format!("tcp://{address}");
+        let temporary = self.temporary.take().expect("one at a time");
+        let directory = self.directory.clone();
+        *self = Server::start_in(temporary, directory, &["--listen", &listen]);
     }
 
     /// As Ctrl-C; the exit code.
