@@ -1,5 +1,7 @@
 //! Answers: each is what the model allows, or has a cause.
 
+use std::time::Duration;
+
 use dafs_client::core::FileKey;
 use dafs_client::{Error, Output};
 use dafs_fabric::Buffer;
@@ -223,6 +225,7 @@ impl Sim {
             return Err(format!("an error without a cause: {error} ({error:?})"));
         }
         self.report.excused += 1;
+        self.without_server(guest, &error);
         let who = self.guests[guest].who;
         let status = error.status();
         let late = matches!(status, Some(Status::Io | Status::NoSpc));
@@ -258,6 +261,14 @@ impl Sim {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A call that met no server at all counts for nothing, and is not repeated at once.
+    pub(crate) fn without_server(&mut self, guest: usize, error: &Error) {
+        if matches!(error, Error::Connect { .. }) {
+            self.report.operations = self.report.operations.saturating_sub(1);
+            self.guests[guest].next_at = self.now() + Duration::from_millis(20);
+        }
     }
 
     fn tell(&mut self, file: usize, who: usize, late: bool) {

@@ -118,6 +118,10 @@ impl Sim {
             }
             Some(error) => return Err(format!("race for r{name}: {error}")),
         }
+        if let Some(error) = error {
+            self.without_server(guest, error);
+        }
+        let race = &mut self.races[name];
         let last = race.running == 1;
         let wrong = race.won > 1 || (last && race.won + race.lost == 0);
         if wrong {
@@ -157,6 +161,7 @@ impl Sim {
     ) -> Result<(), String> {
         let excused =
             result.as_ref().is_err_and(|error| self.is_excused(guest, call, error));
+        let now = self.now();
         let race = &mut self.races[name];
         race.looking = false;
         match result {
@@ -164,7 +169,10 @@ impl Sim {
                 (race.present, race.directory) = (true, attr.kind == FileKind::Directory);
             }
             Err(error) if error.status() == Some(Status::NoEnt) => race.present = false,
-            Err(_) if excused => race.unclear = true,
+            Err(_) if excused => {
+                race.unclear = true;
+                race.not_before = now + Duration::from_millis(20);
+            }
             other => return Err(format!("a look at race/r{name}: {other:?}")),
         }
         Ok(())

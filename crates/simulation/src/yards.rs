@@ -337,6 +337,7 @@ impl Sim {
                     return Err(format!("expected {expect:?}, answered {error:?}"));
                 }
                 self.report.excused += 1;
+                self.without_server(guest, &error);
                 if let Some(node) = name.node {
                     let file = self.names.node(node).file;
                     name.changes.iter().for_each(|change| self.files[file].failed(*change, end));
@@ -413,7 +414,7 @@ impl Sim {
         let known = self.names.node(node).inode;
         let right = match known {
             Some(inode) => inode == attr.inode,
-            None => !self.names.has_inode(attr.inode),
+            None => !self.names.has_inode(attr.inode, &self.busy_yards),
         };
         if !right || attr.kind != self.names.node(node).kind {
             let node = self.names.node(node);
@@ -511,7 +512,9 @@ impl Sim {
             Err(error) if matches!(error.status(), Some(Status::NoEnt | Status::NotDir)) => {
                 look.found.push(None);
             }
-            Err(error) if self.is_excused(guest, &call, &error) => {}
+            Err(error) if self.is_excused(guest, &call, &error) => {
+                look.not_before = self.now() + Duration::from_millis(20);
+            }
             other => return Err(format!("a look at {:?}: {other:?}", look.paths)),
         }
         if look.found.len() < look.paths.len() {
@@ -533,7 +536,7 @@ impl Sim {
                         let node = after.node(node);
                         let same = match node.inode {
                             Some(inode) => inode == attr.inode,
-                            None => !self.names.has_inode(attr.inode),
+                            None => !self.names.has_inode(attr.inode, &self.busy_yards),
                         };
                         same && node.kind == attr.kind
                     }

@@ -99,10 +99,10 @@ impl Names {
     pub fn find(&self, path: &Path) -> Result<Option<NodeId>, Status> {
         let Some((last, before)) = path.parts.split_last() else { return Ok(Some(path.yard)) };
         let dir = self.walk(path.yard, before)?;
-        Ok(self.nodes[dir].names.get(last).copied())
+        self.child(dir, last)
     }
 
-    /// The directory of a path, and the name in it.
+    /// The directory of a path, which may turn out to be none, and the name in it.
     ///
     /// # Errors
     /// What the server must answer.
@@ -111,12 +111,20 @@ impl Names {
         Ok((self.walk(path.yard, before)?, last.clone()))
     }
 
+    fn child(&self, dir: NodeId, name: &str) -> Result<Option<NodeId>, Status> {
+        match self.nodes[dir].kind {
+            FileKind::Directory => Ok(self.nodes[dir].names.get(name).copied()),
+            _ => Err(Status::NotDir),
+        }
+    }
+
     fn walk(&self, yard: usize, parts: &[String]) -> Result<NodeId, Status> {
         let mut at = yard;
         for part in parts {
-            at = *self.nodes[at].names.get(part).ok_or(Status::NoEnt)?;
-            if self.nodes[at].kind != FileKind::Directory {
-                return Err(Status::NotDir);
+            at = self.child(at, part)?.ok_or(Status::NoEnt)?;
+            if self.nodes[at].kind == FileKind::Symlink {
+                // What symlinks say is nowhere.
+                return Err(Status::NoEnt);
             }
         }
         Ok(at)
@@ -128,7 +136,7 @@ impl Names {
     /// What the server must answer.
     pub fn make(&self, path: &Path, node: NodeId) -> Result<Steps, Status> {
         let (dir, name) = self.parent(path)?;
-        match self.nodes[dir].names.get(&name) {
+        match self.child(dir, &name)? {
             Some(_) => Err(Status::Exist),
             None => Ok(vec![vec![Edit { dir, name, to: Some(node) }]]),
         }
@@ -140,7 +148,7 @@ impl Names {
     /// What the server must answer.
     pub fn remove(&self, path: &Path, directory: bool) -> Result<Steps, Status> {
         let (dir, name) = self.parent(path)?;
-        let node = &self.nodes[*self.nodes[dir].names.get(&name).ok_or(Status::NoEnt)?];
+        let node = &self.nodes[self.child(dir, &name)?.ok_or(Status::NoEnt)?];
         match (node.kind == FileKind::Directory, directory) {
             (true, true) if !node.names.is_empty() => Err(Status::NotEmpty),
             (true, false) => Err(Status::IsDir),
@@ -162,8 +170,8 @@ impl Names {
     ) -> Result<Steps, Status> {
         let (from_dir, from_name) = self.parent(from)?;
         let (to_dir, to_name) = self.parent(to)?;
-        let node = *self.nodes[from_dir].names.get(&from_name).ok_or(Status::NoEnt)?;
-        let there = self.nodes[to_dir].names.get(&to_name).copied();
+        let node = self.child(from_dir, &from_name)?.ok_or(Status::NoEnt)?;
+        let there = self.child(to_dir, &to_name)?;
         let is_dir = |node: NodeId| self.nodes[node].kind == FileKind::Directory;
         if there.is_some() && no_replace {
             return Err(Status::Exist);
@@ -218,10 +226,16 @@ impl Names {
         self.nodes.iter().map(in_node).sum()
     }
 
-    /// Some node has this number.
-    pub fn has_inode(&self, inode: u64) -> bool {
-        (self.yards..self.nodes.len())
-            .any(|id| self.nodes[id].inode == Some(inode) && self.links(id) > 0)
+    /// Some node has this number, in a yard of which everything is known.
+    pub fn has_inode(&self, inode: u64, busy_yards: &[bool]) -> bool {
+        let known = (0..self.yards).filter(|yard| !busy_yards.get(*yard).unwrap_or(&false));
+        known.into_iter().any(|yard| self.is_numbered_below(yard, inode))
+    }
+
+    fn is_numbered_below(&self, dir: NodeId, inode: u64) -> bool {
+        self.nodes[dir].names.values().any(|node| {
+            self.nodes[*node].inode == Some(inode) || self.is_numbered_below(*node, inode)
+        })
     }
 
     /// All names of a directory, with what they lead to.
