@@ -14,7 +14,8 @@ pub enum Verdict {
     /// Execute it.
     New,
     /// It was executed: answer with these results; those that are `None` are repeatable and are
-    /// executed again.
+    /// executed again. It runs until [`ServerSlots::finish`], as a new one does: the next resend
+    /// must not start it once more beside this one.
     Replay(Vec<Option<OpResult>>),
     /// It is being executed: the results go to the connection that asked last.
     Running,
@@ -67,8 +68,8 @@ impl ServerSlots {
         if hash != entry.request_hash {
             return Verdict::Refuse(Status::SeqFalseRetry);
         }
-        match &entry.state {
-            SlotState::Done(results) => Verdict::Replay(results.clone()),
+        match std::mem::replace(&mut entry.state, SlotState::Running) {
+            SlotState::Done(results) => Verdict::Replay(results),
             _ => Verdict::Running,
         }
     }
@@ -199,6 +200,9 @@ mod tests {
         slots.finish(SLOT, results());
         for _ in 0..3 {
             assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::Replay(results()));
+            assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::Running);
+            assert_eq!(slots.begin(SLOT, 2, HASH), refused(Status::SeqMisordered));
+            slots.finish(SLOT, results());
         }
         assert_eq!(slots.begin(SLOT, 2, HASH), Verdict::New);
     }
@@ -247,6 +251,7 @@ mod tests {
             };
         }
         assert_eq!(slots.begin(SLOT, u32::MAX, HASH), Verdict::Replay(results()));
+        slots.finish(SLOT, results());
         assert_eq!(slots.begin(SLOT, 0, HASH + 1), Verdict::New);
         assert_eq!(slots.begin(SLOT, u32::MAX, HASH), refused(Status::SeqMisordered));
         slots.abandon(SLOT);

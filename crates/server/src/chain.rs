@@ -34,6 +34,8 @@ pub(crate) type FetchCell = Rc<RefCell<(Option<bool>, Option<Waker>)>>;
 /// What chains share with their worker.
 pub(crate) struct Context {
     pub shared: Arc<Shared>,
+    /// Pieces of memory that one transfer takes.
+    pub segments_max: usize,
     pub now: Cell<Duration>,
     pub actions: RefCell<VecDeque<Action>>,
     pub writing_back: Cell<bool>,
@@ -48,9 +50,10 @@ const SCRATCH_KEPT: usize = 64;
 const HEADERS_KEPT: usize = 64;
 
 impl Context {
-    pub(crate) fn new(shared: Arc<Shared>) -> Context {
+    pub(crate) fn new(shared: Arc<Shared>, segments_max: usize) -> Context {
         Context {
             shared,
+            segments_max,
             now: Cell::new(Duration::ZERO),
             actions: RefCell::default(),
             writing_back: Cell::new(false),
@@ -166,6 +169,7 @@ pub(crate) async fn run(
     let request = decode_request(&header).expect("decoded before the chain started");
     let head = request.head;
     let operations = &request.operations;
+    let before = prior.clone();
     let (results, broken) = match session.identity(head.cred) {
         Err(status) => (vec![Err(status)], false),
         Ok(who) => {
@@ -189,17 +193,19 @@ pub(crate) async fn run(
                 Err(status) => (vec![Err(status)], false),
                 Ok(()) => chain.execute(operations, prior).await,
             };
-            let done = Done { out: chain.out, held: chain.held };
+            let done = Done { out: chain.out, held: chain.held, before };
             return finish(&context, &session, head, operations, results, broken, done);
         }
     };
-    let done = Done { out: SgList::new(), held: Vec::new() };
+    let done = Done { out: SgList::new(), held: Vec::new(), before };
     finish(&context, &session, head, operations, results, broken, done);
 }
 
 struct Done {
     out: SgList,
     held: Vec<Held>,
+    /// What the slot had kept when the chain started.
+    before: Cached,
 }
 
 fn finish(
@@ -214,7 +220,9 @@ fn finish(
     let keep = |(operation, result): (&Operation<'_>, &OpResult)| {
         operation.is_cached().then(|| result.clone())
     };
-    let cached = operations.iter().zip(&results).map(keep).collect();
+    let mut cached: Cached = operations.iter().zip(&results).map(keep).collect();
+    // What was done stays done, however early this run of the chain ended.
+    cached.extend(done.before.into_iter().skip(results.len()));
     session.slots.borrow_mut().finish(head.slot, cached);
     let target = session.take_target(head.slot);
     if broken {
@@ -311,7 +319,8 @@ impl Chain {
 
     /// Brings this operation's data into `into`, whose bytes are those of the operation.
     pub(crate) async fn bring(&mut self, into: &[Span]) -> Result<(), Stop> {
-        if self.data_operations > 1 || self.gathered.is_some() {
+        let many = into.len() > self.context.segments_max;
+        if self.data_operations > 1 || self.gathered.is_some() || many {
             self.gather().await?;
             return self.scatter(into);
         }

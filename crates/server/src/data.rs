@@ -308,7 +308,9 @@ impl Chain {
         }
         self.note_written(bytes);
         let offset = pieces.first().map_or(0, |piece| piece.0);
-        Ok(self.written(&open.file, bytes, offset, stability).await?)
+        let start = pieces.iter().map(|piece| piece.0).min().unwrap_or(0);
+        let end = pieces.iter().map(|piece| piece.0 + piece.1 as u64).max().unwrap_or(0);
+        Ok(self.written(&open.file, bytes, offset, (start, end - start), stability).await?)
     }
 
     async fn append(
@@ -329,21 +331,23 @@ impl Chain {
         }
         let offset = open.file.append(reservation, open.writer).await?;
         self.note_written(len);
-        Ok(self.written(&open.file, len, offset, stability).await?)
+        Ok(self.written(&open.file, len, offset, (offset, len as u64), stability).await?)
     }
 
+    /// `range` is what a stable write syncs: start and length of all that was written.
     async fn written(
         &self,
         file: &Arc<CachedFile>,
         bytes: usize,
         offset: u64,
+        range: (u64, u64),
         stability: Stability,
     ) -> Result<Outcome, Status> {
         let verifier = match stability {
             Stability::Unstable => self.context.shared.verifier,
             stable => {
                 let writer = self.session.writer;
-                file.commit(writer, offset, bytes as u64, stable == Stability::Data).await?
+                file.commit(writer, range.0, range.1, stable == Stability::Data).await?
             }
         };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);

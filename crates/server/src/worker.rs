@@ -95,10 +95,11 @@ impl Worker {
     pub fn new(number: u16, node: Node, shared: Arc<Shared>) -> Worker {
         let inbox = Arc::new(Inbox::default());
         inbox.ready.set_waiter(node.waiter());
+        let context = Rc::new(Context::new(shared.clone(), node.segments_max()));
         Worker {
             number,
             node,
-            context: Rc::new(Context::new(shared.clone())),
+            context,
             tasks: Tasks::new(inbox.ready.clone()),
             shared,
             inbox,
@@ -248,6 +249,7 @@ impl Worker {
     }
 
     fn reply(&mut self, id: RequestId, header: Vec<u8>, data: SgList, held: Vec<Held>) {
+        let (data, held) = self.in_few_pieces(data, held);
         let mut token = 0;
         if !data.is_empty() {
             token = self.next_token;
@@ -256,6 +258,23 @@ impl Worker {
         }
         self.node.reply(id, &header, data, token);
         self.node.recycle(header);
+    }
+
+    /// What is scattered over more memory than a transfer takes is copied together.
+    fn in_few_pieces(&self, data: SgList, held: Vec<Held>) -> (SgList, Vec<Held>) {
+        if data.len() <= self.context.segments_max {
+            return (data, held);
+        }
+        let bytes = dafs_fabric::sg_bytes(&data);
+        // Without memory the message layer ends the connection.
+        let Ok(scratch) = self.context.scratch(bytes) else { return (data, held) };
+        let mut at = 0;
+        for span in &data {
+            scratch.copy_span(at, span);
+            at += span.len();
+        }
+        let together = SgList::from_iter([scratch.part(0, bytes)]);
+        (together, vec![Held::Scratch(scratch)])
     }
 
     fn handle(&mut self, event: Event) {
