@@ -20,6 +20,8 @@ const NOTES_MAX: usize = 10_000;
 pub struct Note {
     /// Its process.
     pub pid: u32,
+    /// When that process began, as the system counts: numbers of processes are used again.
+    pub started: u64,
     /// What clients connect to.
     pub urls: Vec<String>,
     /// Where its counters are.
@@ -33,6 +35,12 @@ pub struct Posted {
 }
 
 impl Note {
+    /// Of this process.
+    pub fn new(urls: &[String], admin: SocketAddr) -> Note {
+        let pid = std::process::id();
+        Note { pid, started: started(pid).unwrap_or(0), urls: urls.to_vec(), admin }
+    }
+
     /// Leaves the note for `dafs status`.
     ///
     /// # Errors
@@ -40,6 +48,7 @@ impl Note {
     pub fn post(&self) -> io::Result<Posted> {
         let directory = own_directory();
         make_own(&directory)?;
+        remove_stale(&directory);
         let file = directory.join(format!("{}.json", self.pid));
         let temporary = directory.join(format!("{}.tmp", self.pid));
         fs::write(&temporary, serde_json::to_vec(self)?)?;
@@ -89,15 +98,56 @@ pub fn servers() -> Vec<Note> {
 
 fn read(directory: &Path) -> Vec<Note> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
-    let note = |entry: io::Result<fs::DirEntry>| {
-        let path = entry.ok()?.path();
-        let pid: u32 = path.file_stem()?.to_str()?.parse().ok()?;
-        let size = fs::metadata(&path).ok()?.len();
-        if path.extension()? != "json" || size > NOTE_BYTES_MAX || !sys::process_exists(pid) {
-            return None;
+    entries.take(NOTES_MAX).filter_map(|entry| note(&entry.ok()?.path())).collect()
+}
+
+/// What the file says, if the server that wrote it is still there.
+fn note(path: &Path) -> Option<Note> {
+    let pid: u32 = path.file_stem()?.to_str()?.parse().ok()?;
+    if path.extension()? != "json" || fs::metadata(path).ok()?.len() > NOTE_BYTES_MAX {
+        return None;
+    }
+    let note: Note = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let lives = note.pid == pid && started(pid) == Some(note.started);
+    (lives && note.admin.ip().is_loopback()).then_some(note)
+}
+
+/// Removes notes of servers that had no time for it.
+fn remove_stale(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.take(NOTES_MAX).flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|end| end == "json") && note(&path).is_none() {
+            let _ = fs::remove_file(path);
         }
-        let note: Note = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
-        (note.pid == pid && note.admin.ip().is_loopback()).then_some(note)
-    };
-    entries.take(NOTES_MAX).filter_map(note).collect()
+    }
+}
+
+/// When a process began, in ticks since the machine did.
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // After the name, which is in parentheses and may hold anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_of_processes_that_are_gone_are_not_believed() {
+        let dir = std::env::temp_dir().join(format!("dafs-notes-{}", std::process::id()));
+        fs::create_dir(&dir).expect("directory");
+        let admin = SocketAddr::from(([127, 0, 0, 1], 1));
+        let own = Note::new(&["dafs://127.0.0.1:1/".into()], admin);
+        let reused = Note { started: own.started + 1, ..own.clone() };
+        let file = dir.join(format!("{}.json", own.pid));
+        fs::write(&file, serde_json::to_vec(&own).expect("JSON")).expect("written");
+        assert_eq!(read(&dir), [own]);
+        fs::write(&file, serde_json::to_vec(&reused).expect("JSON")).expect("written");
+        assert_eq!(read(&dir), []);
+        remove_stale(&dir);
+        fs::remove_dir(&dir).expect("nothing is left in it");
+    }
 }

@@ -154,8 +154,7 @@ fn url(address: &Address) -> String {
 
 fn announce(server: &Server, config: &Config, urls: &[String]) -> Result<Option<Posted>, Failure> {
     let admin = server.admin_address();
-    let note = Note { pid: std::process::id(), urls: urls.to_vec(), admin };
-    let posted = note.post();
+    let posted = Note::new(urls, admin).post();
     let mut out = std::io::stdout().lock();
     for url in urls {
         writeln!(out, "{url}")?;

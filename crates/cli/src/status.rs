@@ -133,6 +133,7 @@ mod tests {
     fn a_url_names_a_server_of_this_machine() {
         let note = Note {
             pid: 1,
+            started: 0,
             urls: vec!["dafs://127.0.0.1:7000/".into(), "dafs://[::1]:7000/".into()],
             admin: SocketAddr::from(([127, 0, 0, 1], 1)),
         };

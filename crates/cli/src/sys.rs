@@ -143,14 +143,6 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// True while a process with this number exists.
-pub fn process_exists(pid: u32) -> bool {
-    let Ok(pid) = i32::try_from(pid) else { return false };
-    // SAFETY: signal 0 only asks.
-    let rc = unsafe { libc::kill(pid, 0) };
-    rc == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
-}
-
 /// Local time, for people: `2026-11-20 11:30`, or nothing where the system cannot tell.
 pub fn local_time(seconds: i64, format: &CStr) -> Option<String> {
     // SAFETY: plain data, filled by the next call.

@@ -316,7 +316,7 @@ impl<'a> Engine<'a> {
             .and_then(|()| self.to.dress(&temporary, &like))
             .and_then(|()| self.to.rename(&temporary, &job.to));
         if made.is_err() {
-            let _ = self.to.remove(&temporary);
+            self.discard(&temporary);
         }
         made
     }
@@ -353,6 +353,11 @@ impl<'a> Engine<'a> {
             }
         }
         self.leave(job.dir);
+    }
+
+    /// Removes what was left half made under a temporary name, if it is there.
+    pub fn discard(&self, temporary: &[u8]) {
+        let _ = again(|| self.to.remove(temporary));
     }
 
     // Hard links.

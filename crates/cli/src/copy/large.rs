@@ -26,15 +26,18 @@ pub fn copy(engine: &Engine<'_>, job: &Job) -> Result<(), Cause> {
     let temporary = place::temporary(&job.to).map_err(|failure| Cause::Text(failure.text))?;
     let source = Source::open(&engine.from, &job.from)?;
     let attr = source.attr(&job.attr)?;
-    let sink = Sink::create(&engine.to, &temporary)?;
-    let complete = Pump::new(engine, &source, &sink, &attr)
-        .and_then(Pump::run)
-        .and_then(|bytes| sink.finish(&engine.to, &temporary, bytes, &engine.like(&attr)))
+    let complete = fill(engine, &source, &attr, &temporary)
         .and_then(|()| engine.to.rename(&temporary, &job.to));
     if complete.is_err() {
-        let _ = engine.to.remove(&temporary);
+        engine.discard(&temporary);
     }
     complete
+}
+
+fn fill(engine: &Engine<'_>, source: &Source, attr: &Attr, temporary: &[u8]) -> Result<(), Cause> {
+    let sink = Sink::create(&engine.to, temporary)?;
+    let bytes = Pump::new(engine, source, &sink, attr)?.run()?;
+    sink.finish(&engine.to, temporary, bytes, &engine.like(attr))
 }
 
 /// An open file to copy from.

@@ -139,7 +139,7 @@ fn copy(args: &Args, connections: &Connections, from: &[Place], to: &Place) -> R
     for place in from {
         let (side, path) = source(connections, place)?;
         let job = match plan(args, &side, &path, place, &target) {
-            Ok(Plan::Copy(job)) => job,
+            Ok(Plan::Copy(job)) => *job,
             Ok(Plan::Done) => continue,
             Err(failure) if failure.code == failure::FAILED => {
                 counts.failed.fetch_add(1, Ordering::Relaxed);
@@ -249,7 +249,7 @@ fn target(connections: &Connections, to: &Place, count: usize) -> Result<Target,
 }
 
 enum Plan {
-    Copy(Job),
+    Copy(Box<Job>),
     /// It went to a device or a pipe already.
     Done,
 }
@@ -288,7 +288,8 @@ fn plan(
             return Ok(done);
         }
     }
-    Ok(Plan::Copy(Job { from: path.to_vec(), to, attr, dir: None, tries: 0 }))
+    let job = Job { from: path.to_vec(), to, attr, dir: None, tries: 0 };
+    Ok(Plan::Copy(Box::new(job)))
 }
 
 /// The name that something has when it is copied into a directory; `None` for the contents of

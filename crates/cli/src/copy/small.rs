@@ -142,7 +142,7 @@ impl<'e> Small<'e> {
         if result.is_ok() {
             self.engine.counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         } else if !matches!(&result, Err(cause) if cause.is_final()) {
-            let _ = self.engine.to.remove(&copy.temporary);
+            self.engine.discard(&copy.temporary);
         }
         self.engine.finished(copy.job, result);
     }
