@@ -108,6 +108,9 @@ pub enum SetupRequest {
         nonce: Nonce,
         /// Size class of this connection.
         class: SizeClass,
+        /// The client has a key: the server must prove that it has the same one, also where
+        /// the kernel vouches for the client.
+        keyed: bool,
         /// Session create or bind.
         purpose: Purpose,
     },

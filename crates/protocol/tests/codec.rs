@@ -354,6 +354,7 @@ fn a_hello_of_another_version_is_told_apart() {
         version: 9,
         nonce: [0; 32],
         class: SizeClass::Any,
+        keyed: false,
         purpose: Purpose::Bind { session: SessionId([1; 16]), secret: [2; 16] },
     };
     let mut bytes = vec![];

@@ -24,6 +24,8 @@ pub enum Proof {
     Key,
     /// Nothing; it acts as this.
     Anonymous(Identity),
+    /// It is not wanted; it is told why when it asks.
+    Refused(String),
 }
 
 /// Why nobody can tell who a peer is.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use dafs_fabric::{Address, Arena, ConnectError, Device, Incoming, Listener, OpenError, Provider};
 use dafs_message::{Node, NodeConfig, incoming_private_data};
 use dafs_protocol::{Identity, Timestamp, WaitMode, WriteVerifier};
-use dafs_store::posix::{PosixOptions, PosixStore};
+use dafs_store::posix::{PosixOptions, PosixStore, keep_identity_between_calls};
 use dafs_unifier::Unifier;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -137,6 +137,8 @@ impl Server {
         let (sender, receiver) = std::sync::mpsc::channel();
         self.spawn(&format!("dafs-worker-{number}"), move || {
             let number = u16::try_from(number).unwrap_or(0);
+            // This thread opens no files of its own.
+            keep_identity_between_calls();
             let worker = Worker::new(number, node, shared);
             if sender.send(worker.inbox()).is_ok() {
                 work(worker, &stopping);
@@ -307,7 +309,10 @@ fn memory_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok());
-    kib.map_or(1 << 30, |kib| kib.saturating_mul(1024))
+    let total = kib.map_or(1 << 30, |kib| kib.saturating_mul(1024));
+    // A container may have less; "max" does not parse.
+    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
+    total.min(limit.trim().parse().unwrap_or(usize::MAX))
 }
 
 fn process_stats() -> (u64, u64) {
@@ -431,7 +436,7 @@ impl Acceptor {
             Err(error) => {
                 tick(&self.shared.counters.refused);
                 tracing::warn!(peer = ?incoming.peer, %error, "connection refused");
-                return;
+                Proof::Refused(error.to_string())
             }
         };
         let count = self.inboxes.len();
@@ -445,7 +450,7 @@ impl Acceptor {
             }
         };
         if let Some(inbox) = self.inboxes.get(number) {
-            inbox.accept(incoming, Proof::clone(&proof));
+            inbox.accept(incoming, proof);
         }
     }
 }

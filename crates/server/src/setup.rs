@@ -47,10 +47,10 @@ impl Unproven {
                 Status::Version,
                 format!("server speaks protocol {PROTOCOL_VERSION}, client {version}"),
             ),
-            (SetupRequest::Hello { nonce, class, purpose, .. }, None) => {
-                self.hello(shared, nonce, class, purpose)
+            (SetupRequest::Hello { nonce, class, keyed, purpose, .. }, None) => {
+                self.hello(shared, nonce, class, keyed, purpose)
             }
-            (SetupRequest::Prove { proof }, Some(hello)) => prove(shared, &hello, &proof),
+            (SetupRequest::Prove { proof }, Some(hello)) => self.prove(shared, &hello, &proof),
             _ => refuse(Status::BadMessage, "set-up message out of order".into()),
         }
     }
@@ -60,44 +60,52 @@ impl Unproven {
         shared: &Shared,
         client: Nonce,
         class: SizeClass,
+        keyed: bool,
         purpose: Purpose,
     ) -> Step {
+        if keyed && shared.key.is_none() {
+            let text = "the client has a key and this server none: serve with --key-file";
+            return refuse(Status::AuthFailed, text.into());
+        }
         match &self.proof {
-            Proof::Kernel(who) | Proof::Anonymous(who) => {
+            Proof::Refused(reason) => refuse(Status::AuthFailed, reason.clone()),
+            Proof::Kernel(who) | Proof::Anonymous(who) if !keyed => {
                 Step::Proven { who: who.clone(), class, purpose, proof: None }
             }
-            Proof::Key => {
+            _ => {
                 let server = shared.random();
                 self.hello = Some(Hello { client, server, class, purpose });
                 Step::Answer(SetupReply::Challenge { nonce: server })
             }
         }
     }
+
+    /// The key proves the client, and ours the server. Whom the kernel vouches for stays who he
+    /// is; others act as the key's owner.
+    fn prove(&self, shared: &Shared, hello: &Hello, proof: &[u8; 32]) -> Step {
+        let wrong = || refuse(Status::AuthFailed, "the keys of client and server differ".into());
+        let Some(key) = &shared.key else { return wrong() };
+        let mac = |role| {
+            let mut mac =
+                Hmac::<Sha256>::new_from_slice(&key.bytes).expect("any key length will do");
+            mac.update(&proof_input(role, &hello.client, &hello.server, &hello.purpose));
+            mac
+        };
+        // `verify_slice` compares in constant time.
+        if mac(b'C').verify_slice(proof).is_err() {
+            return wrong();
+        }
+        let who = match &self.proof {
+            Proof::Kernel(who) => who.clone(),
+            _ => key.who.clone(),
+        };
+        let own = mac(b'S').finalize().into_bytes().into();
+        Step::Proven { who, class: hello.class, purpose: hello.purpose, proof: Some(own) }
+    }
 }
 
 pub(crate) fn refuse(status: Status, text: String) -> Step {
     Step::Answer(SetupReply::Refused { status, text })
-}
-
-fn prove(shared: &Shared, hello: &Hello, proof: &[u8; 32]) -> Step {
-    let wrong = || refuse(Status::AuthFailed, "the keys of client and server differ".into());
-    let Some(key) = &shared.key else { return wrong() };
-    let mac = |role| {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&key.bytes).expect("any key length will do");
-        mac.update(&proof_input(role, &hello.client, &hello.server, &hello.purpose));
-        mac
-    };
-    // `verify_slice` compares in constant time.
-    if mac(b'C').verify_slice(proof).is_err() {
-        return wrong();
-    }
-    let own = mac(b'S').finalize().into_bytes().into();
-    Step::Proven {
-        who: key.who.clone(),
-        class: hello.class,
-        purpose: hello.purpose,
-        proof: Some(own),
-    }
 }
 
 /// A bind that waits until the connections it replaces are quiescent.

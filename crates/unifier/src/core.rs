@@ -304,7 +304,7 @@ impl Core {
         poll_fn(|context| {
             loop {
                 self.pool.space.register(context.waker());
-                if let Some(value) = attempt() {
+                if let Some(value) = self.pool.space.attempt(&mut attempt) {
                     return Poll::Ready(value);
                 }
                 if !self.help(context.waker()) {

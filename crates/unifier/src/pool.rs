@@ -132,7 +132,8 @@ struct Free {
     /// A bit per free frame.
     frames: Vec<u64>,
     count: usize,
-    /// Where the search for a free frame goes on, so that neighbours come one after another.
+    /// No frame below this is free. The lowest comes first: neighbours come one after another,
+    /// and memory that was used before, and so is backed and warm, is used again before new.
     next: usize,
     /// A bit per free slot of each split frame.
     slots: Vec<u16>,
@@ -394,6 +395,7 @@ impl Free {
     fn put_frame(&mut self, frame: usize, states: &[AtomicU8]) {
         states[frame].store(FREE, Ordering::Relaxed);
         self.frames[frame / 64] |= 1 << (frame % 64);
+        self.next = self.next.min(frame);
         self.count += 1;
     }
 

@@ -1,5 +1,6 @@
 //! Waiting without a runtime: lists of wakers.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -23,6 +24,14 @@ pub(crate) fn add_waker(wakers: &mut Vec<Waker>, waker: &Waker) {
 pub(crate) struct Space {
     waiting: AtomicUsize,
     wakers: Mutex<Vec<Waker>>,
+    /// Attempts begun, and those that have not ended.
+    begun: AtomicUsize,
+    active: AtomicUsize,
+}
+
+thread_local! {
+    /// An attempt of this thread is under way: what it gives back is no news.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Space {
@@ -38,9 +47,24 @@ impl Space {
     /// There may be space now.
     #[inline]
     pub(crate) fn changed(&self) {
-        if self.waiting.load(Ordering::SeqCst) != 0 {
+        if self.waiting.load(Ordering::SeqCst) != 0 && !QUIET.get() {
             self.wake();
         }
+    }
+
+    /// Looks whether there is enough. What a vain attempt took of it for a moment is told to
+    /// others only if they may have missed it: two who wait would wake each other for ever.
+    pub(crate) fn attempt<T>(&self, attempt: impl FnOnce() -> Option<T>) -> Option<T> {
+        let others = self.active.fetch_add(1, Ordering::SeqCst);
+        let begun = self.begun.fetch_add(1, Ordering::SeqCst);
+        QUIET.set(true);
+        let got = attempt();
+        QUIET.set(false);
+        let alone = self.active.fetch_sub(1, Ordering::SeqCst) == 1 && others == 0;
+        if got.is_none() && !(alone && self.begun.load(Ordering::SeqCst) == begun.wrapping_add(1)) {
+            self.changed();
+        }
+        got
     }
 
     fn wake(&self) {

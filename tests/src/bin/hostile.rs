@@ -141,7 +141,7 @@ fn wish() -> SessionAttr {
 }
 
 fn hello(version: u32, purpose: Purpose) -> SetupRequest {
-    SetupRequest::Hello { version, nonce: [1; 32], class: SizeClass::Any, purpose }
+    SetupRequest::Hello { version, nonce: [1; 32], class: SizeClass::Any, keyed: false, purpose }
 }
 
 fn open_flags(write: bool) -> OpenFlags {

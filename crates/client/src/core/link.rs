@@ -221,7 +221,10 @@ impl Core {
 
     fn connect(&mut self, index: usize) {
         let options = self.config.conn_options();
-        match self.node.connect(&self.config.address, &[], options) {
+        // Tells the server which of its workers has the session.
+        let session = self.session.as_ref().map(|keys| keys.id.0);
+        let private = session.as_ref().map_or(&[][..], |id| &id[..]);
+        match self.node.connect(&self.config.address, private, options) {
             Ok(conn) => {
                 let link = &mut self.links[index];
                 link.conn = Some(conn);
@@ -250,7 +253,9 @@ impl Core {
         };
         let purpose = self.purpose();
         self.links[index].state = LinkState::Hello(nonce);
-        let hello = SetupRequest::Hello { version: PROTOCOL_VERSION, nonce, class, purpose };
+        let keyed = self.config.key.is_some();
+        let version = PROTOCOL_VERSION;
+        let hello = SetupRequest::Hello { version, nonce, class, keyed, purpose };
         self.send_setup(index, &hello);
     }
 

@@ -210,6 +210,10 @@ impl Fake {
                     self.execute(id, session, &decoded, Some(data), reply_max);
                 } else if let Some(session) = self.sessions.get_mut(&session) {
                     session.slots.abandon(decoded.head.slot);
+                    // Resent while its data was under way, and now without an answer: ask again.
+                    if let Some(target) = session.targets.remove(&decoded.head.slot.0) {
+                        self.node.disconnect(target.conn(), "resent too early");
+                    }
                 }
             }
             Event::ReplySent { token } => drop(self.sending.remove(&token)),

@@ -22,11 +22,12 @@ const REFUSED: u16 = 3;
 pub fn encode_setup_request(request: &SetupRequest, out: &mut Vec<u8>) {
     out.bytes(&MAGIC);
     match request {
-        SetupRequest::Hello { version, nonce, class, purpose } => {
+        SetupRequest::Hello { version, nonce, class, keyed, purpose } => {
             out.u16(HELLO);
             out.u32(*version);
             out.bytes(nonce);
             out.u8(*class as u8);
+            out.u8(u8::from(*keyed));
             match purpose {
                 Purpose::Create { attr } => {
                     out.u8(1);
@@ -78,13 +79,18 @@ fn hello(version: u32, r: &mut Reader<'_>) -> Result<SetupRequest, DecodeError> 
         2 => SizeClass::Bulk,
         _ => return Err(DecodeError::Value("size class")),
     };
+    let keyed = match r.u8()? {
+        0 => false,
+        1 => true,
+        _ => return Err(DecodeError::Value("keyed")),
+    };
     let purpose = match r.u8()? {
         1 => Purpose::Create { attr: session_attr(r)? },
         2 => Purpose::Bind { session: SessionId(r.array()?), secret: r.array()? },
         _ => return Err(DecodeError::Value("purpose")),
     };
     r.end()?;
-    Ok(SetupRequest::Hello { version, nonce, class, purpose })
+    Ok(SetupRequest::Hello { version, nonce, class, keyed, purpose })
 }
 
 /// Appends a set-up answer. The text of a refusal is cut after [`REFUSAL_BYTES_MAX`] bytes, and

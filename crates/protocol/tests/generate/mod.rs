@@ -382,6 +382,7 @@ pub fn setup_request(r: &mut Random) -> SetupRequest {
             version: PROTOCOL_VERSION,
             nonce: r.array(),
             class: classes[r.below(3) as usize],
+            keyed: r.bool(),
             purpose,
         },
     }
