@@ -54,7 +54,8 @@ impl Race {
     fn ended(&mut self) {
         self.running -= 1;
         if self.running == 0 {
-            self.unclear = self.won == 0 && self.lost > 0;
+            // Whose answer was lost may come late.
+            self.unclear = self.lost > 0;
             self.present ^= self.won > 0;
             (self.started, self.won, self.beaten, self.lost) = (0, 0, 0, 0);
         }

@@ -418,7 +418,8 @@ impl Sim {
         };
         if !right || attr.kind != self.names.node(node).kind {
             let node = self.names.node(node);
-            return Err(format!("another object: {attr:?} instead of {node:?}"));
+            let same = self.names.with_inode(attr.inode);
+            return Err(format!("another object: {attr:?} instead of {node:?}, {same:?}"));
         }
         self.names.node_mut(node).inode = Some(attr.inode);
         Ok(())
@@ -474,12 +475,13 @@ impl Sim {
         if let (NameOp::Chmod(_), Some(node)) = (call.op, call.node) {
             self.names.node_mut(node).mode = MODE_UNKNOWN;
         }
-        let Ok(steps) = call.expect else { return };
-        if steps.is_empty() && call.changes.is_empty() {
-            return;
+        let NameCall { mut paths, yards, expect, .. } = call;
+        let steps = expect.unwrap_or_default();
+        if steps.is_empty() {
+            // Nothing to be found out; but it may still run.
+            paths.clear();
         }
-        call.yards.iter().for_each(|yard| self.busy_yards[*yard] = true);
-        let NameCall { paths, yards, .. } = call;
+        yards.iter().for_each(|yard| self.busy_yards[*yard] = true);
         self.looks.push(Look { paths, found: Vec::new(), steps, yards, not_before });
     }
 
@@ -490,7 +492,7 @@ impl Sim {
         let due = self.looks.iter().position(|look| look.not_before <= now);
         let Some(due) = due else { return Ok(()) };
         let look = self.looks.swap_remove(due);
-        let Some(path) = look.paths.get(look.found.len()) else { return Ok(()) };
+        let Some(path) = look.paths.get(look.found.len()) else { return self.clear_up(look) };
         let work = Work::Stat { place: place(path), no_follow: true };
         let guest = self.rng.index(self.guests.len());
         let call = self.call(guest, Kind::Look(Box::new(look)), 0);
