@@ -132,7 +132,9 @@ impl Session {
     }
 
     pub(crate) fn take_opens(&self) -> Vec<Rc<Open>> {
-        self.opens.borrow_mut().drain().map(|(_, open)| open).collect()
+        let mut opens: Vec<_> = self.opens.borrow_mut().drain().collect();
+        opens.sort_unstable_by_key(|open| open.0);
+        opens.into_iter().map(|(_, open)| open).collect()
     }
 
     pub(crate) fn open_count(&self) -> usize {

@@ -229,7 +229,9 @@ impl Worker {
 
     /// Starts to close every session (their files are flushed by running tasks).
     pub fn shut_down(&mut self) {
-        let ids: Vec<_> = self.sessions.keys().copied().collect();
+        let mut ids: Vec<_> = self.sessions.keys().copied().collect();
+        // In an order that does not depend on the table: simulations repeat.
+        ids.sort_unstable_by_key(|id| id.0);
         for id in ids {
             self.destroy(id, "server shuts down");
         }
@@ -573,8 +575,9 @@ impl Worker {
             self.now.saturating_sub(live.session.last_seen.get()) > lease
                 && live.session.slots.borrow().running() == 0
         };
-        let expired: Vec<_> =
+        let mut expired: Vec<_> =
             self.sessions.iter().filter(|(_, live)| silent(live)).map(|(id, _)| *id).collect();
+        expired.sort_unstable_by_key(|id| id.0);
         for id in expired {
             tick(&self.shared.counters.leases_expired);
             self.destroy(id, "lease expired");
@@ -584,8 +587,9 @@ impl Worker {
             Connection::Unproven(unproven) => self.now.saturating_sub(unproven.since) > limit,
             _ => false,
         };
-        let late: Vec<_> =
+        let mut late: Vec<_> =
             self.connections.iter().filter(|(_, c)| late(c)).map(|(id, _)| *id).collect();
+        late.sort_unstable();
         for connection in late {
             self.unproven -= 1;
             self.connections.insert(connection, Connection::Gone);
