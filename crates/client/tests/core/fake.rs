@@ -350,9 +350,11 @@ impl Fake {
                 break;
             }
         }
+        // To the connection that asked last.
+        let mut target = id;
         if let Some(session) = self.sessions.get_mut(&session) {
             session.slots.finish(request.head.slot, kept);
-            session.targets.remove(&request.head.slot.0);
+            target = session.targets.remove(&request.head.slot.0).unwrap_or(id);
         }
         assert!(chain.data.len() <= reply_max as usize, "room for {reply_max}");
         let data = (!chain.data.is_empty()).then(|| {
@@ -360,7 +362,7 @@ impl Fake {
             buffer.copy_from_slice(&chain.data);
             buffer.post()
         });
-        self.answer(id, &request.head, Ok(results), data);
+        self.answer(target, &request.head, Ok(results), data);
     }
 
     fn answer(
