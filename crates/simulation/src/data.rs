@@ -7,7 +7,7 @@ use dafs_protocol::{Extent, ExtentList, SetAttr, Stability};
 
 use crate::calls::{Kind, Piece};
 use crate::guest::Open;
-use crate::model::file::{Shape, WORD};
+use crate::model::file::{STEP, Shape, WORD};
 use crate::plan::DATA_FILES;
 use crate::sim::Sim;
 
@@ -112,12 +112,12 @@ impl Sim {
     /// A place for so many bytes, often near an edge of a page.
     fn offset(&mut self, file: usize, len: u64) -> u64 {
         let size = self.files[file].size_max();
-        let most = (size + 8192).min(self.plan.file_max.saturating_sub(len).max(WORD));
+        let most = (size + 8192).min(self.plan.file_max.saturating_sub(len).max(STEP));
         let at = self.rng.below(most);
         match self.rng.below(4) {
             0 => at / 4096 * 4096,
-            1 => (at / 4096 * 4096).saturating_sub(WORD * self.rng.below(4)),
-            _ => at / WORD * WORD,
+            1 => (at / 4096 * 4096).saturating_sub(STEP * self.rng.below(4)),
+            _ => at / STEP * STEP,
         }
     }
 
@@ -130,14 +130,14 @@ impl Sim {
         };
         match self.rng.below(4) {
             0 if most > 4096 => self.rng.range(1, most / 4096) * 4096,
-            _ => self.rng.range(1, most / WORD) * WORD,
+            _ => self.rng.range(1, most / STEP) * STEP,
         }
     }
 
     /// One to four pieces of a file.
     fn pieces(&mut self, file: usize) -> Vec<Piece> {
         let count = if self.rng.below(6) == 0 { self.rng.range(2, 4) } else { 1 };
-        let len = (self.len() / count / WORD * WORD).max(WORD);
+        let len = (self.len() / count / STEP * STEP).max(STEP);
         (0..count).map(|_| Piece { offset: self.offset(file, len), len, change: 0 }).collect()
     }
 
@@ -213,7 +213,7 @@ impl Sim {
             return Ok(());
         }
         let stability = self.stability();
-        let mut pieces = [Piece { offset: 0, len: self.len() / 2 / WORD * WORD + WORD, change: 0 }];
+        let mut pieces = [Piece { offset: 0, len: self.len() / 2 / STEP * STEP + STEP, change: 0 }];
         let mut buffer = self.guests[guest].buffers.take()?;
         let total = self.fill_pieces(&mut pieces, &mut buffer);
         let [piece] = pieces;

@@ -9,6 +9,9 @@ use super::{Moment, Span};
 
 /// Bytes that are told apart.
 pub const WORD: u64 = 8;
+/// Offsets and lengths are multiples of this: half of a write, which is what a store that fails
+/// may leave, still ends with a word.
+pub const STEP: u64 = 16;
 
 /// What a change does to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -362,6 +365,8 @@ impl File {
         };
         for change in self.changes.iter_mut().filter(mine).filter(|change| !change.durable) {
             change.told = true;
+            // What could not be written is given up when its writer knows.
+            change.shaky |= !change.stored;
         }
     }
 
