@@ -86,9 +86,15 @@ pub struct Worker {
     next_timer: Duration,
     system_calls: u64,
     wait_mode: WaitMode,
+    /// More events wait behind the one that is handled.
+    more_events: bool,
+    /// Until then requests come side by side, and none may block the worker.
+    crowded_until: Duration,
 }
 
 const TIMER: Duration = Duration::from_millis(200);
+/// How long a worker remembers that requests came side by side.
+const CROWDED: Duration = Duration::from_millis(500);
 
 impl Worker {
     /// A worker of `shared` over a node; `number` is part of its sessions' ids.
@@ -113,6 +119,8 @@ impl Worker {
             next_timer: Duration::ZERO,
             system_calls: 0,
             wait_mode: WaitMode::Adaptive,
+            more_events: false,
+            crowded_until: Duration::ZERO,
         }
     }
 
@@ -155,8 +163,15 @@ impl Worker {
         }
         busy |= self.node.poll() > 0;
         loop {
+            // The one request under way goes on; write-back would take its time.
+            let alone = self.tasks.len() == 1 && !self.context.writing_back.get();
+            dafs_store::set_may_block(alone && self.now >= self.crowded_until);
             let mut more = self.tasks.run_ready();
-            while let Some(event) = self.node.next_event() {
+            dafs_store::set_may_block(false);
+            let mut next = self.node.next_event();
+            while let Some(event) = next {
+                next = self.node.next_event();
+                self.more_events = next.is_some();
                 self.handle(event);
                 more = true;
             }
@@ -343,7 +358,18 @@ impl Worker {
         drop(request);
         session.set_target(head.slot, id);
         let run = chain::run(self.context.clone(), session.clone(), id, header, data_len, prior);
+        dafs_store::set_may_block(self.is_alone());
         self.tasks.spawn(run);
+        dafs_store::set_may_block(false);
+    }
+
+    /// One request of one session at a time: nobody waits while the store blocks this thread,
+    /// and the client is spared two wake-ups.
+    fn is_alone(&mut self) -> bool {
+        if self.more_events || self.tasks.len() > 0 || self.sessions.len() > 1 {
+            self.crowded_until = self.now + CROWDED;
+        }
+        self.now >= self.crowded_until
     }
 
     /// Answers a read that the cache holds, in the pass that received it.
@@ -534,6 +560,10 @@ impl Worker {
             }
             Some(Connection::Unproven(_)) => {
                 self.unproven -= 1;
+                self.connections.insert(connection, Connection::Gone);
+            }
+            // Its bind must not be completed: nobody would hear of its end again.
+            Some(Connection::Waiting) => {
                 self.connections.insert(connection, Connection::Gone);
             }
             _ => {}
