@@ -63,6 +63,9 @@ impl Sim {
             && self.host.is_drained()
         {
             self.stopping = None;
+            if self.store_bad > 0 {
+                self.files.iter_mut().for_each(|file| file.store_fails());
+            }
             let end = self.tick();
             let span = Span { start: moment, end };
             for file in &mut self.files {
@@ -83,10 +86,12 @@ impl Sim {
                 }
             }
             Wake::StoreHeals => {
+                self.store_bad -= 1;
                 self.host.storage.store.clear_faults();
                 self.files.iter_mut().for_each(|file| file.store_fails());
             }
             Wake::DiskFrees => {
+                self.store_bad -= 1;
                 self.host.storage.store.set_capacity(CAPACITY_BYTES);
                 self.files.iter_mut().for_each(|file| file.store_fails());
             }
@@ -149,6 +154,7 @@ impl Sim {
 
     fn store_fails(&mut self) {
         self.store_failed = true;
+        self.store_bad += 1;
         self.files.iter_mut().for_each(|file| file.store_fails());
     }
 

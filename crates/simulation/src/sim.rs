@@ -50,6 +50,8 @@ pub struct Sim {
     pub(crate) is_wild: bool,
     /// The store has failed.
     pub(crate) store_failed: bool,
+    /// So many kinds of its faults are not over.
+    pub(crate) store_bad: usize,
     /// The server's verifier has changed.
     pub(crate) restarted: bool,
     pub(crate) boots: u64,
@@ -99,6 +101,7 @@ impl Sim {
             wake_number: 0,
             is_wild: true,
             store_failed: false,
+            store_bad: 0,
             restarted: false,
             boots: 1,
             stopping: None,

@@ -36,6 +36,13 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    if options.trace {
+        tracing_subscriber::fmt()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+            .with_writer(std::io::stderr)
+            .without_time()
+            .init();
+    }
     if options.planted {
         return planted(&options);
     }
