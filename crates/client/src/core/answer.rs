@@ -164,6 +164,11 @@ impl Core {
                 Output::Entries { handle, entries: entries(memory, bytes)?, end }
             }
             _ if work.file().is_some() => self.file_output(work, last, room, writes)?,
+            Work::Sync => {
+                let Outcome::Committed { verifier } = last else { return Err(UNEXPECTED) };
+                self.synced(*verifier, writes)?;
+                Output::Unit
+            }
             _ => self.plain_output(work, memory, last, room)?,
         }))
     }
@@ -255,10 +260,6 @@ impl Core {
             }
             (Work::StatFs { .. }, Outcome::FileSystem { attr }) => Output::FileSystem(*attr),
             (Work::Stats, Outcome::Stats(stats)) => Output::Stats(stats.clone()),
-            (Work::Sync, Outcome::Committed { verifier }) => {
-                self.synced(*verifier)?;
-                Output::Unit
-            }
             (Work::ReadLink { .. }, Outcome::Data { bytes, .. }) => {
                 Output::Target(message(memory, fit(*bytes, room)?))
             }
@@ -296,11 +297,19 @@ impl Core {
     fn wrote_unsynced(&mut self, verifier: WriteVerifier) {
         self.unsynced_lost |= self.unsynced.is_some_and(|old| old != verifier);
         self.unsynced = Some(verifier);
+        self.unsynced_writes += 1;
     }
 
-    fn synced(&mut self, verifier: WriteVerifier) -> std::result::Result<(), Status> {
+    /// A sync succeeded that was sent when `writes` were acknowledged: later ones are not in it.
+    fn synced(
+        &mut self,
+        verifier: WriteVerifier,
+        writes: u64,
+    ) -> std::result::Result<(), Status> {
         self.unsynced_lost |= self.unsynced.is_some_and(|old| old != verifier);
-        self.unsynced = None;
+        if self.unsynced_writes == writes {
+            self.unsynced = None;
+        }
         if std::mem::take(&mut self.unsynced_lost) { Err(Status::WritesLost) } else { Ok(()) }
     }
 
@@ -411,7 +420,10 @@ impl Core {
     }
 
     pub(super) fn writes_of(&self, work: &Work) -> u64 {
-        work.file().and_then(|key| self.files.any(key)).map_or(0, OpenFile::writes)
+        match work {
+            Work::Sync => self.unsynced_writes,
+            _ => work.file().and_then(|key| self.files.any(key)).map_or(0, OpenFile::writes),
+        }
     }
 }
 

@@ -169,6 +169,8 @@ pub struct Core {
     /// writes were lost.
     unsynced: Option<WriteVerifier>,
     unsynced_lost: bool,
+    /// Such writes so far.
+    unsynced_writes: u64,
     done: VecDeque<CoreDone>,
     /// Answers whose buffer is still in use somewhere.
     lingering: Vec<(CoreDone, PostedBuffer)>,
@@ -215,6 +217,7 @@ impl Core {
             wants_progress: false,
             unsynced: None,
             unsynced_lost: false,
+            unsynced_writes: 0,
             done: VecDeque::new(),
             lingering: Vec::new(),
             notices: VecDeque::new(),
