@@ -93,6 +93,9 @@ impl Sim {
                 self.busy_yards[yard] = true;
                 let other = self.free_yard().filter(|_| self.rng.coin());
                 self.busy_yards[yard] = false;
+                // All names of a file stay in one yard.
+                let together = |yard: &usize| !self.names.has_links_below(*yard);
+                let other = other.filter(together).filter(|_| together(&yard));
                 let to = self.path(other.unwrap_or(yard));
                 self.rename(&path, &to)
             }

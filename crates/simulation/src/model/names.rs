@@ -226,6 +226,14 @@ impl Names {
         self.nodes.iter().map(in_node).sum()
     }
 
+    /// A file in this directory or below has several names.
+    pub fn has_links_below(&self, dir: NodeId) -> bool {
+        self.nodes[dir].names.values().any(|node| match self.nodes[*node].kind {
+            FileKind::Directory => self.has_links_below(*node),
+            _ => self.links(*node) > 1,
+        })
+    }
+
     /// Some node has this number, in a yard of which everything is known.
     pub fn has_inode(&self, inode: u64, busy_yards: &[bool]) -> bool {
         let known = (0..self.yards).filter(|yard| !busy_yards.get(*yard).unwrap_or(&false));
