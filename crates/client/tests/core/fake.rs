@@ -322,6 +322,7 @@ impl Fake {
             }
             Verdict::New => self.execute(id, session_id, &request, None, reply_max),
             Verdict::Replay(results) if results.iter().all(Option::is_some) => {
+                session.slots.finish(head.slot, results.clone());
                 let results = results.into_iter().flatten().collect();
                 self.answer(id, &head, Ok(results), None);
             }
