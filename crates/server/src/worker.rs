@@ -14,11 +14,13 @@ use dafs_protocol::{
     Status, Verdict, WaitMode, decode_request, decode_setup_request, encode_reply,
     encode_setup_reply,
 };
+use dafs_store::{Blocking, allow_blocking};
 use dafs_unifier::WriterId;
 
 use crate::chain::{self, Cached, Context};
 use crate::data::{self, Held};
 use crate::identity::Proof;
+use crate::planted::{Defect, planted};
 use crate::session::{Session, count};
 use crate::setup::{Step, Unproven, WaitingBind};
 use crate::shared::{Place, Shared, tick};
@@ -88,13 +90,16 @@ pub struct Worker {
     wait_mode: WaitMode,
     /// More events wait behind the one that is handled.
     more_events: bool,
-    /// Until then requests come side by side, and none may block the worker.
+    /// Until then several requests are under way at a time.
     crowded_until: Duration,
+    /// Until then several sessions are.
+    mixed_until: Duration,
+    last_session: SessionId,
 }
 
 const TIMER: Duration = Duration::from_millis(200);
 /// How long a worker remembers that requests came side by side.
-const CROWDED: Duration = Duration::from_millis(500);
+const COMPANY: Duration = Duration::from_millis(50);
 
 impl Worker {
     /// A worker of `shared` over a node; `number` is part of its sessions' ids.
@@ -121,6 +126,8 @@ impl Worker {
             wait_mode: WaitMode::Adaptive,
             more_events: false,
             crowded_until: Duration::ZERO,
+            mixed_until: Duration::ZERO,
+            last_session: SessionId::default(),
         }
     }
 
@@ -164,10 +171,10 @@ impl Worker {
         busy |= self.node.poll() > 0;
         loop {
             // The one request under way goes on; write-back would take its time.
-            let alone = self.tasks.len() == 1 && !self.context.writing_back.get();
-            dafs_store::set_may_block(alone && self.now >= self.crowded_until);
+            let alone = self.chains() == 1 && !self.context.writing_back.get();
+            allow_blocking(self.blocking(alone));
             let mut more = self.tasks.run_ready();
-            dafs_store::set_may_block(false);
+            allow_blocking(Blocking::None);
             let mut next = self.node.next_event();
             while let Some(event) = next {
                 next = self.node.next_event();
@@ -271,7 +278,9 @@ impl Worker {
         if !data.is_empty() {
             token = self.next_token;
             self.next_token += 1;
-            self.held.insert(token, held);
+            if !planted(Defect::HeldTooShort) {
+                self.held.insert(token, held);
+            }
         }
         self.node.reply(id, &header, data, token);
         self.node.recycle(header);
@@ -343,7 +352,7 @@ impl Worker {
             Verdict::Replay(results) => {
                 tick(&self.shared.counters.replays);
                 count(&session.counters.replays, 1);
-                results
+                if planted(Defect::ReplyCacheSkipped) { Vec::new() } else { results }
             }
             Verdict::Running => return session.set_target(head.slot, id),
             Verdict::Refuse(status) => return self.refuse(id, &request, status),
@@ -358,18 +367,40 @@ impl Worker {
         drop(request);
         session.set_target(head.slot, id);
         let run = chain::run(self.context.clone(), session.clone(), id, header, data_len, prior);
-        dafs_store::set_may_block(self.is_alone());
+        let alone = !self.more_events && self.chains() == 0;
+        self.note_company(session.id, alone);
+        allow_blocking(self.blocking(alone));
         self.tasks.spawn(run);
-        dafs_store::set_may_block(false);
+        allow_blocking(Blocking::None);
     }
 
-    /// One request of one session at a time: nobody waits while the store blocks this thread,
-    /// and the client is spared two wake-ups.
-    fn is_alone(&mut self) -> bool {
-        if self.more_events || self.tasks.len() > 0 || self.sessions.len() > 1 {
-            self.crowded_until = self.now + CROWDED;
+    /// Tasks beside write-back.
+    fn chains(&self) -> usize {
+        self.tasks.len() - usize::from(self.context.writing_back.get())
+    }
+
+    /// Remembers whether requests, and sessions, come side by side.
+    fn note_company(&mut self, session: SessionId, alone: bool) {
+        if self.last_session != session {
+            self.last_session = session;
+            self.mixed_until = self.now + COMPANY;
         }
-        self.now >= self.crowded_until
+        if !alone {
+            self.crowded_until = self.now + COMPANY;
+        }
+    }
+
+    /// How far the store may block this thread, which spares the client two wake-ups: wholly
+    /// for one request at a time of one session, since nobody waits meanwhile; for names while
+    /// all requests are of one session; else not at all.
+    fn blocking(&self, alone: bool) -> Blocking {
+        if self.now < self.mixed_until {
+            Blocking::None
+        } else if !alone || self.now < self.crowded_until {
+            Blocking::Names
+        } else {
+            Blocking::All
+        }
     }
 
     /// Answers a read that the cache holds, in the pass that received it.
@@ -516,7 +547,8 @@ impl Worker {
     }
 
     fn finish_binds(&mut self) {
-        let is_ready = |bind: &WaitingBind| bind.session.draining.borrow().is_empty();
+        let early = planted(Defect::BindBeforeQuiescence);
+        let is_ready = |bind: &WaitingBind| early || bind.session.draining.borrow().is_empty();
         let (done, waiting) = std::mem::take(&mut self.binds).into_iter().partition(is_ready);
         self.binds = waiting;
         let done: Vec<WaitingBind> = done;
@@ -563,7 +595,7 @@ impl Worker {
                 self.connections.insert(connection, Connection::Gone);
             }
             // Its bind must not be completed: nobody would hear of its end again.
-            Some(Connection::Waiting) => {
+            Some(Connection::Waiting) if !planted(Defect::BrokenBindCompleted) => {
                 self.connections.insert(connection, Connection::Gone);
             }
             _ => {}
@@ -591,6 +623,10 @@ impl Worker {
             self.connections.insert(connection, Connection::Gone);
         }
         for open in session.take_opens() {
+            if planted(Defect::OpensLeaked) {
+                std::mem::forget(open);
+                continue;
+            }
             self.tasks.spawn(async move {
                 if let Err(status) = open.file.close(open.writer.id).await {
                     tracing::error!(%status, "file of an ended session could not be flushed");
@@ -604,6 +640,7 @@ impl Worker {
         let silent = |live: &Live| {
             self.now.saturating_sub(live.session.last_seen.get()) > lease
                 && live.session.slots.borrow().running() == 0
+                && !planted(Defect::LeaseNeverExpires)
         };
         let mut expired: Vec<_> =
             self.sessions.iter().filter(|(_, live)| silent(live)).map(|(id, _)| *id).collect();

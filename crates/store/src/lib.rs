@@ -8,9 +8,11 @@
 
 pub mod memory;
 mod names;
+mod pace;
 mod pending;
 pub mod posix;
 
+pub use pace::{Blocking, allow_blocking};
 pub use pending::{Completer, Pending, pending};
 
 use std::sync::Arc;

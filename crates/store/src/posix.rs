@@ -33,10 +33,12 @@ mod xattr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use dafs_protocol::{AccessMask, Status};
 
-use crate::{Answer, FileId, Who, pending};
+use crate::pace::{Blocking, Pace, allowed_blocking};
+use crate::{Answer, FileId, Pending, Who, pending};
 use file::OpenFiles;
 use identity::Identities;
 use objects::{Object, Objects};
@@ -118,6 +120,7 @@ struct Inner {
     walking: Walking,
     files: OpenFiles,
     pool: Pool,
+    pace: Pace,
     /// A local file system: what it has in memory is answered without blocking.
     local: bool,
     /// A file system that is nothing but memory.
@@ -169,6 +172,7 @@ impl PosixStore {
             };
             Inner {
                 pool: Pool::new(options.threads_min, options.threads_max, Box::new(tidy)),
+                pace: Pace::default(),
                 options,
                 identities: Identities::probe(),
                 objects,
@@ -218,11 +222,33 @@ impl Inner {
         if self.options.read_only { Err(Status::RoFs) } else { Ok(()) }
     }
 
-    /// Runs `work` in the pool.
+    /// Work on names and attributes: in the pool, or here where the caller may be blocked.
     fn call<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Shared) -> Result<T, Status> + Send + 'static,
     ) -> Answer<T> {
+        self.call_for(Blocking::Names, work)
+    }
+
+    /// Work that moves much data or waits for a device.
+    fn call_long<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Shared) -> Result<T, Status> + Send + 'static,
+    ) -> Answer<T> {
+        self.call_for(Blocking::All, work)
+    }
+
+    fn call_for<T: Send + 'static>(
+        self: &Arc<Self>,
+        blocking: Blocking,
+        work: impl FnOnce(&Shared) -> Result<T, Status> + Send + 'static,
+    ) -> Answer<T> {
+        if self.local && allowed_blocking() >= blocking && self.pace.is_quick() {
+            let start = Instant::now();
+            let result = work(self);
+            self.pace.note(start.elapsed());
+            return Pending::ready(result);
+        }
         let (completer, answer) = pending();
         let inner = self.clone();
         self.pool.run(Box::new(move || {

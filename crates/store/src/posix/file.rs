@@ -163,7 +163,7 @@ impl File for PosixFile {
                 Err(errno) => return Pending::ready(Err(errno.into())),
             }
         }
-        self.inner.call(move |_| {
+        self.inner.call_long(move |_| {
             read(&fd, offset, &into, &mut done, 0)?;
             Ok(done)
         })
@@ -178,17 +178,22 @@ impl File for PosixFile {
         if self.inner.local && sg_bytes(&from) <= self.inner.options.inline_write_bytes {
             return Pending::ready(write(&self.inner, &fd, offset, &from, clear_privileges));
         }
-        self.inner.call(move |inner| write(inner, &fd, offset, &from, clear_privileges))
+        self.inner.call_long(move |inner| write(inner, &fd, offset, &from, clear_privileges))
     }
 
     fn sync(&self, data_only: bool) -> Answer<()> {
         let fresh = self.is_fresh.clone();
-        self.call(self.any(), move |_, fd| {
+        let fd = match self.any() {
+            Ok(fd) => fd,
+            Err(status) => return Pending::ready(Err(status)),
+        };
+        self.inner.call_long(move |inner| {
+            let _server = inner.identities.as_server()?;
             if let Some(fresh) = fresh.filter(|fresh| fresh.load(Ordering::Acquire)) {
-                sys::syncfs(fd)?;
+                sys::syncfs(&fd)?;
                 fresh.store(false, Ordering::Release);
             }
-            Ok(sys::fsync(fd, data_only)?)
+            Ok(sys::fsync(&fd, data_only)?)
         })
     }
 

@@ -222,6 +222,6 @@ impl Store for PosixStore {
     }
 
     fn sync_fs(&self) -> Answer<()> {
-        self.call(|inner| inner.objects.sync())
+        self.inner.call_long(|inner| inner.objects.sync())
     }
 }
