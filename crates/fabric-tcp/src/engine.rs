@@ -38,7 +38,7 @@ pub struct Core {
     spare: Vec<Box<[u8]>>,
     pub io: IoList,
     pub system_calls: u64,
-    completions: VecDeque<WorkCompletion>,
+    pub(crate) completions: VecDeque<WorkCompletion>,
     /// Completions ever queued, and ever polled.
     queued: u64,
     polled: u64,
@@ -125,6 +125,9 @@ pub struct TcpEngine {
     pub(crate) to_flush: Vec<u32>,
     /// Where the next pass begins.
     pub(crate) turn: usize,
+    /// The queue pair that brought something last, and passes since all were looked at.
+    pub(crate) warm: u32,
+    pub(crate) partial: usize,
     /// The last pass left something to receive.
     pub(crate) more: bool,
     /// Slots in which interest in the socket changed, each once.
@@ -147,6 +150,8 @@ impl TcpEngine {
             handshakes: 0,
             to_flush: Vec::new(),
             turn: 0,
+            warm: 0,
+            partial: 0,
             more: false,
             stale: Vec::new(),
             paused: Vec::new(),
@@ -497,6 +502,8 @@ impl Engine for TcpEngine {
         if self.paused.iter().any(resumable) {
             return false;
         }
+        // After a sleep anybody may have sent.
+        self.partial = usize::MAX;
         self.sync_interest();
         self.sync_low_water();
         true

@@ -13,6 +13,8 @@ use crate::sys::Watch;
 const TRIED_MAX: usize = 4;
 /// Up to so many are looked at before sleeping.
 const LOW_WATER_MAX: usize = 64;
+/// Passes over the warm queue pair alone between passes over all, while nobody sleeps.
+const PARTIAL_MAX: usize = 7;
 
 impl TcpEngine {
     /// Goes on with one queue pair.
@@ -90,12 +92,24 @@ impl TcpEngine {
         self.more = false;
         if self.live.len() <= TRIED_MAX {
             let count = self.live.len();
+            if count > 1 && self.partial < PARTIAL_MAX {
+                // Who spins looks mostly where something came last: a look costs a system call.
+                self.partial += 1;
+                if self.is_used(self.warm) {
+                    return self.progress(self.warm);
+                }
+            }
+            self.partial = 0;
             for index in 0..count {
                 // A queue pair that ended made the list shorter: the next pass sees the rest.
                 let Some(slot) = self.live.get((self.turn + index) % count).copied() else {
                     break;
                 };
+                let before = self.core.completions.len();
                 self.progress(slot);
+                if self.core.completions.len() > before {
+                    self.warm = slot;
+                }
             }
             self.turn = self.turn.wrapping_add(1);
             return;
