@@ -16,6 +16,8 @@ pub enum Defect {
     CommitCoversLaterWrites,
     /// After a restart any file under the name is taken for the one that was open.
     ReopenedByNameAlone,
+    /// A sync is taken to cover the writes that were acknowledged while it was under way.
+    SyncCoversLaterWrites,
 }
 
 #[cfg(feature = "planted")]
@@ -28,12 +30,13 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 5] = [
+        pub const ALL: [Defect; 6] = [
             Defect::ResentAsNew,
             Defect::OutcomeGuessed,
             Defect::LostWritesForgotten,
             Defect::CommitCoversLaterWrites,
             Defect::ReopenedByNameAlone,
+            Defect::SyncCoversLaterWrites,
         ];
     }
 

@@ -4,6 +4,7 @@
 //! costs nothing, and a credit cannot be given or spent twice: both ends check.
 
 use crate::connection::Fault;
+use crate::planted::{Defect, planted};
 
 /// The side that gives credits.
 #[derive(Debug, Default)]
@@ -42,6 +43,9 @@ impl CreditGiver {
     pub fn give_back(&mut self, amount: u32) {
         self.returned = self.returned.wrapping_add(amount);
         debug_assert!(self.taken.wrapping_sub(self.returned) <= self.window, "returned twice");
+        if planted(Defect::CreditGivenTwice) && self.taken != self.returned {
+            self.returned = self.returned.wrapping_add(amount);
+        }
     }
 }
 

@@ -99,6 +99,8 @@ mod credits;
 mod event;
 mod header;
 mod node;
+#[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
+mod planted;
 mod receive_pool;
 mod registration;
 mod requester;
@@ -135,4 +137,6 @@ pub use config::{
 };
 pub use event::{ConnId, Event, RequestId};
 pub use node::{Node, incoming_private_data};
+#[cfg(feature = "planted")]
+pub use planted::{Defect, plant};
 pub use stats::{Counters, NodeStats};

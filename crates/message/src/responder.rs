@@ -11,6 +11,7 @@ use crate::event::{Event, RequestId};
 use crate::header::{
     FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, decode_remotes, tag_slot,
 };
+use crate::planted::{Defect, planted};
 use crate::segments;
 use crate::shared::{Shared, Waiting};
 use crate::work::Target;
@@ -389,7 +390,9 @@ impl Connection {
         slot.retired = slot.expects(tag).then_some(tag);
         (slot.busy, slot.fetch) = (false, Fetch::Not);
         (slot.arrived, slot.granted, slot.work) = (0, 0, 0);
-        self.responder.credits.give_back(1);
+        if !(planted(Defect::CreditLost) && unwanted) {
+            self.responder.credits.give_back(1);
+        }
         self.responder.in_service -= 1;
         sh.in_service -= 1;
         if unwanted && mode == Mode::Tagged {

@@ -21,6 +21,7 @@ use dafs_protocol::{
 use dafs_store::Who;
 
 use crate::data::Held;
+use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::worker::{Action, Fetches};
@@ -222,7 +223,9 @@ fn finish(
     };
     let mut cached: Cached = operations.iter().zip(&results).map(keep).collect();
     // What was done stays done, however early this run of the chain ended.
-    cached.extend(done.before.into_iter().skip(results.len()));
+    if !planted(Defect::ResultsForgotten) {
+        cached.extend(done.before.into_iter().skip(results.len()));
+    }
     session.slots.borrow_mut().finish(head.slot, cached);
     let target = session.take_target(head.slot);
     if broken {
@@ -332,6 +335,9 @@ impl Chain {
     async fn fetch(&mut self, into: &[Span]) -> Result<(), Stop> {
         loop {
             if self.context.fetch(self.id, into.iter().cloned().collect()).await {
+                return Ok(());
+            }
+            if planted(Defect::BrokenTransferInstalled) {
                 return Ok(());
             }
             let Some(target) = self.session.take_target(self.slot) else {

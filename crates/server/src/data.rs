@@ -16,6 +16,7 @@ use dafs_unifier::{CachedFile, ReadLease, Writer};
 use crate::chain::{Chain, Context, Stop};
 use crate::exports::{Export, Exports, Place};
 use crate::opens::Open;
+use crate::planted::{Defect, planted};
 use crate::session::{Session, count};
 use crate::shared;
 
@@ -308,8 +309,10 @@ impl Chain {
         }
         self.note_written(bytes);
         let offset = pieces.first().map_or(0, |piece| piece.0);
-        let start = pieces.iter().map(|piece| piece.0).min().unwrap_or(0);
-        let end = pieces.iter().map(|piece| piece.0 + piece.1 as u64).max().unwrap_or(0);
+        let synced = if planted(Defect::OnePieceSynced) { 1 } else { pieces.len() };
+        let synced = pieces.iter().take(synced);
+        let start = synced.clone().map(|piece| piece.0).min().unwrap_or(0);
+        let end = synced.map(|piece| piece.0 + piece.1 as u64).max().unwrap_or(0);
         Ok(self.written(&open.file, bytes, offset, (start, end - start), stability).await?)
     }
 
@@ -324,12 +327,18 @@ impl Chain {
             return Err(Status::TooBig.into());
         }
         let len = bytes as usize;
+        let size = open.file.size();
         let reservation = open.file.reserve_append(len).await?;
         if len > 0 {
             let landing = reservation.spans();
             self.bring(&landing).await?;
         }
-        let offset = open.file.append(reservation, open.writer).await?;
+        let offset = if planted(Defect::AppendPlacedWhenReserved) {
+            open.file.commit_write(reservation, open.writer).await?;
+            size
+        } else {
+            open.file.append(reservation, open.writer).await?
+        };
         self.note_written(len);
         Ok(self.written(&open.file, len, offset, (offset, len as u64), stability).await?)
     }

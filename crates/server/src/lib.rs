@@ -16,6 +16,8 @@ mod limits;
 mod lists;
 mod names;
 mod opens;
+#[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
+mod planted;
 mod server;
 mod session;
 mod setup;
@@ -27,6 +29,8 @@ pub use config::{Config, ConfigError, ExportConfig};
 pub use exports::{Export, Exports};
 pub use identity::{IdentityError, Proof};
 pub use limits::Limits;
+#[cfg(feature = "planted")]
+pub use planted::{Defect, plant};
 pub use server::{Server, StartError};
 pub use shared::{Counters, Entropy, Key, ProcessStats, Shared, SharedOptions};
 pub use worker::Worker;

@@ -34,6 +34,22 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Sets [`QUIET`] while it lives, also over a panic.
+struct Quiet;
+
+impl Quiet {
+    fn new() -> Quiet {
+        QUIET.set(true);
+        Quiet
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        QUIET.set(false);
+    }
+}
+
 impl Space {
     /// To be called before looking (again) whether there is space.
     pub(crate) fn register(&self, waker: &Waker) {
@@ -57,9 +73,10 @@ impl Space {
     pub(crate) fn attempt<T>(&self, attempt: impl FnOnce() -> Option<T>) -> Option<T> {
         let others = self.active.fetch_add(1, Ordering::SeqCst);
         let begun = self.begun.fetch_add(1, Ordering::SeqCst);
-        QUIET.set(true);
-        let got = attempt();
-        QUIET.set(false);
+        let got = {
+            let _quiet = Quiet::new();
+            attempt()
+        };
         let alone = self.active.fetch_sub(1, Ordering::SeqCst) == 1 && others == 0;
         if got.is_none() && !(alone && self.begun.load(Ordering::SeqCst) == begun.wrapping_add(1)) {
             self.changed();

@@ -307,7 +307,7 @@ impl Core {
         writes: u64,
     ) -> std::result::Result<(), Status> {
         self.unsynced_lost |= self.unsynced.is_some_and(|old| old != verifier);
-        if self.unsynced_writes == writes {
+        if self.unsynced_writes == writes || planted(Defect::SyncCoversLaterWrites) {
             self.unsynced = None;
         }
         if std::mem::take(&mut self.unsynced_lost) { Err(Status::WritesLost) } else { Ok(()) }

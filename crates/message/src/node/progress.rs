@@ -6,6 +6,7 @@ use super::Node;
 use crate::connection::{Fault, State};
 use crate::event::Event;
 use crate::header::{SETUP_BYTES, Setup};
+use crate::planted::{Defect, planted};
 use crate::work::{Target, parse_work_id};
 
 impl Node {
@@ -93,7 +94,9 @@ impl Node {
     pub(super) fn handle_completion(&mut self, completion: &WorkCompletion) {
         let Some((target, index, number)) = parse_work_id(completion.wr_id.0) else { return };
         if target == Target::Receive {
-            if completion.status == Status::Flushed && self.set_aside(completion, number) {
+            let caught =
+                completion.status == Status::Flushed && !planted(Defect::CaughtReceiveReused);
+            if caught && self.set_aside(completion, number) {
                 return;
             }
             self.handle_receive(completion, number);
@@ -190,7 +193,16 @@ impl Node {
         connection.stop_service(&mut self.sh);
         connection.stop_requests(&mut self.sh);
         let conn = connection.id;
+        let early = planted(Defect::QuiescentTooEarly) && !connection.silent;
+        if early {
+            connection.end_service_all(&mut self.sh);
+            connection.end_requests(&mut self.sh);
+            connection.silent = true;
+        }
         self.sh.events.push_back(Event::Disconnected { conn, reason, peer_fault });
+        if early {
+            self.sh.events.push_back(Event::Quiescent { conn });
+        }
     }
 
     /// The transport has left all memory of a queue pair: what it held is let go, its number is

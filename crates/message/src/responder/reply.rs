@@ -6,6 +6,7 @@ use super::Leaving;
 use crate::connection::{Connection, Work, reply_tag};
 use crate::event::Event;
 use crate::header::{FLAG_OF_HEADER, FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Mode, tag_slot};
+use crate::planted::{Defect, planted};
 use crate::segments;
 use crate::shared::Shared;
 use crate::work::Target;
@@ -42,7 +43,7 @@ impl Connection {
             self.counters.replies_written += 1;
             header.mode = Mode::Write;
             work += self.write_data(sh, wire, &data, len, id);
-            if sh.attr.recoverable_access_fault {
+            if sh.attr.recoverable_access_fault && !planted(Defect::ReplyBeforeData) {
                 // The connection outlives a refused write: the peer must not hear of data that
                 // was not written.
                 let message = Some(Box::new((header, caller_header.to_vec())));

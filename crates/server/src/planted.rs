@@ -1,0 +1,74 @@
+//! Defects on purpose. The simulation plants one at a time and must find each; without the
+//! feature `planted` there is no code for them.
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+#[cfg_attr(not(feature = "planted"), allow(dead_code))]
+pub enum Defect {
+    /// A request that is sent again is done again.
+    ReplyCacheSkipped = 1,
+    /// A bind is answered while broken connections may still touch memory.
+    BindBeforeQuiescence,
+    /// A connection that broke while its bind waited is bound all the same.
+    BrokenBindCompleted,
+    /// A chain that breaks off forgets what it did before it was sent again.
+    ResultsForgotten,
+    /// Sessions of dead clients stay.
+    LeaseNeverExpires,
+    /// Files of ended sessions stay open.
+    OpensLeaked,
+    /// An append goes where the file ended when its room was reserved.
+    AppendPlacedWhenReserved,
+    /// Pages of a reply are let go before it has left.
+    HeldTooShort,
+    /// Data that did not come is written.
+    BrokenTransferInstalled,
+    /// A stable write of several pieces syncs the first.
+    OnePieceSynced,
+}
+
+#[cfg(feature = "planted")]
+mod chosen {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::Defect;
+
+    static CHOSEN: AtomicU32 = AtomicU32::new(0);
+
+    impl Defect {
+        /// All of them.
+        pub const ALL: [Defect; 10] = [
+            Defect::ReplyCacheSkipped,
+            Defect::BindBeforeQuiescence,
+            Defect::BrokenBindCompleted,
+            Defect::ResultsForgotten,
+            Defect::LeaseNeverExpires,
+            Defect::OpensLeaked,
+            Defect::AppendPlacedWhenReserved,
+            Defect::HeldTooShort,
+            Defect::BrokenTransferInstalled,
+            Defect::OnePieceSynced,
+        ];
+    }
+
+    /// Plants one in this process, or none.
+    pub fn plant(defect: Option<Defect>) {
+        CHOSEN.store(defect.map_or(0, |defect| defect as u32), Ordering::Relaxed);
+    }
+
+    pub(crate) fn planted(defect: Defect) -> bool {
+        CHOSEN.load(Ordering::Relaxed) == defect as u32
+    }
+}
+
+#[cfg(feature = "planted")]
+pub use chosen::plant;
+#[cfg(feature = "planted")]
+pub(crate) use chosen::planted;
+
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) fn planted(_: Defect) -> bool {
+    false
+}
