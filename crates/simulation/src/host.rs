@@ -156,6 +156,7 @@ impl Host {
             ("sessions counted", counters.sessions.load(Ordering::Relaxed) as u64),
             ("open files", counters.opens.load(Ordering::Relaxed) as u64),
             ("running chains", worker.running() as u64),
+            ("faults of honest peers", counters.peer_faults.load(Ordering::Relaxed)),
             ("dirty bytes", stats.dirty_bytes),
             ("bytes held by nobody", stats.orphan_bytes),
         ]

@@ -1,0 +1,61 @@
+//! Defects on purpose: each must be found within a number of seeds.
+
+use std::fmt::Debug;
+use std::process::ExitCode;
+
+use crate::run;
+
+/// Seeds within which a defect must be found.
+const SEEDS_MAX: u64 = 200;
+
+/// A defect that can be planted.
+struct Planted {
+    name: String,
+    plant: Box<dyn Fn(bool)>,
+}
+
+fn of_crate<D: Debug + Copy + 'static>(
+    of: &str,
+    all: &[D],
+    plant: fn(Option<D>),
+) -> Vec<Planted> {
+    let make = |defect: &D| {
+        let defect = *defect;
+        Planted {
+            name: format!("{of}: {defect:?}"),
+            plant: Box::new(move |on| plant(on.then_some(defect))),
+        }
+    };
+    all.iter().map(make).collect()
+}
+
+fn all() -> Vec<Planted> {
+    let mut all = of_crate("message", &dafs_message::Defect::ALL, dafs_message::plant);
+    all.extend(of_crate("client", &dafs_client::Defect::ALL, dafs_client::plant));
+    all.extend(of_crate("server", &dafs_server::Defect::ALL, dafs_server::plant));
+    all.extend(of_crate("unifier", &dafs_unifier::Defect::ALL, dafs_unifier::plant));
+    all
+}
+
+/// Plants each (with `only`, those whose name contains it) until it is found, and tells.
+pub fn find_all(only: Option<&str>) -> ExitCode {
+    let wanted = |planted: &Planted| only.is_none_or(|only| planted.name.contains(only));
+    let all: Vec<Planted> = all().into_iter().filter(wanted).collect();
+    let (mut found, mut worst) = (0, 0);
+    for planted in &all {
+        (planted.plant)(true);
+        let caught = (0..SEEDS_MAX).find_map(|seed| Some((seed, run(seed, false).err()?)));
+        (planted.plant)(false);
+        match caught {
+            Some((seed, why)) => {
+                found += 1;
+                worst = worst.max(seed + 1);
+                let why: String = why.chars().filter(|c| *c != '\n').take(110).collect();
+                println!("{:40} after {:>3} seeds: {why}", planted.name, seed + 1);
+            }
+            None => println!("{:40} NOT FOUND", planted.name),
+        }
+    }
+    println!("{found} of {} planted defects found (worst after {worst} seeds)", all.len());
+    if found == all.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
