@@ -214,13 +214,7 @@ impl Sim {
         Ok(())
     }
 
-    fn failed(
-        &mut self,
-        guest: usize,
-        call: &Call,
-        error: Error,
-        end: u64,
-    ) -> Result<(), String> {
+    fn failed(&mut self, guest: usize, call: &Call, error: Error, end: u64) -> Result<(), String> {
         if !self.is_excused(guest, call, &error) {
             return Err(format!("an error without a cause: {error} ({error:?})"));
         }

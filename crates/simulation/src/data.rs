@@ -23,9 +23,10 @@ pub fn fill(piece: &Piece, bytes: &mut [u8]) {
 
 /// The bytes are still what was filled in.
 pub fn is_filled(piece: &Piece, bytes: &[u8]) -> bool {
-    bytes.chunks_exact(WORD as usize).enumerate().all(|(index, word)| {
-        word == (u64::from(piece.change) << 32 | index as u64).to_le_bytes()
-    })
+    bytes
+        .chunks_exact(WORD as usize)
+        .enumerate()
+        .all(|(index, word)| word == (u64::from(piece.change) << 32 | index as u64).to_le_bytes())
 }
 
 fn data_place(file: usize) -> Place {
@@ -45,23 +46,23 @@ impl Sim {
         }
         let open = usable[self.rng.index(usable.len())].clone();
         match self.rng.below(100) {
-            0..=34 if open.read => self.ask_read(guest, &open),
-            35..=69 if open.write && !open.append => self.ask_write(guest, &open),
-            70..=77 if open.write => self.ask_append(guest, &open),
-            78..=80 if open.write => {
+            0..=33 if open.read => self.ask_read(guest, &open),
+            34..=67 if open.write && !open.append => self.ask_write(guest, &open),
+            68..=75 if open.write => self.ask_append(guest, &open),
+            76..=78 if open.write => {
                 self.ask_cut(guest, &open);
                 Ok(())
             }
-            81..=88 => {
+            79..=86 => {
                 self.ask_commit(guest, &open);
                 Ok(())
             }
-            89..=92 => {
+            87..=89 => {
                 let call = self.call(guest, Kind::Size { file: open.file }, 0);
                 self.guests[guest].submit(call, Work::FileAttr { file: open.key }, None);
                 Ok(())
             }
-            93 => {
+            90..=93 => {
                 let call = self.call(guest, Kind::Sync, 0);
                 self.guests[guest].submit(call, Work::Sync, None);
                 Ok(())
@@ -112,7 +113,8 @@ impl Sim {
     /// A place for so many bytes, often near an edge of a page.
     fn offset(&mut self, file: usize, len: u64) -> u64 {
         let size = self.files[file].size_max();
-        let most = (size + 8192).min(self.plan.file_max.saturating_sub(len).max(STEP));
+        let most =
+            (size + self.plan.io_max + 4096).min(self.plan.file_max.saturating_sub(len).max(STEP));
         let at = self.rng.below(most);
         match self.rng.below(4) {
             0 => at / 4096 * 4096,

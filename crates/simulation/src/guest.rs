@@ -52,6 +52,8 @@ pub struct Guest {
     pub calls: BTreeMap<u64, Call>,
     /// Its buffers.
     pub buffers: Buffers,
+    /// Until then it is busy with other things.
+    pub awake_at: Duration,
     /// When it asks for something next.
     pub next_at: Duration,
     /// It had a session once.
@@ -87,6 +89,7 @@ impl Guest {
             opens: Vec::new(),
             calls: BTreeMap::new(),
             buffers: Buffers::new(plan.io_max as usize),
+            awake_at: Duration::ZERO,
             next_at: net.now(),
             established: false,
             sessions: 0,

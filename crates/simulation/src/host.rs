@@ -34,6 +34,8 @@ pub struct Host {
     running: Option<Running>,
     stopping: bool,
     boots: u64,
+    /// Until then it is busy with other things.
+    pub awake_at: Duration,
 }
 
 /// Where clients find it.
@@ -44,7 +46,15 @@ pub fn address() -> Address {
 impl Host {
     /// One that is down.
     pub fn new(net: Arc<SimNet>, clock: Clock, storage: Storage) -> Host {
-        Host { net, clock, storage, running: None, stopping: false, boots: 0 }
+        Host {
+            net,
+            clock,
+            storage,
+            running: None,
+            stopping: false,
+            boots: 0,
+            awake_at: Duration::ZERO,
+        }
     }
 
     /// True while it serves.
@@ -75,8 +85,7 @@ impl Host {
         };
         let unifier = Unifier::new(arena, config, verifier);
         let store: Arc<dyn Store> = Arc::new(self.storage.store.clone());
-        let export =
-            Export { name: String::new(), store, read_only: false, path: "memory".into() };
+        let export = Export { name: String::new(), store, read_only: false, path: "memory".into() };
         let key = plan.options.key.clone().filter(|_| plan.key);
         let shared = Shared::new(SharedOptions {
             exports: Exports::new(vec![export]),
@@ -184,10 +193,8 @@ pub fn node(
     engine: Box<dyn dafs_fabric::Engine>,
 ) -> Result<Node, String> {
     let faults = net.faults();
-    let gentle = dafs_fabric::sim::FaultConfig {
-        refuse_registration_per_million: 0,
-        ..faults.clone()
-    };
+    let gentle =
+        dafs_fabric::sim::FaultConfig { refuse_registration_per_million: 0, ..faults.clone() };
     net.set_faults(gentle);
     let node = Node::new(device, engine, plan.node.clone());
     net.set_faults(faults);

@@ -76,6 +76,8 @@ pub struct Plan {
     pub node: NodeConfig,
     /// The store's pace.
     pub pace: Pace,
+    /// How long a node may be busy with other things.
+    pub lag: Duration,
     /// What happens after how many calls.
     pub mishaps: Vec<(usize, Mishap)>,
     /// Percent of calls on open files; the others are about names.
@@ -93,7 +95,7 @@ impl Plan {
         let mut sim = SimConfig::new(seed);
         devices(&mut sim, &mut rng);
         sim.faults = faults(&mut rng);
-        let arena_bytes = [256 << 10, 512 << 10, 1 << 20, 4 << 20][rng.index(4)];
+        let arena_bytes = [128 << 10, 256 << 10, 1 << 20, 4 << 20][rng.index(4)];
         let io_max = (arena_bytes as u64 / 16).min(160 << 10);
         let limits = Limits {
             lease_seconds: rng.range(2, 4) as u32,
@@ -112,17 +114,17 @@ impl Plan {
             rdma_read: rng.below(4) > 0,
             ..SessionOptions::default()
         };
-        let operations = rng.range(220, 300) as usize;
+        let operations = rng.range(350, 600) as usize;
         let mut plan = Plan {
             sim,
             operations,
             clients: rng.range(2, 3) as usize,
             depth: rng.range(1, 6) as usize,
             io_max,
-            file_max: (arena_bytes as u64).min(768 << 10),
+            file_max: (arena_bytes as u64 * 2).min(768 << 10),
             arena_bytes,
             dirty_bytes_max: arena_bytes / [2, 4][rng.index(2)],
-            dirty_age: ms(1, 800, &mut rng),
+            dirty_age: [ms(1, 800, &mut rng), ms(1, 20, &mut rng)][rng.index(2)],
             limits,
             key: options.key.is_some(),
             options,
@@ -132,6 +134,7 @@ impl Plan {
                 ..NodeConfig::default()
             },
             pace: pace(&mut rng),
+            lag: Duration::from_micros([0, 20, 200][rng.index(3)]),
             mishaps: Vec::new(),
             data_percent: [30, 60, 60, 85][rng.index(4)],
         };
@@ -197,12 +200,12 @@ fn faults(rng: &mut Rng) -> FaultConfig {
         _ => rng.below(most) as u32,
     };
     FaultConfig {
-        break_per_million: rate(1500),
+        break_per_million: rate(1500) * [1, 1, 12][rate(3) as usize],
         queue_full_per_million: rate(100_000),
         late_write_per_million: 700_000,
         refuse_registration_per_million: rate(200_000),
-        revoke_per_million: rate(10_000),
-        access_fault_per_million: rate(10_000),
+        revoke_per_million: rate(30_000),
+        access_fault_per_million: rate(100_000),
         refuse_connection_per_million: rate(300_000),
         delay_max: Duration::from_micros([10, 50, 400][rate(3) as usize]),
         ..FaultConfig::default()

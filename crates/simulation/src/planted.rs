@@ -14,11 +14,7 @@ struct Planted {
     plant: Box<dyn Fn(bool)>,
 }
 
-fn of_crate<D: Debug + Copy + 'static>(
-    of: &str,
-    all: &[D],
-    plant: fn(Option<D>),
-) -> Vec<Planted> {
+fn of_crate<D: Debug + Copy + 'static>(of: &str, all: &[D], plant: fn(Option<D>)) -> Vec<Planted> {
     let make = |defect: &D| {
         let defect = *defect;
         Planted {

@@ -160,8 +160,7 @@ impl Sim {
         name: usize,
         result: &Result<Output<dafs_client::core::FileKey>, Error>,
     ) -> Result<(), String> {
-        let excused =
-            result.as_ref().is_err_and(|error| self.is_excused(guest, call, error));
+        let excused = result.as_ref().is_err_and(|error| self.is_excused(guest, call, error));
         let now = self.now();
         let race = &mut self.races[name];
         race.looking = false;

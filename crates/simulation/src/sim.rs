@@ -159,7 +159,9 @@ impl Sim {
             len,
             sessions: self.guests[guest].sessions,
         };
-        self.log(|| format!("client {} asks {}: {:?}", self.guests[guest].who, call.tag, call.kind));
+        self.log(|| {
+            format!("client {} asks {}: {:?}", self.guests[guest].who, call.tag, call.kind)
+        });
         call
     }
 
@@ -178,10 +180,13 @@ impl Sim {
 
     /// Everybody works until nobody has anything to do.
     fn progress(&mut self) -> Result<(), String> {
+        let now = self.now();
         for _ in 0..ROUNDS_MAX {
-            let mut busy = self.host.progress(self.plan.key);
-            let now = self.now();
+            let mut busy = self.host.awake_at <= now && self.host.progress(self.plan.key);
             for index in 0..self.guests.len() {
+                if self.guests[index].awake_at > now {
+                    continue;
+                }
                 busy |= self.guests[index].core.progress(now);
                 self.notice_sessions(index);
                 while let Some((call, result, buffer)) = self.guests[index].next_done() {
@@ -193,10 +198,21 @@ impl Sim {
                 }
             }
             if !busy {
+                self.fall_asleep();
                 return Ok(());
             }
         }
         Err("they do not come to rest".into())
+    }
+
+    /// Nodes look at the network now and then; much may have happened meanwhile.
+    fn fall_asleep(&mut self) {
+        let (now, lag) = (self.now(), self.plan.lag.as_nanos() as u64);
+        let awake = self.guests.iter_mut().map(|guest| &mut guest.awake_at);
+        let awake = awake.chain([&mut self.host.awake_at]).filter(|at| **at <= now && lag > 0);
+        for at in awake {
+            *at = now + Duration::from_nanos(self.rng.below(lag));
+        }
     }
 
     /// What was under way in a lost session may be done again in the next one.
@@ -222,8 +238,10 @@ impl Sim {
         let asks = self.guests.iter().map(|guest| guest.next_at).filter(|_| self.is_wild);
         let looks = self.looks.iter().map(|look| look.not_before).filter(|at| *at > now);
         let wakes = self.wakes.keys().next().map(|key| key.0);
+        let awake = self.guests.iter().map(|guest| guest.awake_at).chain([self.host.awake_at]);
+        let awake = awake.filter(|at| *at > now).min();
         let races = self.races.iter().filter_map(|race| race.not_before(now));
-        let next = [self.host.next_at(), wakes].into_iter().flatten();
+        let next = [self.host.next_at(), wakes, awake].into_iter().flatten();
         let next = next.chain(cores).chain(asks).chain(looks).chain(races).min();
         let next = next.map(|at| at.max(now + Duration::from_micros(1)));
         match (self.net.next_event_at(), next) {
@@ -249,7 +267,10 @@ impl Sim {
         for guest in &self.guests {
             let oldest = guest.calls.values().next();
             if let Some(call) = oldest.filter(|call| now.saturating_sub(call.since) > patience) {
-                return Err(format!("no answer for {patience:?} to client {}: {call:?}", guest.who));
+                return Err(format!(
+                    "no answer for {patience:?} to client {}: {call:?}",
+                    guest.who
+                ));
             }
         }
         Ok(())
@@ -306,10 +327,8 @@ impl Sim {
             Error::Status { status, .. } => match status {
                 Status::Io | Status::NoSpc => self.store_failed,
                 Status::WritesLost => {
-                    let tells = matches!(
-                        call.kind,
-                        Kind::Commit { .. } | Kind::Close { .. } | Kind::Sync
-                    );
+                    let tells =
+                        matches!(call.kind, Kind::Commit { .. } | Kind::Close { .. } | Kind::Sync);
                     self.restarted && tells
                 }
                 Status::OutcomeUnknown => {

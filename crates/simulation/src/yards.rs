@@ -392,7 +392,12 @@ impl Sim {
                 for change in &name.changes {
                     self.files[file].done(*change, span.end, None)?;
                 }
-                if piece.1 > 0 && !data::is_filled(&Piece { offset: 0, len: piece.1, change: piece.0 }, buffer.get(..piece.1 as usize).unwrap_or(&[])) {
+                if piece.1 > 0
+                    && !data::is_filled(
+                        &Piece { offset: 0, len: piece.1, change: piece.0 },
+                        buffer.get(..piece.1 as usize).unwrap_or(&[]),
+                    )
+                {
                     return Err("the source of a write was changed".into());
                 }
                 if commit {

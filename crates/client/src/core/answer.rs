@@ -301,11 +301,7 @@ impl Core {
     }
 
     /// A sync succeeded that was sent when `writes` were acknowledged: later ones are not in it.
-    fn synced(
-        &mut self,
-        verifier: WriteVerifier,
-        writes: u64,
-    ) -> std::result::Result<(), Status> {
+    fn synced(&mut self, verifier: WriteVerifier, writes: u64) -> std::result::Result<(), Status> {
         self.unsynced_lost |= self.unsynced.is_some_and(|old| old != verifier);
         if self.unsynced_writes == writes || planted(Defect::SyncCoversLaterWrites) {
             self.unsynced = None;

@@ -186,14 +186,7 @@ impl File {
     }
 
     /// A change was asked for.
-    pub fn begin(
-        &mut self,
-        id: u32,
-        shape: Shape,
-        who: usize,
-        open: Option<u64>,
-        start: Moment,
-    ) {
+    pub fn begin(&mut self, id: u32, shape: Shape, who: usize, open: Option<u64>, start: Moment) {
         let empty = self.changes[0].clone();
         self.changes.push(Change {
             id,
@@ -360,9 +353,8 @@ impl File {
 
     /// `who` was told of an error, through this open or any.
     pub fn told(&mut self, who: usize, open: Option<u64>) {
-        let mine = |change: &&mut Change| {
-            change.who == who && (open.is_none() || change.open == open)
-        };
+        let mine =
+            |change: &&mut Change| change.who == who && (open.is_none() || change.open == open);
         for change in self.changes.iter_mut().filter(mine).filter(|change| !change.durable) {
             change.told = true;
             // What could not be written is given up when its writer knows.
@@ -484,9 +476,7 @@ impl File {
         for pair in edges.windows(2) {
             let (from, to) = (pair[0], pair[1]);
             let source = |source: &&Change| {
-                let over = |other: &&Change| {
-                    other.range().is_some_and(|(a, b)| a < to && from < b)
-                };
+                let over = |other: &&Change| other.range().is_some_and(|(a, b)| a < to && from < b);
                 source.cut().is_some_and(|size| size <= from)
                     && source.start < read.end
                     && !self.changes.iter().filter(over).any(|other| other.replaces(source, read))

@@ -248,9 +248,11 @@ impl Names {
 
     /// For people: all names that lead to this number.
     pub fn with_inode(&self, inode: u64) -> Vec<(NodeId, String)> {
-        let names = self.nodes.iter().enumerate().flat_map(|(dir, node)| {
-            node.names.iter().map(move |(name, to)| (dir, name, *to))
-        });
+        let names = self
+            .nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(dir, node)| node.names.iter().map(move |(name, to)| (dir, name, *to)));
         let same = names.filter(|(.., to)| self.nodes[*to].inode == Some(inode));
         same.map(|(dir, name, _)| (dir, name.clone())).collect()
     }
