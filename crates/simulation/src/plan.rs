@@ -123,7 +123,7 @@ impl Plan {
             io_max,
             file_max: (arena_bytes as u64 * 2).min(768 << 10),
             arena_bytes,
-            dirty_bytes_max: arena_bytes / [2, 4][rng.index(2)],
+            dirty_bytes_max: (arena_bytes / [2, 4][rng.index(2)]).max(64 << 10),
             dirty_age: [ms(1, 800, &mut rng), ms(1, 20, &mut rng)][rng.index(2)],
             limits,
             key: options.key.is_some(),

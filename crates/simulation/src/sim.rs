@@ -181,36 +181,42 @@ impl Sim {
     /// Everybody works until nobody has anything to do.
     fn progress(&mut self) -> Result<(), String> {
         let now = self.now();
+        let mut worked = vec![false; self.guests.len() + 1];
         for _ in 0..ROUNDS_MAX {
             let mut busy = self.host.awake_at <= now && self.host.progress(self.plan.key);
-            for index in 0..self.guests.len() {
-                if self.guests[index].awake_at > now {
-                    continue;
-                }
-                busy |= self.guests[index].core.progress(now);
-                self.notice_sessions(index);
-                while let Some((call, result, buffer)) = self.guests[index].next_done() {
-                    self.answered(index, call, result, buffer)?;
-                    busy = true;
-                }
-                while let Some(notice) = self.guests[index].core.next_notice() {
-                    self.log(|| format!("client {} hears: {notice}", self.guests[index].who));
-                }
+            worked[self.guests.len()] |= busy;
+            for (index, worked) in worked.iter_mut().enumerate().take(self.guests.len()) {
+                let works = self.guests[index].awake_at <= now && self.guest_works(index, now)?;
+                *worked |= works;
+                busy |= works;
             }
             if !busy {
-                self.fall_asleep();
+                self.fall_asleep(&worked);
                 return Ok(());
             }
         }
         Err("they do not come to rest".into())
     }
 
-    /// Nodes look at the network now and then; much may have happened meanwhile.
-    fn fall_asleep(&mut self) {
+    fn guest_works(&mut self, index: usize, now: Duration) -> Result<bool, String> {
+        let mut busy = self.guests[index].core.progress(now);
+        self.notice_sessions(index);
+        while let Some((call, result, buffer)) = self.guests[index].next_done() {
+            self.answered(index, call, result, buffer)?;
+            busy = true;
+        }
+        while let Some(notice) = self.guests[index].core.next_notice() {
+            self.log(|| format!("client {} hears: {notice}", self.guests[index].who));
+        }
+        Ok(busy)
+    }
+
+    /// Who had something to do looks at the network again later; much may happen meanwhile.
+    fn fall_asleep(&mut self, worked: &[bool]) {
         let (now, lag) = (self.now(), self.plan.lag.as_nanos() as u64);
         let awake = self.guests.iter_mut().map(|guest| &mut guest.awake_at);
-        let awake = awake.chain([&mut self.host.awake_at]).filter(|at| **at <= now && lag > 0);
-        for at in awake {
+        let awake = awake.chain([&mut self.host.awake_at]).zip(worked);
+        for (at, _) in awake.filter(|(_, worked)| **worked && lag > 0) {
             *at = now + Duration::from_nanos(self.rng.below(lag));
         }
     }
