@@ -207,6 +207,11 @@ impl CachedFile {
             self.core.recount_dirty(before, cluster.unwritten());
         }
         match outcome {
+            // After the last close nobody will write it: the close has told.
+            Err(_) if inner.handle.is_none() => {
+                let lost = self.drop_pages(inner, 0, Which::Dirty);
+                count(&self.core.counters.lost_slots, lost);
+            }
             Err(status) => {
                 inner.tell_writers(status);
                 if !std::mem::replace(&mut inner.listed_failed, true) {
