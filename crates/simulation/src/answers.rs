@@ -106,6 +106,10 @@ impl Sim {
         span: Span,
     ) -> Result<(), String> {
         let who = self.guests[guest].who;
+        if self.store_bad > 0 {
+            // What others wrote may be given up now; they are told when they ask.
+            self.files.iter_mut().for_each(|file| file.store_fails());
+        }
         match (&call.kind, output) {
             (Kind::Ping | Kind::Sync, Output::Unit) => {
                 if matches!(call.kind, Kind::Sync) {

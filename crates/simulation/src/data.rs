@@ -138,8 +138,13 @@ impl Sim {
 
     /// One to four pieces of a file.
     fn pieces(&mut self, file: usize) -> Vec<Piece> {
-        let count = if self.rng.below(6) == 0 { self.rng.range(2, 4) } else { 1 };
+        let mut count = if self.rng.below(6) == 0 { self.rng.range(2, 4) } else { 1 };
         let len = (self.len() / count / STEP * STEP).max(STEP);
+        // A server takes no more at once than half of its bound of dirty pages.
+        let pages_max = self.plan.dirty_bytes_max as u64 / 4096 / 2;
+        if count * (len / 4096 + 2) > pages_max {
+            count = 1;
+        }
         (0..count).map(|_| Piece { offset: self.offset(file, len), len, change: 0 }).collect()
     }
 

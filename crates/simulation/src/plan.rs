@@ -138,6 +138,10 @@ impl Plan {
             mishaps: Vec::new(),
             data_percent: [30, 60, 60, 85][rng.index(4)],
         };
+        if plan.sim.faults.break_per_million > 2000 {
+            // What is long would never get through.
+            plan.io_max = plan.io_max.min(8 << 10);
+        }
         plan.add_mishaps(&mut rng);
         plan
     }

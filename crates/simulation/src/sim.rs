@@ -338,7 +338,8 @@ impl Sim {
                     self.restarted && tells
                 }
                 Status::OutcomeUnknown => {
-                    guest.sessions != call.sessions || guest.boot != self.boots || guest.cut_off
+                    let lost = guest.sessions != call.sessions || guest.boot != self.boots;
+                    lost || guest.cut_off || self.stopping.is_some()
                 }
                 _ => false,
             },
