@@ -435,7 +435,7 @@ impl Acceptor {
             Ok(proof) => proof,
             Err(error) => {
                 tick(&self.shared.counters.refused);
-                tracing::warn!(peer = ?incoming.peer, %error, "connection refused");
+                tracing::info!(peer = ?incoming.peer, %error, "connection refused");
                 Proof::Refused(error.to_string())
             }
         };
