@@ -8,12 +8,12 @@
 pub enum Defect {
     /// A request that is sent again is done again.
     ReplyCacheSkipped = 1,
-    /// A bind is answered while broken connections may still touch memory.
-    BindBeforeQuiescence,
+    /// The answer to a request goes where it was sent first, not where it was sent again.
+    AnswerGoesAstray,
     /// A connection that broke while its bind waited is bound all the same.
     BrokenBindCompleted,
-    /// A chain that breaks off forgets what it did before it was sent again.
-    ResultsForgotten,
+    /// A request that is sent again twice is run twice at the same time.
+    ReplayStartedTwice,
     /// Sessions of dead clients stay.
     LeaseNeverExpires,
     /// Files of ended sessions stay open.
@@ -40,9 +40,9 @@ mod chosen {
         /// All of them.
         pub const ALL: [Defect; 10] = [
             Defect::ReplyCacheSkipped,
-            Defect::BindBeforeQuiescence,
+            Defect::AnswerGoesAstray,
             Defect::BrokenBindCompleted,
-            Defect::ResultsForgotten,
+            Defect::ReplayStartedTwice,
             Defect::LeaseNeverExpires,
             Defect::OpensLeaked,
             Defect::AppendPlacedWhenReserved,

@@ -352,8 +352,12 @@ impl Worker {
             Verdict::Replay(results) => {
                 tick(&self.shared.counters.replays);
                 count(&session.counters.replays, 1);
+                if planted(Defect::ReplayStartedTwice) {
+                    session.slots.borrow_mut().finish(head.slot, results.clone());
+                }
                 if planted(Defect::ReplyCacheSkipped) { Vec::new() } else { results }
             }
+            Verdict::Running if planted(Defect::AnswerGoesAstray) => return,
             Verdict::Running => return session.set_target(head.slot, id),
             Verdict::Refuse(status) => return self.refuse(id, &request, status),
         };
@@ -547,8 +551,7 @@ impl Worker {
     }
 
     fn finish_binds(&mut self) {
-        let early = planted(Defect::BindBeforeQuiescence);
-        let is_ready = |bind: &WaitingBind| early || bind.session.draining.borrow().is_empty();
+        let is_ready = |bind: &WaitingBind| bind.session.draining.borrow().is_empty();
         let (done, waiting) = std::mem::take(&mut self.binds).into_iter().partition(is_ready);
         self.binds = waiting;
         let done: Vec<WaitingBind> = done;
