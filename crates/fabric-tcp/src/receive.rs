@@ -23,11 +23,11 @@ use crate::scatter_gather::Cursor;
 use crate::sys::{Scatter, is_hung_up, is_temporary};
 
 /// Bytes received before another queue pair has its turn.
-const TURN_BYTES: usize = 1024 * 1024;
+const TURN_BYTES: usize = 256 * 1024;
 /// Reads before another queue pair has its turn.
 const TURN_READS: usize = 64;
 /// Bytes that one read asks for.
-const READ_BYTES: usize = 1024 * 1024;
+const READ_BYTES: usize = 256 * 1024;
 /// A frame with as much payload is not to pass through the staging memory.
 const PLACED_BYTES: u32 = 1024;
 /// So many small frames in a row end the care for payload.

@@ -31,7 +31,7 @@ const BATCH_BYTES: usize = 1024 * 1024;
 /// Frames of a batch.
 const BATCH_FRAMES: usize = 256;
 /// Batches sent per flush, so that others get their turn.
-const BATCHES_MAX: usize = 4;
+const BATCHES_MAX: usize = 1;
 /// Small tagged messages per turn.
 const SMALL_TURN: usize = 16;
 /// Refused writes whose faults have not left. A peer that causes more is not one of ours.
