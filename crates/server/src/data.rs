@@ -163,7 +163,9 @@ impl Chain {
         let handle = Exports::mark(number, opened.handle);
         let mut attr = opened.attr;
         let _ = cache; // best effort: the size of the file decides for now
-        let file = unifier.open(mark, opened.file.clone(), &opened.attr, flags.truncate);
+        // A new file is empty, whatever is known of an older one with its number.
+        let emptied = flags.truncate || opened.created;
+        let file = unifier.open(mark, opened.file.clone(), &opened.attr, emptied);
         file.overlay(mark, &mut attr);
         let open = Open {
             file,
