@@ -365,7 +365,9 @@ impl Core {
 
     fn reopened(&mut self, key: FileKey, handle: FileHandle, state: StateId, attr: Attr) {
         let Some(file) = self.files.any_mut(key) else { return };
+        // Numbers of files that are gone are used again; then at least the birth differs.
         let same = (file.attr.inode, file.attr.device) == (attr.inode, attr.device)
+            && file.attr.created == attr.created
             && attr.kind == FileKind::File;
         file.handle = handle;
         file.state = state;
