@@ -50,6 +50,10 @@ impl Sim {
             Kind::Look(_) => return self.looked(guest, call, answer),
             Kind::Race { name } => return self.race_answered(guest, &call, *name, &answer),
             Kind::RaceLook { name } => return self.race_looked_at(guest, &call, *name, &answer),
+            Kind::Replace { .. } => return self.replaced(guest, call, answer, buffer, end),
+            Kind::SlotLook { slot, file } => {
+                return self.slot_looked_at(guest, &call, (*slot, *file), &answer);
+            }
             _ => {}
         }
         let span = Span { start: call.start, end };
@@ -117,8 +121,9 @@ impl Sim {
                 }
                 Ok(())
             }
-            (Kind::Open { file, how, cut }, Output::File(key)) => {
-                self.opened(guest, *file, *how, *cut, key, span)
+            (Kind::Open { slot, file, how, cut }, Output::File(key)) => {
+                self.slots[*slot].opening -= 1;
+                self.opened(guest, (*slot, *file), *how, *cut, key, span)
             }
             (Kind::Close { open, file }, Output::Attr(attr)) => {
                 self.guests[guest].opens.retain(|other| other.number != *open);
@@ -172,7 +177,7 @@ impl Sim {
     fn opened(
         &mut self,
         guest: usize,
-        file: usize,
+        (slot, file): (usize, usize),
         how: (bool, bool, bool),
         cut: Option<u32>,
         key: FileKey,
@@ -184,7 +189,7 @@ impl Sim {
         self.next_open += 1;
         let (read, write, append) = how;
         let number = self.next_open;
-        let open = Open { key, number, file, read, write, append, closing: false };
+        let open = Open { key, number, slot, file, read, write, append, closing: false };
         let guest = &mut self.guests[guest];
         guest.opens.push(open);
         let attr = guest.core.file_attr(key).ok_or("a file without attributes was opened")?;
@@ -243,7 +248,8 @@ impl Sim {
                 self.files[*file].failed(*change, end);
                 self.tell(*file, who, late);
             }
-            Kind::Open { file, cut, .. } => {
+            Kind::Open { slot, file, cut, .. } => {
+                self.slots[*slot].opening -= 1;
                 cut.iter().for_each(|change| self.files[*file].failed(*change, end));
             }
             Kind::Commit { open, file, .. } | Kind::Close { open, file } => {

@@ -42,12 +42,30 @@ pub enum Kind {
     Ping,
     /// A data file.
     Open {
-        /// Which.
+        /// Under which name.
+        slot: usize,
+        /// Which file has it.
         file: usize,
         /// How: read, write, append.
         how: (bool, bool, bool),
         /// The truncation.
         cut: Option<u32>,
+    },
+    /// Another file gets the name of a data file.
+    Replace {
+        /// Which name.
+        slot: usize,
+        /// The new file.
+        file: usize,
+        /// What is written to it, after a cut.
+        changes: [u32; 2],
+    },
+    /// Finds out which file has the name of a data file.
+    SlotLook {
+        /// Which name.
+        slot: usize,
+        /// The file that may have it.
+        file: usize,
     },
     /// The end of an open.
     Close {

@@ -29,8 +29,8 @@ pub fn is_filled(piece: &Piece, bytes: &[u8]) -> bool {
         .all(|(index, word)| word == (u64::from(piece.change) << 32 | index as u64).to_le_bytes())
 }
 
-fn data_place(file: usize) -> Place {
-    Place::new(format!("data/f{file}").as_bytes()).expect("a short name")
+pub(crate) fn data_place(slot: usize) -> Place {
+    Place::new(format!("data/f{slot}").as_bytes()).expect("a short name")
 }
 
 impl Sim {
@@ -40,9 +40,16 @@ impl Sim {
             self.guests[guest].opens.iter().filter(|open| !open.closing).cloned().collect();
         let opens = self.guests[guest].opens.len();
         if usable.is_empty() || (opens < OPENS_MAX && self.rng.below(12) == 0) {
-            let file = self.rng.index(DATA_FILES);
-            self.ask_open(guest, file);
-            return Ok(());
+            let slot = self.rng.index(DATA_FILES);
+            if !self.slots[slot].replacing {
+                self.ask_open(guest, slot);
+                return Ok(());
+            }
+            if usable.is_empty() {
+                let call = self.call(guest, Kind::Ping, 0);
+                self.guests[guest].submit(call, Work::Null, None);
+                return Ok(());
+            }
         }
         let open = usable[self.rng.index(usable.len())].clone();
         match self.rng.below(100) {
@@ -71,6 +78,9 @@ impl Sim {
                 self.ask_close(guest, open.number);
                 Ok(())
             }
+            _ if self.rng.coin() && self.slots[open.slot].is_free() => {
+                self.ask_replace(guest, open.slot)
+            }
             _ => {
                 let call = self.call(guest, Kind::Ping, 0);
                 self.guests[guest].submit(call, Work::Null, None);
@@ -80,7 +90,7 @@ impl Sim {
     }
 
     /// Opens a data file.
-    pub(crate) fn ask_open(&mut self, guest: usize, file: usize) {
+    pub(crate) fn ask_open(&mut self, guest: usize, slot: usize) {
         let write = self.rng.below(7) > 0;
         let append = write && self.rng.below(8) == 0;
         let truncate = write && self.rng.below(16) == 0;
@@ -88,18 +98,20 @@ impl Sim {
         let create = write && self.rng.below(4) == 0;
         let options =
             OpenOptions { read, write, create, truncate, append, ..OpenOptions::default() };
-        self.open_file(guest, file, options);
+        self.open_file(guest, slot, options);
     }
 
-    pub(crate) fn open_file(&mut self, guest: usize, file: usize, options: OpenOptions) {
+    pub(crate) fn open_file(&mut self, guest: usize, slot: usize, options: OpenOptions) {
+        let file = self.slots[slot].file;
+        self.slots[slot].opening += 1;
         let cut = options.truncate.then(|| self.new_change());
         let how = (options.read, options.write, options.append);
-        let call = self.call(guest, Kind::Open { file, how, cut }, 0);
+        let call = self.call(guest, Kind::Open { slot, file, how, cut }, 0);
         if let Some(change) = cut {
             let who = self.guests[guest].who;
             self.files[file].begin(change, Shape::Cut { size: 0 }, who, None, call.start);
         }
-        self.guests[guest].submit(call, Work::Open { place: data_place(file), options }, None);
+        self.guests[guest].submit(call, Work::Open { place: data_place(slot), options }, None);
     }
 
     pub(crate) fn ask_close(&mut self, guest: usize, number: u64) {

@@ -57,8 +57,8 @@ impl Sim {
         }
         self.wait_idle()?;
         let guest = self.rng.index(self.guests.len());
-        for file in 0..DATA_FILES {
-            self.read_file(guest, file)?;
+        for slot in 0..DATA_FILES {
+            self.read_file(guest, slot)?;
         }
         for yard in 0..YARDS {
             self.ask_list(guest, yard);
@@ -91,8 +91,9 @@ impl Sim {
     }
 
     /// Reads all of a data file, with what may be beyond its end.
-    fn read_file(&mut self, guest: usize, file: usize) -> Result<(), String> {
-        self.open_file(guest, file, OpenOptions::read());
+    fn read_file(&mut self, guest: usize, slot: usize) -> Result<(), String> {
+        let file = self.slots[slot].file;
+        self.open_file(guest, slot, OpenOptions::read());
         self.wait_idle()?;
         let open = self.guests[guest].opens.last().cloned().ok_or("a file was not opened")?;
         let (size, step) = (self.files[file].size_max() + 8192, self.plan.io_max / 8 * 8);

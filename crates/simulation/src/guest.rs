@@ -26,6 +26,8 @@ pub struct Open {
     pub key: FileKey,
     /// As the model names it.
     pub number: u64,
+    /// Under which name it was opened.
+    pub slot: usize,
     /// Which file.
     pub file: usize,
     /// For reading.

@@ -20,6 +20,7 @@ pub mod planted;
 mod races;
 mod report;
 mod sim;
+mod slots;
 mod storage;
 mod yards;
 

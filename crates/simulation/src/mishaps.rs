@@ -19,6 +19,8 @@ use crate::storage::Pace;
 /// What happens at a time.
 #[derive(Debug, Clone, Copy)]
 pub enum Wake {
+    /// Connections break.
+    Break(u32),
     /// A partition ends.
     Heal(u32),
     /// The server starts.
@@ -79,6 +81,7 @@ impl Sim {
     pub(crate) fn wake(&mut self, wake: Wake) -> Result<(), String> {
         self.log(|| format!("{wake:?}"));
         match wake {
+            Wake::Break(node) => self.net.break_connections(node),
             Wake::Heal(node) => self.net.heal(host::NODE, node),
             Wake::Start => {
                 if !self.host.is_up() {
@@ -112,6 +115,11 @@ impl Sim {
             Mishap::Break => {
                 let node = if self.rng.coin() { node } else { host::NODE };
                 self.net.break_connections(node);
+                // Often it breaks again as soon as it is back.
+                for _ in 0..self.rng.below(6) {
+                    let time = Duration::from_micros(self.rng.range(1, 400));
+                    self.later(time, Wake::Break(node));
+                }
             }
             Mishap::Partition(time) => {
                 self.net.partition(host::NODE, node);
@@ -242,7 +250,9 @@ impl Sim {
             }
             Kind::Append { file, piece, .. } => self.files[file].open_ended(piece.change),
             Kind::Cut { file, change, .. } => self.files[file].open_ended(change),
-            Kind::Open { file, cut, .. } => {
+            Kind::Open { slot, file, cut, .. } => {
+                // One that truncates may still do so: the file keeps its name then.
+                self.slots[slot].opening -= usize::from(cut.is_none());
                 cut.into_iter().for_each(|change| self.files[file].open_ended(change));
             }
             Kind::Name(call) => {
@@ -254,6 +264,11 @@ impl Sim {
             }
             Kind::Race { name } => self.races[name].lost(not_before),
             Kind::RaceLook { name } => self.races[name].look_again(),
+            Kind::Replace { slot, file, changes } => {
+                changes.iter().for_each(|change| self.files[file].open_ended(*change));
+                self.slots[slot].look_at(file, not_before);
+            }
+            Kind::SlotLook { slot, file } => self.slots[slot].look_at(file, not_before),
             Kind::Look(look) => self.looks.push(Look { found: Vec::new(), ..*look }),
             Kind::Ping | Kind::Close { .. } | Kind::Read { .. } | Kind::Commit { .. } => {}
             Kind::Size { .. } | Kind::Sync => {}

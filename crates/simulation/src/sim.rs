@@ -18,6 +18,7 @@ use crate::model::file::File;
 use crate::model::names::Names;
 use crate::plan::{CAPACITY_BYTES, DATA_FILES, Plan, RACES, YARDS};
 use crate::races::Race;
+use crate::slots::Slot;
 use crate::report::Report;
 use crate::storage::{Clock, Storage};
 
@@ -41,6 +42,8 @@ pub struct Sim {
     pub(crate) names: Names,
     /// Yards in which a call is under way, or unclear.
     pub(crate) busy_yards: Vec<bool>,
+    /// Names of data files, and who has them.
+    pub(crate) slots: Vec<Slot>,
     pub(crate) races: Vec<Race>,
     pub(crate) looks: Vec<Look>,
     /// What ends or begins at a time.
@@ -71,7 +74,7 @@ impl Sim {
         let net = SimNet::new(plan.sim.clone());
         let clock = Clock::default();
         let storage = Storage::new(&clock, net.rng(1), CAPACITY_BYTES);
-        prepare(&storage).map_err(|status| format!("the first files: {status}"))?;
+        let inodes = prepare(&storage).map_err(|status| format!("the first files: {status}"))?;
         storage.set_pace(plan.pace);
         let mut host = Host::new(net.clone(), clock.clone(), storage);
         host.start(&plan)?;
@@ -95,6 +98,7 @@ impl Sim {
             files,
             names: Names::new(YARDS),
             busy_yards: vec![false; YARDS],
+            slots: inodes.into_iter().enumerate().map(Slot::new).collect(),
             races: (0..RACES).map(|_| Race::default()).collect(),
             looks: Vec::new(),
             wakes: BTreeMap::new(),
@@ -246,9 +250,10 @@ impl Sim {
         let wakes = self.wakes.keys().next().map(|key| key.0);
         let awake = self.guests.iter().map(|guest| guest.awake_at).chain([self.host.awake_at]);
         let awake = awake.filter(|at| *at > now).min();
+        let slots = self.slots.iter().filter_map(|slot| slot.not_before(now));
         let races = self.races.iter().filter_map(|race| race.not_before(now));
         let next = [self.host.next_at(), wakes, awake].into_iter().flatten();
-        let next = next.chain(cores).chain(asks).chain(looks).chain(races).min();
+        let next = next.chain(cores).chain(asks).chain(looks).chain(races).chain(slots).min();
         let next = next.map(|at| at.max(now + Duration::from_micros(1)));
         match (self.net.next_event_at(), next) {
             (Some(event), next) if next.is_none_or(|at| event <= at) => {
@@ -306,6 +311,7 @@ impl Sim {
             sim.guests.iter().all(|guest| guest.calls.is_empty())
                 && sim.looks.is_empty()
                 && sim.races.iter().all(Race::is_idle)
+                && sim.slots.iter().all(Slot::is_settled)
         };
         while !is_idle(self) {
             if self.now() > end {
@@ -332,6 +338,7 @@ impl Sim {
             Error::Connect { .. } => !guest.established,
             Error::Status { status, .. } => match status {
                 Status::Io | Status::NoSpc => self.store_failed,
+                Status::Stale => self.is_orphan(&call.kind),
                 Status::WritesLost => {
                     let tells =
                         matches!(call.kind, Kind::Commit { .. } | Kind::Close { .. } | Kind::Sync);
@@ -349,7 +356,7 @@ impl Sim {
 }
 
 /// The directories and files of the beginning.
-fn prepare(storage: &Storage) -> Result<(), Status> {
+fn prepare(storage: &Storage) -> Result<Vec<u64>, Status> {
     let store = &storage.store;
     let root = Arc::new(Identity::root());
     let top = store.root(&root).wait()?.handle;
@@ -361,6 +368,7 @@ fn prepare(storage: &Storage) -> Result<(), Status> {
     }
     make(&top, "race")?;
     let data = make(&top, "data")?.handle;
+    let mut inodes = Vec::new();
     for file in 0..DATA_FILES {
         let flags = OpenFlags {
             read: false,
@@ -370,7 +378,8 @@ fn prepare(storage: &Storage) -> Result<(), Status> {
             append: false,
             no_follow: false,
         };
-        store.open(&root, &data, format!("f{file}").as_bytes(), flags, 0o644).wait()?;
+        let name = format!("f{file}");
+        inodes.push(store.open(&root, &data, name.as_bytes(), flags, 0o644).wait()?.attr.inode);
     }
-    Ok(())
+    Ok(inodes)
 }

@@ -496,6 +496,7 @@ impl Sim {
     /// Somebody looks at what is unclear.
     pub(crate) fn look(&mut self) -> Result<(), String> {
         self.look_at_races();
+        self.look_at_slots();
         let now = self.now();
         let due = self.looks.iter().position(|look| look.not_before <= now);
         let Some(due) = due else { return Ok(()) };

@@ -1,0 +1,167 @@
+//! Names of data files: now and then another file gets one, while the old one is open.
+
+use std::time::Duration;
+
+use dafs_client::Output;
+use dafs_client::core::{Place, Put, Work};
+use dafs_fabric::Buffer;
+use dafs_protocol::Attr;
+
+use crate::answers::Answer;
+use crate::calls::{Call, Kind, Piece};
+use crate::data::{data_place, fill, is_filled};
+use crate::model::Span;
+use crate::model::file::{File, STEP, Shape};
+use crate::sim::Sim;
+
+/// The name of a data file.
+#[derive(Debug)]
+pub struct Slot {
+    /// Which file has it.
+    pub file: usize,
+    /// Its number.
+    inode: u64,
+    /// So many opens are under way.
+    pub opening: usize,
+    /// Another file is to get it: nobody may open it.
+    pub replacing: bool,
+    /// This one may have got it; not to be looked at before.
+    unclear: Option<(usize, Duration)>,
+}
+
+impl Slot {
+    /// That of the first file.
+    pub fn new((file, inode): (usize, u64)) -> Slot {
+        Slot { file, inode, opening: 0, replacing: false, unclear: None }
+    }
+
+    /// Nobody opens it or replaces its file.
+    pub fn is_free(&self) -> bool {
+        self.opening == 0 && !self.replacing
+    }
+
+    /// It is known which file has it.
+    pub fn is_settled(&self) -> bool {
+        !self.replacing
+    }
+
+    /// When it is time to look, if that is to come.
+    pub fn not_before(&self, now: Duration) -> Option<Duration> {
+        self.unclear.map(|unclear| unclear.1).filter(|at| *at > now)
+    }
+
+    /// Nobody knows whether this file has it.
+    pub fn look_at(&mut self, file: usize, not_before: Duration) {
+        self.unclear = Some((file, not_before));
+    }
+
+    fn is_now(&mut self, file: usize, attr: &Attr) {
+        (self.file, self.inode, self.replacing) = (file, attr.inode, false);
+    }
+}
+
+impl Sim {
+    /// The open that a call is about is of a file that has lost its name.
+    pub(crate) fn is_orphan(&self, kind: &Kind) -> bool {
+        let file = match kind {
+            Kind::Close { file, .. } | Kind::Read { file, .. } | Kind::Write { file, .. } => file,
+            Kind::Append { file, .. } | Kind::Cut { file, .. } | Kind::Commit { file, .. } => file,
+            Kind::Size { file } => file,
+            _ => return false,
+        };
+        let named = self.slots.iter().any(|slot| slot.file == *file && !slot.replacing);
+        !named
+    }
+
+    /// A new file, written beside, takes the name.
+    pub(crate) fn ask_replace(&mut self, guest: usize, slot: usize) -> Result<(), String> {
+        self.slots[slot].replacing = true;
+        self.files.push(File::new(format!("data/f{slot}, again")));
+        let file = self.files.len() - 1;
+        let len = self.rng.range(1, self.plan.io_max / STEP) * STEP;
+        let changes = [self.new_change(), self.new_change()];
+        let mut buffer = self.guests[guest].buffers.take()?;
+        let piece = Piece { offset: 0, len, change: changes[1] };
+        buffer.get_mut(..len as usize).into_iter().for_each(|bytes| fill(&piece, bytes));
+        let call = self.call(guest, Kind::Replace { slot, file, changes }, len as usize);
+        let (who, start) = (self.guests[guest].who, call.start);
+        self.files[file].begin(changes[0], Shape::Cut { size: 0 }, who, None, start);
+        self.files[file].begin(changes[1], Shape::Write { offset: 0, len }, who, None, start);
+        // A name of its own: what a lost call may have left under another is not known.
+        let place = Place::new(format!("data/t{file}").as_bytes()).expect("a short name");
+        let set = Put::attributes(0o644, None, None);
+        let to = Some(data_place(slot));
+        let put = Put::new(place, len as u32, 0o644, false, set, false, to);
+        self.guests[guest].submit(call, Work::Put(Box::new(put)), Some(buffer));
+        Ok(())
+    }
+
+    pub(crate) fn replaced(
+        &mut self,
+        guest: usize,
+        call: Call,
+        answer: Answer,
+        buffer: Option<Buffer>,
+        end: u64,
+    ) -> Result<(), String> {
+        let Kind::Replace { slot, file, changes } = call.kind else { return Ok(()) };
+        let piece = Piece { offset: 0, len: call.len as u64, change: changes[1] };
+        let source = buffer.as_deref().and_then(|buffer| buffer.get(..call.len));
+        if !source.is_some_and(|bytes| is_filled(&piece, bytes)) {
+            return Err("the source of a write was changed, or lost".into());
+        }
+        self.give_back(guest, &call, buffer)?;
+        match answer {
+            Ok(Output::Attr(attr)) => {
+                for change in changes {
+                    self.files[file].done(change, end, None)?;
+                }
+                self.slots[slot].is_now(file, &attr);
+                self.files[file].check_size(attr.size, Span { start: call.start, end })
+            }
+            Err(error) if self.is_excused(guest, &call, &error) => {
+                self.report.excused += 1;
+                self.without_server(guest, &error);
+                changes.iter().for_each(|change| self.files[file].failed(*change, end));
+                let now = self.now();
+                self.slots[slot].look_at(file, now);
+                Ok(())
+            }
+            other => Err(format!("a file was not replaced: {other:?}")),
+        }
+    }
+
+    /// Somebody looks who has a name.
+    pub(crate) fn look_at_slots(&mut self) {
+        let now = self.now();
+        for slot in 0..self.slots.len() {
+            let due = self.slots[slot].unclear.take_if(|unclear| unclear.1 <= now);
+            let Some((file, _)) = due else { continue };
+            let guest = self.rng.index(self.guests.len());
+            let call = self.call(guest, Kind::SlotLook { slot, file }, 0);
+            let work = Work::Stat { place: data_place(slot), no_follow: true };
+            self.guests[guest].submit(call, work, None);
+        }
+    }
+
+    pub(crate) fn slot_looked_at(
+        &mut self,
+        guest: usize,
+        call: &Call,
+        (slot, file): (usize, usize),
+        answer: &Answer,
+    ) -> Result<(), String> {
+        match answer {
+            Ok(Output::Attr(attr)) if attr.inode == self.slots[slot].inode => {
+                self.slots[slot].replacing = false;
+            }
+            Ok(Output::Attr(attr)) => self.slots[slot].is_now(file, attr),
+            Err(error) if self.is_excused(guest, call, error) => {
+                let later = self.now() + Duration::from_millis(20);
+                self.slots[slot].look_at(file, later);
+            }
+            other => return Err(format!("a look at data/f{slot}: {other:?}")),
+        }
+        Ok(())
+    }
+}
