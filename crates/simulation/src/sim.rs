@@ -18,8 +18,8 @@ use crate::model::file::File;
 use crate::model::names::Names;
 use crate::plan::{CAPACITY_BYTES, DATA_FILES, Plan, RACES, YARDS};
 use crate::races::Race;
-use crate::slots::Slot;
 use crate::report::Report;
+use crate::slots::Slot;
 use crate::storage::{Clock, Storage};
 
 /// Rounds without time going by: more is a loop.
