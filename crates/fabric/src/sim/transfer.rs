@@ -182,9 +182,11 @@ impl World {
         if !(work.done && work.reported && qp.is_connected()) {
             qp.works.insert(index, work);
         }
-        if fault && !self.attr.recoverable_access_fault && qp.is_connected() {
-            self.report(id, index);
-            self.break_end(id, Some("the peer refused an access"));
+        if fault && !self.attr.recoverable_access_fault {
+            if qp.is_connected() {
+                self.report(id, index);
+                self.break_end(id, Some("the peer refused an access"));
+            }
             // What was posted behind the refused access never leaves: a send would announce data
             // that was not placed.
             self.qps.get_mut(&id).into_iter().for_each(|qp| qp.late = false);
