@@ -26,6 +26,8 @@ const STAGING_BYTES: usize = 64 * 1024;
 const STAGING_KEPT: usize = 4;
 /// Queue pairs of an engine.
 const QUEUE_PAIRS_MAX: usize = 65536;
+/// Doorbells held back while there is more to receive at once.
+const HELD_MAX: u32 = 8;
 
 /// What the queue pairs of an engine share.
 pub struct Core {
@@ -134,6 +136,8 @@ pub struct TcpEngine {
     pub(crate) stale: Vec<u32>,
     /// Slots that paused, each once.
     pub(crate) paused: Vec<u32>,
+    /// Doorbells held back since the last flush.
+    pub(crate) held: u32,
     pub(crate) ready: EpollEvents,
 }
 
@@ -155,6 +159,7 @@ impl TcpEngine {
             more: false,
             stale: Vec::new(),
             paused: Vec::new(),
+            held: 0,
             ready: EpollEvents::new(),
         })
     }
@@ -175,6 +180,21 @@ impl TcpEngine {
         self.slots[slot_of(queue_pair)].link = Link::Up(Box::new(connection));
         self.note(slot_of(queue_pair) as u32);
         Ok(queue_pair)
+    }
+
+    /// What a queue pair paused for is there.
+    fn can_resume(&self) -> bool {
+        let resumable = |slot: &u32| match &self.slots[*slot as usize].link {
+            Link::Up(connection) => connection.can_resume(&self.core),
+            _ => false,
+        };
+        self.paused.iter().any(resumable)
+    }
+
+    /// True when the next poll has work in any case: what is posted may leave after that, with
+    /// what is posted then. Each system call spared is a wake-up of the peer spared, too.
+    fn may_hold(&self) -> bool {
+        self.held < HELD_MAX && !self.to_flush.is_empty() && self.can_resume()
     }
 
     fn new_slot(&mut self) -> Result<QueuePair, ConnectError> {
@@ -464,14 +484,23 @@ impl Engine for TcpEngine {
     }
 
     fn ring(&mut self) {
-        self.flush_all();
+        if self.may_hold() {
+            self.held += 1;
+        } else {
+            self.flush_all();
+        }
     }
 
     fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
-        self.flush_all();
+        let hold = self.may_hold();
+        if !hold {
+            self.flush_all();
+        }
         if self.core.completions.len() < max {
             self.progress_all();
-            self.flush_all();
+            if !hold || self.core.completions.is_empty() {
+                self.flush_all();
+            }
         }
         let count = self.core.completions.len().min(max);
         completions.extend(self.core.completions.drain(..count));
@@ -495,11 +524,7 @@ impl Engine for TcpEngine {
         {
             return false;
         }
-        let resumable = |slot: &u32| match &self.slots[*slot as usize].link {
-            Link::Up(connection) => connection.can_resume(&self.core),
-            _ => false,
-        };
-        if self.paused.iter().any(resumable) {
+        if self.can_resume() {
             return false;
         }
         // After a sleep anybody may have sent.

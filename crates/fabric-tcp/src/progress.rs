@@ -161,6 +161,7 @@ impl TcpEngine {
     }
 
     pub(crate) fn flush_all(&mut self) {
+        self.held = 0;
         let mut index = 0;
         // What must go on later is put in front of `index`.
         while let Some(slot) = self.to_flush.get(index).copied() {

@@ -226,7 +226,10 @@ impl Chain {
         }
         let unifier = &self.context.shared.unifier;
         let mark = unifier.mark();
-        let mut attr = export.store.set_attr(&self.who, &inner, &rest).await?;
+        let mut attr = match &open {
+            Some(open) => open.stored.set_attr(&self.who, &rest).await?,
+            None => export.store.set_attr(&self.who, &inner, &rest).await?,
+        };
         unifier.note(mark, &attr);
         unifier.overlay(mark, &mut attr);
         Ok(attr)

@@ -155,6 +155,13 @@ impl Host {
         self.running = None;
     }
 
+    /// For people: what it holds.
+    pub fn state(&self) -> String {
+        let Some(Running { worker, shared, .. }) = &self.running else { return "down".into() };
+        let (sessions, chains) = (worker.session_count(), worker.running());
+        format!("{sessions} sessions, {chains} chains, {:?}", shared.unifier().stats())
+    }
+
     /// What must not be left when all sessions have ended.
     pub fn leftovers(&self) -> Vec<String> {
         let Some(Running { worker, shared, .. }) = &self.running else { return Vec::new() };

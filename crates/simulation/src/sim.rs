@@ -278,9 +278,9 @@ impl Sim {
         for guest in &self.guests {
             let oldest = guest.calls.values().next();
             if let Some(call) = oldest.filter(|call| now.saturating_sub(call.since) > patience) {
+                let (who, state) = (guest.who, self.host.state());
                 return Err(format!(
-                    "no answer for {patience:?} to client {}: {call:?}",
-                    guest.who
+                    "no answer for {patience:?} to client {who}: {call:?}\n  server: {state}"
                 ));
             }
         }

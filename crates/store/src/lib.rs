@@ -174,9 +174,8 @@ pub trait File: Send + Sync {
     fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>>;
     /// Attributes.
     fn attr(&self) -> Answer<Attr>;
-    /// Changes mode, owner, times with the server's rights (flush of cached times; checked
-    /// before by the caller).
-    fn set_attr(&self, set: &SetAttr) -> Answer<Attr>;
+    /// As [`Store::set_attr`], without a look-up; also when the file has no name any more.
+    fn set_attr(&self, who: &Who, set: &SetAttr) -> Answer<Attr>;
 }
 
 /// A file within its store.

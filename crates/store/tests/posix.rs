@@ -209,7 +209,7 @@ fn a_read_only_store_changes_nothing() {
     assert_eq!(error(write(&*opened.file, 0, b"x")), Status::RoFs);
     assert_eq!(error(opened.file.truncate(0).wait()), Status::RoFs);
     assert_eq!(error(opened.file.fallocate(0, 0, 1).wait()), Status::RoFs);
-    assert_eq!(error(opened.file.set_attr(&SetAttr::default()).wait()), Status::RoFs);
+    assert_eq!(error(opened.file.set_attr(&fs.who, &SetAttr::default()).wait()), Status::RoFs);
     assert_eq!(fs.store.access(&fs.who, &f, 6).wait(), Ok(4));
     assert!(fs.store.fs_attr(&fs.who, &fs.root).wait().expect("attr").read_only);
     assert_eq!(std::fs::read_dir(&dir.0).expect("dir").count(), 1);

@@ -17,6 +17,8 @@ use crate::wait::Space;
 
 /// Slots per frame, and per cluster of a file.
 pub(crate) const FRAME_SLOTS: usize = 16;
+/// Frames that get their memory at once: 256 KiB.
+const BACKED_FRAMES: usize = 4;
 
 /// Bytes of a slot as a file offset.
 pub(crate) const SLOT: u64 = PAGE_BYTES as u64;
@@ -122,6 +124,8 @@ pub(crate) struct Pool {
     /// Where eviction goes on.
     hand: AtomicUsize,
     used_slots: AtomicUsize,
+    /// Frames from the start that have memory.
+    backed_frames: AtomicUsize,
     /// May go below zero for a moment.
     orphan_slots: AtomicUsize,
     /// Who waits for slots.
@@ -170,6 +174,7 @@ impl Pool {
             free_frames: AtomicUsize::new(frames),
             hand: AtomicUsize::new(0),
             used_slots: AtomicUsize::new(0),
+            backed_frames: AtomicUsize::new(0),
             orphan_slots: AtomicUsize::new(0),
             space: Space::default(),
         }
@@ -249,7 +254,21 @@ impl Pool {
         for page in &pages {
             self.entries[page.index()].disturb(State::Landing);
         }
+        self.back(&pages);
         Some(pages)
+    }
+
+    /// Asks for the memory of frames never used before, and of some more that come next.
+    fn back(&self, pages: &Pages) {
+        let end = pages.iter().map(|page| page.index() / FRAME_SLOTS + 1).max().unwrap_or(0);
+        let backed = self.backed_frames.load(Ordering::Relaxed);
+        if end <= backed {
+            return;
+        }
+        let end = end.next_multiple_of(BACKED_FRAMES).min(self.frames.len());
+        self.backed_frames.fetch_max(end, Ordering::Relaxed);
+        let bytes = FRAME_SLOTS * PAGE_BYTES;
+        self.arena.populate(backed * bytes, (end - backed) * bytes);
     }
 
     fn put_back(&self, free: &mut Free, unit: Page) {

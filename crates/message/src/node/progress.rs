@@ -15,7 +15,7 @@ impl Node {
     pub(super) fn take_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.sh.engine.poll_event() {
-            any = true;
+            any |= !matches!(event, QueuePairEvent::UnmatchedTag { .. });
             match event {
                 QueuePairEvent::Connected { queue_pair, private_data } => {
                     self.connected(queue_pair, private_data);

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use dafs_fabric::{SgList, sg_bytes};
-use dafs_protocol::{Attr, Identity, SetAttr, Status};
+use dafs_protocol::{Attr, SetAttr, Status};
 
 use super::tree::{Content, Node};
 use super::{FaultKind, Shared, State};
-use crate::{Answer, File, FileId, SeekKind};
+use crate::{Answer, File, FileId, SeekKind, Who};
 
 /// Largest size of a file, as Linux has it.
 pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
@@ -140,9 +140,9 @@ impl File for MemoryFile {
         self.call(|state, inode| state.tree.attr(inode))
     }
 
-    fn set_attr(&self, set: &SetAttr) -> Answer<Attr> {
-        let set = *set;
-        self.change(move |state, inode| state.set_attr(&Identity::root(), inode, &set))
+    fn set_attr(&self, who: &Who, set: &SetAttr) -> Answer<Attr> {
+        let (who, set) = (who.clone(), *set);
+        self.change(move |state, inode| state.set_attr(&who, inode, &set))
     }
 }
 

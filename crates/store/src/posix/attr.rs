@@ -104,8 +104,7 @@ pub(super) fn size(size: u64) -> Result<i64, Status> {
 }
 
 /// Refuses, before anything is changed, what will fail for this caller.
-fn check(stat: &Stat, who: &Identity, set: &SetAttr) -> Result<(), Status> {
-    let kind = stat.kind();
+fn check(fd: &OwnedFd, kind: FileKind, who: &Identity, set: &SetAttr) -> Result<(), Status> {
     if set.mode.is_some() && kind == FileKind::Symlink {
         return Err(Status::NotSupp);
     }
@@ -122,20 +121,24 @@ fn check(stat: &Stat, who: &Identity, set: &SetAttr) -> Result<(), Status> {
         || set.gid.is_some()
         || is_given(set.accessed)
         || is_given(set.modified);
-    if for_owner && who.uid != 0 && who.uid != stat.uid() {
+    if for_owner && who.uid != 0 && who.uid != Stat::of(fd, false)?.uid() {
         return Err(Status::Perm);
     }
     Ok(())
 }
 
-/// Sets what `fd` (O_PATH) names, under the rights of this thread, which acts as `who`.
-pub(super) fn set(fd: &OwnedFd, who: &Identity, set: &SetAttr) -> Result<(), Status> {
+/// Sets what `fd` names, which is a `kind`, under the rights of this thread, which acts as `who`.
+pub(super) fn set(
+    fd: &OwnedFd,
+    kind: FileKind,
+    who: &Identity,
+    set: &SetAttr,
+) -> Result<(), Status> {
     if *set == SetAttr::default() {
         return Ok(());
     }
     let times = times(set)?;
-    let stat = Stat::of(fd, false)?;
-    check(&stat, who, set)?;
+    check(fd, kind, who, set)?;
     if let Some(bytes) = set.size {
         sys::truncate(fd, size(bytes)?)?;
     }
@@ -145,24 +148,6 @@ pub(super) fn set(fd: &OwnedFd, who: &Identity, set: &SetAttr) -> Result<(), Sta
     }
     if let Some(mode) = set.mode {
         sys::chmod(fd, mode & 0o7777)?;
-    }
-    match times {
-        Some(times) => Ok(sys::set_times(fd, &times)?),
-        None => Ok(()),
-    }
-}
-
-/// As [`set`], for an open file, with the server's rights.
-pub(super) fn set_open(fd: &OwnedFd, set: &SetAttr) -> Result<(), Status> {
-    let times = times(set)?;
-    if let Some(bytes) = set.size {
-        sys::ftruncate(fd, size(bytes)?)?;
-    }
-    if set.uid.is_some() || set.gid.is_some() {
-        sys::chown(fd, set.uid.unwrap_or(u32::MAX), set.gid.unwrap_or(u32::MAX))?;
-    }
-    if let Some(mode) = set.mode {
-        sys::fchmod(fd, mode & 0o7777)?;
     }
     match times {
         Some(times) => Ok(sys::set_times(fd, &times)?),

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use dafs_fabric::{SgList, Span, sg_bytes};
-use dafs_protocol::{Attr, SetAttr, Status};
+use dafs_protocol::{Attr, FileKind, SetAttr, Status};
 
 use super::attr::{self, Stat};
 use super::sys::{self, Errno};
 use super::{Inner, Shared};
-use crate::{Answer, File, FileId, Pending, SeekKind};
+use crate::{Answer, File, FileId, Pending, SeekKind, Who};
 
 const SETGID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
@@ -236,15 +236,19 @@ impl File for PosixFile {
         self.call(self.any(), move |_, fd| of(fd, false))
     }
 
-    fn set_attr(&self, set: &SetAttr) -> Answer<Attr> {
+    fn set_attr(&self, who: &Who, set: &SetAttr) -> Answer<Attr> {
         if self.inner.options.read_only {
             return Pending::ready(Err(Status::RoFs));
         }
-        let (set, fd) = (*set, if set.size.is_some() { self.writer() } else { self.any() });
-        self.call(fd, move |_, fd| {
-            attr::set_open(fd, &set)?;
-            Ok(Stat::of(fd, false)?.attr())
-        })
+        let (who, set) = (who.clone(), *set);
+        match self.any() {
+            Err(status) => Pending::ready(Err(status)),
+            Ok(fd) => self.inner.call(move |inner| {
+                let _acting = inner.identities.act_as(&who)?;
+                attr::set(&fd, FileKind::File, &who, &set)?;
+                Ok(Stat::of(&fd, false)?.attr())
+            }),
+        }
     }
 }
 

@@ -49,7 +49,16 @@ pub(super) struct Objects {
     mounts: Mutex<HashMap<u32, Arc<Mount>>>,
     directories: Mutex<Lru<FileHandle, Arc<Object>>>,
     recent: Mutex<Lru<FileHandle, Arc<Object>>>,
+    /// The directory found last: names in one directory come in a row.
+    last: Mutex<Option<Last>>,
     table: Mutex<Table>,
+}
+
+/// A directory and its handle, which is good as long as the descriptor keeps the inode.
+struct Last {
+    stat: Stat,
+    handle: FileHandle,
+    _open: Arc<Object>,
 }
 
 /// Handles of this process.
@@ -104,6 +113,7 @@ impl Objects {
             mounts: Mutex::new(HashMap::from([(0, mount)])),
             directories: Mutex::new(Lru::new(descriptors_max)),
             recent: Mutex::new(Lru::new(RECENT_MAX.min(descriptors_max))),
+            last: Mutex::new(None),
             table: Mutex::new(table),
         })
     }
@@ -186,20 +196,30 @@ impl Objects {
         if stat.is_same_place(&self.root_stat) {
             return Ok(Ok(Found { handle: self.root_handle, attr: stat.attr() }));
         }
+        if let Some(last) = &*lock(&self.last)
+            && stat.is_same_place(&last.stat)
+        {
+            return Ok(Ok(Found { handle: last.handle, attr: stat.attr() }));
+        }
         let handle = match self.kernel_handle(&fd, b"")? {
             Ok(handle) => handle,
             Err(UnknownMount) if settle => None,
             Err(UnknownMount) => return Ok(Err(fd)),
         };
+        let attr = stat.attr();
         let object = Arc::new(Object { fd, kind: stat.kind() });
         let handle = match handle {
             Some(handle) => {
                 self.keep(&handle, &object);
+                if object.kind == FileKind::Directory {
+                    let old = lock(&self.last).replace(Last { stat, handle, _open: object });
+                    drop(old); // outside of the lock
+                }
                 handle
             }
             None => self.add_to_table(stat.id(), object),
         };
-        Ok(Ok(Found { handle, attr: stat.attr() }))
+        Ok(Ok(Found { handle, attr }))
     }
 
     /// As [`found`](Self::found) for a file that is open for I/O: no descriptor is kept where
@@ -289,8 +309,10 @@ impl Objects {
     /// What is about to lose this name must not be kept by a descriptor here. Answers what to
     /// drop when it is gone.
     pub(super) fn before_removal(&self, dir: &OwnedFd, name: &[u8]) -> Leaving {
-        if let Some(handle) = self.handle_at(dir, name) {
-            return Leaving { handle: Some(handle), id: None };
+        match self.kernel_handle(dir, name) {
+            Ok(Ok(Some(handle))) => return Leaving { handle: Some(handle), id: None },
+            Err(Status::NoEnt) => return Leaving { handle: None, id: None },
+            _ => {}
         }
         let stat = Stat::at(dir, name, true).ok();
         let last = |stat: &Stat| stat.links() <= 1 || stat.kind() == FileKind::Directory;
@@ -301,7 +323,8 @@ impl Objects {
         if let Some(handle) = leaving.handle {
             let recent = lock(&self.recent).remove(&handle);
             let directory = lock(&self.directories).remove(&handle);
-            drop((recent, directory));
+            let last = lock(&self.last).take_if(|last| last.handle == handle);
+            drop((recent, directory, last));
         }
         if let Some(id) = leaving.id {
             let mut table = lock(&self.table);

@@ -168,7 +168,7 @@ impl Store for PosixStore {
             inner.may_change()?;
             let object = inner.objects.resolve(&inner.identities, &handle)?;
             let _acting = inner.identities.act_as(&who)?;
-            attr::set(&object.fd, &who, &set)?;
+            attr::set(&object.fd, object.kind, &who, &set)?;
             let stat = Stat::of(&object.fd, false)?;
             if stat.links() == 0 { Err(Status::Stale) } else { Ok(stat.attr()) }
         })

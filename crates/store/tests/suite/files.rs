@@ -146,7 +146,7 @@ pub fn sizes_are_set(fs: &Fs) {
     let set = SetAttr { size: Some(3), ..SetAttr::default() };
     assert_eq!(fs.set("f", set).expect("by handle").size, 3);
     let set = SetAttr { size: Some(7), mode: Some(0o600), ..SetAttr::default() };
-    let attr = file.set_attr(&set).wait().expect("by the open file");
+    let attr = file.set_attr(&fs.who, &set).wait().expect("by the open file");
     assert_eq!((attr.size, attr.mode), (7, 0o600));
     assert_eq!(read(file, 0, 20).expect("read"), [9, 9, 9, 0, 0, 0, 0]);
 }

@@ -279,7 +279,7 @@ impl File for Handle {
         self.0.disk.answer(move || Ok(file.attr_now()))
     }
 
-    fn set_attr(&self, _: &SetAttr) -> Answer<Attr> {
+    fn set_attr(&self, _: &dafs_store::Who, _: &SetAttr) -> Answer<Attr> {
         self.attr()
     }
 }
