@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod fresh;
 pub mod in_process;
 pub mod relay;
 pub mod served;
@@ -12,6 +13,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+pub use fresh::FreshDir;
 pub use served::Served;
 
 /// The binary under test: `DAFS_BIN`, or the release build of this workspace.

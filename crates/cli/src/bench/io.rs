@@ -53,8 +53,8 @@ pub struct Args {
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// CPUs of this process and of the raw peer, as 0,1 (pin the server with taskset).
-    #[arg(long, value_delimiter = ',', num_args = 2, value_name = "CPU,CPU")]
-    pin: Option<Vec<usize>>,
+    #[arg(long, value_parser = pins, value_name = "CPU,CPU")]
+    pin: Option<(usize, usize)>,
     /// Measure plain sockets with a peer on the server's machine, started there by
     /// `dafs bench raw tcp --serve`; needed where that is not this one.
     #[arg(long, value_name = "HOST:PORT")]
@@ -74,7 +74,7 @@ pub struct Args {
 /// # Errors
 /// What was not reported yet.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let (own_cpu, peer_cpu) = pins(args.pin.as_deref());
+    let (own_cpu, peer_cpu) = args.pin.unzip();
     let options = options(args, peer_cpu)?;
     let (mut target, here) = target::open(&args.connect, &args.target)?;
     let mut twin = match &args.raw_peer {

@@ -60,10 +60,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// This process's CPU and the other one's.
-fn pins(pin: Option<&[usize]>) -> (Option<usize>, Option<usize>) {
-    match pin {
-        Some([own, peer]) => (Some(*own), Some(*peer)),
-        _ => (None, None),
+/// Two CPUs, as `0,1`.
+fn pins(text: &str) -> Result<(usize, usize), String> {
+    let cpus = text.split_once(',').map(|(own, peer)| (own.trim().parse(), peer.trim().parse()));
+    match cpus {
+        Some((Ok(own), Ok(peer))) => Ok((own, peer)),
+        _ => Err("two CPUs are needed, as 0,1".into()),
     }
 }
 

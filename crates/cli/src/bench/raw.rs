@@ -40,8 +40,8 @@ pub struct Args {
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// CPUs of the two processes, as 0,1.
-    #[arg(long, value_delimiter = ',', num_args = 2, value_name = "CPU,CPU")]
-    pin: Option<Vec<usize>>,
+    #[arg(long, value_parser = super::pins, value_name = "CPU,CPU")]
+    pin: Option<(usize, usize)>,
     /// Answer requests of other machines at this address, until interrupted.
     #[arg(long, value_name = "ADDRESS")]
     serve: Option<String>,
@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(address) = &args.serve {
         return raw::serve(address).map_err(peer_failed);
     }
-    let (own_cpu, peer_cpu) = super::pins(args.pin.as_deref());
+    let (own_cpu, peer_cpu) = args.pin.unzip();
     let mut twin = match &args.peer {
         Some(address) => connect(address)?,
         None => spawn()?,

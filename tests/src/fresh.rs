@@ -1,0 +1,69 @@
+//! A file system of its own for a measurement: what a disk's old one does (few free inodes in a
+//! row, a full journal) is not what is measured.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Bytes of its image, which is sparse.
+const BYTES: u64 = 8 << 30;
+
+/// A directory: of a new ext4 in an image where that can be mounted, else of the disk.
+pub struct FreshDir {
+    dir: tempfile::TempDir,
+    mounted: Option<PathBuf>,
+}
+
+impl FreshDir {
+    /// Mounts one. Needs root, loop devices and e2fsprogs; without, it is a plain directory.
+    ///
+    /// # Panics
+    /// When there is no temporary directory.
+    pub fn new() -> FreshDir {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
+        let done = |program: &str, args: &[&str], paths: &[&Path]| {
+            let output = Command::new(program).args(args).args(paths).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        std::fs::create_dir(&mount).expect("mkdir");
+        let file = std::fs::File::create(&image).expect("image");
+        file.set_len(BYTES).expect("a sparse file");
+        let made = done("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0"], &[&image])
+            && done("mount", &["-o", "loop"], &[&image, &mount]);
+        if !made {
+            let _ = std::fs::remove_file(&image);
+        }
+        FreshDir { dir, mounted: made.then_some(mount) }
+    }
+
+    /// Where.
+    pub fn path(&self) -> &Path {
+        self.mounted.as_deref().unwrap_or(self.dir.path())
+    }
+
+    /// For people.
+    pub fn name(&self) -> &'static str {
+        if self.mounted.is_some() { "new ext4" } else { "this disk" }
+    }
+}
+
+impl Default for FreshDir {
+    fn default() -> FreshDir {
+        FreshDir::new()
+    }
+}
+
+impl Drop for FreshDir {
+    fn drop(&mut self) {
+        let Some(mount) = &self.mounted else { return };
+        // A server that has just ended may hold it for a moment.
+        for _ in 0..50 {
+            let unmounted = Command::new("umount").arg(mount).output();
+            if unmounted.is_ok_and(|output| output.status.success()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        let _ = Command::new("umount").arg("-l").arg(mount).status();
+    }
+}
