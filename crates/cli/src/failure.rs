@@ -166,6 +166,19 @@ fn io_text(error: &io::Error) -> String {
     }
 }
 
+/// Without the numbers that Rust adds to the system's words.
+fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => clean += rest,
+            _ => clean = clean + " (os error " + part,
+        }
+    }
+    clean
+}
+
 /// The command for messages.
 pub fn set_command(name: &'static str) {
     let _ = COMMAND.set(name);
@@ -177,7 +190,7 @@ pub fn report(failure: &Failure) {
     let interrupted = interrupt::requested() && !interrupt::is_the_way_to_end();
     if failure.code != PIPE && !interrupted {
         let command = COMMAND.get().copied().unwrap_or("");
-        progress::message(&format!("dafs {command}: {failure}"));
+        progress::message(&without_numbers(&format!("dafs {command}: {failure}")));
     }
     WORST.fetch_max(failure.code, Ordering::Relaxed);
 }
@@ -203,6 +216,12 @@ mod tests {
         let failure = Failure::about("/tmp/x", error);
         assert_eq!(failure.to_string(), "/tmp/x: no space left on device");
         assert_eq!(failure.code, FAILED);
+    }
+
+    #[test]
+    fn numbers_of_errors_are_left_out() {
+        let text = "a (os error 2): b (os error 98) (os error x) c (os error 1";
+        assert_eq!(without_numbers(text), "a: b (os error x) c (os error 1");
     }
 
     #[test]

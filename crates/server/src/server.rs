@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use dafs_fabric::{Address, Arena, ConnectError, Device, Incoming, Listener, OpenError, Provider};
 use dafs_message::{Node, NodeConfig, incoming_private_data};
 use dafs_protocol::{Identity, Timestamp, WaitMode, WriteVerifier};
-use dafs_store::posix::{PosixOptions, PosixStore, keep_identity_between_calls};
+use dafs_store::posix::{OpenStoreError, PosixOptions, PosixStore, keep_identity_between_calls};
 use dafs_unifier::Unifier;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -270,6 +270,9 @@ fn open_exports(config: &Config) -> Result<Exports, StartError> {
         match PosixStore::open(&export.path, options) {
             Ok(store) => {
                 Ok(Export { name: export.name.clone(), store, read_only: export.read_only, path })
+            }
+            Err(OpenStoreError::Directory { status, .. }) => {
+                Err(StartError::Export { path, reason: status.to_string() })
             }
             Err(error) => Err(StartError::Export { path, reason: error.to_string() }),
         }
