@@ -220,7 +220,10 @@ impl Connection {
             sh.keep.extend(data.iter().cloned());
             let engine = &mut *sh.engine;
             match issue(engine, self.queue_pair, &work, id, header, data, signaled) {
-                Ok(()) => return sh.keep.clear(),
+                Ok(()) => {
+                    self.handed_over(header);
+                    return sh.keep.clear();
+                }
                 Err(PostError::QueueFull) => data = std::mem::take(&mut sh.keep),
                 Err(error) => {
                     sh.keep.clear();
@@ -235,6 +238,13 @@ impl Connection {
         let mut copy = sh.take_header();
         copy.extend_from_slice(header);
         self.outbox.push_back(Deferred { work, id, header: copy, data, signaled });
+    }
+
+    /// The engine has a message that begins with `header`.
+    fn handed_over(&mut self, header: &[u8]) {
+        if header.first() == Some(&(Kind::Reply as u8)) {
+            self.responder.reply_left();
+        }
     }
 
     fn post_failed(&self, sh: &mut Shared, error: PostError) {
@@ -261,6 +271,7 @@ impl Connection {
             match issue(engine, self.queue_pair, work, next.id, header, data, next.signaled) {
                 Ok(()) => {
                     sh.posted = true;
+                    self.handed_over(&next.header);
                     sh.recycle(next.header);
                 }
                 Err(PostError::QueueFull) => {

@@ -83,6 +83,8 @@ pub struct Responder {
     discards: Vec<(u32, u32)>,
     /// Delivered and not replied.
     in_service: usize,
+    /// Replied, and the engine does not have the reply yet.
+    replying: usize,
 }
 
 impl Responder {
@@ -98,6 +100,7 @@ impl Responder {
             leaving_free: Vec::new(),
             discards: Vec::new(),
             in_service: 0,
+            replying: 0,
         }
     }
 
@@ -119,6 +122,11 @@ impl Responder {
             return Err(Fault::peer("request in a slot that is in use"));
         }
         Ok(slot)
+    }
+
+    /// The engine has a reply.
+    pub fn reply_left(&mut self) {
+        self.replying = self.replying.saturating_sub(1);
     }
 
     fn leave(&mut self, token: u64) -> u32 {
@@ -146,6 +154,10 @@ impl Connection {
         let header = &m.header;
         self.check_request(sh, m)?;
         self.responder.credits.take(1)?;
+        // Credits go back before the replies leave, but a slot is in use until its reply is there.
+        if self.responder.in_service + self.responder.replying >= self.responder.window {
+            return Err(Fault::peer("more requests than slots: it does not take its replies"));
+        }
         if header.mode == Mode::Tagged {
             self.responder.push.take(header.data_len)?;
         }
@@ -394,6 +406,7 @@ impl Connection {
             self.responder.credits.give_back(1);
         }
         self.responder.in_service -= 1;
+        self.responder.replying += 1;
         sh.in_service -= 1;
         if unwanted && mode == Mode::Tagged {
             self.discard(sh, tag, data_len);
@@ -406,6 +419,11 @@ impl Connection {
             let fault = Fault::local("no memory to throw data away");
             return sh.faults.push((self.id.index, fault));
         };
+        // The data of a slot's request comes before that of the next one in it.
+        if self.responder.discards.len() >= 2 * self.responder.window {
+            let fault = Fault::peer("announced data that does not come");
+            return sh.faults.push((self.id.index, fault));
+        }
         self.counters.discarded_bytes += u64::from(len);
         self.responder.discards.push((tag, len));
         let id = self.work_id(Target::Discard, tag);

@@ -360,6 +360,42 @@ fn lying_requests() {
     ]);
 }
 
+/// Sends requests and has each answered, until the node ends the connection. Returns how many
+/// were answered.
+fn ask_without_end(s: &mut Scene, raw: Raw) -> usize {
+    for round in 0..3000u32 {
+        let tag = slot((round % 9) as u16) | round / 9;
+        s.send(Raw { tag, ..raw }, b"");
+        s.settle();
+        match s.events.pop() {
+            Some(Event::Request { id, .. }) => s.node.reply(id, b"so", SgList::new(), 0),
+            other => {
+                s.events.extend(other);
+                return round as usize;
+            }
+        }
+    }
+    panic!("thousands of answers are kept");
+}
+
+#[test]
+fn a_peer_that_never_takes_its_replies() {
+    let mut s = Scene::new(0);
+    let answered = ask_without_end(&mut s, Raw { reply_mode: INLINE, ..Raw::new(REQUEST, 0) });
+    // What the network and the send queue hold, and a window of 9.
+    assert!(answered < 600, "{answered}");
+    s.assert_found("replies that are not taken");
+}
+
+#[test]
+fn announced_data_that_never_comes() {
+    let mut s = Scene::new(7);
+    let answered =
+        ask_without_end(&mut s, Raw { mode: TAGGED, data_len: 1, ..Raw::new(REQUEST, 0) });
+    assert_eq!(answered, 2 * 9 + 1);
+    s.assert_found("data that does not come");
+}
+
 #[test]
 fn lying_data() {
     let fetch_with: fn(&mut Scene, u8, u32) = |s, mode, data_len| {
