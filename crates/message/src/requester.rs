@@ -161,11 +161,14 @@ impl Connection {
             self.counters.credit_stalls += u64::from(error == SubmitError::NoCredit);
             return Err(error);
         }
-        let plan = self.plan(sh, header.len(), &data, data_len, &reply_into, room);
-        let memory = match plan.reply_mode {
-            Mode::Tagged => Some(sh.reply_memory.take(&*sh.device).ok_or(SubmitError::QueueFull)?),
-            _ => None,
+        // What can fail goes before the plan, which spends byte credits.
+        let memory = if self.agreed.tagged {
+            Some(sh.reply_memory.take(&*sh.device).ok_or(SubmitError::QueueFull)?)
+        } else {
+            None
         };
+        let plan = self.plan(sh, header.len(), &data, data_len, &reply_into, room);
+        debug_assert_eq!(memory.is_some(), plan.reply_mode == Mode::Tagged);
         self.requester.credits.spend(1);
         let index = self.requester.take_slot();
         let slot = &mut self.requester.slots[usize::from(index)];

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::sim::{SimConfig, SimNet};
+use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
 use dafs_fabric::{Address, Buffer, Listener, Provider, SgList};
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, SubmitError};
 
@@ -25,7 +25,11 @@ fn address() -> Address {
 
 impl Two {
     fn new(config: NodeConfig, options: ConnOptions) -> Two {
-        let net = SimNet::new(SimConfig::new(3));
+        Two::on(SimConfig::new(3), config, options)
+    }
+
+    fn on(sim: SimConfig, config: NodeConfig, options: ConnOptions) -> Two {
+        let net = SimNet::new(sim);
         let make = |node: u32| {
             let device = net.provider(node).open().unwrap();
             Node::new(device.clone(), device.engine().unwrap(), config.clone()).unwrap()
@@ -136,6 +140,27 @@ fn byte_credits_come_back_without_a_reply() {
     two.settle(options);
     submit(&mut two, 3);
     assert_eq!(two.client.stats().counters.data_pushed, 2);
+}
+
+#[test]
+fn a_request_that_finds_no_memory_costs_no_byte_credits() {
+    let options = ConnOptions { credits: 4, push_bytes: 5000, ..ConnOptions::default() };
+    let mut sim = SimConfig::new(3);
+    sim.attr.local_registration = true;
+    let mut two = Two::on(sim, config(), options);
+    let before = two.net.faults();
+    let buffer = Buffer::new(3000).unwrap().post();
+    let submit = |two: &mut Two| {
+        let data = SgList::from_iter([buffer.span().clone()]);
+        two.client.submit(two.conn, 1, b"?", data, SgList::new())
+    };
+    two.net.set_faults(FaultConfig { refuse_registration_per_million: 1_000_000, ..before });
+    assert_eq!(submit(&mut two), Err(SubmitError::QueueFull));
+    assert_eq!(submit(&mut two), Err(SubmitError::QueueFull));
+    two.net.set_faults(before);
+    submit(&mut two).unwrap();
+    let counters = two.client.stats().counters;
+    assert_eq!((counters.data_pushed, counters.data_granted), (1, 0));
 }
 
 #[test]
