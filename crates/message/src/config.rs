@@ -54,7 +54,8 @@ pub struct ConnOptions {
     pub push_bytes: u32,
     /// Data up to this size goes beside the header, where the peer's receives have room.
     pub inline_bytes: u32,
-    /// Use tag matching, if both devices can.
+    /// Use tag matching, if our device can. Who connects so refuses a peer that does not; who
+    /// accepts does without where the peer did not ask for it.
     pub use_tagged: bool,
     /// Use RDMA reads, if both devices can.
     pub use_rdma_read: bool,

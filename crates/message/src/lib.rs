@@ -28,7 +28,8 @@
 //! | pieces | otherwise | messages of {fixed header, data}, then the reply; copied |
 //!
 //! The set-up, in front of the private data of connect and accept, tells each side what the other
-//! can and wants; both must, for a mode to be used.
+//! can and wants; both must, for a mode to be used. Who connects and asks for tags refuses a peer
+//! without them: it would get keys to buffers in their place.
 //!
 //! # Credits
 //!

@@ -96,8 +96,14 @@ impl Node {
     ) -> Result<ConnId, ConnectError> {
         let (ours, receives) = self.prepare(private_data, &options)?;
         let block = ours.encode(private_data);
-        let queue_pair = self.sh.engine.connect(address, &block)?;
-        Ok(self.add(queue_pair, ours, options, receives))
+        self.sh.pool.promise(receives, &mut *self.sh.engine);
+        match self.sh.engine.connect(address, &block) {
+            Ok(queue_pair) => Ok(self.add(queue_pair, ours, options, receives)),
+            Err(error) => {
+                self.sh.pool.release(receives);
+                Err(error)
+            }
+        }
     }
 
     /// Takes a connection request (of any engine of the same provider); the connection stands at
@@ -123,7 +129,15 @@ impl Node {
                 return Err(error);
             }
         };
-        let queue_pair = self.sh.engine.accept(incoming, &ours.encode(private_data))?;
+        self.sh.pool.promise(receives, &mut *self.sh.engine);
+        let accepted = self.sh.engine.accept(incoming, &ours.encode(private_data));
+        let queue_pair = match accepted {
+            Ok(queue_pair) => queue_pair,
+            Err(error) => {
+                self.sh.pool.release(receives);
+                return Err(error);
+            }
+        };
         let id = self.add(queue_pair, ours, options, receives);
         if let Some(connection) = self.connections[id.index as usize].as_mut() {
             connection.open(&theirs, &self.sh);
@@ -175,6 +189,7 @@ impl Node {
         Ok((setup, window + beside))
     }
 
+    /// Its receives are promised.
     fn add(
         &mut self,
         queue_pair: QueuePair,
@@ -191,7 +206,6 @@ impl Node {
         let connection = Connection::new(id, queue_pair, ours, options, receives, &self.sh);
         self.connections[index as usize] = Some(Box::new(connection));
         self.by_queue_pair.insert(queue_pair, index);
-        self.sh.pool.promise(receives, &mut *self.sh.engine);
         self.sh.posted = true;
         id
     }

@@ -196,8 +196,8 @@ impl ReceivePool {
         segments::cut(&[self.header(index), self.area(index)], offset, len)
     }
 
-    /// Copies message bytes (no payload) behind those in `into`. The caller checked that the
-    /// message has them.
+    /// Copies message bytes (no payload) to `into`, in place of what it held. The caller checked
+    /// that the message has them.
     pub fn read_message(&self, index: u32, offset: usize, len: usize, into: &mut Vec<u8>) {
         if len == 0 {
             into.clear();

@@ -75,6 +75,16 @@ impl Raw {
     }
 }
 
+/// A set-up block. Flags: 1 tags, 2 reads, 4 writes.
+fn setup_block(flags: u8) -> Vec<u8> {
+    let mut setup = vec![0x44, 0x4d, 1, flags];
+    setup.extend(1024u16.to_le_bytes());
+    setup.extend(9u16.to_le_bytes());
+    setup.extend(0u32.to_le_bytes());
+    setup.extend((1u32 << 16).to_le_bytes());
+    setup
+}
+
 fn slot(index: u16) -> u32 {
     u32::from(index) << 16
 }
@@ -110,12 +120,7 @@ impl Scene {
         let config = NodeConfig { receives_max: 64, ..NodeConfig::default() };
         let mut node = Node::new(device.clone(), device.engine().unwrap(), config).unwrap();
         let mut engine = net.provider(2).open().unwrap().engine().unwrap();
-        let mut setup = vec![0x44, 0x4d, 1, flags];
-        setup.extend(1024u16.to_le_bytes());
-        setup.extend(9u16.to_le_bytes());
-        setup.extend(0u32.to_le_bytes());
-        setup.extend((1u32 << 16).to_le_bytes());
-        let qp = engine.connect(&address, &setup).unwrap();
+        let qp = engine.connect(&address, &setup_block(flags)).unwrap();
         let incoming = next_request(&net, &mut *listener);
         let options = ConnOptions { credits: 8, push_bytes: 10_000, ..ConnOptions::default() };
         let conn = node.accept(incoming, b"", options).unwrap();
@@ -528,6 +533,40 @@ fn lying_replies() {
             s.send(Raw { push: (1 << 16) + 1, ..Raw::new(CREDIT, 0) }, b"");
         }),
     ]);
+}
+
+#[test]
+fn an_acceptor_that_takes_the_tags_away_is_refused() {
+    for (ours, answer, taken) in [(true, 7, true), (true, 6, false), (false, 6, true)] {
+        let net = SimNet::new(SimConfig::new(5));
+        let address = Address::parse("sim://1").unwrap();
+        let server = net.provider(1).open().unwrap();
+        let mut listener = server.listen(&address).unwrap();
+        let mut server = server.engine().unwrap();
+        let device = net.provider(2).open().unwrap();
+        let config = NodeConfig { receives_max: 64, ..NodeConfig::default() };
+        let mut node = Node::new(device.clone(), device.engine().unwrap(), config).unwrap();
+        let options =
+            ConnOptions { credits: 4, use_tagged: ours, requests_max: 4, ..ConnOptions::default() };
+        node.connect(&address, b"", options).unwrap();
+        let incoming = next_request(&net, &mut *listener);
+        server.accept(incoming, &setup_block(answer)).unwrap();
+        let mut events = Vec::new();
+        for _ in 0..5 {
+            while net.step() {}
+            node.poll();
+            events.extend(std::iter::from_fn(|| node.next_event()));
+        }
+        if taken {
+            assert!(matches!(&events[..], [Event::Connected { .. }]), "{events:?}");
+            continue;
+        }
+        let [Event::Refused { refused: false, reason, .. }] = &events[..] else {
+            panic!("{events:?}");
+        };
+        assert!(reason.contains("tags"), "{reason}");
+        assert_eq!(node.stats().connections, 0);
+    }
 }
 
 #[test]

@@ -33,16 +33,23 @@ impl Node {
             return;
         }
         let conn = connection.id;
-        if let Some(theirs) = Setup::decode(&private_data) {
-            connection.open(&theirs, &self.sh);
-            private_data.drain(..SETUP_BYTES);
-            self.sh.events.push_back(Event::Connected { conn, private_data });
-            return;
-        }
+        let reason = match Setup::decode(&private_data) {
+            // Without tags the peer would get keys to whole buffers, good beyond their requests.
+            Some(theirs) if connection.ours.tagged && !theirs.tagged => {
+                "the peer does not match tags, which this side asks for"
+            }
+            Some(theirs) => {
+                connection.open(&theirs, &self.sh);
+                private_data.drain(..SETUP_BYTES);
+                self.sh.events.push_back(Event::Connected { conn, private_data });
+                return;
+            }
+            None => "the peer speaks another message protocol",
+        };
         connection.silent = true;
         connection.state = State::Closing;
         self.sh.engine.disconnect(queue_pair);
-        let reason = "the peer speaks another message protocol".to_owned();
+        let reason = reason.to_owned();
         self.sh.events.push_back(Event::Refused { conn, refused: false, reason });
     }
 
