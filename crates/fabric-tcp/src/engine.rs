@@ -26,8 +26,8 @@ const STAGING_BYTES: usize = 64 * 1024;
 const STAGING_KEPT: usize = 4;
 /// Queue pairs of an engine.
 const QUEUE_PAIRS_MAX: usize = 65536;
-/// Doorbells held back while there is more to receive at once.
-const HELD_MAX: u32 = 8;
+/// Doorbells and polls that hold work back while there is more to receive at once.
+const HELD_MAX: u32 = 16;
 
 /// What the queue pairs of an engine share.
 pub struct Core {
@@ -134,9 +134,13 @@ pub struct TcpEngine {
     pub(crate) more: bool,
     /// Slots in which interest in the socket changed, each once.
     pub(crate) stale: Vec<u32>,
+    /// A socket cannot be watched, and that was told.
+    pub(crate) unwatched_told: bool,
+    /// Some socket is not readable by its first byte.
+    pub(crate) low_water_raised: bool,
     /// Slots that paused, each once.
     pub(crate) paused: Vec<u32>,
-    /// Doorbells held back since the last flush.
+    /// Doorbells and polls that held work back since the last flush.
     pub(crate) held: u32,
     pub(crate) ready: EpollEvents,
 }
@@ -158,6 +162,8 @@ impl TcpEngine {
             partial: 0,
             more: false,
             stale: Vec::new(),
+            unwatched_told: false,
+            low_water_raised: false,
             paused: Vec::new(),
             held: 0,
             ready: EpollEvents::new(),
@@ -493,7 +499,9 @@ impl Engine for TcpEngine {
 
     fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
         let hold = self.may_hold();
-        if !hold {
+        if hold {
+            self.held += 1;
+        } else {
             self.flush_all();
         }
         if self.core.completions.len() < max {
@@ -529,7 +537,9 @@ impl Engine for TcpEngine {
         }
         // After a sleep anybody may have sent.
         self.partial = usize::MAX;
-        self.sync_interest();
+        if !self.sync_interest() {
+            return false;
+        }
         self.sync_low_water();
         true
     }

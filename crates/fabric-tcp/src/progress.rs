@@ -114,7 +114,11 @@ impl TcpEngine {
             self.turn = self.turn.wrapping_add(1);
             return;
         }
-        self.sync_interest();
+        // Whoever asks epoll instead of sleeping wants the last bytes of a run, too.
+        self.reset_low_water();
+        if !self.sync_interest() {
+            self.try_unwatched();
+        }
         self.waiter.ready(&mut self.ready);
         let mut index = 0;
         while let Some(token) = self.ready.token(index) {
@@ -182,8 +186,9 @@ impl TcpEngine {
         }
     }
 
-    /// Makes epoll watch what matters now.
-    pub(crate) fn sync_interest(&mut self) {
+    /// Makes epoll watch what matters now. False when it cannot watch all.
+    pub(crate) fn sync_interest(&mut self) -> bool {
+        let mut unwatched = Vec::new();
         while let Some(slot) = self.stale.pop() {
             let (fd, wanted, watched) = match &mut self.slots[slot as usize].link {
                 Link::Free => continue,
@@ -207,22 +212,49 @@ impl TcpEngine {
             match self.waiter.watch(fd, u64::from(slot), watch) {
                 Ok(()) => *watched = Some(wanted),
                 Err(error) => {
-                    tracing::warn!(%error, "a socket cannot be watched");
-                    self.note(slot);
-                    break;
+                    if !std::mem::replace(&mut self.unwatched_told, true) {
+                        tracing::warn!(%error, "a socket cannot be watched: no sleep until it can");
+                    }
+                    unwatched.push(slot);
                 }
             }
+        }
+        for slot in &unwatched {
+            self.note(*slot);
+        }
+        self.unwatched_told &= !unwatched.is_empty();
+        unwatched.is_empty()
+    }
+
+    /// Looks at the queue pairs that epoll does not tell of.
+    fn try_unwatched(&mut self) {
+        for slot in self.stale.clone() {
+            self.progress(slot);
         }
     }
 
     /// Wakes no more often than messages need it.
     pub(crate) fn sync_low_water(&mut self) {
         if self.live.len() > LOW_WATER_MAX {
+            return self.reset_low_water();
+        }
+        self.low_water_raised = false;
+        for slot in &self.live {
+            if let Link::Up(connection) = &mut self.slots[*slot as usize].link {
+                self.core.system_calls += connection.sync_low_water();
+                self.low_water_raised |= connection.low_water.is_some_and(|bytes| bytes > 1);
+            }
+        }
+    }
+
+    /// Lets the first byte make every socket readable.
+    fn reset_low_water(&mut self) {
+        if !std::mem::replace(&mut self.low_water_raised, false) {
             return;
         }
         for slot in &self.live {
             if let Link::Up(connection) = &mut self.slots[*slot as usize].link {
-                self.core.system_calls += connection.sync_low_water();
+                self.core.system_calls += connection.reset_low_water();
             }
         }
     }

@@ -79,7 +79,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// Spreads tags, which we chose ourselves.
+/// Spreads tags. The peer chose the low half of those of its pushes, but it has few at a time.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct TagHasher(u64);
 
@@ -330,6 +330,16 @@ impl Connection {
         }
         let set = crate::sys::set_receive_low_water(self.fd(), wanted);
         self.low_water = set.is_ok().then_some(wanted);
+        1
+    }
+
+    /// Makes the first byte count again. Returns the system calls made.
+    pub fn reset_low_water(&mut self) -> u64 {
+        if self.low_water.is_none_or(|now| now == 1) {
+            return 0;
+        }
+        let set = crate::sys::set_receive_low_water(self.fd(), 1);
+        self.low_water = set.is_ok().then_some(1);
         1
     }
 

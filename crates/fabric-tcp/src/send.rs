@@ -24,7 +24,7 @@ use crate::frame::{
 use crate::memory_region::{Pin, Region};
 use crate::queue_pair::{Connection, Request, SEND_QUEUE_DEPTH, Slab};
 use crate::scatter_gather::Cursor;
-use crate::sys::{Gather, is_temporary};
+use crate::sys::{Gather, is_out_of_memory, is_temporary};
 
 /// Bytes that are cut into frames ahead of the kernel: a request posted later waits for so many.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -104,6 +104,8 @@ pub struct SendSide {
     ordered: VecDeque<u32>,
     small: VecDeque<u32>,
     bulk: VecDeque<u32>,
+    /// Bytes that the first of `bulk` had of its turn.
+    bulk_turn: usize,
     reads: VecDeque<ReadService>,
     /// Writes and reads that wait for the peer's answer, in order.
     pub writes: VecDeque<u32>,
@@ -335,13 +337,16 @@ impl SendSide {
         if !self.may_go(request) {
             return false;
         }
+        let before = request.done;
         let done = self.frame_run(slot, request, Kind::Tagged, frames);
-        let turn_over = (request.done as usize).is_multiple_of(BATCH_BYTES);
+        self.bulk_turn += (request.done - before) as usize;
         if done {
             self.bulk.pop_front();
-        } else if turn_over {
+            self.bulk_turn = 0;
+        } else if self.bulk_turn >= BATCH_BYTES {
             // Messages up to a batch are not torn; longer ones take turns.
             self.bulk.rotate_left(1);
+            self.bulk_turn = 0;
         }
         true
     }
@@ -472,19 +477,29 @@ impl Connection {
                     }
                     self.send.blocked = false;
                 }
-                Err(error) if is_temporary(&error) => {
+                // Without memory a socket with room stays writable: epoll lets us try again.
+                Err(error) if is_temporary(&error) || is_out_of_memory(&error) => {
                     self.send.blocked = true;
                     return false;
                 }
-                // The receiving half will meet the end of the connection too, after the bytes
-                // that came before it.
-                Err(_) => {
+                // The receiving half meets the end of the connection too, after the bytes that
+                // came before it; where only sending failed, there is an end from now on.
+                Err(error) => {
+                    tracing::debug!(%error, "cannot send");
                     self.send.broken = true;
+                    self.shut_down();
                     return false;
                 }
             }
         }
         self.send.has_work()
+    }
+
+    fn shut_down(&self) {
+        // Another descriptor of the same socket, which may be of another family, too.
+        if let Ok(socket) = self.socket.try_clone() {
+            let _ = std::net::TcpStream::from(socket).shutdown(std::net::Shutdown::Both);
+        }
     }
 
     fn send_batch(&mut self, core: &mut Core) -> io::Result<(usize, usize)> {

@@ -1,5 +1,7 @@
 //! One engine against a peer that writes frames by hand.
 
+mod progress;
+
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;

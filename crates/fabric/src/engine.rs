@@ -165,10 +165,12 @@ pub trait Engine: Send {
     /// for it that is under way or comes later is received and thrown away.
     fn cancel_tagged_recv(&mut self, queue_pair: QueuePair, tag: Tag);
 
-    /// Hands posted work to the network.
+    /// Hands posted work to the network. While more is to be received at once, work may be held
+    /// for a bounded number of calls of this and [`poll`](Engine::poll).
     fn ring(&mut self);
-    /// Rings, makes progress and appends up to `max` completions; returns how many. Never
-    /// blocks. Fair: one busy queue pair does not starve others.
+    /// Rings (and may hold work as [`ring`](Engine::ring) does), makes progress and appends up to
+    /// `max` completions; returns how many. Never blocks. Fair: one busy queue pair does not
+    /// starve others.
     fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize;
     /// The next event, in order with the completions already polled.
     fn poll_event(&mut self) -> Option<QueuePairEvent>;

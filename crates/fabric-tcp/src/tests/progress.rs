@@ -1,0 +1,161 @@
+//! What an engine looks at, watches and holds back.
+
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::engine::Link;
+
+/// A connected pair: of TCP, since other sockets have no low water.
+fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
+    let peer = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    let (ours, _) = listener.accept().expect("accept");
+    ours.set_nonblocking(true).expect("non-blocking");
+    (ours, peer)
+}
+
+/// Adopts one end of a pair; returns the other.
+fn adopt_local(engine: &mut TcpEngine) -> (QueuePair, UnixStream) {
+    let (ours, peer) = UnixStream::pair().expect("pair");
+    ours.set_nonblocking(true).expect("non-blocking");
+    (engine.adopt(ours.into()).expect("queue pair"), peer)
+}
+
+fn connection_of(engine: &TcpEngine, queue_pair: QueuePair) -> &crate::queue_pair::Connection {
+    match &engine.slots[(queue_pair.0 & 0xffff_ffff) as usize].link {
+        Link::Up(connection) => connection,
+        _ => panic!("not connected"),
+    }
+}
+
+/// Polls without sleeping until a completion comes.
+fn spin(engine: &mut TcpEngine) -> WorkCompletion {
+    let (start, mut done) = (Instant::now(), Vec::new());
+    while start.elapsed() < Duration::from_secs(5) {
+        if engine.poll(&mut done, 1) > 0 {
+            return done.remove(0);
+        }
+    }
+    panic!("nothing completes");
+}
+
+/// An engine that sleeps while a run is coming on a queue pair of TCP: its low water is up.
+fn in_a_run(others: usize) -> (TcpEngine, QueuePair, TcpStream, Vec<u8>, Vec<UnixStream>) {
+    let mut engine = TcpDevice::open(true).expect("device").tcp_engine().expect("engine");
+    let (ours, mut peer) = tcp_pair();
+    let queue_pair = engine.adopt(ours.into()).expect("queue pair");
+    let peers = (0..others).map(|_| adopt_local(&mut engine).1).collect();
+    let room = Arena::new(16 * FULL).expect("arena").span(0, 16 * FULL);
+    engine
+        .post_tagged_recv(queue_pair, WrId(1), Tag(1), None, smallvec![room])
+        .expect("tagged recv");
+    let mut words = tagged(1, b"", &pattern(16 * FULL, 3), true).concat();
+    let rest = words.split_off(100_000);
+    peer.write_all(&words).expect("the socket has room");
+    let start = Instant::now();
+    while !engine.low_water_raised {
+        engine.poll(&mut Vec::new(), 1);
+        engine.arm();
+        assert!(start.elapsed() < Duration::from_secs(5), "no low water");
+    }
+    (engine, queue_pair, peer, rest, peers)
+}
+
+#[test]
+fn who_spins_after_a_sleep_hears_of_every_byte() {
+    let (mut engine, queue_pair, mut peer, rest, _peers) = in_a_run(5);
+    assert!(connection_of(&engine, queue_pair).low_water > Some(1));
+    let place = Arena::new(4096).expect("arena").span(0, 100);
+    engine.post_recv(WrId(2), smallvec![place]).expect("recv");
+    let thread = std::thread::spawn(move || {
+        peer.write_all(&rest).expect("write");
+        peer
+    });
+    assert_eq!(spin(&mut engine).wr_id, WrId(1));
+    let mut peer = thread.join().expect("peer");
+    peer.write_all(&send(b"short")).expect("write");
+    let done = spin(&mut engine);
+    assert_eq!((done.wr_id, done.byte_len), (WrId(2), 5));
+}
+
+#[test]
+fn among_many_queue_pairs_no_low_water_is_left() {
+    let (mut engine, queue_pair, _peer, _rest, _peers) = in_a_run(2);
+    let _more: Vec<_> = (0..70).map(|_| adopt_local(&mut engine)).collect();
+    assert!(connection_of(&engine, queue_pair).low_water > Some(1));
+    assert!(engine.arm());
+    assert_eq!(connection_of(&engine, queue_pair).low_water, Some(1));
+}
+
+#[test]
+fn what_cannot_be_watched_allows_no_sleep() {
+    let mut engine = TcpDevice::open(true).expect("device").tcp_engine().expect("engine");
+    let (good, _peer) = adopt_local(&mut engine);
+    // No socket at all; epoll takes no files.
+    let file = std::fs::File::open("/proc/self/exe").expect("file");
+    engine.adopt(file.into()).expect("queue pair");
+    assert!(!engine.arm() && !engine.arm());
+    assert!(connection_of(&engine, good).watched.is_some(), "others are watched");
+    // Reading it fails.
+    engine.poll(&mut Vec::new(), 1);
+    engine.poll(&mut Vec::new(), 1);
+    while engine.poll_event().is_some() {}
+    assert!(engine.arm());
+}
+
+#[test]
+fn where_sending_fails_the_connection_ends() {
+    let mut engine = TcpDevice::open(true).expect("device").tcp_engine().expect("engine");
+    let _others: Vec<_> = (0..5).map(|_| adopt_local(&mut engine)).collect();
+    let (ours, _peer) = UnixStream::pair().expect("pair");
+    ours.set_nonblocking(true).expect("non-blocking");
+    // From the peer's side nothing is wrong.
+    ours.shutdown(Shutdown::Write).expect("shut down");
+    let queue_pair = engine.adopt(ours.into()).expect("queue pair");
+    engine.post_send(queue_pair, WrId(1), b"words", smallvec![], true).expect("send");
+    let mut done = Vec::new();
+    for _ in 0..10 {
+        engine.poll(&mut done, 10);
+    }
+    assert!(matches!(engine.poll_event(), Some(QueuePairEvent::Disconnected { .. })));
+    assert_eq!((done[0].wr_id, done[0].status), (WrId(1), Status::Flushed));
+}
+
+#[test]
+fn what_is_held_back_leaves_in_the_end() {
+    let mut bench = Bench::new();
+    bench.say(&send(b"unread"), usize::MAX);
+    let place = bench.arena.span(0, 100);
+    bench.engine.post_recv(WrId(1), smallvec![place]).expect("recv");
+    let queue_pair = bench.queue_pair;
+    bench.engine.post_send(queue_pair, WrId(2), b"held", smallvec![], true).expect("send");
+    // More can be received at once, but nobody asks for completions.
+    let mut heard = [0; 100];
+    for _ in 0..100 {
+        bench.engine.poll(&mut Vec::new(), 0);
+    }
+    assert_eq!(bench.peer.read(&mut heard).expect("it left"), FRAME_HEADER_BYTES + 4);
+}
+
+#[test]
+fn long_tagged_messages_take_turns_after_a_shorter_first_run() {
+    let mut bench = Bench::new();
+    let (queue_pair, engine) = (bench.queue_pair, &mut bench.engine);
+    let data = Arena::new(3 << 20).expect("arena").span(0, 3 << 20);
+    for wr_id in 3..5 {
+        let before = smallvec![data.part(0, 40_000)];
+        engine.post_send(queue_pair, WrId(wr_id), b"", before, true).expect("send");
+    }
+    for tag in 1..3 {
+        let list = smallvec![data.clone()];
+        engine
+            .post_tagged_send(queue_pair, WrId(tag), Tag(tag), b"", list, true)
+            .expect("tagged send");
+    }
+    let mut headers = heads(&bench.hear());
+    headers.retain(|header| header.kind == Kind::Tagged);
+    assert_eq!(headers.len(), 2 * 48);
+    let second = headers.iter().position(|header| header.key == 2).expect("the second");
+    assert!((16..=32).contains(&second), "the second waits for {second} frames");
+}
