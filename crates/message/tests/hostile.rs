@@ -369,7 +369,7 @@ fn lying_requests() {
 /// were answered.
 fn ask_without_end(s: &mut Scene, raw: Raw) -> usize {
     for round in 0..3000u32 {
-        let tag = slot((round % 9) as u16) | round / 9;
+        let tag = slot((round % 9) as u16) | (round / 9);
         s.send(Raw { tag, ..raw }, b"");
         s.settle();
         match s.events.pop() {
