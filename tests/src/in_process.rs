@@ -1,8 +1,8 @@
 //! A worker over a store in memory, on a thread of this process, over loopback TCP.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use dafs_fabric::{Address, Arena, Provider};
 use dafs_fabric_tcp::TcpProvider;
@@ -12,11 +12,10 @@ use dafs_server::{Export, Exports, Limits, Proof, Shared, SharedOptions, Worker}
 use dafs_store::memory::MemoryStore;
 use dafs_unifier::Unifier;
 
-fn shared(store: MemoryStore, limits: Limits) -> Arc<Shared> {
-    let arena = Arena::new(64 << 20).expect("arena");
+fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared> {
+    let arena = Arena::new(arena_bytes).expect("arena");
     let clock = Arc::new(Timestamp::default);
     let config = dafs_unifier::Config::new(arena.len(), clock);
-    let arena_bytes = arena.len();
     let unifier = Unifier::new(arena, config, WriteVerifier([7; 16]));
     let export = Export {
         name: String::new(),
@@ -53,11 +52,37 @@ impl Drop for InProcess {
     }
 }
 
-/// Serves a store on a free port.
+/// Serves a store on a free port, with a cache of 64 MiB.
 ///
 /// # Panics
 /// When the system refuses.
 pub fn serve(store: MemoryStore, limits: Limits) -> InProcess {
+    serve_with_arena(store, limits, 64 << 20)
+}
+
+/// A store that answers later, in another thread; one call in four takes up to 0.3 ms.
+pub fn late_store() -> MemoryStore {
+    let (sender, jobs) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+    std::thread::spawn(move || {
+        let mut number = 77u64;
+        for job in jobs {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            if number >> 62 == 0 {
+                std::thread::sleep(Duration::from_micros((number >> 33) % 300));
+            }
+            job();
+        }
+    });
+    MemoryStore::with_scheduler(Arc::new(move |job| {
+        let _ = sender.send(job);
+    }))
+}
+
+/// As [`serve`], with a cache of `arena_bytes`.
+///
+/// # Panics
+/// When the system refuses.
+pub fn serve_with_arena(store: MemoryStore, limits: Limits, arena_bytes: usize) -> InProcess {
     let device = TcpProvider::default().open().expect("device");
     let address = Address::parse("tcp://127.0.0.1:0").expect("address");
     let mut listener = device.listen(&address).expect("listen");
@@ -67,7 +92,7 @@ pub fn serve(store: MemoryStore, limits: Limits) -> InProcess {
     let thread = std::thread::spawn(move || {
         let engine = device.engine().expect("engine");
         let node = Node::new(device, engine, NodeConfig::default()).expect("node");
-        let mut worker = Worker::new(0, node, shared(store, limits));
+        let mut worker = Worker::new(0, node, shared(store, limits, arena_bytes));
         let start = Instant::now();
         while !stopped.load(Ordering::SeqCst) {
             while let Some(incoming) = listener.poll_accept() {

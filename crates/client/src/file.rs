@@ -25,7 +25,7 @@ pub struct OpenOptions {
     pub exclusive: bool,
     /// Empty it.
     pub truncate: bool,
-    /// All writes go to the end.
+    /// All writes go to the end; implies `write`.
     pub append: bool,
     /// Fail where the last component is a symlink.
     pub no_follow: bool,

@@ -329,13 +329,13 @@ impl Operation<'_> {
             O::SetXattr { .. } | O::RemoveXattr { .. } | O::Write { .. } => true,
             O::Append { .. } | O::Fallocate { .. } => true,
             // Tells of late errors, once; and a chain may have closed its file since.
-            O::Commit { .. } => true,
+            O::Commit { .. } | O::SyncFs { .. } => true,
             O::CredRegister { .. } | O::CredRelease { .. } | O::SessionDestroy => true,
             O::Null | O::GetRoot { .. } | O::Lookup { .. } | O::LookupParent { .. } => false,
             O::ReadDir { .. } | O::ReadLink { .. } | O::GetAttr { .. } => false,
             O::Access { .. } | O::StatFs { .. } | O::GetXattr { .. } => false,
             O::ListXattr { .. } | O::Read { .. } => false,
-            O::SyncFs { .. } | O::Seek { .. } | O::Advise { .. } | O::SessionStats => false,
+            O::Seek { .. } | O::Advise { .. } | O::SessionStats => false,
         }
     }
 

@@ -79,7 +79,7 @@ statuses! {
     SeqMisordered = 15101, 71, "sequence out of order";
     SeqFalseRetry = 15102, 71, "resent request differs from the original";
     OutcomeUnknown = 15103, 5, "the server restarted: outcome of the operation unknown";
-    WritesLost = 15104, 5, "the server restarted: unstable writes were lost";
+    WritesLost = 15104, 5, "unstable writes were lost: the server restarted, or could not write them";
     Version = 15105, 93, "versions of client and server differ";
     BadSlot = 15106, 22, "no such slot";
     AuthFailed = 15107, 13, "authentication failed";

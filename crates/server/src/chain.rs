@@ -156,6 +156,8 @@ pub(crate) struct Chain {
     previous_handle: Option<FileHandle>,
     previous_state: Option<StateId>,
     pub replayed: bool,
+    /// It may wait while it holds pages.
+    pub holds_turn: bool,
 }
 
 /// Runs a request to its end and replies.
@@ -188,6 +190,7 @@ pub(crate) async fn run(
                 previous_handle: None,
                 previous_state: None,
                 replayed: !prior.is_empty(),
+                holds_turn: false,
             };
             let results = chain.check_data(operations);
             let (results, broken) = match results {
@@ -246,8 +249,13 @@ fn brings_data(operation: &Operation<'_>) -> bool {
 }
 
 impl Chain {
-    /// The data that the operations speak of is the data that came.
+    /// The data that the operations speak of is the data that came, and none comes after a READ,
+    /// whose pages would be held while the peer takes its time.
     fn check_data(&self, operations: &[Operation<'_>]) -> Result<(), Status> {
+        let first_read = operations.iter().position(|op| matches!(op, Operation::Read { .. }));
+        if first_read.is_some_and(|at| operations.iter().skip(at).any(brings_data)) {
+            return Err(Status::ChainForm);
+        }
         let sum = operations
             .iter()
             .try_fold(0u64, |sum, op| sum.checked_add(op.request_data_bytes()?))
@@ -260,6 +268,14 @@ impl Chain {
         operations: &[Operation<'_>],
         prior: Cached,
     ) -> (Vec<OpResult>, bool) {
+        let context = self.context.clone();
+        let reads = |op: &&Operation<'_>| matches!(op, Operation::Read { .. });
+        // Its first pages are held while it waits for the next.
+        self.holds_turn = operations.iter().filter(reads).count() > 1;
+        let _turn = match self.holds_turn {
+            true => Some(context.shared.unifier.turn_to_hold().await),
+            false => None,
+        };
         let mut results = Vec::with_capacity(operations.len());
         let mut prior = prior.into_iter();
         for operation in operations {

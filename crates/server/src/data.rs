@@ -11,7 +11,7 @@ use dafs_protocol::{
     Stability, StateId, Status,
 };
 use dafs_store::{Opened, SeekKind};
-use dafs_unifier::{CachedFile, ReadLease, Writer};
+use dafs_unifier::{CachedFile, Opening, ReadLease, Writer};
 
 use crate::chain::{Chain, Context, Stop};
 use crate::exports::{Export, Exports, Place};
@@ -60,6 +60,17 @@ fn read_result(bytes: usize, end_of_file: bool) -> OpResult {
 fn readable(session: &Session, state: StateId) -> Result<Rc<Open>, Status> {
     let open = session.open(state)?;
     if open.read.get() { Ok(open) } else { Err(Status::BadF) }
+}
+
+/// Brings the pieces into the cache, one after another, so that nothing is held while waiting.
+/// False where the first were gone again when the last came.
+async fn all_cached(file: &Arc<CachedFile>, pieces: &[(u64, usize)]) -> Result<bool, Status> {
+    for &(offset, len) in pieces {
+        if file.try_read(offset, len).is_none() {
+            drop(file.read(offset, len).await?);
+        }
+    }
+    Ok(pieces.iter().all(|&(offset, len)| file.try_read(offset, len).is_some()))
 }
 
 fn note_read(context: &Context, session: &Session, bytes: usize) {
@@ -142,6 +153,10 @@ impl Chain {
         mode: u32,
         cache: CacheHint,
     ) -> Result<Outcome, Status> {
+        // Rights are asked for by the store, which knows of reading and writing.
+        if flags.append && !flags.write {
+            return Err(Status::Inval);
+        }
         let limits = &self.context.shared.limits;
         if self.session.open_count() >= limits.opens_per_session {
             return Err(Status::Resource);
@@ -163,18 +178,27 @@ impl Chain {
         let handle = Exports::mark(number, opened.handle);
         let mut attr = opened.attr;
         let _ = cache; // best effort: the size of the file decides for now
-        // A new file is empty, whatever is known of an older one with its number.
-        let emptied = flags.truncate || opened.created;
-        let file = unifier.open(mark, opened.file.clone(), &opened.attr, emptied);
+        let opening = match (flags.truncate, opened.created) {
+            (true, _) => Opening::Truncated,
+            (false, true) => Opening::Created,
+            (false, false) => Opening::Existing,
+        };
+        let writer = self.session.writer;
+        let file = unifier.open(mark, writer, opened.file.clone(), &opened.attr, opening);
+        if self.session.ended.get() {
+            // Nobody would close it.
+            file.close(writer).await?;
+            return Err(Status::BadSession);
+        }
         file.overlay(mark, &mut attr);
         let open = Open {
             file,
             stored: opened.file,
             handle,
             read: Cell::new(flags.read),
-            write: Cell::new(flags.write || flags.append),
+            write: Cell::new(flags.write),
             append: flags.append,
-            writer: Writer { id: self.session.writer, clear_privileges: self.who.uid != 0 },
+            writer: Writer { id: writer, clear_privileges: self.who.uid != 0 },
             read_only_export: export.read_only,
             _place: place,
         };
@@ -220,6 +244,12 @@ impl Chain {
         file: &Arc<CachedFile>,
         pieces: &[(u64, usize)],
     ) -> Result<Outcome, Status> {
+        let context = self.context.clone();
+        let _turn = if self.holds_turn || pieces.len() < 2 || all_cached(file, pieces).await? {
+            None
+        } else {
+            Some(context.shared.unifier.turn_to_hold().await)
+        };
         let mut bytes = 0;
         let mut end = false;
         for &(offset, len) in pieces {
@@ -256,9 +286,10 @@ impl Chain {
         let unifier = &context.shared.unifier;
         let mark = unifier.mark();
         let opened = export.store.open(&self.who, &inner, b"", flags, 0).await?;
-        let file = unifier.open(mark, opened.file, &opened.attr, false);
+        let writer = self.session.writer;
+        let file = unifier.open(mark, writer, opened.file, &opened.attr, Opening::Existing);
         let outcome = self.read_pieces(&file, pieces).await;
-        file.close(self.session.writer).await?;
+        file.close(writer).await?;
         outcome
     }
 

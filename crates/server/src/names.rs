@@ -5,7 +5,7 @@ use dafs_protocol::{
     StateId, Status,
 };
 use dafs_store::{FileId, Found, Store};
-use dafs_unifier::Mark;
+use dafs_unifier::{Mark, Opening};
 use std::sync::atomic::Ordering;
 
 use crate::chain::{Chain, Stop};
@@ -214,17 +214,22 @@ impl Chain {
         }
         let rest = SetAttr { size: None, ..*set };
         if rest == SetAttr::default() {
+            if let Some(open) = &open {
+                return open.attr(&self.context.shared.unifier).await;
+            }
             let mark = self.mark();
             let mut attr = export.store.attr(&self.who, &inner).await?;
             self.context.shared.unifier.overlay(mark, &mut attr);
             return Ok(attr);
         }
+        let unifier = &self.context.shared.unifier;
         if let Some(open) = &open {
+            let mark = unifier.mark();
+            unifier.look(mark, &open.stored.attr().await?);
             open.file.flush().await?;
         } else {
             self.flush_by_handle(&export.store, &inner).await?;
         }
-        let unifier = &self.context.shared.unifier;
         let mark = unifier.mark();
         let mut attr = match &open {
             Some(open) => open.stored.set_attr(&self.who, &rest).await?,
@@ -252,9 +257,10 @@ impl Chain {
         let unifier = &self.context.shared.unifier;
         let mark = unifier.mark();
         let opened = store.open(&self.who, handle, b"", flags, 0).await?;
-        let file = unifier.open(mark, opened.file, &opened.attr, false);
+        let writer = self.session.writer;
+        let file = unifier.open(mark, writer, opened.file, &opened.attr, Opening::Existing);
         let result = file.truncate(size).await;
-        let closed = file.close(self.session.writer).await;
+        let closed = file.close(writer).await;
         result.and(closed)
     }
 
@@ -264,9 +270,12 @@ impl Chain {
         store: &std::sync::Arc<dyn Store>,
         handle: &FileHandle,
     ) -> Result<(), Status> {
+        let unifier = &self.context.shared.unifier;
+        let mark = unifier.mark();
         let attr = store.attr(&self.who, handle).await?;
         let id = FileId { device: attr.device, inode: attr.inode };
-        match self.context.shared.unifier.find(id) {
+        unifier.look(mark, &attr);
+        match unifier.find(id) {
             Some(file) => file.flush().await,
             None => Ok(()),
         }

@@ -1,9 +1,10 @@
 //! What all workers of a server share.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dafs_protocol::{Identity, WriteVerifier};
+use dafs_protocol::{Identity, SessionId, WriteVerifier};
 use dafs_unifier::Unifier;
 
 use crate::exports::Exports;
@@ -48,10 +49,43 @@ pub struct Shared {
     pub(crate) limits: Limits,
     pub(crate) key: Option<Key>,
     pub(crate) verifier: WriteVerifier,
+    /// Ended sessions that are still to be told of an error.
+    pub(crate) lost: LostSessions,
     entropy: Entropy,
     pub(crate) process_stats: ProcessStats,
     /// Counters, for the admin port.
     pub counters: Counters,
+}
+
+/// Sessions whose files could not be flushed when they ended, or are being flushed: their clients
+/// are told when they come back. Bounded: the oldest are forgotten.
+#[derive(Debug, Default)]
+pub(crate) struct LostSessions {
+    ids: Mutex<VecDeque<SessionId>>,
+}
+
+const LOST_SESSIONS_MAX: usize = 65_536;
+
+impl LostSessions {
+    pub(crate) fn remember(&self, id: SessionId) {
+        let mut ids = self.ids();
+        if ids.len() >= LOST_SESSIONS_MAX {
+            ids.pop_front();
+        }
+        ids.push_back(id);
+    }
+
+    pub(crate) fn forget(&self, id: SessionId) {
+        self.ids().retain(|known| *known != id);
+    }
+
+    pub(crate) fn knows(&self, id: SessionId) -> bool {
+        self.ids().contains(&id)
+    }
+
+    fn ids(&self) -> MutexGuard<'_, VecDeque<SessionId>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Cumulative counters and gauges of a server.
@@ -85,6 +119,7 @@ impl Shared {
             limits,
             key,
             verifier,
+            lost: LostSessions::default(),
             entropy,
             process_stats,
             counters,

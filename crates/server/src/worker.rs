@@ -1,6 +1,6 @@
 //! A worker: one engine, its sessions, their chains. No thread, no clock.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -514,7 +514,9 @@ impl Worker {
         secret: &[u8; 16],
     ) -> Result<Rc<Session>, (Status, &'static str)> {
         let none = (Status::BadSession, "no such session");
-        let live = self.sessions.get(&id).ok_or(none)?;
+        let lost = (Status::WritesLost, "no such session; some of its writes are lost");
+        let gone = || if self.shared.lost.knows(id) { lost } else { none };
+        let live = self.sessions.get(&id).ok_or_else(gone)?;
         let session = &live.session;
         let different = secret.iter().zip(&session.secret).fold(0, |sum, (a, b)| sum | (a ^ b));
         if different != 0 || *session.who != *who || session.ended.get() {
@@ -613,6 +615,20 @@ impl Worker {
         self.finish_binds();
     }
 
+    fn is_at_work(&self, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(|live| live.session.slots.borrow().running() > 0)
+    }
+
+    fn disconnect_all(&mut self, id: SessionId, reason: &str) {
+        let Some(live) = self.sessions.get(&id) else { return };
+        let session = live.session.clone();
+        let connections: Vec<_> = session.connections.borrow().iter().map(|(c, _)| *c).collect();
+        for connection in connections {
+            self.unbind(&session, connection);
+            self.node.disconnect(connection, reason);
+        }
+    }
+
     /// Forgets a session: its connections end, its files are closed.
     fn destroy(&mut self, id: SessionId, reason: &str) {
         let Some(live) = self.sessions.remove(&id) else { return };
@@ -625,14 +641,34 @@ impl Worker {
             self.node.disconnect(connection, reason);
             self.connections.insert(connection, Connection::Gone);
         }
-        for open in session.take_opens() {
+        let (waiting, rest) =
+            std::mem::take(&mut self.binds).into_iter().partition(|bind| bind.session.id == id);
+        self.binds = rest;
+        let waiting: Vec<WaitingBind> = waiting;
+        for bind in waiting {
+            self.node.disconnect(bind.connection, reason);
+            self.connections.insert(bind.connection, Connection::Gone);
+        }
+        let opens = session.take_opens();
+        if opens.is_empty() {
+            return;
+        }
+        self.shared.lost.remember(id);
+        let left = Rc::new(Cell::new(opens.len()));
+        for open in opens {
             if planted(Defect::OpensLeaked) {
                 std::mem::forget(open);
                 continue;
             }
+            let (shared, left) = (self.shared.clone(), left.clone());
             self.tasks.spawn(async move {
                 if let Err(status) = open.file.close(open.writer.id).await {
                     tracing::error!(%status, "file of an ended session could not be flushed");
+                    return;
+                }
+                left.set(left.get() - 1);
+                if left.get() == 0 {
+                    shared.lost.forget(id);
                 }
             });
         }
@@ -642,13 +678,17 @@ impl Worker {
         let lease = Duration::from_secs(u64::from(self.shared.limits.lease_seconds));
         let silent = |live: &Live| {
             self.now.saturating_sub(live.session.last_seen.get()) > lease
-                && live.session.slots.borrow().running() == 0
                 && !planted(Defect::LeaseNeverExpires)
         };
         let mut expired: Vec<_> =
             self.sessions.iter().filter(|(_, live)| silent(live)).map(|(id, _)| *id).collect();
         expired.sort_unstable_by_key(|id| id.0);
         for id in expired {
+            // What waits for its data ends with its connections.
+            if self.is_at_work(id) {
+                self.disconnect_all(id, "lease expired");
+                continue;
+            }
             tick(&self.shared.counters.leases_expired);
             self.destroy(id, "lease expired");
         }

@@ -16,6 +16,7 @@ use crate::file::CachedFile;
 use crate::job::{Job, Jobs};
 use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, units};
 use crate::wait::{Line, locked};
+use crate::{Opening, WriterId};
 
 /// Flushes that those who wait for space keep going.
 const HELPERS_MAX: usize = 4;
@@ -35,6 +36,7 @@ pub(crate) struct Core {
     helpers: AtomicUsize,
     pub(crate) reserve_line: Line,
     pub(crate) fill_line: Line,
+    pub(crate) hold_line: Line,
     pub(crate) jobs: Jobs,
     now_nanos: AtomicU64,
     /// Grows with each change that the cache makes in the store.
@@ -113,6 +115,7 @@ impl Core {
             helpers: AtomicUsize::new(0),
             reserve_line: Line::default(),
             fill_line: Line::default(),
+            hold_line: Line::default(),
             jobs: Jobs::default(),
             now_nanos: AtomicU64::new(0),
             changes: AtomicU64::new(1),
@@ -157,16 +160,17 @@ impl Core {
     pub(crate) fn open(
         self: &Arc<Self>,
         mark: u64,
+        writer: WriterId,
         file: Arc<dyn File>,
         attr: &Attr,
-        truncated: bool,
+        opening: Opening,
     ) -> Arc<CachedFile> {
         let id = file.id();
         let mut table = locked(&self.files);
         let known = table.by_id.get(&id).and_then(|number| table.get(*number)).cloned();
         let cached = known
             .unwrap_or_else(|| table.add(|number| CachedFile::new(self.clone(), id, number, attr)));
-        let recut = cached.opened(mark, file, attr, truncated);
+        let recut = cached.opened(mark, writer, file, attr, opening);
         drop(table);
         if let Some(job) = recut {
             self.jobs.start(&job);
@@ -338,8 +342,18 @@ impl Core {
             return false;
         }
         // Nothing but data that cannot be written: its writers will be told that it is lost.
-        let failed = locked(&self.failed_files).pop();
-        failed.is_some_and(|file| file.give_up() > 0)
+        let failed = std::mem::take(&mut *locked(&self.failed_files));
+        let mut given_up = 0;
+        let mut tried_again = Vec::new();
+        for file in failed {
+            // One at a time: it may be room enough.
+            match if given_up == 0 { file.give_up() } else { None } {
+                Some(slots) => given_up = slots,
+                None => tried_again.push(file),
+            }
+        }
+        locked(&self.failed_files).append(&mut tried_again);
+        given_up > 0
     }
 }
 

@@ -8,12 +8,12 @@ use dafs_protocol::{Attr, Status, Timestamp};
 use dafs_store::{File, FileId};
 use smallvec::SmallVec;
 
-use crate::WriterId;
 use crate::core::{Core, Pinned, count};
 use crate::job::Job;
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, SLOT};
 use crate::wait::locked;
+use crate::{Opening, WriterId};
 
 /// Blocks that one fill may cover.
 pub(crate) const FILL_SLOTS_MAX: usize = 256;
@@ -116,7 +116,9 @@ pub(crate) struct Inner {
     /// Where the last read ended: the next one there is sequential.
     pub(crate) read_end: u64,
     pub(crate) clear_privileges: bool,
-    /// Sessions that wrote and have not closed since.
+    /// Opens of each session.
+    opens_of: SmallVec<[(WriterId, u32); 2]>,
+    /// Sessions that wrote and have it open.
     pub(crate) writers: SmallVec<[WriterId; 2]>,
     /// What is to be told to whom.
     pub(crate) late: Vec<(WriterId, Status)>,
@@ -124,6 +126,8 @@ pub(crate) struct Inner {
     pub(crate) lost: bool,
     pub(crate) listed_dirty: bool,
     pub(crate) listed_failed: bool,
+    /// How the last write-back failed, until one succeeds.
+    pub(crate) failed: Option<Status>,
     listed_closed: bool,
 }
 
@@ -189,6 +193,25 @@ impl Inner {
         fills.chain(self.writes.iter().map(|write| write.job.clone())).collect()
     }
 
+    fn count_open(&mut self, writer: WriterId) {
+        match self.opens_of.iter_mut().find(|of| of.0 == writer) {
+            Some(of) => of.1 += 1,
+            None => self.opens_of.push((writer, 1)),
+        }
+    }
+
+    /// A session closes it; after its last close it is no writer any more.
+    pub(crate) fn count_close(&mut self, writer: WriterId) {
+        if let Some(of) = self.opens_of.iter_mut().find(|of| of.0 == writer) {
+            of.1 -= 1;
+            if of.1 > 0 {
+                return;
+            }
+        }
+        self.opens_of.retain(|of| of.0 != writer);
+        self.writers.retain(|known| *known != writer);
+    }
+
     pub(crate) fn tell_writers(&mut self, status: Status) {
         for writer in &self.writers {
             if !self.late.iter().any(|late| late.0 == *writer) {
@@ -237,11 +260,13 @@ impl CachedFile {
             modified: attr.modified,
             read_end: 0,
             clear_privileges: false,
+            opens_of: SmallVec::new(),
             writers: SmallVec::new(),
             late: Vec::new(),
             lost: false,
             listed_dirty: false,
             listed_failed: false,
+            failed: None,
             listed_closed: false,
         };
         Arc::new(CachedFile { core, id, number, inner: Mutex::new(inner) })
@@ -275,18 +300,26 @@ impl CachedFile {
     pub(crate) fn opened(
         self: &Arc<Self>,
         mark: u64,
+        writer: WriterId,
         handle: Arc<dyn File>,
         attr: &Attr,
-        truncated: bool,
+        opening: Opening,
     ) -> Option<Arc<Job>> {
         let inner = &mut *self.lock();
+        // While somebody has it open, its number is no other file's; and what was written since
+        // it was made is not to be lost.
+        let is_another = opening == Opening::Created
+            && inner.opens == 0
+            && !inner.overtakes(mark)
+            && (attr.created.is_none() || attr.created != inner.known.created);
         inner.opens += 1;
+        inner.count_open(writer);
         inner.handle.get_or_insert(handle);
-        if !truncated {
+        if opening != Opening::Truncated && !is_another {
             self.compare(inner, mark, attr);
             return None;
         }
-        let recut = inner.overtakes(mark) || !inner.fills.is_empty();
+        let recut = !is_another && (inner.overtakes(mark) || !inner.fills.is_empty());
         if recut {
             let before = inner.exclusive.clone();
             let job = self.cut_again(before);
@@ -302,6 +335,11 @@ impl CachedFile {
         inner.known = Known::of(attr);
         (inner.stale, inner.unknown) = (false, false);
         None
+    }
+
+    /// Attributes from the store, asked for after `mark` and before a change of our own.
+    pub(crate) fn look(&self, mark: u64, attr: &Attr) {
+        self.compare(&mut self.lock(), mark, attr);
     }
 
     /// Drops clean pages when the store's file was changed by somebody else.
@@ -434,14 +472,23 @@ impl CachedFile {
         unit.unit_slots()
     }
 
-    /// Gives up dirty data that cannot be written. The number of slots.
-    pub(crate) fn give_up(&self) -> usize {
+    /// Gives up dirty data that cannot be written, and tells its writers. The number of slots;
+    /// `None` while some is tried again.
+    pub(crate) fn give_up(&self) -> Option<usize> {
         let inner = &mut *self.lock();
+        if !inner.writes.is_empty() {
+            return None;
+        }
         inner.listed_failed = false;
+        // All that failed may have been written since.
+        let Some(status) = inner.failed.take() else { return Some(0) };
         let dropped = self.drop_pages(inner, 0, Which::Dirty);
-        inner.lost |= dropped > 0;
+        if dropped > 0 {
+            inner.tell_writers(status);
+            inner.lost = true;
+        }
         count(&self.core.counters.lost_slots, dropped);
-        dropped
+        Some(dropped)
     }
 
     pub(crate) fn unlist_as_dirty(&self) {

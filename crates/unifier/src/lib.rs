@@ -38,12 +38,23 @@ pub use file::CachedFile;
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use read::ReadLease;
-pub use unifier::Unifier;
+pub use unifier::{HoldTurn, Unifier};
 pub use write::WriteReservation;
 
 /// A session that writes: late errors are told to each once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WriterId(pub u64);
+
+/// What an open did to the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// Nothing.
+    Existing,
+    /// It made the file. Others may have written to it since.
+    Created,
+    /// It cut the file to nothing.
+    Truncated,
+}
 
 /// Who writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

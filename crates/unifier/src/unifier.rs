@@ -13,10 +13,16 @@ use crate::core::Core;
 use crate::file::CachedFile;
 use crate::job::{Job, Outcome, wait_all};
 use crate::pool::Pool;
-use crate::{CacheStats, Config, Mark};
+use crate::wait::Turn;
+use crate::{CacheStats, Config, Mark, Opening, WriterId};
 
 /// Files flushed at the same time.
 const FLUSHES_MAX: usize = 16;
+
+/// See [`Unifier::turn_to_hold`]; ends when it is dropped.
+pub struct HoldTurn<'a> {
+    _turn: Turn<'a>,
+}
 
 /// The cache of all files, shared by all workers.
 pub struct Unifier {
@@ -45,15 +51,23 @@ impl Unifier {
 
     /// The cached state of a file, shared by all opens. Clean pages are dropped when `attr`,
     /// fresh from the store, shows that somebody else has changed the file; all pages when it
-    /// was `truncated` by this open. Each open is ended by one [`CachedFile::close`].
+    /// was truncated by this open, or is another file than the one that had its number before.
+    /// Each open is ended by one [`CachedFile::close`] of the same writer.
     pub fn open(
         self: &Arc<Self>,
         mark: Mark,
+        writer: WriterId,
         file: Arc<dyn File>,
         attr: &Attr,
-        truncated: bool,
+        opening: Opening,
     ) -> Arc<CachedFile> {
-        self.core.open(mark.0, file, attr, truncated)
+        self.core.open(mark.0, writer, file, attr, opening)
+    }
+
+    /// Waits for the right to wait for data while holding other data. One at a time: many who
+    /// did would hold all pages and wait for each other.
+    pub async fn turn_to_hold(&self) -> HoldTurn<'_> {
+        HoldTurn { _turn: self.core.hold_line.turn().await }
     }
 
     /// What is known of a file, open or not.
@@ -67,6 +81,15 @@ impl Unifier {
         let id = FileId { device: attr.device, inode: attr.inode };
         if let Some(file) = self.find(id) {
             file.overlay(mark, attr);
+        }
+    }
+
+    /// Attributes before a change that the server makes itself (SETATTR): what somebody else
+    /// changed is seen by them, and not by those after it.
+    pub fn look(&self, mark: Mark, attr: &Attr) {
+        let id = FileId { device: attr.device, inode: attr.inode };
+        if let Some(file) = self.find(id) {
+            file.look(mark.0, attr);
         }
     }
 

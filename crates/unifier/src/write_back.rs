@@ -79,6 +79,7 @@ impl CachedFile {
         last: u64,
         alone: bool,
     ) -> Outcome {
+        self.look_before_writing().await;
         let mut cursor = first;
         let mut running: Vec<Arc<Job>> = Vec::new();
         let mut outcome = Ok(());
@@ -101,6 +102,23 @@ impl CachedFile {
                     return outcome.and(wait_all(&others).await);
                 }
             }
+        }
+    }
+
+    /// Before the first change of our own: what somebody else has changed is not to be taken
+    /// for ours afterwards.
+    async fn look_before_writing(&self) {
+        let mark = self.core.mark();
+        let handle = {
+            let inner = self.lock();
+            if inner.stale || inner.is_clean() {
+                return;
+            }
+            inner.handle.clone()
+        };
+        let Some(handle) = handle else { return };
+        if let Ok(attr) = handle.attr().await {
+            self.look(mark, &attr);
         }
     }
 
@@ -214,12 +232,18 @@ impl CachedFile {
             }
             Err(status) => {
                 inner.tell_writers(status);
+                inner.failed = Some(status);
                 if !std::mem::replace(&mut inner.listed_failed, true) {
                     self.core.list_as_failed(self);
                 }
             }
             // What failed before has been written now.
-            Ok(()) if inner.is_clean() && !inner.lost => inner.late.clear(),
+            Ok(()) if inner.is_clean() => {
+                inner.failed = None;
+                if !inner.lost {
+                    inner.late.clear();
+                }
+            }
             Ok(()) => {}
         }
     }
@@ -353,7 +377,7 @@ impl CachedFile {
             .await
         };
         let inner = &mut *self.lock();
-        inner.writers.retain(|known| *known != writer);
+        inner.count_close(writer);
         let late = inner.take_late(writer);
         outcome.and(late.map_or(Ok(()), Err))
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dafs_fabric::Arena;
 use dafs_fabric::mem::copied_bytes;
 use dafs_protocol::{Timestamp, WriteVerifier};
-use dafs_unifier::{CachedFile, Config, Unifier, Writer, WriterId};
+use dafs_unifier::{CachedFile, Config, Opening, Unifier, Writer, WriterId};
 
 #[allow(dead_code)]
 #[path = "../src/tests/disk.rs"]
@@ -35,7 +35,7 @@ fn whole_blocks_and_reads_are_not_copied() {
     let unifier = Unifier::new(arena, config, WriteVerifier([1; 16]));
     let mark = unifier.mark();
     let handle = Arc::new(Handle(file.clone()));
-    let cached = unifier.open(mark, handle, &file.attr_now(), false);
+    let cached = unifier.open(mark, WriterId(1), handle, &file.attr_now(), Opening::Existing);
     run(&disk, async move {
         let before = copied_bytes();
         for (offset, len) in [(0, MIB), (5, 3), (4095, 70_000), (4 * MIB as u64 - 10, 100)] {

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::{Call, File, OpenOptions, Session, SessionOptions};
@@ -15,29 +15,11 @@ use dafs_fabric::sim::Rng;
 use dafs_fabric_tcp::TcpProvider;
 use dafs_protocol::Stability;
 use dafs_server::Limits;
-use dafs_store::memory::MemoryStore;
-use dafs_tests::in_process::serve;
+use dafs_tests::in_process::{late_store, serve};
 use dafs_tests::relay::Relay;
 
 const FILE_BYTES: u64 = 8 << 20;
 const POISON: u8 = 0xa5;
-
-/// A store that answers late, so that replies meet callers who are gone.
-fn late_store() -> MemoryStore {
-    let (sender, jobs) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
-    std::thread::spawn(move || {
-        let mut rng = Rng::new(77);
-        for job in jobs {
-            if rng.below(4) == 0 {
-                std::thread::sleep(Duration::from_micros(rng.below(300)));
-            }
-            job();
-        }
-    });
-    MemoryStore::with_scheduler(Arc::new(move |job| {
-        let _ = sender.send(job);
-    }))
-}
 
 fn call(rng: &mut Rng, file: &File, mut buffer: Buffer) -> Call {
     let len = u32::try_from(1 + rng.below(buffer.len() as u64)).expect("small");

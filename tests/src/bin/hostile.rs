@@ -243,6 +243,12 @@ fn handle_lies(url: &str) -> Result<(), String> {
         let got = status(raw.chain(&[read]));
         expect(&format!("a foreign state: {got:?}"), got == Some(Status::BadStateId))?;
     }
+    // Appending is writing: the store would be asked for the right to read only.
+    let flags = OpenFlags { append: true, ..open_flags(false) };
+    let sly =
+        Operation::Open { dir: root, path: b"data", flags, mode: 0, cache: CacheHint::default() };
+    let got = status(raw.chain(&[sly]));
+    expect(&format!("appending without writing: {got:?}"), got == Some(Status::Inval))?;
     for path in [&b"../../etc/passwd"[..], b"/../etc/passwd", b"escape/passwd", b"absolute/passwd"]
     {
         let got = raw.chain(&[Operation::Lookup { dir: root, path, no_follow: false }]);

@@ -293,7 +293,7 @@ fn open<'a>(place: &'a Place, options: &OpenOptions, root: FileHandle) -> Operat
     };
     let flags = OpenFlags {
         read: options.read,
-        write: options.write,
+        write: options.write || options.append,
         create,
         truncate: options.truncate,
         append: options.append,

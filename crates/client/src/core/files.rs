@@ -79,6 +79,11 @@ impl OpenFile {
         }
     }
 
+    /// What no commit covers is lost.
+    pub(super) fn lose(&mut self) {
+        self.lost |= self.uncommitted.take().is_some();
+    }
+
     /// A commit succeeded that was sent when `writes` were acknowledged.
     ///
     /// # Errors

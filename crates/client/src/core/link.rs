@@ -333,6 +333,10 @@ impl Core {
         let reason = if text.is_empty() { status.to_string() } else { text };
         match status {
             Status::BadSession if self.session.is_some() => self.lose_session(),
+            Status::WritesLost if self.session.is_some() => {
+                self.writes_were_lost();
+                self.lose_session();
+            }
             Status::AuthFailed | Status::NotAuthorized | Status::Access | Status::Perm => {
                 self.fail_all(Error::Auth(reason));
             }

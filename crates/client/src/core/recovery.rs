@@ -5,6 +5,7 @@ use std::time::Duration;
 use dafs_protocol::{ClientSlots, SessionAttr, Status, WriteVerifier};
 
 use super::call::{CallRec, Flight};
+use super::files::OpenFile;
 use super::link::Link;
 use super::work::Work;
 use super::{Core, Next, Phase, SessionKeys};
@@ -97,6 +98,12 @@ impl Core {
         }
         let pause = !matches!(self.phase, Phase::Ready);
         self.drain(Next::NewSession { pause });
+    }
+
+    /// The server could not write what this session left when it ended.
+    pub(super) fn writes_were_lost(&mut self) {
+        self.files.iter_mut().for_each(OpenFile::lose);
+        self.unsynced_lost |= self.unsynced.is_some();
     }
 
     /// Nothing can be done: all calls fail when their memory is free. A later call tries again.

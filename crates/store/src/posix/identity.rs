@@ -3,8 +3,8 @@
 //! Each thread has its own fsuid, fsgid and supplementary groups, set by raw system calls (the C
 //! library's functions would change all threads). Away from uid 0 the kernel drops the file
 //! capabilities (CAP_DAC_OVERRIDE and the others of its "fs" set) with the fsuid, and gives them
-//! back with it. CAP_SYS_RESOURCE, which would override quotas and reserved blocks, is not in
-//! that set: every thread that acts here gives it up.
+//! back with it. CAP_SYS_RESOURCE, which would override quotas, is not in that set: every
+//! thread that acts here gives it up. (Data is written as root, for whom ext4 keeps some blocks.)
 //!
 //! Threads of the pool keep their last identity, so calls of one user in a row cost nothing.
 //! A caller's thread is given back as it was, unless it says that it need not be.
@@ -144,7 +144,7 @@ impl Drop for Acting<'_> {
     }
 }
 
-/// Once per thread: quotas and reserved blocks hold for it.
+/// Once per thread: quotas hold for it.
 fn prepare() {
     if !PREPARED.replace(true)
         && let Err(errno) = sys::drop_resource_capability()

@@ -7,6 +7,8 @@ mod cost;
 mod disk;
 mod model;
 #[cfg(not(feature = "planted"))]
+mod others;
+#[cfg(not(feature = "planted"))]
 mod parts;
 // Defects are planted in the whole process: the other tests would meet them.
 #[cfg(feature = "planted")]
@@ -19,7 +21,7 @@ use std::sync::Arc;
 use dafs_fabric::{Arena, SgList};
 use dafs_protocol::{Timestamp, WriteVerifier};
 
-use crate::{CachedFile, Config, ReadLease, Unifier, Writer, WriterId};
+use crate::{CachedFile, Config, Opening, ReadLease, Unifier, Writer, WriterId};
 use disk::{DiskFile, Handle};
 
 const VERIFIER: WriteVerifier = WriteVerifier([7; 16]);
@@ -43,7 +45,7 @@ fn unifier(arena_bytes: usize) -> Arc<Unifier> {
 fn open(unifier: &Arc<Unifier>, file: &Arc<DiskFile>) -> Arc<CachedFile> {
     let mark = unifier.mark();
     let attr = file.attr_now();
-    unifier.open(mark, Arc::new(Handle(file.clone())), &attr, false)
+    unifier.open(mark, WriterId(1), Arc::new(Handle(file.clone())), &attr, Opening::Existing)
 }
 
 fn put(spans: SgList, bytes: &[u8]) {

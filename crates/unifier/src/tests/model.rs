@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::disk::{Disk, DiskFile, Handle, Rng, Task};
 use super::{VERIFIER, bytes, config, put, writer};
-use crate::{CachedFile, ReadLease, Unifier, WriterId};
+use crate::{CachedFile, Opening, ReadLease, Unifier, WriterId};
 use dafs_fabric::Arena;
 
 const FILE_BYTES_MAX: u64 = 300_000;
@@ -127,8 +127,9 @@ impl Model {
         for _ in 0..self.rng.below(3) {
             self.step();
         }
+        let opening = if truncated { Opening::Truncated } else { Opening::Existing };
         let handle = Arc::new(Handle(self.files[at].disk.clone()));
-        let cached = self.unifier.open(mark, handle, &attr, truncated);
+        let cached = self.unifier.open(mark, WriterId(1), handle, &attr, opening);
         self.files[at].cached = Some(cached);
     }
 
