@@ -8,8 +8,9 @@ use crate::run;
 /// Seeds within which a defect must be found.
 const SEEDS_MAX: u64 = 200;
 
-/// Defects that are planted and not found yet: the workload does not reach them. They are tried
-/// and told each time, and are not counted as found.
+/// Defects that the workload reaches hardly or not at all within these seeds: whether one is found
+/// depends on each change of the code. They are tried and told each time, and counted as found
+/// only when they are.
 const MISSED: [&str; 4] = [
     "message: CaughtReceiveReused",
     "client: CommitCoversLaterWrites",
