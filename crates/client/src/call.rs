@@ -435,11 +435,11 @@ fn place(path: &[u8]) -> Result<Place> {
     Place::new(path).map_err(|status| Error::from(status).with_path(path))
 }
 
-fn extent_list(extents: &[Extent]) -> Result<(Box<ExtentList>, u32)> {
+fn extent_list(extents: &[Extent]) -> Result<(ExtentList, u32)> {
     let wrong = || Error::Config("1 to 16 extents, of at most data_bytes_max together".into());
     let list = ExtentList::new(extents).ok_or_else(wrong)?;
     let len = list.bytes().and_then(|bytes| u32::try_from(bytes).ok()).ok_or_else(wrong)?;
-    Ok((Box::new(list), len))
+    Ok((list, len))
 }
 
 impl<F> Output<F> {

@@ -8,6 +8,8 @@
 
 use std::fmt;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::attr::{Attr, FileKind, FsAttr, SetAttr};
 use crate::handle::{CredHandle, FileHandle, StateId, WriteVerifier};
 use crate::status::Status;
@@ -200,20 +202,9 @@ pub enum Operation<'a> {
     SessionDestroy,
 }
 
-/// Up to [`EXTENTS_MAX`] extents, in place.
-#[derive(Clone, Copy)]
-pub struct ExtentList {
-    len: u8,
-    list: [Extent; EXTENTS_MAX],
-}
-
-impl PartialEq for ExtentList {
-    fn eq(&self, other: &ExtentList) -> bool {
-        self.as_slice() == other.as_slice()
-    }
-}
-
-impl Eq for ExtentList {}
+/// Up to [`EXTENTS_MAX`] extents; a single one, which is the rule, in place.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ExtentList(SmallVec<[Extent; 1]>);
 
 impl fmt::Debug for ExtentList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -224,33 +215,28 @@ impl fmt::Debug for ExtentList {
 impl ExtentList {
     /// `None` when there are too many, or none.
     pub fn new(extents: &[Extent]) -> Option<ExtentList> {
-        if extents.is_empty() || extents.len() > EXTENTS_MAX {
-            return None;
-        }
-        let mut list = [Extent::one(0, 0); EXTENTS_MAX];
-        for (slot, extent) in list.iter_mut().zip(extents) {
-            *slot = *extent;
-        }
-        Some(ExtentList { len: u8::try_from(extents.len()).ok()?, list })
+        let fits = !extents.is_empty() && extents.len() <= EXTENTS_MAX;
+        fits.then(|| ExtentList(extents.into()))
     }
     /// One piece.
     pub fn one(offset: u64, len: u32) -> ExtentList {
-        ExtentList { len: 1, list: [Extent::one(offset, len); EXTENTS_MAX] }
+        ExtentList(smallvec![Extent::one(offset, len)])
     }
     /// None yet.
     pub(crate) fn empty() -> ExtentList {
-        ExtentList { len: 0, list: [Extent::one(0, 0); EXTENTS_MAX] }
+        ExtentList(SmallVec::new())
     }
     /// False when it is full.
     pub(crate) fn push(&mut self, extent: Extent) -> bool {
-        let Some(slot) = self.list.get_mut(usize::from(self.len)) else { return false };
-        *slot = extent;
-        self.len += 1;
+        if self.0.len() == EXTENTS_MAX {
+            return false;
+        }
+        self.0.push(extent);
         true
     }
     /// The extents.
     pub fn as_slice(&self) -> &[Extent] {
-        self.list.get(..usize::from(self.len)).unwrap_or(&[])
+        &self.0
     }
     /// Bytes in all; `None` where that overflows.
     pub fn bytes(&self) -> Option<u64> {

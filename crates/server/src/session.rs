@@ -1,7 +1,6 @@
 //! A session: identity, slots, open files, connections. Lives on one worker.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use dafs_protocol::{
 };
 use dafs_store::Who;
 use dafs_unifier::WriterId;
+use rustc_hash::FxHashMap;
 
 use crate::opens::Open;
 
@@ -38,9 +38,9 @@ pub(crate) struct Session {
     pub draining: RefCell<Vec<ConnId>>,
     /// Where the reply of each slot goes: the connection that asked last.
     targets: RefCell<Vec<Option<RequestId>>>,
-    opens: RefCell<HashMap<u64, Rc<Open>>>,
+    opens: RefCell<FxHashMap<u64, Rc<Open>>>,
     next_state: Cell<u64>,
-    credentials: RefCell<HashMap<u32, Who>>,
+    credentials: RefCell<FxHashMap<u32, Who>>,
     next_credential: Cell<u32>,
     pub last_seen: Cell<Duration>,
     /// No new work: it is being destroyed.

@@ -1,7 +1,6 @@
 //! A worker: one engine, its sessions, their chains. No thread, no clock.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +15,7 @@ use dafs_protocol::{
 };
 use dafs_store::{Blocking, allow_blocking};
 use dafs_unifier::WriterId;
+use rustc_hash::FxHashMap;
 
 use crate::chain::{self, Cached, Context};
 use crate::data::{self, Held};
@@ -78,11 +78,11 @@ pub struct Worker {
     context: Rc<Context>,
     tasks: Tasks,
     inbox: Arc<Inbox>,
-    connections: HashMap<ConnId, Connection>,
+    connections: FxHashMap<ConnId, Connection>,
     unproven: usize,
-    sessions: HashMap<SessionId, Live>,
+    sessions: FxHashMap<SessionId, Live>,
     binds: Vec<WaitingBind>,
-    held: HashMap<u64, Vec<Held>>,
+    held: FxHashMap<u64, Vec<Held>>,
     next_token: u64,
     now: Duration,
     next_timer: Duration,
@@ -114,11 +114,11 @@ impl Worker {
             tasks: Tasks::new(inbox.ready.clone()),
             shared,
             inbox,
-            connections: HashMap::new(),
+            connections: FxHashMap::default(),
             unproven: 0,
-            sessions: HashMap::new(),
+            sessions: FxHashMap::default(),
             binds: Vec::new(),
-            held: HashMap::new(),
+            held: FxHashMap::default(),
             next_token: 1,
             now: Duration::ZERO,
             next_timer: Duration::ZERO,
@@ -283,7 +283,7 @@ impl Worker {
             }
         }
         self.node.reply(id, &header, data, token);
-        self.node.recycle(header);
+        self.context.recycle(header);
     }
 
     /// What is scattered over more memory than a transfer takes is copied together.
@@ -366,7 +366,9 @@ impl Worker {
             && let [Operation::Read { state, extents, .. }] = request.operations.as_slice()
             && let Some(hit) = data::try_read(&self.context, session, *state, extents)
         {
-            return self.read_hit(session, id, &request, hit);
+            self.read_hit(session, id, &request, hit);
+            drop(request);
+            return self.node.recycle(header);
         }
         drop(request);
         session.set_target(head.slot, id);
@@ -722,4 +724,4 @@ impl Worker {
 }
 
 /// Fetches under way: who waits for them.
-pub(crate) type Fetches = RefCell<HashMap<RequestId, chain::FetchCell>>;
+pub(crate) type Fetches = RefCell<FxHashMap<RequestId, chain::FetchCell>>;

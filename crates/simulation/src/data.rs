@@ -271,8 +271,8 @@ impl Sim {
     }
 }
 
-fn extents(pieces: &[Piece]) -> Result<Box<ExtentList>, String> {
+fn extents(pieces: &[Piece]) -> Result<ExtentList, String> {
     let list: Vec<Extent> =
         pieces.iter().map(|piece| Extent::one(piece.offset, piece.len as u32)).collect();
-    ExtentList::new(&list).map(Box::new).ok_or_else(|| "too many extents".into())
+    ExtentList::new(&list).ok_or_else(|| "too many extents".into())
 }

@@ -357,7 +357,7 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
             Operation::Read { state, extents: ExtentList::one(*offset, *len), report_holes: false }
         }
         Work::ReadList { extents, .. } => {
-            Operation::Read { state, extents: **extents, report_holes: false }
+            Operation::Read { state, extents: extents.clone(), report_holes: false }
         }
         Work::Write { offset, len, stability, .. } => Operation::Write {
             state,
@@ -365,7 +365,7 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
             stability: *stability,
         },
         Work::WriteList { extents, stability, .. } => {
-            Operation::Write { state, extents: **extents, stability: *stability }
+            Operation::Write { state, extents: extents.clone(), stability: *stability }
         }
         Work::Append { len, stability, .. } => {
             Operation::Append { state, bytes: *len, stability: *stability }

@@ -281,7 +281,7 @@ pub enum Work {
     },
     ReadList {
         file: FileKey,
-        extents: Box<ExtentList>,
+        extents: ExtentList,
         len: u32,
     },
     Write {
@@ -292,7 +292,7 @@ pub enum Work {
     },
     WriteList {
         file: FileKey,
-        extents: Box<ExtentList>,
+        extents: ExtentList,
         len: u32,
         stability: Stability,
     },

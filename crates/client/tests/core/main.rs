@@ -546,7 +546,7 @@ fn arguments_are_checked_here() {
     assert!(matches!(done.result, Err(Error::Config(_))) && done.buffer.is_some());
     let tag = pair.submit(Work::Read { file, offset: 0, len: 300 << 10 }, room(300 << 10));
     assert!(matches!(pair.wait(tag).result, Err(Error::Config(_))));
-    let extents = Box::new(ExtentList::one(0, 10));
+    let extents = ExtentList::one(0, 10);
     let tag = pair.submit(Work::ReadList { file, extents, len: 10 }, Memory::None);
     assert!(matches!(pair.wait(tag).result, Err(Error::Config(_))));
     assert!(Place::new(b"a\0b").is_err());
