@@ -16,7 +16,7 @@ use crate::queue_pair::SEND_QUEUE_DEPTH;
 /// Entries of a scatter/gather list.
 pub const SGE_MAX: usize = 1024;
 /// Receives per engine.
-pub const RECEIVE_QUEUE_DEPTH: usize = 65536;
+pub const RECEIVE_QUEUE_DEPTH: usize = 1 << 20;
 
 /// Software RDMA over TCP (`tcp://HOST:PORT`) and Unix stream sockets (`unix:/path`).
 #[derive(Debug, Clone)]

@@ -444,6 +444,22 @@ pub fn timerfd_set(fd: RawFd, interval: Option<Duration>) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes a timerfd readable once, after `time`.
+pub fn timerfd_once(fd: RawFd, time: Duration) -> io::Result<()> {
+    // No time at all would disarm it.
+    let time = time.max(Duration::from_nanos(1));
+    let value = libc::itimerspec {
+        it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
+        it_value: libc::timespec {
+            tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: libc::c_long::from(time.subsec_nanos()),
+        },
+    };
+    // SAFETY: the value outlives the call, no old value is asked for.
+    check(unsafe { libc::timerfd_settime(fd, 0, &value, std::ptr::null_mut()) })?;
+    Ok(())
+}
+
 /// True for "nothing now", "interrupted".
 pub fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)

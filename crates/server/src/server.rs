@@ -19,6 +19,7 @@ use crate::admin::Admin;
 use crate::config::{Config, ConfigError};
 use crate::exports::{Export, Exports};
 use crate::identity::{self, Proof};
+use crate::limits::Limits;
 use crate::shared::{Key, Shared, SharedOptions, tick};
 use crate::worker::{Inbox, Worker};
 
@@ -130,7 +131,7 @@ impl Server {
 
     fn start_worker(&mut self, number: usize, device: &Arc<dyn Device>) -> Result<(), StartError> {
         let engine = device.engine()?;
-        let node = Node::new(device.clone(), engine, NodeConfig::default())
+        let node = Node::new(device.clone(), engine, node_config(&self.shared.limits))
             .map_err(|error| StartError::Node(error.to_string()))?;
         let shared = self.shared.clone();
         let stopping = self.stopping.clone();
@@ -301,6 +302,26 @@ fn wall_clock() -> Timestamp {
     Timestamp {
         seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
         nanoseconds: since.subsec_nanos(),
+    }
+}
+
+/// Connections of one worker.
+const CONNECTIONS_MAX: usize = 65_536;
+/// Receives of one worker: 1 GiB of addresses, of which memory is used as messages come.
+const RECEIVES_MAX: usize = 1 << 20;
+
+/// Room for all sessions that the limits allow, each with two connections.
+fn node_config(limits: &Limits) -> NodeConfig {
+    let connections_max = limits
+        .sessions
+        .saturating_mul(2)
+        .saturating_add(limits.connections_unproven)
+        .min(CONNECTIONS_MAX);
+    let receives = connections_max * (usize::from(limits.slots) + 2);
+    NodeConfig {
+        connections_max,
+        receives_max: receives.clamp(4096, RECEIVES_MAX),
+        ..NodeConfig::default()
     }
 }
 
