@@ -269,16 +269,18 @@ impl Chain {
         prior: Cached,
     ) -> (Vec<OpResult>, bool) {
         let context = self.context.clone();
-        let reads = |op: &&Operation<'_>| matches!(op, Operation::Read { .. });
-        // Its first pages are held while it waits for the next.
-        self.holds_turn = operations.iter().filter(reads).count() > 1;
-        let _turn = match self.holds_turn {
-            true => Some(context.shared.unifier.turn_to_hold().await),
-            false => None,
-        };
+        let is_read = |op: &Operation<'_>| matches!(op, Operation::Read { .. });
+        let reads = operations.iter().filter(|op| is_read(op)).count();
+        let mut turn = None;
         let mut results = Vec::with_capacity(operations.len());
         let mut prior = prior.into_iter();
         for operation in operations {
+            // Pages of the first READ are held while the next one waits. Not before it: the peer's
+            // data, which comes before any READ, may take for ever.
+            if reads > 1 && turn.is_none() && is_read(operation) {
+                turn = Some(context.shared.unifier.turn_to_hold().await);
+                self.holds_turn = true;
+            }
             let kept = prior.next().flatten();
             let result = match kept {
                 Some(result) => {

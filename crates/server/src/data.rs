@@ -12,6 +12,7 @@ use dafs_protocol::{
 };
 use dafs_store::{Opened, SeekKind};
 use dafs_unifier::{CachedFile, Opening, ReadLease, Writer};
+use smallvec::SmallVec;
 
 use crate::chain::{Chain, Context, Stop};
 use crate::exports::{Export, Exports, Place};
@@ -62,15 +63,35 @@ fn readable(session: &Session, state: StateId) -> Result<Rc<Open>, Status> {
     if open.read.get() { Ok(open) } else { Err(Status::BadF) }
 }
 
-/// Brings the pieces into the cache, one after another, so that nothing is held while waiting.
-/// False where the first were gone again when the last came.
-async fn all_cached(file: &Arc<CachedFile>, pieces: &[(u64, usize)]) -> Result<bool, Status> {
+/// Pieces of a READ, up to the first that the file's end cuts short.
+type Leases = SmallVec<[ReadLease; 1]>;
+
+/// All pieces, if the cache has them.
+fn try_pieces(file: &Arc<CachedFile>, pieces: &[(u64, usize)]) -> Option<Leases> {
+    let mut leases = Leases::new();
     for &(offset, len) in pieces {
-        if file.try_read(offset, len).is_none() {
-            drop(file.read(offset, len).await?);
+        let lease = file.try_read(offset, len)?;
+        let is_short = lease.len() < len;
+        leases.push(lease);
+        if is_short {
+            break;
         }
     }
-    Ok(pieces.iter().all(|&(offset, len)| file.try_read(offset, len).is_some()))
+    Some(leases)
+}
+
+/// All pieces, each waited for while the ones before it are held.
+async fn hold_pieces(file: &Arc<CachedFile>, pieces: &[(u64, usize)]) -> Result<Leases, Status> {
+    let mut leases = Leases::new();
+    for &(offset, len) in pieces {
+        let lease = file.read(offset, len).await?;
+        let is_short = lease.len() < len;
+        leases.push(lease);
+        if is_short {
+            break;
+        }
+    }
+    Ok(leases)
 }
 
 fn note_read(context: &Context, session: &Session, bytes: usize) {
@@ -244,30 +265,40 @@ impl Chain {
         file: &Arc<CachedFile>,
         pieces: &[(u64, usize)],
     ) -> Result<Outcome, Status> {
-        let context = self.context.clone();
-        let _turn = if self.holds_turn || pieces.len() < 2 || all_cached(file, pieces).await? {
-            None
-        } else {
-            Some(context.shared.unifier.turn_to_hold().await)
-        };
+        let leases = self.lease(file, pieces).await?;
         let mut bytes = 0;
         let mut end = false;
-        for &(offset, len) in pieces {
-            let lease = match file.try_read(offset, len) {
-                Some(lease) => lease,
-                None => file.read(offset, len).await?,
-            };
+        for lease in leases {
             bytes += lease.len();
             end = lease.end_of_file();
             self.out.extend(lease.spans());
-            let short = lease.len() < len;
             self.held.push(Held::Lease(lease));
-            if short {
-                break;
-            }
         }
         note_read(&self.context, &self.session, bytes);
         read_result(bytes, end)
+    }
+
+    /// Nothing is held while waiting, but by who has the turn to.
+    async fn lease(
+        &self,
+        file: &Arc<CachedFile>,
+        pieces: &[(u64, usize)],
+    ) -> Result<Leases, Status> {
+        if let Some(leases) = try_pieces(file, pieces) {
+            return Ok(leases);
+        }
+        if self.holds_turn || pieces.len() < 2 {
+            return hold_pieces(file, pieces).await;
+        }
+        for &(offset, len) in pieces {
+            drop(file.read(offset, len).await?);
+        }
+        // The first may be gone again when the last has come.
+        if let Some(leases) = try_pieces(file, pieces) {
+            return Ok(leases);
+        }
+        let _turn = self.context.shared.unifier.turn_to_hold().await;
+        hold_pieces(file, pieces).await
     }
 
     /// A read of a resent chain whose file the chain itself closed: opened once more.

@@ -331,6 +331,7 @@ impl CachedFile {
             return Some(job);
         }
         self.drop_pages(inner, 0, Which::All);
+        inner.failed = None;
         inner.size = attr.size;
         inner.known = Known::of(attr);
         (inner.stale, inner.unknown) = (false, false);

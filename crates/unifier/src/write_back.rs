@@ -397,6 +397,7 @@ impl CachedFile {
                 (inner.stale, inner.unknown) = (true, true);
             }
             inner.handle = None;
+            inner.failed = None;
             inner.clear_privileges = false;
         }
         self.core.closed(self);
