@@ -100,6 +100,12 @@ pub fn serve_with_arena(store: MemoryStore, limits: Limits, arena_bytes: usize) 
             }
             worker.progress(start.elapsed());
         }
+        // In order, as a server ends: work under way holds the cache until it is done.
+        worker.shut_down();
+        let patience = Instant::now();
+        while worker.running() > 0 && patience.elapsed() < Duration::from_secs(30) {
+            worker.progress(start.elapsed());
+        }
     });
     InProcess { address, stop, thread: Some(thread) }
 }
