@@ -2,8 +2,8 @@
 
 use dafs_fabric::Buffer;
 use dafs_protocol::{
-    AccessMask, Attr, DirEntry, Extent, ExtentList, FileHandle, FileKind, FsAttr, SessionStats,
-    SetAttr, Stability, Timestamp,
+    AccessMask, Attr, CommitLevel, DirEntry, Extent, ExtentList, FileHandle, FileKind, FsAttr,
+    SessionStats, SetAttr, Stability, Timestamp,
 };
 
 use crate::core::{Memory, Place, Put, Work};
@@ -303,7 +303,8 @@ impl Call {
             Call::Sync => plain(Ok(Work::Sync)),
             Call::Stats => plain(Ok(Work::Stats)),
             Call::Commit { file, data_only } => {
-                let work = Work::Commit { file: file.key(), offset: 0, len: 0, data_only };
+                let level = if data_only { CommitLevel::Data } else { CommitLevel::File };
+                let work = Work::Commit { file: file.key(), offset: 0, len: 0, level };
                 Ok((work, Memory::None, Some(file)))
             }
             Call::FileAttr { file } => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dafs_fabric::Span;
 use dafs_fabric::mem::{lend, lend_mut};
-use dafs_protocol::{Attr, SetAttr, Stability, Status};
+use dafs_protocol::{Attr, CommitLevel, SetAttr, Stability, Status};
 
 use crate::call::Output;
 use crate::core::{FileKey, Memory, Work};
@@ -240,7 +240,12 @@ impl File {
     /// [`WritesLost`](Status::WritesLost) when writes of this file were lost with the server;
     /// late errors of writes.
     pub fn commit(&self) -> Result<()> {
-        self.call(Work::Commit { file: self.inner.key, offset: 0, len: 0, data_only: false })?;
+        self.call(Work::Commit {
+            file: self.inner.key,
+            offset: 0,
+            len: 0,
+            level: CommitLevel::File,
+        })?;
         Ok(())
     }
 
@@ -249,7 +254,12 @@ impl File {
     /// # Errors
     /// As `commit`.
     pub fn sync_data(&self) -> Result<()> {
-        self.call(Work::Commit { file: self.inner.key, offset: 0, len: 0, data_only: true })?;
+        self.call(Work::Commit {
+            file: self.inner.key,
+            offset: 0,
+            len: 0,
+            level: CommitLevel::Data,
+        })?;
         Ok(())
     }
 

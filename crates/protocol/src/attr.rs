@@ -115,6 +115,19 @@ pub struct FsAttr {
     pub lease_seconds: u32,
 }
 
+/// A range of a file that is allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FileExtent {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Allocated, never written: reads as zeros.
+    pub unwritten: bool,
+    /// Its blocks are shared with another file.
+    pub shared: bool,
+}
+
 /// A directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {

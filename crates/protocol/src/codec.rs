@@ -3,8 +3,10 @@
 //! Little-endian; every length is checked; unknown values are errors, never panics.
 
 mod attrs;
+mod callback;
 mod check;
 mod dir;
+mod extents;
 mod hash;
 mod operations;
 mod outcomes;
@@ -15,7 +17,11 @@ use crate::handle::{CredHandle, SlotId};
 use crate::operation::{CHAIN_MAX, HEADER_BYTES_MAX, OpResult, Operation, REPLY_BYTES_MAX};
 use crate::status::Status;
 
+pub use callback::{
+    decode_callback, decode_callback_reply, encode_callback, encode_callback_reply,
+};
 pub use dir::{DirEntries, decode_dir_entries, dir_entries, dir_entry_bytes, encode_dir_entry};
+pub use extents::{FILE_EXTENT_BYTES, decode_file_extents, encode_file_extent};
 pub use setup::{
     decode_setup_reply, decode_setup_request, encode_setup_reply, encode_setup_request,
 };

@@ -42,6 +42,17 @@ impl StateId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct SessionId(pub [u8; 16]);
 
+/// A client over all its sessions, chosen by it at random and kept secret: who shows it may reclaim
+/// its locks, and ends its older sessions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct ClientId(pub [u8; 16]);
+
+impl fmt::Debug for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientId")
+    }
+}
+
 /// Changes when uncommitted writes may have been lost: at each start of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct WriteVerifier(pub [u8; 16]);

@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod callback;
 mod codec;
 mod handle;
 mod identity;
+mod lock;
 pub mod opcode;
 mod operation;
 mod setup;
@@ -15,9 +17,11 @@ mod slots;
 mod status;
 
 pub use attr::*;
+pub use callback::*;
 pub use codec::*;
 pub use handle::*;
 pub use identity::*;
+pub use lock::*;
 pub use operation::*;
 pub use setup::*;
 pub use slots::*;

@@ -40,7 +40,7 @@ opcodes! {
     SESSION_DESTROY = 5;
     GRANT = 6 reserved;
     SLOT_QUERY = 7 reserved;
-    RECLAIM_COMPLETE = 8 reserved;
+    RECLAIM_COMPLETE = 8;
     MEM_ADVERTISE = 9 reserved;
     MEM_WITHDRAW = 10 reserved;
 
@@ -83,19 +83,19 @@ opcodes! {
     BATCH = 104 reserved;
     BATCH_HURRY = 105 reserved;
     BATCH_CANCEL = 106 reserved;
-    EXTENTS = 107 reserved;
-    COPY_RANGE = 108 reserved;
-    CLONE_RANGE = 109 reserved;
+    EXTENTS = 107;
+    COPY_RANGE = 108;
+    CLONE_RANGE = 109;
     COPY_REMOTE = 110 reserved;
     REFS_GET = 111 reserved;
     CACHE_QUERY = 112 reserved;
 
-    LOCK = 128 reserved;
-    LOCK_TEST = 129 reserved;
-    UNLOCK = 130 reserved;
-    LOCK_CANCEL = 131 reserved;
+    LOCK = 128;
+    LOCK_TEST = 129;
+    UNLOCK = 130;
+    LOCK_CANCEL = 131;
     LOCK_ABORT = 132 reserved;
-    OWNER_RELEASE = 133 reserved;
+    OWNER_RELEASE = 133;
     LEASE_GET = 134 reserved;
     LEASE_RETURN = 135 reserved;
     LEASE_PURGE = 136 reserved;
@@ -108,13 +108,13 @@ opcodes! {
     DEVICE_INFO = 163 reserved;
     LAYOUT_REPORT = 164 reserved;
 
-    CB_NULL = 192 reserved;
+    CB_NULL = 192;
     CB_GRANT = 193 reserved;
     CB_BATCH_DONE = 194 reserved;
     CB_RECALL = 195 reserved;
     CB_RECALL_ANY = 196 reserved;
     CB_GETATTR = 197 reserved;
-    CB_LOCK_GRANTED = 198 reserved;
+    CB_LOCK = 198;
     CB_SLOTS = 199 reserved;
     CB_NOTIFY_DIR = 200 reserved;
     CB_REF_REVOKE = 201 reserved;
@@ -139,6 +139,9 @@ pub mod outcome {
     pub const OFFSET: u16 = 12;
     pub const CREDENTIAL: u16 = 13;
     pub const STATS: u16 = 14;
+    pub const COPIED: u16 = 15;
+    pub const LOCK: u16 = 16;
+    pub const CONFLICT: u16 = 17;
 }
 
 #[cfg(test)]
@@ -162,12 +165,12 @@ mod tests {
     fn what_this_version_leaves_out_keeps_its_number() {
         let reserved =
             |start: &str| ALL.iter().filter(|e| e.reserved && e.name.starts_with(start)).count();
-        for start in ["LEASE_", "LOCK", "BATCH", "COPY_RANGE", "CLONE_RANGE", "REFS_GET"] {
+        for start in ["LEASE_", "LOCK_ABORT", "BATCH", "REFS_GET"] {
             assert!(reserved(start) > 0, "{start}");
         }
-        for start in ["CACHE_QUERY", "LAYOUT_", "CB_", "RECLAIM_COMPLETE"] {
+        for start in ["CACHE_QUERY", "LAYOUT_", "CB_"] {
             assert!(reserved(start) > 0, "{start}");
         }
-        assert_eq!(ALL.iter().filter(|e| !e.reserved).count(), 33);
+        assert_eq!(ALL.iter().filter(|e| !e.reserved).count(), 44);
     }
 }

@@ -4,7 +4,7 @@
 //! fails; each has a result. An operation may take its handle or state from the one before it
 //! ([`FileHandle::PREVIOUS`], [`StateId::PREVIOUS`]). Bulk data does not stand here: the data of
 //! WRITE, APPEND, CREATE (symlink target) and SETXATTR follow each other in the request's data
-//! segment, those of READ, READDIR, READLINK, GETXATTR and LISTXATTR in the reply's.
+//! segment, those of READ, READDIR, READLINK, GETXATTR, LISTXATTR and EXTENTS in the reply's.
 
 use std::fmt;
 
@@ -12,6 +12,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::attr::{Attr, FileKind, FsAttr, SetAttr};
 use crate::handle::{CredHandle, FileHandle, StateId, WriteVerifier};
+use crate::lock::{LockRange, LockRequest, LockTicket, Locked, OwnerKey};
 use crate::status::Status;
 
 /// Bytes of a name.
@@ -86,6 +87,10 @@ pub struct OpenFlags {
     pub append: bool,
     /// Do not follow a symlink in the last place.
     pub no_follow: bool,
+    /// A new regular file without a name, on the file system of the directory at `path`; ends
+    /// with its last close unless LINK gives it a name. With [`CreateMode::Exclusive`] it never
+    /// gets one, with [`CreateMode::Unchecked`] it may.
+    pub unlinked: bool,
 }
 
 /// Best effort wishes about caching, carried by OPEN and ADVISE (\[UNIFIER\] 4.2).
@@ -105,6 +110,19 @@ pub struct CacheHint {
 pub enum Stability {
     /// In the server's memory.
     Unstable = 0,
+    /// Data is on disk, with the size.
+    Data = 1,
+    /// Data and all attributes are on disk.
+    File = 2,
+}
+
+/// How far COMMIT goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum CommitLevel {
+    /// Handed to the file system of the server, as CLOSE does: its local programs see the bytes,
+    /// and late errors are told. Not durable: unstable writes stay uncommitted.
+    Flush = 0,
     /// Data is on disk, with the size.
     Data = 1,
     /// Data and all attributes are on disk.
@@ -143,8 +161,9 @@ pub enum Operation<'a> {
         rdev: u64,
         target_bytes: u32,
     },
-    /// A hard link to `handle`.
-    Link { handle: FileHandle, dir: FileHandle, name: &'a [u8] },
+    /// A hard link to `handle`; with a state other than NONE to that open file, which may have no
+    /// name (the handle is then not used).
+    Link { handle: FileHandle, state: StateId, dir: FileHandle, name: &'a [u8] },
     /// Removes a name; `directory` must be true for a directory and false for all else.
     Remove { dir: FileHandle, name: &'a [u8], directory: bool },
     /// Renames; replaces what is there unless `no_replace`; `exchange` swaps the two.
@@ -182,8 +201,8 @@ pub enum Operation<'a> {
     Write { state: StateId, extents: ExtentList, stability: Stability },
     /// Writes at the end, atomically; answers the offset.
     Append { state: StateId, bytes: u32, stability: Stability },
-    /// Makes `offset..offset+len` (len 0: all) durable; answers the write verifier.
-    Commit { state: StateId, offset: u64, len: u64, data_only: bool },
+    /// Makes `offset..offset+len` (len 0: all) as safe as `level` says; answers the write verifier.
+    Commit { state: StateId, offset: u64, len: u64, level: CommitLevel },
     /// Everything that anybody wrote to this export, on disk.
     SyncFs { handle: FileHandle },
     /// `mode` as fallocate(2): 0 allocate, 1 keep size, 3 punch hole, 0x10 zero range.
@@ -192,6 +211,30 @@ pub enum Operation<'a> {
     Seek { state: StateId, offset: u64, hole: bool },
     /// Future use of a range; `advice` as posix_fadvise (0 normal … 3 willneed, 4 dontneed).
     Advise { state: StateId, offset: u64, len: u64, advice: u8, cache: CacheHint },
+    /// Allocated ranges that touch `offset..offset+len`, in order, as reply data; see
+    /// [`encode_file_extent`](crate::encode_file_extent). `end`: none follows.
+    Extents { state: StateId, offset: u64, len: u64, bytes_max: u32 },
+    /// Copies within the server, from an open file to an open file, as far as one call may take
+    /// (the ranges may not overlap in one file). Fewer bytes than `len`: go on from there; 0: the
+    /// source ends.
+    CopyRange { from: StateId, from_offset: u64, to: StateId, to_offset: u64, len: u64 },
+    /// Shares the blocks of the range (len 0: to the end), all or nothing.
+    CloneRange { from: StateId, from_offset: u64, to: StateId, to_offset: u64, len: u64 },
+    /// Locks a range, or the whole file. Answers GRANTED, WAITING with a ticket (with `wait`, or
+    /// while the server waits for clients to reclaim), or fails with AGAIN or DEADLOCK. The end of
+    /// a wait is told by a callback. `reclaim`: the lock was held when the server restarted.
+    Lock { state: StateId, lock: LockRequest, wait: bool, reclaim: bool },
+    /// The lock that stands against this one, if any.
+    LockTest { state: StateId, lock: LockRequest },
+    /// Gives a range back, also a part of what was locked.
+    Unlock { state: StateId, owner: OwnerKey, range: LockRange },
+    /// Leaves the queue. NOENT: it is not waiting any more, what became of it is told by the
+    /// callback.
+    LockCancel { ticket: LockTicket },
+    /// Gives back all locks of an owner on all files, and ends its waits.
+    OwnerRelease { owner: OwnerKey },
+    /// This client has reclaimed what it wants to.
+    ReclaimComplete,
     /// Makes a credential of another user; only for root peers.
     CredRegister { uid: u32, gid: u32, groups: &'a [u8] },
     /// Forgets it.
@@ -263,7 +306,7 @@ pub enum Outcome {
     Granted { mask: AccessMask },
     /// StatFs.
     FileSystem { attr: FsAttr },
-    /// ReadDir, ReadLink, GetXattr, ListXattr: bytes of this operation's part of the reply data
+    /// ReadDir, ReadLink, GetXattr, ListXattr, Extents: bytes of this operation's part of the reply data
     /// (or the size asked for); `end`: nothing follows.
     Data { bytes: u32, end: bool },
     /// Read.
@@ -276,6 +319,12 @@ pub enum Outcome {
     Offset { offset: Option<u64> },
     /// CredRegister.
     Credential { cred: CredHandle },
+    /// CopyRange.
+    Copied { bytes: u64 },
+    /// Lock.
+    Lock(Locked),
+    /// LockTest: what stands against it, and `true` where its owner is of this very client.
+    Conflict { held: Option<(LockRequest, bool)> },
     /// SessionStats.
     Stats(Box<SessionStats>),
 }
@@ -314,6 +363,9 @@ impl Operation<'_> {
             O::Link { .. } | O::Remove { .. } | O::Rename { .. } | O::SetAttr { .. } => true,
             O::SetXattr { .. } | O::RemoveXattr { .. } | O::Write { .. } => true,
             O::Append { .. } | O::Fallocate { .. } => true,
+            O::CopyRange { .. } | O::CloneRange { .. } => true,
+            O::Lock { .. } | O::Unlock { .. } | O::LockCancel { .. } => true,
+            O::OwnerRelease { .. } | O::ReclaimComplete => true,
             // Tells of late errors, once; and a chain may have closed its file since.
             O::Commit { .. } | O::SyncFs { .. } => true,
             O::CredRegister { .. } | O::CredRelease { .. } | O::SessionDestroy => true,
@@ -321,6 +373,7 @@ impl Operation<'_> {
             O::ReadDir { .. } | O::ReadLink { .. } | O::GetAttr { .. } => false,
             O::Access { .. } | O::StatFs { .. } | O::GetXattr { .. } => false,
             O::ListXattr { .. } | O::Read { .. } => false,
+            O::Extents { .. } | O::LockTest { .. } => false,
             O::Seek { .. } | O::Advise { .. } | O::SessionStats => false,
         }
     }
@@ -340,7 +393,9 @@ impl Operation<'_> {
     pub fn reply_data_bytes(&self) -> Option<u64> {
         match self {
             Operation::Read { extents, .. } => extents.bytes(),
-            Operation::ReadDir { bytes_max, .. } => Some(u64::from(*bytes_max)),
+            Operation::ReadDir { bytes_max, .. } | Operation::Extents { bytes_max, .. } => {
+                Some(u64::from(*bytes_max))
+            }
             Operation::ReadLink { .. } => Some(SYMLINK_BYTES_MAX as u64),
             Operation::GetXattr { size_max, .. } => Some(u64::from(*size_max)),
             Operation::ListXattr { size_max, .. } => Some(u64::from(*size_max)),

@@ -4,11 +4,11 @@
 //! `Hello` → `Challenge` → `Prove` → `Ready`. Both ends prove the key (`Ready.proof`). The reply
 //! to a bind is sent only when all work of the session's broken connections is quiescent.
 
-use crate::handle::{SessionId, WriteVerifier};
+use crate::handle::{ClientId, SessionId, WriteVerifier};
 use crate::status::Status;
 
 /// Both ends must have the same one in 0.x.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// Bytes of the text of a refusal.
 pub const REFUSAL_BYTES_MAX: usize = 200;
 /// A nonce of the challenge.
@@ -87,6 +87,8 @@ pub enum Purpose {
     Create {
         /// The wish.
         attr: SessionAttr,
+        /// Whose session it is.
+        client: ClientId,
     },
     /// Joins (or, after a break, replaces) a connection of a session.
     Bind {
@@ -159,8 +161,9 @@ pub fn proof_input(role: u8, client: &Nonce, server: &Nonce, purpose: &Purpose) 
     bytes.extend_from_slice(client);
     bytes.extend_from_slice(server);
     match purpose {
-        Purpose::Create { attr } => {
+        Purpose::Create { attr, client } => {
             bytes.push(1);
+            bytes.extend_from_slice(&client.0);
             crate::codec::setup::put_session_attr(&mut bytes, attr);
         }
         Purpose::Bind { session, .. } => {
@@ -228,7 +231,10 @@ mod tests {
     #[test]
     fn a_proof_covers_role_nonces_and_wish() {
         let (a, b) = ([1; 32], [2; 32]);
-        let create = |slots| Purpose::Create { attr: SessionAttr { slots, ..LIMITS } };
+        let create = |slots| {
+            let attr = SessionAttr { slots, ..LIMITS };
+            Purpose::Create { attr, client: ClientId([5; 16]) }
+        };
         let bind = Purpose::Bind { session: SessionId([3; 16]), secret: [4; 16] };
         let inputs = [
             proof_input(b'C', &a, &b, &create(1)),

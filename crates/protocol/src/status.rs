@@ -82,6 +82,11 @@ statuses! {
     WritesLost = 15104, 5, "unstable writes were lost: the server restarted, or could not write them";
     Version = 15105, 93, "versions of client and server differ";
     BadSlot = 15106, 22, "no such slot";
+    /// Between servers' lives: locks are reclaimed first.
+    Grace = 10013, 11, "the server waits for clients to reclaim their locks";
+    NoGrace = 10033, 5, "too late to reclaim a lock";
+    Deadlock = 10045, 35, "would wait for ever (deadlock)";
+    LocksLost = 15108, 5, "locks were lost: the server had given the client up";
     AuthFailed = 15107, 13, "authentication failed";
 }
 

@@ -236,7 +236,10 @@ fn names_that_lead_elsewhere_are_refused() {
     for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b"] {
         let value = DecodeError::Value("name");
         assert_eq!(refused(Operation::Remove { dir, name, directory: false }), value);
-        assert_eq!(refused(Operation::Link { handle: dir, dir, name }), value);
+        assert_eq!(
+            refused(Operation::Link { handle: dir, state: StateId::NONE, dir, name }),
+            value
+        );
     }
     let name = &[b'x'; 256];
     let limit = DecodeError::Limit("name");
@@ -389,4 +392,46 @@ fn the_documentation_has_all_numbers() {
         assert!(text.contains(&format!("| {} | {status:?} |", status.code())), "{status:?}");
         assert!(text.contains(status.text()), "{status:?}");
     }
+}
+
+#[test]
+fn every_callback_survives() {
+    let mut r = Random(11);
+    for _ in 0..500 {
+        let callback = CallbackRequest { slot: SlotId(r.below(4) as u16), ..r.callback() };
+        let mut bytes = vec![];
+        encode_callback(&callback, &mut bytes);
+        assert_eq!(decode_callback(&bytes).unwrap(), callback);
+        no_prefix(&bytes, decode_callback);
+        let result = if r.bool() { Ok(()) } else { Err(r.status()) };
+        let reply = CallbackReply { slot: callback.slot, sequence: r.u32(), result };
+        let mut bytes = vec![];
+        encode_callback_reply(&reply, &mut bytes);
+        assert_eq!(decode_callback_reply(&bytes).unwrap(), reply);
+        no_prefix(&bytes, decode_callback_reply);
+    }
+}
+
+#[test]
+fn a_callback_slot_that_is_not_there_is_refused() {
+    let callback = CallbackRequest {
+        slot: SlotId(CALLBACK_SLOTS),
+        sequence: 1,
+        referring: None,
+        what: Callback::Null,
+    };
+    let mut bytes = vec![];
+    encode_callback(&callback, &mut bytes);
+    assert_eq!(decode_callback(&bytes), Err(DecodeError::Value("slot")));
+}
+
+#[test]
+fn file_extents_survive_and_are_in_order() {
+    let one = |offset, len| FileExtent { offset, len, unwritten: true, shared: false };
+    let mut bytes = vec![];
+    encode_file_extent(&one(4096, 8192), &mut bytes);
+    encode_file_extent(&one(1 << 40, 1), &mut bytes);
+    assert_eq!(decode_file_extents(&bytes).unwrap(), [one(4096, 8192), one(1 << 40, 1)]);
+    encode_file_extent(&one(0, 1), &mut bytes);
+    assert!(decode_file_extents(&bytes).is_err());
 }

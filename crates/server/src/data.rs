@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use dafs_fabric::{SgList, Span};
 use dafs_protocol::{
-    CacheHint, CreateMode, ExtentList, FileHandle, OpResult, OpenFlags, Operation, Outcome,
-    Stability, StateId, Status,
+    CacheHint, CommitLevel, CreateMode, ExtentList, FileHandle, OpResult, OpenFlags, Operation,
+    Outcome, Stability, StateId, Status,
 };
 use dafs_store::{Opened, SeekKind};
 use dafs_unifier::{CachedFile, Opening, ReadLease, Writer};
@@ -141,10 +141,10 @@ impl Chain {
             Operation::Append { state, bytes, stability } => {
                 self.append(*state, *bytes, *stability).await
             }
-            Operation::Commit { state, offset, len, data_only } => {
+            Operation::Commit { state, offset, len, level } => {
                 let open = self.session.open(self.state(*state)?)?;
                 let writer = self.session.writer;
-                let verifier = open.file.commit(writer, *offset, *len, *data_only).await?;
+                let verifier = open.file.commit(writer, *offset, *len, *level).await?;
                 Ok(Outcome::Committed { verifier })
             }
             Operation::Fallocate { state, mode, offset, len } => {
@@ -174,6 +174,9 @@ impl Chain {
         mode: u32,
         cache: CacheHint,
     ) -> Result<Outcome, Status> {
+        if flags.unlinked {
+            return Err(Status::NotSupp);
+        }
         // Rights are asked for by the store, which knows of reading and writing.
         if flags.append && !flags.write {
             return Err(Status::Inval);
@@ -313,6 +316,7 @@ impl Chain {
             truncate: false,
             append: false,
             no_follow: false,
+            unlinked: false,
         };
         let unifier = &context.shared.unifier;
         let mark = unifier.mark();
@@ -420,7 +424,11 @@ impl Chain {
             Stability::Unstable => self.context.shared.verifier,
             stable => {
                 let writer = self.session.writer;
-                file.commit(writer, range.0, range.1, stable == Stability::Data).await?
+                let level = match stable {
+                    Stability::Data => CommitLevel::Data,
+                    _ => CommitLevel::File,
+                };
+                file.commit(writer, range.0, range.1, level).await?
             }
         };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);

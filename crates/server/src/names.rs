@@ -26,7 +26,8 @@ impl Chain {
                 let target = self.bring_bytes(*target_bytes as usize).await?;
                 Ok(self.create(dir, name, *kind, *mode, *rdev, &target).await?)
             }
-            Operation::Link { handle, dir, name } => Ok(self.link(handle, dir, name).await?),
+            Operation::Link { state, .. } if *state != StateId::NONE => Err(Status::NotSupp.into()),
+            Operation::Link { handle, dir, name, .. } => Ok(self.link(handle, dir, name).await?),
             Operation::Remove { dir, name, directory } => {
                 let dir = self.handle(dir)?;
                 let (_, export, dir) = self.writable(&dir)?;
@@ -253,6 +254,7 @@ impl Chain {
             truncate: false,
             append: false,
             no_follow: false,
+            unlinked: false,
         };
         let unifier = &self.context.shared.unifier;
         let mark = unifier.mark();

@@ -448,7 +448,7 @@ impl Worker {
             Step::Answer(reply) => self.answer(id, &reply),
             Step::Proven { who, class, purpose, proof } => {
                 let bound = match purpose {
-                    Purpose::Create { attr } => self.create(connection, who, class, attr),
+                    Purpose::Create { attr, .. } => self.create(connection, who, class, attr),
                     Purpose::Bind { session, secret } => {
                         self.find(&who, session, &secret).map(|session| (session, true))
                     }

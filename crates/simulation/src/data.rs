@@ -3,7 +3,7 @@
 use dafs_client::OpenOptions;
 use dafs_client::core::{Place, Work};
 use dafs_fabric::Buffer;
-use dafs_protocol::{Extent, ExtentList, SetAttr, Stability};
+use dafs_protocol::{CommitLevel, Extent, ExtentList, SetAttr, Stability};
 
 use crate::calls::{Kind, Piece};
 use crate::guest::Open;
@@ -265,8 +265,8 @@ impl Sim {
         let range = part.then_some((offset, offset + len));
         let kind = Kind::Commit { open: open.number, file: open.file, range };
         let call = self.call(guest, kind, 0);
-        let data_only = self.rng.coin();
-        let work = Work::Commit { file: open.key, offset, len, data_only };
+        let level = if self.rng.coin() { CommitLevel::Data } else { CommitLevel::File };
+        let work = Work::Commit { file: open.key, offset, len, level };
         self.guests[guest].submit(call, work, None);
     }
 }

@@ -377,6 +377,7 @@ fn prepare(storage: &Storage) -> Result<Vec<u64>, Status> {
             truncate: false,
             append: false,
             no_follow: false,
+            unlinked: false,
         };
         let name = format!("f{file}");
         inodes.push(store.open(&root, &data, name.as_bytes(), flags, 0o644).wait()?.attr.inode);

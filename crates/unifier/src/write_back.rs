@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dafs_fabric::SgList;
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_protocol::{Status, WriteVerifier};
+use dafs_protocol::{CommitLevel, Status, WriteVerifier};
 use dafs_store::File;
 
 use crate::WriterId;
@@ -266,7 +266,7 @@ impl CachedFile {
         }
     }
 
-    /// Writes back a range (`len` 0: to the end of the file) and syncs it. Commits that come
+    /// Writes back a range (`len` 0: to the end of the file) and syncs it, if `level` says so. Commits that come
     /// while a sync is under way share the next one.
     ///
     /// # Errors
@@ -276,10 +276,11 @@ impl CachedFile {
         writer: WriterId,
         offset: u64,
         len: u64,
-        data_only: bool,
+        level: CommitLevel,
     ) -> Result<WriteVerifier, Status> {
         let outcome = match self.flush_range(offset, len).await {
-            Ok(()) => self.sync(data_only).await,
+            Ok(()) if level == CommitLevel::Flush => Ok(()),
+            Ok(()) => self.sync(level == CommitLevel::Data).await,
             Err(status) => Err(status),
         };
         let late = self.take_error(writer);

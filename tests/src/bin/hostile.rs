@@ -15,10 +15,10 @@ use dafs_fabric::{Address, Arena, Provider, SgList};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 use dafs_protocol::{
-    CacheHint, CreateMode, CredHandle, Extent, ExtentList, FileHandle, OpResult, OpenFlags,
-    Operation, Outcome, PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SessionId, SetupReply,
-    SetupRequest, SizeClass, SlotId, Stability, StateId, Status, WaitMode, decode_reply,
-    decode_setup_reply, encode_request, encode_setup_request,
+    CacheHint, ClientId, CreateMode, CredHandle, Extent, ExtentList, FileHandle, OpResult,
+    OpenFlags, Operation, Outcome, PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SessionId,
+    SetupReply, SetupRequest, SizeClass, SlotId, Stability, StateId, Status, WaitMode,
+    decode_reply, decode_setup_reply, encode_request, encode_setup_request,
 };
 use dafs_tests::Served;
 use dafs_tests::client::session;
@@ -91,7 +91,10 @@ impl Raw {
     }
 
     fn create(&mut self) -> (SessionId, [u8; 16]) {
-        match self.set_up(&hello(PROTOCOL_VERSION, Purpose::Create { attr: wish() })) {
+        match self.set_up(&hello(
+            PROTOCOL_VERSION,
+            Purpose::Create { attr: wish(), client: ClientId([9; 16]) },
+        )) {
             Some(SetupReply::Ready { session, secret, .. }) => (session, secret),
             other => panic!("no session: {other:?}"),
         }
@@ -152,6 +155,7 @@ fn open_flags(write: bool) -> OpenFlags {
         truncate: false,
         append: false,
         no_follow: false,
+        unlinked: false,
     }
 }
 
@@ -192,7 +196,8 @@ fn garbage(url: &str) -> Result<(), String> {
 fn set_up_lies(url: &str) -> Result<(), String> {
     let refused = |reply: Option<SetupReply>, status: Status| matches!(reply, Some(SetupReply::Refused { status: s, .. }) if s == status);
     let attr = wish();
-    let reply = Raw::connect(url).set_up(&hello(99, Purpose::Create { attr }));
+    let reply =
+        Raw::connect(url).set_up(&hello(99, Purpose::Create { attr, client: ClientId([9; 16]) }));
     expect("another version is refused", refused(reply, Status::Version))?;
     let foreign = Purpose::Bind { session: SessionId([7; 16]), secret: [0; 16] };
     let reply = Raw::connect(url).set_up(&hello(PROTOCOL_VERSION, foreign));
@@ -328,7 +333,9 @@ fn many_sessions(url: &str) -> Result<(), String> {
     for _ in 0..80 {
         let mut raw = Raw::connect(url);
         let attr = wish();
-        match raw.set_up(&hello(PROTOCOL_VERSION, Purpose::Create { attr })) {
+        match raw
+            .set_up(&hello(PROTOCOL_VERSION, Purpose::Create { attr, client: ClientId([9; 16]) }))
+        {
             Some(SetupReply::Ready { .. }) => kept.push(raw),
             Some(SetupReply::Refused { status: Status::Resource, .. }) => return Ok(()),
             other => return Err(format!("{other:?}")),
@@ -394,7 +401,9 @@ fn freed(url: &str) -> Result<(), String> {
     while held < 20 {
         let mut raw = Raw::connect(url);
         let attr = wish();
-        match raw.set_up(&hello(PROTOCOL_VERSION, Purpose::Create { attr })) {
+        match raw
+            .set_up(&hello(PROTOCOL_VERSION, Purpose::Create { attr, client: ClientId([9; 16]) }))
+        {
             Some(SetupReply::Ready { .. }) => held += 1,
             _ => std::thread::sleep(Duration::from_millis(50)),
         }

@@ -2,8 +2,8 @@
 
 use dafs_message::ConnId;
 use dafs_protocol::{
-    Attr, DirEntry, FileHandle, FileKind, OpResult, Outcome, Stability, StateId, Status,
-    WriteVerifier,
+    Attr, CommitLevel, DirEntry, FileHandle, FileKind, OpResult, Outcome, Stability, StateId,
+    Status, WriteVerifier,
 };
 
 use super::call::{CallRec, Flight};
@@ -218,10 +218,11 @@ impl Core {
                 };
                 Output::Written { bytes, offset }
             }
-            (Work::Commit { offset, len, .. }, Outcome::Committed { verifier }) => {
+            (Work::Commit { offset, len, level, .. }, Outcome::Committed { verifier }) => {
                 if let Some(file) = self.files.any_mut(key) {
-                    // Part of a file leaves the rest uncommitted.
-                    let covered = if (*offset, *len) == (0, 0) { writes } else { u64::MAX };
+                    // Part of a file leaves the rest uncommitted, and a flush leaves all.
+                    let all = (*offset, *len) == (0, 0) && *level != CommitLevel::Flush;
+                    let covered = if all { writes } else { u64::MAX };
                     file.committed(*verifier, covered)?;
                 }
                 Output::Unit

@@ -2,8 +2,8 @@
 //! and for changes that need two directories.
 
 use dafs_protocol::{
-    CacheHint, CreateMode, ExtentList, FileHandle, OpenFlags, Operation, PATH_BYTES_MAX, StateId,
-    Status,
+    CacheHint, CommitLevel, CreateMode, ExtentList, FileHandle, OpenFlags, Operation,
+    PATH_BYTES_MAX, StateId, Status,
 };
 use smallvec::SmallVec;
 
@@ -248,7 +248,7 @@ fn change<'a>(chain: &mut Chain<'a>, work: &'a Work, root: FileHandle) -> Result
                 None => find(chain, from.base(root), from.rest(), true),
             };
             let (dir, name) = find_parent(chain, to, root)?;
-            chain.push(Operation::Link { handle, dir, name });
+            chain.push(Operation::Link { handle, state: StateId::NONE, dir, name });
         }
         Work::Rename { from, to, from_dir, no_replace, exchange } => {
             rename(chain, (from, *from_dir), to, root, (*no_replace, *exchange))?;
@@ -298,6 +298,7 @@ fn open<'a>(place: &'a Place, options: &OpenOptions, root: FileHandle) -> Operat
         truncate: options.truncate,
         append: options.append,
         no_follow: options.no_follow,
+        unlinked: false,
     };
     let (dir, path) = (place.base(root), place.rest());
     Operation::Open { dir, path, flags, mode: options.mode, cache: CacheHint::default() }
@@ -335,7 +336,7 @@ fn put<'a>(
             chain.push(Operation::SetAttr { handle, state, set: put.set });
         }
         if put.commit {
-            chain.push(Operation::Commit { state, offset: 0, len: 0, data_only: false });
+            chain.push(Operation::Commit { state, offset: 0, len: 0, level: CommitLevel::File });
         }
         chain.push(Operation::Close { state });
     }
@@ -370,8 +371,8 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
         Work::Append { len, stability, .. } => {
             Operation::Append { state, bytes: *len, stability: *stability }
         }
-        Work::Commit { offset, len, data_only, .. } => {
-            Operation::Commit { state, offset: *offset, len: *len, data_only: *data_only }
+        Work::Commit { offset, len, level, .. } => {
+            Operation::Commit { state, offset: *offset, len: *len, level: *level }
         }
         Work::FileAttr { .. } => Operation::GetAttr { handle, state },
         Work::FileSetAttr { set, .. } => Operation::SetAttr { handle, state, set: *set },

@@ -262,7 +262,7 @@ impl Core {
     fn purpose(&self) -> Purpose {
         match self.session {
             Some(SessionKeys { id, secret }) => Purpose::Bind { session: id, secret },
-            None => Purpose::Create { attr: self.config.wish() },
+            None => Purpose::Create { attr: self.config.wish(), client: self.client },
         }
     }
 

@@ -20,8 +20,8 @@ use std::time::Duration;
 use dafs_fabric::{Address, Buffer, PostedBuffer, Waiter};
 use dafs_message::{Event, Node};
 use dafs_protocol::{
-    Attr, ClientSlots, FileHandle, Nonce, SessionAttr, SessionId, SessionSecret, Status, WaitMode,
-    WriteVerifier,
+    Attr, ClientId, ClientSlots, FileHandle, Nonce, SessionAttr, SessionId, SessionSecret, Status,
+    WaitMode, WriteVerifier,
 };
 
 pub use call::CoreDone;
@@ -138,6 +138,7 @@ pub struct Core {
     node: Node,
     config: CoreConfig,
     nonces: NonceSource,
+    client: ClientId,
     now: Duration,
     phase: Phase,
     links: [Link; 2],
@@ -181,7 +182,10 @@ pub struct Core {
 
 impl Core {
     /// A core that connects with `node` when it is first asked for something.
-    pub fn new(node: Node, config: CoreConfig, nonces: NonceSource) -> Core {
+    pub fn new(node: Node, config: CoreConfig, mut nonces: NonceSource) -> Core {
+        let mut nonce = Nonce::default();
+        nonces(&mut nonce);
+        let client = nonce.first_chunk().map_or_else(ClientId::default, |id| ClientId(*id));
         let facts = Facts {
             attr: config.wish(),
             uid: 0,
@@ -196,6 +200,7 @@ impl Core {
             node,
             config,
             nonces,
+            client,
             now: Duration::ZERO,
             phase: Phase::Idle,
             links: [Link::new(), Link::new()],

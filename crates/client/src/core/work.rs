@@ -2,8 +2,8 @@
 
 use dafs_fabric::{PostedBuffer, SgList, Span};
 use dafs_protocol::{
-    AccessMask, Attr, ExtentList, FileHandle, FileKind, SYMLINK_BYTES_MAX, SetAttr, SetTime,
-    Stability, StateId, Status, Timestamp, XATTR_BYTES_MAX,
+    AccessMask, Attr, CommitLevel, ExtentList, FileHandle, FileKind, SYMLINK_BYTES_MAX, SetAttr,
+    SetTime, Stability, StateId, Status, Timestamp, XATTR_BYTES_MAX,
 };
 
 use crate::file::OpenOptions;
@@ -305,7 +305,7 @@ pub enum Work {
         file: FileKey,
         offset: u64,
         len: u64,
-        data_only: bool,
+        level: CommitLevel,
     },
     FileAttr {
         file: FileKey,

@@ -10,7 +10,7 @@ use dafs_client::{Error, OpenOptions, Output, SessionOptions};
 use dafs_fabric::sim::{SimConfig, SimNet};
 use dafs_fabric::{Buffer, Provider};
 use dafs_message::{Node, NodeConfig};
-use dafs_protocol::{ExtentList, Outcome, Reply, SetAttr, Stability, Status};
+use dafs_protocol::{CommitLevel, ExtentList, Outcome, Reply, SetAttr, Stability, Status};
 use fake::{Fake, SERVER};
 
 const CLIENT: u32 = 2;
@@ -111,7 +111,7 @@ impl Pair {
     }
 
     fn commit(&mut self, file: FileKey) -> Result<(), Error> {
-        self.call(Work::Commit { file, offset: 0, len: 0, data_only: false }).map(drop)
+        self.call(Work::Commit { file, offset: 0, len: 0, level: CommitLevel::File }).map(drop)
     }
 }
 

@@ -73,7 +73,13 @@ fn fields(operation: &Operation<'_>) -> Result<(), DecodeError> {
         O::Read { extents: list, .. } | O::Write { extents: list, .. } => extents(list.as_slice()),
         O::Commit { offset, len, .. }
         | O::Fallocate { offset, len, .. }
-        | O::Advise { offset, len, .. } => range(*offset, *len),
+        | O::Advise { offset, len, .. }
+        | O::Extents { offset, len, .. } => range(*offset, *len),
+        O::CopyRange { from_offset, to_offset, len, .. }
+        | O::CloneRange { from_offset, to_offset, len, .. } => {
+            range(*from_offset, *len)?;
+            range(*to_offset, *len)
+        }
         O::Seek { offset, .. } => range(*offset, 0),
         O::CredRegister { groups, .. } => {
             at_most(groups.len(), GROUPS_MAX * 4, "groups")?;
@@ -82,7 +88,10 @@ fn fields(operation: &Operation<'_>) -> Result<(), DecodeError> {
         O::Null | O::LookupParent { .. } | O::Close { .. } | O::OpenDowngrade { .. } => Ok(()),
         O::ReadDir { .. } | O::ReadLink { .. } | O::GetAttr { .. } | O::SetAttr { .. } => Ok(()),
         O::StatFs { .. } | O::Append { .. } | O::SyncFs { .. } => Ok(()),
+        O::LockCancel { ticket } => in_range(ticket.0 != 0, "ticket"),
         O::CredRelease { .. } | O::SessionStats | O::SessionDestroy => Ok(()),
+        O::Lock { .. } | O::LockTest { .. } | O::Unlock { .. } => Ok(()),
+        O::OwnerRelease { .. } | O::ReclaimComplete => Ok(()),
     }
 }
 

@@ -4,9 +4,10 @@ use super::DecodeError;
 use super::attrs;
 use super::wire::{Put, Reader};
 use crate::handle::CredHandle;
+use crate::lock::{LockKind, LockRange, LockRequest, LockTicket, OwnerKey};
 use crate::opcode as op;
 use crate::operation::{
-    CacheHint, CreateMode, Extent, ExtentList, OpenFlags, Operation, Stability,
+    CacheHint, CommitLevel, CreateMode, Extent, ExtentList, OpenFlags, Operation, Stability,
 };
 
 impl Operation<'_> {
@@ -43,6 +44,15 @@ impl Operation<'_> {
             O::Fallocate { .. } => op::FALLOCATE,
             O::Seek { .. } => op::SEEK,
             O::Advise { .. } => op::ADVISE,
+            O::Extents { .. } => op::EXTENTS,
+            O::CopyRange { .. } => op::COPY_RANGE,
+            O::CloneRange { .. } => op::CLONE_RANGE,
+            O::Lock { .. } => op::LOCK,
+            O::LockTest { .. } => op::LOCK_TEST,
+            O::Unlock { .. } => op::UNLOCK,
+            O::LockCancel { .. } => op::LOCK_CANCEL,
+            O::OwnerRelease { .. } => op::OWNER_RELEASE,
+            O::ReclaimComplete => op::RECLAIM_COMPLETE,
             O::CredRegister { .. } => op::CRED_REGISTER,
             O::CredRelease { .. } => op::CRED_RELEASE,
             O::SessionStats => op::SESSION_STATS,
@@ -70,12 +80,42 @@ pub(super) fn put(out: &mut Vec<u8>, operation: &Operation<'_>) {
             out.u8(*stability as u8);
             out.u32(*bytes);
         }
-        O::Commit { state, offset, len, data_only } => {
+        O::Commit { state, offset, len, level } => {
             out.state(*state);
             out.u64(*offset);
             out.u64(*len);
-            out.flags([*data_only]);
+            out.u8(*level as u8);
         }
+        O::Extents { state, offset, len, bytes_max } => {
+            out.state(*state);
+            out.u64(*offset);
+            out.u64(*len);
+            out.u32(*bytes_max);
+        }
+        O::CopyRange { from, from_offset, to, to_offset, len }
+        | O::CloneRange { from, from_offset, to, to_offset, len } => {
+            out.state(*from);
+            out.u64(*from_offset);
+            out.state(*to);
+            out.u64(*to_offset);
+            out.u64(*len);
+        }
+        O::Lock { state, lock, wait, reclaim } => {
+            out.state(*state);
+            out.flags([*wait, *reclaim]);
+            put_lock(out, lock);
+        }
+        O::LockTest { state, lock } => {
+            out.state(*state);
+            put_lock(out, lock);
+        }
+        O::Unlock { state, owner, range } => {
+            out.state(*state);
+            put_owner(out, owner);
+            put_range(out, range);
+        }
+        O::LockCancel { ticket } => out.u64(ticket.0),
+        O::OwnerRelease { owner } => put_owner(out, owner),
         O::Fallocate { state, mode, offset, len } => {
             out.state(*state);
             out.u32(*mode);
@@ -105,7 +145,7 @@ pub(super) fn put(out: &mut Vec<u8>, operation: &Operation<'_>) {
             out.long(groups);
         }
         O::CredRelease { cred } => out.u32(cred.0),
-        O::Null | O::SessionStats | O::SessionDestroy => {}
+        O::Null | O::SessionStats | O::SessionDestroy | O::ReclaimComplete => {}
         names => put_names(out, names),
     }
 }
@@ -135,8 +175,9 @@ fn put_names(out: &mut Vec<u8>, operation: &Operation<'_>) {
             out.u32(*target_bytes);
             out.short(name);
         }
-        O::Link { handle, dir, name } => {
+        O::Link { handle, state, dir, name } => {
             out.handle(handle);
+            out.state(*state);
             out.handle(dir);
             out.short(name);
         }
@@ -222,7 +263,7 @@ pub(super) fn get<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, 
             state: r.state()?,
             offset: r.u64()?,
             len: r.u64()?,
-            data_only: r.bool("commit flags")?,
+            level: commit_level(r)?,
         },
         op::FALLOCATE => {
             let (state, mode) = (r.state()?, r.u32()?);
@@ -233,6 +274,22 @@ pub(super) fn get<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, 
             let (state, offset, len) = (r.state()?, r.u64()?, r.u64()?);
             O::Advise { state, offset, len, advice: r.u8()?, cache: cache(r)? }
         }
+        op::EXTENTS => {
+            let (state, offset, len) = (r.state()?, r.u64()?, r.u64()?);
+            O::Extents { state, offset, len, bytes_max: r.u32()? }
+        }
+        op::COPY_RANGE => {
+            let (from, from_offset, to, to_offset) = (r.state()?, r.u64()?, r.state()?, r.u64()?);
+            O::CopyRange { from, from_offset, to, to_offset, len: r.u64()? }
+        }
+        op::CLONE_RANGE => {
+            let (from, from_offset, to, to_offset) = (r.state()?, r.u64()?, r.state()?, r.u64()?);
+            O::CloneRange { from, from_offset, to, to_offset, len: r.u64()? }
+        }
+        op::LOCK | op::LOCK_TEST | op::UNLOCK | op::LOCK_CANCEL | op::OWNER_RELEASE => {
+            get_lock(opcode, r)?
+        }
+        op::RECLAIM_COMPLETE => O::ReclaimComplete,
         op::CLOSE => O::Close { state: r.state()? },
         op::OPEN_DOWNGRADE => {
             let (state, [read, write]) = (r.state()?, r.flags("downgrade flags")?);
@@ -264,7 +321,10 @@ fn get_names<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, Decod
             let (rdev, target_bytes) = (r.u64()?, r.u32()?);
             O::Create { dir, kind, mode, rdev, target_bytes, name: r.short()? }
         }
-        op::LINK => O::Link { handle: r.handle()?, dir: r.handle()?, name: r.short()? },
+        op::LINK => {
+            let (handle, state) = (r.handle()?, r.state()?);
+            O::Link { handle, state, dir: r.handle()?, name: r.short()? }
+        }
         op::REMOVE => {
             let (dir, directory) = (r.handle()?, r.bool("remove flags")?);
             O::Remove { dir, directory, name: r.short()? }
@@ -311,6 +371,66 @@ fn get_attributes<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, 
     })
 }
 
+fn get_lock<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, DecodeError> {
+    use Operation as O;
+    Ok(match opcode {
+        op::LOCK => {
+            let (state, [wait, reclaim]) = (r.state()?, r.flags("lock flags")?);
+            O::Lock { state, wait, reclaim, lock: lock(r)? }
+        }
+        op::LOCK_TEST => O::LockTest { state: r.state()?, lock: lock(r)? },
+        op::UNLOCK => O::Unlock { state: r.state()?, owner: owner(r)?, range: lock_range(r)? },
+        op::LOCK_CANCEL => O::LockCancel { ticket: LockTicket(r.u64()?) },
+        op::OWNER_RELEASE => O::OwnerRelease { owner: owner(r)? },
+        _ => return Err(DecodeError::Value("opcode")),
+    })
+}
+
+pub(super) fn put_lock(out: &mut Vec<u8>, lock: &LockRequest) {
+    put_owner(out, &lock.owner);
+    put_range(out, &lock.range);
+    out.flags([lock.exclusive]);
+    out.u32(lock.pid);
+}
+
+pub(super) fn lock(r: &mut Reader<'_>) -> Result<LockRequest, DecodeError> {
+    let (owner, range) = (owner(r)?, lock_range(r)?);
+    Ok(LockRequest { owner, range, exclusive: r.bool("lock flags")?, pid: r.u32()? })
+}
+
+fn put_owner(out: &mut Vec<u8>, owner: &OwnerKey) {
+    out.u8(owner.kind as u8);
+    out.u64(owner.number);
+}
+
+fn owner(r: &mut Reader<'_>) -> Result<OwnerKey, DecodeError> {
+    let kind = match r.u8()? {
+        1 => LockKind::Posix,
+        2 => LockKind::Ofd,
+        3 => LockKind::Whole,
+        _ => return Err(DecodeError::Value("kind of lock")),
+    };
+    Ok(OwnerKey { kind, number: r.u64()? })
+}
+
+fn put_range(out: &mut Vec<u8>, range: &LockRange) {
+    out.u64(range.first());
+    out.u64(range.last());
+}
+
+fn lock_range(r: &mut Reader<'_>) -> Result<LockRange, DecodeError> {
+    LockRange::new(r.u64()?, r.u64()?).ok_or(DecodeError::Value("range of a lock"))
+}
+
+fn commit_level(r: &mut Reader<'_>) -> Result<CommitLevel, DecodeError> {
+    Ok(match r.u8()? {
+        0 => CommitLevel::Flush,
+        1 => CommitLevel::Data,
+        2 => CommitLevel::File,
+        _ => return Err(DecodeError::Value("commit level")),
+    })
+}
+
 fn put_extents(out: &mut Vec<u8>, list: &ExtentList) {
     let extents = list.as_slice();
     out.u8(u8::try_from(extents.len()).unwrap_or(u8::MAX));
@@ -347,19 +467,20 @@ pub(super) fn stability(r: &mut Reader<'_>) -> Result<Stability, DecodeError> {
 }
 
 fn put_open_flags(out: &mut Vec<u8>, flags: OpenFlags) {
-    out.flags([flags.read, flags.write, flags.truncate, flags.append, flags.no_follow]);
+    let OpenFlags { read, write, truncate, append, no_follow, unlinked, create: _ } = flags;
+    out.flags([read, write, truncate, append, no_follow, unlinked]);
     out.u8(flags.create as u8);
 }
 
 fn open_flags(r: &mut Reader<'_>) -> Result<OpenFlags, DecodeError> {
-    let [read, write, truncate, append, no_follow] = r.flags("open flags")?;
+    let [read, write, truncate, append, no_follow, unlinked] = r.flags("open flags")?;
     let create = match r.u8()? {
         0 => CreateMode::No,
         1 => CreateMode::Unchecked,
         2 => CreateMode::Exclusive,
         _ => return Err(DecodeError::Value("create mode")),
     };
-    Ok(OpenFlags { read, write, create, truncate, append, no_follow })
+    Ok(OpenFlags { read, write, create, truncate, append, no_follow, unlinked })
 }
 
 fn put_cache(out: &mut Vec<u8>, hint: &CacheHint) {

@@ -4,6 +4,7 @@ use super::DecodeError;
 use super::wire::{Put, Reader};
 use super::{attrs, operations};
 use crate::handle::CredHandle;
+use crate::lock::{LockTicket, Locked};
 use crate::opcode::outcome;
 use crate::operation::{Outcome, SessionStats};
 
@@ -24,6 +25,9 @@ pub(super) fn number(result: &Outcome) -> u16 {
         Outcome::Offset { .. } => outcome::OFFSET,
         Outcome::Credential { .. } => outcome::CREDENTIAL,
         Outcome::Stats(_) => outcome::STATS,
+        Outcome::Copied { .. } => outcome::COPIED,
+        Outcome::Lock(_) => outcome::LOCK,
+        Outcome::Conflict { .. } => outcome::CONFLICT,
     }
 }
 
@@ -71,6 +75,15 @@ pub(super) fn put(out: &mut Vec<u8>, result: &Outcome) {
         }
         Outcome::Credential { cred } => out.u32(cred.0),
         Outcome::Stats(stats) => put_stats(out, stats),
+        Outcome::Copied { bytes } => out.u64(*bytes),
+        Outcome::Lock(Locked::Granted) => out.u64(0),
+        Outcome::Lock(Locked::Waiting(ticket)) => out.u64(ticket.0),
+        Outcome::Conflict { held } => {
+            out.flags([held.is_some(), held.is_some_and(|(_, ours)| ours)]);
+            if let Some((lock, _)) = held {
+                operations::put_lock(out, lock);
+            }
+        }
     }
 }
 
@@ -104,6 +117,16 @@ pub(super) fn get(number: u16, r: &mut Reader<'_>) -> Result<Outcome, DecodeErro
         }
         outcome::CREDENTIAL => Outcome::Credential { cred: CredHandle(r.u32()?) },
         outcome::STATS => Outcome::Stats(Box::new(stats(r)?)),
+        outcome::COPIED => Outcome::Copied { bytes: r.u64()? },
+        outcome::LOCK => Outcome::Lock(match r.u64()? {
+            0 => Locked::Granted,
+            ticket => Locked::Waiting(LockTicket(ticket)),
+        }),
+        outcome::CONFLICT => match r.flags("result flags")? {
+            [true, ours] => Outcome::Conflict { held: Some((operations::lock(r)?, ours)) },
+            [false, false] => Outcome::Conflict { held: None },
+            [false, true] => return Err(DecodeError::Value("result flags")),
+        },
         _ => return Err(DecodeError::Value("outcome")),
     })
 }

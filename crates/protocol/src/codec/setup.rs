@@ -2,7 +2,7 @@
 
 use super::DecodeError;
 use super::wire::{Put, Reader};
-use crate::handle::{SessionId, WriteVerifier};
+use crate::handle::{ClientId, SessionId, WriteVerifier};
 use crate::setup::{
     PROTOCOL_VERSION, Purpose, REFUSAL_BYTES_MAX, SessionAttr, SetupReply, SetupRequest, SizeClass,
     WaitMode,
@@ -29,8 +29,9 @@ pub fn encode_setup_request(request: &SetupRequest, out: &mut Vec<u8>) {
             out.u8(*class as u8);
             out.u8(u8::from(*keyed));
             match purpose {
-                Purpose::Create { attr } => {
+                Purpose::Create { attr, client } => {
                     out.u8(1);
+                    out.bytes(&client.0);
                     put_session_attr(out, attr);
                 }
                 Purpose::Bind { session, secret } => {
@@ -85,7 +86,10 @@ fn hello(version: u32, r: &mut Reader<'_>) -> Result<SetupRequest, DecodeError> 
         _ => return Err(DecodeError::Value("keyed")),
     };
     let purpose = match r.u8()? {
-        1 => Purpose::Create { attr: session_attr(r)? },
+        1 => {
+            let client = ClientId(r.array()?);
+            Purpose::Create { attr: session_attr(r)?, client }
+        }
         2 => Purpose::Bind { session: SessionId(r.array()?), secret: r.array()? },
         _ => return Err(DecodeError::Value("purpose")),
     };

@@ -176,6 +176,34 @@ impl Random {
             rdma_read: self.bool(),
         }
     }
+    pub fn owner(&mut self) -> OwnerKey {
+        let kinds = [LockKind::Posix, LockKind::Ofd, LockKind::Whole];
+        OwnerKey { kind: kinds[self.below(3) as usize], number: self.u64() }
+    }
+    pub fn lock_range(&mut self) -> LockRange {
+        let (a, b) = (self.u64(), self.u64());
+        LockRange::new(a.min(b), a.max(b)).unwrap()
+    }
+    pub fn lock(&mut self) -> LockRequest {
+        let (owner, range) = (self.owner(), self.lock_range());
+        LockRequest { owner, range, exclusive: self.bool(), pid: self.u32() }
+    }
+    pub fn callback(&mut self) -> CallbackRequest {
+        let what = match self.below(3) {
+            0 => Callback::Null,
+            1 => Callback::Lock { ticket: LockTicket(self.u64().max(1)), result: Ok(()) },
+            _ => {
+                let ticket = LockTicket(self.u64().max(1));
+                Callback::Lock { ticket, result: Err(self.status()) }
+            }
+        };
+        CallbackRequest {
+            slot: SlotId(self.bits() as u16),
+            sequence: self.u32(),
+            referring: self.option(|r| (SlotId(r.bits() as u16), r.u32())),
+            what,
+        }
+    }
     pub fn head(&mut self) -> RequestHead {
         RequestHead {
             slot: SlotId(self.bits() as u16),
@@ -186,9 +214,9 @@ impl Random {
 }
 
 /// Operations there are.
-pub const OPERATIONS: u64 = 33;
+pub const OPERATIONS: u64 = 42;
 /// Outcomes there are.
-pub const OUTCOMES: u64 = 14;
+pub const OUTCOMES: u64 = 17;
 
 /// Names that an operation borrows.
 #[derive(Debug, Default)]
@@ -223,6 +251,7 @@ pub fn operation<'a>(which: u64, r: &mut Random, names: &'a Names) -> Operation<
                 truncate: r.bool(),
                 append: r.bool(),
                 no_follow: r.bool(),
+                unlinked: r.bool(),
             };
             O::Open { dir: r.handle(), path, flags, mode: r.u32(), cache: r.cache() }
         }
@@ -237,7 +266,7 @@ pub fn operation<'a>(which: u64, r: &mut Random, names: &'a Names) -> Operation<
             let (dir, mode, rdev) = (r.handle(), r.u32(), r.u64());
             O::Create { dir, name, kind, mode, rdev, target_bytes }
         }
-        8 => O::Link { handle: r.handle(), dir: r.handle(), name },
+        8 => O::Link { handle: r.handle(), state: r.state(), dir: r.handle(), name },
         9 => O::Remove { dir: r.handle(), name, directory: r.bool() },
         10 => {
             let no_replace = r.bool();
@@ -285,7 +314,8 @@ fn data_operation<'a>(which: u64, r: &mut Random, names: &'a Names) -> Operation
         }
         24 => {
             let (offset, len) = (r.offset(), r.offset());
-            O::Commit { state: r.state(), offset, len, data_only: r.bool() }
+            let levels = [CommitLevel::Flush, CommitLevel::Data, CommitLevel::File];
+            O::Commit { state: r.state(), offset, len, level: levels[r.below(3) as usize] }
         }
         25 => O::SyncFs { handle: r.handle() },
         26 => {
@@ -301,6 +331,31 @@ fn data_operation<'a>(which: u64, r: &mut Random, names: &'a Names) -> Operation
         30 => O::CredRelease { cred: CredHandle(r.u32()) },
         31 => O::SessionStats,
         32 => O::SessionDestroy,
+        _ => newer_operation(which, r),
+    }
+}
+
+fn newer_operation<'a>(which: u64, r: &mut Random) -> Operation<'a> {
+    use Operation as O;
+    match which {
+        33 => {
+            let (state, bytes_max) = (r.state(), r.below(1 << 16) as u32);
+            O::Extents { state, offset: r.offset(), len: r.offset(), bytes_max }
+        }
+        34 | 35 => {
+            let (from, from_offset, to) = (r.state(), r.offset(), r.state());
+            let (to_offset, len) = (r.offset(), r.offset());
+            match which {
+                34 => O::CopyRange { from, from_offset, to, to_offset, len },
+                _ => O::CloneRange { from, from_offset, to, to_offset, len },
+            }
+        }
+        36 => O::Lock { state: r.state(), lock: r.lock(), wait: r.bool(), reclaim: r.bool() },
+        37 => O::LockTest { state: r.state(), lock: r.lock() },
+        38 => O::Unlock { state: r.state(), owner: r.owner(), range: r.lock_range() },
+        39 => O::LockCancel { ticket: LockTicket(r.u64().max(1)) },
+        40 => O::OwnerRelease { owner: r.owner() },
+        41 => O::ReclaimComplete,
         _ => unreachable!(),
     }
 }
@@ -348,6 +403,12 @@ pub fn outcome(which: u64, r: &mut Random) -> Outcome {
             };
             Outcome::Stats(Box::new(stats))
         }
+        14 => Outcome::Copied { bytes: r.u64() },
+        15 => Outcome::Lock(match r.bool() {
+            true => Locked::Granted,
+            false => Locked::Waiting(LockTicket(r.u64().max(1))),
+        }),
+        16 => Outcome::Conflict { held: r.option(|r| (r.lock(), r.bool())) },
         _ => unreachable!(),
     }
 }
@@ -373,7 +434,7 @@ pub fn reply(r: &mut Random) -> Reply {
 pub fn setup_request(r: &mut Random) -> SetupRequest {
     let classes = [SizeClass::Any, SizeClass::Small, SizeClass::Bulk];
     let purpose = match r.bool() {
-        true => Purpose::Create { attr: r.session_attr() },
+        true => Purpose::Create { attr: r.session_attr(), client: ClientId(r.array()) },
         false => Purpose::Bind { session: SessionId(r.array()), secret: r.array() },
     };
     match r.below(3) {

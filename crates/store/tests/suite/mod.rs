@@ -98,6 +98,7 @@ pub const READ: OpenFlags = OpenFlags {
     truncate: false,
     append: false,
     no_follow: false,
+    unlinked: false,
 };
 pub const WRITE: OpenFlags = OpenFlags { read: false, write: true, ..READ };
 pub const BOTH: OpenFlags = OpenFlags { write: true, ..READ };

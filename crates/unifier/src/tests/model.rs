@@ -10,6 +10,7 @@ use super::disk::{Disk, DiskFile, Handle, Rng, Task};
 use super::{VERIFIER, bytes, config, put, writer};
 use crate::{CachedFile, Opening, ReadLease, Unifier, WriterId};
 use dafs_fabric::Arena;
+use dafs_protocol::CommitLevel;
 
 const FILE_BYTES_MAX: u64 = 300_000;
 
@@ -253,8 +254,9 @@ impl Model {
     }
 
     fn commit(&mut self, at: usize, cached: Arc<CachedFile>) {
-        let verifier =
-            self.run(async move { cached.commit(WriterId(1), 0, 0, false).await }).expect("commit");
+        let verifier = self
+            .run(async move { cached.commit(WriterId(1), 0, 0, CommitLevel::File).await })
+            .expect("commit");
         assert_eq!(verifier, VERIFIER);
         let state = self.files[at].disk.state();
         self.expect(&state.synced, at, "committed");
@@ -386,7 +388,7 @@ fn reads_and_writes_are_atomic() {
                     super::write(&cached, range.0, &vec![stamp; range.1], 1).await;
                     acknowledged.store(stamp, std::sync::atomic::Ordering::SeqCst);
                     if round == 3 && id == 0 {
-                        cached.commit(WriterId(1), 0, 0, true).await.expect("commit");
+                        cached.commit(WriterId(1), 0, 0, CommitLevel::Data).await.expect("commit");
                     }
                 }
             }));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_protocol::Status;
+use dafs_protocol::{CommitLevel, Status};
 
 use super::disk::{Disk, Handle, run};
 use super::{open, read, unifier, write};
@@ -103,9 +103,15 @@ fn who_closed_one_of_two_opens_is_told_of_lost_writes() {
         write(&first, 0, &[1; 4096], 1).await;
         second.close(WriterId(1)).await.expect("close");
         on_disk.state().sync_error = Some(Status::Io);
-        assert_eq!(first.commit(WriterId(2), 0, 0, false).await.map(|_| ()), Err(Status::Io));
+        assert_eq!(
+            first.commit(WriterId(2), 0, 0, CommitLevel::File).await.map(|_| ()),
+            Err(Status::Io)
+        );
         on_disk.state().sync_error = None;
-        assert_eq!(first.commit(WriterId(1), 0, 0, false).await.map(|_| ()), Err(Status::Io));
+        assert_eq!(
+            first.commit(WriterId(1), 0, 0, CommitLevel::File).await.map(|_| ()),
+            Err(Status::Io)
+        );
     });
 }
 

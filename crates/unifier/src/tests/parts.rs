@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_protocol::{Attr, Status};
+use dafs_protocol::{Attr, CommitLevel, Status};
 
 use super::disk::{Disk, Handle, Task, run};
 use super::{VERIFIER, bytes, config, open, put, read, unifier, write, writer};
@@ -180,13 +180,13 @@ fn a_late_error_is_told_once_to_each_who_wrote() {
         assert_eq!(first.commit_write(reservation, writer(1)).await, Err(Status::NoSpc));
         assert_eq!(first.take_error(WriterId(1)), None);
         // By COMMIT, which tries again and fails again; the others are told of that too.
-        let refused = second.commit(WriterId(2), 0, 0, false).await;
+        let refused = second.commit(WriterId(2), 0, 0, CommitLevel::File).await;
         assert_eq!(refused.map(|_| ()), Err(Status::NoSpc));
         assert_eq!(second.take_error(WriterId(2)), None);
         assert_eq!(first.take_error(WriterId(1)), Some(Status::NoSpc));
         // With space again nothing is lost.
         on_disk.state().write_error = None;
-        second.commit(WriterId(2), 0, 0, false).await.unwrap();
+        second.commit(WriterId(2), 0, 0, CommitLevel::File).await.unwrap();
         second.close(WriterId(2)).await.unwrap();
         first.close(WriterId(1)).await.unwrap();
     });
@@ -267,11 +267,11 @@ fn a_failed_sync_is_told_to_all_who_wrote() {
     run(&disk, async move {
         write(&first, 0, &[1; 10], 1).await;
         write(&second, 10, &[1; 10], 2).await;
-        assert_eq!(first.commit(WriterId(1), 0, 0, true).await, Err(Status::Io));
+        assert_eq!(first.commit(WriterId(1), 0, 0, CommitLevel::Data).await, Err(Status::Io));
         on_disk.state().sync_error = None;
-        assert_eq!(first.commit(WriterId(1), 0, 0, true).await, Ok(VERIFIER));
-        assert_eq!(second.commit(WriterId(2), 0, 0, true).await, Err(Status::Io));
-        assert_eq!(second.commit(WriterId(2), 0, 0, true).await, Ok(VERIFIER));
+        assert_eq!(first.commit(WriterId(1), 0, 0, CommitLevel::Data).await, Ok(VERIFIER));
+        assert_eq!(second.commit(WriterId(2), 0, 0, CommitLevel::Data).await, Err(Status::Io));
+        assert_eq!(second.commit(WriterId(2), 0, 0, CommitLevel::Data).await, Ok(VERIFIER));
     });
 }
 
@@ -283,7 +283,7 @@ fn commits_share_a_sync_that_began_after_them() {
     let cached = open(&unifier, &file);
     let commit = |cached: &Arc<crate::CachedFile>| {
         let cached = cached.clone();
-        Task::new(async move { cached.commit(WriterId(1), 0, 0, false).await })
+        Task::new(async move { cached.commit(WriterId(1), 0, 0, CommitLevel::File).await })
     };
     let mut first = commit(&cached);
     assert!(first.poll().is_none());

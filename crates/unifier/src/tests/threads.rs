@@ -6,6 +6,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use dafs_protocol::CommitLevel;
+
 use super::disk::{Disk, Rng};
 use super::{open, read, unifier, write};
 use crate::WriterId;
@@ -70,7 +72,10 @@ fn workers_share_files_in_a_small_arena() {
                         let seen = read(&cached[at], offset, 4096).await;
                         assert_eq!(seen, [mine[at][nth as usize]; 4096]);
                         if round % 100 == id {
-                            cached[at].commit(WriterId(id), 0, 0, true).await.expect("commit");
+                            cached[at]
+                                .commit(WriterId(id), 0, 0, CommitLevel::Data)
+                                .await
+                                .expect("commit");
                             unifier.write_back(Duration::from_secs(round)).await;
                         }
                     });
