@@ -53,9 +53,26 @@ impl fmt::Debug for ClientId {
     }
 }
 
-/// Changes when uncommitted writes may have been lost: at each start of the server.
+/// Changes when uncommitted writes may have been lost: at each start of the server. The first half
+/// names the run of its machine: where it stays the same, only what was not flushed may be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct WriteVerifier(pub [u8; 16]);
+
+impl WriteVerifier {
+    /// Of a run of a machine and of a process on it.
+    pub fn new(machine: [u8; 8], process: [u8; 8]) -> WriteVerifier {
+        let mut bytes = [0; 16];
+        let (first, second) = bytes.split_at_mut(8);
+        first.copy_from_slice(&machine);
+        second.copy_from_slice(&process);
+        WriteVerifier(bytes)
+    }
+
+    /// What was flushed under one of them is still there under the other.
+    pub fn same_machine_run(&self, other: &WriteVerifier) -> bool {
+        self.0.first_chunk::<8>() == other.0.first_chunk::<8>()
+    }
+}
 
 /// A slot of a session: one request under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

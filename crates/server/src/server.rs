@@ -201,6 +201,20 @@ impl Drop for Server {
     }
 }
 
+/// Names the time since this machine started; random where the system does not tell.
+fn machine_run() -> [u8; 8] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).map_or_else(
+        |_| {
+            let mut bytes = [0; 8];
+            fill_random(&mut bytes);
+            bytes
+        },
+        u64::to_le_bytes,
+    )
+}
+
 fn default_workers() -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     (cpus / 4).clamp(1, 8)
@@ -249,10 +263,11 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
     };
     let arena = Arena::new(arena_bytes.max(16 << 20))?;
     let arena_bytes = arena.len();
-    let mut verifier = [0; 16];
-    fill_random(&mut verifier);
+    let mut process = [0; 8];
+    fill_random(&mut process);
+    let verifier = WriteVerifier::new(machine_run(), process);
     let cache = dafs_unifier::Config::new(arena_bytes, Arc::new(wall_clock));
-    let unifier = Unifier::new(arena, cache, WriteVerifier(verifier));
+    let unifier = Unifier::new(arena, cache, verifier);
     Ok(Shared::new(SharedOptions {
         exports,
         unifier,

@@ -34,6 +34,8 @@ pub struct Host {
     running: Option<Running>,
     stopping: bool,
     boots: u64,
+    /// Starts of its machine.
+    pub machine_runs: u64,
     /// Until then it is busy with other things.
     pub awake_at: Duration,
 }
@@ -53,6 +55,7 @@ impl Host {
             running: None,
             stopping: false,
             boots: 0,
+            machine_runs: 0,
             awake_at: Duration::ZERO,
         }
     }
@@ -70,8 +73,9 @@ impl Host {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         self.boots += 1;
         let mut rng = self.net.rng(1000 + self.boots);
-        let mut verifier = WriteVerifier::default();
-        verifier.0.copy_from_slice(&rng.bytes(16));
+        let mut process = [0; 8];
+        process.copy_from_slice(&rng.bytes(8));
+        let verifier = WriteVerifier::new(self.machine_runs.to_le_bytes(), process);
         let arena = Arena::new(plan.arena_bytes).map_err(|e| text(&e))?;
         // What was in memory before is no file's.
         let whole = arena.span(0, arena.len());

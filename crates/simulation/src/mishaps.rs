@@ -213,6 +213,7 @@ impl Sim {
         if crash == Crash::Machine {
             self.host.storage.drop_calls();
             self.host.storage.store.crash();
+            self.host.machine_runs += 1;
         } else {
             self.host.storage.server_died();
         }
