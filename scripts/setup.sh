@@ -3,6 +3,7 @@
 # Does nothing, quickly, when everything is there.
 set -euo pipefail
 
+cd "$(dirname "$0")/.."
 need="${1:-build}"
 rust_least=1.89
 
@@ -35,6 +36,24 @@ command -v cc >/dev/null || apt_install gcc libc6-dev
 if [ "$need" = test-long ] || [ "$need" = test ]; then
     for pair in strace:strace iperf3:iperf3; do
         command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
+    done
+    for pair in fio:fio rsync:rsync sqlite3:sqlite3 redis-server:redis-server git:git \
+        mkfs.ext4:e2fsprogs setpriv:util-linux fusermount3:fuse3; do
+        command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
+    done
+    if ! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; then
+        # The tests make their own database; the package need not.
+        if [ "$(id -u)" = 0 ] && [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+            mkdir -p /etc/postgresql-common
+            echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+        fi
+        apt_install postgresql
+    fi
+    for tool in pjdfstest:0.2.2 fsx:0.3.2; do
+        [ -x "target/tools/bin/${tool%%:*}" ] && continue
+        say "installing $tool into target/tools"
+        cargo install --quiet --locked --root target/tools --target-dir target/tools/build \
+            "${tool%%:*}" --version "${tool##*:}"
     done
     # Lints that `make lint` runs; Debian's toolchain keeps them apart.
     cargo fmt --version >/dev/null 2>&1 || apt_install rustfmt-web || true

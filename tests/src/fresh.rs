@@ -41,6 +41,11 @@ impl FreshDir {
         self.mounted.as_deref().unwrap_or(self.dir.path())
     }
 
+    /// The directory that holds it, for its permissions.
+    pub(crate) fn outer(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// For people.
     pub fn name(&self) -> &'static str {
         if self.mounted.is_some() { "new ext4" } else { "this disk" }

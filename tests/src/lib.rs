@@ -2,9 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bars;
 pub mod client;
 pub mod fresh;
 pub mod in_process;
+pub mod mounted;
 pub mod relay;
 pub mod served;
 pub mod tree;
@@ -14,6 +16,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 pub use fresh::FreshDir;
+pub use mounted::Place;
 pub use served::Served;
 
 /// The binary under test: `DAFS_BIN`, or the release build of this workspace.

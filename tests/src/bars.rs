@@ -1,0 +1,135 @@
+//! Bars: what is promised, one line each: number, what, required, measured, pass or miss.
+
+use std::process::ExitCode;
+
+/// How a bar ended.
+#[derive(Debug)]
+pub enum Verdict {
+    /// As required.
+    Pass,
+    /// Not as required.
+    Miss,
+    /// Not tried, and why.
+    Skipped(String),
+}
+
+/// One line of the table.
+#[derive(Debug)]
+pub struct Line {
+    /// The bar that it belongs to.
+    pub number: &'static str,
+    /// What was tried.
+    pub what: String,
+    /// What must come out.
+    pub required: String,
+    /// What came out.
+    pub measured: String,
+    /// The comparison of both.
+    pub verdict: Verdict,
+    /// A matter of time, on a shared machine: a miss is said, and fails nothing.
+    pub timing: bool,
+}
+
+impl Line {
+    /// A line without result, which is a miss.
+    pub fn new(number: &'static str, what: &str, required: &str) -> Line {
+        let (what, required) = (what.to_string(), required.to_string());
+        Line {
+            number,
+            what,
+            required,
+            measured: String::new(),
+            verdict: Verdict::Miss,
+            timing: false,
+        }
+    }
+
+    /// A matter of time.
+    #[must_use]
+    pub fn timing(mut self) -> Line {
+        self.timing = true;
+        self
+    }
+
+    /// With its result.
+    #[must_use]
+    pub fn measured(mut self, measured: impl Into<String>, pass: bool) -> Line {
+        self.measured = measured.into();
+        self.verdict = if pass { Verdict::Pass } else { Verdict::Miss };
+        self
+    }
+
+    /// With what came out, or what went wrong.
+    #[must_use]
+    pub fn result(self, result: Result<String, String>) -> Line {
+        match result {
+            Ok(text) => self.measured(text, true),
+            Err(text) => self.measured(text, false),
+        }
+    }
+
+    /// Not tried.
+    #[must_use]
+    pub fn skipped(mut self, reason: impl Into<String>) -> Line {
+        self.verdict = Verdict::Skipped(reason.into());
+        self
+    }
+
+    /// Prints it; true when it fails the run.
+    fn print(&self) -> bool {
+        let verdict = match &self.verdict {
+            Verdict::Pass => "pass".to_string(),
+            Verdict::Miss if self.timing => "MISS (timing)".to_string(),
+            Verdict::Miss => "MISS".to_string(),
+            Verdict::Skipped(reason) => format!("skipped: {reason}"),
+        };
+        let measured = self.measured.replace('\n', " ");
+        let (number, what, required) = (self.number, &self.what, &self.required);
+        println!("{number:<4} {what:<58} {required:<34} {measured:<46} {verdict}");
+        matches!(self.verdict, Verdict::Miss) && !self.timing
+    }
+}
+
+/// Which sizes to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Mode {
+    /// Full sizes.
+    pub long: bool,
+}
+
+impl Mode {
+    /// One of two values.
+    pub fn pick<T>(self, short: T, long: T) -> T {
+        if self.long { long } else { short }
+    }
+}
+
+/// A number, and what makes its lines.
+pub type Bar = (&'static str, fn(Mode) -> Vec<Line>);
+
+/// Runs bars and prints their lines: `--long` at full size, `--only 3,4` some. Times are reported
+/// and never fail the run, since machines are shared; everything else does.
+pub fn run(bars: &[Bar], args: &[String]) -> ExitCode {
+    let mode = Mode { long: args.iter().any(|arg| arg == "--long") };
+    let only = args.iter().position(|arg| arg == "--only").and_then(|i| args.get(i + 1));
+    let wanted: Option<Vec<&str>> = only.map(|list| list.split(',').collect());
+    let mut failed = false;
+    println!("{:<4} {:<58} {:<34} {:<46} verdict", "bar", "what", "required", "measured");
+    for (number, run) in bars {
+        if wanted.as_ref().is_some_and(|list| !list.contains(number)) {
+            continue;
+        }
+        let lines = std::panic::catch_unwind(|| run(mode)).unwrap_or_else(|panic| {
+            let text = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+                .unwrap_or_default();
+            vec![Line::new(number, "stopped", "an answer").measured(text, false)]
+        });
+        for line in lines {
+            failed |= line.print();
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

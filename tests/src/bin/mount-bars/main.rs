@@ -1,0 +1,55 @@
+//! The bars of a mount: real programs on it, with their data verified, undisturbed and while the
+//! server is restarted.
+//!
+//! `mount-bars` runs the short form, `mount-bars --long` full sizes, `mount-bars --only m1,m2`
+//! some. `DAFS_TEST_DIR=DIR` tries the same programs in a plain directory below DIR, to see what
+//! a local file system answers.
+
+#![forbid(unsafe_code)]
+
+mod integrity;
+mod maildir;
+mod pjdfstest;
+mod programs;
+mod role;
+mod script;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use dafs_tests::bars::{Bar, run};
+pub(crate) use dafs_tests::bars::{Line, Mode};
+
+use role::Role;
+
+const BARS: &[Bar] = &[("m1", pjdfstest::cases), ("m2", integrity::all), ("m3", programs::all)];
+
+const ROLES: &[(&str, Role)] = &[("deliver", maildir::deliver), ("take", maildir::take)];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.split_first() {
+        Some((first, rest)) if first == "--role" => act(rest),
+        _ => run(BARS, &args),
+    }
+}
+
+/// `--role NAME DIRECTORY NUMBERS…`
+fn act(args: &[String]) -> ExitCode {
+    let [name, dir, numbers @ ..] = args else { return ExitCode::from(2) };
+    let Some((_, role)) = ROLES.iter().find(|(known, _)| known == name) else {
+        return ExitCode::from(2);
+    };
+    let numbers: Result<Vec<u64>, _> = numbers.iter().map(|number| number.parse()).collect();
+    let Ok(numbers) = numbers else { return ExitCode::from(2) };
+    match role(Path::new(dir), &numbers) {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(text) => {
+            println!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
