@@ -451,10 +451,13 @@ impl Chain {
             | O::Read { .. }
             | O::Write { .. }
             | O::Append { .. }
-            | O::Commit { .. }
-            | O::Fallocate { .. }
+            | O::Commit { .. } => self.data_operation(operation).await,
+            O::Fallocate { .. }
             | O::Seek { .. }
-            | O::Advise { .. } => self.data_operation(operation).await,
+            | O::Advise { .. }
+            | O::Extents { .. }
+            | O::CopyRange { .. }
+            | O::CloneRange { .. } => self.range_operation(operation).await,
             O::CredRegister { uid, gid, groups } => {
                 Ok(self.register_credential(*uid, *gid, groups)?)
             }

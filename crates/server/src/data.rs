@@ -10,7 +10,7 @@ use dafs_protocol::{
     CacheHint, CommitLevel, CreateMode, ExtentList, FileHandle, OpResult, OpenFlags, Operation,
     Outcome, Stability, StateId, Status,
 };
-use dafs_store::{Opened, SeekKind};
+use dafs_store::Opened;
 use dafs_unifier::{CachedFile, Opening, ReadLease, Writer};
 use smallvec::SmallVec;
 
@@ -147,21 +147,6 @@ impl Chain {
                 let verifier = open.file.commit(writer, *offset, *len, *level).await?;
                 Ok(Outcome::Committed { verifier })
             }
-            Operation::Fallocate { state, mode, offset, len } => {
-                let open = self.writable_open(*state)?;
-                open.file.fallocate(*mode, *offset, *len).await?;
-                Ok(Outcome::Done)
-            }
-            Operation::Seek { state, offset, hole } => {
-                let open = self.session.open(self.state(*state)?)?;
-                let kind = if *hole { SeekKind::Hole } else { SeekKind::Data };
-                Ok(Outcome::Offset { offset: open.file.seek(*offset, kind).await? })
-            }
-            // Advice is best effort; the state is checked so that mistakes show.
-            Operation::Advise { state, .. } => {
-                self.session.open(self.state(*state)?)?;
-                Ok(Outcome::Done)
-            }
             _ => Err(Status::NotSupp.into()),
         }
     }
@@ -174,9 +159,6 @@ impl Chain {
         mode: u32,
         cache: CacheHint,
     ) -> Result<Outcome, Status> {
-        if flags.unlinked {
-            return Err(Status::NotSupp);
-        }
         // Rights are asked for by the store, which knows of reading and writing.
         if flags.append && !flags.write {
             return Err(Status::Inval);
@@ -238,8 +220,8 @@ impl Chain {
         flags: OpenFlags,
         mode: u32,
     ) -> Result<Opened, Status> {
-        let changes =
-            flags.write || flags.append || flags.truncate || flags.create != CreateMode::No;
+        let makes = flags.create != CreateMode::No || flags.unlinked;
+        let changes = flags.write || flags.append || flags.truncate || makes;
         if export.read_only && changes {
             return Err(Status::RoFs);
         }
@@ -249,7 +231,12 @@ impl Chain {
     async fn close(&mut self, state: StateId) -> Result<Outcome, Status> {
         let open = self.session.remove_open(self.state(state)?)?;
         open.file.close(open.writer.id).await?;
-        let attr = open.attr(&self.context.shared.unifier).await?;
+        let unifier = &self.context.shared.unifier;
+        let attr = open.attr(unifier).await?;
+        if attr.links == 0 {
+            // Its pages are of no use to anybody, unless it is open.
+            unifier.forget(open.file.id());
+        }
         Ok(Outcome::Closed { attr, verifier: self.context.shared.verifier })
     }
 
@@ -328,7 +315,7 @@ impl Chain {
         outcome
     }
 
-    fn writable_open(&self, state: StateId) -> Result<Rc<Open>, Status> {
+    pub(crate) fn writable_open(&self, state: StateId) -> Result<Rc<Open>, Status> {
         let open = self.session.open(self.state(state)?)?;
         if !open.write.get() {
             return Err(Status::BadF);
@@ -339,7 +326,17 @@ impl Chain {
         Ok(open)
     }
 
-    fn note_written(&self, bytes: usize) {
+    /// Who writes by this operation: neither the caller nor who opened the file may leave setuid
+    /// and setgid behind if not root.
+    pub(crate) fn writer(&self, open: &Open) -> Writer {
+        Writer { id: open.writer.id, clear_privileges: self.clears(open) }
+    }
+
+    pub(crate) fn clears(&self, open: &Open) -> bool {
+        open.writer.clear_privileges || self.who.uid != 0
+    }
+
+    pub(crate) fn note_written(&self, bytes: usize) {
         self.context.shared.counters.bytes_written.fetch_add(bytes as u64, Ordering::Relaxed);
         count(&self.session.counters.bytes_written, bytes as u64);
     }
@@ -373,7 +370,7 @@ impl Chain {
         }
         drop(landing);
         for reservation in reserved {
-            open.file.commit_write(reservation, open.writer).await?;
+            open.file.commit_write(reservation, self.writer(&open)).await?;
         }
         self.note_written(bytes);
         let offset = pieces.first().map_or(0, |piece| piece.0);
@@ -402,10 +399,10 @@ impl Chain {
             self.bring(&landing).await?;
         }
         let offset = if planted(Defect::AppendPlacedWhenReserved) {
-            open.file.commit_write(reservation, open.writer).await?;
+            open.file.commit_write(reservation, self.writer(&open)).await?;
             size
         } else {
-            open.file.append(reservation, open.writer).await?
+            open.file.append(reservation, self.writer(&open)).await?
         };
         self.note_written(len);
         Ok(self.written(&open.file, len, offset, (offset, len as u64), stability).await?)

@@ -18,6 +18,7 @@ mod names;
 mod opens;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
+mod ranges;
 mod server;
 mod session;
 mod setup;

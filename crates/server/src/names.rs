@@ -26,7 +26,9 @@ impl Chain {
                 let target = self.bring_bytes(*target_bytes as usize).await?;
                 Ok(self.create(dir, name, *kind, *mode, *rdev, &target).await?)
             }
-            Operation::Link { state, .. } if *state != StateId::NONE => Err(Status::NotSupp.into()),
+            Operation::Link { state, dir, name, .. } if *state != StateId::NONE => {
+                Ok(self.link_open(*state, dir, name).await?)
+            }
             Operation::Link { handle, dir, name, .. } => Ok(self.link(handle, dir, name).await?),
             Operation::Remove { dir, name, directory } => {
                 let dir = self.handle(dir)?;
@@ -154,6 +156,24 @@ impl Chain {
         Ok(self.found(number, mark, export.store.link(&self.who, &inner, &dir, name).await?))
     }
 
+    /// Gives an open file a name.
+    async fn link_open(
+        &self,
+        state: StateId,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> Result<Outcome, Status> {
+        let open = self.session.open(self.state(state)?)?;
+        let dir = self.handle(dir)?;
+        let (number, _, _) = self.writable(&open.handle)?;
+        let (other, _, dir) = self.writable(&dir)?;
+        if number != other {
+            return Err(Status::XDev);
+        }
+        let mark = self.mark();
+        Ok(self.found(number, mark, open.stored.link(&self.who, &dir, name).await?))
+    }
+
     async fn rename(&self, operation: &Operation<'_>) -> Result<Outcome, Status> {
         let Operation::Rename { from_dir, from, to_dir, to, no_replace, exchange } = operation
         else {
@@ -208,7 +228,9 @@ impl Chain {
         let (_, export, inner) = self.writable(&handle)?;
         if let Some(size) = set.size {
             match &open {
-                Some(open) if open.write.get() => open.file.truncate(size).await?,
+                Some(open) if open.write.get() => {
+                    open.file.truncate(size, self.clears(open)).await?;
+                }
                 Some(_) => return Err(Status::BadF),
                 None => self.truncate_by_handle(&export.store, &inner, size).await?,
             }
@@ -261,7 +283,7 @@ impl Chain {
         let opened = store.open(&self.who, handle, b"", flags, 0).await?;
         let writer = self.session.writer;
         let file = unifier.open(mark, writer, opened.file, &opened.attr, Opening::Existing);
-        let result = file.truncate(size).await;
+        let result = file.truncate(size, self.who.uid != 0).await;
         let closed = file.close(writer).await;
         result.and(closed)
     }

@@ -15,11 +15,13 @@ pub mod posix;
 pub use pace::{Blocking, allow_blocking};
 pub use pending::{Completer, Pending, pending};
 
+use std::any::Any;
 use std::sync::Arc;
 
 use dafs_fabric::SgList;
 use dafs_protocol::{
-    AccessMask, Attr, DirEntry, FileHandle, FileKind, FsAttr, Identity, OpenFlags, SetAttr, Status,
+    AccessMask, Attr, DirEntry, FileExtent, FileHandle, FileKind, FsAttr, Identity, OpenFlags,
+    SetAttr, Status,
 };
 
 /// What a store call gives.
@@ -58,6 +60,15 @@ pub struct Listing {
     pub end: bool,
 }
 
+/// Allocated ranges of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Extents {
+    /// In order; the first may begin before the range asked for, the last may end after it.
+    pub list: Vec<FileExtent>,
+    /// None follows in the range asked for.
+    pub end: bool,
+}
+
 /// Which data or hole to look for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekKind {
@@ -71,6 +82,8 @@ pub enum SeekKind {
 /// of the tree: not above `dir` by themselves (XDEV), and by symlinks as if the tree's root were
 /// `/`. All calls are checked by the store under the rights of `who`.
 ///
+/// The handle of a file that lost its last name stays good while the file is open.
+///
 /// The last byte of every handle is 0 and stands for nothing: who serves several stores marks
 /// there whose it is.
 #[allow(clippy::too_many_arguments)] // the operations of the protocol have them
@@ -81,7 +94,8 @@ pub trait Store: Send + Sync {
     fn lookup(&self, who: &Who, dir: &FileHandle, path: &[u8], no_follow: bool) -> Answer<Found>;
     /// The parent; the root is its own.
     fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Answer<Found>;
-    /// Opens or makes a regular file under the rights of `who`, also when it is open already.
+    /// Opens or makes a regular file under the rights of `who`, also when it is open already. With
+    /// `unlinked` a new one without a name, on the file system of the directory at `path`.
     fn open(
         &self,
         who: &Who,
@@ -166,16 +180,46 @@ pub trait File: Send + Sync {
     fn write_at(&self, offset: u64, from: SgList, clear_privileges: bool) -> Answer<()>;
     /// Data (and all attributes unless `data_only`) on disk.
     fn sync(&self, data_only: bool) -> Answer<()>;
-    /// Sets the size; clears setuid and setgid as for a writer who is not root.
-    fn truncate(&self, size: u64) -> Answer<()>;
-    /// As fallocate(2), see [`dafs_protocol::Operation::Fallocate`]; clears setuid and setgid.
-    fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Answer<()>;
+    /// Sets the size; clears setuid and setgid if `clear_privileges`.
+    fn truncate(&self, size: u64, clear_privileges: bool) -> Answer<()>;
+    /// As fallocate(2), see [`dafs_protocol::Operation::Fallocate`]; clears setuid and setgid if
+    /// `clear_privileges`.
+    fn fallocate(&self, mode: u32, offset: u64, len: u64, clear_privileges: bool) -> Answer<()>;
+    /// Copies from here to another file (or this one, where the ranges do not overlap) within
+    /// the file system. Fewer bytes than `len`: go on from there; 0: this file ends.
+    ///
+    /// # Errors
+    /// XDEV, NOTSUPP or INVAL where the file system cannot: nothing was copied.
+    fn copy_range(
+        &self,
+        offset: u64,
+        to: &Arc<dyn File>,
+        to_offset: u64,
+        len: u64,
+        clear_privileges: bool,
+    ) -> Answer<u64>;
+    /// Shares the blocks of a range (`len` 0: to the end) with another file, all or nothing.
+    fn clone_range(
+        &self,
+        offset: u64,
+        to: &Arc<dyn File>,
+        to_offset: u64,
+        len: u64,
+        clear_privileges: bool,
+    ) -> Answer<()>;
+    /// Allocated ranges that touch `offset..offset+len`, at most `most`.
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Answer<Extents>;
+    /// Gives it a name, under the rights of `who`: also a file that was opened `unlinked`, unless
+    /// that was exclusive. One whose last name was removed gets no other (NOENT).
+    fn link(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Found>;
     /// The next data or hole; `None`: nothing there.
     fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>>;
     /// Attributes.
     fn attr(&self) -> Answer<Attr>;
     /// As [`Store::set_attr`], without a look-up; also when the file has no name any more.
     fn set_attr(&self, who: &Who, set: &SetAttr) -> Answer<Attr>;
+    /// For a store to know its own.
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// A file within its store.

@@ -24,6 +24,7 @@ mod names;
 mod objects;
 mod open;
 mod pool;
+mod ranges;
 mod store;
 #[allow(unsafe_code)]
 mod sys;

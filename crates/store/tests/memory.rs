@@ -76,7 +76,7 @@ fn space_ends() {
     write(&*opened.file, 0, &[1; 8192]).expect("fits");
     assert_eq!(error(write(&*opened.file, 8192, &[1; 1])), Status::NoSpc);
     write(&*opened.file, 0, &[2; 8192]).expect("no new block");
-    assert_eq!(error(opened.file.fallocate(0, 0, 9000).wait()), Status::NoSpc);
+    assert_eq!(error(opened.file.fallocate(0, 0, 9000, true).wait()), Status::NoSpc);
     assert_eq!(fs.store.fs_attr(&fs.who, &fs.root).wait().expect("attr").bytes_free, 0);
     fs.remove("f", false).expect("remove");
     assert_eq!(store.used_bytes(), 8192, "open still");

@@ -207,8 +207,8 @@ fn a_read_only_store_changes_nothing() {
     assert_eq!(error(fs.store.remove_xattr(&fs.who, &f, b"user.a").wait()), Status::RoFs);
     let opened = fs.open("f", READ).expect("open");
     assert_eq!(error(write(&*opened.file, 0, b"x")), Status::RoFs);
-    assert_eq!(error(opened.file.truncate(0).wait()), Status::RoFs);
-    assert_eq!(error(opened.file.fallocate(0, 0, 1).wait()), Status::RoFs);
+    assert_eq!(error(opened.file.truncate(0, true).wait()), Status::RoFs);
+    assert_eq!(error(opened.file.fallocate(0, 0, 1, true).wait()), Status::RoFs);
     assert_eq!(error(opened.file.set_attr(&fs.who, &SetAttr::default()).wait()), Status::RoFs);
     assert_eq!(fs.store.access(&fs.who, &f, 6).wait(), Ok(4));
     assert!(fs.store.fs_attr(&fs.who, &fs.root).wait().expect("attr").read_only);

@@ -4,24 +4,30 @@
 use std::sync::{Arc, Weak};
 
 use dafs_protocol::Status;
-use dafs_store::SeekKind;
 
 use crate::file::{CachedFile, Which};
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
 use crate::pool::SLOT;
+use crate::ranges::blocks;
 
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
+const COLLAPSE_RANGE: u32 = 0x08;
+const INSERT_RANGE: u32 = 0x20;
 
 impl CachedFile {
-    /// Sets the size.
+    /// Sets the size; clears setuid and setgid if `clear_privileges`.
     ///
     /// # Errors
     /// The store's; the file is not open.
-    pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Status> {
+    pub async fn truncate(
+        self: &Arc<Self>,
+        size: u64,
+        clear_privileges: bool,
+    ) -> Result<(), Status> {
         let file = self.clone();
-        self.exclusive(async move { file.cut(size).await }).await
+        self.exclusive(async move { file.cut(size, clear_privileges).await }).await
     }
 
     /// See [`dafs_store::File::fallocate`].
@@ -33,26 +39,16 @@ impl CachedFile {
         mode: u32,
         offset: u64,
         len: u64,
+        clear_privileges: bool,
     ) -> Result<(), Status> {
         let file = self.clone();
-        self.exclusive(async move { file.allocate_space(mode, offset, len).await }).await
+        self.exclusive(
+            async move { file.allocate_space(mode, offset, len, clear_privileges).await },
+        )
+        .await
     }
 
-    /// See [`dafs_store::File::seek`].
-    ///
-    /// # Errors
-    /// The store's; the file is not open.
-    pub async fn seek(
-        self: &Arc<Self>,
-        offset: u64,
-        kind: SeekKind,
-    ) -> Result<Option<u64>, Status> {
-        self.flush().await?;
-        let handle = self.lock().handle.clone().ok_or(Status::BadStateId)?;
-        handle.seek(offset, kind).await
-    }
-
-    async fn exclusive(
+    pub(crate) async fn exclusive(
         self: &Arc<Self>,
         work: impl Future<Output = Outcome> + Send + 'static,
     ) -> Outcome {
@@ -97,7 +93,7 @@ impl CachedFile {
         }
     }
 
-    async fn cut(self: &Arc<Self>, size: u64) -> Outcome {
+    async fn cut(self: &Arc<Self>, size: u64, clear_privileges: bool) -> Outcome {
         let (handle, old) = {
             let inner = self.lock();
             (inner.handle.clone().ok_or(Status::BadStateId)?, inner.size)
@@ -107,7 +103,7 @@ impl CachedFile {
             // The page that is cut is read in again, with its zeros.
             self.flush_blocks(edge, edge, true).await?;
         }
-        handle.truncate(size).await?;
+        handle.truncate(size, clear_privileges).await?;
         let inner = &mut *self.lock();
         // To nothing: also what was being written when the file was cut by an open.
         if size < old || size == 0 {
@@ -119,15 +115,23 @@ impl CachedFile {
         Ok(())
     }
 
-    async fn allocate_space(self: &Arc<Self>, mode: u32, offset: u64, len: u64) -> Outcome {
+    async fn allocate_space(
+        self: &Arc<Self>,
+        mode: u32,
+        offset: u64,
+        len: u64,
+        clear_privileges: bool,
+    ) -> Outcome {
         self.flush_blocks(0, u64::MAX, true).await?;
         let handle = self.lock().handle.clone().ok_or(Status::BadStateId)?;
-        let outcome = handle.fallocate(mode, offset, len).await;
+        let outcome = handle.fallocate(mode, offset, len, clear_privileges).await;
         // Also when it failed: part of it may have been done.
         let attr = handle.attr().await;
         let inner = &mut *self.lock();
-        if mode & !KEEP_SIZE != 0 {
+        if mode & (COLLAPSE_RANGE | INSERT_RANGE) != 0 {
             self.drop_pages(inner, offset / SLOT, Which::All);
+        } else if mode & !KEEP_SIZE != 0 {
+            self.drop_range(inner, blocks(offset, len), Which::All);
         }
         if let Ok(attr) = attr
             && mode != KEEP_SIZE | PUNCH_HOLE
@@ -146,7 +150,7 @@ impl CachedFile {
         }
     }
 
-    fn changed(&self, inner: &mut crate::file::Inner) {
+    pub(crate) fn changed(&self, inner: &mut crate::file::Inner) {
         inner.last_change = self.core.change();
         inner.stale = true;
         inner.modified = (self.core.config.clock)();
@@ -164,7 +168,7 @@ impl CachedFile {
                     let _ = before.wait().await;
                 }
                 file.quiet().await;
-                let outcome = file.cut(0).await;
+                let outcome = file.cut(0, false).await;
                 if let Err(status) = outcome {
                     file.lock().tell_writers(status);
                 }

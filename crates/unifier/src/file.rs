@@ -394,21 +394,39 @@ impl CachedFile {
                 inner.dirty.iter().map(|number| inner.clusters[number].unwritten()).sum();
             let most = inner.size.next_multiple_of(SLOT);
             attr.allocated = attr.allocated.max(most.min(attr.allocated + unwritten as u64 * SLOT));
+            if dirty && inner.clear_privileges {
+                attr.mode = without_privileges(attr.mode);
+            }
         }
     }
 
     /// Forgets pages from `first` on.
     pub(crate) fn drop_pages(&self, inner: &mut Inner, first: u64, which: Which) -> usize {
-        if which != Which::Dirty {
-            inner.void_fills(first..=u64::MAX);
+        self.drop_range(inner, first..=u64::MAX, which)
+    }
+
+    /// Forgets the pages of these blocks.
+    pub(crate) fn drop_range(
+        &self,
+        inner: &mut Inner,
+        blocks: RangeInclusive<u64>,
+        which: Which,
+    ) -> usize {
+        if blocks.is_empty() {
+            return 0;
         }
-        let (first_cluster, first_slot) = place(first);
+        if which != Which::Dirty {
+            inner.void_fills(blocks.clone());
+        }
+        let (first_cluster, first_slot) = place(*blocks.start());
+        let (last_cluster, last_slot) = place(*blocks.end());
         let mut dropped = 0;
         let mut empty = Vec::new();
-        for (number, cluster) in inner.clusters.range_mut(first_cluster..) {
+        for (number, cluster) in inner.clusters.range_mut(first_cluster..=last_cluster) {
             let before = cluster.unwritten();
             let from = if *number == first_cluster { first_slot } else { 0 };
-            let range = u16::MAX << from;
+            let to = if *number == last_cluster { last_slot } else { FRAME_SLOTS - 1 };
+            let range = (u16::MAX << from) & (u16::MAX >> (FRAME_SLOTS - 1 - to));
             let bits = range
                 & match which {
                     Which::Clean => !(cluster.dirty | cluster.writing),
@@ -525,4 +543,13 @@ impl Inner {
         });
         writing.max(dirty)
     }
+}
+
+/// The mode that a write by somebody who is not root leaves.
+fn without_privileges(mode: u32) -> u32 {
+    const SETUID: u32 = 0o4000;
+    const SETGID: u32 = 0o2000;
+    const GROUP_EXECUTE: u32 = 0o010;
+    let setgid = if mode & GROUP_EXECUTE != 0 { SETGID } else { 0 };
+    mode & !(SETUID | setgid)
 }

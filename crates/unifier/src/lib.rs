@@ -25,6 +25,7 @@ mod job;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
 mod pool;
+mod ranges;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ pub use config::{CacheStats, Clock, Config};
 pub use file::CachedFile;
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
+pub use ranges::At;
 pub use read::ReadLease;
 pub use unifier::{HoldTurn, Unifier};
 pub use write::WriteReservation;

@@ -61,18 +61,18 @@ impl Drop for ReadLease {
 
 /// Consecutive blocks.
 #[derive(Debug, Clone, Copy)]
-struct Stretch {
+pub(crate) struct Stretch {
     first: u64,
     count: usize,
 }
 
 /// A fill that somebody waits for; what it brings stays until the waiter has seen it.
-struct Awaited {
+pub(crate) struct Awaited {
     job: Arc<Job>,
     _pages: Arc<Pinned>,
 }
 
-enum Plan {
+pub(crate) enum Plan {
     Lease(ReadLease),
     /// Until this has ended.
     Wait(Arc<Job>),
@@ -140,7 +140,7 @@ impl CachedFile {
         }
     }
 
-    fn read_bytes_max(&self) -> usize {
+    pub(crate) fn read_bytes_max(&self) -> usize {
         (self.core.pool.slot_count() / 8).max(1) * PAGE_BYTES
     }
 
@@ -187,7 +187,7 @@ impl CachedFile {
     }
 
     /// What to do for a read.
-    fn plan(&self, offset: u64, len: usize) -> Plan {
+    pub(crate) fn plan(&self, offset: u64, len: usize) -> Plan {
         let inner = &mut *self.lock();
         if let Some(lease) = self.lease(inner, offset, len) {
             return Plan::Lease(lease);
@@ -233,7 +233,7 @@ impl CachedFile {
         Plan::Fill(stretches, awaited)
     }
 
-    fn allocate_all(&self, stretches: &[Stretch]) -> Option<Vec<Arc<Pinned>>> {
+    pub(crate) fn allocate_all(&self, stretches: &[Stretch]) -> Option<Vec<Arc<Pinned>>> {
         let mut all = Vec::with_capacity(stretches.len());
         for stretch in stretches {
             let pages = self.core.allocate(stretch.first, stretch.count)?;
@@ -243,7 +243,7 @@ impl CachedFile {
     }
 
     /// Begins to fill what still is missing.
-    fn start_fills(
+    pub(crate) fn start_fills(
         self: &Arc<Self>,
         stretches: &[Stretch],
         pages: Vec<Arc<Pinned>>,

@@ -240,6 +240,7 @@ impl CachedFile {
             // What failed before has been written now.
             Ok(()) if inner.is_clean() => {
                 inner.failed = None;
+                inner.clear_privileges = false;
                 if !inner.lost {
                     inner.late.clear();
                 }
@@ -266,8 +267,8 @@ impl CachedFile {
         }
     }
 
-    /// Writes back a range (`len` 0: to the end of the file) and syncs it, if `level` says so. Commits that come
-    /// while a sync is under way share the next one.
+    /// Writes back a range (`len` 0: to the end of the file) and syncs it, if `level` says so.
+    /// Commits that come while a sync is under way share the next one.
     ///
     /// # Errors
     /// The store's, or a late one of this writer.
@@ -288,7 +289,7 @@ impl CachedFile {
         late.map_or(Ok(self.core.verifier), Err)
     }
 
-    async fn flush_range(self: &Arc<Self>, offset: u64, len: u64) -> Outcome {
+    pub(crate) async fn flush_range(self: &Arc<Self>, offset: u64, len: u64) -> Outcome {
         self.unchanging().await;
         if self.lock().is_clean() {
             return Ok(());

@@ -44,6 +44,11 @@ impl State {
             return Err(Status::RoFs);
         }
         let start = self.tree.resolve(dir)?;
+        if flags.unlinked {
+            let inode = self.add_unlinked(who, start, path, flags, mode)?;
+            let found = self.found(inode)?;
+            return Ok((found, file::open(shared, self, inode)?, true));
+        }
         let exclusive = flags.create == CreateMode::Exclusive;
         let place = self.tree.walk(who, start, path, !flags.no_follow && !exclusive)?;
         let (inode, created) = match place.inode {
@@ -80,10 +85,31 @@ impl State {
         Ok(())
     }
 
+    /// A regular file without a name, which its open keeps.
+    fn add_unlinked(
+        &mut self,
+        who: &Identity,
+        start: u64,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<u64, Status> {
+        if !flags.write {
+            return Err(Status::Inval);
+        }
+        let place = self.tree.walk(who, start, path, !flags.no_follow)?;
+        let dir = place.inode.ok_or(Status::NoEnt)?;
+        self.tree.node(dir)?.directory()?;
+        self.may_change()?;
+        let inode = self.add_inode(who, dir, new_file(), mode, 0)?;
+        let node = self.tree.node_mut(inode)?;
+        node.links = 0;
+        node.linkable = flags.create != CreateMode::Exclusive;
+        Ok(inode)
+    }
+
     fn add_file(&mut self, who: &Identity, place: &Place, mode: u32) -> Result<u64, Status> {
-        let content =
-            Content::File { data: Data::default(), durable: Data::default(), open: Weak::new() };
-        self.add(who, place.dir, &place.name, content, mode, 0)
+        self.add(who, place.dir, &place.name, new_file(), mode, 0)
     }
 
     /// A new inode with a name that is free.
@@ -98,18 +124,31 @@ impl State {
     ) -> Result<u64, Status> {
         self.may_change()?;
         check_name(name)?;
-        rights::need(self.tree.node(dir)?, who, WRITE | EXECUTE)?;
-        if self.tree.node_count() >= self.tree.options.files_max {
-            return Err(Status::NoSpc);
-        }
         let is_dir = matches!(content, Content::Directory(_));
-        let inode = self.tree.add_node(who, content, mode, rdev);
-        self.inherit(dir, inode)?;
-        self.check_setgid(who, inode)?;
+        let inode = self.add_inode(who, dir, content, mode, rdev)?;
         let parent = self.tree.node_mut(dir)?;
         parent.directory_mut()?.set(name, inode);
         parent.links += u32::from(is_dir);
         self.tree.touch(dir, true);
+        Ok(inode)
+    }
+
+    /// A new inode with what it has from `dir`, without its name.
+    fn add_inode(
+        &mut self,
+        who: &Identity,
+        dir: u64,
+        content: Content,
+        mode: u32,
+        rdev: u64,
+    ) -> Result<u64, Status> {
+        rights::need(self.tree.node(dir)?, who, WRITE | EXECUTE)?;
+        if self.tree.node_count() >= self.tree.options.files_max {
+            return Err(Status::NoSpc);
+        }
+        let inode = self.tree.add_node(who, content, mode, rdev);
+        self.inherit(dir, inode)?;
+        self.check_setgid(who, inode)?;
         Ok(inode)
     }
 
@@ -155,8 +194,19 @@ impl State {
         dir: &FileHandle,
         name: &[u8],
     ) -> Result<Found, Status> {
+        let from = self.tree.resolve(from)?;
+        self.link_inode(who, from, dir, name)
+    }
+
+    pub(super) fn link_inode(
+        &mut self,
+        who: &Identity,
+        from: u64,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> Result<Found, Status> {
         check_name(name)?;
-        let (from, dir) = (self.tree.resolve(from)?, self.tree.resolve(dir)?);
+        let dir = self.tree.resolve(dir)?;
         if self.tree.child(who, dir, name)?.is_some() {
             return Err(Status::Exist);
         }
@@ -166,7 +216,7 @@ impl State {
         if node.is_dir() {
             return Err(Status::Perm);
         }
-        if node.links == 0 {
+        if node.links == 0 && !node.linkable {
             return Err(Status::NoEnt);
         }
         self.tree.add_link(from)?;
@@ -289,4 +339,8 @@ impl State {
         self.tree.touch(inode, false);
         Ok(())
     }
+}
+
+fn new_file() -> Content {
+    Content::File { data: Data::default(), durable: Data::default(), open: Weak::new() }
 }

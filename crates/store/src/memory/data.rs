@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dafs_fabric::Span;
+use dafs_protocol::FileExtent;
 
-use crate::SeekKind;
+use crate::{Extents, SeekKind};
 
 /// Bytes of a block.
 pub(super) const BLOCK: u64 = 4096;
@@ -116,6 +117,77 @@ impl Data {
         for block in offset / BLOCK..(offset + len).div_ceil(BLOCK) {
             self.blocks.entry(block).or_insert_with(|| zero.clone());
         }
+    }
+
+    /// Takes whole blocks out; what follows moves down.
+    pub(super) fn collapse(&mut self, offset: u64, len: u64) {
+        let (first, count) = (offset / BLOCK, len / BLOCK);
+        let mut moved = self.blocks.split_off(&first).split_off(&(first + count));
+        while let Some((block, bytes)) = moved.pop_first() {
+            self.blocks.insert(block - count, bytes);
+        }
+        self.size -= len;
+    }
+
+    /// Puts a hole of whole blocks in; what follows moves up.
+    pub(super) fn insert(&mut self, offset: u64, len: u64) {
+        let (first, count) = (offset / BLOCK, len / BLOCK);
+        let mut moved = self.blocks.split_off(&first);
+        while let Some((block, bytes)) = moved.pop_first() {
+            self.blocks.insert(block + count, bytes);
+        }
+        self.size += len;
+    }
+
+    /// Copies a range that lies within `source`, which has other bytes or other places.
+    pub(super) fn copy_from(&mut self, source: &Data, offset: u64, to_offset: u64, len: u64) {
+        let mut done = 0;
+        while done < len {
+            let left = usize::try_from(len - done).unwrap_or(BLOCK_BYTES);
+            let (from, start, bytes) = piece(offset + done, left);
+            let (to, to_start, bytes) = piece(to_offset + done, bytes);
+            match source.blocks.get(&from) {
+                Some(whole) if bytes == BLOCK_BYTES => {
+                    self.blocks.insert(to, whole.clone());
+                }
+                None if bytes == BLOCK_BYTES => {
+                    self.blocks.remove(&to);
+                }
+                there => {
+                    let block = self.blocks.entry(to).or_insert_with(|| Arc::new(ZERO));
+                    let bytes_to = &mut Arc::make_mut(block)[to_start..to_start + bytes];
+                    let zero = ZERO.as_slice();
+                    let from = there.map_or(zero, |block| block.as_slice());
+                    // not payload: the disk copies within itself
+                    bytes_to.copy_from_slice(&from[start..start + bytes]);
+                }
+            }
+            done += bytes as u64;
+        }
+        self.size = self.size.max(to_offset + len);
+    }
+
+    pub(super) fn extents(&self, offset: u64, len: u64, most: usize) -> Extents {
+        let last = offset.saturating_add(len.saturating_sub(1)) / BLOCK;
+        let mut extents = Extents { list: Vec::new(), end: true };
+        if len == 0 {
+            return extents;
+        }
+        for block in self.blocks.range(offset / BLOCK..=last).map(|(block, _)| *block) {
+            let full = extents.list.len() == most;
+            match extents.list.last_mut() {
+                Some(extent) if extent.offset + extent.len == block * BLOCK => extent.len += BLOCK,
+                _ if full => {
+                    extents.end = false;
+                    break;
+                }
+                _ => {
+                    let extent = FileExtent { offset: block * BLOCK, len: BLOCK, ..<_>::default() };
+                    extents.list.push(extent);
+                }
+            }
+        }
+        extents
     }
 
     pub(super) fn seek(&self, offset: u64, kind: SeekKind) -> Option<u64> {

@@ -1,13 +1,15 @@
 //! An open file in memory.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use dafs_fabric::{SgList, sg_bytes};
-use dafs_protocol::{Attr, SetAttr, Status};
+use dafs_protocol::{Attr, FileHandle, SetAttr, Status};
 
+use super::data::BLOCK;
 use super::tree::{Content, Node};
 use super::{FaultKind, Shared, State};
-use crate::{Answer, File, FileId, SeekKind, Who};
+use crate::{Answer, Extents, File, FileId, Found, Pending, SeekKind, Who};
 
 /// Largest size of a file, as Linux has it.
 pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
@@ -15,8 +17,10 @@ pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
 const ALLOCATE: u32 = 0;
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 3;
+const COLLAPSE_RANGE: u32 = 8;
 const ZERO_RANGE: u32 = 0x10;
 const ZERO_KEEP_SIZE: u32 = 0x11;
+const INSERT_RANGE: u32 = 0x20;
 
 /// One object for all opens of a file at a time; keeps the inode while it lives.
 pub(super) struct MemoryFile {
@@ -61,6 +65,13 @@ impl MemoryFile {
         })
     }
 
+    /// The inode of another open file of this store, opened since the last crash.
+    fn sibling(&self, other: &Arc<dyn File>) -> Option<u64> {
+        let other = other.as_any().downcast_ref::<MemoryFile>()?;
+        let same = Arc::ptr_eq(&self.shared, &other.shared) && self.boot == other.boot;
+        same.then_some(other.inode)
+    }
+
     /// As [`call`](Self::call), for what a read-only store refuses.
     fn change<T: Send + 'static>(
         &self,
@@ -101,10 +112,7 @@ impl File for MemoryFile {
                 return Err(Status::RoFs);
             }
             write(state, inode, offset, &from)?;
-            if clear_privileges {
-                state.tree.node_mut(inode)?.clear_privileges();
-            }
-            Ok(())
+            state.clear_privileges(inode, clear_privileges)
         })
     }
 
@@ -116,20 +124,69 @@ impl File for MemoryFile {
         })
     }
 
-    fn truncate(&self, size: u64) -> Answer<()> {
+    fn truncate(&self, size: u64, clear_privileges: bool) -> Answer<()> {
         self.change(move |state, inode| {
             set_size(state, inode, size)?;
-            state.tree.node_mut(inode)?.clear_privileges();
-            Ok(())
+            state.clear_privileges(inode, clear_privileges)
         })
     }
 
-    fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Answer<()> {
+    fn fallocate(&self, mode: u32, offset: u64, len: u64, clear_privileges: bool) -> Answer<()> {
         self.change(move |state, inode| {
             fallocate(state, inode, mode, offset, len)?;
-            state.tree.node_mut(inode)?.clear_privileges();
-            Ok(())
+            state.clear_privileges(inode, clear_privileges)
         })
+    }
+
+    fn copy_range(
+        &self,
+        offset: u64,
+        to: &Arc<dyn File>,
+        to_offset: u64,
+        len: u64,
+        clear_privileges: bool,
+    ) -> Answer<u64> {
+        let Some(to) = self.sibling(to) else { return Pending::ready(Err(Status::XDev)) };
+        self.change(move |state, inode| {
+            let bytes = copy(state, inode, offset, to, to_offset, len)?;
+            state.clear_privileges(to, clear_privileges)?;
+            Ok(bytes)
+        })
+    }
+
+    fn clone_range(
+        &self,
+        offset: u64,
+        to: &Arc<dyn File>,
+        to_offset: u64,
+        len: u64,
+        clear_privileges: bool,
+    ) -> Answer<()> {
+        let Some(to) = self.sibling(to) else { return Pending::ready(Err(Status::XDev)) };
+        self.change(move |state, inode| {
+            let size = state.tree.node(inode)?.data()?.size;
+            let len = if len == 0 { size.saturating_sub(offset) } else { len };
+            let end = offset.checked_add(len).ok_or(Status::Inval)?;
+            let aligned = |at: u64| at.is_multiple_of(BLOCK);
+            // The last block of the file may be short.
+            let fits = aligned(offset) && aligned(to_offset) && (aligned(end) || end == size);
+            if !fits || end > size {
+                return Err(Status::Inval);
+            }
+            copy(state, inode, offset, to, to_offset, len)?;
+            state.clear_privileges(to, clear_privileges)
+        })
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Answer<Extents> {
+        self.call(move |state, inode| {
+            Ok(state.tree.node(inode)?.data()?.extents(offset, len, most))
+        })
+    }
+
+    fn link(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Found> {
+        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
+        self.call(move |state, inode| state.link_inode(&who, inode, &dir, &name))
     }
 
     fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>> {
@@ -144,6 +201,33 @@ impl File for MemoryFile {
         let (who, set) = (who.clone(), *set);
         self.change(move |state, inode| state.set_attr(&who, inode, &set))
     }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Copies bytes to another file or another place; how many there were.
+fn copy(
+    state: &mut State,
+    from: u64,
+    offset: u64,
+    to: u64,
+    to_offset: u64,
+    len: u64,
+) -> Result<u64, Status> {
+    let source = state.tree.node(from)?.data()?;
+    let len = len.min(source.size.saturating_sub(offset));
+    let end = to_offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Status::FBig)?;
+    if from == to && offset < end && to_offset < offset + len {
+        return Err(Status::Inval);
+    }
+    let source = source.clone();
+    state.room(state.tree.node(to)?.data()?.blocks_missing(to_offset, len))?;
+    if len > 0 {
+        change_data(state, to, |data| data.copy_from(&source, offset, to_offset, len))?;
+    }
+    Ok(len)
 }
 
 /// Writes all, or (with a short write injected) half.
@@ -186,6 +270,7 @@ fn fallocate(
     let grow = mode == ALLOCATE || mode == ZERO_RANGE;
     match mode {
         ALLOCATE | KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE | ZERO_KEEP_SIZE => {}
+        COLLAPSE_RANGE | INSERT_RANGE => return shift(state, inode, mode, offset, len),
         _ => return Err(Status::NotSupp),
     }
     change_data(state, inode, |data| {
@@ -197,6 +282,22 @@ fn fallocate(
             data.set_size(end);
         }
     })
+}
+
+/// Takes a range out, or puts a hole in: all that follows moves.
+fn shift(state: &mut State, inode: u64, mode: u32, offset: u64, len: u64) -> Result<(), Status> {
+    let size = state.tree.node(inode)?.data()?.size;
+    if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) || offset >= size {
+        return Err(Status::Inval);
+    }
+    if mode == COLLAPSE_RANGE {
+        if offset + len >= size {
+            return Err(Status::Inval);
+        }
+        return change_data(state, inode, |data| data.collapse(offset, len));
+    }
+    size.checked_add(len).filter(|size| *size <= SIZE_MAX).ok_or(Status::FBig)?;
+    change_data(state, inode, |data| data.insert(offset, len))
 }
 
 /// Changes the contents and keeps the count of blocks.
@@ -212,6 +313,15 @@ fn change_data(
     state.tree.used_blocks = state.tree.used_blocks + after - before;
     state.tree.touch(inode, true);
     Ok(())
+}
+
+impl State {
+    fn clear_privileges(&mut self, inode: u64, clear: bool) -> Result<(), Status> {
+        if clear {
+            self.tree.node_mut(inode)?.clear_privileges();
+        }
+        Ok(())
+    }
 }
 
 impl Node {

@@ -127,11 +127,12 @@ fn check_set(node: &Node, who: &Identity, set: &SetAttr) -> Result<(), Status> {
         return Err(Status::Perm);
     }
     let times = [set.accessed, set.modified];
-    let is_given = |time: &Option<SetTime>| matches!(time, Some(SetTime::To(_)));
-    if times.iter().any(is_given) && !owner {
+    // Who may write may set both to now, and nothing else.
+    let touched = times.iter().all(|time| matches!(time, Some(SetTime::Now)));
+    if times.iter().any(Option::is_some) && !touched && !owner {
         return Err(Status::Perm);
     }
-    if times.iter().any(Option::is_some) && !owner {
+    if touched && !owner {
         rights::need(node, who, WRITE)?;
     }
     let is_wrong = |time: &Option<SetTime>| matches!(time, Some(SetTime::To(time)) if time.nanoseconds > 999_999_999);

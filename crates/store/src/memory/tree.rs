@@ -24,6 +24,8 @@ pub(super) struct Node {
     pub(super) content: Content,
     pub(super) mode: u32,
     pub(super) links: u32,
+    /// Made without a name, and may get its first one.
+    pub(super) linkable: bool,
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) rdev: u64,
@@ -253,6 +255,7 @@ impl Tree {
             content,
             mode: mode & 0o7777,
             links,
+            linkable: false,
             uid: who.uid,
             gid: who.gid,
             rdev,
@@ -299,6 +302,7 @@ impl Tree {
             return Err(Status::MLink);
         }
         node.links += 1;
+        node.linkable = false;
         self.touch(inode, false);
         Ok(())
     }

@@ -1,17 +1,18 @@
 //! An open regular file.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use dafs_fabric::{SgList, Span, sg_bytes};
-use dafs_protocol::{Attr, FileKind, SetAttr, Status};
+use dafs_protocol::{Attr, FileHandle, FileKind, SetAttr, Status};
 
 use super::attr::{self, Stat};
 use super::sys::{self, Errno};
-use super::{Inner, Shared};
-use crate::{Answer, File, FileId, Pending, SeekKind, Who};
+use super::{Inner, Shared, ranges};
+use crate::{Answer, Extents, File, FileId, Found, Pending, SeekKind, Who};
 
 const SETGID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
@@ -26,6 +27,11 @@ pub(super) struct OpenFiles {
 impl OpenFiles {
     pub(super) fn get(&self, id: FileId) -> Option<Arc<PosixFile>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
+    }
+
+    pub(super) fn is_open(&self, id: FileId) -> bool {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.get(&id).is_some_and(|file| file.strong_count() != 0)
     }
 
     /// The file of `id`, now also with this descriptor; `fresh`: just made.
@@ -87,8 +93,11 @@ impl Drop for PosixFile {
         self.inner.files.remove(self.id);
         let fds = (self.reader.take(), self.writer.take());
         let Some(fd) = fds.1.as_ref().or(fds.0.as_ref()) else { return };
+        let stat = Stat::of(fd, true).ok().filter(|stat| stat.links() == 0);
+        let Some(stat) = stat else { return };
+        self.inner.objects.forget(stat.id());
         // The last close of a file without a name frees its space, which may take long.
-        if Stat::of(fd, true).is_ok_and(|stat| stat.links() == 0 && stat.attr().size != 0) {
+        if stat.attr().size != 0 {
             self.inner.pool.run(Box::new(move || drop(fds)));
         }
     }
@@ -109,11 +118,15 @@ impl PosixFile {
         (!read || self.reader.get().is_some()) && (!write || self.writer.get().is_some())
     }
 
-    fn reader(&self) -> Result<Arc<OwnedFd>, Status> {
+    pub(super) fn inner(&self) -> &Shared {
+        &self.inner
+    }
+
+    pub(super) fn reader(&self) -> Result<Arc<OwnedFd>, Status> {
         self.reader.get().cloned().ok_or(Status::BadF)
     }
 
-    fn writer(&self) -> Result<Arc<OwnedFd>, Status> {
+    pub(super) fn writer(&self) -> Result<Arc<OwnedFd>, Status> {
         if self.inner.options.read_only {
             return Err(Status::RoFs);
         }
@@ -197,21 +210,58 @@ impl File for PosixFile {
         })
     }
 
-    fn truncate(&self, size: u64) -> Answer<()> {
+    fn truncate(&self, size: u64, clear_privileges: bool) -> Answer<()> {
         self.call(self.writer(), move |_, fd| {
             let size = attr::size(size)?;
-            clear(fd)?;
+            if clear_privileges {
+                clear(fd)?;
+            }
             Ok(sys::ftruncate(fd, size)?)
         })
     }
 
-    fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Answer<()> {
+    fn fallocate(&self, mode: u32, offset: u64, len: u64, clear_privileges: bool) -> Answer<()> {
         self.call(self.writer(), move |_, fd| {
-            let mode = i32::try_from(mode).map_err(|_| Status::NotSupp)?;
-            let (offset, len) = (attr::size(offset)?, attr::size(len)?);
-            clear(fd)?;
+            let (mode, offset, len) = ranges::allocation(mode, offset, len)?;
+            if clear_privileges {
+                clear(fd)?;
+            }
             Ok(sys::fallocate(fd, mode, offset, len)?)
         })
+    }
+
+    fn copy_range(
+        &self,
+        offset: u64,
+        to: &Arc<dyn File>,
+        to_offset: u64,
+        len: u64,
+        clear_privileges: bool,
+    ) -> Answer<u64> {
+        self.copy(offset, to, to_offset, len, clear_privileges)
+    }
+
+    fn clone_range(
+        &self,
+        offset: u64,
+        to: &Arc<dyn File>,
+        to_offset: u64,
+        len: u64,
+        clear_privileges: bool,
+    ) -> Answer<()> {
+        self.clone_to(offset, to, to_offset, len, clear_privileges)
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Answer<Extents> {
+        self.call(self.any(), move |_, fd| ranges::extents(fd, offset, len, most))
+    }
+
+    fn link(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Found> {
+        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
+        match self.any() {
+            Err(status) => Pending::ready(Err(status)),
+            Ok(fd) => self.inner.call(move |inner| inner.link_open(&who, &fd, &dir, &name)),
+        }
     }
 
     fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>> {
@@ -249,6 +299,10 @@ impl File for PosixFile {
                 Ok(Stat::of(&fd, false)?.attr())
             }),
         }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }
 
@@ -302,7 +356,7 @@ fn write(
 }
 
 /// The kernel does not do this for root. The mode is asked for each time: others change it too.
-fn clear(fd: &OwnedFd) -> Result<(), Status> {
+pub(super) fn clear(fd: &OwnedFd) -> Result<(), Status> {
     let mode = Stat::of(fd, true)?.mode();
     let setgid = if mode & GROUP_EXECUTE != 0 { SETGID } else { 0 };
     let cleared = mode & !(SETUID | setgid);

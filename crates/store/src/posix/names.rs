@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use dafs_protocol::{FileHandle, FileKind, SYMLINK_BYTES_MAX, Status};
 
 use super::attr::Stat;
+use super::objects::Leaving;
 use super::walk::Cached;
 use super::{Inner, sys};
 use crate::names::{check_name, check_path};
@@ -109,10 +110,14 @@ impl Inner {
     ) -> Result<Found, Status> {
         self.identities.may_act_as(who)?;
         let stat = Stat::of(fd, lazy)?;
-        if stat.links() == 0 {
-            return Err(Status::Stale);
-        }
+        self.still_there(&stat)?;
         Ok(Found { handle: *handle, attr: stat.attr() })
+    }
+
+    /// A file without a name is there while it is open.
+    pub(super) fn still_there(&self, stat: &Stat) -> Result<(), Status> {
+        let there = stat.links() != 0 || self.files.is_open(stat.id());
+        if there { Ok(()) } else { Err(Status::Stale) }
     }
 
     pub(super) fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Result<Found, Status> {
@@ -182,6 +187,24 @@ impl Inner {
         Ok(Found { handle: *from, attr: stat.attr() })
     }
 
+    /// Gives an open file a name.
+    pub(super) fn link_open(
+        &self,
+        who: &Who,
+        fd: &OwnedFd,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> Result<Found, Status> {
+        self.may_change()?;
+        check_name(name)?;
+        let dir = self.objects.resolve(&self.identities, dir)?;
+        let _acting = self.identities.act_as(who)?;
+        sys::link(fd, &dir.fd, name)?;
+        let stat = Stat::of(fd, true)?;
+        let handle = self.handle_of_open(who, fd, &stat)?;
+        Ok(Found { handle, attr: stat.attr() })
+    }
+
     pub(super) fn remove(
         &self,
         who: &Who,
@@ -195,7 +218,7 @@ impl Inner {
         let _acting = self.identities.act_as(who)?;
         let leaving = self.objects.before_removal(&dir.fd, name);
         sys::unlinkat(&dir.fd, name, directory)?;
-        self.objects.removed(leaving);
+        self.removed(leaving);
         Ok(())
     }
 
@@ -217,10 +240,16 @@ impl Inner {
             Err(errno) => Err(errno.into()),
             Ok(()) => {
                 if let Some(leaving) = replaced {
-                    self.objects.removed(leaving);
+                    self.removed(leaving);
                 }
                 Ok(())
             }
         }
+    }
+
+    /// A number of the table is good until the last close.
+    fn removed(&self, mut leaving: Leaving) {
+        leaving.id = leaving.id.filter(|id| !self.files.is_open(*id));
+        self.objects.removed(leaving);
     }
 }

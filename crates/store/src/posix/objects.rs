@@ -159,9 +159,12 @@ impl Objects {
                 }
                 let _server = identities.as_server()?;
                 let fd = sys::open_by_handle(&mount.fd, &own, libc::O_PATH)?;
-                let kind = Stat::of(&fd, true)?.kind();
-                let object = Arc::new(Object { fd, kind });
-                self.keep(handle, &object);
+                let stat = Stat::of(&fd, true)?;
+                let object = Arc::new(Object { fd, kind: stat.kind() });
+                // What has no name any more lives as long as it is open, not as it is kept here.
+                if stat.links() != 0 {
+                    self.keep(handle, &object);
+                }
                 Ok(object)
             }
         }
@@ -327,12 +330,17 @@ impl Objects {
             drop((recent, directory, last));
         }
         if let Some(id) = leaving.id {
-            let mut table = lock(&self.table);
-            let number = table.numbers.remove(&id);
-            let object = number.and_then(|number| table.objects.remove(&number));
-            drop(table);
-            drop(object);
+            self.forget(id);
         }
+    }
+
+    /// Takes what is gone out of the table.
+    pub(super) fn forget(&self, id: FileId) {
+        let mut table = lock(&self.table);
+        let number = table.numbers.remove(&id);
+        let object = number.and_then(|number| table.objects.remove(&number));
+        drop(table);
+        drop(object); // outside of the lock
     }
 
     /// Closes what was not used lately, but for directories.
@@ -351,7 +359,7 @@ impl Objects {
 /// See [`Objects::before_removal`].
 pub(super) struct Leaving {
     handle: Option<FileHandle>,
-    id: Option<FileId>,
+    pub(super) id: Option<FileId>,
 }
 
 struct UnknownMount;

@@ -37,7 +37,8 @@ impl Request {
 
 /// Answers an open of what is there, if the kernel knows it without reading.
 pub(super) fn open_cached(inner: &Shared, request: &Request) -> Option<Result<Opened, Status>> {
-    if request.flags.truncate || request.flags.create == CreateMode::Exclusive {
+    let OpenFlags { truncate, unlinked, create, .. } = request.flags;
+    if truncate || unlinked || create == CreateMode::Exclusive {
         return None;
     }
     if let Err(status) = request.check(inner.options.read_only) {
@@ -65,6 +66,9 @@ pub(super) fn open(inner: &Shared, request: &Request) -> Result<Opened, Status> 
     request.check(inner.options.read_only)?;
     let dir = inner.objects.resolve(&inner.identities, &request.dir)?;
     let _acting = inner.identities.act_as(&request.who)?;
+    if request.flags.unlinked {
+        return open_unlinked(inner, request, &dir);
+    }
     if request.path.is_empty() {
         if request.flags.create == CreateMode::Exclusive {
             return Err(Status::Exist);
@@ -97,6 +101,33 @@ fn create(inner: &Shared, request: &Request, dir: &Object) -> Result<Opened, Sta
     let follow = !exclusive && !request.flags.no_follow;
     let mode = request.mode & 0o7777;
     let fd = inner.walking.create(&inner.tree(), dir, &request.path, mode, follow)?;
+    made(inner, request, fd)
+}
+
+/// A new file without a name, in the file system of the directory at the path.
+fn open_unlinked(inner: &Shared, request: &Request, dir: &Object) -> Result<Opened, Status> {
+    if !request.flags.write {
+        return Err(Status::Inval);
+    }
+    inner.may_change()?;
+    let exclusive = request.flags.create == CreateMode::Exclusive;
+    let flags = libc::O_TMPFILE | libc::O_RDWR | if exclusive { libc::O_EXCL } else { 0 };
+    let mode = request.mode & 0o7777;
+    let make = |dir: &OwnedFd| match sys::openat(dir, b".", flags, mode) {
+        // A kernel or file system that does not know the flag.
+        Err(Errno(libc::EISDIR)) => Err(Status::NotSupp),
+        other => Ok(other?),
+    };
+    let fd = if request.path.is_empty() {
+        make(&dir.fd)?
+    } else {
+        let follow = !request.flags.no_follow;
+        make(&inner.walking.open(&inner.tree(), dir, &request.path, follow)?)?
+    };
+    made(inner, request, fd)
+}
+
+fn made(inner: &Shared, request: &Request, fd: OwnedFd) -> Result<Opened, Status> {
     let stat = Stat::of(&fd, true)?;
     let handle = inner.handle_of_open(&request.who, &fd, &stat)?;
     let opened = Descriptor { fd, reads: true, writes: true };
@@ -113,9 +144,7 @@ fn open_object(
 ) -> Result<Opened, Status> {
     let mut stat = Stat::of(path, lazy)?;
     match stat.kind() {
-        FileKind::File if stat.links() == 0 && request.path.is_empty() => {
-            return Err(Status::Stale);
-        }
+        FileKind::File if request.path.is_empty() => inner.still_there(&stat)?,
         FileKind::File => {}
         FileKind::Directory => return Err(Status::IsDir),
         FileKind::Symlink => return Err(Status::Loop),

@@ -170,7 +170,8 @@ impl Store for PosixStore {
             let _acting = inner.identities.act_as(&who)?;
             attr::set(&object.fd, object.kind, &who, &set)?;
             let stat = Stat::of(&object.fd, false)?;
-            if stat.links() == 0 { Err(Status::Stale) } else { Ok(stat.attr()) }
+            inner.still_there(&stat)?;
+            Ok(stat.attr())
         })
     }
 

@@ -434,6 +434,90 @@ pub(super) fn fallocate(fd: &OwnedFd, mode: i32, offset: i64, len: i64) -> Outco
     nothing(unsafe { libc::fallocate(fd.as_raw_fd(), mode, offset, len) })
 }
 
+/// One copy_file_range; 0 bytes: the source ends.
+pub(super) fn copy_range(
+    from: &OwnedFd,
+    mut offset: i64,
+    to: &OwnedFd,
+    mut to_offset: i64,
+    len: usize,
+) -> Outcome<usize> {
+    let (from, to) = (from.as_raw_fd(), to.as_raw_fd());
+    // SAFETY: the offsets live over the call, which writes the new ones there.
+    let result = unsafe { libc::copy_file_range(from, &mut offset, to, &mut to_offset, len, 0) };
+    done(result as libc::c_long)
+}
+
+/// `struct file_clone_range`.
+#[repr(C)]
+struct CloneRange {
+    from: i64,
+    offset: u64,
+    len: u64,
+    to_offset: u64,
+}
+
+/// Shares blocks; `len` 0: to the end of the source.
+pub(super) fn clone_range(
+    from: &OwnedFd,
+    offset: u64,
+    to: &OwnedFd,
+    to_offset: u64,
+    len: u64,
+) -> Outcome<()> {
+    const FICLONERANGE: libc::c_ulong = 0x4020_940d;
+    let range = CloneRange { from: from.as_raw_fd().into(), offset, len, to_offset };
+    // SAFETY: the structure has the layout that the request tells; the kernel only reads it.
+    nothing(unsafe { libc::ioctl(to.as_raw_fd(), FICLONERANGE, &range) })
+}
+
+/// Extents that one [`extents`] call answers.
+pub(super) const EXTENTS_MAX: usize = 64;
+
+/// `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RawExtent {
+    pub(super) offset: u64,
+    physical: u64,
+    pub(super) len: u64,
+    reserved: [u64; 2],
+    pub(super) flags: u32,
+    reserved_flags: [u32; 3],
+}
+
+/// `struct fiemap` with room.
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    len: u64,
+    flags: u32,
+    mapped: u32,
+    room: u32,
+    reserved: u32,
+    extents: [RawExtent; EXTENTS_MAX],
+}
+
+/// Extents of the range, as many as fit; into `out`.
+pub(super) fn extents(
+    fd: &OwnedFd,
+    start: u64,
+    len: u64,
+    out: &mut Vec<RawExtent>,
+) -> Outcome<usize> {
+    const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+    let extents = [RawExtent::default(); EXTENTS_MAX];
+    let room = EXTENTS_MAX as u32;
+    let mut map = Fiemap { start, len, flags: 0, mapped: 0, room, reserved: 0, extents };
+    let to: *mut Fiemap = &mut map;
+    // SAFETY: the structure has the layout that the request tells, and the room that it says.
+    nothing(unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP, to) })?;
+    let mapped = map.extents.iter().take(map.mapped as usize);
+    let before = out.len();
+    out.extend(mapped);
+    Ok(out.len() - before)
+}
+
 pub(super) fn statvfs(fd: &OwnedFd) -> Outcome<libc::statvfs> {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut out: libc::statvfs = unsafe { std::mem::zeroed() };

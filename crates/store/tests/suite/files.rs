@@ -109,28 +109,28 @@ pub fn fallocate_modes(fs: &Fs) {
     let opened = fs.open("f", MAKE).expect("open");
     let file = &*opened.file;
     let size = || file.attr().wait().expect("attr").size;
-    match file.fallocate(0, 0, 10_000).wait() {
+    match file.fallocate(0, 0, 10_000, true).wait() {
         Err(Status::NotSupp) => return eprintln!("skipped: no fallocate here"),
         other => other.expect("allocate"),
     }
     assert_eq!(size(), 10_000);
-    file.fallocate(1, 0, 1 << 20).wait().expect("keep size");
+    file.fallocate(1, 0, 1 << 20, true).wait().expect("keep size");
     assert_eq!(size(), 10_000);
     assert!(file.attr().wait().expect("attr").allocated >= 1 << 20);
     write(file, 0, &[1; 20_000]).expect("write");
-    file.fallocate(3, 4096, 8192).wait().expect("punch");
+    file.fallocate(3, 4096, 8192, true).wait().expect("punch");
     let bytes = read(file, 0, 30_000).expect("read");
     assert!(bytes[..4096].iter().all(|b| *b == 1));
     assert!(bytes[4096..12_288].iter().all(|b| *b == 0));
     assert!(bytes[12_288..].iter().all(|b| *b == 1) && bytes.len() == 20_000);
-    if file.fallocate(0x10, 19_000, 2000).wait() != Err(Status::NotSupp) {
+    if file.fallocate(0x10, 19_000, 2000, true).wait() != Err(Status::NotSupp) {
         assert_eq!(size(), 21_000);
         assert_eq!(read(file, 18_999, 2).expect("read"), [1, 0]);
     }
-    assert_eq!(error(file.fallocate(0, 0, 0).wait()), Status::Inval);
-    let status = error(file.fallocate(0x4000_0000, 0, 10).wait());
+    assert_eq!(error(file.fallocate(0, 0, 0, true).wait()), Status::Inval);
+    let status = error(file.fallocate(0x4000_0000, 0, 10, true).wait());
     assert!(matches!(status, Status::NotSupp | Status::Inval), "{status}");
-    let status = error(file.fallocate(0, u64::MAX, 10).wait());
+    let status = error(file.fallocate(0, u64::MAX, 10, true).wait());
     assert!(matches!(status, Status::FBig | Status::Inval), "{status}");
 }
 
@@ -138,8 +138,8 @@ pub fn sizes_are_set(fs: &Fs) {
     let opened = fs.open("f", MAKE).expect("open");
     let file = &*opened.file;
     write(file, 0, &[9; 10_000]).expect("write");
-    file.truncate(5000).wait().expect("truncate");
-    file.truncate(9000).wait().expect("extend");
+    file.truncate(5000, true).wait().expect("truncate");
+    file.truncate(9000, true).wait().expect("extend");
     let bytes = read(file, 0, 20_000).expect("read");
     assert!(bytes[..5000].iter().all(|b| *b == 9) && bytes[5000..].iter().all(|b| *b == 0));
     assert_eq!(bytes.len(), 9000);
@@ -163,7 +163,7 @@ pub fn privileges_are_cleared(fs: &Fs) {
         assert_eq!(clear_write(), after, "{before:o}");
     }
     fs.chmod("f", 0o6755).expect("chmod");
-    opened.file.truncate(3).wait().expect("truncate");
+    opened.file.truncate(3, true).wait().expect("truncate");
     assert_eq!(fs.attr("f").mode, 0o755);
     // Asked again and again: the answer must not come from a stale note of the mode.
     for _ in 0..3 {

@@ -8,7 +8,9 @@
 pub mod basics;
 pub mod files;
 pub mod names;
+pub mod ranges;
 pub mod rights;
+pub mod unlinked;
 
 use std::sync::Arc;
 
@@ -46,6 +48,13 @@ macro_rules! store_suite {
                 an_unlinked_file_lives_while_open holes_stay_holes fallocate_modes
                 sizes_are_set privileges_are_cleared scattered_memory sync_answers
             }
+            ranges {
+                ranges_are_copied blocks_are_shared extents_are_told ranges_move
+            }
+            unlinked {
+                a_file_without_a_name a_name_comes_later an_exclusive_one_gets_no_name
+                a_removed_file_goes_on
+            }
             names {
                 hostile_names hostile_paths no_way_out hard_links symlinks removal renames
                 renames_of_directories exchange listing_pages listing_while_it_changes
@@ -60,7 +69,7 @@ macro_rules! store_suite {
                 a_private_file_is_private groups_count directories_are_guarded sticky_directories
                 owners_change_their_files root_opens_all times_need_rights
                 setgid_directories_inherit attributes_need_rights
-                writes_by_others_clear_privileges
+                writes_by_others_clear_privileges making_one_needs_rights
             }
         }
     };

@@ -2,6 +2,7 @@
 
 use dafs_protocol::{FileKind, OpenFlags, SetAttr, SetTime, Status, Timestamp};
 
+pub use super::unlinked::making_one_needs_rights;
 use super::{BOTH, Fs, MAKE, READ, WRITE, error, user};
 
 pub fn a_private_file_is_private(fs: &Fs) {

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use dafs_fabric::SgList;
-use dafs_protocol::{Attr, FileKind, SetAttr, Status, Timestamp};
-use dafs_store::{Answer, File, FileId, Pending, SeekKind, pending};
+use dafs_protocol::{Attr, FileExtent, FileHandle, FileKind, SetAttr, Status, Timestamp};
+use dafs_store::{Answer, Extents, File, FileId, Found, Pending, SeekKind, pending};
 
 /// Numbers that look random, the same for each seed.
 #[derive(Debug)]
@@ -60,6 +60,8 @@ pub struct DiskState {
     pub write_error: Option<Status>,
     pub read_error: Option<Status>,
     pub sync_error: Option<Status>,
+    pub copy_error: Option<Status>,
+    pub copies: usize,
     pub reads: usize,
     pub writes: Vec<(u64, usize)>,
     pub syncs: usize,
@@ -240,7 +242,7 @@ impl File for Handle {
         })
     }
 
-    fn truncate(&self, size: u64) -> Answer<()> {
+    fn truncate(&self, size: u64, _: bool) -> Answer<()> {
         let file = self.0.clone();
         self.0.disk.answer(move || {
             let times = file.disk.tick();
@@ -251,22 +253,68 @@ impl File for Handle {
         })
     }
 
-    fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Answer<()> {
+    fn fallocate(&self, mode: u32, offset: u64, len: u64, _: bool) -> Answer<()> {
         let file = self.0.clone();
         self.0.disk.answer(move || {
             let times = file.disk.tick();
             let mut state = file.state();
-            let end = (offset + len) as usize;
-            if mode == 3 {
-                let end = end.min(state.data.len());
-                let start = (offset as usize).min(end);
-                state.data[start..end].fill(0);
-            } else if mode == 0 && state.data.len() < end {
-                state.data.resize(end, 0);
-            }
+            allocate(&mut state.data, mode, offset as usize, len as usize);
             state.times = times;
             Ok(())
         })
+    }
+
+    fn copy_range(
+        &self,
+        offset: u64,
+        to: &Arc<dyn File>,
+        to_offset: u64,
+        len: u64,
+        _: bool,
+    ) -> Answer<u64> {
+        let to = to.as_any().downcast_ref::<Handle>().expect("a file of this disk").0.clone();
+        let file = self.0.clone();
+        self.0.disk.answer(move || {
+            let times = file.disk.tick();
+            if let Some(status) = file.state().copy_error {
+                return Err(status);
+            }
+            let bytes = piece(&file.state().data, offset, len);
+            let mut target = to.state();
+            overwrite(&mut target.data, to_offset as usize, &bytes);
+            target.copies += 1;
+            target.times = times;
+            Ok(bytes.len() as u64)
+        })
+    }
+
+    fn clone_range(
+        &self,
+        offset: u64,
+        to: &Arc<dyn File>,
+        to_offset: u64,
+        len: u64,
+        clear_privileges: bool,
+    ) -> Answer<()> {
+        let len = if len == 0 { u64::MAX / 2 } else { len };
+        let mut copied = self.copy_range(offset, to, to_offset, len, clear_privileges);
+        match copied.try_take() {
+            Some(copied) => Pending::ready(copied.map(drop)),
+            None => Pending::ready(Err(Status::NotSupp)),
+        }
+    }
+
+    fn extents(&self, offset: u64, len: u64, _: usize) -> Answer<Extents> {
+        let file = self.0.clone();
+        self.0.disk.answer(move || {
+            let bytes = piece(&file.state().data, offset, len).len() as u64;
+            let extent = FileExtent { offset, len: bytes, ..FileExtent::default() };
+            Ok(Extents { list: vec![extent], end: true })
+        })
+    }
+
+    fn link(&self, _: &dafs_store::Who, _: &FileHandle, _: &[u8]) -> Answer<Found> {
+        Pending::ready(Err(Status::NotSupp))
     }
 
     fn seek(&self, offset: u64, _: SeekKind) -> Answer<Option<u64>> {
@@ -281,6 +329,43 @@ impl File for Handle {
 
     fn set_attr(&self, _: &dafs_store::Who, _: &SetAttr) -> Answer<Attr> {
         self.attr()
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// The bytes of a range that are there.
+pub fn piece(data: &[u8], offset: u64, len: u64) -> Vec<u8> {
+    let start = data.len().min(offset as usize);
+    let end = data.len().min(offset.saturating_add(len) as usize);
+    data[start..end].to_vec()
+}
+
+pub fn overwrite(data: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
+    data.resize(data.len().max(offset + bytes.len()), 0);
+    data[offset..offset + bytes.len()].copy_from_slice(bytes);
+}
+
+/// As fallocate(2), of a range that the mode allows.
+pub fn allocate(data: &mut Vec<u8>, mode: u32, offset: usize, len: usize) {
+    let end = offset + len;
+    match mode {
+        0 => data.resize(data.len().max(end), 0),
+        1 => {}
+        8 => drop(data.drain(offset..end)),
+        0x20 => drop(data.splice(offset..offset, vec![0; len])),
+        _ => {
+            if mode == 0x10 {
+                data.resize(data.len().max(end), 0);
+            }
+            let end = end.min(data.len());
+            data[offset.min(end)..end].fill(0);
+        }
     }
 }
 

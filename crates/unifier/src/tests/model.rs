@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::disk::{Disk, DiskFile, Handle, Rng, Task};
+use super::disk::{Disk, DiskFile, Handle, Rng, Task, allocate, overwrite, piece};
 use super::{VERIFIER, bytes, config, put, writer};
-use crate::{CachedFile, Opening, ReadLease, Unifier, WriterId};
+use crate::{At, CachedFile, Opening, ReadLease, Unifier, WriterId};
 use dafs_fabric::Arena;
-use dafs_protocol::CommitLevel;
+use dafs_protocol::{CommitLevel, Status};
 
 const FILE_BYTES_MAX: u64 = 300_000;
 
@@ -223,24 +223,63 @@ impl Model {
     fn truncate(&mut self, at: usize, cached: Arc<CachedFile>) {
         let size = self.rng.below(FILE_BYTES_MAX);
         self.files[at].want.resize(size as usize, 0);
-        self.run(async move { cached.truncate(size).await }).expect("truncate");
+        self.run(async move { cached.truncate(size, false).await }).expect("truncate");
     }
 
     fn allocate(&mut self, at: usize, cached: Arc<CachedFile>) {
         let (offset, len) = self.range(50_000);
-        let len = len.max(1);
-        let punch = self.rng.chance(70);
+        let (mut offset, mut len) = (offset as usize, len.max(1));
+        let mode = [0, 1, 3, 3, 0x10, 0x11, 8, 0x20][self.rng.below(8) as usize];
         let want = &mut self.files[at].want;
-        let end = offset as usize + len;
-        if punch {
-            let end = end.min(want.len());
-            want[(offset as usize).min(end)..end].fill(0);
-        } else {
-            want.resize(want.len().max(end), 0);
+        if mode == 8 || mode == 0x20 {
+            offset = offset / 4096 * 4096;
+            len = len.next_multiple_of(4096);
+            let fits = if mode == 8 { offset + len < want.len() } else { offset < want.len() };
+            if !fits || want.len() > FILE_BYTES_MAX as usize {
+                return;
+            }
         }
-        let mode = if punch { 3 } else { 0 };
-        self.run(async move { cached.fallocate(mode, offset, len as u64).await })
+        allocate(want, mode, offset, len);
+        let (offset, len) = (offset as u64, len as u64);
+        self.run(async move { cached.fallocate(mode, offset, len, false).await })
             .expect("fallocate");
+    }
+
+    /// From one file to another or within one, in the store or through the cache.
+    fn copy(&mut self, at: usize, cached: Arc<CachedFile>) {
+        let other = self.rng.below(3) as usize;
+        let Some(target) = self.files[other].cached.clone() else { return };
+        let ((offset, len), (to_offset, _)) = (self.range(60_000), self.range(1));
+        let bytes = piece(&self.files[at].want, offset, len as u64);
+        let len = bytes.len() as u64;
+        if at == other && offset < to_offset + len && to_offset < offset + len {
+            return;
+        }
+        overwrite(&mut self.files[other].want, to_offset as usize, &bytes);
+        let error = self.rng.chance(40).then_some(Status::XDev);
+        self.files[at].disk.state().copy_error = error;
+        let from = At { file: cached, offset };
+        let to = At { file: target, offset: to_offset };
+        let copied = self.run(async move {
+            let mut done = 0;
+            while done < len {
+                let from = At { offset: from.offset + done, ..from.clone() };
+                let to = At { offset: to.offset + done, ..to.clone() };
+                let left = len - done;
+                done += CachedFile::copy_range(&from, &to, left, 30_000, writer(1)).await?;
+            }
+            Ok::<u64, Status>(done)
+        });
+        assert_eq!(copied, Ok(len), "seed {}", self.seed);
+    }
+
+    fn advise(&mut self, cached: &Arc<CachedFile>) {
+        let (offset, len) = self.range(self.read_bytes_max);
+        if self.rng.chance(50) {
+            cached.prefetch(offset, len as u64);
+        } else {
+            cached.drop_clean(offset, len as u64);
+        }
     }
 
     fn check_attr(&mut self, at: usize) {
@@ -296,12 +335,14 @@ impl Model {
         match self.rng.below(100) {
             0..30 => self.write(at, cached, false),
             30..38 => self.write(at, cached, true),
-            38..62 => self.read(at, cached),
+            38..58 => self.read(at, cached),
+            58..62 => self.copy(at, cached),
             62..68 => self.truncate(at, cached),
             68..72 => self.allocate(at, cached),
             72..77 => self.commit(at, cached),
             77..83 => self.check_attr(at),
-            83..86 => self.close(at),
+            83..85 => self.close(at),
+            85 => self.advise(&cached),
             86..88 => {
                 // A second open, with truncation while the first goes on.
                 self.open(at, true);

@@ -137,8 +137,8 @@ fn bytes_beyond_the_end_are_zero() {
             want.resize(20_000, 0);
             want.extend_from_slice(&[2; 10]);
             assert_eq!(read(&cached, 0, 30_000).await, want);
-            cached.truncate(4500).await.unwrap();
-            cached.truncate(6000).await.unwrap();
+            cached.truncate(4500, false).await.unwrap();
+            cached.truncate(6000, false).await.unwrap();
             want.truncate(4500);
             want.resize(6000, 0);
             assert_eq!(read(&cached, 0, 30_000).await, want);
