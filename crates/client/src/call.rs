@@ -2,8 +2,8 @@
 
 use dafs_fabric::Buffer;
 use dafs_protocol::{
-    AccessMask, Attr, CommitLevel, DirEntry, Extent, ExtentList, FileHandle, FileKind, FsAttr,
-    SessionStats, SetAttr, Stability, Timestamp,
+    AccessMask, Attr, CommitLevel, DirEntry, Extent, ExtentList, FileExtent, FileHandle, FileKind,
+    FsAttr, SessionStats, SetAttr, Stability, Timestamp,
 };
 
 use crate::core::{Memory, Place, Put, Work};
@@ -134,14 +134,14 @@ pub enum Call {
         /// On disk before it is answered.
         commit: bool,
     },
-    /// Makes a directory. [`Output::Attr`].
+    /// Makes a directory. [`Output::Node`].
     Mkdir {
         /// Its name.
         path: Vec<u8>,
         /// Permission bits.
         mode: u32,
     },
-    /// Makes a fifo, socket or device. [`Output::Attr`].
+    /// Makes a fifo, socket or device. [`Output::Node`].
     Mknod {
         /// Its name.
         path: Vec<u8>,
@@ -152,7 +152,7 @@ pub enum Call {
         /// Of a device.
         rdev: u64,
     },
-    /// Makes a symbolic link. [`Output::Attr`].
+    /// Makes a symbolic link. [`Output::Node`].
     Symlink {
         /// What it says.
         target: Vec<u8>,
@@ -164,7 +164,7 @@ pub enum Call {
         /// The symlink.
         path: Vec<u8>,
     },
-    /// A hard link: `to` is a new name of `from`. [`Output::Attr`].
+    /// A hard link: `to` is a new name of `from`. [`Output::Node`].
     Link {
         /// What there is (a symlink is not followed).
         from: Vec<u8>,
@@ -229,6 +229,24 @@ pub enum Call {
     Stats,
 }
 
+/// An object by its handle.
+#[derive(Debug, Clone, Copy)]
+pub struct Node {
+    /// Names it for as long as it exists.
+    pub handle: FileHandle,
+    /// As they were when it was looked up, made or opened.
+    pub attr: Attr,
+}
+
+/// What an open found or made.
+#[derive(Debug, Clone, Copy)]
+pub struct Opened {
+    /// The file.
+    pub node: Node,
+    /// It was not there before.
+    pub created: bool,
+}
+
 /// What a successful call answers.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -251,6 +269,8 @@ pub enum Output<F = File> {
     },
     /// Attributes.
     Attr(Attr),
+    /// What was made, or got another name.
+    Node(Node),
     /// Of [`Call::GetFile`].
     Got {
         /// When it was opened.
@@ -259,7 +279,7 @@ pub enum Output<F = File> {
         bytes: usize,
     },
     /// Of [`Call::Open`].
-    File(F),
+    File(F, Opened),
     /// Of [`Call::ReadLink`].
     Target(Vec<u8>),
     /// Of [`Call::Access`].
@@ -284,6 +304,18 @@ pub enum Output<F = File> {
     },
     /// Of a seek.
     Offset(Option<u64>),
+    /// Of a copy within the server.
+    Copied {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// Allocated ranges.
+    Extents {
+        /// In order.
+        extents: Vec<FileExtent>,
+        /// Nothing follows.
+        end: bool,
+    },
     /// Of [`Call::Stats`].
     Stats(Box<SessionStats>),
 }
@@ -424,9 +456,13 @@ impl Call {
             }
             Call::Access { path, mask } => Work::Access { place: place(&path)?, mask },
             Call::StatFs { path } => Work::StatFs { place: place(&path)? },
-            Call::ReadDir { path, cookie } => {
-                Work::ReadDir { place: place(&path)?, cookie, bytes: crate::dir::BATCH_BYTES }
-            }
+            Call::ReadDir { path, cookie } => Work::ReadDir {
+                place: place(&path)?,
+                cookie,
+                bytes: crate::dir::BATCH_BYTES,
+                attributes: true,
+                handles: false,
+            },
             other => unreachable!("not on a name: {other:?}"),
         })
     }
@@ -454,20 +490,23 @@ impl<F> Output<F> {
     }
 
     /// The same with another kind of file in it.
-    pub(crate) fn map_file<G>(self, make: impl FnOnce(F) -> G) -> Output<G> {
+    pub(crate) fn map_file<G>(self, make: impl FnOnce(F, Node) -> G) -> Output<G> {
         match self {
             Output::Unit => Output::Unit,
             Output::Read { bytes, end_of_file } => Output::Read { bytes, end_of_file },
             Output::Written { bytes, offset } => Output::Written { bytes, offset },
             Output::Attr(attr) => Output::Attr(attr),
             Output::Got { attr, bytes } => Output::Got { attr, bytes },
-            Output::File(file) => Output::File(make(file)),
+            Output::Node(node) => Output::Node(node),
+            Output::File(file, opened) => Output::File(make(file, opened.node), opened),
             Output::Target(target) => Output::Target(target),
             Output::Access(mask) => Output::Access(mask),
             Output::FileSystem(attr) => Output::FileSystem(attr),
             Output::Entries { handle, entries, end } => Output::Entries { handle, entries, end },
             Output::Bytes { bytes, data } => Output::Bytes { bytes, data },
             Output::Offset(offset) => Output::Offset(offset),
+            Output::Copied { bytes } => Output::Copied { bytes },
+            Output::Extents { extents, end } => Output::Extents { extents, end },
             Output::Stats(stats) => Output::Stats(stats),
         }
     }
@@ -503,6 +542,7 @@ impl Done {
     pub fn attr(self) -> Result<Attr> {
         match self.result? {
             Output::Attr(attr) | Output::Got { attr, .. } => Ok(attr),
+            Output::Node(node) => Ok(node.attr),
             other => Err(Error::PeerProtocol(format!("no attributes in {other:?}"))),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_protocol::{DirEntry, FileHandle};
+use dafs_protocol::{DirEntry, FileHandle, Identity};
 
 use crate::call::Output;
 use crate::core::{Memory, Place, Work};
@@ -16,6 +16,7 @@ pub(crate) const BATCH_BYTES: u32 = 64 << 10;
 /// Fetched in batches; an entry that comes or goes meanwhile may be seen or not.
 pub struct ReadDir {
     session: Arc<Handle>,
+    user: Option<Arc<Identity>>,
     handle: FileHandle,
     cookie: u64,
     batch: std::vec::IntoIter<DirEntry>,
@@ -29,10 +30,15 @@ impl std::fmt::Debug for ReadDir {
 }
 
 impl ReadDir {
-    pub(crate) fn new(session: Arc<Handle>, path: &[u8]) -> Result<ReadDir> {
+    pub(crate) fn new(
+        session: Arc<Handle>,
+        user: Option<Arc<Identity>>,
+        path: &[u8],
+    ) -> Result<ReadDir> {
         let place = Place::new(path)?;
         let mut dir = ReadDir {
             session,
+            user,
             handle: FileHandle::default(),
             cookie: 0,
             batch: Vec::new().into_iter(),
@@ -43,8 +49,14 @@ impl ReadDir {
     }
 
     fn fetch(&mut self, place: Place) -> Result<()> {
-        let work = Work::ReadDir { place, cookie: self.cookie, bytes: BATCH_BYTES };
-        match self.session.inner.call(work, Memory::None)? {
+        let work = Work::ReadDir {
+            place,
+            cookie: self.cookie,
+            bytes: BATCH_BYTES,
+            attributes: true,
+            handles: false,
+        };
+        match self.session.inner.call(self.user.clone(), work, Memory::None)? {
             Output::Entries { handle, entries, end } => {
                 if entries.is_empty() && !end {
                     return Err(Error::PeerProtocol("an empty batch of entries".into()));

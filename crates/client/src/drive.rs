@@ -13,6 +13,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use dafs_fabric::Waiter;
+use dafs_protocol::Identity;
 
 use crate::call::Output;
 use crate::core::{Core, CoreDone, FileKey, Memory, Owner, Work};
@@ -87,7 +88,7 @@ impl State {
             }
         }
         while let Some(done) = self.sink(index).done.pop_front() {
-            if let Ok(Output::File(key)) = done.result {
+            if let Ok(Output::File(key, _)) = done.result {
                 self.core.close_file(key);
             }
         }
@@ -106,13 +107,20 @@ impl State {
     }
 
     /// The caller saw that there is room.
-    pub(crate) fn submit(&mut self, sink: usize, tag: u64, work: Work, memory: Memory) {
+    pub(crate) fn submit(
+        &mut self,
+        sink: usize,
+        tag: u64,
+        user: Option<Arc<Identity>>,
+        work: Work,
+        memory: Memory,
+    ) {
         let entry = self.sink(sink);
         entry.outstanding += 1;
         if entry.is_async {
             self.async_outstanding += 1;
         }
-        self.core.submit(Owner(sink), tag, work, memory);
+        self.core.submit_as(Owner(sink), tag, user, work, memory);
         if self.core.has_done() {
             // Refused at once: a sleeping leader does not learn of it.
             self.dispatch();
@@ -165,6 +173,7 @@ pub(crate) struct Inner {
     /// Threads that want the lock while a leader spins.
     contenders: AtomicU32,
     cancel: Option<Arc<AtomicBool>>,
+    connected: AtomicBool,
     on_retry: Option<OnRetry>,
     keeper: Arc<KeeperSignal>,
 }
@@ -193,6 +202,7 @@ impl Inner {
             epoch: Instant::now(),
             contenders: AtomicU32::new(0),
             cancel: options.cancel.clone(),
+            connected: AtomicBool::new(false),
             on_retry: options.on_retry.clone(),
             keeper: Arc::new(KeeperSignal::default()),
         }
@@ -213,11 +223,16 @@ impl Inner {
     }
 
     /// Submits and waits for the answer; waits for room too.
-    pub(crate) fn call(&self, work: Work, memory: Memory) -> Result<Output<FileKey>> {
+    pub(crate) fn call(
+        &self,
+        user: Option<Arc<Identity>>,
+        work: Work,
+        memory: Memory,
+    ) -> Result<Output<FileKey>> {
         let mut state = self.lock();
         let sink = state.take_sink(false);
         state = self.wait_for_room(state, sink);
-        state.submit(sink, 0, work, memory);
+        state.submit(sink, 0, user, work, memory);
         state = self.wait(state, sink, 1, None);
         let done = state.sink(sink).done.pop_front();
         state.drop_sink(sink);
@@ -276,11 +291,22 @@ impl Inner {
         state
     }
 
+    fn progress(&self, state: &mut State, now: Duration) -> bool {
+        let busy = state.core.progress(now);
+        state.dispatch();
+        self.connected.store(state.core.is_connected(), Ordering::Relaxed);
+        busy
+    }
+
+    /// As of the last look at the network.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
     /// Makes progress once, without waiting; nothing where another thread leads.
     pub(crate) fn poll<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if state.leader == Leader::None {
-            state.core.progress(self.now());
-            state.dispatch();
+            self.progress(&mut state, self.now());
             state = self.tell(state);
             if state.needs_driver() {
                 self.keeper.poke();
@@ -358,8 +384,7 @@ impl Inner {
                 state.core.end(Error::Interrupted);
             }
             let now = self.now();
-            let busy = state.core.progress(now);
-            state.dispatch();
+            let busy = self.progress(&mut state, now);
             state = self.tell(state);
             let reached = match target {
                 Some((sink, want)) => state.sink(sink).done.len() >= want,

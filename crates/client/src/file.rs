@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use dafs_fabric::Span;
 use dafs_fabric::mem::{lend, lend_mut};
-use dafs_protocol::{Attr, CommitLevel, SetAttr, Stability, Status};
+use dafs_protocol::{Attr, CommitLevel, FileExtent, FileHandle, SetAttr, Stability, Status};
 
-use crate::call::Output;
-use crate::core::{FileKey, Memory, Work};
+use crate::call::{Node, Output};
+use crate::core::{FileKey, Memory, Place, Work};
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use crate::session::{Handle, unexpected};
@@ -29,6 +29,9 @@ pub struct OpenOptions {
     pub append: bool,
     /// Fail where the last component is a symlink.
     pub no_follow: bool,
+    /// A new file without a name in the directory that is named, as `O_TMPFILE` makes; implies
+    /// `create`. With `exclusive` it never gets a name.
+    pub unlinked: bool,
     /// Permission bits of a new file.
     pub mode: u32,
 }
@@ -44,6 +47,7 @@ impl Default for OpenOptions {
             truncate: false,
             append: false,
             no_follow: false,
+            unlinked: false,
             mode: 0o644,
         }
     }
@@ -75,6 +79,7 @@ pub struct File {
 struct FileInner {
     session: Arc<Handle>,
     key: FileKey,
+    opened: Node,
 }
 
 impl Drop for FileInner {
@@ -100,8 +105,8 @@ enum Way {
 }
 
 impl File {
-    pub(crate) fn new(session: Arc<Handle>, key: FileKey) -> File {
-        File { inner: Arc::new(FileInner { session, key }) }
+    pub(crate) fn new(session: Arc<Handle>, key: FileKey, opened: Node) -> File {
+        File { inner: Arc::new(FileInner { session, key, opened }) }
     }
 
     pub(crate) fn key(&self) -> FileKey {
@@ -113,7 +118,17 @@ impl File {
     }
 
     fn call(&self, work: Work) -> Result<Output<FileKey>> {
-        self.inner.session.inner.call(work, Memory::None)
+        self.inner.session.inner.call(None, work, Memory::None)
+    }
+
+    /// The file's handle when it was opened.
+    pub fn handle(&self) -> FileHandle {
+        self.inner.opened.handle
+    }
+
+    /// Attributes when it was opened; no message.
+    pub fn opened_attr(&self) -> Attr {
+        self.inner.opened.attr
     }
 
     /// Reads up to `into.len()` bytes at `offset`; fewer at the end of the file. The bytes are
@@ -178,7 +193,7 @@ impl File {
                 }
                 let len = (end - next).min(piece_max);
                 let work = self.piece(offset + next as u64, len, way);
-                state.submit(sink, next as u64, work, Memory::Span(span.part(next, len)));
+                state.submit(sink, next as u64, None, work, Memory::Span(span.part(next, len)));
                 next += len;
             }
             if state.sink(sink).outstanding == 0 && state.sink(sink).done.is_empty() {
@@ -221,7 +236,7 @@ impl File {
         for piece in from.chunks(piece_max) {
             let len = u32::try_from(piece.len()).expect("pieces are at most DATA_BYTES_MAX");
             let work = Work::Append { file: self.inner.key, len, stability: Stability::Unstable };
-            match lend(piece, |span| inner.call(work, Memory::Span(span.clone())))? {
+            match lend(piece, |span| inner.call(None, work, Memory::Span(span.clone())))? {
                 Output::Written { bytes, offset } if bytes == piece.len() => {
                     start.get_or_insert(offset);
                 }
@@ -263,6 +278,21 @@ impl File {
         Ok(())
     }
 
+    /// Hands what was written to the server's file system: its local programs see it, and late
+    /// errors are told. Not durable.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn flush(&self) -> Result<()> {
+        self.call(Work::Commit {
+            file: self.inner.key,
+            offset: 0,
+            len: 0,
+            level: CommitLevel::Flush,
+        })?;
+        Ok(())
+    }
+
     /// Ends this open, for all clones. Local processes on the server then see what was written.
     ///
     /// # Errors
@@ -277,11 +307,6 @@ impl File {
     /// [`Error`].
     pub fn attr(&self) -> Result<Attr> {
         attr_of(self.call(Work::FileAttr { file: self.inner.key })?)
-    }
-
-    /// Attributes when it was opened; no message.
-    pub fn attr_at_open(&self) -> Option<Attr> {
-        self.inner.session.inner.lock().core.file_attr(self.inner.key)
     }
 
     /// Changes attributes.
@@ -342,15 +367,74 @@ impl File {
         Ok(())
     }
 
+    /// Gives the file a name in a directory; also one that was opened
+    /// [`unlinked`](OpenOptions::unlinked).
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn link_to(&self, dir: FileHandle, name: &[u8]) -> Result<Node> {
+        let to = Place::child(dir, name)?;
+        node_of(self.call(Work::LinkFile { file: self.inner.key, to })?)
+    }
+
+    /// Copies within the server, in one call: answers how many bytes, 0 where the source ends.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn copy_range(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+        let (file, to) = (self.inner.key, self.other(to)?);
+        match self.call(Work::CopyRange { file, offset, to, to_offset, len })? {
+            Output::Copied { bytes } => Ok(bytes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Shares the blocks of a range (`len` 0: to the end) with another file, all or nothing.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn clone_range(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<()> {
+        let (file, to) = (self.inner.key, self.other(to)?);
+        self.call(Work::CloneRange { file, offset, to, to_offset, len }).map(drop)
+    }
+
+    /// Another file of the same session.
+    fn other(&self, file: &File) -> Result<FileKey> {
+        if Arc::ptr_eq(&self.inner.session, &file.inner.session) {
+            Ok(file.inner.key)
+        } else {
+            Err(Status::XDev.into())
+        }
+    }
+
+    /// Allocated ranges that touch `len` bytes from `offset` on, in order; true: none follows.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn extents(&self, offset: u64, len: u64) -> Result<(Vec<FileExtent>, bool)> {
+        match self.call(Work::Extents { file: self.inner.key, offset, len })? {
+            Output::Extents { extents, end } => Ok((extents, end)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Reads the file from `offset` on as a stream, ahead of its user.
     pub fn reader(&self, offset: u64) -> Reader {
         Reader::new(self.clone(), offset)
     }
 }
 
+pub(crate) fn node_of<F: std::fmt::Debug>(output: Output<F>) -> Result<Node> {
+    match output {
+        Output::Node(node) => Ok(node),
+        other => Err(unexpected(&other)),
+    }
+}
+
 pub(crate) fn attr_of<F: std::fmt::Debug>(output: Output<F>) -> Result<Attr> {
     match output {
         Output::Attr(attr) | Output::Got { attr, .. } => Ok(attr),
+        Output::Node(node) => Ok(node.attr),
         other => Err(unexpected(&other)),
     }
 }

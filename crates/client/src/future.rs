@@ -5,6 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use dafs_protocol::Identity;
+
 use crate::call::{Call, Done};
 use crate::session::Handle;
 
@@ -15,6 +17,7 @@ use crate::session::Handle;
 #[must_use = "a future that is dropped gives its call up"]
 pub struct CallFuture {
     session: Arc<Handle>,
+    user: Option<Arc<Identity>>,
     stage: Stage,
 }
 
@@ -35,9 +38,9 @@ impl std::fmt::Debug for CallFuture {
 }
 
 impl CallFuture {
-    pub(crate) fn new(session: Arc<Handle>, call: Call) -> CallFuture {
-        let stage = begin(&session, Box::new(call));
-        CallFuture { session, stage }
+    pub(crate) fn new(session: Arc<Handle>, user: Option<Arc<Identity>>, call: Call) -> CallFuture {
+        let stage = begin(&session, user.clone(), Box::new(call));
+        CallFuture { session, user, stage }
     }
 
     /// Blocks until the call ended.
@@ -51,7 +54,7 @@ impl CallFuture {
                     state = inner.wait_for_room(state, sink);
                     state.drop_sink(sink);
                     drop(state);
-                    self.stage = begin(&self.session, call);
+                    self.stage = begin(&self.session, self.user.clone(), call);
                 }
                 Stage::Under { sink } => {
                     let inner = &self.session.inner;
@@ -67,7 +70,7 @@ impl CallFuture {
     }
 }
 
-fn begin(session: &Arc<Handle>, call: Box<Call>) -> Stage {
+fn begin(session: &Arc<Handle>, user: Option<Arc<Identity>>, call: Box<Call>) -> Stage {
     let inner = &session.inner;
     let mut state = inner.lock();
     if !state.core.has_room() {
@@ -76,7 +79,7 @@ fn begin(session: &Arc<Handle>, call: Box<Call>) -> Stage {
     match call.into_work() {
         Ok((work, memory, file)) => {
             let sink = state.take_sink(true);
-            state.submit(sink, 0, work, memory);
+            state.submit(sink, 0, user, work, memory);
             inner.drive_async(&mut state);
             drop(state);
             // Not under the lock: the last handle of a file closes it.
@@ -96,7 +99,7 @@ impl Future for CallFuture {
         let this = &mut *self;
         let stage = std::mem::replace(&mut this.stage, Stage::Over);
         this.stage = match stage {
-            Stage::Waiting(call) => begin(&this.session, call),
+            Stage::Waiting(call) => begin(&this.session, this.user.clone(), call),
             other => other,
         };
         let mut state = this.session.inner.lock();

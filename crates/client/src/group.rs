@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dafs_protocol::Identity;
+
 use crate::call::{Call, Done};
 use crate::session::Handle;
 
@@ -14,6 +16,7 @@ use crate::session::Handle;
 /// them.
 pub struct Group {
     session: Arc<Handle>,
+    user: Option<Arc<Identity>>,
     sink: usize,
 }
 
@@ -24,9 +27,9 @@ impl std::fmt::Debug for Group {
 }
 
 impl Group {
-    pub(crate) fn new(session: Arc<Handle>) -> Group {
+    pub(crate) fn new(session: Arc<Handle>, user: Option<Arc<Identity>>) -> Group {
         let sink = session.inner.lock().take_sink(false);
-        Group { session, sink }
+        Group { session, user, sink }
     }
 
     /// Begins a call; its [`Done`] will have this `tag`. Does not block.
@@ -41,7 +44,7 @@ impl Group {
         }
         match call.into_work() {
             Ok((work, memory, file)) => {
-                state.submit(self.sink, tag, work, memory);
+                state.submit(self.sink, tag, self.user.clone(), work, memory);
                 drop(state);
                 // Not under the lock: the last handle of a file closes it.
                 drop(file);

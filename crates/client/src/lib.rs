@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod at;
 mod call;
 pub mod core;
 mod dir;
@@ -25,7 +26,7 @@ mod session;
 mod spin;
 mod url;
 
-pub use call::{Call, Done, Output};
+pub use call::{Call, Done, Node, Opened, Output};
 pub use dir::ReadDir;
 pub use error::{Error, Result, SessionError};
 pub use file::{File, OpenOptions};

@@ -51,7 +51,7 @@ impl Reader {
         Reader {
             windows: if session.read_ahead { WINDOWS } else { 1 },
             window_bytes: WINDOW_BYTES.min(data_bytes_max),
-            group: Group::new(session),
+            group: Group::new(session, None),
             file,
             ahead: offset,
             arrived: VecDeque::new(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use dafs_fabric::{Address, Provider};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{
-    AccessMask, Attr, FileKind, FsAttr, SessionAttr, SessionStats, SetAttr, WriteVerifier,
+    AccessMask, Attr, FileKind, FsAttr, Identity, SessionAttr, SessionStats, SetAttr, WriteVerifier,
 };
 
 use crate::call::{Call, Done, Output};
@@ -24,7 +24,9 @@ use crate::url::Url;
 /// the last clone, file, group and future of it is gone, or with [`close`](Self::close).
 #[derive(Clone)]
 pub struct Session {
-    handle: Arc<Handle>,
+    pub(crate) handle: Arc<Handle>,
+    /// For whom its calls act; `None`: its own user.
+    pub(crate) user: Option<Arc<Identity>>,
 }
 
 /// What sessions, files, groups and futures hold. The keeper thread holds only what is inside.
@@ -43,7 +45,9 @@ impl Drop for Handle {
 impl Handle {
     /// From the core's form to the user's.
     pub(crate) fn finish(self: &Arc<Self>, done: CoreDone) -> Done {
-        let result = done.result.map(|output| output.map_file(|key| File::new(self.clone(), key)));
+        let result = done
+            .result
+            .map(|output| output.map_file(|key, node| File::new(self.clone(), key, node)));
         Done { tag: done.tag, result, buffer: done.buffer }
     }
 }
@@ -112,8 +116,8 @@ impl Session {
         inner.start_keeper().map_err(|error| local(&error))?;
         let handle =
             Arc::new(Handle { inner, read_ahead: options.read_ahead, transport: provider.name() });
-        let session = Session { handle };
-        session.inner().call(Work::Null, Memory::None)?;
+        let session = Session { handle, user: None };
+        session.call_for_user(Work::Null)?;
         Ok(session)
     }
 
@@ -131,13 +135,26 @@ impl Session {
         Ok((session, url.path.clone()))
     }
 
-    fn inner(&self) -> &Inner {
+    pub(crate) fn inner(&self) -> &Inner {
         &self.handle.inner
+    }
+
+    pub(crate) fn call_for_user(&self, work: Work) -> Result<Output<FileKey>> {
+        self.inner().call(self.user.clone(), work, Memory::None)
+    }
+
+    /// The same session, with calls that act as another user: their rights hold, and theirs is
+    /// what they make. Only where the session itself is root on the server; otherwise its calls
+    /// fail with [`NotAuthorized`](dafs_protocol::Status::NotAuthorized). Files that are opened
+    /// by it act as that user too. At most [`GROUPS_MAX`](dafs_protocol::GROUPS_MAX) groups;
+    /// with more its calls fail with [`Inval`](dafs_protocol::Status::Inval). No message.
+    pub fn as_user(&self, who: &Identity) -> Session {
+        Session { handle: self.handle.clone(), user: Some(Arc::new(who.clone())) }
     }
 
     fn on(&self, path: &[u8], work: impl FnOnce(Place) -> Work) -> Result<Output<FileKey>> {
         let place = Place::new(path).map_err(|status| Error::from(status).with_path(path))?;
-        self.inner().call(work(place), Memory::None).map_err(|error| error.with_path(path))
+        self.call_for_user(work(place)).map_err(|error| error.with_path(path))
     }
 
     fn attr_on(&self, path: &[u8], work: impl FnOnce(Place) -> Work) -> Result<Attr> {
@@ -291,7 +308,7 @@ impl Session {
     /// [`WritesLost`](dafs_protocol::Status::WritesLost) when unstable writes of this session
     /// were lost with the server; late errors of writes.
     pub fn sync(&self) -> Result<()> {
-        self.inner().call(Work::Sync, Memory::None).map(drop)
+        self.call_for_user(Work::Sync).map(drop)
     }
 
     /// A round trip that does nothing: how long it took.
@@ -300,7 +317,7 @@ impl Session {
     /// [`Error`].
     pub fn ping(&self) -> Result<Duration> {
         let start = Instant::now();
-        self.inner().call(Work::Null, Memory::None)?;
+        self.call_for_user(Work::Null)?;
         Ok(start.elapsed())
     }
 
@@ -309,7 +326,7 @@ impl Session {
     /// # Errors
     /// [`Error`].
     pub fn stats(&self) -> Result<SessionStats> {
-        match self.inner().call(Work::Stats, Memory::None)? {
+        match self.call_for_user(Work::Stats)? {
             Output::Stats(stats) => Ok(*stats),
             other => Err(unexpected(&other)),
         }
@@ -320,7 +337,8 @@ impl Session {
     /// # Errors
     /// [`Error`].
     pub fn read_dir(&self, path: &[u8]) -> Result<ReadDir> {
-        ReadDir::new(self.handle.clone(), path).map_err(|error| error.with_path(path))
+        ReadDir::new(self.handle.clone(), self.user.clone(), path)
+            .map_err(|error| error.with_path(path))
     }
 
     /// An extended attribute's value.
@@ -365,19 +383,25 @@ impl Session {
     /// [`Error`].
     pub fn open(&self, path: &[u8], options: OpenOptions) -> Result<File> {
         match self.on(path, |place| Work::Open { place, options })? {
-            Output::File(key) => Ok(File::new(self.handle.clone(), key)),
+            Output::File(key, opened) => Ok(File::new(self.handle.clone(), key, opened.node)),
             other => Err(unexpected(&other)),
         }
     }
 
+    /// Calls flow; false while a lost server is looked for. Takes no lock. A loss is seen when
+    /// something is asked, or at the latest when the lease is renewed.
+    pub fn is_connected(&self) -> bool {
+        self.inner().is_connected()
+    }
+
     /// A completion group: many calls under way.
     pub fn group(&self) -> Group {
-        Group::new(self.handle.clone())
+        Group::new(self.handle.clone(), self.user.clone())
     }
 
     /// Begins a call; its answer comes by the future.
     pub fn call(&self, call: Call) -> CallFuture {
-        CallFuture::new(self.handle.clone(), call)
+        CallFuture::new(self.handle.clone(), self.user.clone(), call)
     }
 
     /// What was granted, and counters.
@@ -406,7 +430,7 @@ impl Session {
     }
 }
 
-fn bytes_of(output: Output<FileKey>) -> Result<Vec<u8>> {
+pub(crate) fn bytes_of(output: Output<FileKey>) -> Result<Vec<u8>> {
     match output {
         Output::Bytes { data, .. } => Ok(data),
         other => Err(unexpected(&other)),

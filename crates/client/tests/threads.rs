@@ -161,7 +161,7 @@ fn futures_end_without_anybody_waiting() {
     let session = server.connect(SessionOptions::default());
     let open = Call::Open { path: b"f".to_vec(), options: read_write() };
     let file = match block_on(session.call(open)).result.expect("open") {
-        Output::File(file) => file,
+        Output::File(file, _) => file,
         other => panic!("{other:?}"),
     };
     let write = |offset| {

@@ -121,7 +121,7 @@ impl Sim {
                 }
                 Ok(())
             }
-            (Kind::Open { slot, file, how, cut }, Output::File(key)) => {
+            (Kind::Open { slot, file, how, cut }, Output::File(key, _)) => {
                 self.slots[*slot].opening -= 1;
                 self.opened(guest, (*slot, *file), *how, *cut, key, span)
             }

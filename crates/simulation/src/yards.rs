@@ -252,7 +252,13 @@ impl Sim {
         let path = Path { yard, parts: Vec::new() };
         let mut call = NameCall::new(NameOp::ReadDir, &[&path], Ok(vec![]));
         call.node = Some(yard);
-        let work = Work::ReadDir { place: place(&path), cookie: 0, bytes: ENTRIES_BYTES };
+        let work = Work::ReadDir {
+            place: place(&path),
+            cookie: 0,
+            bytes: ENTRIES_BYTES,
+            attributes: true,
+            handles: false,
+        };
         Ready::new(call, work)
     }
 
@@ -413,6 +419,7 @@ impl Sim {
                 self.check_attr(node, &attr, Some(span))
             }
             (_, Output::Attr(attr), Some(node)) => self.check_attr(node, &attr, Some(span)),
+            (_, Output::Node(found), Some(node)) => self.check_attr(node, &found.attr, Some(span)),
             (_, other, _) => Err(format!("an answer of another kind: {other:?}")),
         }
     }

@@ -25,7 +25,7 @@ pub const WINDOW: usize = 8;
 pub fn copy(engine: &Engine<'_>, job: &Job) -> Result<(), Cause> {
     let temporary = place::temporary(&job.to).map_err(|failure| Cause::Text(failure.text))?;
     let source = Source::open(&engine.from, &job.from)?;
-    let attr = source.attr(&job.attr)?;
+    let attr = source.attr()?;
     let complete = fill(engine, &source, &attr, &temporary)
         .and_then(|()| engine.to.rename(&temporary, &job.to));
     if complete.is_err() {
@@ -64,10 +64,10 @@ impl Source {
     }
 
     /// As it is now that it is open.
-    fn attr(&self, found: &Attr) -> Result<Attr, Cause> {
+    fn attr(&self) -> Result<Attr, Cause> {
         match self {
             Source::Local(file) => Ok(side::attr_of(&file.metadata()?)),
-            Source::Remote(file, _) => Ok(file.attr_at_open().unwrap_or(*found)),
+            Source::Remote(file, _) => Ok(file.opened_attr()),
         }
     }
 

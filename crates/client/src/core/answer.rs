@@ -2,8 +2,8 @@
 
 use dafs_message::ConnId;
 use dafs_protocol::{
-    Attr, CommitLevel, DirEntry, FileHandle, FileKind, OpResult, Outcome, Stability, StateId,
-    Status, WriteVerifier,
+    Attr, CommitLevel, DirEntry, FileExtent, FileHandle, FileKind, OpResult, Outcome, Stability,
+    StateId, Status, WriteVerifier,
 };
 
 use super::call::{CallRec, Flight};
@@ -11,9 +11,8 @@ use super::chain;
 use super::files::OpenFile;
 use super::work::{FileKey, Memory, Work};
 use super::{Core, Phase};
-use crate::call::Output;
+use crate::call::{Node, Opened, Output};
 use crate::error::{Error, Result};
-use crate::file::OpenOptions;
 use crate::planted::{Defect, planted};
 
 /// An answer, or what is wrong with it.
@@ -123,7 +122,7 @@ impl Core {
         data_len: u32,
     ) -> Parsed<Option<Output<FileKey>>> {
         let writes = flight.writes;
-        let CallRec { work, memory, .. } = &mut flight.call;
+        let CallRec { work, memory, user, .. } = &mut flight.call;
         let room = work.reply_bytes().min(memory.len()).min(data_len as usize);
         let Some(Ok(last)) = outcomes.last() else { return Err(UNEXPECTED) };
         Ok(Some(match work {
@@ -147,13 +146,27 @@ impl Core {
                 _ => return Err(UNEXPECTED),
             },
             Work::Open { place, options } => match last {
-                Outcome::Opened { handle, state, attr, .. } => {
-                    let place = super::Place::new(place.path())?;
-                    let options = *options;
-                    Output::File(self.opened(place, options, *handle, *state, *attr)?)
+                Outcome::Opened { handle, state, attr, created } => {
+                    let node = Node { handle: *handle, attr: *attr };
+                    let place = if options.unlinked {
+                        super::Place::at(node.handle)
+                    } else {
+                        place.rewound()
+                    };
+                    let user = user.clone();
+                    let file = OpenFile::new(place, *options, user, node, *state);
+                    Output::File(self.opened(file)?, Opened { node, created: *created })
                 }
                 _ => return Err(UNEXPECTED),
             },
+            Work::Find { place } => {
+                let (handle, attr) = match last {
+                    Outcome::Found { handle, attr } => (*handle, *attr),
+                    Outcome::Attributes { attr } => (place.base(self.root), *attr),
+                    _ => return Err(UNEXPECTED),
+                };
+                Output::Node(Node { handle, attr })
+            }
             Work::ReadDir { place, .. } => {
                 let handle = match outcomes.first() {
                     Some(Ok(Outcome::Found { handle, .. })) => *handle,
@@ -162,6 +175,10 @@ impl Core {
                 let Outcome::Data { bytes, end } = *last else { return Err(UNEXPECTED) };
                 let bytes = fit(bytes, room)?;
                 Output::Entries { handle, entries: entries(memory, bytes)?, end }
+            }
+            Work::Extents { .. } => {
+                let Outcome::Data { bytes, end } = *last else { return Err(UNEXPECTED) };
+                Output::Extents { extents: extents(memory, fit(bytes, room)?)?, end }
             }
             _ if work.file().is_some() => self.file_output(work, last, room, writes)?,
             Work::Sync => {
@@ -173,20 +190,14 @@ impl Core {
         }))
     }
 
-    fn opened(
-        &mut self,
-        place: super::Place,
-        options: OpenOptions,
-        handle: FileHandle,
-        state: StateId,
-        attr: Attr,
-    ) -> std::result::Result<FileKey, Status> {
+    fn opened(&mut self, file: OpenFile) -> std::result::Result<FileKey, Status> {
         if self.files.is_full() {
             self.background += 1;
-            self.urgent.push_back(CallRec::internal(Work::CloseState { state }));
+            let work = Work::CloseState { state: file.state };
+            self.urgent.push_back(CallRec::internal(work));
             return Err(Status::NFile);
         }
-        Ok(self.files.insert(OpenFile::new(place, options, handle, state, attr)))
+        Ok(self.files.insert(file))
     }
 
     fn file_output(
@@ -239,8 +250,31 @@ impl Core {
             }
             (Work::Seek { .. }, Outcome::Offset { offset }) => Output::Offset(*offset),
             (Work::Fallocate { .. } | Work::Advise { .. }, Outcome::Done) => Output::Unit,
+            (Work::LinkFile { .. }, Outcome::Found { handle, attr }) => {
+                Output::Node(Node { handle: *handle, attr: *attr })
+            }
+            (Work::CopyRange { len, .. }, Outcome::Copied { bytes }) => {
+                if bytes > len {
+                    return Err(Wrong::Peer("more bytes than were to be copied"));
+                }
+                self.wrote_to(work.target());
+                Output::Copied { bytes: *bytes }
+            }
+            (Work::CloneRange { .. }, Outcome::Done) => {
+                self.wrote_to(work.target());
+                Output::Unit
+            }
             _ => return Err(UNEXPECTED),
         })
+    }
+
+    /// The server wrote to a file by itself: as safe as an unstable write.
+    fn wrote_to(&mut self, file: Option<FileKey>) {
+        let verifier = self.facts.verifier;
+        if let Some(file) = file.and_then(|key| self.files.any_mut(key)) {
+            file.wrote(verifier);
+        }
+        self.wrote_unsynced(verifier);
     }
 
     fn plain_output(
@@ -252,10 +286,11 @@ impl Core {
     ) -> Parsed<Output<FileKey>> {
         Ok(match (work, outcome) {
             (Work::Stat { .. } | Work::SetAttr { .. }, Outcome::Attributes { attr })
-            | (
-                Work::Stat { .. } | Work::Make { .. } | Work::Link { .. },
-                Outcome::Found { attr, .. },
-            ) => Output::Attr(*attr),
+            | (Work::Stat { .. }, Outcome::Found { attr, .. }) => Output::Attr(*attr),
+            (
+                Work::Make { .. } | Work::Link { .. } | Work::Parent { .. },
+                Outcome::Found { handle, attr },
+            ) => Output::Node(Node { handle: *handle, attr: *attr }),
             (Work::Access { mask: asked, .. }, Outcome::Granted { mask }) => {
                 Output::Access(*mask & *asked)
             }
@@ -324,7 +359,12 @@ impl Core {
                 self.deliver(call, Ok(Output::Unit));
                 self.one_reopened();
             }
-            (Work::CloseState { .. }, [Ok(Outcome::Closed { .. })]) => {
+            (Work::CloseState { .. }, [Ok(Outcome::Closed { .. })])
+            | (Work::Unregister { .. }, [Ok(Outcome::Done)]) => {
+                self.deliver(call, Ok(Output::Unit));
+            }
+            (Work::Register { user, .. }, [Ok(Outcome::Credential { cred })]) => {
+                self.users.registered(user, *cred);
                 self.deliver(call, Ok(Output::Unit));
             }
             (Work::Destroy, _) => {
@@ -335,7 +375,7 @@ impl Core {
         }
     }
 
-    fn on_internal_failed(&mut self, call: CallRec, status: Status) {
+    pub(super) fn on_internal_failed(&mut self, call: CallRec, status: Status) {
         match call.work {
             Work::Root => {
                 self.deliver(call, Err(status.into()));
@@ -347,7 +387,7 @@ impl Core {
                 if gone {
                     self.background += 1;
                     let work = Work::Reopen { file, by_path: true };
-                    self.urgent.push_back(CallRec::internal(work));
+                    self.urgent.push_back(self.for_user_of(file, work));
                 } else {
                     self.reopen_failed(file, status);
                 }
@@ -360,8 +400,18 @@ impl Core {
                 self.destroyed = true;
                 self.deliver(call, Err(status.into()));
             }
+            Work::Register { ref user, .. } => {
+                self.users.refused(user, status);
+                self.deliver(call, Err(status.into()));
+            }
             _ => self.deliver(call, Err(status.into())),
         }
+    }
+
+    /// An internal call that acts for whom the file was opened.
+    pub(super) fn for_user_of(&self, file: FileKey, work: Work) -> CallRec {
+        let user = self.files.any(file).and_then(|file| file.user.clone());
+        CallRec { user, ..CallRec::internal(work) }
     }
 
     fn reopened(&mut self, key: FileKey, handle: FileHandle, state: StateId, attr: Attr) {
@@ -399,7 +449,8 @@ impl Core {
         if work.is_internal() {
             return Ok(());
         }
-        work.file().map_or(Ok(()), |key| self.files.usable(key).map(|_| ()))
+        let files = work.file().into_iter().chain(work.target());
+        files.map(|key| self.files.usable(key)).try_for_each(|file| file.map(drop))
     }
 
     /// The answer of a call on a file that is broken.
@@ -441,6 +492,11 @@ fn message(memory: &Memory, bytes: usize) -> Vec<u8> {
         buffer.span().read_message(bytes, &mut out);
     }
     out
+}
+
+fn extents(memory: &Memory, bytes: usize) -> Parsed<Vec<FileExtent>> {
+    dafs_protocol::decode_file_extents(&message(memory, bytes))
+        .map_err(|_| Wrong::Peer("extents that cannot be read"))
 }
 
 fn entries(memory: &Memory, bytes: usize) -> Parsed<Vec<DirEntry>> {

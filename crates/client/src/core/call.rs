@@ -1,7 +1,9 @@
 //! Calls as the core holds them, and their answers.
 
+use std::sync::Arc;
+
 use dafs_fabric::Buffer;
-use dafs_protocol::SlotId;
+use dafs_protocol::{CredHandle, Identity, SlotId};
 
 use super::chain::Step;
 use super::work::{FileKey, Memory, Owner, Work};
@@ -15,6 +17,8 @@ pub(super) struct CallRec {
     /// `None`: nobody waits for the answer (any more).
     pub(super) owner: Option<Owner>,
     pub(super) tag: u64,
+    /// For whom it acts; `None`: the session's own user.
+    pub(super) user: Option<Arc<Identity>>,
     pub(super) work: Work,
     pub(super) memory: Memory,
     /// Its chain did not fit a message: as little as possible in each.
@@ -30,6 +34,7 @@ impl CallRec {
         CallRec {
             owner: None,
             tag: 0,
+            user: None,
             work,
             memory: Memory::None,
             tight: false,
@@ -45,6 +50,7 @@ pub(super) struct Flight {
     pub(super) call: CallRec,
     pub(super) slot: SlotId,
     pub(super) sequence: u32,
+    pub(super) cred: CredHandle,
     /// What this request finds out, where it is not the work itself.
     pub(super) step: Option<Step>,
     pub(super) operations: usize,

@@ -8,7 +8,7 @@ use dafs_protocol::{
 use smallvec::SmallVec;
 
 use super::files::Files;
-use super::work::{Place, Put, Work};
+use super::work::{FileKey, Place, Put, Work};
 use crate::file::OpenOptions;
 
 /// Operations of one request.
@@ -136,6 +136,20 @@ pub(super) fn chain<'a>(
         Work::Sync => chain.push(Operation::SyncFs { handle: root }),
         Work::Destroy => chain.push(Operation::SessionDestroy),
         Work::CloseState { state } => chain.push(Operation::Close { state: *state }),
+        Work::Register { user, groups } => {
+            chain.push(Operation::CredRegister { uid: user.uid, gid: user.gid, groups });
+        }
+        Work::Unregister { cred } => chain.push(Operation::CredRelease { cred: *cred }),
+        Work::Parent { handle } => chain.push(Operation::LookupParent { handle: *handle }),
+        Work::LinkFile { file, to } => {
+            let file = files.usable(*file)?;
+            let (handle, state) = (file.handle, file.state);
+            let (dir, name) = find_parent(&mut chain, to, root)?;
+            chain.push(Operation::Link { handle, state, dir, name });
+        }
+        Work::CopyRange { .. } | Work::CloneRange { .. } => {
+            chain.push(copy_chain(work, files)?);
+        }
         Work::Open { place, options } => chain.push(open(place, options, root)),
         Work::Get { place, len } => get(&mut chain, place, *len, root),
         Work::Put(put) => self::put(&mut chain, put, root, tight)?,
@@ -190,6 +204,13 @@ fn named_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, root: FileHandle) {
             }
             Operation::GetAttr { handle, state: StateId::NONE }
         }
+        Work::Find { place } => {
+            let handle = find(place, true);
+            if handle == FileHandle::PREVIOUS {
+                return;
+            }
+            Operation::GetAttr { handle, state: StateId::NONE }
+        }
         Work::StatFs { place } => Operation::StatFs { handle: find(place, false) },
         Work::Access { place, mask } => {
             Operation::Access { handle: find(place, false), mask: *mask }
@@ -199,12 +220,12 @@ fn named_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, root: FileHandle) {
             Operation::SetAttr { handle, state: StateId::NONE, set: *set }
         }
         Work::ReadLink { place } => Operation::ReadLink { handle: find(place, true) },
-        Work::ReadDir { place, cookie, bytes } => Operation::ReadDir {
+        Work::ReadDir { place, cookie, bytes, attributes, handles } => Operation::ReadDir {
             dir: find(place, false),
             cookie: *cookie,
             bytes_max: *bytes,
-            attributes: true,
-            handles: false,
+            attributes: *attributes,
+            handles: *handles,
         },
         Work::GetXattr { place, name, .. } => {
             let size_max = u32::try_from(work.reply_bytes()).unwrap_or(0);
@@ -286,7 +307,7 @@ fn rename<'a>(
 }
 
 fn open<'a>(place: &'a Place, options: &OpenOptions, root: FileHandle) -> Operation<'a> {
-    let create = match (options.create, options.exclusive) {
+    let create = match (options.create || options.unlinked, options.exclusive) {
         (false, _) => CreateMode::No,
         (true, false) => CreateMode::Unchecked,
         (true, true) => CreateMode::Exclusive,
@@ -298,7 +319,7 @@ fn open<'a>(place: &'a Place, options: &OpenOptions, root: FileHandle) -> Operat
         truncate: options.truncate,
         append: options.append,
         no_follow: options.no_follow,
-        unlinked: false,
+        unlinked: options.unlinked,
     };
     let (dir, path) = (place.base(root), place.rest());
     Operation::Open { dir, path, flags, mode: options.mode, cache: CacheHint::default() }
@@ -387,10 +408,32 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
             advice: *advice,
             cache: CacheHint::default(),
         },
+        Work::Extents { offset, len, .. } => {
+            let bytes_max = u32::try_from(work.reply_bytes()).unwrap_or(0);
+            Operation::Extents { state, offset: *offset, len: *len, bytes_max }
+        }
         Work::Close { .. } => Operation::Close { state },
         other => unreachable!("not on a file: {other:?}"),
     });
     Ok(())
+}
+
+/// Between two files of the server.
+fn copy_chain<'a>(work: &Work, files: &Files) -> Result<Operation<'a>, Status> {
+    let states = |file: &FileKey, to: &FileKey| -> Result<_, Status> {
+        Ok((files.usable(*file)?.state, files.usable(*to)?.state))
+    };
+    match work {
+        Work::CopyRange { file, offset, to, to_offset, len } => {
+            let ((from, to), from_offset) = (states(file, to)?, *offset);
+            Ok(Operation::CopyRange { from, from_offset, to, to_offset: *to_offset, len: *len })
+        }
+        Work::CloneRange { file, offset, to, to_offset, len } => {
+            let ((from, to), from_offset) = (states(file, to)?, *offset);
+            Ok(Operation::CloneRange { from, from_offset, to, to_offset: *to_offset, len: *len })
+        }
+        other => unreachable!("no copy: {other:?}"),
+    }
 }
 
 fn reopen<'a>(
@@ -401,7 +444,13 @@ fn reopen<'a>(
 ) -> Result<(), Status> {
     let Work::Reopen { file, by_path } = work else { return Err(Status::Inval) };
     let file = files.any(*file).ok_or(Status::BadF)?;
-    let options = OpenOptions { create: false, exclusive: false, truncate: false, ..file.options };
+    let options = OpenOptions {
+        create: false,
+        exclusive: false,
+        truncate: false,
+        unlinked: false,
+        ..file.options
+    };
     if *by_path {
         chain.push(open(&file.place, &options, root));
     } else if let Operation::Open { flags, mode, cache, .. } = open(&file.place, &options, root) {

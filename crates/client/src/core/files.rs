@@ -1,9 +1,12 @@
 //! The files that are open, and what is not yet safe of each.
 
-use dafs_protocol::{Attr, FileHandle, StateId, Status, WriteVerifier};
+use std::sync::Arc;
+
+use dafs_protocol::{Attr, FileHandle, Identity, StateId, Status, WriteVerifier};
 
 use super::call::CallRec;
 use super::work::{FileKey, Owner, Place};
+use crate::call::Node;
 use crate::file::OpenOptions;
 use crate::planted::{Defect, planted};
 
@@ -15,6 +18,8 @@ pub(super) struct OpenFile {
     /// From the root, for opening it again where its handle is no longer known.
     pub(super) place: Place,
     pub(super) options: OpenOptions,
+    /// Who opened it; `None`: the session's own user. Its calls act for them.
+    pub(super) user: Option<Arc<Identity>>,
     pub(super) handle: FileHandle,
     /// Of this session.
     pub(super) state: StateId,
@@ -40,16 +45,17 @@ impl OpenFile {
     pub(super) fn new(
         place: Place,
         options: OpenOptions,
-        handle: FileHandle,
+        user: Option<Arc<Identity>>,
+        node: Node,
         state: StateId,
-        attr: Attr,
     ) -> OpenFile {
         OpenFile {
             place,
             options,
-            handle,
+            user,
+            handle: node.handle,
             state,
-            attr,
+            attr: node.attr,
             broken: None,
             uncommitted: None,
             writes: 0,
@@ -169,14 +175,14 @@ impl Files {
         self.entries.iter_mut().filter_map(|entry| entry.file.as_deref_mut())
     }
 
-    /// A call on a file begins.
+    /// A call on a file begins. Answers for whom it acts.
     ///
     /// # Errors
     /// [`Status::BadF`] for a file that is closed or being closed.
-    pub(super) fn begin(&mut self, key: FileKey) -> Result<(), Status> {
+    pub(super) fn begin(&mut self, key: FileKey) -> Result<Option<Arc<Identity>>, Status> {
         let file = self.any_mut(key).filter(|file| !file.closing).ok_or(Status::BadF)?;
         file.in_flight += 1;
-        Ok(())
+        Ok(file.user.clone())
     }
 
     /// A call on a file ended. The close that waited for it, if it was the last.
@@ -246,7 +252,8 @@ mod tests {
             created: None,
         };
         let place = Place::new(b"f").expect("place");
-        OpenFile::new(place, OpenOptions::write(), FileHandle::default(), StateId(1), attr)
+        let node = Node { handle: FileHandle::default(), attr };
+        OpenFile::new(place, OpenOptions::write(), None, node, StateId(1))
     }
 
     const OLD: WriteVerifier = WriteVerifier([1; 16]);

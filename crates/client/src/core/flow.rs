@@ -6,6 +6,7 @@ use dafs_protocol::{CredHandle, Operation, RequestHead, Status};
 
 use super::call::{CallRec, Flight};
 use super::chain::{self, Chain};
+use super::users::Rights;
 use super::work::{Memory, Work};
 use super::{Core, Phase};
 use crate::error::Error;
@@ -20,16 +21,22 @@ impl Core {
         if self.unposted > 0 {
             self.send_again();
         }
+        let mut later = Vec::new();
         while self.links[0].is_ready() && !self.urgent.is_empty() && self.slots.free() > 0 {
             let Some(call) = self.urgent.pop_front() else { break };
             let link = call.link.unwrap_or(0);
-            if self.links[link].is_ready() {
-                self.start(call, link);
-            } else {
+            if !self.links[link].is_ready() {
                 // A ping for a link that broke meanwhile.
                 self.deliver(call, Err(Error::Interrupted));
+                continue;
+            }
+            match self.rights_of(call.user.as_ref()) {
+                Rights::Known(cred) => self.start(call, link, cred),
+                Rights::Asked => later.push(call),
+                Rights::Refused(status) => self.on_internal_failed(call, status),
             }
         }
+        self.urgent.extend(later);
         self.pump_queues();
     }
 
@@ -47,8 +54,19 @@ impl Core {
                 if !self.node.can_submit(conn) {
                     break;
                 }
+                let user = self.queues[queue].front().and_then(|call| call.user.clone());
+                let rights = self.rights_of(user.as_ref());
+                if matches!(rights, Rights::Asked) {
+                    // The answer comes within a round trip; the order of calls stays.
+                    self.wants_progress = true;
+                    break;
+                }
                 let Some(call) = self.queues[queue].pop_front() else { break };
-                self.start(call, link);
+                match rights {
+                    Rights::Known(cred) => self.start(call, link, cred),
+                    Rights::Asked => {}
+                    Rights::Refused(status) => self.finish(call, Err(status.into())),
+                }
             }
         }
     }
@@ -63,7 +81,7 @@ impl Core {
     }
 
     /// Puts a call into a slot and sends it.
-    fn start(&mut self, mut call: CallRec, link: usize) {
+    fn start(&mut self, mut call: CallRec, link: usize, cred: CredHandle) {
         let tight = call.tight;
         let step = chain::step(&mut call.work, tight);
         if let Err(status) = self.file_state(&call.work) {
@@ -78,13 +96,14 @@ impl Core {
         };
         let writes = self.writes_of(&call.work);
         let mut header = std::mem::take(&mut self.headers[usize::from(slot.0)]);
-        let head = RequestHead { slot, sequence, cred: CredHandle(0) };
+        let head = RequestHead { slot, sequence, cred };
         let made = self.encode(&head, &mut call, step, &mut header);
         self.headers[usize::from(slot.0)] = header;
         let flight = Flight {
             call,
             slot,
             sequence,
+            cred,
             step,
             operations: 0,
             link,
@@ -142,6 +161,7 @@ impl Core {
             call: null,
             slot,
             sequence,
+            cred: CredHandle(0),
             step: None,
             operations: 1,
             link,

@@ -115,6 +115,11 @@ impl Link {
 }
 
 impl CoreConfig {
+    /// A lost server is looked for without an end.
+    pub(super) fn is_hard(&self) -> bool {
+        self.retry == Duration::MAX
+    }
+
     /// What the session should be like.
     pub(super) fn wish(&self) -> SessionAttr {
         SessionAttr {
@@ -433,9 +438,13 @@ impl Core {
                 return;
             }
             if self.lost_since[index].replace(self.now).is_none() && index == 0 {
-                let (address, retry) = (&self.config.address, self.config.retry.as_secs());
-                let text = format!("lost {address} ({reason}); trying for {retry} s");
-                self.notice(text);
+                let address = &self.config.address;
+                let patience = if self.config.is_hard() {
+                    "trying until it is back".to_owned()
+                } else {
+                    format!("trying for {} s", self.config.retry.as_secs())
+                };
+                self.notice(format!("lost {address} ({reason}); {patience}"));
             }
         }
     }

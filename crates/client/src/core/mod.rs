@@ -11,6 +11,7 @@ mod files;
 mod flow;
 mod link;
 mod recovery;
+mod users;
 mod work;
 
 use std::collections::VecDeque;
@@ -20,8 +21,8 @@ use std::time::Duration;
 use dafs_fabric::{Address, Buffer, PostedBuffer, Waiter};
 use dafs_message::{Event, Node};
 use dafs_protocol::{
-    Attr, ClientId, ClientSlots, FileHandle, Nonce, SessionAttr, SessionId, SessionSecret, Status,
-    WaitMode, WriteVerifier,
+    Attr, ClientId, ClientSlots, FileHandle, GROUPS_MAX, Identity, Nonce, SessionAttr, SessionId,
+    SessionSecret, Status, WaitMode, WriteVerifier,
 };
 
 pub use call::CoreDone;
@@ -32,6 +33,7 @@ use crate::options::SessionOptions;
 use call::{CallRec, Flight};
 use files::Files;
 use link::Link;
+use users::Users;
 
 /// Fills a nonce with random bytes.
 pub type NonceSource = Box<dyn FnMut(&mut Nonce) + Send>;
@@ -162,6 +164,7 @@ pub struct Core {
     /// Calls without an owner, queued or under way.
     background: usize,
     files: Files,
+    users: Users,
     /// Since when each link is gone.
     lost_since: [Option<Duration>; 2],
     /// `progress` is wanted, not only `ring`.
@@ -218,6 +221,7 @@ impl Core {
             queues: [VecDeque::new(), VecDeque::new()],
             background: 0,
             files: Files::default(),
+            users: Users::default(),
             lost_since: [None; 2],
             wants_progress: false,
             unsynced: None,
@@ -239,7 +243,20 @@ impl Core {
     /// Begins a call. Its answer comes by [`next_done`](Self::next_done), exactly once unless
     /// the owner was abandoned.
     pub fn submit(&mut self, owner: Owner, tag: u64, work: Work, memory: Memory) {
-        let mut call = CallRec { owner: Some(owner), tag, memory, ..CallRec::internal(work) };
+        self.submit_as(owner, tag, None, work, memory);
+    }
+
+    /// As [`submit`](Self::submit), for another user where the call is not about an open file:
+    /// those act for whom they were opened.
+    pub fn submit_as(
+        &mut self,
+        owner: Owner,
+        tag: u64,
+        user: Option<Arc<Identity>>,
+        work: Work,
+        memory: Memory,
+    ) {
+        let mut call = CallRec { owner: Some(owner), tag, user, memory, ..CallRec::internal(work) };
         if let Err(error) = self.check(&mut call) {
             self.deliver(call, Err(error));
             return;
@@ -383,6 +400,11 @@ impl Core {
         opening || self.background > 0 || self.links.iter().any(Link::is_unsettled)
     }
 
+    /// Calls flow.
+    pub fn is_connected(&self) -> bool {
+        matches!(self.phase, Phase::Ready) && self.links[0].is_ready()
+    }
+
     /// What is known of the session.
     pub fn facts(&self) -> Facts {
         Facts { system_calls: self.node.stats().system_calls, ..self.facts.clone() }
@@ -445,6 +467,9 @@ impl Core {
         if self.closing {
             return Err(Error::Interrupted);
         }
+        if call.user.as_ref().is_some_and(|user| user.groups.len() > GROUPS_MAX) {
+            return Err(Status::Inval.into());
+        }
         let (request, reply) = (call.work.request_bytes(), call.work.reply_bytes());
         if call.work.uses_scratch() {
             let scratch = self.take_scratch(request.max(reply))?.post();
@@ -479,7 +504,7 @@ impl Core {
     }
 
     /// Queues a call, begins to connect where nobody did.
-    fn accept(&mut self, call: CallRec) {
+    fn accept(&mut self, mut call: CallRec) {
         if call.owner.is_none() {
             self.background += 1;
         }
@@ -492,9 +517,15 @@ impl Core {
                 }
                 return;
             }
-            if let Err(status) = self.files.begin(key) {
-                self.deliver(call, Err(status.into()));
-                return;
+            match self.files.begin(key) {
+                Ok(user) => call.user = user,
+                Err(status) => return self.deliver(call, Err(status.into())),
+            }
+            if let Some(target) = call.work.target()
+                && let Err(status) = self.files.begin(target)
+            {
+                self.end_of_call(key);
+                return self.deliver(call, Err(status.into()));
             }
         }
         self.enqueue(call);
@@ -512,13 +543,19 @@ impl Core {
 
     /// A call that was accepted ended.
     fn finish(&mut self, call: CallRec, result: Result<crate::call::Output<FileKey>>) {
-        if let Some(key) = call.work.file()
-            && !matches!(call.work, Work::Close { .. })
-            && let Some(close) = self.files.end(key)
-        {
-            self.enqueue(*close);
+        if !matches!(call.work, Work::Close { .. }) {
+            call.work.file().into_iter().chain(call.work.target()).for_each(|key| {
+                self.end_of_call(key);
+            });
         }
         self.deliver(call, result);
+    }
+
+    /// A call on a file ended: a close may have waited for it.
+    fn end_of_call(&mut self, key: FileKey) {
+        if let Some(close) = self.files.end(key) {
+            self.enqueue(*close);
+        }
     }
 
     /// Hands an answer out, when the call's buffer is free.
@@ -552,7 +589,7 @@ impl Core {
     /// Nobody takes this answer.
     fn clean_up(&mut self, done: CoreDone) {
         match done.result {
-            Ok(crate::call::Output::File(key)) => {
+            Ok(crate::call::Output::File(key, _)) => {
                 self.close_file(key);
             }
             _ => drop(done.buffer),

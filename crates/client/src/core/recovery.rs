@@ -7,6 +7,7 @@ use dafs_protocol::{ClientSlots, SessionAttr, Status, WriteVerifier};
 use super::call::{CallRec, Flight};
 use super::files::OpenFile;
 use super::link::Link;
+use super::users::Users;
 use super::work::Work;
 use super::{Core, Next, Phase, SessionKeys};
 use crate::error::Error;
@@ -50,6 +51,7 @@ impl Core {
         self.flights = (0..slots).map(|_| None).collect();
         self.headers.resize_with(slots, Vec::new);
         self.unposted = 0;
+        self.users = Users::default();
         self.phase = Phase::Rooting;
         self.background += 1;
         self.urgent.push_front(CallRec::internal(Work::Root));
@@ -73,7 +75,7 @@ impl Core {
         for file in keys {
             self.background += 1;
             let work = Work::Reopen { file, by_path: false };
-            self.urgent.push_back(CallRec::internal(work));
+            self.urgent.push_back(self.for_user_of(file, work));
         }
     }
 
@@ -162,8 +164,8 @@ impl Core {
             self.finish(call, Err(Status::OutcomeUnknown.into()));
             return;
         }
-        call.sessions_lost += 1;
-        if call.sessions_lost > SESSIONS_LOST_MAX {
+        call.sessions_lost = call.sessions_lost.saturating_add(1);
+        if call.sessions_lost > SESSIONS_LOST_MAX && !self.config.is_hard() {
             let what = "the server forgets one session after the other";
             self.finish(call, Err(Error::PeerProtocol(what.into())));
             return;

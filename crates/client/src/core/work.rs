@@ -1,9 +1,12 @@
 //! What the core can be asked to do: the owned, transport-free form of every call.
 
+use std::sync::Arc;
+
 use dafs_fabric::{PostedBuffer, SgList, Span};
 use dafs_protocol::{
-    AccessMask, Attr, CommitLevel, ExtentList, FileHandle, FileKind, SYMLINK_BYTES_MAX, SetAttr,
-    SetTime, Stability, StateId, Status, Timestamp, XATTR_BYTES_MAX,
+    AccessMask, Attr, CommitLevel, CredHandle, ExtentList, FileHandle, FileKind, Identity,
+    NAME_BYTES_MAX, SYMLINK_BYTES_MAX, SetAttr, SetTime, Stability, StateId, Status, Timestamp,
+    XATTR_BYTES_MAX,
 };
 
 use crate::file::OpenOptions;
@@ -54,11 +57,14 @@ impl Memory {
     }
 }
 
-/// A name: a path below a directory, which is the root until a part of it was walked.
+/// A name: a path below a directory, which is the root unless another is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     path: Vec<u8>,
+    /// Where the path begins; `None`: the root.
+    origin: Option<FileHandle>,
     walked: usize,
+    /// Where the part that was walked leads.
     base: Option<FileHandle>,
 }
 
@@ -84,27 +90,40 @@ impl Place {
             }
             clean.extend_from_slice(part);
         }
-        Ok(Place { path: clean, walked: 0, base: None })
+        Ok(Place { path: clean, origin: None, walked: 0, base: None })
     }
 
     /// An object whose handle is known.
     pub fn at(handle: FileHandle) -> Place {
-        Place { path: Vec::new(), walked: 0, base: Some(handle) }
+        Place { path: Vec::new(), origin: Some(handle), walked: 0, base: None }
+    }
+
+    /// One name in a directory whose handle is known.
+    ///
+    /// # Errors
+    /// [`Status::NoEnt`] for no name, [`Status::Inval`] for what no directory entry is called,
+    /// [`Status::NameTooLong`].
+    pub fn child(dir: FileHandle, name: &[u8]) -> Result<Place, Status> {
+        if name.is_empty() {
+            return Err(Status::NoEnt);
+        }
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Status::NameTooLong);
+        }
+        if matches!(name, b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
+            return Err(Status::Inval);
+        }
+        Ok(Place { path: name.into(), ..Place::at(dir) })
     }
 
     /// From where [`rest`](Self::rest) is to be walked.
     pub(crate) fn base(&self, root: FileHandle) -> FileHandle {
-        self.base.unwrap_or(root)
+        self.base.or(self.origin).unwrap_or(root)
     }
 
     /// What is left to walk.
     pub(crate) fn rest(&self) -> &[u8] {
         self.path.get(self.walked..).unwrap_or(&[])
-    }
-
-    /// All of it, as given.
-    pub(crate) fn path(&self) -> &[u8] {
-        &self.path
     }
 
     /// The directory part and the last component of what is left.
@@ -133,12 +152,17 @@ impl Place {
         self.base = Some(handle);
     }
 
-    /// Forgets handles: the next session begins at the root, unless there is no path.
+    /// Forgets what was walked: the next session begins where the path does.
     pub(crate) fn rewind(&mut self) {
-        if !self.path.is_empty() {
-            self.walked = 0;
-            self.base = None;
-        }
+        self.walked = 0;
+        self.base = None;
+    }
+
+    /// All of it, as given.
+    pub(crate) fn rewound(&self) -> Place {
+        let mut place = self.clone();
+        place.rewind();
+        place
     }
 }
 
@@ -191,6 +215,9 @@ impl Put {
     }
 }
 
+/// Bytes of a batch of extents.
+const EXTENTS_BYTES: usize = dafs_protocol::FILE_EXTENT_BYTES * 2048;
+
 /// One thing to do.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -218,10 +245,19 @@ pub enum Work {
     ReadLink {
         place: Place,
     },
+    /// The object itself, with its handle.
+    Find {
+        place: Place,
+    },
+    Parent {
+        handle: FileHandle,
+    },
     ReadDir {
         place: Place,
         cookie: u64,
         bytes: u32,
+        attributes: bool,
+        handles: bool,
     },
     GetXattr {
         place: Place,
@@ -331,6 +367,29 @@ pub enum Work {
         len: u64,
         advice: u8,
     },
+    LinkFile {
+        file: FileKey,
+        to: Place,
+    },
+    Extents {
+        file: FileKey,
+        offset: u64,
+        len: u64,
+    },
+    CopyRange {
+        file: FileKey,
+        offset: u64,
+        to: FileKey,
+        to_offset: u64,
+        len: u64,
+    },
+    CloneRange {
+        file: FileKey,
+        offset: u64,
+        to: FileKey,
+        to_offset: u64,
+        len: u64,
+    },
     Close {
         file: FileKey,
     },
@@ -340,6 +399,15 @@ pub enum Work {
     Reopen {
         file: FileKey,
         by_path: bool,
+    },
+    /// The core's own: makes a credential of a user.
+    Register {
+        user: Arc<Identity>,
+        groups: Vec<u8>,
+    },
+    /// The core's own: forgets a credential.
+    Unregister {
+        cred: CredHandle,
     },
     /// The core's own: ends an open that belongs to no file.
     CloseState {
@@ -362,6 +430,16 @@ impl Work {
             Work::Seek { file, .. } | Work::Advise { file, .. } | Work::Close { file } => {
                 Some(*file)
             }
+            Work::LinkFile { file, .. } | Work::Extents { file, .. } => Some(*file),
+            Work::CopyRange { file, .. } | Work::CloneRange { file, .. } => Some(*file),
+            _ => None,
+        }
+    }
+
+    /// The file that it writes to, beside the one that it is about.
+    pub(crate) fn target(&self) -> Option<FileKey> {
+        match self {
+            Work::CopyRange { to, .. } | Work::CloneRange { to, .. } => Some(*to),
             _ => None,
         }
     }
@@ -377,16 +455,25 @@ impl Work {
             Work::Get { .. } | Work::Read { .. } | Work::ReadList { .. } => true,
             Work::Write { .. } | Work::WriteList { .. } | Work::Commit { .. } => true,
             Work::FileAttr { .. } | Work::Seek { .. } | Work::Advise { .. } => true,
+            Work::Find { .. } | Work::Parent { .. } | Work::Extents { .. } => true,
+            Work::CopyRange { .. } | Work::CloneRange { .. } => true,
             // The open of the new session is what gets closed.
             Work::Close { .. } => true,
-            Work::Open { options, .. } => !options.create && !options.truncate,
+            // A file without a name goes with the session that made it.
+            Work::Open { options, .. } => {
+                options.unlinked || (!options.create && !options.truncate)
+            }
             _ => false,
         }
     }
 
     /// The core's own business: of one session, not to be carried to the next.
     pub(crate) fn is_internal(&self) -> bool {
-        matches!(self, Work::Root | Work::Reopen { .. } | Work::CloseState { .. } | Work::Destroy)
+        let session = matches!(
+            self,
+            Work::Root | Work::Reopen { .. } | Work::CloseState { .. } | Work::Destroy
+        );
+        session || matches!(self, Work::Register { .. } | Work::Unregister { .. })
     }
 
     /// Bytes of the request's data.
@@ -409,6 +496,7 @@ impl Work {
                 *len as usize
             }
             Work::ReadDir { bytes, .. } => *bytes as usize,
+            Work::Extents { .. } => EXTENTS_BYTES,
             Work::ReadLink { .. } => SYMLINK_BYTES_MAX,
             Work::GetXattr { size_only: false, .. } | Work::ListXattr { size_only: false, .. } => {
                 XATTR_BYTES_MAX
@@ -421,7 +509,7 @@ impl Work {
     pub(crate) fn uses_scratch(&self) -> bool {
         match self {
             Work::SetXattr { .. } | Work::Make { .. } => self.request_bytes() > 0,
-            Work::ReadDir { .. } | Work::ReadLink { .. } => true,
+            Work::ReadDir { .. } | Work::ReadLink { .. } | Work::Extents { .. } => true,
             Work::GetXattr { size_only, .. } | Work::ListXattr { size_only, .. } => !size_only,
             _ => false,
         }
@@ -437,7 +525,8 @@ impl Work {
             Work::ListXattr { place, .. } | Work::SetXattr { place, .. } => [Some(place), None],
             Work::RemoveXattr { place, .. } | Work::Make { place, .. } => [Some(place), None],
             Work::Remove { place, .. } | Work::Open { place, .. } => [Some(place), None],
-            Work::Get { place, .. } => [Some(place), None],
+            Work::Get { place, .. } | Work::Find { place } => [Some(place), None],
+            Work::LinkFile { to, .. } => [Some(to), None],
             Work::Link { from, to, .. } | Work::Rename { from, to, .. } => [Some(from), Some(to)],
             Work::Put(put) => [Some(&mut put.place), put.rename_to.as_mut()],
             _ => [None, None],

@@ -20,6 +20,8 @@ struct Session {
     slots: ServerSlots,
     secret: SessionSecret,
     opens: HashMap<StateId, FileHandle>,
+    /// Users by credential.
+    users: HashMap<u32, u32>,
     /// Where the reply of a running slot goes.
     targets: HashMap<u16, RequestId>,
 }
@@ -52,6 +54,8 @@ pub struct Script {
     /// The key that clients must prove, and that is proven to them.
     pub key: Option<Vec<u8>>,
     pub refuse: Option<Status>,
+    /// The user of sessions.
+    pub uid: u32,
     /// Handles mean nothing after a restart.
     pub forgets_handles: bool,
 }
@@ -77,6 +81,9 @@ pub struct Fake {
     handles: HashMap<FileHandle, Vec<u8>>,
     /// Executed operations by name.
     pub executed: BTreeMap<&'static str, usize>,
+    /// The same, by user.
+    pub executed_as: BTreeMap<(&'static str, u32), usize>,
+    acting: u32,
     pub requests: usize,
     pub live: bool,
 }
@@ -104,11 +111,13 @@ impl Fake {
             sending: HashMap::new(),
             next: 1,
             boot: 1,
-            script: Script::default(),
+            script: Script { uid: 1000, ..Script::default() },
             disk: Disk::default(),
             memory: Disk::default(),
             handles: HashMap::new(),
             executed: BTreeMap::new(),
+            executed_as: BTreeMap::new(),
+            acting: 0,
             requests: 0,
             live: true,
         }
@@ -171,6 +180,10 @@ impl Fake {
 
     pub fn connection_count(&self) -> usize {
         self.conns.len()
+    }
+
+    pub fn user_count(&self) -> usize {
+        self.sessions.values().map(|session| session.users.len()).sum()
     }
 
     pub fn open_count(&self) -> usize {
@@ -277,6 +290,7 @@ impl Fake {
                     slots: ServerSlots::new(granted.slots),
                     secret: [7; 16],
                     opens: HashMap::new(),
+                    users: HashMap::new(),
                     targets: HashMap::new(),
                 };
                 self.sessions.insert(id, session);
@@ -293,7 +307,14 @@ impl Fake {
         };
         self.conns.insert(conn, id);
         let (secret, verifier) = ([7; 16], self.verifier());
-        SetupReply::Ready { session: id, secret, attr: granted, verifier, proof, uid: 1000 }
+        SetupReply::Ready {
+            session: id,
+            secret,
+            attr: granted,
+            verifier,
+            proof,
+            uid: self.script.uid,
+        }
     }
 
     fn on_request(
@@ -339,6 +360,15 @@ impl Fake {
         data: Option<Buffer>,
         reply_max: u32,
     ) {
+        let cred = request.head.cred.0;
+        let users = self.sessions.get(&session).map(|session| &session.users);
+        self.acting = match users.and_then(|users| users.get(&cred)) {
+            Some(uid) => *uid,
+            None => {
+                assert_eq!(cred, 0, "a credential of another session");
+                self.script.uid
+            }
+        };
         let mut chain = Chain { handle: ROOT, state: StateId::NONE, data: Vec::new() };
         let (mut results, mut kept) = (Vec::new(), Vec::new());
         for operation in &request.operations {
@@ -454,6 +484,7 @@ impl Fake {
             if *handle == FileHandle::PREVIOUS { chain.handle } else { *handle }
         };
         *self.executed.entry(name(operation)).or_default() += 1;
+        *self.executed_as.entry((name(operation), self.acting)).or_default() += 1;
         match operation {
             O::Null => Ok(Outcome::Done),
             O::GetRoot { export: b"" } => Ok(Outcome::Found { handle: ROOT, attr: self.attr(b"") }),
@@ -568,6 +599,36 @@ impl Fake {
                 let bytes = u32::try_from(chain.data.len()).expect("small");
                 Ok(Outcome::Data { bytes, end })
             }
+            O::LookupParent { handle } => {
+                let path = self.path(handle, b"")?;
+                let above = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
+                let handle = self.handle(&path[..above]);
+                Ok(Outcome::Found { handle, attr: self.attr(&path[..above]) })
+            }
+            O::Link { dir, name, .. } => {
+                let path = self.path(dir, name)?;
+                self.put(&path, b"");
+                Ok(Outcome::Found { handle: self.handle(&path), attr: self.attr(&path) })
+            }
+            O::CopyRange { len, .. } => Ok(Outcome::Copied { bytes: *len }),
+            O::CloneRange { .. } => Ok(Outcome::Done),
+            O::Extents { .. } => {
+                let extent = FileExtent { offset: 7, len: 9, ..FileExtent::default() };
+                encode_file_extent(&extent, &mut chain.data);
+                let bytes = u32::try_from(chain.data.len()).expect("small");
+                Ok(Outcome::Data { bytes, end: true })
+            }
+            O::CredRegister { uid, .. } => {
+                let users = &mut self.sessions.get_mut(&session).ok_or(Status::BadSession)?.users;
+                self.next += 1;
+                let cred = CredHandle(u32::try_from(self.next).expect("few"));
+                users.insert(cred.0, *uid);
+                Ok(Outcome::Credential { cred })
+            }
+            O::CredRelease { cred } => {
+                let users = &mut self.sessions.get_mut(&session).ok_or(Status::BadSession)?.users;
+                users.remove(&cred.0).map(|_| Outcome::Done).ok_or(Status::NoCreds)
+            }
             O::SessionDestroy => {
                 self.sessions.remove(&session);
                 Ok(Outcome::Done)
@@ -603,6 +664,10 @@ fn name(operation: &Operation<'_>) -> &'static str {
         Operation::Create { .. } => "create",
         Operation::Rename { .. } => "rename",
         Operation::Lookup { .. } => "lookup",
+        Operation::Read { .. } => "read",
+        Operation::CredRegister { .. } => "register",
+        Operation::CredRelease { .. } => "release",
+        Operation::Link { .. } => "link",
         Operation::Null => "null",
         _ => "other",
     }

@@ -1,6 +1,7 @@
 //! The client's core against a scripted server, in virtual time.
 
 mod fake;
+mod handles;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +88,7 @@ impl Pair {
 
     fn open(&mut self, path: &[u8], options: OpenOptions) -> FileKey {
         match self.call(Work::Open { place: place(path), options }) {
-            Ok(Output::File(key)) => key,
+            Ok(Output::File(key, _)) => key,
             other => panic!("{other:?}"),
         }
     }
@@ -471,7 +472,13 @@ fn names_that_lead_elsewhere_are_refused() {
     let mut pair = Pair::new(20);
     // Becomes a slash on the wire: an honest encoder refuses it.
     pair.fake.put(b"..|etc|passwd", b"");
-    let work = Work::ReadDir { place: place(b""), cookie: 0, bytes: 4096 };
+    let work = Work::ReadDir {
+        place: place(b""),
+        cookie: 0,
+        bytes: 4096,
+        attributes: false,
+        handles: false,
+    };
     assert!(matches!(pair.call(work), Err(Error::PeerProtocol(_))));
 }
 

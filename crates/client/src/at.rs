@@ -1,0 +1,243 @@
+//! Blocking calls on objects by their handles, as a mounted file system makes them.
+//!
+//! A handle names an object for as long as it exists, also over lost connections and restarts of
+//! the server; one that the server does not know (any more) is
+//! [`Stale`](dafs_protocol::Status::Stale). Names are single components; symlinks are not
+//! followed.
+
+use dafs_protocol::{
+    AccessMask, Attr, DirEntry, FileHandle, FileKind, FsAttr, SetAttr, XATTR_BYTES_MAX,
+};
+
+use crate::call::{Node, Output};
+use crate::core::{Place, Work};
+use crate::dir::BATCH_BYTES;
+use crate::error::Result;
+use crate::file::{File, OpenOptions, attr_of, node_of};
+use crate::session::{Session, bytes_of, unexpected};
+
+/// A batch of directory entries has room for the longest one.
+const BATCH_BYTES_MIN: u32 = 1024;
+
+impl Session {
+    /// The export's root.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error), as all calls.
+    pub fn root(&self) -> Result<Node> {
+        node_of(self.call_for_user(Work::Find { place: Place::new(b"")? })?)
+    }
+
+    /// What a name in a directory is.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn lookup_at(&self, dir: FileHandle, name: &[u8]) -> Result<Node> {
+        node_of(self.call_for_user(Work::Find { place: Place::child(dir, name)? })?)
+    }
+
+    /// The directory above; that of the root is the root.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn parent_of(&self, handle: FileHandle) -> Result<Node> {
+        node_of(self.call_for_user(Work::Parent { handle })?)
+    }
+
+    /// Attributes.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn attr_of(&self, handle: FileHandle) -> Result<Attr> {
+        attr_of(self.call_for_user(Work::Stat { place: Place::at(handle), no_follow: true })?)
+    }
+
+    /// Changes attributes; answers the new ones.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn set_attr_of(&self, handle: FileHandle, set: SetAttr) -> Result<Attr> {
+        let place = Place::at(handle);
+        attr_of(self.call_for_user(Work::SetAttr { place, set, no_follow: true })?)
+    }
+
+    /// Opens a name in a directory, or with an empty name the file itself (with
+    /// [`unlinked`](OpenOptions::unlinked): a new file in the directory). True: it was made.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn open_at(
+        &self,
+        dir: FileHandle,
+        name: &[u8],
+        options: OpenOptions,
+    ) -> Result<(File, bool)> {
+        let place = if name.is_empty() { Place::at(dir) } else { Place::child(dir, name)? };
+        let options = OpenOptions { no_follow: true, ..options };
+        match self.call_for_user(Work::Open { place, options })? {
+            Output::File(key, opened) => {
+                Ok((File::new(self.handle.clone(), key, opened.node), opened.created))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Makes what is no regular file: a directory, a symlink that says `target`, a fifo, socket
+    /// or device. (Regular files are made by [`open_at`](Self::open_at).)
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn make_at(
+        &self,
+        dir: FileHandle,
+        name: &[u8],
+        kind: FileKind,
+        mode: u32,
+        rdev: u64,
+        target: &[u8],
+    ) -> Result<Node> {
+        let (place, target) = (Place::child(dir, name)?, target.into());
+        node_of(self.call_for_user(Work::Make { place, kind, mode, rdev, target })?)
+    }
+
+    /// A hard link: a new name of an object.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn link_at(&self, from: FileHandle, dir: FileHandle, name: &[u8]) -> Result<Node> {
+        let (from, to) = (Place::at(from), Place::child(dir, name)?);
+        node_of(self.call_for_user(Work::Link { from, to, from_handle: None })?)
+    }
+
+    /// Removes a name: of an empty directory, or (`directory` false) of anything else.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn remove_at(&self, dir: FileHandle, name: &[u8], directory: bool) -> Result<()> {
+        let place = Place::child(dir, name)?;
+        self.call_for_user(Work::Remove { place, directory }).map(drop)
+    }
+
+    /// Renames, or fails where the new name exists (`no_replace`), or swaps the two
+    /// (`exchange`).
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn rename_at(
+        &self,
+        from_dir: FileHandle,
+        from: &[u8],
+        to_dir: FileHandle,
+        to: &[u8],
+        no_replace: bool,
+        exchange: bool,
+    ) -> Result<()> {
+        let (from, to) = (Place::child(from_dir, from)?, Place::child(to_dir, to)?);
+        let work = Work::Rename { from, to, from_dir: None, no_replace, exchange };
+        self.call_for_user(work).map(drop)
+    }
+
+    /// A symlink's target.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn read_link_of(&self, handle: FileHandle) -> Result<Vec<u8>> {
+        match self.call_for_user(Work::ReadLink { place: Place::at(handle) })? {
+            Output::Target(target) => Ok(target),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A batch of directory entries after `cookie` (0: from the start), without `.` and `..`, of
+    /// about `bytes` (at most 64 KiB); `plus`: with attributes and handles. True: nothing
+    /// follows.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn read_dir_of(
+        &self,
+        handle: FileHandle,
+        cookie: u64,
+        bytes: u32,
+        plus: bool,
+    ) -> Result<(Vec<DirEntry>, bool)> {
+        let work = Work::ReadDir {
+            place: Place::at(handle),
+            cookie,
+            bytes: bytes.clamp(BATCH_BYTES_MIN, BATCH_BYTES),
+            attributes: plus,
+            handles: plus,
+        };
+        match self.call_for_user(work)? {
+            Output::Entries { entries, end, .. } => Ok((entries, end)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// An extended attribute's value.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error); [`NoData`](dafs_protocol::Status::NoData) where there is none.
+    pub fn get_xattr_of(&self, handle: FileHandle, name: &[u8]) -> Result<Vec<u8>> {
+        let (place, name) = (Place::at(handle), name.into());
+        bytes_of(self.call_for_user(Work::GetXattr { place, name, size_only: false })?)
+    }
+
+    /// Sets one. `flags`: 0, 1 create only, 2 replace only.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error); [`TooBig`](dafs_protocol::Status::TooBig).
+    pub fn set_xattr_of(
+        &self,
+        handle: FileHandle,
+        name: &[u8],
+        value: &[u8],
+        flags: u8,
+    ) -> Result<()> {
+        if value.len() > XATTR_BYTES_MAX {
+            return Err(dafs_protocol::Status::TooBig.into());
+        }
+        let (place, name, value) = (Place::at(handle), name.into(), value.into());
+        self.call_for_user(Work::SetXattr { place, name, value, flags }).map(drop)
+    }
+
+    /// Names of extended attributes, each ended by NUL.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn list_xattr_of(&self, handle: FileHandle) -> Result<Vec<u8>> {
+        let place = Place::at(handle);
+        bytes_of(self.call_for_user(Work::ListXattr { place, size_only: false })?)
+    }
+
+    /// Removes one.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn remove_xattr_of(&self, handle: FileHandle, name: &[u8]) -> Result<()> {
+        let (place, name) = (Place::at(handle), name.into());
+        self.call_for_user(Work::RemoveXattr { place, name }).map(drop)
+    }
+
+    /// Which of `mask` the user may do.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn access_of(&self, handle: FileHandle, mask: AccessMask) -> Result<AccessMask> {
+        match self.call_for_user(Work::Access { place: Place::at(handle), mask })? {
+            Output::Access(mask) => Ok(mask),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Space and limits of the file system.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn statfs_of(&self, handle: FileHandle) -> Result<FsAttr> {
+        match self.call_for_user(Work::StatFs { place: Place::at(handle) })? {
+            Output::FileSystem(attr) => Ok(attr),
+            other => Err(unexpected(&other)),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Credentials of other users: registered when they are first used in a session, and forgotten
+//! again where there are many.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dafs_protocol::{CredHandle, Identity, Status};
+
+use super::Core;
+use super::call::CallRec;
+use super::work::Work;
+
+/// Credentials of one session.
+const USERS_MAX: usize = 512;
+
+/// Whether a call for a user can leave.
+pub(super) enum Rights {
+    Known(CredHandle),
+    /// The server is being asked.
+    Asked,
+    Refused(Status),
+}
+
+/// The users of one session.
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    entries: HashMap<Arc<Identity>, User>,
+    uses: u64,
+}
+
+#[derive(Debug)]
+struct User {
+    /// `None`: asked for.
+    cred: Option<Result<CredHandle, Status>>,
+    used: u64,
+}
+
+impl Users {
+    pub(super) fn registered(&mut self, user: &Arc<Identity>, cred: CredHandle) {
+        if let Some(entry) = self.entries.get_mut(user) {
+            entry.cred = Some(Ok(cred));
+        }
+    }
+
+    pub(super) fn refused(&mut self, user: &Arc<Identity>, status: Status) {
+        if let Some(entry) = self.entries.get_mut(user) {
+            entry.cred = Some(Err(status));
+        }
+    }
+
+    /// `None`: not asked for yet.
+    fn rights(&mut self, user: &Arc<Identity>) -> Option<Rights> {
+        self.uses += 1;
+        let entry = self.entries.get_mut(user)?;
+        entry.used = self.uses;
+        Some(match entry.cred {
+            None => Rights::Asked,
+            Some(Ok(cred)) => Rights::Known(cred),
+            Some(Err(status)) => {
+                // Told once; the next call asks again.
+                self.entries.remove(user);
+                Rights::Refused(status)
+            }
+        })
+    }
+
+    /// Takes out the one that was not used for longest, unless a request names it.
+    fn retire(&mut self, is_in_use: impl Fn(CredHandle) -> bool) -> Option<CredHandle> {
+        let known = |entry: &User| entry.cred.and_then(Result::ok);
+        let idle = self.entries.iter().filter_map(|(user, entry)| {
+            known(entry).filter(|cred| !is_in_use(*cred)).map(|cred| (entry.used, user, cred))
+        });
+        let (_, user, cred) = idle.min_by_key(|(used, ..)| *used)?;
+        let user = user.clone();
+        self.entries.remove(&user);
+        Some(cred)
+    }
+}
+
+impl Core {
+    /// Under which credential a call for `user` goes; asks the server for one.
+    pub(super) fn rights_of(&mut self, user: Option<&Arc<Identity>>) -> Rights {
+        let Some(user) = user else { return Rights::Known(CredHandle(0)) };
+        if self.facts.uid != 0 {
+            return Rights::Refused(Status::NotAuthorized);
+        }
+        if let Some(rights) = self.users.rights(user) {
+            return rights;
+        }
+        if self.users.entries.len() >= USERS_MAX {
+            let flights = &self.flights;
+            let is_in_use = |cred| flights.iter().flatten().any(|flight| flight.cred == cred);
+            if let Some(cred) = self.users.retire(is_in_use) {
+                self.background += 1;
+                self.urgent.push_back(CallRec::internal(Work::Unregister { cred }));
+            }
+        }
+        let used = self.users.uses;
+        self.users.entries.insert(user.clone(), User { cred: None, used });
+        self.background += 1;
+        let groups = user.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
+        let work = Work::Register { user: user.clone(), groups };
+        self.urgent.push_back(CallRec::internal(work));
+        Rights::Asked
+    }
+}
