@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Bytes of its image, which is sparse.
+/// Bytes of an image, which is sparse.
 const BYTES: u64 = 8 << 30;
 
 /// A directory: of a new ext4 in an image where that can be mounted, else of the disk.
@@ -19,6 +19,14 @@ impl FreshDir {
     /// # Panics
     /// When there is no temporary directory.
     pub fn new() -> FreshDir {
+        FreshDir::sized(BYTES)
+    }
+
+    /// As [`new`](Self::new), with so many bytes.
+    ///
+    /// # Panics
+    /// As `new`.
+    pub fn sized(bytes: u64) -> FreshDir {
         let dir = tempfile::tempdir().expect("tempdir");
         let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
         let done = |program: &str, args: &[&str], paths: &[&Path]| {
@@ -27,7 +35,7 @@ impl FreshDir {
         };
         std::fs::create_dir(&mount).expect("mkdir");
         let file = std::fs::File::create(&image).expect("image");
-        file.set_len(BYTES).expect("a sparse file");
+        file.set_len(bytes).expect("a sparse file");
         let made = done("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0"], &[&image])
             && done("mount", &["-o", "loop"], &[&image, &mount]);
         if !made {
@@ -39,6 +47,11 @@ impl FreshDir {
     /// Where.
     pub fn path(&self) -> &Path {
         self.mounted.as_deref().unwrap_or(self.dir.path())
+    }
+
+    /// Whether it is a file system of its own.
+    pub fn is_mounted(&self) -> bool {
+        self.mounted.is_some()
     }
 
     /// The directory that holds it, for its permissions.

@@ -154,7 +154,15 @@ impl Place {
     /// # Panics
     /// As `new`.
     pub fn fresh(limit: Duration) -> Place {
-        Place::start(Some(FreshDir::new()), limit)
+        Place::on(FreshDir::new(), limit)
+    }
+
+    /// As [`new`](Self::new), on this file system.
+    ///
+    /// # Panics
+    /// As `new`.
+    pub fn on(disk: FreshDir, limit: Duration) -> Place {
+        Place::start(Some(disk), limit)
     }
 
     fn start(fresh: Option<FreshDir>, limit: Duration) -> Place {

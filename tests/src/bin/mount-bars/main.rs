@@ -7,12 +7,17 @@
 
 #![forbid(unsafe_code)]
 
+mod faults;
+mod history;
 mod integrity;
+mod locks;
 mod maildir;
 mod pjdfstest;
 mod programs;
 mod role;
 mod script;
+mod ten;
+mod times;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,9 +27,27 @@ pub(crate) use dafs_tests::bars::{Line, Mode};
 
 use role::Role;
 
-const BARS: &[Bar] = &[("m1", pjdfstest::cases), ("m2", integrity::all), ("m3", programs::all)];
+const BARS: &[Bar] = &[
+    ("m1", pjdfstest::cases),
+    ("m2", integrity::all),
+    ("m3", programs::all),
+    ("m6", times::against_the_disk),
+    ("m8", locks::owners),
+    ("m9", faults::all),
+    ("mh", history::all),
+];
 
-const ROLES: &[(&str, Role)] = &[("deliver", maildir::deliver), ("take", maildir::take)];
+const ROLES: &[(&str, Role)] = &[
+    ("deliver", maildir::deliver),
+    ("take", maildir::take),
+    ("lock", locks::lock),
+    ("read", faults::read),
+    ("write", faults::write),
+    ("append", history::append),
+    ("registers", history::registers),
+    ("count", history::count),
+    ("replace", history::replace),
+];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -3,14 +3,21 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 /// What a role does with its arguments; what it says goes to its standard output.
 pub(crate) type Role = fn(&Path, &[u64]) -> Result<String, String>;
 
 /// A running role.
-pub(crate) struct Player(Child);
+pub(crate) struct Player {
+    process: Child,
+    said: Option<JoinHandle<String>>,
+}
 
 /// Starts `mount-bars --role NAME DIRECTORY NUMBERS…`.
 pub(crate) fn play(name: &str, dir: &Path, numbers: &[u64]) -> Player {
@@ -19,33 +26,50 @@ pub(crate) fn play(name: &str, dir: &Path, numbers: &[u64]) -> Player {
     let own = std::env::current_exe().expect("its own path");
     let mut command = Command::new(own);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
-    Player(command.spawn().expect("itself again"))
+    let mut process = command.spawn().expect("itself again");
+    let mut out = process.stdout.take().expect("piped");
+    let said = std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = out.read_to_string(&mut text);
+        text.trim_end().to_string()
+    });
+    Player { process, said: Some(said) }
 }
 
 impl Player {
     /// Waits for its end; what it said, or what went wrong.
     pub(crate) fn end(&mut self, limit: Duration) -> Result<String, String> {
-        // Roles say less than a pipe holds, so none waits for a reader.
-        let start = Instant::now();
-        let status = loop {
-            match self.0.try_wait().map_err(|error| error.to_string())? {
-                Some(status) => break status,
-                None if start.elapsed() > limit => {
-                    self.kill();
-                    return Err(format!("no end after {limit:?}"));
-                }
-                None => std::thread::sleep(Duration::from_millis(5)),
-            }
+        let Some(status) = self.ended(limit) else {
+            self.kill();
+            return Err(format!("no end after {limit:?}"));
         };
-        let mut text = String::new();
-        let mut out = self.0.stdout.take().ok_or("asked twice")?;
-        out.read_to_string(&mut text).map_err(|error| error.to_string())?;
-        let text = text.trim_end().to_string();
-        if status.success() { Ok(text) } else { Err(text) }
+        let said = self.said.take().expect("asked once").join().expect("a reader of a pipe");
+        match status.code() {
+            Some(0) => Ok(said),
+            Some(_) if !said.is_empty() => Err(said),
+            _ => Err(format!("ended with {status}")),
+        }
     }
 
-    pub(crate) fn kill(&mut self) {
-        let _ = (self.0.kill(), self.0.wait());
+    /// How it ended, if it does within so long a time.
+    pub(crate) fn ended(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            match self.process.try_wait().expect("wait") {
+                Some(status) => return Some(status),
+                None if start.elapsed() >= limit => return None,
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.process.id()).expect("a pid"));
+        let _ = nix::sys::signal::kill(pid, signal);
+    }
+
+    fn kill(&mut self) {
+        let _ = (self.process.kill(), self.process.wait());
     }
 }
 
@@ -53,4 +77,15 @@ impl Drop for Player {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Waits for all; what each said.
+pub(crate) fn all_end(players: &mut [Player], limit: Duration) -> Result<Vec<String>, String> {
+    players.iter_mut().map(|player| player.end(limit)).collect()
+}
+
+/// The same clock in all processes of this machine, in nanoseconds.
+pub(crate) fn now() -> u64 {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).expect("a clock");
+    time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
 }
