@@ -18,6 +18,7 @@ use dafs_protocol::Identity;
 use crate::call::Output;
 use crate::core::{Core, CoreDone, FileKey, Memory, Owner, Work};
 use crate::error::{Error, Result};
+use crate::interrupt::{Interrupt, Until};
 use crate::keeper::{KeeperSignal, keeper};
 use crate::options::{OnRetry, SessionOptions};
 use crate::spin::SpinBudget;
@@ -229,49 +230,60 @@ impl Inner {
         work: Work,
         memory: Memory,
     ) -> Result<Output<FileKey>> {
+        let interrupt = Interrupt::watched();
+        let until = Until { deadline: None, interrupt: interrupt.as_deref() };
+        if until.is_over() {
+            return Err(Error::Interrupted);
+        }
         let mut state = self.lock();
         let sink = state.take_sink(false);
-        state = self.wait_for_room(state, sink);
-        state.submit(sink, 0, user, work, memory);
-        state = self.wait(state, sink, 1, None);
+        state = self.wait_for_room(state, sink, until);
+        if state.core.has_room() {
+            state.submit(sink, 0, user, work, memory);
+            state = self.wait(state, sink, 1, until);
+            if state.sink(sink).done.is_empty() {
+                state = self.give_up(state, sink);
+            }
+        }
         let done = state.sink(sink).done.pop_front();
         state.drop_sink(sink);
         done.map_or(Err(Error::Interrupted), |done| done.result)
     }
 
-    /// Waits until the core takes another call.
+    /// Waits until the core takes another call, or it is over.
     pub(crate) fn wait_for_room<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         sink: usize,
+        until: Until<'_>,
     ) -> MutexGuard<'a, State> {
-        while !state.core.has_room() {
+        while !state.core.has_room() && !until.is_over() {
             // Room comes with answers to others; a look every now and then is enough, as a full
             // queue is thousands of calls long.
             let deadline = Instant::now() + Duration::from_millis(1);
-            state = self.wait(state, sink, usize::MAX, Some(deadline));
+            state = self.wait(state, sink, usize::MAX, Until::deadline(deadline));
         }
         state
     }
 
-    /// Waits until `sink` has `want` answers, or `deadline`. The caller makes sure that so many
-    /// are outstanding, or gives a deadline.
+    /// Waits until `sink` has `want` answers, or it is over. The caller makes sure that so many
+    /// are outstanding, or that it will be over.
     pub(crate) fn wait<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         sink: usize,
         want: usize,
-        deadline: Option<Instant>,
+        until: Until<'_>,
     ) -> MutexGuard<'a, State> {
         let mut parked = false;
         while state.sink(sink).done.len() < want {
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if until.is_over() {
                 break;
             }
             match state.leader {
                 Leader::None => {
                     state.leader = Leader::Caller;
-                    state = self.lead(state, Some((sink, want)), deadline);
+                    state = self.lead(state, Some((sink, want)), until);
                     self.hand_over(&mut state);
                     continue;
                 }
@@ -281,7 +293,7 @@ impl Inner {
                 }
                 _ => {}
             }
-            state = self.park(state, sink, want, deadline);
+            state = self.park(state, sink, want, until);
             parked = true;
         }
         if parked && state.leader == Leader::None {
@@ -330,14 +342,17 @@ impl Inner {
         mut state: MutexGuard<'a, State>,
         sink: usize,
         want: usize,
-        deadline: Option<Instant>,
+        until: Until<'_>,
     ) -> MutexGuard<'a, State> {
+        if !until.may_sleep(&self.waiter) {
+            return state;
+        }
         let entry = state.sink(sink);
         entry.parked = Some(std::thread::current());
         entry.want = want;
         state.parked.push(sink);
         drop(state);
-        match deadline {
+        match until.deadline {
             Some(deadline) => {
                 std::thread::park_timeout(deadline.saturating_duration_since(Instant::now()));
             }
@@ -370,13 +385,13 @@ impl Inner {
         &'a self,
         mut state: MutexGuard<'a, State>,
         target: Option<(usize, usize)>,
-        deadline: Option<Instant>,
+        until: Until<'_>,
     ) -> MutexGuard<'a, State> {
         let mut idle_since = None;
         // A sleeper does not look before it sleeps: what it asked cannot be here yet, and a
         // look costs a system call.
         if state.spin.sleeps_at_once() {
-            state = self.sleep(state, self.now(), deadline);
+            state = self.sleep(state, self.now(), until);
         }
         loop {
             if !state.cancelled && self.is_cancelled() {
@@ -390,7 +405,7 @@ impl Inner {
                 Some((sink, want)) => state.sink(sink).done.len() >= want,
                 None => state.keeper_yields || !state.needs_driver(),
             };
-            if reached || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if reached || until.is_over() {
                 if idle_since.is_some() {
                     state.spin.succeeded();
                 }
@@ -401,7 +416,7 @@ impl Inner {
                     state.spin.succeeded();
                 }
                 if state.spin.sleeps_at_once() {
-                    state = self.sleep(state, now, deadline);
+                    state = self.sleep(state, now, until);
                 }
                 continue;
             }
@@ -424,7 +439,7 @@ impl Inner {
             }
             state.spin.failed();
             idle_since = None;
-            state = self.sleep(state, now, deadline);
+            state = self.sleep(state, now, until);
         }
     }
 
@@ -432,14 +447,14 @@ impl Inner {
         &'a self,
         mut state: MutexGuard<'a, State>,
         now: Duration,
-        deadline: Option<Instant>,
+        until: Until<'_>,
     ) -> MutexGuard<'a, State> {
-        if !state.core.arm() {
+        if !until.may_sleep(&self.waiter) || !state.core.arm() {
             return state;
         }
         let timeouts = [
             state.core.next_timeout().map(|at| at.saturating_sub(now)),
-            deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
+            until.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
             self.cancel.as_ref().map(|_| CANCEL_INTERVAL),
         ];
         let timeout = timeouts.into_iter().flatten().min();
@@ -486,12 +501,12 @@ impl Inner {
         state.core.close_session();
         while !state.core.is_destroyed() && Instant::now() < patience {
             let slice = patience.min(Instant::now() + Duration::from_millis(20));
-            state = self.wait(state, sink, usize::MAX, Some(slice));
+            state = self.wait(state, sink, usize::MAX, Until::deadline(slice));
         }
         state.core.end(Error::Interrupted);
         while !state.core.is_closed() && Instant::now() < patience {
             let slice = patience.min(Instant::now() + Duration::from_millis(20));
-            state = self.wait(state, sink, usize::MAX, Some(slice));
+            state = self.wait(state, sink, usize::MAX, Until::deadline(slice));
         }
         state.drop_sink(sink);
     }
@@ -512,7 +527,7 @@ impl Inner {
         if state.leader == Leader::None {
             state.leader = Leader::Keeper;
             state.keeper_yields = false;
-            state = self.lead(state, None, None);
+            state = self.lead(state, None, Until::default());
             self.hand_over(&mut state);
         }
         let next = state.core.next_timeout();

@@ -9,6 +9,7 @@ use dafs_protocol::{Attr, CommitLevel, FileExtent, FileHandle, SetAttr, Stabilit
 use crate::call::{Node, Output};
 use crate::core::{FileKey, Memory, Place, Work};
 use crate::error::{Error, Result};
+use crate::interrupt::{Interrupt, Until};
 use crate::reader::Reader;
 use crate::session::{Handle, unexpected};
 
@@ -180,6 +181,11 @@ impl File {
         const PIECES_MAX: usize = 8;
         offset.checked_add(span.len() as u64).ok_or(Status::Inval)?;
         let inner = &self.inner.session.inner;
+        let interrupt = Interrupt::watched();
+        let until = Until { deadline: None, interrupt: interrupt.as_deref() };
+        if until.is_over() {
+            return Err(Error::Interrupted);
+        }
         let mut state = inner.lock();
         let sink = state.take_sink(false);
         let piece_max = state.core.data_bytes_max();
@@ -187,8 +193,9 @@ impl File {
         loop {
             while next < end && result.is_ok() && state.sink(sink).outstanding < PIECES_MAX {
                 if state.sink(sink).outstanding == 0 {
-                    state = inner.wait_for_room(state, sink);
-                } else if !state.core.has_room() {
+                    state = inner.wait_for_room(state, sink, until);
+                }
+                if !state.core.has_room() {
                     break;
                 }
                 let len = (end - next).min(piece_max);
@@ -197,9 +204,17 @@ impl File {
                 next += len;
             }
             if state.sink(sink).outstanding == 0 && state.sink(sink).done.is_empty() {
+                if next < end && result.is_ok() {
+                    result = Err(Error::Interrupted);
+                }
                 break;
             }
-            state = inner.wait(state, sink, 1, None);
+            state = inner.wait(state, sink, 1, until);
+            if state.sink(sink).done.is_empty() {
+                result = Err(Error::Interrupted);
+                state = inner.give_up(state, sink);
+                break;
+            }
             while let Some(done) = state.sink(sink).done.pop_front() {
                 let start = usize::try_from(done.tag).unwrap_or(0);
                 let piece = (span.len() - start).min(piece_max);

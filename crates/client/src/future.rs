@@ -8,6 +8,8 @@ use std::task::{Context, Poll};
 use dafs_protocol::Identity;
 
 use crate::call::{Call, Done};
+use crate::error::Error;
+use crate::interrupt::{Interrupt, Until};
 use crate::session::Handle;
 
 /// A call under way. The keeper thread drives it; no runtime is needed.
@@ -45,23 +47,30 @@ impl CallFuture {
 
     /// Blocks until the call ended.
     pub fn wait(mut self) -> Done {
+        let interrupt = Interrupt::watched();
+        let until = Until { deadline: None, interrupt: interrupt.as_deref() };
+        let interrupted = || Done { tag: 0, result: Err(Error::Interrupted), buffer: None };
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Waiting(call) => {
                     let inner = &self.session.inner;
                     let mut state = inner.lock();
                     let sink = state.take_sink(false);
-                    state = inner.wait_for_room(state, sink);
+                    state = inner.wait_for_room(state, sink, until);
                     state.drop_sink(sink);
                     drop(state);
+                    if until.is_over() {
+                        return interrupted();
+                    }
                     self.stage = begin(&self.session, self.user.clone(), call);
                 }
                 Stage::Under { sink } => {
                     let inner = &self.session.inner;
-                    let mut state = inner.wait(inner.lock(), sink, 1, None);
-                    let done = state.sink(sink).done.pop_front().expect("waited for it");
+                    let mut state = inner.wait(inner.lock(), sink, 1, until);
+                    let done = state.sink(sink).done.pop_front();
                     state.drop_sink(sink);
-                    return self.session.finish(done);
+                    drop(state);
+                    return done.map_or_else(interrupted, |done| self.session.finish(done));
                 }
                 Stage::Failed(done) => return *done.expect("is there until it is taken"),
                 Stage::Over => unreachable!("only left by a return"),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use dafs_protocol::Identity;
 
 use crate::call::{Call, Done};
+use crate::interrupt::Until;
 use crate::session::Handle;
 
 /// Collects the calls that are submitted to it. Meant for one thread at a time.
@@ -69,10 +70,11 @@ impl Group {
     pub fn wait_into(&self, done: &mut Vec<Done>, min: usize, timeout: Option<Duration>) {
         let inner = &self.session.inner;
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let until = Until { deadline, interrupt: None };
         let mut state = inner.lock();
         let sink = state.sink(self.sink);
         let want = min.min(sink.done.len() + sink.outstanding);
-        state = inner.wait(state, self.sink, want, deadline);
+        state = inner.wait(state, self.sink, want, until);
         self.take(&mut state, done);
     }
 

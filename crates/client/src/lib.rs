@@ -18,6 +18,7 @@ mod error;
 mod file;
 mod future;
 mod group;
+mod interrupt;
 mod keeper;
 mod options;
 mod planted;
@@ -32,6 +33,7 @@ pub use error::{Error, Result, SessionError};
 pub use file::{File, OpenOptions};
 pub use future::CallFuture;
 pub use group::Group;
+pub use interrupt::{Interrupt, InterruptGuard};
 pub use options::{OnRetry, SessionOptions, parse_duration, parse_wait};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};

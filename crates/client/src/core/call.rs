@@ -21,6 +21,8 @@ pub(super) struct CallRec {
     pub(super) user: Option<Arc<Identity>>,
     pub(super) work: Work,
     pub(super) memory: Memory,
+    /// Its caller gave up and waits only for the memory that it lent.
+    pub(super) withdrawn: bool,
     /// Its chain did not fit a message: as little as possible in each.
     pub(super) tight: bool,
     /// Times that a session was lost under it.
@@ -37,6 +39,7 @@ impl CallRec {
             user: None,
             work,
             memory: Memory::None,
+            withdrawn: false,
             tight: false,
             sessions_lost: 0,
             link: None,

@@ -450,10 +450,14 @@ impl Core {
     }
 
     pub(super) fn on_quiescent(&mut self, conn: ConnId) {
-        for flight in self.flights.iter_mut().flatten() {
+        for slot in 0..self.flights.len() {
+            let Some(flight) = &mut self.flights[slot] else { continue };
             if flight.posted == Some(conn) {
                 flight.posted = None;
                 self.unposted += 1;
+                if flight.call.withdrawn {
+                    self.detach(slot);
+                }
             }
         }
         if let Some(index) = self.link_of(conn) {

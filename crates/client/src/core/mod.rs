@@ -12,6 +12,7 @@ mod flow;
 mod link;
 mod recovery;
 mod users;
+mod withdraw;
 mod work;
 
 use std::collections::VecDeque;
@@ -272,17 +273,7 @@ impl Core {
             call.owner = None;
             self.background += 1;
         }
-        for index in 0..self.queues.len() {
-            let queue = std::mem::take(&mut self.queues[index]);
-            let (dropped, kept): (VecDeque<CallRec>, _) =
-                queue.into_iter().partition(|call| call.owner == Some(owner));
-            self.queues[index] = kept;
-            for mut call in dropped {
-                call.owner = None;
-                self.background += 1;
-                self.finish(call, Err(Error::Interrupted));
-            }
-        }
+        self.drop_queued(owner);
         self.files.disown(owner, &mut self.background);
         self.lingering.iter_mut().for_each(|(done, _)| {
             if done.owner == Some(owner) {

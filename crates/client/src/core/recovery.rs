@@ -155,7 +155,8 @@ impl Core {
             self.deliver(call, Err(Error::Interrupted));
             return;
         }
-        if call.owner.is_none() && !matches!(call.work, Work::Close { .. }) {
+        let unwanted = call.owner.is_none() && !matches!(call.work, Work::Close { .. });
+        if unwanted || call.withdrawn {
             self.finish(call, Err(Error::Interrupted));
             return;
         }

@@ -54,6 +54,8 @@ pub struct Script {
     /// The key that clients must prove, and that is proven to them.
     pub key: Option<Vec<u8>>,
     pub refuse: Option<Status>,
+    /// Requests are taken, and kept until this is over.
+    pub stall: bool,
     /// The user of sessions.
     pub uid: u32,
     /// Handles mean nothing after a restart.
@@ -71,6 +73,7 @@ pub struct Fake {
     conns: HashMap<ConnId, SessionId>,
     hellos: HashMap<ConnId, (Nonce, Purpose)>,
     fetching: HashMap<RequestId, Fetching>,
+    stalled: Vec<(RequestId, Vec<u8>, u32, u32)>,
     sending: HashMap<u64, PostedBuffer>,
     next: u64,
     boot: u8,
@@ -108,6 +111,7 @@ impl Fake {
             conns: HashMap::new(),
             hellos: HashMap::new(),
             fetching: HashMap::new(),
+            stalled: Vec::new(),
             sending: HashMap::new(),
             next: 1,
             boot: 1,
@@ -135,6 +139,7 @@ impl Fake {
         self.conns.clear();
         self.hellos.clear();
         self.fetching.clear();
+        self.stalled.clear();
         self.sending.clear();
         self.boot += 1;
         self.memory = self.disk.clone();
@@ -198,6 +203,13 @@ impl Fake {
             let options = ConnOptions { credits: 16, ..ConnOptions::default() };
             self.node.accept(incoming, &[], options).expect("accepted");
         }
+        if !self.script.stall {
+            for (id, header, data_len, reply_max) in std::mem::take(&mut self.stalled) {
+                if let Some(session) = self.conns.get(&id.conn()).copied() {
+                    self.on_request(id, session, header, data_len, reply_max);
+                }
+            }
+        }
         self.node.poll();
         while let Some(event) = self.node.next_event() {
             self.on_event(event);
@@ -209,7 +221,12 @@ impl Fake {
         match event {
             Event::Request { id, header, data_len, reply_max } => {
                 if let Some(session) = self.conns.get(&id.conn()).copied() {
-                    self.on_request(id, session, header, data_len, reply_max);
+                    if self.script.stall {
+                        self.requests += 1;
+                        self.stalled.push((id, header, data_len, reply_max));
+                    } else {
+                        self.on_request(id, session, header, data_len, reply_max);
+                    }
                 } else {
                     self.on_setup(id, &header);
                 }

@@ -1,0 +1,184 @@
+//! Interrupts: how one thread ends the blocking calls of another.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use dafs_fabric::Waiter;
+
+use crate::core::Owner;
+use crate::drive::{Inner, State};
+
+/// How long a call that is given up waits for its answer before its connection is broken, where
+/// the network may still use memory that the caller lent.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// Between looks at whether that memory is free.
+const SLICE: Duration = Duration::from_millis(5);
+
+thread_local! {
+    static WATCHED: RefCell<Option<Arc<Interrupt>>> = const { RefCell::new(None) };
+}
+
+/// Ends the blocking calls of one thread.
+///
+/// While the thread holds the guard of [`watch`](Self::watch), its blocking calls of sessions and
+/// files, and [`CallFuture::wait`](crate::CallFuture::wait), end with
+/// [`Error::Interrupted`](crate::Error::Interrupted) soon after [`fire`](Self::fire), also while
+/// a lost server is looked for, and at once where it was fired before. A call that is given up
+/// may have been done or not, or may be done later; where its answer is there already it counts.
+/// Memory that was lent to it is free when it returns.
+#[derive(Debug)]
+pub struct Interrupt {
+    fired: AtomicBool,
+    /// Who is to be woken.
+    sleeper: Mutex<Option<Sleeper>>,
+}
+
+struct Sleeper {
+    thread: Thread,
+    waiter: Arc<dyn Waiter>,
+}
+
+impl std::fmt::Debug for Sleeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sleeper").field("thread", &self.thread).finish_non_exhaustive()
+    }
+}
+
+impl Interrupt {
+    /// One that was not fired.
+    #[allow(clippy::new_ret_no_self, reason = "it is shared between two threads from the start")]
+    pub fn new() -> Arc<Interrupt> {
+        Arc::new(Interrupt { fired: AtomicBool::new(false), sleeper: Mutex::new(None) })
+    }
+
+    /// Ends the call under way of the thread that watches, and those that follow. Does not block.
+    pub fn fire(&self) {
+        self.fired.store(true, Ordering::SeqCst);
+        if let Some(sleeper) = &*self.sleeper() {
+            sleeper.waiter.wake();
+            sleeper.thread.unpark();
+        }
+    }
+
+    /// Calls run again.
+    pub fn reset(&self) {
+        self.fired.store(false, Ordering::SeqCst);
+    }
+
+    /// Since the last reset.
+    pub fn is_fired(&self) -> bool {
+        self.fired.load(Ordering::SeqCst)
+    }
+
+    /// From now on it ends calls of this thread, until the guard is dropped; then the one that
+    /// was watched before does.
+    pub fn watch(self: &Arc<Self>) -> InterruptGuard {
+        let before = WATCHED.with(|watched| watched.replace(Some(self.clone())));
+        InterruptGuard { before, thread: PhantomData }
+    }
+
+    /// The one of this thread.
+    pub(crate) fn watched() -> Option<Arc<Interrupt>> {
+        WATCHED.with(|watched| watched.borrow().clone())
+    }
+
+    /// This thread is going to sleep on one of the two. False: it must not.
+    pub(crate) fn may_sleep(&self, waiter: &Arc<dyn Waiter>) -> bool {
+        let sleeper = Sleeper { thread: std::thread::current(), waiter: waiter.clone() };
+        *self.sleeper() = Some(sleeper);
+        !self.is_fired()
+    }
+
+    fn sleeper(&self) -> MutexGuard<'_, Option<Sleeper>> {
+        self.sleeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While it lives, an [`Interrupt`] ends calls of this thread.
+#[derive(Debug)]
+#[must_use = "the interrupt is watched while the guard lives"]
+pub struct InterruptGuard {
+    before: Option<Arc<Interrupt>>,
+    /// It belongs to the thread.
+    thread: PhantomData<*const ()>,
+}
+
+impl Drop for InterruptGuard {
+    fn drop(&mut self) {
+        let watched = WATCHED.with(|watched| watched.replace(self.before.take()));
+        if let Some(watched) = watched {
+            // Sessions are not kept by it.
+            *watched.sleeper() = None;
+        }
+    }
+}
+
+/// When a wait ends without what it waits for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Until<'a> {
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) interrupt: Option<&'a Interrupt>,
+}
+
+impl Until<'_> {
+    pub(crate) fn deadline(deadline: Instant) -> Until<'static> {
+        Until { deadline: Some(deadline), interrupt: None }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.interrupt.is_some_and(Interrupt::is_fired)
+            || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// See [`Interrupt::may_sleep`].
+    pub(crate) fn may_sleep(&self, waiter: &Arc<dyn Waiter>) -> bool {
+        self.interrupt.is_none_or(|interrupt| interrupt.may_sleep(waiter))
+    }
+}
+
+impl Inner {
+    /// The calls of a sink are given up: returns when nobody has memory that was lent to them.
+    /// Their answers may have come meanwhile.
+    pub(crate) fn give_up<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        sink: usize,
+    ) -> MutexGuard<'a, State> {
+        let patience = Instant::now() + PATIENCE;
+        while !state.core.withdraw(Owner(sink)) {
+            if Instant::now() >= patience {
+                // Then what they hold is free when the connection is quiescent.
+                state.core.break_links_of(Owner(sink));
+            }
+            let want = state.sink(sink).done.len() + state.sink(sink).outstanding;
+            state = self.wait(state, sink, want, Until::deadline(Instant::now() + SLICE));
+        }
+        state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_innermost_guard_counts() {
+        let (outer, inner) = (Interrupt::new(), Interrupt::new());
+        assert!(Interrupt::watched().is_none());
+        let watching = outer.watch();
+        {
+            let _guard = inner.watch();
+            inner.fire();
+            assert!(Interrupt::watched().is_some_and(|watched| watched.is_fired()));
+        }
+        assert!(Interrupt::watched().is_some_and(|watched| !watched.is_fired()));
+        drop(watching);
+        assert!(Interrupt::watched().is_none());
+        inner.reset();
+        assert!(!inner.is_fired());
+    }
+}
