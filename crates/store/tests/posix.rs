@@ -152,6 +152,41 @@ fn handles_survive_the_store() {
     assert_eq!(again.attr(&fs.who, &f).wait().expect("a handle is no name").size, 1);
 }
 
+/// A listing goes on after a restart, and while names that were listed are removed.
+#[test]
+fn listings_survive_the_store() {
+    let first = make();
+    let fs = Fs::new(&*first.store);
+    let d = fs.mkdir("d");
+    let name = |number: usize| format!("{number:0255}");
+    (0..600).for_each(|number| drop(fs.file(&format!("d/{}", name(number)), b"")));
+    let again = open(&first.dir.0, options());
+    if !again.handles_survive() {
+        return eprintln!("skipped: no kernel handles here");
+    }
+    let (mut seen, mut cookie) = (std::collections::BTreeSet::new(), 0);
+    for round in 0.. {
+        let store = if round % 2 == 0 { &first.store } else { &again };
+        let page = store.read_dir(&fs.who, &d, cookie, 65_536, true, true).wait().expect("page");
+        assert!(page.end || page.entries.len() > 100, "{} entries", page.entries.len());
+        for entry in page.entries {
+            let attr = entry.attr.expect("attributes");
+            let by_handle = store.attr(&fs.who, &entry.handle.expect("a handle")).wait();
+            assert_eq!(by_handle.expect("a good one").inode, attr.inode);
+            cookie = entry.cookie;
+            let text = String::from_utf8(entry.name).expect("digits");
+            fs.remove(&format!("d/{text}"), false).expect("remove");
+            assert!(seen.insert(text), "listed twice");
+        }
+        if page.end {
+            break;
+        }
+    }
+    assert_eq!(seen, (0..600).map(name).collect());
+    let page = again.read_dir(&fs.who, &d, 0, 65_536, true, true).wait().expect("from the start");
+    assert!(page.entries.is_empty() && page.end);
+}
+
 #[test]
 fn handles_are_good_for_one_export_and_key() {
     let (one, other) = (make(), make());

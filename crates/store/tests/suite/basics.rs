@@ -131,6 +131,13 @@ pub fn extended_attributes(fs: &Fs) {
     let remove = |name: &[u8]| fs.store.remove_xattr(&fs.who, &f, name).wait();
     assert_eq!(remove(b"user.a"), Ok(()));
     assert_eq!(remove(b"user.a"), Err(Status::NoData));
+    assert_eq!(set(b"user.b", &[0; 65_537], 0), Err(Status::TooBig));
+    assert_eq!(set(&[b"user.".as_slice(), &[b'x'; 251]].concat(), b"", 0), Err(Status::Range));
+    let longest = [b"user.".as_slice(), &[b'x'; 250]].concat();
+    assert_eq!(set(&longest, b"1", 1), Ok(()));
+    assert_eq!(get(&longest), Ok(b"1".to_vec()));
+    assert_eq!(set(b"strange.a", b"", 0), Err(Status::NotSupp));
+    assert_eq!(get(b"strange.a"), Err(Status::NotSupp));
     let large = vec![7; 3000];
     assert_eq!(set(b"user.b", &large, 0), Ok(()));
     assert_eq!(get(b"user.b"), Ok(large));

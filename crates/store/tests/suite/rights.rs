@@ -170,3 +170,50 @@ pub fn writes_by_others_clear_privileges(fs: &Fs) {
     let cut = SetAttr { size: Some(0), ..SetAttr::default() };
     assert_eq!(bob.set("f", cut).expect("truncate").mode, 0o777);
 }
+
+/// Who is in an access list has what it says, and the group's bits are its mask.
+pub fn access_lists(fs: &Fs) {
+    let (alice, bob) = (fs.by(&user(12_345, 500, &[])), fs.by(&user(12_346, 501, &[])));
+    let carol = fs.by(&user(12_347, 502, &[]));
+    let f = alice.file("f", b"x");
+    let list = |entries: &[(u16, u16, u32)]| {
+        let mut bytes = 2u32.to_le_bytes().to_vec();
+        for (tag, rights, id) in entries {
+            bytes.extend(tag.to_le_bytes().into_iter().chain(rights.to_le_bytes()));
+            bytes.extend(id.to_le_bytes());
+        }
+        bytes
+    };
+    let (user_object, named_user, group_object, mask, other) = (1, 2, 4, 0x10, 0x20);
+    let nobody = u32::MAX;
+    let value = list(&[
+        (user_object, 6, nobody),
+        (named_user, 4, 12_346),
+        (group_object, 0, nobody),
+        (mask, 4, nobody),
+        (other, 0, nobody),
+    ]);
+    let name = b"system.posix_acl_access";
+    match alice.store.set_xattr(&alice.who, &f, name, &value, 0).wait() {
+        Err(Status::NotSupp) => return eprintln!("skipped: no access lists here"),
+        other => assert_eq!(other, Ok(())),
+    }
+    assert_eq!(bob.store.xattr(&bob.who, &f, name).wait(), Ok(value.clone()));
+    assert_eq!(alice.attr("f").mode, 0o640);
+    assert!(bob.open("f", READ).is_ok());
+    assert_eq!(error(bob.open("f", WRITE)), Status::Access);
+    assert_eq!(error(carol.open("f", READ)), Status::Access);
+    assert_eq!(bob.store.access(&bob.who, &f, 7).wait(), Ok(4));
+    assert_eq!(error(bob.store.set_xattr(&bob.who, &f, name, &value, 0).wait()), Status::Perm);
+    alice.chmod("f", 0o600).expect("takes the mask away");
+    assert_eq!(error(bob.open("f", READ)), Status::Access);
+    let d = alice.mkdir("d");
+    let name = b"system.posix_acl_default";
+    alice.store.set_xattr(&alice.who, &d, name, &value, 0).wait().expect("for what is made there");
+    alice.file("d/f", b"y");
+    alice.chmod("d", 0o755).expect("chmod");
+    assert_eq!(bob.bytes("d/f"), b"y");
+    assert_eq!(error(carol.open("d/f", READ)), Status::Access);
+    alice.store.remove_xattr(&alice.who, &d, name).wait().expect("remove");
+    assert_eq!(alice.store.xattr(&alice.who, &d, name).wait(), Err(Status::NoData));
+}
