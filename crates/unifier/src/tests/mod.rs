@@ -10,6 +10,8 @@ mod model;
 mod others;
 #[cfg(not(feature = "planted"))]
 mod parts;
+#[cfg(not(feature = "planted"))]
+mod ranges;
 // Defects are planted in the whole process: the other tests would meet them.
 #[cfg(feature = "planted")]
 mod planted;
