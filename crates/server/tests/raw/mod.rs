@@ -1,0 +1,208 @@
+//! A session without the client library: chains as they are on the wire, to a server over a
+//! directory of this host.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dafs_fabric::{Arena, Provider, SgList};
+use dafs_fabric_tcp::TcpProvider;
+use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
+use dafs_protocol::{
+    CacheHint, ClientId, CreateMode, CredHandle, ExtentList, FileHandle, OpenFlags, Operation,
+    Outcome, PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SetupReply, SetupRequest,
+    SizeClass, SlotId, Stability, StateId, Status, WaitMode, decode_reply, decode_setup_reply,
+    encode_request, encode_setup_request,
+};
+use dafs_server::{Config, Server};
+
+pub const READ: OpenFlags = OpenFlags {
+    read: true,
+    write: false,
+    create: CreateMode::No,
+    truncate: false,
+    append: false,
+    no_follow: false,
+    unlinked: false,
+};
+pub const BOTH: OpenFlags = OpenFlags { write: true, ..READ };
+pub const MAKE: OpenFlags = OpenFlags { create: CreateMode::Unchecked, ..BOTH };
+
+/// A server over a directory of its own.
+pub struct Served {
+    pub directory: tempfile::TempDir,
+    server: Option<Server>,
+}
+
+impl Served {
+    pub fn start() -> Served {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut config = Config::for_directory(directory.path());
+        config.listen = vec!["tcp://127.0.0.1:0".into()];
+        config.arena_bytes = Some(64 << 20);
+        let server = Server::start(&config, &TcpProvider::new()).expect("server");
+        Served { directory, server: Some(server) }
+    }
+
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+/// A session with one slot, in whose order everything is done.
+pub struct Raw {
+    node: Node,
+    conn: ConnId,
+    sequence: u32,
+    request: Arc<Arena>,
+    reply: Arc<Arena>,
+    pub root: FileHandle,
+    pub cred: CredHandle,
+}
+
+type Results = Result<(Vec<Outcome>, Vec<u8>), Status>;
+
+impl Raw {
+    pub fn connect(served: &Served) -> Raw {
+        let device = TcpProvider::default().open().expect("device");
+        let engine = device.engine().expect("engine");
+        let mut node = Node::new(device, engine, NodeConfig::default()).expect("node");
+        let address = &served.server.as_ref().expect("runs").addresses()[0];
+        let conn = node.connect(address, &[], ConnOptions::default()).expect("connect");
+        let arena = || Arena::new(1 << 20).expect("arena");
+        let mut raw = Raw {
+            node,
+            conn,
+            sequence: 0,
+            request: arena(),
+            reply: arena(),
+            root: FileHandle::default(),
+            cred: CredHandle(0),
+        };
+        assert!(matches!(raw.event(), Event::Connected { .. }));
+        raw.set_up();
+        match raw.one(Operation::GetRoot { export: b"" }) {
+            Ok(Outcome::Found { handle, .. }) => raw.root = handle,
+            other => panic!("no root: {other:?}"),
+        }
+        raw
+    }
+
+    fn set_up(&mut self) {
+        let attr = SessionAttr {
+            slots: 1,
+            data_bytes_max: 1 << 20,
+            inline_bytes: 512,
+            wait: WaitMode::Sleeping,
+            lease_ms: 0,
+            tagged: true,
+            rdma_read: true,
+        };
+        let request = SetupRequest::Hello {
+            version: PROTOCOL_VERSION,
+            nonce: [1; 32],
+            class: SizeClass::Any,
+            keyed: false,
+            purpose: Purpose::Create { attr, client: ClientId([9; 16]) },
+        };
+        let mut bytes = Vec::new();
+        encode_setup_request(&request, &mut bytes);
+        let (reply, _) = self.exchange(&bytes, SgList::new());
+        let reply = decode_setup_reply(&reply).expect("a reply");
+        assert!(matches!(reply, SetupReply::Ready { .. }), "{reply:?}");
+    }
+
+    fn event(&mut self) -> Event {
+        let start = Instant::now();
+        loop {
+            self.node.poll();
+            if let Some(event) = self.node.next_event() {
+                return event;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "the server does not answer");
+            std::thread::yield_now();
+        }
+    }
+
+    fn exchange(&mut self, header: &[u8], data: SgList) -> (Vec<u8>, Vec<u8>) {
+        let into = SgList::from_iter([self.reply.span(0, 1 << 20)]);
+        self.node.submit(self.conn, 1, header, data, into).expect("submit");
+        self.node.ring();
+        loop {
+            match self.event() {
+                Event::Reply { header, data_len, .. } => {
+                    let mut data = Vec::new();
+                    self.reply.span(0, 1 << 20).read_message(data_len as usize, &mut data);
+                    return (header, data);
+                }
+                Event::Disconnected { reason, .. } => panic!("disconnected: {reason}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// The outcomes of a chain and its data, or the status of what failed.
+    pub fn chain(&mut self, operations: &[Operation<'_>], data: &[u8]) -> Results {
+        self.sequence += 1;
+        let head = RequestHead { slot: SlotId(0), sequence: self.sequence, cred: self.cred };
+        let mut header = Vec::new();
+        encode_request(&head, operations, &mut header).expect("well-formed");
+        let span = self.request.span(0, 1 << 20);
+        span.write_message(0, data);
+        let data = if data.is_empty() {
+            SgList::new()
+        } else {
+            SgList::from_iter([span.part(0, data.len())])
+        };
+        let (reply, data) = self.exchange(&header, data);
+        let results = decode_reply(&reply).expect("a reply").results?;
+        let outcomes = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok((outcomes, data))
+    }
+
+    pub fn one(&mut self, operation: Operation<'_>) -> Result<Outcome, Status> {
+        Ok(self.chain(&[operation], b"")?.0.remove(0))
+    }
+
+    /// Acts as somebody else from now on.
+    pub fn act_as(&mut self, uid: u32, gid: u32) {
+        self.cred = CredHandle(0);
+        match self.one(Operation::CredRegister { uid, gid, groups: b"" }) {
+            Ok(Outcome::Credential { cred }) => self.cred = cred,
+            other => panic!("no credential: {other:?}"),
+        }
+    }
+
+    pub fn open(
+        &mut self,
+        path: &str,
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<(FileHandle, StateId), Status> {
+        let dir = self.root;
+        let cache = CacheHint::default();
+        match self.one(Operation::Open { dir, path: path.as_bytes(), flags, mode, cache })? {
+            Outcome::Opened { handle, state, .. } => Ok((handle, state)),
+            other => panic!("not opened: {other:?}"),
+        }
+    }
+
+    pub fn write(&mut self, state: StateId, offset: u64, bytes: &[u8]) -> Result<(), Status> {
+        let len = u32::try_from(bytes.len()).expect("short");
+        let extents = ExtentList::one(offset, len);
+        let write = Operation::Write { state, extents, stability: Stability::Unstable };
+        self.chain(&[write], bytes).map(drop)
+    }
+
+    pub fn read(&mut self, state: StateId, offset: u64, len: u32) -> Result<Vec<u8>, Status> {
+        let extents = ExtentList::one(offset, len);
+        Ok(self.chain(&[Operation::Read { state, extents, report_holes: false }], b"")?.1)
+    }
+}
