@@ -8,7 +8,7 @@ use dafs_fabric::{Address, Arena, Provider};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Timestamp, WriteVerifier};
-use dafs_server::{Export, Exports, Limits, Proof, Shared, SharedOptions, Worker};
+use dafs_server::{Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker};
 use dafs_store::memory::MemoryStore;
 use dafs_unifier::Unifier;
 
@@ -29,6 +29,7 @@ fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared>
         arena_bytes,
         limits,
         key: None,
+        records: Box::new(MemoryRecords::default()),
         entropy: Box::new(|bytes| bytes.fill(3)),
         process_stats: Box::new(|| (0, 0)),
     })

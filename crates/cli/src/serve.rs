@@ -65,6 +65,10 @@ pub struct Args {
     /// Threads that serve.
     #[arg(long, value_name = "NUMBER")]
     workers: Option<usize>,
+    /// Where to keep which clients have locks, to be reclaimed after a restart; /var/lib/dafs for
+    /// root, otherwise ~/.local/state/dafs, if not given.
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     /// Address for counters; a free port of 127.0.0.1 if not given.
     #[arg(long, value_name = "HOST:PORT")]
     admin: Option<String>,
@@ -134,6 +138,7 @@ fn configure(args: &Args) -> Result<Config, Failure> {
     config.workers = args.workers.or(config.workers);
     config.key_file = args.key_file.clone().or(config.key_file);
     config.admin = args.admin.clone().or(config.admin);
+    config.state = args.state.clone().or(config.state);
     config.insecure |= args.insecure;
     config.anon_uid = args.anon_uid.unwrap_or(config.anon_uid);
     config.anon_gid = args.anon_gid.unwrap_or(config.anon_gid);

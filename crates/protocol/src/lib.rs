@@ -6,6 +6,7 @@
 
 mod attr;
 mod callback;
+mod callback_slots;
 mod codec;
 mod handle;
 mod identity;
@@ -18,6 +19,7 @@ mod status;
 
 pub use attr::*;
 pub use callback::*;
+pub use callback_slots::CallbackSlots;
 pub use codec::*;
 pub use handle::*;
 pub use identity::*;

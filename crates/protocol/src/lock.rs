@@ -47,7 +47,8 @@ impl LockRange {
     pub fn last(&self) -> u64 {
         self.last
     }
-    fn overlaps(&self, other: &LockRange) -> bool {
+    /// Has a byte in common with the other.
+    pub fn overlaps(&self, other: &LockRange) -> bool {
         self.first <= other.last && other.first <= self.last
     }
     /// Overlaps, or begins where the other ends.

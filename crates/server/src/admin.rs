@@ -141,6 +141,7 @@ struct Value {
 fn values(shared: &Shared) -> Vec<Value> {
     let counters = &shared.counters;
     let cache = shared.unifier.stats();
+    let locks = shared.locks.stats();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let size = |counter: &std::sync::atomic::AtomicUsize| counter.load(Ordering::Relaxed) as u64;
     let value = |name, help, value| Value { name, help, value, gauge: false };
@@ -159,6 +160,13 @@ fn values(shared: &Shared) -> Vec<Value> {
         value("system_calls", "System calls of the transport", load(&counters.system_calls)),
         value("copied_bytes", "Payload copied in user space", dafs_fabric::mem::copied_bytes()),
         value("registrations", "Memory registrations", dafs_fabric::mem::registrations()),
+        gauge("locks", "Ranges of files that are locked", locks.held),
+        gauge("lock_waits", "Waits for locks", locks.waiting),
+        value("lock_grants", "Locks granted", locks.grants),
+        value("lock_reclaims", "Locks reclaimed after a restart", locks.reclaims),
+        value("deadlocks", "Waits for locks refused as deadlocks", locks.deadlocks),
+        value("callbacks", "Callbacks sent, again after breaks too", load(&counters.callbacks)),
+        gauge("callbacks_outstanding", "Callbacks without an answer", locks.untold),
         value("cache_hits", "Reads answered from the cache", cache.hits),
         value("cache_misses", "Reads that went to the store", cache.misses),
         gauge("dirty_bytes", "Bytes written and not yet in the store", cache.dirty_bytes),

@@ -35,6 +35,8 @@ pub(crate) type FetchCell = Rc<RefCell<(Option<bool>, Option<Waker>)>>;
 /// What chains share with their worker.
 pub(crate) struct Context {
     pub shared: Arc<Shared>,
+    /// The worker's.
+    pub number: u16,
     /// Pieces of memory that one transfer takes.
     pub segments_max: usize,
     pub now: Cell<Duration>,
@@ -51,9 +53,10 @@ const SCRATCH_KEPT: usize = 64;
 const HEADERS_KEPT: usize = 64;
 
 impl Context {
-    pub(crate) fn new(shared: Arc<Shared>, segments_max: usize) -> Context {
+    pub(crate) fn new(shared: Arc<Shared>, number: u16, segments_max: usize) -> Context {
         Context {
             shared,
+            number,
             segments_max,
             now: Cell::new(Duration::ZERO),
             actions: RefCell::default(),
@@ -144,7 +147,8 @@ pub(crate) struct Chain {
     pub session: Rc<Session>,
     pub who: Who,
     id: RequestId,
-    slot: dafs_protocol::SlotId,
+    pub slot: dafs_protocol::SlotId,
+    pub sequence: u32,
     /// Bytes of the request's data, and how many of its operations bring some.
     data_len: u32,
     data_operations: usize,
@@ -182,6 +186,7 @@ pub(crate) async fn run(
                 who,
                 id,
                 slot: head.slot,
+                sequence: head.sequence,
                 data_len,
                 data_operations: operations.iter().filter(|op| brings_data(op)).count(),
                 gathered: None,
@@ -445,8 +450,11 @@ impl Chain {
             | O::SetXattr { .. }
             | O::ListXattr { .. }
             | O::RemoveXattr { .. } => self.list_operation(operation).await,
+            O::Close { state } => {
+                self.close_locks(*state)?;
+                self.data_operation(operation).await
+            }
             O::Open { .. }
-            | O::Close { .. }
             | O::OpenDowngrade { .. }
             | O::Read { .. }
             | O::Write { .. }
@@ -458,6 +466,12 @@ impl Chain {
             | O::Extents { .. }
             | O::CopyRange { .. }
             | O::CloneRange { .. } => self.range_operation(operation).await,
+            O::Lock { .. }
+            | O::LockTest { .. }
+            | O::Unlock { .. }
+            | O::LockCancel { .. }
+            | O::OwnerRelease { .. }
+            | O::ReclaimComplete => self.lock_operation(operation).await,
             O::CredRegister { uid, gid, groups } => {
                 Ok(self.register_credential(*uid, *gid, groups)?)
             }

@@ -46,6 +46,9 @@ pub struct Config {
     pub rdma_read: bool,
     /// Address of the admin port (counters); `None`: a free port of 127.0.0.1.
     pub admin: Option<String>,
+    /// Where it keeps which clients may have locks; `None`: `/var/lib/dafs` for root, otherwise
+    /// `dafs` in `$XDG_STATE_HOME` or `~/.local/state`.
+    pub state: Option<PathBuf>,
     /// Limits.
     pub limits: Limits,
 }
@@ -69,6 +72,7 @@ impl Default for Config {
             anon_gid: 65_534,
             rdma_read: true,
             admin: None,
+            state: None,
             limits: Limits::default(),
         }
     }

@@ -7,18 +7,23 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod callbacks;
 mod chain;
+mod clients;
 mod config;
 mod data;
 mod exports;
 mod identity;
 mod limits;
 mod lists;
+mod locking;
+mod locks;
 mod names;
 mod opens;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
 mod ranges;
+mod records;
 mod server;
 mod session;
 mod setup;
@@ -26,10 +31,12 @@ mod shared;
 mod tasks;
 mod worker;
 
+pub use clients::{ClientRecords, MemoryRecords};
 pub use config::{Config, ConfigError, ExportConfig};
 pub use exports::{Export, Exports};
 pub use identity::{IdentityError, Proof};
 pub use limits::Limits;
+pub use locks::Client;
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use server::{Server, StartError};

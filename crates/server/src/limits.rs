@@ -24,6 +24,16 @@ pub struct Limits {
     pub push_bytes: u32,
     /// Registered credentials of one session.
     pub credentials: usize,
+    /// Ranges that one session holds locks of.
+    pub locks_per_session: usize,
+    /// Locks that one session waits for, and ended waits that it did not confirm to know of.
+    pub lock_waits_per_session: usize,
+    /// Waits for locks of one file.
+    pub lock_waits_per_file: usize,
+    /// Files with locks; byte ranges and the whole of a file count apart.
+    pub lock_files: usize,
+    /// Clients that are recorded, over restarts, as having locks.
+    pub lock_clients: usize,
     /// Seconds a session may be silent.
     pub lease_seconds: u32,
     /// Seconds a connection may take to become part of a session.
@@ -42,6 +52,11 @@ impl Default for Limits {
             data_bytes: 1 << 20,
             push_bytes: 16 << 20,
             credentials: 1024,
+            locks_per_session: 16_384,
+            lock_waits_per_session: 1024,
+            lock_waits_per_file: 2048,
+            lock_files: 65_536,
+            lock_clients: 4096,
             lease_seconds: 30,
             setup_seconds: 5,
         }

@@ -27,6 +27,11 @@ pub(crate) struct Open {
 }
 
 impl Open {
+    /// The number of its export.
+    pub(crate) fn export_number(&self) -> u8 {
+        self.handle.0.last().copied().unwrap_or_default()
+    }
+
     /// Attributes as clients see them: those of the store, corrected by what the cache knows.
     pub(crate) async fn attr(&self, unifier: &Unifier) -> Result<Attr, Status> {
         let mark = unifier.mark();

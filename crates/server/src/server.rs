@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -16,12 +16,14 @@ use dafs_unifier::Unifier;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::admin::Admin;
+use crate::clients::ClientRecords;
 use crate::config::{Config, ConfigError};
 use crate::exports::{Export, Exports};
 use crate::identity::{self, Proof};
 use crate::limits::Limits;
+use crate::records::{FileRecords, NoRecords};
 use crate::shared::{Key, Shared, SharedOptions, tick};
-use crate::worker::{Inbox, Worker};
+use crate::worker::{Inbox, Message, Worker};
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -274,9 +276,37 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
         arena_bytes,
         limits: config.limits.clone(),
         key,
+        records: records(config),
         entropy: Box::new(fill_random),
         process_stats: Box::new(process_stats),
     }))
+}
+
+/// Where there is no place for them, every start begins with a grace period.
+fn records(config: &Config) -> Box<dyn ClientRecords> {
+    let open = || {
+        let directory = match &config.state {
+            Some(directory) => directory.clone(),
+            None => state_directory().ok_or_else(|| std::io::Error::other("no home directory"))?,
+        };
+        let served = config.exports.iter().map(|export| export.path.as_path());
+        FileRecords::open(&directory, served).map_err(|error| {
+            std::io::Error::new(error.kind(), format!("{}: {error}", directory.display()))
+        })
+    };
+    match open() {
+        Ok(records) => Box::new(records),
+        Err(error) => Box::new(NoRecords(error.to_string())),
+    }
+}
+
+fn state_directory() -> Option<PathBuf> {
+    if nix::unistd::geteuid().is_root() {
+        return Some("/var/lib/dafs".into());
+    }
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let home = || Some(absolute("HOME")?.join(".local/state"));
+    Some(absolute("XDG_STATE_HOME").or_else(home)?.join("dafs"))
 }
 
 fn open_exports(config: &Config) -> Result<Exports, StartError> {
@@ -489,7 +519,7 @@ impl Acceptor {
             }
         };
         if let Some(inbox) = self.inboxes.get(number) {
-            inbox.accept(incoming, proof);
+            inbox.put(Message::Accept(incoming, proof));
         }
     }
 }

@@ -7,14 +7,26 @@ use std::time::Duration;
 
 use dafs_message::{ConnId, RequestId};
 use dafs_protocol::{
-    CredHandle, Identity, ServerSlots, SessionAttr, SessionId, SessionSecret, SizeClass, SlotId,
-    StateId, Status,
+    CallbackSlots, CredHandle, Identity, ServerSlots, SessionAttr, SessionId, SessionSecret,
+    SizeClass, SlotId, StateId, Status,
 };
 use dafs_store::Who;
 use dafs_unifier::WriterId;
 use rustc_hash::FxHashMap;
 
+use crate::locks::{Client, SessionNumber};
 use crate::opens::Open;
+
+/// A connection of a session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Link {
+    pub connection: ConnId,
+    pub class: SizeClass,
+    /// When it was bound.
+    pub since: Duration,
+    /// Something came over it since; noted only while callbacks wait.
+    pub heard: bool,
+}
 
 /// What a session did.
 #[derive(Debug, Default)]
@@ -30,10 +42,17 @@ pub(crate) struct Session {
     pub secret: SessionSecret,
     /// The proven identity.
     pub who: Who,
+    /// Whose it is.
+    pub client: Client,
     pub attr: SessionAttr,
     pub slots: RefCell<ServerSlots>,
-    /// Connections that work, with their size class.
-    pub connections: RefCell<Vec<(ConnId, SizeClass)>>,
+    pub callbacks: RefCell<CallbackSlots<ConnId>>,
+    /// It is recorded that the client may have locks.
+    pub may_lock: Cell<bool>,
+    /// The client's session before this one has not ended yet: nothing is answered.
+    pub held_back: Cell<bool>,
+    /// Connections that work.
+    pub connections: RefCell<Vec<Link>>,
     /// Connections that broke and are not quiescent yet.
     pub draining: RefCell<Vec<ConnId>>,
     /// Where the reply of each slot goes: the connection that asked last.
@@ -55,6 +74,7 @@ impl Session {
         id: SessionId,
         secret: SessionSecret,
         who: Who,
+        client: Client,
         attr: SessionAttr,
         now: Duration,
         writer: WriterId,
@@ -63,8 +83,12 @@ impl Session {
             id,
             secret,
             who,
+            client,
             attr,
             slots: RefCell::new(ServerSlots::new(attr.slots)),
+            callbacks: RefCell::default(),
+            may_lock: Cell::new(false),
+            held_back: Cell::new(false),
             connections: RefCell::default(),
             draining: RefCell::default(),
             targets: RefCell::new(vec![None; usize::from(attr.slots)]),
@@ -77,6 +101,11 @@ impl Session {
             counters: SessionCounters::default(),
             writer,
         }
+    }
+
+    /// Used for no other session of this server.
+    pub(crate) fn number(&self) -> SessionNumber {
+        self.writer.0
     }
 
     pub(crate) fn set_target(&self, slot: SlotId, id: RequestId) {
@@ -129,6 +158,11 @@ impl Session {
 
     pub(crate) fn remove_open(&self, state: StateId) -> Result<Rc<Open>, Status> {
         self.opens.borrow_mut().remove(&state.0).ok_or(Status::BadStateId)
+    }
+
+    /// Whether there is such an open.
+    pub(crate) fn any_open(&self, is: impl Fn(StateId, &Open) -> bool) -> bool {
+        self.opens.borrow().iter().any(|(state, open)| is(StateId(*state), open))
     }
 
     pub(crate) fn take_opens(&self) -> Vec<Rc<Open>> {

@@ -1,14 +1,17 @@
 //! What all workers of a server share.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dafs_protocol::{Identity, SessionId, WriteVerifier};
 use dafs_unifier::Unifier;
 
+use crate::clients::{ClientRecords, Clients};
 use crate::exports::Exports;
 use crate::limits::Limits;
+use crate::locks::{Grace, LockLimits, Locks};
+use crate::worker::{Inbox, Message};
 
 /// Fills bytes with randomness; injected so that a simulation is repeatable.
 pub type Entropy = Box<dyn Fn(&mut [u8]) + Send + Sync>;
@@ -35,6 +38,8 @@ pub struct SharedOptions {
     pub limits: Limits,
     /// A pre-shared key.
     pub key: Option<Key>,
+    /// Which clients may have locks, over restarts.
+    pub records: Box<dyn ClientRecords>,
     /// Randomness.
     pub entropy: Entropy,
     /// For SESSION_STATS.
@@ -51,6 +56,10 @@ pub struct Shared {
     pub(crate) verifier: WriteVerifier,
     /// Ended sessions that are still to be told of an error.
     pub(crate) lost: LostSessions,
+    pub(crate) clients: Clients,
+    pub(crate) locks: Locks,
+    /// By the workers' numbers.
+    inboxes: Mutex<BTreeMap<u16, Arc<Inbox>>>,
     entropy: Entropy,
     pub(crate) process_stats: ProcessStats,
     /// Counters, for the admin port.
@@ -103,13 +112,22 @@ pub struct Counters {
     pub peer_faults: AtomicU64,
     pub leases_expired: AtomicU64,
     pub system_calls: AtomicU64,
+    pub callbacks: AtomicU64,
 }
 
 impl Shared {
     /// Puts it together.
     pub fn new(options: SharedOptions) -> Arc<Shared> {
-        let SharedOptions { exports, unifier, arena_bytes, limits, key, entropy, process_stats } =
-            options;
+        let SharedOptions { exports, unifier, arena_bytes, limits, key, records, .. } = options;
+        let (entropy, process_stats) = (options.entropy, options.process_stats);
+        let (clients, recorded) = Clients::load(records, limits.lock_clients);
+        let lock_limits = LockLimits {
+            locks_per_session: limits.locks_per_session,
+            waits_per_session: limits.lock_waits_per_session,
+            waits_per_file: limits.lock_waits_per_file,
+            files: limits.lock_files,
+        };
+        let locks = Locks::new(lock_limits, Grace::after(recorded.as_ref()));
         let verifier = unifier.verifier();
         let counters = Counters::default();
         Arc::new(Shared {
@@ -120,6 +138,9 @@ impl Shared {
             key,
             verifier,
             lost: LostSessions::default(),
+            clients,
+            locks,
+            inboxes: Mutex::default(),
             entropy,
             process_stats,
             counters,
@@ -130,6 +151,18 @@ impl Shared {
         let mut bytes = [0; N];
         (self.entropy)(&mut bytes);
         bytes
+    }
+
+    pub(crate) fn join(&self, worker: u16, inbox: Arc<Inbox>) {
+        self.inboxes.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, inbox);
+    }
+
+    /// Leaves something for another worker.
+    pub(crate) fn tell(&self, worker: u16, message: Message) {
+        let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inbox) = inboxes.get(&worker) {
+            inbox.put(message);
+        }
     }
 
     /// The exports.

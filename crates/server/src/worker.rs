@@ -9,19 +9,21 @@ use std::time::Duration;
 use dafs_fabric::{Incoming, SgList, Waiter};
 use dafs_message::{ConnId, ConnOptions, Event, Node, RequestId};
 use dafs_protocol::{
-    OpResult, Operation, Purpose, Reply, Request, SessionAttr, SessionId, SetupReply, SizeClass,
-    Status, Verdict, WaitMode, decode_request, decode_setup_request, encode_reply,
-    encode_setup_reply,
+    CALLBACK_SLOTS, ClientId, Identity, OpResult, Operation, Purpose, Reply, Request, SessionAttr,
+    SessionId, SetupReply, SizeClass, Status, Verdict, WaitMode, decode_request,
+    decode_setup_request, encode_reply, encode_setup_reply,
 };
 use dafs_store::{Blocking, allow_blocking};
 use dafs_unifier::WriterId;
 use rustc_hash::FxHashMap;
 
 use crate::chain::{self, Cached, Context};
+use crate::clients::Live;
 use crate::data::{self, Held};
 use crate::identity::Proof;
+use crate::locks::{Client, Ended, LockTable};
 use crate::planted::{Defect, planted};
-use crate::session::{Session, count};
+use crate::session::{Link, Session, count};
 use crate::setup::{Step, Unproven, WaitingBind};
 use crate::shared::{Place, Shared, tick};
 use crate::tasks::{Ready, Tasks};
@@ -31,30 +33,60 @@ pub(crate) enum Action {
     Fetch { id: RequestId, into: SgList },
     Reply { id: RequestId, header: Vec<u8>, data: SgList, held: Vec<Held> },
     Destroy { session: SessionId },
+    LockEnded(Ended),
 }
 
-/// Connections on their way from the acceptor to a worker.
+/// What an acceptor or another worker leaves for a worker.
+pub(crate) enum Message {
+    /// A connection whose peer is known as far as the proof says.
+    Accept(Incoming, Proof),
+    /// A wait of one of its sessions is over.
+    LockEnded(Ended),
+    /// The client of a session has made a new one, of another worker.
+    Replaced { session: SessionId, by: SessionId, at: u16 },
+    /// The session that a new one replaces has ended.
+    Freed { session: SessionId },
+}
+
+/// Why a session ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Destroyed,
+    LeaseExpired,
+    Replaced,
+    ShutDown,
+}
+
+impl End {
+    fn reason(self) -> &'static str {
+        match self {
+            End::Destroyed => "destroyed by the client",
+            End::LeaseExpired => "lease expired",
+            End::Replaced => "replaced by a new session of the client",
+            End::ShutDown => "server shuts down",
+        }
+    }
+}
+
+/// What is on its way to a worker.
 #[derive(Default)]
 pub(crate) struct Inbox {
     pub ready: Arc<Ready>,
-    accepted: Mutex<Vec<(Incoming, Proof)>>,
+    messages: Mutex<Vec<Message>>,
 }
 
 impl Inbox {
-    pub(crate) fn accept(&self, incoming: Incoming, proof: Proof) {
-        let mut list = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
-        list.push((incoming, proof));
-        drop(list);
+    pub(crate) fn put(&self, message: Message) {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
         self.ready.wake_worker();
     }
 
-    fn take(&self) -> Vec<(Incoming, Proof)> {
-        let mut list = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *list)
+    fn take(&self) -> Vec<Message> {
+        std::mem::take(&mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn is_empty(&self) -> bool {
-        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 }
 
@@ -65,7 +97,7 @@ enum Connection {
     Gone,
 }
 
-struct Live {
+struct Kept {
     session: Rc<Session>,
     _place: Place,
 }
@@ -73,18 +105,18 @@ struct Live {
 /// Serves the connections given to it. One thread drives it with [`progress`](Worker::progress).
 pub struct Worker {
     number: u16,
-    node: Node,
-    shared: Arc<Shared>,
-    context: Rc<Context>,
+    pub(crate) node: Node,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) context: Rc<Context>,
     tasks: Tasks,
     inbox: Arc<Inbox>,
     connections: FxHashMap<ConnId, Connection>,
     unproven: usize,
-    sessions: FxHashMap<SessionId, Live>,
+    sessions: FxHashMap<SessionId, Kept>,
     binds: Vec<WaitingBind>,
     held: FxHashMap<u64, Vec<Held>>,
     next_token: u64,
-    now: Duration,
+    pub(crate) now: Duration,
     next_timer: Duration,
     system_calls: u64,
     wait_mode: WaitMode,
@@ -97,7 +129,7 @@ pub struct Worker {
     last_session: SessionId,
 }
 
-const TIMER: Duration = Duration::from_millis(200);
+pub(crate) const TIMER: Duration = Duration::from_millis(200);
 /// How long a worker remembers that requests came side by side.
 const COMPANY: Duration = Duration::from_millis(50);
 
@@ -106,7 +138,8 @@ impl Worker {
     pub fn new(number: u16, node: Node, shared: Arc<Shared>) -> Worker {
         let inbox = Arc::new(Inbox::default());
         inbox.ready.set_waiter(node.waiter());
-        let context = Rc::new(Context::new(shared.clone(), node.segments_max()));
+        shared.join(number, inbox.clone());
+        let context = Rc::new(Context::new(shared.clone(), number, node.segments_max()));
         Worker {
             number,
             node,
@@ -146,7 +179,7 @@ impl Worker {
         let options = ConnOptions {
             credits: limits.slots.saturating_add(2),
             push_bytes: limits.push_bytes,
-            requests_max: limits.slots.saturating_add(2),
+            requests_max: CALLBACK_SLOTS,
             ..ConnOptions::default()
         };
         match self.node.accept(incoming, &[], options) {
@@ -164,8 +197,8 @@ impl Worker {
         self.now = now;
         self.context.now.set(now);
         let mut busy = false;
-        for (incoming, proof) in self.inbox.take() {
-            self.accept(incoming, proof);
+        for message in self.inbox.take() {
+            self.message(message);
             busy = true;
         }
         busy |= self.node.poll() > 0;
@@ -224,7 +257,7 @@ impl Worker {
 
     /// Looks at all sessions, so not for each pass.
     fn choose_wait_mode(&self) -> WaitMode {
-        let recent = |live: &&Live| {
+        let recent = |live: &&Kept| {
             let session = &live.session;
             self.now.saturating_sub(session.last_seen.get()) < Duration::from_secs(1)
         };
@@ -254,8 +287,26 @@ impl Worker {
         let mut ids: Vec<_> = self.sessions.keys().copied().collect();
         // In an order that does not depend on the table: simulations repeat.
         ids.sort_unstable_by_key(|id| id.0);
+        self.context.locks(LockTable::stop);
         for id in ids {
-            self.destroy(id, "server shuts down");
+            self.destroy(id, End::ShutDown);
+        }
+    }
+
+    fn message(&mut self, message: Message) {
+        match message {
+            Message::Accept(incoming, proof) => self.accept(incoming, proof),
+            Message::LockEnded(ended) => self.lock_ended(ended),
+            Message::Replaced { session, by, at } => {
+                self.destroy(session, End::Replaced);
+                self.shared.tell(at, Message::Freed { session: by });
+            }
+            Message::Freed { session } => {
+                if let Some(session) = self.session(session) {
+                    session.held_back.set(false);
+                    self.finish_binds();
+                }
+            }
         }
     }
 
@@ -267,7 +318,8 @@ impl Worker {
             match action {
                 Action::Fetch { id, into } => self.node.fetch(id, into),
                 Action::Reply { id, header, data, held } => self.reply(id, header, data, held),
-                Action::Destroy { session } => self.destroy(session, "destroyed by the client"),
+                Action::Destroy { session } => self.destroy(session, End::Destroyed),
+                Action::LockEnded(ended) => self.lock_ended(ended),
             }
         }
     }
@@ -312,7 +364,11 @@ impl Worker {
                 self.disconnected(conn, &reason, peer_fault);
             }
             Event::Quiescent { conn } => self.quiescent(conn),
-            // A server asks nothing and connects to nobody.
+            Event::Reply { conn, tag, header, .. } => {
+                self.callback_answered(conn, tag, &header);
+                self.node.recycle(header);
+            }
+            // A server connects to nobody.
             _ => {}
         }
     }
@@ -329,7 +385,7 @@ impl Worker {
         }
     }
 
-    fn violation(&mut self, connection: ConnId, reason: &str) {
+    pub(crate) fn violation(&mut self, connection: ConnId, reason: &str) {
         tick(&self.shared.counters.peer_faults);
         tracing::warn!(?connection, reason, "peer violated the protocol");
         self.node.disconnect(connection, reason);
@@ -338,7 +394,7 @@ impl Worker {
     // --- chains ---
 
     fn chain(&mut self, session: &Rc<Session>, id: RequestId, header: Vec<u8>, data_len: u32) {
-        session.last_seen.set(self.now);
+        self.heard(session, id.conn());
         let request = match decode_request(&header) {
             Ok(request) => request,
             Err(error) => return self.violation(id.conn(), &error.to_string()),
@@ -448,7 +504,7 @@ impl Worker {
             Step::Answer(reply) => self.answer(id, &reply),
             Step::Proven { who, class, purpose, proof } => {
                 let bound = match purpose {
-                    Purpose::Create { attr, .. } => self.create(connection, who, class, attr),
+                    Purpose::Create { attr, client } => self.create(connection, who, client, attr),
                     Purpose::Bind { session, secret } => {
                         self.find(&who, session, &secret).map(|session| (session, true))
                     }
@@ -472,12 +528,20 @@ impl Worker {
     fn create(
         &mut self,
         connection: ConnId,
-        who: dafs_protocol::Identity,
-        _class: SizeClass,
+        who: Identity,
+        client: ClientId,
         wish: SessionAttr,
     ) -> Result<(Rc<Session>, bool), (Status, &'static str)> {
+        let uid = who.uid;
+        let older = self.shared.clients.live(client);
+        if older.is_some_and(|older| older.uid != uid) {
+            return Err((Status::NotAuthorized, "this client is of another user"));
+        }
+        if let Some(older) = older.filter(|older| older.worker == self.number) {
+            self.destroy(older.session, End::Replaced);
+        }
         let limits = &self.shared.limits;
-        let same_user = |live: &&Live| live.session.who.uid == who.uid;
+        let same_user = |live: &&Kept| live.session.who.uid == who.uid;
         let of_user = self.sessions.values().filter(same_user).count();
         if who.uid != 0 && of_user >= limits.sessions_per_user {
             return Err((Status::Resource, "server limit reached: sessions of this user"));
@@ -499,19 +563,29 @@ impl Worker {
         }
         let id = SessionId(id);
         let secret = self.shared.random();
+        let live = Live { uid, session: id, worker: self.number };
+        let older = self.shared.clients.enter(client, live);
+        let older = older.map_err(|status| (status, "this client is of another user"))?;
         tracing::info!(?connection, uid = who.uid, "session created");
         let writer = self.shared.counters.sessions_total.fetch_add(1, Ordering::Relaxed);
         let writer = WriterId(writer + 1);
-        let session = Session::new(id, secret, Arc::new(who), attr, self.now, writer);
+        let client = Client { id: client, uid };
+        let session = Session::new(id, secret, Arc::new(who), client, attr, self.now, writer);
         let session = Rc::new(session);
-        self.sessions.insert(id, Live { session: session.clone(), _place: place });
+        self.context.locks(|table| table.begin_session(session.number(), self.number, id));
+        if let Some(Live { session: older, worker, .. }) = older {
+            session.held_back.set(true);
+            let message = Message::Replaced { session: older, by: id, at: self.number };
+            self.shared.tell(worker, message);
+        }
+        self.sessions.insert(id, Kept { session: session.clone(), _place: place });
         self.wait_mode = self.choose_wait_mode();
         Ok((session, false))
     }
 
     fn find(
         &self,
-        who: &dafs_protocol::Identity,
+        who: &Identity,
         id: SessionId,
         secret: &[u8; 16],
     ) -> Result<Rc<Session>, (Status, &'static str)> {
@@ -542,12 +616,10 @@ impl Worker {
         self.connections.insert(connection, Connection::Waiting);
         if existing {
             session.last_seen.set(self.now);
-            let replaced = |&(_, other): &(ConnId, SizeClass)| other == class;
-            let old: Vec<_> =
-                session.connections.borrow().iter().copied().filter(replaced).collect();
-            for (old, _) in old {
-                self.unbind(&session, old);
-                self.node.disconnect(old, "replaced by a new connection");
+            let links = session.connections.borrow().clone();
+            for link in links.into_iter().filter(|link| link.class == class) {
+                self.unbind(&session, link.connection);
+                self.node.disconnect(link.connection, "replaced by a new connection");
             }
         }
         self.binds.push(WaitingBind { connection, request, session, class, proof });
@@ -555,7 +627,9 @@ impl Worker {
     }
 
     fn finish_binds(&mut self) {
-        let is_ready = |bind: &WaitingBind| bind.session.draining.borrow().is_empty();
+        let is_ready = |bind: &WaitingBind| {
+            bind.session.draining.borrow().is_empty() && !bind.session.held_back.get()
+        };
         let (done, waiting) = std::mem::take(&mut self.binds).into_iter().partition(is_ready);
         self.binds = waiting;
         let done: Vec<WaitingBind> = done;
@@ -564,7 +638,13 @@ impl Worker {
             if !matches!(self.connections.get(&bind.connection), Some(Connection::Waiting)) {
                 continue;
             }
-            session.connections.borrow_mut().push((bind.connection, bind.class));
+            let link = Link {
+                connection: bind.connection,
+                class: bind.class,
+                since: self.now,
+                heard: false,
+            };
+            session.connections.borrow_mut().push(link);
             self.connections.insert(bind.connection, Connection::Bound(session.clone()));
             let reply = SetupReply::Ready {
                 session: session.id,
@@ -580,7 +660,8 @@ impl Worker {
 
     /// The connection is no longer used by its session, but may still touch its memory.
     fn unbind(&mut self, session: &Session, connection: ConnId) {
-        session.connections.borrow_mut().retain(|(other, _)| *other != connection);
+        session.connections.borrow_mut().retain(|link| link.connection != connection);
+        session.callbacks.borrow_mut().broken(connection);
         session.draining.borrow_mut().push(connection);
         self.connections.insert(connection, Connection::Gone);
     }
@@ -624,21 +705,22 @@ impl Worker {
     fn disconnect_all(&mut self, id: SessionId, reason: &str) {
         let Some(live) = self.sessions.get(&id) else { return };
         let session = live.session.clone();
-        let connections: Vec<_> = session.connections.borrow().iter().map(|(c, _)| *c).collect();
-        for connection in connections {
+        let links = session.connections.borrow().clone();
+        for Link { connection, .. } in links {
             self.unbind(&session, connection);
             self.node.disconnect(connection, reason);
         }
     }
 
     /// Forgets a session: its connections end, its files are closed.
-    fn destroy(&mut self, id: SessionId, reason: &str) {
+    fn destroy(&mut self, id: SessionId, end: End) {
         let Some(live) = self.sessions.remove(&id) else { return };
         let session = live.session;
+        let reason = end.reason();
         tracing::info!(uid = session.who.uid, reason, "session ended");
         session.ended.set(true);
-        let connections = std::mem::take(&mut *session.connections.borrow_mut());
-        for (connection, _) in connections {
+        let links = std::mem::take(&mut *session.connections.borrow_mut());
+        for Link { connection, .. } in links {
             self.node.ring();
             self.node.disconnect(connection, reason);
             self.connections.insert(connection, Connection::Gone);
@@ -651,6 +733,7 @@ impl Worker {
             self.node.disconnect(bind.connection, reason);
             self.connections.insert(bind.connection, Connection::Gone);
         }
+        self.end_locks(&session, end);
         let opens = session.take_opens();
         if opens.is_empty() {
             return;
@@ -676,9 +759,73 @@ impl Worker {
         }
     }
 
+    /// Others get the locks of a session that ends. If the client does not know of the end, it
+    /// is first made sure that it reclaims none after a crash of this server.
+    fn end_locks(&mut self, session: &Session, end: End) {
+        let (client, number) = (session.client, session.number());
+        let context = self.context.clone();
+        self.shared.clients.leave(client.id, session.id);
+        let saving = match end {
+            End::Destroyed | End::LeaseExpired => self.shared.clients.forget(&[client]),
+            End::Replaced | End::ShutDown => None,
+        };
+        if matches!(end, End::Destroyed | End::LeaseExpired) {
+            context.reclaimed(&client);
+        }
+        match saving {
+            Some(saving) if end == End::LeaseExpired => self.tasks.spawn(async move {
+                if let Err(error) = saving.await {
+                    tracing::error!(%error, "cannot record that a client has no locks any more");
+                }
+                context.locks(|table| table.end_session(number));
+            }),
+            _ => context.locks(|table| table.end_session(number)),
+        }
+    }
+
+    /// Ends the grace period when it has lasted long enough. Who has not come may not come any
+    /// more, also not to the next server.
+    fn watch_grace(&mut self, lease: Duration) {
+        let now = self.now;
+        let due = self.context.locks(|table| table.grace_due(now, lease));
+        let Some(missing) = due else { return };
+        let context = self.context.clone();
+        let saving = self.shared.clients.forget(&missing);
+        self.tasks.spawn(async move {
+            if let Some(Err(error)) = match saving {
+                Some(saving) => Some(saving.await),
+                None => None,
+            } {
+                tracing::error!(%error, "cannot record that clients lost their locks");
+            }
+            context.locks(LockTable::end_grace);
+        });
+    }
+
+    pub(crate) fn session(&self, id: SessionId) -> Option<Rc<Session>> {
+        self.sessions.get(&id).map(|live| live.session.clone())
+    }
+
+    pub(crate) fn bound_session(&self, connection: ConnId) -> Option<Rc<Session>> {
+        match self.connections.get(&connection) {
+            Some(Connection::Bound(session)) => Some(session.clone()),
+            _ => None,
+        }
+    }
+
     fn timers(&mut self) {
         let lease = Duration::from_secs(u64::from(self.shared.limits.lease_seconds));
-        let silent = |live: &Live| {
+        if self.number == 0 {
+            self.watch_grace(lease);
+        }
+        let unsent = |live: &&Kept| live.session.callbacks.borrow().unsent().is_some();
+        let mut behind: Vec<_> = self.sessions.values().filter(unsent).collect();
+        behind.sort_unstable_by_key(|live| live.session.number());
+        let behind: Vec<_> = behind.into_iter().map(|live| live.session.clone()).collect();
+        for session in behind {
+            self.send_callbacks(&session);
+        }
+        let silent = |live: &Kept| {
             self.now.saturating_sub(live.session.last_seen.get()) > lease
                 && !planted(Defect::LeaseNeverExpires)
         };
@@ -692,7 +839,7 @@ impl Worker {
                 continue;
             }
             tick(&self.shared.counters.leases_expired);
-            self.destroy(id, "lease expired");
+            self.destroy(id, End::LeaseExpired);
         }
         let limit = Duration::from_secs(u64::from(self.shared.limits.setup_seconds));
         let late = |connection: &Connection| match connection {

@@ -8,7 +8,7 @@ use dafs_fabric::sim::{Rng, SimNet};
 use dafs_fabric::{Address, Arena, Listener, Provider};
 use dafs_message::Node;
 use dafs_protocol::{Identity, WriteVerifier};
-use dafs_server::{Export, Exports, Key, Proof, Shared, SharedOptions, Worker};
+use dafs_server::{Export, Exports, Key, MemoryRecords, Proof, Shared, SharedOptions, Worker};
 use dafs_store::Store;
 use dafs_unifier::{Config, Unifier};
 
@@ -36,6 +36,8 @@ pub struct Host {
     boots: u64,
     /// Starts of its machine.
     pub machine_runs: u64,
+    /// Which clients may have locks; not lost with it.
+    records: MemoryRecords,
     /// Until then it is busy with other things.
     pub awake_at: Duration,
 }
@@ -56,6 +58,7 @@ impl Host {
             stopping: false,
             boots: 0,
             machine_runs: 0,
+            records: MemoryRecords::default(),
             awake_at: Duration::ZERO,
         }
     }
@@ -97,6 +100,7 @@ impl Host {
             arena_bytes: plan.arena_bytes,
             limits: plan.limits.clone(),
             key: key.map(|bytes| Key { bytes, who: Identity::root() }),
+            records: Box::new(self.records.clone()),
             entropy: entropy(rng),
             process_stats: Box::new(|| (0, 0)),
         });

@@ -1,0 +1,88 @@
+//! Callbacks of a worker's sessions: sent while a connection stands, again after a break.
+
+use std::rc::Rc;
+
+use dafs_fabric::SgList;
+use dafs_message::ConnId;
+use dafs_protocol::{
+    Callback, CallbackReply, SizeClass, Status, decode_callback_reply, encode_callback,
+};
+
+use crate::locks::Ended;
+use crate::session::Session;
+use crate::shared::tick;
+use crate::worker::{TIMER, Worker};
+
+impl Worker {
+    /// A session's wait for a lock is over.
+    pub(crate) fn lock_ended(&mut self, ended: Ended) {
+        let Some(session) = self.session(ended.session) else { return };
+        let what = Callback::Lock { ticket: ended.ticket, result: ended.result };
+        session.callbacks.borrow_mut().push(what, Some(ended.origin));
+        self.send_callbacks(&session);
+    }
+
+    /// Sends what can be sent now; the rest goes with the next answer, request or timer.
+    pub(crate) fn send_callbacks(&mut self, session: &Rc<Session>) {
+        loop {
+            let Some(request) = session.callbacks.borrow().unsent() else { return };
+            let mut bytes = self.context.header();
+            encode_callback(&request, &mut bytes);
+            let tag = u32::from(request.slot.0);
+            let sent = self.callback_connections(session).into_iter().find(|connection| {
+                let none = SgList::new;
+                self.node.submit(*connection, tag, &bytes, none(), none()).is_ok()
+            });
+            self.context.recycle(bytes);
+            let Some(connection) = sent else { return };
+            tick(&self.shared.counters.callbacks);
+            session.callbacks.borrow_mut().sent(request.slot, connection);
+        }
+    }
+
+    /// Those for small requests first. On one that is new the answer to its bind may still be on
+    /// its way, and a callback must not overtake it.
+    fn callback_connections(&self, session: &Session) -> Vec<ConnId> {
+        let links = session.connections.borrow();
+        let settled = |link: &&crate::session::Link| {
+            link.heard || self.now.saturating_sub(link.since) >= TIMER
+        };
+        let mut list: Vec<_> = links.iter().filter(settled).collect();
+        list.sort_by_key(|link| link.class == SizeClass::Bulk);
+        list.into_iter().map(|link| link.connection).collect()
+    }
+
+    /// Something came from the client over a connection.
+    pub(crate) fn heard(&mut self, session: &Rc<Session>, connection: ConnId) {
+        session.last_seen.set(self.now);
+        if session.callbacks.borrow().unsent().is_none() {
+            return;
+        }
+        for link in session.connections.borrow_mut().iter_mut() {
+            link.heard |= link.connection == connection;
+        }
+        self.send_callbacks(session);
+    }
+
+    /// A client answered.
+    pub(crate) fn callback_answered(&mut self, connection: ConnId, tag: u32, header: &[u8]) {
+        let Some(session) = self.bound_session(connection) else { return };
+        let reply = match decode_callback_reply(header) {
+            Ok(reply) => reply,
+            Err(error) => return self.violation(connection, &error.to_string()),
+        };
+        let CallbackReply { slot, result, .. } = reply;
+        let meant = matches!(result, Ok(()) | Err(Status::NoEnt)) && u32::from(slot.0) == tag;
+        let answered = |meant: bool| {
+            meant.then(|| session.callbacks.borrow_mut().answered(&reply, connection)).flatten()
+        };
+        let Some(what) = answered(meant) else {
+            return self.violation(connection, "an answer to no callback");
+        };
+        if let Callback::Lock { ticket, .. } = what {
+            let number = session.number();
+            self.context.locks(|table| table.told(number, ticket, result.is_ok()));
+        }
+        self.heard(&session, connection);
+    }
+}
