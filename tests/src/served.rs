@@ -42,6 +42,11 @@ impl Served {
     fn start_at(dir: &Path, listen: &str, args: Vec<String>, env: &[(&str, &Path)]) -> Served {
         let mut all = vec!["serve".to_string(), "--listen".into(), listen.into()];
         all.extend(args.iter().cloned());
+        if !args.iter().any(|arg| arg == "--state") {
+            let user = nix::unistd::geteuid();
+            let state = std::env::temp_dir().join(format!("dafs-tests-state-{user}"));
+            all.extend(["--state".into(), state.display().to_string()]);
+        }
         all.push(dir.display().to_string());
         let mut child = command(&all)
             .envs(env.iter().copied())

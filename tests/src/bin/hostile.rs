@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dafs_fabric::{Address, Arena, Provider, SgList};
@@ -93,7 +94,7 @@ impl Raw {
     fn create(&mut self) -> (SessionId, [u8; 16]) {
         match self.set_up(&hello(
             PROTOCOL_VERSION,
-            Purpose::Create { attr: wish(), client: ClientId([9; 16]) },
+            Purpose::Create { attr: wish(), client: new_client() },
         )) {
             Some(SetupReply::Ready { session, secret, .. }) => (session, secret),
             other => panic!("no session: {other:?}"),
@@ -129,6 +130,13 @@ impl Raw {
             other => panic!("no root: {other:?}"),
         }
     }
+}
+
+/// A client that no other session of this process has.
+fn new_client() -> ClientId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let number = u128::from(NEXT.fetch_add(1, Ordering::Relaxed)) << 64;
+    ClientId((number | u128::from(std::process::id())).to_le_bytes())
 }
 
 fn wish() -> SessionAttr {
@@ -197,7 +205,7 @@ fn set_up_lies(url: &str) -> Result<(), String> {
     let refused = |reply: Option<SetupReply>, status: Status| matches!(reply, Some(SetupReply::Refused { status: s, .. }) if s == status);
     let attr = wish();
     let reply =
-        Raw::connect(url).set_up(&hello(99, Purpose::Create { attr, client: ClientId([9; 16]) }));
+        Raw::connect(url).set_up(&hello(99, Purpose::Create { attr, client: new_client() }));
     expect("another version is refused", refused(reply, Status::Version))?;
     let foreign = Purpose::Bind { session: SessionId([7; 16]), secret: [0; 16] };
     let reply = Raw::connect(url).set_up(&hello(PROTOCOL_VERSION, foreign));
@@ -333,9 +341,7 @@ fn many_sessions(url: &str) -> Result<(), String> {
     for _ in 0..80 {
         let mut raw = Raw::connect(url);
         let attr = wish();
-        match raw
-            .set_up(&hello(PROTOCOL_VERSION, Purpose::Create { attr, client: ClientId([9; 16]) }))
-        {
+        match raw.set_up(&hello(PROTOCOL_VERSION, Purpose::Create { attr, client: new_client() })) {
             Some(SetupReply::Ready { .. }) => kept.push(raw),
             Some(SetupReply::Refused { status: Status::Resource, .. }) => return Ok(()),
             other => return Err(format!("{other:?}")),
@@ -401,9 +407,7 @@ fn freed(url: &str) -> Result<(), String> {
     while held < 20 {
         let mut raw = Raw::connect(url);
         let attr = wish();
-        match raw
-            .set_up(&hello(PROTOCOL_VERSION, Purpose::Create { attr, client: ClientId([9; 16]) }))
-        {
+        match raw.set_up(&hello(PROTOCOL_VERSION, Purpose::Create { attr, client: new_client() })) {
             Some(SetupReply::Ready { .. }) => held += 1,
             _ => std::thread::sleep(Duration::from_millis(50)),
         }
