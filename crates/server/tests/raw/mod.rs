@@ -2,6 +2,7 @@
 //! directory of this host.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dafs_fabric::{Arena, Provider, SgList};
@@ -30,6 +31,7 @@ pub const MAKE: OpenFlags = OpenFlags { create: CreateMode::Unchecked, ..BOTH };
 /// A server over a directory of its own.
 pub struct Served {
     pub directory: tempfile::TempDir,
+    _state: tempfile::TempDir,
     server: Option<Server>,
 }
 
@@ -39,8 +41,10 @@ impl Served {
         let mut config = Config::for_directory(directory.path());
         config.listen = vec!["tcp://127.0.0.1:0".into()];
         config.arena_bytes = Some(64 << 20);
+        let state = tempfile::tempdir().expect("a directory");
+        config.state = Some(state.path().to_owned());
         let server = Server::start(&config, &TcpProvider::new()).expect("server");
-        Served { directory, server: Some(server) }
+        Served { directory, _state: state, server: Some(server) }
     }
 
     pub fn path(&self, name: &str) -> std::path::PathBuf {
@@ -54,6 +58,12 @@ impl Drop for Served {
             server.stop();
         }
     }
+}
+
+/// A name that no other client has.
+fn client() -> ClientId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    ClientId(u128::from(NEXT.fetch_add(1, Ordering::Relaxed)).to_le_bytes())
 }
 
 /// A session with one slot, in whose order everything is done.
@@ -110,7 +120,7 @@ impl Raw {
             nonce: [1; 32],
             class: SizeClass::Any,
             keyed: false,
-            purpose: Purpose::Create { attr, client: ClientId([9; 16]) },
+            purpose: Purpose::Create { attr, client: client() },
         };
         let mut bytes = Vec::new();
         encode_setup_request(&request, &mut bytes);
