@@ -6,7 +6,7 @@
 //! followed.
 
 use dafs_protocol::{
-    AccessMask, Attr, DirEntry, FileHandle, FileKind, FsAttr, SetAttr, XATTR_BYTES_MAX,
+    AccessMask, Attr, DirEntry, FileHandle, FileKind, FsAttr, OwnerKey, SetAttr, XATTR_BYTES_MAX,
 };
 
 use crate::call::{Node, Output};
@@ -228,6 +228,15 @@ impl Session {
             Output::Access(mask) => Ok(mask),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Gives back all locks of an owner, on all files, and ends its waits.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn release_owner(&self, owner: OwnerKey) -> Result<()> {
+        self.inner().settle_owner(owner)?;
+        self.call_for_user(Work::OwnerRelease { owner }).map(drop)
     }
 
     /// Space and limits of the file system.

@@ -3,7 +3,7 @@
 use dafs_fabric::Buffer;
 use dafs_protocol::{
     AccessMask, Attr, CommitLevel, DirEntry, Extent, ExtentList, FileExtent, FileHandle, FileKind,
-    FsAttr, SessionStats, SetAttr, Stability, Timestamp,
+    FsAttr, LockRequest, SessionStats, SetAttr, Stability, Timestamp,
 };
 
 use crate::core::{Memory, Place, Put, Work};
@@ -304,6 +304,8 @@ pub enum Output<F = File> {
     },
     /// Of a seek.
     Offset(Option<u64>),
+    /// The lock that stands against one; true: of an owner of this client.
+    Conflict(Option<(LockRequest, bool)>),
     /// Of a copy within the server.
     Copied {
         /// How many bytes.
@@ -505,6 +507,7 @@ impl<F> Output<F> {
             Output::Entries { handle, entries, end } => Output::Entries { handle, entries, end },
             Output::Bytes { bytes, data } => Output::Bytes { bytes, data },
             Output::Offset(offset) => Output::Offset(offset),
+            Output::Conflict(held) => Output::Conflict(held),
             Output::Copied { bytes } => Output::Copied { bytes },
             Output::Extents { extents, end } => Output::Extents { extents, end },
             Output::Stats(stats) => Output::Stats(stats),

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use dafs_fabric::Span;
 use dafs_fabric::mem::{lend, lend_mut};
-use dafs_protocol::{Attr, CommitLevel, FileExtent, FileHandle, SetAttr, Stability, Status};
+use dafs_protocol::{
+    Attr, CommitLevel, FileExtent, FileHandle, LockRange, LockRequest, OwnerKey, SetAttr,
+    Stability, Status,
+};
 
 use crate::call::{Node, Output};
 use crate::core::{FileKey, Memory, Place, Work};
@@ -429,6 +432,44 @@ impl File {
     pub fn extents(&self, offset: u64, len: u64) -> Result<(Vec<FileExtent>, bool)> {
         match self.call(Work::Extents { file: self.inner.key, offset, len })? {
             Output::Extents { extents, end } => Ok((extents, end)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Locks a range, or the whole file, for an owner; waits for it, or fails with
+    /// [`Again`](Status::Again). Needs an open for reading (shared) or writing (exclusive),
+    /// whole-file locks any. While the server waits for its clients after a restart, also a
+    /// lock without `wait` waits.
+    ///
+    /// Locks survive lost connections and restarts of the server. Where they do not (the server
+    /// had given this client up), every later call on the file but its close fails with
+    /// [`LocksLost`](Status::LocksLost).
+    ///
+    /// # Errors
+    /// [`Again`](Status::Again); [`Deadlock`](Status::Deadlock) for POSIX owners;
+    /// [`Error::Interrupted`], after which it holds nothing that it did not hold before.
+    pub fn lock(&self, lock: &LockRequest, wait: bool) -> Result<()> {
+        self.inner.session.inner.settle_owner(lock.owner)?;
+        self.call(Work::Lock { file: self.inner.key, lock: *lock, wait }).map(drop)
+    }
+
+    /// Gives a range back, also a part of what was locked, also one that was not.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn unlock(&self, owner: OwnerKey, range: LockRange) -> Result<()> {
+        self.inner.session.inner.settle_owner(owner)?;
+        self.call(Work::Unlock { file: self.inner.key, owner, range }).map(drop)
+    }
+
+    /// The lock that stands against this one, if any; true: its owner is one of this session's
+    /// client.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn test_lock(&self, lock: &LockRequest) -> Result<Option<(LockRequest, bool)>> {
+        match self.call(Work::LockTest { file: self.inner.key, lock: *lock })? {
+            Output::Conflict(held) => Ok(held),
             other => Err(unexpected(&other)),
         }
     }

@@ -8,9 +8,11 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use dafs_fabric::Waiter;
+use dafs_protocol::OwnerKey;
 
-use crate::core::Owner;
+use crate::core::{Owner, Withdrawn};
 use crate::drive::{Inner, State};
+use crate::error::{Error, Result};
 
 /// How long a call that is given up waits for its answer before its connection is broken, where
 /// the network may still use memory that the caller lent.
@@ -141,23 +143,49 @@ impl Until<'_> {
 }
 
 impl Inner {
-    /// The calls of a sink are given up: returns when nobody has memory that was lent to them.
-    /// Their answers may have come meanwhile.
+    /// The calls of a sink are given up: returns when nobody has memory that was lent to them,
+    /// and the server does not queue them for locks, as far as it can be asked in time. Their
+    /// answers may have come meanwhile.
     pub(crate) fn give_up<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         sink: usize,
     ) -> MutexGuard<'a, State> {
         let patience = Instant::now() + PATIENCE;
-        while !state.core.withdraw(Owner(sink)) {
-            if Instant::now() >= patience {
-                // Then what they hold is free when the connection is quiescent.
-                state.core.break_links_of(Owner(sink));
+        loop {
+            let over = Instant::now() >= patience;
+            match state.core.withdraw(Owner(sink)) {
+                Withdrawn::Free => return state,
+                Withdrawn::Waiting if over || !state.core.is_connected() => return state,
+                // What they hold is free when the connection is quiescent.
+                Withdrawn::Lent if over => state.core.break_links_of(Owner(sink)),
+                Withdrawn::Waiting | Withdrawn::Lent => {}
             }
             let want = state.sink(sink).done.len() + state.sink(sink).outstanding;
             state = self.wait(state, sink, want, Until::deadline(Instant::now() + SLICE));
         }
-        state
+    }
+
+    /// Waits until the locks of an owner are what its calls answered: those of calls that were
+    /// given up may still have to be given back.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`].
+    pub(crate) fn settle_owner(&self, owner: OwnerKey) -> Result<()> {
+        let mut state = self.lock();
+        if !state.core.gives_back(owner) {
+            return Ok(());
+        }
+        let watched = Interrupt::watched();
+        let interrupt = watched.as_deref();
+        let sink = state.take_sink(false);
+        while state.core.gives_back(owner) && !interrupt.is_some_and(Interrupt::is_fired) {
+            let deadline = Some(Instant::now() + SLICE);
+            state = self.wait(state, sink, usize::MAX, Until { deadline, interrupt });
+        }
+        let settled = !state.core.gives_back(owner);
+        state.drop_sink(sink);
+        if settled { Ok(()) } else { Err(Error::Interrupted) }
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use dafs_client::{Call, Error, File, Interrupt, OpenOptions, Session, SessionOptions};
 use dafs_fabric::Buffer;
+use dafs_protocol::{LockKind, LockRange, LockRequest, OwnerKey};
 use threaded::Server;
 
 fn hard() -> SessionOptions {
@@ -163,4 +164,60 @@ fn buffers_that_are_given_are_kept_by_the_call() {
     assert!(done.buffer.is_none());
     server.with(|fake| fake.script.stall = false);
     assert_eq!(file.read_at(&mut [0; 100], 0), Ok(100));
+}
+
+#[test]
+fn an_interrupted_wait_for_a_lock_holds_nothing() {
+    let server = Server::start();
+    server.with(|fake| fake.put(b"f", b""));
+    let session = server.connect(hard());
+    let file = open(&session);
+    let owner = OwnerKey { kind: LockKind::Posix, number: 1 };
+    let lock = LockRequest { owner, range: LockRange::ALL, exclusive: true, pid: 1 };
+    server.with(|fake| fake.lock_foreign(b"f"));
+    let queued = || server.with(|fake| fake.waiting() == 1);
+    assert_eq!(interrupted(|| file.lock(&lock, true), queued), Err(Error::Interrupted));
+    assert_eq!(server.with(|fake| fake.waiting()), 0);
+    // Also while the server cannot be asked; then it ends when it can.
+    let lost = || {
+        if server.with(|fake| fake.waiting() == 1) {
+            server.with(|fake| fake.live = false);
+        }
+        server.with(|fake| !fake.live)
+    };
+    assert_eq!(interrupted(|| file.lock(&lock, true), lost), Err(Error::Interrupted));
+    server.with(|fake| {
+        fake.live = true;
+        fake.unlock_foreign(b"f");
+    });
+    file.unlock(owner, LockRange::new(5, 6).expect("in order")).expect("unlock");
+    assert_eq!(server.with(|fake| fake.held(b"f")), [], "given back before the next call");
+    file.lock(&lock, true).expect("lock");
+    session.release_owner(owner).expect("release");
+    assert_eq!(server.with(|fake| fake.held(b"f")), []);
+}
+
+#[test]
+fn a_wait_for_a_lock_keeps_nobody_else_waiting() {
+    let server = Server::start();
+    server.with(|fake| fake.put(b"f", &[1; 10]));
+    let session = server.connect(hard());
+    let file = open(&session);
+    let owner = OwnerKey { kind: LockKind::Posix, number: 1 };
+    let lock = LockRequest { owner, range: LockRange::ALL, exclusive: true, pid: 1 };
+    server.with(|fake| fake.lock_foreign(b"f"));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| file.lock(&lock, true));
+        while server.with(|fake| fake.waiting() == 0) {
+            assert_eq!(file.read_at(&mut [0; 10], 0), Ok(10));
+        }
+        assert_eq!(file.read_at(&mut [0; 10], 0), Ok(10));
+        let (_, ours) = file
+            .test_lock(&LockRequest { owner: OwnerKey { number: 2, ..owner }, ..lock })
+            .expect("test")
+            .expect("held");
+        assert!(!ours);
+        server.with(|fake| fake.unlock_foreign(b"f"));
+        waiting.join().expect("a thread").expect("locked");
+    });
 }

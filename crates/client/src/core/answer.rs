@@ -2,8 +2,8 @@
 
 use dafs_message::ConnId;
 use dafs_protocol::{
-    Attr, CommitLevel, DirEntry, FileExtent, FileHandle, FileKind, OpResult, Outcome, Stability,
-    StateId, Status, WriteVerifier,
+    Attr, CommitLevel, DirEntry, FileExtent, FileHandle, FileKind, Locked, OpResult, Outcome,
+    Stability, StateId, Status, WriteVerifier,
 };
 
 use super::call::{CallRec, Flight};
@@ -42,6 +42,9 @@ impl Core {
         results: Vec<OpResult>,
         data_len: u32,
     ) {
+        if matches!(flight.call.work, Work::GiveBack { .. }) {
+            return self.gave_back(flight.call, &results);
+        }
         let failed = results.iter().find_map(|result| result.as_ref().err().copied());
         if let Some(status) = failed {
             self.on_failed(flight, &results, status);
@@ -62,6 +65,12 @@ impl Core {
         if flight.call.work.is_internal() {
             self.on_internal(conn, flight.call, outcomes);
             return;
+        }
+        if let (Work::Lock { .. }, [Ok(Outcome::Lock(locked))]) = (&flight.call.work, outcomes) {
+            return match locked {
+                Locked::Granted => self.lock_granted(flight.call),
+                Locked::Waiting(ticket) => self.lock_waits(flight.call, *ticket),
+            };
         }
         match self.output(&mut flight, outcomes, data_len) {
             Ok(Some(output)) => self.finish(flight.call, Ok(output)),
@@ -102,7 +111,7 @@ impl Core {
         let mut status = status;
         if let Work::Close { file } = call.work {
             // Closed in any case; the error is about what was written.
-            if let Some(mut file) = self.files.remove(file)
+            if let Some(mut file) = self.remove_file(file)
                 && file.take_lost().is_err()
             {
                 status = Status::WritesLost;
@@ -239,7 +248,7 @@ impl Core {
                 Output::Unit
             }
             (Work::Close { .. }, Outcome::Closed { attr, verifier }) => {
-                if let Some(mut file) = self.files.remove(key) {
+                if let Some(mut file) = self.remove_file(key) {
                     file.saw(*verifier);
                     file.take_lost()?;
                 }
@@ -253,6 +262,13 @@ impl Core {
             (Work::LinkFile { .. }, Outcome::Found { handle, attr }) => {
                 Output::Node(Node { handle: *handle, attr: *attr })
             }
+            (Work::Unlock { owner, range, .. }, Outcome::Done) => {
+                if let Some(file) = self.files.any(key) {
+                    self.locks.released(file.id(), *owner, *range);
+                }
+                Output::Unit
+            }
+            (Work::LockTest { .. }, Outcome::Conflict { held }) => Output::Conflict(*held),
             (Work::CopyRange { len, .. }, Outcome::Copied { bytes }) => {
                 if bytes > len {
                     return Err(Wrong::Peer("more bytes than were to be copied"));
@@ -293,6 +309,10 @@ impl Core {
             ) => Output::Node(Node { handle: *handle, attr: *attr }),
             (Work::Access { mask: asked, .. }, Outcome::Granted { mask }) => {
                 Output::Access(*mask & *asked)
+            }
+            (Work::OwnerRelease { owner }, Outcome::Done) => {
+                self.owner_released(*owner);
+                Output::Unit
             }
             (Work::StatFs { .. }, Outcome::FileSystem { attr }) => Output::FileSystem(*attr),
             (Work::Stats, Outcome::Stats(stats)) => Output::Stats(stats.clone()),
@@ -363,6 +383,24 @@ impl Core {
             | (Work::Unregister { .. }, [Ok(Outcome::Done)]) => {
                 self.deliver(call, Ok(Output::Unit));
             }
+            (Work::CancelLock { ticket }, [Ok(Outcome::Done)]) => {
+                let ticket = *ticket;
+                self.deliver(call, Ok(Output::Unit));
+                self.wait_cancelled(ticket);
+            }
+            (Work::Reclaim { file, lock }, [Ok(Outcome::Lock(locked))]) => {
+                if let Locked::Waiting(ticket) = *locked {
+                    self.background += 1;
+                    self.urgent.push_back(CallRec::internal(Work::CancelLock { ticket }));
+                }
+                let (file, lock) = (*file, *lock);
+                self.deliver(call, Ok(Output::Unit));
+                self.reclaimed(file, &lock, *locked == Locked::Granted);
+            }
+            (Work::ReclaimComplete, [Ok(Outcome::Done)]) => {
+                self.deliver(call, Ok(Output::Unit));
+                self.become_ready();
+            }
             (Work::Register { user, .. }, [Ok(Outcome::Credential { cred })]) => {
                 self.users.registered(user, *cred);
                 self.deliver(call, Ok(Output::Unit));
@@ -400,6 +438,14 @@ impl Core {
                 self.destroyed = true;
                 self.deliver(call, Err(status.into()));
             }
+            Work::Reclaim { file, lock } => {
+                self.deliver(call, Err(status.into()));
+                self.reclaimed(file, &lock, false);
+            }
+            Work::ReclaimComplete => {
+                self.deliver(call, Err(status.into()));
+                self.become_ready();
+            }
             Work::Register { ref user, .. } => {
                 self.users.refused(user, status);
                 self.deliver(call, Err(status.into()));
@@ -412,6 +458,16 @@ impl Core {
     pub(super) fn for_user_of(&self, file: FileKey, work: Work) -> CallRec {
         let user = self.files.any(file).and_then(|file| file.user.clone());
         CallRec { user, ..CallRec::internal(work) }
+    }
+
+    /// A file is closed; its locks with it.
+    pub(super) fn remove_file(&mut self, key: FileKey) -> Option<Box<OpenFile>> {
+        let file = self.files.remove(key)?;
+        let id = file.id();
+        if self.locks.any(id) {
+            self.locks.closed(id, key, !self.files.has(id));
+        }
+        Some(file)
     }
 
     fn reopened(&mut self, key: FileKey, handle: FileHandle, state: StateId, attr: Attr) {
@@ -439,7 +495,7 @@ impl Core {
         if let Phase::Reopening(left) = &mut self.phase {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                self.become_ready();
+                self.begin_reclaim();
             }
         }
     }
@@ -448,6 +504,9 @@ impl Core {
     pub(super) fn file_state(&self, work: &Work) -> std::result::Result<(), Status> {
         if work.is_internal() {
             return Ok(());
+        }
+        if let Work::Close { file } = work {
+            return self.files.closable(*file).map(drop);
         }
         let files = work.file().into_iter().chain(work.target());
         files.map(|key| self.files.usable(key)).try_for_each(|file| file.map(drop))
@@ -461,7 +520,7 @@ impl Core {
     ) -> Result<Output<FileKey>> {
         let mut status = status;
         if let Work::Close { file } = work
-            && let Some(mut file) = self.files.remove(*file)
+            && let Some(mut file) = self.remove_file(*file)
             && file.take_lost().is_err()
         {
             status = Status::WritesLost;

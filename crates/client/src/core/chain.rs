@@ -140,6 +140,16 @@ pub(super) fn chain<'a>(
             chain.push(Operation::CredRegister { uid: user.uid, gid: user.gid, groups });
         }
         Work::Unregister { cred } => chain.push(Operation::CredRelease { cred: *cred }),
+        Work::OwnerRelease { owner } => chain.push(Operation::OwnerRelease { owner: *owner }),
+        Work::CancelLock { ticket } => chain.push(Operation::LockCancel { ticket: *ticket }),
+        Work::ReclaimComplete => chain.push(Operation::ReclaimComplete),
+        Work::Reclaim { file, lock } => {
+            let state = files.usable(*file)?.state;
+            chain.push(Operation::Lock { state, lock: *lock, wait: false, reclaim: true });
+        }
+        Work::GiveBack { file, steps } => {
+            chain.extend(super::locks::operations(steps, files.usable(*file)?.state));
+        }
         Work::Parent { handle } => chain.push(Operation::LookupParent { handle: *handle }),
         Work::LinkFile { file, to } => {
             let file = files.usable(*file)?;
@@ -372,7 +382,10 @@ fn put<'a>(
 /// What acts on an open file.
 fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Result<(), Status> {
     let key = work.file().ok_or(Status::BadF)?;
-    let file = files.usable(key)?;
+    let file = match work {
+        Work::Close { .. } => files.closable(key)?,
+        _ => files.usable(key)?,
+    };
     let (state, handle) = (file.state, file.handle);
     chain.push(match work {
         Work::Read { offset, len, .. } => {
@@ -412,6 +425,13 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
             let bytes_max = u32::try_from(work.reply_bytes()).unwrap_or(0);
             Operation::Extents { state, offset: *offset, len: *len, bytes_max }
         }
+        Work::Lock { lock, wait, .. } => {
+            Operation::Lock { state, lock: *lock, wait: *wait, reclaim: false }
+        }
+        Work::Unlock { owner, range, .. } => {
+            Operation::Unlock { state, owner: *owner, range: *range }
+        }
+        Work::LockTest { lock, .. } => Operation::LockTest { state, lock: *lock },
         Work::Close { .. } => Operation::Close { state },
         other => unreachable!("not on a file: {other:?}"),
     });

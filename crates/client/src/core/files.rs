@@ -10,6 +10,9 @@ use crate::call::Node;
 use crate::file::OpenOptions;
 use crate::planted::{Defect, planted};
 
+/// Device and inode number.
+pub(super) type FileId = (u64, u64);
+
 /// Files open at a time.
 const FILES_MAX: usize = 1 << 20;
 
@@ -64,6 +67,11 @@ impl OpenFile {
             closing: false,
             close: None,
         }
+    }
+
+    /// Which file it is, while it is open.
+    pub(super) fn id(&self) -> FileId {
+        (self.attr.device, self.attr.inode)
     }
 
     pub(super) fn writes(&self) -> u64 {
@@ -160,6 +168,17 @@ impl Files {
     pub(super) fn usable(&self, key: FileKey) -> Result<&OpenFile, Status> {
         let file = self.any(key).ok_or(Status::BadF)?;
         file.broken.map_or(Ok(file), Err)
+    }
+
+    /// For a close, which is the way out after locks were lost.
+    pub(super) fn closable(&self, key: FileKey) -> Result<&OpenFile, Status> {
+        let file = self.any(key).ok_or(Status::BadF)?;
+        file.broken.filter(|status| *status != Status::LocksLost).map_or(Ok(file), Err)
+    }
+
+    /// The file is open here.
+    pub(super) fn has(&self, id: FileId) -> bool {
+        self.entries.iter().filter_map(|entry| entry.file.as_deref()).any(|file| file.id() == id)
     }
 
     pub(super) fn keys(&self) -> Vec<FileKey> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dafs_message::{ConnId, ConnOptions};
 use dafs_protocol::{
-    Nonce, PROTOCOL_VERSION, Proof, Purpose, SessionAttr, SetupReply, SetupRequest, SizeClass,
-    Status, WriteVerifier, proof_input,
+    CALLBACK_SLOTS, Nonce, PROTOCOL_VERSION, Proof, Purpose, SessionAttr, SetupReply, SetupRequest,
+    SizeClass, Status, WriteVerifier, proof_input,
 };
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -135,8 +135,7 @@ impl CoreConfig {
 
     fn conn_options(&self) -> ConnOptions {
         ConnOptions {
-            // A server never asks.
-            credits: 0,
+            credits: CALLBACK_SLOTS,
             push_bytes: 0,
             inline_bytes: INLINE_BYTES,
             use_tagged: true,
@@ -172,7 +171,8 @@ impl Core {
     fn may_connect(&self, index: usize) -> bool {
         let running = match self.phase {
             Phase::Idle | Phase::Draining(_) | Phase::Closed => false,
-            Phase::Opening | Phase::Rooting | Phase::Reopening(_) | Phase::Ready => true,
+            Phase::Opening | Phase::Rooting | Phase::Reopening(_) => true,
+            Phase::Reclaiming(_) | Phase::Completing | Phase::Ready => true,
         };
         // Later connections join a session.
         running && (index == 0 || (self.links[index].wanted && self.links[0].is_ready()))
@@ -423,6 +423,7 @@ impl Core {
     }
 
     pub(super) fn on_disconnected(&mut self, conn: ConnId, reason: &str, peer_fault: bool) {
+        self.drop_callbacks_of(conn);
         let Some(index) = self.link_of(conn) else { return };
         let (was_ready, was_setting_up) =
             (self.links[index].is_ready(), self.links[index].is_setting_up());

@@ -6,10 +6,12 @@
 
 mod answer;
 mod call;
+mod callbacks;
 mod chain;
 mod files;
 mod flow;
 mod link;
+mod locks;
 mod recovery;
 mod users;
 mod withdraw;
@@ -22,18 +24,21 @@ use std::time::Duration;
 use dafs_fabric::{Address, Buffer, PostedBuffer, Waiter};
 use dafs_message::{Event, Node};
 use dafs_protocol::{
-    Attr, ClientId, ClientSlots, FileHandle, GROUPS_MAX, Identity, Nonce, SessionAttr, SessionId,
-    SessionSecret, Status, WaitMode, WriteVerifier,
+    Attr, ClientId, ClientSlots, FileHandle, GROUPS_MAX, Identity, LockKind, LockRange,
+    LockRequest, Nonce, SessionAttr, SessionId, SessionSecret, Status, WaitMode, WriteVerifier,
 };
 
 pub use call::CoreDone;
+pub use withdraw::Withdrawn;
 pub use work::{FileKey, Memory, Owner, Place, Put, Work};
 
 use crate::error::{Error, Result};
 use crate::options::SessionOptions;
 use call::{CallRec, Flight};
+use callbacks::Callbacks;
 use files::Files;
 use link::Link;
+use locks::Locks;
 use users::Users;
 
 /// Fills a nonce with random bytes.
@@ -109,6 +114,10 @@ enum Phase {
     Rooting,
     /// So many files are yet to be opened in the new session.
     Reopening(usize),
+    /// So many locks are yet to be reclaimed in the new session.
+    Reclaiming(usize),
+    /// The server is told that this was all.
+    Completing,
     /// Calls flow, as far as their links are connected.
     Ready,
     /// All connections end; when no memory is in use any more, this follows.
@@ -166,6 +175,8 @@ pub struct Core {
     background: usize,
     files: Files,
     users: Users,
+    locks: Locks,
+    callbacks: Callbacks,
     /// Since when each link is gone.
     lost_since: [Option<Duration>; 2],
     /// `progress` is wanted, not only `ring`.
@@ -223,6 +234,8 @@ impl Core {
             background: 0,
             files: Files::default(),
             users: Users::default(),
+            locks: Locks::default(),
+            callbacks: Callbacks::default(),
             lost_since: [None; 2],
             wants_progress: false,
             unsynced: None,
@@ -274,6 +287,7 @@ impl Core {
             self.background += 1;
         }
         self.drop_queued(owner);
+        self.cancel_waits(owner, true);
         self.files.disown(owner, &mut self.background);
         self.lingering.iter_mut().for_each(|(done, _)| {
             if done.owner == Some(owner) {
@@ -321,6 +335,7 @@ impl Core {
                     self.on_setup_reply(conn, &header);
                 } else {
                     self.on_reply(conn, tag, &header, data_len);
+                    self.release_callbacks();
                 }
                 self.node.recycle(header);
             }
@@ -328,8 +343,9 @@ impl Core {
                 self.on_disconnected(conn, &reason, peer_fault);
             }
             Event::Quiescent { conn } => self.on_quiescent(conn),
-            Event::Request { id, .. } => {
-                self.node.disconnect(id.conn(), "a server does not ask");
+            Event::Request { id, header, data_len, .. } => {
+                self.on_callback(id, &header, data_len);
+                self.node.recycle(header);
             }
             // Nothing is fetched, replied or abandoned here.
             _ => {}
@@ -387,6 +403,7 @@ impl Core {
         let opening = match self.phase {
             Phase::Idle | Phase::Ready | Phase::Closed => false,
             Phase::Opening | Phase::Rooting | Phase::Reopening(_) | Phase::Draining(_) => true,
+            Phase::Reclaiming(_) | Phase::Completing => true,
         };
         opening || self.background > 0 || self.links.iter().any(Link::is_unsettled)
     }
@@ -460,6 +477,16 @@ impl Core {
         }
         if call.user.as_ref().is_some_and(|user| user.groups.len() > GROUPS_MAX) {
             return Err(Status::Inval.into());
+        }
+        match &mut call.work {
+            Work::Lock { lock: LockRequest { owner, range, .. }, .. }
+            | Work::LockTest { lock: LockRequest { owner, range, .. }, .. }
+            | Work::Unlock { owner, range, .. }
+                if owner.kind == LockKind::Whole =>
+            {
+                *range = LockRange::ALL;
+            }
+            _ => {}
         }
         let (request, reply) = (call.work.request_bytes(), call.work.reply_bytes());
         if call.work.uses_scratch() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use dafs_protocol::{ClientSlots, SessionAttr, Status, WriteVerifier};
 
 use super::call::{CallRec, Flight};
+use super::callbacks::Callbacks;
 use super::files::OpenFile;
 use super::link::Link;
 use super::users::Users;
@@ -52,6 +53,7 @@ impl Core {
         self.headers.resize_with(slots, Vec::new);
         self.unposted = 0;
         self.users = Users::default();
+        self.callbacks = Callbacks::default();
         self.phase = Phase::Rooting;
         self.background += 1;
         self.urgent.push_front(CallRec::internal(Work::Root));
@@ -68,7 +70,7 @@ impl Core {
     pub(super) fn root_found(&mut self) {
         let keys = self.files.keys();
         if keys.is_empty() {
-            self.become_ready();
+            self.begin_reclaim();
             return;
         }
         self.phase = Phase::Reopening(keys.len());
@@ -131,6 +133,7 @@ impl Core {
         let flights = std::mem::take(&mut self.flights);
         self.unposted = 0;
         let urgent = std::mem::take(&mut self.urgent);
+        let waits = self.locks.take_waits();
         match next {
             Next::NewSession { pause } => {
                 if pause {
@@ -144,8 +147,14 @@ impl Core {
                     // A step only looks.
                     self.carry_over(call, sent && step.is_none());
                 }
+                for call in waits.into_iter().rev() {
+                    self.carry_over(call, false);
+                }
             }
-            Next::Fail(error) => self.fail_calls(flights, urgent.into(), &error),
+            Next::Fail(error) => {
+                let calls = urgent.into_iter().chain(waits).collect();
+                self.fail_calls(flights, calls, &error);
+            }
         }
     }
 
@@ -215,7 +224,7 @@ impl Core {
     fn fail_call(&mut self, call: CallRec, error: &Error) {
         if let Work::Close { file } = call.work {
             // Nobody can use it any more.
-            self.files.remove(file);
+            self.remove_file(file);
         }
         self.finish(call, Err(error.clone()));
     }

@@ -5,31 +5,46 @@ use std::collections::VecDeque;
 use dafs_fabric::Buffer;
 
 use super::Core;
-use super::call::{CallRec, Flight};
-use super::work::{Memory, Owner};
+use super::call::CallRec;
+use super::work::{Memory, Owner, Work};
+
+/// What is left of calls that are given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Withdrawn {
+    /// Nothing that matters to the owner.
+    Free,
+    /// The end of a wait for a lock; what comes of it is given back when the owner is abandoned.
+    Waiting,
+    /// The network has memory that the owner lent.
+    Lent,
+}
 
 impl Core {
-    /// The owner waits no longer, and wants the memory back that it lent. True: it has it, and
-    /// nothing here names it. Otherwise answers may come, and this is to be asked again after
-    /// progress.
-    pub fn withdraw(&mut self, owner: Owner) -> bool {
+    /// The owner waits no longer: wants the memory back that it lent, and no locks. Answers may
+    /// still come; unless it is [`Withdrawn::Free`] this is to be asked again after progress.
+    pub fn withdraw(&mut self, owner: Owner) -> Withdrawn {
         self.drop_queued(owner);
-        let mut waits = false;
+        let mut withdrawn = Withdrawn::Free;
+        if self.cancel_waits(owner, false) {
+            withdrawn = Withdrawn::Waiting;
+        }
         for slot in 0..self.flights.len() {
-            let lends = |flight: &Flight| {
-                flight.call.owner == Some(owner) && matches!(flight.call.memory, Memory::Span(_))
-            };
-            let Some(flight) = self.flights[slot].as_mut().filter(|flight| lends(flight)) else {
+            let flight = self.flights[slot].as_mut();
+            let Some(flight) = flight.filter(|flight| flight.call.owner == Some(owner)) else {
                 continue;
             };
-            flight.call.withdrawn = true;
-            if flight.posted.is_some() {
-                waits = true;
-            } else {
+            let lent = matches!(flight.call.memory, Memory::Span(_));
+            if matches!(flight.call.work, Work::Lock { .. }) {
+                flight.call.withdrawn = true;
+                withdrawn = Withdrawn::Waiting;
+            } else if lent && flight.posted.is_some() {
+                flight.call.withdrawn = true;
+                withdrawn = Withdrawn::Lent;
+            } else if lent {
                 self.detach(slot);
             }
         }
-        !waits
+        withdrawn
     }
 
     /// Ends the connections that have memory which calls of `owner` were lent.

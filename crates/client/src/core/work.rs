@@ -5,10 +5,11 @@ use std::sync::Arc;
 use dafs_fabric::{PostedBuffer, SgList, Span};
 use dafs_protocol::{
     AccessMask, Attr, CommitLevel, CredHandle, ExtentList, FileHandle, FileKind, Identity,
-    NAME_BYTES_MAX, SYMLINK_BYTES_MAX, SetAttr, SetTime, Stability, StateId, Status, Timestamp,
-    XATTR_BYTES_MAX,
+    LockRange, LockRequest, LockTicket, NAME_BYTES_MAX, OwnerKey, SYMLINK_BYTES_MAX, SetAttr,
+    SetTime, Stability, StateId, Status, Timestamp, XATTR_BYTES_MAX,
 };
 
+use super::locks::GiveBack;
 use crate::file::OpenOptions;
 
 /// A file that the core has open.
@@ -390,9 +391,43 @@ pub enum Work {
         to_offset: u64,
         len: u64,
     },
+    /// Answered when the lock is held.
+    Lock {
+        file: FileKey,
+        lock: LockRequest,
+        wait: bool,
+    },
+    Unlock {
+        file: FileKey,
+        owner: OwnerKey,
+        range: LockRange,
+    },
+    LockTest {
+        file: FileKey,
+        lock: LockRequest,
+    },
+    OwnerRelease {
+        owner: OwnerKey,
+    },
     Close {
         file: FileKey,
     },
+    /// The core's own: what becomes of a lock that nobody wants any more.
+    GiveBack {
+        file: FileKey,
+        steps: Vec<GiveBack>,
+    },
+    /// The core's own: leaves a queue.
+    CancelLock {
+        ticket: LockTicket,
+    },
+    /// The core's own: a lock of the session before.
+    Reclaim {
+        file: FileKey,
+        lock: LockRequest,
+    },
+    /// The core's own: nothing more is reclaimed.
+    ReclaimComplete,
     /// The core's own: the export's root.
     Root,
     /// The core's own: opens a file again in a new session, by handle or by path.
@@ -432,6 +467,8 @@ impl Work {
             }
             Work::LinkFile { file, .. } | Work::Extents { file, .. } => Some(*file),
             Work::CopyRange { file, .. } | Work::CloneRange { file, .. } => Some(*file),
+            Work::Lock { file, .. } | Work::Unlock { file, .. } => Some(*file),
+            Work::LockTest { file, .. } | Work::GiveBack { file, .. } => Some(*file),
             _ => None,
         }
     }
@@ -457,6 +494,9 @@ impl Work {
             Work::FileAttr { .. } | Work::Seek { .. } | Work::Advise { .. } => true,
             Work::Find { .. } | Work::Parent { .. } | Work::Extents { .. } => true,
             Work::CopyRange { .. } | Work::CloneRange { .. } => true,
+            // For the same owner it is the same lock.
+            Work::Lock { .. } | Work::Unlock { .. } | Work::LockTest { .. } => true,
+            Work::OwnerRelease { .. } => true,
             // The open of the new session is what gets closed.
             Work::Close { .. } => true,
             // A file without a name goes with the session that made it.
@@ -473,7 +513,11 @@ impl Work {
             self,
             Work::Root | Work::Reopen { .. } | Work::CloseState { .. } | Work::Destroy
         );
-        session || matches!(self, Work::Register { .. } | Work::Unregister { .. })
+        let reclaims = matches!(self, Work::Reclaim { .. } | Work::ReclaimComplete);
+        session
+            || reclaims
+            || matches!(self, Work::Register { .. } | Work::Unregister { .. })
+            || matches!(self, Work::CancelLock { .. })
     }
 
     /// Bytes of the request's data.

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+#[path = "fake_locks.rs"]
+mod locks;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -10,6 +13,7 @@ use dafs_fabric::{Address, Buffer, Listener, PostedBuffer, Provider, SgList, Wai
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId};
 use dafs_protocol::*;
 use hmac::{Hmac, Mac};
+pub use locks::FakeLocks;
 
 /// The simulated node of the server.
 pub const SERVER: u32 = 1;
@@ -58,6 +62,10 @@ pub struct Script {
     pub stall: bool,
     /// The user of sessions.
     pub uid: u32,
+    /// Locks may be reclaimed.
+    pub grace: bool,
+    /// Who waits for a lock gets it, and is told before LOCK is answered.
+    pub grant_before_reply: bool,
     /// Handles mean nothing after a restart.
     pub forgets_handles: bool,
 }
@@ -82,6 +90,7 @@ pub struct Fake {
     /// Not yet committed: lost at a restart.
     pub memory: Disk,
     handles: HashMap<FileHandle, Vec<u8>>,
+    pub locks: FakeLocks,
     /// Executed operations by name.
     pub executed: BTreeMap<&'static str, usize>,
     /// The same, by user.
@@ -119,6 +128,7 @@ impl Fake {
             disk: Disk::default(),
             memory: Disk::default(),
             handles: HashMap::new(),
+            locks: FakeLocks::default(),
             executed: BTreeMap::new(),
             executed_as: BTreeMap::new(),
             acting: 0,
@@ -140,6 +150,7 @@ impl Fake {
         self.hellos.clear();
         self.fetching.clear();
         self.stalled.clear();
+        self.drop_session_locks();
         self.sending.clear();
         self.boot += 1;
         self.memory = self.disk.clone();
@@ -162,6 +173,7 @@ impl Fake {
     /// The server forgets all sessions, as after their lease.
     pub fn forget_sessions(&mut self) {
         self.sessions.clear();
+        self.drop_session_locks();
         let conns: Vec<ConnId> = self.conns.drain().map(|(conn, _)| conn).collect();
         for conn in conns {
             self.node.disconnect(conn, "forgotten");
@@ -214,6 +226,7 @@ impl Fake {
         while let Some(event) = self.node.next_event() {
             self.on_event(event);
         }
+        self.send_callbacks();
         self.node.ring();
     }
 
@@ -246,6 +259,7 @@ impl Fake {
                     }
                 }
             }
+            Event::Reply { header, .. } => self.on_callback_reply(&header),
             Event::ReplySent { token } => drop(self.sending.remove(&token)),
             Event::Disconnected { conn, .. } => drop(self.conns.remove(&conn)),
             _ => {}
@@ -386,6 +400,7 @@ impl Fake {
                 self.script.uid
             }
         };
+        self.locks.origin = (request.head.slot, request.head.sequence);
         let mut chain = Chain { handle: ROOT, state: StateId::NONE, data: Vec::new() };
         let (mut results, mut kept) = (Vec::new(), Vec::new());
         for operation in &request.operations {
@@ -650,7 +665,7 @@ impl Fake {
                 self.sessions.remove(&session);
                 Ok(Outcome::Done)
             }
-            other => panic!("not scripted: {other:?}"),
+            other => self.lock_operation(session, chain, other),
         }
     }
 
@@ -685,6 +700,10 @@ fn name(operation: &Operation<'_>) -> &'static str {
         Operation::CredRegister { .. } => "register",
         Operation::CredRelease { .. } => "release",
         Operation::Link { .. } => "link",
+        Operation::Lock { .. } => "lock",
+        Operation::Unlock { .. } => "unlock",
+        Operation::LockCancel { .. } => "cancel",
+        Operation::ReclaimComplete => "reclaim complete",
         Operation::Null => "null",
         _ => "other",
     }

@@ -2,6 +2,7 @@
 
 mod fake;
 mod handles;
+mod locks;
 
 use std::sync::Arc;
 use std::time::Duration;
