@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use dafs_fabric::Waiter;
+use dafs_fabric::{Span, Waiter};
 use dafs_protocol::Identity;
 
 use crate::call::Output;
@@ -116,12 +116,27 @@ impl State {
         work: Work,
         memory: Memory,
     ) {
+        self.count(sink);
+        self.core.submit_as(Owner(sink), tag, user, work, memory);
+        self.submitted();
+    }
+
+    /// As `submit`, for a write of `bytes`, which are kept.
+    fn submit_kept(&mut self, sink: usize, work: Work, memory: Memory, bytes: Vec<u8>) {
+        self.count(sink);
+        self.core.submit_kept(Owner(sink), 0, work, memory, bytes);
+        self.submitted();
+    }
+
+    fn count(&mut self, sink: usize) {
         let entry = self.sink(sink);
         entry.outstanding += 1;
         if entry.is_async {
             self.async_outstanding += 1;
         }
-        self.core.submit_as(Owner(sink), tag, user, work, memory);
+    }
+
+    fn submitted(&mut self) {
         if self.core.has_done() {
             // Refused at once: a sleeping leader does not learn of it.
             self.dispatch();
@@ -230,6 +245,18 @@ impl Inner {
         work: Work,
         memory: Memory,
     ) -> Result<Output<FileKey>> {
+        self.call_by(|state, sink| state.submit(sink, 0, user, work, memory))
+    }
+
+    /// As `call`, for a write of `span`, which is kept.
+    pub(crate) fn call_kept(&self, work: Work, span: &Span) -> Result<Output<FileKey>> {
+        let mut bytes = vec![0; span.len()];
+        span.copy_to(0, &mut bytes);
+        let memory = Memory::Span(span.clone());
+        self.call_by(|state, sink| state.submit_kept(sink, work, memory, bytes))
+    }
+
+    fn call_by(&self, submit: impl FnOnce(&mut State, usize)) -> Result<Output<FileKey>> {
         let interrupt = Interrupt::watched();
         let until = Until { deadline: None, interrupt: interrupt.as_deref() };
         if until.is_over() {
@@ -239,7 +266,7 @@ impl Inner {
         let sink = state.take_sink(false);
         state = self.wait_for_room(state, sink, until);
         if state.core.has_room() {
-            state.submit(sink, 0, user, work, memory);
+            submit(&mut state, sink);
             state = self.wait(state, sink, 1, until);
             if state.sink(sink).done.is_empty() {
                 state = self.give_up(state, sink);

@@ -267,6 +267,51 @@ impl File {
         }
     }
 
+    /// As [`write_at`](Self::write_at), and a copy is kept until a flush, commit or close of this
+    /// file succeeds: when the server's process ends before that it is written again, before any
+    /// other call goes on. What is kept takes memory: flush now and then.
+    ///
+    /// # Errors
+    /// As `write_at`.
+    pub fn write_kept(&self, from: &[u8], offset: u64) -> Result<()> {
+        let mut at = offset;
+        for piece in from.chunks(self.piece_max()) {
+            let len = u32::try_from(piece.len()).expect("pieces are at most DATA_BYTES_MAX");
+            let stability = Stability::Unstable;
+            let work = Work::Write { file: self.inner.key, offset: at, len, stability };
+            self.call_kept(work, piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// As [`append`](Self::append), kept as [`write_kept`](Self::write_kept) does.
+    ///
+    /// # Errors
+    /// As `append`.
+    pub fn append_kept(&self, from: &[u8]) -> Result<u64> {
+        let mut start = None;
+        for piece in from.chunks(self.piece_max()) {
+            let len = u32::try_from(piece.len()).expect("pieces are at most DATA_BYTES_MAX");
+            let work = Work::Append { file: self.inner.key, len, stability: Stability::Unstable };
+            let offset = self.call_kept(work, piece)?;
+            start.get_or_insert(offset);
+        }
+        start.map_or_else(|| Ok(self.attr()?.size), Ok)
+    }
+
+    fn piece_max(&self) -> usize {
+        self.inner.session.inner.lock().core.data_bytes_max()
+    }
+
+    fn call_kept(&self, work: Work, piece: &[u8]) -> Result<u64> {
+        let inner = &self.inner.session.inner;
+        match lend(piece, |span| inner.call_kept(work, span))? {
+            Output::Written { bytes, offset } if bytes == piece.len() => Ok(offset),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Makes all that was written by anybody, and the attributes, durable.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use dafs_protocol::{
 use super::call::{CallRec, Flight};
 use super::chain;
 use super::files::OpenFile;
+use super::kept::KeptId;
 use super::work::{FileKey, Memory, Work};
 use super::{Core, Phase};
 use crate::call::{Node, Opened, Output};
@@ -131,6 +132,7 @@ impl Core {
         data_len: u32,
     ) -> Parsed<Option<Output<FileKey>>> {
         let writes = flight.writes;
+        let kept = flight.call.kept;
         let CallRec { work, memory, user, .. } = &mut flight.call;
         let room = work.reply_bytes().min(memory.len()).min(data_len as usize);
         let Some(Ok(last)) = outcomes.last() else { return Err(UNEXPECTED) };
@@ -189,7 +191,7 @@ impl Core {
                 let Outcome::Data { bytes, end } = *last else { return Err(UNEXPECTED) };
                 Output::Extents { extents: extents(memory, fit(bytes, room)?)?, end }
             }
-            _ if work.file().is_some() => self.file_output(work, last, room, writes)?,
+            _ if work.file().is_some() => self.file_output(work, last, room, writes, kept)?,
             Work::Sync => {
                 let Outcome::Committed { verifier } = last else { return Err(UNEXPECTED) };
                 self.synced(*verifier, writes)?;
@@ -215,6 +217,7 @@ impl Core {
         outcome: &Outcome,
         room: usize,
         writes: u64,
+        kept: Option<KeptId>,
     ) -> Parsed<Output<FileKey>> {
         let key = work.file().ok_or(UNEXPECTED)?;
         Ok(match (work, outcome) {
@@ -226,24 +229,37 @@ impl Core {
                 Outcome::Written { bytes, offset, stability, verifier },
             ) => {
                 let bytes = fit(*bytes, work.request_bytes())?;
-                if *stability == Stability::Unstable {
-                    if let Some(file) = self.files.any_mut(key) {
-                        file.wrote(*verifier);
-                    }
-                    self.wrote_unsynced(*verifier);
-                }
                 let offset = match work {
                     Work::Write { offset, .. } => *offset,
                     _ => *offset,
                 };
+                if *stability == Stability::Unstable {
+                    match self.files.any_mut(key) {
+                        Some(file) if kept.is_some() => {
+                            file.wrote_kept(*verifier);
+                            let number = file.writes();
+                            kept.into_iter()
+                                .for_each(|id| file.kept.acknowledge(id, number, offset));
+                        }
+                        Some(file) => file.wrote(*verifier),
+                        None => {}
+                    }
+                    self.wrote_unsynced(*verifier, kept.is_none());
+                }
                 Output::Written { bytes, offset }
             }
             (Work::Commit { offset, len, level, .. }, Outcome::Committed { verifier }) => {
                 if let Some(file) = self.files.any_mut(key) {
-                    // Part of a file leaves the rest uncommitted, and a flush leaves all.
-                    let all = (*offset, *len) == (0, 0) && *level != CommitLevel::Flush;
-                    let covered = if all { writes } else { u64::MAX };
-                    file.committed(*verifier, covered)?;
+                    let all = (*offset, *len) == (0, 0);
+                    match level {
+                        CommitLevel::Flush if all => file.flushed(*verifier, writes)?,
+                        _ if all => file.committed(*verifier, writes)?,
+                        // Part of a file leaves the rest as it is.
+                        _ => {
+                            file.saw(*verifier);
+                            file.take_lost()?;
+                        }
+                    }
                 }
                 Output::Unit
             }
@@ -290,7 +306,7 @@ impl Core {
         if let Some(file) = file.and_then(|key| self.files.any_mut(key)) {
             file.wrote(verifier);
         }
-        self.wrote_unsynced(verifier);
+        self.wrote_unsynced(verifier, true);
     }
 
     fn plain_output(
@@ -341,26 +357,39 @@ impl Core {
 
     /// Notes what a chain wrote outside of any open file.
     fn saw_unsynced(&mut self, results: &[OpResult], commit: bool) {
+        let chain_closed = results.iter().flatten().any(|o| matches!(o, Outcome::Closed { .. }));
         for outcome in results.iter().flatten() {
             if let Outcome::Written { stability: Stability::Unstable, verifier, .. } = outcome
                 && !commit
             {
-                self.wrote_unsynced(*verifier);
+                // The close of the chain hands it to the file system.
+                self.wrote_unsynced(*verifier, !chain_closed);
             }
         }
     }
 
-    fn wrote_unsynced(&mut self, verifier: WriteVerifier) {
-        self.unsynced_lost |= self.unsynced.is_some_and(|old| old != verifier);
+    /// `in_memory`: an end of the server's process loses it.
+    fn wrote_unsynced(&mut self, verifier: WriteVerifier, in_memory: bool) {
+        self.saw_synced(verifier);
         self.unsynced = Some(verifier);
+        self.unsynced_in_memory |= in_memory;
         self.unsynced_writes += 1;
+    }
+
+    /// What no sync covers is lost with the server's machine, or with its process.
+    fn saw_synced(&mut self, verifier: WriteVerifier) {
+        let Some(old) = self.unsynced.filter(|old| *old != verifier) else { return };
+        self.unsynced_lost |= self.unsynced_in_memory || !old.same_machine_run(&verifier);
+        self.unsynced_in_memory = false;
+        self.unsynced = Some(verifier);
     }
 
     /// A sync succeeded that was sent when `writes` were acknowledged: later ones are not in it.
     fn synced(&mut self, verifier: WriteVerifier, writes: u64) -> std::result::Result<(), Status> {
-        self.unsynced_lost |= self.unsynced.is_some_and(|old| old != verifier);
+        self.saw_synced(verifier);
         if self.unsynced_writes == writes || planted(Defect::SyncCoversLaterWrites) {
             self.unsynced = None;
+            self.unsynced_in_memory = false;
         }
         if std::mem::take(&mut self.unsynced_lost) { Err(Status::WritesLost) } else { Ok(()) }
     }
@@ -379,6 +408,7 @@ impl Core {
                 self.deliver(call, Ok(Output::Unit));
                 self.one_reopened();
             }
+            (Work::Rewrite { .. }, [Ok(Outcome::Written { .. })]) => self.end_rewrite(call, true),
             (Work::CloseState { .. }, [Ok(Outcome::Closed { .. })])
             | (Work::Unregister { .. }, [Ok(Outcome::Done)]) => {
                 self.deliver(call, Ok(Output::Unit));
@@ -413,8 +443,15 @@ impl Core {
         }
     }
 
+    fn end_rewrite(&mut self, mut call: CallRec, done: bool) {
+        let work = std::mem::replace(&mut call.work, Work::Null);
+        self.deliver(call, Ok(Output::Unit));
+        self.rewritten(&work, done);
+    }
+
     pub(super) fn on_internal_failed(&mut self, call: CallRec, status: Status) {
         match call.work {
+            Work::Rewrite { .. } => self.end_rewrite(call, false),
             Work::Root => {
                 self.deliver(call, Err(status.into()));
                 self.fail_all(status.into());
@@ -495,7 +532,7 @@ impl Core {
         if let Phase::Reopening(left) = &mut self.phase {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                self.begin_reclaim();
+                self.rewrite(None);
             }
         }
     }

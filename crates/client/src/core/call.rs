@@ -6,6 +6,7 @@ use dafs_fabric::Buffer;
 use dafs_protocol::{CredHandle, Identity, SlotId};
 
 use super::chain::Step;
+use super::kept::KeptId;
 use super::work::{FileKey, Memory, Owner, Work};
 use crate::call::Output;
 use crate::error::{Error, Result};
@@ -25,6 +26,8 @@ pub(super) struct CallRec {
     pub(super) withdrawn: bool,
     /// Its chain did not fit a message: as little as possible in each.
     pub(super) tight: bool,
+    /// It writes what is kept under this name.
+    pub(super) kept: Option<KeptId>,
     /// Times that a session was lost under it.
     pub(super) sessions_lost: u8,
     /// On which link it must go (a ping).
@@ -41,6 +44,7 @@ impl CallRec {
             memory: Memory::None,
             withdrawn: false,
             tight: false,
+            kept: None,
             sessions_lost: 0,
             link: None,
         }

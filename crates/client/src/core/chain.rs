@@ -167,6 +167,12 @@ pub(super) fn chain<'a>(
             change(&mut chain, work, root)?;
         }
         Work::Reopen { .. } => reopen(&mut chain, work, root, files)?,
+        Work::Rewrite { file, offset, len, .. } => {
+            let state = files.usable(*file)?.state;
+            let extents = ExtentList::one(*offset, *len);
+            let stability = dafs_protocol::Stability::Unstable;
+            chain.push(Operation::Write { state, extents, stability });
+        }
         _ if work.file().is_some() => file_chain(&mut chain, work, files)?,
         _ => named_chain(&mut chain, work, root),
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dafs_protocol::{Attr, FileHandle, Identity, StateId, Status, WriteVerifier};
 
 use super::call::CallRec;
+use super::kept::{Kept, KeptId};
 use super::work::{FileKey, Owner, Place};
 use crate::call::Node;
 use crate::file::OpenOptions;
@@ -34,6 +35,12 @@ pub(super) struct OpenFile {
     uncommitted: Option<WriteVerifier>,
     /// Writes acknowledged so far: a commit covers those before it was sent.
     writes: u64,
+    /// Some of them are in the server's memory alone: neither flushed nor kept here.
+    in_memory_only: bool,
+    /// Some are not on its disk, and not kept here.
+    not_on_disk: bool,
+    /// Writes that are done again where the server's process ends.
+    pub(super) kept: Kept,
     /// Such writes went down with a server, and nobody was told yet.
     lost: bool,
     /// Calls that name it.
@@ -61,6 +68,9 @@ impl OpenFile {
             attr: node.attr,
             broken: None,
             uncommitted: None,
+            in_memory_only: false,
+            not_on_disk: false,
+            kept: Kept::default(),
             writes: 0,
             lost: false,
             in_flight: 0,
@@ -80,6 +90,13 @@ impl OpenFile {
 
     /// A write was acknowledged that is only in the server's memory.
     pub(super) fn wrote(&mut self, verifier: WriteVerifier) {
+        self.wrote_kept(verifier);
+        self.in_memory_only = true;
+        self.not_on_disk = true;
+    }
+
+    /// As `wrote`, of a write that is kept here.
+    pub(super) fn wrote_kept(&mut self, verifier: WriteVerifier) {
         self.saw(verifier);
         self.uncommitted = Some(verifier);
         self.writes += 1;
@@ -87,15 +104,38 @@ impl OpenFile {
 
     /// The server showed its verifier: what was written under another is lost.
     pub(super) fn saw(&mut self, verifier: WriteVerifier) {
-        if self.uncommitted.is_some_and(|old| old != verifier) {
+        let Some(old) = self.uncommitted.filter(|old| *old != verifier) else { return };
+        let at_risk =
+            if old.same_machine_run(&verifier) { self.in_memory_only } else { self.not_on_disk };
+        if at_risk {
             self.lost = !planted(Defect::LostWritesForgotten);
-            self.uncommitted = None;
+            self.in_memory_only = false;
+            self.not_on_disk = false;
         }
+        // What is kept is written again, what was flushed stays to be committed.
+        let rest = self.not_on_disk || !self.kept.is_empty();
+        self.uncommitted = rest.then_some(verifier);
     }
 
     /// What no commit covers is lost.
     pub(super) fn lose(&mut self) {
         self.lost |= self.uncommitted.take().is_some();
+        self.in_memory_only = false;
+        self.not_on_disk = false;
+        self.kept = Kept::default();
+    }
+
+    /// A flush succeeded that was sent when `writes` were acknowledged.
+    ///
+    /// # Errors
+    /// [`Status::WritesLost`], once.
+    pub(super) fn flushed(&mut self, verifier: WriteVerifier, writes: u64) -> Result<(), Status> {
+        self.saw(verifier);
+        self.not_on_disk |= self.kept.safe(writes);
+        if self.writes == writes {
+            self.in_memory_only = false;
+        }
+        self.take_lost()
     }
 
     /// A commit succeeded that was sent when `writes` were acknowledged.
@@ -104,8 +144,11 @@ impl OpenFile {
     /// [`Status::WritesLost`], once.
     pub(super) fn committed(&mut self, verifier: WriteVerifier, writes: u64) -> Result<(), Status> {
         self.saw(verifier);
+        self.kept.safe(writes);
         if self.writes == writes || planted(Defect::CommitCoversLaterWrites) {
             self.uncommitted = None;
+            self.in_memory_only = false;
+            self.not_on_disk = false;
         }
         self.take_lost()
     }
@@ -162,6 +205,17 @@ impl Files {
     pub(super) fn any_mut(&mut self, key: FileKey) -> Option<&mut OpenFile> {
         let entry = self.entries.get_mut(key.index as usize)?;
         entry.file.as_deref_mut().filter(|_| entry.generation == key.generation)
+    }
+
+    /// The first kept write after `after`, over all files that are open.
+    pub(super) fn next_kept(&self, after: Option<KeptId>) -> Option<(FileKey, KeptId, u64, &[u8])> {
+        let open = self.entries.iter().enumerate().filter_map(|(index, entry)| {
+            let file = entry.file.as_deref().filter(|file| file.broken.is_none())?;
+            let (id, offset, bytes) = file.kept.next(after)?;
+            let index = u32::try_from(index).expect("FILES_MAX fits");
+            Some((FileKey { index, generation: entry.generation }, id, offset, bytes))
+        });
+        open.min_by_key(|next| next.1)
     }
 
     /// For a request.
@@ -284,6 +338,51 @@ mod tests {
         file.wrote(OLD);
         assert_eq!(file.committed(NEW, 1), Err(Status::WritesLost));
         assert_eq!(file.committed(NEW, 1), Ok(()));
+    }
+
+    const SAME_MACHINE: WriteVerifier =
+        WriteVerifier([1, 1, 1, 1, 1, 1, 1, 1, 9, 9, 9, 9, 9, 9, 9, 9]);
+
+    #[test]
+    fn what_was_flushed_survives_the_process_but_not_the_machine() {
+        let mut file = file();
+        file.wrote(OLD);
+        assert_eq!(file.flushed(OLD, 1), Ok(()));
+        file.saw(SAME_MACHINE);
+        assert_eq!(file.take_lost(), Ok(()));
+        file.saw(NEW);
+        assert_eq!(file.take_lost(), Err(Status::WritesLost));
+    }
+
+    #[test]
+    fn kept_writes_are_not_lost_until_they_are_flushed() {
+        let mut file = file();
+        for (id, verifier) in [(1, OLD), (2, SAME_MACHINE), (3, NEW)] {
+            file.kept.add(KeptId(id), Some(0), vec![7]);
+            file.wrote_kept(verifier);
+            file.kept.acknowledge(KeptId(id), file.writes(), 0);
+            assert_eq!(file.take_lost(), Ok(()));
+        }
+        assert_eq!(file.flushed(NEW, 2), Ok(()));
+        assert_eq!(file.kept.next(None).map(|next| next.0), Some(KeptId(3)));
+        file.saw(OLD);
+        assert_eq!(file.take_lost(), Err(Status::WritesLost), "two were flushed and not committed");
+        file.kept.add(KeptId(4), Some(0), vec![7]);
+        file.wrote(OLD);
+        file.saw(SAME_MACHINE);
+        assert_eq!(file.take_lost(), Err(Status::WritesLost), "one was not kept");
+    }
+
+    #[test]
+    fn a_commit_makes_kept_writes_safe() {
+        let mut file = file();
+        file.kept.add(KeptId(1), Some(0), vec![7]);
+        file.wrote_kept(OLD);
+        file.kept.acknowledge(KeptId(1), 1, 0);
+        assert_eq!(file.committed(OLD, 1), Ok(()));
+        assert!(file.kept.is_empty());
+        file.saw(NEW);
+        assert_eq!(file.take_lost(), Ok(()));
     }
 
     #[test]

@@ -172,7 +172,8 @@ impl Core {
         let running = match self.phase {
             Phase::Idle | Phase::Draining(_) | Phase::Closed => false,
             Phase::Opening | Phase::Rooting | Phase::Reopening(_) => true,
-            Phase::Reclaiming(_) | Phase::Completing | Phase::Ready => true,
+            Phase::Rewriting | Phase::Reclaiming(_) | Phase::Completing => true,
+            Phase::Ready => true,
         };
         // Later connections join a session.
         running && (index == 0 || (self.links[index].wanted && self.links[0].is_ready()))

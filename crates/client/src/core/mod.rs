@@ -10,6 +10,7 @@ mod callbacks;
 mod chain;
 mod files;
 mod flow;
+mod kept;
 mod link;
 mod locks;
 mod recovery;
@@ -37,6 +38,7 @@ use crate::options::SessionOptions;
 use call::{CallRec, Flight};
 use callbacks::Callbacks;
 use files::Files;
+use kept::KeptId;
 use link::Link;
 use locks::Locks;
 use users::Users;
@@ -114,6 +116,8 @@ enum Phase {
     Rooting,
     /// So many files are yet to be opened in the new session.
     Reopening(usize),
+    /// Kept writes are written again, one after the other.
+    Rewriting,
     /// So many locks are yet to be reclaimed in the new session.
     Reclaiming(usize),
     /// The server is told that this was all.
@@ -177,6 +181,10 @@ pub struct Core {
     users: Users,
     locks: Locks,
     callbacks: Callbacks,
+    /// The server is another one: what is kept is written again.
+    rewrites: bool,
+    /// The last name given to a write that is kept.
+    last_kept: u64,
     /// Since when each link is gone.
     lost_since: [Option<Duration>; 2],
     /// `progress` is wanted, not only `ring`.
@@ -184,6 +192,7 @@ pub struct Core {
     /// Under which verifier something was written that no sync covers, and whether such
     /// writes were lost.
     unsynced: Option<WriteVerifier>,
+    unsynced_in_memory: bool,
     unsynced_lost: bool,
     /// Such writes so far.
     unsynced_writes: u64,
@@ -236,9 +245,12 @@ impl Core {
             users: Users::default(),
             locks: Locks::default(),
             callbacks: Callbacks::default(),
+            rewrites: false,
+            last_kept: 0,
             lost_since: [None; 2],
             wants_progress: false,
             unsynced: None,
+            unsynced_in_memory: false,
             unsynced_lost: false,
             unsynced_writes: 0,
             done: VecDeque::new(),
@@ -252,6 +264,35 @@ impl Core {
     /// Whether another call may be submitted.
     pub fn has_room(&self) -> bool {
         self.queues.iter().map(VecDeque::len).sum::<usize>() < QUEUE_MAX
+    }
+
+    /// As [`submit`](Self::submit), for a write whose `bytes` are kept until they are safe from
+    /// an end of the server's process. They are those of `memory`.
+    pub fn submit_kept(
+        &mut self,
+        owner: Owner,
+        tag: u64,
+        work: Work,
+        memory: Memory,
+        bytes: Vec<u8>,
+    ) {
+        let mut call = CallRec { owner: Some(owner), tag, memory, ..CallRec::internal(work) };
+        if let Err(error) = self.check(&mut call) {
+            self.deliver(call, Err(error));
+            return;
+        }
+        let offset = match &call.work {
+            Work::Write { offset, .. } => Some(*offset),
+            _ => None,
+        };
+        let file = call.work.file().and_then(|key| self.files.any_mut(key));
+        if let Some(file) = file {
+            self.last_kept += 1;
+            let id = KeptId(self.last_kept);
+            file.kept.add(id, offset, bytes);
+            call.kept = Some(id);
+        }
+        self.accept(call);
     }
 
     /// Begins a call. Its answer comes by [`next_done`](Self::next_done), exactly once unless
@@ -403,7 +444,7 @@ impl Core {
         let opening = match self.phase {
             Phase::Idle | Phase::Ready | Phase::Closed => false,
             Phase::Opening | Phase::Rooting | Phase::Reopening(_) | Phase::Draining(_) => true,
-            Phase::Reclaiming(_) | Phase::Completing => true,
+            Phase::Rewriting | Phase::Reclaiming(_) | Phase::Completing => true,
         };
         opening || self.background > 0 || self.links.iter().any(Link::is_unsettled)
     }
@@ -561,6 +602,11 @@ impl Core {
 
     /// A call that was accepted ended.
     fn finish(&mut self, call: CallRec, result: Result<crate::call::Output<FileKey>>) {
+        if let (Some(id), Err(_)) = (call.kept, &result)
+            && let Some(file) = call.work.file().and_then(|key| self.files.any_mut(key))
+        {
+            file.kept.remove(id);
+        }
         if !matches!(call.work, Work::Close { .. }) {
             call.work.file().into_iter().chain(call.work.target()).for_each(|key| {
                 self.end_of_call(key);

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use dafs_fabric::Buffer;
 use dafs_protocol::{ClientSlots, SessionAttr, Status, WriteVerifier};
 
 use super::call::{CallRec, Flight};
 use super::callbacks::Callbacks;
 use super::files::OpenFile;
+use super::kept::KeptId;
 use super::link::Link;
 use super::users::Users;
-use super::work::Work;
+use super::work::{Memory, Work};
 use super::{Core, Next, Phase, SessionKeys};
 use crate::error::Error;
 use crate::planted::{Defect, planted};
@@ -45,6 +47,7 @@ impl Core {
             };
             self.notice(text.into());
         }
+        self.rewrites = self.facts.verifier != verifier;
         self.facts.verifier = verifier;
         self.files.iter_mut().for_each(|file| file.saw(verifier));
         let slots = usize::from(attr.slots);
@@ -70,7 +73,7 @@ impl Core {
     pub(super) fn root_found(&mut self) {
         let keys = self.files.keys();
         if keys.is_empty() {
-            self.begin_reclaim();
+            self.rewrite(None);
             return;
         }
         self.phase = Phase::Reopening(keys.len());
@@ -79,6 +82,37 @@ impl Core {
             let work = Work::Reopen { file, by_path: false };
             self.urgent.push_back(self.for_user_of(file, work));
         }
+    }
+
+    /// Writes again what is kept and comes after `after`, in the order in which it was written;
+    /// then locks are reclaimed.
+    pub(super) fn rewrite(&mut self, after: Option<KeptId>) {
+        self.phase = Phase::Rewriting;
+        let next = if self.rewrites { self.files.next_kept(after) } else { None };
+        let Some((file, id, offset, bytes)) = next else { return self.begin_reclaim() };
+        let len = u32::try_from(bytes.len()).expect("kept writes are those of one request");
+        let work = Work::Rewrite { file, id, offset, len };
+        match Buffer::new(bytes.len().max(1)) {
+            Ok(buffer) => {
+                let posted = buffer.post();
+                posted.span().copy_from(0, bytes);
+                self.background += 1;
+                let memory = Memory::Buffer(posted);
+                self.urgent.push_back(CallRec { memory, ..CallRec::internal(work) });
+            }
+            Err(_) => {
+                self.rewritten(&work, false);
+            }
+        }
+    }
+
+    /// A kept write was written again, or could not be.
+    pub(super) fn rewritten(&mut self, work: &Work, done: bool) {
+        let Work::Rewrite { file, id, .. } = work else { return };
+        if !done && let Some(file) = self.files.any_mut(*file) {
+            file.lose();
+        }
+        self.rewrite(Some(*id));
     }
 
     pub(super) fn become_ready(&mut self) {

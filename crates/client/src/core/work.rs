@@ -9,6 +9,7 @@ use dafs_protocol::{
     SetTime, Stability, StateId, Status, Timestamp, XATTR_BYTES_MAX,
 };
 
+use super::kept::KeptId;
 use super::locks::GiveBack;
 use crate::file::OpenOptions;
 
@@ -444,6 +445,13 @@ pub enum Work {
     Unregister {
         cred: CredHandle,
     },
+    /// The core's own: writes again what is kept.
+    Rewrite {
+        file: FileKey,
+        id: KeptId,
+        offset: u64,
+        len: u32,
+    },
     /// The core's own: ends an open that belongs to no file.
     CloseState {
         state: StateId,
@@ -511,7 +519,11 @@ impl Work {
     pub(crate) fn is_internal(&self) -> bool {
         let session = matches!(
             self,
-            Work::Root | Work::Reopen { .. } | Work::CloseState { .. } | Work::Destroy
+            Work::Root
+                | Work::Reopen { .. }
+                | Work::Rewrite { .. }
+                | Work::CloseState { .. }
+                | Work::Destroy
         );
         let reclaims = matches!(self, Work::Reclaim { .. } | Work::ReclaimComplete);
         session
@@ -526,6 +538,7 @@ impl Work {
             Work::Write { len, .. } | Work::WriteList { len, .. } | Work::Append { len, .. } => {
                 *len as usize
             }
+            Work::Rewrite { len, .. } => *len as usize,
             Work::Put(put) if put.made.is_none() => put.len as usize,
             Work::SetXattr { value, .. } => value.len(),
             Work::Make { target, .. } => target.len(),

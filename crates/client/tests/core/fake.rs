@@ -85,6 +85,8 @@ pub struct Fake {
     sending: HashMap<u64, PostedBuffer>,
     next: u64,
     boot: u8,
+    /// Starts of its machine.
+    pub machine: u8,
     pub script: Script,
     pub disk: Disk,
     /// Not yet committed: lost at a restart.
@@ -124,6 +126,7 @@ impl Fake {
             sending: HashMap::new(),
             next: 1,
             boot: 1,
+            machine: 1,
             script: Script { uid: 1000, ..Script::default() },
             disk: Disk::default(),
             memory: Disk::default(),
@@ -188,7 +191,7 @@ impl Fake {
     }
 
     pub fn verifier(&self) -> WriteVerifier {
-        WriteVerifier([self.boot; 16])
+        WriteVerifier::new([self.machine; 8], [self.boot; 8])
     }
 
     pub fn session_count(&self) -> usize {

@@ -115,6 +115,7 @@ fn copies_within_the_server_are_unstable_writes() {
     assert!(matches!(pair.call(copy(4)), Ok(Output::Copied { bytes: 4 })));
     let flush = Work::Commit { file: to, offset: 0, len: 0, level: CommitLevel::Flush };
     pair.call(flush).expect("flush");
+    pair.fake.machine += 1;
     pair.fake.restart();
     assert_eq!(status(pair.commit(to)), Some(Status::WritesLost));
     pair.commit(file).expect("nothing was written to the source");

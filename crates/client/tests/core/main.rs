@@ -2,6 +2,7 @@
 
 mod fake;
 mod handles;
+mod kept;
 mod locks;
 
 use std::sync::Arc;

@@ -1,0 +1,87 @@
+//! Writes that are kept are written again after a restart.
+
+use dafs_client::core::{FileKey, Owner, Work};
+use dafs_protocol::{CommitLevel, Stability, Status};
+
+use super::{Pair, bytes, read_write, status};
+
+impl Pair {
+    fn keep(&mut self, work: Work, data: &[u8]) {
+        self.next_tag += 1;
+        let tag = self.next_tag;
+        self.core.submit_kept(Owner(0), tag, work, bytes(data), data.to_vec());
+        assert_eq!(self.wait(tag).result.expect("write").bytes(), data.len());
+    }
+
+    fn write_kept(&mut self, file: FileKey, offset: u64, data: &[u8]) {
+        let len = u32::try_from(data.len()).expect("small");
+        self.keep(Work::Write { file, offset, len, stability: Stability::Unstable }, data);
+    }
+
+    fn append_kept(&mut self, file: FileKey, data: &[u8]) {
+        let len = u32::try_from(data.len()).expect("small");
+        self.keep(Work::Append { file, len, stability: Stability::Unstable }, data);
+    }
+
+    fn content(&self, path: &[u8]) -> &[u8] {
+        &self.fake.memory.files[path]
+    }
+}
+
+#[test]
+fn kept_writes_are_written_again_in_order() {
+    let mut pair = Pair::new(31);
+    pair.fake.put(b"f", b"0000");
+    pair.fake.put(b"g", b"");
+    let (first, second) = (pair.open(b"f", read_write()), pair.open(b"f", read_write()));
+    let log = pair.open(b"g", read_write());
+    pair.write_kept(first, 0, b"aaaa");
+    pair.write_kept(second, 1, b"bb");
+    pair.append_kept(log, b"one ");
+    pair.write_kept(first, 2, b"c");
+    pair.append_kept(log, b"two");
+    pair.fake.restart();
+    assert_eq!(pair.content(b"f"), b"0000", "the server lost them");
+    assert_eq!(pair.read(first, 0, 10).expect("read"), b"abca");
+    assert_eq!(pair.content(b"g"), b"one two");
+    for file in [first, second, log] {
+        pair.commit(file).expect("nothing was lost");
+    }
+    pair.call(Work::Sync).expect("nothing was lost");
+    let written = pair.fake.executed.get("write").copied();
+    pair.fake.restart();
+    pair.read(first, 0, 10).expect("read");
+    assert_eq!(pair.fake.executed.get("write"), written.as_ref(), "a commit makes them safe");
+}
+
+#[test]
+fn a_flush_ends_the_keeping() {
+    let mut pair = Pair::new(32);
+    pair.fake.put(b"f", b"....");
+    let file = pair.open(b"f", read_write());
+    pair.write_kept(file, 0, b"old");
+    pair.call(Work::Commit { file, offset: 0, len: 0, level: CommitLevel::Flush }).expect("flush");
+    pair.fake.disk.files.insert(b"f".to_vec(), b"from elsewhere".to_vec());
+    pair.fake.restart();
+    assert_eq!(pair.read(file, 0, 20).expect("read"), b"from elsewhere");
+    pair.call(Work::Sync).expect("its machine goes on");
+    pair.fake.machine += 1;
+    pair.fake.restart();
+    assert_eq!(status(pair.commit(file)), Some(Status::WritesLost));
+}
+
+#[test]
+fn a_refused_write_is_not_kept() {
+    let mut pair = Pair::new(33);
+    pair.fake.put(b"f", b"....");
+    let file = pair.open(b"f", read_write());
+    let closed = pair.open(b"f", read_write());
+    pair.call(Work::Close { file: closed }).expect("close");
+    let work = Work::Write { file: closed, offset: 0, len: 1, stability: Stability::Unstable };
+    pair.next_tag += 1;
+    let tag = pair.next_tag;
+    pair.core.submit_kept(Owner(0), tag, work, bytes(b"x"), b"x".to_vec());
+    assert_eq!(status(pair.wait(tag).result), Some(Status::BadF));
+    pair.fake.restart();
+    assert_eq!(pair.read(file, 0, 4).expect("read"), b"....");
+}
