@@ -266,7 +266,10 @@ impl Model {
                 let from = At { offset: from.offset + done, ..from.clone() };
                 let to = At { offset: to.offset + done, ..to.clone() };
                 let left = len - done;
-                done += CachedFile::copy_range(&from, &to, left, 30_000, writer(1)).await?;
+                match CachedFile::copy_range(&from, &to, left, 30_000, writer(1)).await? {
+                    0 => break,
+                    bytes => done += bytes,
+                }
             }
             Ok::<u64, Status>(done)
         });
