@@ -19,3 +19,11 @@ cargo test --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 
 echo "== bars"
 target/release/bars $mode
+
+echo "== bars of the mount"
+if target/release/dafs help mount >/dev/null 2>&1; then
+    target/release/mount-bars $mode
+else
+    echo "this build has no mount: only the bars of locks"
+    target/release/mount-bars $mode --only m7
+fi

@@ -15,6 +15,7 @@ mod maildir;
 mod pjdfstest;
 mod programs;
 mod role;
+mod round_trips;
 mod script;
 mod ten;
 mod times;
@@ -32,6 +33,7 @@ const BARS: &[Bar] = &[
     ("m2", integrity::all),
     ("m3", programs::all),
     ("m6", times::against_the_disk),
+    ("m7", round_trips::counts),
     ("m8", locks::owners),
     ("m9", faults::all),
     ("mh", history::all),
