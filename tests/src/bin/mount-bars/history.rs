@@ -231,3 +231,41 @@ fn replaced(dir: &Path, _: &[String], rounds: u64) -> Result<String, String> {
         None => Ok(format!("{} renames and reads", TEN * rounds)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registers(events: &[&str]) -> Result<String, String> {
+        consistent(Path::new("/"), &[events.join("\n")], 0)
+    }
+
+    #[test]
+    fn a_read_that_is_older_than_a_close_is_found() {
+        let (first, second) = ("write 0 10 20 1 1", "write 0 30 40 2 1");
+        assert!(registers(&[first, second, "read 0 50 60 2 1"]).is_ok());
+        // While it is being written, both are right.
+        assert!(registers(&[first, second, "read 0 35 60 1 1"]).is_ok());
+        assert!(registers(&[first, second, "read 0 50 60 1 1"]).is_err());
+        assert!(registers(&[first, "read 0 50 60 99 0"]).is_err(), "the first content");
+        assert!(registers(&[first, "read 0 50 60 7 7"]).is_err(), "written by nobody");
+        assert!(registers(&[first, "read 0 1 5 1 1"]).is_err(), "not written yet");
+    }
+
+    #[test]
+    fn appends_that_are_lost_twice_or_mixed_are_found() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let judge = |records: &[Vec<u8>]| {
+            fs::write(dir.path().join("log"), records.concat()).expect("write");
+            appended(dir.path(), &[], 2)
+        };
+        let each = |number: u64| (0..TEN).map(move |client| record(client, number));
+        let all: Vec<Vec<u8>> = each(0).chain(each(1)).collect();
+        assert!(judge(&all).is_ok());
+        assert!(judge(&all[1..]).is_err(), "lost");
+        assert!(judge(&[&all[..], &all[..1]].concat()).is_err(), "twice");
+        let mut mixed = all.clone();
+        mixed[4].truncate(10);
+        assert!(judge(&mixed).is_err(), "mixed");
+    }
+}

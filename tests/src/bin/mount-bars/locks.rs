@@ -115,3 +115,24 @@ pub(crate) fn lock(dir: &Path, numbers: &[u64]) -> Result<String, String> {
     }
     Ok(said)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_owner_is_found() {
+        // One round of each client, one after the other; then two at a time.
+        let one_by_one = |client: u64, until: u64| {
+            let hold = |lock: u64| format!("{lock} {} {until}\n", client * 100);
+            (0..HELD).map(hold).collect::<String>()
+        };
+        let mut said: Vec<String> =
+            (0..TEN).map(|client| one_by_one(client, client * 100 + 50)).collect();
+        assert_eq!(check(&said, 1).expect("one owner each"), "1000 held, 900 handed over");
+        said[3] = one_by_one(3, 401);
+        assert_eq!(check(&said, 1).expect_err("two owners"), "lock 0: owners 3 and 4");
+        said.pop();
+        assert!(check(&said, 1).is_err(), "a client that said nothing");
+    }
+}

@@ -73,3 +73,20 @@ fn compare(local: &Cases, mounted: &Cases) -> Result<String, String> {
     }
     Err(format!("{same} cases pass, {} do not: {}", wrong.len(), wrong.join(" ")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_that_passes_only_on_the_disk_is_found() {
+        let cases = |verdict: &str| {
+            let pairs = [("chmod::a", "ok"), ("chmod::b", verdict), ("chmod::c", "skipped")];
+            Cases::from(pairs.map(|(case, verdict)| (case.to_string(), verdict.to_string())))
+        };
+        assert!(compare(&cases("ok"), &cases("ok")).is_ok());
+        assert!(compare(&cases("ok"), &cases("FAILED")).is_err());
+        assert!(compare(&cases("ok"), &cases("skipped")).is_err());
+        assert!(compare(&cases("FAILED"), &cases("FAILED")).is_ok());
+    }
+}
