@@ -1,0 +1,82 @@
+//! What the kernel and the file system agree on before the first call.
+
+use super::abi::{self, InitOut, init};
+use super::channel::Notifier;
+use super::decode::Init;
+
+/// Bytes of data in one request.
+pub const MAX_WRITE: u32 = 1 << 20;
+
+/// What is asked of the kernel where it offers it.
+const WANTED: u64 = init::ASYNC_READ
+    | init::POSIX_LOCKS
+    | init::FLOCK_LOCKS
+    | init::ATOMIC_O_TRUNC
+    | init::BIG_WRITES
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::HANDLE_KILLPRIV_V2
+    | init::INIT_EXT
+    | init::DIRECT_IO_ALLOW_MMAP;
+
+/// To be changed by [`FileSystem::init`](super::FileSystem::init).
+#[derive(Debug)]
+pub struct InitOptions {
+    /// What the kernel can do: flags of [`abi::init`].
+    pub offered: u64,
+    /// What is asked for; what is not offered is left out.
+    pub flags: u64,
+    /// Bytes that the kernel reads ahead.
+    pub max_readahead: u32,
+    /// Requests under way that nobody waits for: reading ahead, asynchronous I/O.
+    pub max_background: u16,
+    /// Nanoseconds between times that differ.
+    pub time_gran: u32,
+    notifier: Notifier,
+}
+
+impl InitOptions {
+    pub(super) fn new(offer: &Init, notifier: Notifier) -> InitOptions {
+        InitOptions {
+            offered: offer.flags,
+            flags: WANTED,
+            max_readahead: offer.max_readahead.min(1 << 20),
+            max_background: 64,
+            time_gran: 1,
+            notifier,
+        }
+    }
+
+    /// Asks for `flag`, if `wanted`.
+    pub fn set(&mut self, flag: u64, wanted: bool) {
+        self.flags = if wanted { self.flags | flag } else { self.flags & !flag };
+    }
+
+    /// To tell the kernel that something changed.
+    pub fn notifier(&self) -> Notifier {
+        self.notifier.clone()
+    }
+
+    /// The reply, to a kernel of version `minor`.
+    pub(super) fn reply(&self, minor: u32) -> InitOut {
+        let flags = self.flags & self.offered;
+        let pages = MAX_WRITE as usize / dafs_fabric::mem::PAGE_BYTES;
+        InitOut {
+            major: abi::MAJOR,
+            minor: minor.min(abi::MINOR),
+            max_readahead: self.max_readahead,
+            flags: (flags & u64::from(u32::MAX)) as u32,
+            flags2: (flags >> 32) as u32,
+            max_background: self.max_background,
+            congestion_threshold: self.max_background / 4 * 3,
+            max_write: MAX_WRITE,
+            time_gran: self.time_gran,
+            max_pages: u16::try_from(pages).unwrap_or(u16::MAX),
+            ..InitOut::default()
+        }
+    }
+}

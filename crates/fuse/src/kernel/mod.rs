@@ -1,0 +1,29 @@
+//! The kernel's FUSE protocol, for any [`FileSystem`].
+//!
+//! [`Mount`] mounts, [`serve`] reads requests and writes answers until nothing is mounted any
+//! more. Each thread has a buffer for requests and one for data that are read: a READ or WRITE is
+//! one `read` and one `writev`, without an allocation. The pool of threads grows while all of them
+//! are in calls; one always reads, so that an interrupt reaches the call that it is meant for.
+
+pub mod abi;
+mod channel;
+mod decode;
+mod encode;
+mod init;
+mod interrupt;
+mod mount;
+mod mount_table;
+mod operation;
+mod pool;
+mod serve;
+
+pub use channel::{Channel, Notifier};
+pub use encode::{DirBuffer, FOREVER};
+pub use init::{InitOptions, MAX_WRITE};
+pub use interrupt::is_interrupted;
+pub use mount::{Mount, MountError, MountOptions, Unmount, is_mount_word, unmount};
+pub use operation::{
+    Answer, Caller, Entry, FileSystem, KernelLock, LockKind, NodeAttr, Op, Opened, SetAttr,
+    SetTime, StatFs,
+};
+pub use serve::{ServeOptions, serve};

@@ -1,0 +1,91 @@
+//! `/proc/self/mountinfo`: what is mounted where, without asking what is mounted.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// A mount of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mounted {
+    /// The minor number of its device, by which the kernel names the connection.
+    pub minor: u32,
+}
+
+/// `dir` as the table writes it: absolute and without symbolic links on the way to it. What is
+/// there itself is not looked at, since that may not answer.
+pub fn place(dir: &Path) -> io::Result<PathBuf> {
+    let dir = std::path::absolute(dir)?;
+    match (dir.parent(), dir.file_name()) {
+        (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
+        // The root, or a path that ends in `..`.
+        _ => fs::canonicalize(dir),
+    }
+}
+
+/// What of ours is mounted at a place, on top.
+pub fn find(place: &Path) -> io::Result<Option<Mounted>> {
+    Ok(find_in(&fs::read("/proc/self/mountinfo")?, place))
+}
+
+fn find_in(table: &[u8], place: &Path) -> Option<Mounted> {
+    let lines = table.split(|byte| *byte == b'\n').filter_map(parse);
+    let top = lines.filter(|(at, _)| at == place).next_back()?;
+    top.1
+}
+
+/// The place of a line, and the mount, if it is one of ours.
+fn parse(line: &[u8]) -> Option<(PathBuf, Option<Mounted>)> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let minor = device.split_once(':')?.1.parse().ok()?;
+    let place = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    Some((place, (kind == b"fuse.dafs").then_some(Mounted { minor })))
+}
+
+/// Blanks and such are written as `\` and three octal digits.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *first == b'\\');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = after;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_on_top_counts() {
+        let table = b"22 1 8:1 / / rw - ext4 /dev/sda rw\n\
+            30 22 0:51 / /mnt/a\\040b rw,relatime shared:1 - fuse.dafs dafs://h/ rw\n\
+            31 22 0:52 / /mnt/c rw - fuse.dafs dafs://h/ rw\n\
+            32 31 0:53 / /mnt/c rw - tmpfs none rw\n\
+            broken\n";
+        let find = |place| find_in(table, Path::new(place));
+        assert_eq!(find("/mnt/a b"), Some(Mounted { minor: 51 }));
+        assert_eq!(find("/mnt/c"), None, "something else lies over it");
+        assert_eq!(find("/mnt"), None);
+    }
+
+    #[test]
+    fn what_is_at_a_place_is_not_looked_at() {
+        let place = place(Path::new("/proc/self/../nothing-here")).expect("the way there exists");
+        assert_eq!(place, Path::new("/proc/nothing-here"));
+    }
+}

@@ -1,0 +1,11 @@
+//! A mount through the kernel's FUSE: directories of this machine that other programs use.
+//!
+//! [`kernel`] speaks the kernel's protocol and knows nothing of DAFS: it mounts, reads requests
+//! from `/dev/fuse`, calls a [`FileSystem`](kernel::FileSystem) and writes its answers.
+//! [`null`] is a file system with one file of zeros: what the kernel and the loop cost alone.
+
+#![deny(unsafe_code)]
+
+pub mod kernel;
+pub mod null;
+mod sys;

@@ -1,0 +1,98 @@
+//! A file system without files: one directory with one file, whose bytes are zeros and keep
+//! nothing. What a call through the kernel costs when the file system costs nothing.
+
+use dafs_fabric::mem::Buffer;
+use dafs_protocol::FileKind;
+
+use crate::kernel::{
+    Answer, Caller, DirBuffer, Entry, FOREVER, FileSystem, InitOptions, NodeAttr, Op, Opened,
+    StatFs, abi,
+};
+
+/// The node of the file.
+const FILE: u64 = 2;
+/// Its name.
+const NAME: &[u8] = b"file";
+
+/// See the module.
+#[derive(Debug)]
+pub struct NullFs {
+    size: u64,
+    direct_io: bool,
+}
+
+impl NullFs {
+    /// The file has `size` bytes. `direct_io`: the kernel keeps nothing of it.
+    pub fn new(size: u64, direct_io: bool) -> NullFs {
+        NullFs { size, direct_io }
+    }
+
+    fn attr(&self, node: u64) -> NodeAttr {
+        let (mode, size, nlink) = match node {
+            FILE => (libc::S_IFREG | 0o666, self.size, 1),
+            _ => (libc::S_IFDIR | 0o777, 4096, 2),
+        };
+        let blocks = size.div_ceil(512);
+        NodeAttr { ino: node, size, blocks, mode, nlink, blksize: 4096, ..NodeAttr::default() }
+    }
+
+    fn entry(&self, node: u64) -> Entry {
+        let attr = self.attr(node);
+        Entry { node, generation: 1, attr, attr_ttl: FOREVER, entry_ttl: FOREVER }
+    }
+
+    fn list(&self, offset: u64, size: u32, plus: bool) -> Answer {
+        let mut list = DirBuffer::new(size);
+        if offset == 0 {
+            if plus {
+                list.add_plus(&self.entry(FILE), 1, NAME);
+            } else {
+                list.add(FILE, 1, Some(FileKind::File), NAME);
+            }
+        }
+        Answer::Data(list.into_vec())
+    }
+}
+
+impl FileSystem for NullFs {
+    fn init(&self, kernel: &mut InitOptions) {
+        // Locks are the kernel's own: nobody else has this file.
+        kernel.set(abi::init::POSIX_LOCKS | abi::init::FLOCK_LOCKS, false);
+    }
+
+    fn call(&self, _: &Caller, node: u64, op: Op<'_>, room: &mut Buffer) -> Answer {
+        match op {
+            Op::Lookup { name } if name == NAME => Answer::Entry(self.entry(FILE)),
+            Op::Lookup { .. } => Answer::Error(libc::ENOENT),
+            Op::GetAttr { .. } | Op::SetAttr(_) => Answer::Attr(self.attr(node), FOREVER),
+            Op::Open { .. } => {
+                let flags =
+                    if self.direct_io { abi::open::DIRECT_IO } else { abi::open::KEEP_CACHE };
+                Answer::Opened(Opened { fh: 0, flags })
+            }
+            Op::OpenDir { .. } => Answer::Opened(Opened::default()),
+            // The room is zeros, and nobody writes to it.
+            Op::Read { offset, size, .. } => {
+                let left = self.size.saturating_sub(offset).min(size.into());
+                Answer::Read(usize::try_from(left).unwrap_or(usize::MAX).min(room.len()))
+            }
+            Op::Write { data, .. } => {
+                Answer::Written(u32::try_from(data.len()).unwrap_or(u32::MAX))
+            }
+            Op::ReadDir { offset, size, plus, .. } => self.list(offset, size, plus),
+            Op::StatFs => Answer::StatFs(StatFs { bsize: 4096, frsize: 4096, ..StatFs::default() }),
+            Op::Release { .. } | Op::ReleaseDir { .. } | Op::FSync { .. } | Op::FSyncDir { .. } => {
+                Answer::Done
+            }
+            _ => Answer::Error(libc::ENOSYS),
+        }
+    }
+
+    fn forget(&self, _: u64, _: u64) {}
+
+    fn is_stuck(&self) -> bool {
+        false
+    }
+
+    fn unmounted(&self) {}
+}

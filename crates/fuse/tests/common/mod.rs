@@ -1,0 +1,215 @@
+//! A mount for the time of a test, and a file system that blocks.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dafs_fabric::mem::Buffer;
+use dafs_fuse::kernel::{
+    Answer, Caller, FileSystem, InitOptions, Mount, MountOptions, Notifier, Op, ServeOptions,
+    Unmount, abi, is_interrupted, serve, unmount,
+};
+use dafs_fuse::null::NullFs;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Where not, says so.
+pub fn can_mount() -> bool {
+    let can = Path::new("/dev/fuse").exists() && Path::new("/proc/self").exists() && is_root();
+    if !can {
+        println!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}
+
+/// A mount in a directory of its own, gone at the end.
+pub struct Mounted {
+    mount: Mount,
+    server: Option<JoinHandle<std::io::Result<()>>>,
+    release: Option<Arc<TestFs>>,
+}
+
+impl Mounted {
+    pub fn new<F: FileSystem>(fs: F, options: &ServeOptions) -> Mounted {
+        Mounted::start(Arc::new(fs), options)
+    }
+
+    pub fn shared(fs: &Arc<TestFs>, options: &ServeOptions) -> Mounted {
+        let mut mounted = Mounted::start(fs.clone(), options);
+        mounted.release = Some(fs.clone());
+        mounted
+    }
+
+    fn start<F: FileSystem>(fs: Arc<F>, options: &ServeOptions) -> Mounted {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("dafs-fuse-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir(&dir).expect("directory");
+        let how = MountOptions { source: "null".into(), ..MountOptions::default() };
+        let (mount, channel) = Mount::new(&dir, &how).expect("mount");
+        let options = options.clone();
+        let server = std::thread::spawn(move || serve(&channel, fs, &options));
+        Mounted { mount, server: Some(server), release: None }
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.mount.dir()
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.dir().join(name)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Some(fs) = &self.release {
+            fs.release();
+        }
+        unmount(self.dir(), Unmount { lazy: true, force: std::thread::panicking() })
+            .expect("unmount");
+        let served = self.server.take().expect("once").join().expect("no panic");
+        served.expect("ended by the unmount");
+        std::fs::remove_dir(self.dir()).expect("nothing is mounted there any more");
+    }
+}
+
+/// One file, by direct I/O; reads and locks wait for [`release`](TestFs::release) or an interrupt.
+pub struct TestFs {
+    null: NullFs,
+    released: AtomicBool,
+    pub stuck: AtomicBool,
+    pub block_flush: AtomicBool,
+    /// Calls that wait.
+    pub blocked: AtomicU32,
+    /// Calls that were interrupted.
+    pub interrupted: AtomicU32,
+    pub reads: AtomicU32,
+    pub lookups: AtomicU32,
+    notifier: Mutex<Option<Notifier>>,
+}
+
+impl TestFs {
+    pub fn new() -> Arc<TestFs> {
+        Arc::new(TestFs {
+            null: NullFs::new(4096, true),
+            released: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
+            block_flush: AtomicBool::new(false),
+            blocked: AtomicU32::new(0),
+            interrupted: AtomicU32::new(0),
+            reads: AtomicU32::new(0),
+            lookups: AtomicU32::new(0),
+            notifier: Mutex::new(None),
+        })
+    }
+
+    pub fn release(&self) {
+        self.released.store(true, Ordering::SeqCst);
+    }
+
+    pub fn notifier(&self) -> Notifier {
+        self.notifier.lock().expect("lock").clone().expect("initialised")
+    }
+
+    fn block(&self) -> Option<Answer> {
+        self.blocked.fetch_add(1, Ordering::SeqCst);
+        while !self.released.load(Ordering::SeqCst) && !is_interrupted() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.blocked.fetch_sub(1, Ordering::SeqCst);
+        if self.released.load(Ordering::SeqCst) {
+            return None;
+        }
+        self.interrupted.fetch_add(1, Ordering::SeqCst);
+        Some(Answer::Error(libc::EINTR))
+    }
+}
+
+impl FileSystem for TestFs {
+    fn init(&self, kernel: &mut InitOptions) {
+        assert!(kernel.offered & abi::init::BIG_WRITES != 0);
+        *self.notifier.lock().expect("lock") = Some(kernel.notifier());
+    }
+
+    fn call(&self, caller: &Caller, node: u64, op: Op<'_>, room: &mut Buffer) -> Answer {
+        match op {
+            Op::Lookup { name: b"panic" } => panic!("as the test wants"),
+            Op::Lookup { .. } => {
+                self.lookups.fetch_add(1, Ordering::SeqCst);
+            }
+            Op::Read { .. } => {
+                self.reads.fetch_add(1, Ordering::SeqCst);
+                if let Some(interrupted) = self.block() {
+                    return interrupted;
+                }
+            }
+            Op::Flush { .. } if self.block_flush.load(Ordering::SeqCst) => {
+                return self.block().unwrap_or(Answer::Done);
+            }
+            Op::SetLk { wait: true, flock, .. } => {
+                assert!(flock);
+                return self.block().unwrap_or(Answer::Done);
+            }
+            Op::SetLk { .. } => {
+                self.release();
+                return Answer::Done;
+            }
+            Op::Flush { .. } => return Answer::Done,
+            _ => {}
+        }
+        self.null.call(caller, node, op, room)
+    }
+
+    fn forget(&self, _: u64, _: u64) {}
+
+    fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::SeqCst)
+    }
+
+    fn unmounted(&self) {}
+}
+
+/// Waits until `done`, and does not hang where that never comes.
+pub fn until(done: impl Fn() -> bool) {
+    for _ in 0..30_000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("it never came");
+}
+
+/// A program with paths as arguments.
+pub fn child(program: &str, paths: &[&Path]) -> Child {
+    let mut command = Command::new(program);
+    command.args(paths).stdout(Stdio::null()).spawn().expect(program)
+}
+
+/// Sends a signal by name.
+pub fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", name, &pid]).status().expect("kill").success());
+}
+
+/// What the kernel says a process does: `S` waits, `D` waits and cannot be interrupted.
+pub fn state(child: &Child) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("alive");
+    let (_, rest) = stat.rsplit_once(") ").expect("stat");
+    rest.chars().next().expect("state")
+}
+
+/// True while the kernel waits for an answer of ours to a call of the process.
+pub fn waits_for_answer(child: &Child) -> bool {
+    let wait = std::fs::read_to_string(format!("/proc/{}/wchan", child.id()));
+    wait.is_ok_and(|function| function == "request_wait_answer")
+}
