@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Mounted, TestFs, can_mount, child, signal, state, until, waits_for_answer};
+use common::{Mounted, TestFs, can_mount, child, signal, state, until};
 use dafs_fuse::kernel::ServeOptions;
 use dafs_fuse::null::NullFs;
 
@@ -159,11 +159,6 @@ fn interrupts_reach_their_calls_when_all_threads_are_blocked() {
         })
         .collect();
     until(|| test.blocked.load(Ordering::SeqCst) == 255);
-    // What it asks for waits for a thread.
-    let mut last = child("cat", &[path.as_path()]);
-    until(|| waits_for_answer(&last));
-    last.kill().expect("kill");
-    last.wait().expect("ends");
     first.kill().expect("kill");
     until(|| test.interrupted.load(Ordering::SeqCst) == 1);
     test.release();

@@ -30,8 +30,8 @@ pub fn find(place: &Path) -> io::Result<Option<Mounted>> {
 }
 
 fn find_in(table: &[u8], place: &Path) -> Option<Mounted> {
-    let lines = table.split(|byte| *byte == b'\n').filter_map(parse);
-    let top = lines.filter(|(at, _)| at == place).next_back()?;
+    let mut lines = table.split(|byte| *byte == b'\n').filter_map(parse);
+    let top = lines.rfind(|(at, _)| at == place)?;
     top.1
 }
 

@@ -106,7 +106,7 @@ impl Pool {
         let others_read = state.reading + state.starting > 0;
         if others_read && let Some(message) = state.queue.pop_front() {
             state.queue_bytes -= message.len();
-            if let Some(call) = call(&message) {
+            if let Some(call) = call_of(&message) {
                 slot.begin(call);
             }
             self.changed.notify_all();
@@ -215,7 +215,7 @@ impl Pool {
 }
 
 /// A call that waits in the queue.
-fn call(message: &[u8]) -> Option<Running> {
+fn call_of(message: &[u8]) -> Option<Running> {
     let (header, body) = decode::split(message).ok()?;
     match decode::decode(&header, body).ok()? {
         Request::Call(op) => Some(Running::new(&header, &op)),
@@ -226,19 +226,19 @@ fn call(message: &[u8]) -> Option<Running> {
 impl Waiting for Pool {
     fn find(&self, unique: u64) -> Option<Running> {
         let state = lock(&self.state);
-        let mut calls = state.queue.iter().filter_map(|message| call(message));
+        let mut calls = state.queue.iter().filter_map(|message| call_of(message));
         calls.find(|call| call.unique() == unique)
     }
 
     fn flushes(&self) -> Vec<Running> {
         let state = lock(&self.state);
-        let calls = state.queue.iter().filter_map(|message| call(message));
+        let calls = state.queue.iter().filter_map(|message| call_of(message));
         calls.filter(Running::is_flush).collect()
     }
 
     fn give_up(&self, call: Running) {
         let mut state = lock(&self.state);
-        let at = state.queue.iter().position(|message| call(message) == Some(call));
+        let at = state.queue.iter().position(|message| call_of(message) == Some(call));
         let Some(message) = at.and_then(|at| state.queue.remove(at)) else { return };
         state.queue_bytes -= message.len();
         self.changed.notify_all();

@@ -123,7 +123,7 @@ impl TestFs {
     fn block(&self) -> Option<Answer> {
         self.blocked.fetch_add(1, Ordering::SeqCst);
         while !self.released.load(Ordering::SeqCst) && !is_interrupted() {
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(20));
         }
         self.blocked.fetch_sub(1, Ordering::SeqCst);
         if self.released.load(Ordering::SeqCst) {
@@ -206,10 +206,4 @@ pub fn state(child: &Child) -> char {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("alive");
     let (_, rest) = stat.rsplit_once(") ").expect("stat");
     rest.chars().next().expect("state")
-}
-
-/// True while the kernel waits for an answer of ours to a call of the process.
-pub fn waits_for_answer(child: &Child) -> bool {
-    let wait = std::fs::read_to_string(format!("/proc/{}/wchan", child.id()));
-    wait.is_ok_and(|function| function == "request_wait_answer")
 }
