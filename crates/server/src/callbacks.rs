@@ -55,9 +55,6 @@ impl Worker {
     /// Something came from the client over a connection.
     pub(crate) fn heard(&mut self, session: &Rc<Session>, connection: ConnId) {
         session.last_seen.set(self.now);
-        if session.callbacks.borrow().unsent().is_none() {
-            return;
-        }
         for link in session.connections.borrow_mut().iter_mut() {
             link.heard |= link.connection == connection;
         }

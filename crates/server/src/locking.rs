@@ -106,6 +106,9 @@ impl Chain {
         let state = self.state(state)?;
         let session = self.session.clone();
         session.open(state)?;
+        if reclaim && !self.context.locks(|table| table.may_reclaim(&session.client)) {
+            return Err(Status::NoGrace);
+        }
         self.record_client().await?;
         // It may have been closed meanwhile.
         let open = session.open(state)?;

@@ -24,7 +24,7 @@ pub(crate) struct Link {
     pub class: SizeClass,
     /// When it was bound.
     pub since: Duration,
-    /// Something came over it since; noted only while callbacks wait.
+    /// Something came over it since.
     pub heard: bool,
 }
 

@@ -224,7 +224,7 @@ impl LockTable {
 
     /// LOCK of what the client held when the server restarted.
     pub(crate) fn reclaim(&mut self, wanted: Wanted, client: &Client) -> Result<Locked, Status> {
-        if !self.grace.may_reclaim(client) || self.stopped {
+        if !self.may_reclaim(client) {
             return Err(Status::NoGrace);
         }
         self.check_room(&wanted)?;
@@ -234,6 +234,11 @@ impl LockTable {
         self.hold(&wanted);
         self.reclaims += 1;
         Ok(Locked::Granted)
+    }
+
+    /// The server still waits for this client.
+    pub(crate) fn may_reclaim(&self, client: &Client) -> bool {
+        self.grace.may_reclaim(client) && !self.stopped
     }
 
     /// LOCK_TEST: what stands against it, and whether that is of the same session.

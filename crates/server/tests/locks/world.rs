@@ -1,0 +1,399 @@
+//! A server with its workers and clients without the client library, on a simulated network.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dafs_fabric::sim::{SimConfig, SimNet};
+use dafs_fabric::{Address, Arena, Listener, Provider, SgList};
+use dafs_message::{
+    ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, incoming_private_data,
+};
+use dafs_protocol::*;
+use dafs_server::{Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker};
+use dafs_store::memory::MemoryStore;
+use dafs_unifier::Unifier;
+
+const SERVER: u32 = 1;
+pub const LEASE: Duration = Duration::from_secs(3);
+
+type Results = Result<Vec<OpResult>, Status>;
+
+struct Running {
+    listener: Box<dyn Listener>,
+    workers: Vec<Worker>,
+}
+
+pub struct World {
+    pub net: Arc<SimNet>,
+    store: MemoryStore,
+    records: MemoryRecords,
+    pub limits: Limits,
+    running: Option<Running>,
+    peers: Vec<Peer>,
+    /// Who connects next.
+    uid: u32,
+    /// On which worker, if not by its number.
+    pub place: Option<usize>,
+}
+
+/// A client, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Who(usize);
+
+struct Peer {
+    node: Node,
+    client: ClientId,
+    conn: Option<ConnId>,
+    connected: bool,
+    session: Option<(SessionId, SessionSecret)>,
+    sequences: Vec<u32>,
+    next_tag: u32,
+    replies: HashMap<u32, Vec<u8>>,
+    callbacks: Vec<(RequestId, CallbackRequest)>,
+    disconnects: usize,
+}
+
+fn node(net: &Arc<SimNet>, number: u32) -> Node {
+    let device = net.provider(number).open().expect("device");
+    let engine = device.engine().expect("engine");
+    let config = NodeConfig { receives_max: 1024, ..NodeConfig::default() };
+    Node::new(device, engine, config).expect("node")
+}
+
+impl World {
+    pub fn new(seed: u64, workers: u16) -> World {
+        let limits = Limits { lease_seconds: LEASE.as_secs() as u32, ..Limits::default() };
+        World::with(seed, workers, limits)
+    }
+
+    pub fn with(seed: u64, workers: u16, limits: Limits) -> World {
+        let net = SimNet::new(SimConfig::new(seed));
+        let (store, records) = (MemoryStore::new(), MemoryRecords::default());
+        let peers = Vec::new();
+        let mut world =
+            World { net, store, records, limits, running: None, peers, uid: 0, place: None };
+        world.start(workers);
+        world
+    }
+
+    pub fn start(&mut self, workers: u16) {
+        let arena = Arena::new(16 << 20).expect("arena");
+        let config = dafs_unifier::Config::new(arena.len(), Arc::new(Timestamp::default));
+        let unifier = Unifier::new(arena, config, WriteVerifier([7; 16]));
+        let store = Arc::new(self.store.clone());
+        let export = Export { name: String::new(), store, read_only: false, path: "memory".into() };
+        let random = std::sync::Mutex::new(self.net.rng(77));
+        let shared = Shared::new(SharedOptions {
+            exports: Exports::new(vec![export]),
+            unifier,
+            arena_bytes: 16 << 20,
+            limits: self.limits.clone(),
+            key: None,
+            records: Box::new(self.records.clone()),
+            entropy: Box::new(move |bytes| {
+                let random = random.lock().expect("random").bytes(bytes.len());
+                bytes.copy_from_slice(&random);
+            }),
+            process_stats: Box::new(|| (0, 0)),
+        });
+        let device = self.net.provider(SERVER).open().expect("device");
+        let listener = device.listen(&address()).expect("listen");
+        let worker = |number| Worker::new(number, node(&self.net, SERVER), shared.clone());
+        let workers = (0..workers).map(worker).collect();
+        self.running = Some(Running { listener, workers });
+    }
+
+    /// As after kill -9.
+    pub fn crash(&mut self) {
+        self.net.crash(SERVER);
+        self.running = None;
+    }
+
+    /// As after Ctrl-C.
+    pub fn stop(&mut self) {
+        let running = self.running.as_mut().expect("runs");
+        running.workers.iter_mut().for_each(Worker::shut_down);
+        self.run_for(Duration::from_millis(500));
+        self.crash();
+    }
+
+    pub fn sessions(&self) -> usize {
+        let workers = &self.running.as_ref().expect("runs").workers;
+        workers.iter().map(Worker::session_count).sum()
+    }
+
+    fn turn(&mut self) {
+        let now = self.net.now();
+        if let Some(running) = &mut self.running {
+            while let Some(incoming) = running.listener.poll_accept() {
+                let named = incoming_private_data(&incoming).and_then(|p| p.first_chunk::<2>());
+                let count = running.workers.len();
+                let number = named.map_or(self.place.unwrap_or(self.uid as usize % count), |n| {
+                    usize::from(u16::from_le_bytes(*n))
+                });
+                let who = Identity { uid: self.uid, gid: 0, groups: Vec::new() };
+                running.workers[number].accept(incoming, Proof::Kernel(who));
+            }
+            for worker in &mut running.workers {
+                worker.progress(now);
+            }
+        }
+        self.peers.iter_mut().for_each(Peer::poll);
+        if !self.net.step() {
+            self.net.advance_to(now + Duration::from_millis(1));
+        }
+    }
+
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.net.now() + time;
+        while self.net.now() < end {
+            self.turn();
+        }
+    }
+
+    fn run_until(&mut self, what: &str, mut reached: impl FnMut(&mut World) -> bool) {
+        let limit = self.net.now() + Duration::from_secs(60);
+        while !reached(self) {
+            assert!(self.net.now() < limit, "not within a minute: {what}");
+            self.turn();
+        }
+    }
+
+    /// A client with a session, of the user that connects next; on the worker of that number.
+    pub fn client(&mut self, client: u8, uid: u32) -> Who {
+        let who = self.stranger(client);
+        let reply = self.create(who, uid);
+        assert!(matches!(reply, SetupReply::Ready { .. }), "{reply:?}");
+        who
+    }
+
+    pub fn stranger(&mut self, client: u8) -> Who {
+        let who = Who(self.peers.len());
+        self.peers.push(Peer {
+            node: node(&self.net, 10 + self.peers.len() as u32),
+            client: ClientId([client; 16]),
+            conn: None,
+            connected: false,
+            session: None,
+            sequences: vec![0; 64],
+            next_tag: 100,
+            replies: HashMap::new(),
+            callbacks: Vec::new(),
+            disconnects: 0,
+        });
+        who
+    }
+
+    /// A new session.
+    pub fn create(&mut self, who: Who, uid: u32) -> SetupReply {
+        let attr = SessionAttr {
+            slots: 64,
+            data_bytes_max: 1 << 20,
+            inline_bytes: 512,
+            wait: WaitMode::Sleeping,
+            lease_ms: 0,
+            tagged: true,
+            rdma_read: true,
+        };
+        self.uid = uid;
+        self.peers[who.0].sequences.fill(0);
+        self.peers[who.0].session = None;
+        let client = self.peers[who.0].client;
+        let reply = self.set_up(who, Purpose::Create { attr, client });
+        if let SetupReply::Ready { session, secret, .. } = reply {
+            self.peers[who.0].session = Some((session, secret));
+        }
+        reply
+    }
+
+    /// The session on a new connection.
+    pub fn bind(&mut self, who: Who, uid: u32) {
+        self.uid = uid;
+        let (session, secret) = self.peers[who.0].session.expect("a session");
+        let reply = self.set_up(who, Purpose::Bind { session, secret });
+        assert!(matches!(reply, SetupReply::Ready { .. }), "{reply:?}");
+    }
+
+    fn set_up(&mut self, who: Who, purpose: Purpose) -> SetupReply {
+        let peer = &mut self.peers[who.0];
+        let private = peer.session.map(|(session, _)| session.0);
+        let private = private.as_ref().map_or(&[][..], |id| &id[..]);
+        let options = ConnOptions { credits: 8, ..ConnOptions::default() };
+        peer.connected = false;
+        peer.conn = Some(peer.node.connect(&address(), private, options).expect("connect"));
+        self.run_until("connected", |world| world.peers[who.0].connected);
+        let class = SizeClass::Any;
+        let version = PROTOCOL_VERSION;
+        let hello = SetupRequest::Hello { version, nonce: [1; 32], class, keyed: false, purpose };
+        let mut bytes = Vec::new();
+        encode_setup_request(&hello, &mut bytes);
+        let tag = self.peers[who.0].submit(&bytes);
+        decode_setup_reply(&self.reply(who, tag)).expect("a reply")
+    }
+
+    fn reply(&mut self, who: Who, tag: u32) -> Vec<u8> {
+        self.run_until("a reply", |world| world.peers[who.0].replies.contains_key(&tag));
+        self.peers[who.0].replies.remove(&tag).expect("just seen")
+    }
+
+    /// The connection breaks at both ends.
+    pub fn cut(&mut self, who: Who) {
+        self.net.break_connections(10 + who.0 as u32);
+        self.run_until("a break", |world| !world.peers[who.0].connected);
+    }
+
+    /// Ends its session; the connections end with it.
+    pub fn destroy(&mut self, who: Who) {
+        let before = self.disconnects(who);
+        self.send(who, 0, &[Operation::SessionDestroy]);
+        self.run_until("the end", |world| world.disconnects(who) > before);
+    }
+
+    /// Sends a chain and does not wait; answers the tag of the reply.
+    pub fn send(&mut self, who: Who, slot: u16, operations: &[Operation<'_>]) -> u32 {
+        self.peers[who.0].sequences[usize::from(slot)] += 1;
+        self.resend(who, slot, operations)
+    }
+
+    pub fn resend(&mut self, who: Who, slot: u16, operations: &[Operation<'_>]) -> u32 {
+        let sequence = self.peers[who.0].sequences[usize::from(slot)];
+        let head = RequestHead { slot: SlotId(slot), sequence, cred: CredHandle(0) };
+        let mut bytes = Vec::new();
+        encode_request(&head, operations, &mut bytes).expect("well-formed");
+        self.peers[who.0].submit(&bytes)
+    }
+
+    pub fn results(&mut self, who: Who, tag: u32) -> Results {
+        decode_reply(&self.reply(who, tag)).expect("a reply").results
+    }
+
+    /// A chain on slot 0.
+    pub fn chain(&mut self, who: Who, operations: &[Operation<'_>]) -> Results {
+        let tag = self.send(who, 0, operations);
+        self.results(who, tag)
+    }
+
+    pub fn one(&mut self, who: Who, operation: Operation<'_>) -> OpResult {
+        self.chain(who, &[operation])?.pop().expect("a result")
+    }
+
+    /// Opens a file, which is made.
+    pub fn open(&mut self, who: Who, name: &str, read: bool, write: bool) -> StateId {
+        let root = match self.one(who, Operation::GetRoot { export: b"" }) {
+            Ok(Outcome::Found { handle, .. }) => handle,
+            other => panic!("no root: {other:?}"),
+        };
+        let flags = OpenFlags {
+            read,
+            write,
+            create: CreateMode::Unchecked,
+            truncate: false,
+            append: false,
+            no_follow: false,
+            unlinked: false,
+        };
+        let (path, cache) = (name.as_bytes(), CacheHint::default());
+        match self.one(who, Operation::Open { dir: root, path, flags, mode: 0o666, cache }) {
+            Ok(Outcome::Opened { state, .. }) => state,
+            other => panic!("not open: {other:?}"),
+        }
+    }
+
+    /// The callbacks that came, after a moment in which all could.
+    pub fn callbacks(&mut self, who: Who) -> Vec<(RequestId, CallbackRequest)> {
+        self.run_for(Duration::from_millis(600));
+        std::mem::take(&mut self.peers[who.0].callbacks)
+    }
+
+    /// The only callback.
+    pub fn callback(&mut self, who: Who) -> (RequestId, CallbackRequest) {
+        let mut list = self.callbacks(who);
+        assert_eq!(list.len(), 1, "{list:?}");
+        list.remove(0)
+    }
+
+    pub fn answer(&mut self, who: Who, id: RequestId, reply: &CallbackReply) {
+        let mut bytes = Vec::new();
+        encode_callback_reply(reply, &mut bytes);
+        let node = &mut self.peers[who.0].node;
+        node.reply(id, &bytes, SgList::new(), 0);
+        node.ring();
+    }
+
+    /// Takes the only callback and answers it.
+    pub fn taken(&mut self, who: Who) -> (LockTicket, Result<(), Status>) {
+        let (id, callback) = self.callback(who);
+        self.confirm(who, id, &callback, Ok(()));
+        match callback.what {
+            Callback::Lock { ticket, result } => (ticket, result),
+            other => panic!("not of a lock: {other:?}"),
+        }
+    }
+
+    pub fn confirm(
+        &mut self,
+        who: Who,
+        id: RequestId,
+        callback: &CallbackRequest,
+        result: Result<(), Status>,
+    ) {
+        let CallbackRequest { slot, sequence, .. } = *callback;
+        self.answer(who, id, &CallbackReply { slot, sequence, result });
+    }
+
+    /// How often its connections ended.
+    pub fn disconnects(&self, who: Who) -> usize {
+        self.peers[who.0].disconnects
+    }
+
+    /// So much time in which the client says that it is there.
+    pub fn live_for(&mut self, who: &[Who], time: Duration) {
+        let end = self.net.now() + time;
+        while self.net.now() < end {
+            for who in who {
+                let tag = self.send(*who, 9, &[Operation::Null]);
+                self.results(*who, tag).expect("alive");
+            }
+            self.run_for(LEASE / 4);
+        }
+    }
+}
+
+pub fn address() -> Address {
+    Address { scheme: "sim".into(), target: SERVER.to_string() }
+}
+
+impl Peer {
+    fn submit(&mut self, bytes: &[u8]) -> u32 {
+        let conn = self.conn.expect("a connection");
+        self.next_tag += 1;
+        self.node
+            .submit(conn, self.next_tag, bytes, SgList::new(), SgList::new())
+            .expect("submitted");
+        self.node.ring();
+        self.next_tag
+    }
+
+    fn poll(&mut self) {
+        self.node.poll();
+        while let Some(event) = self.node.next_event() {
+            match event {
+                Event::Connected { .. } => self.connected = true,
+                Event::Reply { tag, header, .. } => drop(self.replies.insert(tag, header)),
+                Event::Request { id, header, .. } => {
+                    let callback = decode_callback(&header).expect("a callback");
+                    self.callbacks.push((id, callback));
+                }
+                Event::Disconnected { conn, .. } if self.conn == Some(conn) => {
+                    self.connected = false;
+                    self.disconnects += 1;
+                    self.callbacks.clear();
+                }
+                Event::Refused { reason, .. } => panic!("refused: {reason}"),
+                _ => {}
+            }
+        }
+        self.node.ring();
+    }
+}
