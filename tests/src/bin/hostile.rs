@@ -16,10 +16,11 @@ use dafs_fabric::{Address, Arena, Provider, SgList};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 use dafs_protocol::{
-    CacheHint, ClientId, CreateMode, CredHandle, Extent, ExtentList, FileHandle, OpResult,
-    OpenFlags, Operation, Outcome, PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SessionId,
-    SetupReply, SetupRequest, SizeClass, SlotId, Stability, StateId, Status, WaitMode,
-    decode_reply, decode_setup_reply, encode_request, encode_setup_request,
+    CacheHint, ClientId, CreateMode, CredHandle, Extent, ExtentList, FileHandle, LockKind,
+    LockRange, LockRequest, LockTicket, Locked, OpResult, OpenFlags, Operation, Outcome, OwnerKey,
+    PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SessionId, SetupReply, SetupRequest,
+    SizeClass, SlotId, Stability, StateId, Status, WaitMode, decode_reply, decode_setup_reply,
+    encode_request, encode_setup_request,
 };
 use dafs_tests::Served;
 use dafs_tests::client::session;
@@ -45,7 +46,8 @@ impl Raw {
         let device = TcpProvider::default().open().expect("device");
         let engine = device.engine().expect("engine");
         let mut node = Node::new(device, engine, NodeConfig::default()).expect("node");
-        let options = ConnOptions { credits: 0, ..ConnOptions::default() };
+        // It takes callbacks, and answers none.
+        let options = ConnOptions { credits: 8, ..ConnOptions::default() };
         let conn = node.connect(&address(url), &[], options).expect("connect");
         let arena = Arena::new(1 << 20).expect("arena");
         let mut raw = Raw { node, conn, sequences: vec![0; 4096], next_tag: 1, arena };
@@ -373,7 +375,141 @@ fn without_rights(url: &str) -> Result<(), String> {
     expect(&format!("a credential nobody registered: {got:?}"), got == Some(Status::NoCreds))
 }
 
+const LOCKS_MAX: u64 = 200;
+const WAITS_MAX: u64 = 20;
+
+/// Exclusive, of some bytes, by an owner of this number.
+fn lock_request(number: u64, first: u64, last: u64) -> LockRequest {
+    let owner = OwnerKey { kind: LockKind::Posix, number };
+    let range = LockRange::new(first, last).expect("in order");
+    LockRequest { owner, range, exclusive: true, pid: 1 }
+}
+
+/// A session with a file open, which is made.
+fn opened(url: &str, name: &str) -> Result<(Raw, StateId), String> {
+    let mut raw = Raw::connect(url);
+    raw.create();
+    let dir = raw.root();
+    let flags = OpenFlags { create: CreateMode::Unchecked, ..open_flags(true) };
+    let (path, cache) = (name.as_bytes(), CacheHint::default());
+    match raw
+        .chain(&[Operation::Open { dir, path, flags, mode: 0o600, cache }])
+        .and_then(Result::ok)
+        .and_then(|mut r| r.pop())
+    {
+        Some(Ok(Outcome::Opened { state, .. })) => Ok((raw, state)),
+        other => Err(format!("open: {other:?}")),
+    }
+}
+
+fn lock(raw: &mut Raw, state: StateId, lock: LockRequest, wait: bool) -> Result<Locked, Status> {
+    let operation = Operation::Lock { state, lock, wait, reclaim: false };
+    match raw.chain(&[operation]) {
+        Some(Ok(mut results)) => match results.pop() {
+            Some(Ok(Outcome::Lock(locked))) => Ok(locked),
+            Some(Err(status)) => Err(status),
+            other => panic!("no answer to LOCK: {other:?}"),
+        },
+        other => panic!("no answer to LOCK: {other:?}"),
+    }
+}
+
+/// So many locks or waits of one byte each, until the server has enough.
+fn until_refused(raw: &mut Raw, state: StateId, wait: bool) -> Result<u64, String> {
+    for n in 0..10_000 {
+        match lock(raw, state, lock_request(n % 3, n * 2, n * 2), wait) {
+            Ok(_) => {}
+            Err(Status::Resource) => return Ok(n),
+            Err(other) => return Err(format!("{n}: {other:?}")),
+        }
+    }
+    Err("without end".into())
+}
+
+fn locks_without_end(url: &str) -> Result<(), String> {
+    const NAME: &str = "locks without end";
+    let ((mut raw, state), (mut other, theirs)) = (opened(url, NAME)?, opened(url, NAME)?);
+    let count = until_refused(&mut raw, state, false)?;
+    expect(&format!("{count} locks"), count > 1 && count <= LOCKS_MAX)?;
+    let got = lock(&mut other, theirs, lock_request(0, 1, 1), false);
+    expect(&format!("another is served: {got:?}"), got == Ok(Locked::Granted))?;
+    // Every other byte of one range given back makes as many ranges.
+    let cut = |n: u64| Operation::Unlock {
+        state: theirs,
+        owner: lock_request(0, 0, 0).owner,
+        range: LockRange::new(n * 2, n * 2).expect("in order"),
+    };
+    let whole = lock(&mut other, theirs, lock_request(0, 1 << 40, u64::MAX), false);
+    expect(&format!("a large range: {whole:?}"), whole == Ok(Locked::Granted))?;
+    let refused = (1 << 40..(1 << 40) + LOCKS_MAX + 9)
+        .any(|n| status(other.chain(&[cut(n)])) == Some(Status::Resource));
+    expect("pieces without end", refused)
+}
+
+fn waits_without_end(url: &str) -> Result<(), String> {
+    const NAME: &str = "waits without end";
+    let ((mut holder, held), (mut raw, state)) = (opened(url, NAME)?, opened(url, NAME)?);
+    let all = lock(&mut holder, held, lock_request(0, 0, u64::MAX), false);
+    expect(&format!("the holder: {all:?}"), all == Ok(Locked::Granted))?;
+    let count = until_refused(&mut raw, state, true)?;
+    expect(&format!("{count} waits"), count == WAITS_MAX)?;
+    let (mut other, theirs) = opened(url, NAME)?;
+    let got = lock(&mut other, theirs, lock_request(0, 0, 0), true);
+    expect(&format!("another waits: {got:?}"), matches!(got, Ok(Locked::Waiting(_))))
+}
+
+fn callbacks_never_answered(url: &str) -> Result<(), String> {
+    const NAME: &str = "callbacks never answered";
+    let ((mut holder, held), (mut raw, state)) = (opened(url, NAME)?, opened(url, NAME)?);
+    let key = lock_request(0, 0, 0).owner;
+    let all = lock(&mut holder, held, lock_request(0, 0, u64::MAX), false);
+    expect(&format!("the holder: {all:?}"), all == Ok(Locked::Granted))?;
+    until_refused(&mut raw, state, true)?;
+    let release = |number| Operation::OwnerRelease { owner: OwnerKey { number, ..key } };
+    expect("release", status(holder.chain(&[release(0)])).is_none())?;
+    // All waits are granted and given back. Their ends are not confirmed, so that they count.
+    for number in 0..3 {
+        expect("release", status(raw.chain(&[release(number)])).is_none())?;
+    }
+    let all = lock(&mut holder, held, lock_request(0, 0, u64::MAX), false);
+    expect(&format!("served beside it: {all:?}"), all == Ok(Locked::Granted))?;
+    let more = lock(&mut raw, state, lock_request(0, 0, 0), true);
+    expect(&format!("more waits: {more:?}"), more == Err(Status::Resource))
+}
+
+fn locks_of_others(url: &str) -> Result<(), String> {
+    const NAME: &str = "locks of others";
+    let ((mut holder, held), (mut waiter, waits)) = (opened(url, NAME)?, opened(url, NAME)?);
+    let all = lock_request(7, 0, u64::MAX);
+    expect("the holder", lock(&mut holder, held, all, false) == Ok(Locked::Granted))?;
+    let Ok(Locked::Waiting(ticket)) = lock(&mut waiter, waits, all, true) else {
+        return Err("the second waits".into());
+    };
+    let (mut thief, state) = opened(url, NAME)?;
+    for number in 1..ticket.0 + 9 {
+        let got = status(thief.chain(&[Operation::LockCancel { ticket: LockTicket(number) }]));
+        expect(&format!("ticket {number} of another: {got:?}"), got == Some(Status::NoEnt))?;
+    }
+    let owner = all.owner;
+    let unlock = Operation::Unlock { state, owner, range: LockRange::ALL };
+    for operation in [unlock, Operation::OwnerRelease { owner }] {
+        let got = status(thief.chain(&[operation]));
+        expect(&format!("it had nothing: {got:?}"), got.is_none())?;
+    }
+    let got = lock(&mut thief, state, all, false);
+    expect(&format!("the owner number of another: {got:?}"), got == Err(Status::Again))?;
+    let reclaim = Operation::Lock { state, lock: all, wait: false, reclaim: true };
+    let got = status(thief.chain(&[reclaim]));
+    expect(&format!("a reclaim of what it never had: {got:?}"), got == Some(Status::NoGrace))?;
+    let cancel = Operation::LockCancel { ticket };
+    expect("the second still waits", status(waiter.chain(&[cancel])).is_none())
+}
+
 const CASES: &[(&str, Case)] = &[
+    ("locks without end", locks_without_end),
+    ("waits without end", waits_without_end),
+    ("callbacks never answered", callbacks_never_answered),
+    ("locks of others", locks_of_others),
     ("garbage", garbage),
     ("set-up lies", set_up_lies),
     ("slot lies", slot_lies),
@@ -437,7 +573,8 @@ fn main() -> ExitCode {
     std::os::unix::fs::symlink("../../../../../etc", dir.join("escape")).expect("symlink");
     let config = work.path().join("dafs.toml");
     let limits = format!(
-        "[limits]\nopens_per_session = {OPENS_MAX}\nsessions = 60\nlease_seconds = {LEASE}\n"
+        "[limits]\nopens_per_session = {OPENS_MAX}\nsessions = 60\nlease_seconds = {LEASE}\n\
+         locks_per_session = {LOCKS_MAX}\nlock_waits_per_session = {WAITS_MAX}\n"
     );
     fs::write(&config, limits).expect("write");
     let mut server = Served::start(&dir, &["--config", &config.display().to_string()]);
