@@ -1,6 +1,6 @@
 //! A worker over a store in memory, on a thread of this process, over loopback TCP.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,9 @@ use dafs_fabric::{Address, Arena, Provider};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Timestamp, WriteVerifier};
-use dafs_server::{Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker};
+use dafs_server::{
+    Entropy, Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker,
+};
 use dafs_store::memory::MemoryStore;
 use dafs_unifier::Unifier;
 
@@ -30,9 +32,15 @@ fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared>
         limits,
         key: None,
         records: Box::new(MemoryRecords::default()),
-        entropy: Box::new(|bytes| bytes.fill(3)),
+        entropy: entropy(),
         process_stats: Box::new(|| (0, 0)),
     })
+}
+
+/// The same in every run, and other bytes each time: sessions have names of their own.
+fn entropy() -> Entropy {
+    let next = AtomicU8::new(1);
+    Box::new(move |bytes| bytes.fill(next.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// A server that runs until it is dropped. Every caller is root.

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_client::{Call, OpenOptions, Session, SessionOptions};
+use dafs_client::{Call, Error, File, Interrupt, OpenOptions, Session, SessionOptions};
 use dafs_fabric::Buffer;
 use dafs_fabric_tcp::TcpProvider;
-use dafs_protocol::Extent;
+use dafs_protocol::{
+    Extent, FileKind, Identity, LockKind, LockRange, LockRequest, OwnerKey, SetAttr, Status,
+};
 use dafs_server::Limits;
 use dafs_store::memory::MemoryStore;
 use dafs_tests::in_process::{self, InProcess, late_store};
@@ -115,4 +117,117 @@ fn names_follow_the_rules() {
     session.remove_dir(b"other").expect("rmdir");
     session.remove(b"link").expect("remove");
     assert_eq!(session.read_dir(b"").expect("list").count(), 0);
+}
+
+const OWNER: OwnerKey = OwnerKey { kind: LockKind::Posix, number: 1 };
+
+fn lock_all(exclusive: bool) -> LockRequest {
+    LockRequest { owner: OWNER, range: LockRange::ALL, exclusive, pid: 1 }
+}
+
+fn read_write(session: &Session, name: &[u8]) -> File {
+    let options = OpenOptions { read: true, truncate: false, ..OpenOptions::write() };
+    session.open(name, options).expect("open")
+}
+
+#[test]
+fn two_sessions_hand_a_lock_over() {
+    const ROUNDS: u64 = 200;
+    let running = serve();
+    let sessions = [connect(&running), connect(&running)];
+    let count = |session: &Session| {
+        let file = read_write(session, b"count");
+        for _ in 0..ROUNDS {
+            file.lock(&lock_all(true), true).expect("lock");
+            let mut bytes = [0; 8];
+            file.read_at(&mut bytes, 0).expect("read");
+            let next = u64::from_le_bytes(bytes) + 1;
+            file.write_at(&next.to_le_bytes(), 0).expect("write");
+            file.unlock(OWNER, LockRange::ALL).expect("unlock");
+        }
+    };
+    std::thread::scope(|scope| {
+        for session in &sessions {
+            scope.spawn(move || count(session));
+        }
+    });
+    let mut bytes = [0; 8];
+    read_write(&sessions[0], b"count").read_at(&mut bytes, 0).expect("read");
+    assert_eq!(u64::from_le_bytes(bytes), 2 * ROUNDS, "nobody counted under the other's lock");
+}
+
+#[test]
+fn a_lock_is_seen_by_others_and_ends_with_its_file() {
+    let running = serve();
+    let (first, second) = (connect(&running), connect(&running));
+    let (ours, theirs) = (read_write(&first, b"f"), read_write(&second, b"f"));
+    ours.lock(&lock_all(false), false).expect("shared");
+    assert_eq!(theirs.test_lock(&lock_all(false)), Ok(None));
+    let held = theirs.test_lock(&lock_all(true)).expect("test").expect("held");
+    assert_eq!(held, (lock_all(false), false));
+    let refused = theirs.lock(&lock_all(true), false).expect_err("held");
+    assert_eq!(refused.status(), Some(Status::Again));
+    ours.close().expect("close");
+    theirs.lock(&lock_all(true), false).expect("free");
+}
+
+#[test]
+fn an_interrupted_waiter_does_not_stand_in_the_way() {
+    let running = serve();
+    let (first, second) = (connect(&running), connect(&running));
+    let (ours, theirs) = (read_write(&first, b"f"), read_write(&second, b"f"));
+    ours.lock(&lock_all(false), true).expect("shared");
+    let interrupt = Interrupt::new();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let _guard = interrupt.watch();
+            theirs.lock(&lock_all(true), true)
+        });
+        interrupt.fire();
+        assert_eq!(waiter.join().expect("a thread"), Err(Error::Interrupted));
+    });
+    // A reader behind a writer in the queue would wait.
+    let third = connect(&running);
+    read_write(&third, b"f").lock(&lock_all(false), false).expect("nobody waits");
+}
+
+#[test]
+fn a_process_acts_for_other_users() {
+    let running = serve();
+    let session = connect(&running);
+    if session.info().uid != 0 {
+        println!("skipped: not root");
+        return;
+    }
+    let root = session.root().expect("root").handle;
+    session.set_attr_of(root, SetAttr { mode: Some(0o777), ..SetAttr::default() }).expect("mode");
+    let user = session.as_user(&Identity { uid: 1234, gid: 1235, groups: vec![7] });
+    let options = OpenOptions { mode: 0o600, read: true, ..OpenOptions::write() };
+    let (file, created) = user.open_at(root, b"theirs", options).expect("open");
+    assert!(created);
+    assert_eq!((file.opened_attr().uid, file.opened_attr().gid), (1234, 1235));
+    let other = session.as_user(&Identity { uid: 99, gid: 99, groups: Vec::new() });
+    let refused = other.open_at(file.handle(), b"", OpenOptions::read()).expect_err("0600");
+    assert_eq!(refused.status(), Some(Status::Access));
+    let again = user.open_at(file.handle(), b"", OpenOptions::read()).expect("open");
+    assert!(!again.1);
+    let dir = user.make_at(root, b"dir", FileKind::Directory, 0o755, 0, b"").expect("mkdir");
+    user.rename_at(root, b"theirs", dir.handle, b"moved", false, false).expect("rename");
+    assert_eq!(user.parent_of(dir.handle).expect("parent").attr.inode, {
+        session.attr_of(root).expect("attr").inode
+    });
+    let (entries, end) = user.read_dir_of(dir.handle, 0, 4096, true).expect("entries");
+    assert!(end && entries.len() == 1);
+    assert_eq!(entries[0].handle.map(|handle| user.attr_of(handle).expect("attr").uid), Some(1234));
+    user.remove_at(dir.handle, b"moved", false).expect("remove");
+    assert_eq!(
+        user.lookup_at(dir.handle, b"moved").expect_err("removed").status(),
+        Some(Status::NoEnt)
+    );
+    let unlinked = OpenOptions { unlinked: true, ..options };
+    let (file, _) = user.open_at(dir.handle, b"", unlinked).expect("a file without a name");
+    file.write_at(b"data", 0).expect("write");
+    file.flush().expect("flush");
+    let linked = file.link_to(dir.handle, b"named").expect("link");
+    assert_eq!((linked.attr.size, linked.attr.links), (4, 1));
 }

@@ -1,6 +1,7 @@
 //! Open files: positional reads and writes, of any size.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dafs_fabric::Span;
 use dafs_fabric::mem::{lend, lend_mut};
@@ -508,14 +509,22 @@ impl File {
     }
 
     /// The lock that stands against this one, if any; true: its owner is one of this session's
-    /// client.
+    /// client. Waits where the server waits for its clients after a restart.
     ///
     /// # Errors
     /// [`Error`].
     pub fn test_lock(&self, lock: &LockRequest) -> Result<Option<(LockRequest, bool)>> {
-        match self.call(Work::LockTest { file: self.inner.key, lock: *lock })? {
-            Output::Conflict(held) => Ok(held),
-            other => Err(unexpected(&other)),
+        /// Between questions while the server cannot know.
+        const PAUSE: Duration = Duration::from_millis(100);
+        loop {
+            match self.call(Work::LockTest { file: self.inner.key, lock: *lock }) {
+                Ok(Output::Conflict(held)) => return Ok(held),
+                Ok(other) => return Err(unexpected(&other)),
+                Err(error) if error.status() == Some(Status::Grace) => {
+                    self.inner.session.inner.pause(PAUSE)?;
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 

@@ -166,6 +166,22 @@ impl Inner {
         }
     }
 
+    /// Lets some time go by, in which others are driven.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`].
+    pub(crate) fn pause(&self, time: Duration) -> Result<()> {
+        let watched = Interrupt::watched();
+        let deadline = Some(Instant::now() + time);
+        let mut state = self.lock();
+        let sink = state.take_sink(false);
+        let until = Until { deadline, interrupt: watched.as_deref() };
+        state = self.wait(state, sink, usize::MAX, until);
+        state.drop_sink(sink);
+        let interrupted = watched.is_some_and(|watched| watched.is_fired());
+        if interrupted { Err(Error::Interrupted) } else { Ok(()) }
+    }
+
     /// Waits until the locks of an owner are what its calls answered: those of calls that were
     /// given up may still have to be given back.
     ///

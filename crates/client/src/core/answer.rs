@@ -109,6 +109,9 @@ impl Core {
             self.background += 1;
             self.urgent.push_back(CallRec::internal(Work::CloseState { state }));
         }
+        if status == Status::Again {
+            self.lock_not_granted(&call.work);
+        }
         let mut status = status;
         if let Work::Close { file } = call.work {
             // Closed in any case; the error is about what was written.

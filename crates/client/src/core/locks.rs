@@ -87,6 +87,19 @@ impl Locks {
         }
     }
 
+    /// A whole-file lock of another mode is given up before the new one is asked for, as
+    /// flock(2) does it: what did not succeed at once lost the old one.
+    fn converted(&mut self, id: FileId, lock: &LockRequest) {
+        let Some(entry) = self.files.get_mut(&id) else { return };
+        let other = |held: &HeldLock<OwnerKey>| {
+            held.owner == lock.owner && held.exclusive != lock.exclusive
+        };
+        if entry.whole.iter().any(other) {
+            entry.clear_owner(lock.owner);
+            self.forget_if_empty(id);
+        }
+    }
+
     fn forget_if_empty(&mut self, id: FileId) {
         if self.files.get(&id).is_some_and(FileLocks::is_empty) {
             self.files.remove(&id);
@@ -175,8 +188,17 @@ pub(super) fn operations<'a>(
 }
 
 impl Core {
+    /// LOCK did not succeed at once.
+    pub(super) fn lock_not_granted(&mut self, work: &Work) {
+        let Work::Lock { file, lock, .. } = work else { return };
+        if let (LockKind::Whole, Some(file)) = (lock.owner.kind, self.files.any(*file)) {
+            self.locks.converted(file.id(), lock);
+        }
+    }
+
     /// LOCK answered that it waits.
     pub(super) fn lock_waits(&mut self, mut call: CallRec, ticket: LockTicket) {
+        self.lock_not_granted(&call.work);
         // However often the server restarts while it waits.
         call.sessions_lost = 0;
         let unwanted = call.owner.is_none() || call.withdrawn;

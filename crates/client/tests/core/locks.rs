@@ -294,3 +294,29 @@ fn what_a_server_may_not_say_about_locks() {
     let read = pair.submit(Work::Read { file, offset: 0, len: 1 }, room(1));
     pair.wait(read).result.expect("read");
 }
+
+#[test]
+fn a_conversion_that_waits_has_given_up_the_old_lock() {
+    let (mut pair, file) = Pair::with_file(212);
+    let whole = OwnerKey { kind: LockKind::Whole, number: 1 };
+    let flock = |exclusive| {
+        let lock = lock_of(whole, 0, 0, exclusive);
+        Work::Lock { file, lock, wait: false }
+    };
+    pair.call(flock(false)).expect("shared");
+    pair.fake.lock_foreign(b"f");
+    assert_eq!(status(pair.call(flock(true))), Some(Status::Again));
+    pair.fake.script.grace = true;
+    pair.fake.restart();
+    pair.read(file, 0, 1).expect("not lost: it was given up");
+    assert_eq!(pair.fake.locks.reclaimed, 0);
+}
+
+#[test]
+fn callbacks_never_run_out() {
+    let (mut pair, _) = Pair::with_file(213);
+    for count in 1..=50 {
+        pair.fake.call_back(count % 4, Callback::Null, None);
+        pair.run_until("an answer", |pair| pair.fake.locks.answers.len() == usize::from(count));
+    }
+}
