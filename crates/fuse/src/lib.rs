@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod fs;
 pub mod kernel;
 pub mod null;
 mod sys;

@@ -1,0 +1,161 @@
+//! Opening and reading files.
+
+use std::sync::Arc;
+
+use dafs_client::{File, Node as Found, OpenOptions, Session};
+use dafs_fabric::Buffer;
+use dafs_protocol::OwnerKey;
+
+use super::DafsFs;
+use super::error::Errno;
+use super::files::OpenFile;
+use super::nodes::Node;
+use crate::kernel::abi::open;
+use crate::kernel::{Answer, Caller, Opened};
+
+/// The kernel opens a program to run it.
+const FMODE_EXEC: u32 = 0x20;
+
+impl DafsFs {
+    /// What the kernel's open flags say.
+    fn open_options(&self, flags: u32) -> Result<OpenOptions, Errno> {
+        let flags = flags as i32;
+        let (read, write) = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => (true, false),
+            libc::O_WRONLY => (false, true),
+            libc::O_RDWR => (true, true),
+            _ => return Err(Errno::INVAL),
+        };
+        let truncate = flags & libc::O_TRUNC != 0;
+        if write || truncate {
+            self.writable()?;
+        }
+        Ok(OpenOptions { read, write, truncate, ..OpenOptions::default() })
+    }
+
+    fn opened(&self, file: File, node: Arc<Node>, flags: u32) -> Opened {
+        let asked = flags as i32;
+        // An append goes where the file ends on the server: the kernel cannot know.
+        let direct = self.options.direct_io || asked & (libc::O_APPEND | libc::O_DIRECT) != 0;
+        let keep = node.cache_is_good(&file.opened_attr());
+        let mut flags = 0;
+        if direct {
+            flags |= open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES;
+        } else if keep {
+            flags |= open::KEEP_CACHE;
+        }
+        Opened { fh: self.files.add(OpenFile::new(file, node, direct)), flags }
+    }
+
+    pub(super) fn open(&self, caller: &Caller, node: u64, flags: u32) -> Result<Answer, Errno> {
+        let options = self.open_options(flags)?;
+        let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        if options.truncate {
+            self.flush_node(&node)?;
+        }
+        let opened = self.on(&node, |handle| session.open_at(handle, b"", options));
+        let (file, _) = match opened {
+            // A program may be run by who may not read it.
+            Err(Errno(libc::EACCES)) if flags & FMODE_EXEC != 0 => {
+                self.open_program(&session, &node)?
+            }
+            other => other?,
+        };
+        Ok(Answer::Opened(self.opened(file, node, flags)))
+    }
+
+    fn open_program(&self, session: &Session, node: &Arc<Node>) -> Result<(File, bool), Errno> {
+        if self.on(node, |handle| session.access_of(handle, 1))? & 1 == 0 {
+            return Err(Errno(libc::EACCES));
+        }
+        self.on(node, |handle| self.session.open_at(handle, b"", OpenOptions::read()))
+    }
+
+    pub(super) fn create(
+        &self,
+        caller: &Caller,
+        dir: u64,
+        name: &[u8],
+        flags: u32,
+        mode: u32,
+    ) -> Result<Answer, Errno> {
+        self.writable()?;
+        let options = OpenOptions {
+            create: true,
+            exclusive: flags as i32 & libc::O_EXCL != 0,
+            no_follow: true,
+            mode: mode & 0o7777,
+            ..self.open_options(flags)?
+        };
+        let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
+        let (file, _) = self.open_new(caller, &session, &dir, name, options)?;
+        let found = Found { handle: file.handle(), attr: file.opened_attr() };
+        let entry = self.entry(&found, dir.number, name);
+        let node = self.nodes.get(entry.node)?;
+        Ok(Answer::Created(entry, self.opened(file, node, flags)))
+    }
+
+    pub(super) fn tmp_file(
+        &self,
+        caller: &Caller,
+        dir: u64,
+        flags: u32,
+        mode: u32,
+    ) -> Result<Answer, Errno> {
+        self.writable()?;
+        let options = OpenOptions {
+            unlinked: true,
+            create: true,
+            exclusive: flags as i32 & libc::O_EXCL != 0,
+            truncate: false,
+            mode: mode & 0o7777,
+            ..self.open_options(flags)?
+        };
+        let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
+        let (file, _) = self.on(&dir, |handle| session.open_at(handle, b"", options))?;
+        let found = Found { handle: file.handle(), attr: file.opened_attr() };
+        let entry = self.entry(&found, dir.number, b"");
+        let node = self.nodes.get(entry.node)?;
+        Ok(Answer::Created(entry, self.opened(file, node, flags)))
+    }
+
+    pub(super) fn read(
+        &self,
+        fh: u64,
+        offset: u64,
+        size: usize,
+        room: &mut Buffer,
+    ) -> Result<Answer, Errno> {
+        let open = self.files.get(fh)?;
+        let into = room.get_mut(..size).ok_or(Errno::INVAL)?;
+        Ok(Answer::Read(open.file.read_at(into, offset)?))
+    }
+
+    pub(super) fn seek(&self, fh: u64, offset: u64, whence: u32) -> Result<Answer, Errno> {
+        let open = self.files.get(fh)?;
+        let found = match whence as i32 {
+            libc::SEEK_DATA => open.file.seek_data(offset)?,
+            libc::SEEK_HOLE => open.file.seek_hole(offset)?,
+            _ => return Err(Errno::INVAL),
+        };
+        found.map(Answer::Offset).ok_or(Errno::NXIO)
+    }
+
+    pub(super) fn release(&self, fh: u64, owner: u64, flock_unlock: bool) -> Result<Answer, Errno> {
+        let Some(open) = self.files.remove(fh) else { return Err(Errno::BADF) };
+        if flock_unlock {
+            self.unlock_all(
+                &open,
+                OwnerKey { kind: dafs_protocol::LockKind::Whole, number: owner },
+            );
+        }
+        if let Some(kept) = open.take_dirty() {
+            self.kept.fetch_sub(kept, std::sync::atomic::Ordering::Relaxed);
+        }
+        // What is left belongs to the open file itself: nobody can unlock it any more.
+        for owner in open.take_lockers() {
+            self.unlock_all(&open, owner);
+        }
+        Ok(Answer::Done)
+    }
+}

@@ -1,0 +1,162 @@
+//! Open files and directories, by the number that the kernel has of them.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use dafs_client::File;
+use dafs_protocol::{DirEntry, OwnerKey};
+
+use super::error::Errno;
+use super::nodes::Node;
+
+/// An open regular file.
+pub(super) struct OpenFile {
+    pub(super) file: File,
+    pub(super) node: Arc<Node>,
+    /// The kernel does not cache what goes through it.
+    pub(super) direct: bool,
+    /// Written since the last flush.
+    dirty: AtomicBool,
+    /// Bytes that are kept for the case that the server ends.
+    kept: AtomicUsize,
+    /// Owners that took a lock through it.
+    lockers: Mutex<Vec<OwnerKey>>,
+}
+
+impl OpenFile {
+    pub(super) fn new(file: File, node: Arc<Node>, direct: bool) -> Arc<OpenFile> {
+        let (dirty, kept) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Arc::new(OpenFile { file, node, direct, dirty, kept, lockers: Mutex::default() })
+    }
+
+    /// Something is to be flushed, of which `bytes` are kept; the bytes kept in all.
+    pub(super) fn written(&self, bytes: usize) -> usize {
+        self.dirty.store(true, Ordering::Relaxed);
+        self.kept.fetch_add(bytes, Ordering::Relaxed) + bytes
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// A flush begins; what it makes safe is counted no more.
+    pub(super) fn take_dirty(&self) -> Option<usize> {
+        let dirty = self.is_dirty() && self.dirty.swap(false, Ordering::Relaxed);
+        dirty.then(|| self.kept.swap(0, Ordering::Relaxed))
+    }
+
+    fn lockers(&self) -> MutexGuard<'_, Vec<OwnerKey>> {
+        self.lockers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn note_locker(&self, owner: OwnerKey) {
+        let mut lockers = self.lockers();
+        if !lockers.contains(&owner) {
+            lockers.push(owner);
+        }
+    }
+
+    /// True when that owner may hold locks taken through this open.
+    pub(super) fn forget_locker(&self, owner: OwnerKey) -> bool {
+        let mut lockers = self.lockers();
+        let before = lockers.len();
+        lockers.retain(|other| *other != owner);
+        lockers.len() < before
+    }
+
+    pub(super) fn take_lockers(&self) -> Vec<OwnerKey> {
+        std::mem::take(&mut *self.lockers())
+    }
+}
+
+/// A directory that is read: what the server listed and the kernel did not take yet.
+#[derive(Default)]
+pub(super) struct DirStream {
+    pub(super) entries: std::collections::VecDeque<DirEntry>,
+    /// The position before the first of them.
+    pub(super) at: u64,
+    /// Nothing follows them.
+    pub(super) end: bool,
+    /// They came with attributes and handles.
+    pub(super) plus: bool,
+}
+
+struct Slab<T> {
+    places: Vec<Option<Arc<T>>>,
+    free: Vec<usize>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab { places: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    fn add(&mut self, item: Arc<T>) -> u64 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.places[place] = Some(item);
+        place as u64
+    }
+
+    fn get(&self, number: u64) -> Option<Arc<T>> {
+        self.places.get(usize::try_from(number).ok()?)?.clone()
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Arc<T>> {
+        let place = usize::try_from(number).ok()?;
+        let item = self.places.get_mut(place)?.take()?;
+        self.free.push(place);
+        Some(item)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Files {
+    files: RwLock<Slab<OpenFile>>,
+    dirs: RwLock<Slab<Mutex<DirStream>>>,
+}
+
+impl Files {
+    pub(super) fn add(&self, file: Arc<OpenFile>) -> u64 {
+        file.node.opened(&file);
+        self.files.write().unwrap_or_else(PoisonError::into_inner).add(file)
+    }
+
+    pub(super) fn get(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.get(number).ok_or(Errno::BADF)
+    }
+
+    pub(super) fn remove(&self, number: u64) -> Option<Arc<OpenFile>> {
+        let file = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(number)?;
+        file.node.closed(&file);
+        Some(file)
+    }
+
+    pub(super) fn open_dir(&self) -> u64 {
+        let stream = Arc::new(Mutex::new(DirStream::default()));
+        self.dirs.write().unwrap_or_else(PoisonError::into_inner).add(stream)
+    }
+
+    pub(super) fn dir(&self, number: u64) -> Result<Arc<Mutex<DirStream>>, Errno> {
+        let dirs = self.dirs.read().unwrap_or_else(PoisonError::into_inner);
+        dirs.get(number).ok_or(Errno::BADF)
+    }
+
+    pub(super) fn close_dir(&self, number: u64) {
+        self.dirs.write().unwrap_or_else(PoisonError::into_inner).remove(number);
+    }
+
+    /// Nobody can use them any more.
+    pub(super) fn close_all(&self) {
+        let files =
+            std::mem::take(&mut *self.files.write().unwrap_or_else(PoisonError::into_inner));
+        for file in files.places.into_iter().flatten() {
+            file.node.closed(&file);
+        }
+    }
+}

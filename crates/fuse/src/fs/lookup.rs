@@ -1,0 +1,268 @@
+//! Finding things: names, attributes, directories.
+
+use std::sync::{Arc, PoisonError};
+
+use dafs_client::{Node as Found, Session};
+use dafs_protocol::{Attr, DirEntry, FileHandle, FileKind};
+
+use super::DafsFs;
+use super::error::{Errno, is_stale};
+use super::files::DirStream;
+use super::nodes::{Node, ROOT};
+use crate::kernel::{Answer, Caller, DirBuffer, Entry, NodeAttr, Opened};
+
+/// Positions after `.` and `..`: beyond all that a file system uses.
+const AFTER_DOT: u64 = i64::MAX as u64 - 2;
+const AFTER_DOT_DOT: u64 = i64::MAX as u64 - 1;
+/// Bytes of entries asked for at a time.
+const LIST_BYTES: u32 = 64 << 10;
+/// Levels of directories that are walked to find an object again.
+const DEPTH_MAX: usize = 4096;
+
+pub(super) fn node_attr(attr: &Attr) -> NodeAttr {
+    NodeAttr {
+        ino: attr.inode,
+        size: attr.size,
+        blocks: attr.allocated.div_ceil(512),
+        atime: attr.accessed,
+        mtime: attr.modified,
+        ctime: attr.changed,
+        mode: file_type(attr.kind) | attr.mode,
+        nlink: attr.links,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: u32::try_from(attr.rdev).unwrap_or(0),
+        blksize: attr.block_size,
+    }
+}
+
+pub(super) fn file_type(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::File => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+        FileKind::CharDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
+    }
+}
+
+impl DafsFs {
+    /// Does something with a handle; where the server does not know it (any more), the object is
+    /// looked for under its name once.
+    pub(super) fn on<T>(
+        &self,
+        node: &Arc<Node>,
+        call: impl Fn(FileHandle) -> dafs_client::Result<T>,
+    ) -> Result<T, Errno> {
+        Ok(self.on_handle(node, call)??)
+    }
+
+    /// As `on`, with the server's own error.
+    pub(super) fn on_handle<T>(
+        &self,
+        node: &Arc<Node>,
+        call: impl Fn(FileHandle) -> dafs_client::Result<T>,
+    ) -> Result<dafs_client::Result<T>, Errno> {
+        let handle = node.handle();
+        match call(handle) {
+            Err(error) if is_stale(&error) => {
+                let found = self.find_again(node, 0)?;
+                if found == handle { Ok(Err(error)) } else { Ok(call(found)) }
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// Walks to an object by the names under which it was seen. The handle that it has now.
+    pub(super) fn find_again(&self, node: &Arc<Node>, depth: usize) -> Result<FileHandle, Errno> {
+        if depth > DEPTH_MAX {
+            return Err(Errno::STALE);
+        }
+        let found = if node.number == ROOT {
+            let mut root = self.session.root()?;
+            let names = self.nodes.root_path().split(|byte| *byte == b'/');
+            for name in names.filter(|name| !name.is_empty()) {
+                root = self.session.lookup_at(root.handle, name)?;
+            }
+            root
+        } else {
+            let (parent, name) = node.place();
+            let parent = self.nodes.get(parent)?;
+            let found = match self.session.lookup_at(parent.handle(), &name) {
+                Err(error) if is_stale(&error) => {
+                    let handle = self.find_again(&parent, depth + 1)?;
+                    self.session.lookup_at(handle, &name)
+                }
+                other => other,
+            };
+            match found {
+                Err(error) if error.errno() == libc::ENOENT => return Err(Errno::STALE),
+                other => other?,
+            }
+        };
+        if !node.is(&found.attr) {
+            return Err(Errno::STALE);
+        }
+        self.nodes.set_handle(node, found.handle);
+        Ok(found.handle)
+    }
+
+    /// What the kernel is told of an object; it gets a reference.
+    pub(super) fn entry(&self, found: &Found, parent: u64, name: &[u8]) -> Entry {
+        let node = self.nodes.refer(found, parent, name);
+        self.entry_of(node.number, &found.attr)
+    }
+
+    fn entry_of(&self, node: u64, attr: &Attr) -> Entry {
+        Entry {
+            node,
+            generation: 0,
+            attr: node_attr(attr),
+            attr_ttl: self.options.attr_timeout,
+            entry_ttl: self.options.entry_timeout,
+        }
+    }
+
+    pub(super) fn lookup(&self, caller: &Caller, dir: u64, name: &[u8]) -> Result<Answer, Errno> {
+        let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
+        let found = match name {
+            b"." => self.on(&dir, |handle| Ok(Found { handle, attr: session.attr_of(handle)? }))?,
+            b".." => self.on(&dir, |handle| session.parent_of(handle))?,
+            name => self.on(&dir, |handle| session.lookup_at(handle, name))?,
+        };
+        Ok(Answer::Entry(self.entry(&found, dir.number, name)))
+    }
+
+    /// Attributes of what may have no name any more.
+    pub(super) fn attr_of(&self, session: &Session, node: &Arc<Node>) -> Result<Attr, Errno> {
+        match self.on(node, |handle| session.attr_of(handle)) {
+            Err(Errno::STALE) => {
+                let open = node.any_open().ok_or(Errno::STALE)?;
+                Ok(open.file.attr()?)
+            }
+            other => other,
+        }
+    }
+
+    pub(super) fn attr_answer(&self, attr: &Attr) -> Answer {
+        Answer::Attr(node_attr(attr), self.options.attr_timeout)
+    }
+
+    pub(super) fn get_attr(&self, node: u64) -> Result<Answer, Errno> {
+        // Who may look at an object was decided on the way to it.
+        let node = self.nodes.get(node)?;
+        Ok(self.attr_answer(&self.attr_of(&self.session, &node)?))
+    }
+
+    pub(super) fn open_dir(&self, node: u64) -> Result<Answer, Errno> {
+        self.nodes.get(node)?;
+        Ok(Answer::Opened(Opened { fh: self.files.open_dir(), flags: 0 }))
+    }
+
+    pub(super) fn read_dir(
+        &self,
+        caller: &Caller,
+        node: u64,
+        fh: u64,
+        offset: u64,
+        size: u32,
+        plus: bool,
+    ) -> Result<Answer, Errno> {
+        let (dir, stream) = (self.nodes.get(node)?, self.files.dir(fh)?);
+        let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut out = DirBuffer::new(size);
+        let Some(mut at) = self.dots(&dir, offset, plus, &mut out) else {
+            return Ok(Answer::Data(out.into_vec()));
+        };
+        loop {
+            if stream.at != at || (plus && !stream.plus) {
+                *stream = DirStream { at, plus, ..DirStream::default() };
+            }
+            if stream.entries.is_empty() {
+                if stream.end || !self.list_more(caller, &dir, &mut stream)? {
+                    break;
+                }
+                continue;
+            }
+            while let Some(entry) = stream.entries.front() {
+                if !self.add_entry(&dir, entry, plus, &mut out) {
+                    return Ok(Answer::Data(out.into_vec()));
+                }
+                at = entry.cookie;
+                stream.at = at;
+                stream.entries.pop_front();
+            }
+        }
+        Ok(Answer::Data(out.into_vec()))
+    }
+
+    /// `.` and `..`, as far as they are asked for; the server's position to go on from, `None`
+    /// when there is no room.
+    fn dots(&self, dir: &Node, offset: u64, plus: bool, out: &mut DirBuffer) -> Option<u64> {
+        let (parent, _) = dir.place();
+        let mut add = |node: u64, after, name: &[u8]| {
+            if plus {
+                // No reference: the number 0 says that only the entry itself is meant.
+                let mut entry = Entry::default();
+                entry.attr.ino = node;
+                entry.attr.mode = libc::S_IFDIR;
+                out.add_plus(&entry, after, name)
+            } else {
+                out.add(node, after, Some(FileKind::Directory), name)
+            }
+        };
+        if offset == 0 && !add(dir.number, AFTER_DOT, b".") {
+            return None;
+        }
+        if (offset == 0 || offset == AFTER_DOT) && !add(parent.max(ROOT), AFTER_DOT_DOT, b"..") {
+            return None;
+        }
+        Some(if matches!(offset, 0 | AFTER_DOT | AFTER_DOT_DOT) { 0 } else { offset })
+    }
+
+    /// False when nothing follows.
+    fn list_more(
+        &self,
+        caller: &Caller,
+        dir: &Arc<Node>,
+        stream: &mut DirStream,
+    ) -> Result<bool, Errno> {
+        let session = self.as_caller(caller);
+        let (at, plus) = (stream.at, stream.plus);
+        let list = self.on(dir, |handle| session.read_dir_of(handle, at, LIST_BYTES, plus));
+        let (entries, end) = match list {
+            // A directory that was removed while it is read has no entries.
+            Err(Errno::STALE) => (Vec::new(), true),
+            other => other?,
+        };
+        stream.entries = entries.into();
+        stream.end = end;
+        Ok(!stream.entries.is_empty())
+    }
+
+    fn add_entry(&self, dir: &Node, entry: &DirEntry, plus: bool, out: &mut DirBuffer) -> bool {
+        let kind = entry.attr.as_ref().map(|attr| attr.kind).or(entry.kind);
+        let number = entry.attr.as_ref().map_or(u64::MAX, |attr| attr.inode);
+        if !plus {
+            return out.add(number, entry.cookie, kind, &entry.name);
+        }
+        match (entry.attr, entry.handle) {
+            (Some(attr), Some(handle)) => {
+                let known = self.entry(&Found { handle, attr }, dir.number, &entry.name);
+                let added = out.add_plus(&known, entry.cookie, &entry.name);
+                if !added {
+                    self.nodes.forget(known.node, 1);
+                }
+                added
+            }
+            _ => {
+                let mut nameless = Entry::default();
+                nameless.attr.ino = number;
+                nameless.attr.mode = kind.map_or(0, file_type);
+                out.add_plus(&nameless, entry.cookie, &entry.name)
+            }
+        }
+    }
+}

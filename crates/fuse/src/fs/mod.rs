@@ -1,0 +1,190 @@
+//! A DAFS session as a file system for the kernel.
+//!
+//! Reads and writes go to the server as they come; what the kernel caches of a file is dropped at
+//! the next open (or lock) that finds the file changed: close-to-open consistency. The server
+//! checks every call under the caller's identity; the kernel checks permissions too, so that what
+//! it has cached is not shown to the wrong user.
+
+mod data;
+mod error;
+mod files;
+mod identity;
+mod locks;
+mod lookup;
+mod names;
+mod nodes;
+mod resolve;
+mod write;
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use dafs_client::Session;
+use dafs_fabric::Buffer;
+
+use crate::kernel::{Answer, Caller, FileSystem, InitOptions, Notifier, Op};
+use error::Errno;
+use files::Files;
+use nodes::Nodes;
+
+/// How a mount behaves.
+#[derive(Debug, Clone)]
+pub struct FsOptions {
+    /// Refuses all changes.
+    pub read_only: bool,
+    /// Every write is on disk before it returns.
+    pub sync: bool,
+    /// The kernel caches no file data.
+    pub direct_io: bool,
+    /// How long the kernel believes attributes.
+    pub attr_timeout: Duration,
+    /// How long it believes names.
+    pub entry_timeout: Duration,
+    /// Each caller acts under its own identity; else all act as the session's user.
+    pub all_users: bool,
+}
+
+impl Default for FsOptions {
+    fn default() -> FsOptions {
+        FsOptions {
+            read_only: false,
+            sync: false,
+            direct_io: false,
+            attr_timeout: Duration::from_secs(1),
+            entry_timeout: Duration::from_secs(1),
+            all_users: false,
+        }
+    }
+}
+
+/// The mounted file system.
+pub struct DafsFs {
+    session: Session,
+    options: FsOptions,
+    nodes: Nodes,
+    files: Files,
+    notifier: OnceLock<Notifier>,
+    /// Bytes of writes that are kept until they are flushed.
+    kept: AtomicUsize,
+}
+
+impl DafsFs {
+    /// Shows the root of the session's export, or the directory at `path` in it.
+    ///
+    /// # Errors
+    /// The server's, when the directory is not there; `NotDir` when it is none.
+    pub fn new(
+        session: Session,
+        path: &[u8],
+        options: FsOptions,
+    ) -> dafs_client::Result<Arc<DafsFs>> {
+        let mut root = session.root()?;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            root = session.lookup_at(root.handle, name)?;
+        }
+        if root.attr.kind != dafs_protocol::FileKind::Directory {
+            return Err(dafs_protocol::Status::NotDir.into());
+        }
+        let all_users = options.all_users && session.info().uid == 0;
+        Ok(Arc::new(DafsFs {
+            nodes: Nodes::new(&root, path),
+            session,
+            options: FsOptions { all_users, ..options },
+            files: Files::default(),
+            notifier: OnceLock::new(),
+            kept: AtomicUsize::new(0),
+        }))
+    }
+
+    fn writable(&self) -> Result<(), Errno> {
+        if self.options.read_only { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    fn answer(
+        &self,
+        caller: &Caller,
+        node: u64,
+        op: Op<'_>,
+        room: &mut Buffer,
+    ) -> Result<Answer, Errno> {
+        match op {
+            Op::Read { fh, offset, size, .. } => self.read(fh, offset, size as usize, room),
+            Op::Write { fh, offset, data, flags, from_cache, .. } => {
+                self.write(fh, offset, data, flags, from_cache)
+            }
+            Op::Lookup { name } => self.lookup(caller, node, name),
+            Op::GetAttr { .. } => self.get_attr(node),
+            Op::SetAttr(set) => self.set_attr(caller, node, &set),
+            Op::ReadLink => self.read_link(caller, node),
+            Op::Open { flags, .. } => self.open(caller, node, flags),
+            Op::Create { name, flags, mode, .. } => self.create(caller, node, name, flags, mode),
+            Op::TmpFile { flags, mode, .. } => self.tmp_file(caller, node, flags, mode),
+            Op::Flush { fh, owner } => self.flush(fh, owner),
+            Op::Release { fh, owner, flock_unlock, .. } => self.release(fh, owner, flock_unlock),
+            Op::FSync { fh, data_only } => self.fsync(fh, data_only),
+            Op::StatFs => self.stat_fs(node),
+            Op::SyncFs | Op::FSyncDir { .. } => self.sync_fs(),
+            Op::OpenDir { .. } => self.open_dir(node),
+            Op::ReadDir { fh, offset, size, plus } => {
+                self.read_dir(caller, node, fh, offset, size, plus)
+            }
+            Op::ReleaseDir { fh } => {
+                self.files.close_dir(fh);
+                Ok(Answer::Done)
+            }
+            Op::GetLk { fh, lock } => self.get_lock(fh, lock),
+            Op::SetLk { fh, lock, wait, flock } => self.set_lock(fh, lock, wait, flock),
+            Op::FAllocate { fh, mode, offset, len } => self.fallocate(fh, mode, offset, len),
+            Op::LSeek { fh, offset, whence } => self.seek(fh, offset, whence),
+            Op::CopyFileRange { fh, offset, to_fh, to_offset, len, .. } => {
+                self.copy_range(fh, offset, to_fh, to_offset, len)
+            }
+            other => self.name_answer(caller, node, other),
+        }
+    }
+
+    fn name_answer(&self, caller: &Caller, node: u64, op: Op<'_>) -> Result<Answer, Errno> {
+        match op {
+            Op::SymLink { name, target } => self.symlink(caller, node, name, target),
+            Op::MkNod { name, mode, rdev, .. } => self.mknod(caller, node, name, mode, rdev),
+            Op::MkDir { name, mode, .. } => self.mkdir(caller, node, name, mode),
+            Op::Unlink { name } => self.remove(caller, node, name, false),
+            Op::RmDir { name } => self.remove(caller, node, name, true),
+            Op::Rename { name, to_dir, to, flags } => {
+                self.rename(caller, (node, name), (to_dir, to), flags)
+            }
+            Op::Link { from, name } => self.link(caller, from, node, name),
+            Op::SetXattr { name, value, flags } => self.set_xattr(caller, node, name, value, flags),
+            Op::GetXattr { name, size } => self.get_xattr(caller, node, name, size),
+            Op::ListXattr { size } => self.list_xattr(caller, node, size),
+            Op::RemoveXattr { name } => self.remove_xattr(caller, node, name),
+            Op::Access { mask } => self.access(caller, node, mask),
+            Op::Ioctl { .. } => Err(Errno::NOTTY),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+}
+
+impl FileSystem for DafsFs {
+    fn init(&self, kernel: &mut InitOptions) {
+        // Mounted once.
+        let _ = self.notifier.set(kernel.notifier());
+    }
+
+    fn call(&self, caller: &Caller, node: u64, op: Op<'_>, room: &mut Buffer) -> Answer {
+        self.answer(caller, node, op, room).unwrap_or_else(|errno| Answer::Error(errno.0))
+    }
+
+    fn forget(&self, node: u64, count: u64) {
+        self.nodes.forget(node, count);
+    }
+
+    fn is_stuck(&self) -> bool {
+        !self.session.is_connected()
+    }
+
+    fn unmounted(&self) {
+        self.files.close_all();
+    }
+}

@@ -1,0 +1,330 @@
+//! Changes of names and attributes, and what is asked of objects by name.
+
+use std::sync::Arc;
+
+use dafs_client::{Error, Node as Found, OpenOptions, Session};
+use dafs_protocol::{FileHandle, FileKind, SetAttr, SetTime};
+
+use super::DafsFs;
+use super::error::{Errno, is_stale};
+use super::nodes::Node;
+use crate::kernel::{self, Answer, Caller, StatFs};
+
+impl DafsFs {
+    /// As `on`, with two objects.
+    pub(super) fn on_two<T>(
+        &self,
+        (first, second): (&Arc<Node>, &Arc<Node>),
+        call: impl Fn(FileHandle, FileHandle) -> dafs_client::Result<T>,
+    ) -> Result<dafs_client::Result<T>, Errno> {
+        let handles = (first.handle(), second.handle());
+        match call(handles.0, handles.1) {
+            Err(error) if is_stale(&error) => {
+                let found = (self.find_again(first, 0)?, self.find_again(second, 0)?);
+                if found == handles { Ok(Err(error)) } else { Ok(call(found.0, found.1)) }
+            }
+            other => Ok(other),
+        }
+    }
+
+    pub(super) fn set_attr(
+        &self,
+        caller: &Caller,
+        node: u64,
+        wanted: &kernel::SetAttr,
+    ) -> Result<Answer, Errno> {
+        self.writable()?;
+        let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        let time = |to| match to {
+            kernel::SetTime::Now => SetTime::Now,
+            kernel::SetTime::At(at) => SetTime::To(at),
+        };
+        let set = SetAttr {
+            size: wanted.size,
+            mode: wanted.mode.map(|mode| mode & 0o7777),
+            uid: wanted.uid,
+            gid: wanted.gid,
+            accessed: wanted.atime.map(time),
+            modified: wanted.mtime.map(time),
+        };
+        if set.size.is_some() {
+            self.flush_node(&node)?;
+        }
+        // An open file may be cut whatever its mode says by now.
+        let open = match (wanted.fh, set.size) {
+            (Some(fh), Some(_)) => Some(self.files.get(fh)?),
+            _ => None,
+        };
+        let attr = match &open {
+            Some(open) => open.file.set_attr(set)?,
+            None => match self.on(&node, |handle| session.set_attr_of(handle, set)) {
+                // It has no name any more.
+                Err(Errno::STALE) => node.any_open().ok_or(Errno::STALE)?.file.set_attr(set)?,
+                other => other?,
+            },
+        };
+        Ok(self.attr_answer(&attr))
+    }
+
+    pub(super) fn read_link(&self, caller: &Caller, node: u64) -> Result<Answer, Errno> {
+        let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        Ok(Answer::Data(self.on(&node, |handle| session.read_link_of(handle))?))
+    }
+
+    pub(super) fn access(&self, caller: &Caller, node: u64, mask: u32) -> Result<Answer, Errno> {
+        let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        let mask = (mask & 7) as u8;
+        if mask & 2 != 0 && self.options.read_only {
+            return Err(Errno::ROFS);
+        }
+        let granted = self.on(&node, |handle| session.access_of(handle, mask))?;
+        if granted & mask == mask { Ok(Answer::Done) } else { Err(Errno(libc::EACCES)) }
+    }
+
+    pub(super) fn stat_fs(&self, node: u64) -> Result<Answer, Errno> {
+        let node = self.nodes.get(node)?;
+        let attr = self.on(&node, |handle| self.session.statfs_of(handle))?;
+        let size = u64::from(attr.block_size.max(512));
+        Ok(Answer::StatFs(StatFs {
+            blocks: attr.bytes_total / size,
+            blocks_free: attr.bytes_free / size,
+            blocks_available: attr.bytes_available / size,
+            files: attr.files_total,
+            files_free: attr.files_free,
+            bsize: attr.block_size.max(512),
+            frsize: attr.block_size.max(512),
+            name_bytes_max: attr.name_bytes_max,
+        }))
+    }
+
+    pub(super) fn sync_fs(&self) -> Result<Answer, Errno> {
+        self.session.sync()?;
+        Ok(Answer::Done)
+    }
+
+    /// Makes anything but a regular file.
+    fn make(
+        &self,
+        caller: &Caller,
+        dir: u64,
+        name: &[u8],
+        (kind, mode, rdev): (FileKind, u32, u64),
+        target: &[u8],
+    ) -> Result<Answer, Errno> {
+        self.writable()?;
+        let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
+        let mode = mode & 0o7777;
+        let make = || {
+            self.on_handle(&dir, |handle| session.make_at(handle, name, kind, mode, rdev, target))
+        };
+        let made = self.made(caller, &dir, name, kind, target, make)?;
+        Ok(Answer::Entry(self.entry(&made, dir.number, name)))
+    }
+
+    pub(super) fn mkdir(
+        &self,
+        caller: &Caller,
+        dir: u64,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Answer, Errno> {
+        self.make(caller, dir, name, (FileKind::Directory, mode, 0), b"")
+    }
+
+    pub(super) fn symlink(
+        &self,
+        caller: &Caller,
+        dir: u64,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Answer, Errno> {
+        if target.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        self.make(caller, dir, name, (FileKind::Symlink, 0o777, 0), target)
+    }
+
+    pub(super) fn mknod(
+        &self,
+        caller: &Caller,
+        dir: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Answer, Errno> {
+        let kind = match mode & libc::S_IFMT {
+            libc::S_IFIFO => FileKind::Fifo,
+            libc::S_IFSOCK => FileKind::Socket,
+            libc::S_IFCHR => FileKind::CharDevice,
+            libc::S_IFBLK => FileKind::BlockDevice,
+            libc::S_IFREG | 0 => return self.make_file(caller, dir, name, mode),
+            _ => return Err(Errno::INVAL),
+        };
+        self.make(caller, dir, name, (kind, mode, u64::from(rdev)), b"")
+    }
+
+    fn make_file(
+        &self,
+        caller: &Caller,
+        dir: u64,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Answer, Errno> {
+        self.writable()?;
+        let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
+        let options = OpenOptions {
+            write: true,
+            create: true,
+            exclusive: true,
+            mode: mode & 0o7777,
+            no_follow: true,
+            ..OpenOptions::default()
+        };
+        let (file, _) = self.open_new(caller, &session, &dir, name, options)?;
+        let found = Found { handle: file.handle(), attr: file.opened_attr() };
+        Ok(Answer::Entry(self.entry(&found, dir.number, name)))
+    }
+
+    pub(super) fn remove(
+        &self,
+        caller: &Caller,
+        dir: u64,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<Answer, Errno> {
+        self.writable()?;
+        let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
+        let remove = || self.on_handle(&dir, |handle| session.remove_at(handle, name, directory));
+        self.gone(remove)?;
+        self.nodes.removed(dir.number, name);
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn rename(
+        &self,
+        caller: &Caller,
+        (dir, name): (u64, &[u8]),
+        (to_dir, to): (u64, &[u8]),
+        flags: u32,
+    ) -> Result<Answer, Errno> {
+        self.writable()?;
+        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let no_replace = flags & libc::RENAME_NOREPLACE != 0;
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        let (from, into) = (self.nodes.get(dir)?, self.nodes.get(to_dir)?);
+        let session = self.as_caller(caller);
+        let rename = || {
+            self.on_two((&from, &into), |a, b| {
+                session.rename_at(a, name, b, to, no_replace, exchange)
+            })
+        };
+        self.moved((&from, name), (&into, to), exchange, rename)?;
+        self.nodes.renamed((dir, name), (to_dir, to), exchange);
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn link(
+        &self,
+        caller: &Caller,
+        from: u64,
+        dir: u64,
+        name: &[u8],
+    ) -> Result<Answer, Errno> {
+        self.writable()?;
+        let (from, dir) = (self.nodes.get(from)?, self.nodes.get(dir)?);
+        let session = self.as_caller(caller);
+        let link = || {
+            let linked = self.on_two((&from, &dir), |a, b| session.link_at(a, b, name));
+            match linked {
+                // A file without a name, made by O_TMPFILE.
+                Err(Errno::STALE) => self.link_open(&from, &dir, name),
+                Ok(Err(error)) if is_stale(&error) || error.errno() == libc::ENOENT => {
+                    self.link_open(&from, &dir, name).or(Ok(Err(error)))
+                }
+                other => other,
+            }
+        };
+        let linked = self.linked(&from, &dir, name, link)?;
+        Ok(Answer::Entry(self.entry(&linked, dir.number, name)))
+    }
+
+    fn link_open(
+        &self,
+        from: &Arc<Node>,
+        dir: &Arc<Node>,
+        name: &[u8],
+    ) -> Result<Result<Found, Error>, Errno> {
+        let open = from.any_open().ok_or(Errno::NOENT)?;
+        self.on_handle(dir, |handle| open.file.link_to(handle, name))
+    }
+
+    pub(super) fn set_xattr(
+        &self,
+        caller: &Caller,
+        node: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<Answer, Errno> {
+        self.writable()?;
+        let flags = u8::try_from(flags).ok().filter(|flags| *flags <= 2).ok_or(Errno::INVAL)?;
+        let session = self.as_caller(caller);
+        self.xattr(node, |handle| session.set_xattr_of(handle, name, value, flags))?;
+        Ok(Answer::Done)
+    }
+
+    /// On what has a handle.
+    fn xattr<T>(
+        &self,
+        node: u64,
+        call: impl Fn(FileHandle) -> dafs_client::Result<T>,
+    ) -> Result<T, Errno> {
+        let node = self.nodes.get(node)?;
+        self.on(&node, call)
+    }
+
+    pub(super) fn get_xattr(
+        &self,
+        caller: &Caller,
+        node: u64,
+        name: &[u8],
+        size: u32,
+    ) -> Result<Answer, Errno> {
+        let session = self.as_caller(caller);
+        sized(self.xattr(node, |handle| session.get_xattr_of(handle, name))?, size)
+    }
+
+    pub(super) fn list_xattr(
+        &self,
+        caller: &Caller,
+        node: u64,
+        size: u32,
+    ) -> Result<Answer, Errno> {
+        let session = self.as_caller(caller);
+        sized(self.xattr(node, |handle| session.list_xattr_of(handle))?, size)
+    }
+
+    pub(super) fn remove_xattr(
+        &self,
+        caller: &Caller,
+        node: u64,
+        name: &[u8],
+    ) -> Result<Answer, Errno> {
+        self.writable()?;
+        let session: Session = self.as_caller(caller);
+        self.xattr(node, |handle| session.remove_xattr_of(handle, name))?;
+        Ok(Answer::Done)
+    }
+}
+
+/// The value, or its size where that was asked for.
+fn sized(value: Vec<u8>, size: u32) -> Result<Answer, Errno> {
+    let len = u32::try_from(value.len()).map_err(|_| Errno::RANGE)?;
+    match size {
+        0 => Ok(Answer::Size(len)),
+        size if len > size => Err(Errno::RANGE),
+        _ => Ok(Answer::Data(value)),
+    }
+}

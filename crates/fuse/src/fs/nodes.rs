@@ -1,0 +1,341 @@
+//! What the kernel knows: objects by number, their handles and names.
+//!
+//! The kernel counts its references; an object is forgotten when none is left. Names are kept so
+//! that an object can be found again where the server does not know its handle after a restart.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use dafs_client::Node as Found;
+use dafs_protocol::{Attr, FileHandle, FileKind, OwnerKey, Timestamp};
+use rustc_hash::FxHashMap;
+
+use super::error::Errno;
+use super::files::OpenFile;
+
+/// The number of the mount's root.
+pub(super) const ROOT: u64 = 1;
+
+/// A file's data as it was when the kernel began to cache it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Version {
+    size: u64,
+    modified: Timestamp,
+    change: u64,
+}
+
+impl Version {
+    fn of(attr: &Attr) -> Version {
+        Version { size: attr.size, modified: attr.modified, change: attr.change }
+    }
+}
+
+pub(super) struct Node {
+    pub(super) number: u64,
+    pub(super) kind: FileKind,
+    inode: (u64, u64),
+    state: Mutex<State>,
+}
+
+struct State {
+    handle: FileHandle,
+    parent: u64,
+    name: Vec<u8>,
+    /// References of the kernel.
+    references: u64,
+    cached: Option<Version>,
+    open: Vec<Arc<OpenFile>>,
+}
+
+impl Node {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn handle(&self) -> FileHandle {
+        self.state().handle
+    }
+
+    /// Directory and name under which it was seen last.
+    pub(super) fn place(&self) -> (u64, Vec<u8>) {
+        let state = self.state();
+        (state.parent, state.name.clone())
+    }
+
+    /// Whether an object found under its name is this one.
+    pub(super) fn is(&self, attr: &Attr) -> bool {
+        self.inode == (attr.device, attr.inode) && self.kind == attr.kind
+    }
+
+    /// True when the file is as the kernel has cached it; from now on it caches `attr`.
+    pub(super) fn cache_is_good(&self, attr: &Attr) -> bool {
+        let version = Version::of(attr);
+        self.state().cached.replace(version) == Some(version)
+    }
+
+    pub(super) fn opened(&self, file: &Arc<OpenFile>) {
+        self.state().open.push(file.clone());
+    }
+
+    pub(super) fn closed(&self, file: &Arc<OpenFile>) {
+        self.state().open.retain(|other| !Arc::ptr_eq(other, file));
+    }
+
+    /// True when that owner may hold locks on it.
+    pub(super) fn forget_locker(&self, owner: OwnerKey) -> bool {
+        // All of them, not only the first.
+        self.opens().iter().filter(|file| file.forget_locker(owner)).count() > 0
+    }
+
+    /// All opens of it.
+    pub(super) fn opens(&self) -> Vec<Arc<OpenFile>> {
+        self.state().open.clone()
+    }
+
+    /// An open of it, for what has no name any more.
+    pub(super) fn any_open(&self) -> Option<Arc<OpenFile>> {
+        self.state().open.first().cloned()
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    by_number: FxHashMap<u64, Arc<Node>>,
+    by_handle: FxHashMap<FileHandle, u64>,
+    by_name: HashMap<(u64, Vec<u8>), u64>,
+    last: u64,
+}
+
+pub(super) struct Nodes {
+    table: RwLock<Table>,
+    /// Of the mount's root below the export's.
+    root_path: Vec<u8>,
+}
+
+impl Nodes {
+    pub(super) fn new(root: &Found, path: &[u8]) -> Nodes {
+        let mut table = Table { last: ROOT - 1, ..Table::default() };
+        // The kernel never gives its reference to the root back before it unmounts.
+        table.add(root, 0, b"");
+        Nodes { table: RwLock::new(table), root_path: path.to_vec() }
+    }
+
+    pub(super) fn root_path(&self) -> &[u8] {
+        &self.root_path
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn get(&self, number: u64) -> Result<Arc<Node>, Errno> {
+        self.read().by_number.get(&number).cloned().ok_or(Errno::STALE)
+    }
+
+    /// The kernel is told of an object: it gets a reference.
+    pub(super) fn refer(&self, found: &Found, parent: u64, name: &[u8]) -> Arc<Node> {
+        let mut table = self.write();
+        let known = table.by_handle.get(&found.handle).and_then(|number| {
+            table.by_number.get(number).filter(|node| node.is(&found.attr)).cloned()
+        });
+        match known {
+            Some(node) => {
+                node.state().references += 1;
+                table.name(&node, parent, name);
+                node
+            }
+            None => table.add(found, parent, name),
+        }
+    }
+
+    /// The kernel gives references back.
+    pub(super) fn forget(&self, number: u64, count: u64) {
+        if number == ROOT {
+            return;
+        }
+        let mut table = self.write();
+        let Some(node) = table.by_number.get(&number).cloned() else { return };
+        let (handle, key) = {
+            let mut state = node.state();
+            state.references = state.references.saturating_sub(count);
+            if state.references > 0 {
+                return;
+            }
+            (state.handle, (state.parent, std::mem::take(&mut state.name)))
+        };
+        table.by_number.remove(&number);
+        if table.by_handle.get(&handle) == Some(&number) {
+            table.by_handle.remove(&handle);
+        }
+        if table.by_name.get(&key) == Some(&number) {
+            table.by_name.remove(&key);
+        }
+    }
+
+    /// The server knows the object under another handle now.
+    pub(super) fn set_handle(&self, node: &Arc<Node>, handle: FileHandle) {
+        let mut table = self.write();
+        let old = std::mem::replace(&mut node.state().handle, handle);
+        if table.by_handle.get(&old) == Some(&node.number) {
+            table.by_handle.remove(&old);
+        }
+        table.by_handle.insert(handle, node.number);
+    }
+
+    /// A name moved; what had the new name has none now, or the old one.
+    pub(super) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
+        let mut table = self.write();
+        let at = |table: &Table, (parent, name): (u64, &[u8])| {
+            let number = table.by_name.get(&(parent, name.to_vec()))?;
+            table.by_number.get(number).cloned()
+        };
+        let (moved, replaced) = (at(&table, from), at(&table, to));
+        table.by_name.remove(&(from.0, from.1.to_vec()));
+        table.by_name.remove(&(to.0, to.1.to_vec()));
+        if let (Some(node), true) = (replaced, exchange) {
+            table.name(&node, from.0, from.1);
+        }
+        if let Some(node) = moved {
+            table.name(&node, to.0, to.1);
+        }
+    }
+
+    pub(super) fn removed(&self, parent: u64, name: &[u8]) {
+        self.write().by_name.remove(&(parent, name.to_vec()));
+    }
+
+    /// What the kernel was told that this name is.
+    pub(super) fn named(&self, parent: u64, name: &[u8]) -> Option<Arc<Node>> {
+        let table = self.read();
+        let number = table.by_name.get(&(parent, name.to_vec()))?;
+        table.by_number.get(number).cloned()
+    }
+}
+
+impl Table {
+    fn add(&mut self, found: &Found, parent: u64, name: &[u8]) -> Arc<Node> {
+        self.last += 1;
+        let number = self.last;
+        let node = Arc::new(Node {
+            number,
+            kind: found.attr.kind,
+            inode: (found.attr.device, found.attr.inode),
+            state: Mutex::new(State {
+                handle: found.handle,
+                parent,
+                name: name.to_vec(),
+                references: 1,
+                cached: None,
+                open: Vec::new(),
+            }),
+        });
+        self.by_number.insert(number, node.clone());
+        self.by_handle.insert(found.handle, number);
+        self.by_name.insert((parent, name.to_vec()), number);
+        node
+    }
+
+    /// The object has this name now.
+    fn name(&mut self, node: &Arc<Node>, parent: u64, name: &[u8]) {
+        if node.number == ROOT || name.is_empty() {
+            return;
+        }
+        let old = {
+            let mut state = node.state();
+            if state.parent == parent && state.name == name {
+                None
+            } else {
+                let old = std::mem::replace(&mut state.name, name.to_vec());
+                Some((std::mem::replace(&mut state.parent, parent), old))
+            }
+        };
+        if let Some(old) = old
+            && self.by_name.get(&old) == Some(&node.number)
+        {
+            self.by_name.remove(&old);
+        }
+        self.by_name.insert((parent, name.to_vec()), node.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(inode: u64) -> Found {
+        let mut handle = FileHandle::default();
+        handle.0[0] = u8::try_from(inode).expect("small");
+        let time = Timestamp::default();
+        let attr = Attr {
+            kind: FileKind::File,
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            allocated: 0,
+            inode,
+            device: 1,
+            rdev: 0,
+            block_size: 4096,
+            change: 0,
+            accessed: time,
+            modified: time,
+            changed: time,
+            created: None,
+        };
+        Found { handle, attr }
+    }
+
+    #[test]
+    fn one_object_has_one_number_until_it_is_forgotten() {
+        let nodes = Nodes::new(&found(1), b"");
+        let first = nodes.refer(&found(2), ROOT, b"a");
+        let again = nodes.refer(&found(2), ROOT, b"link");
+        assert_eq!(first.number, again.number);
+        nodes.forget(first.number, 1);
+        assert!(nodes.get(first.number).is_ok());
+        nodes.forget(first.number, 1);
+        assert!(nodes.get(first.number).is_err());
+        assert!(nodes.named(ROOT, b"link").is_none());
+        assert_ne!(nodes.refer(&found(2), ROOT, b"a").number, first.number);
+        nodes.forget(ROOT, 100);
+        assert!(nodes.get(ROOT).is_ok());
+    }
+
+    #[test]
+    fn names_follow_renames() {
+        let nodes = Nodes::new(&found(1), b"");
+        let (a, b) = (nodes.refer(&found(2), ROOT, b"a"), nodes.refer(&found(3), ROOT, b"b"));
+        nodes.renamed((ROOT, b"a"), (ROOT, b"b"), true);
+        assert_eq!(nodes.named(ROOT, b"b").map(|node| node.number), Some(a.number));
+        assert_eq!(nodes.named(ROOT, b"a").map(|node| node.number), Some(b.number));
+        nodes.renamed((ROOT, b"b"), (ROOT, b"c"), false);
+        assert_eq!(a.place(), (ROOT, b"c".to_vec()));
+        assert!(nodes.named(ROOT, b"b").is_none());
+    }
+
+    #[test]
+    fn a_reused_inode_is_another_object() {
+        let nodes = Nodes::new(&found(1), b"");
+        let old = nodes.refer(&found(2), ROOT, b"a");
+        let mut new = found(2);
+        new.handle.0[5] = 9;
+        assert_ne!(nodes.refer(&new, ROOT, b"a").number, old.number);
+    }
+
+    #[test]
+    fn a_cache_is_good_while_nothing_changed() {
+        let nodes = Nodes::new(&found(1), b"");
+        let node = nodes.refer(&found(2), ROOT, b"a");
+        let mut attr = found(2).attr;
+        assert!(!node.cache_is_good(&attr));
+        assert!(node.cache_is_good(&attr));
+        attr.change += 1;
+        assert!(!node.cache_is_good(&attr));
+    }
+}
