@@ -19,6 +19,8 @@ mod interrupt;
 mod ln;
 mod ls;
 mod mkdir;
+mod mount;
+mod mount_options;
 mod mv;
 mod output;
 mod ping;
@@ -34,6 +36,7 @@ mod sys;
 mod text;
 mod touch;
 mod tree;
+mod umount;
 mod version;
 
 use std::process::ExitCode;
@@ -66,6 +69,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
     Ls(ls::Args),
     Cp(copy::Args),
     Cat(cat::Args),
@@ -87,7 +92,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(mount::arguments(std::env::args_os().collect()));
     let (name, style) = describe(&cli.command);
     failure::set_command(name);
     // Before any thread is started: they inherit which signals are blocked.
@@ -99,6 +104,9 @@ fn main() -> ExitCode {
 fn describe(command: &Command) -> (&'static str, Style) {
     match command {
         Command::Serve(_) => ("serve", Style::Serve),
+        Command::Mount(args) if args.serves() => ("mount", Style::Serve),
+        Command::Mount(_) => ("mount", Style::AtOnce),
+        Command::Umount(_) => ("umount", Style::AtOnce),
         Command::Ls(_) => ("ls", Style::AtOnce),
         Command::Cp(_) => ("cp", Style::CleanUp),
         Command::Cat(_) => ("cat", Style::AtOnce),
@@ -123,6 +131,8 @@ fn describe(command: &Command) -> (&'static str, Style) {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve(args) => serve::run(&args),
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => umount::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Cp(args) => copy::run(&args),
         Command::Cat(args) => cat::run(&args),

@@ -55,6 +55,20 @@ pub fn exit_now(code: u8) -> ! {
     unsafe { libc::_exit(code.into()) }
 }
 
+/// Leaves the terminal: a session of its own, and nothing at the standard descriptors.
+pub fn detach() -> io::Result<()> {
+    let nothing = File::options().read(true).write(true).open("/dev/null")?;
+    // SAFETY: no arguments; it fails where the process leads a group, which is no harm.
+    unsafe { libc::setsid() };
+    for fd in 0..3 {
+        // SAFETY: an open descriptor, and a number that the standard library uses as one.
+        if unsafe { libc::dup2(nothing.as_raw_fd(), fd) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// True for root.
 pub fn is_root() -> bool {
     effective_uid() == 0
