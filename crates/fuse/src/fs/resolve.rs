@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use dafs_client::{Error, File, Node as Found, OpenOptions, Result as Outcome, Session};
+use dafs_client::{File, Node as Found, OpenOptions, Result as Outcome, Session};
 use dafs_protocol::{Attr, FileKind, Status};
 
 use super::DafsFs;
