@@ -1,14 +1,17 @@
 # Two commands do all the set-up: `make serve DIR=/some/dir` and `make test`.
 .POSIX:
-.PHONY: help build serve test test-long fuzz lint docs clean
+.PHONY: help build serve install test test-long fuzz lint docs clean
 
 DIR ?=
 ARGS ?=
 SECONDS ?= 600
+PREFIX ?= /usr/local
+DESTDIR ?=
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 help:
 	@echo "make serve DIR=/some/dir   install what is missing, build, serve the directory"
+	@echo "make install               dafs to PREFIX=/usr/local, and the helper for /etc/fstab"
 	@echo "make test                  all tests in their short form (about 16 minutes)"
 	@echo "make test-long             every bar at full size, one line per bar"
 	@echo "make fuzz                  each fuzzer for SECONDS=600"
@@ -21,6 +24,11 @@ build:
 serve: build
 	@test -n "$(DIR)" || { echo "make serve: which directory? make serve DIR=/some/dir" >&2; exit 2; }
 	@exec target/release/dafs serve $(ARGS) "$(DIR)"
+
+install: build
+	install -D -m 0755 target/release/dafs "$(DESTDIR)$(PREFIX)/bin/dafs"
+	install -d "$(DESTDIR)/sbin"
+	ln -sf "$(PREFIX)/bin/dafs" "$(DESTDIR)/sbin/mount.fuse.dafs"
 
 test:
 	@scripts/setup.sh test
