@@ -1,9 +1,11 @@
-//! `bench io`: one row per operation, size, depth and waiting mode, beside plain sockets.
+//! `bench io`: one row per operation, size, depth and waiting mode, beside plain sockets or, on a
+//! mount, a null file system.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::null::NullMount;
 use crate::point::{Point, size_text};
 use crate::raw::{Raw, RawOp, RawOptions};
 use crate::slice::Slice;
@@ -34,13 +36,23 @@ pub struct IoOptions {
     pub peer_cpu: Option<usize>,
 }
 
+/// What is measured by turns with the target.
+#[derive(Debug, Default)]
+pub struct Twins {
+    /// Plain sockets.
+    pub raw: Option<Raw>,
+    /// Where the target is a mount: it is the raw mechanism then, and sockets show the round trip
+    /// that the mount has on top of it.
+    pub null: Option<NullMount>,
+}
+
 /// Measures all rows; each is given to `row` as soon as it is there. `say` is told what goes on.
 ///
 /// # Errors
 /// The target's, the raw peer's, or those of `row`.
 pub fn run(
     target: &mut dyn Target,
-    raw: &mut Option<Raw>,
+    twins: &mut Twins,
     options: &IoOptions,
     stop: &AtomicBool,
     say: &dyn Fn(&str),
@@ -53,13 +65,14 @@ pub fn run(
         let (size, wait) = (size_text(work.size as u64), work.wait.map_or("", Wait::name));
         say(&format!("{} {size} depth {} {wait}", work.op.name(), work.depth));
         target.prepare(&work)?;
-        let (ours, theirs) = measure(target, raw, options, &work)?;
+        let (ours, theirs, trips) = measure(target, twins, options, &work)?;
         if stop.load(Ordering::Relaxed) {
             break;
         }
         let point = Point::new(work.op.name(), target.transport(), &ours)
             .with(work.size as u64, work.depth as u32, work.wait)
-            .with_raw(&theirs);
+            .with_raw(&theirs)
+            .with_trips(&trips);
         row(&point)?;
     }
     say("removing files");
@@ -89,34 +102,46 @@ fn rows<'s>(target: &dyn Target, options: &IoOptions, stop: &'s AtomicBool) -> V
     rows
 }
 
-/// Stretches of the target and of plain sockets, by turns, so that both meet the same machine.
+/// Stretches of the target and of its twins, by turns, so that all meet the same machine: the
+/// target's, the raw mechanism's, and round trips where those are something else.
 fn measure(
     target: &mut dyn Target,
-    raw: &mut Option<Raw>,
+    twins: &mut Twins,
     options: &IoOptions,
     work: &Work<'_>,
-) -> io::Result<(Vec<Slice>, Vec<Slice>)> {
-    let raw_options = raw_options(options, work);
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let warm_up = WARM_UP.min(work.time);
-    target.measure(&Work { time: warm_up, ..*work })?;
-    if let Some(raw) = raw {
-        raw.run(&raw_options, warm_up, work.stop)?;
+) -> io::Result<(Vec<Slice>, Vec<Slice>, Vec<Slice>)> {
+    let on_mount = twins.null.is_some();
+    let mut null = twins.null.as_mut().filter(|_| NullMount::does(work.op));
+    let raw_options = raw_options(options, work, on_mount);
+    let (mut ours, mut theirs, mut trips) = (Vec::new(), Vec::new(), Vec::new());
+    let warm_up = &Work { time: WARM_UP.min(work.time), ..*work };
+    target.measure(warm_up)?;
+    if let Some(null) = &mut null {
+        null.measure(warm_up)?;
+    }
+    if let Some(raw) = &mut twins.raw {
+        raw.run(&raw_options, warm_up.time, work.stop)?;
     }
     for _ in 0..SLICES {
         if work.stop.load(Ordering::Relaxed) {
             break;
         }
-        if let Some(raw) = raw {
-            theirs.push(raw.run(&raw_options, work.time, work.stop)?);
+        if let Some(null) = &mut null {
+            theirs.push(null.measure(work)?);
+        }
+        if let Some(raw) = &mut twins.raw {
+            let slice = raw.run(&raw_options, work.time, work.stop)?;
+            if on_mount { trips.push(slice) } else { theirs.push(slice) }
         }
         ours.push(target.measure(work)?);
     }
-    Ok((ours, theirs))
+    Ok((ours, theirs, trips))
 }
 
 /// What plain sockets do in place of the operation: the same bytes the same way.
-fn raw_options(options: &IoOptions, work: &Work<'_>) -> RawOptions {
+fn raw_options(options: &IoOptions, work: &Work<'_>, on_mount: bool) -> RawOptions {
+    // As a mount waits by default.
+    let otherwise = if on_mount { Wait::Adaptive } else { Wait::Sleeping };
     let op = match work.op {
         Op::Read | Op::RandRead | Op::OpenRead | Op::Stat | Op::Remove => RawOp::Read,
         Op::Write | Op::RandWrite | Op::WriteFsync | Op::Create | Op::CreateFsync => RawOp::Write,
@@ -131,7 +156,7 @@ fn raw_options(options: &IoOptions, work: &Work<'_>) -> RawOptions {
         op,
         size,
         depth: work.depth,
-        wait: work.wait.unwrap_or(Wait::Sleeping),
+        wait: work.wait.unwrap_or(otherwise),
         random: work.op.is_random(),
         footprint: usize::try_from(footprint).unwrap_or(usize::MAX),
         peer_cpu: options.peer_cpu,
@@ -173,8 +198,8 @@ mod tests {
         ];
         let mut points = Vec::new();
         let stop = AtomicBool::new(false);
-        let mut target = Local::new(&dir);
-        run(&mut target, &mut None, &options(&all), &stop, &|_| (), &mut |point| {
+        let mut target = Local::new(&dir, false);
+        run(&mut target, &mut Twins::default(), &options(&all), &stop, &|_| (), &mut |point| {
             points.push(point.clone());
             Ok(())
         })
@@ -194,10 +219,10 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("dafs-bench-stop-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("directory");
         let stop = AtomicBool::new(true);
-        let mut target = Local::new(&dir);
+        let mut target = Local::new(&dir, false);
         let mut rows = 0;
         let ops = options(&[Op::Read]);
-        let result = run(&mut target, &mut None, &ops, &stop, &|_| (), &mut |_| {
+        let result = run(&mut target, &mut Twins::default(), &ops, &stop, &|_| (), &mut |_| {
             rows += 1;
             Ok(())
         });

@@ -5,6 +5,7 @@
 //! * [`target`]: what those two measure.
 //! * [`fabric`]: sends, RDMA reads and RDMA writes, below the file system.
 //! * [`raw`]: plain sockets without any DAFS code, the yardstick of the same run.
+//! * [`null`]: a mount without files, the yardstick of mounts.
 //!
 //! Every measurement is a [`Point`], printed as a row of a table or as one JSON object. What
 //! could not be measured is null, never zero.
@@ -15,6 +16,7 @@
 pub mod fabric;
 mod histogram;
 pub mod io;
+pub mod null;
 mod offsets;
 mod point;
 pub mod postmark;

@@ -30,8 +30,10 @@ pub struct Point {
     pub raw_bytes_per_s: Option<f64>,
     pub raw_ops_per_s: Option<f64>,
     pub raw_p50_us: Option<f64>,
+    pub raw_p99_us: Option<f64>,
     pub raw_cpu_us_per_op: Option<f64>,
     pub ratio: Option<f64>,
+    pub trip_p50_us: Option<f64>,
 }
 
 impl Point {
@@ -65,8 +67,10 @@ impl Point {
             raw_bytes_per_s: None,
             raw_ops_per_s: None,
             raw_p50_us: None,
+            raw_p99_us: None,
             raw_cpu_us_per_op: None,
             ratio: None,
+            trip_p50_us: None,
         }
     }
 
@@ -84,10 +88,17 @@ impl Point {
         self.raw_bytes_per_s = raw.bytes_per_s;
         self.raw_ops_per_s = raw.ops_per_s;
         self.raw_p50_us = raw.p50_us;
+        self.raw_p99_us = raw.p99_us;
         self.raw_cpu_us_per_op =
             raw.client_cpu_us_per_op.zip(raw.server_cpu_us_per_op).map(|(a, b)| a + b);
         self.ratio =
             self.bytes_per_s.zip(raw.bytes_per_s).filter(|(_, b)| *b > 0.0).map(|(a, b)| a / b);
+        self
+    }
+
+    /// Adds round trips of the transport alone, where something else is the raw mechanism.
+    pub fn with_trips(mut self, slices: &[Slice]) -> Point {
+        self.trip_p50_us = Point::new("", "", slices).p50_us;
         self
     }
 }
@@ -132,7 +143,7 @@ impl Report {
 
 fn title() -> String {
     format!(
-        "{:<12} {:>6} {:>5} {:<9} {:<8} {:>10} {:>10} {:>9} {:>9} {:>8} {:>8} {:>7} {:>7} {:>10} {:>9} {:>6}",
+        "{:<12} {:>6} {:>5} {:<9} {:<8} {:>10} {:>10} {:>9} {:>9} {:>8} {:>8} {:>7} {:>7} {:>10} {:>9} {:>9} {:>6} {:>7}",
         "op",
         "size",
         "depth",
@@ -148,14 +159,16 @@ fn title() -> String {
         "rt/op",
         "raw MB/s",
         "raw p50",
-        "ratio"
+        "raw p99",
+        "ratio",
+        "trip"
     )
 }
 
 fn row(p: &Point) -> String {
     let mega = |value: Option<f64>| number(value.map(|v| v / 1e6), 1);
     format!(
-        "{:<12} {:>6} {:>5} {:<9} {:<8} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7} {:>10} {:>9} {:>6}",
+        "{:<12} {:>6} {:>5} {:<9} {:<8} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7} {:>10} {:>9} {:>9} {:>6} {:>7}",
         p.op,
         p.size.map_or_else(|| "-".to_owned(), size_text),
         p.depth.map_or_else(|| "-".to_owned(), |depth| depth.to_string()),
@@ -171,7 +184,9 @@ fn row(p: &Point) -> String {
         number(p.round_trips_per_op, 2),
         mega(p.raw_bytes_per_s),
         number(p.raw_p50_us, 1),
+        number(p.raw_p99_us, 1),
         number(p.ratio, 2),
+        number(p.trip_p50_us, 1),
     )
 }
 
@@ -220,8 +235,10 @@ mod tests {
             "raw_bytes_per_s",
             "raw_ops_per_s",
             "raw_p50_us",
+            "raw_p99_us",
             "raw_cpu_us_per_op",
             "ratio",
+            "trip_p50_us",
         ];
         let object = json.as_object().expect("an object");
         assert_eq!(object.len(), fields.len());

@@ -112,7 +112,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("dafs-postmark-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("directory");
         let stop = AtomicBool::new(false);
-        let mut target = Local::new(&dir);
+        let mut target = Local::new(&dir, false);
         target.set_up(None, &stop).expect("set up");
         for read_only in [false, true] {
             let options = PostmarkOptions {

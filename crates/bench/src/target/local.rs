@@ -3,10 +3,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
+
+use dafs_fabric::Buffer;
 
 use super::{
     FILL_BYTES, Files, Op, SMALL_FILES, Target, Work, deep_path, own_directory, small_name,
@@ -21,15 +23,32 @@ use crate::wait::Wait;
 pub struct Local {
     directory: PathBuf,
     file_bytes: u64,
+    /// The large file is read and written past the kernel's cache.
+    direct: bool,
+    /// The directory is somebody else's, and so is the large file in it.
+    foreign: bool,
     /// The next number of a file to make.
     next: AtomicU64,
 }
 
 impl Local {
-    /// Measures in `target`, an existing directory.
-    pub fn new(target: &Path) -> Local {
+    /// Measures in `target`, an existing directory. `direct`: reads and writes of the large file
+    /// go past the kernel's cache; sizes are multiples of what the file system wants for that.
+    pub fn new(target: &Path, direct: bool) -> Local {
         let directory = target.join(own_directory());
-        Local { directory, file_bytes: 0, next: AtomicU64::new(SMALL_FILES) }
+        let next = AtomicU64::new(SMALL_FILES);
+        Local { directory, file_bytes: 0, direct, foreign: false, next }
+    }
+
+    /// Measures only operations on the large file, which is `directory/file` and is there.
+    pub(crate) fn on_file(directory: &Path, file_bytes: u64, direct: bool) -> Local {
+        let (directory, next) = (directory.to_path_buf(), AtomicU64::new(SMALL_FILES));
+        Local { directory, file_bytes, direct, foreign: true, next }
+    }
+
+    fn open_file(&self) -> io::Result<File> {
+        let flags = if self.direct { libc::O_DIRECT } else { 0 };
+        OpenOptions::new().read(true).write(true).custom_flags(flags).open(self.file())
     }
 
     fn small(&self, number: u64) -> PathBuf {
@@ -47,16 +66,14 @@ impl Local {
     /// One thread's part of a measurement; `first..end` are numbers of files that it may use.
     fn part(&self, work: &Work<'_>, number: u64, removable: &AtomicU64) -> io::Result<Slice> {
         let mut slice = Slice::default();
-        let mut buffer = vec![0xa5; work.size];
+        // At a page, as direct reads and writes want it.
+        let mut buffer = Buffer::new(work.size).map_err(io::Error::other)?;
+        buffer.fill(0xa5);
         let depth = work.depth as u64;
         let mut offsets = Offsets::new(self.file_bytes, work.size as u64, work.op.is_random())
             .part(number, depth);
         let mut small = Offsets::new(SMALL_FILES, 1, true).part(number, depth);
-        let file = if work.op.uses_file() {
-            Some(OpenOptions::new().read(true).write(true).open(self.file())?)
-        } else {
-            None
-        };
+        let file = if work.op.uses_file() { Some(self.open_file()?) } else { None };
         let deep = self.deep();
         let started = Instant::now();
         let mut now = started;
@@ -181,6 +198,9 @@ impl Target for Local {
     }
 
     fn clean_up(&mut self) -> io::Result<()> {
+        if self.foreign {
+            return Ok(());
+        }
         match fs::remove_dir_all(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,

@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 
-use dafs_bench::io::{self, IoOptions};
+use dafs_bench::io::{self, IoOptions, Twins};
+use dafs_bench::null;
 use dafs_bench::target::Op;
 use dafs_bench::{Report, Wait};
 
@@ -18,17 +19,20 @@ use crate::progress::Progress;
 #[command(after_help = "Examples:\n  \
     dafs bench io dafs://localhost/ --op read --size 4k,1m --depth 1,8\n  \
     dafs bench io dafs://localhost/ --op randread --size 4k --depth 32 --wait sleeping --json\n  \
-    dafs bench io /mnt/nfs --op read,write,stat,create        compare on your own machine\n\n\
+    dafs bench io /mnt/nfs --op read,write,stat,create        compare on your own machine\n  \
+    dafs bench io /mnt/dafs --direct --op read,write --size 4k,1m --depth 1,2\n\n\
     Operations: read, randread, write, randwrite (not synced), write-fsync, stat (of a file\n\
     eight directories down), create and create-fsync (make, write, close), openread (open, read,\n\
     close), remove. All files lie in TARGET/.dafs-bench-PID, which is removed at the end.\n\n\
     With a URL every row is measured by turns with plain sockets (raw) that move the same\n\
-    bytes: size, depth, waiting mode and memory footprint are the same. With --json, fields are:\n\
+    bytes: size, depth, waiting mode and memory footprint are the same. On a mount of DAFS every\n\
+    row of read, randread, write, randwrite and write-fsync is measured by turns with a mount\n\
+    that has no files behind it (raw), and with plain sockets (trip). With --json, fields are:\n\
     bytes_per_s, ops_per_s (medians of four stretches), p50_us, p99_us, client_cpu_us_per_op,\n\
     server_cpu_us_per_op, server_copies_per_byte and client_copies_per_byte (in user space),\n\
     registrations_per_op and syscalls_per_op (both sides together), round_trips_per_op,\n\
-    raw_bytes_per_s, raw_ops_per_s, raw_p50_us, raw_cpu_us_per_op (both sides), ratio\n\
-    (bytes_per_s / raw_bytes_per_s). What could not be measured is null. On a local path a\n\
+    raw_bytes_per_s, raw_ops_per_s, raw_p50_us, raw_p99_us, raw_cpu_us_per_op (both sides),\n\
+    ratio (bytes_per_s / raw_bytes_per_s), trip_p50_us (of a mount). What could not be measured is null. On a local path a\n\
     depth above one means that many threads.")]
 pub struct Args {
     /// A URL or a path: a directory.
@@ -59,9 +63,12 @@ pub struct Args {
     /// `dafs bench raw tcp --serve`; needed where that is not this one.
     #[arg(long, value_name = "HOST:PORT")]
     raw_peer: Option<String>,
-    /// Do not measure plain sockets.
+    /// Measure nothing else by turns.
     #[arg(long)]
     no_raw: bool,
+    /// On a path: read and write past the kernel's cache (O_DIRECT).
+    #[arg(long)]
+    direct: bool,
     /// One JSON object per row.
     #[arg(long)]
     json: bool,
@@ -76,19 +83,14 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let (own_cpu, peer_cpu) = args.pin.unzip();
     let options = options(args, peer_cpu)?;
-    let (mut target, here) = target::open(&args.connect, &args.target)?;
-    let mut twin = match &args.raw_peer {
-        _ if args.no_raw || !target.has_waits() => None,
-        Some(address) => Some(raw::connect(address)?),
-        None if here => Some(raw::spawn()?),
-        None => None,
-    };
+    let (mut target, here) = target::open(&args.connect, &args.target, args.direct)?;
+    let mut twins = twins(args, target.has_waits(), here)?;
     pin(own_cpu)?;
     let progress = Progress::start(true);
     let mut report = Report::new(args.json);
     let result = io::run(
         target.as_mut(),
-        &mut twin,
+        &mut twins,
         &options,
         interrupt::flag(),
         &|text| progress.text(text),
@@ -101,12 +103,35 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     result.map_err(|error| target::failure(args.target.display(), error))
 }
 
+/// What is measured by turns. A local directory has nothing, unless it is on a mount.
+fn twins(args: &Args, has_waits: bool, here: bool) -> Result<Twins, Failure> {
+    let mut twins = Twins::default();
+    if args.no_raw {
+        return Ok(twins);
+    }
+    if !has_waits {
+        if !null::is_on_mount(args.target.as_ref())? {
+            return Ok(twins);
+        }
+        twins.null = Some(raw::spawn_null(args.file_size, args.direct)?);
+    }
+    twins.raw = match &args.raw_peer {
+        Some(address) => Some(raw::connect(address)?),
+        None if here => Some(raw::spawn()?),
+        None => None,
+    };
+    Ok(twins)
+}
+
 fn options(args: &Args, peer_cpu: Option<usize>) -> Result<IoOptions, Failure> {
     let sizes: Vec<usize> =
         args.size.iter().map(|size| usize::try_from(*size).unwrap_or(usize::MAX)).collect();
     let largest = args.size.iter().copied().max().unwrap_or(0);
     if sizes.contains(&0) || args.depth.contains(&0) || args.depth.iter().any(|d| *d > 512) {
         return Err(Failure::usage("sizes must be at least 1, depths 1 to 512"));
+    }
+    if args.direct && args.size.iter().any(|size| size % 4096 != 0) {
+        return Err(Failure::usage("with --direct, sizes must be multiples of 4k"));
     }
     if args.file_size < largest {
         return Err(Failure::usage("--file-size must be at least the largest --size"));

@@ -1,24 +1,29 @@
-//! `dafs bench raw`: plain sockets.
+//! `dafs bench raw`: plain sockets, and mounts without files.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
+use dafs_bench::null::NullMount;
 use dafs_bench::raw::{self, Raw, RawOp, RawOptions};
+use dafs_bench::target::{Op, Work};
 use dafs_bench::{Point, Report, Wait};
 
 use crate::failure::{Cause, Failure};
 use crate::find::size;
 use crate::interrupt;
 
-/// Measure plain sockets, without any DAFS code: what the machine can do.
+/// Measure plain sockets, or FUSE without files behind it: what the machine can do.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dafs bench raw tcp\n  \
     dafs bench raw tcp --op stream --size 128k          comparable with iperf3\n  \
     dafs bench raw tcp --serve 0.0.0.0:5300             on one machine, and\n  \
-    dafs bench raw tcp --peer server:5300 --json        on the other")]
+    dafs bench raw tcp --peer server:5300 --json        on the other\n  \
+    dafs bench raw fuse --op read,write --size 4k,1m --depth 1,2\n\n\
+    fuse mounts a file of zeros on a temporary directory and reads and writes it past the\n\
+    kernel's cache, with a thread per operation under way: the yardstick of mounts.")]
 pub struct Args {
-    /// The network.
+    /// What is measured.
     #[arg(value_enum)]
     network: Network,
     /// What to do.
@@ -56,6 +61,7 @@ pub struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Network {
     Tcp,
+    Fuse,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -103,7 +109,9 @@ fn peer_failed(error: std::io::Error) -> Failure {
 /// # Errors
 /// What was not reported yet.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let Network::Tcp = args.network;
+    if args.network == Network::Fuse {
+        return fuse(args);
+    }
     if let Some(address) = &args.serve {
         return raw::serve(address).map_err(peer_failed);
     }
@@ -127,6 +135,45 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let (size, depth) = (row.1.size as u64, row.1.depth as u32);
         let point = Point::new(row.0, "raw-tcp", &[slice]).with(size, depth, Some(row.1.wait));
         report.print(&point)?;
+    }
+    Ok(())
+}
+
+/// Mounts a null file system.
+///
+/// # Errors
+/// It cannot be mounted.
+pub fn spawn_null(file_bytes: u64, direct: bool) -> Result<NullMount, Failure> {
+    NullMount::spawn(file_bytes, direct).map_err(|error| Failure::about("null mount", error))
+}
+
+fn fuse(args: &Args) -> Result<(), Failure> {
+    if args.serve.is_some() || args.peer.is_some() || args.pin.is_some() {
+        return Err(Failure::usage("--serve, --peer and --pin are for tcp"));
+    }
+    if args.size.iter().any(|size| *size == 0 || size % 4096 != 0 || *size > args.file_size) {
+        return Err(Failure::usage("sizes must be multiples of 4k, up to --file-size"));
+    }
+    let time = super::seconds(args.seconds)?;
+    let mut mount = spawn_null(args.file_size, true)?;
+    let mut report = Report::new(args.json);
+    for (name, row) in rows(args, None) {
+        let op = name.parse::<Op>().map_err(Failure::usage)?;
+        if args.wait.first() != Some(&row.wait) {
+            // The kernel waits as it does: one row is enough.
+            continue;
+        }
+        let stop = interrupt::flag();
+        let work = Work { op, size: row.size, depth: row.depth, wait: None, time, stop };
+        let warm_up = Work { time: (time / 10).min(Duration::from_millis(200)), ..work };
+        let failure = |error| Failure::about("null mount", error);
+        mount.measure(&warm_up).map_err(failure)?;
+        let slice = mount.measure(&work).map_err(failure)?;
+        if interrupt::requested() {
+            return Err(Failure::about("", Cause::Interrupted));
+        }
+        let point = Point::new(name, "raw-fuse", &[slice]);
+        report.print(&point.with(row.size as u64, row.depth as u32, None))?;
     }
     Ok(())
 }

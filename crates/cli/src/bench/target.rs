@@ -12,17 +12,25 @@ use crate::failure::{Cause, Failure, USAGE};
 use crate::interrupt;
 use crate::place::{self, Place};
 
-/// The target that `text` names, and whether it is on this machine.
+/// The target that `text` names, and whether it is on this machine. `direct`: past the kernel's
+/// cache, for paths.
 ///
 /// # Errors
 /// It makes no sense, or cannot be reached.
-pub fn open(connect: &ConnectArgs, text: &OsStr) -> Result<(Box<dyn Target>, bool), Failure> {
+pub fn open(
+    connect: &ConnectArgs,
+    text: &OsStr,
+    direct: bool,
+) -> Result<(Box<dyn Target>, bool), Failure> {
     let url = match Place::parse(text)? {
         Place::Local(path) => {
             if !path.is_dir() {
                 return Err(Failure::about(path.display(), Cause::from("not a directory")));
             }
-            return Ok((Box::new(Local::new(&path)), true));
+            return Ok((Box::new(Local::new(&path, direct)), true));
+        }
+        Place::Remote(_) if direct => {
+            return Err(Failure::usage("--direct is for paths"));
         }
         Place::Remote(url) => url,
         Place::Standard => return Err(Failure::usage("a URL or a path is needed")),

@@ -17,6 +17,7 @@ mod programs;
 mod role;
 mod round_trips;
 mod script;
+mod speed;
 mod ten;
 mod times;
 
@@ -32,6 +33,8 @@ const BARS: &[Bar] = &[
     ("m1", pjdfstest::cases),
     ("m2", integrity::all),
     ("m3", programs::all),
+    ("m4", speed::latency),
+    ("m5", speed::rate),
     ("m6", times::against_the_disk),
     ("m7", round_trips::counts),
     ("m8", locks::owners),
