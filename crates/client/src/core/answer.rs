@@ -134,7 +134,7 @@ impl Core {
         outcomes: &[OpResult],
         data_len: u32,
     ) -> Parsed<Option<Output<FileKey>>> {
-        let writes = flight.writes;
+        let (writes, kept_writes) = (flight.writes, flight.kept_writes);
         let kept = flight.call.kept;
         let CallRec { work, memory, user, .. } = &mut flight.call;
         let room = work.reply_bytes().min(memory.len()).min(data_len as usize);
@@ -194,7 +194,10 @@ impl Core {
                 let Outcome::Data { bytes, end } = *last else { return Err(UNEXPECTED) };
                 Output::Extents { extents: extents(memory, fit(bytes, room)?)?, end }
             }
-            _ if work.file().is_some() => self.file_output(work, last, room, writes, kept)?,
+            _ if work.file().is_some() => {
+                self.kept_is_safe(work, last, kept_writes);
+                self.file_output(work, last, room, writes, kept)?
+            }
             Work::Sync => {
                 let Outcome::Committed { verifier } = last else { return Err(UNEXPECTED) };
                 self.synced(*verifier, writes)?;
@@ -237,15 +240,15 @@ impl Core {
                     _ => *offset,
                 };
                 if *stability == Stability::Unstable {
-                    match self.files.any_mut(key) {
-                        Some(file) if kept.is_some() => {
-                            file.wrote_kept(*verifier);
-                            let number = file.writes();
-                            kept.into_iter()
-                                .for_each(|id| file.kept.acknowledge(id, number, offset));
+                    if let Some(file) = self.files.any_mut(key) {
+                        match kept {
+                            Some(id) => {
+                                file.wrote_kept(*verifier);
+                                self.kept_writes += 1;
+                                file.kept.acknowledge(id, self.kept_writes, offset);
+                            }
+                            None => file.wrote(*verifier),
                         }
-                        Some(file) => file.wrote(*verifier),
-                        None => {}
                     }
                     self.wrote_unsynced(*verifier, kept.is_none());
                 }
@@ -301,6 +304,22 @@ impl Core {
             }
             _ => return Err(UNEXPECTED),
         })
+    }
+
+    /// The server flushes a file for all who have it open: what they wrote before is not written
+    /// again, which could undo what this one wrote.
+    fn kept_is_safe(&mut self, work: &Work, outcome: &Outcome, kept_writes: u64) {
+        let on_disk = match (work, outcome) {
+            (Work::Commit { offset: 0, len: 0, level, .. }, Outcome::Committed { .. }) => {
+                *level != CommitLevel::Flush
+            }
+            (Work::Close { .. }, Outcome::Closed { .. }) => false,
+            _ => return,
+        };
+        let file = work.file().and_then(|key| self.files.any(key));
+        let Some(id) = file.map(OpenFile::id) else { return };
+        let opens = self.files.iter_mut().filter(|file| file.id() == id);
+        opens.for_each(|file| file.keep_after(kept_writes, on_disk));
     }
 
     /// The server wrote to a file by itself: as safe as an unstable write.

@@ -68,6 +68,8 @@ pub(super) struct Flight {
     pub(super) sent: bool,
     /// Writes of the file that were acknowledged when it was sent first.
     pub(super) writes: u64,
+    /// Kept writes of all files that were acknowledged when it was sent first.
+    pub(super) kept_writes: u64,
 }
 
 /// A call that ended.

@@ -125,13 +125,19 @@ impl OpenFile {
         self.kept = Kept::default();
     }
 
+    /// Kept writes up to the so-manieth of the session are in the server's file system, or even
+    /// on its disk.
+    pub(super) fn keep_after(&mut self, kept_writes: u64, on_disk: bool) {
+        let some = self.kept.safe(kept_writes);
+        self.not_on_disk |= some && !on_disk;
+    }
+
     /// A flush succeeded that was sent when `writes` were acknowledged.
     ///
     /// # Errors
     /// [`Status::WritesLost`], once.
     pub(super) fn flushed(&mut self, verifier: WriteVerifier, writes: u64) -> Result<(), Status> {
         self.saw(verifier);
-        self.not_on_disk |= self.kept.safe(writes);
         if self.writes == writes {
             self.in_memory_only = false;
         }
@@ -144,7 +150,6 @@ impl OpenFile {
     /// [`Status::WritesLost`], once.
     pub(super) fn committed(&mut self, verifier: WriteVerifier, writes: u64) -> Result<(), Status> {
         self.saw(verifier);
-        self.kept.safe(writes);
         if self.writes == writes || planted(Defect::CommitCoversLaterWrites) {
             self.uncommitted = None;
             self.in_memory_only = false;
@@ -363,6 +368,7 @@ mod tests {
             file.kept.acknowledge(KeptId(id), file.writes(), 0);
             assert_eq!(file.take_lost(), Ok(()));
         }
+        file.keep_after(2, false);
         assert_eq!(file.flushed(NEW, 2), Ok(()));
         assert_eq!(file.kept.next(None).map(|next| next.0), Some(KeptId(3)));
         file.saw(OLD);
@@ -379,6 +385,7 @@ mod tests {
         file.kept.add(KeptId(1), Some(0), vec![7]);
         file.wrote_kept(OLD);
         file.kept.acknowledge(KeptId(1), 1, 0);
+        file.keep_after(1, true);
         assert_eq!(file.committed(OLD, 1), Ok(()));
         assert!(file.kept.is_empty());
         file.saw(NEW);

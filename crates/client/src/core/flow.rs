@@ -110,6 +110,7 @@ impl Core {
             posted: None,
             sent: false,
             writes,
+            kept_writes: self.kept_writes,
         };
         match made {
             Ok(operations) => {
@@ -168,6 +169,7 @@ impl Core {
             posted: None,
             sent: false,
             writes: 0,
+            kept_writes: 0,
         });
         match error {
             Unsendable::Status(status) => self.finish(call, Err(status.into())),

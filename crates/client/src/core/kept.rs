@@ -15,7 +15,7 @@ struct KeptWrite {
     id: KeptId,
     /// Of an append: not known before its answer.
     offset: Option<u64>,
-    /// It is the file's so-manieth acknowledged write; `None`: it is under way.
+    /// It is the session's so-manieth acknowledged kept write; `None`: it is under way.
     acknowledged: Option<u64>,
     bytes: Vec<u8>,
 }
@@ -31,7 +31,7 @@ impl Kept {
         self.writes.push_back(KeptWrite { id, offset, acknowledged: None, bytes });
     }
 
-    /// The answer: so-manieth write of the file, where it went.
+    /// The answer: so-manieth kept write of the session, where it went.
     pub(super) fn acknowledge(&mut self, id: KeptId, number: u64, offset: u64) {
         if let Some(write) = self.writes.iter_mut().find(|write| write.id == id) {
             write.acknowledged = Some(number);
@@ -44,7 +44,7 @@ impl Kept {
         self.writes.retain(|write| write.id != id);
     }
 
-    /// A flush or commit succeeded that was sent when `number` writes were acknowledged. True
+    /// A flush or commit succeeded that was sent when `number` kept writes were acknowledged. True
     /// when a write is not kept any more by that.
     pub(super) fn safe(&mut self, number: u64) -> bool {
         let before = self.writes.len();

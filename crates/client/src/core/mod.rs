@@ -185,6 +185,8 @@ pub struct Core {
     rewrites: bool,
     /// The last name given to a write that is kept.
     last_kept: u64,
+    /// Kept writes acknowledged so far, over all files.
+    kept_writes: u64,
     /// Since when each link is gone.
     lost_since: [Option<Duration>; 2],
     /// `progress` is wanted, not only `ring`.
@@ -247,6 +249,7 @@ impl Core {
             callbacks: Callbacks::default(),
             rewrites: false,
             last_kept: 0,
+            kept_writes: 0,
             lost_since: [None; 2],
             wants_progress: false,
             unsynced: None,

@@ -558,6 +558,10 @@ impl Fake {
             O::Close { state } => {
                 let (path, state) = self.open_file(session, chain, *state)?;
                 self.sessions.get_mut(&session).ok_or(Status::BadSession)?.opens.remove(&state);
+                // Handed to the file system, as the server does.
+                if let Some(data) = self.memory.files.get(&path) {
+                    self.disk.files.insert(path.clone(), data.clone());
+                }
                 Ok(Outcome::Closed { attr: self.attr(&path), verifier })
             }
             O::Read { state, extents, .. } => {

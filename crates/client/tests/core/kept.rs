@@ -71,6 +71,29 @@ fn a_flush_ends_the_keeping() {
 }
 
 #[test]
+fn a_flush_by_one_open_ends_the_keeping_of_all() {
+    let mut pair = Pair::new(34);
+    pair.fake.put(b"f", b"....");
+    let (first, second) = (pair.open(b"f", read_write()), pair.open(b"f", read_write()));
+    let third = pair.open(b"f", read_write());
+    let flush = |file| Work::Commit { file, offset: 0, len: 0, level: CommitLevel::Flush };
+    pair.write_kept(first, 0, b"old");
+    pair.write_kept(second, 0, b"new");
+    pair.call(flush(second)).expect("flush");
+    pair.write_kept(first, 3, b"!");
+    pair.fake.restart();
+    assert_eq!(pair.read(first, 0, 4).expect("read"), b"new!");
+    pair.write_kept(first, 0, b"old");
+    pair.write_kept(third, 0, b"end");
+    pair.call(Work::Close { file: third }).expect("close");
+    pair.fake.restart();
+    assert_eq!(pair.read(first, 0, 4).expect("read"), b"end!");
+    pair.fake.machine += 1;
+    pair.fake.restart();
+    assert_eq!(status(pair.commit(first)), Some(Status::WritesLost), "flushed, not on the disk");
+}
+
+#[test]
 fn a_refused_write_is_not_kept() {
     let mut pair = Pair::new(33);
     pair.fake.put(b"f", b"....");
