@@ -34,6 +34,7 @@ pub(super) struct Node {
     pub(super) number: u64,
     pub(super) kind: FileKind,
     inode: (u64, u64),
+    created: Option<Timestamp>,
     state: Mutex<State>,
 }
 
@@ -62,9 +63,11 @@ impl Node {
         (state.parent, state.name.clone())
     }
 
-    /// Whether an object found under its name is this one.
+    /// Whether an object found under its name is this one. Inode numbers are used again; then
+    /// at least the birth differs, where the server's file system knows it.
     pub(super) fn is(&self, attr: &Attr) -> bool {
-        self.inode == (attr.device, attr.inode) && self.kind == attr.kind
+        let born = self.created.zip(attr.created).is_none_or(|(ours, found)| ours == found);
+        self.inode == (attr.device, attr.inode) && self.kind == attr.kind && born
     }
 
     /// True when the file is as the kernel has cached it; from now on it caches `attr`.
@@ -224,6 +227,7 @@ impl Table {
             number,
             kind: found.attr.kind,
             inode: (found.attr.device, found.attr.inode),
+            created: found.attr.created,
             state: Mutex::new(State {
                 handle: found.handle,
                 parent,
@@ -326,6 +330,13 @@ mod tests {
         let mut new = found(2);
         new.handle.0[5] = 9;
         assert_ne!(nodes.refer(&new, ROOT, b"a").number, old.number);
+        let born = |seconds| Some(Timestamp { seconds, ..Timestamp::default() });
+        let mut first = found(3);
+        first.attr.created = born(7);
+        let node = nodes.refer(&first, ROOT, b"b");
+        assert!(node.is(&found(3).attr) && node.is(&first.attr));
+        first.attr.created = born(8);
+        assert!(!node.is(&first.attr), "found under the same name");
     }
 
     #[test]
