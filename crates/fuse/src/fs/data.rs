@@ -53,7 +53,8 @@ impl DafsFs {
         if options.truncate {
             self.flush_node(&node)?;
         }
-        let opened = self.on(&node, |handle| session.open_at(handle, b"", options));
+        let open = || self.on_handle(&node, |handle| session.open_at(handle, b"", options));
+        let opened = self.repeated(open);
         let (file, _) = match opened {
             // A program may be run by who may not read it.
             Err(Errno(libc::EACCES)) if flags & FMODE_EXEC != 0 => {

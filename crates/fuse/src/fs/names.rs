@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_client::{Error, Node as Found, OpenOptions, Session};
+use dafs_client::{Error, Node as Found, OpenOptions};
 use dafs_protocol::{FileHandle, FileKind, SetAttr, SetTime};
 
 use super::DafsFs;
@@ -56,12 +56,18 @@ impl DafsFs {
             _ => None,
         };
         let attr = match &open {
-            Some(open) => open.file.set_attr(set)?,
-            None => match self.on(&node, |handle| session.set_attr_of(handle, set)) {
-                // It has no name any more.
-                Err(Errno::STALE) => node.any_open().ok_or(Errno::STALE)?.file.set_attr(set)?,
-                other => other?,
-            },
+            Some(open) => self.repeated(|| Ok(open.file.set_attr(set)))?,
+            None => {
+                let by_handle = || self.on_handle(&node, |handle| session.set_attr_of(handle, set));
+                match self.repeated(by_handle) {
+                    // It has no name any more.
+                    Err(Errno::STALE) => {
+                        let open = node.any_open().ok_or(Errno::STALE)?;
+                        self.repeated(|| Ok(open.file.set_attr(set)))?
+                    }
+                    other => other?,
+                }
+            }
         };
         Ok(self.attr_answer(&attr))
     }
@@ -195,7 +201,7 @@ impl DafsFs {
         self.writable()?;
         let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
         let remove = || self.on_handle(&dir, |handle| session.remove_at(handle, name, directory));
-        self.gone(remove)?;
+        self.gone(libc::ENOENT, remove)?;
         self.nodes.removed(dir.number, name);
         Ok(Answer::Done)
     }
@@ -270,8 +276,11 @@ impl DafsFs {
     ) -> Result<Answer, Errno> {
         self.writable()?;
         let flags = u8::try_from(flags).ok().filter(|flags| *flags <= 2).ok_or(Errno::INVAL)?;
-        let session = self.as_caller(caller);
-        self.xattr(node, |handle| session.set_xattr_of(handle, name, value, flags))?;
+        let (object, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        let set =
+            || self.on_handle(&object, |handle| session.set_xattr_of(handle, name, value, flags));
+        let is_set = || Ok(self.xattr(node, |handle| session.get_xattr_of(handle, name))? == value);
+        self.set(set, is_set)?;
         Ok(Answer::Done)
     }
 
@@ -313,8 +322,9 @@ impl DafsFs {
         name: &[u8],
     ) -> Result<Answer, Errno> {
         self.writable()?;
-        let session: Session = self.as_caller(caller);
-        self.xattr(node, |handle| session.remove_xattr_of(handle, name))?;
+        let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        let remove = || self.on_handle(&node, |handle| session.remove_xattr_of(handle, name));
+        self.gone(libc::ENODATA, remove)?;
         Ok(Answer::Done)
     }
 }

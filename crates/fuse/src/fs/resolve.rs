@@ -74,9 +74,18 @@ impl DafsFs {
         }
     }
 
-    /// A name was to be removed.
+    /// A change that makes the same when it is done twice.
+    pub(super) fn repeated<T>(
+        &self,
+        change: impl Fn() -> Result<Outcome<T>, Errno>,
+    ) -> Result<T, Errno> {
+        Ok(self.certain(change)??)
+    }
+
+    /// A name was to be removed; `errno` says that it is not there.
     pub(super) fn gone(
         &self,
+        errno: i32,
         remove: impl Fn() -> Result<Outcome<()>, Errno>,
     ) -> Result<(), Errno> {
         let first = remove()?;
@@ -84,7 +93,21 @@ impl DafsFs {
             return Ok(first?);
         }
         let again = self.certain(remove)?;
-        if fails_with(&again, libc::ENOENT) { Ok(()) } else { Ok(again?) }
+        if fails_with(&again, errno) { Ok(()) } else { Ok(again?) }
+    }
+
+    /// An extended attribute was to be set.
+    pub(super) fn set(
+        &self,
+        set: impl Fn() -> Result<Outcome<()>, Errno>,
+        is_set: impl Fn() -> Result<bool, Errno>,
+    ) -> Result<(), Errno> {
+        let first = set()?;
+        if !is_unknown(&first) {
+            return Ok(first?);
+        }
+        let again = self.certain(set)?;
+        if fails_with(&again, libc::EEXIST) && is_set()? { Ok(()) } else { Ok(again?) }
     }
 
     /// A name was to be moved.

@@ -141,7 +141,8 @@ impl DafsFs {
         let open = self.files.get(fh)?;
         self.flush_node(&open.node)?;
         open.written(0);
-        open.file.fallocate(mode, offset, len)?;
+        // Space and zeros, which the kernel asks for, are the same twice.
+        self.repeated(|| Ok(open.file.fallocate(mode, offset, len)))?;
         Ok(Answer::Done)
     }
 
