@@ -1,11 +1,13 @@
 //! m2: what is read is what was written, by all ways to read and write, over restarts of the
-//! server. The restarts are orderly: they must lose nothing.
+//! server. Nothing is lost by those in order, and neither by kill -9: the mount writes again what
+//! had not reached the server's file system.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use dafs_tests::Place;
+use dafs_tests::mounted::Ending;
 
 use crate::script::{program, root, tool};
 use crate::{Line, Mode};
@@ -16,54 +18,74 @@ pub(crate) fn all(mode: Mode) -> Vec<Line> {
     let buffered = place.path().to_path_buf();
     let direct = place.mount_again("direct_io");
     let mut lines = Vec::new();
-    for (what, config, dir) in [
-        ("fsx", "fsx.toml", &buffered),
-        ("fsx with shared mappings", "fsx-mmap.toml", &buffered),
-        ("fsx past the page cache", "fsx.toml", &direct),
-    ] {
-        lines.push(fsx(&mut place, mode, what, config, dir));
-    }
-    for (engine, options) in [
-        ("psync", &["--direct=0"][..]),
-        ("psync", &["--direct=1"]),
-        ("libaio", &["--direct=1", "--iodepth=16"]),
-        ("io_uring", &["--direct=1", "--iodepth=16"]),
-        ("mmap", &["--direct=0"]),
-    ] {
-        lines.push(fio(&mut place, mode, engine, options));
+    for ending in [Ending::Orderly, Ending::Killed] {
+        for (what, config, dir) in [
+            ("fsx", "fsx.toml", &buffered),
+            ("fsx with shared mappings", "fsx-mmap.toml", &buffered),
+            ("fsx past the page cache", "fsx.toml", &direct),
+        ] {
+            lines.push(fsx(&mut place, mode, ending, what, config, dir));
+        }
+        for (engine, options) in [
+            ("psync", &["--direct=0"][..]),
+            ("psync", &["--direct=1"]),
+            ("libaio", &["--direct=1", "--iodepth=16"]),
+            ("io_uring", &["--direct=1", "--iodepth=16"]),
+            ("mmap", &["--direct=0"]),
+        ] {
+            lines.push(fio(&mut place, mode, ending, engine, options));
+        }
     }
     lines
 }
 
 /// Runs a program while the server is restarted, as often as asked for.
-fn over_restarts(place: &mut Place, mode: Mode, command: Command) -> Result<String, String> {
+fn over_restarts(
+    place: &mut Place,
+    mode: Mode,
+    ending: Ending,
+    command: Command,
+) -> Result<String, String> {
     let limit = Duration::from_secs(mode.pick(60, 1800));
-    let wanted = if place.is_mount() { mode.pick(2, 10) } else { 0 };
+    // What a kill hits is chance: more of them.
+    let (short, long) = if ending == Ending::Killed { (4, 40) } else { (2, 10) };
+    let wanted = if place.is_mount() { mode.pick(short, long) } else { 0 };
     let every = Duration::from_millis(mode.pick(300, 3000));
-    let (printed, done) = program(place, command, limit, (wanted, every))?;
+    let (printed, done) = program(place, command, limit, (wanted, every, ending))?;
     match (printed.ok, done == wanted) {
         (false, _) => Err(printed.end()),
         (true, false) => Err(format!("over before restart {} of {wanted}", done + 1)),
-        (true, true) => Ok(format!("no difference, {done} restarts")),
+        (true, true) => Ok(format!("no difference, {done} {}", name_of(ending))),
     }
 }
 
-fn fsx(place: &mut Place, mode: Mode, what: &str, config: &str, dir: &Path) -> Line {
+fn name_of(ending: Ending) -> &'static str {
+    if ending == Ending::Killed { "kills" } else { "restarts" }
+}
+
+fn fsx(
+    place: &mut Place,
+    mode: Mode,
+    ending: Ending,
+    what: &str,
+    config: &str,
+    dir: &Path,
+) -> Line {
     let operations = mode.pick("20000", "1000000");
-    let line =
-        Line::new("m2", &format!("{what}, {operations} operations"), "no difference, all restarts");
+    let what = format!("{what}, {operations} operations");
+    let line = Line::new("m2", &what, &format!("no difference, all {}", name_of(ending)));
     let mut command = Command::new(tool("fsx"));
     command
         .args(["-q", "-S", "7", "-N", operations, "-f"])
         .arg(root().join("tests/suites").join(config));
     command.arg("-P").arg(place.beside()).arg(dir.join("fsx"));
-    line.result(over_restarts(place, mode, command))
+    line.result(over_restarts(place, mode, ending, command))
 }
 
 /// Random writes with check sums, then all of it read and verified.
-fn fio(place: &mut Place, mode: Mode, engine: &str, options: &[&str]) -> Line {
+fn fio(place: &mut Place, mode: Mode, ending: Ending, engine: &str, options: &[&str]) -> Line {
     let what = format!("fio, {engine} {}", options.join(" ").replace("--", ""));
-    let line = Line::new("m2", &what, "no difference, all restarts");
+    let line = Line::new("m2", &what, &format!("no difference, all {}", name_of(ending)));
     let mut command = Command::new("fio");
     command.current_dir(place.beside());
     command.args(["--name=verify", "--rw=randwrite", "--bs=4k", "--verify=crc32c"]);
@@ -72,5 +94,5 @@ fn fio(place: &mut Place, mode: Mode, engine: &str, options: &[&str]) -> Line {
     command.arg(format!("--size={}", mode.pick("40m", "2g")));
     command.arg(format!("--ioengine={engine}")).args(options);
     command.arg(format!("--filename={}", place.path().join("fio").display()));
-    line.result(over_restarts(place, mode, command))
+    line.result(over_restarts(place, mode, ending, command))
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use dafs_tests::Place;
+use dafs_tests::mounted::Ending;
 
 use crate::script::{program, root, tool};
 use crate::{Line, Mode};
@@ -26,7 +27,8 @@ fn verdicts(place: &mut Place, dir: &Path) -> Result<Cases, String> {
     let mut command = Command::new(tool("pjdfstest"));
     command.arg("-c").arg(root().join("tests/suites/pjdfstest.toml"));
     command.arg("-p").arg(dir).arg("-s").arg(place.beside());
-    let (printed, _) = program(place, command, Duration::from_secs(250), (0, Duration::ZERO))?;
+    let undisturbed = (0, Duration::ZERO, Ending::Orderly);
+    let (printed, _) = program(place, command, Duration::from_secs(250), undisturbed)?;
     let mut cases = Cases::new();
     for line in printed.text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();

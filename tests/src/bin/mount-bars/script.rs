@@ -96,13 +96,13 @@ fn run_with(
     Ok(status.success())
 }
 
-/// Runs a program to its end; the server of `place` is restarted in order `restarts` times
+/// Runs a program to its end; the server of `place` ends and starts again `restarts` times
 /// meanwhile, `every` so often.
 pub(crate) fn program(
     place: &mut Place,
     command: Command,
     limit: Duration,
-    (restarts, every): (u32, Duration),
+    (restarts, every, ending): (u32, Duration, Ending),
 ) -> Result<(Printed, u32), String> {
     let log = place.beside().join("log");
     let mut text = String::new();
@@ -114,7 +114,7 @@ pub(crate) fn program(
             text.push('\n');
         }
         if done < restarts && last.elapsed() >= every {
-            place.restart(Ending::Orderly);
+            place.restart(ending);
             done += 1;
             last = Instant::now();
         }
