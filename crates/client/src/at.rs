@@ -239,6 +239,15 @@ impl Session {
         self.call_for_user(Work::OwnerRelease { owner }).map(drop)
     }
 
+    /// The names in a directory on the server's disk. What was written to files is left to
+    /// [`File::commit`](crate::File::commit).
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error); `NotDir`.
+    pub fn sync_dir_of(&self, handle: FileHandle) -> Result<()> {
+        self.call_for_user(Work::SyncDir { place: Place::at(handle) }).map(drop)
+    }
+
     /// Space and limits of the file system.
     ///
     /// # Errors

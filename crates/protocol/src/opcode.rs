@@ -57,6 +57,7 @@ opcodes! {
     READ_DIR = 42;
     READ_LINK = 43;
     VERIFY_HANDLE = 44 reserved;
+    SYNC_DIR = 45;
 
     GET_ATTR = 64;
     SET_ATTR = 65;
@@ -171,6 +172,6 @@ mod tests {
         for start in ["CACHE_QUERY", "LAYOUT_", "CB_"] {
             assert!(reserved(start) > 0, "{start}");
         }
-        assert_eq!(ALL.iter().filter(|e| !e.reserved).count(), 44);
+        assert_eq!(ALL.iter().filter(|e| !e.reserved).count(), 45);
     }
 }

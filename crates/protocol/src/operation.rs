@@ -205,6 +205,8 @@ pub enum Operation<'a> {
     Commit { state: StateId, offset: u64, len: u64, level: CommitLevel },
     /// Everything that anybody wrote to this export, on disk.
     SyncFs { handle: FileHandle },
+    /// The names in a directory on disk, as fsync(2) of it does.
+    SyncDir { dir: FileHandle },
     /// `mode` as fallocate(2): 0 allocate, 1 keep size, 3 punch hole, 0x10 zero range.
     Fallocate { state: StateId, mode: u32, offset: u64, len: u64 },
     /// The next data (`hole` false) or hole at or after `offset`.
@@ -367,7 +369,7 @@ impl Operation<'_> {
             O::Lock { .. } | O::Unlock { .. } | O::LockCancel { .. } => true,
             O::OwnerRelease { .. } | O::ReclaimComplete => true,
             // Tells of late errors, once; and a chain may have closed its file since.
-            O::Commit { .. } | O::SyncFs { .. } => true,
+            O::Commit { .. } | O::SyncFs { .. } | O::SyncDir { .. } => true,
             O::CredRegister { .. } | O::CredRelease { .. } | O::SessionDestroy => true,
             O::Null | O::GetRoot { .. } | O::Lookup { .. } | O::LookupParent { .. } => false,
             O::ReadDir { .. } | O::ReadLink { .. } | O::GetAttr { .. } => false,

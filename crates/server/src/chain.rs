@@ -443,7 +443,8 @@ impl Chain {
             | O::SetAttr { .. }
             | O::Access { .. }
             | O::StatFs { .. }
-            | O::SyncFs { .. } => self.name_operation(operation).await,
+            | O::SyncFs { .. }
+            | O::SyncDir { .. } => self.name_operation(operation).await,
             O::ReadDir { .. }
             | O::ReadLink { .. }
             | O::GetXattr { .. }

@@ -45,6 +45,15 @@ impl Chain {
             Operation::Access { handle, mask } => Ok(self.access(handle, *mask).await?),
             Operation::StatFs { handle } => Ok(self.file_system(handle).await?),
             Operation::SyncFs { handle } => Ok(self.sync_fs(handle).await?),
+            Operation::SyncDir { dir } => {
+                let dir = self.handle(dir)?;
+                // The names of exports are in no file system.
+                if !(dir == Exports::virtual_root() && self.context.shared.exports.only().is_none())
+                {
+                    self.context.shared.exports.of(&dir)?.1.store.sync_dir(&dir).await?;
+                }
+                Ok(Outcome::Done)
+            }
             _ => Err(Status::NotSupp.into()),
         }
     }

@@ -165,6 +165,9 @@ pub trait Store: Send + Sync {
     fn list_xattr(&self, who: &Who, handle: &FileHandle) -> Answer<Vec<u8>>;
     /// Removes one.
     fn remove_xattr(&self, who: &Who, handle: &FileHandle, name: &[u8]) -> Answer<()>;
+    /// The names in a directory, on disk. With the server's own rights: who may do it was checked
+    /// when it was opened.
+    fn sync_dir(&self, dir: &FileHandle) -> Answer<()>;
     /// Everything written to this tree, on disk.
     fn sync_fs(&self) -> Answer<()>;
 }

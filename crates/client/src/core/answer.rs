@@ -353,6 +353,7 @@ impl Core {
                 Output::Unit
             }
             (Work::StatFs { .. }, Outcome::FileSystem { attr }) => Output::FileSystem(*attr),
+            (Work::SyncDir { .. }, Outcome::Done) => Output::Unit,
             (Work::Stats, Outcome::Stats(stats)) => Output::Stats(stats.clone()),
             (Work::ReadLink { .. }, Outcome::Data { bytes, .. }) => {
                 Output::Target(message(memory, fit(*bytes, room)?))

@@ -228,6 +228,7 @@ fn named_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, root: FileHandle) {
             Operation::GetAttr { handle, state: StateId::NONE }
         }
         Work::StatFs { place } => Operation::StatFs { handle: find(place, false) },
+        Work::SyncDir { place } => Operation::SyncDir { dir: find(place, true) },
         Work::Access { place, mask } => {
             Operation::Access { handle: find(place, false), mask: *mask }
         }

@@ -231,6 +231,9 @@ pub enum Work {
     StatFs {
         place: Place,
     },
+    SyncDir {
+        place: Place,
+    },
     Stat {
         place: Place,
         no_follow: bool,
@@ -495,6 +498,7 @@ impl Work {
     pub(crate) fn is_repeatable(&self) -> bool {
         match self {
             Work::Null | Work::Stats | Work::Sync | Work::StatFs { .. } => true,
+            Work::SyncDir { .. } => true,
             Work::Stat { .. } | Work::Access { .. } | Work::ReadLink { .. } => true,
             Work::ReadDir { .. } | Work::GetXattr { .. } | Work::ListXattr { .. } => true,
             Work::Get { .. } | Work::Read { .. } | Work::ReadList { .. } => true,
@@ -577,7 +581,9 @@ impl Work {
             Work::StatFs { place } | Work::Stat { place, .. } | Work::Access { place, .. } => {
                 [Some(place), None]
             }
-            Work::SetAttr { place, .. } | Work::ReadLink { place } => [Some(place), None],
+            Work::SetAttr { place, .. } | Work::ReadLink { place } | Work::SyncDir { place } => {
+                [Some(place), None]
+            }
             Work::ReadDir { place, .. } | Work::GetXattr { place, .. } => [Some(place), None],
             Work::ListXattr { place, .. } | Work::SetXattr { place, .. } => [Some(place), None],
             Work::RemoveXattr { place, .. } | Work::Make { place, .. } => [Some(place), None],

@@ -60,6 +60,8 @@ pub struct Script {
     pub refuse: Option<Status>,
     /// Requests are taken, and kept until this is over.
     pub stall: bool,
+    /// Of new sessions.
+    pub lease_ms: u32,
     /// The user of sessions.
     pub uid: u32,
     /// Locks may be reclaimed.
@@ -127,7 +129,7 @@ impl Fake {
             next: 1,
             boot: 1,
             machine: 1,
-            script: Script { uid: 1000, ..Script::default() },
+            script: Script { uid: 1000, lease_ms: LEASE_MS, ..Script::default() },
             disk: Disk::default(),
             memory: Disk::default(),
             handles: HashMap::new(),
@@ -312,7 +314,7 @@ impl Fake {
             data_bytes_max: 256 << 10,
             inline_bytes: 512,
             wait: WaitMode::Adaptive,
-            lease_ms: LEASE_MS,
+            lease_ms: self.script.lease_ms,
             tagged: true,
             rdma_read: true,
         };
@@ -597,6 +599,7 @@ impl Fake {
                 self.disk = self.memory.clone();
                 Ok(Outcome::Committed { verifier })
             }
+            O::SyncDir { .. } => Ok(Outcome::Done),
             O::SetAttr { .. } => Ok(Outcome::Attributes { attr: self.attr(b"") }),
             O::GetAttr { handle, .. } => {
                 let path = self.path(&resolve(chain, handle), b"")?;

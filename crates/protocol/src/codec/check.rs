@@ -87,7 +87,7 @@ fn fields(operation: &Operation<'_>) -> Result<(), DecodeError> {
         }
         O::Null | O::LookupParent { .. } | O::Close { .. } | O::OpenDowngrade { .. } => Ok(()),
         O::ReadDir { .. } | O::ReadLink { .. } | O::GetAttr { .. } | O::SetAttr { .. } => Ok(()),
-        O::StatFs { .. } | O::Append { .. } | O::SyncFs { .. } => Ok(()),
+        O::StatFs { .. } | O::Append { .. } | O::SyncFs { .. } | O::SyncDir { .. } => Ok(()),
         O::LockCancel { ticket } => in_range(ticket.0 != 0, "ticket"),
         O::CredRelease { .. } | O::SessionStats | O::SessionDestroy => Ok(()),
         O::Lock { .. } | O::LockTest { .. } | O::Unlock { .. } => Ok(()),

@@ -41,6 +41,7 @@ impl Operation<'_> {
             O::Append { .. } => op::APPEND,
             O::Commit { .. } => op::COMMIT,
             O::SyncFs { .. } => op::SYNC_FS,
+            O::SyncDir { .. } => op::SYNC_DIR,
             O::Fallocate { .. } => op::FALLOCATE,
             O::Seek { .. } => op::SEEK,
             O::Advise { .. } => op::ADVISE,
@@ -202,7 +203,8 @@ fn put_names(out: &mut Vec<u8>, operation: &Operation<'_>) {
         O::LookupParent { handle }
         | O::ReadLink { handle }
         | O::StatFs { handle }
-        | O::SyncFs { handle } => out.handle(handle),
+        | O::SyncFs { handle }
+        | O::SyncDir { dir: handle } => out.handle(handle),
         attributes => put_attributes(out, attributes),
     }
 }
@@ -344,6 +346,7 @@ fn get_names<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, Decod
         op::READ_LINK => O::ReadLink { handle: r.handle()? },
         op::STAT_FS => O::StatFs { handle: r.handle()? },
         op::SYNC_FS => O::SyncFs { handle: r.handle()? },
+        op::SYNC_DIR => O::SyncDir { dir: r.handle()? },
         _ => return get_attributes(opcode, r),
     })
 }

@@ -214,7 +214,7 @@ impl Random {
 }
 
 /// Operations there are.
-pub const OPERATIONS: u64 = 42;
+pub const OPERATIONS: u64 = 43;
 /// Outcomes there are.
 pub const OUTCOMES: u64 = 17;
 
@@ -356,6 +356,7 @@ fn newer_operation<'a>(which: u64, r: &mut Random) -> Operation<'a> {
         39 => O::LockCancel { ticket: LockTicket(r.u64().max(1)) },
         40 => O::OwnerRelease { owner: r.owner() },
         41 => O::ReclaimComplete,
+        42 => O::SyncDir { dir: r.handle() },
         _ => unreachable!(),
     }
 }

@@ -197,6 +197,19 @@ impl Store for MemoryStore {
         })
     }
 
+    fn sync_dir(&self, dir: &FileHandle) -> Answer<()> {
+        let dir = *dir;
+        self.shared.call(move |state| {
+            let inode = state.tree.resolve(&dir)?;
+            state.fault(FaultKind::Sync)?;
+            match state.tree.node(inode)?.content {
+                // Names are never lost here.
+                Content::Directory(_) => Ok(()),
+                _ => Err(Status::NotDir),
+            }
+        })
+    }
+
     fn sync_fs(&self) -> Answer<()> {
         self.shared.call(|state| {
             state.fault(FaultKind::Sync)?;

@@ -55,6 +55,16 @@ impl Inner {
         self.list(&fd, request)
     }
 
+    pub(super) fn sync_dir(&self, dir: &FileHandle) -> Result<(), Status> {
+        let object = self.objects.resolve(&self.identities, dir)?;
+        if object.kind != FileKind::Directory {
+            return Err(Status::NotDir);
+        }
+        let _server = self.identities.as_server()?;
+        let fd = sys::openat(&object.fd, b".", libc::O_RDONLY | libc::O_DIRECTORY, 0);
+        Ok(sys::fsync(&fd.map_err(gone)?, false)?)
+    }
+
     fn list(&self, fd: &OwnedFd, request: &Request) -> Result<Listing, Status> {
         let mut listing = Listing::default();
         let mut bytes = 0;

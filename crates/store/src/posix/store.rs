@@ -222,6 +222,11 @@ impl Store for PosixStore {
         self.change(move |inner| inner.remove_xattr(&who, &handle, &name))
     }
 
+    fn sync_dir(&self, dir: &FileHandle) -> Answer<()> {
+        let dir = *dir;
+        self.inner.call_long(move |inner| inner.sync_dir(&dir))
+    }
+
     fn sync_fs(&self) -> Answer<()> {
         self.inner.call_long(|inner| inner.objects.sync())
     }

@@ -209,4 +209,6 @@ pub fn sync_answers(fs: &Fs) {
     opened.file.sync(true).wait().expect("data");
     opened.file.sync(false).wait().expect("all");
     fs.store.sync_fs().wait().expect("everything");
+    fs.store.sync_dir(&fs.handle("d")).wait().expect("names");
+    assert_eq!(fs.store.sync_dir(&fs.handle("d/f")).wait(), Err(Status::NotDir));
 }
