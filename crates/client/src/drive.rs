@@ -4,7 +4,8 @@
 //! nothing is ready. A thread that meets a leader rings what it submitted and parks until its
 //! own answers are there. When the leader is done it wakes one parked thread, which leads on.
 //! The keeper thread leads only when nobody else does: for leases, reconnects, and calls that
-//! nobody waits for; it makes way for a caller at once.
+//! nobody waits for; it makes way for a caller at once. In a session without calls it listens, so
+//! that the end of a connection and what the server asks are noticed when they come.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,6 +26,9 @@ use crate::spin::SpinBudget;
 
 /// How long a sleeping leader does not look at [`SessionOptions::cancel`].
 const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The keeper listens to a session in which nobody called for so long.
+const IDLE: Duration = Duration::from_millis(100);
 
 /// Where answers go: of one group, one future, or one blocking call.
 #[derive(Default)]
@@ -63,6 +67,9 @@ pub(crate) struct State {
     /// Futures that wait for room.
     pub(crate) room_wakers: Vec<Waker>,
     async_outstanding: usize,
+    /// Calls so far, and as many as the keeper saw at its last look.
+    calls: u64,
+    calls_seen: u64,
     cancelled: bool,
     spin: SpinBudget,
     waiter: Arc<dyn Waiter>,
@@ -129,6 +136,7 @@ impl State {
     }
 
     fn count(&mut self, sink: usize) {
+        self.calls += 1;
         let entry = self.sink(sink);
         entry.outstanding += 1;
         if entry.is_async {
@@ -208,6 +216,8 @@ impl Inner {
             wakers: Vec::new(),
             room_wakers: Vec::new(),
             async_outstanding: 0,
+            calls: 0,
+            calls_seen: 0,
             cancelled: false,
             spin: SpinBudget::new(options.wait),
             waiter: waiter.clone(),
@@ -274,6 +284,9 @@ impl Inner {
         }
         let done = state.sink(sink).done.pop_front();
         state.drop_sink(sink);
+        if state.leader == Leader::None && state.needs_driver() {
+            self.keeper.poke();
+        }
         done.map_or(Err(Error::Interrupted), |done| done.result)
     }
 
@@ -310,15 +323,11 @@ impl Inner {
             match state.leader {
                 Leader::None => {
                     state.leader = Leader::Caller;
-                    state = self.lead(state, Some((sink, want)), until);
+                    state = self.lead(state, Some((sink, want)), false, until);
                     self.hand_over(&mut state);
                     continue;
                 }
-                Leader::Keeper if !state.keeper_yields => {
-                    state.keeper_yields = true;
-                    self.waiter.wake();
-                }
-                _ => {}
+                Leader::Keeper | Leader::Caller => self.take_over(&mut state),
             }
             state = self.park(state, sink, want, until);
             parked = true;
@@ -350,8 +359,18 @@ impl Inner {
             if state.needs_driver() {
                 self.keeper.poke();
             }
+        } else if !state.needs_driver() {
+            self.take_over(&mut state);
         }
         state
+    }
+
+    /// Asks the keeper to make way, where it leads.
+    fn take_over(&self, state: &mut State) {
+        if state.leader == Leader::Keeper && !state.keeper_yields {
+            state.keeper_yields = true;
+            self.waiter.wake();
+        }
     }
 
     /// Calls that nobody waits for were submitted: somebody must drive them.
@@ -407,11 +426,12 @@ impl Inner {
     }
 
     /// Makes progress until the target is reached; the keeper, which has none, until it is not
-    /// needed.
+    /// needed, and while `listens` until somebody else wants to lead.
     fn lead<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         target: Option<(usize, usize)>,
+        listens: bool,
         until: Until<'_>,
     ) -> MutexGuard<'a, State> {
         let mut idle_since = None;
@@ -428,9 +448,10 @@ impl Inner {
             let now = self.now();
             let busy = self.progress(&mut state, now);
             state = self.tell(state);
+            let listens = listens && !state.core.is_closed();
             let reached = match target {
                 Some((sink, want)) => state.sink(sink).done.len() >= want,
-                None => state.keeper_yields || !state.needs_driver(),
+                None => state.keeper_yields || !(listens || state.needs_driver()),
             };
             if reached || until.is_over() {
                 if idle_since.is_some() {
@@ -445,6 +466,10 @@ impl Inner {
                 if state.spin.sleeps_at_once() {
                     state = self.sleep(state, now, until);
                 }
+                continue;
+            }
+            if listens && !state.needs_driver() {
+                state = self.sleep(state, now, until);
                 continue;
             }
             let since = match idle_since {
@@ -520,6 +545,7 @@ impl Inner {
     pub(crate) fn shut_down(&self) {
         self.keeper.stop();
         let mut state = self.lock();
+        self.take_over(&mut state);
         if state.core.is_closed() {
             return;
         }
@@ -549,16 +575,20 @@ impl Inner {
         Ok(())
     }
 
+    /// Leads where the keeper is needed or may listen; how long it may sleep then.
     pub(crate) fn keep(&self) -> Duration {
         let mut state = self.lock();
+        let is_idle = state.calls == state.calls_seen;
+        state.calls_seen = state.calls;
         if state.leader == Leader::None {
             state.leader = Leader::Keeper;
             state.keeper_yields = false;
-            state = self.lead(state, None, Until::default());
+            let listens = is_idle && !self.keeper.is_stopped();
+            state = self.lead(state, None, listens, Until::default());
             self.hand_over(&mut state);
         }
         let next = state.core.next_timeout();
-        let pause = next.map_or(Duration::from_secs(1), |at| at.saturating_sub(self.now()));
-        pause.max(Duration::from_millis(1))
+        let pause = next.map_or(IDLE, |at| at.saturating_sub(self.now()));
+        pause.clamp(Duration::from_millis(1), IDLE)
     }
 }

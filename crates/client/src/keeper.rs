@@ -41,6 +41,10 @@ impl KeeperSignal {
         self.changed.notify_one();
     }
 
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).stopped
+    }
+
     /// Until poked or `timeout`; false: stopped.
     fn wait(&self, timeout: Duration) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -230,6 +230,21 @@ fn a_restart_is_survived_and_told() {
 }
 
 #[test]
+fn a_session_without_calls_comes_back_after_a_restart() {
+    let server = Server::start();
+    server.with(|fake| fake.script.lease_ms = 3_600_000);
+    let session = server.connect(SessionOptions::default());
+    session.stat(b"").expect("stat");
+    server.with(Fake::restart);
+    let limit = Instant::now() + Duration::from_secs(20);
+    while server.with(|fake| fake.session_count()) == 0 {
+        assert!(Instant::now() < limit, "the restart is not noticed");
+    }
+    session.stat(b"").expect("stat");
+    assert_eq!(session.info().new_sessions, 1);
+}
+
+#[test]
 fn a_signal_ends_calls() {
     let server = Server::start();
     let cancel = Arc::new(AtomicBool::new(false));
