@@ -132,7 +132,20 @@ impl DafsFs {
             b".." => self.on(&dir, |handle| session.parent_of(handle))?,
             name => self.on(&dir, |handle| session.lookup_at(handle, name))?,
         };
+        if let Some(known) = self.nodes.elsewhere(&found, dir.number, name)
+            && (found.attr.links == 1 || !self.is_still_there(&known))
+        {
+            self.nodes.part(&known);
+        }
         Ok(Answer::Entry(self.entry(&found, dir.number, name)))
+    }
+
+    /// Whether an object has the name under which it was seen last.
+    fn is_still_there(&self, node: &Node) -> bool {
+        let (parent, name) = node.place();
+        let parent = self.nodes.get(parent);
+        let found = parent.and_then(|dir| self.on(&dir, |at| self.session.lookup_at(at, &name)));
+        found.is_ok_and(|found| node.is(&found.attr))
     }
 
     /// Attributes of what may have no name any more.
@@ -249,7 +262,13 @@ impl DafsFs {
             return out.add(number, entry.cookie, kind, &entry.name);
         }
         match (entry.attr, entry.handle) {
-            (Some(attr), Some(handle)) => {
+            // What has another name here as well is looked up first.
+            (Some(attr), Some(handle))
+                if self
+                    .nodes
+                    .elsewhere(&Found { handle, attr }, dir.number, &entry.name)
+                    .is_none() =>
+            {
                 let known = self.entry(&Found { handle, attr }, dir.number, &entry.name);
                 let added = out.add_plus(&known, entry.cookie, &entry.name);
                 if !added {

@@ -142,16 +142,34 @@ impl Nodes {
     /// The kernel is told of an object: it gets a reference.
     pub(super) fn refer(&self, found: &Found, parent: u64, name: &[u8]) -> Arc<Node> {
         let mut table = self.write();
-        let known = table.by_handle.get(&found.handle).and_then(|number| {
-            table.by_number.get(number).filter(|node| node.is(&found.attr)).cloned()
-        });
-        match known {
+        match table.known(found).cloned() {
             Some(node) => {
                 node.state().references += 1;
                 table.name(&node, parent, name);
                 node
             }
             None => table.add(found, parent, name),
+        }
+    }
+
+    /// What the kernel knows under another name than the one under which it was found, and has
+    /// not open.
+    pub(super) fn elsewhere(&self, found: &Found, parent: u64, name: &[u8]) -> Option<Arc<Node>> {
+        let table = self.read();
+        let node = table.known(found).filter(|node| node.kind != FileKind::Directory)?;
+        let state = node.state();
+        let same = state.parent == parent && state.name == name;
+        (!same && state.open.is_empty()).then(|| node.clone())
+    }
+
+    /// Others gave an object another name: under that one it gets a number of its own. The kernel
+    /// takes two names of one number for links, of which a rename to the other does nothing and
+    /// succeeds: two machines could both believe that they took a file away.
+    pub(super) fn part(&self, node: &Node) {
+        let mut table = self.write();
+        let handle = node.handle();
+        if table.by_handle.get(&handle) == Some(&node.number) {
+            table.by_handle.remove(&handle);
         }
     }
 
@@ -220,6 +238,11 @@ impl Nodes {
 }
 
 impl Table {
+    fn known(&self, found: &Found) -> Option<&Arc<Node>> {
+        let number = self.by_handle.get(&found.handle)?;
+        self.by_number.get(number).filter(|node| node.is(&found.attr))
+    }
+
     fn add(&mut self, found: &Found, parent: u64, name: &[u8]) -> Arc<Node> {
         self.last += 1;
         let number = self.last;
@@ -309,6 +332,23 @@ mod tests {
         assert_ne!(nodes.refer(&found(2), ROOT, b"a").number, first.number);
         nodes.forget(ROOT, 100);
         assert!(nodes.get(ROOT).is_ok());
+    }
+
+    #[test]
+    fn a_file_renamed_by_others_gets_a_number_of_its_own() {
+        let nodes = Nodes::new(&found(1), b"");
+        let old = nodes.refer(&found(2), ROOT, b"a");
+        assert!(nodes.elsewhere(&found(2), ROOT, b"a").is_none());
+        let known = nodes.elsewhere(&found(2), ROOT, b"b").expect("known as a");
+        nodes.part(&known);
+        let new = nodes.refer(&found(2), ROOT, b"b");
+        assert_ne!(new.number, old.number);
+        assert_eq!(nodes.named(ROOT, b"a").map(|node| node.number), Some(old.number));
+        nodes.forget(old.number, 1);
+        assert_eq!(nodes.refer(&found(2), ROOT, b"b").number, new.number);
+        // Renames through this mount keep the number.
+        nodes.renamed((ROOT, b"b"), (ROOT, b"c"), false);
+        assert!(nodes.elsewhere(&found(2), ROOT, b"c").is_none());
     }
 
     #[test]
