@@ -119,6 +119,16 @@ fn an_open_file_goes_on_without_its_name() {
 }
 
 #[test]
+fn a_directory_is_synced_alone() {
+    let served = Served::start();
+    let mut raw = Raw::connect(&served);
+    let (file, state) = raw.open("f", MAKE, 0o644).expect("open");
+    assert_eq!(raw.one(Operation::SyncDir { dir: raw.root }), Ok(Outcome::Done));
+    assert_eq!(raw.one(Operation::SyncDir { dir: file }), Err(Status::NotDir));
+    close(&mut raw, state);
+}
+
+#[test]
 fn ranges_are_copied_within_the_server() {
     let served = Served::start();
     let mut raw = Raw::connect(&served);
