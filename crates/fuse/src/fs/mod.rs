@@ -124,7 +124,8 @@ impl DafsFs {
             Op::Release { fh, owner, flock_unlock, .. } => self.release(fh, owner, flock_unlock),
             Op::FSync { fh, data_only } => self.fsync(fh, data_only),
             Op::StatFs => self.stat_fs(node),
-            Op::SyncFs | Op::FSyncDir { .. } => self.sync_fs(),
+            Op::SyncFs => self.sync_fs(),
+            Op::FSyncDir { .. } => self.sync_dir(node),
             Op::OpenDir { .. } => self.open_dir(node),
             Op::ReadDir { fh, offset, size, plus } => {
                 self.read_dir(caller, node, fh, offset, size, plus)

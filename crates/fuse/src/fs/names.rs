@@ -108,6 +108,12 @@ impl DafsFs {
         Ok(Answer::Done)
     }
 
+    pub(super) fn sync_dir(&self, node: u64) -> Result<Answer, Errno> {
+        let node = self.nodes.get(node)?;
+        self.on(&node, |handle| self.session.sync_dir_of(handle))?;
+        Ok(Answer::Done)
+    }
+
     /// Makes anything but a regular file.
     fn make(
         &self,
