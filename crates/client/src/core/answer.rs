@@ -93,10 +93,15 @@ impl Core {
 
     /// An operation of the chain failed; those after it did not run.
     fn on_failed(&mut self, flight: Flight, results: &[OpResult], status: Status) {
-        let call = flight.call;
+        let (call, writes) = (flight.call, flight.writes);
         if call.work.is_internal() {
             self.on_internal_failed(call, status);
             return;
+        }
+        if let Work::Commit { file, offset: 0, len: 0, .. } = call.work
+            && let Some(file) = self.files.any_mut(file)
+        {
+            file.flush_failed(writes);
         }
         let opened = results.iter().find_map(|result| match result {
             Ok(Outcome::Opened { state, .. }) => Some(*state),
@@ -431,7 +436,10 @@ impl Core {
                 self.deliver(call, Ok(Output::Unit));
                 self.one_reopened();
             }
-            (Work::Rewrite { .. }, [Ok(Outcome::Written { .. })]) => self.end_rewrite(call, true),
+            (Work::Rewrite { len, .. }, [Ok(Outcome::Written { bytes, .. })]) => {
+                let done = bytes == len;
+                self.end_rewrite(call, done);
+            }
             (Work::CloseState { .. }, [Ok(Outcome::Closed { .. })])
             | (Work::Unregister { .. }, [Ok(Outcome::Done)]) => {
                 self.deliver(call, Ok(Output::Unit));
@@ -555,7 +563,7 @@ impl Core {
         if let Phase::Reopening(left) = &mut self.phase {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                self.rewrite(None);
+                self.begin_reclaim();
             }
         }
     }

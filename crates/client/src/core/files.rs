@@ -144,6 +144,15 @@ impl OpenFile {
         self.take_lost()
     }
 
+    /// A flush or commit failed that was sent when `writes` were acknowledged, and its caller
+    /// learns of it: what it did not make safe is kept no longer.
+    pub(super) fn flush_failed(&mut self, writes: u64) {
+        if self.kept.safe(writes) {
+            self.in_memory_only = true;
+            self.not_on_disk = true;
+        }
+    }
+
     /// A commit succeeded that was sent when `writes` were acknowledged.
     ///
     /// # Errors

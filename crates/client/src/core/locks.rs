@@ -354,7 +354,7 @@ impl Core {
             };
             self.urgent.push_back(self.for_user_of(file, work));
         }
-        self.reclaim_complete();
+        self.reclaims_answered();
     }
 
     /// An open through which the owner locked, with the rights that it takes.
@@ -386,15 +386,20 @@ impl Core {
         if let Phase::Reclaiming(left) = &mut self.phase {
             *left = left.saturating_sub(1);
         }
-        self.reclaim_complete();
+        self.reclaims_answered();
     }
 
-    fn reclaim_complete(&mut self) {
+    fn reclaims_answered(&mut self) {
         if matches!(self.phase, Phase::Reclaiming(0)) {
-            self.phase = Phase::Completing;
-            self.background += 1;
-            self.urgent.push_back(CallRec::internal(Work::ReclaimComplete));
+            self.rewrite(None);
         }
+    }
+
+    /// Locks are back, and kept writes are written again: others may have other locks now.
+    pub(super) fn complete_reclaim(&mut self) {
+        self.phase = Phase::Completing;
+        self.background += 1;
+        self.urgent.push_back(CallRec::internal(Work::ReclaimComplete));
     }
 
     /// Others may have had the lock meanwhile: whoever works under it must learn of it.
@@ -406,6 +411,9 @@ impl Core {
         for file in files {
             if let Some(file) = self.files.any_mut(file).filter(|file| file.id() == id) {
                 file.broken.get_or_insert(Status::LocksLost);
+                if self.rewrites && !file.kept.is_empty() {
+                    file.lose();
+                }
             }
         }
         entry.clear_owner(owner);

@@ -116,10 +116,10 @@ enum Phase {
     Rooting,
     /// So many files are yet to be opened in the new session.
     Reopening(usize),
-    /// Kept writes are written again, one after the other.
-    Rewriting,
     /// So many locks are yet to be reclaimed in the new session.
     Reclaiming(usize),
+    /// Kept writes are written again, one after the other.
+    Rewriting,
     /// The server is told that this was all.
     Completing,
     /// Calls flow, as far as their links are connected.

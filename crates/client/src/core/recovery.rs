@@ -47,7 +47,8 @@ impl Core {
             };
             self.notice(text.into());
         }
-        self.rewrites = self.facts.verifier != verifier;
+        // Still so where a session was lost before all was written.
+        self.rewrites |= self.facts.verifier != verifier;
         self.facts.verifier = verifier;
         self.files.iter_mut().for_each(|file| file.saw(verifier));
         let slots = usize::from(attr.slots);
@@ -73,7 +74,7 @@ impl Core {
     pub(super) fn root_found(&mut self) {
         let keys = self.files.keys();
         if keys.is_empty() {
-            self.rewrite(None);
+            self.begin_reclaim();
             return;
         }
         self.phase = Phase::Reopening(keys.len());
@@ -84,12 +85,13 @@ impl Core {
         }
     }
 
-    /// Writes again what is kept and comes after `after`, in the order in which it was written;
-    /// then locks are reclaimed.
+    /// Writes again what is kept and comes after `after`, in the order in which it was written.
+    /// Locks were reclaimed before: what was written under one that is lost must not be written
+    /// over the data of who has it now.
     pub(super) fn rewrite(&mut self, after: Option<KeptId>) {
         self.phase = Phase::Rewriting;
         let next = if self.rewrites { self.files.next_kept(after) } else { None };
-        let Some((file, id, offset, bytes)) = next else { return self.begin_reclaim() };
+        let Some((file, id, offset, bytes)) = next else { return self.complete_reclaim() };
         let len = u32::try_from(bytes.len()).expect("kept writes are those of one request");
         let work = Work::Rewrite { file, id, offset, len };
         match Buffer::new(bytes.len().max(1)) {
@@ -117,6 +119,7 @@ impl Core {
 
     pub(super) fn become_ready(&mut self) {
         self.phase = Phase::Ready;
+        self.rewrites = false;
         self.lost_since = [None; 2];
     }
 

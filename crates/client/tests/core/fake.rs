@@ -70,6 +70,8 @@ pub struct Script {
     pub grant_before_reply: bool,
     /// Handles mean nothing after a restart.
     pub forgets_handles: bool,
+    /// What is written cannot be handed to the file system.
+    pub disk_full: bool,
 }
 
 pub struct Fake {
@@ -595,6 +597,7 @@ impl Fake {
                 let bytes = u32::try_from(data.len()).expect("small");
                 Ok(Outcome::Written { bytes, offset, stability: *stability, verifier })
             }
+            O::Commit { .. } if self.script.disk_full => Err(Status::NoSpc),
             O::Commit { .. } | O::SyncFs { .. } => {
                 self.disk = self.memory.clone();
                 Ok(Outcome::Committed { verifier })
@@ -703,6 +706,7 @@ fn name(operation: &Operation<'_>) -> &'static str {
         Operation::Open { .. } => "open",
         Operation::Close { .. } => "close",
         Operation::Append { .. } => "append",
+        Operation::Write { .. } => "write",
         Operation::Create { .. } => "create",
         Operation::Rename { .. } => "rename",
         Operation::Lookup { .. } => "lookup",

@@ -1,7 +1,7 @@
 //! Writes that are kept are written again after a restart.
 
 use dafs_client::core::{FileKey, Owner, Work};
-use dafs_protocol::{CommitLevel, Stability, Status};
+use dafs_protocol::{CommitLevel, LockKind, LockRange, LockRequest, OwnerKey, Stability, Status};
 
 use super::{Pair, bytes, read_write, status};
 
@@ -107,4 +107,64 @@ fn a_refused_write_is_not_kept() {
     assert_eq!(status(pair.wait(tag).result), Some(Status::BadF));
     pair.fake.restart();
     assert_eq!(pair.read(file, 0, 4).expect("read"), b"....");
+}
+
+#[test]
+fn writing_again_goes_on_in_the_session_after_the_next() {
+    let mut pair = Pair::new(34);
+    pair.fake.put(b"f", b"........");
+    let file = pair.open(b"f", read_write());
+    for (at, data) in [b"a", b"b", b"c", b"d"].into_iter().enumerate() {
+        pair.write_kept(file, at as u64, data);
+    }
+    let writes = |pair: &Pair| pair.fake.executed.get("write").copied().unwrap_or(0);
+    let before = writes(&pair);
+    pair.fake.restart();
+    pair.run_until("one is written", |pair| writes(pair) > before);
+    assert_ne!(pair.content(b"f"), b"abcd....", "not all of them yet");
+    pair.fake.forget_sessions();
+    assert_eq!(pair.read(file, 0, 10).expect("read"), b"abcd....");
+    assert_eq!(pair.core.facts().new_sessions, 2);
+}
+
+#[test]
+fn what_was_written_under_a_lost_lock_is_not_written_again() {
+    for grace in [true, false] {
+        let mut pair = Pair::new(35);
+        pair.fake.put(b"f", b"....");
+        pair.fake.put(b"g", b"....");
+        let (file, other) = (pair.open(b"f", read_write()), pair.open(b"g", read_write()));
+        let owner = OwnerKey { kind: LockKind::Posix, number: 1 };
+        let lock = LockRequest { owner, range: LockRange::ALL, exclusive: true, pid: 1 };
+        pair.call(Work::Lock { file, lock, wait: false }).expect("lock");
+        pair.write_kept(file, 0, b"old");
+        pair.write_kept(other, 0, b"free");
+        // Who had the lock meanwhile wrote this.
+        pair.fake.disk.files.insert(b"f".to_vec(), b"newer".to_vec());
+        pair.fake.script.grace = grace;
+        pair.fake.restart();
+        assert_eq!(pair.read(other, 0, 4).expect("read"), b"free");
+        if grace {
+            assert_eq!(pair.read(file, 0, 9).expect("read"), b"older");
+            pair.call(Work::Close { file }).expect("nothing was lost");
+        } else {
+            assert_eq!(status(pair.read(file, 0, 4)), Some(Status::LocksLost));
+            assert_eq!(pair.content(b"f"), b"newer");
+            assert_eq!(status(pair.call(Work::Close { file })), Some(Status::WritesLost));
+        }
+    }
+}
+
+#[test]
+fn a_flush_that_fails_ends_the_keeping_too() {
+    let mut pair = Pair::new(36);
+    pair.fake.put(b"f", b"....");
+    let file = pair.open(b"f", read_write());
+    pair.write_kept(file, 0, b"old");
+    pair.fake.script.disk_full = true;
+    assert_eq!(status(pair.commit(file)), Some(Status::NoSpc));
+    pair.fake.script.disk_full = false;
+    pair.fake.restart();
+    assert_eq!(pair.read(file, 0, 9).expect("read"), b"....", "its writer was told");
+    assert_eq!(status(pair.commit(file)), Some(Status::WritesLost));
 }
