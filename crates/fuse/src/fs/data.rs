@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dafs_client::{File, Node as Found, OpenOptions, Session};
 use dafs_fabric::Buffer;
-use dafs_protocol::OwnerKey;
+use dafs_protocol::{LockKind, OwnerKey};
 
 use super::DafsFs;
 use super::error::Errno;
@@ -144,18 +144,22 @@ impl DafsFs {
 
     pub(super) fn release(&self, fh: u64, owner: u64, flock_unlock: bool) -> Result<Answer, Errno> {
         let Some(open) = self.files.remove(fh) else { return Err(Errno::BADF) };
+        let mut owners = open.take_lockers();
         if flock_unlock {
-            self.unlock_all(
-                &open,
-                OwnerKey { kind: dafs_protocol::LockKind::Whole, number: owner },
-            );
+            let owner = OwnerKey { kind: LockKind::Whole, number: owner };
+            owners.retain(|other| *other != owner);
+            owners.push(owner);
+        }
+        if !owners.is_empty() {
+            // What is left belongs to the open file itself: nobody can unlock it any more. Errors
+            // were told at the last close.
+            let _ = self.flush_file(&open);
+        }
+        for owner in owners {
+            self.unlock_all(&open, owner);
         }
         if let Some(kept) = open.take_dirty() {
             self.kept.fetch_sub(kept, std::sync::atomic::Ordering::Relaxed);
-        }
-        // What is left belongs to the open file itself: nobody can unlock it any more.
-        for owner in open.take_lockers() {
-            self.unlock_all(&open, owner);
         }
         Ok(Answer::Done)
     }

@@ -10,6 +10,7 @@ pub(super) struct Errno(pub i32);
 impl Errno {
     pub const BADF: Errno = Errno(libc::EBADF);
     pub const EXIST: Errno = Errno(libc::EEXIST);
+    pub const INTR: Errno = Errno(libc::EINTR);
     pub const INVAL: Errno = Errno(libc::EINVAL);
     pub const IO: Errno = Errno(libc::EIO);
     pub const NOENT: Errno = Errno(libc::ENOENT);

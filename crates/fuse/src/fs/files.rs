@@ -1,6 +1,6 @@
 //! Open files and directories, by the number that the kernel has of them.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use dafs_client::File;
@@ -19,6 +19,8 @@ pub(super) struct OpenFile {
     dirty: AtomicBool,
     /// Bytes that are kept for the case that the server ends.
     kept: AtomicUsize,
+    /// What a flush for somebody else failed with, until it is told here; 0: nothing.
+    failed: AtomicI32,
     /// Owners that took a lock through it.
     lockers: Mutex<Vec<OwnerKey>>,
 }
@@ -26,7 +28,8 @@ pub(super) struct OpenFile {
 impl OpenFile {
     pub(super) fn new(file: File, node: Arc<Node>, direct: bool) -> Arc<OpenFile> {
         let (dirty, kept) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Arc::new(OpenFile { file, node, direct, dirty, kept, lockers: Mutex::default() })
+        let (failed, lockers) = (AtomicI32::new(0), Mutex::default());
+        Arc::new(OpenFile { file, node, direct, dirty, kept, failed, lockers })
     }
 
     /// Something is to be flushed, of which `bytes` are kept; the bytes kept in all.
@@ -43,6 +46,19 @@ impl OpenFile {
     pub(super) fn take_dirty(&self) -> Option<usize> {
         let dirty = self.is_dirty() && self.dirty.swap(false, Ordering::Relaxed);
         dirty.then(|| self.kept.swap(0, Ordering::Relaxed))
+    }
+
+    pub(super) fn set_failed(&self, errno: Errno) {
+        self.failed.store(errno.0, Ordering::Relaxed);
+    }
+
+    /// # Errors
+    /// What was set, once.
+    pub(super) fn take_failed(&self) -> Result<(), Errno> {
+        match self.failed.swap(0, Ordering::Relaxed) {
+            0 => Ok(()),
+            errno => Err(Errno(errno)),
+        }
     }
 
     fn lockers(&self) -> MutexGuard<'_, Vec<OwnerKey>> {

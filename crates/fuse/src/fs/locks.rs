@@ -7,6 +7,7 @@ use dafs_protocol::{LockKind, LockRange, LockRequest, OwnerKey};
 use super::DafsFs;
 use super::error::Errno;
 use super::files::OpenFile;
+use super::nodes::Node;
 use crate::kernel::{self, Answer, KernelLock};
 
 fn request(lock: &KernelLock, kind: LockKind) -> Result<LockRequest, Errno> {
@@ -53,33 +54,45 @@ impl DafsFs {
             open.file.unlock(wanted.owner, wanted.range)?;
             return Ok(Answer::Done);
         }
+        if flock {
+            // A lock of the other mode is given up in between.
+            self.flush_node(&open.node)?;
+        }
         open.file.lock(&wanted, wait)?;
         open.note_locker(wanted.owner);
-        self.see_changes(&open)?;
+        self.see_changes(&open);
         Ok(Answer::Done)
     }
 
-    /// What others wrote under the lock that they gave back must be seen under ours.
-    fn see_changes(&self, open: &Arc<OpenFile>) -> Result<(), Errno> {
-        if !open.direct && !open.node.cache_is_good(&open.file.attr()?) {
+    /// What others wrote under the lock that they gave back must be seen under ours. The lock is
+    /// held, so nothing fails any more: what cannot be compared is dropped.
+    fn see_changes(&self, open: &Arc<OpenFile>) {
+        let good = || open.file.attr().is_ok_and(|attr| open.node.cache_is_good(&attr));
+        if !open.direct && !good() {
             self.kernel_forgets(open.node.number);
         }
-        Ok(())
     }
 
     /// All locks of an owner on a file. That they are still there is no error of a close: they end
-    /// with the session at the latest.
-    pub(super) fn unlock_all(&self, open: &OpenFile, owner: OwnerKey) {
-        if let Err(error) = open.file.unlock(owner, LockRange::ALL) {
+    /// with the session at the latest. False: they are still there.
+    pub(super) fn unlock_all(&self, open: &OpenFile, owner: OwnerKey) -> bool {
+        let unlocked = open.file.unlock(owner, LockRange::ALL);
+        if let Err(error) = &unlocked {
             tracing::warn!(%error, "locks of a closed file");
         }
+        unlocked.is_ok()
     }
 
     /// A process closed a descriptor of the file: its POSIX locks on the file are gone.
-    pub(super) fn closed_by(&self, open: &Arc<OpenFile>, owner: u64) {
+    pub(super) fn closed_by(&self, node: &Node, owner: u64) {
         let owner = OwnerKey { kind: LockKind::Posix, number: owner };
-        if open.node.forget_locker(owner) {
-            self.unlock_all(open, owner);
+        let through = node.forget_locker(owner);
+        let Some(open) = through.first() else { return };
+        // Also what was written through other descriptors.
+        let unlocked = self.flush_node(node).is_ok() && self.unlock_all(open, owner);
+        if !unlocked {
+            // Interrupted, perhaps: the last close tries again.
+            through.iter().for_each(|open| open.note_locker(owner));
         }
     }
 }

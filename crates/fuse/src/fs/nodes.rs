@@ -84,10 +84,11 @@ impl Node {
         self.state().open.retain(|other| !Arc::ptr_eq(other, file));
     }
 
-    /// True when that owner may hold locks on it.
-    pub(super) fn forget_locker(&self, owner: OwnerKey) -> bool {
-        // All of them, not only the first.
-        self.opens().iter().filter(|file| file.forget_locker(owner)).count() > 0
+    /// The opens through which that owner may hold locks; they do not know it any more.
+    pub(super) fn forget_locker(&self, owner: OwnerKey) -> Vec<Arc<OpenFile>> {
+        let mut opens = self.opens();
+        opens.retain(|file| file.forget_locker(owner));
+        opens
     }
 
     /// All opens of it.
@@ -204,7 +205,9 @@ impl Nodes {
         if table.by_handle.get(&old) == Some(&node.number) {
             table.by_handle.remove(&old);
         }
-        table.by_handle.insert(handle, node.number);
+        if table.by_number.contains_key(&node.number) {
+            table.by_handle.insert(handle, node.number);
+        }
     }
 
     /// A name moved; what had the new name has none now, or the old one.

@@ -31,13 +31,16 @@ impl DafsFs {
         let open = self.files.get(fh)?;
         let flags = flags as i32;
         let written = u32::try_from(data.len()).map_err(|_| Errno::INVAL)?;
+        // A flush that begins now does not cover it: it is to be flushed again.
+        open.written(0);
+        let outcome = if flags & libc::O_APPEND != 0 && !from_cache {
+            self.append(&open, offset, data)
+        } else {
+            open.file.write_kept(data, offset).map_err(Errno::from)
+        };
         let kept = open.written(data.len());
         let all = self.kept.fetch_add(data.len(), Ordering::Relaxed) + data.len();
-        if flags & libc::O_APPEND != 0 && !from_cache {
-            self.append(&open, offset, data)?;
-        } else {
-            open.file.write_kept(data, offset)?;
-        }
+        outcome?;
         // The kernel itself asks for the rest of O_SYNC where it caches.
         let stable = self.options.sync || (open.direct && flags & libc::O_DSYNC != 0);
         if stable && !from_cache {
@@ -92,7 +95,7 @@ impl DafsFs {
     pub(super) fn flush_file(&self, open: &OpenFile) -> Result<(), Errno> {
         match open.take_dirty() {
             Some(kept) => self.end_flush(open, Some(kept), open.file.flush()),
-            None => Ok(()),
+            None => open.take_failed(),
         }
     }
 
@@ -108,13 +111,25 @@ impl DafsFs {
         } else {
             self.kept.fetch_sub(bytes, Ordering::Relaxed);
         }
-        Ok(outcome?)
+        outcome?;
+        open.take_failed()
     }
 
-    /// Before the server itself changes a file's size or content: what is kept must not be
-    /// written again over that.
+    /// Before the server itself changes a file's size or content, and before a lock is given up:
+    /// what is kept must not be written again over what comes then. Errors of writes are told at
+    /// the next flush or commit of the open through which they were made.
+    ///
+    /// # Errors
+    /// `EINTR`.
     pub(super) fn flush_node(&self, node: &Node) -> Result<(), Errno> {
-        node.opens().iter().try_for_each(|open| self.flush_file(open))
+        for open in node.opens() {
+            match self.flush_file(&open) {
+                Err(Errno::INTR) => return Err(Errno::INTR),
+                Err(errno) => open.set_failed(errno),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn fsync(&self, fh: u64, data_only: bool) -> Result<Answer, Errno> {
@@ -127,7 +142,7 @@ impl DafsFs {
     pub(super) fn flush(&self, fh: u64, owner: u64) -> Result<Answer, Errno> {
         let open = self.files.get(fh)?;
         let outcome = self.flush_file(&open);
-        self.closed_by(&open, owner);
+        self.closed_by(&open.node, owner);
         outcome.map(|()| Answer::Done)
     }
 
