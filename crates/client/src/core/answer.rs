@@ -93,7 +93,7 @@ impl Core {
 
     /// An operation of the chain failed; those after it did not run.
     fn on_failed(&mut self, flight: Flight, results: &[OpResult], status: Status) {
-        let (call, writes) = (flight.call, flight.writes);
+        let (call, kept_writes) = (flight.call, flight.kept_writes);
         if call.work.is_internal() {
             self.on_internal_failed(call, status);
             return;
@@ -101,7 +101,7 @@ impl Core {
         if let Work::Commit { file, offset: 0, len: 0, .. } = call.work
             && let Some(file) = self.files.any_mut(file)
         {
-            file.flush_failed(writes);
+            file.flush_failed(kept_writes);
         }
         let opened = results.iter().find_map(|result| match result {
             Ok(Outcome::Opened { state, .. }) => Some(*state),

@@ -144,10 +144,10 @@ impl OpenFile {
         self.take_lost()
     }
 
-    /// A flush or commit failed that was sent when `writes` were acknowledged, and its caller
-    /// learns of it: what it did not make safe is kept no longer.
-    pub(super) fn flush_failed(&mut self, writes: u64) {
-        if self.kept.safe(writes) {
+    /// A flush or commit failed, and its caller learns of it: kept writes up to the so-manieth of
+    /// the session, which it did not make safe, are kept no longer.
+    pub(super) fn flush_failed(&mut self, kept_writes: u64) {
+        if self.kept.safe(kept_writes) {
             self.in_memory_only = true;
             self.not_on_disk = true;
         }

@@ -194,10 +194,15 @@ impl DafsFs {
                 *stream = DirStream { at, plus, ..DirStream::default() };
             }
             if stream.entries.is_empty() {
-                if stream.end || !self.list_more(caller, &dir, &mut stream)? {
+                if stream.end {
                     break;
                 }
-                continue;
+                match self.list_more(caller, &dir, &mut stream) {
+                    Ok(true) => continue,
+                    // What was added counts: the kernel has references to it, and asks again.
+                    Err(error) if out.is_empty() => return Err(error),
+                    Ok(false) | Err(_) => break,
+                }
             }
             while let Some(entry) = stream.entries.front() {
                 if !self.add_entry(&dir, entry, plus, &mut out) {
