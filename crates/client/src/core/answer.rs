@@ -143,7 +143,15 @@ impl Core {
         let kept = flight.call.kept;
         let CallRec { work, memory, user, .. } = &mut flight.call;
         let room = work.reply_bytes().min(memory.len()).min(data_len as usize);
-        let Some(Ok(last)) = outcomes.last() else { return Err(UNEXPECTED) };
+        let last = match (&*work, outcomes) {
+            (
+                Work::CopyRange { .. } | Work::CloneRange { .. },
+                [Ok(copied), Ok(Outcome::Committed { .. })],
+            ) => copied,
+            (Work::CopyRange { .. } | Work::CloneRange { .. }, _) => return Err(UNEXPECTED),
+            (_, [.., Ok(last)]) => last,
+            _ => return Err(UNEXPECTED),
+        };
         Ok(Some(match work {
             Work::Put(put) => {
                 self.saw_unsynced(outcomes, put.commit);
@@ -327,13 +335,13 @@ impl Core {
         opens.for_each(|file| file.keep_after(kept_writes, on_disk));
     }
 
-    /// The server wrote to a file by itself: as safe as an unstable write.
+    /// The server wrote to a file by itself, and flushed it.
     fn wrote_to(&mut self, file: Option<FileKey>) {
         let verifier = self.facts.verifier;
         if let Some(file) = file.and_then(|key| self.files.any_mut(key)) {
-            file.wrote(verifier);
+            file.wrote_and_flushed(verifier);
         }
-        self.wrote_unsynced(verifier, true);
+        self.wrote_unsynced(verifier, false);
     }
 
     fn plain_output(

@@ -159,6 +159,10 @@ pub(super) fn chain<'a>(
         }
         Work::CopyRange { .. } | Work::CloneRange { .. } => {
             chain.push(copy_chain(work, files)?);
+            // Nobody keeps what the server copies: it is safe from its end when it is done.
+            let to = work.target().ok_or(Status::BadF)?;
+            let state = files.usable(to)?.state;
+            chain.push(Operation::Commit { state, offset: 0, len: 0, level: CommitLevel::Flush });
         }
         Work::Open { place, options } => chain.push(open(place, options, root)),
         Work::Get { place, len } => get(&mut chain, place, *len, root),

@@ -102,6 +102,12 @@ impl OpenFile {
         self.writes += 1;
     }
 
+    /// As `wrote`, of what is in the server's file system already.
+    pub(super) fn wrote_and_flushed(&mut self, verifier: WriteVerifier) {
+        self.wrote_kept(verifier);
+        self.not_on_disk = true;
+    }
+
     /// The server showed its verifier: what was written under another is lost.
     pub(super) fn saw(&mut self, verifier: WriteVerifier) {
         let Some(old) = self.uncommitted.filter(|old| *old != verifier) else { return };

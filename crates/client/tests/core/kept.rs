@@ -94,6 +94,18 @@ fn a_flush_by_one_open_ends_the_keeping_of_all() {
 }
 
 #[test]
+fn a_copy_survives_the_server() {
+    let mut pair = Pair::new(35);
+    pair.fake.put(b"f", b"....");
+    pair.fake.put(b"g", b"....");
+    let (file, to) = (pair.open(b"f", read_write()), pair.open(b"g", read_write()));
+    pair.call(Work::CopyRange { file, offset: 0, to, to_offset: 0, len: 4 }).expect("copy");
+    pair.fake.restart();
+    pair.commit(to).expect("nothing was lost");
+    pair.call(Work::Sync).expect("nothing was lost");
+}
+
+#[test]
 fn a_refused_write_is_not_kept() {
     let mut pair = Pair::new(33);
     pair.fake.put(b"f", b"....");
