@@ -17,7 +17,7 @@ use dafs_fabric::{Span, Waiter};
 use dafs_protocol::Identity;
 
 use crate::call::Output;
-use crate::core::{Core, CoreDone, FileKey, Memory, Owner, Work};
+use crate::core::{Core, CoreDone, FileKey, KeptBytes, Memory, Owner, Spares, Work};
 use crate::error::{Error, Result};
 use crate::interrupt::{Interrupt, Until};
 use crate::keeper::{KeeperSignal, keeper};
@@ -129,7 +129,7 @@ impl State {
     }
 
     /// As `submit`, for a write of `bytes`, which are kept.
-    fn submit_kept(&mut self, sink: usize, work: Work, memory: Memory, bytes: Vec<u8>) {
+    fn submit_kept(&mut self, sink: usize, work: Work, memory: Memory, bytes: KeptBytes) {
         self.count(sink);
         self.core.submit_kept(Owner(sink), 0, work, memory, bytes);
         self.submitted();
@@ -200,6 +200,7 @@ pub(crate) struct Inner {
     connected: AtomicBool,
     on_retry: Option<OnRetry>,
     keeper: Arc<KeeperSignal>,
+    spares: Arc<Spares>,
 }
 
 impl Inner {
@@ -231,6 +232,7 @@ impl Inner {
             connected: AtomicBool::new(false),
             on_retry: options.on_retry.clone(),
             keeper: Arc::new(KeeperSignal::default()),
+            spares: Arc::default(),
         }
     }
 
@@ -260,8 +262,8 @@ impl Inner {
 
     /// As `call`, for a write of `span`, which is kept.
     pub(crate) fn call_kept(&self, work: Work, span: &Span) -> Result<Output<FileKey>> {
-        let mut bytes = vec![0; span.len()];
-        span.copy_to(0, &mut bytes);
+        let mut bytes = self.spares.take(span.len());
+        span.copy_to(0, bytes.as_mut());
         let memory = Memory::Span(span.clone());
         self.call_by(|state, sink| state.submit_kept(sink, work, memory, bytes))
     }

@@ -5,6 +5,66 @@
 //! are written again in the next session, before any other call goes on.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Copies from here on have their memory used again: fresh memory of that size costs more than
+/// the copy.
+const LARGE: usize = 32 << 10;
+/// Bytes of memory that wait to be used again.
+const SPARE_BYTES_MAX: usize = 32 << 20;
+
+/// Memory for copies.
+#[derive(Debug, Default)]
+pub(crate) struct Spares {
+    spares: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Spares {
+    /// Some bytes, of any content.
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> KeptBytes {
+        let spare = if len >= LARGE { self.lock().pop() } else { None };
+        let mut bytes = spare.unwrap_or_default();
+        bytes.resize(len, 0);
+        KeptBytes { bytes, home: Some(self.clone()) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A copy of written bytes. Its memory goes back to where it came from.
+#[derive(Debug)]
+pub struct KeptBytes {
+    bytes: Vec<u8>,
+    home: Option<Arc<Spares>>,
+}
+
+impl KeptBytes {
+    /// To be filled.
+    pub(crate) fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl From<Vec<u8>> for KeptBytes {
+    fn from(bytes: Vec<u8>) -> KeptBytes {
+        KeptBytes { bytes, home: None }
+    }
+}
+
+impl Drop for KeptBytes {
+    fn drop(&mut self) {
+        let Some(home) = self.home.take().filter(|_| self.bytes.capacity() >= LARGE) else {
+            return;
+        };
+        let mut spares = home.lock();
+        let waiting: usize = spares.iter().map(Vec::capacity).sum();
+        if waiting + self.bytes.capacity() <= SPARE_BYTES_MAX {
+            spares.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}
 
 /// Names a kept write; grows from write to write, over all files of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -17,7 +77,7 @@ struct KeptWrite {
     offset: Option<u64>,
     /// It is the session's so-manieth acknowledged kept write; `None`: it is under way.
     acknowledged: Option<u64>,
-    bytes: Vec<u8>,
+    bytes: KeptBytes,
 }
 
 /// The kept writes of a file, in the order in which they were made.
@@ -27,7 +87,8 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub(super) fn add(&mut self, id: KeptId, offset: Option<u64>, bytes: Vec<u8>) {
+    pub(super) fn add(&mut self, id: KeptId, offset: Option<u64>, bytes: impl Into<KeptBytes>) {
+        let bytes = bytes.into();
         self.writes.push_back(KeptWrite { id, offset, acknowledged: None, bytes });
     }
 
@@ -61,7 +122,7 @@ impl Kept {
         let mut later = self.writes.iter().filter(|write| after.is_none_or(|id| write.id > id));
         later.find_map(|write| {
             write.acknowledged?;
-            Some((write.id, write.offset?, write.bytes.as_slice()))
+            Some((write.id, write.offset?, &*write.bytes.bytes))
         })
     }
 }
@@ -83,6 +144,21 @@ mod tests {
         assert_eq!(kept.next(None), Some((KeptId(2), 700, &[2][..])));
         assert!(!kept.safe(1) && !kept.is_empty());
         assert!(kept.safe(2) && kept.is_empty());
+    }
+
+    #[test]
+    fn memory_of_large_copies_is_used_again_and_has_a_limit() {
+        let spares = Arc::new(Spares::default());
+        let first = spares.take(LARGE);
+        let at = first.bytes.as_ptr();
+        drop(first);
+        let again = spares.take(LARGE);
+        assert_eq!(again.bytes.as_ptr(), at);
+        drop(spares.take(LARGE - 1));
+        assert_eq!(spares.lock().len(), 0, "small ones are given back");
+        let many: Vec<KeptBytes> = (0..2).map(|_| spares.take(SPARE_BYTES_MAX / 2 + 1)).collect();
+        drop(many);
+        assert_eq!(spares.lock().len(), 1);
     }
 
     #[test]

@@ -38,7 +38,9 @@ use crate::options::SessionOptions;
 use call::{CallRec, Flight};
 use callbacks::Callbacks;
 use files::Files;
+pub use kept::KeptBytes;
 use kept::KeptId;
+pub(crate) use kept::Spares;
 use link::Link;
 use locks::Locks;
 use users::Users;
@@ -277,7 +279,7 @@ impl Core {
         tag: u64,
         work: Work,
         memory: Memory,
-        bytes: Vec<u8>,
+        bytes: impl Into<KeptBytes>,
     ) {
         let mut call = CallRec { owner: Some(owner), tag, memory, ..CallRec::internal(work) };
         if let Err(error) = self.check(&mut call) {

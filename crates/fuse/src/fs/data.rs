@@ -1,6 +1,7 @@
 //! Opening and reading files.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use dafs_client::{File, Node as Found, OpenOptions, Session};
 use dafs_fabric::Buffer;
@@ -89,10 +90,14 @@ impl DafsFs {
             ..self.open_options(flags)?
         };
         let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
-        let (file, _) = self.open_new(caller, &session, &dir, name, options)?;
+        let asked = Instant::now();
+        let (file, made) = self.open_new(caller, &session, &dir, name, options)?;
         let found = Found { handle: file.handle(), attr: file.opened_attr() };
         let entry = self.entry(&found, dir.number, name);
         let node = self.nodes.get(entry.node)?;
+        if made {
+            node.note_incapable(asked, self.options.attr_timeout);
+        }
         Ok(Answer::Created(entry, self.opened(file, node, flags)))
     }
 

@@ -13,6 +13,7 @@ impl Errno {
     pub const INTR: Errno = Errno(libc::EINTR);
     pub const INVAL: Errno = Errno(libc::EINVAL);
     pub const IO: Errno = Errno(libc::EIO);
+    pub const NODATA: Errno = Errno(libc::ENODATA);
     pub const NOENT: Errno = Errno(libc::ENOENT);
     pub const NOSYS: Errno = Errno(libc::ENOSYS);
     pub const NOTTY: Errno = Errno(libc::ENOTTY);

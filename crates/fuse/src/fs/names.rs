@@ -1,6 +1,7 @@
 //! Changes of names and attributes, and what is asked of objects by name.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use dafs_client::{Error, Node as Found, OpenOptions};
 use dafs_protocol::{FileHandle, FileKind, SetAttr, SetTime};
@@ -9,6 +10,9 @@ use super::DafsFs;
 use super::error::{Errno, is_stale};
 use super::nodes::Node;
 use crate::kernel::{self, Answer, Caller, StatFs};
+
+/// What the kernel asks for before a file is written, given away or run.
+const CAPABILITY: &[u8] = b"security.capability";
 
 impl DafsFs {
     /// As `on`, with two objects.
@@ -286,7 +290,10 @@ impl DafsFs {
         let set =
             || self.on_handle(&object, |handle| session.set_xattr_of(handle, name, value, flags));
         let is_set = || Ok(self.xattr(node, |handle| session.get_xattr_of(handle, name))? == value);
-        self.set(set, is_set)?;
+        let outcome = self.set(set, is_set);
+        // Whatever came of it.
+        object.may_be_capable();
+        outcome?;
         Ok(Answer::Done)
     }
 
@@ -307,8 +314,16 @@ impl DafsFs {
         name: &[u8],
         size: u32,
     ) -> Result<Answer, Errno> {
-        let session = self.as_caller(caller);
-        sized(self.xattr(node, |handle| session.get_xattr_of(handle, name))?, size)
+        let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        if name == CAPABILITY && node.is_incapable() {
+            return Err(Errno::NODATA);
+        }
+        let asked = Instant::now();
+        let got = self.on(&node, |handle| session.get_xattr_of(handle, name));
+        if name == CAPABILITY && matches!(got, Err(Errno::NODATA)) {
+            node.note_incapable(asked, self.options.attr_timeout);
+        }
+        sized(got?, size)
     }
 
     pub(super) fn list_xattr(

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
 use dafs_client::Node as Found;
 use dafs_protocol::{Attr, FileHandle, FileKind, OwnerKey, Timestamp};
@@ -46,6 +47,10 @@ struct State {
     references: u64,
     cached: Option<Version>,
     open: Vec<Arc<OpenFile>>,
+    /// Until then it is taken to have no capabilities.
+    incapable_until: Option<Instant>,
+    /// When it was last given some here.
+    capable_since: Option<Instant>,
 }
 
 impl Node {
@@ -74,6 +79,26 @@ impl Node {
     pub(super) fn cache_is_good(&self, attr: &Attr) -> bool {
         let version = Version::of(attr);
         self.state().cached.replace(version) == Some(version)
+    }
+
+    /// It was seen after `asked` to have no capabilities, which holds for as long as attributes do.
+    pub(super) fn note_incapable(&self, asked: Instant, ttl: Duration) {
+        let mut state = self.state();
+        if state.capable_since.is_none_or(|since| since < asked) {
+            state.incapable_until = asked.checked_add(ttl);
+        }
+    }
+
+    /// It may have capabilities now.
+    pub(super) fn may_be_capable(&self) {
+        let mut state = self.state();
+        state.incapable_until = None;
+        state.capable_since = Some(Instant::now());
+    }
+
+    /// True when it was seen a moment ago to have no capabilities.
+    pub(super) fn is_incapable(&self) -> bool {
+        self.state().incapable_until.is_some_and(|until| Instant::now() < until)
     }
 
     pub(super) fn opened(&self, file: &Arc<OpenFile>) {
@@ -261,6 +286,8 @@ impl Table {
                 references: 1,
                 cached: None,
                 open: Vec::new(),
+                incapable_until: None,
+                capable_since: None,
             }),
         });
         self.by_number.insert(number, node.clone());
