@@ -18,6 +18,16 @@ pub enum Defect {
     ReopenedByNameAlone,
     /// A sync is taken to cover the writes that were acknowledged while it was under way.
     SyncCoversLaterWrites,
+    /// A callback that overtook the reply it refers to is taken to be about nothing.
+    CallbackTakenEarly,
+    /// What a call may have unlocked is reclaimed after a restart.
+    UnlockedReclaimed,
+    /// Locks are not reclaimed after a restart, and nobody is told.
+    LocksForgotten,
+    /// Writes that were kept are not written again.
+    KeptForgotten,
+    /// Writes that were kept are written again, the last one first.
+    KeptReversed,
 }
 
 #[cfg(feature = "planted")]
@@ -30,13 +40,18 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 6] = [
+        pub const ALL: [Defect; 11] = [
             Defect::ResentAsNew,
             Defect::OutcomeGuessed,
             Defect::LostWritesForgotten,
             Defect::CommitCoversLaterWrites,
             Defect::ReopenedByNameAlone,
             Defect::SyncCoversLaterWrites,
+            Defect::CallbackTakenEarly,
+            Defect::UnlockedReclaimed,
+            Defect::LocksForgotten,
+            Defect::KeptForgotten,
+            Defect::KeptReversed,
         ];
     }
 

@@ -26,6 +26,16 @@ pub enum Defect {
     BrokenTransferInstalled,
     /// A stable write of several pieces syncs the first.
     OnePieceSynced,
+    /// A callback that was under way when its connection broke is not sent again.
+    CallbackSentOnce,
+    /// An unlock wakes nobody.
+    UnlockWakesNobody,
+    /// A client's first lock is granted before it is recorded.
+    LockNotRecorded,
+    /// Locks are granted to others while clients may reclaim theirs.
+    GraceGrants,
+    /// Locks are reclaimed at any time.
+    ReclaimedAtAnyTime,
 }
 
 #[cfg(feature = "planted")]
@@ -38,7 +48,7 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 10] = [
+        pub const ALL: [Defect; 15] = [
             Defect::ReplyCacheSkipped,
             Defect::AnswerGoesAstray,
             Defect::BrokenBindCompleted,
@@ -49,6 +59,11 @@ mod chosen {
             Defect::HeldTooShort,
             Defect::BrokenTransferInstalled,
             Defect::OnePieceSynced,
+            Defect::CallbackSentOnce,
+            Defect::UnlockWakesNobody,
+            Defect::LockNotRecorded,
+            Defect::GraceGrants,
+            Defect::ReclaimedAtAnyTime,
         ];
     }
 

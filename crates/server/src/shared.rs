@@ -165,6 +165,12 @@ impl Shared {
         }
     }
 
+    /// Locks that are held or waited for, and ended waits that nobody confirmed.
+    pub fn locks_left(&self) -> u64 {
+        let stats = self.locks.stats();
+        stats.held + stats.waiting + stats.untold
+    }
+
     /// The exports.
     pub fn exports(&self) -> &Exports {
         &self.exports

@@ -661,7 +661,9 @@ impl Worker {
     /// The connection is no longer used by its session, but may still touch its memory.
     fn unbind(&mut self, session: &Session, connection: ConnId) {
         session.connections.borrow_mut().retain(|link| link.connection != connection);
-        session.callbacks.borrow_mut().broken(connection);
+        if !planted(Defect::CallbackSentOnce) {
+            session.callbacks.borrow_mut().broken(connection);
+        }
         session.draining.borrow_mut().push(connection);
         self.connections.insert(connection, Connection::Gone);
     }

@@ -33,6 +33,9 @@ impl Sim {
         self.report.note(self.now().as_nanos() as u64);
         self.report.note(answer.as_ref().map_or(1, |output| output.bytes() as u64 + 2));
         let text = format!("{:?} by client {who}", call.kind);
+        if answer.is_ok() && call.sessions == self.guests[guest].sessions {
+            self.locks.session_lives(who, call.start, call.sessions)?;
+        }
         let checked = self.check(guest, call, answer, buffer, end);
         checked.map_err(|why| format!("{why}\n  in answer {tag} to {text}"))
     }
@@ -54,7 +57,13 @@ impl Sim {
             Kind::SlotLook { slot, file } => {
                 return self.slot_looked_at(guest, &call, (*slot, *file), &answer);
             }
+            kind if kind.locker().is_some() || kind.lock_file().is_some() => {
+                return self.lock_answered(guest, &call, answer, end);
+            }
             _ => {}
+        }
+        if let Kind::Close { open, file } = &call.kind {
+            self.files[*file].keep_no_more(*open);
         }
         let span = Span { start: call.start, end };
         match answer {
@@ -163,8 +172,9 @@ impl Sim {
                 self.files[*file].done(*change, span.end, None)?;
                 self.files[*file].check_size(attr.size, span)
             }
-            (Kind::Commit { open, file, range }, Output::Unit) => {
-                self.files[*file].committed(who, Some(*open), span, Safety::Durable, *range);
+            (Kind::Commit { open, file, range, flush }, Output::Unit) => {
+                let safety = if *flush { Safety::Stored } else { Safety::Durable };
+                self.files[*file].committed(who, Some(*open), span, safety, *range);
                 Ok(())
             }
             (Kind::Size { file }, Output::Attr(attr)) => {

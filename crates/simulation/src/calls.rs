@@ -5,6 +5,7 @@ use std::time::Duration;
 use dafs_protocol::{Attr, Status};
 
 use crate::model::Moment;
+use crate::model::locks::Want;
 use crate::model::names::{NodeId, Path, Steps};
 
 /// A call under way.
@@ -114,6 +115,8 @@ pub enum Kind {
         file: usize,
         /// Not all of it.
         range: Option<(u64, u64)>,
+        /// To the file system, not to the disk.
+        flush: bool,
     },
     /// The size of an open file.
     Size {
@@ -136,6 +139,84 @@ pub enum Kind {
     },
     /// Finds out what became of a call whose answer was lost.
     Look(Box<Look>),
+    /// A file of locks.
+    LockOpen {
+        /// Which.
+        file: usize,
+    },
+    /// The end of that open.
+    LockClose {
+        /// Of which.
+        file: usize,
+    },
+    /// Attributes of a file of locks.
+    LockLook {
+        /// Which.
+        file: usize,
+    },
+    /// A lock.
+    Lock {
+        /// For which owner of the client.
+        locker: usize,
+        /// Of which file.
+        file: usize,
+        /// It is answered when the lock is held.
+        wait: bool,
+    },
+    /// What stands against a lock.
+    LockTest {
+        /// For which owner.
+        locker: usize,
+        /// Which lock.
+        want: Want,
+    },
+    /// The end of a lock.
+    Unlock {
+        /// Of which owner.
+        locker: usize,
+        /// Where.
+        want: Want,
+        /// It is all that the owner may hold there.
+        all: bool,
+    },
+    /// The end of all locks of an owner.
+    Release {
+        /// Which.
+        locker: usize,
+    },
+}
+
+impl Kind {
+    /// It may take as long as others want.
+    pub fn may_wait(&self) -> bool {
+        matches!(self, Kind::Lock { wait: true, .. })
+    }
+
+    /// The owner of locks that asks.
+    pub fn locker(&self) -> Option<usize> {
+        match self {
+            Kind::Lock { locker, .. } | Kind::LockTest { locker, .. } => Some(*locker),
+            Kind::Unlock { locker, .. } | Kind::Release { locker } => Some(*locker),
+            _ => None,
+        }
+    }
+
+    /// The file of locks that it is about.
+    pub fn lock_file(&self) -> Option<usize> {
+        match self {
+            Kind::LockOpen { file } | Kind::LockClose { file } | Kind::LockLook { file } => {
+                Some(*file)
+            }
+            Kind::Lock { file, .. } => Some(*file),
+            Kind::LockTest { want, .. } | Kind::Unlock { want, .. } => Some(want.file),
+            _ => None,
+        }
+    }
+
+    /// About locks, of this file or all.
+    pub fn is_of_locks(&self, file: usize) -> bool {
+        matches!(self, Kind::Release { .. }) || self.lock_file() == Some(file)
+    }
 }
 
 /// What is done to names.

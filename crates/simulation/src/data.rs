@@ -5,7 +5,7 @@ use dafs_client::core::{Place, Work};
 use dafs_fabric::Buffer;
 use dafs_protocol::{CommitLevel, Extent, ExtentList, SetAttr, Stability};
 
-use crate::calls::{Kind, Piece};
+use crate::calls::{Call, Kind, Piece};
 use crate::guest::Open;
 use crate::model::file::{STEP, Shape, WORD};
 use crate::plan::DATA_FILES;
@@ -56,7 +56,7 @@ impl Sim {
             0..=33 if open.read => self.ask_read(guest, &open),
             34..=67 if open.write && !open.append => self.ask_write(guest, &open),
             68..=75 if open.write => self.ask_append(guest, &open),
-            76..=78 if open.write => {
+            76..=78 if open.write && !self.guests[guest].keeps => {
                 self.ask_cut(guest, &open);
                 Ok(())
             }
@@ -93,7 +93,9 @@ impl Sim {
     pub(crate) fn ask_open(&mut self, guest: usize, slot: usize) {
         let write = self.rng.below(7) > 0;
         let append = write && self.rng.below(8) == 0;
-        let truncate = write && self.rng.below(16) == 0;
+        // Who keeps writes does not cut: they would be written again after it.
+        let keeps = self.guests[guest].keeps;
+        let truncate = write && self.rng.below(16) == 0 && !keeps;
         let read = !write || self.rng.below(4) > 0;
         let create = write && self.rng.below(4) == 0;
         let options =
@@ -183,8 +185,9 @@ impl Sim {
         Ok(())
     }
 
-    fn stability(&mut self) -> Stability {
+    fn stability(&mut self, guest: usize) -> Stability {
         match self.rng.below(12) {
+            _ if self.guests[guest].keeps => Stability::Unstable,
             0 => Stability::Data,
             1 => Stability::File,
             _ => Stability::Unstable,
@@ -193,7 +196,8 @@ impl Sim {
 
     fn ask_write(&mut self, guest: usize, open: &Open) -> Result<(), String> {
         let mut pieces = self.pieces(open.file);
-        let stability = self.stability();
+        let stability = self.stability(guest);
+        pieces.truncate(if self.guests[guest].keeps { 1 } else { pieces.len() });
         let mut buffer = self.guests[guest].buffers.take()?;
         let total = self.fill_pieces(&mut pieces, &mut buffer);
         let (file, len) = (open.key, total as u32);
@@ -209,7 +213,7 @@ impl Sim {
             let shape = Shape::Write { offset: piece.offset, len: piece.len };
             self.files[open.file].begin(piece.change, shape, who, Some(open.number), call.start);
         }
-        self.guests[guest].submit(call, work, Some(buffer));
+        self.submit_write(guest, open, call, work, buffer);
         Ok(())
     }
 
@@ -228,10 +232,13 @@ impl Sim {
 
     fn ask_append(&mut self, guest: usize, open: &Open) -> Result<(), String> {
         if self.files[open.file].size_max() > self.plan.file_max {
-            self.ask_cut(guest, open);
+            match self.guests[guest].keeps {
+                true => self.ask_commit(guest, open),
+                false => self.ask_cut(guest, open),
+            }
             return Ok(());
         }
-        let stability = self.stability();
+        let stability = self.stability(guest);
         let mut pieces = [Piece { offset: 0, len: self.len() / 2 / STEP * STEP + STEP, change: 0 }];
         let mut buffer = self.guests[guest].buffers.take()?;
         let total = self.fill_pieces(&mut pieces, &mut buffer);
@@ -242,8 +249,22 @@ impl Sim {
         let shape = Shape::Append { len, offset: None };
         self.files[open.file].begin(piece.change, shape, who, Some(open.number), call.start);
         let work = Work::Append { file: open.key, len: len as u32, stability };
-        self.guests[guest].submit(call, work, Some(buffer));
+        self.submit_write(guest, open, call, work, buffer);
         Ok(())
+    }
+
+    /// A write, kept where its client keeps them.
+    fn submit_write(&mut self, guest: usize, open: &Open, call: Call, work: Work, buffer: Buffer) {
+        if !self.guests[guest].keeps || open.append {
+            return self.guests[guest].submit(call, work, Some(buffer));
+        }
+        let pieces = match &call.kind {
+            Kind::Write { pieces, .. } => pieces.as_slice(),
+            Kind::Append { piece, .. } => std::slice::from_ref(piece),
+            _ => &[],
+        };
+        pieces.iter().for_each(|piece| self.files[open.file].keep(piece.change));
+        self.guests[guest].submit_kept(call, work, buffer);
     }
 
     fn ask_cut(&mut self, guest: usize, open: &Open) {
@@ -263,9 +284,14 @@ impl Sim {
             false => (0, 0),
         };
         let range = part.then_some((offset, offset + len));
-        let kind = Kind::Commit { open: open.number, file: open.file, range };
+        let level = match self.rng.below(4) {
+            0 if !part => CommitLevel::Flush,
+            0 | 1 => CommitLevel::Data,
+            _ => CommitLevel::File,
+        };
+        let flush = level == CommitLevel::Flush;
+        let kind = Kind::Commit { open: open.number, file: open.file, range, flush };
         let call = self.call(guest, kind, 0);
-        let level = if self.rng.coin() { CommitLevel::Data } else { CommitLevel::File };
         let work = Work::Commit { file: open.key, offset, len, level };
         self.guests[guest].submit(call, work, None);
     }

@@ -7,7 +7,7 @@ use dafs_protocol::FileKind;
 
 use crate::calls::Piece;
 use crate::model::names::Path;
-use crate::plan::{DATA_FILES, YARDS};
+use crate::plan::{DATA_FILES, LOCK_FILES, YARDS};
 use crate::sim::Sim;
 
 impl Sim {
@@ -26,7 +26,8 @@ impl Sim {
                 _ => self.rng.range(1, 500),
             };
             self.guests[guest].next_at = self.now() + Duration::from_micros(pause);
-            if self.guests[guest].calls.len() >= self.plan.depth {
+            let calls = self.guests[guest].calls.values();
+            if calls.filter(|call| call.kind.locker().is_none()).count() >= self.plan.depth {
                 continue;
             }
             self.make_call(guest)?;
@@ -37,6 +38,10 @@ impl Sim {
     }
 
     fn make_call(&mut self, guest: usize) -> Result<(), String> {
+        let locks = self.plan.lock_percent;
+        if locks > 0 && self.rng.below(100) < locks && self.lock_call(guest) {
+            return Ok(());
+        }
         if self.rng.below(100) >= self.plan.data_percent {
             if self.rng.below(6) == 0 && self.join_race(guest) {
                 return Ok(());
@@ -54,6 +59,9 @@ impl Sim {
             let numbers: Vec<u64> =
                 self.guests[guest].opens.iter().map(|open| open.number).collect();
             numbers.into_iter().for_each(|number| self.ask_close(guest, number));
+            for file in 0..LOCK_FILES {
+                self.close_lock_file(guest, file);
+            }
         }
         self.wait_idle()?;
         let guest = self.rng.index(self.guests.len());

@@ -11,7 +11,8 @@ use dafs_fabric::{Buffer, Provider};
 
 use crate::calls::Call;
 use crate::host;
-use crate::plan::Plan;
+use crate::locks::{Door, Locker, lockers};
+use crate::plan::{LOCK_FILES, Plan};
 
 /// What free buffers hold, so that a late write shows.
 const POISON: u8 = 0xd5;
@@ -64,6 +65,14 @@ pub struct Guest {
     pub sessions: u64,
     /// In which life of the server.
     pub boot: u64,
+    /// Owners of locks.
+    pub lockers: Vec<Locker>,
+    /// Its open files of locks.
+    pub doors: [Door; LOCK_FILES],
+    /// Its writes are kept.
+    pub keeps: bool,
+    /// A session was made, but calls did not flow in it yet.
+    pub recovers: bool,
     /// It could not reach the server for so long that its session may have ended.
     pub cut_off: bool,
 }
@@ -96,6 +105,10 @@ impl Guest {
             established: false,
             sessions: 0,
             boot: 1,
+            lockers: lockers(),
+            doors: [Door::Shut; LOCK_FILES],
+            keeps: plan.keepers.has(who),
+            recovers: false,
             cut_off: false,
         })
     }
@@ -108,11 +121,24 @@ impl Guest {
         self.core.submit(Owner(tag as usize), tag, work, memory);
     }
 
+    /// Hands a write to the core that keeps its bytes.
+    pub fn submit_kept(&mut self, call: Call, work: Work, buffer: Buffer) {
+        let bytes = buffer.get(..call.len).unwrap_or(&[]).to_vec();
+        let (tag, memory) = (call.tag, Memory::Buffer(buffer.post()));
+        self.calls.insert(tag, call);
+        self.core.submit_kept(Owner(tag as usize), tag, work, memory, bytes);
+    }
+
     /// A call that ended.
-    pub fn next_done(&mut self) -> Option<Ended> {
-        let done = self.core.next_done()?;
-        let call = self.calls.remove(&done.tag)?;
-        Some((call, done.result, done.buffer))
+    ///
+    /// # Errors
+    /// It had ended before.
+    pub fn next_done(&mut self) -> Result<Option<Ended>, String> {
+        let Some(done) = self.core.next_done() else { return Ok(None) };
+        match self.calls.remove(&done.tag) {
+            Some(call) => Ok(Some((call, done.result, done.buffer))),
+            None => Err(format!("a second answer to call {}: {:?}", done.tag, done.result)),
+        }
     }
 
     /// An open file by the model's number.

@@ -8,11 +8,12 @@ use dafs_fabric::sim::{Rng, SimNet};
 use dafs_fabric::{Address, Arena, Listener, Provider};
 use dafs_message::Node;
 use dafs_protocol::{Identity, WriteVerifier};
-use dafs_server::{Export, Exports, Key, MemoryRecords, Proof, Shared, SharedOptions, Worker};
+use dafs_server::{Export, Exports, Key, Proof, Shared, SharedOptions, Worker};
 use dafs_store::Store;
 use dafs_unifier::{Config, Unifier};
 
 use crate::plan::Plan;
+use crate::records::Records;
 use crate::storage::{Clock, Storage};
 
 /// The server's node.
@@ -37,7 +38,9 @@ pub struct Host {
     /// Starts of its machine.
     pub machine_runs: u64,
     /// Which clients may have locks; not lost with it.
-    records: MemoryRecords,
+    records: Records,
+    /// The verifier of the server that runs.
+    pub verifier: Option<WriteVerifier>,
     /// Until then it is busy with other things.
     pub awake_at: Duration,
 }
@@ -50,6 +53,7 @@ pub fn address() -> Address {
 impl Host {
     /// One that is down.
     pub fn new(net: Arc<SimNet>, clock: Clock, storage: Storage) -> Host {
+        let records = Records::new(&storage);
         Host {
             net,
             clock,
@@ -58,7 +62,8 @@ impl Host {
             stopping: false,
             boots: 0,
             machine_runs: 0,
-            records: MemoryRecords::default(),
+            records,
+            verifier: None,
             awake_at: Duration::ZERO,
         }
     }
@@ -111,6 +116,7 @@ impl Host {
         let worker = Worker::new(0, node, shared.clone());
         self.running = Some(Running { listener, worker, shared });
         self.stopping = false;
+        self.verifier = Some(verifier);
         Ok(())
     }
 
@@ -161,6 +167,7 @@ impl Host {
     pub fn die(&mut self) {
         self.net.crash(NODE);
         self.running = None;
+        self.verifier = None;
     }
 
     /// For people: what it holds.
@@ -183,6 +190,7 @@ impl Host {
             ("faults of honest peers", counters.peer_faults.load(Ordering::Relaxed)),
             ("dirty bytes", stats.dirty_bytes),
             ("bytes held by nobody", stats.orphan_bytes),
+            ("locks, waits and their ends", shared.locks_left()),
         ]
         .into_iter()
         .filter(|(_, count)| *count > 0)

@@ -12,12 +12,14 @@ mod data;
 mod finish;
 mod guest;
 mod host;
+mod locks;
 mod mishaps;
 mod model;
 mod plan;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod races;
+mod records;
 mod report;
 mod sim;
 mod slots;

@@ -211,6 +211,7 @@ impl Sim {
     fn server_dies(&mut self, crash: Crash, time: Duration) {
         self.host.die();
         if crash == Crash::Machine {
+            self.machine_died = true;
             self.host.storage.drop_calls();
             self.host.storage.store.crash();
             self.host.machine_runs += 1;
@@ -237,6 +238,7 @@ impl Sim {
         let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
         // Until then the server may go on with what it was asked.
         let not_before = self.now() + lease + Duration::from_secs(3);
+        self.locks.died(dead.who, not_before);
         for call in dead.calls.into_values() {
             self.forget(call.kind, not_before);
         }
@@ -273,6 +275,10 @@ impl Sim {
             Kind::Look(look) => self.looks.push(Look { found: Vec::new(), ..*look }),
             Kind::Ping | Kind::Close { .. } | Kind::Read { .. } | Kind::Commit { .. } => {}
             Kind::Size { .. } | Kind::Sync => {}
+            // Their owner is dead, or settles them itself.
+            Kind::Lock { .. } | Kind::LockTest { .. } | Kind::LockLook { .. } => {}
+            Kind::Unlock { .. } | Kind::Release { .. } => {}
+            Kind::LockOpen { .. } | Kind::LockClose { .. } => {}
         }
     }
 
@@ -281,6 +287,7 @@ impl Sim {
         let guest = &mut self.guests[victim];
         let may = |kind: &Kind| {
             matches!(kind, Kind::Read { .. } | Kind::Write { .. } | Kind::Size { .. } | Kind::Ping)
+                || matches!(kind, Kind::Lock { .. })
         };
         let tags = guest.calls.values().filter(|call| may(&call.kind)).map(|call| call.tag);
         let tags: Vec<u64> = tags.collect();
@@ -294,6 +301,9 @@ impl Sim {
             guest.buffers.out -= 1;
         }
         self.report.fault("call given up");
+        if let Kind::Lock { locker, .. } = call.kind {
+            self.lock_given_up(victim, locker, tag);
+        }
         let now = self.now();
         self.forget(call.kind, now);
     }

@@ -16,6 +16,8 @@ pub const DATA_FILES: usize = 4;
 pub const YARDS: usize = 5;
 /// Names that several clients make or remove at once.
 pub const RACES: usize = 3;
+/// Files whose locks the clients share.
+pub const LOCK_FILES: usize = 2;
 /// Bytes that the store takes.
 pub const CAPACITY_BYTES: u64 = 256 << 20;
 
@@ -82,6 +84,32 @@ pub struct Plan {
     pub mishaps: Vec<(usize, Mishap)>,
     /// Percent of calls on open files; the others are about names.
     pub data_percent: u64,
+    /// Percent of calls about locks.
+    pub lock_percent: u64,
+    /// Whose writes are kept until they are safe from the end of the server's process.
+    pub keepers: Keepers,
+}
+
+/// Clients that keep their writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keepers {
+    /// None.
+    Nobody,
+    /// Those with an odd number.
+    Some,
+    /// All.
+    All,
+}
+
+impl Keepers {
+    /// Whether this client does.
+    pub fn has(self, who: usize) -> bool {
+        match self {
+            Keepers::Nobody => false,
+            Keepers::Some => who % 2 == 1,
+            Keepers::All => true,
+        }
+    }
 }
 
 fn ms(from: u64, to: u64, rng: &mut Rng) -> Duration {
@@ -137,12 +165,16 @@ impl Plan {
             lag: Duration::from_micros([0, 20, 200][rng.index(3)]),
             mishaps: Vec::new(),
             data_percent: [30, 60, 60, 85][rng.index(4)],
+            lock_percent: 0,
+            keepers: Keepers::Nobody,
         };
         if plan.sim.faults.break_per_million > 2000 {
             // What is long would never get through.
             plan.io_max = plan.io_max.min(8 << 10);
         }
         plan.add_mishaps(&mut rng);
+        plan.lock_percent = [0, 0, 20, 50][rng.index(4)];
+        plan.keepers = [Keepers::Nobody, Keepers::Some, Keepers::All][rng.index(3)];
         plan
     }
 

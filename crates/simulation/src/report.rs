@@ -33,6 +33,8 @@ pub struct Report {
     pub operations: usize,
     /// Calls answered with an error that had a cause.
     pub excused: usize,
+    /// Locks refused since they would wait for ever.
+    pub deadlocks: usize,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// A digest of all answers: the same seed must give the same.
@@ -71,6 +73,7 @@ impl Report {
     pub fn add(&mut self, other: &Report) {
         self.operations += other.operations;
         self.excused += other.excused;
+        self.deadlocks += other.deadlocks;
         for (kind, count) in &other.faults {
             *self.faults.entry(kind).or_default() += count;
         }

@@ -12,11 +12,13 @@ use dafs_store::Store;
 use crate::calls::{Call, Kind, Look};
 use crate::guest::Guest;
 use crate::host::Host;
+use crate::locks::Door;
 use crate::mishaps::Wake;
 use crate::model::Moment;
 use crate::model::file::File;
+use crate::model::locks::Locks;
 use crate::model::names::Names;
-use crate::plan::{CAPACITY_BYTES, DATA_FILES, Plan, RACES, YARDS};
+use crate::plan::{CAPACITY_BYTES, DATA_FILES, LOCK_FILES, Plan, RACES, YARDS};
 use crate::races::Race;
 use crate::report::Report;
 use crate::slots::Slot;
@@ -46,6 +48,7 @@ pub struct Sim {
     pub(crate) slots: Vec<Slot>,
     pub(crate) races: Vec<Race>,
     pub(crate) looks: Vec<Look>,
+    pub(crate) locks: Locks,
     /// What ends or begins at a time.
     pub(crate) wakes: BTreeMap<(Duration, u64), Wake>,
     pub(crate) wake_number: u64,
@@ -57,6 +60,8 @@ pub struct Sim {
     pub(crate) store_bad: usize,
     /// The server's verifier has changed.
     pub(crate) restarted: bool,
+    /// So has that of its machine.
+    pub(crate) machine_died: bool,
     pub(crate) boots: u64,
     /// When the server began to stop.
     pub(crate) stopping: Option<(Moment, Duration)>,
@@ -101,12 +106,14 @@ impl Sim {
             slots: inodes.into_iter().enumerate().map(Slot::new).collect(),
             races: (0..RACES).map(|_| Race::default()).collect(),
             looks: Vec::new(),
+            locks: Locks::default(),
             wakes: BTreeMap::new(),
             wake_number: 0,
             is_wild: true,
             store_failed: false,
             store_bad: 0,
             restarted: false,
+            machine_died: false,
             boots: 1,
             stopping: None,
             report: Report::default(),
@@ -175,6 +182,8 @@ impl Sim {
         self.do_wakes()?;
         if self.is_wild {
             self.make_calls()?;
+        } else {
+            self.release_idle_lockers();
         }
         self.look()?;
         self.progress()?;
@@ -205,7 +214,8 @@ impl Sim {
     fn guest_works(&mut self, index: usize, now: Duration) -> Result<bool, String> {
         let mut busy = self.guests[index].core.progress(now);
         self.notice_sessions(index);
-        while let Some((call, result, buffer)) = self.guests[index].next_done() {
+        self.notice_recovery(index);
+        while let Some((call, result, buffer)) = self.guests[index].next_done()? {
             self.answered(index, call, result, buffer)?;
             busy = true;
         }
@@ -235,11 +245,32 @@ impl Sim {
         }
         guest.sessions = facts.new_sessions;
         guest.boot = self.boots;
+        guest.recovers = true;
+        for door in &mut guest.doors {
+            if let Door::Open(open) = door {
+                open.excused |= guest.cut_off;
+            }
+        }
         guest.cut_off = false;
         let who = guest.who;
         let now = self.tick();
         self.files.iter_mut().for_each(|file| file.session_lost(who, now));
         self.log(|| format!("client {who} has a new session"));
+    }
+
+    /// When calls flow again, what was kept has been written again.
+    fn notice_recovery(&mut self, index: usize) {
+        let guest = &mut self.guests[index];
+        let server = self.host.verifier;
+        let here = guest.core.is_connected() && server == Some(guest.core.facts().verifier);
+        if !guest.recovers || !here {
+            return;
+        }
+        guest.recovers = false;
+        let who = guest.who;
+        let now = self.tick();
+        self.files.iter_mut().for_each(|file| file.written_again(who, now));
+        self.log(|| format!("client {who} goes on"));
     }
 
     fn pass_time(&mut self) -> Result<(), String> {
@@ -273,10 +304,12 @@ impl Sim {
         self.plan.options.retry + lease + Duration::from_secs(5)
     }
 
-    fn check_patience(&self) -> Result<(), String> {
+    fn check_patience(&mut self) -> Result<(), String> {
         let (now, patience) = (self.now(), self.patience());
+        let moment = self.tick();
+        self.locks.check_waits((moment, now), patience)?;
         for guest in &self.guests {
-            let oldest = guest.calls.values().next();
+            let oldest = guest.calls.values().find(|call| !call.kind.may_wait());
             if let Some(call) = oldest.filter(|call| now.saturating_sub(call.since) > patience) {
                 let (who, state) = (guest.who, self.host.state());
                 return Err(format!(
@@ -342,7 +375,15 @@ impl Sim {
                 Status::WritesLost => {
                     let tells =
                         matches!(call.kind, Kind::Commit { .. } | Kind::Close { .. } | Kind::Sync);
-                    self.restarted && tells
+                    // What is kept survives the server's process.
+                    let number = match call.kind {
+                        Kind::Commit { open, .. } | Kind::Close { open, .. } => Some(open),
+                        _ => None,
+                    };
+                    let open = guest.opens.iter().find(|open| Some(open.number) == number);
+                    let kept = guest.keeps && open.is_some_and(|open| !open.append);
+                    let lost = !kept || self.machine_died || self.store_failed;
+                    self.restarted && tells && lost
                 }
                 Status::OutcomeUnknown => {
                     let lost = guest.sessions != call.sessions || guest.boot != self.boots;
@@ -368,8 +409,11 @@ fn prepare(storage: &Storage) -> Result<Vec<u64>, Status> {
     }
     make(&top, "race")?;
     let data = make(&top, "data")?.handle;
+    let locks = make(&top, "locks")?.handle;
+    let names = (0..DATA_FILES).map(|file| (&data, format!("f{file}")));
+    let lock_names = (0..LOCK_FILES).map(|file| (&locks, format!("l{file}")));
     let mut inodes = Vec::new();
-    for file in 0..DATA_FILES {
+    for (dir, name) in names.chain(lock_names) {
         let flags = OpenFlags {
             read: false,
             write: true,
@@ -379,8 +423,8 @@ fn prepare(storage: &Storage) -> Result<Vec<u64>, Status> {
             no_follow: false,
             unlinked: false,
         };
-        let name = format!("f{file}");
-        inodes.push(store.open(&root, &data, name.as_bytes(), flags, 0o644).wait()?.attr.inode);
+        inodes.push(store.open(&root, dir, name.as_bytes(), flags, 0o644).wait()?.attr.inode);
     }
+    inodes.truncate(DATA_FILES);
     Ok(inodes)
 }

@@ -56,9 +56,11 @@ struct Queue {
 }
 
 /// A store whose calls end in random order.
+#[derive(Clone)]
 pub struct Storage {
     /// The files.
     pub store: MemoryStore,
+    clock: Clock,
     queue: Arc<Mutex<Queue>>,
 }
 
@@ -83,7 +85,13 @@ impl Storage {
             capacity_bytes,
             ..MemoryOptions::default()
         });
-        Storage { store, queue }
+        Storage { store, clock: clock.clone(), queue }
+    }
+
+    /// Does something at the pace of the store.
+    pub fn call(&self, job: Job) {
+        let job = lock(&self.queue).take(self.clock.now(), job);
+        job.into_iter().for_each(|job| job());
     }
 
     /// Changes how long calls take from now on.

@@ -8,6 +8,7 @@ use dafs_protocol::{
 };
 
 use super::Core;
+use crate::planted::{Defect, planted};
 
 /// The callback slots of a session.
 #[derive(Debug, Default)]
@@ -85,7 +86,8 @@ impl Core {
     fn refers_to_flight(&self, request: &CallbackRequest) -> bool {
         request.referring.is_some_and(|(slot, sequence)| {
             let flight = self.flights.get(usize::from(slot.0)).and_then(Option::as_ref);
-            flight.is_some_and(|flight| flight.sequence == sequence)
+            let under_way = flight.is_some_and(|flight| flight.sequence == sequence);
+            under_way && !planted(Defect::CallbackTakenEarly)
         })
     }
 

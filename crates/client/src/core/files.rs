@@ -235,7 +235,10 @@ impl Files {
             let index = u32::try_from(index).expect("FILES_MAX fits");
             Some((FileKey { index, generation: entry.generation }, id, offset, bytes))
         });
-        open.min_by_key(|next| next.1)
+        match planted(Defect::KeptReversed) {
+            true => open.max_by_key(|next| next.1),
+            false => open.min_by_key(|next| next.1),
+        }
     }
 
     /// For a request.

@@ -172,6 +172,9 @@ impl Core {
             kept_writes: 0,
         });
         match error {
+            Unsendable::Status(status) if call.work.is_internal() => {
+                self.on_internal_failed(call, status);
+            }
             Unsendable::Status(status) => self.finish(call, Err(status.into())),
             Unsendable::TooLong if !call.tight => {
                 call.tight = true;

@@ -66,6 +66,8 @@ impl Drop for KeptBytes {
     }
 }
 
+use crate::planted::{Defect, planted};
+
 /// Names a kept write; grows from write to write, over all files of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct KeptId(pub(super) u64);
@@ -119,11 +121,18 @@ impl Kept {
 
     /// The first acknowledged write after `after`: what is to be written again, and where.
     pub(super) fn next(&self, after: Option<KeptId>) -> Option<(KeptId, u64, &[u8])> {
-        let mut later = self.writes.iter().filter(|write| after.is_none_or(|id| write.id > id));
-        later.find_map(|write| {
-            write.acknowledged?;
-            Some((write.id, write.offset?, &*write.bytes.bytes))
-        })
+        let whole = |write: &KeptWrite| write.acknowledged.and(write.offset);
+        let is_later = |write: &&KeptWrite| match planted(Defect::KeptReversed) {
+            true => after.is_none_or(|id| write.id < id),
+            false => after.is_none_or(|id| write.id > id),
+        };
+        let mut later = self.writes.iter().filter(is_later);
+        let known = |write: &&KeptWrite| whole(write).is_some();
+        let write = match planted(Defect::KeptReversed) {
+            true => later.rfind(known),
+            false => later.find(known),
+        }?;
+        Some((write.id, whole(write)?, &*write.bytes.bytes))
     }
 }
 

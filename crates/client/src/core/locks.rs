@@ -13,6 +13,7 @@ use super::work::{FileKey, Owner, Work};
 use super::{Core, Phase};
 use crate::call::Output;
 use crate::error::Error;
+use crate::planted::{Defect, planted};
 
 /// The locks of a session.
 #[derive(Debug, Default)]
@@ -100,6 +101,19 @@ impl Locks {
         }
     }
 
+    /// What an owner holds alone of the range is shared.
+    fn shared(&mut self, id: FileId, lock: &LockRequest) {
+        let Some(entry) = self.files.get_mut(&id) else { return };
+        let alone = |held: &&HeldLock<OwnerKey>| held.owner == lock.owner && held.exclusive;
+        let held: Vec<_> = entry.ranges.iter().filter(alone).copied().collect();
+        for HeldLock { owner, range, pid, .. } in held {
+            let first = range.first().max(lock.range.first());
+            if let Some(both) = LockRange::new(first, range.last().min(lock.range.last())) {
+                entry.ranges.set(owner, both, false, pid);
+            }
+        }
+    }
+
     fn forget_if_empty(&mut self, id: FileId) {
         if self.files.get(&id).is_some_and(FileLocks::is_empty) {
             self.files.remove(&id);
@@ -120,6 +134,11 @@ impl Locks {
         entry.whole.clear_owners(ends);
         entry.through = through;
         self.forget_if_empty(id);
+    }
+
+    fn clear_owner(&mut self, owner: OwnerKey) {
+        self.files.values_mut().for_each(|entry| entry.clear_owner(owner));
+        self.files.retain(|_, entry| !entry.is_empty());
     }
 
     pub(super) fn any(&self, id: FileId) -> bool {
@@ -312,10 +331,35 @@ impl Core {
                 || self.locks.waits.values().any(|wait| of_owner(&wait.call)))
     }
 
+    /// The session was lost under a call. What the server may have taken from an owner by it,
+    /// and given to another, is not reclaimed.
+    pub(super) fn may_have_given_up(&mut self, work: &Work) {
+        if planted(Defect::UnlockedReclaimed) {
+            return;
+        }
+        let file = work.file().and_then(|key| self.files.any(key));
+        match (work, file.map(super::files::OpenFile::id)) {
+            (Work::Unlock { owner, range, .. }, Some(id)) => {
+                self.locks.released(id, *owner, *range);
+            }
+            (Work::Close { file }, Some(id)) => {
+                let mut others = self.files.keys().into_iter().filter(|key| key != file);
+                let of_file = |key: &FileKey| self.files.any(*key).is_some_and(|f| f.id() == id);
+                let is_last = !others.any(|key| of_file(&key));
+                self.locks.closed(id, *file, is_last);
+            }
+            (Work::Lock { lock, .. }, Some(id)) if lock.owner.kind == LockKind::Whole => {
+                self.locks.converted(id, lock);
+            }
+            (Work::Lock { lock, .. }, Some(id)) if !lock.exclusive => self.locks.shared(id, lock),
+            (Work::OwnerRelease { owner }, _) => self.locks.clear_owner(*owner),
+            _ => {}
+        }
+    }
+
     /// An owner holds nothing any more, and waits for nothing.
     pub(super) fn owner_released(&mut self, owner: OwnerKey) {
-        self.locks.files.values_mut().for_each(|entry| entry.clear_owner(owner));
-        self.locks.files.retain(|_, entry| !entry.is_empty());
+        self.locks.clear_owner(owner);
         let of_owner =
             |wait: &Wait| matches!(&wait.call.work, Work::Lock { lock, .. } if lock.owner == owner);
         let waits = self.locks.waits.iter().filter(|(_, wait)| of_owner(wait));
@@ -344,6 +388,9 @@ impl Core {
         }
         for (id, owner) in lost {
             self.lock_lost(id, owner);
+        }
+        if planted(Defect::LocksForgotten) {
+            works.clear();
         }
         self.phase = Phase::Reclaiming(works.len());
         for work in works {

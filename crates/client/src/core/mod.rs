@@ -272,7 +272,8 @@ impl Core {
     }
 
     /// As [`submit`](Self::submit), for a write whose `bytes` are kept until they are safe from
-    /// an end of the server's process. They are those of `memory`.
+    /// an end of the server's process. They are those of `memory`. Files that are open for
+    /// appending keep nothing.
     pub fn submit_kept(
         &mut self,
         owner: Owner,
@@ -291,7 +292,8 @@ impl Core {
             _ => None,
         };
         let file = call.work.file().and_then(|key| self.files.any_mut(key));
-        if let Some(file) = file {
+        // What is open for appending cannot be written again at its place.
+        if let Some(file) = file.filter(|file| !file.options.append) {
             self.last_kept += 1;
             let id = KeptId(self.last_kept);
             file.kept.add(id, offset, bytes);

@@ -90,7 +90,8 @@ impl Core {
     /// over the data of who has it now.
     pub(super) fn rewrite(&mut self, after: Option<KeptId>) {
         self.phase = Phase::Rewriting;
-        let next = if self.rewrites { self.files.next_kept(after) } else { None };
+        let rewrites = self.rewrites && !planted(Defect::KeptForgotten);
+        let next = if rewrites { self.files.next_kept(after) } else { None };
         let Some((file, id, offset, bytes)) = next else { return self.complete_reclaim() };
         let len = u32::try_from(bytes.len()).expect("kept writes are those of one request");
         let work = Work::Rewrite { file, id, offset, len };
@@ -171,6 +172,9 @@ impl Core {
         self.unposted = 0;
         let urgent = std::mem::take(&mut self.urgent);
         let waits = self.locks.take_waits();
+        for call in flights.iter().flatten().filter(|f| f.sent).map(|f| &f.call).chain(&waits) {
+            self.may_have_given_up(&call.work);
+        }
         match next {
             Next::NewSession { pause } => {
                 if pause {

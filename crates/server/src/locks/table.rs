@@ -18,6 +18,7 @@ use dafs_store::FileId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::grace::{Client, Grace};
+use crate::planted::{Defect, planted};
 
 /// A file of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -238,7 +239,8 @@ impl LockTable {
 
     /// The server still waits for this client.
     pub(crate) fn may_reclaim(&self, client: &Client) -> bool {
-        self.grace.may_reclaim(client) && !self.stopped
+        let may = self.grace.may_reclaim(client) || planted(Defect::ReclaimedAtAnyTime);
+        may && !self.stopped
     }
 
     /// LOCK_TEST: what stands against it, and whether that is of the same session.
@@ -283,6 +285,9 @@ impl LockTable {
         if locks.held.clear(owner, range) {
             self.note_freed(place, owner);
             self.changed(place, owner.session);
+            if planted(Defect::UnlockWakesNobody) {
+                self.unsettled.clear();
+            }
             self.settle();
         }
         Ok(())
@@ -423,7 +428,7 @@ impl LockTable {
     // --- parts ---
 
     fn waits_for_grace(&self) -> bool {
-        self.stopped || self.grace.is_on()
+        self.stopped || (self.grace.is_on() && !planted(Defect::GraceGrants))
     }
 
     fn check_room(&self, wanted: &Wanted) -> Result<(), Status> {

@@ -72,6 +72,12 @@ struct Change {
     shaky: bool,
     /// Its writer was told of an error.
     told: bool,
+    /// Its writer keeps it until it is stored, and writes it again after a crash.
+    kept: bool,
+    /// It is yet to be written again, if its writer knows nothing better.
+    pending: bool,
+    /// When it was written again; it may have been before that too.
+    again: Option<Moment>,
 }
 
 impl Change {
@@ -106,6 +112,9 @@ impl Change {
     /// By when it has happened, if it ever does.
     fn happened(&self) -> Option<Moment> {
         match self.fate {
+            // It may yet be written again, over what is newer.
+            Fate::Done(_) if self.pending => None,
+            Fate::Done(_) if self.again.is_some() => self.again,
             Fate::Done(end) | Fate::Failed(end) => Some(end.min(self.saw())),
             Fate::UnderWay => self.seen,
             Fate::Open => None,
@@ -120,6 +129,7 @@ impl Change {
     fn there(&self) -> Option<Moment> {
         match self.fate {
             _ if self.is_doubtful() => None,
+            Fate::Done(_) if self.again.is_some() => self.again,
             Fate::Done(end) => Some(end.min(self.saw())),
             Fate::UnderWay => self.seen,
             Fate::Failed(_) | Fate::Open => None,
@@ -128,10 +138,17 @@ impl Change {
 
     /// Certainly came after `earlier` had happened and before `read` began.
     fn replaces(&self, earlier: &Change, read: Span) -> bool {
-        let Some(happened) = earlier.happened() else { return false };
-        self.id != earlier.id
-            && self.start > happened
-            && self.there().is_some_and(|there| there < read.start)
+        let after = match (earlier.fate, earlier.happened()) {
+            // A client writes again in the order in which it wrote.
+            (Fate::Done(end), _) if self.is_kept_beside(earlier) => self.start > end,
+            (_, happened) => happened.is_some_and(|happened| self.start > happened),
+        };
+        self.id != earlier.id && after && self.there().is_some_and(|there| there < read.start)
+    }
+
+    /// Where the other one was written again, so was this one.
+    fn is_kept_beside(&self, other: &Change) -> bool {
+        self.kept && other.kept && self.who == other.who && self.again >= other.again
     }
 
     fn is_done_before(&self, moment: Moment) -> bool {
@@ -181,6 +198,9 @@ impl File {
             crashed: false,
             shaky: false,
             told: false,
+            kept: false,
+            pending: false,
+            again: None,
         };
         File { name, changes: vec![empty] }
     }
@@ -199,6 +219,31 @@ impl File {
             durable: false,
             ..empty
         });
+    }
+
+    /// Its bytes are kept by its writer.
+    pub fn keep(&mut self, id: u32) {
+        if let Some(change) = self.find(id) {
+            change.kept = true;
+        }
+    }
+
+    /// An open is over, and what was kept for it.
+    pub fn keep_no_more(&mut self, open: u64) {
+        for change in self.changes.iter_mut().filter(|change| change.open == Some(open)) {
+            (change.kept, change.pending) = (false, false);
+        }
+    }
+
+    /// Calls of `who` go on in a new session: what it keeps is there again.
+    pub fn written_again(&mut self, who: usize, now: Moment) {
+        let kept = |change: &&mut Change| change.who == who && change.kept && !change.told;
+        for change in self.changes.iter_mut().filter(kept) {
+            if change.pending {
+                (change.pending, change.crashed) = (false, false);
+                (change.again, change.seen) = (Some(now), None);
+            }
+        }
     }
 
     fn find(&mut self, id: u32) -> Option<&mut Change> {
@@ -242,7 +287,9 @@ impl File {
             let was_cut = self.changes.iter().any(|cut| {
                 cut.cut().is_some() && cut.happened().is_none_or(|happened| happened > since)
             });
-            if overlap && !was_cut && !other.is_doubtful() && matches!(other.fate, Fate::Done(_)) {
+            // One that was written again did not look where the file ends.
+            let apart = !other.is_doubtful() && other.again.is_none();
+            if overlap && !was_cut && apart && matches!(other.fate, Fate::Done(_)) {
                 return Err(format!(
                     "{}: appends {id} at {at} and {} at {from} overlap",
                     self.name, other.id
@@ -277,6 +324,7 @@ impl File {
     pub fn crash(&mut self, crash: Crash, now: Moment) {
         for change in &mut self.changes {
             change.forget_seen(now);
+            change.pending |= change.kept && matches!(change.fate, Fate::Done(_));
             let survives = match crash {
                 Crash::Process => change.stored || change.durable,
                 Crash::Machine => change.durable,
@@ -322,6 +370,7 @@ impl File {
             if own && !change.told {
                 (change.crashed, change.shaky) = (false, false);
             }
+            change.kept &= !own || range.is_some();
             if !change.is_doubtful() {
                 change.stored = true;
                 change.durable |= safety == Safety::Durable;

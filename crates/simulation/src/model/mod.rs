@@ -1,6 +1,7 @@
 //! What the file system must look like, from what was asked and answered.
 
 pub mod file;
+pub mod locks;
 pub mod names;
 
 /// A point in the order of all submissions and answers. Two that differ are never equal.

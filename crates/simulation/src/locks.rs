@@ -1,0 +1,370 @@
+//! Calls about locks. Owners are like processes: each has one call at a time, and takes, waits
+//! for, gives up and gives back locks whatever the others do.
+
+use dafs_client::core::{FileKey, Place, Work};
+use dafs_client::{Error, OpenOptions, Output};
+use dafs_protocol::{LockKind, LockRange, LockRequest, OwnerKey, Status};
+
+use crate::answers::Answer;
+use crate::calls::{Call, Kind};
+use crate::model::Span;
+use crate::model::locks::{Asker, CELLS, Want, key};
+use crate::plan::LOCK_FILES;
+use crate::sim::Sim;
+
+/// Bytes of a cell; the last one has no end.
+const CELL_BYTES: u64 = 10;
+
+/// An owner of locks.
+#[derive(Debug, Clone)]
+pub struct Locker {
+    /// Its name.
+    pub key: OwnerKey,
+    /// The file that it locks; `None`: any.
+    file: Option<usize>,
+    /// A call is under way.
+    pub busy: bool,
+    /// A call was given up, what came of it may not have been given back.
+    pub unsettled: bool,
+}
+
+/// The owners of a client. Only POSIX ones may hold one lock and wait for another: the server
+/// finds no deadlocks of the others.
+pub fn lockers() -> Vec<Locker> {
+    let new = |key, file| Locker { key, file, busy: false, unsettled: false };
+    let mut all = vec![new(key(LockKind::Posix, 1), None), new(key(LockKind::Posix, 2), None)];
+    for file in 0..LOCK_FILES {
+        all.push(new(key(LockKind::Ofd, 10 + file as u64), Some(file)));
+        all.push(new(key(LockKind::Whole, 20 + file as u64), Some(file)));
+    }
+    all
+}
+
+/// A file of locks as a client has it open.
+#[derive(Debug, Clone, Copy)]
+pub struct LockOpen {
+    /// As the core names it.
+    key: FileKey,
+    /// Calls fail: it is to be closed.
+    broken: bool,
+    /// Since it was opened, the session may have ended without a fault of the server.
+    pub excused: bool,
+}
+
+/// Whether a client has a file of locks open.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum Door {
+    /// No.
+    #[default]
+    Shut,
+    /// It is being opened, or closed.
+    Moving,
+    /// Yes.
+    Open(LockOpen),
+}
+
+fn place(file: usize) -> Place {
+    Place::new(format!("locks/l{file}").as_bytes()).expect("a short name")
+}
+
+fn range(want: &Want) -> LockRange {
+    let last = match want.last {
+        last if want.whole || last + 1 == CELLS => u64::MAX,
+        last => (last as u64 + 1) * CELL_BYTES - 1,
+    };
+    LockRange::new(want.first as u64 * CELL_BYTES, last).expect("in order")
+}
+
+impl Sim {
+    /// One call about locks. False: the owner whose turn it is cannot do anything.
+    pub(crate) fn lock_call(&mut self, guest: usize) -> bool {
+        let locker = self.rng.index(self.guests[guest].lockers.len());
+        let Locker { key, file, busy, .. } = self.guests[guest].lockers[locker];
+        let file = file.unwrap_or_else(|| self.rng.index(LOCK_FILES));
+        if busy || !self.is_settled(guest, locker) {
+            return false;
+        }
+        let open = match self.guests[guest].doors[file] {
+            Door::Shut => return self.open_lock_file(guest, file),
+            Door::Moving => return false,
+            Door::Open(open) if open.broken => return self.close_lock_file(guest, file),
+            Door::Open(open) => open,
+        };
+        let asker = Asker { who: self.guests[guest].who, key };
+        let has_any = self.locks.has_any(asker);
+        match self.rng.below(100) {
+            0..=9 => self.look_at_lock_file(guest, file, open),
+            10..=14 if has_any => self.release(guest, locker),
+            10..=49 if has_any => self.unlock(guest, locker),
+            50..=57 => self.test_lock(guest, locker, file, open),
+            58 | 59 => return self.close_lock_file(guest, file),
+            // See `lockers`.
+            _ if has_any && key.kind == LockKind::Ofd => self.unlock(guest, locker),
+            _ => self.lock(guest, locker, file, open),
+        }
+        true
+    }
+
+    /// Owners give up what they have when no more is asked for.
+    pub(crate) fn release_idle_lockers(&mut self) {
+        for guest in 0..self.guests.len() {
+            for locker in 0..self.guests[guest].lockers.len() {
+                let Locker { key, busy, .. } = self.guests[guest].lockers[locker];
+                let asker = Asker { who: self.guests[guest].who, key };
+                if !busy && self.is_settled(guest, locker) && self.locks.has_any(asker) {
+                    self.release(guest, locker);
+                }
+            }
+        }
+    }
+
+    /// Nothing that the owner gave up is on its way.
+    fn is_settled(&mut self, guest: usize, locker: usize) -> bool {
+        let now = self.tick();
+        let guest = &mut self.guests[guest];
+        let locker = &mut guest.lockers[locker];
+        if locker.unsettled && !guest.core.gives_back(locker.key) {
+            locker.unsettled = false;
+            self.locks.settled(Asker { who: guest.who, key: locker.key }, now);
+        }
+        !locker.unsettled
+    }
+
+    fn open_lock_file(&mut self, guest: usize, file: usize) -> bool {
+        self.guests[guest].doors[file] = Door::Moving;
+        let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
+        let call = self.call(guest, Kind::LockOpen { file }, 0);
+        self.guests[guest].submit(call, Work::Open { place: place(file), options }, None);
+        true
+    }
+
+    /// Closes a file of locks unless somebody waits for one of it.
+    pub(crate) fn close_lock_file(&mut self, guest: usize, file: usize) -> bool {
+        let Door::Open(open) = self.guests[guest].doors[file] else { return false };
+        let unsettled = self.guests[guest].lockers.iter().any(|locker| locker.unsettled);
+        if unsettled || self.guests[guest].calls.values().any(|call| call.kind.is_of_locks(file)) {
+            return false;
+        }
+        self.guests[guest].doors[file] = Door::Moving;
+        let call = self.call(guest, Kind::LockClose { file }, 0);
+        self.locks.lost(self.guests[guest].who, file);
+        self.guests[guest].submit(call, Work::Close { file: open.key }, None);
+        true
+    }
+
+    fn look_at_lock_file(&mut self, guest: usize, file: usize, open: LockOpen) {
+        let call = self.call(guest, Kind::LockLook { file }, 0);
+        self.guests[guest].submit(call, Work::FileAttr { file: open.key }, None);
+    }
+
+    /// A lock of a file, as an owner may want it.
+    fn want(&mut self, owner: OwnerKey, file: usize) -> Want {
+        let whole = owner.kind == LockKind::Whole;
+        let exclusive = self.rng.below(3) > 0;
+        let (a, b) = (self.rng.index(CELLS), self.rng.index(CELLS));
+        let (first, last) = if whole { (0, 0) } else { (a.min(b), a.max(b)) };
+        Want { file, whole, first, last, exclusive }
+    }
+
+    fn request(&self, guest: usize, locker: usize, want: &Want) -> LockRequest {
+        let owner = self.guests[guest].lockers[locker].key;
+        let pid = 100 + owner.number as u32;
+        LockRequest { owner, range: range(want), exclusive: want.exclusive, pid }
+    }
+
+    fn lock(&mut self, guest: usize, locker: usize, file: usize, open: LockOpen) {
+        let key = self.guests[guest].lockers[locker].key;
+        let want = self.want(key, file);
+        let wait = self.rng.below(5) > 0;
+        let lock = self.request(guest, locker, &want);
+        let call = self.call(guest, Kind::Lock { locker, file, wait }, 0);
+        let asker = Asker { who: self.guests[guest].who, key };
+        self.locks.ask(call.tag, asker, want, wait, (call.start, call.since));
+        self.guests[guest].lockers[locker].busy = true;
+        self.guests[guest].submit(call, Work::Lock { file: open.key, lock, wait }, None);
+    }
+
+    fn test_lock(&mut self, guest: usize, locker: usize, file: usize, open: LockOpen) {
+        let key = self.guests[guest].lockers[locker].key;
+        let want = self.want(key, file);
+        let lock = self.request(guest, locker, &want);
+        let call = self.call(guest, Kind::LockTest { locker, want }, 0);
+        self.guests[guest].lockers[locker].busy = true;
+        self.guests[guest].submit(call, Work::LockTest { file: open.key, lock }, None);
+    }
+
+    /// Mostly all that it has in a place.
+    fn unlock(&mut self, guest: usize, locker: usize) {
+        let key = self.guests[guest].lockers[locker].key;
+        let asker = Asker { who: self.guests[guest].who, key };
+        let Some(held) = self.locks.first_of(asker) else { return };
+        let Door::Open(open) = self.guests[guest].doors[held.file] else { return };
+        let all = held.whole || self.rng.below(5) > 0;
+        let last = if held.whole { 0 } else { CELLS - 1 };
+        let want = match all {
+            true => Want { first: 0, last, ..held },
+            false => self.want(key, held.file),
+        };
+        let call = self.call(guest, Kind::Unlock { locker, want, all }, 0);
+        self.locks.give_back(asker, &want);
+        self.guests[guest].lockers[locker].busy = true;
+        let work = Work::Unlock { file: open.key, owner: key, range: range(&want) };
+        self.guests[guest].submit(call, work, None);
+    }
+
+    fn release(&mut self, guest: usize, locker: usize) {
+        let key = self.guests[guest].lockers[locker].key;
+        let call = self.call(guest, Kind::Release { locker }, 0);
+        self.locks.release(Asker { who: self.guests[guest].who, key });
+        self.guests[guest].lockers[locker].busy = true;
+        self.guests[guest].submit(call, Work::OwnerRelease { owner: key }, None);
+    }
+
+    // --- answers ---
+
+    pub(crate) fn lock_answered(
+        &mut self,
+        guest: usize,
+        call: &Call,
+        answer: Answer,
+        end: u64,
+    ) -> Result<(), String> {
+        if let Some(locker) = call.kind.locker() {
+            self.guests[guest].lockers[locker].busy = false;
+        }
+        let who = self.guests[guest].who;
+        let answer = match (&call.kind, answer) {
+            (Kind::LockOpen { file }, answer) => {
+                return self.lock_file_opened(guest, call, *file, answer);
+            }
+            (Kind::LockClose { file }, answer) => {
+                self.guests[guest].doors[*file] = Door::Shut;
+                self.locks.closed(who, *file, end);
+                answer
+            }
+            (_, answer) => answer,
+        };
+        match answer {
+            Ok(output) => self.lock_succeeded(guest, call, output, end),
+            Err(error) => self.lock_failed(guest, call, &error, end),
+        }
+    }
+
+    fn lock_file_opened(
+        &mut self,
+        guest: usize,
+        call: &Call,
+        file: usize,
+        answer: Answer,
+    ) -> Result<(), String> {
+        match answer {
+            Ok(Output::File(key, _)) => {
+                // The session may have been lost since it was asked for.
+                let excused = self.guests[guest].cut_off;
+                let open = LockOpen { key, broken: false, excused };
+                self.guests[guest].doors[file] = Door::Open(open);
+                Ok(())
+            }
+            Err(error) if self.is_excused(guest, call, &error) => {
+                self.guests[guest].doors[file] = Door::Shut;
+                self.report.excused += 1;
+                self.without_server(guest, &error);
+                Ok(())
+            }
+            other => Err(format!("a file of locks was not opened: {other:?}")),
+        }
+    }
+
+    fn lock_succeeded(
+        &mut self,
+        guest: usize,
+        call: &Call,
+        output: Output<FileKey>,
+        end: u64,
+    ) -> Result<(), String> {
+        let who = self.guests[guest].who;
+        let asker = |locker: usize| Asker { who, key: self.guests[guest].lockers[locker].key };
+        let span = Span { start: call.start, end };
+        match (&call.kind, output) {
+            (Kind::LockClose { .. }, Output::Attr(_)) => Ok(()),
+            (Kind::LockLook { file }, Output::Attr(_)) => self.locks.worked(who, *file, call.start),
+            (Kind::Lock { file, .. }, Output::Unit) => {
+                self.locks.worked(who, *file, call.start)?;
+                self.locks.granted(call.tag, end, call.sessions);
+                Ok(())
+            }
+            (Kind::Unlock { locker, want, all }, Output::Unit) => {
+                if *all {
+                    self.locks.released(asker(*locker), Some(want), end);
+                }
+                self.locks.worked(who, want.file, call.start)
+            }
+            (Kind::Release { locker }, Output::Unit) => {
+                self.locks.released(asker(*locker), None, end);
+                Ok(())
+            }
+            (Kind::LockTest { locker, want }, Output::Conflict(found)) => {
+                self.locks.worked(who, want.file, call.start)?;
+                match found {
+                    None => {
+                        self.locks.seen_free(asker(*locker), want, span);
+                        Ok(())
+                    }
+                    Some((held, _)) => self.locks.seen_held(asker(*locker), want, held.owner, span),
+                }
+            }
+            (_, other) => Err(format!("an answer of another kind: {other:?}")),
+        }
+    }
+
+    fn lock_failed(
+        &mut self,
+        guest: usize,
+        call: &Call,
+        error: &Error,
+        end: u64,
+    ) -> Result<(), String> {
+        let (who, file) = (self.guests[guest].who, call.kind.lock_file());
+        match (error.status(), &call.kind) {
+            (Some(Status::Again), Kind::Lock { file, wait: false, .. }) => {
+                self.locks.worked(who, *file, call.start)?;
+                return self.locks.refused(call.tag, end);
+            }
+            (Some(Status::Deadlock), Kind::Lock { file, wait: true, .. }) => {
+                self.report.deadlocks += 1;
+                self.locks.worked(who, *file, call.start)?;
+                return self.locks.deadlock(call.tag, end);
+            }
+            (Some(Status::Grace), Kind::LockTest { want, .. }) if self.restarted => {
+                return self.locks.worked(who, want.file, call.start);
+            }
+            (Some(Status::LocksLost), _) => {
+                let door = file.map(|file| self.guests[guest].doors[file]);
+                if !matches!(door, Some(Door::Open(LockOpen { excused: true, .. }))) {
+                    return Err("locks are lost without a cause".into());
+                }
+            }
+            _ if self.is_excused(guest, call, error) => {}
+            _ => return Err(format!("an error without a cause: {error} ({error:?})")),
+        }
+        self.report.excused += 1;
+        if matches!(call.kind, Kind::Lock { .. }) {
+            self.locks.failed(call.tag, end);
+        }
+        // Nothing can be done with it but to close it.
+        if let Some(file) = file {
+            self.locks.lost(who, file);
+            if let Door::Open(open) = &mut self.guests[guest].doors[file] {
+                open.broken = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// The caller does not wait for its lock any more.
+    pub(crate) fn lock_given_up(&mut self, guest: usize, locker: usize, tag: u64) {
+        self.locks.give_up(tag);
+        let locker = &mut self.guests[guest].lockers[locker];
+        (locker.busy, locker.unsettled) = (false, true);
+    }
+}
