@@ -375,6 +375,15 @@ impl Inner {
         }
     }
 
+    /// A file is closed: the next call drives that, or the keeper, which looks within [`IDLE`].
+    pub(crate) fn drive_close(&self, state: &mut State) {
+        if state.leader == Leader::None {
+            state.core.ring();
+        } else {
+            state.leave();
+        }
+    }
+
     /// Calls that nobody waits for were submitted: somebody must drive them.
     pub(crate) fn drive_async(&self, state: &mut State) {
         if state.leader == Leader::None {

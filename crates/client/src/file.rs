@@ -92,7 +92,7 @@ impl Drop for FileInner {
         let inner = &self.session.inner;
         let mut state = inner.lock();
         if state.core.close_file(self.key) {
-            inner.drive_async(&mut state);
+            inner.drive_close(&mut state);
         }
     }
 }
