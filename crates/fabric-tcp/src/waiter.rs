@@ -190,8 +190,11 @@ mod tests {
         assert!(set.len() <= 1, "set once: {set:?}");
         // One that must end sooner is not kept waiting by it.
         let start = Instant::now();
-        waiter.wait(Some(Duration::from_millis(30)));
-        assert!((30..10_000).contains(&start.elapsed().as_millis()));
+        while start.elapsed() < Duration::from_millis(30) {
+            // A wake that came after the last sleep ends one of these.
+            waiter.wait(Some(Duration::from_millis(30)));
+        }
+        assert!(start.elapsed() < Duration::from_secs(10));
     }
 
     #[test]

@@ -34,7 +34,8 @@ impl DafsFs {
         Ok(OpenOptions { read, write, truncate, ..OpenOptions::default() })
     }
 
-    fn opened(&self, file: File, node: Arc<Node>, flags: u32) -> Opened {
+    /// `known`: the kernel may have something of it.
+    fn opened(&self, file: File, node: Arc<Node>, flags: u32, known: bool) -> Opened {
         let asked = flags as i32;
         // An append goes where the file ends on the server: the kernel cannot know.
         let direct = self.options.direct_io || asked & (libc::O_APPEND | libc::O_DIRECT) != 0;
@@ -44,6 +45,13 @@ impl DafsFs {
             flags |= open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES;
         } else if keep {
             flags |= open::KEEP_CACHE;
+        }
+        if known
+            && !keep
+            && let Some(notifier) = self.notifier.get()
+        {
+            // Its size too: a look at the file right after this shows what was closed before.
+            let _ = notifier.inval_inode(node.number, -1, 0);
         }
         Opened { fh: self.files.add(OpenFile::new(file, node, direct)), flags }
     }
@@ -61,9 +69,28 @@ impl DafsFs {
             Err(Errno(libc::EACCES)) if flags & FMODE_EXEC != 0 => {
                 self.open_program(&session, &node)?
             }
+            Err(Errno::STALE) => self.open_replaced(&session, &node, options)?,
             other => other?,
         };
-        Ok(Answer::Opened(self.opened(file, node, flags)))
+        Ok(Answer::Opened(self.opened(file, node, flags, true)))
+    }
+
+    /// The object is gone, and others gave its name to another one a moment ago: who opens the name
+    /// gets that. Looked up and opened in one step, so that no third comes between.
+    fn open_replaced(
+        &self,
+        session: &Session,
+        node: &Arc<Node>,
+        options: OpenOptions,
+    ) -> Result<(File, bool), Errno> {
+        let (dir, name) = node.place();
+        if name.is_empty() || node.any_open().is_some() {
+            return Err(Errno::STALE);
+        }
+        let dir = self.nodes.get(dir)?;
+        let options = OpenOptions { no_follow: true, ..options };
+        let opened = self.on(&dir, |handle| session.open_at(handle, &name, options));
+        opened.map_err(|_| Errno::STALE)
     }
 
     fn open_program(&self, session: &Session, node: &Arc<Node>) -> Result<(File, bool), Errno> {
@@ -98,7 +125,7 @@ impl DafsFs {
         if made {
             node.note_incapable(asked, self.options.attr_timeout);
         }
-        Ok(Answer::Created(entry, self.opened(file, node, flags)))
+        Ok(Answer::Created(entry, self.opened(file, node, flags, !made)))
     }
 
     pub(super) fn tmp_file(
@@ -122,7 +149,7 @@ impl DafsFs {
         let found = Found { handle: file.handle(), attr: file.opened_attr() };
         let entry = self.entry(&found, dir.number, b"");
         let node = self.nodes.get(entry.node)?;
-        Ok(Answer::Created(entry, self.opened(file, node, flags)))
+        Ok(Answer::Created(entry, self.opened(file, node, flags, false)))
     }
 
     pub(super) fn read(
