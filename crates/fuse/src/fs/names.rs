@@ -51,9 +51,9 @@ impl DafsFs {
             accessed: wanted.atime.map(time),
             modified: wanted.mtime.map(time),
         };
-        if set.size.is_some() {
-            self.flush_node(&node)?;
-        }
+        // What is kept, written again later, would undo it: times change with each write, and so
+        // may setuid and setgid.
+        self.flush_node(&node)?;
         // An open file may be cut whatever its mode says by now.
         let open = match (wanted.fh, set.size) {
             (Some(fh), Some(_)) => Some(self.files.get(fh)?),
