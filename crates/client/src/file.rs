@@ -286,7 +286,9 @@ impl File {
         Ok(())
     }
 
-    /// As [`append`](Self::append), kept as [`write_kept`](Self::write_kept) does.
+    /// As [`append`](Self::append), kept as [`write_kept`](Self::write_kept) does; not kept where
+    /// the file was opened with [`OpenOptions::append`], through which nothing can be written again
+    /// at its place.
     ///
     /// # Errors
     /// As `append`.

@@ -39,26 +39,34 @@ pub(crate) fn all(mode: Mode) -> Vec<Line> {
     lines
 }
 
-/// Runs a program while the server is restarted, as often as asked for.
+/// Runs that a program may need to live through all restarts.
+const RUNS_MAX: u32 = 20;
+
+/// Runs a program while the server is restarted, as often as asked for: again where it is over
+/// before the last of them.
 fn over_restarts(
     place: &mut Place,
     mode: Mode,
     ending: Ending,
-    command: Command,
+    command: impl Fn() -> Command,
 ) -> Result<String, String> {
     let limit = Duration::from_secs(mode.pick(60, 1800));
     // What a kill hits is chance: more of them.
     let (short, long) = if ending == Ending::Killed { (4, 40) } else { (2, 10) };
     let wanted = if place.is_mount() { mode.pick(short, long) } else { 0 };
     let every = Duration::from_millis(mode.pick(300, 3000));
-    let (printed, done) = program(place, command, limit, (wanted, every, ending))?;
-    // The short form's programs may be over before the last of them.
-    let enough = if mode.pick(true, false) { wanted.div_ceil(2) } else { wanted };
-    match (printed.ok, done >= enough) {
-        (false, _) => Err(printed.end()),
-        (true, false) => Err(format!("over before restart {} of {wanted}", done + 1)),
-        (true, true) => Ok(format!("no difference, {done} {}", name_of(ending))),
+    let mut left = wanted;
+    for _ in 0..RUNS_MAX {
+        let (printed, done) = program(place, command(), limit, (left, every, ending))?;
+        if !printed.ok {
+            return Err(printed.end());
+        }
+        left -= done;
+        if left == 0 {
+            return Ok(format!("no difference, {wanted} {}", name_of(ending)));
+        }
     }
+    Err(format!("over before restart {} of {wanted}", wanted - left + 1))
 }
 
 fn name_of(ending: Ending) -> &'static str {
@@ -75,26 +83,34 @@ fn fsx(
 ) -> Line {
     let operations = mode.pick("20000", "1000000");
     let what = format!("{what}, {operations} operations");
-    let line = Line::new("m2", &what, &format!("no difference over {}", name_of(ending)));
-    let mut command = Command::new(tool("fsx"));
-    command
-        .args(["-q", "-S", "7", "-N", operations, "-f"])
-        .arg(root().join("tests/suites").join(config));
-    command.arg("-P").arg(place.beside()).arg(dir.join("fsx"));
+    let line = Line::new("m2", &what, &format!("no difference, all {}", name_of(ending)));
+    let beside = place.beside().to_path_buf();
+    let command = || {
+        let mut command = Command::new(tool("fsx"));
+        command
+            .args(["-q", "-S", "7", "-N", operations, "-f"])
+            .arg(root().join("tests/suites").join(config));
+        command.arg("-P").arg(&beside).arg(dir.join("fsx"));
+        command
+    };
     line.result(over_restarts(place, mode, ending, command))
 }
 
 /// Random writes with check sums, then all of it read and verified.
 fn fio(place: &mut Place, mode: Mode, ending: Ending, engine: &str, options: &[&str]) -> Line {
     let what = format!("fio, {engine} {}", options.join(" ").replace("--", ""));
-    let line = Line::new("m2", &what, &format!("no difference over {}", name_of(ending)));
-    let mut command = Command::new("fio");
-    command.current_dir(place.beside());
-    command.args(["--name=verify", "--rw=randwrite", "--bs=4k", "--verify=crc32c"]);
-    command.args(["--verify_fatal=1", "--do_verify=1", "--verify_state_save=0"]);
-    command.args(["--fallocate=none", "--end_fsync=1", "--minimal", "--randseed=7"]);
-    command.arg(format!("--size={}", mode.pick("40m", "2g")));
-    command.arg(format!("--ioengine={engine}")).args(options);
-    command.arg(format!("--filename={}", place.path().join("fio").display()));
+    let line = Line::new("m2", &what, &format!("no difference, all {}", name_of(ending)));
+    let (beside, file) = (place.beside().to_path_buf(), place.path().join("fio"));
+    let command = || {
+        let mut command = Command::new("fio");
+        command.current_dir(&beside);
+        command.args(["--name=verify", "--rw=randwrite", "--bs=4k", "--verify=crc32c"]);
+        command.args(["--verify_fatal=1", "--do_verify=1", "--verify_state_save=0"]);
+        command.args(["--fallocate=none", "--end_fsync=1", "--minimal", "--randseed=7"]);
+        command.arg(format!("--size={}", mode.pick("40m", "2g")));
+        command.arg(format!("--ioengine={engine}")).args(options);
+        command.arg(format!("--filename={}", file.display()));
+        command
+    };
     line.result(over_restarts(place, mode, ending, command))
 }
