@@ -2,7 +2,8 @@
 //!
 //! The reply was lost with the server: the change was done, or not. It is asked for again; where
 //! the answer is the one that a change already done would give, and what is found is what it
-//! would have made, it was done. What cannot be told apart is an error.
+//! would have made, it was done: certain while no other machine does the same at that moment. What
+//! cannot be told apart otherwise is an error.
 
 use std::sync::Arc;
 use std::time::SystemTime;
