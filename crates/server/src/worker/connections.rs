@@ -1,0 +1,220 @@
+//! Connections: from accepting one to the last byte that it touches.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use dafs_fabric::{Incoming, SgList};
+use dafs_message::{ConnId, ConnOptions, RequestId};
+use dafs_protocol::{
+    CALLBACK_SLOTS, Purpose, SessionId, SetupReply, SizeClass, decode_setup_request,
+    encode_setup_reply,
+};
+
+use super::Worker;
+use crate::identity::Proof;
+use crate::planted::{Defect, planted};
+use crate::session::{Link, Session};
+use crate::setup::{Step, Unproven, WaitingBind};
+use crate::shared::tick;
+
+pub(super) enum Connection {
+    Unproven(Unproven),
+    Waiting,
+    Bound(Rc<Session>),
+    Gone,
+}
+
+impl Worker {
+    /// Takes a connection whose peer is known as far as `proof` says.
+    pub fn accept(&mut self, incoming: Incoming, proof: Proof) {
+        let limits = &self.shared.limits;
+        if self.unproven >= limits.connections_unproven {
+            tick(&self.shared.counters.refused);
+            self.node.reject(incoming, "server limit reached: connections being set up");
+            return;
+        }
+        let options = ConnOptions {
+            credits: limits.slots.saturating_add(2),
+            push_bytes: limits.push_bytes,
+            requests_max: CALLBACK_SLOTS,
+            ..ConnOptions::default()
+        };
+        match self.node.accept(incoming, &[], options) {
+            Ok(connection) => {
+                let state = Connection::Unproven(Unproven::new(proof, self.now));
+                self.connections.insert(connection, state);
+                self.unproven += 1;
+            }
+            Err(error) => tracing::warn!(%error, "connection not accepted"),
+        }
+    }
+
+    pub(super) fn set_up(&mut self, connection: ConnId, id: RequestId, header: &[u8]) {
+        let request = match decode_setup_request(header) {
+            Ok(request) => request,
+            Err(error) => return self.violation(connection, &error.to_string()),
+        };
+        let Some(Connection::Unproven(unproven)) = self.connections.get_mut(&connection) else {
+            return;
+        };
+        match unproven.step(&self.shared, request) {
+            Step::Answer(reply) => self.answer(id, &reply),
+            Step::Proven { who, class, purpose, proof } => {
+                let bound = match purpose {
+                    Purpose::Create { attr, client } => self.create(connection, who, client, attr),
+                    Purpose::Bind { session, secret } => {
+                        self.find(&who, session, &secret).map(|session| (session, true))
+                    }
+                };
+                match bound {
+                    Ok((session, old)) => self.bind(connection, id, session, class, proof, old),
+                    Err((status, text)) => {
+                        self.answer(id, &SetupReply::Refused { status, text: text.into() });
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, id: RequestId, reply: &SetupReply) {
+        let mut bytes = self.context.header();
+        encode_setup_reply(reply, &mut bytes);
+        self.reply(id, bytes, SgList::new(), Vec::new());
+    }
+
+    /// Joins a connection to a session; one of the same class is replaced, and the answer waits
+    /// until all work of replaced and broken connections is quiescent.
+    fn bind(
+        &mut self,
+        connection: ConnId,
+        request: RequestId,
+        session: Rc<Session>,
+        class: SizeClass,
+        proof: Option<[u8; 32]>,
+        existing: bool,
+    ) {
+        self.unproven -= 1;
+        self.connections.insert(connection, Connection::Waiting);
+        if existing {
+            session.last_seen.set(self.now);
+            let links = session.connections.borrow().clone();
+            for link in links.into_iter().filter(|link| link.class == class) {
+                self.unbind(&session, link.connection);
+                self.node.disconnect(link.connection, "replaced by a new connection");
+            }
+        }
+        self.binds.push(WaitingBind { connection, request, session, class, proof });
+        self.finish_binds();
+    }
+
+    pub(super) fn finish_binds(&mut self) {
+        let is_ready = |bind: &WaitingBind| {
+            bind.session.draining.borrow().is_empty() && !bind.session.held_back.get()
+        };
+        let (done, waiting) = std::mem::take(&mut self.binds).into_iter().partition(is_ready);
+        self.binds = waiting;
+        let done: Vec<WaitingBind> = done;
+        for bind in done {
+            let session = bind.session;
+            if !matches!(self.connections.get(&bind.connection), Some(Connection::Waiting)) {
+                continue;
+            }
+            let link = Link {
+                connection: bind.connection,
+                class: bind.class,
+                since: self.now,
+                heard: false,
+            };
+            session.connections.borrow_mut().push(link);
+            self.connections.insert(bind.connection, Connection::Bound(session.clone()));
+            let reply = SetupReply::Ready {
+                session: session.id,
+                secret: session.secret,
+                attr: session.attr,
+                verifier: self.shared.verifier,
+                proof: bind.proof,
+                uid: session.who.uid,
+            };
+            self.answer(bind.request, &reply);
+        }
+    }
+
+    /// The connection is no longer used by its session, but may still touch its memory.
+    fn unbind(&mut self, session: &Session, connection: ConnId) {
+        session.connections.borrow_mut().retain(|link| link.connection != connection);
+        if !planted(Defect::CallbackSentOnce) {
+            session.callbacks.borrow_mut().broken(connection);
+        }
+        session.draining.borrow_mut().push(connection);
+        self.connections.insert(connection, Connection::Gone);
+    }
+
+    pub(super) fn disconnect_all(&mut self, id: SessionId, reason: &str) {
+        let Some(live) = self.sessions.get(&id) else { return };
+        let session = live.session.clone();
+        let links = session.connections.borrow().clone();
+        for Link { connection, .. } in links {
+            self.unbind(&session, connection);
+            self.node.disconnect(connection, reason);
+        }
+    }
+
+    pub(super) fn disconnected(&mut self, connection: ConnId, reason: &str, peer_fault: bool) {
+        if peer_fault {
+            tick(&self.shared.counters.peer_faults);
+            tracing::warn!(?connection, reason, "peer violated the protocol");
+        }
+        match self.connections.get(&connection) {
+            Some(Connection::Bound(session)) => {
+                let session = session.clone();
+                self.unbind(&session, connection);
+            }
+            Some(Connection::Unproven(_)) => {
+                self.unproven -= 1;
+                self.connections.insert(connection, Connection::Gone);
+            }
+            // Its bind must not be completed: nobody would hear of its end again.
+            Some(Connection::Waiting) if !planted(Defect::BrokenBindCompleted) => {
+                self.connections.insert(connection, Connection::Gone);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn quiescent(&mut self, connection: ConnId) {
+        self.connections.remove(&connection);
+        for live in self.sessions.values() {
+            live.session.draining.borrow_mut().retain(|other| *other != connection);
+        }
+        self.finish_binds();
+    }
+
+    pub(crate) fn violation(&mut self, connection: ConnId, reason: &str) {
+        tick(&self.shared.counters.peer_faults);
+        tracing::warn!(?connection, reason, "peer violated the protocol");
+        self.node.disconnect(connection, reason);
+    }
+
+    pub(crate) fn bound_session(&self, connection: ConnId) -> Option<Rc<Session>> {
+        match self.connections.get(&connection) {
+            Some(Connection::Bound(session)) => Some(session.clone()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn end_late_set_ups(&mut self) {
+        let limit = Duration::from_secs(u64::from(self.shared.limits.setup_seconds));
+        let late = |connection: &Connection| match connection {
+            Connection::Unproven(unproven) => self.now.saturating_sub(unproven.since) > limit,
+            _ => false,
+        };
+        let mut late: Vec<_> =
+            self.connections.iter().filter(|(_, c)| late(c)).map(|(id, _)| *id).collect();
+        late.sort_unstable();
+        for connection in late {
+            self.unproven -= 1;
+            self.connections.insert(connection, Connection::Gone);
+            self.node.disconnect(connection, "set-up took too long");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Requests of bound connections: a cached read at once, all else as a task.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use dafs_fabric::SgList;
+use dafs_message::RequestId;
+use dafs_protocol::{
+    OpResult, Operation, Reply, Request, SessionId, Status, Verdict, decode_request, encode_reply,
+};
+use dafs_store::{Blocking, allow_blocking};
+
+use super::Worker;
+use crate::chain::{self, Cached};
+use crate::data::{self, Held};
+use crate::planted::{Defect, planted};
+use crate::session::{Session, count};
+use crate::shared::tick;
+
+/// How long a worker remembers that requests came side by side.
+const COMPANY: Duration = Duration::from_millis(50);
+
+impl Worker {
+    pub(super) fn chain(
+        &mut self,
+        session: &Rc<Session>,
+        id: RequestId,
+        header: Vec<u8>,
+        data_len: u32,
+    ) {
+        self.heard(session, id.conn());
+        let request = match decode_request(&header) {
+            Ok(request) => request,
+            Err(error) => return self.violation(id.conn(), &error.to_string()),
+        };
+        tick(&self.shared.counters.requests);
+        count(&session.counters.requests, 1);
+        let head = request.head;
+        let verdict = session.slots.borrow_mut().begin(head.slot, head.sequence, request.hash);
+        let prior: Cached = match verdict {
+            Verdict::New => Vec::new(),
+            Verdict::Replay(results) => {
+                tick(&self.shared.counters.replays);
+                count(&session.counters.replays, 1);
+                if planted(Defect::ReplayStartedTwice) {
+                    session.slots.borrow_mut().finish(head.slot, results.clone());
+                }
+                if planted(Defect::ReplyCacheSkipped) { Vec::new() } else { results }
+            }
+            Verdict::Running if planted(Defect::AnswerGoesAstray) => return,
+            Verdict::Running => return session.set_target(head.slot, id),
+            Verdict::Refuse(status) => return self.refuse(id, &request, status),
+        };
+        if prior.is_empty()
+            && data_len == 0
+            && let [Operation::Read { state, extents, .. }] = request.operations.as_slice()
+            && let Some(hit) = data::try_read(&self.context, session, *state, extents)
+        {
+            self.read_hit(session, id, &request, hit);
+            drop(request);
+            return self.node.recycle(header);
+        }
+        drop(request);
+        session.set_target(head.slot, id);
+        let run = chain::run(self.context.clone(), session.clone(), id, header, data_len, prior);
+        let alone = !self.more_events && self.chains() == 0;
+        self.note_company(session.id, alone);
+        allow_blocking(self.blocking(alone));
+        self.tasks.spawn(run);
+        allow_blocking(Blocking::None);
+    }
+
+    /// Tasks beside write-back.
+    pub(super) fn chains(&self) -> usize {
+        self.tasks.len() - usize::from(self.context.writing_back.get())
+    }
+
+    /// Remembers whether requests, and sessions, come side by side.
+    fn note_company(&mut self, session: SessionId, alone: bool) {
+        if self.last_session != session {
+            self.last_session = session;
+            self.mixed_until = self.now + COMPANY;
+        }
+        if !alone {
+            self.crowded_until = self.now + COMPANY;
+        }
+    }
+
+    /// How far the store may block this thread, which spares the client two wake-ups: wholly
+    /// for one request at a time of one session, since nobody waits meanwhile; for names while
+    /// all requests are of one session; else not at all.
+    pub(super) fn blocking(&self, alone: bool) -> Blocking {
+        if self.now < self.mixed_until {
+            Blocking::None
+        } else if !alone || self.now < self.crowded_until {
+            Blocking::Names
+        } else {
+            Blocking::All
+        }
+    }
+
+    /// Answers a read that the cache holds, in the pass that received it.
+    fn read_hit(
+        &mut self,
+        session: &Rc<Session>,
+        id: RequestId,
+        request: &Request<'_>,
+        (result, spans, held): (OpResult, SgList, Vec<Held>),
+    ) {
+        let head = request.head;
+        session.slots.borrow_mut().finish(head.slot, Vec::new());
+        let reply = Reply { slot: head.slot, sequence: head.sequence, results: Ok(vec![result]) };
+        let mut bytes = self.context.header();
+        encode_reply(&reply, &mut bytes);
+        self.reply(id, bytes, spans, held);
+    }
+
+    fn refuse(&mut self, id: RequestId, request: &Request<'_>, status: Status) {
+        tick(&self.shared.counters.refused);
+        let head = request.head;
+        let reply = Reply { slot: head.slot, sequence: head.sequence, results: Err(status) };
+        let mut bytes = self.context.header();
+        encode_reply(&reply, &mut bytes);
+        self.reply(id, bytes, SgList::new(), Vec::new());
+    }
+}

@@ -1,0 +1,263 @@
+//! Sessions: made, found, ended.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dafs_message::ConnId;
+use dafs_protocol::{ClientId, Identity, SessionAttr, SessionId, Status, WaitMode};
+use dafs_unifier::WriterId;
+
+use super::connections::Connection;
+use super::{Message, Worker};
+use crate::clients::Live;
+use crate::locks::{Client, LockTable};
+use crate::planted::{Defect, planted};
+use crate::session::{Link, Session};
+use crate::setup::WaitingBind;
+use crate::shared::{Place, tick};
+
+/// Why a session ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Destroyed,
+    LeaseExpired,
+    Replaced,
+    ShutDown,
+}
+
+impl End {
+    fn reason(self) -> &'static str {
+        match self {
+            End::Destroyed => "destroyed by the client",
+            End::LeaseExpired => "lease expired",
+            End::Replaced => "replaced by a new session of the client",
+            End::ShutDown => "server shuts down",
+        }
+    }
+}
+
+pub(super) struct Kept {
+    pub session: Rc<Session>,
+    _place: Place,
+}
+
+impl Worker {
+    pub(super) fn create(
+        &mut self,
+        connection: ConnId,
+        who: Identity,
+        client: ClientId,
+        wish: SessionAttr,
+    ) -> Result<(Rc<Session>, bool), (Status, &'static str)> {
+        let uid = who.uid;
+        let older = self.shared.clients.live(client);
+        if older.is_some_and(|older| older.uid != uid) {
+            return Err((Status::NotAuthorized, "this client is of another user"));
+        }
+        if let Some(older) = older.filter(|older| older.worker == self.number) {
+            self.destroy(older.session, End::Replaced);
+        }
+        let limits = &self.shared.limits;
+        let same_user = |live: &&Kept| live.session.who.uid == who.uid;
+        let of_user = self.sessions.values().filter(same_user).count();
+        if who.uid != 0 && of_user >= limits.sessions_per_user {
+            return Err((Status::Resource, "server limit reached: sessions of this user"));
+        }
+        let place = Place::take(&self.shared, |c| &c.sessions, limits.sessions)
+            .ok_or((Status::Resource, "server limit reached: sessions"))?;
+        let attr = SessionAttr {
+            slots: wish.slots.clamp(1, limits.slots),
+            data_bytes_max: wish.data_bytes_max.clamp(4096, limits.data_bytes),
+            inline_bytes: wish.inline_bytes.min(512),
+            wait: wish.wait,
+            lease_ms: limits.lease_seconds.saturating_mul(1000),
+            tagged: wish.tagged,
+            rdma_read: wish.rdma_read,
+        };
+        let mut id = self.shared.random::<16>();
+        if let Some((worker, _)) = id.split_first_chunk_mut::<2>() {
+            *worker = self.number.to_le_bytes();
+        }
+        let id = SessionId(id);
+        let secret = self.shared.random();
+        let live = Live { uid, session: id, worker: self.number };
+        let older = self.shared.clients.enter(client, live);
+        let older = older.map_err(|status| (status, "this client is of another user"))?;
+        tracing::info!(?connection, uid = who.uid, "session created");
+        let writer = self.shared.counters.sessions_total.fetch_add(1, Ordering::Relaxed);
+        let writer = WriterId(writer + 1);
+        let client = Client { id: client, uid };
+        let session = Session::new(id, secret, Arc::new(who), client, attr, self.now, writer);
+        let session = Rc::new(session);
+        self.context.locks(|table| table.begin_session(session.number(), self.number, id));
+        if let Some(Live { session: older, worker, .. }) = older {
+            session.held_back.set(true);
+            let message = Message::Replaced { session: older, by: id, at: self.number };
+            self.shared.tell(worker, message);
+        }
+        self.sessions.insert(id, Kept { session: session.clone(), _place: place });
+        self.wait_mode = self.choose_wait_mode();
+        Ok((session, false))
+    }
+
+    pub(super) fn find(
+        &self,
+        who: &Identity,
+        id: SessionId,
+        secret: &[u8; 16],
+    ) -> Result<Rc<Session>, (Status, &'static str)> {
+        let none = (Status::BadSession, "no such session");
+        let lost = (Status::WritesLost, "no such session; some of its writes are lost");
+        let gone = || if self.shared.lost.knows(id) { lost } else { none };
+        let live = self.sessions.get(&id).ok_or_else(gone)?;
+        let session = &live.session;
+        let different = secret.iter().zip(&session.secret).fold(0, |sum, (a, b)| sum | (a ^ b));
+        if different != 0 || *session.who != *who || session.ended.get() {
+            return Err(none);
+        }
+        Ok(session.clone())
+    }
+
+    /// Forgets a session: its connections end, its files are closed.
+    pub(super) fn destroy(&mut self, id: SessionId, end: End) {
+        let Some(live) = self.sessions.remove(&id) else { return };
+        let session = live.session;
+        let reason = end.reason();
+        tracing::info!(uid = session.who.uid, reason, "session ended");
+        session.ended.set(true);
+        let links = std::mem::take(&mut *session.connections.borrow_mut());
+        for Link { connection, .. } in links {
+            self.node.ring();
+            self.node.disconnect(connection, reason);
+            self.connections.insert(connection, Connection::Gone);
+        }
+        let (waiting, rest) =
+            std::mem::take(&mut self.binds).into_iter().partition(|bind| bind.session.id == id);
+        self.binds = rest;
+        let waiting: Vec<WaitingBind> = waiting;
+        for bind in waiting {
+            self.node.disconnect(bind.connection, reason);
+            self.connections.insert(bind.connection, Connection::Gone);
+        }
+        self.end_locks(&session, end);
+        let opens = session.take_opens();
+        if opens.is_empty() {
+            return;
+        }
+        self.shared.lost.remember(id);
+        let left = Rc::new(Cell::new(opens.len()));
+        for open in opens {
+            if planted(Defect::OpensLeaked) {
+                std::mem::forget(open);
+                continue;
+            }
+            let (shared, left) = (self.shared.clone(), left.clone());
+            self.tasks.spawn(async move {
+                if let Err(status) = open.file.close(open.writer.id).await {
+                    tracing::error!(%status, "file of an ended session could not be flushed");
+                    return;
+                }
+                left.set(left.get() - 1);
+                if left.get() == 0 {
+                    shared.lost.forget(id);
+                }
+            });
+        }
+    }
+
+    /// Others get the locks of a session that ends. If the client does not know of the end, it
+    /// is first made sure that it reclaims none after a crash of this server.
+    fn end_locks(&mut self, session: &Session, end: End) {
+        let (client, number) = (session.client, session.number());
+        let context = self.context.clone();
+        self.shared.clients.leave(client.id, session.id);
+        let saving = match end {
+            End::Destroyed | End::LeaseExpired => self.shared.clients.forget(&[client]),
+            End::Replaced | End::ShutDown => None,
+        };
+        if matches!(end, End::Destroyed | End::LeaseExpired) {
+            context.reclaimed(&client);
+        }
+        match saving {
+            Some(saving) if end == End::LeaseExpired => self.tasks.spawn(async move {
+                if let Err(error) = saving.await {
+                    tracing::error!(%error, "cannot record that a client has no locks any more");
+                }
+                context.locks(|table| table.end_session(number));
+            }),
+            _ => context.locks(|table| table.end_session(number)),
+        }
+    }
+
+    /// Ends the grace period when it has lasted long enough. Who has not come may not come any
+    /// more, also not to the next server.
+    pub(super) fn watch_grace(&mut self, lease: Duration) {
+        let now = self.now;
+        let due = self.context.locks(|table| table.grace_due(now, lease));
+        let Some(missing) = due else { return };
+        let context = self.context.clone();
+        let saving = self.shared.clients.forget(&missing);
+        self.tasks.spawn(async move {
+            if let Some(Err(error)) = match saving {
+                Some(saving) => Some(saving.await),
+                None => None,
+            } {
+                tracing::error!(%error, "cannot record that clients lost their locks");
+            }
+            context.locks(LockTable::end_grace);
+        });
+    }
+
+    pub(crate) fn session(&self, id: SessionId) -> Option<Rc<Session>> {
+        self.sessions.get(&id).map(|live| live.session.clone())
+    }
+
+    fn is_at_work(&self, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(|live| live.session.slots.borrow().running() > 0)
+    }
+
+    /// Sessions alive.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Looks at all sessions, so not for each pass.
+    pub(super) fn choose_wait_mode(&self) -> WaitMode {
+        let recent = |live: &&Kept| {
+            let session = &live.session;
+            self.now.saturating_sub(session.last_seen.get()) < Duration::from_secs(1)
+        };
+        let mut mode = WaitMode::Sleeping;
+        for live in self.sessions.values().filter(recent) {
+            match live.session.attr.wait {
+                WaitMode::Polled => return WaitMode::Polled,
+                WaitMode::Adaptive => mode = WaitMode::Adaptive,
+                WaitMode::Sleeping => {}
+            }
+        }
+        if self.sessions.is_empty() { WaitMode::Adaptive } else { mode }
+    }
+
+    /// Ends those that were silent for the time of a lease.
+    pub(super) fn expire_sessions(&mut self, lease: Duration) {
+        let silent = |live: &Kept| {
+            self.now.saturating_sub(live.session.last_seen.get()) > lease
+                && !planted(Defect::LeaseNeverExpires)
+        };
+        let mut expired: Vec<_> =
+            self.sessions.iter().filter(|(_, live)| silent(live)).map(|(id, _)| *id).collect();
+        expired.sort_unstable_by_key(|id| id.0);
+        for id in expired {
+            // What waits for its data ends with its connections.
+            if self.is_at_work(id) {
+                self.disconnect_all(id, "lease expired");
+                continue;
+            }
+            tick(&self.shared.counters.leases_expired);
+            self.destroy(id, End::LeaseExpired);
+        }
+    }
+}
