@@ -1,6 +1,7 @@
 //! The lock manager against a model with one state for each byte, and its rules one by one.
 
-use dafs_protocol::ClientId;
+use dafs_protocol::{ClientId, OwnerKey, SlotId};
+use dafs_store::FileId;
 
 use super::*;
 
