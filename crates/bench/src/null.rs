@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use dafs_fuse::kernel::is_on_mount;
 
 use crate::slice::Slice;
 use crate::target::{Local, Op, Target, Work};
@@ -96,57 +97,5 @@ impl Drop for NullMount {
         }
         let _ = (self.process.kill(), self.process.wait());
         let _ = fs::remove_dir(&self.directory);
-    }
-}
-
-/// True where `path` lies on a mount of DAFS, by the table of mounts: nothing on the way is asked.
-///
-/// # Errors
-/// The table cannot be read; the path is relative and the working directory gone.
-pub fn is_on_mount(path: &Path) -> io::Result<bool> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    Ok(lies_on(&table, &std::path::absolute(path)?))
-}
-
-/// The innermost mount above `path`, and the last of those at one place, counts.
-fn lies_on(table: &[u8], path: &Path) -> bool {
-    let mounts = table.split(|byte| *byte == b'\n').filter_map(|line| {
-        let mut fields = line.split(|byte| *byte == b' ');
-        let place = unescape(fields.nth(4)?);
-        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-        let place = Path::new(std::ffi::OsStr::from_bytes(&place)).to_path_buf();
-        path.starts_with(&place).then(|| (place.as_os_str().len(), kind == b"fuse.dafs"))
-    });
-    mounts.max_by_key(|(len, _)| *len).is_some_and(|(_, ours)| ours)
-}
-
-/// Blanks and such are written as `\` and three octal digits.
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((first, after)) = rest.split_first() {
-        let code = after.get(..3).filter(|_| *first == b'\\');
-        let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
-        let code = code.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        out.push(code.unwrap_or(*first));
-        rest = if code.is_some() { after.get(3..).unwrap_or_default() } else { after };
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_innermost_mount_of_a_path_counts() {
-        let table = b"22 1 8:1 / / rw - ext4 /dev/sda rw\n\
-            30 22 0:51 / /mnt/a\\040b rw shared:1 - fuse.dafs dafs://h/ rw\n\
-            31 30 0:52 / /mnt/a\\040b/c rw - tmpfs none rw\n\
-            32 22 0:53 / /mnt/d rw - fuse.dafs dafs://h/ rw\n\
-            33 32 0:54 / /mnt/d rw - tmpfs none rw\n";
-        let ours = |path: &str| lies_on(table, Path::new(path));
-        assert!(ours("/mnt/a b") && ours("/mnt/a b/x/y"));
-        assert!(!ours("/mnt/a") && !ours("/mnt/a bc") && !ours("/mnt/a b/c/x") && !ours("/mnt/d"));
     }
 }

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 
 use dafs_bench::io::{self, IoOptions, Twins};
-use dafs_bench::null;
 use dafs_bench::target::Op;
 use dafs_bench::{Report, Wait};
+use dafs_fuse::kernel::is_on_mount;
 
 use super::{pin, pins, raw, seconds, target};
 use crate::connect::ConnectArgs;
@@ -110,7 +110,7 @@ fn twins(args: &Args, has_waits: bool, here: bool) -> Result<Twins, Failure> {
         return Ok(twins);
     }
     if !has_waits {
-        if !null::is_on_mount(args.target.as_ref())? {
+        if !is_on_mount(args.target.as_ref())? {
             return Ok(twins);
         }
         twins.null = Some(raw::spawn_null(args.file_size, args.direct)?);

@@ -29,10 +29,26 @@ pub fn find(place: &Path) -> io::Result<Option<Mounted>> {
     Ok(find_in(&fs::read("/proc/self/mountinfo")?, place))
 }
 
+/// True where `path` lies on a mount of ours. Nothing on the way is asked.
+///
+/// # Errors
+/// The table cannot be read; the path is relative and the working directory gone.
+pub fn is_on_mount(path: &Path) -> io::Result<bool> {
+    Ok(lies_on(&fs::read("/proc/self/mountinfo")?, &std::path::absolute(path)?))
+}
+
+/// The innermost mount above `path`, and the last of those at one place, counts.
+fn lies_on(table: &[u8], path: &Path) -> bool {
+    let above = mounts(table).filter(|(place, _)| path.starts_with(place));
+    above.max_by_key(|(place, _)| place.as_os_str().len()).is_some_and(|(_, ours)| ours.is_some())
+}
+
 fn find_in(table: &[u8], place: &Path) -> Option<Mounted> {
-    let mut lines = table.split(|byte| *byte == b'\n').filter_map(parse);
-    let top = lines.rfind(|(at, _)| at == place)?;
-    top.1
+    mounts(table).filter(|(at, _)| at == place).last()?.1
+}
+
+fn mounts(table: &[u8]) -> impl Iterator<Item = (PathBuf, Option<Mounted>)> {
+    table.split(|byte| *byte == b'\n').filter_map(parse)
 }
 
 /// The place of a line, and the mount, if it is one of ours.
@@ -87,5 +103,16 @@ mod tests {
     fn what_is_at_a_place_is_not_looked_at() {
         let place = place(Path::new("/proc/self/../nothing-here")).expect("the way there exists");
         assert_eq!(place, Path::new("/proc/nothing-here"));
+    }
+    #[test]
+    fn the_innermost_mount_of_a_path_counts() {
+        let table = b"22 1 8:1 / / rw - ext4 /dev/sda rw\n\
+            30 22 0:51 / /mnt/a\\040b rw shared:1 - fuse.dafs dafs://h/ rw\n\
+            31 30 0:52 / /mnt/a\\040b/c rw - tmpfs none rw\n\
+            32 22 0:53 / /mnt/d rw - fuse.dafs dafs://h/ rw\n\
+            33 32 0:54 / /mnt/d rw - tmpfs none rw\n";
+        let ours = |path: &str| lies_on(table, Path::new(path));
+        assert!(ours("/mnt/a b") && ours("/mnt/a b/x/y"));
+        assert!(!ours("/mnt/a") && !ours("/mnt/a bc") && !ours("/mnt/a b/c/x") && !ours("/mnt/d"));
     }
 }
