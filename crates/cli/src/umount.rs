@@ -11,12 +11,12 @@ use crate::failure::Failure;
 #[command(after_help = "Examples:\n  \
     dafs umount /mnt/data\n  \
     dafs umount --lazy /mnt/data         detach it now; it ends with its last user\n  \
-    dafs umount --force /mnt/data        calls that wait for a lost server fail")]
+    dafs umount --force /mnt/data        all calls fail, nothing is left of it")]
 pub struct Args {
     /// Detach it if it is in use; it ends when nobody uses it any more.
     #[arg(short, long)]
     lazy: bool,
-    /// Calls under way fail.
+    /// Calls under way fail, and it is gone, also if it is in use.
     #[arg(short, long)]
     force: bool,
     /// Where it is mounted.

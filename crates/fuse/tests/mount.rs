@@ -5,12 +5,12 @@ mod common;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Mounted, TestFs, can_mount, child, signal, state, until};
-use dafs_fuse::kernel::ServeOptions;
+use common::{Mounted, TestFs, can_mount, child, dd, signal, state, until};
+use dafs_fuse::kernel::{MountError, ServeOptions, Unmount, is_on_mount, unmount};
 use dafs_fuse::null::NullFs;
 
 const MIB: u64 = 1 << 20;
@@ -34,6 +34,23 @@ fn one_file_of_zeros_is_there() {
     let mut file = OpenOptions::new().write(true).open(&path).expect("open");
     file.write_all(&vec![7; 3 << 20]).expect("write");
     file.sync_all().expect("fsync");
+}
+
+#[test]
+fn nothing_is_left_of_a_mount_that_is_ended_by_force() {
+    if !can_mount() {
+        return;
+    }
+    let mount = Mounted::new(NullFs::new(MIB, true), &ServeOptions::default());
+    let file = File::open(mount.join("file")).expect("open");
+    let end = |force| unmount(mount.dir(), Unmount { lazy: false, force });
+    assert!(matches!(end(false), Err(MountError::Busy)));
+    assert_eq!(file.read_at(&mut [1; 10], 0).expect("it lives on"), 10);
+    end(true).expect("also while a file is open");
+    assert!(!is_on_mount(mount.dir()).expect("table of mounts"));
+    let error = file.read_at(&mut [1; 10], 0).expect_err("it is gone");
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+    assert!(matches!(end(true), Err(MountError::NotMounted)));
 }
 
 #[test]
@@ -82,15 +99,9 @@ fn a_signal_that_is_handled_ends_no_call() {
     }
     let test = TestFs::new();
     let mount = Mounted::shared(&test, &ServeOptions::default());
-    let path = mount.join("file");
-    let mut dd = Command::new("dd")
-        .arg(format!("if={}", path.display()))
-        .args(["of=/dev/null", "bs=4k", "count=1"])
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("dd");
+    let mut dd = dd(&mount.join("file"));
     until(|| test.blocked.load(Ordering::SeqCst) == 1);
-    // It prints how far it is, and goes on. The kernel lets it wait uninterruptibly after it has
+    // The kernel lets it wait uninterruptibly after it has
     // sent the interrupt; then the next request comes after that.
     signal(&dd, "USR1");
     until(|| state(&dd) == 'D');
@@ -108,13 +119,7 @@ fn a_signal_ends_a_call_that_waits_for_a_lost_server() {
     }
     let test = TestFs::new();
     let mount = Mounted::shared(&test, &ServeOptions::default());
-    let path = mount.join("file");
-    let mut dd = Command::new("dd")
-        .arg(format!("if={}", path.display()))
-        .args(["of=/dev/null", "bs=4k", "count=1"])
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("dd");
+    let mut dd = dd(&mount.join("file"));
     until(|| test.blocked.load(Ordering::SeqCst) == 1);
     signal(&dd, "USR1");
     until(|| state(&dd) == 'D');

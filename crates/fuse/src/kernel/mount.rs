@@ -249,8 +249,15 @@ fn run_helper(mut helper: Command) -> Result<(), MountError> {
 pub struct Unmount {
     /// Detach it now; it ends when nobody uses it any more.
     pub lazy: bool,
-    /// Calls under way fail.
+    /// Calls under way fail, and nothing is left of the mount, also when it is in use.
     pub force: bool,
+}
+
+impl Unmount {
+    /// What is in use is detached.
+    fn detaches(self) -> bool {
+        self.lazy || self.force
+    }
 }
 
 /// Unmounts what is mounted at `dir`, also when its process is gone or its server lost.
@@ -269,10 +276,15 @@ pub fn unmount(dir: &Path, how: Unmount) -> Result<(), MountError> {
     if how.force {
         abort(&mounted);
     }
-    if sys::effective_uid() == 0 {
+    let result = if sys::effective_uid() == 0 {
         unmount_as_root(&place, how)
     } else {
         unmount_by_helper(&place, how)
+    };
+    match result {
+        // The process that served it was faster, when its connection ended.
+        Err(_) if how.force && mount_table::find(&place)?.is_none() => Ok(()),
+        result => result,
     }
 }
 
@@ -290,7 +302,7 @@ fn unmount_as_root(place: &Path, how: Unmount) -> Result<(), MountError> {
     let dir = CString::new(text).map_err(|_| MountError::Missing)?;
     let flags = libc::UMOUNT_NOFOLLOW | if how.force { libc::MNT_FORCE } else { 0 };
     match sys::unmount(&dir, flags) {
-        Err(_) if how.lazy => Ok(sys::unmount(&dir, libc::UMOUNT_NOFOLLOW | libc::MNT_DETACH)?),
+        Err(_) if how.detaches() => Ok(sys::unmount(&dir, libc::UMOUNT_NOFOLLOW | libc::MNT_DETACH)?),
         result => result.map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => MountError::NotMounted,
             _ => error.into(),
@@ -305,7 +317,7 @@ fn unmount_by_helper(place: &Path, how: Unmount) -> Result<(), MountError> {
         run_helper(helper)
     };
     match run(&[]) {
-        Err(MountError::Helper(_)) if how.lazy => run(&["-z"]),
+        Err(MountError::Helper(_)) if how.detaches() => run(&["-z"]),
         Err(MountError::Helper(said)) if said.contains("busy") => Err(MountError::Busy),
         result => result,
     }

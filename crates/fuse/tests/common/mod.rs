@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use dafs_fabric::mem::Buffer;
 use dafs_fuse::kernel::{
-    Answer, Caller, FileSystem, InitOptions, Mount, MountOptions, Notifier, Op, ServeOptions,
-    Unmount, abi, is_interrupted, serve, unmount,
+    Answer, Caller, FileSystem, InitOptions, Mount, MountError, MountOptions, Notifier, Op,
+    ServeOptions, Unmount, abi, is_interrupted, serve, unmount,
 };
 use dafs_fuse::null::NullFs;
 
@@ -74,8 +74,10 @@ impl Drop for Mounted {
         if let Some(fs) = &self.release {
             fs.release();
         }
-        unmount(self.dir(), Unmount { lazy: true, force: std::thread::panicking() })
-            .expect("unmount");
+        match unmount(self.dir(), Unmount { lazy: true, force: std::thread::panicking() }) {
+            Ok(()) | Err(MountError::NotMounted) => {}
+            Err(error) => panic!("unmount: {error}"),
+        }
         let served = self.server.take().expect("once").join().expect("no panic");
         served.expect("ended by the unmount");
         std::fs::remove_dir(self.dir()).expect("nothing is mounted there any more");
@@ -193,6 +195,13 @@ pub fn until(done: impl Fn() -> bool) {
 pub fn child(program: &str, paths: &[&Path]) -> Child {
     let mut command = Command::new(program);
     command.args(paths).stdout(Stdio::null()).spawn().expect(program)
+}
+
+/// Reads the first page of a file. On `USR1` it prints how far it is, and goes on.
+pub fn dd(path: &Path) -> Child {
+    let mut command = Command::new("dd");
+    command.arg(format!("if={}", path.display())).args(["of=/dev/null", "bs=4k", "count=1"]);
+    command.stderr(Stdio::null()).spawn().expect("dd")
 }
 
 /// Sends a signal by name.
