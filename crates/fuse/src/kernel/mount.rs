@@ -302,7 +302,9 @@ fn unmount_as_root(place: &Path, how: Unmount) -> Result<(), MountError> {
     let dir = CString::new(text).map_err(|_| MountError::Missing)?;
     let flags = libc::UMOUNT_NOFOLLOW | if how.force { libc::MNT_FORCE } else { 0 };
     match sys::unmount(&dir, flags) {
-        Err(_) if how.detaches() => Ok(sys::unmount(&dir, libc::UMOUNT_NOFOLLOW | libc::MNT_DETACH)?),
+        Err(_) if how.detaches() => {
+            Ok(sys::unmount(&dir, libc::UMOUNT_NOFOLLOW | libc::MNT_DETACH)?)
+        }
         result => result.map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => MountError::NotMounted,
             _ => error.into(),
