@@ -211,7 +211,7 @@ fn a_process_acts_for_other_users() {
     assert_eq!(refused.status(), Some(Status::Access));
     let again = user.open_at(file.handle(), b"", OpenOptions::read()).expect("open");
     assert!(!again.1);
-    let dir = user.make_at(root, b"dir", FileKind::Directory, 0o755, 0, b"").expect("mkdir");
+    let dir = user.make_at(root, b"dir", FileKind::Directory, 0o755, 0, b"").expect("mkdir").done;
     user.rename_at(root, b"theirs", dir.handle, b"moved", false, false).expect("rename");
     assert_eq!(user.parent_of(dir.handle).expect("parent").attr.inode, {
         session.attr_of(root).expect("attr").inode
@@ -228,6 +228,6 @@ fn a_process_acts_for_other_users() {
     let (file, _) = user.open_at(dir.handle, b"", unlinked).expect("a file without a name");
     file.write_at(b"data", 0).expect("write");
     file.flush().expect("flush");
-    let linked = file.link_to(dir.handle, b"named").expect("link");
+    let linked = file.link_to(dir.handle, b"named").expect("link").done;
     assert_eq!((linked.attr.size, linked.attr.links), (4, 1));
 }

@@ -10,11 +10,21 @@ use dafs_protocol::{
 };
 
 use crate::call::{Node, Output};
-use crate::core::{Place, Work};
+use crate::core::{FileKey, Memory, Place, Work};
 use crate::dir::BATCH_BYTES;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file::{File, OpenOptions, attr_of, node_of};
 use crate::session::{Session, bytes_of, unexpected};
+
+/// What a change of names answers.
+#[derive(Debug)]
+pub struct Changed<T> {
+    /// What was made.
+    pub done: T,
+    /// Attributes that the directory has after it; of a rename, then those of the other one, if it
+    /// is another. `None`: they could not be asked for.
+    pub dirs: [Option<Attr>; 2],
+}
 
 /// A batch of directory entries has room for the longest one.
 const BATCH_BYTES_MIN: u32 = 1024;
@@ -23,7 +33,7 @@ impl Session {
     /// The export's root.
     ///
     /// # Errors
-    /// [`Error`](crate::Error), as all calls.
+    /// [`Error`], as all calls.
     pub fn root(&self) -> Result<Node> {
         node_of(self.call_for_user(Work::Find { place: Place::new(b"")? })?)
     }
@@ -31,7 +41,7 @@ impl Session {
     /// What a name in a directory is.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn lookup_at(&self, dir: FileHandle, name: &[u8]) -> Result<Node> {
         node_of(self.call_for_user(Work::Find { place: Place::child(dir, name)? })?)
     }
@@ -39,7 +49,7 @@ impl Session {
     /// The directory above; that of the root is the root.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn parent_of(&self, handle: FileHandle) -> Result<Node> {
         node_of(self.call_for_user(Work::Parent { handle })?)
     }
@@ -47,7 +57,7 @@ impl Session {
     /// Attributes.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn attr_of(&self, handle: FileHandle) -> Result<Attr> {
         attr_of(self.call_for_user(Work::Stat { place: Place::at(handle), no_follow: true })?)
     }
@@ -55,17 +65,36 @@ impl Session {
     /// Changes attributes; answers the new ones.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn set_attr_of(&self, handle: FileHandle, set: SetAttr) -> Result<Attr> {
         let place = Place::at(handle);
         attr_of(self.call_for_user(Work::SetAttr { place, set, no_follow: true })?)
+    }
+
+    /// As [`set_attr_of`](Self::set_attr_of) of an open file. `flush`: also flushes it
+    /// ([`File::flush`](crate::File::flush)); answers what became of that, too. With `handle` it is
+    /// asked for by that one, where rights to an open file are not enough.
+    ///
+    /// # Errors
+    /// [`Error`], of what was to be set.
+    pub fn set_attr_open(
+        &self,
+        file: &File,
+        handle: Option<FileHandle>,
+        set: SetAttr,
+        flush: bool,
+    ) -> Result<(Attr, Result<()>)> {
+        let work = Work::SetAttrOpen { file: file.key(), handle, set, flush };
+        let (output, beside) = self.inner().call_beside(self.user.clone(), work, Memory::None)?;
+        let flushed = beside.map_or(Ok(()), |beside| beside.flushed.map_err(Error::from));
+        Ok((attr_of(output)?, flushed))
     }
 
     /// Opens a name in a directory, or with an empty name the file itself (with
     /// [`unlinked`](OpenOptions::unlinked): a new file in the directory). True: it was made.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn open_at(
         &self,
         dir: FileHandle,
@@ -82,11 +111,42 @@ impl Session {
         }
     }
 
+    /// As [`open_at`](Self::open_at) of a name, which may be made.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn create_at(
+        &self,
+        dir: FileHandle,
+        name: &[u8],
+        options: OpenOptions,
+    ) -> Result<Changed<(File, bool)>> {
+        let place = Place::child(dir, name)?.with_dir();
+        let options = OpenOptions { no_follow: true, ..options };
+        self.change(Work::Open { place, options }, |output| match output {
+            Output::File(key, opened) => {
+                Ok((File::new(self.handle.clone(), key, opened.node), opened.created))
+            }
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// A change of names, and the directories after it.
+    fn change<T>(
+        &self,
+        work: Work,
+        done: impl FnOnce(Output<FileKey>) -> Result<T>,
+    ) -> Result<Changed<T>> {
+        let (output, beside) = self.inner().call_beside(self.user.clone(), work, Memory::None)?;
+        let dirs = beside.map_or([None; 2], |beside| beside.dirs);
+        Ok(Changed { done: done(output)?, dirs })
+    }
+
     /// Makes what is no regular file: a directory, a symlink that says `target`, a fifo, socket
     /// or device. (Regular files are made by [`open_at`](Self::open_at).)
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn make_at(
         &self,
         dir: FileHandle,
@@ -95,34 +155,34 @@ impl Session {
         mode: u32,
         rdev: u64,
         target: &[u8],
-    ) -> Result<Node> {
-        let (place, target) = (Place::child(dir, name)?, target.into());
-        node_of(self.call_for_user(Work::Make { place, kind, mode, rdev, target })?)
+    ) -> Result<Changed<Node>> {
+        let (place, target) = (Place::child(dir, name)?.with_dir(), target.into());
+        self.change(Work::Make { place, kind, mode, rdev, target }, node_of)
     }
 
     /// A hard link: a new name of an object.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
-    pub fn link_at(&self, from: FileHandle, dir: FileHandle, name: &[u8]) -> Result<Node> {
-        let (from, to) = (Place::at(from), Place::child(dir, name)?);
-        node_of(self.call_for_user(Work::Link { from, to, from_handle: None })?)
+    /// [`Error`].
+    pub fn link_at(&self, from: FileHandle, dir: FileHandle, name: &[u8]) -> Result<Changed<Node>> {
+        let (from, to) = (Place::at(from), Place::child(dir, name)?.with_dir());
+        self.change(Work::Link { from, to, from_handle: None }, node_of)
     }
 
     /// Removes a name: of an empty directory, or (`directory` false) of anything else.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
-    pub fn remove_at(&self, dir: FileHandle, name: &[u8], directory: bool) -> Result<()> {
-        let place = Place::child(dir, name)?;
-        self.call_for_user(Work::Remove { place, directory }).map(drop)
+    /// [`Error`].
+    pub fn remove_at(&self, dir: FileHandle, name: &[u8], directory: bool) -> Result<Changed<()>> {
+        let place = Place::child(dir, name)?.with_dir();
+        self.change(Work::Remove { place, directory }, |_| Ok(()))
     }
 
     /// Renames, or fails where the new name exists (`no_replace`), or swaps the two
     /// (`exchange`).
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn rename_at(
         &self,
         from_dir: FileHandle,
@@ -131,16 +191,17 @@ impl Session {
         to: &[u8],
         no_replace: bool,
         exchange: bool,
-    ) -> Result<()> {
-        let (from, to) = (Place::child(from_dir, from)?, Place::child(to_dir, to)?);
+    ) -> Result<Changed<()>> {
+        let from = Place::child(from_dir, from)?.with_dir();
+        let to = Place::child(to_dir, to)?.with_dir();
         let work = Work::Rename { from, to, from_dir: None, no_replace, exchange };
-        self.call_for_user(work).map(drop)
+        self.change(work, |_| Ok(()))
     }
 
     /// A symlink's target.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn read_link_of(&self, handle: FileHandle) -> Result<Vec<u8>> {
         match self.call_for_user(Work::ReadLink { place: Place::at(handle) })? {
             Output::Target(target) => Ok(target),
@@ -153,7 +214,7 @@ impl Session {
     /// follows.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn read_dir_of(
         &self,
         handle: FileHandle,
@@ -177,7 +238,7 @@ impl Session {
     /// An extended attribute's value.
     ///
     /// # Errors
-    /// [`Error`](crate::Error); [`NoData`](dafs_protocol::Status::NoData) where there is none.
+    /// [`Error`]; [`NoData`](dafs_protocol::Status::NoData) where there is none.
     pub fn get_xattr_of(&self, handle: FileHandle, name: &[u8]) -> Result<Vec<u8>> {
         let (place, name) = (Place::at(handle), name.into());
         bytes_of(self.call_for_user(Work::GetXattr { place, name, size_only: false })?)
@@ -186,7 +247,7 @@ impl Session {
     /// Sets one. `flags`: 0, 1 create only, 2 replace only.
     ///
     /// # Errors
-    /// [`Error`](crate::Error); [`TooBig`](dafs_protocol::Status::TooBig).
+    /// [`Error`]; [`TooBig`](dafs_protocol::Status::TooBig).
     pub fn set_xattr_of(
         &self,
         handle: FileHandle,
@@ -204,7 +265,7 @@ impl Session {
     /// Names of extended attributes, each ended by NUL.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn list_xattr_of(&self, handle: FileHandle) -> Result<Vec<u8>> {
         let place = Place::at(handle);
         bytes_of(self.call_for_user(Work::ListXattr { place, size_only: false })?)
@@ -213,7 +274,7 @@ impl Session {
     /// Removes one.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn remove_xattr_of(&self, handle: FileHandle, name: &[u8]) -> Result<()> {
         let (place, name) = (Place::at(handle), name.into());
         self.call_for_user(Work::RemoveXattr { place, name }).map(drop)
@@ -222,7 +283,7 @@ impl Session {
     /// Which of `mask` the user may do.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn access_of(&self, handle: FileHandle, mask: AccessMask) -> Result<AccessMask> {
         match self.call_for_user(Work::Access { place: Place::at(handle), mask })? {
             Output::Access(mask) => Ok(mask),
@@ -233,7 +294,7 @@ impl Session {
     /// Gives back all locks of an owner, on all files, and ends its waits.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn release_owner(&self, owner: OwnerKey) -> Result<()> {
         self.inner().settle_owner(owner)?;
         self.call_for_user(Work::OwnerRelease { owner }).map(drop)
@@ -243,7 +304,7 @@ impl Session {
     /// [`File::commit`](crate::File::commit).
     ///
     /// # Errors
-    /// [`Error`](crate::Error); `NotDir`.
+    /// [`Error`]; `NotDir`.
     pub fn sync_dir_of(&self, handle: FileHandle) -> Result<()> {
         self.call_for_user(Work::SyncDir { place: Place::at(handle) }).map(drop)
     }
@@ -251,7 +312,7 @@ impl Session {
     /// Space and limits of the file system.
     ///
     /// # Errors
-    /// [`Error`](crate::Error).
+    /// [`Error`].
     pub fn statfs_of(&self, handle: FileHandle) -> Result<FsAttr> {
         match self.call_for_user(Work::StatFs { place: Place::at(handle) })? {
             Output::FileSystem(attr) => Ok(attr),

@@ -17,7 +17,7 @@ use dafs_fabric::{Span, Waiter};
 use dafs_protocol::Identity;
 
 use crate::call::Output;
-use crate::core::{Core, CoreDone, FileKey, KeptBytes, Memory, Owner, Spares, Work};
+use crate::core::{Beside, Core, CoreDone, FileKey, KeptBytes, Memory, Owner, Spares, Work};
 use crate::error::{Error, Result};
 use crate::interrupt::{Interrupt, Until};
 use crate::keeper::{KeeperSignal, keeper};
@@ -257,7 +257,18 @@ impl Inner {
         work: Work,
         memory: Memory,
     ) -> Result<Output<FileKey>> {
-        self.call_by(|state, sink| state.submit(sink, 0, user, work, memory))
+        self.call_beside(user, work, memory).map(|(output, _)| output)
+    }
+
+    /// As `call`; also what was asked for beside the answer.
+    pub(crate) fn call_beside(
+        &self,
+        user: Option<Arc<Identity>>,
+        work: Work,
+        memory: Memory,
+    ) -> Result<(Output<FileKey>, Option<Box<Beside>>)> {
+        let done = self.call_by(|state, sink| state.submit(sink, 0, user, work, memory))?;
+        Ok((done.result?, done.beside))
     }
 
     /// As `call`, for a write of `span`, which is kept.
@@ -265,10 +276,10 @@ impl Inner {
         let mut bytes = self.spares.take(span.len());
         span.copy_to(0, bytes.as_mut());
         let memory = Memory::Span(span.clone());
-        self.call_by(|state, sink| state.submit_kept(sink, work, memory, bytes))
+        self.call_by(|state, sink| state.submit_kept(sink, work, memory, bytes))?.result
     }
 
-    fn call_by(&self, submit: impl FnOnce(&mut State, usize)) -> Result<Output<FileKey>> {
+    fn call_by(&self, submit: impl FnOnce(&mut State, usize)) -> Result<CoreDone> {
         let interrupt = Interrupt::watched();
         let until = Until { deadline: None, interrupt: interrupt.as_deref() };
         if until.is_over() {
@@ -289,7 +300,7 @@ impl Inner {
         if state.leader == Leader::None && state.needs_driver() {
             self.keeper.poke();
         }
-        done.map_or(Err(Error::Interrupted), |done| done.result)
+        done.ok_or(Error::Interrupted)
     }
 
     /// Waits until the core takes another call, or it is over.

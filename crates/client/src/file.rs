@@ -10,6 +10,7 @@ use dafs_protocol::{
     Stability, Status,
 };
 
+use crate::at::Changed;
 use crate::call::{Node, Output};
 use crate::core::{FileKey, Memory, Place, Work};
 use crate::error::{Error, Result};
@@ -438,9 +439,12 @@ impl File {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn link_to(&self, dir: FileHandle, name: &[u8]) -> Result<Node> {
-        let to = Place::child(dir, name)?;
-        node_of(self.call(Work::LinkFile { file: self.inner.key, to })?)
+    pub fn link_to(&self, dir: FileHandle, name: &[u8]) -> Result<Changed<Node>> {
+        let to = Place::child(dir, name)?.with_dir();
+        let work = Work::LinkFile { file: self.inner.key, to };
+        let (output, beside) = self.inner.session.inner.call_beside(None, work, Memory::None)?;
+        let dirs = beside.map_or([None; 2], |beside| beside.dirs);
+        Ok(Changed { done: node_of(output)?, dirs })
     }
 
     /// Copies within the server, in one call: answers how many bytes, 0 where the source ends.

@@ -27,6 +27,7 @@ mod session;
 mod spin;
 mod url;
 
+pub use at::Changed;
 pub use call::{Call, Done, Node, Opened, Output};
 pub use dir::ReadDir;
 pub use error::{Error, Result, SessionError};

@@ -6,7 +6,7 @@ use dafs_protocol::{
     Stability, StateId, Status, WriteVerifier,
 };
 
-use super::call::{CallRec, Flight};
+use super::call::{Beside, CallRec, Flight};
 use super::chain;
 use super::files::OpenFile;
 use super::kept::KeptId;
@@ -46,15 +46,20 @@ impl Core {
         if matches!(flight.call.work, Work::GiveBack { .. }) {
             return self.gave_back(flight.call, &results);
         }
-        let failed = results.iter().find_map(|result| result.as_ref().err().copied());
+        let own = flight.operations - flight.beside;
+        let failed = results.iter().take(own).find_map(|result| result.as_ref().err().copied());
         if let Some(status) = failed {
             self.on_failed(flight, &results, status);
             return;
         }
-        if results.len() != flight.operations {
+        let cut_beside = results.len() > own && results.last().is_some_and(Result::is_err);
+        if results.len() != flight.operations && !cut_beside {
             return self.fault(conn, flight.call, "a wrong number of results");
         }
-        let outcomes = results.as_slice();
+        let (outcomes, beside) = results.split_at(own);
+        if flight.beside > 0 {
+            self.found_beside(&mut flight, beside);
+        }
         if let Some(step) = flight.step {
             let Some(Ok(Outcome::Found { handle, .. })) = outcomes.first() else {
                 return self.fault(conn, flight.call, "a result of another kind");
@@ -80,6 +85,35 @@ impl Core {
             Err(Wrong::Status(status)) => self.finish(flight.call, Err(status.into())),
             Err(Wrong::Peer(what)) => self.fault(conn, flight.call, what),
         }
+    }
+
+    /// What the operations after the work's own found. One that failed ended the chain.
+    fn found_beside(&mut self, flight: &mut Flight, results: &[OpResult]) {
+        let mut beside = Beside { dirs: [None; 2], flushed: Ok(()) };
+        if let Work::SetAttrOpen { file, .. } = flight.call.work {
+            beside.flushed = match results.first() {
+                Some(Ok(Outcome::Committed { verifier })) => {
+                    self.flushed_is_safe(file, flight.kept_writes, false);
+                    let file = self.files.any_mut(file);
+                    file.map_or(Ok(()), |file| file.flushed(*verifier, flight.writes))
+                }
+                result => {
+                    if let Some(file) = self.files.any_mut(file) {
+                        file.flush_failed(flight.kept_writes);
+                    }
+                    Err(result
+                        .and_then(|result| result.as_ref().err().copied())
+                        .unwrap_or(Status::Io))
+                }
+            };
+        } else {
+            for (dir, result) in beside.dirs.iter_mut().zip(results) {
+                if let Ok(Outcome::Attributes { attr }) = result {
+                    *dir = Some(*attr);
+                }
+            }
+        }
+        flight.call.beside = Some(Box::new(beside));
     }
 
     fn fault(&mut self, conn: ConnId, call: CallRec, what: &'static str) {
@@ -289,9 +323,10 @@ impl Core {
                 }
                 Output::Attr(*attr)
             }
-            (Work::FileAttr { .. } | Work::FileSetAttr { .. }, Outcome::Attributes { attr }) => {
-                Output::Attr(*attr)
-            }
+            (
+                Work::FileAttr { .. } | Work::FileSetAttr { .. } | Work::SetAttrOpen { .. },
+                Outcome::Attributes { attr },
+            ) => Output::Attr(*attr),
             (Work::Seek { .. }, Outcome::Offset { offset }) => Output::Offset(*offset),
             (Work::Fallocate { .. } | Work::Advise { .. }, Outcome::Done) => Output::Unit,
             (Work::LinkFile { .. }, Outcome::Found { handle, attr }) => {
@@ -329,8 +364,13 @@ impl Core {
             (Work::Close { .. }, Outcome::Closed { .. }) => false,
             _ => return,
         };
-        let file = work.file().and_then(|key| self.files.any(key));
-        let Some(id) = file.map(OpenFile::id) else { return };
+        if let Some(key) = work.file() {
+            self.flushed_is_safe(key, kept_writes, on_disk);
+        }
+    }
+
+    fn flushed_is_safe(&mut self, key: FileKey, kept_writes: u64, on_disk: bool) {
+        let Some(id) = self.files.any(key).map(OpenFile::id) else { return };
         let opens = self.files.iter_mut().filter(|file| file.id() == id);
         opens.for_each(|file| file.keep_after(kept_writes, on_disk));
     }

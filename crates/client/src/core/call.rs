@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_fabric::Buffer;
-use dafs_protocol::{CredHandle, Identity, SlotId};
+use dafs_protocol::{Attr, CredHandle, Identity, SlotId, Status};
 
 use super::chain::Step;
 use super::kept::KeptId;
@@ -32,6 +32,18 @@ pub(super) struct CallRec {
     pub(super) sessions_lost: u8,
     /// On which link it must go (a ping).
     pub(super) link: Option<usize>,
+    /// What was found beside its answer.
+    pub(super) beside: Option<Box<Beside>>,
+}
+
+/// What the operations after a call's own found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beside {
+    /// The directories after the change, in the order of the names that it took; `None`: they
+    /// could not be asked for.
+    pub dirs: [Option<Attr>; 2],
+    /// What became of the flush.
+    pub flushed: std::result::Result<(), Status>,
 }
 
 impl CallRec {
@@ -47,6 +59,7 @@ impl CallRec {
             kept: None,
             sessions_lost: 0,
             link: None,
+            beside: None,
         }
     }
 }
@@ -61,6 +74,8 @@ pub(super) struct Flight {
     /// What this request finds out, where it is not the work itself.
     pub(super) step: Option<Step>,
     pub(super) operations: usize,
+    /// So many of them, at the end, ask for what goes beside the answer.
+    pub(super) beside: usize,
     pub(super) link: usize,
     /// The connection that may still have its memory.
     pub(super) posted: Option<ConnId>,
@@ -83,10 +98,12 @@ pub struct CoreDone {
     pub result: Result<Output<FileKey>>,
     /// The buffer of the call.
     pub buffer: Option<Buffer>,
+    /// What was asked for beside the answer, where there is an answer.
+    pub beside: Option<Box<Beside>>,
 }
 
 impl CoreDone {
     pub(crate) fn failed(tag: u64, error: Error, buffer: Option<Buffer>) -> CoreDone {
-        CoreDone { owner: None, tag, result: Err(error), buffer }
+        CoreDone { owner: None, tag, result: Err(error), buffer, beside: None }
     }
 }

@@ -183,6 +183,22 @@ pub(super) fn chain<'a>(
     Ok(chain)
 }
 
+/// What is asked for beside the work: it does not fail where this fails.
+pub(super) fn beside(
+    chain: &mut Chain<'_>,
+    work: &Work,
+    root: FileHandle,
+    files: &Files,
+) -> Result<(), Status> {
+    let looks = work.dirs_to_look_at(root).into_iter().flatten();
+    chain.extend(looks.map(|handle| Operation::GetAttr { handle, state: StateId::NONE }));
+    if let Work::SetAttrOpen { file, flush: true, .. } = work {
+        let state = files.usable(*file)?.state;
+        chain.push(Operation::Commit { state, offset: 0, len: 0, level: CommitLevel::Flush });
+    }
+    Ok(())
+}
+
 /// A look-up where there is something to walk, and the handle to use after it.
 fn find<'a>(
     chain: &mut Chain<'a>,
@@ -421,6 +437,12 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
         }
         Work::FileAttr { .. } => Operation::GetAttr { handle, state },
         Work::FileSetAttr { set, .. } => Operation::SetAttr { handle, state, set: *set },
+        Work::SetAttrOpen { handle: Some(handle), set, .. } => {
+            Operation::SetAttr { handle: *handle, state: StateId::NONE, set: *set }
+        }
+        Work::SetAttrOpen { handle: None, set, .. } => {
+            Operation::SetAttr { handle, state, set: *set }
+        }
         Work::Fallocate { mode, offset, len, .. } => {
             Operation::Fallocate { state, mode: *mode, offset: *offset, len: *len }
         }

@@ -106,6 +106,7 @@ impl Core {
             cred,
             step,
             operations: 0,
+            beside: 0,
             link,
             posted: None,
             sent: false,
@@ -113,23 +114,25 @@ impl Core {
             kept_writes: self.kept_writes,
         };
         match made {
-            Ok(operations) => {
+            Ok((operations, beside)) => {
                 self.unposted += 1;
-                self.post(Flight { operations, ..flight });
+                self.post(Flight { operations, beside, ..flight });
             }
             Err(error) => self.replace(flight, error),
         }
     }
 
+    /// How many operations it has, and how many of them go beside the work itself.
     fn encode(
         &self,
         head: &RequestHead,
         call: &mut CallRec,
         step: Option<chain::Step>,
         header: &mut Vec<u8>,
-    ) -> Result<usize, Unsendable> {
+    ) -> Result<(usize, usize), Unsendable> {
         header.clear();
         let tight = call.tight;
+        let mut beside = 0;
         let operations: Chain<'_> = match (&mut call.work, step) {
             (work, Some(step)) => chain::step_chain(work, step, self.root)?,
             (Work::Root, None) => {
@@ -138,11 +141,19 @@ impl Core {
                 chain.push(Operation::GetRoot { export });
                 chain
             }
-            (work, None) => chain::chain(work, self.root, &self.files, tight)?,
+            (work, None) => {
+                let mut chain = chain::chain(work, self.root, &self.files, tight)?;
+                let own = chain.len();
+                if !tight {
+                    chain::beside(&mut chain, work, self.root, &self.files)?;
+                }
+                beside = chain.len() - own;
+                chain
+            }
         };
         let encoded = dafs_protocol::encode_request(head, &operations, header);
         encoded.map_err(|_| Unsendable::TooLong)?;
-        Ok(operations.len())
+        Ok((operations.len(), beside))
     }
 
     /// A slot was taken for a request that cannot be made. The slot's sequence must not have a
@@ -165,6 +176,7 @@ impl Core {
             cred: CredHandle(0),
             step: None,
             operations: 1,
+            beside: 0,
             link,
             posted: None,
             sent: false,

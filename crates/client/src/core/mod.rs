@@ -29,7 +29,7 @@ use dafs_protocol::{
     LockRequest, Nonce, SessionAttr, SessionId, SessionSecret, Status, WaitMode, WriteVerifier,
 };
 
-pub use call::CoreDone;
+pub use call::{Beside, CoreDone};
 pub use withdraw::Withdrawn;
 pub use work::{FileKey, Memory, Owner, Place, Put, Work};
 
@@ -584,6 +584,7 @@ impl Core {
                 return;
             }
             match self.files.begin(key) {
+                Ok(_) if call.work.is_by_caller() => {}
                 Ok(user) => call.user = user,
                 Err(status) => return self.deliver(call, Err(status.into())),
             }
@@ -635,7 +636,8 @@ impl Core {
         if call.owner.is_none() && self.background > 0 {
             self.background -= 1;
         }
-        let mut done = CoreDone { owner: call.owner, tag: call.tag, result, buffer: None };
+        let CallRec { owner, tag, beside, .. } = call;
+        let mut done = CoreDone { owner, tag, result, buffer: None, beside };
         if let Memory::Buffer(posted) = call.memory {
             match posted.take_back() {
                 Ok(buffer) if scratch => self.keep_scratch(buffer),

@@ -68,6 +68,8 @@ pub struct Place {
     walked: usize,
     /// Where the part that was walked leads.
     base: Option<FileHandle>,
+    /// A change there asks for the attributes of the directory as well.
+    look: bool,
 }
 
 /// Bytes of a path, whatever number of steps it takes.
@@ -92,12 +94,12 @@ impl Place {
             }
             clean.extend_from_slice(part);
         }
-        Ok(Place { path: clean, origin: None, walked: 0, base: None })
+        Ok(Place { path: clean, origin: None, walked: 0, base: None, look: false })
     }
 
     /// An object whose handle is known.
     pub fn at(handle: FileHandle) -> Place {
-        Place { path: Vec::new(), origin: Some(handle), walked: 0, base: None }
+        Place { path: Vec::new(), origin: Some(handle), walked: 0, base: None, look: false }
     }
 
     /// One name in a directory whose handle is known.
@@ -116,6 +118,16 @@ impl Place {
             return Err(Status::Inval);
         }
         Ok(Place { path: name.into(), ..Place::at(dir) })
+    }
+
+    /// What changes this name also answers the attributes that the directory has after it.
+    pub fn with_dir(self) -> Place {
+        Place { look: true, ..self }
+    }
+
+    /// The directory that is to be looked at after a change there.
+    pub(crate) fn dir_to_look_at(&self, root: FileHandle) -> Option<FileHandle> {
+        (self.look && self.split().0.is_empty()).then(|| self.base(root))
     }
 
     /// From where [`rest`](Self::rest) is to be walked.
@@ -355,6 +367,15 @@ pub enum Work {
         file: FileKey,
         set: SetAttr,
     },
+    /// As `FileSetAttr`, but under the rights of who calls, and with `handle` those of a call by
+    /// handle. `flush`: then flushes the file. (The server flushes before it sets anything; this
+    /// tells of it.)
+    SetAttrOpen {
+        file: FileKey,
+        handle: Option<FileHandle>,
+        set: SetAttr,
+        flush: bool,
+    },
     Fallocate {
         file: FileKey,
         mode: u32,
@@ -473,6 +494,7 @@ impl Work {
             Work::WriteList { file, .. } | Work::Append { file, .. } => Some(*file),
             Work::Commit { file, .. } | Work::FileAttr { file } => Some(*file),
             Work::FileSetAttr { file, .. } | Work::Fallocate { file, .. } => Some(*file),
+            Work::SetAttrOpen { file, .. } => Some(*file),
             Work::Seek { file, .. } | Work::Advise { file, .. } | Work::Close { file } => {
                 Some(*file)
             }
@@ -490,6 +512,26 @@ impl Work {
             Work::CopyRange { to, .. } | Work::CloneRange { to, .. } => Some(*to),
             _ => None,
         }
+    }
+
+    /// The directories whose attributes are asked for after the change.
+    pub(crate) fn dirs_to_look_at(&self, root: FileHandle) -> [Option<FileHandle>; 2] {
+        let dir = |place: &Place| place.dir_to_look_at(root);
+        match self {
+            Work::Open { place, .. } | Work::Make { place, .. } | Work::Remove { place, .. } => {
+                [dir(place), None]
+            }
+            Work::Link { to, .. } | Work::LinkFile { to, .. } => [dir(to), None],
+            Work::Rename { from, to, .. } => {
+                [dir(from), dir(to).filter(|to| Some(*to) != dir(from))]
+            }
+            _ => [None, None],
+        }
+    }
+
+    /// For whom it acts is said with it, though it is about an open file.
+    pub(crate) fn is_by_caller(&self) -> bool {
+        matches!(self, Work::SetAttrOpen { .. })
     }
 
     /// May be done again in another session when its answer was lost: doing it twice is as

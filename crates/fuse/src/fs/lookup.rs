@@ -166,6 +166,9 @@ impl DafsFs {
     pub(super) fn get_attr(&self, node: u64) -> Result<Answer, Errno> {
         // Who may look at an object was decided on the way to it.
         let node = self.nodes.get(node)?;
+        if let Some((attr, left)) = node.take_learned(self.options.attr_timeout) {
+            return Ok(Answer::Attr(node_attr(&attr), left));
+        }
         Ok(self.attr_answer(&self.attr_of(&self.session, &node)?))
     }
 
@@ -249,6 +252,8 @@ impl DafsFs {
     ) -> Result<bool, Errno> {
         let session = self.as_caller(caller);
         let (at, plus) = (stream.at, stream.plus);
+        // Its time of access may change.
+        dir.unlearn();
         let list = self.on(dir, |handle| session.read_dir_of(handle, at, LIST_BYTES, plus));
         let (entries, end) = match list {
             // A directory that was removed while it is read has no entries.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use dafs_client::{Error, Node as Found, OpenOptions};
-use dafs_protocol::{FileHandle, FileKind, SetAttr, SetTime};
+use dafs_client::{Error, Node as Found, OpenOptions, Session};
+use dafs_protocol::{Attr, FileHandle, FileKind, SetAttr, SetTime};
 
 use super::DafsFs;
 use super::error::{Errno, is_stale};
-use super::nodes::Node;
+use super::files::OpenFile;
+use super::nodes::{Change, Node};
 use crate::kernel::{self, Answer, Caller, StatFs};
 
 /// What the kernel asks for before a file is written, given away or run.
@@ -51,14 +52,18 @@ impl DafsFs {
             accessed: wanted.atime.map(time),
             modified: wanted.mtime.map(time),
         };
-        // What is kept, written again later, would undo it: times change with each write, and so
-        // may setuid and setgid.
-        self.flush_node(&node)?;
+        let _change = node.change();
         // An open file may be cut whatever its mode says by now.
         let open = match (wanted.fh, set.size) {
             (Some(fh), Some(_)) => Some(self.files.get(fh)?),
             _ => None,
         };
+        if let Some(attr) = self.set_by_open(&session, &node, open.as_ref(), set)? {
+            return Ok(self.attr_answer(&attr));
+        }
+        // What is kept, written again later, would undo it: times change with each write, and so
+        // may setuid and setgid.
+        self.flush_node(&node)?;
         let attr = match &open {
             Some(open) => self.repeated(|| Ok(open.file.set_attr(set)))?,
             None => {
@@ -74,6 +79,43 @@ impl DafsFs {
             }
         };
         Ok(self.attr_answer(&attr))
+    }
+
+    /// Sets attributes through an open file, and flushes it in the same round trip where it was
+    /// written. `None`: it is to be done otherwise; whatever failed is met again there.
+    fn set_by_open(
+        &self,
+        session: &Session,
+        node: &Arc<Node>,
+        wanted: Option<&Arc<OpenFile>>,
+        set: SetAttr,
+    ) -> Result<Option<Attr>, Errno> {
+        let mut written = node.opens().into_iter().filter(|open| open.is_dirty());
+        let (first, second) = (written.next(), written.next());
+        let Some(open) = first.as_ref().or(wanted).cloned().or_else(|| node.any_open()) else {
+            return Ok(None);
+        };
+        let other = wanted.is_some_and(|wanted| !Arc::ptr_eq(wanted, &open));
+        if second.is_some() || other {
+            return Ok(None);
+        }
+        let kept = open.take_dirty();
+        // The mode of a file has a say in who may cut it by its name.
+        let handle = (set.size.is_some() && wanted.is_none()).then(|| node.handle());
+        match session.set_attr_open(&open.file, handle, set, kept.is_some()) {
+            Ok((attr, flushed)) => {
+                if let Err(errno) = self.end_flush(&open, kept, flushed) {
+                    open.set_failed(errno);
+                }
+                Ok(Some(attr))
+            }
+            Err(error) => {
+                if let Some(bytes) = kept {
+                    open.written(bytes);
+                }
+                if matches!(error, Error::Interrupted) { Err(error.into()) } else { Ok(None) }
+            }
+        }
     }
 
     pub(super) fn read_link(&self, caller: &Caller, node: u64) -> Result<Answer, Errno> {
@@ -130,9 +172,9 @@ impl DafsFs {
         self.writable()?;
         let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
         let mode = mode & 0o7777;
-        let make = || {
-            self.on_handle(&dir, |handle| session.make_at(handle, name, kind, mode, rdev, target))
-        };
+        let change = dir.change();
+        let make_at = |handle| session.make_at(handle, name, kind, mode, rdev, target);
+        let make = || self.on_handle(&dir, |handle| change.saw(make_at(handle)));
         let made = self.made(caller, &dir, name, kind, target, make)?;
         Ok(Answer::Entry(self.entry(&made, dir.number, name)))
     }
@@ -210,7 +252,10 @@ impl DafsFs {
     ) -> Result<Answer, Errno> {
         self.writable()?;
         let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
-        let remove = || self.on_handle(&dir, |handle| session.remove_at(handle, name, directory));
+        let change = dir.change();
+        let _itself = self.nodes.named(dir.number, name).map(|node| node.change());
+        let remove_at = |handle| session.remove_at(handle, name, directory);
+        let remove = || self.on_handle(&dir, |handle| change.saw(remove_at(handle)));
         self.gone(libc::ENOENT, remove)?;
         self.nodes.removed(dir.number, name);
         Ok(Answer::Done)
@@ -231,9 +276,16 @@ impl DafsFs {
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let (from, into) = (self.nodes.get(dir)?, self.nodes.get(to_dir)?);
         let session = self.as_caller(caller);
+        let (change, other) = (from.change(), (dir != to_dir).then(|| into.change()));
+        let named = [(dir, name), (to_dir, to)].map(|(dir, name)| self.nodes.named(dir, name));
+        let _themselves = named.map(|node| node.map(|node| node.change()));
         let rename = || {
             self.on_two((&from, &into), |a, b| {
-                session.rename_at(a, name, b, to, no_replace, exchange)
+                let renamed = session.rename_at(a, name, b, to, no_replace, exchange);
+                if let (Some(other), Ok(renamed)) = (&other, &renamed) {
+                    other.see(renamed.dirs[1]);
+                }
+                change.saw(renamed)
             })
         };
         self.moved((&from, name), (&into, to), exchange, rename)?;
@@ -250,14 +302,14 @@ impl DafsFs {
     ) -> Result<Answer, Errno> {
         self.writable()?;
         let (from, dir) = (self.nodes.get(from)?, self.nodes.get(dir)?);
-        let session = self.as_caller(caller);
+        let (session, change) = (self.as_caller(caller), dir.change());
         let link = || {
-            let linked = self.on_two((&from, &dir), |a, b| session.link_at(a, b, name));
+            let linked = self.on_two((&from, &dir), |a, b| change.saw(session.link_at(a, b, name)));
             match linked {
                 // A file without a name, made by O_TMPFILE.
-                Err(Errno::STALE) => self.link_open(&from, &dir, name),
+                Err(Errno::STALE) => self.link_open(&from, &dir, name, &change),
                 Ok(Err(error)) if is_stale(&error) || error.errno() == libc::ENOENT => {
-                    self.link_open(&from, &dir, name).or(Ok(Err(error)))
+                    self.link_open(&from, &dir, name, &change).or(Ok(Err(error)))
                 }
                 other => other,
             }
@@ -271,9 +323,10 @@ impl DafsFs {
         from: &Arc<Node>,
         dir: &Arc<Node>,
         name: &[u8],
+        change: &Change,
     ) -> Result<Result<Found, Error>, Errno> {
         let open = from.any_open().ok_or(Errno::NOENT)?;
-        self.on_handle(dir, |handle| open.file.link_to(handle, name))
+        self.on_handle(dir, |handle| change.saw(open.file.link_to(handle, name)))
     }
 
     pub(super) fn set_xattr(
@@ -287,6 +340,7 @@ impl DafsFs {
         self.writable()?;
         let flags = u8::try_from(flags).ok().filter(|flags| *flags <= 2).ok_or(Errno::INVAL)?;
         let (object, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        let _change = object.change();
         let set =
             || self.on_handle(&object, |handle| session.set_xattr_of(handle, name, value, flags));
         let is_set = || Ok(self.xattr(node, |handle| session.get_xattr_of(handle, name))? == value);
@@ -344,6 +398,7 @@ impl DafsFs {
     ) -> Result<Answer, Errno> {
         self.writable()?;
         let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        let _change = node.change();
         let remove = || self.on_handle(&node, |handle| session.remove_xattr_of(handle, name));
         self.gone(libc::ENODATA, remove)?;
         Ok(Answer::Done)

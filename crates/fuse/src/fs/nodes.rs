@@ -3,11 +3,12 @@
 //! The kernel counts its references; an object is forgotten when none is left. Names are kept so
 //! that an object can be found again where the server does not know its handle after a restart.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use dafs_client::Node as Found;
+use dafs_client::{Changed, Node as Found};
 use dafs_protocol::{Attr, FileHandle, FileKind, OwnerKey, Timestamp};
 use rustc_hash::FxHashMap;
 
@@ -51,6 +52,11 @@ struct State {
     incapable_until: Option<Instant>,
     /// When it was last given some here.
     capable_since: Option<Instant>,
+    /// Of a directory: how it was after the last change here, asked for then, and not told yet.
+    learned: Option<(Attr, Instant)>,
+    /// Changes of it under way here, and begun so far.
+    changing: u32,
+    changes: u64,
 }
 
 impl Node {
@@ -101,6 +107,29 @@ impl Node {
         self.state().incapable_until.is_some_and(|until| Instant::now() < until)
     }
 
+    /// A change of it begins, by a call of this mount.
+    pub(super) fn change(self: &Arc<Node>) -> Change {
+        let mut state = self.state();
+        state.learned = None;
+        state.changing += 1;
+        state.changes += 1;
+        let alone = (state.changing == 1).then_some(state.changes);
+        Change { node: self.clone(), begun: Instant::now(), alone, seen: Cell::new(None) }
+    }
+
+    /// What the last change learned, once: after a change of a directory the kernel asks for its
+    /// attributes. Believed for what is left of `ttl`.
+    pub(super) fn take_learned(&self, ttl: Duration) -> Option<(Attr, Duration)> {
+        let (attr, asked) = self.state().learned.take()?;
+        let left = ttl.checked_sub(asked.elapsed()).filter(|left| !left.is_zero())?;
+        Some((attr, left))
+    }
+
+    /// Something else than a change may have made it another.
+    pub(super) fn unlearn(&self) {
+        self.state().learned = None;
+    }
+
     pub(super) fn opened(&self, file: &Arc<OpenFile>) {
         self.state().open.push(file.clone());
     }
@@ -124,6 +153,39 @@ impl Node {
     /// An open of it, for what has no name any more.
     pub(super) fn any_open(&self) -> Option<Arc<OpenFile>> {
         self.state().open.first().cloned()
+    }
+}
+
+/// A change of an object, until it is dropped. What it learns holds if it met no other: of two,
+/// each may have been done after the other one looked.
+pub(super) struct Change {
+    node: Arc<Node>,
+    begun: Instant,
+    /// Its number, where no other was under way when it began.
+    alone: Option<u64>,
+    seen: Cell<Option<Attr>>,
+}
+
+impl Change {
+    /// What was answered; keeps the attributes of the directory.
+    pub(super) fn saw<T>(&self, answer: dafs_client::Result<Changed<T>>) -> dafs_client::Result<T> {
+        answer.map(|changed| {
+            self.see(changed.dirs[0]);
+            changed.done
+        })
+    }
+
+    pub(super) fn see(&self, attr: Option<Attr>) {
+        self.seen.set(attr.filter(|attr| self.node.is(attr)));
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        let mut state = self.node.state();
+        state.changing -= 1;
+        let alone = self.alone == Some(state.changes);
+        state.learned = self.seen.take().filter(|_| alone).map(|attr| (attr, self.begun));
     }
 }
 
@@ -288,6 +350,9 @@ impl Table {
                 open: Vec::new(),
                 incapable_until: None,
                 capable_since: None,
+                learned: None,
+                changing: 0,
+                changes: 0,
             }),
         });
         self.by_number.insert(number, node.clone());
@@ -407,6 +472,40 @@ mod tests {
         assert!(node.is(&found(3).attr) && node.is(&first.attr));
         first.attr.created = born(8);
         assert!(!node.is(&first.attr), "found under the same name");
+    }
+
+    #[test]
+    fn what_a_change_learned_is_told_once_and_not_when_another_came() {
+        const TTL: Duration = Duration::from_secs(3600);
+        let nodes = Nodes::new(&found(1), b"");
+        let node = nodes.get(ROOT).expect("root");
+        let attr = |size| Attr { size, ..found(1).attr };
+        let change = |size| {
+            let change = node.change();
+            change.see(Some(attr(size)));
+            change
+        };
+        drop(change(7));
+        let (learned, left) = node.take_learned(TTL).expect("learned");
+        assert!(learned == attr(7) && left <= TTL);
+        assert!(node.take_learned(TTL).is_none(), "once");
+        drop(change(8));
+        assert!(node.take_learned(Duration::ZERO).is_none(), "believed no longer");
+        drop(change(9));
+        drop(node.change());
+        assert!(node.take_learned(TTL).is_none(), "a change that learned nothing");
+        let (first, second) = (change(1), change(2));
+        drop(second);
+        assert!(node.take_learned(TTL).is_none(), "the first may come after it");
+        drop(first);
+        assert!(node.take_learned(TTL).is_none(), "the second may have come after it");
+        let (first, second) = (change(1), change(2));
+        drop((first, second));
+        assert!(node.take_learned(TTL).is_none());
+        let another = node.change();
+        another.see(Some(found(2).attr));
+        drop(another);
+        assert!(node.take_learned(TTL).is_none(), "of another object");
     }
 
     #[test]

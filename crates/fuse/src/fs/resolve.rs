@@ -166,7 +166,9 @@ impl DafsFs {
         name: &[u8],
         options: OpenOptions,
     ) -> Result<(File, bool), Errno> {
-        let open = || self.on_handle(dir, |handle| session.open_at(handle, name, options));
+        let change = dir.change();
+        let create = |handle| change.saw(session.create_at(handle, name, options));
+        let open = || self.on_handle(dir, create);
         let first = open()?;
         if !is_unknown(&first) {
             return Ok(first?);

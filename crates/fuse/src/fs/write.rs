@@ -99,7 +99,7 @@ impl DafsFs {
         }
     }
 
-    fn end_flush(
+    pub(super) fn end_flush(
         &self,
         open: &OpenFile,
         kept: Option<usize>,

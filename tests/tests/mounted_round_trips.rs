@@ -1,0 +1,247 @@
+//! What the kernel's requests of programs cost in round trips to the server: the file system of a
+//! mount, called as the kernel calls it, and a server in this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dafs_client::{OpenOptions, Session, SessionOptions};
+use dafs_fabric::Buffer;
+use dafs_fabric_tcp::TcpProvider;
+use dafs_fuse::fs::{DafsFs, FsOptions};
+use dafs_fuse::kernel::{Answer, Caller, Entry, FileSystem, NodeAttr, Op, SetAttr, SetTime};
+use dafs_protocol::Timestamp;
+use dafs_server::Limits;
+use dafs_store::memory::MemoryStore;
+use dafs_tests::in_process::{self, InProcess};
+
+const ROOT: u64 = 1;
+const LONG: Duration = Duration::from_secs(3600);
+
+/// The file system of a mount, without a kernel.
+struct Mounted {
+    fs: Arc<DafsFs>,
+    session: Session,
+    room: Buffer,
+    _server: InProcess,
+}
+
+fn mounted() -> Mounted {
+    let server = in_process::serve(MemoryStore::new(), Limits::default());
+    let provider = Arc::new(TcpProvider::default());
+    let session = Session::connect(provider, &server.address, SessionOptions::default());
+    let session = session.expect("connect");
+    let options = FsOptions { attr_timeout: LONG, ..FsOptions::default() };
+    let fs = DafsFs::new(session.clone(), b"", options).expect("root");
+    Mounted { fs, session, room: Buffer::new(1 << 20).expect("memory"), _server: server }
+}
+
+impl Mounted {
+    fn op(&mut self, node: u64, op: Op<'_>) -> Answer {
+        let caller = Caller { uid: 0, gid: 0, pid: 0 };
+        self.fs.call(&caller, node, op, &mut self.room)
+    }
+
+    /// Round trips that a call takes; it must not fail.
+    fn cost(&mut self, node: u64, op: Op<'_>) -> u64 {
+        self.cost_and_answer(node, op).0
+    }
+
+    fn cost_and_answer(&mut self, node: u64, op: Op<'_>) -> (u64, Answer) {
+        let before = self.session.info().round_trips;
+        let answer = self.op(node, op);
+        assert!(!matches!(answer, Answer::Error(_)), "{op:?}: {answer:?}");
+        (self.session.info().round_trips - before, answer)
+    }
+
+    fn attr(&mut self, node: u64) -> (u64, NodeAttr) {
+        match self.cost_and_answer(node, Op::GetAttr { fh: None }) {
+            (cost, Answer::Attr(attr, ttl)) => {
+                assert!(ttl <= LONG);
+                (cost, attr)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Attributes as the server has them.
+    fn true_size_and_mode(&self, path: &[u8]) -> (u64, u32) {
+        let attr = self.session.lstat(path).expect("stat");
+        (attr.size, attr.mode)
+    }
+
+    fn entry(&mut self, node: u64, op: Op<'_>) -> Entry {
+        match self.cost_and_answer(node, op) {
+            (1, Answer::Entry(entry)) => entry,
+            other => panic!("{op:?}: {other:?}"),
+        }
+    }
+
+    fn create(&mut self, dir: u64, name: &[u8]) -> (u64, u64) {
+        let flags = (libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL) as u32;
+        let op = Op::Create { name, flags, mode: 0o600, umask: 0, kill_suidgid: false };
+        match self.cost_and_answer(dir, op) {
+            (1, Answer::Created(entry, opened)) => (entry.node, opened.fh),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn write(&mut self, node: u64, fh: u64, data: &[u8]) -> u64 {
+        let (offset, flags) = (0, libc::O_WRONLY as u32);
+        let op = Op::Write { fh, offset, data, flags, from_cache: false, kill_suidgid: false };
+        self.cost(node, op)
+    }
+}
+
+/// LOOKUP, CREATE, GETATTR of the directory, WRITE, three SETATTR, FLUSH.
+#[test]
+fn an_unpacked_file_takes_six_round_trips_until_it_is_closed() {
+    let mut mounted = mounted();
+    assert_eq!(mounted.op(ROOT, Op::Lookup { name: b"f" }), Answer::Error(libc::ENOENT));
+    let (node, fh) = mounted.create(ROOT, b"f");
+    assert_eq!(mounted.attr(ROOT).0, 0, "the directory was looked at with the change");
+    assert_eq!(mounted.write(node, fh, b"some bytes"), 1);
+    let time = SetTime::At(Timestamp { seconds: 1_000_000, nanoseconds: 5 });
+    let times = SetAttr { atime: Some(time), mtime: Some(time), ..SetAttr::default() };
+    let owner = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
+    let mode = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+    for set in [times, owner, mode] {
+        assert_eq!(mounted.cost(node, Op::SetAttr(set)), 1, "{set:?}");
+    }
+    assert_eq!(mounted.cost(node, Op::Flush { fh, owner: 1 }), 0, "flushed with the first");
+    let attr = mounted.session.lstat(b"f").expect("stat");
+    assert_eq!((attr.size, attr.uid, attr.gid, attr.mode), (10, 7, 8, 0o640));
+    assert_eq!(attr.modified, Timestamp { seconds: 1_000_000, nanoseconds: 5 });
+}
+
+/// A file that is copied: LOOKUP, CREATE, GETATTR of the directory, WRITE, FLUSH.
+#[test]
+fn a_close_flushes_in_one_round_trip_and_only_what_was_written() {
+    let mut mounted = mounted();
+    let (node, fh) = mounted.create(ROOT, b"f");
+    assert_eq!(mounted.cost(node, Op::Flush { fh, owner: 1 }), 0);
+    mounted.write(node, fh, b"some bytes");
+    assert_eq!(mounted.cost(node, Op::Flush { fh, owner: 1 }), 1);
+    assert_eq!(mounted.cost(node, Op::Flush { fh, owner: 1 }), 0);
+}
+
+#[test]
+fn a_file_that_is_cut_is_flushed_in_the_same_round_trip() {
+    let mut mounted = mounted();
+    let (node, fh) = mounted.create(ROOT, b"f");
+    for wanted in [Some(fh), None] {
+        mounted.write(node, fh, b"some bytes");
+        let cut = SetAttr { fh: wanted, size: Some(4), ..SetAttr::default() };
+        assert_eq!(mounted.cost(node, Op::SetAttr(cut)), 1);
+        assert_eq!(mounted.cost(node, Op::Flush { fh, owner: 1 }), 0);
+        assert_eq!(mounted.true_size_and_mode(b"f").0, 4);
+    }
+}
+
+/// What was written through several opens is flushed before anything is set.
+#[test]
+fn all_opens_are_flushed_before_times_are_set() {
+    let mut mounted = mounted();
+    let (node, fh) = mounted.create(ROOT, b"f");
+    let open = Op::Open { flags: libc::O_WRONLY as u32, kill_suidgid: false };
+    let Answer::Opened(second) = mounted.op(node, open) else { panic!("open") };
+    mounted.write(node, fh, b"some bytes");
+    mounted.write(node, second.fh, b"other");
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    mounted.cost(node, Op::SetAttr(set));
+    for fh in [fh, second.fh] {
+        assert_eq!(mounted.cost(node, Op::Flush { fh, owner: 1 }), 0);
+    }
+    assert_eq!(mounted.true_size_and_mode(b"f"), (10, 0o644));
+}
+
+/// After each change of a directory the kernel asks for its attributes.
+#[test]
+fn attributes_of_a_changed_directory_take_no_round_trip_of_their_own() {
+    let mut mounted = mounted();
+    let mkdir = |name| Op::MkDir { name, mode: 0o755, umask: 0 };
+    let one = mounted.entry(ROOT, mkdir(b"one")).node;
+    assert_eq!(mounted.attr(ROOT).0, 0);
+    let two = mounted.entry(ROOT, mkdir(b"two")).node;
+    assert_eq!((mounted.attr(ROOT).0, mounted.attr(two).0), (0, 1));
+    mounted.entry(one, Op::SymLink { name: b"s", target: b"x" });
+    assert_eq!(mounted.attr(one).0, 0);
+    assert_eq!(mounted.attr(one).0, 1, "what was learned is told once");
+    let fifo = Op::MkNod { name: b"p", mode: libc::S_IFIFO | 0o644, rdev: 0, umask: 0 };
+    let fifo = mounted.entry(one, fifo).node;
+    assert_eq!(mounted.attr(one).0, 0);
+    mounted.entry(one, Op::Link { from: fifo, name: b"q" });
+    assert_eq!(mounted.attr(one).0, 0);
+    let rename = |name, to_dir, to| Op::Rename { name, to_dir, to, flags: 0 };
+    assert_eq!(mounted.cost(one, rename(b"p", two, b"p")), 1);
+    assert_eq!((mounted.attr(one).0, mounted.attr(two).0), (0, 0));
+    assert_eq!(mounted.cost(two, rename(b"p", two, b"r")), 1);
+    assert_eq!(mounted.attr(two).0, 0);
+    assert_eq!(mounted.cost(two, Op::Unlink { name: b"r" }), 1);
+    let (cost, attr) = mounted.attr(two);
+    assert_eq!((cost, attr.nlink), (0, 2));
+    assert_eq!(mounted.cost(ROOT, Op::RmDir { name: b"two" }), 1);
+    let (cost, attr) = mounted.attr(ROOT);
+    let truth = mounted.session.lstat(b"").expect("stat");
+    assert_eq!((cost, attr.nlink, attr.mtime), (0, truth.links, truth.modified));
+}
+
+/// What a change learned of a directory does not outlive another change.
+#[test]
+fn what_was_learned_of_a_directory_ends_with_the_next_change() {
+    let mut mounted = mounted();
+    let make = Op::MkDir { name: b"dir", mode: 0o755, umask: 0 };
+    let dir = mounted.entry(ROOT, make).node;
+    mounted.entry(dir, Op::SymLink { name: b"s", target: b"x" });
+    let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    mounted.cost(dir, Op::SetAttr(set));
+    assert_eq!(mounted.attr(dir).1.mode & 0o7777, 0o700);
+    mounted.entry(dir, Op::SymLink { name: b"t", target: b"x" });
+    let value = b"value".as_slice();
+    mounted.cost(dir, Op::SetXattr { name: b"user.a", value, flags: 0 });
+    assert_eq!(mounted.attr(dir).0, 1);
+    mounted.entry(dir, Op::SymLink { name: b"u", target: b"x" });
+    mounted.cost(ROOT, Op::Rename { name: b"dir", to_dir: ROOT, to: b"moved", flags: 0 });
+    assert_eq!(mounted.attr(dir).0, 1, "a rename changes what is moved");
+    assert_eq!(mounted.attr(ROOT).0, 0);
+    // A change that failed may have been done in part.
+    mounted.entry(dir, Op::SymLink { name: b"v", target: b"x" });
+    let again = mounted.op(dir, Op::SymLink { name: b"v", target: b"x" });
+    assert_eq!(again, Answer::Error(libc::EEXIST));
+    assert_eq!(mounted.attr(dir).0, 1);
+}
+
+/// A list answers for all its entries: names, attributes, handles.
+#[test]
+fn a_directory_is_listed_in_few_round_trips() {
+    const FILES: u64 = 300;
+    let mut mounted = mounted();
+    for i in 0..FILES {
+        let options = OpenOptions { create: true, ..OpenOptions::default() };
+        mounted.session.open(format!("file-{i:04}").as_bytes(), options).expect("make");
+    }
+    let (cost, opened) = mounted.cost_and_answer(ROOT, Op::OpenDir { flags: 0 });
+    let Answer::Opened(opened) = opened else { panic!("{opened:?}") };
+    assert_eq!(cost, 0);
+    let (mut offset, mut trips, mut entries) = (0, 0, 0);
+    loop {
+        let op = Op::ReadDir { fh: opened.fh, offset, size: 32 << 10, plus: true };
+        let (cost, answer) = mounted.cost_and_answer(ROOT, op);
+        let Answer::Data(list) = answer else { panic!("{answer:?}") };
+        trips += cost;
+        if list.is_empty() {
+            break;
+        }
+        let mut rest = list.as_slice();
+        while !rest.is_empty() {
+            // Attributes, then inode, cookie, length of the name, kind.
+            let number = |at: usize| u64::from_ne_bytes(rest[at..at + 8].try_into().expect("8"));
+            offset = number(128 + 8);
+            let name = number(128 + 16) as u32 as usize;
+            entries += u64::from(number(0) != 0);
+            rest = &rest[(128 + 24 + name).next_multiple_of(8)..];
+        }
+    }
+    assert_eq!(entries, FILES);
+    assert!(trips <= 2, "{trips} round trips");
+    assert_eq!(mounted.cost(ROOT, Op::ReleaseDir { fh: opened.fh }), 0);
+}
