@@ -60,6 +60,9 @@ impl Server {
                 command.args([option, value]);
             }
         }
+        if !options.contains(&"--state") {
+            command.arg("--state").arg(temporary.join("state"));
+        }
         if !options.contains(&"--export") {
             command.arg(&directory);
         }
@@ -104,6 +107,52 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A mount of a server, gone at the end.
+pub struct Mounted {
+    directory: PathBuf,
+    _temporary: Temporary,
+}
+
+impl Mounted {
+    /// `None`, and says so, where it cannot be.
+    pub fn new(server: &Server, options: &[&str]) -> Option<Mounted> {
+        if !is_root() || !Path::new("/dev/fuse").exists() {
+            println!("skipped: needs root and /dev/fuse");
+            return None;
+        }
+        let temporary = Temporary::new();
+        let directory = temporary.join("mounted");
+        std::fs::create_dir(&directory).expect("directory");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+        command.arg("mount").args(options).arg(&server.url).arg(&directory);
+        let output = command.output().expect("runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        Some(Mounted { directory, _temporary: temporary })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let output = dafs(&["umount", "--force", path(&self.directory)]);
+        let said = text(&output.stderr);
+        assert!(output.status.success() || std::thread::panicking(), "{said}");
+    }
+}
+
+/// What a program of the system prints; none where it fails.
+pub fn program(name: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(name).args(arguments).output().ok()?;
+    output.status.success().then(|| text(&output.stdout))
 }
 
 /// As Ctrl-C.
