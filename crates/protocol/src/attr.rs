@@ -20,6 +20,17 @@ pub enum FileKind {
     BlockDevice = 7,
 }
 
+/// The mode of a new object: permission bits, and with them the umask that a directory without a
+/// default list (ACL) applies. Bits of a type in `mode` are left out.
+pub const fn mode_with_umask(mode: u32, umask: u32) -> u32 {
+    (mode & 0o7777) | ((umask & 0o777) << 16)
+}
+
+/// Permission bits and umask of [`mode_with_umask`]. Without a umask, that is 0.
+pub const fn split_mode(mode: u32) -> (u32, u32) {
+    (mode & 0o7777, (mode >> 16) & 0o777)
+}
+
 /// Nanosecond time, may be before 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Timestamp {

@@ -145,14 +145,15 @@ pub enum Operation<'a> {
     Lookup { dir: FileHandle, path: &'a [u8], no_follow: bool },
     /// The parent directory, not above the export's root.
     LookupParent { handle: FileHandle },
-    /// Opens, or makes, a regular file. Empty `path`: opens `dir` itself.
+    /// Opens, or makes, a regular file. Empty `path`: opens `dir` itself. `mode` as
+    /// [`mode_with_umask`](crate::mode_with_umask) gives it.
     Open { dir: FileHandle, path: &'a [u8], flags: OpenFlags, mode: u32, cache: CacheHint },
     /// Ends an open. The last close of a file flushes it: local processes then see the bytes,
     /// and late errors are told.
     Close { state: StateId },
     /// Gives up reading or writing.
     OpenDowngrade { state: StateId, read: bool, write: bool },
-    /// Makes a directory, symlink (target in the data), device, fifo or socket.
+    /// Makes a directory, symlink (target in the data), device, fifo or socket. `mode` as of OPEN.
     Create {
         dir: FileHandle,
         name: &'a [u8],

@@ -11,8 +11,8 @@
 //! not root acts for its own user only: everybody else gets PERM
 //! (see [`PosixStore::can_switch`]).
 //!
-//! Modes of new files are taken as they are: the client has applied its umask, and the
-//! process's is cleared by [`PosixStore::open`].
+//! Modes of new files are taken as they are: the client has applied its umask, or sends it along
+//! ([`dafs_protocol::mode_with_umask`]). The process's is cleared by [`PosixStore::open`].
 
 mod attr;
 mod file;
@@ -28,6 +28,7 @@ mod ranges;
 mod store;
 #[allow(unsafe_code)]
 mod sys;
+mod umask;
 mod walk;
 mod xattr;
 
@@ -148,7 +149,7 @@ impl PosixStore {
     /// # Errors
     /// [`OpenStoreError`].
     pub fn open(dir: &Path, options: PosixOptions) -> Result<Arc<PosixStore>, OpenStoreError> {
-        sys::clear_umask();
+        sys::set_umask(0);
         let failed = |status: Status| OpenStoreError::Directory { path: dir.into(), status };
         let path = dir.as_os_str().as_bytes();
         let open = |flags| sys::open_path(path, flags | libc::O_DIRECTORY);

@@ -113,7 +113,7 @@ impl DafsFs {
             create: true,
             exclusive: flags as i32 & libc::O_EXCL != 0,
             no_follow: true,
-            mode: mode & 0o7777,
+            mode,
             ..self.open_options(flags)?
         };
         let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
@@ -141,7 +141,7 @@ impl DafsFs {
             create: true,
             exclusive: flags as i32 & libc::O_EXCL != 0,
             truncate: false,
-            mode: mode & 0o7777,
+            mode,
             ..self.open_options(flags)?
         };
         let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));

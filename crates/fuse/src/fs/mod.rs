@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use dafs_client::Session;
 use dafs_fabric::Buffer;
+use dafs_protocol::mode_with_umask;
 
 use crate::kernel::{Answer, Caller, FileSystem, InitOptions, Notifier, Op};
 use error::Errno;
@@ -118,8 +119,12 @@ impl DafsFs {
             Op::SetAttr(set) => self.set_attr(caller, node, &set),
             Op::ReadLink => self.read_link(caller, node),
             Op::Open { flags, .. } => self.open(caller, node, flags),
-            Op::Create { name, flags, mode, .. } => self.create(caller, node, name, flags, mode),
-            Op::TmpFile { flags, mode, .. } => self.tmp_file(caller, node, flags, mode),
+            Op::Create { name, flags, mode, umask, .. } => {
+                self.create(caller, node, name, flags, mode_with_umask(mode, umask))
+            }
+            Op::TmpFile { flags, mode, umask } => {
+                self.tmp_file(caller, node, flags, mode_with_umask(mode, umask))
+            }
             Op::Flush { fh, owner } => self.flush(fh, owner),
             Op::Release { fh, owner, flock_unlock, .. } => self.release(fh, owner, flock_unlock),
             Op::FSync { fh, data_only } => self.fsync(fh, data_only),
@@ -148,8 +153,13 @@ impl DafsFs {
     fn name_answer(&self, caller: &Caller, node: u64, op: Op<'_>) -> Result<Answer, Errno> {
         match op {
             Op::SymLink { name, target } => self.symlink(caller, node, name, target),
-            Op::MkNod { name, mode, rdev, .. } => self.mknod(caller, node, name, mode, rdev),
-            Op::MkDir { name, mode, .. } => self.mkdir(caller, node, name, mode),
+            Op::MkNod { name, mode, rdev, umask } => {
+                let kind = mode & libc::S_IFMT;
+                self.mknod(caller, node, name, (kind, mode_with_umask(mode, umask)), rdev)
+            }
+            Op::MkDir { name, mode, umask } => {
+                self.mkdir(caller, node, name, mode_with_umask(mode, umask))
+            }
             Op::Unlink { name } => self.remove(caller, node, name, false),
             Op::RmDir { name } => self.remove(caller, node, name, true),
             Op::Rename { name, to_dir, to, flags } => {

@@ -171,7 +171,6 @@ impl DafsFs {
     ) -> Result<Answer, Errno> {
         self.writable()?;
         let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
-        let mode = mode & 0o7777;
         let change = dir.change();
         let make_at = |handle| session.make_at(handle, name, kind, mode, rdev, target);
         let make = || self.on_handle(&dir, |handle| change.saw(make_at(handle)));
@@ -207,10 +206,10 @@ impl DafsFs {
         caller: &Caller,
         dir: u64,
         name: &[u8],
-        mode: u32,
+        (kind, mode): (u32, u32),
         rdev: u32,
     ) -> Result<Answer, Errno> {
-        let kind = match mode & libc::S_IFMT {
+        let kind = match kind {
             libc::S_IFIFO => FileKind::Fifo,
             libc::S_IFSOCK => FileKind::Socket,
             libc::S_IFCHR => FileKind::CharDevice,
@@ -234,7 +233,7 @@ impl DafsFs {
             write: true,
             create: true,
             exclusive: true,
-            mode: mode & 0o7777,
+            mode,
             no_follow: true,
             ..OpenOptions::default()
         };

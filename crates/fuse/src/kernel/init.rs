@@ -13,6 +13,7 @@ const WANTED: u64 = init::ASYNC_READ
     | init::FLOCK_LOCKS
     | init::ATOMIC_O_TRUNC
     | init::BIG_WRITES
+    | init::DONT_MASK
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
     | init::ASYNC_DIO

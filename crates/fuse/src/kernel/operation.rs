@@ -51,7 +51,7 @@ pub enum Op<'a> {
     ReadLink,
     /// [`Answer::Entry`].
     SymLink { name: &'a [u8], target: &'a [u8] },
-    /// `mode` with the type. [`Answer::Entry`].
+    /// `mode` with the type, before the umask, as all modes of new objects. [`Answer::Entry`].
     MkNod { name: &'a [u8], mode: u32, rdev: u32, umask: u32 },
     /// [`Answer::Entry`].
     MkDir { name: &'a [u8], mode: u32, umask: u32 },

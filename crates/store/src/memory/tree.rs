@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Weak;
 
-use dafs_protocol::{Attr, FileHandle, FileKind, Identity, Status, Timestamp};
+use dafs_protocol::{Attr, FileHandle, FileKind, Identity, Status, Timestamp, split_mode};
 
 use super::data::{BLOCK, Data};
 use super::file::MemoryFile;
@@ -244,6 +244,7 @@ impl Tree {
         mode: u32,
         rdev: u64,
     ) -> u64 {
+        let (mode, umask) = split_mode(mode);
         let next = || self.nodes.last_key_value().map_or(ROOT, |(last, _)| last + 1);
         let inode = self.free.pop_first().unwrap_or_else(next);
         let links = if matches!(content, Content::Directory(_)) { 2 } else { 1 };
@@ -253,7 +254,7 @@ impl Tree {
         let node = Node {
             generation,
             content,
-            mode: mode & 0o7777,
+            mode: mode & !umask,
             links,
             linkable: false,
             uid: who.uid,

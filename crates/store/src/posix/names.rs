@@ -6,6 +6,7 @@ use dafs_protocol::{FileHandle, FileKind, SYMLINK_BYTES_MAX, Status};
 
 use super::attr::Stat;
 use super::objects::Leaving;
+use super::umask::Masking;
 use super::walk::Cached;
 use super::{Inner, sys};
 use crate::names::{check_name, check_path};
@@ -145,7 +146,7 @@ impl Inner {
         check_name(name)?;
         let dir = self.objects.resolve(&self.identities, dir)?;
         let _acting = self.identities.act_as(who)?;
-        let mode = what.mode & 0o7777;
+        let (masking, mode) = Masking::new(what.mode);
         let node = |kind: u32| sys::mknodat(&dir.fd, name, kind | mode, what.rdev);
         match what.kind {
             FileKind::File => return Err(Status::BadType),
@@ -161,11 +162,13 @@ impl Inner {
             FileKind::CharDevice => node(libc::S_IFCHR)?,
             FileKind::BlockDevice => node(libc::S_IFBLK)?,
         }
+        drop(masking);
         let fd = sys::openat(&dir.fd, name, libc::O_PATH, 0)?;
         // mkdir takes no setuid and setgid bits; a setgid directory above gives its own.
-        if what.kind == FileKind::Directory && mode & !0o1777 != 0 {
-            let inherited = Stat::of(&fd, true)?.mode() & 0o2000;
-            sys::chmod(&fd, mode | inherited)?;
+        let special = mode & !0o1777;
+        if what.kind == FileKind::Directory && special != 0 {
+            let made = Stat::of(&fd, true)?.mode();
+            sys::chmod(&fd, made | special)?;
         }
         self.found(who, fd, true)
     }

@@ -8,6 +8,7 @@ use super::attr::Stat;
 use super::file::Descriptor;
 use super::objects::Object;
 use super::sys::{self, Errno};
+use super::umask::Masking;
 use super::walk::Cached;
 use super::{Inner, Shared};
 use crate::names::check_path;
@@ -99,7 +100,7 @@ fn create(inner: &Shared, request: &Request, dir: &Object) -> Result<Opened, Sta
     }
     let exclusive = request.flags.create == CreateMode::Exclusive;
     let follow = !exclusive && !request.flags.no_follow;
-    let mode = request.mode & 0o7777;
+    let (_masking, mode) = Masking::new(request.mode);
     let fd = inner.walking.create(&inner.tree(), dir, &request.path, mode, follow)?;
     made(inner, request, fd)
 }
@@ -112,7 +113,7 @@ fn open_unlinked(inner: &Shared, request: &Request, dir: &Object) -> Result<Open
     inner.may_change()?;
     let exclusive = request.flags.create == CreateMode::Exclusive;
     let flags = libc::O_TMPFILE | libc::O_RDWR | if exclusive { libc::O_EXCL } else { 0 };
-    let mode = request.mode & 0o7777;
+    let (_masking, mode) = Masking::new(request.mode);
     let make = |dir: &OwnedFd| match sys::openat(dir, b".", flags, mode) {
         // A kernel or file system that does not know the flag.
         Err(Errno(libc::EISDIR)) => Err(Status::NotSupp),

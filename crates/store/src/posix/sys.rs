@@ -595,10 +595,16 @@ pub(super) fn drop_resource_capability() -> Outcome<()> {
     done(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) }).map(drop)
 }
 
-/// The process makes files with the modes that it is given.
-pub(super) fn clear_umask() {
+/// What threads that share it leave out of the modes of new files.
+pub(super) fn set_umask(mask: u32) {
     // SAFETY: always succeeds.
-    unsafe { libc::umask(0) };
+    unsafe { libc::umask(mask) };
+}
+
+/// Gives this thread a umask (and working directory) of its own.
+pub(super) fn unshare_umask() -> Outcome<()> {
+    // SAFETY: a number.
+    nothing(unsafe { libc::unshare(libc::CLONE_FS) })
 }
 
 /// How many descriptors this process may have.

@@ -1,6 +1,6 @@
 //! Several users at once. The store can act as any of them; `fs.who` is root.
 
-use dafs_protocol::{FileKind, OpenFlags, SetAttr, SetTime, Status, Timestamp};
+use dafs_protocol::{FileKind, OpenFlags, SetAttr, SetTime, Status, Timestamp, mode_with_umask};
 
 pub use super::unlinked::making_one_needs_rights;
 use super::{BOTH, Fs, MAKE, READ, WRITE, error, user};
@@ -100,6 +100,24 @@ pub fn owners_change_their_files(fs: &Fs) {
     let link = fs.chown("l", Some(1), Some(2)).expect("the symlink itself");
     assert_eq!((link.uid, link.gid), (1, 2));
     assert_eq!(fs.attr("f").uid, 12_346);
+}
+
+pub fn umasks_come_along(fs: &Fs) {
+    let open = |flags, name: &[u8], mode| {
+        let opened = fs.store.open(&fs.who, &fs.root, name, flags, mode).wait();
+        opened.map(|opened| opened.attr.mode)
+    };
+    assert_eq!(open(MAKE, b"f", mode_with_umask(0o666, 0o027)), Ok(0o640));
+    assert_eq!(open(MAKE, b"g", 0o666), Ok(0o666), "it is of one call");
+    let unlinked = OpenFlags { unlinked: true, ..BOTH };
+    match open(unlinked, b"", mode_with_umask(0o4777, 0o027)) {
+        Err(Status::NotSupp) => {}
+        made => assert_eq!(made, Ok(0o4750)),
+    }
+    let make = |name, kind, mode| fs.make(name, kind, mode).expect("made").attr.mode;
+    assert_eq!(make("d", FileKind::Directory, mode_with_umask(0o1777, 0o077)), 0o1700);
+    assert_eq!(make("e", FileKind::Directory, mode_with_umask(0o2777, 0o022)), 0o2755);
+    assert_eq!(make("p", FileKind::Fifo, mode_with_umask(0o666, 0o022)), 0o644);
 }
 
 pub fn root_opens_all(fs: &Fs) {
@@ -214,6 +232,11 @@ pub fn access_lists(fs: &Fs) {
     alice.chmod("d", 0o755).expect("chmod");
     assert_eq!(bob.bytes("d/f"), b"y");
     assert_eq!(error(carol.open("d/f", READ)), Status::Access);
+    let mode = mode_with_umask(0o666, 0o777);
+    let made = alice.store.open(&alice.who, &d, b"g", MAKE, mode).wait().expect("made");
+    assert_eq!(made.attr.mode, 0o640, "the list counts, and no umask");
+    let made = alice.make("d/d", FileKind::Directory, mode_with_umask(0o2777, 0o777));
+    assert_eq!(made.expect("made").attr.mode, 0o2640);
     alice.store.remove_xattr(&alice.who, &d, name).wait().expect("remove");
     assert_eq!(alice.store.xattr(&alice.who, &d, name).wait(), Err(Status::NoData));
 }
