@@ -39,7 +39,7 @@ opcodes! {
     SESSION_STATS = 4;
     SESSION_DESTROY = 5;
     GRANT = 6 reserved;
-    SLOT_QUERY = 7 reserved;
+    SLOT_QUERY = 7;
     RECLAIM_COMPLETE = 8;
     MEM_ADVERTISE = 9 reserved;
     MEM_WITHDRAW = 10 reserved;
@@ -143,6 +143,7 @@ pub mod outcome {
     pub const COPIED: u16 = 15;
     pub const LOCK: u16 = 16;
     pub const CONFLICT: u16 = 17;
+    pub const FATE: u16 = 18;
 }
 
 #[cfg(test)]
@@ -172,6 +173,6 @@ mod tests {
         for start in ["CACHE_QUERY", "LAYOUT_", "CB_"] {
             assert!(reserved(start) > 0, "{start}");
         }
-        assert_eq!(ALL.iter().filter(|e| !e.reserved).count(), 45);
+        assert_eq!(ALL.iter().filter(|e| !e.reserved).count(), 46);
     }
 }

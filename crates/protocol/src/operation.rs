@@ -11,7 +11,7 @@ use std::fmt;
 use smallvec::{SmallVec, smallvec};
 
 use crate::attr::{Attr, FileKind, FsAttr, SetAttr};
-use crate::handle::{CredHandle, FileHandle, StateId, WriteVerifier};
+use crate::handle::{CredHandle, FileHandle, SessionId, SlotId, StateId, WriteVerifier};
 use crate::lock::{LockRange, LockRequest, LockTicket, Locked, OwnerKey};
 use crate::status::Status;
 
@@ -246,6 +246,9 @@ pub enum Operation<'a> {
     SessionStats,
     /// Ends the session: all opens are closed.
     SessionDestroy,
+    /// What became of the request `sequence` on `slot` of a session that this client had before,
+    /// and that ended without it. To everybody else all of them are unknown.
+    SlotQuery { session: SessionId, slot: SlotId, sequence: u32 },
 }
 
 /// Up to [`EXTENTS_MAX`] extents; a single one, which is the rule, in place.
@@ -330,6 +333,31 @@ pub enum Outcome {
     Conflict { held: Option<(LockRequest, bool)> },
     /// SessionStats.
     Stats(Box<SessionStats>),
+    /// SlotQuery.
+    Fate(Fate),
+}
+
+/// What became of a request that has changes which are [noted](Operation::is_noted).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Nobody knows.
+    Unknown,
+    /// None of its changes was begun, and none will be.
+    NotBegun,
+    /// A change was begun. Whether it was done is not known.
+    Begun,
+    /// It ran to its end.
+    Done {
+        /// Operations that succeeded.
+        operations: u16,
+        /// The error of the one after them, where it failed.
+        status: Result<(), Status>,
+        /// Of the last noted operation that succeeded: the offset of APPEND, else the inode number
+        /// of the object that it made, opened or changed; 0 where it answers neither.
+        value: u64,
+        /// OPEN made the file.
+        created: bool,
+    },
 }
 
 /// One operation's result.
@@ -378,6 +406,24 @@ impl Operation<'_> {
             O::ListXattr { .. } | O::Read { .. } => false,
             O::Extents { .. } | O::LockTest { .. } => false,
             O::Seek { .. } | O::Advise { .. } | O::SessionStats => false,
+            O::SlotQuery { .. } => false,
+        }
+    }
+
+    /// True for a change that is not to be done again in another session, where doing it twice is
+    /// not as good as once. A server notes what becomes of it, for
+    /// [`SlotQuery`](Operation::SlotQuery).
+    pub fn is_noted(&self) -> bool {
+        use Operation as O;
+        match self {
+            // A file without a name goes with the session that made it.
+            O::Open { flags, .. } => {
+                !flags.unlinked && (flags.truncate || flags.create != CreateMode::No)
+            }
+            O::Create { .. } | O::Link { .. } | O::Remove { .. } | O::Rename { .. } => true,
+            O::SetAttr { .. } | O::SetXattr { .. } | O::RemoveXattr { .. } => true,
+            O::Append { .. } | O::Fallocate { .. } => true,
+            _ => false,
         }
     }
 

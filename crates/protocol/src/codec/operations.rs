@@ -3,7 +3,7 @@
 use super::DecodeError;
 use super::attrs;
 use super::wire::{Put, Reader};
-use crate::handle::CredHandle;
+use crate::handle::{CredHandle, SessionId, SlotId};
 use crate::lock::{LockKind, LockRange, LockRequest, LockTicket, OwnerKey};
 use crate::opcode as op;
 use crate::operation::{
@@ -54,6 +54,7 @@ impl Operation<'_> {
             O::LockCancel { .. } => op::LOCK_CANCEL,
             O::OwnerRelease { .. } => op::OWNER_RELEASE,
             O::ReclaimComplete => op::RECLAIM_COMPLETE,
+            O::SlotQuery { .. } => op::SLOT_QUERY,
             O::CredRegister { .. } => op::CRED_REGISTER,
             O::CredRelease { .. } => op::CRED_RELEASE,
             O::SessionStats => op::SESSION_STATS,
@@ -146,6 +147,11 @@ pub(super) fn put(out: &mut Vec<u8>, operation: &Operation<'_>) {
             out.long(groups);
         }
         O::CredRelease { cred } => out.u32(cred.0),
+        O::SlotQuery { session, slot, sequence } => {
+            out.bytes(&session.0);
+            out.u16(slot.0);
+            out.u32(*sequence);
+        }
         O::Null | O::SessionStats | O::SessionDestroy | O::ReclaimComplete => {}
         names => put_names(out, names),
     }
@@ -299,6 +305,10 @@ pub(super) fn get<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, 
         }
         op::CRED_REGISTER => O::CredRegister { uid: r.u32()?, gid: r.u32()?, groups: r.long()? },
         op::CRED_RELEASE => O::CredRelease { cred: CredHandle(r.u32()?) },
+        op::SLOT_QUERY => {
+            let (session, slot) = (SessionId(r.array()?), SlotId(r.u16()?));
+            O::SlotQuery { session, slot, sequence: r.u32()? }
+        }
         op::NULL => O::Null,
         op::SESSION_STATS => O::SessionStats,
         op::SESSION_DESTROY => O::SessionDestroy,

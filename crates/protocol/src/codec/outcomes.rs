@@ -6,7 +6,8 @@ use super::{attrs, operations};
 use crate::handle::CredHandle;
 use crate::lock::{LockTicket, Locked};
 use crate::opcode::outcome;
-use crate::operation::{Outcome, SessionStats};
+use crate::operation::{CHAIN_MAX, Fate, Outcome, SessionStats};
+use crate::status::Status;
 
 /// The number on the wire.
 pub(super) fn number(result: &Outcome) -> u16 {
@@ -28,6 +29,7 @@ pub(super) fn number(result: &Outcome) -> u16 {
         Outcome::Copied { .. } => outcome::COPIED,
         Outcome::Lock(_) => outcome::LOCK,
         Outcome::Conflict { .. } => outcome::CONFLICT,
+        Outcome::Fate(_) => outcome::FATE,
     }
 }
 
@@ -84,6 +86,7 @@ pub(super) fn put(out: &mut Vec<u8>, result: &Outcome) {
                 operations::put_lock(out, lock);
             }
         }
+        Outcome::Fate(fate) => put_fate(out, fate),
     }
 }
 
@@ -127,7 +130,43 @@ pub(super) fn get(number: u16, r: &mut Reader<'_>) -> Result<Outcome, DecodeErro
             [false, false] => Outcome::Conflict { held: None },
             [false, true] => return Err(DecodeError::Value("result flags")),
         },
+        outcome::FATE => Outcome::Fate(fate(r)?),
         _ => return Err(DecodeError::Value("outcome")),
+    })
+}
+
+fn put_fate(out: &mut Vec<u8>, fate: &Fate) {
+    match fate {
+        Fate::Unknown => out.u8(0),
+        Fate::NotBegun => out.u8(1),
+        Fate::Begun => out.u8(2),
+        Fate::Done { operations, status, value, created } => {
+            out.u8(3);
+            out.u16(*operations);
+            out.u32(status.err().map_or(0, Status::code));
+            out.u64(*value);
+            out.flags([*created]);
+        }
+    }
+}
+
+fn fate(r: &mut Reader<'_>) -> Result<Fate, DecodeError> {
+    Ok(match r.u8()? {
+        0 => Fate::Unknown,
+        1 => Fate::NotBegun,
+        2 => Fate::Begun,
+        3 => {
+            let operations = r.u16()?;
+            if usize::from(operations) > CHAIN_MAX {
+                return Err(DecodeError::Limit("operations"));
+            }
+            let status = match r.u32()? {
+                0 => Ok(()),
+                code => Err(Status::from_code(code)),
+            };
+            Fate::Done { operations, status, value: r.u64()?, created: r.bool("result flags")? }
+        }
+        _ => return Err(DecodeError::Value("fate")),
     })
 }
 

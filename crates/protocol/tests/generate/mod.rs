@@ -214,9 +214,9 @@ impl Random {
 }
 
 /// Operations there are.
-pub const OPERATIONS: u64 = 43;
+pub const OPERATIONS: u64 = 44;
 /// Outcomes there are.
-pub const OUTCOMES: u64 = 17;
+pub const OUTCOMES: u64 = 18;
 
 /// Names that an operation borrows.
 #[derive(Debug, Default)]
@@ -357,6 +357,10 @@ fn newer_operation<'a>(which: u64, r: &mut Random) -> Operation<'a> {
         40 => O::OwnerRelease { owner: r.owner() },
         41 => O::ReclaimComplete,
         42 => O::SyncDir { dir: r.handle() },
+        43 => {
+            let (session, slot) = (SessionId(r.array()), SlotId(r.bits() as u16));
+            O::SlotQuery { session, slot, sequence: r.u32() }
+        }
         _ => unreachable!(),
     }
 }
@@ -410,6 +414,16 @@ pub fn outcome(which: u64, r: &mut Random) -> Outcome {
             false => Locked::Waiting(LockTicket(r.u64().max(1))),
         }),
         16 => Outcome::Conflict { held: r.option(|r| (r.lock(), r.bool())) },
+        17 => Outcome::Fate(match r.below(6) {
+            0 => Fate::Unknown,
+            1 => Fate::NotBegun,
+            2 => Fate::Begun,
+            _ => {
+                let (operations, value) = (r.below(17) as u16, r.u64());
+                let status = if r.bool() { Ok(()) } else { Err(r.status()) };
+                Fate::Done { operations, status, value, created: r.bool() }
+            }
+        }),
         _ => unreachable!(),
     }
 }
