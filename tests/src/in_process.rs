@@ -31,6 +31,7 @@ fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared>
         arena_bytes,
         limits,
         key: None,
+        notes: None,
         records: Box::new(MemoryRecords::default()),
         entropy: entropy(),
         process_stats: Box::new(|| (0, 0)),

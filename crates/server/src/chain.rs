@@ -16,11 +16,13 @@ use std::time::Duration;
 use dafs_fabric::{Arena, SgList, Span};
 use dafs_message::RequestId;
 use dafs_protocol::{
-    FileHandle, OpResult, Operation, Outcome, Reply, StateId, Status, decode_request, encode_reply,
+    Fate, FileHandle, OpResult, Operation, Outcome, Reply, StateId, Status, decode_request,
+    encode_reply,
 };
 use dafs_store::Who;
 
 use crate::data::Held;
+use crate::notes;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::Shared;
@@ -160,6 +162,8 @@ pub(crate) struct Chain {
     previous_handle: Option<FileHandle>,
     previous_state: Option<StateId>,
     pub replayed: bool,
+    /// It is noted that changes were begun.
+    noted: bool,
     /// It may wait while it holds pages.
     pub holds_turn: bool,
 }
@@ -195,6 +199,7 @@ pub(crate) async fn run(
                 previous_handle: None,
                 previous_state: None,
                 replayed: !prior.is_empty(),
+                noted: false,
                 holds_turn: false,
             };
             let results = chain.check_data(operations);
@@ -230,6 +235,9 @@ fn finish(
         operation.is_cached().then(|| result.clone())
     };
     let mut cached: Cached = operations.iter().zip(&results).map(keep).collect();
+    if !broken {
+        note_done(session, &head, operations, &results);
+    }
     // What was done stays done, however early this run of the chain ended.
     cached.extend(done.before.into_iter().skip(results.len()));
     session.slots.borrow_mut().finish(head.slot, cached);
@@ -246,6 +254,23 @@ fn finish(
     }
     if operations.iter().any(|op| matches!(op, Operation::SessionDestroy)) {
         context.actions.borrow_mut().push_back(Action::Destroy { session: session.id });
+    }
+}
+
+/// Before the reply leaves.
+fn note_done(
+    session: &Session,
+    head: &dafs_protocol::RequestHead,
+    operations: &[Operation<'_>],
+    results: &[OpResult],
+) {
+    // Of an operation that the end of the session stopped, nobody knows how far it came.
+    let is_stopped = matches!(results.last(), Some(Err(Status::BadSession)));
+    if let Some(session_notes) = &session.notes
+        && operations.iter().any(Operation::is_noted)
+        && !is_stopped
+    {
+        session_notes.done(head.slot, head.sequence, notes::fate_of(operations, results));
     }
 }
 
@@ -294,6 +319,7 @@ impl Chain {
                     }
                     result
                 }
+                None if operation.is_noted() && !self.begin_changes() => return (results, true),
                 None => match self.operation(operation).await {
                     Ok(outcome) => Ok(outcome),
                     Err(Stop::Failed(status)) => Err(status),
@@ -308,6 +334,20 @@ impl Chain {
             }
         }
         (results, false)
+    }
+
+    /// A change comes next. False: the session has ended, and its client may know already that
+    /// nothing was begun.
+    fn begin_changes(&mut self) -> bool {
+        if self.session.ended.get() {
+            return false;
+        }
+        if let Some(notes) = &self.session.notes
+            && !std::mem::replace(&mut self.noted, true)
+        {
+            notes.begun(self.slot, self.sequence);
+        }
+        true
     }
 
     fn remember(&mut self, result: &OpResult) {
@@ -481,6 +521,11 @@ impl Chain {
                 Ok(Outcome::Done)
             }
             O::SessionStats => Ok(self.stats()),
+            O::SlotQuery { session, slot, sequence } => {
+                let (notes, client) = (&self.context.shared.notes, self.session.client);
+                let fate = |notes: &notes::Notes| notes.fate(client, *session, *slot, *sequence);
+                Ok(Outcome::Fate(notes.as_ref().map_or(Fate::Unknown, fate)))
+            }
             _ => Err(Status::NotSupp.into()),
         }
     }

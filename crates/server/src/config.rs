@@ -46,7 +46,7 @@ pub struct Config {
     pub rdma_read: bool,
     /// Address of the admin port (counters); `None`: a free port of 127.0.0.1.
     pub admin: Option<String>,
-    /// Where it keeps which clients may have locks; `None`: `/var/lib/dafs` for root, otherwise
+    /// Where it keeps which clients may have locks, and what became of changes; `None`: `/var/lib/dafs` for root, otherwise
     /// `dafs` in `$XDG_STATE_HOME` or `~/.local/state`.
     pub state: Option<PathBuf>,
     /// Limits.

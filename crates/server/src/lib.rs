@@ -19,6 +19,7 @@ mod lists;
 mod locking;
 mod locks;
 mod names;
+mod notes;
 mod opens;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
@@ -37,6 +38,7 @@ pub use exports::{Export, Exports};
 pub use identity::{IdentityError, Proof};
 pub use limits::Limits;
 pub use locks::Client;
+pub use notes::{MemoryNotes, NoteStore};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use server::{Server, StartError};

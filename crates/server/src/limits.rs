@@ -34,6 +34,8 @@ pub struct Limits {
     pub lock_files: usize,
     /// Clients that are recorded, over restarts, as having locks.
     pub lock_clients: usize,
+    /// Sessions, alive or ended, of which it is noted what became of their changes.
+    pub noted_sessions: usize,
     /// Seconds a session may be silent.
     pub lease_seconds: u32,
     /// Seconds a connection may take to become part of a session.
@@ -57,6 +59,7 @@ impl Default for Limits {
             lock_waits_per_file: 2048,
             lock_files: 65_536,
             lock_clients: 4096,
+            noted_sessions: 8192,
             lease_seconds: 30,
             setup_seconds: 5,
         }

@@ -36,6 +36,10 @@ pub enum Defect {
     GraceGrants,
     /// Locks are reclaimed at any time.
     ReclaimedAtAnyTime,
+    /// A change is noted as done before it is.
+    NotedBeforeDone,
+    /// A note is taken for that of any request of its slot.
+    NoteOfAnySequence,
 }
 
 #[cfg(feature = "planted")]
@@ -48,7 +52,7 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 15] = [
+        pub const ALL: [Defect; 17] = [
             Defect::ReplyCacheSkipped,
             Defect::AnswerGoesAstray,
             Defect::BrokenBindCompleted,
@@ -64,6 +68,8 @@ mod chosen {
             Defect::LockNotRecorded,
             Defect::GraceGrants,
             Defect::ReclaimedAtAnyTime,
+            Defect::NotedBeforeDone,
+            Defect::NoteOfAnySequence,
         ];
     }
 

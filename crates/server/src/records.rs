@@ -19,6 +19,7 @@ use sha2::{Digest, Sha256};
 
 use crate::clients::ClientRecords;
 use crate::locks::Client;
+use crate::notes::FileNotes;
 
 /// Records in a file of a state directory. A thread of its own writes.
 #[derive(Debug)]
@@ -71,6 +72,14 @@ impl FileRecords {
         let run = move || write_jobs(&target, &directory, &work);
         std::thread::Builder::new().name("dafs-records".into()).spawn(run)?;
         Ok(FileRecords { path, jobs, _lock: lock })
+    }
+
+    /// What became of changes, in a file beside this one. Only while this one is locked.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn notes(&self) -> io::Result<FileNotes> {
+        FileNotes::open(&self.path.with_extension("notes"))
     }
 }
 

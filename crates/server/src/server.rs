@@ -21,6 +21,7 @@ use crate::config::{Config, ConfigError};
 use crate::exports::{Export, Exports};
 use crate::identity::{self, Proof};
 use crate::limits::Limits;
+use crate::notes::NoteStore;
 use crate::records::{FileRecords, NoRecords};
 use crate::shared::{Key, Shared, SharedOptions, tick};
 use crate::worker::{Inbox, Message, Worker};
@@ -270,20 +271,23 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
     let verifier = WriteVerifier::new(machine_run(), process);
     let cache = dafs_unifier::Config::new(arena_bytes, Arc::new(wall_clock));
     let unifier = Unifier::new(arena, cache, verifier);
+    let (records, notes) = state(config);
     Ok(Shared::new(SharedOptions {
         exports,
         unifier,
         arena_bytes,
         limits: config.limits.clone(),
         key,
-        records: records(config),
+        records,
+        notes,
         entropy: Box::new(fill_random),
         process_stats: Box::new(process_stats),
     }))
 }
 
-/// Where there is no place for them, every start begins with a grace period.
-fn records(config: &Config) -> Box<dyn ClientRecords> {
+/// What is kept over restarts. Where there is no place for it, every start begins with a grace
+/// period, and nobody knows what became of changes that were under way.
+fn state(config: &Config) -> (Box<dyn ClientRecords>, Option<Box<dyn NoteStore>>) {
     let open = || {
         let directory = match &config.state {
             Some(directory) => directory.clone(),
@@ -295,8 +299,14 @@ fn records(config: &Config) -> Box<dyn ClientRecords> {
         })
     };
     match open() {
-        Ok(records) => Box::new(records),
-        Err(error) => Box::new(NoRecords(error.to_string())),
+        Ok(records) => {
+            let notes = records.notes();
+            if let Err(error) = &notes {
+                tracing::warn!(%error, "what becomes of changes cannot be noted");
+            }
+            (Box::new(records), notes.ok().map(|notes| Box::new(notes) as Box<dyn NoteStore>))
+        }
+        Err(error) => (Box::new(NoRecords(error.to_string())), None),
     }
 }
 

@@ -15,6 +15,7 @@ use dafs_unifier::WriterId;
 use rustc_hash::FxHashMap;
 
 use crate::locks::{Client, SessionNumber};
+use crate::notes::SessionNotes;
 use crate::opens::Open;
 
 /// A connection of a session.
@@ -67,6 +68,8 @@ pub(crate) struct Session {
     pub counters: SessionCounters,
     /// To whom late write errors are told.
     pub writer: WriterId,
+    /// What becomes of its changes.
+    pub notes: Option<SessionNotes>,
 }
 
 impl Session {
@@ -100,6 +103,7 @@ impl Session {
             ended: Cell::new(false),
             counters: SessionCounters::default(),
             writer,
+            notes: None,
         }
     }
 

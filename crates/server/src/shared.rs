@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use dafs_protocol::{Identity, SessionId, WriteVerifier};
 use dafs_unifier::Unifier;
@@ -11,6 +12,7 @@ use crate::clients::{ClientRecords, Clients};
 use crate::exports::Exports;
 use crate::limits::Limits;
 use crate::locks::{Grace, LockLimits, Locks};
+use crate::notes::{NoteStore, Notes};
 use crate::worker::{Inbox, Message};
 
 /// Fills bytes with randomness; injected so that a simulation is repeatable.
@@ -40,6 +42,8 @@ pub struct SharedOptions {
     pub key: Option<Key>,
     /// Which clients may have locks, over restarts.
     pub records: Box<dyn ClientRecords>,
+    /// What became of changes, over ends of the process; `None`: nobody is told.
+    pub notes: Option<Box<dyn NoteStore>>,
     /// Randomness.
     pub entropy: Entropy,
     /// For SESSION_STATS.
@@ -58,6 +62,7 @@ pub struct Shared {
     pub(crate) lost: LostSessions,
     pub(crate) clients: Clients,
     pub(crate) locks: Locks,
+    pub(crate) notes: Option<Notes>,
     /// By the workers' numbers.
     inboxes: Mutex<BTreeMap<u16, Arc<Inbox>>>,
     entropy: Entropy,
@@ -118,7 +123,8 @@ pub struct Counters {
 impl Shared {
     /// Puts it together.
     pub fn new(options: SharedOptions) -> Arc<Shared> {
-        let SharedOptions { exports, unifier, arena_bytes, limits, key, records, .. } = options;
+        let SharedOptions { exports, unifier, arena_bytes, limits, key, records, notes, .. } =
+            options;
         let (entropy, process_stats) = (options.entropy, options.process_stats);
         let (clients, recorded) = Clients::load(records, limits.lock_clients);
         let lock_limits = LockLimits {
@@ -129,6 +135,9 @@ impl Shared {
         };
         let locks = Locks::new(lock_limits, Grace::after(recorded.as_ref()));
         let verifier = unifier.verifier();
+        let lease = Duration::from_secs(u64::from(limits.lease_seconds));
+        let (slots, noted) = (limits.slots, limits.noted_sessions);
+        let notes = notes.map(|store| Notes::load(store, verifier, slots, noted, lease));
         let counters = Counters::default();
         Arc::new(Shared {
             exports,
@@ -140,6 +149,7 @@ impl Shared {
             lost: LostSessions::default(),
             clients,
             locks,
+            notes,
             inboxes: Mutex::default(),
             entropy,
             process_stats,

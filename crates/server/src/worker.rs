@@ -94,9 +94,13 @@ pub struct Worker {
     /// Until then several sessions are.
     mixed_until: Duration,
     last_session: SessionId,
+    /// It shuts down: no request begins, and then all sessions end.
+    stopping: Option<Duration>,
 }
 
 pub(crate) const TIMER: Duration = Duration::from_millis(200);
+/// How long requests that run may hold up a shut-down.
+const SHUT_DOWN_MAX: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// A worker of `shared` over a node; `number` is part of its sessions' ids.
@@ -126,6 +130,7 @@ impl Worker {
             crowded_until: Duration::ZERO,
             mixed_until: Duration::ZERO,
             last_session: SessionId::default(),
+            stopping: None,
         }
     }
 
@@ -167,6 +172,7 @@ impl Worker {
             self.timers();
             self.drain_actions();
         }
+        self.end_sessions();
         self.node.ring();
         busy
     }
@@ -196,13 +202,22 @@ impl Worker {
         self.wait_mode
     }
 
-    /// Chains that have not ended.
+    /// Chains that have not ended; while it shuts down also sessions.
     pub fn running(&self) -> usize {
-        self.tasks.len()
+        self.tasks.len() + self.stopping.map_or(0, |_| self.sessions.len())
     }
 
-    /// Starts to close every session (their files are flushed by running tasks).
+    /// Begins nothing more. When what runs has been answered, but not after too long, all sessions
+    /// are closed (their files are flushed by running tasks).
     pub fn shut_down(&mut self) {
+        self.stopping = Some(self.now + SHUT_DOWN_MAX);
+    }
+
+    fn end_sessions(&mut self) {
+        let Some(limit) = self.stopping else { return };
+        if self.sessions.is_empty() || (self.is_any_at_work() && self.now < limit) {
+            return;
+        }
         let mut ids: Vec<_> = self.sessions.keys().copied().collect();
         // In an order that does not depend on the table: simulations repeat.
         ids.sort_unstable_by_key(|id| id.0);

@@ -8,7 +8,7 @@ use dafs_fabric::sim::{Rng, SimNet};
 use dafs_fabric::{Address, Arena, Listener, Provider};
 use dafs_message::Node;
 use dafs_protocol::{Identity, WriteVerifier};
-use dafs_server::{Export, Exports, Key, Proof, Shared, SharedOptions, Worker};
+use dafs_server::{Export, Exports, Key, MemoryNotes, Proof, Shared, SharedOptions, Worker};
 use dafs_store::Store;
 use dafs_unifier::{Config, Unifier};
 
@@ -39,6 +39,8 @@ pub struct Host {
     pub machine_runs: u64,
     /// Which clients may have locks; not lost with it.
     records: Records,
+    /// What became of changes; not lost with it.
+    notes: MemoryNotes,
     /// The verifier of the server that runs.
     pub verifier: Option<WriteVerifier>,
     /// Until then it is busy with other things.
@@ -54,6 +56,8 @@ impl Host {
     /// One that is down.
     pub fn new(net: Arc<SimNet>, clock: Clock, storage: Storage) -> Host {
         let records = Records::new(&storage);
+        let time = net.clone();
+        let notes = MemoryNotes::new(Arc::new(move || time.now()));
         Host {
             net,
             clock,
@@ -63,6 +67,7 @@ impl Host {
             boots: 0,
             machine_runs: 0,
             records,
+            notes,
             verifier: None,
             awake_at: Duration::ZERO,
         }
@@ -106,6 +111,7 @@ impl Host {
             limits: plan.limits.clone(),
             key: key.map(|bytes| Key { bytes, who: Identity::root() }),
             records: Box::new(self.records.clone()),
+            notes: Some(Box::new(self.notes.clone())),
             entropy: entropy(rng),
             process_stats: Box::new(|| (0, 0)),
         });

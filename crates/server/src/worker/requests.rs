@@ -29,6 +29,10 @@ impl Worker {
         data_len: u32,
     ) {
         self.heard(session, id.conn());
+        if self.stopping.is_some() {
+            // The next server is asked again.
+            return self.node.recycle(header);
+        }
         let request = match decode_request(&header) {
             Ok(request) => request,
             Err(error) => return self.violation(id.conn(), &error.to_string()),

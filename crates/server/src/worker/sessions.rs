@@ -90,7 +90,8 @@ impl Worker {
         let writer = self.shared.counters.sessions_total.fetch_add(1, Ordering::Relaxed);
         let writer = WriterId(writer + 1);
         let client = Client { id: client, uid };
-        let session = Session::new(id, secret, Arc::new(who), client, attr, self.now, writer);
+        let mut session = Session::new(id, secret, Arc::new(who), client, attr, self.now, writer);
+        session.notes = self.shared.notes.as_ref().and_then(|notes| notes.enter(id, client));
         let session = Rc::new(session);
         self.context.locks(|table| table.begin_session(session.number(), self.number, id));
         if let Some(Live { session: older, worker, .. }) = older {
@@ -128,6 +129,7 @@ impl Worker {
         let reason = end.reason();
         tracing::info!(uid = session.who.uid, reason, "session ended");
         session.ended.set(true);
+        self.end_notes(&session, end);
         let links = std::mem::take(&mut *session.connections.borrow_mut());
         for Link { connection, .. } in links {
             self.node.ring();
@@ -165,6 +167,15 @@ impl Worker {
                     shared.lost.forget(id);
                 }
             });
+        }
+    }
+
+    /// Who does not end a session itself may ask what became of its changes.
+    fn end_notes(&self, session: &Session, end: End) {
+        match (&session.notes, &self.shared.notes) {
+            (Some(notes), _) if end == End::Destroyed => notes.forget(),
+            (Some(notes), Some(all)) => all.keep(notes),
+            _ => {}
         }
     }
 
@@ -213,6 +224,10 @@ impl Worker {
 
     pub(crate) fn session(&self, id: SessionId) -> Option<Rc<Session>> {
         self.sessions.get(&id).map(|live| live.session.clone())
+    }
+
+    pub(super) fn is_any_at_work(&self) -> bool {
+        self.sessions.values().any(|live| live.session.slots.borrow().running() > 0)
     }
 
     fn is_at_work(&self, id: SessionId) -> bool {

@@ -90,6 +90,7 @@ impl World {
             arena_bytes: 16 << 20,
             limits: self.limits.clone(),
             key: None,
+            notes: None,
             records: Box::new(self.records.clone()),
             entropy: Box::new(move |bytes| {
                 let random = random.lock().expect("random").bytes(bytes.len());

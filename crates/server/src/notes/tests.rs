@@ -1,0 +1,253 @@
+//! What is noted is told, to whom it belongs, as long as it may be.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use dafs_protocol::{ClientId, Status};
+
+use super::*;
+
+const LEASE: Duration = Duration::from_secs(30);
+const MACHINE: WriteVerifier = WriteVerifier([1; 16]);
+const SLOT: SlotId = SlotId(1);
+
+/// A file and a clock, over servers.
+struct World {
+    store: MemoryNotes,
+    seconds: Arc<AtomicU64>,
+}
+
+impl World {
+    fn new() -> World {
+        let seconds = Arc::new(AtomicU64::new(1000));
+        let clock = seconds.clone();
+        let now = move || Duration::from_secs(clock.load(Ordering::Relaxed));
+        World { store: MemoryNotes::new(Arc::new(now)), seconds }
+    }
+
+    fn server(&self, places: usize) -> Notes {
+        Notes::load(Box::new(self.store.clone()), MACHINE, 2, places, LEASE)
+    }
+
+    fn pass(&self, time: Duration) {
+        self.seconds.fetch_add(time.as_secs(), Ordering::Relaxed);
+    }
+}
+
+fn client(number: u8) -> Client {
+    Client { id: ClientId([number; 16]), uid: 0 }
+}
+
+fn session(number: u8) -> SessionId {
+    SessionId([number; 16])
+}
+
+/// Session and client of the same number.
+fn enter(notes: &Notes, number: u8) -> SessionNotes {
+    notes.enter(session(number), client(number)).expect("there is room")
+}
+
+fn ask(notes: &Notes, number: u8, sequence: u32) -> Fate {
+    notes.fate(client(number), session(number), SLOT, sequence)
+}
+
+fn done(value: u64) -> Fate {
+    Fate::Done { operations: 2, status: Err(Status::Exist), value, created: false }
+}
+
+#[test]
+fn a_later_server_tells_what_was_noted() {
+    let world = World::new();
+    let first = world.server(4);
+    let notes = enter(&first, 1);
+    notes.begun(SLOT, 7);
+    notes.done(SLOT, 7, done(5));
+    notes.begun(SlotId(0), 3);
+    // It is not told of a session that lives.
+    assert_eq!(ask(&first, 1, 7), Fate::Unknown);
+    drop((notes, first));
+    for restart in 0..3 {
+        let later = world.server(4);
+        assert_eq!(ask(&later, 1, 7), done(5), "restart {restart}");
+        assert_eq!(ask(&later, 1, 8), Fate::NotBegun);
+        assert_eq!(ask(&later, 1, 6), Fate::Unknown, "its reply was taken, nobody asks");
+        let of = |slot, sequence| later.fate(client(1), session(1), SlotId(slot), sequence);
+        assert_eq!((of(0, 3), of(0, 4), of(2, 1)), (Fate::Begun, Fate::NotBegun, Fate::Unknown));
+    }
+}
+
+#[test]
+fn a_slot_without_notes_began_nothing() {
+    let world = World::new();
+    drop(enter(&world.server(4), 1));
+    assert_eq!(ask(&world.server(4), 1, 1), Fate::NotBegun);
+}
+
+#[test]
+fn sequences_go_round() {
+    let world = World::new();
+    enter(&world.server(4), 1).begun(SLOT, u32::MAX);
+    let later = world.server(4);
+    assert_eq!(ask(&later, 1, u32::MAX), Fate::Begun);
+    assert_eq!(ask(&later, 1, 0), Fate::NotBegun);
+    assert_eq!(ask(&later, 1, u32::MAX - 1), Fate::Unknown);
+}
+
+#[test]
+fn strangers_learn_nothing() {
+    let world = World::new();
+    enter(&world.server(4), 1).begun(SLOT, 1);
+    let later = world.server(4);
+    assert_eq!(later.fate(client(2), session(1), SLOT, 1), Fate::Unknown);
+    let other_user = Client { uid: 5, ..client(1) };
+    assert_eq!(later.fate(other_user, session(1), SLOT, 1), Fate::Unknown);
+    assert_eq!(later.fate(client(1), session(2), SLOT, 1), Fate::Unknown);
+    assert_eq!(ask(&later, 1, 1), Fate::Begun);
+}
+
+#[test]
+fn an_orderly_end_is_forgotten_and_others_are_kept_for_a_time() {
+    let world = World::new();
+    let server = world.server(4);
+    let (destroyed, expired) = (enter(&server, 1), enter(&server, 2));
+    destroyed.begun(SLOT, 1);
+    expired.begun(SLOT, 1);
+    destroyed.forget();
+    server.keep(&expired);
+    assert_eq!((ask(&server, 1, 1), ask(&server, 2, 1)), (Fate::Unknown, Fate::Begun));
+    world.pass(LEASE * (KEPT_LEASES - 1));
+    let later = world.server(4);
+    assert_eq!((ask(&later, 1, 1), ask(&later, 2, 1)), (Fate::Unknown, Fate::Begun));
+    world.pass(LEASE * 2);
+    drop(enter(&later, 3));
+    assert_eq!(ask(&later, 2, 1), Fate::Unknown);
+    assert_eq!(ask(&world.server(4), 2, 1), Fate::Unknown);
+}
+
+#[test]
+fn time_counts_from_the_end_of_the_first_server() {
+    let world = World::new();
+    enter(&world.server(4), 1).begun(SLOT, 1);
+    for _ in 0..4 {
+        assert_eq!(ask(&world.server(4), 1, 1), Fate::Begun);
+        world.pass(LEASE * KEPT_LEASES / 4);
+    }
+    world.pass(LEASE);
+    assert_eq!(ask(&world.server(4), 1, 1), Fate::Unknown);
+}
+
+#[test]
+fn another_run_of_the_machine_drops_all() {
+    let world = World::new();
+    enter(&world.server(4), 1).begun(SLOT, 1);
+    let machine = WriteVerifier([2; 16]);
+    let other = Notes::load(Box::new(world.store.clone()), machine, 2, 4, LEASE);
+    assert_eq!(ask(&other, 1, 1), Fate::Unknown);
+    assert_eq!(ask(&world.server(4), 1, 1), Fate::Unknown, "they are gone");
+}
+
+#[test]
+fn another_number_of_slots_drops_all() {
+    let world = World::new();
+    enter(&world.server(4), 1).begun(SLOT, 1);
+    let wider = Notes::load(Box::new(world.store.clone()), MACHINE, 3, 4, LEASE);
+    assert_eq!(ask(&wider, 1, 1), Fate::Unknown);
+}
+
+#[test]
+fn damage_is_not_taken_for_a_note_or_for_none() {
+    let world = World::new();
+    let server = world.server(4);
+    enter(&server, 1).begun(SLOT, 1);
+    let place = RECORD_BYTES as u64;
+    for at in 0..place {
+        let later = world.server(4);
+        let slot = 3 * place + at;
+        let mut byte = [0];
+        world.store.read(slot, &mut byte).expect("read");
+        world.store.write(slot, &[!byte[0]]).expect("write");
+        assert_eq!((ask(&later, 1, 1), ask(&later, 1, 2)), (Fate::Unknown, Fate::Unknown));
+        world.store.write(slot, &byte).expect("write");
+        assert_eq!(ask(&later, 1, 1), Fate::Begun);
+    }
+    world.store.write(place + 20, &[0xee]).expect("write");
+    assert_eq!(ask(&world.server(4), 1, 1), Fate::Unknown, "whose it is was damaged");
+}
+
+#[test]
+fn places_are_bounded_and_the_oldest_go_first() {
+    let world = World::new();
+    let server = world.server(3);
+    for number in 1..=3 {
+        let notes = enter(&server, number);
+        notes.begun(SLOT, 1);
+        server.keep(&notes);
+        world.pass(Duration::from_secs(1));
+    }
+    let later = world.server(3);
+    let living: Vec<_> = (4..=6).map(|number| enter(&later, number)).collect();
+    assert!((1..=3).all(|number| ask(&later, number, 1) == Fate::Unknown));
+    assert!(later.enter(session(7), client(7)).is_none(), "all places have sessions that live");
+    drop(living);
+    // What others left in a place is nobody's.
+    let heir = enter(&later, 8);
+    later.keep(&heir);
+    assert_eq!(ask(&later, 8, 1), Fate::NotBegun);
+    assert!(world.store.bytes().expect("length") <= (1 + 3 * 3) * RECORD_BYTES as u64);
+}
+
+#[test]
+fn a_place_is_not_given_away_while_its_session_may_still_write() {
+    let world = World::new();
+    let server = world.server(1);
+    let notes = enter(&server, 1);
+    server.keep(&notes);
+    assert!(server.enter(session(2), client(2)).is_none());
+    drop(notes);
+    assert!(server.enter(session(2), client(2)).is_some());
+}
+
+/// Without room from some time on.
+struct Full {
+    store: MemoryNotes,
+    is_full: Arc<AtomicBool>,
+}
+
+impl NoteStore for Full {
+    fn write(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        match self.is_full.load(Ordering::Relaxed) {
+            true => Err(std::io::ErrorKind::StorageFull.into()),
+            false => self.store.write(offset, bytes),
+        }
+    }
+    fn read(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
+        self.store.read(offset, into)
+    }
+    fn bytes(&self) -> std::io::Result<u64> {
+        self.store.bytes()
+    }
+    fn clear(&self) -> std::io::Result<()> {
+        self.store.clear()
+    }
+    fn now(&self) -> Duration {
+        self.store.now()
+    }
+}
+
+#[test]
+fn what_could_not_be_noted_is_unknown() {
+    let world = World::new();
+    let is_full = Arc::new(AtomicBool::new(false));
+    let store = Full { store: world.store.clone(), is_full: is_full.clone() };
+    let server = Notes::load(Box::new(store), MACHINE, 2, 4, LEASE);
+    let notes = enter(&server, 1);
+    notes.begun(SLOT, 1);
+    is_full.store(true, Ordering::Relaxed);
+    // It will be done, and no note says so.
+    notes.begun(SLOT, 2);
+    assert!(server.enter(session(2), client(2)).is_none());
+    is_full.store(false, Ordering::Relaxed);
+    notes.begun(SLOT, 3);
+    server.keep(&notes);
+    assert_eq!(ask(&server, 1, 3), Fate::Unknown);
+    assert_eq!(ask(&world.server(4), 1, 2), Fate::Unknown);
+}
