@@ -2,12 +2,13 @@
 
 use dafs_message::ConnId;
 use dafs_protocol::{
-    Attr, CommitLevel, DirEntry, FileExtent, FileHandle, FileKind, Locked, OpResult, Outcome,
+    Attr, CommitLevel, DirEntry, Fate, FileExtent, FileHandle, FileKind, Locked, OpResult, Outcome,
     Stability, StateId, Status, WriteVerifier,
 };
 
 use super::call::{Beside, CallRec, Flight};
 use super::chain;
+use super::doubts::Made;
 use super::files::OpenFile;
 use super::kept::KeptId;
 use super::work::{FileKey, Memory, Work};
@@ -145,8 +146,10 @@ impl Core {
         let chain_closes = matches!(call.work, Work::Get { .. } | Work::Put(_));
         if let (Some(state), true, false) = (opened, chain_closes, closed) {
             // The chain stopped before its own close.
-            self.background += 1;
-            self.urgent.push_back(CallRec::internal(Work::CloseState { state }));
+            self.close_state(state);
+        }
+        if call.made.is_some() {
+            return self.finish(call, Err(Made::lost(status).into()));
         }
         if status == Status::Again {
             self.lock_not_granted(&call.work);
@@ -175,7 +178,7 @@ impl Core {
     ) -> Parsed<Option<Output<FileKey>>> {
         let (writes, kept_writes) = (flight.writes, flight.kept_writes);
         let kept = flight.call.kept;
-        let CallRec { work, memory, user, .. } = &mut flight.call;
+        let CallRec { work, memory, .. } = &mut flight.call;
         let room = work.reply_bytes().min(memory.len()).min(data_len as usize);
         let last = match (&*work, outcomes) {
             (
@@ -186,6 +189,12 @@ impl Core {
             (_, [.., Ok(last)]) => last,
             _ => return Err(UNEXPECTED),
         };
+        let made = flight.call.made;
+        if made.is_some_and(|made| !made.is(last)) {
+            self.close_opened(last);
+            return Err(Status::Stale.into());
+        }
+        let CallRec { work, memory, user, .. } = &mut flight.call;
         Ok(Some(match work {
             Work::Put(put) => {
                 self.saw_unsynced(outcomes, put.commit);
@@ -216,7 +225,8 @@ impl Core {
                     };
                     let user = user.clone();
                     let file = OpenFile::new(place, *options, user, node, *state);
-                    Output::File(self.opened(file)?, Opened { node, created: *created })
+                    let created = made.map_or(*created, |made| made.created);
+                    Output::File(self.opened(file)?, Opened { node, created })
                 }
                 _ => return Err(UNEXPECTED),
             },
@@ -254,11 +264,30 @@ impl Core {
         }))
     }
 
+    fn close_state(&mut self, state: StateId) {
+        self.background += 1;
+        self.urgent.push_back(CallRec::internal(Work::CloseState { state }));
+    }
+
+    fn close_opened(&mut self, outcome: &Outcome) {
+        if let Outcome::Opened { state, .. } = outcome {
+            self.close_state(*state);
+        }
+    }
+
+    /// As if the server had answered so.
+    pub(super) fn written(
+        &mut self,
+        work: &Work,
+        outcome: &Outcome,
+        kept: Option<KeptId>,
+    ) -> Option<Output<FileKey>> {
+        self.file_output(work, outcome, 0, 0, kept).ok()
+    }
+
     fn opened(&mut self, file: OpenFile) -> std::result::Result<FileKey, Status> {
         if self.files.is_full() {
-            self.background += 1;
-            let work = Work::CloseState { state: file.state };
-            self.urgent.push_back(CallRec::internal(work));
+            self.close_state(file.state);
             return Err(Status::NFile);
         }
         Ok(self.files.insert(file))
@@ -445,7 +474,7 @@ impl Core {
     }
 
     /// `in_memory`: an end of the server's process loses it.
-    fn wrote_unsynced(&mut self, verifier: WriteVerifier, in_memory: bool) {
+    pub(super) fn wrote_unsynced(&mut self, verifier: WriteVerifier, in_memory: bool) {
         self.saw_synced(verifier);
         self.unsynced = Some(verifier);
         self.unsynced_in_memory |= in_memory;
@@ -483,6 +512,11 @@ impl Core {
                 self.reopened(*file, *handle, *state, *attr);
                 self.deliver(call, Ok(Output::Unit));
                 self.one_reopened();
+            }
+            (Work::SlotQuery(request), [Ok(Outcome::Fate(fate))]) => {
+                let (request, fate) = (*request, *fate);
+                self.deliver(call, Ok(Output::Unit));
+                self.fate_known(request, fate);
             }
             (Work::Rewrite { len, .. }, [Ok(Outcome::Written { bytes, .. })]) => {
                 let done = bytes == len;
@@ -531,6 +565,10 @@ impl Core {
     pub(super) fn on_internal_failed(&mut self, call: CallRec, status: Status) {
         match call.work {
             Work::Rewrite { .. } => self.end_rewrite(call, false),
+            Work::SlotQuery(request) => {
+                self.deliver(call, Err(status.into()));
+                self.fate_known(request, Fate::Unknown);
+            }
             Work::Root => {
                 self.deliver(call, Err(status.into()));
                 self.fail_all(status.into());

@@ -6,6 +6,7 @@ use dafs_fabric::Buffer;
 use dafs_protocol::{Attr, CredHandle, Identity, SlotId, Status};
 
 use super::chain::Step;
+use super::doubts::Made;
 use super::kept::KeptId;
 use super::work::{FileKey, Memory, Owner, Work};
 use crate::call::Output;
@@ -28,6 +29,8 @@ pub(super) struct CallRec {
     pub(super) tight: bool,
     /// It writes what is kept under this name.
     pub(super) kept: Option<KeptId>,
+    /// It looks for what it made in a session before.
+    pub(super) made: Option<Made>,
     /// Times that a session was lost under it.
     pub(super) sessions_lost: u8,
     /// On which link it must go (a ping).
@@ -57,6 +60,7 @@ impl CallRec {
             withdrawn: false,
             tight: false,
             kept: None,
+            made: None,
             sessions_lost: 0,
             link: None,
             beside: None,
@@ -76,6 +80,8 @@ pub(super) struct Flight {
     pub(super) operations: usize,
     /// So many of them, at the end, ask for what goes beside the answer.
     pub(super) beside: usize,
+    /// The server notes what becomes of it.
+    pub(super) noted: bool,
     pub(super) link: usize,
     /// The connection that may still have its memory.
     pub(super) posted: Option<ConnId>,

@@ -7,6 +7,7 @@ use dafs_protocol::{
 };
 use smallvec::SmallVec;
 
+use super::doubts::PastRequest;
 use super::files::Files;
 use super::work::{FileKey, Place, Put, Work};
 use crate::file::OpenOptions;
@@ -136,6 +137,10 @@ pub(super) fn chain<'a>(
         Work::Sync => chain.push(Operation::SyncFs { handle: root }),
         Work::Destroy => chain.push(Operation::SessionDestroy),
         Work::CloseState { state } => chain.push(Operation::Close { state: *state }),
+        Work::SlotQuery(PastRequest { session, slot, sequence }) => {
+            let (session, slot, sequence) = (*session, *slot, *sequence);
+            chain.push(Operation::SlotQuery { session, slot, sequence });
+        }
         Work::Register { user, groups } => {
             chain.push(Operation::CredRegister { uid: user.uid, gid: user.gid, groups });
         }

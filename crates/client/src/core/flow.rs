@@ -107,6 +107,7 @@ impl Core {
             step,
             operations: 0,
             beside: 0,
+            noted: false,
             link,
             posted: None,
             sent: false,
@@ -114,22 +115,21 @@ impl Core {
             kept_writes: self.kept_writes,
         };
         match made {
-            Ok((operations, beside)) => {
+            Ok(Parts { operations, beside, noted }) => {
                 self.unposted += 1;
-                self.post(Flight { operations, beside, ..flight });
+                self.post(Flight { operations, beside, noted, ..flight });
             }
             Err(error) => self.replace(flight, error),
         }
     }
 
-    /// How many operations it has, and how many of them go beside the work itself.
     fn encode(
         &self,
         head: &RequestHead,
         call: &mut CallRec,
         step: Option<chain::Step>,
         header: &mut Vec<u8>,
-    ) -> Result<(usize, usize), Unsendable> {
+    ) -> Result<Parts, Unsendable> {
         header.clear();
         let tight = call.tight;
         let mut beside = 0;
@@ -153,7 +153,8 @@ impl Core {
         };
         let encoded = dafs_protocol::encode_request(head, &operations, header);
         encoded.map_err(|_| Unsendable::TooLong)?;
-        Ok((operations.len(), beside))
+        let noted = operations.iter().any(Operation::is_noted);
+        Ok(Parts { operations: operations.len(), beside, noted })
     }
 
     /// A slot was taken for a request that cannot be made. The slot's sequence must not have a
@@ -177,6 +178,7 @@ impl Core {
             step: None,
             operations: 1,
             beside: 0,
+            noted: false,
             link,
             posted: None,
             sent: false,
@@ -329,6 +331,15 @@ fn lists(flight: &Flight) -> (SgList, SgList) {
     }
     let data = call.memory.list(call.work.request_bytes());
     (data, call.memory.list(call.work.reply_bytes()))
+}
+
+/// What a request consists of.
+struct Parts {
+    operations: usize,
+    /// Of them, at the end: beside the work itself.
+    beside: usize,
+    /// The server notes what becomes of it.
+    noted: bool,
 }
 
 /// Why a request cannot be made.

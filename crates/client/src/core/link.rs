@@ -172,7 +172,8 @@ impl Core {
         let running = match self.phase {
             Phase::Idle | Phase::Draining(_) | Phase::Closed => false,
             Phase::Opening | Phase::Rooting | Phase::Reopening(_) => true,
-            Phase::Rewriting | Phase::Reclaiming(_) | Phase::Completing => true,
+            Phase::Asking(_) | Phase::Rewriting => true,
+            Phase::Reclaiming(_) | Phase::Completing => true,
             Phase::Ready => true,
         };
         // Later connections join a session.

@@ -438,7 +438,7 @@ impl Core {
 
     fn reclaims_answered(&mut self) {
         if matches!(self.phase, Phase::Reclaiming(0)) {
-            self.rewrite(None);
+            self.begin_asking();
         }
     }
 

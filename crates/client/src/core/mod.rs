@@ -8,6 +8,7 @@ mod answer;
 mod call;
 mod callbacks;
 mod chain;
+mod doubts;
 mod files;
 mod flow;
 mod kept;
@@ -37,6 +38,7 @@ use crate::error::{Error, Result};
 use crate::options::SessionOptions;
 use call::{CallRec, Flight};
 use callbacks::Callbacks;
+use doubts::Doubt;
 use files::Files;
 pub use kept::KeptBytes;
 use kept::KeptId;
@@ -120,6 +122,8 @@ enum Phase {
     Reopening(usize),
     /// So many locks are yet to be reclaimed in the new session.
     Reclaiming(usize),
+    /// So many questions what became of a call are yet to be answered.
+    Asking(usize),
     /// Kept writes are written again, one after the other.
     Rewriting,
     /// The server is told that this was all.
@@ -183,6 +187,8 @@ pub struct Core {
     users: Users,
     locks: Locks,
     callbacks: Callbacks,
+    /// Calls that a server may have done when it, or the session, was lost.
+    doubts: Vec<Doubt>,
     /// The server is another one: what is kept is written again.
     rewrites: bool,
     /// The last name given to a write that is kept.
@@ -249,6 +255,7 @@ impl Core {
             users: Users::default(),
             locks: Locks::default(),
             callbacks: Callbacks::default(),
+            doubts: Vec::new(),
             rewrites: false,
             last_kept: 0,
             kept_writes: 0,
@@ -451,7 +458,8 @@ impl Core {
         let opening = match self.phase {
             Phase::Idle | Phase::Ready | Phase::Closed => false,
             Phase::Opening | Phase::Rooting | Phase::Reopening(_) | Phase::Draining(_) => true,
-            Phase::Rewriting | Phase::Reclaiming(_) | Phase::Completing => true,
+            Phase::Asking(_) | Phase::Rewriting => true,
+            Phase::Reclaiming(_) | Phase::Completing => true,
         };
         opening || self.background > 0 || self.links.iter().any(Link::is_unsettled)
     }

@@ -7,6 +7,7 @@ use dafs_protocol::{ClientSlots, SessionAttr, Status, WriteVerifier};
 
 use super::call::{CallRec, Flight};
 use super::callbacks::Callbacks;
+use super::doubts::{Doubt, PastRequest};
 use super::files::OpenFile;
 use super::kept::KeptId;
 use super::link::Link;
@@ -165,7 +166,7 @@ impl Core {
         let Phase::Draining(next) = std::mem::replace(&mut self.phase, Phase::Opening) else {
             return;
         };
-        self.session = None;
+        let session = self.session.take();
         self.links.iter_mut().for_each(Link::forget);
         self.slots = ClientSlots::new(0);
         let flights = std::mem::take(&mut self.flights);
@@ -181,38 +182,55 @@ impl Core {
                     self.links[0].retry_at(self.now + SESSION_PAUSE);
                 }
                 for call in urgent {
-                    self.carry_over(call, false);
+                    self.carry_over(call);
                 }
+                self.doubts_remain(SESSIONS_LOST_MAX);
                 // To the front, so the last one first.
-                for Flight { call, sent, step, .. } in flights.into_iter().rev().flatten() {
+                for flight in flights.into_iter().rev().flatten() {
                     // A step only looks.
-                    self.carry_over(call, sent && step.is_none());
+                    if flight.sent && flight.step.is_none() {
+                        self.carry_over_sent(flight, session);
+                    } else {
+                        self.carry_over(flight.call);
+                    }
                 }
                 for call in waits.into_iter().rev() {
-                    self.carry_over(call, false);
+                    self.carry_over(call);
                 }
             }
             Next::Fail(error) => {
-                let calls = urgent.into_iter().chain(waits).collect();
+                let doubts = std::mem::take(&mut self.doubts).into_iter().map(|doubt| doubt.call);
+                let calls = urgent.into_iter().chain(waits).chain(doubts).collect();
                 self.fail_calls(flights, calls, &error);
             }
         }
     }
 
-    /// A call that was under way when its session was lost.
-    fn carry_over(&mut self, mut call: CallRec, may_have_run: bool) {
+    /// A call that the server may have done when the session was lost.
+    fn carry_over_sent(&mut self, flight: Flight, session: Option<SessionKeys>) {
+        let Flight { call, slot, sequence, operations, beside, noted, .. } = flight;
+        let guessed = planted(Defect::OutcomeGuessed);
+        let is_over = call.work.is_internal() || call.link.is_some() || is_unwanted(&call);
+        if is_over || self.is_repeatable(&call.work) || guessed {
+            return self.carry_over(call);
+        }
+        match session.filter(|_| noted) {
+            Some(SessionKeys { id, .. }) => {
+                let request = PastRequest { session: id, slot, sequence };
+                self.doubts.push(Doubt { call, request, operations: operations - beside });
+            }
+            None => self.finish(call, Err(Status::OutcomeUnknown.into())),
+        }
+    }
+
+    /// A call that goes on in the next session.
+    fn carry_over(&mut self, mut call: CallRec) {
         if call.work.is_internal() || call.link.is_some() {
             self.deliver(call, Err(Error::Interrupted));
             return;
         }
-        let unwanted = call.owner.is_none() && !matches!(call.work, Work::Close { .. });
-        if unwanted || call.withdrawn {
+        if is_unwanted(&call) {
             self.finish(call, Err(Error::Interrupted));
-            return;
-        }
-        let guessed = planted(Defect::OutcomeGuessed);
-        if may_have_run && !self.is_repeatable(&call.work) && !guessed {
-            self.finish(call, Err(Status::OutcomeUnknown.into()));
             return;
         }
         call.sessions_lost = call.sessions_lost.saturating_add(1);
@@ -269,4 +287,9 @@ impl Core {
         }
         self.finish(call, Err(error.clone()));
     }
+}
+
+/// Nobody waits for its answer, nor needs it to be done.
+fn is_unwanted(call: &CallRec) -> bool {
+    call.withdrawn || (call.owner.is_none() && !matches!(call.work, Work::Close { .. }))
 }

@@ -84,6 +84,7 @@ impl Core {
 
     /// Calls of `owner` that did not leave end.
     pub(super) fn drop_queued(&mut self, owner: Owner) {
+        self.drop_doubts(owner);
         for index in 0..self.queues.len() {
             if !self.queues[index].iter().any(|call| call.owner == Some(owner)) {
                 continue;

@@ -9,6 +9,7 @@ use dafs_protocol::{
     SetTime, Stability, StateId, Status, Timestamp, XATTR_BYTES_MAX,
 };
 
+use super::doubts::PastRequest;
 use super::kept::KeptId;
 use super::locks::GiveBack;
 use crate::file::OpenOptions;
@@ -476,6 +477,8 @@ pub enum Work {
         offset: u64,
         len: u32,
     },
+    /// The core's own: what became of a request of a session that was lost.
+    SlotQuery(PastRequest),
     /// The core's own: ends an open that belongs to no file.
     CloseState {
         state: StateId,
@@ -529,6 +532,11 @@ impl Work {
         }
     }
 
+    /// What is asked for beside it may fail, and that matters.
+    pub(crate) fn asks_for_more(&self) -> bool {
+        matches!(self, Work::SetAttrOpen { flush: true, .. })
+    }
+
     /// For whom it acts is said with it, though it is about an open file.
     pub(crate) fn is_by_caller(&self) -> bool {
         matches!(self, Work::SetAttrOpen { .. })
@@ -568,6 +576,7 @@ impl Work {
             Work::Root
                 | Work::Reopen { .. }
                 | Work::Rewrite { .. }
+                | Work::SlotQuery(_)
                 | Work::CloseState { .. }
                 | Work::Destroy
         );

@@ -72,6 +72,8 @@ pub struct Script {
     pub forgets_handles: bool,
     /// What is written cannot be handed to the file system.
     pub disk_full: bool,
+    /// What became of requests of former sessions; `None`: nobody knows.
+    pub fate: Option<Fate>,
 }
 
 pub struct Fake {
@@ -103,6 +105,8 @@ pub struct Fake {
     pub executed_as: BTreeMap<(&'static str, u32), usize>,
     acting: u32,
     pub requests: usize,
+    /// Requests of former sessions that were asked for.
+    pub questions: Vec<(SessionId, SlotId, u32)>,
     pub live: bool,
 }
 
@@ -140,6 +144,7 @@ impl Fake {
             executed_as: BTreeMap::new(),
             acting: 0,
             requests: 0,
+            questions: Vec::new(),
             live: true,
         }
     }
@@ -674,6 +679,11 @@ impl Fake {
                 let users = &mut self.sessions.get_mut(&session).ok_or(Status::BadSession)?.users;
                 users.remove(&cred.0).map(|_| Outcome::Done).ok_or(Status::NoCreds)
             }
+            O::SlotQuery { session: former, slot, sequence } => {
+                assert!(!self.sessions.contains_key(former), "of a session that lives");
+                self.questions.push((*former, *slot, *sequence));
+                Ok(Outcome::Fate(self.script.fate.unwrap_or(Fate::Unknown)))
+            }
             O::SessionDestroy => {
                 self.sessions.remove(&session);
                 Ok(Outcome::Done)
@@ -718,6 +728,9 @@ fn name(operation: &Operation<'_>) -> &'static str {
         Operation::Unlock { .. } => "unlock",
         Operation::LockCancel { .. } => "cancel",
         Operation::ReclaimComplete => "reclaim complete",
+        Operation::SlotQuery { .. } => "query",
+        Operation::Remove { .. } => "remove",
+        Operation::SetAttr { .. } => "set attributes",
         Operation::Null => "null",
         _ => "other",
     }

@@ -1,5 +1,6 @@
 //! The client's core against a scripted server, in virtual time.
 
+mod doubts;
 mod fake;
 mod handles;
 mod kept;

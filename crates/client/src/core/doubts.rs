@@ -1,0 +1,215 @@
+//! Calls that the server may have done when their session was lost. In the next session it is
+//! asked what became of each: those that were not begun are sent again, those that were done are
+//! answered, and only what nobody knows is reported as such.
+
+use dafs_protocol::{Fate, Outcome, SessionId, SlotId, Stability, Status};
+
+use super::call::CallRec;
+use super::work::{FileKey, Memory, Owner, Work};
+use super::{Core, Phase};
+use crate::call::Output;
+use crate::error::{Error, Result};
+
+/// A request of a session that was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PastRequest {
+    pub(super) session: SessionId,
+    pub(super) slot: SlotId,
+    pub(super) sequence: u32,
+}
+
+/// A call in doubt.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    pub(super) call: CallRec,
+    pub(super) request: PastRequest,
+    /// Without those beside the work itself.
+    pub(super) operations: usize,
+}
+
+/// What a call made, as the server noted it: the call looks for it again in the new session.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Made {
+    inode: u64,
+    pub(super) created: bool,
+}
+
+impl Made {
+    /// What was found under its name is what was made.
+    pub(super) fn is(&self, outcome: &Outcome) -> bool {
+        match outcome {
+            Outcome::Opened { attr, .. } | Outcome::Found { attr, .. } => attr.inode == self.inode,
+            Outcome::Attributes { attr } => attr.inode == self.inode,
+            _ => false,
+        }
+    }
+
+    /// What it means for the call when what was made is not found.
+    pub(super) fn lost(status: Status) -> Status {
+        match status {
+            // It was made, and somebody removed it.
+            Status::NoEnt | Status::NotDir => Status::Stale,
+            _ => Status::OutcomeUnknown,
+        }
+    }
+}
+
+impl Core {
+    /// Asks what became of calls in doubt, and goes on when all is known.
+    pub(super) fn begin_asking(&mut self) {
+        self.phase = Phase::Asking(self.doubts.len());
+        for doubt in &self.doubts {
+            self.background += 1;
+            let work = Work::SlotQuery(doubt.request);
+            self.urgent.push_back(CallRec::internal(work));
+        }
+        self.questions_answered();
+    }
+
+    fn questions_answered(&mut self) {
+        if matches!(self.phase, Phase::Asking(0)) {
+            self.rewrite(None);
+        }
+    }
+
+    /// One question was answered. Its call may be gone meanwhile.
+    pub(super) fn fate_known(&mut self, request: PastRequest, fate: Fate) {
+        if let Some(at) = self.doubts.iter().position(|doubt| doubt.request == request) {
+            let doubt = self.doubts.swap_remove(at);
+            self.settle_doubt(doubt, fate);
+        }
+        if let Phase::Asking(left) = &mut self.phase {
+            *left = left.saturating_sub(1);
+        }
+        self.questions_answered();
+    }
+
+    fn settle_doubt(&mut self, doubt: Doubt, fate: Fate) {
+        let Doubt { mut call, operations: own, .. } = doubt;
+        match fate {
+            Fate::NotBegun => {
+                call.work.rewind();
+                self.requeue(call);
+            }
+            Fate::Done { operations, status: Err(_), .. }
+                if usize::from(operations) >= own && call.work.asks_for_more() =>
+            {
+                self.finish(call, Err(Status::OutcomeUnknown.into()));
+            }
+            Fate::Done { operations, value, created, .. } if usize::from(operations) >= own => {
+                self.was_done(call, value, created);
+            }
+            Fate::Done { status: Err(status), .. } => self.finish(call, Err(status.into())),
+            _ => self.finish(call, Err(Status::OutcomeUnknown.into())),
+        }
+    }
+
+    /// The call succeeded: answers it, or looks for what it made.
+    fn was_done(&mut self, mut call: CallRec, value: u64, created: bool) {
+        let work = std::mem::replace(&mut call.work, Work::Null);
+        let made = match work {
+            Work::Remove { .. }
+            | Work::Rename { .. }
+            | Work::SetXattr { .. }
+            | Work::RemoveXattr { .. }
+            | Work::Fallocate { .. } => return self.answer_doubt(call, work, Ok(Output::Unit)),
+            Work::Append { .. } => {
+                let output = self.appended(&call, &work, value);
+                return self.answer_doubt(call, work, output);
+            }
+            Work::Put(put) if put.made.is_some() => {
+                let attr = put.made.ok_or(Error::Interrupted).map(Output::Attr);
+                return self.answer_doubt(call, Work::Put(put), attr);
+            }
+            Work::Put(put) if put.rename_to.is_some() && call.tight => {
+                let unknown = Err(Status::OutcomeUnknown.into());
+                return self.answer_doubt(call, Work::Put(put), unknown);
+            }
+            Work::Put(put) => {
+                if put.len > 0 && !put.commit {
+                    // Its close handed it to the file system of the server.
+                    self.wrote_unsynced(self.facts.verifier, false);
+                }
+                let place = put.rename_to.unwrap_or(put.place);
+                Work::Stat { place, no_follow: true }
+            }
+            Work::Open { place, mut options } => {
+                options.no_follow |= options.create && options.exclusive;
+                (options.create, options.exclusive, options.truncate) = (false, false, false);
+                Work::Open { place, options }
+            }
+            Work::Make { place, .. } => {
+                self.free_scratch(&mut call);
+                Work::Find { place }
+            }
+            Work::Link { to, .. } => Work::Find { place: to },
+            Work::LinkFile { file, to } => {
+                self.end_of_call(file);
+                Work::Find { place: to }
+            }
+            Work::SetAttr { place, no_follow, .. } => Work::Stat { place, no_follow },
+            Work::FileSetAttr { file, .. } | Work::SetAttrOpen { file, .. } => {
+                Work::FileAttr { file }
+            }
+            work => {
+                return self.answer_doubt(call, work, Err(Status::OutcomeUnknown.into()));
+            }
+        };
+        call.work = made;
+        call.work.rewind();
+        call.made = Some(Made { inode: value, created });
+        self.requeue(call);
+    }
+
+    fn answer_doubt(&mut self, mut call: CallRec, work: Work, result: Result<Output<FileKey>>) {
+        call.work = work;
+        self.finish(call, result);
+    }
+
+    /// What was appended is on the server's disk, or kept here and written again. In its memory it
+    /// is gone.
+    fn appended(&mut self, call: &CallRec, work: &Work, offset: u64) -> Result<Output<FileKey>> {
+        let Work::Append { len, stability, .. } = work else { return Err(Error::Interrupted) };
+        if *stability == Stability::Unstable && call.kept.is_none() {
+            return Err(Status::OutcomeUnknown.into());
+        }
+        let verifier = self.facts.verifier;
+        let written = Outcome::Written { bytes: *len, offset, stability: *stability, verifier };
+        self.written(work, &written, call.kept).ok_or_else(|| Status::OutcomeUnknown.into())
+    }
+
+    /// The call has small data no more.
+    fn free_scratch(&mut self, call: &mut CallRec) {
+        if let Memory::Buffer(posted) = std::mem::replace(&mut call.memory, Memory::None)
+            && let Ok(buffer) = posted.take_back()
+        {
+            self.keep_scratch(buffer);
+        }
+    }
+
+    /// The session was lost again before all was known.
+    pub(super) fn doubts_remain(&mut self, sessions_lost_max: u8) {
+        for mut doubt in std::mem::take(&mut self.doubts) {
+            let call = &mut doubt.call;
+            call.sessions_lost = call.sessions_lost.saturating_add(1);
+            if call.sessions_lost > sessions_lost_max && !self.config.is_hard() {
+                self.finish(doubt.call, Err(Status::OutcomeUnknown.into()));
+            } else {
+                self.doubts.push(doubt);
+            }
+        }
+    }
+
+    /// Nobody waits for the calls of `owner`.
+    pub(super) fn drop_doubts(&mut self, owner: Owner) {
+        let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.doubts)
+            .into_iter()
+            .partition(|doubt| doubt.call.owner == Some(owner));
+        self.doubts = kept;
+        for Doubt { mut call, .. } in dropped {
+            call.owner = None;
+            self.background += 1;
+            self.finish(call, Err(Error::Interrupted));
+        }
+    }
+}
