@@ -59,7 +59,7 @@ pub struct Shared {
     pub(crate) key: Option<Key>,
     pub(crate) verifier: WriteVerifier,
     /// Ended sessions that are still to be told of an error.
-    pub(crate) lost: LostSessions,
+    pub(crate) ended: EndedSessions,
     pub(crate) clients: Clients,
     pub(crate) locks: Locks,
     pub(crate) notes: Option<Notes>,
@@ -71,34 +71,48 @@ pub struct Shared {
     pub counters: Counters,
 }
 
-/// Sessions whose files could not be flushed when they ended, or are being flushed: their clients
-/// are told when they come back. Bounded: the oldest are forgotten.
+/// Sessions that ended with open files: which are being flushed, and which could not be. Their
+/// clients are told when they come back. Bounded: the oldest are forgotten.
 #[derive(Debug, Default)]
-pub(crate) struct LostSessions {
-    ids: Mutex<VecDeque<SessionId>>,
+pub(crate) struct EndedSessions {
+    left: Mutex<VecDeque<(SessionId, Left)>>,
 }
 
-const LOST_SESSIONS_MAX: usize = 65_536;
+/// What is left of a session that ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Its files are being flushed.
+    Flushing,
+    /// Some could not be flushed.
+    Lost,
+}
 
-impl LostSessions {
-    pub(crate) fn remember(&self, id: SessionId) {
-        let mut ids = self.ids();
-        if ids.len() >= LOST_SESSIONS_MAX {
-            ids.pop_front();
+const ENDED_SESSIONS_MAX: usize = 65_536;
+
+impl EndedSessions {
+    pub(crate) fn flushing(&self, id: SessionId) {
+        let mut left = self.left();
+        if left.len() >= ENDED_SESSIONS_MAX {
+            left.pop_front();
         }
-        ids.push_back(id);
+        left.push_back((id, Left::Flushing));
+    }
+
+    pub(crate) fn lost(&self, id: SessionId) {
+        let mut left = self.left();
+        left.iter_mut().filter(|(known, _)| *known == id).for_each(|(_, what)| *what = Left::Lost);
     }
 
     pub(crate) fn forget(&self, id: SessionId) {
-        self.ids().retain(|known| *known != id);
+        self.left().retain(|(known, _)| *known != id);
     }
 
-    pub(crate) fn knows(&self, id: SessionId) -> bool {
-        self.ids().contains(&id)
+    pub(crate) fn find(&self, id: SessionId) -> Option<Left> {
+        self.left().iter().find(|(known, _)| *known == id).map(|(_, what)| *what)
     }
 
-    fn ids(&self) -> MutexGuard<'_, VecDeque<SessionId>> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    fn left(&self) -> MutexGuard<'_, VecDeque<(SessionId, Left)>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,7 +160,7 @@ impl Shared {
             limits,
             key,
             verifier,
-            lost: LostSessions::default(),
+            ended: EndedSessions::default(),
             clients,
             locks,
             notes,

@@ -17,7 +17,7 @@ use crate::locks::{Client, LockTable};
 use crate::planted::{Defect, planted};
 use crate::session::{Link, Session};
 use crate::setup::WaitingBind;
-use crate::shared::{Place, tick};
+use crate::shared::{Left, Place, tick};
 
 /// Why a session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,8 +111,15 @@ impl Worker {
         secret: &[u8; 16],
     ) -> Result<Rc<Session>, (Status, &'static str)> {
         let none = (Status::BadSession, "no such session");
-        let lost = (Status::WritesLost, "no such session; some of its writes are lost");
-        let gone = || if self.shared.lost.knows(id) { lost } else { none };
+        let gone = || match self.shared.ended.find(id) {
+            None => none,
+            Some(Left::Flushing) => {
+                (Status::Delay, "the session ended; its files are being flushed")
+            }
+            Some(Left::Lost) => {
+                (Status::WritesLost, "no such session; some of its writes are lost")
+            }
+        };
         let live = self.sessions.get(&id).ok_or_else(gone)?;
         let session = &live.session;
         let different = secret.iter().zip(&session.secret).fold(0, |sum, (a, b)| sum | (a ^ b));
@@ -149,7 +156,7 @@ impl Worker {
         if opens.is_empty() {
             return;
         }
-        self.shared.lost.remember(id);
+        self.shared.ended.flushing(id);
         let left = Rc::new(Cell::new(opens.len()));
         for open in opens {
             if planted(Defect::OpensLeaked) {
@@ -160,11 +167,12 @@ impl Worker {
             self.tasks.spawn(async move {
                 if let Err(status) = open.file.close(open.writer.id).await {
                     tracing::error!(%status, "file of an ended session could not be flushed");
+                    shared.ended.lost(id);
                     return;
                 }
                 left.set(left.get() - 1);
                 if left.get() == 0 {
-                    shared.lost.forget(id);
+                    shared.ended.forget(id);
                 }
             });
         }
