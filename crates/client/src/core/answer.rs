@@ -133,10 +133,8 @@ impl Core {
             self.on_internal_failed(call, status);
             return;
         }
-        if let Work::Commit { file, offset: 0, len: 0, .. } = call.work
-            && let Some(file) = self.files.any_mut(file)
-        {
-            file.flush_failed(kept_writes);
+        if let Work::Commit { file, offset: 0, len: 0, .. } | Work::Close { file } = call.work {
+            self.for_opens_of(file, |file| file.flush_failed(kept_writes));
         }
         let opened = results.iter().find_map(|result| match result {
             Ok(Outcome::Opened { state, .. }) => Some(*state),
@@ -399,9 +397,13 @@ impl Core {
     }
 
     fn flushed_is_safe(&mut self, key: FileKey, kept_writes: u64, on_disk: bool) {
+        self.for_opens_of(key, |file| file.keep_after(kept_writes, on_disk));
+    }
+
+    /// All opens of the file that `key` is one of.
+    fn for_opens_of(&mut self, key: FileKey, each: impl FnMut(&mut OpenFile)) {
         let Some(id) = self.files.any(key).map(OpenFile::id) else { return };
-        let opens = self.files.iter_mut().filter(|file| file.id() == id);
-        opens.for_each(|file| file.keep_after(kept_writes, on_disk));
+        self.files.iter_mut().filter(|file| file.id() == id).for_each(each);
     }
 
     /// The server wrote to a file by itself, and flushed it.

@@ -150,8 +150,9 @@ impl OpenFile {
         self.take_lost()
     }
 
-    /// A flush or commit failed, and its caller learns of it: kept writes up to the so-manieth of
-    /// the session, which it did not make safe, are kept no longer.
+    /// A flush or commit of the file failed, through this open or another, and its caller learns
+    /// of it: kept writes up to the so-manieth of the session, which it did not make safe, are kept
+    /// no longer. Some may be stored all the same, and older ones must not be written over them.
     pub(super) fn flush_failed(&mut self, kept_writes: u64) {
         if self.kept.safe(kept_writes) {
             self.in_memory_only = true;

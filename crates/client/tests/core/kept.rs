@@ -180,3 +180,19 @@ fn a_flush_that_fails_ends_the_keeping_too() {
     assert_eq!(pair.read(file, 0, 9).expect("read"), b"....", "its writer was told");
     assert_eq!(status(pair.commit(file)), Some(Status::WritesLost));
 }
+
+#[test]
+fn a_flush_that_fails_ends_the_keeping_of_all_opens() {
+    let mut pair = Pair::new(37);
+    pair.fake.put(b"f", b"....");
+    let (first, second) = (pair.open(b"f", read_write()), pair.open(b"f", read_write()));
+    pair.write_kept(first, 0, b"old");
+    pair.write_kept(second, 0, b"new");
+    pair.fake.script.disk_full = true;
+    assert_eq!(status(pair.commit(second)), Some(Status::NoSpc));
+    pair.fake.script.disk_full = false;
+    pair.fake.disk.files.insert(b"f".to_vec(), b"new.".to_vec());
+    pair.fake.restart();
+    assert_eq!(pair.read(first, 0, 9).expect("read"), b"new.", "nothing older comes over it");
+    assert_eq!(status(pair.commit(first)), Some(Status::WritesLost));
+}
