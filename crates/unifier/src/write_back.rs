@@ -356,12 +356,7 @@ impl CachedFile {
     /// # Errors
     /// The store's, or a late one of this writer.
     pub async fn close(self: &Arc<Self>, writer: WriterId) -> Result<(), Status> {
-        let settled = {
-            let inner = &mut *self.lock();
-            assert!(inner.opens > 0, "an open is closed once");
-            inner.opens -= 1;
-            inner.is_settled()
-        };
+        let settled = self.lock().is_settled();
         let outcome = if settled {
             self.closed(Ok(()));
             Ok(())
@@ -384,10 +379,12 @@ impl CachedFile {
         outcome.and(late.map_or(Ok(()), Err))
     }
 
-    /// After the flush of a close.
+    /// After the flush of a close. While others are flushing for theirs, the file is open.
     fn closed(self: &Arc<Self>, outcome: Outcome) {
         {
             let inner = &mut *self.lock();
+            assert!(inner.opens > 0, "an open is closed once");
+            inner.opens -= 1;
             if inner.opens > 0 {
                 return;
             }

@@ -488,6 +488,44 @@ fn work_goes_on_when_its_caller_is_gone() {
 }
 
 #[test]
+fn the_last_close_to_end_lets_go_and_not_the_first() {
+    for seed in 0..20 {
+        let disk = Disk::new(seed, 100);
+        let file = disk.file(1, Vec::new());
+        let unifier = unifier(MIB);
+        let (first, second) = (open(&unifier, &file), open(&unifier, &file));
+        let fill = |block: u64, byte: u8| {
+            let reservation = first.try_reserve(block * 4096, 4096).expect("room");
+            put(reservation.spans(), &[byte; 4096]);
+            assert!(matches!(first.try_commit_write(reservation, writer(2)), Ok(Ok(()))));
+        };
+        fill(0, 1);
+        let closing = first.clone();
+        let mut one = Task::new(async move { closing.close(WriterId(1)).await });
+        assert!(one.poll().is_none());
+        while file.state().writes.is_empty() {
+            assert!(disk.complete_one() && one.poll().is_none());
+        }
+        // Behind the flush of the first close, and more than one flush writes at a time.
+        (0..12).for_each(|block| fill(2 * block, 2));
+        let mut two = Task::new(async move { second.close(WriterId(2)).await });
+        let (mut first_end, mut second_end) = (None, two.poll());
+        while first_end.is_none() || second_end.is_none() {
+            first_end = first_end.or_else(|| one.poll());
+            second_end = second_end.or_else(|| two.poll());
+            let woken =
+                (first_end.is_none() && one.is_woken()) || (second_end.is_none() && two.is_woken());
+            let is_over = first_end.is_some() && second_end.is_some();
+            assert!(is_over || woken || disk.complete_one(), "waits for ever");
+        }
+        assert_eq!((first_end, second_end), (Some(Ok(())), Some(Ok(()))), "seed {seed}");
+        let written =
+            (0..12).all(|block| file.state().data[2 * block * 4096..][..4096] == [2; 4096]);
+        assert!(written, "seed {seed}");
+    }
+}
+
+#[test]
 fn several_pieces_are_reserved_together_or_not_at_all() {
     let disk = Disk::new(1, 100);
     let file = disk.file(1, Vec::new());
