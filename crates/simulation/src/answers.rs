@@ -136,6 +136,7 @@ impl Sim {
             }
             (Kind::Close { open, file }, Output::Attr(attr)) => {
                 self.guests[guest].opens.retain(|other| other.number != *open);
+                self.files[*file].flushed(who, span.start);
                 self.files[*file].committed(who, Some(*open), span, Safety::Stored, None);
                 self.files[*file].check_size(attr.size, span)
             }
@@ -174,6 +175,9 @@ impl Sim {
             }
             (Kind::Commit { open, file, range, flush }, Output::Unit) => {
                 let safety = if *flush { Safety::Stored } else { Safety::Durable };
+                if range.is_none() {
+                    self.files[*file].flushed(who, span.start);
+                }
                 self.files[*file].committed(who, Some(*open), span, safety, *range);
                 Ok(())
             }
@@ -267,11 +271,15 @@ impl Sim {
                 if lost {
                     self.files[*file].told(who, Some(*open));
                 }
+                let whole = !matches!(call.kind, Kind::Commit { range: Some(_), .. });
+                if whole && (late || lost) {
+                    self.files[*file].flushed(who, call.start);
+                }
                 if matches!(call.kind, Kind::Close { .. }) {
                     self.guests[guest].opens.retain(|other| other.number != *open);
                 }
             }
-            Kind::Sync if lost => self.files.iter_mut().for_each(|file| file.told(who, None)),
+            Kind::Sync if lost => self.files.iter_mut().for_each(|file| file.sync_told(who)),
             _ => {}
         }
         Ok(())

@@ -74,6 +74,8 @@ struct Change {
     told: bool,
     /// Its writer keeps it until it is stored, and writes it again after a crash.
     kept: bool,
+    /// A flush that was under way with it may have ended that.
+    kept_perhaps: bool,
     /// It is yet to be written again, if its writer knows nothing better.
     pending: bool,
     /// When it was written again; it may have been before that too.
@@ -199,6 +201,7 @@ impl File {
             shaky: false,
             told: false,
             kept: false,
+            kept_perhaps: false,
             pending: false,
             again: None,
         };
@@ -235,14 +238,25 @@ impl File {
         }
     }
 
-    /// Calls of `who` go on in a new session: what it keeps is there again.
-    pub fn written_again(&mut self, who: usize, now: Moment) {
-        let kept = |change: &&mut Change| change.who == who && change.kept && !change.told;
-        for change in self.changes.iter_mut().filter(kept) {
-            if change.pending {
-                (change.pending, change.crashed) = (false, false);
-                (change.again, change.seen) = (Some(now), None);
+    /// The file was flushed for `who`, or it was told that it could not be: what it wrote before,
+    /// through any open, is not kept any more.
+    pub fn flushed(&mut self, who: usize, start: Moment) {
+        for change in self.changes.iter_mut().filter(|change| change.who == who && change.kept) {
+            match change.is_done_before(start) {
+                true => (change.kept, change.pending) = (false, false),
+                false => change.kept_perhaps = true,
             }
+        }
+    }
+
+    /// Calls of `who` go on in a new session: what it keeps is there again. What its writer was
+    /// told of an error about may be, or was given up.
+    pub fn written_again(&mut self, who: usize, now: Moment) {
+        let kept = |change: &&mut Change| change.who == who && change.kept && change.pending;
+        for change in self.changes.iter_mut().filter(kept) {
+            change.pending = false;
+            change.crashed &= change.told || change.kept_perhaps;
+            (change.again, change.seen) = (Some(now), None);
         }
     }
 
@@ -370,7 +384,6 @@ impl File {
             if own && !change.told {
                 (change.crashed, change.shaky) = (false, false);
             }
-            change.kept &= !own || range.is_some();
             if !change.is_doubtful() {
                 change.stored = true;
                 change.durable |= safety == Safety::Durable;
@@ -405,10 +418,15 @@ impl File {
         let mine =
             |change: &&mut Change| change.who == who && (open.is_none() || change.open == open);
         for change in self.changes.iter_mut().filter(mine).filter(|change| !change.durable) {
-            change.told = true;
-            // What could not be written is given up when its writer knows.
-            change.shaky |= !change.stored;
+            change.told();
         }
+    }
+
+    /// A sync told `who` that writes are lost. Those that are kept are not meant: they are written
+    /// again, and a commit of their file tells what becomes of them.
+    pub fn sync_told(&mut self, who: usize) {
+        let mine = |change: &&mut Change| change.who == who && !change.kept && !change.durable;
+        self.changes.iter_mut().filter(mine).for_each(Change::told);
     }
 
     /// The most bytes that it may have.
@@ -581,6 +599,12 @@ impl File {
 }
 
 impl Change {
+    fn told(&mut self) {
+        self.told = true;
+        // What could not be written is given up when its writer knows.
+        self.shaky |= !self.stored;
+    }
+
     fn forget_seen(&mut self, now: Moment) {
         if matches!(self.fate, Fate::UnderWay | Fate::Open) {
             (self.seen, self.seen_since) = (None, now);
