@@ -153,6 +153,13 @@ impl Change {
         self.kept && other.kept && self.who == other.who && self.again >= other.again
     }
 
+    /// A flush or sync that `who` asked for found it. One that was asked for before a crash may be
+    /// done after it, and before others have written again what they keep.
+    fn is_covered(&self, who: usize, flush: Span) -> bool {
+        let was_there = self.who == who || self.again.is_none_or(|again| again < flush.start);
+        was_there && self.is_done_before(flush.start)
+    }
+
     fn is_done_before(&self, moment: Moment) -> bool {
         matches!(self.fate, Fate::Done(end) if end < moment)
     }
@@ -377,7 +384,7 @@ impl File {
             _ => false,
         };
         for change in &mut self.changes {
-            if !change.is_done_before(span.start) || !within(change) {
+            if !change.is_covered(who, span) || !within(change) {
                 continue;
             }
             let own = open.is_some() && change.open == open && change.who == who;
@@ -394,7 +401,7 @@ impl File {
     /// Everything of the export was synced, says the answer to `who`.
     pub fn synced(&mut self, who: usize, span: Span) {
         for change in &mut self.changes {
-            if !change.is_done_before(span.start) {
+            if !change.is_covered(who, span) {
                 continue;
             }
             if change.who == who && !change.told && change.range().is_some() {
