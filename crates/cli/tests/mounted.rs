@@ -6,7 +6,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use common::{Mounted, Server, path, program};
+use std::sync::Arc;
+
+use common::{Mounted, Server, SharingBlocks, Temporary, path, program};
+use dafs_client::{OpenOptions, Session, SessionOptions, Url};
+use dafs_fabric_tcp::TcpProvider;
 
 fn shell(dir: &Path, script: &str) -> String {
     let script = format!("cd {} && {script}", path(dir));
@@ -43,4 +47,116 @@ fn a_default_list_replaces_the_umask() {
     assert!(both("077").contains("f 664\n"));
     assert!(both("0").contains("f 664\n"));
     assert_eq!(fs::metadata(mount.path()).expect("stat").mode() & 0o777, 0o755);
+}
+
+/// What `filefrag` says of the extents of a file, without its name and flags that come and go.
+fn blocks(file: &Path) -> Option<(String, bool)> {
+    let said = program("filefrag", &["-v", path(file)])?;
+    let line = said.lines().find(|line| line.trim_start().starts_with("0:"))?.to_owned();
+    let physical = line.split(':').nth(2)?.trim().to_owned();
+    Some((physical, line.contains("shared")))
+}
+
+#[test]
+fn copies_share_their_blocks_where_the_file_system_can() {
+    let Some(disk) = SharingBlocks::new() else { return };
+    let served = disk.path().join("served");
+    fs::create_dir(&served).expect("directory");
+    let server = Server::start_in(Temporary::new(), served, &[]);
+    let Some(mount) = Mounted::new(&server, &[]) else { return };
+    let bytes: Vec<u8> = (0..1u32 << 20).map(|n| (n ^ n >> 11) as u8).collect();
+    fs::write(mount.join("a"), &bytes).expect("write");
+    shell(mount.path(), "cp a b && sync b");
+    assert_eq!(fs::read(mount.join("b")).expect("read"), bytes);
+
+    let url = Url::parse(&server.url).expect("URL");
+    let provider = Arc::new(TcpProvider::default());
+    let (session, _) =
+        Session::connect_url(provider, &url, SessionOptions::default()).expect("session");
+    let from =
+        session.open(b"a", OpenOptions { read: true, ..OpenOptions::default() }).expect("open");
+    let new = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+    let to = session.open(b"c", new).expect("open");
+    from.clone_range(0, &to, 0, 0).expect("clone");
+    assert_eq!(fs::read(mount.join("c")).expect("read"), bytes);
+
+    let Some(a) = blocks(&server.file("a")) else { return println!("skipped: no filefrag") };
+    assert!(a.1, "{a:?}");
+    assert_eq!(blocks(&server.file("b")), Some(a.clone()));
+    assert_eq!(blocks(&server.file("c")), Some(a));
+    // One's own bytes all the same.
+    shell(mount.path(), "printf new | dd of=b conv=notrunc status=none && sync b");
+    assert_eq!(fs::read(mount.join("a")).expect("read"), bytes);
+    assert_eq!(fs::read(server.file("b")).expect("read")[..3], *b"new");
+}
+
+/// Runs a script in a directory as a user, failed or not.
+fn run_as(user: u32, dir: &Path, script: &str) -> String {
+    let user = user.to_string();
+    let script = format!("cd {}; {script}", path(dir));
+    let who = ["--reuid", &user, "--regid", &user, "--clear-groups", "sh", "-c", &script];
+    let output = std::process::Command::new("setpriv").args(who).output().expect("setpriv");
+    let exit = if output.status.success() { "" } else { "failed " };
+    format!("{exit}{}", common::text(&output.stdout))
+}
+
+#[test]
+fn privileges_of_a_file_end_as_on_a_disk() {
+    const OWNER: u32 = 12_345;
+    let server = Server::start(&[]);
+    let Some(mount) = Mounted::new(&server, &[]) else { return };
+    if program("xfs_io", &["-V"]).is_none() {
+        return println!("skipped: no xfs_io");
+    }
+    for dir in ["mounted", "itself"] {
+        fs::create_dir(server.file(dir)).expect("mkdir");
+        shell(&server.file(dir), "chmod 777 . && head -c 20000 /dev/zero > source");
+    }
+    let changes = [
+        "printf x > f",
+        "printf x >> f",
+        "xfs_io -c 'pwrite 5 10' f > /dev/null",
+        "xfs_io -d -c 'pwrite 0 4096' f > /dev/null",
+        "xfs_io -c 'mmap 0 4096' -c 'mwrite 0 10' -c msync f > /dev/null",
+        "truncate -s 5 f",
+        "truncate -s 50000 f",
+        "truncate -s 10000 f",
+        "xfs_io -c 'truncate 7' f",
+        "xfs_io -c 'falloc 0 50000' f",
+        "xfs_io -c 'falloc -k 0 50000' f",
+        "xfs_io -c 'fpunch 0 4096' f",
+        "xfs_io -c 'copy_range -l 8192 source' f",
+        "dd if=source of=f conv=notrunc bs=1k count=3 status=none",
+        "chown : f",
+        "chgrp 12345 f",
+        "chown 12345 f",
+        "touch f",
+    ];
+    let all_of = |dir: &Path| {
+        let mut out = Vec::new();
+        for user in [0, OWNER, 12_346] {
+            for mode in ["6777", "2777", "4666", "6755", "777"] {
+                for change in changes {
+                    // The kernel does not say that it is refused.
+                    if user == 12_346 && change.starts_with("chown :") {
+                        continue;
+                    }
+                    let make = format!(
+                        "rm -f f; head -c 10000 /dev/zero > f; chown {OWNER}:{OWNER} f; chmod {mode} f"
+                    );
+                    shell(dir, &make);
+                    let result = run_as(user, dir, change);
+                    let is = shell(dir, "stat -c '%a %s %u:%g' f");
+                    out.push(format!("{user} {mode} {change}: {result}{is}"));
+                }
+            }
+        }
+        out
+    };
+    let itself = all_of(&server.file("itself"));
+    let mounted = all_of(&mount.join("mounted"));
+    assert!(itself.iter().any(|line| line == "12346 6777 truncate -s 5 f: 777 5 12345:12345\n"));
+    let differ = mounted.iter().zip(&itself).filter(|(mounted, itself)| mounted != itself);
+    let differ: Vec<_> = differ.collect();
+    assert!(differ.is_empty(), "{differ:#?}");
 }

@@ -149,6 +149,38 @@ impl Drop for Mounted {
     }
 }
 
+/// A file system that can share blocks between files, in an image.
+pub struct SharingBlocks(Temporary);
+
+impl SharingBlocks {
+    /// `None`, and says so, where there cannot be one.
+    pub fn new() -> Option<SharingBlocks> {
+        let temporary = Temporary::new();
+        let (image, mount) = (temporary.join("image"), temporary.join("mount"));
+        std::fs::create_dir(&mount).expect("directory");
+        let file = std::fs::File::create(&image).expect("image");
+        file.set_len(512 << 20).expect("a sparse file");
+        let (image, mount) = (path(&image), path(&mount));
+        let made = program("mkfs.xfs", &["-q", "-m", "reflink=1", image])
+            .and_then(|_| program("mount", &["-o", "loop", image, mount]));
+        if made.is_none() {
+            println!("skipped: needs root, loop devices and mkfs.xfs");
+            return None;
+        }
+        Some(SharingBlocks(temporary))
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.0.join("mount")
+    }
+}
+
+impl Drop for SharingBlocks {
+    fn drop(&mut self) {
+        program("umount", &["-l", path(&self.path())]);
+    }
+}
+
 /// What a program of the system prints; none where it fails.
 pub fn program(name: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(name).args(arguments).output().ok()?;

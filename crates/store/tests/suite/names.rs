@@ -117,9 +117,12 @@ pub fn symlinks(fs: &Fs) {
     fs.symlink("dangling", "nothing").expect("symlink");
     assert_eq!(error(fs.follow("dangling")), Status::NoEnt);
     assert_eq!(error(fs.symlink("l", "x")), Status::Exist);
+    // Some file systems take less, and say so.
     let long = "x".repeat(4095);
-    fs.symlink("long", &long).expect("the longest target");
-    assert_eq!(read("long"), Ok(long.into_bytes()));
+    match fs.symlink("long", &long) {
+        Err(Status::NameTooLong) => {}
+        _ => assert_eq!(read("long"), Ok(long.into_bytes())),
+    }
     assert_eq!(error(fs.symlink("longer", &"x".repeat(4096))), Status::NameTooLong);
     assert_eq!(error(fs.symlink("empty", "")), Status::NoEnt);
 }
@@ -164,7 +167,7 @@ pub fn renames_of_directories(fs: &Fs) {
     fs.file("f", b"");
     assert_eq!(error(fs.rename("a", "a/b/x")), Status::Inval);
     assert_eq!(error(fs.rename("a", "a/x")), Status::Inval);
-    assert_eq!(error(fs.rename("c", "a")), Status::NotEmpty);
+    assert!(matches!(error(fs.rename("c", "a")), Status::NotEmpty | Status::Exist));
     assert_eq!(error(fs.rename("c", "f")), Status::NotDir);
     assert_eq!(error(fs.rename("f", "c")), Status::IsDir);
     fs.rename("a", "c").expect("onto an empty directory");
