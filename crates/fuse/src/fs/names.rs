@@ -52,6 +52,9 @@ impl DafsFs {
             accessed: wanted.atime.map(time),
             modified: wanted.mtime.map(time),
         };
+        if set == SetAttr::default() {
+            return self.end_privileges(caller, &node);
+        }
         let _change = node.change();
         // An open file may be cut whatever its mode says by now.
         let open = match (wanted.fh, set.size) {
@@ -79,6 +82,23 @@ impl DafsFs {
             }
         };
         Ok(self.attr_answer(&attr))
+    }
+
+    /// Nothing to set is how the kernel tells of a chown(2) that gives neither owner nor group, and
+    /// of a write to come: setuid and setgid end. Whoever may not end them by this may be about to
+    /// write, which ends them at the server.
+    fn end_privileges(&self, caller: &Caller, node: &Arc<Node>) -> Result<Answer, Errno> {
+        let attr = self.attr_of(&self.session, node)?;
+        let set_gid = if attr.mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+        let mode = attr.mode & !(libc::S_ISUID | set_gid);
+        if attr.kind == FileKind::Directory || mode == attr.mode {
+            return Ok(self.attr_answer(&attr));
+        }
+        let set = kernel::SetAttr { mode: Some(mode), ..kernel::SetAttr::default() };
+        match self.set_attr(caller, node.number, &set) {
+            Err(Errno(libc::EPERM)) => Ok(self.attr_answer(&attr)),
+            other => other,
+        }
     }
 
     /// Sets attributes through an open file, and flushes it in the same round trip where it was
