@@ -271,22 +271,21 @@ impl DafsFs {
         if !plus {
             return out.add(number, entry.cookie, kind, &entry.name);
         }
-        match (entry.attr, entry.handle) {
-            // What has another name here as well is looked up first.
-            (Some(attr), Some(handle))
-                if self
-                    .nodes
-                    .elsewhere(&Found { handle, attr }, dir.number, &entry.name)
-                    .is_none() =>
-            {
-                let known = self.entry(&Found { handle, attr }, dir.number, &entry.name);
+        // What has another name here as well is looked up first.
+        let known = entry.attr.zip(entry.handle).and_then(|(attr, handle)| {
+            let found = Found { handle, attr };
+            let node = self.nodes.refer_listed(&found, dir.number, &entry.name)?;
+            Some(self.entry_of(node, &attr))
+        });
+        match known {
+            Some(known) => {
                 let added = out.add_plus(&known, entry.cookie, &entry.name);
                 if !added {
                     self.nodes.forget(known.node, 1);
                 }
                 added
             }
-            _ => {
+            None => {
                 let mut nameless = Entry::default();
                 nameless.attr.ino = number;
                 nameless.attr.mode = kind.map_or(0, file_type);

@@ -74,6 +74,15 @@ impl Node {
         (state.parent, state.name.clone())
     }
 
+    /// The kernel knows it under another name than this, and has it not open.
+    fn is_elsewhere(&self, parent: u64, name: &[u8]) -> bool {
+        if self.kind == FileKind::Directory {
+            return false;
+        }
+        let state = self.state();
+        (state.parent != parent || state.name != name) && state.open.is_empty()
+    }
+
     /// Whether an object found under its name is this one. Inode numbers are used again; then
     /// at least the birth differs, where the server's file system knows it.
     pub(super) fn is(&self, attr: &Attr) -> bool {
@@ -189,11 +198,39 @@ impl Drop for Change {
     }
 }
 
+/// Numbers by directory and name.
+#[derive(Default)]
+struct Names {
+    dirs: FxHashMap<u64, HashMap<Vec<u8>, u64>>,
+}
+
+impl Names {
+    fn get(&self, dir: u64, name: &[u8]) -> Option<u64> {
+        self.dirs.get(&dir)?.get(name).copied()
+    }
+
+    fn set(&mut self, dir: u64, name: &[u8], number: u64) {
+        let names = self.dirs.entry(dir).or_default();
+        match names.get_mut(name) {
+            Some(known) => *known = number,
+            None => drop(names.insert(name.to_vec(), number)),
+        }
+    }
+
+    fn remove(&mut self, dir: u64, name: &[u8]) {
+        let Some(names) = self.dirs.get_mut(&dir) else { return };
+        names.remove(name);
+        if names.is_empty() {
+            self.dirs.remove(&dir);
+        }
+    }
+}
+
 #[derive(Default)]
 struct Table {
     by_number: FxHashMap<u64, Arc<Node>>,
     by_handle: FxHashMap<FileHandle, u64>,
-    by_name: HashMap<(u64, Vec<u8>), u64>,
+    by_name: Names,
     last: u64,
 }
 
@@ -230,24 +267,26 @@ impl Nodes {
     /// The kernel is told of an object: it gets a reference.
     pub(super) fn refer(&self, found: &Found, parent: u64, name: &[u8]) -> Arc<Node> {
         let mut table = self.write();
-        match table.known(found).cloned() {
-            Some(node) => {
-                node.state().references += 1;
-                table.name(&node, parent, name);
-                node
-            }
-            None => table.add(found, parent, name),
+        let known = table.known(found).cloned();
+        table.refer(known, found, parent, name)
+    }
+
+    /// As `refer`, of what was listed; `None`, and no reference, for what is known
+    /// [`elsewhere`](Self::elsewhere).
+    pub(super) fn refer_listed(&self, found: &Found, parent: u64, name: &[u8]) -> Option<u64> {
+        let mut table = self.write();
+        let known = table.known(found).cloned();
+        if known.as_ref().is_some_and(|node| node.is_elsewhere(parent, name)) {
+            return None;
         }
+        Some(table.refer(known, found, parent, name).number)
     }
 
     /// What the kernel knows under another name than the one under which it was found, and has
     /// not open.
     pub(super) fn elsewhere(&self, found: &Found, parent: u64, name: &[u8]) -> Option<Arc<Node>> {
         let table = self.read();
-        let node = table.known(found).filter(|node| node.kind != FileKind::Directory)?;
-        let state = node.state();
-        let same = state.parent == parent && state.name == name;
-        (!same && state.open.is_empty()).then(|| node.clone())
+        table.known(found).filter(|node| node.is_elsewhere(parent, name)).cloned()
     }
 
     /// Others gave an object another name: under that one it gets a number of its own. The kernel
@@ -268,20 +307,20 @@ impl Nodes {
         }
         let mut table = self.write();
         let Some(node) = table.by_number.get(&number).cloned() else { return };
-        let (handle, key) = {
+        let (handle, dir, name) = {
             let mut state = node.state();
             state.references = state.references.saturating_sub(count);
             if state.references > 0 {
                 return;
             }
-            (state.handle, (state.parent, std::mem::take(&mut state.name)))
+            (state.handle, state.parent, std::mem::take(&mut state.name))
         };
         table.by_number.remove(&number);
         if table.by_handle.get(&handle) == Some(&number) {
             table.by_handle.remove(&handle);
         }
-        if table.by_name.get(&key) == Some(&number) {
-            table.by_name.remove(&key);
+        if table.by_name.get(dir, &name) == Some(number) {
+            table.by_name.remove(dir, &name);
         }
     }
 
@@ -300,13 +339,9 @@ impl Nodes {
     /// A name moved; what had the new name has none now, or the old one.
     pub(super) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
         let mut table = self.write();
-        let at = |table: &Table, (parent, name): (u64, &[u8])| {
-            let number = table.by_name.get(&(parent, name.to_vec()))?;
-            table.by_number.get(number).cloned()
-        };
-        let (moved, replaced) = (at(&table, from), at(&table, to));
-        table.by_name.remove(&(from.0, from.1.to_vec()));
-        table.by_name.remove(&(to.0, to.1.to_vec()));
+        let (moved, replaced) = (table.named(from.0, from.1), table.named(to.0, to.1));
+        table.by_name.remove(from.0, from.1);
+        table.by_name.remove(to.0, to.1);
         if let (Some(node), true) = (replaced, exchange) {
             table.name(&node, from.0, from.1);
         }
@@ -316,18 +351,34 @@ impl Nodes {
     }
 
     pub(super) fn removed(&self, parent: u64, name: &[u8]) {
-        self.write().by_name.remove(&(parent, name.to_vec()));
+        self.write().by_name.remove(parent, name);
     }
 
     /// What the kernel was told that this name is.
     pub(super) fn named(&self, parent: u64, name: &[u8]) -> Option<Arc<Node>> {
-        let table = self.read();
-        let number = table.by_name.get(&(parent, name.to_vec()))?;
-        table.by_number.get(number).cloned()
+        self.read().named(parent, name)
     }
 }
 
 impl Table {
+    fn named(&self, parent: u64, name: &[u8]) -> Option<Arc<Node>> {
+        let number = self.by_name.get(parent, name)?;
+        self.by_number.get(&number).cloned()
+    }
+
+    fn refer(
+        &mut self,
+        known: Option<Arc<Node>>,
+        found: &Found,
+        parent: u64,
+        name: &[u8],
+    ) -> Arc<Node> {
+        let Some(node) = known else { return self.add(found, parent, name) };
+        node.state().references += 1;
+        self.name(&node, parent, name);
+        node
+    }
+
     fn known(&self, found: &Found) -> Option<&Arc<Node>> {
         let number = self.by_handle.get(&found.handle)?;
         self.by_number.get(number).filter(|node| node.is(&found.attr))
@@ -357,7 +408,7 @@ impl Table {
         });
         self.by_number.insert(number, node.clone());
         self.by_handle.insert(found.handle, number);
-        self.by_name.insert((parent, name.to_vec()), number);
+        self.by_name.set(parent, name, number);
         node
     }
 
@@ -375,12 +426,12 @@ impl Table {
                 Some((std::mem::replace(&mut state.parent, parent), old))
             }
         };
-        if let Some(old) = old
-            && self.by_name.get(&old) == Some(&node.number)
+        if let Some((dir, old)) = old
+            && self.by_name.get(dir, &old) == Some(node.number)
         {
-            self.by_name.remove(&old);
+            self.by_name.remove(dir, &old);
         }
-        self.by_name.insert((parent, name.to_vec()), node.number);
+        self.by_name.set(parent, name, node.number);
     }
 }
 
