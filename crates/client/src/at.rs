@@ -86,6 +86,7 @@ impl Session {
     ) -> Result<(Attr, Result<()>)> {
         let work = Work::SetAttrOpen { file: file.key(), handle, set, flush };
         let (output, beside) = self.inner().call_beside(self.user.clone(), work, Memory::None)?;
+        // Without a flush nothing is found beside.
         let flushed = beside.map_or(Ok(()), |beside| beside.flushed.map_err(Error::from));
         Ok((attr_of(output)?, flushed))
     }

@@ -287,6 +287,28 @@ impl File {
         Ok(())
     }
 
+    /// As [`write_at`](Self::write_at) and [`flush`](Self::flush), in one round trip where it fits
+    /// one request: in the server's file system when it returns.
+    ///
+    /// # Errors
+    /// As `write_at`, and as `flush`; then it may have been written.
+    pub fn write_flushed(&self, from: &[u8], offset: u64) -> Result<()> {
+        if from.len() > self.piece_max() {
+            self.write_at(from, offset)?;
+            return self.flush();
+        }
+        let len = u32::try_from(from.len()).map_err(|_| Status::TooBig)?;
+        let work = Work::WriteFlush { file: self.inner.key, offset, len };
+        let inner = &self.inner.session.inner;
+        let call = |span: &Span| inner.call_beside(None, work, Memory::Span(span.clone()));
+        match lend(from, call)? {
+            (Output::Written { bytes, .. }, Some(beside)) if bytes == from.len() => {
+                Ok(beside.flushed?)
+            }
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
     /// As [`append`](Self::append), kept as [`write_kept`](Self::write_kept) does; not kept where
     /// the file was opened with [`OpenOptions::append`], through which nothing can be written again
     /// at its place.

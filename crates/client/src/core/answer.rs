@@ -91,7 +91,7 @@ impl Core {
     /// What the operations after the work's own found. One that failed ended the chain.
     fn found_beside(&mut self, flight: &mut Flight, results: &[OpResult]) {
         let mut beside = Beside { dirs: [None; 2], flushed: Ok(()) };
-        if let Work::SetAttrOpen { file, .. } = flight.call.work {
+        if let Some(file) = flight.call.work.file_to_flush() {
             beside.flushed = match results.first() {
                 Some(Ok(Outcome::Committed { verifier })) => {
                     self.flushed_is_safe(file, flight.kept_writes, false);
@@ -192,7 +192,7 @@ impl Core {
             self.close_opened(last);
             return Err(Status::Stale.into());
         }
-        let CallRec { work, memory, user, .. } = &mut flight.call;
+        let CallRec { work, memory, user, beside, .. } = &mut flight.call;
         Ok(Some(match work {
             Work::Put(put) => {
                 self.saw_unsynced(outcomes, put.commit);
@@ -248,6 +248,15 @@ impl Core {
             Work::Extents { .. } => {
                 let Outcome::Data { bytes, end } = *last else { return Err(UNEXPECTED) };
                 Output::Extents { extents: extents(memory, fit(bytes, room)?)?, end }
+            }
+            Work::WriteFlush { file, offset, .. } => {
+                let Outcome::Written { bytes, verifier, .. } = *last else {
+                    return Err(UNEXPECTED);
+                };
+                let flushed = beside.as_ref().is_some_and(|beside| beside.flushed.is_ok());
+                let (file, offset) = (*file, *offset);
+                self.wrote_here(file, verifier, flushed);
+                Output::Written { bytes: fit(bytes, work.request_bytes())?, offset }
             }
             _ if work.file().is_some() => {
                 self.kept_is_safe(work, last, kept_writes);
@@ -408,11 +417,20 @@ impl Core {
 
     /// The server wrote to a file by itself, and flushed it.
     fn wrote_to(&mut self, file: Option<FileKey>) {
-        let verifier = self.facts.verifier;
-        if let Some(file) = file.and_then(|key| self.files.any_mut(key)) {
-            file.wrote_and_flushed(verifier);
+        if let Some(file) = file {
+            self.wrote_here(file, self.facts.verifier, true);
         }
-        self.wrote_unsynced(verifier, false);
+    }
+
+    /// A write that nobody keeps, `flushed` or in the server's memory alone.
+    fn wrote_here(&mut self, file: FileKey, verifier: WriteVerifier, flushed: bool) {
+        if let Some(file) = self.files.any_mut(file) {
+            match flushed {
+                true => file.wrote_and_flushed(verifier),
+                false => file.wrote(verifier),
+            }
+        }
+        self.wrote_unsynced(verifier, !flushed);
     }
 
     fn plain_output(

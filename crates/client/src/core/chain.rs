@@ -194,11 +194,14 @@ pub(super) fn beside(
     work: &Work,
     root: FileHandle,
     files: &Files,
+    tight: bool,
 ) -> Result<(), Status> {
-    let looks = work.dirs_to_look_at(root).into_iter().flatten();
-    chain.extend(looks.map(|handle| Operation::GetAttr { handle, state: StateId::NONE }));
-    if let Work::SetAttrOpen { file, flush: true, .. } = work {
-        let state = files.usable(*file)?.state;
+    if !tight {
+        let looks = work.dirs_to_look_at(root).into_iter().flatten();
+        chain.extend(looks.map(|handle| Operation::GetAttr { handle, state: StateId::NONE }));
+    }
+    if let Some(file) = work.file_to_flush() {
+        let state = files.usable(file)?.state;
         chain.push(Operation::Commit { state, offset: 0, len: 0, level: CommitLevel::Flush });
     }
     Ok(())
@@ -430,6 +433,11 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
             state,
             extents: ExtentList::one(*offset, *len),
             stability: *stability,
+        },
+        Work::WriteFlush { offset, len, .. } => Operation::Write {
+            state,
+            extents: ExtentList::one(*offset, *len),
+            stability: dafs_protocol::Stability::Unstable,
         },
         Work::WriteList { extents, stability, .. } => {
             Operation::Write { state, extents: extents.clone(), stability: *stability }

@@ -144,9 +144,7 @@ impl Core {
             (work, None) => {
                 let mut chain = chain::chain(work, self.root, &self.files, tight)?;
                 let own = chain.len();
-                if !tight {
-                    chain::beside(&mut chain, work, self.root, &self.files)?;
-                }
+                chain::beside(&mut chain, work, self.root, &self.files, tight)?;
                 beside = chain.len() - own;
                 chain
             }

@@ -249,7 +249,7 @@ impl Core {
             file.is_some_and(|file| file.options.append)
         };
         match work {
-            Work::Write { .. } | Work::WriteList { .. } => !appends(),
+            Work::Write { .. } | Work::WriteList { .. } | Work::WriteFlush { .. } => !appends(),
             other => other.is_repeatable(),
         }
     }

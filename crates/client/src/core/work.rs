@@ -344,6 +344,12 @@ pub enum Work {
         len: u32,
         stability: Stability,
     },
+    /// Writes, and then flushes the file.
+    WriteFlush {
+        file: FileKey,
+        offset: u64,
+        len: u32,
+    },
     WriteList {
         file: FileKey,
         extents: ExtentList,
@@ -495,6 +501,7 @@ impl Work {
                 Some(*file)
             }
             Work::WriteList { file, .. } | Work::Append { file, .. } => Some(*file),
+            Work::WriteFlush { file, .. } => Some(*file),
             Work::Commit { file, .. } | Work::FileAttr { file } => Some(*file),
             Work::FileSetAttr { file, .. } | Work::Fallocate { file, .. } => Some(*file),
             Work::SetAttrOpen { file, .. } => Some(*file),
@@ -532,9 +539,19 @@ impl Work {
         }
     }
 
+    /// The file that is flushed beside it.
+    pub(crate) fn file_to_flush(&self) -> Option<FileKey> {
+        match self {
+            Work::SetAttrOpen { file, flush: true, .. } | Work::WriteFlush { file, .. } => {
+                Some(*file)
+            }
+            _ => None,
+        }
+    }
+
     /// What is asked for beside it may fail, and that matters.
     pub(crate) fn asks_for_more(&self) -> bool {
-        matches!(self, Work::SetAttrOpen { flush: true, .. })
+        self.file_to_flush().is_some()
     }
 
     /// For whom it acts is said with it, though it is about an open file.
@@ -553,6 +570,7 @@ impl Work {
             Work::ReadDir { .. } | Work::GetXattr { .. } | Work::ListXattr { .. } => true,
             Work::Get { .. } | Work::Read { .. } | Work::ReadList { .. } => true,
             Work::Write { .. } | Work::WriteList { .. } | Work::Commit { .. } => true,
+            Work::WriteFlush { .. } => true,
             Work::FileAttr { .. } | Work::Seek { .. } | Work::Advise { .. } => true,
             Work::Find { .. } | Work::Parent { .. } | Work::Extents { .. } => true,
             Work::CopyRange { .. } | Work::CloneRange { .. } => true,
@@ -593,7 +611,7 @@ impl Work {
             Work::Write { len, .. } | Work::WriteList { len, .. } | Work::Append { len, .. } => {
                 *len as usize
             }
-            Work::Rewrite { len, .. } => *len as usize,
+            Work::Rewrite { len, .. } | Work::WriteFlush { len, .. } => *len as usize,
             Work::Put(put) if put.made.is_none() => put.len as usize,
             Work::SetXattr { value, .. } => value.len(),
             Work::Make { target, .. } => target.len(),

@@ -53,7 +53,7 @@ impl DafsFs {
             // Its size too: a look at the file right after this shows what was closed before.
             let _ = notifier.inval_inode(node.number, -1, 0);
         }
-        Opened { fh: self.files.add(OpenFile::new(file, node, direct)), flags }
+        Opened { fh: self.files.add(OpenFile::new(file, node, direct, !known)), flags }
     }
 
     pub(super) fn open(&self, caller: &Caller, node: u64, flags: u32) -> Result<Answer, Errno> {

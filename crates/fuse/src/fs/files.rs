@@ -15,6 +15,8 @@ pub(super) struct OpenFile {
     pub(super) node: Arc<Node>,
     /// The kernel does not cache what goes through it.
     pub(super) direct: bool,
+    /// The file was made by this open, and not written yet.
+    new: AtomicBool,
     /// Written since the last flush.
     dirty: AtomicBool,
     /// Bytes that are kept for the case that the server ends.
@@ -26,10 +28,16 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    pub(super) fn new(file: File, node: Arc<Node>, direct: bool) -> Arc<OpenFile> {
+    pub(super) fn new(file: File, node: Arc<Node>, direct: bool, new: bool) -> Arc<OpenFile> {
+        let new = AtomicBool::new(new);
         let (dirty, kept) = (AtomicBool::new(false), AtomicUsize::new(0));
         let (failed, lockers) = (AtomicI32::new(0), Mutex::default());
-        Arc::new(OpenFile { file, node, direct, dirty, kept, failed, lockers })
+        Arc::new(OpenFile { file, node, direct, new, dirty, kept, failed, lockers })
+    }
+
+    /// True for the first write, where this open made the file.
+    pub(super) fn is_first_write(&self) -> bool {
+        self.new.load(Ordering::Relaxed) && self.new.swap(false, Ordering::Relaxed)
     }
 
     /// Something is to be flushed, of which `bytes` are kept; the bytes kept in all.

@@ -12,6 +12,8 @@ use super::files::OpenFile;
 use super::nodes::Node;
 use crate::kernel::Answer;
 
+/// Bytes of a first write of a new file that are flushed with it.
+const BEGINNING_MAX: usize = 64 << 10;
 /// Bytes of a file that are kept between two flushes.
 const KEPT_MAX: usize = 8 << 20;
 /// Bytes of all files.
@@ -31,6 +33,20 @@ impl DafsFs {
         let open = self.files.get(fh)?;
         let flags = flags as i32;
         let written = u32::try_from(data.len()).map_err(|_| Errno::INVAL)?;
+        // The kernel itself asks for the rest of O_SYNC where it caches.
+        let stable = self.options.sync || (open.direct && flags & libc::O_DSYNC != 0);
+        let begins = open.is_first_write() && offset == 0 && data.len() <= BEGINNING_MAX;
+        if begins && !stable && !from_cache && flags & libc::O_APPEND == 0 {
+            // Most small files are written at once, and closed: there is nothing to flush then.
+            return match open.file.write_flushed(data, offset) {
+                Ok(()) => Ok(Answer::Written(written)),
+                Err(error) => {
+                    // It may have been written.
+                    open.written(0);
+                    Err(error.into())
+                }
+            };
+        }
         // A flush that begins now does not cover it: it is to be flushed again.
         open.written(0);
         let outcome = if flags & libc::O_APPEND != 0 && !from_cache {
@@ -41,8 +57,6 @@ impl DafsFs {
         let kept = open.written(data.len());
         let all = self.kept.fetch_add(data.len(), Ordering::Relaxed) + data.len();
         outcome?;
-        // The kernel itself asks for the rest of O_SYNC where it caches.
-        let stable = self.options.sync || (open.direct && flags & libc::O_DSYNC != 0);
         if stable && !from_cache {
             self.commit(&open, flags & libc::O_SYNC != libc::O_SYNC)?;
         } else if kept > KEPT_MAX || all > KEPT_ALL_MAX {
