@@ -99,9 +99,8 @@ impl Core {
                     file.map_or(Ok(()), |file| file.flushed(*verifier, flight.writes))
                 }
                 result => {
-                    if let Some(file) = self.files.any_mut(file) {
-                        file.flush_failed(flight.kept_writes);
-                    }
+                    let kept_writes = flight.kept_writes;
+                    self.for_opens_of(file, |file| file.flush_failed(kept_writes));
                     Err(result
                         .and_then(|result| result.as_ref().err().copied())
                         .unwrap_or(Status::Io))

@@ -475,7 +475,8 @@ impl Fake {
             links: 1,
             uid: 0,
             gid: 0,
-            size: size.unwrap_or(0),
+            // Tells directories apart.
+            size: size.unwrap_or(path.len() as u64),
             allocated: 0,
             inode: self.memory.inodes.get(path).copied().unwrap_or(0),
             device: 1,

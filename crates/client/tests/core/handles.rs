@@ -63,6 +63,42 @@ fn objects_are_found_made_and_renamed_by_handle() {
 }
 
 #[test]
+fn a_change_answers_its_directories_too() {
+    let mut pair = Pair::new(110);
+    pair.fake.put(b"dir/f", b"data");
+    pair.fake.put(b"g", b"data");
+    let root = node(pair.call(Work::Find { place: place(b"") }));
+    let dir = node(pair.call(Work::Find { place: child(root.handle, b"dir") }));
+    let change = |pair: &mut Pair, work| {
+        let requests = pair.fake.requests;
+        let tag = pair.submit(work, Memory::None);
+        let done = pair.wait(tag);
+        done.result.expect("the change");
+        assert_eq!(pair.fake.requests, requests + 1);
+        done.beside.expect("directories").dirs.map(|attr| attr.map(|attr| attr.size))
+    };
+    let at = |dir: Node, name| child(dir.handle, name).with_dir();
+    let [of_root, of_dir] = [root, dir].map(|node| Some(node.attr.size));
+    assert_ne!(of_root, of_dir);
+    let both = change(&mut pair, rename(at(dir, b"f"), at(root, b"f")));
+    assert_eq!(both, [of_dir, of_root]);
+    let one = change(&mut pair, rename(at(root, b"f"), at(root, b"h")));
+    assert_eq!(one, [of_root, None]);
+    let options = OpenOptions { exclusive: true, ..OpenOptions::write() };
+    let open = Work::Open { place: at(dir, b"new"), options };
+    assert_eq!(change(&mut pair, open), [of_dir, None]);
+    // A directory that cannot be looked at fails no change.
+    pair.fake.script.lie = Some(|reply| {
+        if let Ok(results) = &mut reply.results {
+            results[1] = Err(Status::Stale);
+        }
+    });
+    let remove = Work::Remove { place: at(root, b"h"), directory: false };
+    assert_eq!(change(&mut pair, remove), [None, None]);
+    assert!(!pair.fake.memory.files.contains_key(&b"h"[..]));
+}
+
+#[test]
 fn only_single_names_are_names() {
     let dir = FileHandle::default();
     for (name, status) in [

@@ -1,7 +1,10 @@
 //! Writes that are kept are written again after a restart.
 
-use dafs_client::core::{FileKey, Owner, Work};
-use dafs_protocol::{CommitLevel, LockKind, LockRange, LockRequest, OwnerKey, Stability, Status};
+use dafs_client::Output;
+use dafs_client::core::{FileKey, Memory, Owner, Work};
+use dafs_protocol::{
+    CommitLevel, LockKind, LockRange, LockRequest, OwnerKey, SetAttr, Stability, Status,
+};
 
 use super::{Pair, bytes, read_write, status};
 
@@ -195,4 +198,62 @@ fn a_flush_that_fails_ends_the_keeping_of_all_opens() {
     pair.fake.restart();
     assert_eq!(pair.read(first, 0, 9).expect("read"), b"new.", "nothing older comes over it");
     assert_eq!(status(pair.commit(first)), Some(Status::WritesLost));
+}
+
+#[test]
+fn what_is_written_and_flushed_at_once_survives_the_process() {
+    let mut pair = Pair::new(45);
+    pair.fake.put(b"f", b"....");
+    let file = pair.open(b"f", read_write());
+    let write = |pair: &mut Pair| {
+        let tag = pair.submit(Work::WriteFlush { file, offset: 0, len: 3 }, bytes(b"new"));
+        let done = pair.wait(tag);
+        assert_eq!(done.result.expect("written").bytes(), 3);
+        done.beside.expect("a flush").flushed
+    };
+    let requests = pair.fake.requests;
+    assert_eq!(write(&mut pair), Ok(()));
+    assert_eq!(pair.fake.requests, requests + 1);
+    pair.fake.restart();
+    assert_eq!(pair.read(file, 0, 20).expect("read"), b"new.");
+    pair.call(Work::Sync).expect("its machine goes on");
+    pair.fake.script.disk_full = true;
+    assert_eq!(write(&mut pair), Err(Status::NoSpc));
+    pair.fake.script.disk_full = false;
+    pair.fake.restart();
+    assert_eq!(status(pair.commit(file)), Some(Status::WritesLost), "in memory alone");
+    assert_eq!(write(&mut pair), Ok(()));
+    pair.fake.machine += 1;
+    pair.fake.restart();
+    assert_eq!(status(pair.commit(file)), Some(Status::WritesLost), "not on disk");
+}
+
+#[test]
+fn attributes_and_a_flush_are_one_request() {
+    let mut pair = Pair::new(46);
+    pair.fake.put(b"f", b"....");
+    let file = pair.open(b"f", read_write());
+    let set = |pair: &mut Pair| {
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        let work = Work::SetAttrOpen { file, handle: None, set, flush: true };
+        let tag = pair.submit(work, Memory::None);
+        let done = pair.wait(tag);
+        assert!(matches!(done.result, Ok(Output::Attr(_))), "{:?}", done.result);
+        done.beside.expect("a flush").flushed
+    };
+    pair.write_kept(file, 0, b"old");
+    let requests = pair.fake.requests;
+    assert_eq!(set(&mut pair), Ok(()));
+    assert_eq!(pair.fake.requests, requests + 1);
+    pair.fake.disk.files.insert(b"f".to_vec(), b"from elsewhere".to_vec());
+    pair.fake.restart();
+    assert_eq!(pair.read(file, 0, 20).expect("read"), b"from elsewhere");
+    // What the flush could not make safe is told, and not written again.
+    pair.write_kept(file, 0, b"new");
+    pair.fake.script.disk_full = true;
+    assert_eq!(set(&mut pair), Err(Status::NoSpc));
+    pair.fake.script.disk_full = false;
+    pair.fake.restart();
+    assert_eq!(pair.read(file, 0, 20).expect("read"), b"from elsewhere");
+    assert_eq!(status(pair.commit(file)), Some(Status::WritesLost));
 }
