@@ -127,6 +127,9 @@ impl Sim {
             (Kind::Ping | Kind::Sync, Output::Unit) => {
                 if matches!(call.kind, Kind::Sync) {
                     self.files.iter_mut().for_each(|file| file.synced(who, span));
+                    if self.files.iter().any(|file| file.wrote_within(who, None, span)) {
+                        self.flush_trap(who, None);
+                    }
                 }
                 Ok(())
             }
@@ -179,6 +182,10 @@ impl Sim {
                     self.files[*file].flushed(who, span.start);
                 }
                 self.files[*file].committed(who, Some(*open), span, safety, *range);
+                let whole = range.is_none() && !*flush;
+                if whole && self.files[*file].wrote_within(who, Some(*open), span) {
+                    self.flush_trap(who, Some(*open));
+                }
                 Ok(())
             }
             (Kind::Size { file }, Output::Attr(attr)) => {

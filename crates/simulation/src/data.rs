@@ -70,8 +70,7 @@ impl Sim {
                 Ok(())
             }
             90..=93 => {
-                let call = self.call(guest, Kind::Sync, 0);
-                self.guests[guest].submit(call, Work::Sync, None);
+                self.ask_sync(guest);
                 Ok(())
             }
             94..=98 => {
@@ -275,6 +274,19 @@ impl Sim {
         self.files[open.file].begin(change, Shape::Cut { size }, who, None, call.start);
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         self.guests[guest].submit(call, Work::FileSetAttr { file: open.key, set }, None);
+    }
+
+    pub(crate) fn ask_sync(&mut self, guest: usize) {
+        let call = self.call(guest, Kind::Sync, 0);
+        self.guests[guest].submit(call, Work::Sync, None);
+    }
+
+    pub(crate) fn commit_all(&mut self, guest: usize, open: &Open) {
+        let kind = Kind::Commit { open: open.number, file: open.file, range: None, flush: false };
+        let call = self.call(guest, kind, 0);
+        let level = CommitLevel::File;
+        let work = Work::Commit { file: open.key, offset: 0, len: 0, level };
+        self.guests[guest].submit(call, work, None);
     }
 
     fn ask_commit(&mut self, guest: usize, open: &Open) {

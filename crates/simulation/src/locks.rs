@@ -152,6 +152,19 @@ impl Sim {
         true
     }
 
+    /// Looks at all open files of locks: who lost one is told.
+    pub(crate) fn look_at_lock_files(&mut self) {
+        for guest in 0..self.guests.len() {
+            for file in 0..LOCK_FILES {
+                if let Door::Open(open) = self.guests[guest].doors[file]
+                    && !open.broken
+                {
+                    self.look_at_lock_file(guest, file, open);
+                }
+            }
+        }
+    }
+
     fn look_at_lock_file(&mut self, guest: usize, file: usize, open: LockOpen) {
         let call = self.call(guest, Kind::LockLook { file }, 0);
         self.guests[guest].submit(call, Work::FileAttr { file: open.key }, None);
@@ -182,6 +195,9 @@ impl Sim {
         self.locks.ask(call.tag, asker, want, wait, (call.start, call.since));
         self.guests[guest].lockers[locker].busy = true;
         self.guests[guest].submit(call, Work::Lock { file: open.key, lock, wait }, None);
+        if wait && self.is_wild {
+            self.break_at_wait(guest);
+        }
     }
 
     fn test_lock(&mut self, guest: usize, locker: usize, file: usize, open: LockOpen) {
@@ -205,6 +221,9 @@ impl Sim {
             true => Want { first: 0, last, ..held },
             false => self.want(key, held.file),
         };
+        if all && self.locks.is_waited_for(asker, &want) {
+            self.unlock_trap(guest);
+        }
         let call = self.call(guest, Kind::Unlock { locker, want, all }, 0);
         self.locks.give_back(asker, &want);
         self.guests[guest].lockers[locker].busy = true;

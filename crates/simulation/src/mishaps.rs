@@ -33,7 +33,18 @@ pub enum Wake {
     StorePace,
     /// No node is slow any more.
     FastNode,
+    /// A client cannot reach the server for a time.
+    CutOff(u32),
+    /// The server's process dies.
+    Crash,
+    /// The same, and a client commits what it wrote through an open, or (`None`) syncs all.
+    CrashAndFlush(usize, Option<u64>),
 }
+
+/// How long a client is cut off whose unlock is not answered.
+const CUT_OFF: Duration = Duration::from_millis(10);
+/// How long the server is down after it died at a moment that was waited for.
+const DOWN: Duration = Duration::from_millis(5);
 
 impl Sim {
     /// Does what the plan has for this number of calls.
@@ -103,6 +114,17 @@ impl Sim {
                 let faults = FaultConfig { slow_node: None, ..self.net.faults() };
                 self.net.set_faults(faults);
             }
+            Wake::CutOff(node) => {
+                self.net.break_connections(node);
+                self.net.partition(host::NODE, node);
+                self.later(CUT_OFF, Wake::Heal(node));
+            }
+            Wake::Crash => self.stop_server(Mishap::ProcessCrash(DOWN), DOWN),
+            Wake::CrashAndFlush(who, open) => {
+                self.stop_server(Mishap::ProcessCrash(DOWN), DOWN);
+                let guest = self.guests.iter().position(|guest| guest.who == who);
+                guest.into_iter().for_each(|guest| self.flush_again(guest, open));
+            }
         }
         Ok(())
     }
@@ -156,8 +178,65 @@ impl Sim {
                 self.report.fault("slow node");
             }
             Mishap::GiveUp => self.give_up(victim),
+            Mishap::OutliveLease => self.outlive_lease(victim),
+            Mishap::CrashAtUnlock => self.traps.unlock = true,
+            Mishap::CrashAfterCommit => self.traps.commit = true,
+            Mishap::CrashAfterSync => self.traps.sync = true,
         }
         Ok(())
+    }
+
+    fn outlive_lease(&mut self, victim: usize) {
+        let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
+        let node = self.guests[victim].node;
+        self.net.partition(host::NODE, node);
+        self.later(lease * 5 / 4, Wake::Heal(node));
+        self.report.fault("partition");
+        self.report.fault("session cut off");
+        self.guests[victim].cut_off = true;
+        let until = self.now() + lease * 9 / 10;
+        self.guests.iter_mut().for_each(|guest| guest.next_at = guest.next_at.max(until));
+    }
+
+    /// The answer that a lock is waited for may be lost, and the callback that it is held come
+    /// before it.
+    pub(crate) fn break_at_wait(&mut self, guest: usize) {
+        if self.rng.below(24) > 0 {
+            return;
+        }
+        let way = (self.plan.sim.faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
+        let time = Duration::from_micros(self.rng.range(1, 4 * way));
+        self.later(time, Wake::Break(self.guests[guest].node));
+    }
+
+    /// A lock that somebody waits for is given up: perhaps its client is not to hear the answer.
+    pub(crate) fn unlock_trap(&mut self, guest: usize) {
+        if !std::mem::take(&mut self.traps.unlock) {
+            return;
+        }
+        let way = (self.plan.sim.faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
+        let cut = Duration::from_micros(self.rng.range(1, 3 * way));
+        let crash = cut + Duration::from_micros(self.rng.range(way, 8 * way));
+        self.later(cut, Wake::CutOff(self.guests[guest].node));
+        self.later(crash, Wake::Crash);
+    }
+
+    /// A commit (of an open) or sync was answered that does not cover all that was written.
+    pub(crate) fn flush_trap(&mut self, who: usize, open: Option<u64>) {
+        let trap = match open {
+            Some(_) => &mut self.traps.commit,
+            None => &mut self.traps.sync,
+        };
+        if std::mem::take(trap) {
+            self.later(Duration::ZERO, Wake::CrashAndFlush(who, open));
+        }
+    }
+
+    /// Who was told that all is safe asks again.
+    fn flush_again(&mut self, guest: usize, open: Option<u64>) {
+        let Some(number) = open else { return self.ask_sync(guest) };
+        let open = self.guests[guest].open(number).filter(|open| !open.closing).cloned();
+        open.into_iter().for_each(|open| self.commit_all(guest, &open));
     }
 
     fn store_fails(&mut self) {

@@ -46,6 +46,17 @@ pub enum Mishap {
     SlowNode(Duration),
     /// A caller gives up a call.
     GiveUp,
+    /// A client cannot reach the server until its lease is over and a bit more. The others ask
+    /// for nothing until it nearly is, so that they go on with what it had locked.
+    OutliveLease,
+    /// The next unlock that somebody waits for is not answered: its client is cut off, and the
+    /// server's process dies soon after.
+    CrashAtUnlock,
+    /// After the next commit during which writes were answered that it does not cover, the
+    /// server's process dies at once.
+    CrashAfterCommit,
+    /// The same after a sync.
+    CrashAfterSync,
 }
 
 /// Everything of a run but the random numbers drawn on the way.
@@ -175,7 +186,27 @@ impl Plan {
         plan.add_mishaps(&mut rng);
         plan.lock_percent = [0, 0, 20, 50][rng.index(4)];
         plan.keepers = [Keepers::Nobody, Keepers::Some, Keepers::All][rng.index(3)];
+        plan.add_traps(&mut rng);
         plan
+    }
+
+    /// What waits for its moment.
+    fn add_traps(&mut self, rng: &mut Rng) {
+        let mut traps = Vec::new();
+        if self.lock_percent > 0 {
+            traps.extend([Mishap::CrashAtUnlock; 2]);
+            traps.extend((rng.below(3) == 0).then_some(Mishap::OutliveLease));
+        }
+        if self.keepers != Keepers::All {
+            traps.extend([Mishap::CrashAfterCommit, Mishap::CrashAfterSync]);
+        }
+        for trap in traps {
+            // In half of the runs none, so that some have no end of the server.
+            if rng.coin() {
+                self.mishaps.push((rng.index(self.operations), trap));
+            }
+        }
+        self.mishaps.sort_by_key(|mishap| mishap.0);
     }
 
     fn add_mishaps(&mut self, rng: &mut Rng) {

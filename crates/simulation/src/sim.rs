@@ -27,6 +27,17 @@ use crate::storage::{Clock, Storage};
 /// Rounds without time going by: more is a loop.
 const ROUNDS_MAX: usize = 20_000;
 
+/// Mishaps that wait for their moment.
+#[derive(Debug, Default)]
+pub(crate) struct Traps {
+    /// An unlock that somebody waits for.
+    pub(crate) unlock: bool,
+    /// A commit that does not cover what was written meanwhile.
+    pub(crate) commit: bool,
+    /// The same of a sync.
+    pub(crate) sync: bool,
+}
+
 /// A run of one seed.
 pub struct Sim {
     pub(crate) plan: Plan,
@@ -49,6 +60,10 @@ pub struct Sim {
     pub(crate) races: Vec<Race>,
     pub(crate) looks: Vec<Look>,
     pub(crate) locks: Locks,
+    /// What waits for its moment.
+    pub(crate) traps: Traps,
+    /// No more locks are asked for, and those who have some were told.
+    gives_up_locks: bool,
     /// What ends or begins at a time.
     pub(crate) wakes: BTreeMap<(Duration, u64), Wake>,
     pub(crate) wake_number: u64,
@@ -107,6 +122,8 @@ impl Sim {
             races: (0..RACES).map(|_| Race::default()).collect(),
             looks: Vec::new(),
             locks: Locks::default(),
+            traps: Traps::default(),
+            gives_up_locks: false,
             wakes: BTreeMap::new(),
             wake_number: 0,
             is_wild: true,
@@ -182,7 +199,7 @@ impl Sim {
         self.do_wakes()?;
         if self.is_wild {
             self.make_calls()?;
-        } else {
+        } else if self.gives_up_locks {
             self.release_idle_lockers();
         }
         self.look()?;
@@ -334,6 +351,15 @@ impl Sim {
         while self.stopping.is_some() || !self.host.is_up() {
             self.turn()?;
         }
+        self.look_at_lock_files();
+        let end = self.now() + self.patience();
+        let looks = |guest: &Guest| {
+            guest.calls.values().any(|call| matches!(call.kind, Kind::LockLook { .. }))
+        };
+        while self.guests.iter().any(looks) && self.now() < end {
+            self.turn()?;
+        }
+        self.gives_up_locks = true;
         Ok(())
     }
 

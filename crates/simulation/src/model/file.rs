@@ -398,6 +398,16 @@ impl File {
         }
     }
 
+    /// Writes of `who`, through this open or any, were answered in this span and can be lost.
+    pub fn wrote_within(&self, who: usize, open: Option<u64>, span: Span) -> bool {
+        self.changes.iter().any(|change| {
+            let mine = change.who == who && (open.is_none() || change.open == open);
+            let at_risk = !change.kept && !change.stored && !change.durable;
+            let within = matches!(change.fate, Fate::Done(end) if span.start < end);
+            mine && at_risk && within && change.range().is_some()
+        })
+    }
+
     /// Everything of the export was synced, says the answer to `who`.
     pub fn synced(&mut self, who: usize, span: Span) {
         for change in &mut self.changes {

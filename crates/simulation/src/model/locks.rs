@@ -256,6 +256,14 @@ impl Locks {
         }
     }
 
+    /// Another client waits for a lock in a place.
+    pub fn is_waited_for(&self, asker: Asker, place: &Want) -> bool {
+        self.requests.iter().any(|request| {
+            let there = (request.want.file, request.want.whole) == (place.file, place.whole);
+            request.waits() && request.asker.who != asker.who && there
+        })
+    }
+
     /// An owner asks to give up these cells.
     pub fn give_back(&mut self, asker: Asker, want: &Want) {
         let (first, last) = (want.first, want.last);
