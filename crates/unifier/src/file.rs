@@ -308,10 +308,12 @@ impl CachedFile {
         let inner = &mut *self.lock();
         // While somebody has it open, its number is no other file's; and what was written since
         // it was made is not to be lost.
-        let is_another = opening == Opening::Created
-            && inner.opens == 0
+        let births = (attr.created, inner.known.created);
+        let is_reborn = matches!(births, (Some(new), Some(old)) if new != old);
+        let is_made = opening == Opening::Created
             && !inner.overtakes(mark)
             && (attr.created.is_none() || attr.created != inner.known.created);
+        let is_another = inner.opens == 0 && (is_reborn || is_made);
         inner.opens += 1;
         inner.count_open(writer);
         inner.handle.get_or_insert(handle);

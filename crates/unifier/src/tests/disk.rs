@@ -56,6 +56,7 @@ pub struct DiskState {
     /// What a crash leaves.
     pub synced: Vec<u8>,
     pub times: i64,
+    pub created: Option<Timestamp>,
     /// Next writes fail so.
     pub write_error: Option<Status>,
     pub read_error: Option<Status>,
@@ -160,7 +161,7 @@ impl DiskFile {
             accessed: time,
             modified: time,
             changed: time,
-            created: None,
+            created: state.created,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_protocol::{CommitLevel, Status};
+use dafs_protocol::{CommitLevel, Status, Timestamp};
 
 use super::disk::{Disk, Handle, run};
 use super::{open, read, unifier, write};
@@ -53,6 +53,28 @@ fn a_new_file_has_nothing_of_the_one_that_had_its_number() {
     let new = unifier.open(mark, WriterId(1), handle, &file.attr_now(), Opening::Created);
     let bytes = run(&disk, async move { read(&new, 0, 5000).await });
     assert_eq!(bytes, vec![2; 5000]);
+}
+
+#[test]
+fn another_birth_is_another_file_however_late_the_answer() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![1; 5000]);
+    let unifier = unifier(MIB);
+    let born = |seconds| {
+        file.state().created = Some(Timestamp { seconds, nanoseconds: 0 });
+        file.attr_now()
+    };
+    let handle = || Arc::new(Handle(file.clone()));
+    // The new file is asked for before the last write to the old one, which had its number.
+    let mark = unifier.mark();
+    let old = unifier.open(mark, WriterId(1), handle(), &born(1), Opening::Existing);
+    run(&disk, async move {
+        write(&old, 0, &[1; 6000], 1).await;
+        old.close(WriterId(1)).await.expect("close");
+    });
+    file.change(Vec::new());
+    let new = unifier.open(mark, WriterId(1), handle(), &born(2), Opening::Created);
+    assert_eq!(new.size(), 0);
 }
 
 #[test]
