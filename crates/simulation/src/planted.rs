@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::run;
 
 /// Seeds within which a defect must be found.
-const SEEDS_MAX: u64 = 200;
+const SEEDS_MAX: u64 = 600;
 
 /// Defects that the workload reaches hardly or not at all within these seeds: whether one is found
 /// depends on each change of the code. They are tried and told each time, and counted as found
