@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 type Streams = Arc<Mutex<Vec<TcpStream>>>;
@@ -11,6 +12,15 @@ type Streams = Arc<Mutex<Vec<TcpStream>>>;
 pub struct Relay {
     address: SocketAddr,
     streams: Streams,
+    answers: Arc<Passage>,
+    requests: Arc<Passage>,
+}
+
+/// What goes one way.
+#[derive(Debug, Default)]
+struct Passage {
+    bytes: AtomicU64,
+    is_lost: AtomicBool,
 }
 
 impl Relay {
@@ -23,19 +33,31 @@ impl Relay {
         let address = listener.local_addr()?;
         let streams = Streams::default();
         let list = streams.clone();
+        let (answers, requests) = (Arc::<Passage>::default(), Arc::<Passage>::default());
+        let ways = [requests.clone(), answers.clone()];
         std::thread::spawn(move || {
             for from in listener.incoming().map_while(Result::ok) {
                 if let Ok(onward) = TcpStream::connect(to) {
-                    join(&from, &onward, &list).unwrap_or_default();
+                    join(&from, &onward, &list, &ways).unwrap_or_default();
                 }
             }
         });
-        Ok(Relay { address, streams })
+        Ok(Relay { address, streams, answers, requests })
     }
 
     /// Where clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether what the server says is lost. The connections are of no use after that.
+    pub fn swallow_answers(&self, swallow: bool) {
+        self.answers.is_lost.store(swallow, Ordering::SeqCst);
+    }
+
+    /// Bytes that clients sent to the server.
+    pub fn request_bytes(&self) -> u64 {
+        self.requests.bytes.load(Ordering::SeqCst)
     }
 
     /// Cuts every connection; new ones are relayed again. Returns how many were cut.
@@ -46,23 +68,30 @@ impl Relay {
     }
 }
 
-fn join(from: &TcpStream, onward: &TcpStream, list: &Streams) -> io::Result<()> {
-    for (a, b) in [(from, onward), (onward, from)] {
+fn join(
+    from: &TcpStream,
+    onward: &TcpStream,
+    list: &Streams,
+    [requests, answers]: &[Arc<Passage>; 2],
+) -> io::Result<()> {
+    for (a, b, way) in [(from, onward, requests), (onward, from, answers)] {
+        let way = way.clone();
         a.set_nodelay(true)?;
         let (a, b) = (a.try_clone()?, b.try_clone()?);
         let kept = a.try_clone()?;
         list.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
-        std::thread::spawn(move || pump(a, b));
+        std::thread::spawn(move || pump(a, b, &way));
     }
     Ok(())
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream) {
+fn pump(mut from: TcpStream, mut to: TcpStream, way: &Passage) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(n @ 1..) = from.read(&mut bytes) {
-        if to.write_all(&bytes[..n]).is_err() {
+        if !way.is_lost.load(Ordering::SeqCst) && to.write_all(&bytes[..n]).is_err() {
             break;
         }
+        way.bytes.fetch_add(n as u64, Ordering::SeqCst);
     }
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }

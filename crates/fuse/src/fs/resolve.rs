@@ -1,6 +1,7 @@
-//! What became of a change that was under way when the server died.
+//! What became of a change that was under way when the server died, and of which its notes do not
+//! tell: it died in the midst of it, or has none.
 //!
-//! The reply was lost with the server: the change was done, or not. It is asked for again; where
+//! The change was done, or not. It is asked for again; where
 //! the answer is the one that a change already done would give, and what is found is what it
 //! would have made, it was done: certain while no other machine does the same at that moment. What
 //! cannot be told apart otherwise is an error.
