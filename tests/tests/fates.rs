@@ -61,9 +61,10 @@ fn exclusive() -> OpenOptions {
 }
 
 type Change = fn(&Session) -> Result<(), Error>;
+type IsDone = fn(&Path) -> bool;
 
 /// What is asked for, and how to see from outside that it was done.
-const CHANGES: [(&str, Change, fn(&Path) -> bool); 6] = [
+const CHANGES: [(&str, Change, IsDone); 6] = [
     (
         "create",
         |session| {

@@ -36,6 +36,11 @@ impl Sim {
         if answer.is_ok() && call.sessions == self.guests[guest].sessions {
             self.locks.session_lives(who, call.start, call.sessions)?;
         }
+        if let Err(error) = &answer
+            && error.status() == Some(Status::OutcomeUnknown)
+        {
+            self.outcome_unknown(guest, &call.kind)?;
+        }
         let checked = self.check(guest, call, answer, buffer, end);
         checked.map_err(|why| format!("{why}\n  in answer {tag} to {text}"))
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dafs_fabric::sim::{Rng, SimNet};
 use dafs_fabric::{Address, Arena, Listener, Provider};
 use dafs_message::Node;
-use dafs_protocol::{Identity, WriteVerifier};
+use dafs_protocol::{Identity, SessionId, WriteVerifier};
 use dafs_server::{Export, Exports, Key, MemoryNotes, Proof, Shared, SharedOptions, Worker};
 use dafs_store::Store;
 use dafs_unifier::{Config, Unifier};
@@ -174,6 +174,11 @@ impl Host {
         self.net.crash(NODE);
         self.running = None;
         self.verifier = None;
+    }
+
+    /// Changes that were begun when it died, and may have been done.
+    pub fn begun(&self) -> Vec<(usize, SessionId, u32)> {
+        self.notes.begun()
     }
 
     /// For people: what it holds.

@@ -289,6 +289,7 @@ impl Sim {
 
     fn server_dies(&mut self, crash: Crash, time: Duration) {
         self.host.die();
+        self.begun.extend(self.host.begun());
         if crash == Crash::Machine {
             self.machine_died = true;
             self.host.storage.drop_calls();

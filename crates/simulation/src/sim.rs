@@ -1,12 +1,12 @@
 //! A run: everything that takes part, and how time goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::Error;
 use dafs_fabric::sim::{FaultConfig, Rng, SimNet};
-use dafs_protocol::{CreateMode, FileKind, Identity, OpenFlags, Status, WriteVerifier};
+use dafs_protocol::{CreateMode, FileKind, Identity, OpenFlags, SessionId, Status, WriteVerifier};
 use dafs_store::Store;
 
 use crate::calls::{Call, Kind, Look};
@@ -78,6 +78,10 @@ pub struct Sim {
     /// So has that of its machine.
     pub(crate) machine_died: bool,
     pub(crate) boots: u64,
+    /// Changes that were begun when the server died: of these nobody can know.
+    pub(crate) begun: BTreeSet<(usize, SessionId, u32)>,
+    /// Calls that ended without it being known whether they were done.
+    unknown: usize,
     /// When the server began to stop.
     pub(crate) stopping: Option<(Moment, Duration)>,
     pub(crate) report: Report,
@@ -132,6 +136,8 @@ impl Sim {
             restarted: false,
             machine_died: false,
             boots: 1,
+            begun: BTreeSet::new(),
+            unknown: 0,
             stopping: None,
             report: Report::default(),
             trace,
@@ -388,6 +394,20 @@ impl Sim {
             self.turn()?;
         }
         Ok(())
+    }
+
+    /// What became of a call is not known: the server must have died in the middle of it.
+    pub(crate) fn outcome_unknown(&mut self, guest: usize, kind: &Kind) -> Result<(), String> {
+        // What was appended to its memory is gone with it, though it was done.
+        let in_memory = matches!(kind, Kind::Append { .. });
+        if self.machine_died || self.guests[guest].cut_off || in_memory {
+            return Ok(());
+        }
+        self.unknown += 1;
+        if self.unknown <= self.begun.len() {
+            return Ok(());
+        }
+        Err(format!("nobody knows what became of it, but only {} were begun", self.begun.len()))
     }
 
     /// Whether a call may end with this error, given what went wrong.

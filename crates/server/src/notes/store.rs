@@ -7,7 +7,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dafs_protocol::{Fate, SessionId};
 use nix::time::{ClockId, clock_gettime};
+
+use super::record::{Found, Note, RECORD_BYTES};
 
 /// Bytes that survive the end of the server's process, not that of its machine. Nothing of it
 /// waits for a disk.
@@ -102,6 +105,20 @@ impl MemoryNotes {
     /// Empty, with a clock of the machine's.
     pub fn new(clock: Arc<dyn Fn() -> Duration + Send + Sync>) -> MemoryNotes {
         MemoryNotes { bytes: Arc::default(), clock }
+    }
+
+    /// What was begun and not done: where it is noted, and its sequence. For simulations.
+    pub fn begun(&self) -> Vec<(usize, SessionId, u32)> {
+        let all = self.all();
+        let (records, _) = all.as_chunks::<RECORD_BYTES>();
+        let begun =
+            records.iter().enumerate().filter_map(|(at, record)| match Note::decode(record) {
+                Found::Record(Note { session, sequence, fate: Fate::Begun }) => {
+                    Some((at, session, sequence))
+                }
+                _ => None,
+            });
+        begun.collect()
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<u8>> {
