@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Span, Waiter};
-use dafs_protocol::Identity;
+use dafs_fabric::{Span, Spin, Waiter};
+use dafs_protocol::{Identity, WaitMode};
 
 use crate::call::Output;
 use crate::core::{Beside, Core, CoreDone, FileKey, KeptBytes, Memory, Owner, Spares, Work};
@@ -22,10 +22,12 @@ use crate::error::{Error, Result};
 use crate::interrupt::{Interrupt, Until};
 use crate::keeper::{KeeperSignal, keeper};
 use crate::options::{OnRetry, SessionOptions};
-use crate::spin::SpinBudget;
 
 /// How long a sleeping leader does not look at [`SessionOptions::cancel`].
 const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Looks at the threads that want the lock before they get the CPU too: some microseconds.
+const LET_IN_LOOKS: u32 = 200;
 
 /// The keeper listens to a session in which nobody called for so long.
 const IDLE: Duration = Duration::from_millis(100);
@@ -71,7 +73,8 @@ pub(crate) struct State {
     calls: u64,
     calls_seen: u64,
     cancelled: bool,
-    spin: SpinBudget,
+    wait: WaitMode,
+    spin: Spin,
     waiter: Arc<dyn Waiter>,
 }
 
@@ -220,7 +223,8 @@ impl Inner {
             calls: 0,
             calls_seen: 0,
             cancelled: false,
-            spin: SpinBudget::new(options.wait),
+            wait: options.wait,
+            spin: Spin::default(),
             waiter: waiter.clone(),
         };
         Inner {
@@ -456,10 +460,10 @@ impl Inner {
         listens: bool,
         until: Until<'_>,
     ) -> MutexGuard<'a, State> {
-        let mut idle_since = None;
         // A sleeper does not look before it sleeps: what it asked cannot be here yet, and a
         // look costs a system call.
-        if state.spin.sleeps_at_once() {
+        let sleeps = state.wait == WaitMode::Sleeping;
+        if sleeps {
             state = self.sleep(state, self.now(), until);
         }
         loop {
@@ -476,16 +480,12 @@ impl Inner {
                 None => state.keeper_yields || !(listens || state.needs_driver()),
             };
             if reached || until.is_over() {
-                if idle_since.is_some() {
-                    state.spin.succeeded();
-                }
+                state.spin.came(now);
                 return state;
             }
             if busy {
-                if idle_since.take().is_some() {
-                    state.spin.succeeded();
-                }
-                if state.spin.sleeps_at_once() {
+                state.spin.came(now);
+                if sleeps {
                     state = self.sleep(state, now, until);
                 }
                 continue;
@@ -494,27 +494,31 @@ impl Inner {
                 state = self.sleep(state, now, until);
                 continue;
             }
-            let since = match idle_since {
-                Some(since) => since,
-                None => {
-                    state.spin.begin();
-                    *idle_since.insert(now)
-                }
+            let spins = match state.wait {
+                WaitMode::Polled => true,
+                WaitMode::Sleeping => false,
+                WaitMode::Adaptive => state.spin.goes_on(now),
             };
-            if now.saturating_sub(since) < state.spin.budget() {
-                drop(state);
-                if self.contenders.load(Ordering::Relaxed) > 0 {
-                    std::thread::yield_now();
-                } else {
-                    std::hint::spin_loop();
-                }
-                state = self.lock();
+            if !spins {
+                state = self.sleep(state, now, until);
                 continue;
             }
-            state.spin.failed();
-            idle_since = None;
-            state = self.sleep(state, now, until);
+            drop(state);
+            self.let_in();
+            state = self.lock();
         }
+    }
+
+    /// Without the lock: those that want it get it. They may need this very CPU, but giving that
+    /// away costs a time slice where other programs want it.
+    fn let_in(&self) {
+        for _ in 0..LET_IN_LOOKS {
+            std::hint::spin_loop();
+            if self.contenders.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+        }
+        std::thread::yield_now();
     }
 
     fn sleep<'a>(

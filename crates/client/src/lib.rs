@@ -24,7 +24,6 @@ mod options;
 mod planted;
 mod reader;
 mod session;
-mod spin;
 mod url;
 
 pub use at::Changed;

@@ -21,9 +21,11 @@ mod engine;
 mod error;
 pub mod mem;
 pub mod sim;
+mod spin;
 mod types;
 
 pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
 pub use mem::{Arena, Buffer, MemoryRegion, PostedBuffer, Span};
+pub use spin::Spin;
 pub use types::*;

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Address, Arena, ConnectError, Device, Incoming, Listener, OpenError, Provider};
+use dafs_fabric::{
+    Address, Arena, ConnectError, Device, Incoming, Listener, OpenError, Provider, Spin,
+};
 use dafs_message::{Node, NodeConfig, incoming_private_data};
 use dafs_protocol::{Identity, Timestamp, WaitMode, WriteVerifier};
 use dafs_store::posix::{OpenStoreError, PosixOptions, PosixStore, keep_identity_between_calls};
@@ -407,15 +409,10 @@ fn process_stats() -> (u64, u64) {
     (cpu, pages.unwrap_or(0) * 4096)
 }
 
-/// Spinning pays while a wake-up costs more than the wait; one wake is some tens of
-/// microseconds.
-const SPIN_MAX: Duration = Duration::from_micros(50);
-
 fn work(mut worker: Worker, stopping: &AtomicBool) {
     let start = Instant::now();
     let waiter = worker.waiter();
-    let can_spin = std::thread::available_parallelism().map_or(1, usize::from) > 1;
-    let mut spin = Spin { budget: SPIN_MAX, idle_since: None };
+    let mut spin = Spin::default();
     loop {
         let now = start.elapsed();
         let busy = worker.progress(now);
@@ -425,10 +422,10 @@ fn work(mut worker: Worker, stopping: &AtomicBool) {
         let keep_on = match worker.wait_mode() {
             WaitMode::Polled => true,
             WaitMode::Adaptive if busy => {
-                spin.hit(now);
+                spin.came(now);
                 true
             }
-            WaitMode::Adaptive => can_spin && spin.go_on(now),
+            WaitMode::Adaptive => spin.goes_on(now),
             // No second look before the sleep: it costs a system call, and the waiter returns
             // at once when more has come.
             WaitMode::Sleeping => false,
@@ -441,30 +438,6 @@ fn work(mut worker: Worker, stopping: &AtomicBool) {
             waiter.wait(Some(worker.next_timeout().saturating_sub(now)));
         }
         worker.awake();
-        spin.idle_since = None;
-    }
-}
-
-/// A spin budget that adapts: it halves when spinning was in vain and doubles when it paid.
-struct Spin {
-    budget: Duration,
-    idle_since: Option<Duration>,
-}
-
-impl Spin {
-    fn hit(&mut self, _now: Duration) {
-        if self.idle_since.take().is_some() {
-            self.budget = (self.budget * 2).min(SPIN_MAX);
-        }
-    }
-
-    fn go_on(&mut self, now: Duration) -> bool {
-        let since = *self.idle_since.get_or_insert(now);
-        if now.saturating_sub(since) < self.budget {
-            return true;
-        }
-        self.budget = (self.budget / 2).max(SPIN_MAX / 16);
-        false
     }
 }
 

@@ -1,6 +1,7 @@
 //! How many threads there are, and what each does next.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::channel::Channel;
@@ -10,6 +11,8 @@ use super::serve::ServeOptions;
 
 /// Bytes of requests that wait for a thread; beyond that no more are read.
 const QUEUE_BYTES_MAX: usize = 256 << 20;
+/// After twice as many requests it is forgotten how many calls there were at a time.
+const PEAK_LOOKS: u32 = 1024;
 
 /// What a thread does next.
 #[derive(Debug)]
@@ -39,9 +42,14 @@ pub struct Pool {
     threads_max: usize,
     threads_idle: usize,
     channel: Channel,
+    /// Calls without an answer, and so many at a time, at most, in this while.
+    calls: AtomicUsize,
+    peak: AtomicUsize,
     state: Mutex<State>,
     /// The queue has room, the last thread ended.
     changed: Condvar,
+    /// A thread that is parked is to read.
+    called: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -51,12 +59,29 @@ struct State {
     reading: usize,
     /// Threads that will read soon.
     starting: usize,
+    /// Threads without work that do not read, and how many of them are called to. The kernel wakes
+    /// those that read by turns: as many as there are calls at a time, and one, stay warm.
+    parked: usize,
+    called: usize,
+    /// Calls at a time, at most, in the last while, and times a thread had no work in this one.
+    peak_before: usize,
+    looks: u32,
     /// Calls that wait for locks: each has a thread more than `threads_max`, so that whoever
     /// holds the lock finds one.
     lock_waits: usize,
     queue: VecDeque<Vec<u8>>,
     queue_bytes: usize,
     stopped: bool,
+}
+
+impl State {
+    /// Calls a parked thread to read, if there is one.
+    fn call(&mut self) -> bool {
+        let is_there = self.parked > self.called;
+        self.called += usize::from(is_there);
+        self.starting += usize::from(is_there);
+        is_there
+    }
 }
 
 impl Pool {
@@ -66,8 +91,11 @@ impl Pool {
             threads_max: options.threads_max.max(2),
             threads_idle: options.threads_idle.max(2),
             channel: channel.clone(),
+            calls: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
+            called: Condvar::new(),
         }
     }
 
@@ -112,11 +140,41 @@ impl Pool {
             self.changed.notify_all();
             return Next::Do(message);
         }
-        if state.reading >= self.threads_idle {
+        let idle = state.reading + state.parked - state.called;
+        if idle >= self.threads_idle {
             return Next::End;
+        }
+        state.looks += 1;
+        if state.looks == PEAK_LOOKS {
+            state.looks = 0;
+            state.peak_before = self.peak.swap(0, Ordering::Relaxed);
+        }
+        let peak = self.peak.load(Ordering::Relaxed).max(state.peak_before);
+        if state.reading + state.starting > peak + 1 {
+            state.parked += 1;
+            let waits = |state: &mut State| state.called == 0 && !state.stopped;
+            let woken = self.called.wait_while(state, waits);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+            state.parked -= 1;
+            if state.stopped {
+                return Next::End;
+            }
+            state.called -= 1;
+            state.starting -= 1;
         }
         state.reading += 1;
         Next::Read
+    }
+
+    /// A call begins.
+    pub fn call_begins(&self) {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        self.peak.fetch_max(calls, Ordering::Relaxed);
+    }
+
+    /// It is about to be answered.
+    pub fn call_ends(&self) {
+        self.calls.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A thread that read a request wants to do it.
@@ -125,6 +183,9 @@ impl Pool {
         state.reading -= 1;
         state.lock_waits += usize::from(waits_for_lock);
         if state.reading + state.starting > 0 {
+            Taken::Do
+        } else if state.call() {
+            self.called.notify_one();
             Taken::Do
         } else if state.threads < self.threads_max + state.lock_waits {
             state.threads += 1;
@@ -205,6 +266,7 @@ impl Pool {
         state.queue.clear();
         state.queue_bytes = 0;
         self.changed.notify_all();
+        self.called.notify_all();
     }
 
     /// Waits until all threads have ended.

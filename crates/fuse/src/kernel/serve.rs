@@ -245,7 +245,9 @@ impl<F: FileSystem> Server<F> {
     fn call(&self, slot: &Slot, header: &InHeader, op: Op<'_>, room: &mut Buffer) {
         let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
         let call = AssertUnwindSafe(|| self.fs.call(&caller, header.node, op, room));
+        self.pool.call_begins();
         let answer = catch_unwind(call).unwrap_or(Answer::Error(libc::EIO));
+        self.pool.call_ends();
         slot.end();
         if let Err(error) = encode::answer(&self.channel, header.unique, &op, &answer, room) {
             // ENOENT: the call was given up by an unmount by force.
