@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
 
 use std::sync::Arc;
@@ -159,4 +159,77 @@ fn privileges_of_a_file_end_as_on_a_disk() {
     let differ = mounted.iter().zip(&itself).filter(|(mounted, itself)| mounted != itself);
     let differ: Vec<_> = differ.collect();
     assert!(differ.is_empty(), "{differ:#?}");
+}
+
+/// The numbers that a directory lists for itself and for the one above.
+fn dots(dir: &Path) -> Option<Vec<u64>> {
+    let arguments = ["-v", "-e", "trace=getdents64", "-o", "/dev/stdout", "ls", "-a", path(dir)];
+    let said = program("strace", &arguments)?;
+    let number = |name: &str| {
+        let entry = said.split("{d_ino=").find(|entry| entry.contains(name))?;
+        entry.split(',').next()?.parse().ok()
+    };
+    Some(vec![number("d_name=\".\"")?, number("d_name=\"..\"")?])
+}
+
+#[test]
+fn directories_list_the_numbers_that_they_have() {
+    let server = Server::start(&[]);
+    let Some(mount) = Mounted::new(&server, &[]) else { return };
+    fs::create_dir_all(mount.join("a/b")).expect("mkdir");
+    fs::write(mount.join("a/b/f"), b"x").expect("write");
+    let number = |path: &Path| fs::symlink_metadata(path).expect("stat").ino();
+    let (root, a, b) = (number(mount.path()), number(&mount.join("a")), number(&mount.join("a/b")));
+    if program("strace", &["-V"]).is_none() {
+        return println!("skipped: no strace");
+    }
+    assert_eq!(dots(&mount.join("a/b")), Some(vec![b, a]));
+    assert_eq!(dots(&mount.join("a")), Some(vec![a, root]));
+    assert_eq!(dots(mount.path()), Some(vec![root, root]));
+    let listed = fs::read_dir(mount.join("a/b")).expect("list").next().expect("one");
+    assert_eq!(listed.expect("entry").ino(), number(&mount.join("a/b/f")));
+}
+
+fn signal(server: &Server, name: &str) {
+    let pid = server.child.id().to_string();
+    program("kill", &["-s", name, &pid]).expect("the server runs");
+}
+
+#[test]
+fn callers_that_are_killed_end_while_the_server_does_not_answer() {
+    let server = Server::start(&[]);
+    let Some(mount) = Mounted::new(&server, &["-o", "attr_timeout=0,entry_timeout=0"]) else {
+        return;
+    };
+    fs::write(mount.join("f"), b"x").expect("write");
+    signal(&server, "STOP");
+    let start = |number: usize| {
+        let mut stat = std::process::Command::new("stat");
+        let name = mount.join(&format!("none-{number}"));
+        stat.arg(name).stderr(std::process::Stdio::null()).spawn().expect("stat")
+    };
+    let mut callers: Vec<_> = (0..100).map(start).collect();
+    let in_call = |caller: &std::process::Child| {
+        let stack = format!("/proc/{}/wchan", caller.id());
+        fs::read_to_string(stack).is_ok_and(|at| at.contains("request_wait"))
+    };
+    for _ in 0..2000 {
+        if callers.iter().all(in_call) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    for caller in &mut callers {
+        caller.kill().expect("kill");
+    }
+    for _ in 0..6000 {
+        callers.retain_mut(|caller| caller.try_wait().expect("wait").is_none());
+        if callers.is_empty() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    signal(&server, "CONT");
+    assert!(callers.is_empty(), "{} wait", callers.len());
+    assert_eq!(fs::read(mount.join("f")).expect("the mount lives"), b"x");
 }

@@ -12,7 +12,7 @@ pub struct Identity {
 }
 
 /// The most supplementary groups of an identity.
-pub const GROUPS_MAX: usize = 64;
+pub const GROUPS_MAX: usize = 128;
 
 impl Identity {
     /// uid 0.

@@ -1,5 +1,7 @@
 //! Under whose rights a call runs.
 
+use std::sync::Once;
+
 use dafs_client::Session;
 use dafs_protocol::{GROUPS_MAX, Identity};
 
@@ -26,7 +28,17 @@ fn groups_of(pid: u32) -> Vec<u32> {
         return Vec::new();
     };
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or("");
-    line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).take(GROUPS_MAX).collect()
+    let mut groups: Vec<u32> =
+        line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
+    if groups.len() > GROUPS_MAX {
+        static TOLD: Once = Once::new();
+        let has = groups.len();
+        TOLD.call_once(|| {
+            tracing::warn!(pid, has, "more than {GROUPS_MAX} groups: the rest does not count");
+        });
+        groups.truncate(GROUPS_MAX);
+    }
+    groups
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! fcntl(2) and flock(2) locks, held at the server.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dafs_protocol::{LockKind, LockRange, LockRequest, OwnerKey};
+use rustc_hash::FxHashMap;
 
 use super::DafsFs;
 use super::error::Errno;
 use super::files::OpenFile;
 use super::nodes::Node;
-use crate::kernel::{self, Answer, KernelLock};
+use crate::kernel::{self, Answer, Caller, KernelLock};
 
 fn request(lock: &KernelLock, kind: LockKind) -> Result<LockRequest, Errno> {
     // The kernel's ranges end at the largest offset where they have no end.
@@ -19,6 +20,47 @@ fn request(lock: &KernelLock, kind: LockKind) -> Result<LockRequest, Errno> {
         exclusive: lock.kind == kernel::LockKind::Write,
         pid: lock.pid,
     })
+}
+
+/// Calls of one user that may wait for locks; those of all have a limit too.
+const WAITS_PER_USER_MAX: usize = 512;
+
+/// How many calls of each user wait for locks.
+#[derive(Default)]
+pub(super) struct LockWaits(Mutex<FxHashMap<u32, usize>>);
+
+struct LockWait<'a> {
+    waits: &'a LockWaits,
+    uid: u32,
+}
+
+impl LockWaits {
+    fn of_users(&self) -> MutexGuard<'_, FxHashMap<u32, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more, while the answer lives.
+    fn begin(&self, uid: u32) -> Result<LockWait<'_>, Errno> {
+        let mut of_users = self.of_users();
+        let count = of_users.entry(uid).or_default();
+        if *count >= WAITS_PER_USER_MAX {
+            return Err(Errno(libc::ENOLCK));
+        }
+        *count += 1;
+        Ok(LockWait { waits: self, uid })
+    }
+}
+
+impl Drop for LockWait<'_> {
+    fn drop(&mut self) {
+        let mut of_users = self.waits.of_users();
+        if let Some(count) = of_users.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                of_users.remove(&self.uid);
+            }
+        }
+    }
 }
 
 impl DafsFs {
@@ -40,6 +82,7 @@ impl DafsFs {
 
     pub(super) fn set_lock(
         &self,
+        caller: &Caller,
         fh: u64,
         lock: KernelLock,
         wait: bool,
@@ -58,7 +101,9 @@ impl DafsFs {
             // A lock of the other mode is given up in between.
             self.flush_node(&open.node)?;
         }
+        let waiting = if wait { Some(self.lock_waits.begin(caller.uid)?) } else { None };
         open.file.lock(&wanted, wait)?;
+        drop(waiting);
         open.note_locker(wanted.owner);
         self.see_changes(&open);
         Ok(Answer::Done)
@@ -94,5 +139,23 @@ impl DafsFs {
             // Interrupted, perhaps: the last close tries again.
             through.iter().for_each(|open| open.note_locker(owner));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_leaves_waits_to_others() {
+        let waits = LockWaits::default();
+        let mut one: Vec<_> = (0..WAITS_PER_USER_MAX).map(|_| waits.begin(1)).collect();
+        assert!(one.iter().all(Result::is_ok));
+        assert_eq!(waits.begin(1).err(), Some(Errno(libc::ENOLCK)));
+        assert!(waits.begin(2).is_ok());
+        one.pop();
+        assert!(waits.begin(1).is_ok());
+        drop(one);
+        assert!(waits.of_users().is_empty());
     }
 }

@@ -222,22 +222,23 @@ impl DafsFs {
     /// `.` and `..`, as far as they are asked for; the server's position to go on from, `None`
     /// when there is no room.
     fn dots(&self, dir: &Node, offset: u64, plus: bool, out: &mut DirBuffer) -> Option<u64> {
-        let (parent, _) = dir.place();
-        let mut add = |node: u64, after, name: &[u8]| {
+        // Above the root nothing is known.
+        let above = || self.nodes.get(dir.place().0).map_or(dir.inode(), |above| above.inode());
+        let mut add = |inode: u64, after, name: &[u8]| {
             if plus {
                 // No reference: the number 0 says that only the entry itself is meant.
                 let mut entry = Entry::default();
-                entry.attr.ino = node;
+                entry.attr.ino = inode;
                 entry.attr.mode = libc::S_IFDIR;
                 out.add_plus(&entry, after, name)
             } else {
-                out.add(node, after, Some(FileKind::Directory), name)
+                out.add(inode, after, Some(FileKind::Directory), name)
             }
         };
-        if offset == 0 && !add(dir.number, AFTER_DOT, b".") {
+        if offset == 0 && !add(dir.inode(), AFTER_DOT, b".") {
             return None;
         }
-        if (offset == 0 || offset == AFTER_DOT) && !add(parent.max(ROOT), AFTER_DOT_DOT, b"..") {
+        if (offset == 0 || offset == AFTER_DOT) && !add(above(), AFTER_DOT_DOT, b"..") {
             return None;
         }
         Some(if matches!(offset, 0 | AFTER_DOT | AFTER_DOT_DOT) { 0 } else { offset })

@@ -27,6 +27,7 @@ use dafs_protocol::mode_with_umask;
 use crate::kernel::{Answer, Caller, FileSystem, InitOptions, Notifier, Op};
 use error::Errno;
 use files::Files;
+use locks::LockWaits;
 use nodes::Nodes;
 
 /// How a mount behaves.
@@ -68,6 +69,7 @@ pub struct DafsFs {
     notifier: OnceLock<Notifier>,
     /// Bytes of writes that are kept until they are flushed.
     kept: AtomicUsize,
+    lock_waits: LockWaits,
 }
 
 impl DafsFs {
@@ -95,6 +97,7 @@ impl DafsFs {
             files: Files::default(),
             notifier: OnceLock::new(),
             kept: AtomicUsize::new(0),
+            lock_waits: LockWaits::default(),
         }))
     }
 
@@ -140,7 +143,7 @@ impl DafsFs {
                 Ok(Answer::Done)
             }
             Op::GetLk { fh, lock } => self.get_lock(fh, lock),
-            Op::SetLk { fh, lock, wait, flock } => self.set_lock(fh, lock, wait, flock),
+            Op::SetLk { fh, lock, wait, flock } => self.set_lock(caller, fh, lock, wait, flock),
             Op::FAllocate { fh, mode, offset, len } => self.fallocate(fh, mode, offset, len),
             Op::LSeek { fh, offset, whence } => self.seek(fh, offset, whence),
             Op::CopyFileRange { fh, offset, to_fh, to_offset, len, .. } => {

@@ -68,6 +68,11 @@ impl Node {
         self.state().handle
     }
 
+    /// Its number at the server, which programs see.
+    pub(super) fn inode(&self) -> u64 {
+        self.inode.1
+    }
+
     /// Directory and name under which it was seen last.
     pub(super) fn place(&self) -> (u64, Vec<u8>) {
         let state = self.state();
