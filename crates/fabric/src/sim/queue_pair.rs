@@ -179,7 +179,8 @@ impl Qp {
             _ => {
                 let mut works = self.works.iter_mut().filter(|w| !w.reported);
                 let work = works.find(|w| w.wr_id == wr_id && w.opcode == opcode);
-                work.into_iter().for_each(|work| work.reported = true);
+                work.into_iter()
+                    .for_each(|work| (work.reported, work.status) = (true, Status::Flushed));
             }
         }
     }

@@ -171,14 +171,16 @@ impl World {
         if !qp.is_connected() || self.qps.get(&peer).is_none_or(|peer| !peer.is_connected()) {
             self.counts.late_writes += 1;
         }
+        // A piece that was accepted and reported already is lost without a word when its key ends.
+        // What a break gave back was not accepted.
+        let is_accepted = work.reported && work.status == Status::Success;
         match work.opcode {
             Opcode::Send => self.deliver(&mut work, peer),
             Opcode::TaggedSend => self.land(&mut work, peer),
             _ => self.access(&mut work, peer),
         }
         let Some(qp) = self.qps.get_mut(&id) else { return };
-        // A piece that was accepted and reported already is lost without a word when its key ends.
-        let fault = work.status == Status::RemoteAccess && !work.reported;
+        let fault = work.status == Status::RemoteAccess && !is_accepted;
         if !(work.done && work.reported && qp.is_connected()) {
             qp.works.insert(index, work);
         }
