@@ -39,7 +39,7 @@ impl Sim {
         if let Err(error) = &answer
             && error.status() == Some(Status::OutcomeUnknown)
         {
-            self.outcome_unknown(guest, &call.kind)?;
+            self.outcome_unknown(guest, &call)?;
         }
         let checked = self.check(guest, call, answer, buffer, end);
         checked.map_err(|why| format!("{why}\n  in answer {tag} to {text}"))

@@ -75,6 +75,8 @@ pub struct Guest {
     pub recovers: bool,
     /// It could not reach the server for so long that its session may have ended.
     pub cut_off: bool,
+    /// Calls that were asked for before this session may have been under way when it was so.
+    pub cut_off_before: u64,
 }
 
 impl Guest {
@@ -110,6 +112,7 @@ impl Guest {
             keeps: plan.keepers.has(who),
             recovers: false,
             cut_off: false,
+            cut_off_before: 0,
         })
     }
 

@@ -274,7 +274,9 @@ impl Sim {
                 open.excused |= guest.cut_off;
             }
         }
-        guest.cut_off = false;
+        if std::mem::take(&mut guest.cut_off) {
+            guest.cut_off_before = guest.sessions;
+        }
         let who = guest.who;
         let now = self.tick();
         self.files.iter_mut().for_each(|file| file.session_lost(who, now));
@@ -397,10 +399,13 @@ impl Sim {
     }
 
     /// What became of a call is not known: the server must have died in the middle of it.
-    pub(crate) fn outcome_unknown(&mut self, guest: usize, kind: &Kind) -> Result<(), String> {
+    pub(crate) fn outcome_unknown(&mut self, guest: usize, call: &Call) -> Result<(), String> {
         // What was appended to its memory is gone with it, though it was done.
-        let in_memory = matches!(kind, Kind::Append { .. });
-        if self.machine_died || self.guests[guest].cut_off || in_memory {
+        let in_memory = matches!(call.kind, Kind::Append { .. });
+        let guest = &self.guests[guest];
+        // Its session may have ended in the middle of it.
+        let cut_off = guest.cut_off || call.sessions < guest.cut_off_before;
+        if self.machine_died || cut_off || in_memory {
             return Ok(());
         }
         self.unknown += 1;
