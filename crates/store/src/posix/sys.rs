@@ -24,6 +24,8 @@ pub(super) type Outcome<T> = Result<T, Errno>;
 
 /// Bytes of a kernel file handle, at most (MAX_HANDLE_SZ).
 const KERNEL_HANDLE_MAX: usize = 128;
+/// Times that the kernel is asked for a file which goes away at that moment.
+const HANDLE_TRIES: usize = 3;
 /// Pieces of memory in one vectored call (UIO_MAXIOV).
 pub(super) const PIECES_MAX: usize = 1024;
 
@@ -157,11 +159,23 @@ pub(super) fn name_to_handle(dir: &OwnedFd, name: &[u8]) -> Outcome<KernelHandle
     Ok(KernelHandle { kind: raw.kind, mount, len, bytes: raw.bytes })
 }
 
+/// The kernel says ENOMEM, too, of a file that goes away at this moment: asked again, it tells them
+/// apart.
 pub(super) fn open_by_handle(
     mount: &OwnedFd,
     handle: &KernelHandle,
     flags: i32,
 ) -> Outcome<OwnedFd> {
+    for _ in 1..HANDLE_TRIES {
+        match open_by_handle_once(mount, handle, flags) {
+            Err(Errno(libc::ENOMEM)) => std::thread::yield_now(),
+            other => return other,
+        }
+    }
+    open_by_handle_once(mount, handle, flags)
+}
+
+fn open_by_handle_once(mount: &OwnedFd, handle: &KernelHandle, flags: i32) -> Outcome<OwnedFd> {
     let mut raw = RawHandle { len: handle.len as u32, kind: handle.kind, bytes: handle.bytes };
     let from: *mut RawHandle = &mut raw;
     let flags = flags | libc::O_CLOEXEC;

@@ -206,16 +206,31 @@ fn counted(dir: &Path, _: &[String], rounds: u64) -> Result<String, String> {
     }
 }
 
+/// What is under a name now. What was replaced while it is open lives until the last close, but not
+/// over a restart of the server: that may be met once.
+fn read_whole(target: &Path, stale: &mut bool) -> Result<Vec<u8>, String> {
+    loop {
+        let mut file = File::open(target).map_err(|error| format!("open: {error}"))?;
+        let mut bytes = Vec::new();
+        match file.read_to_end(&mut bytes) {
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) && !*stale => *stale = true,
+            Err(error) => return Err(format!("read: {error}")),
+            Ok(_) => return Ok(bytes),
+        }
+    }
+}
+
 /// A role: renames new files over one name, and reads it.
 pub(crate) fn replace(dir: &Path, numbers: &[u64]) -> Result<String, String> {
     let &[client, rounds] = numbers else { return Err("CLIENT ROUNDS".into()) };
     let (mine, target) = (dir.join(format!("new-{client}")), dir.join("target"));
+    let mut stale = false;
     for number in 0..rounds {
         if number % 3 == 0 {
             fs::write(&mine, record(client, number)).map_err(text)?;
             fs::rename(&mine, &target).map_err(|error| format!("rename: {error}"))?;
         }
-        let bytes = fs::read(&target).map_err(|error| format!("read: {error}"))?;
+        let bytes = read_whole(&target, &mut stale)?;
         let text = String::from_utf8_lossy(&bytes);
         let whole = text.strip_suffix('\n').and_then(parse);
         whole.ok_or_else(|| format!("not a whole record: {text:?}"))?;
