@@ -21,9 +21,4 @@ echo "== bars"
 target/release/bars $mode
 
 echo "== bars of the mount"
-if target/release/dafs help mount >/dev/null 2>&1; then
-    target/release/mount-bars $mode
-else
-    echo "this build has no mount: only the bars of locks"
-    target/release/mount-bars $mode --only m7
-fi
+target/release/mount-bars $mode
