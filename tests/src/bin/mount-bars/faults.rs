@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dafs_tests::{FreshDir, Place, tree};
 use nix::errno::Errno;
@@ -16,8 +16,6 @@ use crate::role::{Player, play};
 use crate::{Line, Mode};
 
 const MIB: u64 = 1 << 20;
-/// Within this the space of a removed file is free.
-const SPACE_WITHIN: Duration = Duration::from_secs(5);
 
 pub(crate) fn all(mode: Mode) -> Vec<Line> {
     let limit = Duration::from_secs(mode.pick(60, 300));
@@ -208,18 +206,12 @@ fn disk_full(place: &mut Place, _: Mode) -> Option<Result<String, String>> {
         let call = fill(&dir.join("big"))?;
         let before = fs::read(dir.join("before")).map_err(text)?;
         fs::remove_file(dir.join("big")).map_err(text)?;
+        let mut after = File::create(dir.join("after")).map_err(text)?;
         let data = tree::pattern(2, 4 << 20);
-        let written = || {
-            let mut after = File::create(dir.join("after"))?;
-            after.write_all(&data).and_then(|()| after.sync_all())
-        };
-        // The kernel does not wait until the server knows of the last close of what was removed.
-        let deadline = Instant::now() + SPACE_WITHIN;
-        while let Err(error) = written() {
-            if error.raw_os_error() != Some(libc::ENOSPC) || Instant::now() > deadline {
-                return Err(format!("after it: {error}"));
-            }
-        }
+        after
+            .write_all(&data)
+            .and_then(|()| after.sync_all())
+            .map_err(|error| format!("after it: {error}"))?;
         let read = fs::read(dir.join("after")).map_err(text)?;
         if before == b"before" && read == data {
             Ok(format!("ENOSPC at {call}, then space again"))

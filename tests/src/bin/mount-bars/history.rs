@@ -32,7 +32,10 @@ pub(crate) fn all(mode: Mode) -> Vec<Line> {
         let line = Line::new("mh", &format!("{what}, orderly restart"), required);
         let result = prepare(&ten.dirs[0])
             .and_then(|()| ten.play(role, &[rounds], &[Ending::Orderly], pause, limit))
-            .and_then(|said| check(&ten.dirs[0], &said, rounds));
+            .and_then(|said| {
+                stale_by_restart(&said, &ten.restarts)?;
+                check(&ten.dirs[0], &said, rounds)
+            });
         lines.push(line.result(result));
     }
     lines
@@ -207,35 +210,51 @@ fn counted(dir: &Path, _: &[String], rounds: u64) -> Result<String, String> {
 }
 
 /// What is under a name now. What was replaced while it is open lives until the last close, but not
-/// over a restart of the server: that may be met once.
-fn read_whole(target: &Path, stale: &mut bool) -> Result<Vec<u8>, String> {
+/// over a restart of the server: each time it is found gone is said, to be judged.
+fn read_whole(target: &Path, said: &mut String) -> Result<Vec<u8>, String> {
     loop {
         let mut file = File::open(target).map_err(|error| format!("open: {error}"))?;
-        let mut bytes = Vec::new();
+        let (opened, mut bytes) = (now(), Vec::new());
         match file.read_to_end(&mut bytes) {
-            Err(error) if error.raw_os_error() == Some(libc::ESTALE) && !*stale => *stale = true,
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
+                said.push_str(&format!("stale {opened} {}\n", now()));
+            }
             Err(error) => return Err(format!("read: {error}")),
             Ok(_) => return Ok(bytes),
         }
     }
 }
 
+/// An open file is found gone only where the server restarted since it was opened.
+fn stale_by_restart(said: &[String], restarts: &[(u64, u64)]) -> Result<(), String> {
+    for line in said.iter().flat_map(|said| said.lines()) {
+        let Some(times) = line.strip_prefix("stale ") else { continue };
+        let times =
+            times.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        let (opened, failed): (u64, u64) = times.ok_or("not two times")?;
+        if !restarts.iter().any(|(began, ended)| opened <= *ended && failed >= *began) {
+            return Err("read: ESTALE of an open file, without a restart".into());
+        }
+    }
+    Ok(())
+}
+
 /// A role: renames new files over one name, and reads it.
 pub(crate) fn replace(dir: &Path, numbers: &[u64]) -> Result<String, String> {
     let &[client, rounds] = numbers else { return Err("CLIENT ROUNDS".into()) };
     let (mine, target) = (dir.join(format!("new-{client}")), dir.join("target"));
-    let mut stale = false;
+    let mut said = String::new();
     for number in 0..rounds {
         if number % 3 == 0 {
             fs::write(&mine, record(client, number)).map_err(text)?;
             fs::rename(&mine, &target).map_err(|error| format!("rename: {error}"))?;
         }
-        let bytes = read_whole(&target, &mut stale)?;
+        let bytes = read_whole(&target, &mut said)?;
         let text = String::from_utf8_lossy(&bytes);
         let whole = text.strip_suffix('\n').and_then(parse);
         whole.ok_or_else(|| format!("not a whole record: {text:?}"))?;
     }
-    Ok(String::new())
+    Ok(said)
 }
 
 fn replaced(dir: &Path, _: &[String], rounds: u64) -> Result<String, String> {
@@ -250,6 +269,17 @@ fn replaced(dir: &Path, _: &[String], rounds: u64) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_open_file_is_gone_only_by_a_restart() {
+        let said = |times: &str| [format!("stale {times}\n")];
+        let restarts = [(100, 200)];
+        assert!(stale_by_restart(&said("50 250"), &restarts).is_ok());
+        assert!(stale_by_restart(&said("50 90"), &restarts).is_err(), "before it");
+        assert!(stale_by_restart(&said("210 250"), &restarts).is_err(), "opened after it");
+        assert!(stale_by_restart(&said("50 250"), &[]).is_err(), "there was none");
+        assert!(stale_by_restart(&said("what"), &restarts).is_err());
+    }
 
     fn registers(events: &[&str]) -> Result<String, String> {
         consistent(Path::new("/"), &[events.join("\n")], 0)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dafs_tests::Place;
 use dafs_tests::mounted::Ending;
 
-use crate::role::{Player, all_end, play};
+use crate::role::{Player, all_end, now, play};
 
 /// Mounts, and processes.
 pub(crate) const TEN: u64 = 10;
@@ -15,6 +15,8 @@ pub(crate) const TEN: u64 = 10;
 pub(crate) struct Ten {
     pub place: Place,
     pub dirs: Vec<PathBuf>,
+    /// When the server of the last play began to end, and when it was there again.
+    pub restarts: Vec<(u64, u64)>,
 }
 
 impl Ten {
@@ -24,7 +26,7 @@ impl Ten {
         while (dirs.len() as u64) < TEN {
             dirs.push(place.mount_again(""));
         }
-        Ten { place, dirs }
+        Ten { place, dirs, restarts: Vec::new() }
     }
 
     /// Plays a role on each, with its number and these ones; the server ends and starts again in
@@ -39,10 +41,13 @@ impl Ten {
     ) -> Result<Vec<String>, String> {
         let start = |(i, dir): (usize, &PathBuf)| play(role, dir, &[&[i as u64], numbers].concat());
         let mut players: Vec<Player> = self.dirs.iter().enumerate().map(start).collect();
+        self.restarts.clear();
         if self.place.is_mount() {
             for ending in endings {
                 std::thread::sleep(pause);
+                let began = now();
                 self.place.restart(*ending);
+                self.restarts.push((began, now()));
             }
         }
         all_end(&mut players, limit)
