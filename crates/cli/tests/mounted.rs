@@ -219,6 +219,7 @@ fn callers_that_are_killed_end_while_the_server_does_not_answer() {
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+    assert!(callers.iter().all(in_call), "calls that wait for a server that is stopped");
     for caller in &mut callers {
         caller.kill().expect("kill");
     }
