@@ -225,38 +225,77 @@ fn what_was_learned_of_a_directory_ends_with_the_next_change() {
     assert_eq!(mounted.attr(dir).0, 1);
 }
 
-/// A list answers for all its entries: names, attributes, handles.
-#[test]
-fn a_directory_is_listed_in_few_round_trips() {
-    const FILES: u64 = 300;
-    let mut mounted = mounted();
-    for i in 0..FILES {
+fn make_files(mounted: &mut Mounted, count: u64) {
+    for i in 0..count {
         let options = OpenOptions { create: true, ..OpenOptions::default() };
         mounted.session.open(format!("file-{i:04}").as_bytes(), options).expect("make");
     }
+}
+
+fn open_dir(mounted: &mut Mounted) -> u64 {
     let (cost, opened) = mounted.cost_and_answer(ROOT, Op::OpenDir { flags: 0 });
     let Answer::Opened(opened) = opened else { panic!("{opened:?}") };
     assert_eq!(cost, 0);
-    let (mut offset, mut trips, mut entries) = (0, 0, 0);
-    loop {
-        let op = Op::ReadDir { fh: opened.fh, offset, size: 32 << 10, plus: true };
-        let (cost, answer) = mounted.cost_and_answer(ROOT, op);
-        let Answer::Data(list) = answer else { panic!("{answer:?}") };
-        trips += cost;
-        if list.is_empty() {
-            break;
-        }
-        let mut rest = list.as_slice();
-        while !rest.is_empty() {
-            // Attributes, then inode, cookie, length of the name, kind.
-            let number = |at: usize| u64::from_ne_bytes(rest[at..at + 8].try_into().expect("8"));
-            offset = number(128 + 8);
-            let name = number(128 + 16) as u32 as usize;
-            entries += u64::from(number(0) != 0);
-            rest = &rest[(128 + 24 + name).next_multiple_of(8)..];
-        }
+    opened.fh
+}
+
+/// Entries from `offset` on, as far as one answer goes: their names and positions; and round trips.
+fn list(mounted: &mut Mounted, fh: u64, offset: u64) -> (Vec<(Vec<u8>, u64)>, u64) {
+    let op = Op::ReadDir { fh, offset, size: 32 << 10, plus: true };
+    let (cost, answer) = mounted.cost_and_answer(ROOT, op);
+    let Answer::Data(list) = answer else { panic!("{answer:?}") };
+    let (mut rest, mut entries) = (list.as_slice(), Vec::new());
+    while !rest.is_empty() {
+        // Attributes, then inode, cookie, length of the name, kind.
+        let number = |at: usize| u64::from_ne_bytes(rest[at..at + 8].try_into().expect("8"));
+        let len = number(128 + 16) as u32 as usize;
+        let name = &rest[128 + 24..128 + 24 + len];
+        assert!(number(0) != 0 || name == b"." || name == b"..", "without attributes: {name:?}");
+        entries.push((name.to_vec(), number(128 + 8)));
+        rest = &rest[(128 + 24 + len).next_multiple_of(8)..];
     }
-    assert_eq!(entries, FILES);
-    assert!(trips <= 2, "{trips} round trips");
-    assert_eq!(mounted.cost(ROOT, Op::ReleaseDir { fh: opened.fh }), 0);
+    (entries, cost)
+}
+
+/// All that follows `offset`.
+fn list_all(mounted: &mut Mounted, fh: u64, mut offset: u64) -> (Vec<Vec<u8>>, u64) {
+    let (mut names, mut trips) = (Vec::new(), 0);
+    loop {
+        let (entries, cost) = list(mounted, fh, offset);
+        trips += cost;
+        let Some(last) = entries.last() else { return (names, trips) };
+        offset = last.1;
+        names.extend(entries.into_iter().map(|entry| entry.0));
+    }
+}
+
+/// A list answers for all its entries: names, attributes, handles.
+#[test]
+fn a_directory_is_listed_in_few_round_trips() {
+    let mut mounted = mounted();
+    make_files(&mut mounted, 300);
+    let fh = open_dir(&mut mounted);
+    let (names, trips) = list_all(&mut mounted, fh, 0);
+    assert_eq!(names.len(), 300 + 2);
+    assert!(trips <= 3, "{trips} round trips");
+    assert_eq!(mounted.cost(ROOT, Op::ReleaseDir { fh }), 0);
+}
+
+/// What was asked for ahead is only used where the reader goes on there.
+#[test]
+fn a_directory_is_read_from_any_position() {
+    let mut mounted = mounted();
+    make_files(&mut mounted, 900);
+    let fh = open_dir(&mut mounted);
+    let (names, _) = list_all(&mut mounted, fh, 0);
+    assert_eq!(names.iter().collect::<std::collections::HashSet<_>>().len(), 900 + 2);
+    let (begin, _) = list(&mut mounted, fh, 0);
+    let middle = begin[begin.len() / 2].1;
+    let (rest, _) = list_all(&mut mounted, fh, middle);
+    assert_eq!(rest, names[begin.len() / 2 + 1..]);
+    // Closed with entries on their way.
+    list(&mut mounted, fh, 0);
+    mounted.op(ROOT, Op::ReleaseDir { fh });
+    let fh = open_dir(&mut mounted);
+    assert_eq!(list_all(&mut mounted, fh, 0).0, names);
 }

@@ -14,7 +14,7 @@ use dafs_fuse::null::NullFs;
 use crate::connect::ConnectArgs;
 use crate::failure::Failure;
 use crate::find::size;
-use crate::mount_options::Options;
+use crate::mount_options::{Options, is_foreground, words};
 use crate::{interrupt, progress, sys};
 
 /// What the process in the background writes when the mount is there.
@@ -32,7 +32,8 @@ const READY: &str = "ready";
     dafs://server/ /mnt/data fuse.dafs _netdev,allow_other 0 0")]
 pub struct Args {
     /// Comma separated: ro, soft, timeo=SECONDS, sync, direct_io, attr_timeout=SECONDS,
-    /// entry_timeout=SECONDS, allow_other, key_file=FILE, options of URLs, words of mount(8).
+    /// entry_timeout=SECONDS, allow_other, foreground, key_file=FILE, options of URLs, words of
+    /// mount(8).
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve the mount in this process, until Ctrl-C.
@@ -57,7 +58,7 @@ pub struct Args {
 impl Args {
     /// True when this process serves the mount.
     pub fn serves(&self) -> bool {
-        self.foreground || self.background
+        self.foreground || self.background || words(&self.options).any(is_foreground)
     }
 }
 

@@ -51,6 +51,16 @@ pub struct Options {
     pub words: Vec<String>,
 }
 
+/// The words of all `-o`.
+pub fn words(lists: &[String]) -> impl Iterator<Item = &str> {
+    lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty())
+}
+
+/// The process that was started is to serve the mount.
+pub fn is_foreground(word: &str) -> bool {
+    word == "foreground"
+}
+
 impl Options {
     /// Of all `-o`.
     ///
@@ -58,7 +68,7 @@ impl Options {
     /// One that is unknown, or has a bad value.
     pub fn parse(lists: &[String]) -> Result<Options, Failure> {
         let mut options = Options::default();
-        for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+        for word in words(lists) {
             options.apply(word).ok_or_else(|| {
                 Failure::usage(format!("-o {word}: no such option, or a bad value"))
             })?;
@@ -77,6 +87,7 @@ impl Options {
             ("timeo", Some(value)) => self.timeo = Some(seconds(value)?),
             ("sync", None) => self.sync = true,
             ("direct_io", None) => self.direct_io = true,
+            (word, None) if is_foreground(word) => {}
             ("attr_timeout", Some(value)) => self.attr_timeout = Some(seconds(value)?),
             ("entry_timeout", Some(value)) => self.entry_timeout = Some(seconds(value)?),
             ("allow_other", None) => self.allow_other = Some(true),

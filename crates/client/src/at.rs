@@ -5,6 +5,8 @@
 //! [`Stale`](dafs_protocol::Status::Stale). Names are single components; symlinks are not
 //! followed.
 
+use std::sync::Arc;
+
 use dafs_protocol::{
     AccessMask, Attr, DirEntry, FileHandle, FileKind, FsAttr, OwnerKey, SetAttr, XATTR_BYTES_MAX,
 };
@@ -14,7 +16,7 @@ use crate::core::{FileKey, Memory, Place, Work};
 use crate::dir::BATCH_BYTES;
 use crate::error::{Error, Result};
 use crate::file::{File, OpenOptions, attr_of, node_of};
-use crate::session::{Session, bytes_of, unexpected};
+use crate::session::{Handle, Session, bytes_of, unexpected};
 
 /// What a change of names answers.
 #[derive(Debug)]
@@ -223,17 +225,22 @@ impl Session {
         bytes: u32,
         plus: bool,
     ) -> Result<(Vec<DirEntry>, bool)> {
-        let work = Work::ReadDir {
-            place: Place::at(handle),
-            cookie,
-            bytes: bytes.clamp(BATCH_BYTES_MIN, BATCH_BYTES),
-            attributes: plus,
-            handles: plus,
-        };
-        match self.call_for_user(work)? {
-            Output::Entries { entries, end, .. } => Ok((entries, end)),
-            other => Err(unexpected(&other)),
-        }
+        entries_of(self.call_for_user(list_work(handle, cookie, bytes, plus))?)
+    }
+
+    /// Asks for entries that will be wanted soon: [`DirAhead::wait`] gives what
+    /// [`read_dir_of`](Self::read_dir_of) would. `None` where the session is too busy for that.
+    /// Does not block.
+    pub fn read_dir_ahead(
+        &self,
+        handle: FileHandle,
+        cookie: u64,
+        bytes: u32,
+        plus: bool,
+    ) -> Option<DirAhead> {
+        let work = list_work(handle, cookie, bytes, plus);
+        let sink = self.inner().begin(self.user.clone(), work)?;
+        Some(DirAhead { session: self.handle.clone(), sink })
     }
 
     /// An extended attribute's value.
@@ -319,5 +326,44 @@ impl Session {
             Output::FileSystem(attr) => Ok(attr),
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+/// Entries of a directory that were asked for ahead of time. Dropped, nobody wants them any more.
+pub struct DirAhead {
+    session: Arc<Handle>,
+    sink: usize,
+}
+
+impl DirAhead {
+    /// Blocks until they are there.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn wait(self) -> Result<(Vec<DirEntry>, bool)> {
+        entries_of(self.session.inner.answer_of(self.sink)?)
+    }
+}
+
+impl Drop for DirAhead {
+    fn drop(&mut self) {
+        self.session.inner.lock().drop_sink(self.sink);
+    }
+}
+
+fn list_work(handle: FileHandle, cookie: u64, bytes: u32, plus: bool) -> Work {
+    Work::ReadDir {
+        place: Place::at(handle),
+        cookie,
+        bytes: bytes.clamp(BATCH_BYTES_MIN, BATCH_BYTES),
+        attributes: plus,
+        handles: plus,
+    }
+}
+
+fn entries_of(output: Output<FileKey>) -> Result<(Vec<DirEntry>, bool)> {
+    match output {
+        Output::Entries { entries, end, .. } => Ok((entries, end)),
+        other => Err(unexpected(&other)),
     }
 }

@@ -283,6 +283,29 @@ impl Inner {
         self.call_by(|state, sink| state.submit_kept(sink, work, memory, bytes))?.result
     }
 
+    /// Submits without waiting: the sink of the answer, which goes on when somebody waits for it
+    /// or for anything else. `None` where there is no room.
+    pub(crate) fn begin(&self, user: Option<Arc<Identity>>, work: Work) -> Option<usize> {
+        let mut state = self.lock();
+        if !state.core.has_room() {
+            return None;
+        }
+        let sink = state.take_sink(false);
+        state.submit(sink, 0, user, work, Memory::None);
+        if state.leader == Leader::None {
+            state.core.ring();
+        }
+        Some(sink)
+    }
+
+    /// Waits for the answer to what was begun; the sink stays its owner's.
+    pub(crate) fn answer_of(&self, sink: usize) -> Result<Output<FileKey>> {
+        let interrupt = Interrupt::watched();
+        let until = Until { deadline: None, interrupt: interrupt.as_deref() };
+        let mut state = self.wait(self.lock(), sink, 1, until);
+        state.sink(sink).done.pop_front().ok_or(Error::Interrupted)?.result
+    }
+
     fn call_by(&self, submit: impl FnOnce(&mut State, usize)) -> Result<CoreDone> {
         let interrupt = Interrupt::watched();
         let until = Until { deadline: None, interrupt: interrupt.as_deref() };

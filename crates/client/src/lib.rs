@@ -26,7 +26,7 @@ mod reader;
 mod session;
 mod url;
 
-pub use at::Changed;
+pub use at::{Changed, DirAhead};
 pub use call::{Call, Done, Node, Opened, Output};
 pub use dir::ReadDir;
 pub use error::{Error, Result, SessionError};

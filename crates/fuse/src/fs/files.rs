@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use dafs_client::File;
+use dafs_client::{DirAhead, File};
 use dafs_protocol::{DirEntry, OwnerKey};
 
 use super::error::Errno;
@@ -103,6 +103,8 @@ pub(super) struct DirStream {
     pub(super) end: bool,
     /// They came with attributes and handles.
     pub(super) plus: bool,
+    /// What follows them is on its way.
+    pub(super) ahead: Option<DirAhead>,
 }
 
 struct Slab<T> {

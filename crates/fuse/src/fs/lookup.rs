@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use dafs_client::{Node as Found, Session};
+use dafs_client::{DirAhead, Error, Node as Found, Session};
 use dafs_protocol::{Attr, DirEntry, FileHandle, FileKind};
 
 use super::DafsFs;
@@ -14,8 +14,10 @@ use crate::kernel::{Answer, Caller, DirBuffer, Entry, NodeAttr, Opened};
 /// Positions after `.` and `..`: beyond all that a file system uses.
 const AFTER_DOT: u64 = i64::MAX as u64 - 2;
 const AFTER_DOT_DOT: u64 = i64::MAX as u64 - 1;
-/// Bytes of entries asked for at a time.
-const LIST_BYTES: u32 = 64 << 10;
+/// Bytes of entries asked for first: the kernel is not to wait for more than it needs to go on.
+const FIRST_LIST_BYTES: u32 = 12 << 10;
+/// Bytes of entries asked for at a time after that, while the kernel takes those before them.
+const LIST_BYTES: u32 = 32 << 10;
 /// Levels of directories that are walked to find an object again.
 const DEPTH_MAX: usize = 4096;
 
@@ -255,12 +257,23 @@ impl DafsFs {
         let (at, plus) = (stream.at, stream.plus);
         // Its time of access may change.
         dir.unlearn();
-        let list = self.on(dir, |handle| session.read_dir_of(handle, at, LIST_BYTES, plus));
+        let list = match stream.ahead.take().map(DirAhead::wait) {
+            Some(Ok(list)) => Ok(list),
+            Some(Err(Error::Interrupted)) => return Err(Errno::INTR),
+            // Asked once more, and looked for where the handle is not known any more.
+            Some(Err(_)) | None => {
+                let bytes = if at == 0 { FIRST_LIST_BYTES } else { LIST_BYTES };
+                self.on(dir, |handle| session.read_dir_of(handle, at, bytes, plus))
+            }
+        };
         let (entries, end) = match list {
             // A directory that was removed while it is read has no entries.
             Err(Errno::STALE) => (Vec::new(), true),
             other => other?,
         };
+        if let Some(last) = entries.last().filter(|_| !end) {
+            stream.ahead = session.read_dir_ahead(dir.handle(), last.cookie, LIST_BYTES, plus);
+        }
         stream.entries = entries.into();
         stream.end = end;
         Ok(!stream.entries.is_empty())

@@ -82,8 +82,6 @@ pub mod init {
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     /// Lists may come with attributes.
     pub const DO_READDIRPLUS: u64 = 1 << 13;
-    /// The kernel asks for attributes only where somebody seems to want them.
-    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     /// Direct I/O of one call may be several requests at the same time.
     pub const ASYNC_DIO: u64 = 1 << 15;
     /// The kernel keeps written data and writes them later.

@@ -15,7 +15,6 @@ const WANTED: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::DONT_MASK
     | init::DO_READDIRPLUS
-    | init::READDIRPLUS_AUTO
     | init::ASYNC_DIO
     | init::PARALLEL_DIROPS
     | init::MAX_PAGES
