@@ -27,6 +27,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "reply", run: reply, seed: reply_seed },
     Target { name: "setup", run: setup, seed: setup_seed },
     Target { name: "dir_entries", run: dir_entries, seed: dir_entries_seed },
+    Target { name: "cached_ranges", run: cached_ranges, seed: cached_ranges_seed },
     Target { name: "tcp_frames", run: tcp::run, seed: tcp::seed },
     Target { name: "message_headers", run: message::run, seed: message::seed },
 ];
@@ -111,6 +112,25 @@ fn dir_entries_seed(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
+/// CACHE_QUERY's data as a client gets it.
+pub fn cached_ranges(bytes: &[u8]) {
+    let Ok(ranges) = decode_cached_ranges(bytes) else { return };
+    let mut again = vec![];
+    ranges.iter().for_each(|range| encode_cached_range(range, &mut again));
+    assert_eq!(again, bytes);
+}
+
+fn cached_ranges_seed(random: &mut Random) -> Vec<u8> {
+    let (mut bytes, mut offset) = (vec![], 0);
+    for _ in 0..random.below(9) {
+        offset += random.below(1 << 40);
+        let len = 1 + random.below(1 << 40);
+        encode_cached_range(&CachedRange { offset, len, dirty: random.bool() }, &mut bytes);
+        offset += len;
+    }
+    bytes
+}
+
 /// Changes `bytes` as line noise, a broken peer or a clever one would.
 pub fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     for _ in 0..=random.below(4) {
@@ -156,11 +176,12 @@ mod tests {
 
     #[test]
     fn seeds_are_accepted_by_their_decoders() {
-        let accepted: [fn(&[u8]) -> bool; 4] = [
+        let accepted: [fn(&[u8]) -> bool; 5] = [
             |bytes| decode_request(bytes).is_ok(),
             |bytes| decode_reply(bytes).is_ok(),
             |bytes| decode_setup_request(bytes).is_ok() || decode_setup_reply(bytes).is_ok(),
             |bytes| decode_dir_entries(bytes).is_ok(),
+            |bytes| decode_cached_ranges(bytes).is_ok(),
         ];
         for (target, accepts) in TARGETS.iter().zip(accepted) {
             assert!(seeds(target, 100).iter().all(|seed| accepts(seed)), "{}", target.name);

@@ -2,10 +2,12 @@
 
 use dafs_fabric::Buffer;
 use dafs_protocol::{
-    AccessMask, Attr, CommitLevel, DirEntry, Extent, ExtentList, FileExtent, FileHandle, FileKind,
-    FsAttr, LockRequest, SessionStats, SetAttr, Stability, Timestamp,
+    AccessMask, Attr, CacheInfo, CachedRange, CommitLevel, DirEntry, Extent, ExtentList,
+    FileExtent, FileHandle, FileKind, FsAttr, LockRequest, SessionStats, SetAttr, Stability,
+    Timestamp,
 };
 
+use crate::cache::{Advice, Advised};
 use crate::core::{Memory, Place, Put, Work};
 use crate::error::{Error, Result};
 use crate::file::{File, OpenOptions};
@@ -84,6 +86,26 @@ pub enum Call {
     FileAttr {
         /// Which file.
         file: File,
+    },
+    /// Advice about a range of a file; best effort. [`Output::Advised`].
+    Advise {
+        /// Which file.
+        file: File,
+        /// First byte.
+        offset: u64,
+        /// Bytes; 0: to the end.
+        len: u64,
+        /// What.
+        advice: Advice,
+    },
+    /// What the server's cache holds of a range of a file. [`Output::Cached`].
+    CacheQuery {
+        /// Which file.
+        file: File,
+        /// First byte.
+        offset: u64,
+        /// Bytes; 0: to the end.
+        len: u64,
     },
     /// Closes a file; later calls on it fail. [`Output::Attr`].
     Close {
@@ -318,6 +340,15 @@ pub enum Output<F = File> {
         /// Nothing follows.
         end: bool,
     },
+    /// Of [`Call::Advise`].
+    Advised(Advised),
+    /// Of [`Call::CacheQuery`].
+    Cached {
+        /// Sums, and where to go on.
+        info: CacheInfo,
+        /// In order.
+        ranges: Vec<CachedRange>,
+    },
     /// Of [`Call::Stats`].
     Stats(Box<SessionStats>),
 }
@@ -346,6 +377,15 @@ impl Call {
             }
             Call::FileSetAttr { file, set } => {
                 Ok((Work::FileSetAttr { file: file.key(), set }, Memory::None, Some(file)))
+            }
+            Call::Advise { file, offset, len, advice } => {
+                let (advice, cache) = advice.parts();
+                let work = Work::Advise { file: file.key(), offset, len, advice, cache };
+                Ok((work, Memory::None, Some(file)))
+            }
+            Call::CacheQuery { file, offset, len } => {
+                let work = Work::CacheQuery { file: file.key(), offset, len };
+                Ok((work, Memory::None, Some(file)))
             }
             Call::Close { file } => {
                 Ok((Work::Close { file: file.key() }, Memory::None, Some(file)))
@@ -510,6 +550,8 @@ impl<F> Output<F> {
             Output::Conflict(held) => Output::Conflict(held),
             Output::Copied { bytes } => Output::Copied { bytes },
             Output::Extents { extents, end } => Output::Extents { extents, end },
+            Output::Advised(advised) => Output::Advised(advised),
+            Output::Cached { info, ranges } => Output::Cached { info, ranges },
             Output::Stats(stats) => Output::Stats(stats),
         }
     }

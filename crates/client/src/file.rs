@@ -123,7 +123,7 @@ impl File {
         &self.inner.session
     }
 
-    fn call(&self, work: Work) -> Result<Output<FileKey>> {
+    pub(crate) fn call(&self, work: Work) -> Result<Output<FileKey>> {
         self.inner.session.inner.call(None, work, Memory::None)
     }
 
@@ -444,15 +444,6 @@ impl File {
     /// [`Error`].
     pub fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
         self.call(Work::Fallocate { file: self.inner.key, mode, offset, len })?;
-        Ok(())
-    }
-
-    /// Tells the server about future use of a range (all: 0, 0); `advice` as posix_fadvise.
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub fn advise(&self, offset: u64, len: u64, advice: u8) -> Result<()> {
-        self.call(Work::Advise { file: self.inner.key, offset, len, advice })?;
         Ok(())
     }
 

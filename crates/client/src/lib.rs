@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod at;
+mod cache;
 mod call;
 pub mod core;
 mod dir;
@@ -27,6 +28,7 @@ mod session;
 mod url;
 
 pub use at::{Changed, DirAhead};
+pub use cache::{Advice, Advised};
 pub use call::{Call, Done, Node, Opened, Output};
 pub use dir::ReadDir;
 pub use error::{Error, Result, SessionError};

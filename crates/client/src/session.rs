@@ -152,7 +152,11 @@ impl Session {
         Session { handle: self.handle.clone(), user: Some(Arc::new(who.clone())) }
     }
 
-    fn on(&self, path: &[u8], work: impl FnOnce(Place) -> Work) -> Result<Output<FileKey>> {
+    pub(crate) fn on(
+        &self,
+        path: &[u8],
+        work: impl FnOnce(Place) -> Work,
+    ) -> Result<Output<FileKey>> {
         let place = Place::new(path).map_err(|status| Error::from(status).with_path(path))?;
         self.call_for_user(work(place)).map_err(|error| error.with_path(path))
     }

@@ -4,10 +4,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use dafs_client::{Call, Error, OpenOptions, Output, Session, SessionOptions, Url};
+use dafs_client::{Advice, Call, Error, OpenOptions, Output, Session, SessionOptions, Url};
 use dafs_fabric::{Buffer, Provider};
 use dafs_fabric_tcp::TcpProvider;
-use dafs_protocol::{Extent, FileKind, SetAttr, SetTime, Stability, Status, Timestamp};
+use dafs_protocol::{
+    CacheHint, CacheInfo, CachedRange, Extent, FileKind, SetAttr, SetTime, Stability, Status,
+    Timestamp,
+};
 use dafs_server::{Config, Server};
 
 struct Served {
@@ -190,7 +193,39 @@ fn holes_are_found() {
     let data = file.seek_data(0).expect("data").expect("there is some");
     assert!(data <= 4 << 20);
     assert_eq!(file.seek_data((4 << 20) + 4096).expect("data"), None);
-    file.advise(0, 0, 3).expect("advise");
+}
+
+#[test]
+fn the_cache_is_seen_and_steered() {
+    let served = Served::start();
+    let session = &served.session;
+    std::fs::write(served.directory.path().join("f"), vec![1; 6 << 20]).expect("write");
+    let (info, ranges) = session.cache_query(b"f", 0, 0).expect("query");
+    assert_eq!((info, ranges), (CacheInfo::default(), Vec::new()));
+    let file = session.open(b"f", read_write()).expect("open");
+    let advised = file.advise(0, 0, Advice::WillNeed).expect("advise");
+    assert_eq!(advised.bytes, 4 << 20, "a part at a time");
+    file.read_at(&mut [0; 10], (4 << 20) - 10).expect("read");
+    file.write_at(&[2; 4096], 0).expect("write");
+    let (info, ranges) = file.cache_query(0, 4 << 20).expect("query");
+    assert_eq!(info.clean_bytes + info.dirty_bytes, 4 << 20);
+    let dirty = CachedRange { offset: 0, len: 4096, dirty: true };
+    assert_eq!((ranges.len(), ranges[0]), (2, dirty));
+    let dropped = file.advise(0, 0, Advice::DontNeed).expect("advise").bytes;
+    assert!(dropped >= (4 << 20) - 4096);
+    assert_eq!(session.cache_query(b"f", 0, 0).expect("query").1, [dirty]);
+    let hint = CacheHint { unit: 1 << 20, ..CacheHint::default() };
+    assert_eq!(file.advise(0, 0, Advice::Wish(hint)).expect("advise").cache, hint);
+
+    let ask = |call| session.call(call).wait().result.expect("answered");
+    let drop_all = |file| Call::Advise { file, offset: 0, len: 0, advice: Advice::DontNeed };
+    assert!(
+        matches!(ask(drop_all(file.clone())), Output::Advised(advised) if advised.cache == hint)
+    );
+    match ask(Call::CacheQuery { file, offset: 0, len: 0 }) {
+        Output::Cached { info, ranges } => assert_eq!((info.cache, ranges), (hint, vec![dirty])),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

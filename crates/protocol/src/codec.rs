@@ -3,6 +3,7 @@
 //! Little-endian; every length is checked; unknown values are errors, never panics.
 
 mod attrs;
+mod cached;
 mod callback;
 mod check;
 mod dir;
@@ -17,6 +18,7 @@ use crate::handle::{CredHandle, SlotId};
 use crate::operation::{CHAIN_MAX, HEADER_BYTES_MAX, OpResult, Operation, REPLY_BYTES_MAX};
 use crate::status::Status;
 
+pub use cached::{CACHED_RANGE_BYTES, decode_cached_ranges, encode_cached_range};
 pub use callback::{
     decode_callback, decode_callback_reply, encode_callback, encode_callback_reply,
 };

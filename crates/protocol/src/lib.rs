@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod cache;
 mod callback;
 mod callback_slots;
 mod codec;
@@ -18,6 +19,7 @@ mod slots;
 mod status;
 
 pub use attr::*;
+pub use cache::*;
 pub use callback::*;
 pub use callback_slots::CallbackSlots;
 pub use codec::*;

@@ -89,7 +89,7 @@ opcodes! {
     CLONE_RANGE = 109;
     COPY_REMOTE = 110 reserved;
     REFS_GET = 111 reserved;
-    CACHE_QUERY = 112 reserved;
+    CACHE_QUERY = 112;
 
     LOCK = 128;
     LOCK_TEST = 129;
@@ -144,6 +144,8 @@ pub mod outcome {
     pub const LOCK: u16 = 16;
     pub const CONFLICT: u16 = 17;
     pub const FATE: u16 = 18;
+    pub const ADVISED: u16 = 19;
+    pub const CACHED: u16 = 20;
 }
 
 #[cfg(test)]
@@ -170,9 +172,9 @@ mod tests {
         for start in ["LEASE_", "LOCK_ABORT", "BATCH", "REFS_GET"] {
             assert!(reserved(start) > 0, "{start}");
         }
-        for start in ["CACHE_QUERY", "LAYOUT_", "CB_"] {
+        for start in ["COPY_REMOTE", "LAYOUT_", "CB_"] {
             assert!(reserved(start) > 0, "{start}");
         }
-        assert_eq!(ALL.iter().filter(|e| !e.reserved).count(), 46);
+        assert_eq!(ALL.iter().filter(|e| !e.reserved).count(), 47);
     }
 }

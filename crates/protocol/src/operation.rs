@@ -4,13 +4,15 @@
 //! fails; each has a result. An operation may take its handle or state from the one before it
 //! ([`FileHandle::PREVIOUS`], [`StateId::PREVIOUS`]). Bulk data does not stand here: the data of
 //! WRITE, APPEND, CREATE (symlink target) and SETXATTR follow each other in the request's data
-//! segment, those of READ, READDIR, READLINK, GETXATTR, LISTXATTR and EXTENTS in the reply's.
+//! segment, those of READ, READDIR, READLINK, GETXATTR, LISTXATTR, EXTENTS and CACHE_QUERY in the
+//! reply's.
 
 use std::fmt;
 
 use smallvec::{SmallVec, smallvec};
 
 use crate::attr::{Attr, FileKind, FsAttr, SetAttr};
+use crate::cache::{CacheHint, CacheInfo};
 use crate::handle::{CredHandle, FileHandle, SessionId, SlotId, StateId, WriteVerifier};
 use crate::lock::{LockRange, LockRequest, LockTicket, Locked, OwnerKey};
 use crate::status::Status;
@@ -91,17 +93,6 @@ pub struct OpenFlags {
     /// with its last close unless LINK gives it a name. With [`CreateMode::Exclusive`] it never
     /// gets one, with [`CreateMode::Unchecked`] it may.
     pub unlinked: bool,
-}
-
-/// Best effort wishes about caching, carried by OPEN and ADVISE (\[UNIFIER\] 4.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CacheHint {
-    /// Cache unit in bytes (4 KiB to 1 MiB), 0 = the server chooses.
-    pub unit: u32,
-    /// 0 = the server chooses.
-    pub policy: u8,
-    /// 0 = the server chooses.
-    pub class: u8,
 }
 
 /// How durable a write must be before it is answered.
@@ -212,8 +203,13 @@ pub enum Operation<'a> {
     Fallocate { state: StateId, mode: u32, offset: u64, len: u64 },
     /// The next data (`hole` false) or hole at or after `offset`.
     Seek { state: StateId, offset: u64, hole: bool },
-    /// Future use of a range; `advice` as posix_fadvise (0 normal … 3 willneed, 4 dontneed).
+    /// Future use of a range; `advice` as posix_fadvise (0 normal … 3 willneed, 4 dontneed). What
+    /// is not 0 in `cache` is a wish for the whole file. Answers what was taken.
     Advise { state: StateId, offset: u64, len: u64, advice: u8, cache: CacheHint },
+    /// What the cache holds of a file from `offset` on (`len` 0: to the end); the ranges as reply
+    /// data, see [`encode_cached_range`](crate::encode_cached_range). Of `handle`, which the caller
+    /// must have the right to read; with a state other than NONE of that open file.
+    CacheQuery { handle: FileHandle, state: StateId, offset: u64, len: u64, bytes_max: u32 },
     /// Allocated ranges that touch `offset..offset+len`, in order, as reply data; see
     /// [`encode_file_extent`](crate::encode_file_extent). `end`: none follows.
     Extents { state: StateId, offset: u64, len: u64, bytes_max: u32 },
@@ -335,6 +331,11 @@ pub enum Outcome {
     Stats(Box<SessionStats>),
     /// SlotQuery.
     Fate(Fate),
+    /// Advise: with willneed the bytes from the start of the range on that are cached, or being read
+    /// in; with dontneed those dropped; else 0. `cache`: what holds for the file now.
+    Advised { bytes: u64, cache: CacheHint },
+    /// CacheQuery.
+    Cached(CacheInfo),
 }
 
 /// What became of a request that has changes which are [noted](Operation::is_noted).
@@ -404,7 +405,7 @@ impl Operation<'_> {
             O::ReadDir { .. } | O::ReadLink { .. } | O::GetAttr { .. } => false,
             O::Access { .. } | O::StatFs { .. } | O::GetXattr { .. } => false,
             O::ListXattr { .. } | O::Read { .. } => false,
-            O::Extents { .. } | O::LockTest { .. } => false,
+            O::Extents { .. } | O::LockTest { .. } | O::CacheQuery { .. } => false,
             O::Seek { .. } | O::Advise { .. } | O::SessionStats => false,
             O::SlotQuery { .. } => false,
         }
@@ -442,9 +443,9 @@ impl Operation<'_> {
     pub fn reply_data_bytes(&self) -> Option<u64> {
         match self {
             Operation::Read { extents, .. } => extents.bytes(),
-            Operation::ReadDir { bytes_max, .. } | Operation::Extents { bytes_max, .. } => {
-                Some(u64::from(*bytes_max))
-            }
+            Operation::ReadDir { bytes_max, .. }
+            | Operation::Extents { bytes_max, .. }
+            | Operation::CacheQuery { bytes_max, .. } => Some(u64::from(*bytes_max)),
             Operation::ReadLink { .. } => Some(SYMLINK_BYTES_MAX as u64),
             Operation::GetXattr { size_max, .. } => Some(u64::from(*size_max)),
             Operation::ListXattr { size_max, .. } => Some(u64::from(*size_max)),

@@ -435,3 +435,18 @@ fn file_extents_survive_and_are_in_order() {
     encode_file_extent(&one(0, 1), &mut bytes);
     assert!(decode_file_extents(&bytes).is_err());
 }
+
+#[test]
+fn cached_ranges_survive_and_are_in_order() {
+    let one = |offset, len| CachedRange { offset, len, dirty: offset > 5000 };
+    let mut bytes = vec![];
+    encode_cached_range(&one(4096, 8192), &mut bytes);
+    encode_cached_range(&one(1 << 40, 1), &mut bytes);
+    assert_eq!(decode_cached_ranges(&bytes).unwrap(), [one(4096, 8192), one(1 << 40, 1)]);
+    for wrong in [one(0, 1), one((1 << 40) + 1, 0), one(u64::MAX, 2)] {
+        let mut bytes = bytes.clone();
+        encode_cached_range(&wrong, &mut bytes);
+        assert!(decode_cached_ranges(&bytes).is_err(), "{wrong:?}");
+    }
+    assert!(decode_cached_ranges(&bytes[..33]).is_err());
+}

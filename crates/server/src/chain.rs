@@ -503,10 +503,10 @@ impl Chain {
             | O::Commit { .. } => self.data_operation(operation).await,
             O::Fallocate { .. }
             | O::Seek { .. }
-            | O::Advise { .. }
             | O::Extents { .. }
             | O::CopyRange { .. }
             | O::CloneRange { .. } => self.range_operation(operation).await,
+            O::Advise { .. } | O::CacheQuery { .. } => self.cache_operation(operation).await,
             O::Lock { .. }
             | O::LockTest { .. }
             | O::Unlock { .. }

@@ -1,4 +1,4 @@
-//! Ranges of open files: copies within the server, shared blocks, space, extents, advice.
+//! Ranges of open files: copies within the server, shared blocks, space, extents.
 
 use std::rc::Rc;
 
@@ -13,10 +13,6 @@ use crate::opens::Open;
 const COPY_BYTES_MAX: u64 = 64 << 20;
 /// The same where the bytes go through the cache.
 const COPY_THROUGH_CACHE_BYTES_MAX: u64 = 8 << 20;
-
-const WILL_NEED: u8 = 3;
-const DONT_NEED: u8 = 4;
-const ADVICE_MAX: u8 = 5;
 
 impl Chain {
     pub(crate) async fn range_operation(
@@ -34,16 +30,6 @@ impl Chain {
                 let open = self.session.open(self.state(*state)?)?;
                 let kind = if *hole { SeekKind::Hole } else { SeekKind::Data };
                 Ok(Outcome::Offset { offset: open.file.seek(*offset, kind).await? })
-            }
-            Operation::Advise { state, offset, len, advice, .. } => {
-                let open = self.session.open(self.state(*state)?)?;
-                match *advice {
-                    WILL_NEED => open.file.prefetch(*offset, *len),
-                    DONT_NEED => open.file.drop_clean(*offset, *len),
-                    0..=ADVICE_MAX => {}
-                    _ => return Err(Status::Inval.into()),
-                }
-                Ok(Outcome::Done)
             }
             Operation::Extents { state, offset, len, bytes_max } => {
                 Ok(self.extents(*state, *offset, *len, *bytes_max).await?)
@@ -97,15 +83,22 @@ impl Chain {
             return Err(Status::Range);
         }
         let extents = open.file.extents(offset, len, most).await?;
+        let bytes = self.put_list(&extents.list, encode_file_extent)?;
+        Ok(Outcome::Data { bytes, end: extents.end })
+    }
+
+    /// Appends a list as reply data; the bytes that it takes.
+    pub(crate) fn put_list<T>(
+        &mut self,
+        list: &[T],
+        encode: fn(&T, &mut Vec<u8>),
+    ) -> Result<u32, Status> {
         let mut bytes = self.context.header();
-        bytes.clear();
-        for extent in &extents.list {
-            encode_file_extent(extent, &mut bytes);
-        }
+        list.iter().for_each(|entry| encode(entry, &mut bytes));
         let put = self.put(&bytes);
         let len = u32::try_from(bytes.len()).map_err(|_| Status::TooBig);
         self.context.recycle(bytes);
         put?;
-        Ok(Outcome::Data { bytes: len?, end: extents.end })
+        len
     }
 }

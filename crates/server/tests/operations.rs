@@ -206,12 +206,6 @@ fn extents_and_holes_count_what_is_not_written_back() {
     assert_eq!(attr(&mut raw, FileHandle::default(), other).expect("attr").size, (3 << 20) + 8192);
     let refused = raw.one(Operation::Fallocate { state: other, mode: 0, offset: 0, len: 1 });
     assert_eq!(refused, Err(Status::BadF));
-    let cache = dafs_protocol::CacheHint::default();
-    for advice in 0..=6 {
-        let answer = if advice < 6 { Ok(Outcome::Done) } else { Err(Status::Inval) };
-        let advise = Operation::Advise { state: other, offset: 0, len: 0, advice, cache };
-        assert_eq!(raw.one(advise), answer, "{advice}");
-    }
     assert_eq!(raw.read(other, 4096, 4096).expect("read"), [1; 4096]);
 }
 

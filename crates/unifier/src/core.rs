@@ -37,6 +37,8 @@ pub(crate) struct Core {
     pub(crate) reserve_line: Line,
     pub(crate) fill_line: Line,
     pub(crate) hold_line: Line,
+    /// Slots of prefetches under way.
+    prefetched_slots: AtomicUsize,
     pub(crate) jobs: Jobs,
     now_nanos: AtomicU64,
     /// Grows with each change that the cache makes in the store.
@@ -116,6 +118,7 @@ impl Core {
             reserve_line: Line::default(),
             fill_line: Line::default(),
             hold_line: Line::default(),
+            prefetched_slots: AtomicUsize::new(0),
             jobs: Jobs::default(),
             now_nanos: AtomicU64::new(0),
             changes: AtomicU64::new(1),
@@ -261,6 +264,17 @@ impl Core {
         Some(file)
     }
 
+    /// Room for `slots` of a prefetch: all of them together take as much as one read may.
+    pub(crate) fn take_prefetch(&self, slots: usize) -> bool {
+        let bound = self.pool.slot_count() / 8;
+        let more = |taken: usize| (taken + slots <= bound).then_some(taken + slots);
+        self.prefetched_slots.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    pub(crate) fn end_prefetch(&self, slots: usize) {
+        self.prefetched_slots.fetch_sub(slots, Ordering::Relaxed);
+    }
+
     // Slots.
 
     /// Pinned slots for `count` blocks from `block` on, by eviction if need be. All or nothing.
@@ -368,10 +382,15 @@ fn frames_within(block: u64, count: usize) -> usize {
 pub(crate) struct Pinned {
     pub(crate) core: Arc<Core>,
     pub(crate) pages: Pages,
+    /// They count as a prefetch under way.
+    pub(crate) prefetched: bool,
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
+        if self.prefetched {
+            self.core.end_prefetch(self.pages.len());
+        }
         for unit in units(&self.pages) {
             self.core.pool.unpin(unit);
         }
@@ -379,9 +398,14 @@ impl Drop for Pinned {
 }
 
 impl Pinned {
+    /// Takes over the pins of allocated pages.
+    pub(crate) fn new(core: &Arc<Core>, pages: Pages) -> Pinned {
+        Pinned { core: core.clone(), pages, prefetched: false }
+    }
+
     /// Pins what a file maps; the caller has its lock.
     pub(crate) fn more(core: &Arc<Core>, pages: Pages) -> Pinned {
         units(&pages).for_each(|unit: Page| core.pool.pin(unit));
-        Pinned { core: core.clone(), pages }
+        Pinned::new(core, pages)
     }
 }

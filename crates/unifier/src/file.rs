@@ -115,6 +115,8 @@ pub(crate) struct Inner {
     pub(crate) modified: Timestamp,
     /// Where the last read ended: the next one there is sequential.
     pub(crate) read_end: u64,
+    /// Bytes that are read in at once, aligned to as many; 0: as the reads are.
+    pub(crate) unit_bytes: u64,
     pub(crate) clear_privileges: bool,
     /// Opens of each session.
     opens_of: SmallVec<[(WriterId, u32); 2]>,
@@ -259,6 +261,7 @@ impl CachedFile {
             last_change: 0,
             modified: attr.modified,
             read_end: 0,
+            unit_bytes: 0,
             clear_privileges: false,
             opens_of: SmallVec::new(),
             writers: SmallVec::new(),

@@ -25,6 +25,7 @@ mod job;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
 mod pool;
+mod query;
 mod ranges;
 mod read;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub use config::{CacheStats, Clock, Config};
 pub use file::CachedFile;
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
+pub use query::Cached;
 pub use ranges::At;
 pub use read::ReadLease;
 pub use unifier::{HoldTurn, Unifier};

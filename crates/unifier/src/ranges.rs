@@ -1,4 +1,4 @@
-//! Ranges within files: copies, shared blocks, what is allocated, and advice.
+//! Ranges within files: copies, shared blocks, and what is allocated.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,14 +12,9 @@ use crate::Writer;
 use crate::file::{CachedFile, Which};
 use crate::job::Outcome;
 use crate::pool::SLOT;
-use crate::read::Plan;
 
 /// Bytes of one step of a copy through the cache.
 const STEP_BYTES: usize = 256 << 10;
-/// Bytes that one prefetch may begin to read.
-const PREFETCH_BYTES_MAX: usize = 4 << 20;
-/// Fills of one file under way, above which nothing is prefetched.
-const PREFETCHES_MAX: usize = 8;
 
 /// A place in a file.
 #[derive(Debug, Clone)]
@@ -124,35 +119,6 @@ impl CachedFile {
             outcome
         })
         .await
-    }
-
-    /// Begins to read a range in (`len` 0: to the end), as far as there is room that nobody has
-    /// to wait for.
-    pub fn prefetch(self: &Arc<Self>, offset: u64, len: u64) {
-        let len = if len == 0 { u64::MAX } else { len };
-        let most = self.read_bytes_max().min(PREFETCH_BYTES_MAX);
-        let len = usize::try_from(len).unwrap_or(usize::MAX).min(most);
-        if !self.core.fill_line.is_empty() || self.lock().fills.len() >= PREFETCHES_MAX {
-            return;
-        }
-        let Plan::Fill(stretches, _) = self.plan(offset, len) else { return };
-        if let Some(pages) = self.allocate_all(&stretches) {
-            // Who reads there waits for it and is told; nobody else does.
-            let _ = self.start_fills(&stretches, pages);
-        }
-    }
-
-    /// Drops clean pages that lie within a range (`len` 0: to the end).
-    pub fn drop_clean(&self, offset: u64, len: u64) {
-        let inner = &mut *self.lock();
-        let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
-        let first = offset.div_ceil(SLOT);
-        let last = if end >= inner.size { u64::MAX } else { end / SLOT };
-        if let Some(last) = last.checked_sub(1)
-            && first <= last
-        {
-            self.drop_range(inner, first..=last, Which::Clean);
-        }
     }
 
     fn write_bytes_max(&self) -> usize {

@@ -63,7 +63,7 @@ impl Drop for ReadLease {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stretch {
     first: u64,
-    count: usize,
+    pub(crate) count: usize,
 }
 
 /// A fill that somebody waits for; what it brings stays until the waiter has seen it.
@@ -199,10 +199,14 @@ impl CachedFile {
         let end = offset.saturating_add(len as u64).min(inner.size);
         let sequential = offset == inner.read_end;
         let small = inner.size <= CLUSTER_BYTES;
-        let room = self.core.pool.slot_count() >= 8 * FRAME_SLOTS;
-        let (from, to) = if room && (sequential || small || len as u64 >= CLUSTER_BYTES) {
-            let to = end.next_multiple_of(CLUSTER_BYTES).min(inner.size);
-            (offset / CLUSTER_BYTES * CLUSTER_BYTES, to)
+        let unit = match inner.unit_bytes {
+            0 if sequential || small || len as u64 >= CLUSTER_BYTES => CLUSTER_BYTES,
+            0 => SLOT,
+            wished => wished,
+        };
+        let room = self.core.pool.slot_count() as u64 >= 8 * unit / SLOT;
+        let (from, to) = if room {
+            (offset / unit * unit, end.next_multiple_of(unit).min(inner.size))
         } else {
             (offset, end)
         };
@@ -237,7 +241,7 @@ impl CachedFile {
         let mut all = Vec::with_capacity(stretches.len());
         for stretch in stretches {
             let pages = self.core.allocate(stretch.first, stretch.count)?;
-            all.push(Arc::new(Pinned { core: self.core.clone(), pages }));
+            all.push(Arc::new(Pinned::new(&self.core, pages)));
         }
         Some(all)
     }
@@ -335,7 +339,7 @@ impl CachedFile {
 }
 
 impl Inner {
-    fn filling(&self, block: u64) -> Option<&Filling> {
+    pub(crate) fn filling(&self, block: u64) -> Option<&Filling> {
         self.fills.iter().find(|fill| fill.first <= block && block < fill.first + fill.count as u64)
     }
 

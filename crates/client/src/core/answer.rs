@@ -2,8 +2,8 @@
 
 use dafs_message::ConnId;
 use dafs_protocol::{
-    Attr, CommitLevel, DirEntry, Fate, FileExtent, FileHandle, FileKind, Locked, OpResult, Outcome,
-    Stability, StateId, Status, WriteVerifier,
+    Attr, CachedRange, CommitLevel, DirEntry, Fate, FileExtent, FileHandle, FileKind, Locked,
+    OpResult, Outcome, Stability, StateId, Status, WriteVerifier,
 };
 
 use super::call::{Beside, CallRec, Flight};
@@ -13,6 +13,7 @@ use super::files::OpenFile;
 use super::kept::KeptId;
 use super::work::{FileKey, Memory, Work};
 use super::{Core, Phase};
+use crate::cache::Advised;
 use crate::call::{Node, Opened, Output};
 use crate::error::{Error, Result};
 use crate::planted::{Defect, planted};
@@ -248,6 +249,11 @@ impl Core {
                 let Outcome::Data { bytes, end } = *last else { return Err(UNEXPECTED) };
                 Output::Extents { extents: extents(memory, fit(bytes, room)?)?, end }
             }
+            Work::CacheQuery { .. } | Work::CacheQueryAt { .. } => {
+                let Outcome::Cached(info) = *last else { return Err(UNEXPECTED) };
+                let ranges = cached_ranges(memory, fit(info.bytes, room)?)?;
+                Output::Cached { info, ranges }
+            }
             Work::WriteFlush { file, offset, .. } => {
                 let Outcome::Written { bytes, verifier, .. } = *last else {
                     return Err(UNEXPECTED);
@@ -363,7 +369,10 @@ impl Core {
                 Outcome::Attributes { attr },
             ) => Output::Attr(*attr),
             (Work::Seek { .. }, Outcome::Offset { offset }) => Output::Offset(*offset),
-            (Work::Fallocate { .. } | Work::Advise { .. }, Outcome::Done) => Output::Unit,
+            (Work::Fallocate { .. }, Outcome::Done) => Output::Unit,
+            (Work::Advise { .. }, Outcome::Advised { bytes, cache }) => {
+                Output::Advised(Advised { bytes: *bytes, cache: *cache })
+            }
             (Work::LinkFile { .. }, Outcome::Found { handle, attr }) => {
                 Output::Node(Node { handle: *handle, attr: *attr })
             }
@@ -729,6 +738,11 @@ fn message(memory: &Memory, bytes: usize) -> Vec<u8> {
 fn extents(memory: &Memory, bytes: usize) -> Parsed<Vec<FileExtent>> {
     dafs_protocol::decode_file_extents(&message(memory, bytes))
         .map_err(|_| Wrong::Peer("extents that cannot be read"))
+}
+
+fn cached_ranges(memory: &Memory, bytes: usize) -> Parsed<Vec<CachedRange>> {
+    dafs_protocol::decode_cached_ranges(&message(memory, bytes))
+        .map_err(|_| Wrong::Peer("cached ranges that cannot be read"))
 }
 
 fn entries(memory: &Memory, bytes: usize) -> Parsed<Vec<DirEntry>> {

@@ -284,6 +284,11 @@ fn named_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, root: FileHandle) {
             let value_bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
             Operation::SetXattr { handle: find(place, false), name, value_bytes, flags: *flags }
         }
+        Work::CacheQueryAt { place, offset, len } => {
+            let bytes_max = u32::try_from(work.reply_bytes()).unwrap_or(0);
+            let (handle, state) = (find(place, true), StateId::NONE);
+            Operation::CacheQuery { handle, state, offset: *offset, len: *len, bytes_max }
+        }
         Work::RemoveXattr { place, name } => {
             Operation::RemoveXattr { handle: find(place, false), name }
         }
@@ -460,13 +465,14 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
             Operation::Fallocate { state, mode: *mode, offset: *offset, len: *len }
         }
         Work::Seek { offset, hole, .. } => Operation::Seek { state, offset: *offset, hole: *hole },
-        Work::Advise { offset, len, advice, .. } => Operation::Advise {
-            state,
-            offset: *offset,
-            len: *len,
-            advice: *advice,
-            cache: CacheHint::default(),
-        },
+        Work::Advise { offset, len, advice, cache, .. } => {
+            let (offset, len, advice) = (*offset, *len, *advice);
+            Operation::Advise { state, offset, len, advice, cache: *cache }
+        }
+        Work::CacheQuery { offset, len, .. } => {
+            let bytes_max = u32::try_from(work.reply_bytes()).unwrap_or(0);
+            Operation::CacheQuery { handle, state, offset: *offset, len: *len, bytes_max }
+        }
         Work::Extents { offset, len, .. } => {
             let bytes_max = u32::try_from(work.reply_bytes()).unwrap_or(0);
             Operation::Extents { state, offset: *offset, len: *len, bytes_max }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use dafs_fabric::{PostedBuffer, SgList, Span};
 use dafs_protocol::{
-    AccessMask, Attr, CommitLevel, CredHandle, ExtentList, FileHandle, FileKind, Identity,
-    LockRange, LockRequest, LockTicket, NAME_BYTES_MAX, OwnerKey, SYMLINK_BYTES_MAX, SetAttr,
-    SetTime, Stability, StateId, Status, Timestamp, XATTR_BYTES_MAX,
+    AccessMask, Attr, CacheHint, CommitLevel, CredHandle, ExtentList, FileHandle, FileKind,
+    Identity, LockRange, LockRequest, LockTicket, NAME_BYTES_MAX, OwnerKey, SYMLINK_BYTES_MAX,
+    SetAttr, SetTime, Stability, StateId, Status, Timestamp, XATTR_BYTES_MAX,
 };
 
 use super::doubts::PastRequest;
@@ -399,6 +399,18 @@ pub enum Work {
         offset: u64,
         len: u64,
         advice: u8,
+        cache: CacheHint,
+    },
+    CacheQuery {
+        file: FileKey,
+        offset: u64,
+        len: u64,
+    },
+    /// Of a file that need not be open.
+    CacheQueryAt {
+        place: Place,
+        offset: u64,
+        len: u64,
     },
     LinkFile {
         file: FileKey,
@@ -509,6 +521,7 @@ impl Work {
                 Some(*file)
             }
             Work::LinkFile { file, .. } | Work::Extents { file, .. } => Some(*file),
+            Work::CacheQuery { file, .. } => Some(*file),
             Work::CopyRange { file, .. } | Work::CloneRange { file, .. } => Some(*file),
             Work::Lock { file, .. } | Work::Unlock { file, .. } => Some(*file),
             Work::LockTest { file, .. } | Work::GiveBack { file, .. } => Some(*file),
@@ -573,6 +586,7 @@ impl Work {
             Work::WriteFlush { .. } => true,
             Work::FileAttr { .. } | Work::Seek { .. } | Work::Advise { .. } => true,
             Work::Find { .. } | Work::Parent { .. } | Work::Extents { .. } => true,
+            Work::CacheQuery { .. } | Work::CacheQueryAt { .. } => true,
             Work::CopyRange { .. } | Work::CloneRange { .. } => true,
             // For the same owner it is the same lock.
             Work::Lock { .. } | Work::Unlock { .. } | Work::LockTest { .. } => true,
@@ -626,7 +640,9 @@ impl Work {
                 *len as usize
             }
             Work::ReadDir { bytes, .. } => *bytes as usize,
-            Work::Extents { .. } => EXTENTS_BYTES,
+            Work::Extents { .. } | Work::CacheQuery { .. } | Work::CacheQueryAt { .. } => {
+                EXTENTS_BYTES
+            }
             Work::ReadLink { .. } => SYMLINK_BYTES_MAX,
             Work::GetXattr { size_only: false, .. } | Work::ListXattr { size_only: false, .. } => {
                 XATTR_BYTES_MAX
@@ -640,6 +656,7 @@ impl Work {
         match self {
             Work::SetXattr { .. } | Work::Make { .. } => self.request_bytes() > 0,
             Work::ReadDir { .. } | Work::ReadLink { .. } | Work::Extents { .. } => true,
+            Work::CacheQuery { .. } | Work::CacheQueryAt { .. } => true,
             Work::GetXattr { size_only, .. } | Work::ListXattr { size_only, .. } => !size_only,
             _ => false,
         }
@@ -658,6 +675,7 @@ impl Work {
             Work::RemoveXattr { place, .. } | Work::Make { place, .. } => [Some(place), None],
             Work::Remove { place, .. } | Work::Open { place, .. } => [Some(place), None],
             Work::Get { place, .. } | Work::Find { place } => [Some(place), None],
+            Work::CacheQueryAt { place, .. } => [Some(place), None],
             Work::LinkFile { to, .. } => [Some(to), None],
             Work::Link { from, to, .. } | Work::Rename { from, to, .. } => [Some(from), Some(to)],
             Work::Put(put) => [Some(&mut put.place), put.rename_to.as_mut()],

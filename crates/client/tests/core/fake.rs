@@ -669,6 +669,15 @@ impl Fake {
                 let bytes = u32::try_from(chain.data.len()).expect("small");
                 Ok(Outcome::Data { bytes, end: true })
             }
+            O::CacheQuery { state, .. } => {
+                let range = CachedRange { offset: 4096, len: 8192, dirty: true };
+                encode_cached_range(&range, &mut chain.data);
+                let bytes = u32::try_from(chain.data.len()).expect("small");
+                // By handle it goes on.
+                let next = (*state == StateId::NONE).then_some(1 << 20);
+                Ok(Outcome::Cached(CacheInfo { bytes, next, ..CacheInfo::default() }))
+            }
+            O::Advise { len, cache, .. } => Ok(Outcome::Advised { bytes: *len, cache: *cache }),
             O::CredRegister { uid, .. } => {
                 let users = &mut self.sessions.get_mut(&session).ok_or(Status::BadSession)?.users;
                 self.next += 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dafs_client::core::{FileKey, Memory, Owner, Place, Work};
 use dafs_client::{Error, Node, OpenOptions, Output, SessionOptions};
-use dafs_protocol::{CommitLevel, FileHandle, FileKind, Identity, Status};
+use dafs_protocol::{CacheHint, CachedRange, CommitLevel, FileHandle, FileKind, Identity, Status};
 
 use super::{Pair, place, read_write, room, status};
 
@@ -167,6 +167,33 @@ fn copies_within_the_server_are_unstable_writes() {
     assert!(pair.wait(closed).result.is_ok());
     assert_eq!(status(pair.call(copy(4))), Some(Status::BadF));
     pair.call(Work::Close { file }).expect("the failed copy does not hold the source");
+}
+
+#[test]
+fn the_cache_is_asked_by_name_and_by_open_file() {
+    let mut pair = Pair::new(107);
+    pair.fake.put(b"f", b"data");
+    let range = CachedRange { offset: 4096, len: 8192, dirty: true };
+    let at = Work::CacheQueryAt { place: place(b"f"), offset: 0, len: 0 };
+    match pair.call(at) {
+        Ok(Output::Cached { info, ranges }) => {
+            assert_eq!((info.next, ranges), (Some(1 << 20), vec![range]));
+        }
+        other => panic!("{other:?}"),
+    }
+    let missing = Work::CacheQueryAt { place: place(b"none"), offset: 0, len: 0 };
+    assert_eq!(status(pair.call(missing)), Some(Status::NoEnt));
+    let file = pair.open(b"f", read_write());
+    match pair.call(Work::CacheQuery { file, offset: 0, len: 0 }) {
+        Ok(Output::Cached { info, ranges }) => assert_eq!((info.next, ranges), (None, vec![range])),
+        other => panic!("{other:?}"),
+    }
+    let cache = CacheHint { unit: 65_536, policy: 1, class: 2 };
+    let advise = Work::Advise { file, offset: 0, len: 77, advice: 3, cache };
+    assert!(matches!(
+        pair.call(advise),
+        Ok(Output::Advised(advised)) if advised.bytes == 77 && advised.cache == cache
+    ));
 }
 
 #[test]

@@ -74,6 +74,7 @@ fn fields(operation: &Operation<'_>) -> Result<(), DecodeError> {
         O::Commit { offset, len, .. }
         | O::Fallocate { offset, len, .. }
         | O::Advise { offset, len, .. }
+        | O::CacheQuery { offset, len, .. }
         | O::Extents { offset, len, .. } => range(*offset, *len),
         O::CopyRange { from_offset, to_offset, len, .. }
         | O::CloneRange { from_offset, to_offset, len, .. } => {

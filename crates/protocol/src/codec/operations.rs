@@ -3,11 +3,12 @@
 use super::DecodeError;
 use super::attrs;
 use super::wire::{Put, Reader};
+use crate::cache::CacheHint;
 use crate::handle::{CredHandle, SessionId, SlotId};
 use crate::lock::{LockKind, LockRange, LockRequest, LockTicket, OwnerKey};
 use crate::opcode as op;
 use crate::operation::{
-    CacheHint, CommitLevel, CreateMode, Extent, ExtentList, OpenFlags, Operation, Stability,
+    CommitLevel, CreateMode, Extent, ExtentList, OpenFlags, Operation, Stability,
 };
 
 impl Operation<'_> {
@@ -46,6 +47,7 @@ impl Operation<'_> {
             O::Seek { .. } => op::SEEK,
             O::Advise { .. } => op::ADVISE,
             O::Extents { .. } => op::EXTENTS,
+            O::CacheQuery { .. } => op::CACHE_QUERY,
             O::CopyRange { .. } => op::COPY_RANGE,
             O::CloneRange { .. } => op::CLONE_RANGE,
             O::Lock { .. } => op::LOCK,
@@ -87,6 +89,13 @@ pub(super) fn put(out: &mut Vec<u8>, operation: &Operation<'_>) {
             out.u64(*offset);
             out.u64(*len);
             out.u8(*level as u8);
+        }
+        O::CacheQuery { handle, state, offset, len, bytes_max } => {
+            out.handle(handle);
+            out.state(*state);
+            out.u64(*offset);
+            out.u64(*len);
+            out.u32(*bytes_max);
         }
         O::Extents { state, offset, len, bytes_max } => {
             out.state(*state);
@@ -285,6 +294,10 @@ pub(super) fn get<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, 
         op::EXTENTS => {
             let (state, offset, len) = (r.state()?, r.u64()?, r.u64()?);
             O::Extents { state, offset, len, bytes_max: r.u32()? }
+        }
+        op::CACHE_QUERY => {
+            let (handle, state, offset) = (r.handle()?, r.state()?, r.u64()?);
+            O::CacheQuery { handle, state, offset, len: r.u64()?, bytes_max: r.u32()? }
         }
         op::COPY_RANGE => {
             let (from, from_offset, to, to_offset) = (r.state()?, r.u64()?, r.state()?, r.u64()?);
@@ -496,12 +509,12 @@ fn open_flags(r: &mut Reader<'_>) -> Result<OpenFlags, DecodeError> {
     Ok(OpenFlags { read, write, create, truncate, append, no_follow, unlinked })
 }
 
-fn put_cache(out: &mut Vec<u8>, hint: &CacheHint) {
+pub(super) fn put_cache(out: &mut Vec<u8>, hint: &CacheHint) {
     out.u32(hint.unit);
     out.u8(hint.policy);
     out.u8(hint.class);
 }
 
-fn cache(r: &mut Reader<'_>) -> Result<CacheHint, DecodeError> {
+pub(super) fn cache(r: &mut Reader<'_>) -> Result<CacheHint, DecodeError> {
     Ok(CacheHint { unit: r.u32()?, policy: r.u8()?, class: r.u8()? })
 }

@@ -3,6 +3,7 @@
 use super::DecodeError;
 use super::wire::{Put, Reader};
 use super::{attrs, operations};
+use crate::cache::CacheInfo;
 use crate::handle::CredHandle;
 use crate::lock::{LockTicket, Locked};
 use crate::opcode::outcome;
@@ -30,6 +31,8 @@ pub(super) fn number(result: &Outcome) -> u16 {
         Outcome::Lock(_) => outcome::LOCK,
         Outcome::Conflict { .. } => outcome::CONFLICT,
         Outcome::Fate(_) => outcome::FATE,
+        Outcome::Advised { .. } => outcome::ADVISED,
+        Outcome::Cached(_) => outcome::CACHED,
     }
 }
 
@@ -87,6 +90,11 @@ pub(super) fn put(out: &mut Vec<u8>, result: &Outcome) {
             }
         }
         Outcome::Fate(fate) => put_fate(out, fate),
+        Outcome::Advised { bytes, cache } => {
+            out.u64(*bytes);
+            operations::put_cache(out, cache);
+        }
+        Outcome::Cached(info) => put_cached(out, info),
     }
 }
 
@@ -131,7 +139,34 @@ pub(super) fn get(number: u16, r: &mut Reader<'_>) -> Result<Outcome, DecodeErro
             [false, true] => return Err(DecodeError::Value("result flags")),
         },
         outcome::FATE => Outcome::Fate(fate(r)?),
+        outcome::ADVISED => Outcome::Advised { bytes: r.u64()?, cache: operations::cache(r)? },
+        outcome::CACHED => Outcome::Cached(cached(r)?),
         _ => return Err(DecodeError::Value("outcome")),
+    })
+}
+
+fn put_cached(out: &mut Vec<u8>, info: &CacheInfo) {
+    out.u32(info.bytes);
+    out.flags([info.next.is_some()]);
+    out.u64(info.next.unwrap_or(0));
+    out.u64(info.size);
+    out.u64(info.clean_bytes);
+    out.u64(info.dirty_bytes);
+    operations::put_cache(out, &info.cache);
+}
+
+fn cached(r: &mut Reader<'_>) -> Result<CacheInfo, DecodeError> {
+    let (bytes, goes_on, next) = (r.u32()?, r.bool("result flags")?, r.u64()?);
+    if !goes_on && next != 0 {
+        return Err(DecodeError::Value("next offset"));
+    }
+    Ok(CacheInfo {
+        bytes,
+        next: goes_on.then_some(next),
+        size: r.u64()?,
+        clean_bytes: r.u64()?,
+        dirty_bytes: r.u64()?,
+        cache: operations::cache(r)?,
     })
 }
 

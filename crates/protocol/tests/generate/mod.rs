@@ -214,9 +214,9 @@ impl Random {
 }
 
 /// Operations there are.
-pub const OPERATIONS: u64 = 44;
+pub const OPERATIONS: u64 = 45;
 /// Outcomes there are.
-pub const OUTCOMES: u64 = 18;
+pub const OUTCOMES: u64 = 20;
 
 /// Names that an operation borrows.
 #[derive(Debug, Default)]
@@ -361,6 +361,10 @@ fn newer_operation<'a>(which: u64, r: &mut Random) -> Operation<'a> {
             let (session, slot) = (SessionId(r.array()), SlotId(r.bits() as u16));
             O::SlotQuery { session, slot, sequence: r.u32() }
         }
+        44 => {
+            let (handle, state, bytes_max) = (r.handle(), r.state(), r.below(1 << 16) as u32);
+            O::CacheQuery { handle, state, offset: r.offset(), len: r.offset(), bytes_max }
+        }
         _ => unreachable!(),
     }
 }
@@ -423,6 +427,15 @@ pub fn outcome(which: u64, r: &mut Random) -> Outcome {
                 let status = if r.bool() { Ok(()) } else { Err(r.status()) };
                 Fate::Done { operations, status, value, created: r.bool() }
             }
+        }),
+        18 => Outcome::Advised { bytes: r.u64(), cache: r.cache() },
+        19 => Outcome::Cached(CacheInfo {
+            bytes: r.u32(),
+            next: r.option(Random::u64),
+            size: r.u64(),
+            clean_bytes: r.u64(),
+            dirty_bytes: r.u64(),
+            cache: r.cache(),
         }),
         _ => unreachable!(),
     }

@@ -1,6 +1,8 @@
 //! A session without the client library: chains as they are on the wire, to a server over a
 //! directory of this host.
 
+#![allow(dead_code, reason = "each test file uses a part")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -49,6 +51,11 @@ impl Served {
 
     pub fn path(&self, name: &str) -> std::path::PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// Files that the cache knows.
+    pub fn files(&self) -> u64 {
+        self.server.as_ref().expect("runs").shared().unifier().stats().files
     }
 }
 

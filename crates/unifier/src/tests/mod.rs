@@ -11,6 +11,8 @@ mod others;
 #[cfg(not(feature = "planted"))]
 mod parts;
 #[cfg(not(feature = "planted"))]
+mod query;
+#[cfg(not(feature = "planted"))]
 mod ranges;
 // Defects are planted in the whole process: the other tests would meet them.
 #[cfg(feature = "planted")]

@@ -10,7 +10,7 @@ use super::disk::{Disk, DiskFile, Handle, Rng, Task, allocate, overwrite, piece}
 use super::{VERIFIER, bytes, config, put, writer};
 use crate::{At, CachedFile, Opening, ReadLease, Unifier, WriterId};
 use dafs_fabric::Arena;
-use dafs_protocol::{CommitLevel, Status};
+use dafs_protocol::{CacheHint, CommitLevel, Status};
 
 const FILE_BYTES_MAX: u64 = 300_000;
 
@@ -278,10 +278,13 @@ impl Model {
 
     fn advise(&mut self, cached: &Arc<CachedFile>) {
         let (offset, len) = self.range(self.read_bytes_max);
-        if self.rng.chance(50) {
-            cached.prefetch(offset, len as u64);
-        } else {
-            cached.drop_clean(offset, len as u64);
+        match self.rng.below(3) {
+            0 => drop(cached.prefetch(offset, len as u64)),
+            1 => drop(cached.drop_clean(offset, len as u64)),
+            _ => {
+                let unit = 1 << (12 + self.rng.below(9));
+                cached.wish(CacheHint { unit, ..CacheHint::default() });
+            }
         }
     }
 

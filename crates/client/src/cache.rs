@@ -1,0 +1,89 @@
+//! What the server's cache holds of a file, and advice about it.
+
+use dafs_protocol::{CacheHint, CacheInfo, CachedRange};
+
+use crate::call::Output;
+use crate::core::Work;
+use crate::error::Result;
+use crate::file::File;
+use crate::session::{Session, unexpected};
+
+/// What [`File::advise`] says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// The range will be read soon: the server reads it in, as far as it has room.
+    WillNeed,
+    /// The range will not be read soon: the server drops what it need not write back.
+    DontNeed,
+    /// What is not 0 in it is wished for the whole file, for all of its users. The range says
+    /// nothing.
+    Wish(CacheHint),
+}
+
+/// What the server took of an advice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Advised {
+    /// Bytes from the start of the range on that are cached now or being read in, or bytes that
+    /// were dropped.
+    pub bytes: u64,
+    /// What holds for the file.
+    pub cache: CacheHint,
+}
+
+impl Advice {
+    /// As the protocol says it.
+    pub(crate) fn parts(self) -> (u8, CacheHint) {
+        match self {
+            Advice::WillNeed => (3, CacheHint::default()),
+            Advice::DontNeed => (4, CacheHint::default()),
+            Advice::Wish(hint) => (0, hint),
+        }
+    }
+}
+
+impl File {
+    /// Tells the server about future use of a range (all: 0, 0); best effort. A call reads in a
+    /// part of a large range: go on after [`Advised::bytes`].
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<Advised> {
+        let (advice, cache) = advice.parts();
+        match self.call(Work::Advise { file: self.key(), offset, len, advice, cache })? {
+            Output::Advised(advised) => Ok(advised),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What the server's cache holds of a range (`len` 0: to the end): sums, and ranges in order.
+    /// Where [`CacheInfo::next`] is some, this was a part, and the next call goes on there.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn cache_query(&self, offset: u64, len: u64) -> Result<(CacheInfo, Vec<CachedRange>)> {
+        cached_of(self.call(Work::CacheQuery { file: self.key(), offset, len })?)
+    }
+}
+
+impl Session {
+    /// As [`File::cache_query`], of a file that is not opened for it, so that the server does not
+    /// begin to remember it. Needs the right to read. Symlinks are not followed.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn cache_query(
+        &self,
+        path: &[u8],
+        offset: u64,
+        len: u64,
+    ) -> Result<(CacheInfo, Vec<CachedRange>)> {
+        cached_of(self.on(path, |place| Work::CacheQueryAt { place, offset, len })?)
+    }
+}
+
+fn cached_of<F: std::fmt::Debug>(output: Output<F>) -> Result<(CacheInfo, Vec<CachedRange>)> {
+    match output {
+        Output::Cached { info, ranges } => Ok((info, ranges)),
+        other => Err(unexpected(&other)),
+    }
+}

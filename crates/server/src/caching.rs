@@ -1,0 +1,86 @@
+//! What clients see of the cache, and what they may ask of it.
+
+use std::sync::Arc;
+
+use dafs_protocol::{
+    CACHED_RANGE_BYTES, CacheInfo, FileHandle, FileKind, Operation, Outcome, StateId, Status,
+    encode_cached_range,
+};
+use dafs_store::FileId;
+use dafs_unifier::CachedFile;
+
+use crate::chain::{Chain, SCRATCH_BYTES, Stop};
+
+// As posix_fadvise.
+const WILL_NEED: u8 = 3;
+const DONT_NEED: u8 = 4;
+const ADVICE_MAX: u8 = 5;
+
+/// The right to read, as in ACCESS.
+const MAY_READ: u8 = 4;
+
+impl Chain {
+    pub(crate) async fn cache_operation(
+        &mut self,
+        operation: &Operation<'_>,
+    ) -> Result<Outcome, Stop> {
+        match operation {
+            Operation::Advise { state, offset, len, advice, cache } => {
+                let open = self.session.open(self.state(*state)?)?;
+                if *advice > ADVICE_MAX {
+                    return Err(Status::Inval.into());
+                }
+                let cache = open.file.wish(*cache);
+                let bytes = match *advice {
+                    WILL_NEED => open.file.prefetch(*offset, *len),
+                    DONT_NEED => open.file.drop_clean(*offset, *len),
+                    _ => 0,
+                };
+                Ok(Outcome::Advised { bytes, cache })
+            }
+            Operation::CacheQuery { handle, state, offset, len, bytes_max } => {
+                let file = if *state == StateId::NONE {
+                    self.cached(handle).await?
+                } else {
+                    Some(self.session.open(self.state(*state)?)?.file.clone())
+                };
+                Ok(self.cache_query(file.as_deref(), *offset, *len, *bytes_max)?)
+            }
+            _ => Err(Status::NotSupp.into()),
+        }
+    }
+
+    /// What the cache knows of a file that the caller may read; it is not opened for that.
+    async fn cached(&self, handle: &FileHandle) -> Result<Option<Arc<CachedFile>>, Status> {
+        let handle = self.handle(handle)?;
+        let shared = &self.context.shared;
+        let (_, export, inner) = shared.exports.of(&handle)?;
+        let attr = export.store.attr(&self.who, &inner).await?;
+        match attr.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(Status::IsDir),
+            _ => return Err(Status::BadType),
+        }
+        if export.store.access(&self.who, &inner, MAY_READ).await? != MAY_READ {
+            return Err(Status::Access);
+        }
+        Ok(shared.unifier.find(FileId { device: attr.device, inode: attr.inode }))
+    }
+
+    fn cache_query(
+        &mut self,
+        file: Option<&CachedFile>,
+        offset: u64,
+        len: u64,
+        bytes_max: u32,
+    ) -> Result<Outcome, Status> {
+        let most = (bytes_max as usize).min(SCRATCH_BYTES) / CACHED_RANGE_BYTES;
+        if most == 0 {
+            return Err(Status::Range);
+        }
+        let Some(file) = file else { return Ok(Outcome::Cached(CacheInfo::default())) };
+        let found = file.query(offset, len, most);
+        let bytes = self.put_list(&found.ranges, encode_cached_range)?;
+        Ok(Outcome::Cached(CacheInfo { bytes, ..found.info }))
+    }
+}

@@ -1,0 +1,127 @@
+//! CACHE_QUERY and ADVISE, at the level of messages.
+
+mod raw;
+
+use dafs_protocol::{
+    CacheHint, CacheInfo, CachedRange, FileHandle, Operation, Outcome, StateId, Status,
+    decode_cached_ranges,
+};
+use raw::{BOTH, READ, Raw, Served};
+
+/// Of a file by its handle, or of an open file.
+type Which = (FileHandle, StateId);
+
+fn query(
+    raw: &mut Raw,
+    (handle, state): Which,
+    offset: u64,
+    bytes_max: u32,
+) -> Result<(CacheInfo, Vec<CachedRange>), Status> {
+    let query = Operation::CacheQuery { handle, state, offset, len: 0, bytes_max };
+    let (outcomes, data) = raw.chain(&[query], b"")?;
+    let [Outcome::Cached(info)] = outcomes[..] else { panic!("{outcomes:?}") };
+    assert_eq!(info.bytes as usize, data.len());
+    Ok((info, decode_cached_ranges(&data).expect("ranges")))
+}
+
+fn advise(
+    raw: &mut Raw,
+    state: StateId,
+    advice: u8,
+    cache: CacheHint,
+) -> Result<(u64, CacheHint), Status> {
+    let advise = Operation::Advise { state, offset: 0, len: 0, advice, cache };
+    match raw.one(advise)? {
+        Outcome::Advised { bytes, cache } => Ok((bytes, cache)),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn range(offset: u64, len: u64, dirty: bool) -> CachedRange {
+    CachedRange { offset, len, dirty }
+}
+
+#[test]
+fn what_is_cached_is_told_by_handle_and_by_open() {
+    let served = Served::start();
+    std::fs::write(served.path("f"), vec![1; 300_000]).expect("write");
+    let mut raw = Raw::connect(&served);
+    let (handle, state) = raw.open("f", BOTH, 0).expect("open");
+    let open = (FileHandle::default(), state);
+    let by_name = (handle, StateId::NONE);
+    assert_eq!(query(&mut raw, open, 0, 65_536).expect("query").1, []);
+    raw.read(state, 8192, 4096).expect("read");
+    raw.write(state, 200_704, &[2; 4096]).expect("write");
+    let want = [range(8192, 4096, false), range(200_704, 4096, true)];
+    for which in [open, by_name] {
+        let (info, ranges) = query(&mut raw, which, 0, 65_536).expect("query");
+        assert_eq!(ranges, want);
+        assert_eq!((info.size, info.clean_bytes, info.dirty_bytes), (300_000, 4096, 4096));
+        assert_eq!(info.next, None);
+    }
+    // Room for one range at a time.
+    let (info, ranges) = query(&mut raw, open, 0, 33).expect("query");
+    assert_eq!((ranges.as_slice(), info.next), (&want[..1], Some(200_704)));
+    let (info, ranges) = query(&mut raw, open, 200_704, 17).expect("query");
+    assert_eq!((ranges.as_slice(), info.next), (&want[1..], None));
+    assert_eq!(query(&mut raw, open, 0, 16), Err(Status::Range));
+    assert_eq!(query(&mut raw, (handle, StateId(77)), 0, 100), Err(Status::BadStateId));
+}
+
+#[test]
+fn a_query_opens_nothing_and_needs_the_right_to_read() {
+    let served = Served::start();
+    for name in ["cold", "secret"] {
+        std::fs::write(served.path(name), b"data").expect("write");
+    }
+    std::fs::create_dir(served.path("d")).expect("directory");
+    std::os::unix::fs::symlink("cold", served.path("link")).expect("symlink");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(served.path("secret"), mode).expect("chmod");
+    let mut raw = Raw::connect(&served);
+    let dir = raw.root;
+    let find = |raw: &mut Raw, name: &str| {
+        let lookup = Operation::Lookup { dir, path: name.as_bytes(), no_follow: true };
+        match raw.one(lookup) {
+            Ok(Outcome::Found { handle, .. }) => (handle, StateId::NONE),
+            other => panic!("{other:?}"),
+        }
+    };
+    let [cold, secret, directory, link] =
+        ["cold", "secret", "d", "link"].map(|name| find(&mut raw, name));
+    let before = served.files();
+    assert_eq!(query(&mut raw, cold, 0, 100), Ok((CacheInfo::default(), Vec::new())));
+    assert_eq!(query(&mut raw, directory, 0, 100), Err(Status::IsDir));
+    assert_eq!(query(&mut raw, link, 0, 100), Err(Status::BadType));
+    assert_eq!(served.files(), before, "the cache knows no more files than before");
+    raw.act_as(12_345, 12_345);
+    assert_eq!(query(&mut raw, secret, 0, 100), Err(Status::Access));
+    assert_eq!(query(&mut raw, cold, 0, 100), Ok((CacheInfo::default(), Vec::new())));
+}
+
+#[test]
+fn advice_says_what_was_taken() {
+    let served = Served::start();
+    std::fs::write(served.path("f"), vec![1; 300_000]).expect("write");
+    let mut raw = Raw::connect(&served);
+    let (_, state) = raw.open("f", READ, 0).expect("open");
+    let none = CacheHint::default();
+    for advice in [0, 1, 2, 5] {
+        assert_eq!(advise(&mut raw, state, advice, none), Ok((0, none)), "{advice}");
+    }
+    assert_eq!(advise(&mut raw, state, 6, none), Err(Status::Inval));
+    assert_eq!(advise(&mut raw, StateId(77), 3, none), Err(Status::BadStateId));
+    assert_eq!(advise(&mut raw, state, 3, none), Ok((300_000, none)));
+    raw.read(state, 0, 300_000).expect("read");
+    let open = (FileHandle::default(), state);
+    assert_eq!(query(&mut raw, open, 0, 100).expect("query").1, [range(0, 303_104, false)]);
+    assert_eq!(advise(&mut raw, state, 4, none), Ok((303_104, none)));
+    assert_eq!(query(&mut raw, open, 0, 100).expect("query").1, []);
+    let taken = CacheHint { unit: 64 << 10, ..none };
+    assert_eq!(advise(&mut raw, state, 0, CacheHint { unit: 60_000, ..none }), Ok((0, taken)));
+    assert_eq!(advise(&mut raw, state, 0, none), Ok((0, taken)));
+    // All who have it open have the same.
+    let (_, other) = raw.open("f", READ, 0).expect("open");
+    assert_eq!(advise(&mut raw, other, 0, none), Ok((0, taken)));
+    assert_eq!(query(&mut raw, open, 0, 100).expect("query").0.cache, taken);
+}

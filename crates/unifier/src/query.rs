@@ -1,0 +1,155 @@
+//! What is cached of a file, and what its users say about it: prefetch, drop, wishes.
+
+use std::sync::Arc;
+
+use dafs_fabric::mem::PAGE_BYTES;
+use dafs_protocol::{CacheHint, CacheInfo, CachedRange};
+
+use crate::file::{CachedFile, Inner, Which};
+use crate::pool::{FRAME_SLOTS, SLOT};
+use crate::read::Plan;
+
+/// Clusters that one query looks at: the file is locked meanwhile.
+const QUERY_CLUSTERS_MAX: usize = 4096;
+/// Bytes that one prefetch may begin to read.
+const PREFETCH_BYTES_MAX: usize = 4 << 20;
+/// Fills of one file under way, above which nothing is prefetched.
+const PREFETCHES_MAX: usize = 8;
+
+/// What [`CachedFile::query`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cached {
+    /// In order; neighbours differ in whether they are dirty.
+    pub ranges: Vec<CachedRange>,
+    /// Sums over the ranges, and where to go on. `bytes` is 0: what the ranges take on the wire is
+    /// the server's matter.
+    pub info: CacheInfo,
+}
+
+impl CachedFile {
+    /// What is cached of a range (`len` 0: to the end), as at most `most` ranges.
+    pub fn query(&self, offset: u64, len: u64, most: usize) -> Cached {
+        const CLUSTER_BYTES: u64 = SLOT * FRAME_SLOTS as u64;
+        let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
+        let inner = &*self.lock();
+        let mut found = Cached {
+            ranges: Vec::new(),
+            info: CacheInfo { size: inner.size, cache: inner.hint(), ..CacheInfo::default() },
+        };
+        if end <= offset {
+            return found;
+        }
+        let clusters = inner.clusters.range(offset / CLUSTER_BYTES..=(end - 1) / CLUSTER_BYTES);
+        for (looked, (number, cluster)) in clusters.enumerate() {
+            if looked == QUERY_CLUSTERS_MAX {
+                found.info.next = Some(number * CLUSTER_BYTES);
+                break;
+            }
+            let unwritten = cluster.dirty | cluster.writing;
+            for (slot, _) in cluster.pages.iter().enumerate().filter(|(_, page)| !page.is_none()) {
+                let start = number * CLUSTER_BYTES + slot as u64 * SLOT;
+                let is_within = start + SLOT > offset && start < end;
+                if is_within && !found.add(start, unwritten >> slot & 1 != 0, most) {
+                    found.info.next = Some(start);
+                    return found;
+                }
+            }
+        }
+        found
+    }
+
+    /// Begins to read a range in (`len` 0: to the end), as far as there is room that nobody has
+    /// to wait for. The bytes from `offset` on that are cached now, or being read in.
+    pub fn prefetch(self: &Arc<Self>, offset: u64, len: u64) -> u64 {
+        let len = if len == 0 { u64::MAX } else { len };
+        let most = self.read_bytes_max().min(PREFETCH_BYTES_MAX);
+        let len = usize::try_from(len).unwrap_or(usize::MAX).min(most);
+        self.begin_prefetch(offset, len);
+        self.lock().coming(offset, len as u64)
+    }
+
+    fn begin_prefetch(self: &Arc<Self>, offset: u64, len: usize) {
+        if !self.core.fill_line.is_empty() || self.lock().fills.len() >= PREFETCHES_MAX {
+            return;
+        }
+        let Plan::Fill(stretches, _) = self.plan(offset, len) else { return };
+        let slots = stretches.iter().map(|stretch| stretch.count).sum();
+        if !self.core.take_prefetch(slots) {
+            return;
+        }
+        let Some(mut pages) = self.allocate_all(&stretches) else {
+            return self.core.end_prefetch(slots);
+        };
+        for pinned in &mut pages {
+            Arc::get_mut(pinned).expect("nobody else has it yet").prefetched = true;
+        }
+        // Who reads there waits for it and is told; nobody else does.
+        let _ = self.start_fills(&stretches, pages);
+    }
+
+    /// Drops clean pages that lie within a range (`len` 0: to the end). The bytes dropped.
+    pub fn drop_clean(&self, offset: u64, len: u64) -> u64 {
+        let inner = &mut *self.lock();
+        let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
+        let first = offset.div_ceil(SLOT);
+        let last = if end >= inner.size { u64::MAX } else { end / SLOT };
+        match last.checked_sub(1) {
+            Some(last) if first <= last => {
+                (self.drop_range(inner, first..=last, Which::Clean) * PAGE_BYTES) as u64
+            }
+            _ => 0,
+        }
+    }
+
+    /// Takes the wishes of a user: what is not 0 in them, as far as it can be done. What holds
+    /// then, for all users, until the file is forgotten.
+    pub fn wish(&self, hint: CacheHint) -> CacheHint {
+        let inner = &mut *self.lock();
+        if hint.unit != 0 {
+            let [least, most] = CacheHint::UNIT_BYTES;
+            let unit = hint.unit.clamp(least, most).next_power_of_two();
+            inner.unit_bytes = u64::from(unit);
+        }
+        inner.hint()
+    }
+}
+
+impl Cached {
+    /// False when there is no room for it.
+    fn add(&mut self, start: u64, dirty: bool, most: usize) -> bool {
+        let is_full = self.ranges.len() >= most;
+        match self.ranges.last_mut() {
+            Some(last) if last.offset + last.len == start && last.dirty == dirty => {
+                last.len += SLOT;
+            }
+            _ if is_full => return false,
+            _ => self.ranges.push(CachedRange { offset: start, len: SLOT, dirty }),
+        }
+        match dirty {
+            true => self.info.dirty_bytes += SLOT,
+            false => self.info.clean_bytes += SLOT,
+        }
+        true
+    }
+}
+
+impl Inner {
+    fn hint(&self) -> CacheHint {
+        let unit = u32::try_from(self.unit_bytes).unwrap_or(0);
+        CacheHint { unit, ..CacheHint::default() }
+    }
+
+    /// Bytes from `offset` on, at most `len`, that are cached or being read in.
+    fn coming(&self, offset: u64, len: u64) -> u64 {
+        let end = offset.saturating_add(len).min(self.size);
+        let mut at = offset;
+        while at < end {
+            let block = at / SLOT;
+            if self.page(block).is_none() && self.filling(block).is_none() {
+                break;
+            }
+            at = (block + 1) * SLOT;
+        }
+        at.min(end).saturating_sub(offset)
+    }
+}
