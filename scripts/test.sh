@@ -22,3 +22,6 @@ target/release/bars $mode
 
 echo "== bars of the mount"
 target/release/mount-bars $mode
+
+echo "== bars of the cache"
+target/release/cache-bars $mode

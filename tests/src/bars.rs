@@ -110,9 +110,19 @@ pub type Bar = (&'static str, fn(Mode) -> Vec<Line>);
 /// Runs bars and prints their lines: `--long` at full size, `--only 3,4` some. Times are reported
 /// and never fail the run, since machines are shared; everything else does.
 pub fn run(bars: &[Bar], args: &[String]) -> ExitCode {
-    let mode = Mode { long: args.iter().any(|arg| arg == "--long") };
-    let only = args.iter().position(|arg| arg == "--only").and_then(|i| args.get(i + 1));
-    let wanted: Option<Vec<&str>> = only.map(|list| list.split(',').collect());
+    let (mut mode, mut wanted) = (Mode { long: false }, None::<Vec<&str>>);
+    let mut rest = args.iter().map(String::as_str);
+    while let Some(arg) = rest.next() {
+        match arg {
+            "--long" => mode.long = true,
+            "--only" => wanted = rest.next().map(|list| list.split(',').collect()),
+            _ => {
+                let known: Vec<&str> = bars.iter().map(|bar| bar.0).collect();
+                eprintln!("usage: [--long] [--only BAR,...], of {}", known.join(","));
+                return ExitCode::from(2);
+            }
+        }
+    }
     let mut failed = false;
     println!("{:<4} {:<58} {:<34} {:<46} verdict", "bar", "what", "required", "measured");
     for (number, run) in bars {

@@ -1,0 +1,20 @@
+//! The bars of the cache and of the disk below it.
+//!
+//! `cache-bars` runs the short form, `cache-bars --long` full sizes, `cache-bars --only c8,d1` some.
+
+#![forbid(unsafe_code)]
+
+mod crash;
+mod written;
+
+use std::process::ExitCode;
+
+use dafs_tests::bars::{Bar, run};
+pub(crate) use dafs_tests::bars::{Line, Mode};
+
+const BARS: &[Bar] = &[("c8", crash::kills)];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    run(BARS, &args)
+}
