@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use dafs_protocol::Timestamp;
 
+use crate::policy::Policy;
+
 /// Gives the time that a write leaves on its file until the store's own time replaces it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
@@ -22,6 +24,8 @@ pub struct Config {
     /// Files that are remembered, with their pages, after their last close; each takes less
     /// than 1 KiB besides its pages.
     pub closed_files_max: usize,
+    /// The policy of files for which none is chosen.
+    pub policy: Policy,
     /// For the times of files with dirty data.
     pub clock: Clock,
 }
@@ -34,6 +38,7 @@ impl Config {
             dirty_age: Duration::from_secs(5),
             orphan_bytes_max: arena_bytes / 4,
             closed_files_max: 32_768,
+            policy: Policy::default(),
             clock,
         }
     }

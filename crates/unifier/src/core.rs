@@ -14,10 +14,13 @@ use dafs_store::{File, FileId};
 use crate::config::Config;
 use crate::file::CachedFile;
 use crate::job::{Job, Jobs};
+use crate::policy::shares::Search;
 use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, units};
 use crate::wait::{Line, locked};
 use crate::{Opening, WriterId};
 
+/// Units that are looked at for each whole frame.
+const FRAME_LOOKS: usize = 32;
 /// Flushes that those who wait for space keep going.
 const HELPERS_MAX: usize = 4;
 
@@ -282,31 +285,30 @@ impl Core {
         let lacking = frames_within(block, count).saturating_sub(self.pool.free_frames());
         if lacking > 0 {
             // Frames rather than single slots from everywhere, if that is soon done.
-            self.evict(lacking * FRAME_SLOTS, 8 * lacking);
+            self.evict(lacking * FRAME_SLOTS, Some(FRAME_LOOKS * lacking));
         }
         loop {
             if let Some(pages) = self.pool.allocate(block, count) {
                 return Some(pages);
             }
             let free = self.pool.slot_count() - self.pool.used_slots();
-            // Twice around: the first time clears the marks of pages in use.
-            let around = 2 * self.pool.frame_count();
-            if self.evict(count.saturating_sub(free).max(1), around) == 0 {
+            if self.evict(count.saturating_sub(free).max(1), None) == 0 {
                 return None;
             }
         }
     }
 
-    /// Frees about `slots` slots, looking at so many frames; 0 when all are dirty or held.
-    fn evict(&self, slots: usize, frames: usize) -> usize {
+    /// Frees about `slots` slots, looking at so many units for whole frames, or at all for any
+    /// slots; 0 when all are dirty or held.
+    fn evict(&self, slots: usize, frame_looks: Option<usize>) -> usize {
         let mut freed = 0;
-        for _ in 0..frames {
-            for (unit, number, block) in self.pool.next_candidates() {
+        let mut search = Search::default();
+        while freed < slots && frame_looks.is_none_or(|most| search.looks() < most) {
+            let victims = self.pool.next_victims(&mut search, frame_looks.is_some());
+            let Some(victims) = victims else { break };
+            for (unit, number, block) in victims {
                 let file = locked(&self.files).get(number).cloned();
                 freed += file.map_or(0, |file| file.evict(unit, block));
-            }
-            if freed >= slots {
-                break;
             }
         }
         count(&self.counters.evicted_slots, freed);
@@ -403,9 +405,9 @@ impl Pinned {
         Pinned { core: core.clone(), pages, prefetched: false }
     }
 
-    /// Pins what a file maps; the caller has its lock.
+    /// Pins what a file maps, which is no use of it; the caller has its lock.
     pub(crate) fn more(core: &Arc<Core>, pages: Pages) -> Pinned {
-        units(&pages).for_each(|unit: Page| core.pool.pin(unit));
+        units(&pages).for_each(|unit: Page| core.pool.pin(unit, false));
         Pinned::new(core, pages)
     }
 }

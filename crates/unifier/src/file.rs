@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::core::{Core, Pinned, count};
 use crate::job::Job;
+use crate::keeping::Keeping;
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, SLOT};
 use crate::wait::locked;
@@ -23,6 +24,8 @@ pub struct CachedFile {
     pub(crate) core: Arc<Core>,
     id: FileId,
     number: u64,
+    /// How its pages are kept.
+    pub(crate) keeping: Keeping,
     inner: Mutex<Inner>,
 }
 
@@ -272,7 +275,8 @@ impl CachedFile {
             failed: None,
             listed_closed: false,
         };
-        Arc::new(CachedFile { core, id, number, inner: Mutex::new(inner) })
+        let keeping = Keeping::new(core.config.policy);
+        Arc::new(CachedFile { core, id, number, keeping, inner: Mutex::new(inner) })
     }
 
     /// The store's number of the file.

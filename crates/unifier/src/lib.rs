@@ -22,8 +22,10 @@ mod core;
 mod entry;
 mod file;
 mod job;
+mod keeping;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
+pub mod policy;
 mod pool;
 mod query;
 mod ranges;
@@ -39,6 +41,7 @@ pub use config::{CacheStats, Clock, Config};
 pub use file::CachedFile;
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
+pub use policy::{Class, Policy};
 pub use query::Cached;
 pub use ranges::At;
 pub use read::ReadLease;

@@ -3,9 +3,9 @@
 //! The arena is cut into frames of 64 KiB. A frame is free, or one *unit* as a whole, or split
 //! into 16 units of one slot. A unit is what is pinned and freed: a sequential read of 1 MiB
 //! pins 16 units, a random read of 4 KiB one. A unit lives while a file maps one of its slots or
-//! somebody pins it.
+//! somebody pins it. Units that may be evicted are in the order of a replacement policy.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dafs_fabric::mem::PAGE_BYTES;
@@ -13,6 +13,8 @@ use dafs_fabric::{Arena, Span};
 use smallvec::SmallVec;
 
 use crate::entry::{Entry, State};
+use crate::policy::shares::{Search, Share, Shares};
+use crate::policy::{Following, Key};
 use crate::wait::Space;
 
 /// Slots per frame, and per cluster of a file.
@@ -98,13 +100,20 @@ impl Runs {
     }
 }
 
-// The word that counts the users of a unit.
-const PIN: u32 = 1;
-const PINS: u32 = (1 << 22) - 1;
-const REFERENCED: u32 = 1 << 22;
-const ORPHAN: u32 = 1 << 23;
-const MAPPED: u32 = 1 << 24;
-const MAPPINGS: u32 = 0xff << 24;
+// The word that counts the users of a unit, and its uses since it was taken.
+const PIN: u64 = 1;
+const PINS: u64 = (1 << 22) - 1;
+const ORPHAN: u64 = 1 << 23;
+const MAPPED: u64 = 1 << 24;
+const MAPPINGS: u64 = 0xff << 24;
+/// Beyond 32 bits they begin anew.
+const USE: u64 = 1 << 32;
+
+/// Units looked at for eviction before others get the lock.
+const LOOKS_MAX: usize = 64;
+
+/// Units that may go, each with the file and a block that it was stable for.
+pub(crate) type Victims = SmallVec<[(Page, u64, u64); 16]>;
 
 const FREE: u8 = 0;
 const WHOLE: u8 = 1;
@@ -115,14 +124,12 @@ pub(crate) struct Pool {
     arena: Arc<Arena>,
     entries: Box<[Entry]>,
     /// By the first slot of a unit.
-    users: Box<[AtomicU32]>,
+    users: Box<[AtomicU64]>,
     /// Changed under `free` only.
     frames: Box<[AtomicU8]>,
     free: Mutex<Free>,
     /// As `free` counts them, to be read without its lock.
     free_frames: AtomicUsize,
-    /// Where eviction goes on.
-    hand: AtomicUsize,
     used_slots: AtomicUsize,
     /// Frames from the start that have memory.
     backed_frames: AtomicUsize,
@@ -144,6 +151,8 @@ struct Free {
     /// Split frames that may have free slots, each at most once.
     partial: Vec<u32>,
     listed: Vec<bool>,
+    /// The order in which units go.
+    shares: Shares,
 }
 
 impl Pool {
@@ -162,17 +171,17 @@ impl Pool {
             slots: vec![0; frames],
             partial: Vec::new(),
             listed: vec![false; frames],
+            shares: Shares::new(slots),
         };
         let entries: Box<[Entry]> = (0..slots).map(|_| Entry::default()).collect();
         entries.iter().for_each(|entry| entry.set_epoch(epoch));
         Pool {
             arena,
             entries,
-            users: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            users: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             frames: (0..frames).map(|_| AtomicU8::new(FREE)).collect(),
             free: Mutex::new(free),
             free_frames: AtomicUsize::new(frames),
-            hand: AtomicUsize::new(0),
             used_slots: AtomicUsize::new(0),
             backed_frames: AtomicUsize::new(0),
             orphan_slots: AtomicUsize::new(0),
@@ -182,10 +191,6 @@ impl Pool {
 
     fn free(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn frame_count(&self) -> usize {
-        self.frames.len()
     }
 
     pub(crate) fn free_frames(&self) -> usize {
@@ -241,7 +246,7 @@ impl Pool {
         }
         self.used_slots.fetch_add(pages.len(), Ordering::Relaxed);
         for unit in units(&pages) {
-            self.users[unit.index()].store(PIN, Ordering::Relaxed);
+            self.users[unit.index()].store(PIN | USE, Ordering::Relaxed);
         }
         self.free_frames.store(free.count, Ordering::Relaxed);
         if pages.len() < count {
@@ -272,6 +277,8 @@ impl Pool {
     }
 
     fn put_back(&self, free: &mut Free, unit: Page) {
+        let uses = self.uses(unit);
+        free.shares.remove(unit.index() as u32, unit.unit_slots(), uses);
         self.users[unit.index()].store(0, Ordering::Relaxed);
         self.used_slots.fetch_sub(unit.unit_slots(), Ordering::Relaxed);
         let frame = unit.index() / FRAME_SLOTS;
@@ -292,15 +299,17 @@ impl Pool {
         self.space.changed();
     }
 
-    /// One more user of a mapped unit. The caller has the lock of the file that maps it.
+    /// One more user of a mapped unit, and whether that counts as a use of what it holds. The
+    /// caller has the lock of the file that maps it.
     #[inline]
-    pub(crate) fn pin(&self, unit: Page) {
-        let users = &self.users[unit.index()];
-        let old = users.fetch_add(PIN, Ordering::Relaxed);
+    pub(crate) fn pin(&self, unit: Page, is_use: bool) {
+        let more = if is_use { PIN + USE } else { PIN };
+        let old = self.users[unit.index()].fetch_add(more, Ordering::Relaxed);
         assert!(old & PINS < PINS, "too many readers of one page");
-        if old & REFERENCED == 0 {
-            users.fetch_or(REFERENCED, Ordering::Relaxed);
-        }
+    }
+
+    fn uses(&self, unit: Page) -> u32 {
+        (self.users[unit.index()].load(Ordering::Relaxed) >> 32) as u32
     }
 
     /// One user less.
@@ -323,7 +332,7 @@ impl Pool {
 
     /// `count` slots of a pinned unit now belong to a file.
     pub(crate) fn map(&self, unit: Page, count: usize) {
-        self.users[unit.index()].fetch_add(MAPPED * count as u32, Ordering::Relaxed);
+        self.users[unit.index()].fetch_add(MAPPED * count as u64, Ordering::Relaxed);
     }
 
     /// What a mapped slot holds.
@@ -335,8 +344,8 @@ impl Pool {
     pub(crate) fn unmap(&self, page: Page) {
         self.entries[page.index()].disturb(State::Retired);
         let unit = page.unit();
-        let orphaned = |users: u32| (users - MAPPED) & MAPPINGS == 0 && users & PINS != 0;
-        let change = |users: u32| {
+        let orphaned = |users: u64| (users - MAPPED) & MAPPINGS == 0 && users & PINS != 0;
+        let change = |users: u64| {
             let less = users - MAPPED;
             Some(if orphaned(users) { less | ORPHAN } else { less })
         };
@@ -357,34 +366,97 @@ impl Pool {
         self.users[unit.index()].load(Ordering::SeqCst) & PINS != 0
     }
 
-    /// The next frame in the order of eviction: candidates with the file and a block that each
-    /// was stable for. Units used since the last time get another round.
-    pub(crate) fn next_candidates(&self) -> SmallVec<[(Page, u64, u64); 16]> {
-        let frame = self.hand.fetch_add(1, Ordering::Relaxed) % self.frames.len();
-        let first = frame * FRAME_SLOTS;
-        let all = first..first + FRAME_SLOTS;
-        let mut found = SmallVec::new();
-        match self.frames[frame].load(Ordering::Relaxed) {
-            WHOLE => found.extend(self.candidate(Page(first as u32 | Page::WHOLE))),
-            SPLIT => found.extend(all.filter_map(|slot| self.candidate(Page(slot as u32)))),
-            _ => {}
+    /// These pages of a file, which map consecutive blocks from `block` on, may be evicted from
+    /// now on. The caller has the file's lock, and the pages are mapped.
+    pub(crate) fn list(&self, pages: &[Page], share: Share, key: Key) {
+        let mut free = self.free();
+        let mut last = Page::NONE;
+        for (index, page) in pages.iter().enumerate() {
+            if page.is_none() || page.unit() == last {
+                continue;
+            }
+            last = page.unit();
+            // The unit may begin before these pages.
+            let before = (page.index() - last.index()) as u64;
+            let key = Key { block: (key.block + index as u64).saturating_sub(before), ..key };
+            let number = last.index() as u32;
+            if !free.shares.has(number) {
+                let known = free.shares.insert(number, last.unit_slots(), share, key);
+                let more = USE * u64::from(known - 1);
+                self.users[last.index()].fetch_add(more, Ordering::Relaxed);
+                free.shares.tell(number, self.uses(last));
+            }
         }
-        found
     }
 
-    fn candidate(&self, unit: Page) -> Option<(Page, u64, u64)> {
-        let users = &self.users[unit.index()];
-        let seen = users.load(Ordering::Relaxed);
-        if seen & MAPPINGS == 0 || seen & PINS != 0 {
-            return None;
+    /// As [`list`](Self::list) for what is listed with another policy.
+    pub(crate) fn transfer(&self, unit: Page, share: Share, key: Key) {
+        let uses = self.uses(unit);
+        let number = unit.index() as u32;
+        self.free().shares.transfer(number, unit.unit_slots(), uses, share, key);
+    }
+
+    /// What goes next, and with it, if `frames` are wanted, its neighbours; `None` when all has
+    /// been looked at.
+    pub(crate) fn next_victims(&self, search: &mut Search, frames: bool) -> Option<Victims> {
+        let mut found = Victims::new();
+        let free = &mut *self.free();
+        for _ in 0..LOOKS_MAX {
+            let number = free.shares.next(search)?;
+            let unit = self.unit_at(number as usize);
+            if free.shares.tell(number, self.uses(unit)) {
+                continue;
+            }
+            free.shares.pass(number);
+            let Some(victim) = self.victim(unit) else { continue };
+            found.push(victim);
+            if frames && !unit.is_whole() {
+                self.add_neighbours(free, unit, &mut found);
+            }
+            break;
         }
-        if seen & REFERENCED != 0 {
-            users.fetch_and(!REFERENCED, Ordering::Relaxed);
+        Some(found)
+    }
+
+    fn unit_at(&self, index: usize) -> Page {
+        let whole = self.frames[index / FRAME_SLOTS].load(Ordering::Relaxed) == WHOLE;
+        Page(index as u32 | if whole { Page::WHOLE } else { 0 })
+    }
+
+    fn victim(&self, unit: Page) -> Option<(Page, u64, u64)> {
+        let users = self.users[unit.index()].load(Ordering::Relaxed);
+        if users & MAPPINGS == 0 || users & PINS != 0 {
             return None;
         }
         let slots = unit.index()..unit.index() + unit.unit_slots();
         let (file, block) = slots.into_iter().find_map(|slot| self.entries[slot].owner())?;
         Some((unit, file, block))
+    }
+
+    /// Other units of a victim's frame, if none of them was used meanwhile and half of the frame
+    /// is free or soon to go: otherwise frames would never become whole again.
+    fn add_neighbours(&self, free: &mut Free, unit: Page, found: &mut Victims) {
+        let frame = unit.index() / FRAME_SLOTS;
+        let mut neighbours = Victims::new();
+        let mut late = 0;
+        for slot in 0..FRAME_SLOTS {
+            let index = frame * FRAME_SLOTS + slot;
+            if free.slots[frame] >> slot & 1 != 0 || index == unit.index() {
+                continue;
+            }
+            let neighbour = Page(index as u32);
+            let Some(victim) = self.victim(neighbour) else { return };
+            let following = free.shares.may_follow(index as u32, self.uses(neighbour));
+            if following == Following::No {
+                return;
+            }
+            late += usize::from(following == Following::Late);
+            neighbours.push(victim);
+        }
+        if late <= FRAME_SLOTS / 2 {
+            neighbours.iter().for_each(|victim| free.shares.pass(victim.0.index() as u32));
+            found.extend(neighbours);
+        }
     }
 }
 
@@ -509,17 +581,66 @@ mod tests {
         assert_eq!((pool.orphan_slots(), pool.used_slots()), (0, 0));
     }
 
+    fn victims(pool: &Pool, frames: bool) -> Vec<usize> {
+        let mut search = Search::default();
+        let found = pool.next_victims(&mut search, frames).unwrap_or_default();
+        found.iter().map(|victim| victim.0.index()).collect()
+    }
+
+    /// Maps and lists all of these.
+    fn keep(pool: &Pool, block: u64, count: usize, share: Share) -> Pages {
+        let pages = pool.allocate(block, count).expect("space");
+        for (index, page) in pages.iter().enumerate() {
+            pool.map(page.unit(), 1);
+            pool.settle(*page, 5, block + index as u64);
+        }
+        pool.list(&pages, share, Key { file: 5, block });
+        pages
+    }
+
     #[test]
     fn a_page_used_lately_gets_another_round() {
         let pool = pool(1);
-        let page = pool.allocate(0, 1).expect("space")[0];
-        pool.map(page, 1);
-        pool.settle(page, 5, 77);
-        pool.pin(page);
-        pool.unpin(page);
-        assert!(pool.next_candidates().is_empty(), "pinned by its maker");
-        pool.unpin(page);
-        assert!(pool.next_candidates().is_empty(), "used since");
-        assert_eq!(pool.next_candidates().as_slice(), [(page, 5, 77)]);
+        let pages = keep(&pool, 1, 2, Share::Lru);
+        assert!(victims(&pool, false).is_empty(), "pinned by their maker");
+        units(&pages).for_each(|unit| pool.unpin(unit));
+        let first = pages[0];
+        pool.pin(first, true);
+        pool.unpin(first);
+        assert_eq!(victims(&pool, false), [pages[1].index()], "the other was used");
+        assert_eq!(victims(&pool, false), [first.index()]);
+    }
+
+    #[test]
+    fn whoever_holds_more_gives_up() {
+        let pool = pool(2);
+        let often = keep(&pool, 1, 10, Share::MultiQueue);
+        let lately = keep(&pool, 101, 12, Share::Lru);
+        let once = keep(&pool, 201, 1, Share::Once);
+        for pages in [&often, &lately, &once] {
+            units(pages).for_each(|unit| pool.unpin(unit));
+        }
+        let mut gone = Vec::new();
+        for _ in 0..5 {
+            let unit = Page(victims(&pool, false)[0] as u32);
+            let of = [&once, &lately, &often].iter().position(|pages| pages.contains(&unit));
+            gone.push(of.expect("one of them"));
+            pool.unmap(unit);
+        }
+        assert_eq!(gone[..3], [0, 1, 1]);
+        assert_ne!(gone[3], gone[4], "both held as much");
+    }
+
+    #[test]
+    fn a_split_frame_goes_as_a_whole_where_frames_are_wanted() {
+        let pool = pool(2);
+        let old = keep(&pool, 1, 16, Share::Lru);
+        let new = keep(&pool, 101, 8, Share::Lru);
+        units(&old).chain(units(&new)).for_each(|unit| pool.unpin(unit));
+        assert_eq!(victims(&pool, true).len(), 16);
+        pool.pin(old[3], true);
+        pool.unpin(old[3]);
+        assert_eq!(victims(&pool, true).len(), 8, "the older of the frames that nobody used");
+        assert_eq!(victims(&pool, true).len(), 1, "a neighbour was used");
     }
 }

@@ -82,7 +82,7 @@ pub(crate) enum Plan {
 impl CachedFile {
     /// Everything asked for, if it is cached; `None`: use [`read`](Self::read).
     pub fn try_read(&self, offset: u64, len: usize) -> Option<ReadLease> {
-        let lease = self.lease(&mut self.lock(), offset, len.min(self.read_bytes_max()))?;
+        let lease = self.lease(&mut self.lock(), offset, len.min(self.read_bytes_max()), true)?;
         self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
         Some(lease)
     }
@@ -134,7 +134,7 @@ impl CachedFile {
             let jobs: Vec<Arc<Job>> = awaited.iter().map(|fill| fill.job.clone()).collect();
             wait_all(&jobs).await?;
             // The pages of `awaited` are pinned until the lease has them.
-            if let Some(lease) = self.lease(&mut self.lock(), offset, len) {
+            if let Some(lease) = self.lease(&mut self.lock(), offset, len, false) {
                 return Ok(lease);
             }
         }
@@ -144,8 +144,9 @@ impl CachedFile {
         (self.core.pool.slot_count() / 8).max(1) * PAGE_BYTES
     }
 
-    /// Pins what is there, if all is.
-    fn lease(&self, inner: &mut Inner, offset: u64, len: usize) -> Option<ReadLease> {
+    /// Pins what is there, if all is. It counts as a use of each unit if `is_use`: not when it
+    /// was read in for this, nor for the rest of a unit that the read before began.
+    fn lease(&self, inner: &mut Inner, offset: u64, len: usize, is_use: bool) -> Option<ReadLease> {
         let asked = offset.saturating_add(len as u64);
         let end = asked.min(inner.size);
         let mut lease = ReadLease {
@@ -162,6 +163,7 @@ impl CachedFile {
         let last = (end - 1) / CLUSTER_BYTES;
         let mut clusters = inner.clusters.range(first..=last);
         let mut unit = Page::NONE;
+        let goes_on = offset == inner.read_end;
         for number in first..=last {
             let (_, cluster) = clusters.next().filter(|found| *found.0 == number)?;
             let base = number * CLUSTER_BYTES;
@@ -173,8 +175,11 @@ impl CachedFile {
                     return None;
                 }
                 if page.unit() != unit {
+                    let is_rest = unit.is_none() && goes_on && {
+                        !offset.is_multiple_of(page.unit_slots() as u64 * SLOT)
+                    };
                     unit = page.unit();
-                    self.core.pool.pin(unit);
+                    self.core.pool.pin(unit, is_use && !is_rest);
                     lease.units.push(unit);
                 }
                 let start = from.saturating_sub(slot * SLOT) as usize;
@@ -189,7 +194,7 @@ impl CachedFile {
     /// What to do for a read.
     pub(crate) fn plan(&self, offset: u64, len: usize) -> Plan {
         let inner = &mut *self.lock();
-        if let Some(lease) = self.lease(inner, offset, len) {
+        if let Some(lease) = self.lease(inner, offset, len, false) {
             return Plan::Lease(lease);
         }
         if let Some(job) = &inner.exclusive {
@@ -315,11 +320,13 @@ impl CachedFile {
 
     /// What was written or dropped meanwhile is newer than what was read in.
     fn install(&self, inner: &mut Inner, fill: &Filling) {
+        let mut installed = Pages::from_slice(&fill.pages.pages);
         for (index, page) in fill.pages.pages.iter().copied().enumerate() {
             let block = fill.first + index as u64;
             let void = fill.void[index / 64] >> (index % 64) & 1 != 0;
             let late = void || inner.page(block).is_some();
             if late && !planted(Defect::LateFillWins) {
+                installed[index] = Page::NONE;
                 continue;
             }
             let valid = inner.size.saturating_sub(block * SLOT).min(SLOT) as usize;
@@ -335,6 +342,7 @@ impl CachedFile {
             self.core.pool.settle(page, self.number(), block);
             count(&self.core.counters.filled_slots, 1);
         }
+        self.may_go(&installed, fill.first);
     }
 }
 

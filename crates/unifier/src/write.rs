@@ -378,6 +378,9 @@ impl CachedFile {
             at += count;
         }
         self.core.recount_dirty(before, after);
+        if planted(Defect::DirtyBlockEvicted) {
+            self.may_go(pages, first);
+        }
         inner.size = inner.size.max(end);
     }
 

@@ -12,7 +12,7 @@ use crate::core::{Pinned, count};
 use crate::file::{CachedFile, Inner, Known, Which, Writing, place};
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
-use crate::pool::{FRAME_SLOTS, Pages, SLOT};
+use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
 use crate::read::spans;
 
 /// Blocks written by one call of the store.
@@ -212,6 +212,7 @@ impl CachedFile {
         let inner = &mut *self.lock();
         inner.last_change = self.core.change();
         inner.writes.retain(|write| write.id != id);
+        let mut clean = Pages::from_elem(Page::NONE, pages.len());
         for (index, page) in pages.iter().enumerate() {
             let (number, slot) = place(first + index as u64);
             let Some(cluster) = inner.clusters.get_mut(&number) else { continue };
@@ -222,8 +223,12 @@ impl CachedFile {
                 cluster.dirty |= 1 << slot;
                 inner.dirty.insert(number);
             }
+            if outcome.is_ok() && cluster.pages[slot] == *page {
+                clean[index] = *page;
+            }
             self.core.recount_dirty(before, cluster.unwritten());
         }
+        self.may_go(&clean, first);
         match outcome {
             // After the last close nobody will write it: the close has told.
             Err(_) if inner.handle.is_none() => {

@@ -1,0 +1,99 @@
+//! How the pages of a file are kept: its policy and class, chosen or by default.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::file::{CachedFile, Cluster};
+use crate::policy::shares::Share;
+use crate::policy::{Class, Key, Policy};
+use crate::pool::{FRAME_SLOTS, Page, units};
+
+/// The choice of a file. Numbers as in a cache wish; 0: nothing is chosen.
+pub(crate) struct Keeping {
+    chosen: AtomicU8,
+    default: AtomicU8,
+    class: AtomicU8,
+}
+
+impl Keeping {
+    pub(crate) fn new(default: Policy) -> Keeping {
+        Keeping {
+            chosen: AtomicU8::new(0),
+            default: AtomicU8::new(default.number()),
+            class: AtomicU8::new(0),
+        }
+    }
+
+    fn policy(&self) -> Policy {
+        let default = || Policy::wished(self.default.load(Ordering::Relaxed)).unwrap_or_default();
+        Policy::wished(self.chosen.load(Ordering::Relaxed)).unwrap_or_else(default)
+    }
+
+    fn class(&self) -> Class {
+        Class::wished(self.class.load(Ordering::Relaxed)).unwrap_or_default()
+    }
+
+    fn share(&self) -> Share {
+        Share::of(self.policy(), self.class())
+    }
+}
+
+impl CachedFile {
+    /// The policy that decides which of its pages go.
+    pub fn policy(&self) -> Policy {
+        self.keeping.policy()
+    }
+
+    /// Its class.
+    pub fn class(&self) -> Class {
+        self.keeping.class()
+    }
+
+    /// Chooses its policy, for all who have it open; `None`: the default. What is cached of it
+    /// is kept by the new one at once, but for what is being read in.
+    pub fn set_policy(&self, policy: Option<Policy>) {
+        self.choose(&self.keeping.chosen, policy.map_or(0, Policy::number));
+    }
+
+    /// Its policy while none is chosen.
+    pub fn set_default_policy(&self, policy: Policy) {
+        self.choose(&self.keeping.default, policy.number());
+    }
+
+    /// Chooses its class, as [`set_policy`](Self::set_policy) does.
+    pub fn set_class(&self, class: Class) {
+        self.choose(&self.keeping.class, class.number());
+    }
+
+    fn choose(&self, place: &AtomicU8, number: u8) {
+        if place.load(Ordering::Relaxed) == number {
+            return;
+        }
+        let inner = &*self.lock();
+        let before = self.keeping.share();
+        place.store(number, Ordering::Relaxed);
+        let share = self.keeping.share();
+        if share == before {
+            return;
+        }
+        for (number, cluster) in &inner.clusters {
+            self.move_cluster(*number, cluster, share);
+        }
+    }
+
+    fn move_cluster(&self, number: u64, cluster: &Cluster, share: Share) {
+        let base = number * FRAME_SLOTS as u64;
+        for unit in units(&cluster.pages) {
+            let slot = cluster.pages.iter().position(|page| !page.is_none() && page.unit() == unit);
+            let block = if unit.unit_slots() > 1 { 0 } else { slot.unwrap_or(0) as u64 };
+            let key = Key { file: self.number(), block: base + block };
+            self.core.pool.transfer(unit, share, key);
+        }
+    }
+
+    /// These pages, of the blocks from `first` on, are the file's and in the store: they may be
+    /// evicted. The caller has the file's lock.
+    pub(crate) fn may_go(&self, pages: &[Page], first: u64) {
+        let key = Key { file: self.number(), block: first };
+        self.core.pool.list(pages, self.keeping.share(), key);
+    }
+}

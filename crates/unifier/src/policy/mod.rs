@@ -1,0 +1,135 @@
+//! Which unit goes when space is needed.
+//!
+//! A policy orders units, by their numbers; it knows nothing of pages, pins or files. The pool
+//! and the simulator drive the same policies: the simulator tells each use at once, the pool
+//! when it looks at the unit that would be next, since hits are only counted in the unit's word.
+
+mod ghosts;
+mod list;
+mod lru;
+mod multi_queue;
+pub(crate) mod shares;
+
+pub use lru::Lru;
+pub use multi_queue::MultiQueue;
+
+/// A replacement policy, chosen per file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Policy {
+    /// Least recently used goes first.
+    #[default]
+    Lru,
+    /// Multi-queue: what was used often stays longer. A scan does not displace it.
+    MultiQueue,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Policy; 2] = [Policy::Lru, Policy::MultiQueue];
+
+    /// As it is written in options and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Lru => "lru",
+            Policy::MultiQueue => "mq",
+        }
+    }
+
+    /// By its [`name`](Self::name).
+    pub fn named(name: &str) -> Option<Policy> {
+        Policy::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+
+    /// By its number in a cache wish; 0 and unknown ones: the server chooses.
+    pub fn wished(number: u8) -> Option<Policy> {
+        match number {
+            1 => Some(Policy::Lru),
+            2 => Some(Policy::MultiQueue),
+            _ => None,
+        }
+    }
+
+    /// Its number in a cache wish.
+    pub fn number(self) -> u8 {
+        match self {
+            Policy::Lru => 1,
+            Policy::MultiQueue => 2,
+        }
+    }
+
+    /// It, for units with numbers below `units`.
+    pub fn make(self, units: usize) -> Box<dyn Replacement> {
+        match self {
+            Policy::Lru => Box::new(Lru::new(units)),
+            Policy::MultiQueue => Box::new(MultiQueue::new(units)),
+        }
+    }
+}
+
+/// How long a file's data is worth keeping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Class {
+    /// As the policy says.
+    #[default]
+    Normal,
+    /// Used once: goes before all other data, whatever the policy.
+    Once,
+}
+
+impl Class {
+    /// By its number in a cache wish; 0 and unknown ones: the server chooses.
+    pub fn wished(number: u8) -> Option<Class> {
+        match number {
+            1 => Some(Class::Normal),
+            2 => Some(Class::Once),
+            _ => None,
+        }
+    }
+
+    /// Its number in a cache wish.
+    pub fn number(self) -> u8 {
+        match self {
+            Class::Normal => 1,
+            Class::Once => 2,
+        }
+    }
+}
+
+/// What a unit holds, for policies that remember what is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The file.
+    pub file: u64,
+    /// The first block.
+    pub block: u64,
+}
+
+/// A replacement policy at work. Nothing in it allocates after it was made.
+pub trait Replacement: Send {
+    /// A unit that was gone, or never there, holds `key` now. How often it was used as far as is
+    /// remembered, this time included.
+    fn insert(&mut self, unit: u32, key: Key) -> u32;
+
+    /// It was used `uses` times more. With 0 it was not, but cannot go now.
+    fn touch(&mut self, unit: u32, uses: u32);
+
+    /// It is gone.
+    fn remove(&mut self, unit: u32);
+
+    /// What goes next. It stays where it is until it is touched or removed.
+    fn victim(&self) -> Option<u32>;
+
+    /// Whether it may go together with the victim, which is its neighbour in memory.
+    fn may_follow(&self, unit: u32) -> Following;
+}
+
+/// See [`Replacement::may_follow`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Following {
+    /// It is among the next half to go.
+    Soon,
+    /// Its turn is far, but it is worth no more than others.
+    Late,
+    /// It is worth more.
+    No,
+}
