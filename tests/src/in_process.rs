@@ -23,6 +23,7 @@ fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared>
         name: String::new(),
         store: Arc::new(store),
         read_only: false,
+        policy: dafs_unifier::Policy::Lru,
         path: "memory".into(),
     };
     Shared::new(SharedOptions {
@@ -32,6 +33,7 @@ fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared>
         limits,
         key: None,
         notes: None,
+        recorder: None,
         records: Box::new(MemoryRecords::default()),
         entropy: entropy(),
         process_stats: Box::new(|| (0, 0)),

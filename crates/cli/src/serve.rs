@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use dafs_fabric::Address;
 use dafs_fabric_tcp::TcpProvider;
-use dafs_server::{Config, ExportConfig, Server};
+use dafs_server::{Config, ExportConfig, Policy, Server};
 
 use crate::failure::{Failure, USAGE};
 use crate::find::size;
@@ -30,6 +30,7 @@ use crate::{interrupt, sys, text};
     [[export]]\n  \
     name = \"music\"\n  \
     path = \"/srv/music\"\n  \
+    policy = \"mq\"\n  \
     read_only = true")]
 pub struct Args {
     /// The directory to serve.
@@ -44,6 +45,15 @@ pub struct Args {
     /// Bytes of the cache (512m, 4g); a quarter of memory if not given.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     arena: Option<u64>,
+    /// Which cached data goes when space is needed: lru (least recently used), or mq (multi-queue:
+    /// what is used often stays, a scan does not displace it). Programs may wish otherwise for
+    /// single files.
+    #[arg(long, value_name = "lru|mq", value_parser = policy)]
+    policy: Option<Policy>,
+    /// Write down what is read and written, to simulate other caches (format: docs/caching.md).
+    /// Slows the server; ends at 1 GiB.
+    #[arg(long, value_name = "FILE")]
+    record_trace: Option<PathBuf>,
     /// Read everything else from this TOML file; options given here win.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -115,7 +125,12 @@ fn configure(args: &Args) -> Result<Config, Failure> {
     let mut exports = Vec::new();
     if let Some(path) = &args.directory {
         let name = String::new();
-        exports.push(ExportConfig { name, path: path.clone(), read_only: args.read_only });
+        exports.push(ExportConfig {
+            name,
+            path: path.clone(),
+            read_only: args.read_only,
+            policy: None,
+        });
     }
     for text in &args.export {
         let (name, path) = text
@@ -123,7 +138,12 @@ fn configure(args: &Args) -> Result<Config, Failure> {
             .filter(|(name, path)| !name.is_empty() && !path.is_empty())
             .ok_or_else(|| Failure::usage(format!("--export {text}: expected NAME=DIR")))?;
         let path = PathBuf::from(path);
-        exports.push(ExportConfig { name: name.into(), path, read_only: args.read_only });
+        exports.push(ExportConfig {
+            name: name.into(),
+            path,
+            read_only: args.read_only,
+            policy: None,
+        });
     }
     if !exports.is_empty() {
         config.exports = exports;
@@ -135,6 +155,11 @@ fn configure(args: &Args) -> Result<Config, Failure> {
         config.listen.clone_from(&args.listen);
     }
     config.arena_bytes = args.arena.or(config.arena_bytes);
+    if args.policy.is_some() {
+        config.policy = args.policy;
+        config.exports.iter_mut().for_each(|export| export.policy = None);
+    }
+    config.record_trace = args.record_trace.clone().or(config.record_trace);
     config.workers = args.workers.or(config.workers);
     config.key_file = args.key_file.clone().or(config.key_file);
     config.admin = args.admin.clone().or(config.admin);
@@ -143,6 +168,10 @@ fn configure(args: &Args) -> Result<Config, Failure> {
     config.anon_uid = args.anon_uid.unwrap_or(config.anon_uid);
     config.anon_gid = args.anon_gid.unwrap_or(config.anon_gid);
     Ok(config)
+}
+
+fn policy(name: &str) -> Result<Policy, String> {
+    Policy::named(name).ok_or_else(|| "expected lru or mq".to_owned())
 }
 
 /// The URL of what listens at `address`.

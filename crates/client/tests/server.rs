@@ -214,7 +214,7 @@ fn the_cache_is_seen_and_steered() {
     let dropped = file.advise(0, 0, Advice::DontNeed).expect("advise").bytes;
     assert!(dropped >= (4 << 20) - 4096);
     assert_eq!(session.cache_query(b"f", 0, 0).expect("query").1, [dirty]);
-    let hint = CacheHint { unit: 1 << 20, ..CacheHint::default() };
+    let hint = CacheHint { unit: 1 << 20, policy: 2, class: 1 };
     assert_eq!(file.advise(0, 0, Advice::Wish(hint)).expect("advise").cache, hint);
 
     let ask = |call| session.call(call).wait().result.expect("answered");

@@ -113,7 +113,10 @@ impl Pages {
         let exports: Vec<_> = shared
             .exports
             .iter()
-            .map(|e| json!({"name": e.name, "path": e.path, "read_only": e.read_only}))
+            .map(|e| {
+                let policy = e.policy.name();
+                json!({"name": e.name, "path": e.path, "read_only": e.read_only, "policy": policy})
+            })
             .collect();
         let metrics: serde_json::Map<_, _> =
             values(shared).into_iter().map(|v| (v.name.to_string(), v.value.into())).collect();

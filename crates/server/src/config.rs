@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use dafs_fabric::Address;
-use serde::Deserialize;
+use dafs_unifier::Policy;
+use serde::{Deserialize, Deserializer};
 
 use crate::limits::Limits;
 
@@ -19,6 +20,9 @@ pub struct ExportConfig {
     /// Refuse all changes.
     #[serde(default)]
     pub read_only: bool,
+    /// The cache's replacement policy for its files, `lru` or `mq`; `None`: the server's.
+    #[serde(default, deserialize_with = "policy")]
+    pub policy: Option<Policy>,
 }
 
 /// Everything a server can be told. Unknown keys in a file are errors.
@@ -32,6 +36,11 @@ pub struct Config {
     pub listen: Vec<String>,
     /// Bytes of the cache; `None`: a quarter of memory.
     pub arena_bytes: Option<u64>,
+    /// The cache's replacement policy, `lru` or `mq`; `None`: `lru`.
+    #[serde(deserialize_with = "policy")]
+    pub policy: Option<Policy>,
+    /// Writes what is read and written into this file, for a simulation of the cache.
+    pub record_trace: Option<PathBuf>,
     /// Threads that serve; `None`: one per four processors, at most 8.
     pub workers: Option<usize>,
     /// A pre-shared key: allows addresses other than loopback.
@@ -65,6 +74,8 @@ impl Default for Config {
                 format!("tcp://[::1]:{DEFAULT_PORT}"),
             ],
             arena_bytes: None,
+            policy: None,
+            record_trace: None,
             workers: None,
             key_file: None,
             insecure: false,
@@ -113,7 +124,8 @@ pub enum ConfigError {
 impl Config {
     /// A server of one directory with all defaults.
     pub fn for_directory(path: impl Into<PathBuf>) -> Config {
-        let export = ExportConfig { name: String::new(), path: path.into(), read_only: false };
+        let export =
+            ExportConfig { name: String::new(), path: path.into(), read_only: false, policy: None };
         Config { exports: vec![export], ..Config::default() }
     }
 
@@ -174,6 +186,12 @@ impl Config {
             _ => Err(bad()),
         }
     }
+}
+
+fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Policy>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let unknown = || serde::de::Error::custom(format!("policy '{name}': expected lru or mq"));
+    Policy::named(&name).map(Some).ok_or_else(unknown)
 }
 
 fn host_and_port(target: &str) -> Option<(&str, u16)> {

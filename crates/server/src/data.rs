@@ -112,6 +112,9 @@ pub(crate) fn try_read(
     }
     let open = readable(session, state).ok()?;
     let lease = open.file.try_read(extent.offset, extent.len as usize)?;
+    if let Some(recorder) = &context.shared.recorder {
+        recorder.read(&open.file, extent.offset, extent.len as usize);
+    }
     let result = read_result(lease.len(), lease.end_of_file());
     let spans = lease.spans();
     note_read(context, session, lease.len());
@@ -183,7 +186,6 @@ impl Chain {
         let opened = self.open_in(export, &dir, path, flags, mode).await?;
         let handle = Exports::mark(number, opened.handle);
         let mut attr = opened.attr;
-        let _ = cache; // best effort: the size of the file decides for now
         let opening = match (flags.truncate, opened.created) {
             (true, _) => Opening::Truncated,
             (false, true) => Opening::Created,
@@ -191,6 +193,13 @@ impl Chain {
         };
         let writer = self.session.writer;
         let file = unifier.open(mark, writer, opened.file.clone(), &opened.attr, opening);
+        file.set_default_policy(export.policy);
+        if cache != CacheHint::default() {
+            file.wish(cache);
+        }
+        if let Some(recorder) = context.shared.recorder.as_ref().filter(|_| flags.truncate) {
+            recorder.resize(&file, 0);
+        }
         if self.session.ended.get() {
             // Nobody would close it.
             file.close(writer).await?;
@@ -236,6 +245,9 @@ impl Chain {
         if attr.links == 0 {
             // Its pages are of no use to anybody, unless it is open.
             unifier.forget(open.file.id());
+            if let Some(recorder) = &self.context.shared.recorder {
+                recorder.gone(&open.file);
+            }
         }
         Ok(Outcome::Closed { attr, verifier: self.context.shared.verifier })
     }
@@ -256,6 +268,9 @@ impl Chain {
         pieces: &[(u64, usize)],
     ) -> Result<Outcome, Status> {
         let leases = self.lease(file, pieces).await?;
+        if let Some(recorder) = &self.context.shared.recorder {
+            pieces.iter().for_each(|&(offset, len)| recorder.read(file, offset, len));
+        }
         let mut bytes = 0;
         let mut end = false;
         for lease in leases {
@@ -372,6 +387,9 @@ impl Chain {
         for reservation in reserved {
             open.file.commit_write(reservation, self.writer(&open)).await?;
         }
+        if let Some(recorder) = &self.context.shared.recorder {
+            pieces.iter().for_each(|&(offset, len)| recorder.write(&open.file, offset, len));
+        }
         self.note_written(bytes);
         let offset = pieces.first().map_or(0, |piece| piece.0);
         let synced = if planted(Defect::OnePieceSynced) { 1 } else { pieces.len() };
@@ -404,6 +422,9 @@ impl Chain {
         } else {
             open.file.append(reservation, self.writer(&open)).await?
         };
+        if let Some(recorder) = &self.context.shared.recorder {
+            recorder.write(&open.file, offset, len);
+        }
         self.note_written(len);
         Ok(self.written(&open.file, len, offset, (offset, len as u64), stability).await?)
     }

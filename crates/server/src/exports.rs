@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use dafs_protocol::{Attr, DirEntry, FileHandle, FileKind, Status, Timestamp};
 use dafs_store::Store;
+use dafs_unifier::Policy;
 
 /// A served tree.
 pub struct Export {
@@ -17,6 +18,8 @@ pub struct Export {
     pub store: Arc<dyn Store>,
     /// No changes.
     pub read_only: bool,
+    /// The cache's policy for its files, if no user wishes another.
+    pub policy: Policy,
     /// For people.
     pub path: String,
 }

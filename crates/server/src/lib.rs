@@ -25,6 +25,7 @@ mod opens;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
 mod ranges;
+mod recorder;
 mod records;
 mod server;
 mod session;
@@ -35,6 +36,7 @@ mod worker;
 
 pub use clients::{ClientRecords, MemoryRecords};
 pub use config::{Config, ConfigError, ExportConfig};
+pub use dafs_unifier::Policy;
 pub use exports::{Export, Exports};
 pub use identity::{IdentityError, Proof};
 pub use limits::Limits;
@@ -42,6 +44,7 @@ pub use locks::Client;
 pub use notes::{MemoryNotes, NoteStore};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
+pub use recorder::Recorder;
 pub use server::{Server, StartError};
 pub use shared::{Counters, Entropy, Key, ProcessStats, Shared, SharedOptions};
 pub use worker::Worker;

@@ -239,6 +239,7 @@ impl Chain {
             match &open {
                 Some(open) if open.write.get() => {
                     open.file.truncate(size, self.clears(open)).await?;
+                    self.note_size(&open.file, size);
                 }
                 Some(_) => return Err(Status::BadF),
                 None => self.truncate_by_handle(&export.store, &inner, size).await?,
@@ -272,6 +273,12 @@ impl Chain {
         Ok(attr)
     }
 
+    fn note_size(&self, file: &dafs_unifier::CachedFile, size: u64) {
+        if let Some(recorder) = &self.context.shared.recorder {
+            recorder.resize(file, size);
+        }
+    }
+
     async fn truncate_by_handle(
         &self,
         store: &std::sync::Arc<dyn Store>,
@@ -293,6 +300,7 @@ impl Chain {
         let writer = self.session.writer;
         let file = unifier.open(mark, writer, opened.file, &opened.attr, Opening::Existing);
         let result = file.truncate(size, self.who.uid != 0).await;
+        self.note_size(&file, size);
         let closed = file.close(writer).await;
         result.and(closed)
     }

@@ -24,6 +24,7 @@ use crate::exports::{Export, Exports};
 use crate::identity::{self, Proof};
 use crate::limits::Limits;
 use crate::notes::NoteStore;
+use crate::recorder::Recorder;
 use crate::records::{FileRecords, NoRecords};
 use crate::shared::{Key, Shared, SharedOptions, tick};
 use crate::worker::{Inbox, Message, Worker};
@@ -54,6 +55,14 @@ pub enum StartError {
     /// The cache.
     #[error("cache: {0}")]
     Arena(#[from] dafs_fabric::ArenaError),
+    /// The trace.
+    #[error("trace {}: {source}", path.display())]
+    Trace {
+        /// Where it was to go.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The transport.
     #[error("transport: {0}")]
     Device(#[from] OpenError),
@@ -189,6 +198,9 @@ impl Server {
                 tracing::error!("a server thread panicked");
             }
         }
+        if let Some(recorder) = &self.shared.recorder {
+            recorder.finish();
+        }
     }
 
     fn signal_stop(&self) {
@@ -274,7 +286,13 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
     let cache = dafs_unifier::Config::new(arena_bytes, Arc::new(wall_clock));
     let unifier = Unifier::new(arena, cache, verifier);
     let (records, notes) = state(config);
+    let recorder = config.record_trace.as_deref().map(Recorder::create).transpose();
+    let recorder = recorder.map_err(|source| StartError::Trace {
+        path: config.record_trace.clone().unwrap_or_default(),
+        source,
+    })?;
     Ok(Shared::new(SharedOptions {
+        recorder,
         exports,
         unifier,
         arena_bytes,
@@ -326,9 +344,13 @@ fn open_exports(config: &Config) -> Result<Exports, StartError> {
         let options = PosixOptions { read_only: export.read_only, ..PosixOptions::default() };
         let path = export.path.display().to_string();
         match PosixStore::open(&export.path, options) {
-            Ok(store) => {
-                Ok(Export { name: export.name.clone(), store, read_only: export.read_only, path })
-            }
+            Ok(store) => Ok(Export {
+                name: export.name.clone(),
+                store,
+                read_only: export.read_only,
+                policy: export.policy.or(config.policy).unwrap_or_default(),
+                path,
+            }),
             Err(OpenStoreError::Directory { status, .. }) => {
                 Err(StartError::Export { path, reason: status.to_string() })
             }

@@ -13,6 +13,7 @@ use crate::exports::Exports;
 use crate::limits::Limits;
 use crate::locks::{Grace, LockLimits, Locks};
 use crate::notes::{NoteStore, Notes};
+use crate::recorder::Recorder;
 use crate::worker::{Inbox, Message};
 
 /// Fills bytes with randomness; injected so that a simulation is repeatable.
@@ -44,6 +45,8 @@ pub struct SharedOptions {
     pub records: Box<dyn ClientRecords>,
     /// What became of changes, over ends of the process; `None`: nobody is told.
     pub notes: Option<Box<dyn NoteStore>>,
+    /// Takes down what is read and written.
+    pub recorder: Option<Recorder>,
     /// Randomness.
     pub entropy: Entropy,
     /// For SESSION_STATS.
@@ -63,6 +66,7 @@ pub struct Shared {
     pub(crate) clients: Clients,
     pub(crate) locks: Locks,
     pub(crate) notes: Option<Notes>,
+    pub(crate) recorder: Option<Recorder>,
     /// By the workers' numbers.
     inboxes: Mutex<BTreeMap<u16, Arc<Inbox>>>,
     entropy: Entropy,
@@ -137,8 +141,17 @@ pub struct Counters {
 impl Shared {
     /// Puts it together.
     pub fn new(options: SharedOptions) -> Arc<Shared> {
-        let SharedOptions { exports, unifier, arena_bytes, limits, key, records, notes, .. } =
-            options;
+        let SharedOptions {
+            exports,
+            unifier,
+            arena_bytes,
+            limits,
+            key,
+            records,
+            notes,
+            recorder,
+            ..
+        } = options;
         let (entropy, process_stats) = (options.entropy, options.process_stats);
         let (clients, recorded) = Clients::load(records, limits.lock_clients);
         let lock_limits = LockLimits {
@@ -164,6 +177,7 @@ impl Shared {
             clients,
             locks,
             notes,
+            recorder,
             inboxes: Mutex::default(),
             entropy,
             process_stats,

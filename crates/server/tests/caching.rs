@@ -106,22 +106,31 @@ fn advice_says_what_was_taken() {
     let mut raw = Raw::connect(&served);
     let (_, state) = raw.open("f", READ, 0).expect("open");
     let none = CacheHint::default();
+    let [lru, normal] = [CacheHint::POLICIES[0].0, CacheHint::CLASSES[1].0];
+    let default = CacheHint { policy: lru, class: normal, ..none };
     for advice in [0, 1, 2, 5] {
-        assert_eq!(advise(&mut raw, state, advice, none), Ok((0, none)), "{advice}");
+        assert_eq!(advise(&mut raw, state, advice, none), Ok((0, default)), "{advice}");
     }
     assert_eq!(advise(&mut raw, state, 6, none), Err(Status::Inval));
     assert_eq!(advise(&mut raw, StateId(77), 3, none), Err(Status::BadStateId));
-    assert_eq!(advise(&mut raw, state, 3, none), Ok((300_000, none)));
+    assert_eq!(advise(&mut raw, state, 3, none), Ok((300_000, default)));
     raw.read(state, 0, 300_000).expect("read");
     let open = (FileHandle::default(), state);
     assert_eq!(query(&mut raw, open, 0, 100).expect("query").1, [range(0, 303_104, false)]);
-    assert_eq!(advise(&mut raw, state, 4, none), Ok((303_104, none)));
+    assert_eq!(advise(&mut raw, state, 4, none), Ok((303_104, default)));
     assert_eq!(query(&mut raw, open, 0, 100).expect("query").1, []);
-    let taken = CacheHint { unit: 64 << 10, ..none };
+    let taken = CacheHint { unit: 64 << 10, ..default };
     assert_eq!(advise(&mut raw, state, 0, CacheHint { unit: 60_000, ..none }), Ok((0, taken)));
     assert_eq!(advise(&mut raw, state, 0, none), Ok((0, taken)));
     // All who have it open have the same.
     let (_, other) = raw.open("f", READ, 0).expect("open");
     assert_eq!(advise(&mut raw, other, 0, none), Ok((0, taken)));
     assert_eq!(query(&mut raw, open, 0, 100).expect("query").0.cache, taken);
+    let often = CacheHint { policy: 2, class: 3, ..taken };
+    assert_eq!(
+        advise(&mut raw, other, 0, CacheHint { policy: 2, class: 3, ..none }),
+        Ok((0, often))
+    );
+    let unknown = CacheHint { policy: 77, class: 77, ..none };
+    assert_eq!(advise(&mut raw, state, 0, unknown), Ok((0, often)));
 }

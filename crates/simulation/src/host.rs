@@ -102,7 +102,13 @@ impl Host {
         };
         let unifier = Unifier::new(arena, config, verifier);
         let store: Arc<dyn Store> = Arc::new(self.storage.store.clone());
-        let export = Export { name: String::new(), store, read_only: false, path: "memory".into() };
+        let export = Export {
+            name: String::new(),
+            store,
+            read_only: false,
+            policy: dafs_unifier::Policy::Lru,
+            path: "memory".into(),
+        };
         let key = plan.options.key.clone().filter(|_| plan.key);
         let shared = Shared::new(SharedOptions {
             exports: Exports::new(vec![export]),
@@ -112,6 +118,7 @@ impl Host {
             key: key.map(|bytes| Key { bytes, who: Identity::root() }),
             records: Box::new(self.records.clone()),
             notes: Some(Box::new(self.notes.clone())),
+            recorder: None,
             entropy: entropy(rng),
             process_stats: Box::new(|| (0, 0)),
         });

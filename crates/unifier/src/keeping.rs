@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::file::{CachedFile, Cluster};
+use dafs_protocol::CacheHint;
+
+use crate::file::{CachedFile, Cluster, Inner};
 use crate::policy::shares::Share;
 use crate::policy::{Class, Key, Policy};
 use crate::pool::{FRAME_SLOTS, Page, units};
@@ -51,24 +53,33 @@ impl CachedFile {
     /// Chooses its policy, for all who have it open; `None`: the default. What is cached of it
     /// is kept by the new one at once, but for what is being read in.
     pub fn set_policy(&self, policy: Option<Policy>) {
-        self.choose(&self.keeping.chosen, policy.map_or(0, Policy::number));
+        let number = policy.map_or(0, Policy::number);
+        self.choose(&self.lock(), &self.keeping.chosen, number);
     }
 
     /// Its policy while none is chosen.
     pub fn set_default_policy(&self, policy: Policy) {
-        self.choose(&self.keeping.default, policy.number());
+        if self.keeping.default.load(Ordering::Relaxed) != policy.number() {
+            self.choose(&self.lock(), &self.keeping.default, policy.number());
+        }
     }
 
     /// Chooses its class, as [`set_policy`](Self::set_policy) does.
     pub fn set_class(&self, class: Class) {
-        self.choose(&self.keeping.class, class.number());
+        self.choose(&self.lock(), &self.keeping.class, class.number());
     }
 
-    fn choose(&self, place: &AtomicU8, number: u8) {
-        if place.load(Ordering::Relaxed) == number {
-            return;
+    /// Takes over the policy and the class of a wish, where it has them and they are known.
+    pub(crate) fn wish_keeping(&self, inner: &Inner, hint: CacheHint) {
+        if Policy::wished(hint.policy).is_some() {
+            self.choose(inner, &self.keeping.chosen, hint.policy);
         }
-        let inner = &*self.lock();
+        if Class::wished(hint.class).is_some() {
+            self.choose(inner, &self.keeping.class, hint.class);
+        }
+    }
+
+    fn choose(&self, inner: &Inner, place: &AtomicU8, number: u8) {
         let before = self.keeping.share();
         place.store(number, Ordering::Relaxed);
         let share = self.keeping.share();

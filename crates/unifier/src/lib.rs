@@ -30,8 +30,10 @@ mod pool;
 mod query;
 mod ranges;
 mod read;
+pub mod simulate;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 mod unifier;
 mod wait;
 mod write;

@@ -616,19 +616,29 @@ mod tests {
         let pool = pool(2);
         let often = keep(&pool, 1, 10, Share::MultiQueue);
         let lately = keep(&pool, 101, 12, Share::Lru);
-        let once = keep(&pool, 201, 1, Share::Once);
-        for pages in [&often, &lately, &once] {
+        let low = keep(&pool, 201, 1, Share::Low);
+        let high = keep(&pool, 301, 9, Share::High);
+        for pages in [&high, &often, &lately, &low] {
             units(pages).for_each(|unit| pool.unpin(unit));
         }
         let mut gone = Vec::new();
-        for _ in 0..5 {
+        for _ in 0..24 {
             let unit = Page(victims(&pool, false)[0] as u32);
-            let of = [&once, &lately, &often].iter().position(|pages| pages.contains(&unit));
+            let of = [&low, &lately, &often, &high].iter().position(|pages| pages.contains(&unit));
             gone.push(of.expect("one of them"));
             pool.unmap(unit);
         }
         assert_eq!(gone[..3], [0, 1, 1]);
         assert_ne!(gone[3], gone[4], "both held as much");
+        assert_eq!(gone.iter().position(|of| *of == 3), Some(23), "high goes last");
+        let more = keep(&pool, 401, 8, Share::High);
+        let other = keep(&pool, 501, 12, Share::Lru);
+        units(&more).chain(units(&other)).for_each(|unit| pool.unpin(unit));
+        let next = Page(victims(&pool, false)[0] as u32);
+        assert!(other.contains(&next), "half of the arena is high");
+        keep(&pool, 601, 1, Share::High);
+        let next = Page(victims(&pool, false)[0] as u32);
+        assert!(high.contains(&next), "more than half of the arena is high");
     }
 
     #[test]

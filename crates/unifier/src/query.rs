@@ -34,7 +34,7 @@ impl CachedFile {
         let inner = &*self.lock();
         let mut found = Cached {
             ranges: Vec::new(),
-            info: CacheInfo { size: inner.size, cache: inner.hint(), ..CacheInfo::default() },
+            info: CacheInfo { size: inner.size, cache: self.hint(inner), ..CacheInfo::default() },
         };
         if end <= offset {
             return found;
@@ -110,7 +110,13 @@ impl CachedFile {
             let unit = hint.unit.clamp(least, most).next_power_of_two();
             inner.unit_bytes = u64::from(unit);
         }
-        inner.hint()
+        self.wish_keeping(inner, hint);
+        self.hint(inner)
+    }
+
+    fn hint(&self, inner: &Inner) -> CacheHint {
+        let unit = u32::try_from(inner.unit_bytes).unwrap_or(0);
+        CacheHint { unit, policy: self.policy().number(), class: self.class().number() }
     }
 }
 
@@ -134,11 +140,6 @@ impl Cached {
 }
 
 impl Inner {
-    fn hint(&self) -> CacheHint {
-        let unit = u32::try_from(self.unit_bytes).unwrap_or(0);
-        CacheHint { unit, ..CacheHint::default() }
-    }
-
     /// Bytes from `offset` on, at most `len`, that are cached or being read in.
     fn coming(&self, offset: u64, len: u64) -> u64 {
         let end = offset.saturating_add(len).min(self.size);

@@ -82,7 +82,13 @@ impl World {
         let config = dafs_unifier::Config::new(arena.len(), Arc::new(Timestamp::default));
         let unifier = Unifier::new(arena, config, WriteVerifier([7; 16]));
         let store = Arc::new(self.store.clone());
-        let export = Export { name: String::new(), store, read_only: false, path: "memory".into() };
+        let export = Export {
+            name: String::new(),
+            store,
+            read_only: false,
+            policy: dafs_unifier::Policy::Lru,
+            path: "memory".into(),
+        };
         let random = std::sync::Mutex::new(self.net.rng(77));
         let shared = Shared::new(SharedOptions {
             exports: Exports::new(vec![export]),
@@ -91,6 +97,7 @@ impl World {
             limits: self.limits.clone(),
             key: None,
             notes: None,
+            recorder: None,
             records: Box::new(self.records.clone()),
             entropy: Box::new(move |bytes| {
                 let random = random.lock().expect("random").bytes(bytes.len());

@@ -69,19 +69,22 @@ impl Policy {
 /// How long a file's data is worth keeping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Class {
+    /// Goes before all other data.
+    Low,
     /// As the policy says.
     #[default]
     Normal,
-    /// Used once: goes before all other data, whatever the policy.
-    Once,
+    /// Goes after all other data, as long as there is not more of it than half of the arena.
+    High,
 }
 
 impl Class {
     /// By its number in a cache wish; 0 and unknown ones: the server chooses.
     pub fn wished(number: u8) -> Option<Class> {
         match number {
-            1 => Some(Class::Normal),
-            2 => Some(Class::Once),
+            1 => Some(Class::Low),
+            2 => Some(Class::Normal),
+            3 => Some(Class::High),
             _ => None,
         }
     }
@@ -89,8 +92,9 @@ impl Class {
     /// Its number in a cache wish.
     pub fn number(self) -> u8 {
         match self {
-            Class::Normal => 1,
-            Class::Once => 2,
+            Class::Low => 1,
+            Class::Normal => 2,
+            Class::High => 3,
         }
     }
 }

@@ -2,30 +2,36 @@
 
 use super::{Class, Following, Key, Policy, Replacement};
 
-/// Where a file's units are kept in order: one list of what is used once, and one policy of each
-/// kind for the rest.
+/// Where a file's units are kept in order: one policy of each kind, and least recently used for
+/// what is to go first and last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Share {
-    Once = 0,
+    Low = 0,
     Lru = 1,
     MultiQueue = 2,
+    High = 3,
 }
 
 impl Share {
-    const COUNT: usize = 3;
+    const COUNT: usize = 4;
+    /// What orders each.
+    const ORDERS: [Policy; Share::COUNT] =
+        [Policy::Lru, Policy::Lru, Policy::MultiQueue, Policy::Lru];
 
     pub(crate) fn of(policy: Policy, class: Class) -> Share {
         match (class, policy) {
-            (Class::Once, _) => Share::Once,
+            (Class::Low, _) => Share::Low,
+            (Class::High, _) => Share::High,
             (Class::Normal, Policy::Lru) => Share::Lru,
             (Class::Normal, Policy::MultiQueue) => Share::MultiQueue,
         }
     }
 }
 
-/// The order of all units. What is used once goes first; then the policy that holds more gives
-/// up, so that each has half of the arena for sure, and what the other does not use.
+/// The order of all units. What is low goes first, and what is high beyond half of the arena;
+/// then the policy that holds more gives up, so that each has half of the rest for sure, and
+/// what the other does not use; then what is high.
 pub(crate) struct Shares {
     shares: [One; Share::COUNT],
     /// The share of each unit, plus 1; 0: none.
@@ -60,7 +66,7 @@ impl Shares {
     pub(crate) fn new(units: usize) -> Shares {
         let one = |policy: Policy| One { policy: policy.make(units), units: 0, slots: 0 };
         Shares {
-            shares: [one(Policy::Lru), one(Policy::Lru), one(Policy::MultiQueue)],
+            shares: Share::ORDERS.map(one),
             owner: vec![0; units].into_boxed_slice(),
             told: vec![0; units].into_boxed_slice(),
         }
@@ -134,15 +140,21 @@ impl Shares {
 
     /// What goes next, until all have been looked at.
     pub(crate) fn next(&self, search: &mut Search) -> Option<u32> {
-        let left = |share: usize| {
-            let one = &self.shares[share];
-            one.units > 0 && search.looks[share] < ROUNDS * one.units
+        let of = |share: Share| &self.shares[share as usize];
+        let left = |share: &Share| search.looks[*share as usize] < ROUNDS * of(*share).units;
+        let too_high = of(Share::High).slots > self.owner.len() / 2;
+        let more = if of(Share::MultiQueue).slots > of(Share::Lru).slots {
+            [Share::MultiQueue, Share::Lru]
+        } else {
+            [Share::Lru, Share::MultiQueue]
         };
-        let by_size = (1..Share::COUNT).filter(|share| left(*share));
-        let once = Some(0).filter(|share| left(*share));
-        let share = once.or_else(|| by_size.max_by_key(|share| self.shares[*share].slots))?;
-        search.looks[share] += 1;
-        self.shares[share].policy.victim()
+        let order = match too_high {
+            true => [Share::Low, Share::High, more[0], more[1]],
+            false => [Share::Low, more[0], more[1], Share::High],
+        };
+        let share = order.into_iter().find(left)?;
+        search.looks[share as usize] += 1;
+        of(share).policy.victim()
     }
 
     pub(crate) fn may_follow(&self, unit: u32, uses: u32) -> Following {

@@ -11,6 +11,8 @@ mod others;
 #[cfg(not(feature = "planted"))]
 mod parts;
 #[cfg(not(feature = "planted"))]
+mod policies;
+#[cfg(not(feature = "planted"))]
 mod query;
 #[cfg(not(feature = "planted"))]
 mod ranges;
@@ -19,6 +21,8 @@ mod ranges;
 mod planted;
 #[cfg(not(feature = "planted"))]
 mod threads;
+#[cfg(not(feature = "planted"))]
+mod traces;
 
 use std::sync::Arc;
 
