@@ -97,6 +97,7 @@ fn attributes(rdma_read: bool) -> DeviceAttr {
     attr.recoverable_access_fault = true;
     attr.ordered_reads = true;
     attr.write_before_send = true;
+    attr.file_spans = true;
     attr.header_bytes_max = FRAME_HEADER_MAX;
     attr.send_bytes_max = FRAME_PAYLOAD_BYTES_MAX;
     attr.bulk_bytes_max = BULK_BYTES_MAX;

@@ -469,13 +469,11 @@ impl Connection {
                 }
             }
             match self.send_batch(core) {
-                Ok((sent, asked)) => {
-                    self.advance(sent, core);
-                    if sent < asked {
-                        self.send.blocked = true;
+                Ok(is_taken) => {
+                    self.send.blocked = !is_taken;
+                    if !is_taken {
                         return false;
                     }
-                    self.send.blocked = false;
                 }
                 // Without memory a socket with room stays writable: epoll lets us try again.
                 Err(error) if is_temporary(&error) || is_out_of_memory(&error) => {
@@ -502,7 +500,20 @@ impl Connection {
         }
     }
 
-    fn send_batch(&mut self, core: &mut Core) -> io::Result<(usize, usize)> {
+    /// False when the kernel did not take all that it was asked to.
+    fn send_batch(&mut self, core: &mut Core) -> io::Result<bool> {
+        loop {
+            let (sent, asked, is_cut_by_file) = self.send_call(core)?;
+            self.advance(sent, core);
+            if sent < asked || !is_cut_by_file || self.send.batch.is_empty() {
+                return Ok(sent == asked);
+            }
+        }
+    }
+
+    /// One system call: bytes that were sent, bytes asked for, and whether it ended because a
+    /// file needs a call of its own.
+    fn send_call(&mut self, core: &mut Core) -> io::Result<(usize, usize, bool)> {
         let pins = self.send.pin_regions();
         let mut gather = Gather::new(&mut core.io);
         let mut skip = self.send.sent;
@@ -516,7 +527,7 @@ impl Connection {
         core.system_calls += 1;
         let sent = gather.send(std::os::fd::AsRawFd::as_raw_fd(&self.socket))?;
         drop(pins);
-        Ok((sent, gather.len()))
+        Ok((sent, gather.len(), gather.is_cut_by_file()))
     }
 
     /// The kernel has `sent` bytes more.

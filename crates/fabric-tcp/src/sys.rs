@@ -69,10 +69,14 @@ impl IoList {
     }
 }
 
-/// Memory to be sent by one system call.
+/// Memory, or a range of a file, to be sent by one system call.
 pub struct Gather<'a> {
     list: &'a mut IoList,
     bytes: usize,
+    /// The one range of a file: descriptor and offset.
+    file: Option<(RawFd, u64)>,
+    /// A range of a file follows, for the next call.
+    file_follows: bool,
     memory: PhantomData<&'a [u8]>,
 }
 
@@ -80,7 +84,7 @@ impl<'a> Gather<'a> {
     /// Of nothing.
     pub fn new(list: &'a mut IoList) -> Gather<'a> {
         list.clear();
-        Gather { list, bytes: 0, memory: PhantomData }
+        Gather { list, bytes: 0, file: None, file_follows: false, memory: PhantomData }
     }
 
     /// Adds bytes.
@@ -91,8 +95,25 @@ impl<'a> Gather<'a> {
     /// Adds a part of a span.
     pub fn span(&mut self, span: &'a Span, offset: usize, len: usize) {
         assert!(offset <= span.len() && len <= span.len() - offset, "part outside of the span");
+        if let Some((fd, start)) = span.file_range() {
+            return self.file(fd, start + offset as u64, len);
+        }
         let start = span.as_ptr().wrapping_add(offset);
         self.bytes += self.list.push(start.cast_mut().cast(), len);
+    }
+
+    /// A range of a file leaves by a call of its own.
+    fn file(&mut self, fd: RawFd, offset: u64, len: usize) {
+        if len == 0 || self.list.full {
+            return;
+        }
+        self.list.full = true;
+        if self.bytes == 0 {
+            self.file = Some((fd, offset));
+            self.bytes = len;
+        } else {
+            self.file_follows = true;
+        }
     }
 
     /// True when no entry can be added any more.
@@ -100,14 +121,23 @@ impl<'a> Gather<'a> {
         self.list.full
     }
 
+    /// True when what follows was left for another call because of a file.
+    pub fn is_cut_by_file(&self) -> bool {
+        self.file_follows || self.file.is_some()
+    }
+
     /// Bytes that a call would send if the socket took all.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Sends without waiting.
+    /// Sends without waiting (by a socket that does not block).
     pub fn send(&self, fd: RawFd) -> io::Result<usize> {
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        if let Some((file, offset)) = self.file {
+            return send_file(fd, file, offset, self.bytes);
+        }
+        let more = if self.file_follows { libc::MSG_MORE } else { 0 };
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | more;
         if let [one] = self.list.entries.as_slice() {
             // SAFETY: the entry is memory that this object borrows.
             return check_len(unsafe { libc::send(fd, one.iov_base, one.iov_len, flags) });
@@ -118,6 +148,16 @@ impl<'a> Gather<'a> {
         message.msg_iovlen = self.list.entries.len();
         // SAFETY: the entries are memory that this object borrows.
         check_len(unsafe { libc::sendmsg(fd, &message, flags) })
+    }
+}
+
+/// Sends a range of a file; an error if the file ends before the range does.
+fn send_file(fd: RawFd, file: RawFd, offset: u64, len: usize) -> io::Result<usize> {
+    let mut at = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: two descriptors and a number that outlives the call.
+    match check_len(unsafe { libc::sendfile(fd, file, &mut at, len) })? {
+        0 if len > 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        sent => Ok(sent),
     }
 }
 

@@ -22,10 +22,12 @@ mod error;
 pub mod mem;
 pub mod sim;
 mod spin;
+mod sys;
 mod types;
 
 pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
 pub use mem::{Arena, Buffer, MemoryRegion, PostedBuffer, Span};
 pub use spin::Spin;
+pub use sys::FileMap;
 pub use types::*;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::error::ArenaError;
+use crate::sys::FileMap;
 use crate::types::{RemoteSpan, Rkey};
 
 /// Pages of the arena, and alignment of direct transfers.
@@ -162,6 +163,8 @@ enum Keep {
     /// Memory lent by a caller that waits: the number of spans alive, and whether it may be
     /// written.
     Lent(NonNull<AtomicUsize>, bool),
+    /// A file, which only a kernel reads at these addresses.
+    File(Arc<FileMap>),
 }
 
 /// Bytes that a network may touch, kept alive while the span is. Cloning is cheap.
@@ -187,6 +190,7 @@ impl Clone for Span {
                 unsafe { count.as_ref() }.fetch_add(1, Ordering::Relaxed);
                 Keep::Lent(*count, *writable)
             }
+            Keep::File(map) => Keep::File(map.clone()),
         };
         Span { start: self.start, len: self.len, keep }
     }
@@ -202,6 +206,25 @@ impl Drop for Span {
 }
 
 impl Span {
+    /// Bytes of a mapped file, as a source of sends, for devices that take it
+    /// ([`DeviceAttr::file_spans`](crate::DeviceAttr::file_spans)).
+    ///
+    /// # Panics
+    /// When they are not inside the map.
+    pub fn of_file(map: &Arc<FileMap>, offset: usize, len: usize) -> Span {
+        assert!(offset <= map.len() && len <= map.len() - offset, "span outside of the map");
+        // SAFETY: inside the mapping, as just checked.
+        let start = unsafe { map.base().add(offset) };
+        Span { start, len, keep: Keep::File(map.clone()) }
+    }
+
+    /// The descriptor by which these bytes are to leave, and where in its file they begin.
+    pub fn file_range(&self) -> Option<(RawFd, u64)> {
+        let Keep::File(map) = &self.keep else { return None };
+        let offset = self.addr() - map.base().as_ptr() as u64;
+        map.descriptor().map(|fd| (fd, offset))
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -231,9 +254,9 @@ impl Span {
         self.start.as_ptr()
     }
 
-    /// False for memory lent by [`lend`].
+    /// False for memory lent by [`lend`], and for files.
     pub fn is_writable(&self) -> bool {
-        !matches!(self.keep, Keep::Lent(_, false))
+        !matches!(self.keep, Keep::Lent(_, false) | Keep::File(_))
     }
 
     /// A part of it.
@@ -251,12 +274,12 @@ impl Span {
 
     /// All memory of this span's owner (arena or buffer), to be registered once for all its
     /// spans: keeps the mapping alive, and does not keep a buffer from being taken back. `None`
-    /// for lent memory.
+    /// for lent memory and files.
     pub fn owner(&self) -> Option<Span> {
         match &self.keep {
             Keep::Arena(arena) => Some(arena.span(0, arena.len())),
             Keep::Buffer(memory) => Some(memory.arena.span(memory.offset, memory.len)),
-            Keep::Lent(..) => None,
+            Keep::Lent(..) | Keep::File(_) => None,
         }
     }
 
@@ -266,6 +289,7 @@ impl Span {
             (Keep::Arena(a), Keep::Arena(b)) => Arc::ptr_eq(a, b),
             (Keep::Buffer(a), Keep::Buffer(b)) => Arc::ptr_eq(a, b),
             (Keep::Lent(a, _), Keep::Lent(b, _)) => a == b,
+            (Keep::File(a), Keep::File(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
         same && self.addr() + self.len as u64 == next.addr()
@@ -298,10 +322,24 @@ impl Span {
     /// When they are not inside.
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
         assert!(offset <= self.len && to.len() <= self.len - offset, "copy outside of the span");
-        // SAFETY: inside the span, as just checked.
+        // SAFETY: `to` is a slice, and the bytes are inside, as just checked.
+        unsafe { self.copy_out(offset, to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Copies bytes of this span; those of a file by its descriptor, which cannot fault.
+    ///
+    /// # Safety
+    /// The bytes are inside the span, and `to` is writable for `len`.
+    unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) {
+        if let Keep::File(map) = &self.keep {
+            let at = self.addr() as usize - map.base().as_ptr() as usize + offset;
+            // SAFETY: passed on to the caller.
+            return unsafe { map.read(at, to, len) };
+        }
+        // SAFETY: inside the span: passed on to the caller.
         let from = unsafe { self.start.add(offset) };
-        // SAFETY: both ranges are mapped: `to` is a slice, `from` was checked.
-        unsafe { copy_payload(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+        // SAFETY: both ranges are mapped: passed on to the caller.
+        unsafe { copy_payload(from.as_ptr(), to, len) }
     }
 
     /// Copies all of `from` to the span's bytes at `offset`; counted.
@@ -312,8 +350,8 @@ impl Span {
         assert!(offset <= self.len && from.len <= self.len - offset, "copy outside of the span");
         // SAFETY: inside the span, as just checked.
         let to = unsafe { self.as_mut_ptr().add(offset) };
-        // SAFETY: both ranges are mapped and kept alive by their spans.
-        unsafe { copy_payload(from.start.as_ptr(), to, from.len) };
+        // SAFETY: all of `from` fits, as just checked.
+        unsafe { from.copy_out(0, to, from.len) };
     }
 
     /// Sets all bytes to zero (not payload: nothing is counted).
@@ -325,6 +363,7 @@ impl Span {
     /// A copy of message bytes (headers, names: not payload, not counted), to be parsed.
     pub fn read_message(&self, len: usize, into: &mut Vec<u8>) {
         assert!(len <= self.len, "message outside of the span");
+        assert!(!matches!(self.keep, Keep::File(_)), "a file is no message");
         into.clear();
         into.resize(len, 0);
         // SAFETY: `into` has `len` bytes and the span at least as many.

@@ -102,6 +102,9 @@ pub struct DeviceAttr {
     pub registration_pins: bool,
     /// Memory in a [`SgList`] must belong to a registered arena or region.
     pub local_registration: bool,
+    /// Sends, tagged sends and RDMA writes take spans of mapped files ([`Span::of_file`]), whose
+    /// bytes only the kernel reads: a file that is cut meanwhile breaks the queue pair.
+    pub file_spans: bool,
     /// Bytes of `header` that a send takes.
     pub header_bytes_max: usize,
     /// Bytes of a send, header and data together.
@@ -130,6 +133,7 @@ impl DeviceAttr {
             target_cpu_free: false,
             registration_pins: false,
             local_registration: false,
+            file_spans: false,
             header_bytes_max: 0,
             send_bytes_max: 0,
             bulk_bytes_max: 0,

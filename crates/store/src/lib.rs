@@ -16,6 +16,7 @@ pub use pace::{Blocking, allow_blocking};
 pub use pending::{Completer, Pending, pending};
 
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use dafs_fabric::SgList;
@@ -178,6 +179,16 @@ pub trait File: Send + Sync {
     fn id(&self) -> FileId;
     /// Fills `into` from `offset`; fewer bytes only at the end of the file.
     fn read_at(&self, offset: u64, into: SgList) -> Answer<usize>;
+    /// As [`read_at`](File::read_at), by a descriptor's page cache and without waiting: `None`
+    /// where that cannot be.
+    fn read_resident(&self, offset: u64, into: &SgList) -> Option<Result<usize, Status>> {
+        let _ = (offset, into);
+        None
+    }
+    /// The descriptor that reads it, for sends that go past this trait.
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
     /// Writes all of `from` at `offset`; clears setuid and setgid as the kernel would for a
     /// writer who is not root, if `clear_privileges`.
     fn write_at(&self, offset: u64, from: SgList, clear_privileges: bool) -> Answer<()>;

@@ -14,6 +14,7 @@
 //! ```
 
 mod ending;
+mod files;
 mod limits;
 pub(crate) mod pair;
 mod rdma;
@@ -109,6 +110,8 @@ pub const CASES: &[(&str, Case)] = &[
     ("a_tag_in_use_is_refused", tagged::a_tag_in_use_is_refused),
     ("long_tagged_data_is_a_length_error", tagged::long_tagged_data_is_a_length_error),
     ("tagged_data_never_overtakes_a_send", tagged::tagged_data_never_overtakes_a_send),
+    ("data_of_files_lands", files::data_of_files_lands),
+    ("a_file_that_is_cut_breaks_the_queue_pair", files::a_file_that_is_cut_breaks_the_queue_pair),
     ("disconnect_returns_all_work", ending::disconnect_returns_all_work),
     ("disconnect_in_mid_transfer", ending::disconnect_in_mid_transfer),
     ("both_ends_disconnect", ending::both_ends_disconnect),

@@ -182,6 +182,24 @@ impl File for PosixFile {
         })
     }
 
+    fn read_resident(&self, offset: u64, into: &SgList) -> Option<Result<usize, Status>> {
+        if !self.answers_at_once.load(Ordering::Relaxed) {
+            return None;
+        }
+        let fd = self.reader().ok()?;
+        let flags = if self.inner.in_memory { 0 } else { libc::RWF_NOWAIT };
+        let mut done = 0;
+        match read(&fd, offset, into, &mut done, flags) {
+            Ok(()) => Some(Ok(done)),
+            Err(Errno(libc::EAGAIN | libc::EOPNOTSUPP)) => None,
+            Err(errno) => Some(Err(errno.into())),
+        }
+    }
+
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        self.reader().ok()
+    }
+
     fn write_at(&self, offset: u64, from: SgList, clear_privileges: bool) -> Answer<()> {
         let fd = match self.writer() {
             Ok(fd) => fd,
