@@ -9,7 +9,7 @@ use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Timestamp, WriteVerifier};
 use dafs_server::{
-    Entropy, Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker,
+    DataPath, Entropy, Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker,
 };
 use dafs_store::memory::MemoryStore;
 use dafs_unifier::Unifier;
@@ -24,11 +24,13 @@ fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared>
         store: Arc::new(store),
         read_only: false,
         policy: dafs_unifier::Policy::Lru,
+        data_path: DataPath::Unifier,
         path: "memory".into(),
     };
     Shared::new(SharedOptions {
         exports: Exports::new(vec![export]),
         unifier,
+        page_cache: None,
         arena_bytes,
         limits,
         key: None,

@@ -5,12 +5,21 @@ use std::path::PathBuf;
 
 use dafs_fabric::Address;
 use dafs_fabric_tcp::TcpProvider;
-use dafs_server::{Config, ExportConfig, Policy, Server};
+use dafs_server::{Config, DataPath, ExportConfig, Policy, Server};
 
 use crate::failure::{Failure, USAGE};
 use crate::find::size;
 use crate::runtime::{Note, Posted};
 use crate::{interrupt, sys, text};
+
+const DATA_PATHS: &str = "How file data goes between disk and network:\n  \
+    unifier   through the server's own cache, whose memory is the network's too (default)\n  \
+    normal    read(2) and write(2): the kernel's page cache, and a copy of every byte\n  \
+    mmap      reads leave from mappings of the files; writes as normal\n  \
+    sendfile  reads leave by sendfile(2); writes as normal\n\
+    The last three acknowledge a write when the page cache has it; local programs see it at\n\
+    once. They are there for comparison, and for directories that local programs use at the\n\
+    same time. In a configuration file: datapath = \"normal\" of an export.";
 
 /// Serve directories of this machine.
 #[derive(Debug, clap::Args)]
@@ -31,7 +40,8 @@ use crate::{interrupt, sys, text};
     name = \"music\"\n  \
     path = \"/srv/music\"\n  \
     policy = \"mq\"\n  \
-    read_only = true")]
+    read_only = true\n  \
+    datapath = \"unifier\"")]
 pub struct Args {
     /// The directory to serve.
     #[arg(value_name = "DIR")]
@@ -72,6 +82,9 @@ pub struct Args {
     /// Take no changes.
     #[arg(long)]
     read_only: bool,
+    /// How file data goes between disk and network: unifier, normal, mmap or sendfile.
+    #[arg(long, value_name = "PATH", long_help = DATA_PATHS)]
+    datapath: Option<DataPath>,
     /// Threads that serve.
     #[arg(long, value_name = "NUMBER")]
     workers: Option<usize>,
@@ -122,34 +135,33 @@ fn configure(args: &Args) -> Result<Config, Failure> {
         }
         None => Config::default(),
     };
+    let export = |name, path| ExportConfig {
+        name,
+        path,
+        read_only: args.read_only,
+        policy: None,
+        data_path: args.datapath.unwrap_or_default(),
+    };
     let mut exports = Vec::new();
     if let Some(path) = &args.directory {
         let name = String::new();
-        exports.push(ExportConfig {
-            name,
-            path: path.clone(),
-            read_only: args.read_only,
-            policy: None,
-        });
+        exports.push(export(name, path.clone()));
     }
     for text in &args.export {
         let (name, path) = text
             .split_once('=')
             .filter(|(name, path)| !name.is_empty() && !path.is_empty())
             .ok_or_else(|| Failure::usage(format!("--export {text}: expected NAME=DIR")))?;
-        let path = PathBuf::from(path);
-        exports.push(ExportConfig {
-            name: name.into(),
-            path,
-            read_only: args.read_only,
-            policy: None,
-        });
+        exports.push(export(name.into(), path.into()));
     }
     if !exports.is_empty() {
         config.exports = exports;
     }
     if args.read_only {
         config.exports.iter_mut().for_each(|export| export.read_only = true);
+    }
+    if let Some(data_path) = args.datapath {
+        config.exports.iter_mut().for_each(|export| export.data_path = data_path);
     }
     if !args.listen.is_empty() {
         config.listen.clone_from(&args.listen);
@@ -196,7 +208,11 @@ fn announce(server: &Server, config: &Config, urls: &[String]) -> Result<Option<
     for export in &config.exports {
         let name = if config.exports.len() > 1 { export.name.as_str() } else { "" };
         let note = if export.read_only { ", read-only" } else { "" };
-        writeln!(out, "serving {} as /{name}{note}", export.path.display())?;
+        let path = match export.data_path {
+            DataPath::Unifier => String::new(),
+            other => format!(", data path {other}"),
+        };
+        writeln!(out, "serving {} as /{name}{note}{path}", export.path.display())?;
     }
     let arena = text::human(server.arena_bytes() as u64);
     writeln!(out, "cache: {arena} (--arena); counters: http://{admin}/metrics and /status")?;

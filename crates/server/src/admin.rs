@@ -114,8 +114,13 @@ impl Pages {
             .exports
             .iter()
             .map(|e| {
-                let policy = e.policy.name();
-                json!({"name": e.name, "path": e.path, "read_only": e.read_only, "policy": policy})
+                json!({
+                    "name": e.name,
+                    "path": e.path,
+                    "read_only": e.read_only,
+                    "policy": e.policy.name(),
+                    "datapath": e.data_path.name(),
+                })
             })
             .collect();
         let metrics: serde_json::Map<_, _> =

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use dafs_protocol::{
-    CACHED_RANGE_BYTES, CacheInfo, FileHandle, FileKind, Operation, Outcome, StateId, Status,
-    encode_cached_range,
+    CACHED_RANGE_BYTES, CacheHint, CacheInfo, FileHandle, FileKind, Operation, Outcome, StateId,
+    Status, encode_cached_range,
 };
 use dafs_store::FileId;
 use dafs_unifier::CachedFile;
@@ -30,10 +30,14 @@ impl Chain {
                 if *advice > ADVICE_MAX {
                     return Err(Status::Inval.into());
                 }
-                let cache = open.file.wish(*cache);
+                let Some(file) = open.file.cached() else {
+                    // The kernel's cache, which is not asked.
+                    return Ok(Outcome::Advised { bytes: 0, cache: CacheHint::default() });
+                };
+                let cache = file.wish(*cache);
                 let bytes = match *advice {
-                    WILL_NEED => open.file.prefetch(*offset, *len),
-                    DONT_NEED => open.file.drop_clean(*offset, *len),
+                    WILL_NEED => file.prefetch(*offset, *len),
+                    DONT_NEED => file.drop_clean(*offset, *len),
                     _ => 0,
                 };
                 Ok(Outcome::Advised { bytes, cache })
@@ -42,7 +46,7 @@ impl Chain {
                 let file = if *state == StateId::NONE {
                     self.cached(handle).await?
                 } else {
-                    Some(self.session.open(self.state(*state)?)?.file.clone())
+                    self.session.open(self.state(*state)?)?.file.cached().cloned()
                 };
                 Ok(self.cache_query(file.as_deref(), *offset, *len, *bytes_max)?)
             }

@@ -7,6 +7,7 @@ use dafs_unifier::Policy;
 use serde::{Deserialize, Deserializer};
 
 use crate::limits::Limits;
+use crate::paths::DataPath;
 
 /// A directory to serve.
 #[derive(Debug, Clone, Deserialize)]
@@ -23,6 +24,9 @@ pub struct ExportConfig {
     /// The cache's replacement policy for its files, `lru` or `mq`; `None`: the server's.
     #[serde(default, deserialize_with = "policy")]
     pub policy: Option<Policy>,
+    /// How data of its files goes between the store and the network.
+    #[serde(default, rename = "datapath")]
+    pub data_path: DataPath,
 }
 
 /// Everything a server can be told. Unknown keys in a file are errors.
@@ -124,8 +128,13 @@ pub enum ConfigError {
 impl Config {
     /// A server of one directory with all defaults.
     pub fn for_directory(path: impl Into<PathBuf>) -> Config {
-        let export =
-            ExportConfig { name: String::new(), path: path.into(), read_only: false, policy: None };
+        let export = ExportConfig {
+            name: String::new(),
+            path: path.into(),
+            read_only: false,
+            policy: None,
+            data_path: DataPath::default(),
+        };
         Config { exports: vec![export], ..Config::default() }
     }
 

@@ -11,12 +11,13 @@ use dafs_protocol::{
     Outcome, Stability, StateId, Status,
 };
 use dafs_store::Opened;
-use dafs_unifier::{CachedFile, Opening, ReadLease, Writer};
+use dafs_unifier::{CachedFile, Mark, Opening, ReadLease, Writer, WriterId};
 use smallvec::SmallVec;
 
 use crate::chain::{Chain, Context, Stop};
 use crate::exports::{Export, Exports, Place};
 use crate::opens::Open;
+use crate::paths::{DataPath, FileData, Lent, PageCacheFile, Taken};
 use crate::planted::{Defect, planted};
 use crate::session::{Session, count};
 use crate::shared;
@@ -24,6 +25,7 @@ use crate::shared;
 /// What keeps reply data alive until it left.
 pub(crate) enum Held {
     Lease(#[allow(dead_code, reason = "held for its drop")] ReadLease),
+    Buffers(#[allow(dead_code, reason = "held for its drop")] Taken),
     Scratch(#[allow(dead_code, reason = "held for its drop")] Span),
 }
 
@@ -64,34 +66,34 @@ fn readable(session: &Session, state: StateId) -> Result<Rc<Open>, Status> {
 }
 
 /// Pieces of a READ, up to the first that the file's end cuts short.
-type Leases = SmallVec<[ReadLease; 1]>;
+type Pieces = SmallVec<[Lent; 1]>;
 
 /// All pieces, if the cache has them.
-fn try_pieces(file: &Arc<CachedFile>, pieces: &[(u64, usize)]) -> Option<Leases> {
-    let mut leases = Leases::new();
+fn try_pieces(file: &FileData, pieces: &[(u64, usize)]) -> Option<Pieces> {
+    let mut held = Pieces::new();
     for &(offset, len) in pieces {
-        let lease = file.try_read(offset, len)?;
-        let is_short = lease.len() < len;
-        leases.push(lease);
+        let lent = file.try_read(offset, len)?;
+        let is_short = lent.len < len;
+        held.push(lent);
         if is_short {
             break;
         }
     }
-    Some(leases)
+    Some(held)
 }
 
 /// All pieces, each waited for while the ones before it are held.
-async fn hold_pieces(file: &Arc<CachedFile>, pieces: &[(u64, usize)]) -> Result<Leases, Status> {
-    let mut leases = Leases::new();
+async fn hold_pieces(file: &FileData, pieces: &[(u64, usize)]) -> Result<Pieces, Status> {
+    let mut held = Pieces::new();
     for &(offset, len) in pieces {
-        let lease = file.read(offset, len).await?;
-        let is_short = lease.len() < len;
-        leases.push(lease);
+        let lent = file.read(offset, len).await?;
+        let is_short = lent.len < len;
+        held.push(lent);
         if is_short {
             break;
         }
     }
-    Ok(leases)
+    Ok(held)
 }
 
 fn note_read(context: &Context, session: &Session, bytes: usize) {
@@ -111,14 +113,13 @@ pub(crate) fn try_read(
         return None;
     }
     let open = readable(session, state).ok()?;
-    let lease = open.file.try_read(extent.offset, extent.len as usize)?;
-    if let Some(recorder) = &context.shared.recorder {
-        recorder.read(&open.file, extent.offset, extent.len as usize);
+    let lent = open.file.try_read(extent.offset, extent.len as usize)?;
+    if let (Some(recorder), Some(file)) = (&context.shared.recorder, open.file.cached()) {
+        recorder.read(file, extent.offset, extent.len as usize);
     }
-    let result = read_result(lease.len(), lease.end_of_file());
-    let spans = lease.spans();
-    note_read(context, session, lease.len());
-    Some((result, spans, vec![Held::Lease(lease)]))
+    let result = read_result(lent.len, lent.end_of_file);
+    note_read(context, session, lent.len);
+    Some((result, lent.spans, lent.held.into_iter().collect()))
 }
 
 impl Chain {
@@ -192,20 +193,24 @@ impl Chain {
             (false, false) => Opening::Existing,
         };
         let writer = self.session.writer;
-        let file = unifier.open(mark, writer, opened.file.clone(), &opened.attr, opening);
-        file.set_default_policy(export.policy);
-        if cache != CacheHint::default() {
-            file.wish(cache);
-        }
-        if let Some(recorder) = context.shared.recorder.as_ref().filter(|_| flags.truncate) {
-            recorder.resize(&file, 0);
+        let file = self.open_data(export, mark, writer, &opened, opening);
+        if let Some(file) = file.cached() {
+            file.set_default_policy(export.policy);
+            if cache != CacheHint::default() {
+                file.wish(cache);
+            }
+            if let Some(recorder) = context.shared.recorder.as_ref().filter(|_| flags.truncate) {
+                recorder.resize(file, 0);
+            }
         }
         if self.session.ended.get() {
             // Nobody would close it.
             file.close(writer).await?;
             return Err(Status::BadSession);
         }
-        file.overlay(mark, &mut attr);
+        if let Some(file) = file.cached() {
+            file.overlay(mark, &mut attr);
+        }
         let open = Open {
             file,
             stored: opened.file,
@@ -219,6 +224,28 @@ impl Chain {
         };
         let state = self.session.add_open(Rc::new(open));
         Ok(Outcome::Opened { handle, state, attr, created: opened.created })
+    }
+
+    /// The data of what was opened, by the data path of its export.
+    pub(crate) fn open_data(
+        &self,
+        export: &Export,
+        mark: Mark,
+        writer: WriterId,
+        opened: &Opened,
+        opening: Opening,
+    ) -> FileData {
+        let shared = &self.context.shared;
+        match &shared.page_cache {
+            Some(page_cache) if export.data_path != DataPath::Unifier => {
+                let (stored, page_cache) = (opened.file.clone(), page_cache.clone());
+                FileData::Paged(PageCacheFile::new(stored, export.data_path, page_cache))
+            }
+            _ => {
+                let (file, attr) = (opened.file.clone(), &opened.attr);
+                FileData::Cached(shared.unifier.open(mark, writer, file, attr, opening))
+            }
+        }
     }
 
     async fn open_in(
@@ -242,11 +269,13 @@ impl Chain {
         open.file.close(open.writer.id).await?;
         let unifier = &self.context.shared.unifier;
         let attr = open.attr(unifier).await?;
-        if attr.links == 0 {
+        if attr.links == 0
+            && let Some(file) = open.file.cached()
+        {
             // Its pages are of no use to anybody, unless it is open.
-            unifier.forget(open.file.id());
+            unifier.forget(file.id());
             if let Some(recorder) = &self.context.shared.recorder {
-                recorder.gone(&open.file);
+                recorder.gone(file);
             }
         }
         Ok(Outcome::Closed { attr, verifier: self.context.shared.verifier })
@@ -264,33 +293,29 @@ impl Chain {
 
     async fn read_pieces(
         &mut self,
-        file: &Arc<CachedFile>,
+        file: &FileData,
         pieces: &[(u64, usize)],
     ) -> Result<Outcome, Status> {
-        let leases = self.lease(file, pieces).await?;
-        if let Some(recorder) = &self.context.shared.recorder {
+        let lent = self.hold(file, pieces).await?;
+        if let (Some(recorder), Some(file)) = (&self.context.shared.recorder, file.cached()) {
             pieces.iter().for_each(|&(offset, len)| recorder.read(file, offset, len));
         }
         let mut bytes = 0;
         let mut end = false;
-        for lease in leases {
-            bytes += lease.len();
-            end = lease.end_of_file();
-            self.out.extend(lease.spans());
-            self.held.push(Held::Lease(lease));
+        for lent in lent {
+            bytes += lent.len;
+            end = lent.end_of_file;
+            self.out.extend(lent.spans);
+            self.held.extend(lent.held);
         }
         note_read(&self.context, &self.session, bytes);
         read_result(bytes, end)
     }
 
     /// Nothing is held while waiting, but by who has the turn to.
-    async fn lease(
-        &self,
-        file: &Arc<CachedFile>,
-        pieces: &[(u64, usize)],
-    ) -> Result<Leases, Status> {
-        if let Some(leases) = try_pieces(file, pieces) {
-            return Ok(leases);
+    async fn hold(&self, file: &FileData, pieces: &[(u64, usize)]) -> Result<Pieces, Status> {
+        if let Some(held) = try_pieces(file, pieces) {
+            return Ok(held);
         }
         if self.holds_turn || pieces.len() < 2 {
             return hold_pieces(file, pieces).await;
@@ -299,8 +324,8 @@ impl Chain {
             drop(file.read(offset, len).await?);
         }
         // The first may be gone again when the last has come.
-        if let Some(leases) = try_pieces(file, pieces) {
-            return Ok(leases);
+        if let Some(held) = try_pieces(file, pieces) {
+            return Ok(held);
         }
         let _turn = self.context.shared.unifier.turn_to_hold().await;
         hold_pieces(file, pieces).await
@@ -320,11 +345,10 @@ impl Chain {
             no_follow: false,
             unlinked: false,
         };
-        let unifier = &context.shared.unifier;
-        let mark = unifier.mark();
+        let mark = context.shared.unifier.mark();
         let opened = export.store.open(&self.who, &inner, b"", flags, 0).await?;
         let writer = self.session.writer;
-        let file = unifier.open(mark, writer, opened.file, &opened.attr, Opening::Existing);
+        let file = self.open_data(export, mark, writer, &opened, Opening::Existing);
         let outcome = self.read_pieces(&file, pieces).await;
         file.close(writer).await?;
         outcome
@@ -370,25 +394,13 @@ impl Chain {
             return Err(Status::Inval.into());
         }
         let pieces: Vec<_> = pieces.into_iter().filter(|piece| piece.1 > 0).collect();
-        let reserved = match pieces.as_slice() {
-            [] => Vec::new(),
-            [(offset, len)] => match open.file.try_reserve(*offset, *len) {
-                Some(reservation) => vec![reservation],
-                None => vec![open.file.reserve(*offset, *len).await?],
-            },
-            several => open.file.reserve_all(several).await?,
-        };
-        let landing: SgList = reserved.iter().flat_map(|reservation| reservation.spans()).collect();
         let bytes = pieces.iter().map(|piece| piece.1).sum();
-        if bytes > 0 {
-            self.bring(&landing).await?;
+        match &open.file {
+            FileData::Cached(file) => self.write_cached(&open, file, &pieces).await?,
+            FileData::Paged(file) => self.write_paged(&open, file, &pieces, bytes).await?,
         }
-        drop(landing);
-        for reservation in reserved {
-            open.file.commit_write(reservation, self.writer(&open)).await?;
-        }
-        if let Some(recorder) = &self.context.shared.recorder {
-            pieces.iter().for_each(|&(offset, len)| recorder.write(&open.file, offset, len));
+        if let (Some(recorder), Some(file)) = (&self.context.shared.recorder, open.file.cached()) {
+            pieces.iter().for_each(|&(offset, len)| recorder.write(file, offset, len));
         }
         self.note_written(bytes);
         let offset = pieces.first().map_or(0, |piece| piece.0);
@@ -397,6 +409,49 @@ impl Chain {
         let start = synced.clone().map(|piece| piece.0).min().unwrap_or(0);
         let end = synced.map(|piece| piece.0 + piece.1 as u64).max().unwrap_or(0);
         Ok(self.written(&open.file, bytes, offset, (start, end - start), stability).await?)
+    }
+
+    async fn write_cached(
+        &mut self,
+        open: &Open,
+        file: &Arc<CachedFile>,
+        pieces: &[(u64, usize)],
+    ) -> Result<(), Stop> {
+        let reserved = match pieces {
+            [] => return Ok(()),
+            [(offset, len)] => match file.try_reserve(*offset, *len) {
+                Some(reservation) => vec![reservation],
+                None => vec![file.reserve(*offset, *len).await?],
+            },
+            several => file.reserve_all(several).await?,
+        };
+        let landing: SgList = reserved.iter().flat_map(|reservation| reservation.spans()).collect();
+        self.bring(&landing).await?;
+        drop(landing);
+        for reservation in reserved {
+            file.commit_write(reservation, self.writer(open)).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_paged(
+        &mut self,
+        open: &Open,
+        file: &PageCacheFile,
+        pieces: &[(u64, usize)],
+        bytes: usize,
+    ) -> Result<(), Stop> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let taken = file.room(bytes).await;
+        self.bring(&taken.spans(0, bytes)).await?;
+        let mut at = 0;
+        for &(offset, len) in pieces {
+            file.stored().write_at(offset, taken.spans(at, len), self.clears(open)).await?;
+            at += len;
+        }
+        Ok(())
     }
 
     async fn append(
@@ -410,29 +465,46 @@ impl Chain {
             return Err(Status::TooBig.into());
         }
         let len = bytes as usize;
-        let size = open.file.size();
-        let reservation = open.file.reserve_append(len).await?;
-        if len > 0 {
-            let landing = reservation.spans();
-            self.bring(&landing).await?;
-        }
-        let offset = if planted(Defect::AppendPlacedWhenReserved) {
-            open.file.commit_write(reservation, self.writer(&open)).await?;
-            size
-        } else {
-            open.file.append(reservation, self.writer(&open)).await?
+        let offset = match &open.file {
+            FileData::Cached(file) => self.append_cached(&open, file, len).await?,
+            FileData::Paged(file) => {
+                let taken = file.room(len).await;
+                if len > 0 {
+                    self.bring(&taken.spans(0, len)).await?;
+                }
+                file.append(taken.spans(0, len), self.clears(&open)).await?
+            }
         };
-        if let Some(recorder) = &self.context.shared.recorder {
-            recorder.write(&open.file, offset, len);
+        if let (Some(recorder), Some(file)) = (&self.context.shared.recorder, open.file.cached()) {
+            recorder.write(file, offset, len);
         }
         self.note_written(len);
         Ok(self.written(&open.file, len, offset, (offset, len as u64), stability).await?)
     }
 
+    async fn append_cached(
+        &mut self,
+        open: &Open,
+        file: &Arc<CachedFile>,
+        len: usize,
+    ) -> Result<u64, Stop> {
+        let size = file.size();
+        let reservation = file.reserve_append(len).await?;
+        if len > 0 {
+            let landing = reservation.spans();
+            self.bring(&landing).await?;
+        }
+        if planted(Defect::AppendPlacedWhenReserved) {
+            file.commit_write(reservation, self.writer(open)).await?;
+            return Ok(size);
+        }
+        Ok(file.append(reservation, self.writer(open)).await?)
+    }
+
     /// `range` is what a stable write syncs: start and length of all that was written.
     async fn written(
         &self,
-        file: &Arc<CachedFile>,
+        file: &FileData,
         bytes: usize,
         offset: u64,
         range: (u64, u64),

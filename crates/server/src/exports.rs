@@ -10,6 +10,8 @@ use dafs_protocol::{Attr, DirEntry, FileHandle, FileKind, Status, Timestamp};
 use dafs_store::Store;
 use dafs_unifier::Policy;
 
+use crate::paths::DataPath;
+
 /// A served tree.
 pub struct Export {
     /// First component of its paths where there are several.
@@ -20,6 +22,8 @@ pub struct Export {
     pub read_only: bool,
     /// The cache's policy for its files, if no user wishes another.
     pub policy: Policy,
+    /// How data of its files goes between the store and the network.
+    pub data_path: DataPath,
     /// For people.
     pub path: String,
 }

@@ -22,6 +22,7 @@ mod locks;
 mod names;
 mod notes;
 mod opens;
+mod paths;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
 mod ranges;
@@ -42,6 +43,7 @@ pub use identity::{IdentityError, Proof};
 pub use limits::Limits;
 pub use locks::Client;
 pub use notes::{MemoryNotes, NoteStore};
+pub use paths::{DataPath, PageCache};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use recorder::Recorder;

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use crate::chain::{Chain, Stop};
 use crate::exports::{Export, Exports, Place};
+use crate::paths::FileData;
 
 impl Chain {
     pub(crate) async fn name_operation(
@@ -242,7 +243,7 @@ impl Chain {
                     self.note_size(&open.file, size);
                 }
                 Some(_) => return Err(Status::BadF),
-                None => self.truncate_by_handle(&export.store, &inner, size).await?,
+                None => self.truncate_by_handle(export, &inner, size).await?,
             }
         }
         let rest = SetAttr { size: None, ..*set };
@@ -273,15 +274,15 @@ impl Chain {
         Ok(attr)
     }
 
-    fn note_size(&self, file: &dafs_unifier::CachedFile, size: u64) {
-        if let Some(recorder) = &self.context.shared.recorder {
+    fn note_size(&self, file: &FileData, size: u64) {
+        if let (Some(recorder), Some(file)) = (&self.context.shared.recorder, file.cached()) {
             recorder.resize(file, size);
         }
     }
 
     async fn truncate_by_handle(
         &self,
-        store: &std::sync::Arc<dyn Store>,
+        export: &Export,
         handle: &FileHandle,
         size: u64,
     ) -> Result<(), Status> {
@@ -294,11 +295,10 @@ impl Chain {
             no_follow: false,
             unlinked: false,
         };
-        let unifier = &self.context.shared.unifier;
-        let mark = unifier.mark();
-        let opened = store.open(&self.who, handle, b"", flags, 0).await?;
+        let mark = self.mark();
+        let opened = export.store.open(&self.who, handle, b"", flags, 0).await?;
         let writer = self.session.writer;
-        let file = unifier.open(mark, writer, opened.file, &opened.attr, Opening::Existing);
+        let file = self.open_data(export, mark, writer, &opened, Opening::Existing);
         let result = file.truncate(size, self.who.uid != 0).await;
         self.note_size(&file, size);
         let closed = file.close(writer).await;

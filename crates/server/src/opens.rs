@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use dafs_protocol::{Attr, FileHandle, Status};
 use dafs_store::File;
-use dafs_unifier::{CachedFile, Unifier, Writer};
+use dafs_unifier::{Unifier, Writer};
 
+use crate::paths::FileData;
 use crate::shared::Place;
 
 pub(crate) struct Open {
-    /// The cache of the file.
-    pub file: Arc<CachedFile>,
+    /// Its data.
+    pub file: FileData,
     /// The file itself, for its attributes.
     pub stored: Arc<dyn File>,
     /// As on the wire.
@@ -36,7 +37,9 @@ impl Open {
     pub(crate) async fn attr(&self, unifier: &Unifier) -> Result<Attr, Status> {
         let mark = unifier.mark();
         let mut attr = self.stored.attr().await?;
-        self.file.overlay(mark, &mut attr);
+        if let Some(file) = self.file.cached() {
+            file.overlay(mark, &mut attr);
+        }
         Ok(attr)
     }
 }

@@ -8,11 +8,25 @@ use dafs_unifier::{At, CachedFile};
 
 use crate::chain::{Chain, SCRATCH_BYTES, Stop};
 use crate::opens::Open;
+use crate::paths::{FileData, PageCacheFile};
 
 /// Bytes that one COPY_RANGE copies at most: nothing else of its slot is done meanwhile.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 /// The same where the bytes go through the cache.
 const COPY_THROUGH_CACHE_BYTES_MAX: u64 = 8 << 20;
+
+/// One side of a copy.
+struct Side {
+    open: Rc<Open>,
+    offset: u64,
+}
+
+impl Side {
+    fn at(&self) -> Result<At, Status> {
+        let file = self.open.file.cached().ok_or(Status::XDev)?.clone();
+        Ok(At { file, offset: self.offset })
+    }
+}
 
 impl Chain {
     pub(crate) async fn range_operation(
@@ -35,39 +49,52 @@ impl Chain {
                 Ok(self.extents(*state, *offset, *len, *bytes_max).await?)
             }
             Operation::CopyRange { from, from_offset, to, to_offset, len } => {
-                let (from, to, open) = self.places(*from, *from_offset, *to, *to_offset)?;
+                let (from, to) = self.places((*from, *from_offset), (*to, *to_offset))?;
                 let len = (*len).min(COPY_BYTES_MAX);
                 let through_cache = COPY_THROUGH_CACHE_BYTES_MAX;
-                let writer = self.writer(&open);
-                let bytes = CachedFile::copy_range(&from, &to, len, through_cache, writer).await?;
+                let writer = self.writer(&to.open);
+                let bytes = match (&from.open.file, &to.open.file) {
+                    (FileData::Cached(_), FileData::Cached(_)) => {
+                        let (from, to) = (from.at()?, to.at()?);
+                        CachedFile::copy_range(&from, &to, len, through_cache, writer).await?
+                    }
+                    (FileData::Paged(a), FileData::Paged(b)) => {
+                        let (a, b) = ((&**a, from.offset), (&**b, to.offset));
+                        let clear = writer.clear_privileges;
+                        PageCacheFile::copy_range(a, b, len, through_cache, clear).await?
+                    }
+                    _ => return Err(Status::XDev.into()),
+                };
                 self.note_written(usize::try_from(bytes).unwrap_or(usize::MAX));
                 Ok(Outcome::Copied { bytes })
             }
             Operation::CloneRange { from, from_offset, to, to_offset, len } => {
-                let (from, to, open) = self.places(*from, *from_offset, *to, *to_offset)?;
-                CachedFile::clone_range(&from, &to, *len, self.writer(&open)).await?;
+                let (from, to) = self.places((*from, *from_offset), (*to, *to_offset))?;
+                let writer = self.writer(&to.open);
+                match (&from.open.file, &to.open.file) {
+                    (FileData::Cached(_), FileData::Cached(_)) => {
+                        CachedFile::clone_range(&from.at()?, &to.at()?, *len, writer).await?;
+                    }
+                    (FileData::Paged(a), FileData::Paged(b)) => {
+                        let (a, b) = ((&**a, from.offset), (&**b, to.offset));
+                        PageCacheFile::clone_range(a, b, *len, writer.clear_privileges).await?;
+                    }
+                    _ => return Err(Status::XDev.into()),
+                }
                 Ok(Outcome::Done)
             }
             _ => Err(Status::NotSupp.into()),
         }
     }
 
-    /// Where a copy comes from and goes to, and the open of the latter.
-    fn places(
-        &self,
-        from: StateId,
-        from_offset: u64,
-        to: StateId,
-        to_offset: u64,
-    ) -> Result<(At, At, Rc<Open>), Status> {
-        let source = self.session.open(self.state(from)?)?;
-        let target = self.writable_open(to)?;
+    /// Where a copy comes from and goes to.
+    fn places(&self, from: (StateId, u64), to: (StateId, u64)) -> Result<(Side, Side), Status> {
+        let source = self.session.open(self.state(from.0)?)?;
+        let target = self.writable_open(to.0)?;
         if !source.read.get() || target.append {
             return Err(Status::BadF);
         }
-        let from = At { file: source.file.clone(), offset: from_offset };
-        let to = At { file: target.file.clone(), offset: to_offset };
-        Ok((from, to, target))
+        Ok((Side { open: source, offset: from.1 }, Side { open: target, offset: to.1 }))
     }
 
     async fn extents(

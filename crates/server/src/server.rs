@@ -19,11 +19,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::admin::Admin;
 use crate::clients::ClientRecords;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, ExportConfig};
 use crate::exports::{Export, Exports};
 use crate::identity::{self, Proof};
 use crate::limits::Limits;
 use crate::notes::NoteStore;
+use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
 use crate::records::{FileRecords, NoRecords};
 use crate::shared::{Key, Shared, SharedOptions, tick};
@@ -66,6 +67,14 @@ pub enum StartError {
     /// The transport.
     #[error("transport: {0}")]
     Device(#[from] OpenError),
+    /// An export's data path and the transport do not go together.
+    #[error("--datapath {path}: the transport '{transport}' cannot send from files")]
+    DataPath {
+        /// Which.
+        path: DataPath,
+        /// That cannot.
+        transport: &'static str,
+    },
     /// The message layer.
     #[error("messages: {0}")]
     Node(String),
@@ -108,6 +117,7 @@ impl Server {
         config.check()?;
         let addresses = config.addresses()?;
         let device = provider.open()?;
+        check_data_paths(config, device.as_ref())?;
         let listeners = listen(device.as_ref(), &addresses, config)?;
         let addresses: Vec<_> = listeners.iter().map(|listener| listener.address()).collect();
         let shared = share(config)?;
@@ -267,6 +277,17 @@ fn has_no_ipv6(error: &ConnectError) -> bool {
     }
 }
 
+fn check_data_paths(config: &Config, device: &dyn Device) -> Result<(), StartError> {
+    let attr = device.attr();
+    let path = config.exports.iter().map(|e| e.data_path).find(|path| path.sends_from_files());
+    match path {
+        Some(path) if !attr.file_spans => {
+            Err(StartError::DataPath { path, transport: attr.provider })
+        }
+        _ => Ok(()),
+    }
+}
+
 fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
     let own = nix::unistd::geteuid().as_raw();
     if config.insecure && own != 0 && config.anon_uid != own {
@@ -285,6 +306,11 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
     let verifier = WriteVerifier::new(machine_run(), process);
     let cache = dafs_unifier::Config::new(arena_bytes, Arc::new(wall_clock));
     let unifier = Unifier::new(arena, cache, verifier);
+    let is_unified = config.exports.iter().all(|e| e.data_path == DataPath::Unifier);
+    let page_cache = match is_unified {
+        true => None,
+        false => Some(PageCache::new(&config.limits, verifier)?),
+    };
     let (records, notes) = state(config);
     let recorder = config.record_trace.as_deref().map(Recorder::create).transpose();
     let recorder = recorder.map_err(|source| StartError::Trace {
@@ -295,6 +321,7 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
         recorder,
         exports,
         unifier,
+        page_cache,
         arena_bytes,
         limits: config.limits.clone(),
         key,
@@ -339,8 +366,26 @@ fn state_directory() -> Option<PathBuf> {
     Some(absolute("XDG_STATE_HOME").or_else(home)?.join("dafs"))
 }
 
+/// A file that two data paths reach would be cached by one behind the back of the other.
+fn check_overlap(config: &Config) -> Result<(), StartError> {
+    let real = |export: &ExportConfig| export.path.canonicalize().ok();
+    for (i, a) in config.exports.iter().enumerate() {
+        for b in config.exports.iter().skip(i + 1).filter(|b| b.data_path != a.data_path) {
+            let (Some(one), Some(other)) = (real(a), real(b)) else { continue };
+            if one.starts_with(&other) || other.starts_with(&one) {
+                return Err(StartError::Export {
+                    path: a.path.display().to_string(),
+                    reason: format!("{} has another data path", b.path.display()),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
 fn open_exports(config: &Config) -> Result<Exports, StartError> {
-    let open = |export: &crate::config::ExportConfig| {
+    check_overlap(config)?;
+    let open = |export: &ExportConfig| {
         let options = PosixOptions { read_only: export.read_only, ..PosixOptions::default() };
         let path = export.path.display().to_string();
         match PosixStore::open(&export.path, options) {
@@ -349,6 +394,7 @@ fn open_exports(config: &Config) -> Result<Exports, StartError> {
                 store,
                 read_only: export.read_only,
                 policy: export.policy.or(config.policy).unwrap_or_default(),
+                data_path: export.data_path,
                 path,
             }),
             Err(OpenStoreError::Directory { status, .. }) => {

@@ -13,6 +13,7 @@ use crate::exports::Exports;
 use crate::limits::Limits;
 use crate::locks::{Grace, LockLimits, Locks};
 use crate::notes::{NoteStore, Notes};
+use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
 use crate::worker::{Inbox, Message};
 
@@ -35,6 +36,8 @@ pub struct SharedOptions {
     pub exports: Exports,
     /// The cache.
     pub unifier: Arc<Unifier>,
+    /// For exports whose data path is another.
+    pub page_cache: Option<Arc<PageCache>>,
     /// Bytes of its arena.
     pub arena_bytes: usize,
     /// Limits.
@@ -57,6 +60,8 @@ pub struct SharedOptions {
 pub struct Shared {
     pub(crate) exports: Exports,
     pub(crate) unifier: Arc<Unifier>,
+    /// For exports whose data path is not the unifier.
+    pub(crate) page_cache: Option<Arc<PageCache>>,
     pub(crate) arena_bytes: usize,
     pub(crate) limits: Limits,
     pub(crate) key: Option<Key>,
@@ -140,18 +145,14 @@ pub struct Counters {
 
 impl Shared {
     /// Puts it together.
+    ///
+    /// # Panics
+    /// When an export has a data path other than the unifier, and there is no page cache.
     pub fn new(options: SharedOptions) -> Arc<Shared> {
-        let SharedOptions {
-            exports,
-            unifier,
-            arena_bytes,
-            limits,
-            key,
-            records,
-            notes,
-            recorder,
-            ..
-        } = options;
+        let SharedOptions { exports, unifier, page_cache, arena_bytes, limits, .. } = options;
+        let SharedOptions { key, records, notes, recorder, .. } = options;
+        let is_unified = exports.iter().all(|export| export.data_path == DataPath::Unifier);
+        assert!(is_unified || page_cache.is_some(), "a data path without its buffers");
         let (entropy, process_stats) = (options.entropy, options.process_stats);
         let (clients, recorded) = Clients::load(records, limits.lock_clients);
         let lock_limits = LockLimits {
@@ -169,6 +170,7 @@ impl Shared {
         Arc::new(Shared {
             exports,
             unifier,
+            page_cache,
             arena_bytes,
             limits,
             key,

@@ -6,6 +6,7 @@ use dafs_protocol::{
     Attr, CommitLevel, CreateMode, FileHandle, FileKind, OpenFlags, Operation, Outcome, SetAttr,
     StateId, Status, decode_dir_entries, decode_file_extents,
 };
+use dafs_server::DataPath;
 use raw::{BOTH, MAKE, READ, Raw, Served};
 
 const UNLINKED: OpenFlags = OpenFlags { unlinked: true, ..BOTH };
@@ -54,9 +55,8 @@ fn copied(raw: &mut Raw, operation: Operation<'_>) -> Result<u64, Status> {
     }
 }
 
-#[test]
-fn a_file_without_a_name_gets_one() {
-    let served = Served::start();
+fn a_file_without_a_name_gets_one(path: DataPath) {
+    let served = Served::on(path);
     let mut raw = Raw::connect(&served);
     let root = raw.root;
     let (handle, state) = match raw.open("", UNLINKED, 0o640) {
@@ -87,9 +87,8 @@ fn a_file_without_a_name_gets_one() {
     assert_eq!(raw.open("", without, 0o600), Err(Status::Inval));
 }
 
-#[test]
-fn an_open_file_goes_on_without_its_name() {
-    let served = Served::start();
+fn an_open_file_goes_on_without_its_name(path: DataPath) {
+    let served = Served::on(path);
     let mut raw = Raw::connect(&served);
     let dir = raw.root;
     let (handle, state) = raw.open("f", MAKE, 0o644).expect("open");
@@ -118,9 +117,8 @@ fn an_open_file_goes_on_without_its_name() {
     assert_eq!(attr(&mut raw, handle, StateId::NONE), Err(Status::Stale));
 }
 
-#[test]
-fn a_directory_is_synced_alone() {
-    let served = Served::start();
+fn a_directory_is_synced_alone(path: DataPath) {
+    let served = Served::on(path);
     let mut raw = Raw::connect(&served);
     let (file, state) = raw.open("f", MAKE, 0o644).expect("open");
     assert_eq!(raw.one(Operation::SyncDir { dir: raw.root }), Ok(Outcome::Done));
@@ -128,9 +126,8 @@ fn a_directory_is_synced_alone() {
     close(&mut raw, state);
 }
 
-#[test]
-fn ranges_are_copied_within_the_server() {
-    let served = Served::start();
+fn ranges_are_copied_within_the_server(path: DataPath) {
+    let served = Served::on(path);
     let mut raw = Raw::connect(&served);
     let (_, from) = raw.open("from", MAKE, 0o644).expect("open");
     let (_, to) = raw.open("to", MAKE, 0o644).expect("open");
@@ -172,9 +169,8 @@ fn ranges_are_copied_within_the_server() {
     assert_eq!(std::fs::read(served.path("to")).expect("read")[..1000], data[..1000]);
 }
 
-#[test]
-fn extents_and_holes_count_what_is_not_written_back() {
-    let served = Served::start();
+fn extents_and_holes_count_what_is_not_written_back(path: DataPath) {
+    let served = Served::on(path);
     let mut raw = Raw::connect(&served);
     let (_, state) = raw.open("f", MAKE, 0o644).expect("open");
     let at = [1u64 << 20, 4 << 20];
@@ -212,9 +208,8 @@ fn extents_and_holes_count_what_is_not_written_back() {
 /// Of a file by its opens: root's, and the user's.
 type Change = fn(&mut Raw, StateId, StateId);
 
-#[test]
-fn writes_of_who_is_not_root_clear_privileges() {
-    let served = Served::start();
+fn writes_of_who_is_not_root_clear_privileges(path: DataPath) {
+    let served = Served::on(path);
     let mut raw = Raw::connect(&served);
     let (_, by_root) = raw.open("f", MAKE, 0o666).expect("open");
     raw.write(by_root, 0, &[1; 100]).expect("write");
@@ -257,9 +252,8 @@ fn writes_of_who_is_not_root_clear_privileges() {
     }
 }
 
-#[test]
-fn what_one_open_does_all_others_see() {
-    let served = Served::start();
+fn what_one_open_does_all_others_see(path: DataPath) {
+    let served = Served::on(path);
     let mut raw = Raw::connect(&served);
     let (_, first) = raw.open("f", MAKE, 0o666).expect("open");
     raw.act_as(12_345, 12_345);
@@ -281,9 +275,8 @@ fn what_one_open_does_all_others_see() {
     raw.write(second, 0, b"still may").expect("who opened it before");
 }
 
-#[test]
-fn only_regular_files_are_opened() {
-    let served = Served::start();
+fn only_regular_files_are_opened(path: DataPath) {
+    let served = Served::on(path);
     let mut raw = Raw::connect(&served);
     let dir = raw.root;
     for (name, kind) in [("fifo", FileKind::Fifo), ("socket", FileKind::Socket)] {
@@ -309,9 +302,8 @@ fn only_regular_files_are_opened() {
     assert!(matches!(raw.one(device), Err(Status::Perm | Status::Access)));
 }
 
-#[test]
-fn a_listing_has_attributes_and_handles() {
-    let served = Served::start();
+fn a_listing_has_attributes_and_handles(path: DataPath) {
+    let served = Served::on(path);
     let mut raw = Raw::connect(&served);
     let dir = raw.root;
     let name = |number: usize| format!("{number:0255}");
@@ -339,4 +331,33 @@ fn a_listing_has_attributes_and_handles() {
     }
     names.sort();
     assert_eq!(names, (0..400).map(name).collect::<Vec<_>>());
+}
+
+macro_rules! on_each_data_path {
+    (on $($case:ident)*) => {
+        on_each_data_path!(unifier Unifier $($case)*);
+        on_each_data_path!(normal Normal $($case)*);
+        on_each_data_path!(mmap Mmap $($case)*);
+        on_each_data_path!(sendfile Sendfile $($case)*);
+    };
+    ($module:ident $path:ident $($case:ident)*) => {
+        mod $module {
+            $(#[test]
+            fn $case() {
+                super::$case(dafs_server::DataPath::$path);
+            })*
+        }
+    };
+}
+
+on_each_data_path! { on
+    a_file_without_a_name_gets_one
+    an_open_file_goes_on_without_its_name
+    a_directory_is_synced_alone
+    ranges_are_copied_within_the_server
+    extents_and_holes_count_what_is_not_written_back
+    writes_of_who_is_not_root_clear_privileges
+    what_one_open_does_all_others_see
+    only_regular_files_are_opened
+    a_listing_has_attributes_and_handles
 }

@@ -8,7 +8,9 @@ use dafs_fabric::sim::{Rng, SimNet};
 use dafs_fabric::{Address, Arena, Listener, Provider};
 use dafs_message::Node;
 use dafs_protocol::{Identity, SessionId, WriteVerifier};
-use dafs_server::{Export, Exports, Key, MemoryNotes, Proof, Shared, SharedOptions, Worker};
+use dafs_server::{
+    DataPath, Export, Exports, Key, MemoryNotes, Proof, Shared, SharedOptions, Worker,
+};
 use dafs_store::Store;
 use dafs_unifier::{Config, Unifier};
 
@@ -107,12 +109,14 @@ impl Host {
             store,
             read_only: false,
             policy: dafs_unifier::Policy::Lru,
+            data_path: DataPath::Unifier,
             path: "memory".into(),
         };
         let key = plan.options.key.clone().filter(|_| plan.key);
         let shared = Shared::new(SharedOptions {
             exports: Exports::new(vec![export]),
             unifier,
+            page_cache: None,
             arena_bytes: plan.arena_bytes,
             limits: plan.limits.clone(),
             key: key.map(|bytes| Key { bytes, who: Identity::root() }),

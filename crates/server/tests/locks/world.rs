@@ -10,7 +10,9 @@ use dafs_message::{
     ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, incoming_private_data,
 };
 use dafs_protocol::*;
-use dafs_server::{Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker};
+use dafs_server::{
+    DataPath, Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker,
+};
 use dafs_store::memory::MemoryStore;
 use dafs_unifier::Unifier;
 
@@ -87,12 +89,14 @@ impl World {
             store,
             read_only: false,
             policy: dafs_unifier::Policy::Lru,
+            data_path: DataPath::Unifier,
             path: "memory".into(),
         };
         let random = std::sync::Mutex::new(self.net.rng(77));
         let shared = Shared::new(SharedOptions {
             exports: Exports::new(vec![export]),
             unifier,
+            page_cache: None,
             arena_bytes: 16 << 20,
             limits: self.limits.clone(),
             key: None,

@@ -16,7 +16,7 @@ use dafs_protocol::{
     SizeClass, SlotId, Stability, StateId, Status, WaitMode, decode_reply, decode_setup_reply,
     encode_request, encode_setup_request,
 };
-use dafs_server::{Config, Server};
+use dafs_server::{Config, DataPath, Server};
 
 pub const READ: OpenFlags = OpenFlags {
     read: true,
@@ -39,8 +39,13 @@ pub struct Served {
 
 impl Served {
     pub fn start() -> Served {
+        Served::on(DataPath::Unifier)
+    }
+
+    pub fn on(path: DataPath) -> Served {
         let directory = tempfile::tempdir().expect("a directory");
         let mut config = Config::for_directory(directory.path());
+        config.exports[0].data_path = path;
         config.listen = vec!["tcp://127.0.0.1:0".into()];
         config.arena_bytes = Some(64 << 20);
         let state = tempfile::tempdir().expect("a directory");
