@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use dafs_fabric::Address;
 use dafs_fabric_tcp::TcpProvider;
 use dafs_server::{Config, DataPath, ExportConfig, Policy, Server};
+use dafs_store::posix::Disk;
 
 use crate::failure::{Failure, USAGE};
 use crate::find::size;
@@ -33,9 +34,16 @@ const DATA_PATHS: &str = "How file data goes between disk and network:\n  \
     on loopback only, port 20490. Other addresses need --key-file (the same key at the\n\
     clients), or --insecure: then every caller is nobody. Ctrl-C flushes and ends; a second one\n\
     ends at once. Set DAFS_LOG=debug for more messages.\n\n\
+    --disk says what is between the cache and the disk of files above 64 KiB:\n  \
+    buffered  the kernel's page cache: file data is in memory twice, and copied\n  \
+    direct    nothing (io_uring and O_DIRECT); an error where the system cannot\n  \
+    auto      direct where the system can, otherwise buffered\n\
+    /status and dafs status tell which it is. Smaller files, and the last part of a block at\n\
+    the end of a file, always go through the page cache.\n\n\
     A configuration file:\n  \
     listen = [\"tcp://127.0.0.1:20490\"]\n  \
     arena_bytes = 1073741824\n  \
+    disk = \"auto\"\n  \
     [[export]]\n  \
     name = \"music\"\n  \
     path = \"/srv/music\"\n  \
@@ -64,6 +72,9 @@ pub struct Args {
     /// Slows the server; ends at 1 GiB.
     #[arg(long, value_name = "FILE")]
     record_trace: Option<PathBuf>,
+    /// How file data gets from the disk to the cache: auto, direct or buffered.
+    #[arg(long, value_name = "HOW")]
+    disk: Option<Disk>,
     /// Read everything else from this TOML file; options given here win.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -172,6 +183,7 @@ fn configure(args: &Args) -> Result<Config, Failure> {
         config.exports.iter_mut().for_each(|export| export.policy = None);
     }
     config.record_trace = args.record_trace.clone().or(config.record_trace);
+    config.disk = args.disk.unwrap_or(config.disk);
     config.workers = args.workers.or(config.workers);
     config.key_file = args.key_file.clone().or(config.key_file);
     config.admin = args.admin.clone().or(config.admin);

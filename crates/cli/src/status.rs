@@ -109,8 +109,9 @@ fn print(status: &Value, admin: SocketAddr, out: &mut Output) -> io::Result<()> 
     for export in words("exports").unwrap_or_default() {
         let text = |name: &str| export.get(name).and_then(Value::as_str).unwrap_or("");
         let read_only = export.get("read_only").and_then(Value::as_bool) == Some(true);
-        let note = if read_only { " (read-only)" } else { "" };
-        out.line(&format!("  serves {} as /{}{note}", text("path"), text("name")))?;
+        let note = if read_only { ", read-only" } else { "" };
+        let disk = text("disk");
+        out.line(&format!("  serves {} as /{} ({disk}{note})", text("path"), text("name")))?;
     }
     let cpu = number("cpu_ns") as f64 / 1e9;
     out.line(&format!(

@@ -209,7 +209,7 @@ impl TcpEngine {
                 Some(_) => Watch::Change(wanted),
                 None => Watch::Add(wanted),
             };
-            match self.waiter.watch(fd, u64::from(slot), watch) {
+            match self.waiter.watch_own(fd, u64::from(slot), watch) {
                 Ok(()) => *watched = Some(wanted),
                 Err(error) => {
                     if !std::mem::replace(&mut self.unwatched_told, true) {

@@ -13,7 +13,7 @@ use dafs_fabric::Span;
 /// Entries of one gather or scatter call (IOV_MAX).
 pub const IOV_MAX: usize = 1024;
 
-pub use libc::{EPOLLIN, EPOLLOUT, EPOLLRDHUP};
+pub use libc::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }

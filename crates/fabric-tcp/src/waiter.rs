@@ -5,7 +5,7 @@
 //! it ends the sleep that it meets, early for that one, and is set again by the next.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ use crate::sys::{self, EpollEvents, Watch};
 pub const WAKE: u64 = u64::MAX;
 /// The token of the timer.
 const TIMER: u64 = u64::MAX - 1;
+/// The token of descriptors that are not the engine's.
+const OTHER: u64 = u64::MAX - 2;
 /// Shorter sleeps have a time limit of their own.
 const TIMER_LEAST: Duration = Duration::from_millis(10);
 /// Handshakes have deadlines that no descriptor tells of.
@@ -61,8 +63,8 @@ impl EpollWaiter {
         }))
     }
 
-    /// Watches `fd`.
-    pub fn watch(&self, fd: i32, token: u64, watch: Watch) -> io::Result<()> {
+    /// Watches `fd`, one of the engine's.
+    pub fn watch_own(&self, fd: i32, token: u64, watch: Watch) -> io::Result<()> {
         self.called();
         sys::epoll_watch(self.epoll.as_raw_fd(), fd, token, watch)
     }
@@ -146,11 +148,18 @@ impl Waiter for EpollWaiter {
             sys::eventfd_set(self.eventfd.as_raw_fd());
         }
     }
+
+    fn watch(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.called();
+        let watch = Watch::Add(sys::EPOLLIN | sys::EPOLLET);
+        sys::epoll_watch(self.epoll.as_raw_fd(), descriptor.as_raw_fd(), OTHER, watch)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
     use std::time::Instant;
 
     #[test]
@@ -195,6 +204,21 @@ mod tests {
             waiter.wait(Some(Duration::from_millis(30)));
         }
         assert!(start.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_readable_descriptor_ends_a_wait() {
+        let waiter = EpollWaiter::new().expect("waiter");
+        let other = sys::eventfd().expect("eventfd");
+        waiter.watch(other.as_fd()).expect("watched");
+        sys::eventfd_set(other.as_raw_fd());
+        waiter.wait(None);
+        // Nobody reads it: another change is needed.
+        let start = Instant::now();
+        waiter.wait(Some(Duration::from_millis(5)));
+        assert!(start.elapsed() >= Duration::from_millis(5));
+        sys::eventfd_set(other.as_raw_fd());
+        waiter.wait(None);
     }
 
     #[test]

@@ -191,4 +191,13 @@ pub trait Waiter: Send + Sync {
     fn wait(&self, timeout: Option<Duration>);
     /// Ends a `wait` now, or the next one.
     fn wake(&self);
+    /// From now on a `wait` also ends when this descriptor becomes readable (once each time, also
+    /// when that was before the `wait`), until it is closed.
+    ///
+    /// # Errors
+    /// The system's; this waiter has no descriptors.
+    fn watch(&self, descriptor: BorrowedFd<'_>) -> std::io::Result<()> {
+        let _ = descriptor;
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
 }

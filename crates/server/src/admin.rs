@@ -120,6 +120,7 @@ impl Pages {
                     "read_only": e.read_only,
                     "policy": e.policy.name(),
                     "datapath": e.data_path.name(),
+                    "disk": e.store.disk(),
                 })
             })
             .collect();

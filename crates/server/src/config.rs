@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use dafs_fabric::Address;
+use dafs_store::posix::Disk;
 use dafs_unifier::Policy;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use crate::limits::Limits;
@@ -45,6 +47,9 @@ pub struct Config {
     pub policy: Option<Policy>,
     /// Writes what is read and written into this file, for a simulation of the cache.
     pub record_trace: Option<PathBuf>,
+    /// How file data gets from the disk to the cache and back: `auto`, `direct` or `buffered`.
+    #[serde(deserialize_with = "disk")]
+    pub disk: Disk,
     /// Threads that serve; `None`: one per four processors, at most 8.
     pub workers: Option<usize>,
     /// A pre-shared key: allows addresses other than loopback.
@@ -66,6 +71,10 @@ pub struct Config {
     pub limits: Limits,
 }
 
+fn disk<'de, D: Deserializer<'de>>(from: D) -> Result<Disk, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
 /// The port a URL without one means.
 pub const DEFAULT_PORT: u16 = 20490;
 
@@ -80,6 +89,7 @@ impl Default for Config {
             arena_bytes: None,
             policy: None,
             record_trace: None,
+            disk: Disk::default(),
             workers: None,
             key_file: None,
             insecure: false,

@@ -13,7 +13,9 @@ use dafs_fabric::{
 };
 use dafs_message::{Node, NodeConfig, incoming_private_data};
 use dafs_protocol::{Identity, Timestamp, WaitMode, WriteVerifier};
-use dafs_store::posix::{OpenStoreError, PosixOptions, PosixStore, keep_identity_between_calls};
+use dafs_store::posix::{
+    Disk, OpenStoreError, PosixOptions, PosixStore, ThreadRing, keep_identity_between_calls,
+};
 use dafs_unifier::Unifier;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -164,9 +166,10 @@ impl Server {
             let number = u16::try_from(number).unwrap_or(0);
             // This thread opens no files of its own.
             keep_identity_between_calls();
+            let ring = ring(&shared);
             let worker = Worker::new(number, node, shared);
             if sender.send(worker.inbox()).is_ok() {
-                work(worker, &stopping);
+                work(worker, ring, &stopping);
             }
         })?;
         let lost = || std::io::Error::other("a worker thread ended early");
@@ -386,7 +389,13 @@ fn check_overlap(config: &Config) -> Result<(), StartError> {
 fn open_exports(config: &Config) -> Result<Exports, StartError> {
     check_overlap(config)?;
     let open = |export: &ExportConfig| {
-        let options = PosixOptions { read_only: export.read_only, ..PosixOptions::default() };
+        let read_only = export.read_only;
+        // The other data paths are the page cache's.
+        let disk = match export.data_path {
+            DataPath::Unifier => config.disk,
+            _ => Disk::Buffered,
+        };
+        let options = PosixOptions { read_only, disk, ..PosixOptions::default() };
         let path = export.path.display().to_string();
         match PosixStore::open(&export.path, options) {
             Ok(store) => Ok(Export {
@@ -477,15 +486,29 @@ fn process_stats() -> (u64, u64) {
     (cpu, pages.unwrap_or(0) * 4096)
 }
 
-fn work(mut worker: Worker, stopping: &AtomicBool) {
+/// A ring for this thread, where file data goes directly. Without one the store's own threads do
+/// that.
+fn ring(shared: &Shared) -> Option<ThreadRing> {
+    if shared.exports.iter().all(|export| export.store.disk() != "direct") {
+        return None;
+    }
+    ThreadRing::open().inspect_err(|error| tracing::warn!(%error, "a worker without io_uring")).ok()
+}
+
+/// Drives a worker and the ring of its thread until the server stops.
+fn work(mut worker: Worker, ring: Option<ThreadRing>, stopping: &AtomicBool) {
     let start = Instant::now();
     let waiter = worker.waiter();
+    // A waiter that cannot watch it would sleep over completions: then the ring is given up.
+    let ring = ring.filter(|ring| waiter.watch(ring.event()).is_ok());
     let mut spin = Spin::default();
     loop {
         let now = start.elapsed();
-        let busy = worker.progress(now);
+        let mut busy = worker.progress(now);
+        // What was begun is handed over; what has ended makes tasks ready for the next pass.
+        busy |= ring.as_ref().is_some_and(ThreadRing::poll);
         if stopping.load(Ordering::SeqCst) {
-            return drain(worker, start);
+            return drain(worker, ring.as_ref(), start);
         }
         let keep_on = match worker.wait_mode() {
             WaitMode::Polled => true,
@@ -502,21 +525,23 @@ fn work(mut worker: Worker, stopping: &AtomicBool) {
             std::hint::spin_loop();
             continue;
         }
-        if worker.prepare_sleep() {
+        if worker.prepare_sleep() && ring.as_ref().is_none_or(ThreadRing::prepare_sleep) {
             waiter.wait(Some(worker.next_timeout().saturating_sub(now)));
         }
         worker.awake();
+        ring.as_ref().inspect(|ring| ring.awake());
     }
 }
 
 /// Closes all sessions and flushes, for at most half a minute after the last progress.
-fn drain(mut worker: Worker, start: Instant) {
+fn drain(mut worker: Worker, ring: Option<&ThreadRing>, start: Instant) {
     worker.shut_down();
     let waiter = worker.waiter();
     let mut last = start.elapsed();
     while worker.running() > 0 {
         let now = start.elapsed();
-        if worker.progress(now) {
+        let busy = worker.progress(now);
+        if busy | ring.is_some_and(ThreadRing::poll) {
             last = now;
         } else if now.saturating_sub(last) > Duration::from_secs(30) {
             tracing::error!("gave up flushing: the file system does not answer");

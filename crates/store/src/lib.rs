@@ -171,6 +171,8 @@ pub trait Store: Send + Sync {
     fn sync_dir(&self, dir: &FileHandle) -> Answer<()>;
     /// Everything written to this tree, on disk.
     fn sync_fs(&self) -> Answer<()>;
+    /// How file data is kept, for people: `direct` or `buffered` (disk), or `memory`.
+    fn disk(&self) -> &'static str;
 }
 
 /// An open regular file, with the server's own rights: who may do what was checked at OPEN.

@@ -101,6 +101,12 @@ impl<T> Pending<T> {
         match &mut self.state {
             State::Ready(value) => value.take().expect("a completion is taken once"),
             State::Later(shared) => {
+                let here = |shared: &Shared<T>| {
+                    let slot = shared.lock();
+                    slot.value.is_some() || slot.lost
+                };
+                // What this thread's ring brings comes when it looks.
+                while !here(shared) && crate::posix::ring::wait_for_one() {}
                 let mut slot = shared.lock();
                 loop {
                     if let Some(value) = slot.value.take() {

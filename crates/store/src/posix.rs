@@ -15,6 +15,7 @@
 //! ([`dafs_protocol::mode_with_umask`]). The process's is cleared by [`PosixStore::open`].
 
 mod attr;
+mod direct;
 mod file;
 mod handles;
 mod identity;
@@ -25,6 +26,7 @@ mod objects;
 mod open;
 mod pool;
 mod ranges;
+pub(crate) mod ring;
 mod store;
 #[allow(unsafe_code)]
 mod sys;
@@ -35,6 +37,7 @@ mod xattr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use dafs_protocol::{AccessMask, Status};
@@ -47,8 +50,10 @@ use objects::{Object, Objects};
 use pool::Pool;
 use walk::{Tree, Walking};
 
+pub use direct::Disk;
 pub use handles::{HandleKey, load_or_create_key, state_dir};
 pub use identity::keep_identity_between_calls;
+pub use ring::ThreadRing;
 
 /// How a [`PosixStore`] is opened.
 #[derive(Debug, Clone)]
@@ -73,6 +78,8 @@ pub struct PosixOptions {
     /// Directories that stay open, or, where handles are numbers of a table, all objects.
     /// 0: a quarter of the descriptors that the process may have.
     pub objects_max: usize,
+    /// How file data gets from the disk and back.
+    pub disk: Disk,
 }
 
 impl Default for PosixOptions {
@@ -87,6 +94,7 @@ impl Default for PosixOptions {
             kernel_walk: true,
             kernel_handles: true,
             objects_max: 0,
+            disk: Disk::default(),
         }
     }
 }
@@ -106,6 +114,14 @@ pub enum OpenStoreError {
     /// /proc is needed to reach open files by their descriptors.
     #[error("/proc/self/fd: {0} (is /proc mounted?)")]
     Proc(Status),
+    /// [`Disk::Direct`] is wanted and cannot be had.
+    #[error("{path}: no direct I/O: {reason}; --disk auto takes what there is")]
+    NotDirect {
+        /// Which directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// A directory of this host.
@@ -129,6 +145,9 @@ struct Inner {
     in_memory: bool,
     /// Its fsync makes a new file's name durable, too.
     syncs_names: bool,
+    /// Large files go past the page cache.
+    direct: bool,
+    direct_transfers: AtomicU64,
 }
 
 /// File systems that answer from memory what they have there.
@@ -163,6 +182,19 @@ impl PosixStore {
             0 => (sys::descriptors_max() / 4).clamp(64, 1 << 16),
             max => max,
         };
+        let direct = match options.disk {
+            Disk::Buffered => false,
+            wanted => match direct::probe(&readable, magic, options.read_only) {
+                Ok(()) => true,
+                Err(reason) if wanted == Disk::Direct => {
+                    return Err(OpenStoreError::NotDirect { path: dir.into(), reason });
+                }
+                Err(reason) => {
+                    tracing::info!(path = %dir.display(), reason, "file data is buffered");
+                    false
+                }
+            },
+        };
         let by_kernel = options.kernel_handles;
         let objects = Objects::new(root, readable, key, by_kernel, descriptors).map_err(failed)?;
         let inner = Arc::new_cyclic(|weak: &std::sync::Weak<Inner>| {
@@ -183,6 +215,8 @@ impl PosixStore {
                 local: LOCAL.contains(&magic),
                 in_memory: magic == TMPFS,
                 syncs_names: SYNCS_NAMES.contains(&magic),
+                direct,
+                direct_transfers: AtomicU64::new(0),
             }
         });
         Ok(Arc::new(PosixStore { inner }))
@@ -192,6 +226,17 @@ impl PosixStore {
     /// gets PERM.
     pub fn can_switch(&self) -> bool {
         self.inner.identities.can_switch()
+    }
+
+    /// File data goes directly between disk and cache: threads that call this store want a
+    /// [`ThreadRing`].
+    pub fn is_direct(&self) -> bool {
+        self.inner.direct
+    }
+
+    /// Transfers that were direct as a whole, so far.
+    pub fn direct_transfers(&self) -> u64 {
+        self.inner.direct_transfers.load(Ordering::Relaxed)
     }
 
     /// Handles stay good when the server is started again (given the same key).

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use dafs_protocol::{CreateMode, FileKind, OpenFlags, SetAttr, Status};
 use dafs_store::Store;
-use dafs_store::posix::{HandleKey, PosixOptions, PosixStore};
+use dafs_store::posix::{Disk, HandleKey, PosixOptions, PosixStore, ThreadRing};
 use suite::{BOTH, Fs, MAKE, READ, WRITE, error, read, user, write};
 
 const KEY: HandleKey = HandleKey([7; 16]);
@@ -112,6 +112,44 @@ mod with_one_thread_for_all {
 
     fn make() -> OnDisk {
         made(PosixOptions { threads_min: 1, threads_max: 1, inline_write_bytes: 0, ..options() })
+    }
+
+    store_suite!(make, rights);
+}
+
+mod directly_in_the_pool {
+    use super::*;
+
+    fn make() -> OnDisk {
+        made(PosixOptions { disk: Disk::Auto, ..options() })
+    }
+
+    store_suite!(make, rights);
+}
+
+mod directly_by_a_ring {
+    use super::*;
+
+    /// The ring of the thread of a case.
+    struct WithRing {
+        made: OnDisk,
+        _ring: Option<ThreadRing>,
+    }
+
+    impl suite::Made for WithRing {
+        fn store(&self) -> &dyn Store {
+            self.made.store()
+        }
+
+        fn switches(&self) -> bool {
+            self.made.switches()
+        }
+    }
+
+    fn make() -> WithRing {
+        let made = made(PosixOptions { disk: Disk::Auto, ..options() });
+        let _ring = made.store.is_direct().then(|| ThreadRing::open().expect("a ring"));
+        WithRing { made, _ring }
     }
 
     store_suite!(make, rights);

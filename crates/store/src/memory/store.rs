@@ -217,6 +217,10 @@ impl Store for MemoryStore {
             Ok(())
         })
     }
+
+    fn disk(&self) -> &'static str {
+        "memory"
+    }
 }
 
 fn list(

@@ -10,8 +10,9 @@ use dafs_fabric::{SgList, Span, sg_bytes};
 use dafs_protocol::{Attr, FileHandle, FileKind, SetAttr, Status};
 
 use super::attr::{self, Stat};
+use super::ring::Way;
 use super::sys::{self, Errno};
-use super::{Inner, Shared, ranges};
+use super::{Inner, Shared, direct, ranges};
 use crate::{Answer, Extents, File, FileId, Found, Pending, SeekKind, Who};
 
 const SETGID: u32 = 0o2000;
@@ -52,6 +53,7 @@ impl OpenFiles {
                 writer: OnceLock::new(),
                 is_fresh: (fresh && !inner.syncs_names(id)).then(|| Arc::new(true.into())),
                 answers_at_once: AtomicBool::new(inner.local),
+                direct: direct::Descriptors::default(),
             });
             files.insert(id, Arc::downgrade(&file));
             file
@@ -86,6 +88,7 @@ pub(super) struct PosixFile {
     is_fresh: Option<Arc<AtomicBool>>,
     /// Reads of what is in memory can be told from others.
     answers_at_once: AtomicBool,
+    pub(super) direct: direct::Descriptors,
 }
 
 impl Drop for PosixFile {
@@ -163,6 +166,9 @@ impl File for PosixFile {
             Ok(fd) => fd,
             Err(status) => return Pending::ready(Err(status)),
         };
+        if let Some(direct) = self.direct_for(&fd, Way::Read, offset, &into) {
+            return self.read_direct(direct, &fd, offset, into);
+        }
         let mut done = 0;
         if self.answers_at_once.load(Ordering::Relaxed) {
             // Where files are nothing but memory there is nothing to wait for.
@@ -205,11 +211,14 @@ impl File for PosixFile {
             Ok(fd) => fd,
             Err(status) => return Pending::ready(Err(status)),
         };
+        if let Some(direct) = self.direct_for(&fd, Way::Write, offset, &from) {
+            return self.write_direct(direct, &fd, (offset, from), clear_privileges);
+        }
         // Into the page cache: short ones are done sooner than handed over.
         if self.inner.local && sg_bytes(&from) <= self.inner.options.inline_write_bytes {
-            return Pending::ready(write(&self.inner, &fd, offset, &from, clear_privileges));
+            return Pending::ready(write_whole(&self.inner, &fd, offset, &from, clear_privileges));
         }
-        self.inner.call_long(move |inner| write(inner, &fd, offset, &from, clear_privileges))
+        self.inner.call_long(move |inner| write_whole(inner, &fd, offset, &from, clear_privileges))
     }
 
     fn sync(&self, data_only: bool) -> Answer<()> {
@@ -325,7 +334,7 @@ impl File for PosixFile {
 }
 
 /// Reads until the list is full or the file ends; `done` counts.
-fn read(
+pub(super) fn read(
     fd: &OwnedFd,
     offset: u64,
     into: &[Span],
@@ -346,8 +355,7 @@ fn read(
     Ok(())
 }
 
-/// Writes all, as the server.
-fn write(
+fn write_whole(
     inner: &Inner,
     fd: &OwnedFd,
     offset: u64,
@@ -358,14 +366,25 @@ fn write(
     if clear_privileges {
         clear(fd)?;
     }
+    write(inner, fd, offset, from, &mut 0)
+}
+
+/// Writes what is left after the first `done` bytes, as the server.
+pub(super) fn write(
+    inner: &Inner,
+    fd: &OwnedFd,
+    offset: u64,
+    from: &[Span],
+    done: &mut usize,
+) -> Result<(), Status> {
+    let _server = inner.identities.as_server()?;
     let bytes = sg_bytes(from);
-    let mut done = 0;
-    while done < bytes {
-        let at = offset.checked_add(done as u64).ok_or(Status::FBig)?;
-        match sys::write_vectored(fd, from, done, attr::size(at)?) {
+    while *done < bytes {
+        let at = offset.checked_add(*done as u64).ok_or(Status::FBig)?;
+        match sys::write_vectored(fd, from, *done, attr::size(at)?) {
             // The rest has no room (a limit of the file system that it does not name).
             Ok(0) => return Err(Status::NoSpc),
-            Ok(more) => done += more,
+            Ok(more) => *done += more,
             Err(Errno(libc::EINTR)) => {}
             Err(errno) => return Err(errno.into()),
         }

@@ -145,7 +145,7 @@ impl Drop for Acting<'_> {
 }
 
 /// Once per thread: quotas hold for it.
-fn prepare() {
+pub(super) fn prepare() {
     if !PREPARED.replace(true)
         && let Err(errno) = sys::drop_resource_capability()
     {

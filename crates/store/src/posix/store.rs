@@ -230,4 +230,8 @@ impl Store for PosixStore {
     fn sync_fs(&self) -> Answer<()> {
         self.inner.call_long(|inner| inner.objects.sync())
     }
+
+    fn disk(&self) -> &'static str {
+        if self.inner.direct { "direct" } else { "buffered" }
+    }
 }

@@ -351,7 +351,7 @@ pub(super) fn lseek(fd: &OwnedFd, offset: i64, whence: i32) -> Outcome<u64> {
 
 /// A part of a scatter/gather list as the kernel wants it, on the stack or, where it is long,
 /// allocated.
-struct Pieces {
+pub(super) struct Pieces {
     list: [libc::iovec; 8],
     long: Vec<libc::iovec>,
     len: usize,
@@ -359,7 +359,11 @@ struct Pieces {
 
 impl Pieces {
     /// The spans from byte `skip` on, as many as one call takes; with `address` of each.
-    fn new(spans: &[Span], mut skip: usize, address: impl Fn(&Span) -> *mut u8) -> Pieces {
+    pub(super) fn new(
+        spans: &[Span],
+        mut skip: usize,
+        address: impl Fn(&Span) -> *mut u8,
+    ) -> Pieces {
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let mut pieces = Pieces { list: [empty; 8], long: Vec::new(), len: 0 };
         for span in spans {
@@ -390,11 +394,17 @@ impl Pieces {
         self.len += 1;
     }
 
-    fn as_ptr(&self) -> *const libc::iovec {
+    /// The piece, if it is one alone.
+    pub(super) fn only(&self) -> Option<(*mut u8, u32)> {
+        let piece = self.list.first().filter(|_| self.len == 1)?;
+        Some((piece.iov_base.cast(), u32::try_from(piece.iov_len).ok()?))
+    }
+
+    pub(super) fn as_ptr(&self) -> *const libc::iovec {
         if self.long.is_empty() { self.list.as_ptr() } else { self.long.as_ptr() }
     }
 
-    fn count(&self) -> libc::c_int {
+    pub(super) fn count(&self) -> libc::c_int {
         self.len as libc::c_int // at most PIECES_MAX
     }
 }

@@ -1,0 +1,390 @@
+//! Data of large files between the disk and the caller's memory, past the kernel's page cache.
+//!
+//! Whole blocks of files above [`SMALL_BYTES`] go by a second descriptor with O_DIRECT: by the
+//! ring of the calling thread, or by the pool where it has none. Small files, and the last block
+//! of a file where it is a part of one, stay in the page cache. The kernel keeps both true to
+//! each other: it writes back and drops what it has cached of a range before that range is read
+//! or written directly.
+//!
+//! A direct transfer is tried once. Whatever is left of it (it was short, or cannot be direct
+//! after all) is done by plain calls in the pool, which give the answer.
+
+use std::os::fd::OwnedFd;
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use dafs_fabric::{Buffer, SgList, sg_bytes};
+use dafs_protocol::Status;
+
+use super::attr::Stat;
+use super::file::{self, PosixFile};
+use super::ring::{self, Transfer, Way};
+use super::sys::{self, Errno};
+use super::{BTRFS, EXT4, F2FS, OVERLAY, Shared, TMPFS, XFS};
+use crate::{Answer, Completer, Pending, pending};
+
+/// Files up to this size stay in the page cache: a create, a few bytes and an fsync are served
+/// better there.
+const SMALL_BYTES: u64 = 64 << 10;
+/// Offsets, lengths and addresses of direct transfers are multiples of this: a page of the page
+/// cache never has a part that goes directly.
+const BLOCK: u64 = 4096;
+/// File systems known to have O_DIRECT, for directories where it cannot be tried.
+const DIRECT: [i64; 4] = [EXT4, XFS, BTRFS, F2FS];
+
+/// How file data gets from the disk to the cache and back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Disk {
+    /// Directly where that is possible, otherwise through the page cache.
+    Auto,
+    /// Directly: O_DIRECT, by io_uring.
+    Direct,
+    /// Through the kernel's page cache, by plain system calls.
+    #[default]
+    Buffered,
+}
+
+impl FromStr for Disk {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Disk, String> {
+        match text {
+            "auto" => Ok(Disk::Auto),
+            "direct" => Ok(Disk::Direct),
+            "buffered" => Ok(Disk::Buffered),
+            other => Err(format!("'{other}' is not auto, direct or buffered")),
+        }
+    }
+}
+
+/// Tries direct transfers in a directory; what is in their way.
+pub(super) fn probe(dir: &OwnedFd, magic: i64, read_only: bool) -> Result<(), String> {
+    ring::probe().map_err(|error| {
+        format!("io_uring: {error} (see sysctl kernel.io_uring_disabled, seccomp rules)")
+    })?;
+    match magic {
+        TMPFS => return Err("its file system is memory".into()),
+        OVERLAY => return Err("it is an overlay".into()),
+        _ => {}
+    }
+    let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_DIRECT;
+    let fd = match sys::openat(dir, b".", flags, 0o600) {
+        Ok(fd) if !read_only => fd,
+        Ok(_) => return Ok(()),
+        Err(Errno(libc::EINVAL)) => return Err("its file system has no O_DIRECT".into()),
+        Err(_) if DIRECT.contains(&magic) => return Ok(()),
+        Err(errno) => return Err(format!("cannot try O_DIRECT: {}", Status::from(errno))),
+    };
+    alignment(&fd).ok_or("its file system has no O_DIRECT for blocks of 4 KiB")?;
+    let block = Buffer::new(BLOCK as usize).map_err(|error| error.to_string())?;
+    let block = block.post();
+    let written = sys::write_vectored(&fd, &[block.span().clone()], 0, 0);
+    match written {
+        Ok(bytes) if bytes as u64 == BLOCK => Ok(()),
+        Ok(_) => Err("a direct write was cut short".into()),
+        Err(errno) => Err(format!("a direct write: {}", Status::from(errno))),
+    }
+}
+
+/// What direct transfers of this file must be multiples of; `None`: they are not possible.
+fn alignment(fd: &OwnedFd) -> Option<u64> {
+    let stat = sys::statx(fd, b"", 0, libc::STATX_DIOALIGN).ok()?;
+    if stat.stx_mask & libc::STATX_DIOALIGN == 0 {
+        // An older kernel does not tell.
+        return Some(BLOCK);
+    }
+    let (memory, offset) = (u64::from(stat.stx_dio_mem_align), stat.stx_dio_offset_align.into());
+    let fits = memory <= BLOCK && memory != 0 && offset != 0;
+    fits.then_some(BLOCK.max(offset))
+}
+
+/// A descriptor with O_DIRECT of a file.
+struct Descriptor {
+    fd: Arc<OwnedFd>,
+    align: u64,
+}
+
+impl Descriptor {
+    fn open(base: &OwnedFd, access: i32) -> Option<Descriptor> {
+        let flags = access | libc::O_DIRECT | libc::O_NOCTTY | libc::O_NONBLOCK;
+        let fd = sys::reopen(base, flags).ok()?;
+        let align = alignment(&fd)?;
+        Some(Descriptor { fd: Arc::new(fd), align })
+    }
+}
+
+/// The descriptors with O_DIRECT of an open file, opened when they are first wanted.
+#[derive(Default)]
+pub(super) struct Descriptors {
+    reader: OnceLock<Option<Descriptor>>,
+    writer: OnceLock<Option<Descriptor>>,
+}
+
+/// Who waits for a transfer, and what finishes it where it ends early.
+pub(super) struct Waiting {
+    inner: Shared,
+    /// Of the page cache.
+    fd: Arc<OwnedFd>,
+    completer: Completion,
+}
+
+enum Completion {
+    Read(Completer<Result<usize, Status>>),
+    Write(Completer<Result<(), Status>>),
+}
+
+impl PosixFile {
+    /// A descriptor for a transfer that can be direct: whole blocks within the file, or, of a
+    /// write, at its end.
+    pub(super) fn direct_for(
+        &self,
+        base: &OwnedFd,
+        way: Way,
+        offset: u64,
+        memory: &SgList,
+    ) -> Option<Arc<OwnedFd>> {
+        if !self.inner().direct {
+            return None;
+        }
+        let bytes = sg_bytes(memory) as u64;
+        let end = offset.checked_add(bytes).filter(|end| i64::try_from(*end).is_ok())?;
+        let is_whole = |number: u64| number.is_multiple_of(BLOCK);
+        let aligned = |span: &dafs_fabric::Span| is_whole(span.addr() | span.len() as u64);
+        if bytes == 0 || !is_whole(offset) || !memory.iter().all(aligned) {
+            return None;
+        }
+        let size = Stat::of(base, true).ok()?.attr().size;
+        let within = match way {
+            Way::Read => size > SMALL_BYTES && end <= size / BLOCK * BLOCK,
+            Way::Write => size.max(end) > SMALL_BYTES,
+        };
+        if !within {
+            return None;
+        }
+        let descriptor = self.descriptor(base, way)?;
+        let fits = (offset | end).is_multiple_of(descriptor.align);
+        fits.then(|| descriptor.fd.clone())
+    }
+
+    fn descriptor(&self, base: &OwnedFd, way: Way) -> Option<&Descriptor> {
+        let _server = self.inner().identities.as_server().ok()?;
+        let Descriptors { reader, writer } = &self.direct;
+        let descriptor = match way {
+            Way::Write => writer.get_or_init(|| Descriptor::open(base, libc::O_RDWR)),
+            Way::Read => match writer.get() {
+                Some(Some(both)) => return Some(both),
+                _ => reader.get_or_init(|| Descriptor::open(base, libc::O_RDONLY)),
+            },
+        };
+        descriptor.as_ref()
+    }
+
+    /// Reads by the descriptor that [`direct_for`](PosixFile::direct_for) gave.
+    pub(super) fn read_direct(
+        &self,
+        fd: Arc<OwnedFd>,
+        base: &Arc<OwnedFd>,
+        offset: u64,
+        into: SgList,
+    ) -> Answer<usize> {
+        let (completer, answer) = pending();
+        self.begin(Way::Read, fd, base, (offset, into), Completion::Read(completer));
+        answer
+    }
+
+    /// Writes by the descriptor that [`direct_for`](PosixFile::direct_for) gave.
+    pub(super) fn write_direct(
+        &self,
+        fd: Arc<OwnedFd>,
+        base: &Arc<OwnedFd>,
+        (offset, from): (u64, SgList),
+        clear_privileges: bool,
+    ) -> Answer<()> {
+        if clear_privileges {
+            let cleared = self.inner().identities.as_server().and_then(|_acting| file::clear(base));
+            if let Err(status) = cleared {
+                return Pending::ready(Err(status));
+            }
+        }
+        let (completer, answer) = pending();
+        self.begin(Way::Write, fd, base, (offset, from), Completion::Write(completer));
+        answer
+    }
+
+    fn begin(
+        &self,
+        way: Way,
+        fd: Arc<OwnedFd>,
+        base: &Arc<OwnedFd>,
+        (offset, memory): (u64, SgList),
+        completer: Completion,
+    ) {
+        let owner = Waiting { inner: self.inner().clone(), fd: base.clone(), completer };
+        let transfer = Transfer { way, fd, offset, memory, owner };
+        if let Some(transfer) = ring::start(transfer) {
+            in_pool(transfer);
+        }
+    }
+}
+
+/// A transfer of a thread without a ring.
+fn in_pool(transfer: Transfer<Waiting>) {
+    let inner = transfer.owner.inner.clone();
+    let shared = inner.clone();
+    inner.pool.run(Box::new(move || {
+        let server = match shared.identities.as_server() {
+            Ok(server) => server,
+            Err(status) => return finish(transfer, Err(status)),
+        };
+        let Transfer { way, fd, offset, memory, .. } = &transfer;
+        let tried =
+            i64::try_from(*offset).map_err(|_| Errno(libc::EINVAL)).and_then(|at| match way {
+                Way::Read => sys::read_vectored(fd, memory, 0, at, 0),
+                Way::Write => sys::write_vectored(fd, memory, 0, at),
+            });
+        drop(server);
+        drop(shared);
+        match tried {
+            Ok(bytes) if bytes == sg_bytes(&transfer.memory) => ended_whole(transfer, bytes),
+            Ok(bytes) => go_on(transfer, bytes),
+            Err(errno) => failed(transfer, errno),
+        }
+    }));
+}
+
+/// A transfer came back from a ring.
+pub(super) fn ended(transfer: Transfer<Waiting>, result: i32) {
+    let bytes = usize::try_from(result);
+    match bytes {
+        Ok(bytes) if bytes == sg_bytes(&transfer.memory) => ended_whole(transfer, bytes),
+        Ok(bytes) => hand_over(transfer, bytes),
+        Err(_) => match Errno(result.wrapping_neg()) {
+            errno if is_final(errno) => finish(transfer, Err(errno.into())),
+            _ => hand_over(transfer, 0),
+        },
+    }
+}
+
+fn ended_whole(transfer: Transfer<Waiting>, bytes: usize) {
+    transfer.owner.inner.direct_transfers.fetch_add(1, Ordering::Relaxed);
+    finish(transfer, Ok(bytes));
+}
+
+fn failed(transfer: Transfer<Waiting>, errno: Errno) {
+    if is_final(errno) { finish(transfer, Err(errno.into())) } else { go_on(transfer, 0) }
+}
+
+/// Others mean that it was not tried, or cannot be direct.
+fn is_final(Errno(errno): Errno) -> bool {
+    !matches!(
+        errno,
+        libc::EINVAL
+            | libc::EOPNOTSUPP
+            | libc::EAGAIN
+            | libc::EINTR
+            | libc::ECANCELED
+            | libc::EBUSY
+            | libc::ENOMEM
+    )
+}
+
+fn hand_over(transfer: Transfer<Waiting>, done: usize) {
+    let inner = transfer.owner.inner.clone();
+    inner.pool.run(Box::new(move || go_on(transfer, done)));
+}
+
+/// Does what is left by plain calls, which may block.
+fn go_on(transfer: Transfer<Waiting>, mut done: usize) {
+    let Transfer { way, offset, memory, owner, .. } = &transfer;
+    let outcome = match way {
+        Way::Read => file::read(&owner.fd, *offset, memory, &mut done, 0).map_err(Status::from),
+        Way::Write => file::write(&owner.inner, &owner.fd, *offset, memory, &mut done),
+    };
+    finish(transfer, outcome.map(|()| done));
+}
+
+fn finish(transfer: Transfer<Waiting>, outcome: Result<usize, Status>) {
+    let Transfer { memory, fd, owner: Waiting { inner, fd: base, completer }, .. } = transfer;
+    // First, so that who waits for the answer is not the last to hold any of it.
+    drop((memory, fd, base, inner));
+    match completer {
+        Completion::Read(completer) => completer.complete(outcome),
+        Completion::Write(completer) => completer.complete(outcome.map(drop)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::posix::{HandleKey, PosixOptions, PosixStore};
+
+    /// What who waits is told of a transfer of one block that ends so, in a file of two blocks.
+    fn told(way: Way, result: i32) -> Result<usize, Status> {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("f");
+        std::fs::write(&path, [7; 2 * BLOCK as usize]).expect("file");
+        let options = PosixOptions { key: Some(HandleKey([7; 16])), ..PosixOptions::default() };
+        let store = PosixStore::open(dir.path(), options).expect("store");
+        let fd = |path: &Path| {
+            let file = std::fs::OpenOptions::new().read(true).write(true).open(path);
+            Arc::new(OwnedFd::from(file.expect("open")))
+        };
+        let memory = Buffer::new(BLOCK as usize).expect("buffer").post();
+        let list = SgList::from_iter([memory.span().clone()]);
+        let transfer = |completer| Transfer {
+            way,
+            fd: fd(&path),
+            offset: BLOCK,
+            memory: list,
+            owner: Waiting { inner: store.inner.clone(), fd: fd(&path), completer },
+        };
+        let outcome = match way {
+            Way::Read => {
+                let (completer, answer) = pending();
+                ended(transfer(Completion::Read(completer)), result);
+                answer.wait()
+            }
+            Way::Write => {
+                let (completer, answer) = pending();
+                ended(transfer(Completion::Write(completer)), result);
+                answer.wait().map(|()| 0)
+            }
+        };
+        let rest = usize::try_from(result).unwrap_or(0);
+        let moved = outcome.is_ok() && result != BLOCK as i32;
+        let buffer = memory.take_back().expect("nobody has it");
+        match way {
+            Way::Read if moved => assert!(buffer[rest..].iter().all(|byte| *byte == 7)),
+            Way::Write if moved => {
+                let bytes = std::fs::read(&path).expect("file");
+                let (kept, written) = bytes.split_at(BLOCK as usize + rest);
+                assert!(kept.iter().all(|byte| *byte == 7));
+                assert!(written.iter().all(|byte| *byte == 0));
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    #[test]
+    fn errors_are_told_as_they_are() {
+        for way in [Way::Read, Way::Write] {
+            assert_eq!(told(way, -libc::EIO), Err(Status::Io));
+        }
+        assert_eq!(told(Way::Write, -libc::ENOSPC), Err(Status::NoSpc));
+        assert_eq!(told(Way::Write, -libc::EDQUOT), Err(Status::DQuot));
+        assert_eq!(told(Way::Write, -libc::EFBIG), Err(Status::FBig));
+    }
+
+    #[test]
+    fn what_was_not_tried_or_cut_short_is_done_by_plain_calls() {
+        let errnos = [libc::EAGAIN, libc::EBUSY, libc::EINTR, libc::ECANCELED, libc::EINVAL];
+        for result in errnos.map(|errno| -errno).into_iter().chain([0, 512, BLOCK as i32]) {
+            assert_eq!(told(Way::Read, result), Ok(BLOCK as usize), "{result}");
+            assert_eq!(told(Way::Write, result), Ok(0), "{result}");
+        }
+    }
+}

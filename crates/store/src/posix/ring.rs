@@ -1,0 +1,170 @@
+//! The ring of a thread: transfers that it begins are completed when it looks, without any other
+//! thread and without a wake-up.
+//!
+//! A server's worker has one ([`ThreadRing`]). It looks between network and requests, and sleeps
+//! on the ring's descriptor together with its sockets. Other threads have none: their transfers
+//! run in the pool.
+
+#[allow(unsafe_code)]
+mod sys;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use super::direct::Waiting;
+use super::identity;
+use sys::Queue;
+
+pub(super) use sys::{Transfer, Way};
+
+thread_local! {
+    static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
+}
+
+/// The system has io_uring and allows it.
+pub(super) fn probe() -> io::Result<()> {
+    Queue::<()>::new().map(drop)
+}
+
+struct Ring {
+    queue: Queue<Waiting>,
+    /// What found the ring full, in order. Bounded by the cache: each has pages of its own.
+    behind: VecDeque<Transfer<Waiting>>,
+}
+
+impl Ring {
+    fn start(&mut self, transfer: Transfer<Waiting>) {
+        if let Some(transfer) = self.queue.push(transfer) {
+            self.behind.push_back(transfer);
+        }
+    }
+
+    fn take(&mut self) -> Option<(Transfer<Waiting>, i32)> {
+        let taken = self.queue.take();
+        if taken.is_some()
+            && let Some(next) = self.behind.pop_front()
+        {
+            self.start(next);
+        }
+        taken
+    }
+}
+
+/// This thread's ring; it ends, with all its transfers completed, when this is dropped.
+#[derive(Debug)]
+pub struct ThreadRing {
+    event: OwnedFd,
+    /// Belongs to its thread.
+    _here: PhantomData<*const ()>,
+}
+
+impl ThreadRing {
+    /// Gives this thread a ring. Transfers run under the rights that it has now.
+    ///
+    /// # Errors
+    /// The system has no io_uring, or does not allow it; this thread has one.
+    pub fn open() -> io::Result<ThreadRing> {
+        // Quotas hold for transfers, too.
+        identity::prepare();
+        let queue = Queue::new()?;
+        let event = queue.event()?;
+        RING.with_borrow_mut(|ring| match ring {
+            Some(_) => Err(io::Error::from(io::ErrorKind::AlreadyExists)),
+            none => {
+                *none = Some(Ring { queue, behind: VecDeque::new() });
+                Ok(ThreadRing { event, _here: PhantomData })
+            }
+        })
+    }
+
+    /// Becomes readable when something completes while this thread sleeps. It is never read: the
+    /// sleeper must look for the change (edge-triggered).
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// This thread is about to sleep; false: there is work, do not.
+    pub fn prepare_sleep(&self) -> bool {
+        RING.with_borrow_mut(|ring| {
+            let Some(ring) = ring else { return true };
+            ring.queue.signals(true);
+            // Either the kernel sees that, or this sees what the kernel has marked before.
+            fence(Ordering::SeqCst);
+            !ring.queue.has_work()
+        })
+    }
+
+    /// The sleep is over.
+    pub fn awake(&self) {
+        RING.with_borrow_mut(|ring| {
+            if let Some(ring) = ring {
+                ring.queue.signals(false);
+            }
+        });
+    }
+
+    /// Hands over what was begun and completes what has ended; true if there was any. Never
+    /// blocks.
+    pub fn poll(&self) -> bool {
+        let had_work = RING.with_borrow_mut(|ring| {
+            let Some(ring) = ring else { return false };
+            let work = ring.queue.has_work();
+            enter(ring, false);
+            work
+        });
+        complete_ended() || had_work
+    }
+}
+
+impl Drop for ThreadRing {
+    fn drop(&mut self) {
+        while wait_for_one() {}
+        RING.take();
+    }
+}
+
+/// Begins a transfer in this thread's ring; gives it back where there is none.
+pub(super) fn start(transfer: Transfer<Waiting>) -> Option<Transfer<Waiting>> {
+    RING.with_borrow_mut(|ring| match ring {
+        Some(ring) => {
+            ring.start(transfer);
+            None
+        }
+        None => Some(transfer),
+    })
+}
+
+/// Blocks until a transfer of this thread has completed; false: none is under way.
+pub(crate) fn wait_for_one() -> bool {
+    let waited = RING.with_borrow_mut(|ring| {
+        let Some(ring) = ring.as_mut().filter(|ring| ring.queue.in_flight() > 0) else {
+            return false;
+        };
+        enter(ring, true);
+        true
+    });
+    complete_ended();
+    waited
+}
+
+/// An error here (EINTR, EAGAIN for want of memory, EBUSY for completions that nobody took)
+/// leaves everything queued for the next call.
+fn enter(ring: &mut Ring, wait: bool) {
+    if let Err(error) = ring.queue.enter(wait) {
+        tracing::debug!(%error, "io_uring_enter");
+    }
+}
+
+fn complete_ended() -> bool {
+    let mut any = false;
+    // Not borrowed while somebody is told: who is told may begin the next transfer.
+    while let Some((transfer, result)) = RING.with_borrow_mut(|ring| ring.as_mut()?.take()) {
+        any = true;
+        super::direct::ended(transfer, result);
+    }
+    any
+}

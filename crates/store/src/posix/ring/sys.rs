@@ -1,0 +1,175 @@
+//! An io_uring that owns what it transfers, made safe. All `unsafe` of the ring is here.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use dafs_fabric::SgList;
+use io_uring::{IoUring, opcode, squeue, types};
+
+use crate::posix::sys::Pieces;
+
+/// Calls under way, at most; the completion queue has twice the room.
+pub(super) const IN_FLIGHT_MAX: u32 = 256;
+
+const ENTER_GETEVENTS: u32 = 1;
+
+/// Which way data goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::posix) enum Way {
+    /// From the file.
+    Read,
+    /// To the file.
+    Write,
+}
+
+/// Data between a file and memory, and who waits for it.
+pub(in crate::posix) struct Transfer<T> {
+    pub(in crate::posix) way: Way,
+    pub(in crate::posix) fd: Arc<OwnedFd>,
+    pub(in crate::posix) offset: u64,
+    pub(in crate::posix) memory: SgList,
+    pub(in crate::posix) owner: T,
+}
+
+/// A transfer that the kernel has or will get; its descriptor, memory and pieces stay where they
+/// are until its completion.
+struct Slot<T> {
+    transfer: Transfer<T>,
+    pieces: Pieces,
+}
+
+/// One thread's ring. What is pushed belongs to it until it comes back from [`Queue::take`].
+pub(super) struct Queue<T> {
+    ring: IoUring,
+    /// Signalled by completions while somebody wants to sleep. The ring's own descriptor does not
+    /// wake for those that wait to be asked for.
+    event: OwnedFd,
+    /// Never grows: the kernel reads the pieces where they are.
+    slots: Box<[Option<Slot<T>>]>,
+    free: Vec<u32>,
+    /// Under whose rights transfers run: this thread's when the ring was made.
+    personality: u16,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new() -> io::Result<Queue<T>> {
+        // Completions are posted when this thread asks for them and not by interrupting it
+        // (Linux 6.1).
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(IN_FLIGHT_MAX)
+            .or_else(|_| IoUring::new(IN_FLIGHT_MAX))?;
+        let event = eventfd()?;
+        ring.submitter().register_eventfd(event.as_raw_fd())?;
+        let personality = ring.submitter().register_personality()?;
+        let slots = (0..IN_FLIGHT_MAX).map(|_| None).collect();
+        let mut queue =
+            Queue { ring, event, slots, free: (0..IN_FLIGHT_MAX).rev().collect(), personality };
+        queue.signals(false);
+        Ok(queue)
+    }
+
+    /// Becomes readable when something completes after [`signals`](Queue::signals) was set. It is
+    /// never read: who waits for it waits for the change.
+    pub(super) fn event(&self) -> io::Result<OwnedFd> {
+        self.event.try_clone()
+    }
+
+    /// Whether completions are signalled.
+    pub(super) fn signals(&mut self, on: bool) {
+        let queue = self.ring.completion();
+        if on { queue.enable_eventfd() } else { queue.disable_eventfd() }
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Takes a transfer, to be handed over by the next [`enter`](Queue::enter); gives it back when
+    /// too many are under way.
+    pub(super) fn push(&mut self, transfer: Transfer<T>) -> Option<Transfer<T>> {
+        let Some(index) = self.free.pop() else { return Some(transfer) };
+        let pieces = match transfer.way {
+            Way::Read => Pieces::new(&transfer.memory, 0, dafs_fabric::Span::as_mut_ptr),
+            Way::Write => Pieces::new(&transfer.memory, 0, |span| span.as_ptr().cast_mut()),
+        };
+        let slot = self.slots[index as usize].insert(Slot { transfer, pieces });
+        let entry = entry(slot).personality(self.personality).user_data(index.into());
+        // SAFETY: the entry's descriptor, pieces and memory are in the slot, which is emptied by
+        // its completion only. Spans keep their memory mapped; those that are read into are
+        // writable (`as_mut_ptr` says so).
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.expect("the ring has an entry per slot");
+        None
+    }
+
+    /// Hands over what was pushed and lets the kernel post what has completed; waits for one
+    /// completion if `wait`. No system call when there is nothing to do.
+    pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
+        let queue = self.ring.submission();
+        let (queued, due) = (queue.len(), queue.taskrun() || queue.cq_overflow());
+        drop(queue);
+        if queued == 0 && !due && !wait {
+            return Ok(());
+        }
+        let queued = u32::try_from(queued).unwrap_or(u32::MAX);
+        let submitter = self.ring.submitter();
+        let argument: Option<&libc::sigset_t> = None;
+        // SAFETY: no argument; the entries are those of `push`.
+        unsafe { submitter.enter(queued, u32::from(wait), ENTER_GETEVENTS, argument) }.map(drop)
+    }
+
+    /// Something waits to be handed over or to be taken.
+    pub(super) fn has_work(&mut self) -> bool {
+        let queue = self.ring.submission();
+        let work = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        work || !self.ring.completion().is_empty()
+    }
+
+    /// A transfer that has ended, and what the kernel says of it: bytes, or a negative errno.
+    pub(super) fn take(&mut self) -> Option<(Transfer<T>, i32)> {
+        let entry = self.ring.completion().next()?;
+        let index = u32::try_from(entry.user_data()).ok()?;
+        let slot = self.slots.get_mut(index as usize)?.take()?;
+        self.free.push(index);
+        Some((slot.transfer, entry.result()))
+    }
+}
+
+impl<T> Drop for Queue<T> {
+    fn drop(&mut self) {
+        // The kernel must be through with the memory before it is let go.
+        while self.in_flight() > 0 {
+            let _ = self.enter(true);
+            while self.take().is_some() {}
+        }
+    }
+}
+
+fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: numbers.
+    let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor, nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+fn entry<T>(slot: &Slot<T>) -> squeue::Entry {
+    let Slot { transfer, pieces } = slot;
+    let (fd, offset) = (types::Fd(transfer.fd.as_raw_fd()), transfer.offset);
+    let count = u32::try_from(pieces.count()).unwrap_or(0);
+    match (transfer.way, pieces.only()) {
+        (Way::Read, Some((to, len))) => opcode::Read::new(fd, to, len).offset(offset).build(),
+        (Way::Write, Some((from, len))) => opcode::Write::new(fd, from, len).offset(offset).build(),
+        (Way::Read, None) => opcode::Readv::new(fd, pieces.as_ptr(), count).offset(offset).build(),
+        (Way::Write, None) => {
+            opcode::Writev::new(fd, pieces.as_ptr(), count).offset(offset).build()
+        }
+    }
+}
