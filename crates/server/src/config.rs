@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use dafs_fabric::Address;
 use dafs_store::posix::Disk;
 use dafs_unifier::Policy;
-use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use crate::limits::Limits;
@@ -72,7 +71,7 @@ pub struct Config {
 }
 
 fn disk<'de, D: Deserializer<'de>>(from: D) -> Result<Disk, D::Error> {
-    String::deserialize(from)?.parse().map_err(D::Error::custom)
+    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
 
 /// The port a URL without one means.
