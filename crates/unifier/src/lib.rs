@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod ahead;
 mod change;
 mod config;
 mod core;
@@ -39,6 +40,7 @@ mod wait;
 mod write;
 mod write_back;
 
+pub use ahead::Reader;
 pub use config::{CacheStats, Clock, Config};
 pub use file::CachedFile;
 #[cfg(feature = "planted")]

@@ -7,7 +7,7 @@ use dafs_protocol::{CacheHint, CacheInfo, CachedRange};
 
 use crate::file::{CachedFile, Inner, Which};
 use crate::pool::{FRAME_SLOTS, SLOT};
-use crate::read::Plan;
+use crate::read::{Plan, Stretch};
 
 /// Clusters that one query looks at: the file is locked meanwhile.
 const QUERY_CLUSTERS_MAX: usize = 4096;
@@ -69,22 +69,45 @@ impl CachedFile {
     }
 
     fn begin_prefetch(self: &Arc<Self>, offset: u64, len: usize) {
-        if !self.core.fill_line.is_empty() || self.lock().fills.len() >= PREFETCHES_MAX {
+        if self.lock().fills.len() >= PREFETCHES_MAX {
             return;
         }
-        let Plan::Fill(stretches, _) = self.plan(offset, len) else { return };
+        if let Plan::Fill(stretches, _) = self.plan(offset, len) {
+            self.begin_fills(&stretches);
+        }
+    }
+
+    /// Begins to read in what is missing of these pieces, each (offset, bytes), in order: all of
+    /// them at the same time, small holes between them too. As far as there is room that nobody
+    /// has to wait for.
+    pub fn prefetch_list(self: &Arc<Self>, pieces: &[(u64, usize)]) {
+        let stretches = self.missing(pieces);
+        if !stretches.is_empty() {
+            self.begin_fills(&stretches);
+        }
+    }
+
+    /// Bytes of the cache.
+    pub(crate) fn arena_bytes(&self) -> u64 {
+        self.core.pool.slot_count() as u64 * SLOT
+    }
+
+    fn begin_fills(self: &Arc<Self>, stretches: &[Stretch]) {
+        if !self.core.fill_line.is_empty() {
+            return;
+        }
         let slots = stretches.iter().map(|stretch| stretch.count).sum();
         if !self.core.take_prefetch(slots) {
             return;
         }
-        let Some(mut pages) = self.allocate_all(&stretches) else {
+        let Some(mut pages) = self.allocate_all(stretches) else {
             return self.core.end_prefetch(slots);
         };
         for pinned in &mut pages {
             Arc::get_mut(pinned).expect("nobody else has it yet").prefetched = true;
         }
         // Who reads there waits for it and is told; nobody else does.
-        let _ = self.start_fills(&stretches, pages);
+        let _ = self.start_fills(stretches, pages);
     }
 
     /// Drops clean pages that lie within a range (`len` 0: to the end). The bytes dropped.

@@ -19,6 +19,11 @@ use crate::wait::Turn;
 /// Requests of at least this size, and files of at most this size, are read in by clusters.
 const CLUSTER_BYTES: u64 = SLOT * FRAME_SLOTS as u64;
 
+/// A hole between two pieces of a list that is rather read than left out (data sieving).
+const HOLE_SLOTS_MAX: u64 = 3;
+/// Fills of one file under way, above which none is begun ahead of time.
+const FILLS_MAX: usize = 1024;
+
 /// Pages of a file, held for a reader. Writers do not wait for it: it keeps what it has seen.
 pub struct ReadLease {
     core: Arc<Core>,
@@ -64,6 +69,28 @@ impl Drop for ReadLease {
 pub(crate) struct Stretch {
     first: u64,
     pub(crate) count: usize,
+}
+
+/// Blocks to read in, in order.
+#[derive(Default)]
+struct Stretches(SmallVec<[Stretch; 4]>);
+
+impl Stretches {
+    /// One more, joined to the last ones where `fills` says of all blocks of a small hole between
+    /// them that they can be read in as well.
+    fn add(&mut self, block: u64, fills: impl Fn(u64) -> bool) {
+        if let Some(last) = self.0.last_mut() {
+            let end = last.first + last.count as u64;
+            let hole = block.saturating_sub(end);
+            let count = last.count as u64 + hole + 1;
+            let joins = hole == 0 || hole <= HOLE_SLOTS_MAX && (end..block).all(fills);
+            if block >= end && joins && count <= FILL_SLOTS_MAX as u64 {
+                last.count = count as usize;
+                return;
+            }
+        }
+        self.0.push(Stretch { first: block, count: 1 });
+    }
 }
 
 /// A fill that somebody waits for; what it brings stays until the waiter has seen it.
@@ -216,7 +243,7 @@ impl CachedFile {
             (offset, end)
         };
         let wanted = offset / SLOT..=(end - 1) / SLOT;
-        let mut stretches: SmallVec<[Stretch; 4]> = SmallVec::new();
+        let mut stretches = Stretches::default();
         let mut awaited = Vec::new();
         let mut taken: SmallVec<[u64; 4]> = SmallVec::new();
         for block in from / SLOT..to.div_ceil(SLOT) {
@@ -230,16 +257,28 @@ impl CachedFile {
                 }
                 continue;
             }
-            match stretches.last_mut() {
-                Some(last)
-                    if last.first + last.count as u64 == block && last.count < FILL_SLOTS_MAX =>
-                {
-                    last.count += 1;
+            stretches.add(block, |_| false);
+        }
+        Plan::Fill(stretches.0, awaited)
+    }
+
+    /// What is neither cached nor being read in of these pieces, with small holes between them.
+    pub(crate) fn missing(&self, pieces: &[(u64, usize)]) -> SmallVec<[Stretch; 4]> {
+        let inner = &*self.lock();
+        let mut stretches = Stretches::default();
+        if inner.exclusive.is_some() || inner.fills.len() >= FILLS_MAX {
+            return stretches.0;
+        }
+        let lacks = |block| inner.page(block).is_none() && inner.filling(block).is_none();
+        for &(offset, len) in pieces {
+            let end = offset.saturating_add(len as u64).min(inner.size);
+            for block in offset / SLOT..end.div_ceil(SLOT) {
+                if lacks(block) {
+                    stretches.add(block, lacks);
                 }
-                _ => stretches.push(Stretch { first: block, count: 1 }),
             }
         }
-        Plan::Fill(stretches, awaited)
+        stretches.0
     }
 
     pub(crate) fn allocate_all(&self, stretches: &[Stretch]) -> Option<Vec<Arc<Pinned>>> {
