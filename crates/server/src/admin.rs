@@ -179,6 +179,11 @@ fn values(shared: &Shared) -> Vec<Value> {
         value("cache_hits", "Reads answered from the cache", cache.hits),
         value("cache_misses", "Reads that went to the store", cache.misses),
         gauge("dirty_bytes", "Bytes written and not yet in the store", cache.dirty_bytes),
+        gauge(
+            "away_bytes",
+            "Bytes of the cache given back while memory is short",
+            cache.away_bytes,
+        ),
         gauge("cached_bytes", "Bytes in the cache", cache.resident_bytes),
     ]
 }

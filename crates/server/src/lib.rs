@@ -25,6 +25,7 @@ mod opens;
 mod paths;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
+mod pressure;
 mod ranges;
 mod recorder;
 mod records;

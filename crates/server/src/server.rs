@@ -27,6 +27,7 @@ use crate::identity::{self, Proof};
 use crate::limits::Limits;
 use crate::notes::NoteStore;
 use crate::paths::{DataPath, PageCache};
+use crate::pressure::{self, Watch};
 use crate::recorder::Recorder;
 use crate::records::{FileRecords, NoRecords};
 use crate::shared::{Key, Shared, SharedOptions, tick};
@@ -152,7 +153,27 @@ impl Server {
             shared,
         };
         server.spawn("dafs-accept", move || acceptor.run())?;
+        server.watch_memory()?;
         Ok(server)
+    }
+
+    /// The cache takes less while memory is short.
+    fn watch_memory(&mut self) -> std::io::Result<()> {
+        let (unifier, stopping) = (self.shared.unifier.clone(), self.stopping.clone());
+        let mut watch = Watch::new(self.arena_bytes as u64);
+        if let Some(room) = watch.at_start() {
+            watch.resized(unifier.resize(room));
+        }
+        self.spawn("dafs-memory", move || {
+            while !stopping.load(Ordering::SeqCst) {
+                std::thread::park_timeout(pressure::INTERVAL);
+                if let Some(size) = watch.look() {
+                    let now = unifier.resize(size);
+                    tracing::debug!("memory: the cache is to take {size} bytes, and takes {now}");
+                    watch.resized(now);
+                }
+            }
+        })
     }
 
     fn start_worker(&mut self, number: usize, device: &Arc<dyn Device>) -> Result<(), StartError> {
@@ -220,6 +241,9 @@ impl Server {
         self.stopping.store(true, Ordering::SeqCst);
         for inbox in &self.inboxes {
             inbox.ready.wake_worker();
+        }
+        for thread in &self.threads {
+            thread.thread().unpark();
         }
         self.admin.stop();
     }

@@ -21,6 +21,8 @@ pub struct Config {
     /// Replaced pages that slow readers still hold, of all sessions together. Writers wait
     /// beyond this; what one session can hold is bounded by its requests under way.
     pub orphan_bytes_max: usize,
+    /// The cache keeps this much of its arena, and a quarter of it, also while memory is short.
+    pub least_bytes: usize,
     /// Files that are remembered, with their pages, after their last close; each takes less
     /// than 1 KiB besides its pages.
     pub closed_files_max: usize,
@@ -37,6 +39,7 @@ impl Config {
             dirty_bytes_max: arena_bytes / 2,
             dirty_age: Duration::from_secs(5),
             orphan_bytes_max: arena_bytes / 4,
+            least_bytes: 16 << 20,
             closed_files_max: 32_768,
             policy: Policy::default(),
             clock,
@@ -53,6 +56,8 @@ pub struct CacheStats {
     pub misses: u64,
     /// Bytes of the arena in use, for whatever.
     pub resident_bytes: u64,
+    /// Bytes of the arena given back to the system while memory is short.
+    pub away_bytes: u64,
     /// Bytes written but not in the store yet, and reserved for writes under way.
     pub dirty_bytes: u64,
     /// Bytes replaced that readers still hold.

@@ -32,6 +32,7 @@ pub(crate) struct Core {
     /// Dirty, being written, or reserved for a write.
     dirty_slots: AtomicUsize,
     dirty_slots_max: usize,
+    write_slots_max: usize,
     /// By the time of their first dirty byte.
     dirty_files: Mutex<VecDeque<(Duration, Arc<CachedFile>)>>,
     /// With dirty data whose write-back failed.
@@ -108,8 +109,12 @@ impl Core {
     pub(crate) fn new(pool: Pool, config: Config, verifier: WriteVerifier) -> Core {
         // Reading must go on while writers wait.
         let bound = pool.slot_count() * 3 / 4;
+        let dirty_slots_max = (config.dirty_bytes_max / PAGE_BYTES).clamp(8, bound);
+        // Also when the cache is as small as it may become.
+        let least = least_frames(pool.frame_count(), &config) * FRAME_SLOTS;
         Core {
-            dirty_slots_max: (config.dirty_bytes_max / PAGE_BYTES).clamp(8, bound),
+            dirty_slots_max,
+            write_slots_max: (dirty_slots_max / 2).min(least * 3 / 4),
             pool,
             config,
             verifier,
@@ -224,7 +229,7 @@ impl Core {
 
     /// The most that one write may take.
     pub(crate) fn write_slots_max(&self) -> usize {
-        self.dirty_slots_max / 2
+        self.write_slots_max
     }
 
     /// Room for `slots` below the bound.
@@ -315,6 +320,20 @@ impl Core {
         freed
     }
 
+    /// Gives frames back to the system, or takes them again, until about `frames` are in use or
+    /// free; what is dirty or held stays for now. How many are.
+    pub(crate) fn resize(&self, frames: usize) -> usize {
+        let all = self.pool.frame_count();
+        let frames = frames.clamp(least_frames(all, &self.config), all);
+        while all - self.pool.away() < frames && self.pool.fetch_back() {}
+        while all - self.pool.away() > frames {
+            if !self.pool.send_away() && self.evict(FRAME_SLOTS, Some(FRAME_LOOKS)) == 0 {
+                break;
+            }
+        }
+        all - self.pool.away()
+    }
+
     /// Waits until `attempt` succeeds, which is tried when slots may have become free. Writes
     /// dirty data back meanwhile.
     pub(crate) async fn when_space<T>(
@@ -371,6 +390,11 @@ impl Core {
         locked(&self.failed_files).append(&mut tried_again);
         given_up > 0
     }
+}
+
+/// Frames that are never given back: what one request may take must always fit.
+fn least_frames(all: usize, config: &Config) -> usize {
+    (all / 4).max(all.min(config.least_bytes / (FRAME_SLOTS * PAGE_BYTES)))
 }
 
 /// Whole clusters within these blocks.

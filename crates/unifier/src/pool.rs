@@ -118,6 +118,8 @@ pub(crate) type Victims = SmallVec<[(Page, u64, u64); 16]>;
 const FREE: u8 = 0;
 const WHOLE: u8 = 1;
 const SPLIT: u8 = 2;
+/// Given back to the system: nobody's.
+const AWAY: u8 = 3;
 
 /// See the module.
 pub(crate) struct Pool {
@@ -131,6 +133,8 @@ pub(crate) struct Pool {
     /// As `free` counts them, to be read without its lock.
     free_frames: AtomicUsize,
     used_slots: AtomicUsize,
+    /// Frames given back to the system.
+    away: AtomicUsize,
     /// Frames from the start that have memory.
     backed_frames: AtomicUsize,
     /// May go below zero for a moment.
@@ -183,6 +187,7 @@ impl Pool {
             free: Mutex::new(free),
             free_frames: AtomicUsize::new(frames),
             used_slots: AtomicUsize::new(0),
+            away: AtomicUsize::new(0),
             backed_frames: AtomicUsize::new(0),
             orphan_slots: AtomicUsize::new(0),
             space: Space::default(),
@@ -197,12 +202,45 @@ impl Pool {
         self.free_frames.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn frame_count(&self) -> usize {
+        self.frames.len()
+    }
+
     pub(crate) fn slot_count(&self) -> usize {
         self.users.len()
     }
 
     pub(crate) fn used_slots(&self) -> usize {
         self.used_slots.load(Ordering::Relaxed)
+    }
+
+    /// Frames given back to the system.
+    pub(crate) fn away(&self) -> usize {
+        self.away.load(Ordering::Relaxed)
+    }
+
+    /// Gives a free frame, the last one, back to the system. False: none is free.
+    pub(crate) fn send_away(&self) -> bool {
+        let Some(frame) = self.free().take_last_frame() else { return false };
+        self.frames[frame].store(AWAY, Ordering::Relaxed);
+        self.free_frames.fetch_sub(1, Ordering::Relaxed);
+        self.away.fetch_add(1, Ordering::Relaxed);
+        let bytes = FRAME_SLOTS * PAGE_BYTES;
+        self.arena.discard(frame * bytes, bytes);
+        true
+    }
+
+    /// Takes a frame again that was given back, the first one. False: there is none.
+    pub(crate) fn fetch_back(&self) -> bool {
+        let mut free = self.free();
+        let is_away = |frame: &AtomicU8| frame.load(Ordering::Relaxed) == AWAY;
+        let Some(frame) = self.frames.iter().position(is_away) else { return false };
+        free.put_frame(frame, &self.frames);
+        self.free_frames.store(free.count, Ordering::Relaxed);
+        drop(free);
+        self.away.fetch_sub(1, Ordering::Relaxed);
+        self.space.changed();
+        true
     }
 
     pub(crate) fn orphan_slots(&self) -> usize {
@@ -481,6 +519,14 @@ impl Free {
             }
         }
         unreachable!("free frames are counted");
+    }
+
+    fn take_last_frame(&mut self) -> Option<usize> {
+        let word = self.frames.iter().rposition(|word| *word != 0)?;
+        let bit = self.frames[word].ilog2() as usize;
+        self.frames[word] &= !(1 << bit);
+        self.count -= 1;
+        Some(word * 64 + bit)
     }
 
     fn put_frame(&mut self, frame: usize, states: &[AtomicU8]) {

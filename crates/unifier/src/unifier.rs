@@ -12,7 +12,7 @@ use dafs_store::{File, FileId};
 use crate::core::Core;
 use crate::file::CachedFile;
 use crate::job::{Job, Outcome, wait_all};
-use crate::pool::Pool;
+use crate::pool::{FRAME_SLOTS, Pool};
 use crate::wait::Turn;
 use crate::{CacheStats, Config, Mark, Opening, WriterId};
 
@@ -121,6 +121,7 @@ impl Unifier {
             hits: get(&counters.hits),
             misses: get(&counters.misses),
             resident_bytes: bytes(self.core.pool.used_slots()),
+            away_bytes: bytes(self.core.pool.away() * FRAME_SLOTS),
             dirty_bytes: bytes(self.core.dirty_slots()),
             orphan_bytes: bytes(self.core.pool.orphan_slots()),
             evicted_bytes: get(&counters.evicted_slots) * PAGE_BYTES as u64,
@@ -131,6 +132,15 @@ impl Unifier {
             lost_bytes: get(&counters.lost_slots) * PAGE_BYTES as u64,
             files: self.core.file_count() as u64,
         }
+    }
+
+    /// Memory is short, or not any more: the cache is to take about so many bytes of its arena, at
+    /// least a quarter of it. The rest goes back to the system. What is dirty or held goes later:
+    /// to be asked again. How many bytes it may take now.
+    pub fn resize(&self, bytes: u64) -> u64 {
+        let frame = (PAGE_BYTES * FRAME_SLOTS) as u64;
+        let frames = usize::try_from(bytes / frame).unwrap_or(usize::MAX);
+        self.core.resize(frames) as u64 * frame
     }
 
     /// True when [`write_back`](Self::write_back) has something to do. To be asked a few times a

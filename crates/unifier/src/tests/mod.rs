@@ -16,6 +16,8 @@ mod policies;
 mod query;
 #[cfg(not(feature = "planted"))]
 mod ranges;
+#[cfg(not(feature = "planted"))]
+mod resize;
 // Defects are planted in the whole process: the other tests would meet them.
 #[cfg(feature = "planted")]
 mod planted;
@@ -44,10 +46,19 @@ fn config(arena_bytes: usize) -> Config {
 }
 
 fn unifier(arena_bytes: usize) -> Arc<Unifier> {
+    unifier_with(arena_bytes, config(arena_bytes))
+}
+
+/// One that gives memory back down to a quarter of its arena.
+fn shrinking(arena_bytes: usize) -> Arc<Unifier> {
+    unifier_with(arena_bytes, Config { least_bytes: 64 << 10, ..config(arena_bytes) })
+}
+
+fn unifier_with(arena_bytes: usize, config: Config) -> Arc<Unifier> {
     let arena = Arena::new(arena_bytes).expect("arena");
     // Whatever lies there is never a file's.
     arena.span(0, arena_bytes).write_message(0, &vec![0xee; arena_bytes]);
-    Unifier::new(arena, config(arena_bytes), VERIFIER)
+    Unifier::new(arena, config, VERIFIER)
 }
 
 fn open(unifier: &Arc<Unifier>, file: &Arc<DiskFile>) -> Arc<CachedFile> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::disk::{Disk, DiskFile, Handle, Rng, Task, allocate, overwrite, piece};
 use super::{VERIFIER, bytes, config, put, writer};
-use crate::{At, CachedFile, Opening, ReadLease, Unifier, WriterId};
+use crate::{At, CachedFile, Config, Opening, ReadLease, Unifier, WriterId};
 use dafs_fabric::Arena;
 use dafs_protocol::{CacheHint, CommitLevel, Status};
 
@@ -39,7 +39,8 @@ impl Model {
         let disk = Disk::new(seed, [0, 50, 100][rng.below(3) as usize]);
         let arena = Arena::new(arena_bytes).expect("arena");
         arena.span(0, arena_bytes).write_message(0, &vec![0xee; arena_bytes]);
-        let unifier = Unifier::new(arena, config(arena_bytes), VERIFIER);
+        let config = Config { least_bytes: 64 << 10, ..config(arena_bytes) };
+        let unifier = Unifier::new(arena, config, VERIFIER);
         let files = (0..3).map(|inode| {
             let len = rng.below(FILE_BYTES_MAX) as usize * (inode as usize % 2);
             let want: Vec<u8> = (0..len).map(|_| rng.below(256) as u8).collect();
@@ -349,7 +350,8 @@ impl Model {
             77..83 => self.check_attr(at),
             83..85 => self.close(at),
             85 => self.advise(&cached),
-            86..88 => {
+            86 => drop(self.unifier.resize(self.rng.below(2 << 20))),
+            87 => {
                 // A second open, with truncation while the first goes on.
                 self.open(at, true);
                 self.run(async move { cached.close(WriterId(2)).await }).expect("close");

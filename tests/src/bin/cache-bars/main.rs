@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod crash;
+mod memory;
 mod written;
 
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 use dafs_tests::bars::{Bar, run};
 pub(crate) use dafs_tests::bars::{Line, Mode};
 
-const BARS: &[Bar] = &[("c8", crash::kills)];
+const BARS: &[Bar] = &[("c8", crash::kills), ("c10", memory::memory)];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
