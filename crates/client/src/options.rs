@@ -28,7 +28,8 @@ pub struct SessionOptions {
     pub data_bytes_max: u32,
     /// 1, or 2: then requests with much data use a connection of their own.
     pub connections: u8,
-    /// Whether [`File::reader`](crate::File::reader) reads ahead.
+    /// Whether [`File::reader`](crate::File::reader) reads ahead, and the server for the files
+    /// of this session.
     pub read_ahead: bool,
     /// False: the server must not fetch data by RDMA read, it is pushed.
     pub rdma_read: bool,

@@ -62,6 +62,8 @@ pub struct SessionAttr {
     pub tagged: bool,
     /// The server may fetch request data by RDMA read.
     pub rdma_read: bool,
+    /// The server reads ahead for the session's files.
+    pub read_ahead: bool,
 }
 
 impl SessionAttr {
@@ -76,6 +78,7 @@ impl SessionAttr {
             lease_ms: limits.lease_ms,
             tagged: wish.tagged && limits.tagged,
             rdma_read: wish.rdma_read && limits.rdma_read,
+            read_ahead: wish.read_ahead && limits.read_ahead,
         }
     }
 }
@@ -186,6 +189,7 @@ mod tests {
         lease_ms: 30_000,
         tagged: true,
         rdma_read: false,
+        read_ahead: true,
     };
 
     #[test]
@@ -198,6 +202,7 @@ mod tests {
             lease_ms: 1,
             tagged: false,
             rdma_read: true,
+            read_ahead: true,
         };
         let granted = SessionAttr::agree(&wish, &LIMITS);
         let expected = SessionAttr {
@@ -208,6 +213,7 @@ mod tests {
             lease_ms: 30_000,
             tagged: false,
             rdma_read: false,
+            read_ahead: true,
         };
         assert_eq!(granted, expected);
     }

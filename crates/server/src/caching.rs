@@ -12,6 +12,9 @@ use dafs_unifier::CachedFile;
 use crate::chain::{Chain, SCRATCH_BYTES, Stop};
 
 // As posix_fadvise.
+const NORMAL: u8 = 0;
+const RANDOM: u8 = 1;
+const SEQUENTIAL: u8 = 2;
 const WILL_NEED: u8 = 3;
 const DONT_NEED: u8 = 4;
 const ADVICE_MAX: u8 = 5;
@@ -29,6 +32,9 @@ impl Chain {
                 let open = self.session.open(self.state(*state)?)?;
                 if *advice > ADVICE_MAX {
                     return Err(Status::Inval.into());
+                }
+                if let (NORMAL | RANDOM | SEQUENTIAL, Some(reader)) = (*advice, &open.reader) {
+                    reader.borrow_mut().switch(*advice != RANDOM);
                 }
                 let Some(file) = open.file.cached() else {
                     // The kernel's cache, which is not asked.

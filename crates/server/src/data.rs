@@ -1,6 +1,6 @@
 //! Operations on open files and their data.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -119,6 +119,7 @@ pub(crate) fn try_read(
     }
     let result = read_result(lent.len, lent.end_of_file);
     note_read(context, session, lent.len);
+    open.read_ahead(extent.offset, extent.len as usize, true);
     Some((result, lent.spans, lent.held.into_iter().collect()))
 }
 
@@ -211,6 +212,8 @@ impl Chain {
         if let Some(file) = file.cached() {
             file.overlay(mark, &mut attr);
         }
+        // What passes the kernel's page cache is read ahead there.
+        let reads_ahead = self.session.attr.read_ahead && opened.file.is_direct();
         let open = Open {
             file,
             stored: opened.file,
@@ -220,6 +223,7 @@ impl Chain {
             append: flags.append,
             writer: Writer { id: writer, clear_privileges: self.who.uid != 0 },
             read_only_export: export.read_only,
+            reader: reads_ahead.then(RefCell::default),
             _place: place,
         };
         let state = self.session.add_open(Rc::new(open));
@@ -285,7 +289,13 @@ impl Chain {
         let pieces = pieces(extents, self.session.attr.data_bytes_max)?;
         let state = self.state(state)?;
         match readable(&self.session, state) {
-            Ok(open) => self.read_pieces(&open.file, &pieces).await,
+            Ok(open) => {
+                let outcome = self.read_pieces(&open.file, &pieces).await;
+                if let (Ok(_), [(offset, len)]) = (&outcome, pieces.as_slice()) {
+                    open.read_ahead(*offset, *len, false);
+                }
+                outcome
+            }
             Err(Status::BadStateId) if self.replayed => self.read_again(&pieces).await,
             Err(status) => Err(status),
         }
@@ -319,6 +329,9 @@ impl Chain {
         }
         if self.holds_turn || pieces.len() < 2 {
             return hold_pieces(file, pieces).await;
+        }
+        if let Some(file) = file.cached() {
+            file.prefetch_list(pieces);
         }
         for &(offset, len) in pieces {
             drop(file.read(offset, len).await?);

@@ -1,11 +1,11 @@
 //! An open file of a session.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use dafs_protocol::{Attr, FileHandle, Status};
 use dafs_store::File;
-use dafs_unifier::{Unifier, Writer};
+use dafs_unifier::{Reader, Unifier, Writer};
 
 use crate::paths::FileData;
 use crate::shared::Place;
@@ -23,6 +23,8 @@ pub(crate) struct Open {
     /// Who writes through it.
     pub writer: Writer,
     pub read_only_export: bool,
+    /// What was read of it lately, where the server reads ahead.
+    pub reader: Option<RefCell<Reader>>,
     /// Counts against the server's limit of opens.
     pub _place: Place,
 }
@@ -31,6 +33,13 @@ impl Open {
     /// The number of its export.
     pub(crate) fn export_number(&self) -> u8 {
         self.handle.0.last().copied().unwrap_or_default()
+    }
+
+    /// To be told of a read; begins to read in what comes next. `was_there`: the cache had it.
+    pub(crate) fn read_ahead(&self, offset: u64, len: usize, was_there: bool) {
+        if let (Some(reader), Some(file)) = (&self.reader, self.file.cached()) {
+            file.read_ahead(&mut reader.borrow_mut(), offset, len, was_there);
+        }
     }
 
     /// Attributes as clients see them: those of the store, corrected by what the cache knows.

@@ -234,6 +234,10 @@ pub trait File: Send + Sync {
     fn attr(&self) -> Answer<Attr>;
     /// As [`Store::set_attr`], without a look-up; also when the file has no name any more.
     fn set_attr(&self, who: &Who, set: &SetAttr) -> Answer<Attr>;
+    /// Its data does not pass the page cache of a kernel.
+    fn is_direct(&self) -> bool {
+        false
+    }
     /// For a store to know its own.
     fn as_any(&self) -> &dyn Any;
 }

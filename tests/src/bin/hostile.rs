@@ -150,6 +150,7 @@ fn wish() -> SessionAttr {
         lease_ms: 0,
         tagged: true,
         rdma_read: true,
+        read_ahead: true,
     }
 }
 

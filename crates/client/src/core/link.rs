@@ -130,6 +130,7 @@ impl CoreConfig {
             lease_ms: 0,
             tagged: true,
             rdma_read: self.rdma_read,
+            read_ahead: self.read_ahead,
         }
     }
 

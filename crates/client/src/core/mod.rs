@@ -72,6 +72,7 @@ pub struct CoreConfig {
     data_bytes_max: u32,
     connections: usize,
     rdma_read: bool,
+    read_ahead: bool,
     export: Vec<u8>,
 }
 
@@ -89,6 +90,7 @@ impl CoreConfig {
             data_bytes_max: options.data_bytes_max,
             connections: usize::from(options.connections),
             rdma_read: options.rdma_read,
+            read_ahead: options.read_ahead,
             export: options.export,
         }
     }

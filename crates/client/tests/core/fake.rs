@@ -324,6 +324,7 @@ impl Fake {
             lease_ms: self.script.lease_ms,
             tagged: true,
             rdma_read: true,
+            read_ahead: true,
         };
         let id = match purpose {
             Purpose::Create { .. } => {

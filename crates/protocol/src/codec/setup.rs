@@ -192,7 +192,7 @@ pub(crate) fn put_session_attr(out: &mut Vec<u8>, attr: &SessionAttr) {
     out.u32(attr.inline_bytes);
     out.u8(attr.wait as u8);
     out.u32(attr.lease_ms);
-    out.flags([attr.tagged, attr.rdma_read]);
+    out.flags([attr.tagged, attr.rdma_read, attr.read_ahead]);
 }
 
 fn session_attr(r: &mut Reader<'_>) -> Result<SessionAttr, DecodeError> {
@@ -204,6 +204,15 @@ fn session_attr(r: &mut Reader<'_>) -> Result<SessionAttr, DecodeError> {
         _ => return Err(DecodeError::Value("waiting mode")),
     };
     let lease_ms = r.u32()?;
-    let [tagged, rdma_read] = r.flags("session attributes")?;
-    Ok(SessionAttr { slots, data_bytes_max, inline_bytes, wait, lease_ms, tagged, rdma_read })
+    let [tagged, rdma_read, read_ahead] = r.flags("session attributes")?;
+    Ok(SessionAttr {
+        slots,
+        data_bytes_max,
+        inline_bytes,
+        wait,
+        lease_ms,
+        tagged,
+        rdma_read,
+        read_ahead,
+    })
 }

@@ -174,6 +174,7 @@ impl Random {
             lease_ms: self.u32(),
             tagged: self.bool(),
             rdma_read: self.bool(),
+            read_ahead: self.bool(),
         }
     }
     pub fn owner(&mut self) -> OwnerKey {

@@ -76,6 +76,7 @@ impl Worker {
             lease_ms: limits.lease_seconds.saturating_mul(1000),
             tagged: wish.tagged,
             rdma_read: wish.rdma_read,
+            read_ahead: wish.read_ahead,
         };
         let mut id = self.shared.random::<16>();
         if let Some((worker, _)) = id.split_first_chunk_mut::<2>() {

@@ -207,6 +207,7 @@ impl World {
             lease_ms: 0,
             tagged: true,
             rdma_read: true,
+            read_ahead: true,
         };
         self.uid = uid;
         self.peers[who.0].sequences.fill(0);

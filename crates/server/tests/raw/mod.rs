@@ -126,6 +126,7 @@ impl Raw {
             lease_ms: 0,
             tagged: true,
             rdma_read: true,
+            read_ahead: true,
         };
         let request = SetupRequest::Hello {
             version: PROTOCOL_VERSION,
