@@ -328,6 +328,10 @@ impl File for PosixFile {
         }
     }
 
+    fn is_direct(&self) -> bool {
+        self.inner.direct
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
