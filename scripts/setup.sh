@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing on this machine: `setup.sh build|test|test-long`.
+# Installs what is missing on this machine: `setup.sh build|browser|test|test-long`.
 # Does nothing, quickly, when everything is there.
 set -euo pipefail
 
@@ -33,12 +33,17 @@ rust_is_new_enough || apt_install rustc-web cargo-web
 rust_is_new_enough || { say "Rust $rust_least or newer is needed: see https://rustup.rs"; exit 1; }
 command -v cc >/dev/null || apt_install gcc libc6-dev
 
+has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
+if [ "$need" != build ]; then
+    has_browser >/dev/null || apt_install chromium
+fi
+
 if [ "$need" = test-long ] || [ "$need" = test ]; then
     for pair in strace:strace iperf3:iperf3; do
         command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
     done
     for pair in fio:fio rsync:rsync sqlite3:sqlite3 redis-server:redis-server git:git \
-        mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs setfacl:acl setpriv:util-linux fusermount3:fuse3; do
+        mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs script:bsdutils setfacl:acl setpriv:util-linux fusermount3:fuse3; do
         command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
     done
     if ! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; then

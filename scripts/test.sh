@@ -17,6 +17,9 @@ cargo test --workspace --quiet
 echo "== fuzzers' own tests"
 cargo test --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 
+echo "== the page of the admin port, in a browser"
+scripts/admin-page.sh
+
 echo "== bars"
 target/release/bars $mode
 

@@ -39,6 +39,7 @@ fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared>
         records: Box::new(MemoryRecords::default()),
         entropy: entropy(),
         process_stats: Box::new(|| (0, 0)),
+        stopwatch: Box::new(|| std::time::Duration::ZERO),
     })
 }
 

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod cache;
 mod cat;
 mod chmod;
 mod connect;
@@ -34,6 +35,7 @@ mod status;
 mod sync;
 mod sys;
 mod text;
+mod top;
 mod touch;
 mod tree;
 mod umount;
@@ -87,6 +89,8 @@ enum Command {
     Sync(sync::Args),
     Ping(ping::Args),
     Status(status::Args),
+    Top(top::Args),
+    Cache(cache::Args),
     Version(version::Args),
     Bench(bench::Args),
 }
@@ -123,6 +127,8 @@ fn describe(command: &Command) -> (&'static str, Style) {
         Command::Sync(_) => ("sync", Style::AtOnce),
         Command::Ping(_) => ("ping", Style::AtOnce),
         Command::Status(_) => ("status", Style::AtOnce),
+        Command::Top(_) => ("top", Style::Serve),
+        Command::Cache(_) => ("cache", Style::AtOnce),
         Command::Version(_) => ("version", Style::AtOnce),
         Command::Bench(_) => ("bench", Style::CleanUp),
     }
@@ -149,6 +155,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Sync(args) => sync::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Cache(args) => cache::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Bench(args) => bench::run(&args),
     }

@@ -51,7 +51,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn wanted(server: Option<&str>) -> Result<Vec<SocketAddr>, Failure> {
+/// The admin addresses of the servers that are meant.
+///
+/// # Errors
+/// There is none.
+pub fn wanted(server: Option<&str>) -> Result<Vec<SocketAddr>, Failure> {
     if let Some(port) = server.and_then(|text| text.parse::<u16>().ok()) {
         return Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))]);
     }
@@ -78,7 +82,11 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-fn fetch(admin: SocketAddr) -> io::Result<Value> {
+/// What `/status` says.
+///
+/// # Errors
+/// The connection's, or it is no admin port.
+pub fn fetch(admin: SocketAddr) -> io::Result<Value> {
     let time = Duration::from_secs(5);
     let mut stream = TcpStream::connect_timeout(&admin, time)?;
     stream.set_read_timeout(Some(time))?;

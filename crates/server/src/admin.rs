@@ -1,22 +1,32 @@
-//! The admin port: `/metrics` (Prometheus text) and `/status` (JSON), on loopback, read only.
+//! The admin port, on loopback, read only: a page with charts (`/`), JSON (`/status`) and
+//! Prometheus text (`/metrics`).
+//!
+//! A web page of a stranger cannot read it: it is no page of the same origin, and where a name of
+//! its own is made to lead here, the `Host` that its browser sends is not one of ours.
 
-use std::fmt;
+mod status;
+
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use dafs_fabric::Address;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use serde_json::json;
 
+use self::status::Metrics;
 use crate::server::StartError;
 use crate::shared::Shared;
+
+/// Readers at a time; more are turned away.
+const READERS_MAX: usize = 16;
+/// Bytes of a request's head.
+const HEAD_BYTES_MAX: u64 = 16 << 10;
+/// How long a reader may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const PAGE: &str = include_str!("admin/page.html");
 
 pub(crate) struct Admin {
     address: SocketAddr,
@@ -37,7 +47,7 @@ impl Admin {
             return Err(failed(std::io::Error::other("must be a loopback address")));
         }
         let stopping = Arc::new(AtomicBool::new(false));
-        let page = Pages::new(serving, shared);
+        let pages = Arc::new(Pages::new(serving, shared));
         let stop = stopping.clone();
         std::thread::Builder::new().name("dafs-admin".into()).spawn(move || {
             for stream in listener.incoming() {
@@ -45,10 +55,7 @@ impl Admin {
                     return;
                 }
                 if let Ok(stream) = stream {
-                    // One slow reader delays other readers of this port only.
-                    if let Err(error) = page.serve(stream) {
-                        tracing::debug!(%error, "admin request failed");
-                    }
+                    pages.clone().receive(stream);
                 }
             }
         })?;
@@ -71,146 +78,136 @@ struct Pages {
     addresses: Vec<String>,
     shared: Arc<Shared>,
     since: Instant,
+    readers: AtomicUsize,
 }
+
+/// What is answered: status, type of the content, content.
+type Answer = (&'static str, &'static str, String);
 
 impl Pages {
     fn new(serving: &[Address], shared: Arc<Shared>) -> Pages {
         let mut registry = Registry::with_prefix("dafs");
         registry.register_collector(Box::new(Metrics(shared.clone())));
         let addresses = serving.iter().map(ToString::to_string).collect();
-        Pages { registry, addresses, shared, since: Instant::now() }
+        Pages { registry, addresses, shared, since: Instant::now(), readers: AtomicUsize::new(0) }
     }
 
-    fn serve(&self, stream: TcpStream) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        stream.set_write_timeout(Some(Duration::from_secs(2)))?;
-        let mut line = String::new();
-        BufReader::new(&stream).take(4096).read_line(&mut line)?;
+    /// Browsers open connections that they do not use yet: each reader has a thread, so that none
+    /// waits for another.
+    fn receive(self: Arc<Pages>, stream: TcpStream) {
+        if self.readers.fetch_add(1, Ordering::SeqCst) >= READERS_MAX {
+            self.readers.fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
+        let pages = self.clone();
+        let started = std::thread::Builder::new().name("dafs-admin".into()).spawn(move || {
+            if let Err(error) = pages.serve(&stream) {
+                tracing::debug!(%error, "admin request failed");
+            }
+            pages.readers.fetch_sub(1, Ordering::SeqCst);
+        });
+        if started.is_err() {
+            self.readers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn serve(&self, mut stream: &TcpStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let (line, host) = head(stream)?;
+        let (status, kind, body) = match host.as_deref().map(is_loopback) {
+            Some(false) => {
+                let text = "this port answers by the names of loopback alone, as localhost\n";
+                ("403 Forbidden", "text/plain", text.to_owned())
+            }
+            // Who sends none is no browser.
+            Some(true) | None => self.answer(&line)?,
+        };
+        let length = body.len();
+        write!(
+            stream,
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
+             X-Frame-Options: DENY\r\nReferrer-Policy: no-referrer\r\n\
+             Content-Security-Policy: default-src 'none'; connect-src 'self'; \
+             script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:\r\n\
+             Connection: close\r\n\r\n{body}"
+        )
+    }
+
+    fn answer(&self, line: &str) -> std::io::Result<Answer> {
         let mut words = line.split_whitespace();
-        let (status, kind, body) = match (words.next(), words.next()) {
-            (Some("GET"), Some("/metrics")) => {
+        let (method, path) = (words.next(), words.next());
+        if method != Some("GET") {
+            return Ok(("405 Method Not Allowed", "text/plain", "only GET\n".to_owned()));
+        }
+        Ok(match path {
+            Some("/") => ("200 OK", "text/html; charset=utf-8", PAGE.to_owned()),
+            Some("/metrics") => {
                 let mut text = String::new();
                 prometheus_client::encoding::text::encode(&mut text, &self.registry)
                     .map_err(std::io::Error::other)?;
                 ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
             }
-            (Some("GET"), Some("/status")) => {
-                ("200 OK", "application/json", format!("{}\n", self.status()))
+            Some("/status") => {
+                let status = status::status(&self.shared, &self.addresses, self.since);
+                ("200 OK", "application/json", format!("{status}\n"))
             }
-            _ => ("404 Not Found", "text/plain", "try /status or /metrics\n".to_string()),
-        };
-        let length = body.len();
-        write!(
-            &stream,
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
-             Connection: close\r\n\r\n{body}"
-        )
-    }
-
-    fn status(&self) -> serde_json::Value {
-        let shared = &self.shared;
-        let (cpu_ns, resident) = (shared.process_stats)();
-        let exports: Vec<_> = shared
-            .exports
-            .iter()
-            .map(|e| {
-                json!({
-                    "name": e.name,
-                    "path": e.path,
-                    "read_only": e.read_only,
-                    "policy": e.policy.name(),
-                    "datapath": e.data_path.name(),
-                    "disk": e.store.disk(),
-                })
-            })
-            .collect();
-        let metrics: serde_json::Map<_, _> =
-            values(shared).into_iter().map(|v| (v.name.to_string(), v.value.into())).collect();
-        json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "pid": std::process::id(),
-            "addresses": self.addresses,
-            "exports": exports,
-            "uptime_seconds": self.since.elapsed().as_secs(),
-            "arena_bytes": shared.arena_bytes,
-            "cpu_ns": cpu_ns,
-            "resident_bytes": resident,
-            "counters": metrics,
+            _ => {
+                let text = "try / (a page for browsers), /status or /metrics\n";
+                ("404 Not Found", "text/plain", text.to_owned())
+            }
         })
     }
 }
 
-struct Value {
-    name: &'static str,
-    help: &'static str,
-    value: u64,
-    gauge: bool,
-}
-
-fn values(shared: &Shared) -> Vec<Value> {
-    let counters = &shared.counters;
-    let cache = shared.unifier.stats();
-    let locks = shared.locks.stats();
-    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    let size = |counter: &std::sync::atomic::AtomicUsize| counter.load(Ordering::Relaxed) as u64;
-    let value = |name, help, value| Value { name, help, value, gauge: false };
-    let gauge = |name, help, value| Value { name, help, value, gauge: true };
-    vec![
-        gauge("sessions", "Sessions alive", size(&counters.sessions)),
-        gauge("opens", "Open files", size(&counters.opens)),
-        value("sessions_created", "Sessions created", load(&counters.sessions_total)),
-        value("requests", "Requests received", load(&counters.requests)),
-        value("replays", "Requests answered again after a break", load(&counters.replays)),
-        value("read_bytes", "Bytes read by clients", load(&counters.bytes_read)),
-        value("written_bytes", "Bytes written by clients", load(&counters.bytes_written)),
-        value("refused", "Connections and requests refused", load(&counters.refused)),
-        value("peer_faults", "Protocol violations by peers", load(&counters.peer_faults)),
-        value("leases_expired", "Sessions that fell silent", load(&counters.leases_expired)),
-        value("system_calls", "System calls of the transport", load(&counters.system_calls)),
-        value("copied_bytes", "Payload copied in user space", dafs_fabric::mem::copied_bytes()),
-        value("registrations", "Memory registrations", dafs_fabric::mem::registrations()),
-        gauge("locks", "Ranges of files that are locked", locks.held),
-        gauge("lock_waits", "Waits for locks", locks.waiting),
-        value("lock_grants", "Locks granted", locks.grants),
-        value("lock_reclaims", "Locks reclaimed after a restart", locks.reclaims),
-        value("deadlocks", "Waits for locks refused as deadlocks", locks.deadlocks),
-        value("callbacks", "Callbacks sent, again after breaks too", load(&counters.callbacks)),
-        gauge("callbacks_outstanding", "Callbacks without an answer", locks.untold),
-        value("cache_hits", "Reads answered from the cache", cache.hits),
-        value("cache_misses", "Reads that went to the store", cache.misses),
-        gauge("dirty_bytes", "Bytes written and not yet in the store", cache.dirty_bytes),
-        gauge(
-            "away_bytes",
-            "Bytes of the cache given back while memory is short",
-            cache.away_bytes,
-        ),
-        gauge("cached_bytes", "Bytes in the cache", cache.resident_bytes),
-    ]
-}
-
-struct Metrics(Arc<Shared>);
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Metrics")
+/// The request's line, and what it says is its host.
+fn head(stream: &TcpStream) -> std::io::Result<(String, Option<String>)> {
+    let mut reader = BufReader::new(stream).take(HEAD_BYTES_MAX);
+    let mut first = String::new();
+    reader.read_line(&mut first)?;
+    let mut host = None;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 || line.trim().is_empty() {
+            return Ok((first, host));
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("host")
+        {
+            host = Some(value.trim().to_owned());
+        }
     }
 }
 
-impl Collector for Metrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for v in values(&self.0) {
-            if v.gauge {
-                let metric = ConstGauge::new(i64::try_from(v.value).unwrap_or(i64::MAX));
-                let encoder =
-                    encoder.encode_descriptor(v.name, v.help, None, metric.metric_type())?;
-                metric.encode(encoder)?;
-            } else {
-                let metric = ConstCounter::new(v.value);
-                let encoder =
-                    encoder.encode_descriptor(v.name, v.help, None, metric.metric_type())?;
-                metric.encode(encoder)?;
-            }
+/// True for `localhost` and addresses of loopback, with or without a port.
+fn is_loopback(host: &str) -> bool {
+    let bare = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((bare, _)) => bare,
+        None => host.rsplit_once(':').map_or(host, |(bare, _)| bare),
+    };
+    bare.eq_ignore_ascii_case("localhost")
+        || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_loopback_are_hosts() {
+        for good in ["localhost", "LOCALHOST:9100", "127.0.0.1:1", "127.9.9.9", "[::1]:80", "[::1]"]
+        {
+            assert!(is_loopback(good), "{good}");
         }
-        Ok(())
+        for bad in [
+            "",
+            "evil.example",
+            "localhost.evil.example:80",
+            "127.0.0.1.evil.example",
+            "10.0.0.1:80",
+        ] {
+            assert!(!is_loopback(bad), "{bad}");
+        }
     }
 }

@@ -22,6 +22,7 @@ use dafs_protocol::{
 use dafs_store::Who;
 
 use crate::data::Held;
+use crate::meters::Kind;
 use crate::notes;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
@@ -177,6 +178,7 @@ pub(crate) async fn run(
     data_len: u32,
     prior: Cached,
 ) {
+    let start = (context.shared.stopwatch)();
     let request = decode_request(&header).expect("decoded before the chain started");
     let head = request.head;
     let operations = &request.operations;
@@ -207,11 +209,11 @@ pub(crate) async fn run(
                 Err(status) => (vec![Err(status)], false),
                 Ok(()) => chain.execute(operations, prior).await,
             };
-            let done = Done { out: chain.out, held: chain.held, before };
+            let done = Done { out: chain.out, held: chain.held, before, start };
             return finish(&context, &session, head, operations, results, broken, done);
         }
     };
-    let done = Done { out: SgList::new(), held: Vec::new(), before };
+    let done = Done { out: SgList::new(), held: Vec::new(), before, start };
     finish(&context, &session, head, operations, results, broken, done);
 }
 
@@ -220,6 +222,8 @@ struct Done {
     held: Vec<Held>,
     /// What the slot had kept when the chain started.
     before: Cached,
+    /// When it did.
+    start: Duration,
 }
 
 fn finish(
@@ -245,6 +249,7 @@ fn finish(
     if broken {
         return;
     }
+    context.shared.note_time(Kind::of(operations), done.start);
     if let Some(id) = target {
         let reply = Reply { slot: head.slot, sequence: head.sequence, results: Ok(results) };
         let mut header = context.header();

@@ -16,10 +16,11 @@ use smallvec::SmallVec;
 
 use crate::chain::{Chain, Context, Stop};
 use crate::exports::{Export, Exports, Place};
+use crate::meters::count;
 use crate::opens::Open;
 use crate::paths::{DataPath, FileData, Lent, PageCacheFile, Taken};
 use crate::planted::{Defect, planted};
-use crate::session::{Session, count};
+use crate::session::Session;
 use crate::shared;
 
 /// What keeps reply data alive until it left.

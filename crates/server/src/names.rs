@@ -389,10 +389,10 @@ impl Chain {
         let cache = shared.unifier.stats();
         let session = &self.session.counters;
         Outcome::Stats(Box::new(SessionStats {
-            session_requests: session.requests.get(),
-            session_replays: session.replays.get(),
-            session_bytes_read: session.bytes_read.get(),
-            session_bytes_written: session.bytes_written.get(),
+            session_requests: session.requests.load(Ordering::Relaxed),
+            session_replays: session.replays.load(Ordering::Relaxed),
+            session_bytes_read: session.bytes_read.load(Ordering::Relaxed),
+            session_bytes_written: session.bytes_written.load(Ordering::Relaxed),
             cpu_ns,
             system_calls: counters.system_calls.load(Ordering::Relaxed),
             copied_bytes: dafs_fabric::mem::copied_bytes(),

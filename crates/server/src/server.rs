@@ -30,7 +30,7 @@ use crate::paths::{DataPath, PageCache};
 use crate::pressure::{self, Watch};
 use crate::recorder::Recorder;
 use crate::records::{FileRecords, NoRecords};
-use crate::shared::{Key, Shared, SharedOptions, tick};
+use crate::shared::{Key, Shared, SharedOptions, Stopwatch, tick};
 use crate::worker::{Inbox, Message, Worker};
 
 /// Why a server did not start.
@@ -356,7 +356,13 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
         notes,
         entropy: Box::new(fill_random),
         process_stats: Box::new(process_stats),
+        stopwatch: stopwatch(),
     }))
+}
+
+fn stopwatch() -> Stopwatch {
+    let start = std::time::Instant::now();
+    Box::new(move || start.elapsed())
 }
 
 /// What is kept over restarts. Where there is no place for it, every start begins with a grace

@@ -15,6 +15,7 @@ use dafs_unifier::WriterId;
 use rustc_hash::FxHashMap;
 
 use crate::locks::{Client, SessionNumber};
+use crate::meters::{SessionMeter, count};
 use crate::notes::SessionNotes;
 use crate::opens::Open;
 
@@ -27,15 +28,6 @@ pub(crate) struct Link {
     pub since: Duration,
     /// Something came over it since.
     pub heard: bool,
-}
-
-/// What a session did.
-#[derive(Debug, Default)]
-pub(crate) struct SessionCounters {
-    pub requests: Cell<u64>,
-    pub replays: Cell<u64>,
-    pub bytes_read: Cell<u64>,
-    pub bytes_written: Cell<u64>,
 }
 
 pub(crate) struct Session {
@@ -65,7 +57,8 @@ pub(crate) struct Session {
     pub last_seen: Cell<Duration>,
     /// No new work: it is being destroyed.
     pub ended: Cell<bool>,
-    pub counters: SessionCounters,
+    /// What it did.
+    pub counters: Arc<SessionMeter>,
     /// To whom late write errors are told.
     pub writer: WriterId,
     /// What becomes of its changes.
@@ -80,7 +73,7 @@ impl Session {
         client: Client,
         attr: SessionAttr,
         now: Duration,
-        writer: WriterId,
+        counters: Arc<SessionMeter>,
     ) -> Session {
         Session {
             id,
@@ -101,8 +94,8 @@ impl Session {
             next_credential: Cell::new(1),
             last_seen: Cell::new(now),
             ended: Cell::new(false),
-            counters: SessionCounters::default(),
-            writer,
+            writer: WriterId(counters.number),
+            counters,
             notes: None,
         }
     }
@@ -153,6 +146,7 @@ impl Session {
         let number = self.next_state.get();
         self.next_state.set(number + 1);
         self.opens.borrow_mut().insert(number, open);
+        count(&self.counters.opens, 1);
         StateId(number)
     }
 
@@ -161,7 +155,9 @@ impl Session {
     }
 
     pub(crate) fn remove_open(&self, state: StateId) -> Result<Rc<Open>, Status> {
-        self.opens.borrow_mut().remove(&state.0).ok_or(Status::BadStateId)
+        let open = self.opens.borrow_mut().remove(&state.0).ok_or(Status::BadStateId)?;
+        count(&self.counters.opens, 1u64.wrapping_neg());
+        Ok(open)
     }
 
     /// Whether there is such an open.
@@ -178,9 +174,4 @@ impl Session {
     pub(crate) fn open_count(&self) -> usize {
         self.opens.borrow().len()
     }
-}
-
-/// Adds to a counter.
-pub(crate) fn count(counter: &Cell<u64>, by: u64) {
-    counter.set(counter.get().wrapping_add(by));
 }

@@ -16,6 +16,8 @@ use crate::shared::Shared;
 /// A connection that is not part of a session yet.
 pub(crate) struct Unproven {
     pub proof: Proof,
+    /// Where it comes from.
+    pub peer: String,
     pub since: Duration,
     hello: Option<Hello>,
 }
@@ -37,8 +39,8 @@ pub(crate) enum Step {
 }
 
 impl Unproven {
-    pub(crate) fn new(proof: Proof, since: Duration) -> Unproven {
-        Unproven { proof, since, hello: None }
+    pub(crate) fn new(proof: Proof, peer: String, since: Duration) -> Unproven {
+        Unproven { proof, peer, since, hello: None }
     }
 
     pub(crate) fn step(&mut self, shared: &Shared, request: SetupRequest) -> Step {

@@ -12,6 +12,7 @@ use crate::clients::{ClientRecords, Clients};
 use crate::exports::Exports;
 use crate::limits::Limits;
 use crate::locks::{Grace, LockLimits, Locks};
+use crate::meters::{Kind, Meters};
 use crate::notes::{NoteStore, Notes};
 use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
@@ -21,6 +22,9 @@ use crate::worker::{Inbox, Message};
 pub type Entropy = Box<dyn Fn(&mut [u8]) + Send + Sync>;
 /// The process's own CPU time (nanoseconds) and resident bytes.
 pub type ProcessStats = Box<dyn Fn() -> (u64, u64) + Send + Sync>;
+
+/// The time since some moment.
+pub type Stopwatch = Box<dyn Fn() -> Duration + Send + Sync>;
 
 /// A pre-shared key and who its holders are.
 pub struct Key {
@@ -54,6 +58,8 @@ pub struct SharedOptions {
     pub entropy: Entropy,
     /// For SESSION_STATS.
     pub process_stats: ProcessStats,
+    /// Any clock that only goes on, to tell how long requests take.
+    pub stopwatch: Stopwatch,
 }
 
 /// What all workers share.
@@ -76,6 +82,8 @@ pub struct Shared {
     inboxes: Mutex<BTreeMap<u16, Arc<Inbox>>>,
     entropy: Entropy,
     pub(crate) process_stats: ProcessStats,
+    pub(crate) stopwatch: Stopwatch,
+    pub(crate) meters: Meters,
     /// Counters, for the admin port.
     pub counters: Counters,
 }
@@ -154,6 +162,7 @@ impl Shared {
         let is_unified = exports.iter().all(|export| export.data_path == DataPath::Unifier);
         assert!(is_unified || page_cache.is_some(), "a data path without its buffers");
         let (entropy, process_stats) = (options.entropy, options.process_stats);
+        let stopwatch = options.stopwatch;
         let (clients, recorded) = Clients::load(records, limits.lock_clients);
         let lock_limits = LockLimits {
             locks_per_session: limits.locks_per_session,
@@ -183,6 +192,8 @@ impl Shared {
             inboxes: Mutex::default(),
             entropy,
             process_stats,
+            stopwatch,
+            meters: Meters::default(),
             counters,
         })
     }
@@ -195,6 +206,11 @@ impl Shared {
 
     pub(crate) fn join(&self, worker: u16, inbox: Arc<Inbox>) {
         self.inboxes.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, inbox);
+    }
+
+    /// A request that came at `start` is answered now.
+    pub(crate) fn note_time(&self, kind: Kind, start: Duration) {
+        self.meters.latency.note(kind, (self.stopwatch)().saturating_sub(start));
     }
 
     /// Leaves something for another worker.

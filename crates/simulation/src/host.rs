@@ -125,6 +125,7 @@ impl Host {
             recorder: None,
             entropy: entropy(rng),
             process_stats: Box::new(|| (0, 0)),
+            stopwatch: Box::new(|| std::time::Duration::ZERO),
         });
         let device = self.net.provider(NODE).open().map_err(|e| text(&e))?;
         let listener = device.listen(&address()).map_err(|e| text(&e))?;

@@ -60,10 +60,14 @@ pub struct CacheStats {
     pub away_bytes: u64,
     /// Bytes written but not in the store yet, and reserved for writes under way.
     pub dirty_bytes: u64,
+    /// The bound of those, before which writers wait.
+    pub dirty_bytes_max: u64,
     /// Bytes replaced that readers still hold.
     pub orphan_bytes: u64,
     /// Bytes evicted.
     pub evicted_bytes: u64,
+    /// Calls of [`dafs_store::File::read_at`] to read in.
+    pub fills: u64,
     /// Bytes read in.
     pub filled_bytes: u64,
     /// Calls of [`dafs_store::File::write_at`].

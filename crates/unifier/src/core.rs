@@ -52,6 +52,7 @@ pub(crate) struct Core {
 
 #[derive(Default)]
 pub(crate) struct Counters {
+    pub(crate) fills: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
     pub(crate) evicted_slots: AtomicU64,
@@ -225,6 +226,10 @@ impl Core {
 
     pub(crate) fn dirty_slots(&self) -> usize {
         self.dirty_slots.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn dirty_slots_max(&self) -> usize {
+        self.dirty_slots_max
     }
 
     /// The most that one write may take.

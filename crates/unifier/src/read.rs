@@ -333,6 +333,7 @@ impl CachedFile {
         id: u64,
         first: u64,
     ) -> Outcome {
+        count(&self.core.counters.fills, 1);
         let answer = handle.read_at(first * SLOT, spans(&self.core, &pages.pages)).await;
         if let Ok(bytes) = answer {
             self.zero_from(&pages.pages, bytes);

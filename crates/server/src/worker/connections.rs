@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use dafs_fabric::{Incoming, SgList};
+use dafs_fabric::{Incoming, PeerInfo, SgList};
 use dafs_message::{ConnId, ConnOptions, RequestId};
 use dafs_protocol::{
     CALLBACK_SLOTS, Purpose, SessionId, SetupReply, SizeClass, decode_setup_request,
@@ -24,6 +24,15 @@ pub(super) enum Connection {
     Gone,
 }
 
+/// Where a connection comes from, for people.
+fn name(peer: &PeerInfo) -> String {
+    match peer {
+        PeerInfo::Tcp { peer, .. } => peer.to_string(),
+        PeerInfo::Unix { pid, .. } => format!("process {pid}"),
+        PeerInfo::Sim { node } => format!("node {node}"),
+    }
+}
+
 impl Worker {
     /// Takes a connection whose peer is known as far as `proof` says.
     pub fn accept(&mut self, incoming: Incoming, proof: Proof) {
@@ -39,9 +48,10 @@ impl Worker {
             requests_max: CALLBACK_SLOTS,
             ..ConnOptions::default()
         };
+        let peer = name(&incoming.peer);
         match self.node.accept(incoming, &[], options) {
             Ok(connection) => {
-                let state = Connection::Unproven(Unproven::new(proof, self.now));
+                let state = Connection::Unproven(Unproven::new(proof, peer, self.now));
                 self.connections.insert(connection, state);
                 self.unproven += 1;
             }
@@ -57,11 +67,14 @@ impl Worker {
         let Some(Connection::Unproven(unproven)) = self.connections.get_mut(&connection) else {
             return;
         };
+        let peer = unproven.peer.clone();
         match unproven.step(&self.shared, request) {
             Step::Answer(reply) => self.answer(id, &reply),
             Step::Proven { who, class, purpose, proof } => {
                 let bound = match purpose {
-                    Purpose::Create { attr, client } => self.create(connection, who, client, attr),
+                    Purpose::Create { attr, client } => {
+                        self.create(connection, who, client, attr, peer)
+                    }
                     Purpose::Bind { session, secret } => {
                         self.find(&who, session, &secret).map(|session| (session, true))
                     }

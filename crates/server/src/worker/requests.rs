@@ -1,6 +1,7 @@
 //! Requests of bound connections: a cached read at once, all else as a task.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dafs_fabric::SgList;
@@ -13,8 +14,9 @@ use dafs_store::{Blocking, allow_blocking};
 use super::Worker;
 use crate::chain::{self, Cached};
 use crate::data::{self, Held};
+use crate::meters::{CACHED_READS_PER_SAMPLE, Kind, count};
 use crate::planted::{Defect, planted};
-use crate::session::{Session, count};
+use crate::session::Session;
 use crate::shared::tick;
 
 /// How long a worker remembers that requests came side by side.
@@ -37,7 +39,7 @@ impl Worker {
             Ok(request) => request,
             Err(error) => return self.violation(id.conn(), &error.to_string()),
         };
-        tick(&self.shared.counters.requests);
+        let number = self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
         count(&session.counters.requests, 1);
         let head = request.head;
         let verdict = session.slots.borrow_mut().begin(head.slot, head.sequence, request.hash);
@@ -55,6 +57,8 @@ impl Worker {
             Verdict::Running => return session.set_target(head.slot, id),
             Verdict::Refuse(status) => return self.refuse(id, &request, status),
         };
+        let is_sample = number.is_multiple_of(CACHED_READS_PER_SAMPLE);
+        let start = is_sample.then(|| (self.shared.stopwatch)());
         if prior.is_empty()
             && data_len == 0
             && let [Operation::Read { state, extents, .. }] = request.operations.as_slice()
@@ -62,6 +66,9 @@ impl Worker {
         {
             self.read_hit(session, id, &request, hit);
             drop(request);
+            if let Some(start) = start {
+                self.shared.note_time(Kind::CachedReads, start);
+            }
             return self.node.recycle(header);
         }
         drop(request);

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use dafs_message::ConnId;
 use dafs_protocol::{ClientId, Identity, SessionAttr, SessionId, Status, WaitMode};
-use dafs_unifier::WriterId;
 
 use super::connections::Connection;
 use super::{Message, Worker};
 use crate::clients::Live;
 use crate::locks::{Client, LockTable};
+use crate::meters::SessionMeter;
 use crate::planted::{Defect, planted};
 use crate::session::{Link, Session};
 use crate::setup::WaitingBind;
@@ -51,6 +51,7 @@ impl Worker {
         who: Identity,
         client: ClientId,
         wish: SessionAttr,
+        peer: String,
     ) -> Result<(Rc<Session>, bool), (Status, &'static str)> {
         let uid = who.uid;
         let older = self.shared.clients.live(client);
@@ -88,10 +89,11 @@ impl Worker {
         let older = self.shared.clients.enter(client, live);
         let older = older.map_err(|status| (status, "this client is of another user"))?;
         tracing::info!(?connection, uid = who.uid, "session created");
-        let writer = self.shared.counters.sessions_total.fetch_add(1, Ordering::Relaxed);
-        let writer = WriterId(writer + 1);
-        let client = Client { id: client, uid };
-        let mut session = Session::new(id, secret, Arc::new(who), client, attr, self.now, writer);
+        let earlier = self.shared.counters.sessions_total.fetch_add(1, Ordering::Relaxed);
+        let meter = SessionMeter::new(earlier + 1, client, uid, peer);
+        self.shared.meters.enter(meter.clone());
+        let (who, client) = (Arc::new(who), Client { id: client, uid });
+        let mut session = Session::new(id, secret, who, client, attr, self.now, meter);
         session.notes = self.shared.notes.as_ref().and_then(|notes| notes.enter(id, client));
         let session = Rc::new(session);
         self.context.locks(|table| table.begin_session(session.number(), self.number, id));
@@ -134,6 +136,7 @@ impl Worker {
     pub(super) fn destroy(&mut self, id: SessionId, end: End) {
         let Some(live) = self.sessions.remove(&id) else { return };
         let session = live.session;
+        self.shared.meters.leave(session.number());
         let reason = end.reason();
         tracing::info!(uid = session.who.uid, reason, "session ended");
         session.ended.set(true);

@@ -108,6 +108,7 @@ impl World {
                 bytes.copy_from_slice(&random);
             }),
             process_stats: Box::new(|| (0, 0)),
+            stopwatch: Box::new(|| std::time::Duration::ZERO),
         });
         let device = self.net.provider(SERVER).open().expect("device");
         let listener = device.listen(&address()).expect("listen");

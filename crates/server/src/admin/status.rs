@@ -1,0 +1,180 @@
+//! What the admin port tells: counters, sessions, times.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use serde_json::json;
+
+use crate::meters::{CACHED_READS_PER_SAMPLE, Kind, Latency};
+use crate::shared::Shared;
+
+/// Sessions that are listed, those with most requests; all are counted.
+const SESSIONS_LISTED_MAX: usize = 256;
+
+/// The answer to `/status`.
+pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> serde_json::Value {
+    let (cpu_ns, resident) = (shared.process_stats)();
+    let exports: Vec<_> = shared
+        .exports
+        .iter()
+        .map(|e| {
+            json!({
+                "name": e.name,
+                "path": e.path,
+                "read_only": e.read_only,
+                "policy": e.policy.name(),
+                "datapath": e.data_path.name(),
+                "disk": e.store.disk(),
+            })
+        })
+        .collect();
+    let metrics: serde_json::Map<_, _> =
+        values(shared).into_iter().map(|v| (v.name.to_string(), v.value.into())).collect();
+    let uptime = since.elapsed();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "addresses": addresses,
+        "exports": exports,
+        "uptime_seconds": uptime.as_secs(),
+        "uptime_ns": u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX),
+        "arena_bytes": shared.arena_bytes,
+        "cpu_ns": cpu_ns,
+        "resident_bytes": resident,
+        "counters": metrics,
+        "sessions": sessions(shared),
+        "latency": latency(shared),
+    })
+}
+
+fn sessions(shared: &Shared) -> Vec<serde_json::Value> {
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let mut meters = shared.meters.sessions();
+    meters.sort_by_key(|meter| std::cmp::Reverse(load(&meter.requests)));
+    meters.truncate(SESSIONS_LISTED_MAX);
+    meters
+        .iter()
+        .map(|meter| {
+            let client: String = meter.client.0.iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({
+                "number": meter.number,
+                "client": client,
+                "peer": meter.peer,
+                "uid": meter.uid,
+                "requests": load(&meter.requests),
+                "replays": load(&meter.replays),
+                "read_bytes": load(&meter.bytes_read),
+                "written_bytes": load(&meter.bytes_written),
+                "opens": load(&meter.opens),
+            })
+        })
+        .collect()
+}
+
+/// Times of requests by kind: how many were timed, their sum, and how many took less than each of
+/// the bounds but not less than the one before.
+fn latency(shared: &Shared) -> serde_json::Value {
+    let kind = |(kind, name): &(Kind, &str)| {
+        let (sum, buckets) = shared.meters.latency.of(*kind);
+        let timed: u64 = buckets.iter().sum();
+        let value = json!({"timed": timed, "sum_ns": sum, "buckets": buckets});
+        (timed > 0).then(|| ((*name).to_owned(), value))
+    };
+    let kinds: serde_json::Map<_, _> = Kind::ALL.iter().filter_map(kind).collect();
+    json!({
+        "bounds_ns": Latency::bounds(),
+        "requests_per_sample": {"cached_reads": CACHED_READS_PER_SAMPLE},
+        "kinds": kinds,
+    })
+}
+
+struct Value {
+    name: &'static str,
+    help: &'static str,
+    value: u64,
+    gauge: bool,
+}
+
+fn values(shared: &Shared) -> Vec<Value> {
+    let counters = &shared.counters;
+    let cache = shared.unifier.stats();
+    let locks = shared.locks.stats();
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let size = |counter: &std::sync::atomic::AtomicUsize| counter.load(Ordering::Relaxed) as u64;
+    let value = |name, help, value| Value { name, help, value, gauge: false };
+    let gauge = |name, help, value| Value { name, help, value, gauge: true };
+    vec![
+        gauge("sessions", "Sessions alive", size(&counters.sessions)),
+        gauge("opens", "Open files", size(&counters.opens)),
+        value("sessions_created", "Sessions created", load(&counters.sessions_total)),
+        value("requests", "Requests received", load(&counters.requests)),
+        value("replays", "Requests answered again after a break", load(&counters.replays)),
+        value("read_bytes", "Bytes read by clients", load(&counters.bytes_read)),
+        value("written_bytes", "Bytes written by clients", load(&counters.bytes_written)),
+        value("refused", "Connections and requests refused", load(&counters.refused)),
+        value("peer_faults", "Protocol violations by peers", load(&counters.peer_faults)),
+        value("leases_expired", "Sessions that fell silent", load(&counters.leases_expired)),
+        value("system_calls", "System calls of the transport", load(&counters.system_calls)),
+        value("copied_bytes", "Payload copied in user space", dafs_fabric::mem::copied_bytes()),
+        value("registrations", "Memory registrations", dafs_fabric::mem::registrations()),
+        gauge("locks", "Ranges of files that are locked", locks.held),
+        gauge("lock_waits", "Waits for locks", locks.waiting),
+        value("lock_grants", "Locks granted", locks.grants),
+        value("lock_reclaims", "Locks reclaimed after a restart", locks.reclaims),
+        value("deadlocks", "Waits for locks refused as deadlocks", locks.deadlocks),
+        value("callbacks", "Callbacks sent, again after breaks too", load(&counters.callbacks)),
+        gauge("callbacks_outstanding", "Callbacks without an answer", locks.untold),
+        value("cache_hits", "Reads answered from the cache", cache.hits),
+        value("cache_misses", "Reads that went to the store", cache.misses),
+        gauge("dirty_bytes", "Bytes written and not yet in the store", cache.dirty_bytes),
+        gauge("dirty_bytes_max", "The bound before which writers wait", cache.dirty_bytes_max),
+        gauge(
+            "away_bytes",
+            "Bytes of the cache given back while memory is short",
+            cache.away_bytes,
+        ),
+        gauge("cached_bytes", "Bytes in the cache", cache.resident_bytes),
+        gauge("cached_files", "Files that the cache knows, open or not", cache.files),
+        value("evicted_bytes", "Bytes dropped from the cache for others", cache.evicted_bytes),
+        value("store_reads", "Reads of the store into the cache", cache.fills),
+        value("store_read_bytes", "Bytes read from the store", cache.filled_bytes),
+        value("store_writes", "Writes from the cache to the store", cache.write_backs),
+        value("store_written_bytes", "Bytes written to the store", cache.written_bytes),
+        value("store_write_errors", "Writes to the store that failed", cache.write_errors),
+        value("lost_bytes", "Dirty bytes given up after errors", cache.lost_bytes),
+    ]
+}
+
+/// The same for Prometheus.
+pub(super) struct Metrics(pub Arc<Shared>);
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for v in values(&self.0) {
+            if v.gauge {
+                let metric = ConstGauge::new(i64::try_from(v.value).unwrap_or(i64::MAX));
+                let encoder =
+                    encoder.encode_descriptor(v.name, v.help, None, metric.metric_type())?;
+                metric.encode(encoder)?;
+            } else {
+                let metric = ConstCounter::new(v.value);
+                let encoder =
+                    encoder.encode_descriptor(v.name, v.help, None, metric.metric_type())?;
+                metric.encode(encoder)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Tests the page of the admin port in a real browser: its charts have points after traffic, nothing
+# is wrong on its console, and names that look like HTML are shown as text.
+#
+#   scripts/admin-page.sh [DAFS]      the binary; target/release/dafs if not given
+#
+# Installs chromium where it is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh browser
+dafs=$(realpath "${1:-target/release/dafs}")
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome)
+
+work=$(mktemp -d)
+pids=()
+end() {
+    kill "${pids[@]}" 2>/dev/null || true
+    wait "${pids[@]}" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap end EXIT
+
+fail() {
+    echo "admin page: $*" >&2
+    tail -n 20 "$work/console" >&2 || true
+    exit 1
+}
+
+hostile='<img src=x onerror=document.title=1>'
+mkdir -p "$work/plain" "$work/<b id=planted>"
+head -c 2000000 /dev/urandom >"$work/plain/f"
+cat >"$work/config.toml" <<TOML
+listen = ["tcp://127.0.0.1:0"]
+arena_bytes = 67108864
+state = "$work/state"
+[[export]]
+name = "plain"
+path = "$work/plain"
+[[export]]
+name = "$hostile"
+path = "$work/<b id=planted>"
+TOML
+"$dafs" serve --config "$work/config.toml" >"$work/url" 2>"$work/serve" &
+pids+=($!)
+for _ in $(seq 300); do
+    [ -s "$work/url" ] && break
+    sleep 0.1
+done
+url=$(head -n 1 "$work/url")
+[ -n "$url" ] || fail "the server did not start: $(cat "$work/serve")"
+admin=$("$dafs" status "$url" | sed -n 's/.*admin \(http:[^ ]*\)$/\1/p')
+[ -n "$admin" ] || fail "no admin address"
+
+# Traffic as long as the browser looks. The first copy is over before it does.
+traffic() {
+    while "$dafs" cp "$work/plain/f" "${url}plain/g" && "$dafs" cat "${url}plain/g"; do :; done
+}
+"$dafs" cp "$work/plain/f" "${url}plain/g" 2>/dev/null
+traffic >/dev/null 2>&1 &
+pids+=($!)
+
+timeout -k 5 120 "$browser" --headless --no-sandbox --disable-gpu --no-first-run \
+    --user-data-dir="$work/profile" --enable-logging=stderr --timeout=10000 \
+    --dump-dom "$admin" >"$work/dom" 2>"$work/console" || fail "the browser failed"
+
+if grep -q ':CONSOLE' "$work/console"; then
+    fail "the console is not empty: $(grep ':CONSOLE' "$work/console" | head -n 3)"
+fi
+for chart in requests bytes latency store dirty cached sessions; do
+    points=$(tr '\n' ' ' <"$work/dom" | sed -n "s/.*id=\"chart-$chart\".*/&/p" |
+        sed "s/.*id=\"chart-$chart\"//; s/<\/figure>.*//" |
+        grep -o 'points="[^"]*"' | head -n 1 | tr ' ' '\n' | grep -c ',' || true)
+    [ "$points" -ge 4 ] || fail "chart '$chart' has $points points"
+done
+requests=$(sed -n 's/.*> all \([0-9.]*\)<.*/\1/p' "$work/dom" | head -n 1)
+case "$requests" in '' | 0 | 0.0) fail "no requests are shown: '$requests'" ;; esac
+grep -q '<td>127.0.0.1:' "$work/dom" || fail "no session is listed"
+grep -q '<td>/&lt;img src=x onerror=document.title=1&gt;</td>' "$work/dom" ||
+    fail "the name of the export is not shown as text"
+if grep -q '<img\|id="planted"' "$work/dom"; then fail "a name became HTML"; fi
+grep -q '<title>dafs</title>' "$work/dom" || fail "a name was run as a script"
+grep -q 'class="lost"' "$work/dom" && fail "the page lost the server"
+echo "admin page: charts have points, the console is empty, names are text"
