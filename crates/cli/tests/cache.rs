@@ -90,6 +90,8 @@ fn advice_reads_in_and_tells_what_was_taken() {
     assert_eq!(cached(&server, "top"), [(url.clone(), 303_104)]);
     let shown = json(&good(&["cache", "show", "--json", &url]));
     assert_eq!(shown[0]["unit"], 65_536);
+    let kept = good(&["cache", "advise", "--policy", "mq", "--class", "low", &url]);
+    assert!(kept.contains("policy mq, class low"), "{kept}");
     let part = good(&["cache", "advise", "--prefetch", "4k-12k", &server.at("d/cold")]);
     assert!(part.contains("8.0K read in"), "{part}");
     let tree = good(&["cache", "advise", "--prefetch", "all", &server.at("d")]);
