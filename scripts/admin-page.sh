@@ -53,7 +53,7 @@ admin=$("$dafs" status "$url" | sed -n 's/.*admin \(http:[^ ]*\)$/\1/p')
 
 # Traffic as long as the browser looks. The first copy is over before it does.
 traffic() {
-    while "$dafs" cp "$work/plain/f" "${url}plain/g" && "$dafs" cat "${url}plain/g"; do :; done
+    while "$dafs" cp --retry 1s "$work/plain/f" "${url}plain/g" && "$dafs" cat --retry 1s "${url}plain/g"; do :; done
 }
 "$dafs" cp "$work/plain/f" "${url}plain/g" 2>/dev/null
 traffic >/dev/null 2>&1 &
