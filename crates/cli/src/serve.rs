@@ -252,4 +252,33 @@ mod tests {
             assert_eq!(parsed.address().to_string(), text);
         }
     }
+
+    #[test]
+    fn a_policy_is_of_the_server_or_of_an_export() {
+        use clap::Parser;
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            args: Args,
+        }
+        let path = std::env::temp_dir().join(format!("dafs-serve-{}.toml", std::process::id()));
+        let text = "policy = \"mq\"\n[[export]]\nname = \"a\"\npath = \"/a\"\n\
+                    policy = \"lru\"\n[[export]]\nname = \"b\"\npath = \"/b\"\n";
+        std::fs::write(&path, text).expect("write");
+        let file = path.display().to_string();
+        let policies = |args: &[&str]| {
+            let args = [&["serve", "--config", &file], args].concat();
+            let config = configure(&Command::try_parse_from(args).expect("arguments").args)?;
+            let of = |export: &ExportConfig| export.policy.or(config.policy);
+            Ok::<_, Failure>(config.exports.iter().map(of).collect::<Vec<_>>())
+        };
+        let (lru, mq) = (Some(Policy::Lru), Some(Policy::MultiQueue));
+        assert_eq!(policies(&[]).expect("a configuration"), [lru, mq]);
+        assert_eq!(policies(&["--policy", "lru"]).expect("a configuration"), [lru, lru]);
+        assert!(Command::try_parse_from(["serve", "--policy", "clock", "/"]).is_err());
+        std::fs::write(&path, text.replace("mq", "arc")).expect("write");
+        let wrong = policies(&[]).expect_err("no such policy").to_string();
+        std::fs::remove_file(&path).expect("remove");
+        assert!(wrong.contains("expected lru or mq"), "{wrong}");
+    }
 }

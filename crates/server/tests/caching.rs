@@ -134,3 +134,24 @@ fn advice_says_what_was_taken() {
     let unknown = CacheHint { policy: 77, class: 77, ..none };
     assert_eq!(advise(&mut raw, state, 0, unknown), Ok((0, often)));
 }
+
+#[test]
+fn a_wish_at_open_holds() {
+    let served = Served::start();
+    std::fs::write(served.path("f"), vec![1; 10_000]).expect("write");
+    let mut raw = Raw::connect(&served);
+    let none = CacheHint::default();
+    let (dir, mode, path) = (raw.root, 0, b"f".as_slice());
+    let mut open = |cache| match raw
+        .one(Operation::Open { dir, path, flags: READ, mode, cache })
+        .expect("open")
+    {
+        Outcome::Opened { state, .. } => advise(&mut raw, state, 0, none).expect("advise").1,
+        other => panic!("{other:?}"),
+    };
+    let wished = CacheHint { unit: 0, policy: 2, class: 1 };
+    assert_eq!(open(none), CacheHint { unit: 0, policy: 1, class: 2 });
+    assert_eq!(open(CacheHint { policy: 9, ..none }), CacheHint { unit: 0, policy: 1, class: 2 });
+    assert_eq!(open(wished), wished);
+    assert_eq!(open(none), wished, "until somebody wishes something else");
+}

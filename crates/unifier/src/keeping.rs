@@ -102,9 +102,10 @@ impl CachedFile {
     }
 
     /// These pages, of the blocks from `first` on, are the file's and in the store: they may be
-    /// evicted. The caller has the file's lock.
-    pub(crate) fn may_go(&self, pages: &[Page], first: u64) {
+    /// evicted. With `in_advance` they were read in and not used yet. The caller has the file's
+    /// lock.
+    pub(crate) fn may_go(&self, pages: &[Page], first: u64, in_advance: bool) {
         let key = Key { file: self.number(), block: first };
-        self.core.pool.list(pages, self.keeping.share(), key);
+        self.core.pool.list(pages, self.keeping.share(), key, in_advance);
     }
 }

@@ -405,8 +405,9 @@ impl Pool {
     }
 
     /// These pages of a file, which map consecutive blocks from `block` on, may be evicted from
-    /// now on. The caller has the file's lock, and the pages are mapped.
-    pub(crate) fn list(&self, pages: &[Page], share: Share, key: Key) {
+    /// now on. With `in_advance` they were not used yet. The caller has the file's lock, and the
+    /// pages are mapped.
+    pub(crate) fn list(&self, pages: &[Page], share: Share, key: Key, in_advance: bool) {
         let mut free = self.free();
         let mut last = Page::NONE;
         for (index, page) in pages.iter().enumerate() {
@@ -423,6 +424,9 @@ impl Pool {
                 let more = USE * u64::from(known - 1);
                 self.users[last.index()].fetch_add(more, Ordering::Relaxed);
                 free.shares.tell(number, self.uses(last));
+                if in_advance {
+                    free.shares.expect_use(number);
+                }
             }
         }
     }
@@ -640,7 +644,7 @@ mod tests {
             pool.map(page.unit(), 1);
             pool.settle(*page, 5, block + index as u64);
         }
-        pool.list(&pages, share, Key { file: 5, block });
+        pool.list(&pages, share, Key { file: 5, block }, false);
         pages
     }
 

@@ -109,7 +109,7 @@ pub(crate) enum Plan {
 impl CachedFile {
     /// Everything asked for, if it is cached; `None`: use [`read`](Self::read).
     pub fn try_read(&self, offset: u64, len: usize) -> Option<ReadLease> {
-        let lease = self.lease(&mut self.lock(), offset, len.min(self.read_bytes_max()), true)?;
+        let lease = self.lease(&mut self.lock(), offset, len.min(self.read_bytes_max()))?;
         self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
         Some(lease)
     }
@@ -161,7 +161,7 @@ impl CachedFile {
             let jobs: Vec<Arc<Job>> = awaited.iter().map(|fill| fill.job.clone()).collect();
             wait_all(&jobs).await?;
             // The pages of `awaited` are pinned until the lease has them.
-            if let Some(lease) = self.lease(&mut self.lock(), offset, len, false) {
+            if let Some(lease) = self.lease(&mut self.lock(), offset, len) {
                 return Ok(lease);
             }
         }
@@ -171,9 +171,9 @@ impl CachedFile {
         (self.core.pool.slot_count() / 8).max(1) * PAGE_BYTES
     }
 
-    /// Pins what is there, if all is. It counts as a use of each unit if `is_use`: not when it
-    /// was read in for this, nor for the rest of a unit that the read before began.
-    fn lease(&self, inner: &mut Inner, offset: u64, len: usize, is_use: bool) -> Option<ReadLease> {
+    /// Pins what is there, if all is. It counts as a use of each unit, but not of the rest of one
+    /// that the read before began.
+    fn lease(&self, inner: &mut Inner, offset: u64, len: usize) -> Option<ReadLease> {
         let asked = offset.saturating_add(len as u64);
         let end = asked.min(inner.size);
         let mut lease = ReadLease {
@@ -206,7 +206,7 @@ impl CachedFile {
                         !offset.is_multiple_of(page.unit_slots() as u64 * SLOT)
                     };
                     unit = page.unit();
-                    self.core.pool.pin(unit, is_use && !is_rest);
+                    self.core.pool.pin(unit, !is_rest);
                     lease.units.push(unit);
                 }
                 let start = from.saturating_sub(slot * SLOT) as usize;
@@ -221,7 +221,7 @@ impl CachedFile {
     /// What to do for a read.
     pub(crate) fn plan(&self, offset: u64, len: usize) -> Plan {
         let inner = &mut *self.lock();
-        if let Some(lease) = self.lease(inner, offset, len, false) {
+        if let Some(lease) = self.lease(inner, offset, len) {
             return Plan::Lease(lease);
         }
         if let Some(job) = &inner.exclusive {
@@ -382,7 +382,7 @@ impl CachedFile {
             self.core.pool.settle(page, self.number(), block);
             count(&self.core.counters.filled_slots, 1);
         }
-        self.may_go(&installed, fill.first);
+        self.may_go(&installed, fill.first, true);
     }
 }
 

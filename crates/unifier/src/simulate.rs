@@ -1,9 +1,10 @@
 //! What a policy would make of a trace: the same policies as in the cache, over units that are
-//! read in and replaced as the cache does it, without memory, store or time.
+//! read in, used and replaced as the cache does it, without memory, store or time.
 
 use std::collections::HashMap;
 
-use crate::policy::{Key, Policy, Replacement};
+use crate::policy::shares::{Search, Share, Shares};
+use crate::policy::{Class, Key, Policy};
 use crate::pool::{FRAME_SLOTS, SLOT};
 use crate::trace::{Event, Record};
 
@@ -11,7 +12,8 @@ const CLUSTER_BYTES: u64 = SLOT * FRAME_SLOTS as u64;
 
 /// A cache of one policy.
 pub struct Simulator {
-    policy: Box<dyn Replacement>,
+    shares: Shares,
+    share: Share,
     slots: usize,
     used_slots: usize,
     units: Vec<Unit>,
@@ -30,6 +32,7 @@ struct Unit {
     slots: usize,
     /// Blocks that it still holds.
     mapped: usize,
+    uses: u32,
 }
 
 #[derive(Default)]
@@ -51,7 +54,8 @@ impl Simulator {
     pub fn new(policy: Policy, arena_bytes: usize) -> Simulator {
         let slots = arena_bytes / SLOT as usize / FRAME_SLOTS * FRAME_SLOTS;
         Simulator {
-            policy: policy.make(slots),
+            shares: Shares::new(slots),
+            share: Share::of(policy, Class::Normal),
             slots,
             used_slots: 0,
             units: vec![Unit::default(); slots],
@@ -112,6 +116,7 @@ impl Simulator {
                 (offset, end)
             };
             self.fill(number, from / SLOT, to.div_ceil(SLOT));
+            self.touch(number, offset, end, goes_on);
         }
         is_hit
     }
@@ -124,11 +129,10 @@ impl Simulator {
             if last == Some(unit) {
                 continue;
             }
-            let bytes = self.units[unit as usize].slots as u64 * SLOT;
+            let used = &mut self.units[unit as usize];
+            let bytes = used.slots as u64 * SLOT;
             let is_rest = last.is_none() && goes_on && !offset.is_multiple_of(bytes);
-            if !is_rest {
-                self.policy.touch(unit, 1);
-            }
+            used.uses = used.uses.wrapping_add(u32::from(!is_rest));
             last = Some(unit);
         }
         true
@@ -140,13 +144,13 @@ impl Simulator {
         while at < to {
             let missing = (at..to).take_while(|block| self.unit_of(number, *block).is_none());
             let count = missing.count() as u64;
-            self.bring(number, at, count);
+            self.bring(number, at, count, true);
             at += count.max(1);
         }
     }
 
-    /// New units for blocks that have none.
-    fn bring(&mut self, number: u32, first: u64, count: u64) {
+    /// New units for blocks that have none, read in to be used or written.
+    fn bring(&mut self, number: u32, first: u64, count: u64, in_advance: bool) {
         let frame = FRAME_SLOTS as u64;
         let mut at = first;
         let end = first + count;
@@ -156,8 +160,13 @@ impl Simulator {
             self.make_room(slots);
             let unit = self.free.pop().expect("no more units than slots");
             self.used_slots += slots;
-            self.units[unit as usize] = Unit { file: number, first: at, slots, mapped: slots };
-            self.policy.insert(unit, Key { file: u64::from(number), block: at });
+            let key = Key { file: u64::from(number), block: at };
+            let uses = self.shares.insert(unit, slots, self.share, key);
+            if in_advance {
+                self.shares.expect_use(unit);
+            }
+            self.units[unit as usize] =
+                Unit { file: number, first: at, slots, mapped: slots, uses };
             let file = self.files.entry(number).or_default();
             for block in at..at + slots as u64 {
                 file.blocks.insert(block, unit);
@@ -167,9 +176,13 @@ impl Simulator {
     }
 
     fn make_room(&mut self, slots: usize) {
+        let mut search = Search::default();
         while self.used_slots + slots > self.slots {
-            let Some(victim) = self.policy.victim() else { return };
+            let Some(victim) = self.shares.next(&mut search) else { return };
             let unit = self.units[victim as usize];
+            if self.shares.tell(victim, unit.uses) {
+                continue;
+            }
             for block in unit.first..unit.first + unit.slots as u64 {
                 if self.unit_of(unit.file, block) == Some(victim) {
                     self.unmap(unit.file, block);
@@ -186,7 +199,7 @@ impl Simulator {
         unit.mapped -= 1;
         if unit.mapped == 0 {
             self.used_slots -= unit.slots;
-            self.policy.remove(number);
+            self.shares.remove(number, unit.slots, unit.uses);
             self.free.push(number);
         }
     }
@@ -206,7 +219,7 @@ impl Simulator {
         for block in first..=last {
             self.unmap(number, block);
         }
-        self.bring(number, first, last + 1 - first);
+        self.bring(number, first, last + 1 - first, false);
         let file = self.files.entry(number).or_default();
         file.size = file.size.max(end);
     }

@@ -379,7 +379,7 @@ impl CachedFile {
         }
         self.core.recount_dirty(before, after);
         if planted(Defect::DirtyBlockEvicted) {
-            self.may_go(pages, first);
+            self.may_go(pages, first, false);
         }
         inner.size = inner.size.max(end);
     }

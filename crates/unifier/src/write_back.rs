@@ -228,7 +228,7 @@ impl CachedFile {
             }
             self.core.recount_dirty(before, cluster.unwritten());
         }
-        self.may_go(&clean, first);
+        self.may_go(&clean, first, false);
         match outcome {
             // After the last close nobody will write it: the close has told.
             Err(_) if inner.handle.is_none() => {

@@ -1,8 +1,9 @@
 //! Which unit goes when space is needed.
 //!
-//! A policy orders units, by their numbers; it knows nothing of pages, pins or files. The pool
-//! and the simulator drive the same policies: the simulator tells each use at once, the pool
-//! when it looks at the unit that would be next, since hits are only counted in the unit's word.
+//! A policy orders units, by their numbers; it knows nothing of pages, pins or files. Uses are
+//! only counted in the unit's word, without a lock: a policy learns of them when the unit would
+//! be the next to go. So recency is that of the look, which is what a clock does; the order of
+//! two units that were both used since is not known.
 
 mod ghosts;
 mod list;

@@ -36,7 +36,7 @@ pub(crate) struct Shares {
     shares: [One; Share::COUNT],
     /// The share of each unit, plus 1; 0: none.
     owner: Box<[u8]>,
-    /// The uses of each unit that its policy knows of.
+    /// The uses of each unit that its policy knows of, or has counted before they come.
     told: Box<[u32]>,
 }
 
@@ -116,17 +116,24 @@ impl Shares {
     }
 
     fn untold(&self, unit: u32, uses: u32) -> u32 {
-        uses.wrapping_sub(self.told[unit as usize])
+        let more = uses.wrapping_sub(self.told[unit as usize]).cast_signed();
+        more.max(0).cast_unsigned()
+    }
+
+    /// The unit was read in for a use that is still to come: it is counted already.
+    pub(crate) fn expect_use(&mut self, unit: u32) {
+        let told = &mut self.told[unit as usize];
+        *told = told.wrapping_add(1);
     }
 
     /// Tells the policy how often the unit has been used in all; true if it did not know.
     pub(crate) fn tell(&mut self, unit: u32, uses: u32) -> bool {
         let more = self.untold(unit, uses);
-        self.told[unit as usize] = uses;
-        if let Some(one) = self.owner(unit)
-            && more > 0
-        {
-            one.policy.touch(unit, more);
+        if more > 0 {
+            self.told[unit as usize] = uses;
+            if let Some(one) = self.owner(unit) {
+                one.policy.touch(unit, more);
+            }
         }
         more > 0
     }

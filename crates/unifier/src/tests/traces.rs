@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::disk::{Disk, Handle, Rng, run};
 use super::{VERIFIER, config, writer};
 use crate::simulate::{Simulator, percent};
-use crate::trace::{Event, Record};
+use crate::trace::{Event, Record, read_trace};
 use crate::{CachedFile, Config, Opening, Policy, Unifier, WriterId};
 
 const MIB: u64 = 1 << 20;
@@ -156,4 +156,23 @@ fn the_simulator_tells_what_skewed_reads_and_writes_do() {
         records.push(Record { file: 0, event });
     }
     agree("skewed", &records, &[2, 4, 8]);
+}
+/// Recorded from real programs on a mount; see the files' list in `tests/traces/README.md`.
+#[test]
+fn the_simulator_tells_what_real_programs_do() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/traces");
+    let mut names: Vec<_> = std::fs::read_dir(folder)
+        .expect("the folder of traces")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "trace"))
+        .collect();
+    names.sort();
+    assert!(names.len() >= 4, "some traces");
+    for path in names {
+        let bytes = std::fs::read(&path).expect("a trace");
+        assert!(bytes.len() <= 200 << 10, "{} is too large", path.display());
+        let records = read_trace(&bytes).expect("a trace");
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        agree(&name, &records, &[4, 16]);
+    }
 }

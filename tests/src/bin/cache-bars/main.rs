@@ -6,6 +6,7 @@
 
 mod crash;
 mod memory;
+mod policies;
 mod written;
 
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 use dafs_tests::bars::{Bar, run};
 pub(crate) use dafs_tests::bars::{Line, Mode};
 
-const BARS: &[Bar] = &[("c8", crash::kills), ("c10", memory::memory)];
+const BARS: &[Bar] = &[("c8", crash::kills), ("c10", memory::memory), ("p6", policies::scan)];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
