@@ -27,7 +27,7 @@ pub mod target;
 mod wait;
 
 pub use histogram::Histogram;
-pub use point::{Point, Report};
+pub use point::{Point, Report, size_text};
 pub use slice::{Slice, median};
 pub use sys::{pin_to_cpu, process_cpu_ns};
 pub use wait::{UnknownWait, Wait};

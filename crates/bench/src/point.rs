@@ -195,7 +195,7 @@ fn number(value: Option<f64>, digits: usize) -> String {
 }
 
 /// `4k`, `1m`: as sizes are given in options.
-pub(crate) fn size_text(bytes: u64) -> String {
+pub fn size_text(bytes: u64) -> String {
     for (shift, unit) in [(30, "g"), (20, "m"), (10, "k")] {
         if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
             return format!("{}{unit}", bytes >> shift);

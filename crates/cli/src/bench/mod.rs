@@ -5,6 +5,7 @@ mod io;
 mod postmark;
 mod raw;
 mod target;
+mod unifier;
 
 use std::time::Duration;
 
@@ -12,14 +13,15 @@ use clap::Subcommand;
 
 use crate::failure::Failure;
 
-/// Measure files, the fabric, or plain sockets.
+/// Measure files, the fabric, plain sockets, or the server's data paths.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dafs bench io dafs://localhost/ --op read --size 4k,1m --depth 1,8\n  \
     dafs bench io /mnt/nfs --op read,stat,create\n  \
     dafs bench postmark dafs://localhost/ --size 4k,16k\n  \
     dafs bench fabric --op rdma-read --size 4k,1m --depth 1,8\n  \
-    dafs bench raw tcp --size 4k,1m --depth 1,8\n\n\
+    dafs bench raw tcp --size 4k,1m --depth 1,8\n  \
+    dafs bench unifier /srv/scratch --plot /tmp/plots\n\n\
     Each prints a table, or with --json one object per row; see dafs bench io --help for what\n\
     the fields mean.")]
 pub struct Args {
@@ -33,6 +35,7 @@ enum What {
     Postmark(postmark::Args),
     Fabric(fabric::Args),
     Raw(raw::Args),
+    Unifier(unifier::Args),
     /// The other process of `fabric`.
     #[command(hide = true)]
     FabricPeer,
@@ -55,6 +58,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         What::Fabric(args) => fabric::run(args),
         What::FabricPeer => fabric::peer(),
         What::Raw(args) => raw::run(args),
+        What::Unifier(args) => unifier::run(args),
         What::RawPeer { address } => raw::peer(address),
     }
 }
