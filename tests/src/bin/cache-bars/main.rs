@@ -6,6 +6,7 @@
 
 mod crash;
 mod memory;
+mod paths;
 mod policies;
 mod written;
 
@@ -14,7 +15,13 @@ use std::process::ExitCode;
 use dafs_tests::bars::{Bar, run};
 pub(crate) use dafs_tests::bars::{Line, Mode};
 
-const BARS: &[Bar] = &[("c8", crash::kills), ("c10", memory::memory), ("p6", policies::scan)];
+const BARS: &[Bar] = &[
+    ("c8", crash::kills),
+    ("c10", memory::memory),
+    ("p6", policies::scan),
+    ("u4", paths::cached),
+    ("u5", paths::reread),
+];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -53,7 +53,8 @@ pub(super) fn run(
 
 fn start(args: &Args, path: DataPath) -> Result<Side, Failure> {
     let arena_bytes = args.file_size.saturating_mul(2).max(128 << 20);
-    let start = Start { parent: &args.directory, path, arena_bytes, cgroup: None };
+    let start =
+        Start { parent: &args.directory, path, arena_bytes, disk: &args.disk, cgroup: None };
     let served = Served::start(start)?;
     let connect = ConnectArgs { retry: Duration::ZERO, key_file: None };
     let (mut target, _) = target::open(&connect, OsStr::new(&served.url), false)?;

@@ -70,6 +70,9 @@ pub struct Args {
     /// reread: bytes of the file, in percent of the limit.
     #[arg(long, value_delimiter = ',', default_value = "50,75,85,100,125,150")]
     percent: Vec<u64>,
+    /// How the server of `unifier` uses the disk: auto, direct or buffered (see dafs serve).
+    #[arg(long, value_parser = ["auto", "direct", "buffered"], default_value = "auto")]
+    disk: String,
     /// Draw the figures in this directory, as SVG.
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,

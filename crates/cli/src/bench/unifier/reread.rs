@@ -53,7 +53,8 @@ fn measure(args: &Args, path: DataPath, bytes: u64) -> Result<Row, Failure> {
     let fail = |error: std::io::Error| Failure::about("cgroup", Cause::Local(error));
     let cgroup = Some(Cgroup::new(path.name(), args.limit).map_err(fail)?);
     let arena_bytes = args.limit / 100 * ARENA_PERCENT;
-    let served = Served::start(Start { parent: &args.directory, path, arena_bytes, cgroup })?;
+    let (parent, disk) = (args.directory.as_path(), args.disk.as_str());
+    let served = Served::start(Start { parent, path, arena_bytes, disk, cgroup })?;
     let url = Url::parse(&served.url).map_err(|error| Failure::about(&served.url, error))?;
     let session = ConnectArgs { retry: Duration::ZERO, key_file: None }.connect(&url)?;
     let fail = |error: dafs_client::Error| Failure::about(&url, error);

@@ -24,6 +24,8 @@ pub struct Start<'a> {
     pub parent: &'a Path,
     pub path: DataPath,
     pub arena_bytes: u64,
+    /// Where the unifier's files are cached too, see `dafs serve --disk`.
+    pub disk: &'a str,
     pub cgroup: Option<Cgroup>,
 }
 
@@ -39,6 +41,7 @@ impl Served {
         let mut command = command(start.cgroup.as_ref()).map_err(about)?;
         command
             .args(["serve", "--listen", "tcp://127.0.0.1:0", "--datapath", start.path.name()])
+            .args(["--disk", start.disk])
             .args(["--workers", "1", "--arena", &start.arena_bytes.to_string(), "--state"])
             .args([&state, &files])
             .stdin(Stdio::null())
