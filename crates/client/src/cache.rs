@@ -11,6 +11,11 @@ use crate::session::{Session, unexpected};
 /// What [`File::advise`] says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
+    /// Through this open file there will be streams of reads, which the server may read ahead of.
+    /// So it is without advice. The range says nothing.
+    Sequential,
+    /// There will not: nothing is read ahead.
+    Random,
     /// The range will be read soon: the server reads it in, as far as it has room.
     WillNeed,
     /// The range will not be read soon: the server drops what it need not write back.
@@ -34,9 +39,11 @@ impl Advice {
     /// As the protocol says it.
     pub(crate) fn parts(self) -> (u8, CacheHint) {
         match self {
+            Advice::Sequential => (2, CacheHint::default()),
+            Advice::Random => (1, CacheHint::default()),
             Advice::WillNeed => (3, CacheHint::default()),
             Advice::DontNeed => (4, CacheHint::default()),
-            Advice::Wish(hint) => (0, hint),
+            Advice::Wish(hint) => (5, hint),
         }
     }
 }

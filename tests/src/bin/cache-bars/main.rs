@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod crash;
+mod lists;
 mod memory;
 mod paths;
 mod policies;
@@ -16,11 +17,12 @@ use dafs_tests::bars::{Bar, run};
 pub(crate) use dafs_tests::bars::{Line, Mode};
 
 const BARS: &[Bar] = &[
-    ("c8", crash::kills),
-    ("c10", memory::memory),
-    ("p6", policies::scan),
     ("u4", paths::cached),
     ("u5", paths::reread),
+    ("p6", policies::scan),
+    ("c7", lists::strided),
+    ("c8", crash::kills),
+    ("c10", memory::memory),
 ];
 
 fn main() -> ExitCode {
