@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod crash;
+mod disk;
 mod lists;
 mod memory;
 mod paths;
@@ -23,6 +24,9 @@ const BARS: &[Bar] = &[
     ("c7", lists::strided),
     ("c8", crash::kills),
     ("c10", memory::memory),
+    ("d1", disk::sequential),
+    ("d2", disk::random),
+    ("d3", disk::writes),
 ];
 
 fn main() -> ExitCode {
