@@ -5,6 +5,7 @@
 //! * [`target`]: what those two measure.
 //! * [`fabric`]: sends, RDMA reads and RDMA writes, below the file system.
 //! * [`raw`]: plain sockets without any DAFS code, the yardstick of the same run.
+//! * [`store`]: files of this host without a network, and memory alone.
 //! * [`null`]: a mount without files, the yardstick of mounts.
 //!
 //! Every measurement is a [`Point`], printed as a row of a table or as one JSON object. What
@@ -22,6 +23,7 @@ mod point;
 pub mod postmark;
 pub mod raw;
 mod slice;
+pub mod store;
 mod sys;
 pub mod target;
 mod wait;

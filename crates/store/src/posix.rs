@@ -115,10 +115,8 @@ pub enum OpenStoreError {
     #[error("/proc/self/fd: {0} (is /proc mounted?)")]
     Proc(Status),
     /// [`Disk::Direct`] is wanted and cannot be had.
-    #[error("{path}: no direct I/O: {reason}; --disk auto takes what there is")]
+    #[error("no direct I/O: {reason}; --disk auto takes what there is")]
     NotDirect {
-        /// Which directory.
-        path: PathBuf,
         /// Why.
         reason: String,
     },
@@ -187,7 +185,7 @@ impl PosixStore {
             wanted => match direct::probe(&readable, magic, options.read_only) {
                 Ok(()) => true,
                 Err(reason) if wanted == Disk::Direct => {
-                    return Err(OpenStoreError::NotDirect { path: dir.into(), reason });
+                    return Err(OpenStoreError::NotDirect { reason });
                 }
                 Err(reason) => {
                     tracing::info!(path = %dir.display(), reason, "file data is buffered");

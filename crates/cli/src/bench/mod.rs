@@ -4,6 +4,7 @@ mod fabric;
 mod io;
 mod postmark;
 mod raw;
+mod store;
 mod target;
 mod unifier;
 

@@ -1,5 +1,6 @@
 //! `dafs bench raw`: plain sockets, and mounts without files.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -7,65 +8,80 @@ use dafs_bench::null::NullMount;
 use dafs_bench::raw::{self, Raw, RawOp, RawOptions};
 use dafs_bench::target::{Op, Work};
 use dafs_bench::{Point, Report, Wait};
+use dafs_store::posix::Disk;
 
 use crate::failure::{Cause, Failure};
 use crate::find::size;
 use crate::interrupt;
 
-/// Measure plain sockets, or FUSE without files behind it: what the machine can do.
+/// Measure plain sockets, FUSE without files, the disk or memory: what the machine can do.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dafs bench raw tcp\n  \
     dafs bench raw tcp --op stream --size 128k          comparable with iperf3\n  \
     dafs bench raw tcp --serve 0.0.0.0:5300             on one machine, and\n  \
     dafs bench raw tcp --peer server:5300 --json        on the other\n  \
-    dafs bench raw fuse --op read,write --size 4k,1m --depth 1,2\n\n\
+    dafs bench raw fuse --op read,write --size 4k,1m --depth 1,2\n  \
+    dafs bench raw store /srv/data --op read,randread --disk direct,buffered\n  \
+    dafs bench raw memcpy --size 4k,1m\n\n\
+    store reads and writes one file as the server's cache does, without a network: a new one in\n\
+    a directory, or a file that is there, which is only read. --disk direct goes past the kernel's\n\
+    page cache, buffered by it: give a --file-size beyond memory to see the disk. memcpy copies\n\
+    from memory to memory as payload is copied.\n\n\
     fuse mounts a file of zeros on a temporary directory and reads and writes it past the\n\
     kernel's cache, with a thread per operation under way: the yardstick of mounts.")]
 pub struct Args {
     /// What is measured.
     #[arg(value_enum)]
     network: Network,
+    /// Of store: a directory, or a file that is only read.
+    #[arg(value_name = "FILE|DIR")]
+    pub(super) target: Option<PathBuf>,
+    /// Of store: how data gets from the disk and back: direct, buffered, auto.
+    #[arg(long, value_delimiter = ',', default_value = "direct,buffered")]
+    pub(super) disk: Vec<Disk>,
     /// What to do.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "read")]
-    op: Vec<RawOpName>,
+    pub(super) op: Vec<RawOpName>,
     /// Bytes per operation.
     #[arg(long, value_parser = size, value_delimiter = ',', default_value = "4k,64k,1m")]
-    size: Vec<u64>,
+    pub(super) size: Vec<u64>,
     /// Operations under way.
     #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
-    depth: Vec<usize>,
+    pub(super) depth: Vec<usize>,
     /// How both ends wait: polled, sleeping, adaptive.
     #[arg(long, value_delimiter = ',', default_value = "polled,sleeping")]
     wait: Vec<Wait>,
     /// Bytes that the peer's data is spread over.
     #[arg(long, value_parser = size, default_value = "1g")]
-    file_size: u64,
+    pub(super) file_size: u64,
     /// Seconds per row.
     #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
+    pub(super) seconds: f64,
     /// CPUs of the two processes, as 0,1.
     #[arg(long, value_parser = super::pins, value_name = "CPU,CPU")]
-    pin: Option<(usize, usize)>,
+    pub(super) pin: Option<(usize, usize)>,
     /// Answer requests of other machines at this address, until interrupted.
     #[arg(long, value_name = "ADDRESS")]
-    serve: Option<String>,
+    pub(super) serve: Option<String>,
     /// Use a peer started with --serve.
     #[arg(long, value_name = "HOST:PORT")]
-    peer: Option<String>,
+    pub(super) peer: Option<String>,
     /// One JSON object per row.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Network {
     Tcp,
     Fuse,
+    Store,
+    Memcpy,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum RawOpName {
+pub(super) enum RawOpName {
     Read,
     Randread,
     Write,
@@ -109,8 +125,11 @@ fn peer_failed(error: std::io::Error) -> Failure {
 /// # Errors
 /// What was not reported yet.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    if args.network == Network::Fuse {
-        return fuse(args);
+    match args.network {
+        Network::Fuse => return fuse(args),
+        Network::Store => return super::store::store(args),
+        Network::Memcpy => return super::store::copies(args),
+        Network::Tcp => {}
     }
     if let Some(address) = &args.serve {
         return raw::serve(address).map_err(peer_failed);
