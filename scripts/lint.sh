@@ -64,7 +64,7 @@ unsafe_code() {
         }
         /SAFETY:|# Safety/ { near = FNR }
         /^ *\/\// { if (near == FNR - 1) near = FNR; next }
-        /(^|[^a-z_])unsafe([^a-z_]|$)/ {
+        /(^|[^a-z_])unsafe([^-a-z_]|$)/ {
             if (!(FILENAME in allowed)) {
                 print FILENAME ":" FNR ": unsafe code (see scripts/unsafe.allow)"; bad = 1
             } else if ($0 !~ /unsafe fn [a-z_]*[(].*[{]? *$/ && (!near || FNR - near > 4)) {

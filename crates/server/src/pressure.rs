@@ -167,7 +167,7 @@ impl Watch {
     /// less than its arena.
     pub(crate) fn at_start(&mut self) -> Option<u64> {
         let room = self.groups.iter().filter_map(Group::usage);
-        let room = room.map(|(limit, used)| part(limit, ROOMY).saturating_sub(used)).min()?;
+        let room = room.map(|(limit, used)| part(limit, FULL).saturating_sub(used)).min()?;
         (room < self.sizer.arena).then_some(room)
     }
 
