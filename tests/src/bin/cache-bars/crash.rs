@@ -144,11 +144,15 @@ fn check(writers: &[Arc<Writer>]) -> Result<(), String> {
 }
 
 pub(crate) fn kills(mode: Mode) -> Vec<Line> {
-    let kills = mode.pick(50, 2000);
-    let what = format!("{kills} times kill -9 under writes and syncs");
+    ["buffered", "auto"].iter().flat_map(|disk| kills_with(mode, disk)).collect()
+}
+
+fn kills_with(mode: Mode, disk: &str) -> Vec<Line> {
+    let kills = mode.pick(25, 1000);
+    let what = format!("{kills} times kill -9 under writes and syncs, --disk {disk}");
     let line = Line::new("c8", &what, "all that was synced, right lengths");
     let work = tempfile::tempdir().expect("tempdir");
-    let mut server = Served::start(work.path(), &["--arena", "64m"]);
+    let mut server = Served::start(work.path(), &["--arena", "64m", "--disk", disk]);
     let session = session(&server.url);
     let writers = writers(&session, work.path());
     let (writes, syncs) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
@@ -190,7 +194,8 @@ pub(crate) fn kills(mode: Mode) -> Vec<Line> {
         Err(text) => line.measured(text, false),
     };
     let limit = format!("≤ {} s", START_LIMIT.as_secs());
-    let start = Line::new("c8", "the next server is there", &limit).timing();
+    let start =
+        Line::new("c8", &format!("the next server is there, --disk {disk}"), &limit).timing();
     let text = format!("{:.2} s at most", slowest.as_secs_f64());
     vec![first, start.measured(text, slowest <= START_LIMIT)]
 }
