@@ -167,6 +167,8 @@ pub(crate) struct Chain {
     noted: bool,
     /// It may wait while it holds pages.
     pub holds_turn: bool,
+    /// What its READs ask for, so far.
+    pub read_bytes: u64,
 }
 
 /// Runs a request to its end and replies.
@@ -203,6 +205,7 @@ pub(crate) async fn run(
                 replayed: !prior.is_empty(),
                 noted: false,
                 holds_turn: false,
+                read_bytes: 0,
             };
             let results = chain.check_data(operations);
             let (results, broken) = match results {

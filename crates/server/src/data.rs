@@ -32,6 +32,9 @@ pub(crate) enum Held {
 
 /// Pieces of one READ or WRITE: limits what strided extents can ask for.
 const PIECES_MAX: usize = 1024;
+/// Pieces that a chain may hold while a READ of it waits: a piece of one byte holds a page, a
+/// frame or a buffer.
+const HELD_MAX: usize = 32;
 
 /// The pieces of an extent list, each (offset, bytes).
 fn pieces(extents: &ExtentList, data_bytes_max: u32) -> Result<Vec<(u64, usize)>, Status> {
@@ -81,20 +84,6 @@ fn try_pieces(file: &FileData, pieces: &[(u64, usize)]) -> Option<Pieces> {
         }
     }
     Some(held)
-}
-
-/// All pieces, each waited for while the ones before it are held.
-async fn hold_pieces(file: &FileData, pieces: &[(u64, usize)]) -> Result<Pieces, Status> {
-    let mut held = Pieces::new();
-    for &(offset, len) in pieces {
-        let lent = file.read(offset, len).await?;
-        let is_short = lent.len < len;
-        held.push(lent);
-        if is_short {
-            break;
-        }
-    }
-    Ok(held)
 }
 
 fn note_read(context: &Context, session: &Session, bytes: usize) {
@@ -287,7 +276,13 @@ impl Chain {
     }
 
     async fn read(&mut self, state: StateId, extents: &ExtentList) -> Result<Outcome, Status> {
-        let pieces = pieces(extents, self.session.attr.data_bytes_max)?;
+        let data_bytes_max = self.session.attr.data_bytes_max;
+        let pieces = pieces(extents, data_bytes_max)?;
+        self.read_bytes += pieces.iter().map(|piece| piece.1 as u64).sum::<u64>();
+        // All READs of a chain together are held until its reply has left.
+        if self.read_bytes > u64::from(data_bytes_max) {
+            return Err(Status::TooBig);
+        }
         let state = self.state(state)?;
         match readable(&self.session, state) {
             Ok(open) => {
@@ -323,13 +318,16 @@ impl Chain {
         read_result(bytes, end)
     }
 
-    /// Nothing is held while waiting, but by who has the turn to.
+    /// Nothing is held while waiting, but the pieces of earlier READs by who has the turn to.
     async fn hold(&self, file: &FileData, pieces: &[(u64, usize)]) -> Result<Pieces, Status> {
+        if self.holds_turn && self.held.len() + pieces.len() > HELD_MAX {
+            return self.copy_pieces(file, pieces).await;
+        }
         if let Some(held) = try_pieces(file, pieces) {
             return Ok(held);
         }
-        if self.holds_turn || pieces.len() < 2 {
-            return hold_pieces(file, pieces).await;
+        if let &[(offset, len)] = pieces {
+            return Ok(Pieces::from_iter([file.read(offset, len).await?]));
         }
         if let Some(file) = file.cached() {
             file.prefetch_list(pieces);
@@ -338,11 +336,37 @@ impl Chain {
             drop(file.read(offset, len).await?);
         }
         // The first may be gone again when the last has come.
-        if let Some(held) = try_pieces(file, pieces) {
-            return Ok(held);
+        match try_pieces(file, pieces) {
+            Some(held) => Ok(held),
+            None => self.copy_pieces(file, pieces).await,
         }
-        let _turn = self.context.shared.unifier.turn_to_hold().await;
-        hold_pieces(file, pieces).await
+    }
+
+    /// All pieces, copied together, so that none is held while another is waited for.
+    async fn copy_pieces(
+        &self,
+        file: &FileData,
+        pieces: &[(u64, usize)],
+    ) -> Result<Pieces, Status> {
+        if let Some(file) = file.cached() {
+            file.prefetch_list(pieces);
+        }
+        let scratch = self.context.scratch(pieces.iter().map(|piece| piece.1).sum())?;
+        let (mut at, mut end_of_file) = (0, false);
+        for &(offset, len) in pieces {
+            let lent = file.read(offset, len).await?;
+            for span in &lent.spans {
+                scratch.copy_span(at, span);
+                at += span.len();
+            }
+            end_of_file = lent.end_of_file;
+            if lent.len < len {
+                break;
+            }
+        }
+        let spans = if at > 0 { SgList::from_iter([scratch.part(0, at)]) } else { SgList::new() };
+        let held = Some(Held::Scratch(scratch));
+        Ok(Pieces::from_iter([Lent { spans, len: at, end_of_file, held }]))
     }
 
     /// A read of a resent chain whose file the chain itself closed: opened once more.

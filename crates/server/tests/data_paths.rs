@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use dafs_fabric::sim::{SimConfig, SimNet};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_protocol::{
-    CommitLevel, ExtentList, OpenFlags, Operation, Outcome, Stability, StateId, Status,
+    CacheHint, CommitLevel, Extent, ExtentList, OpenFlags, Operation, Outcome, Stability, StateId,
+    Status,
 };
 use dafs_server::{Config, DataPath, Server, StartError};
 use raw::{BOTH, MAKE, READ, Raw, Served};
@@ -88,6 +89,36 @@ fn a_read_that_ends_with_the_file_says_so() {
         }
         let far = ExtentList::one(i64::MAX as u64, 0);
         assert_eq!(read(&mut raw, state, far), (Vec::new(), true), "{path}");
+    }
+}
+
+/// One byte of each 64 KiB: all pages, or buffers, that they are in are more than there is.
+#[test]
+fn a_chain_of_many_small_pieces_is_answered() {
+    const STEP: u64 = 64 << 10;
+    const PIECES: u64 = 1000;
+    for path in DataPath::ALL {
+        let served = Served::on(path);
+        let file = std::fs::File::create(served.path("f")).expect("create");
+        file.set_len(3 * PIECES * STEP).expect("long");
+        for piece in 0..3 * PIECES {
+            file.write_all_at(&[(piece % 251) as u8], piece * STEP).expect("write");
+        }
+        let mut raw = Raw::connect(&served);
+        let (_, state) = raw.open("f", READ, 0).expect("open");
+        let cache = CacheHint { unit: 64 << 10, ..CacheHint::default() };
+        raw.one(Operation::Advise { state, offset: 0, len: 0, advice: 0, cache }).expect("advice");
+        let read = |part: u64| {
+            let offset = part * PIECES * STEP;
+            let pieces = Extent { offset, len: 1, count: PIECES as u32, stride: STEP };
+            let extents = ExtentList::new(&[pieces]).expect("one");
+            Operation::Read { state, extents, report_holes: false }
+        };
+        let (_, data) = raw.chain(&[read(0), read(1), read(2)], b"").expect("read");
+        assert!(data == pattern(3 * PIECES as usize), "{path}");
+        let extents = || ExtentList::one(0, 1 << 20);
+        let large = || Operation::Read { state, extents: extents(), report_holes: false };
+        assert_eq!(raw.chain(&[large(), large()], b""), Err(Status::TooBig), "of one request");
     }
 }
 
