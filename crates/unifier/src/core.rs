@@ -228,8 +228,9 @@ impl Core {
         self.dirty_slots.load(Ordering::Relaxed)
     }
 
+    /// The bound of these. Reading must go on while writers wait, also while the cache is small.
     pub(crate) fn dirty_slots_max(&self) -> usize {
-        self.dirty_slots_max
+        self.dirty_slots_max.min(self.pool.kept_slots() * 3 / 4)
     }
 
     /// The most that one write may take.
@@ -239,7 +240,8 @@ impl Core {
 
     /// Room for `slots` below the bound.
     pub(crate) fn take_dirty(&self, slots: usize) -> bool {
-        let more = |dirty: usize| (dirty + slots <= self.dirty_slots_max).then_some(dirty + slots);
+        let most = self.dirty_slots_max();
+        let more = |dirty: usize| (dirty + slots <= most).then_some(dirty + slots);
         self.dirty_slots.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).is_ok()
     }
 
@@ -267,7 +269,7 @@ impl Core {
         let files = locked(&self.dirty_files);
         let Some((since, _)) = files.front() else { return false };
         let due = since.saturating_add(self.config.dirty_age) <= now;
-        due || self.dirty_slots() > self.dirty_slots_max / 2
+        due || self.dirty_slots() > self.dirty_slots_max() / 2
     }
 
     /// The file that has been dirty longest.
@@ -301,7 +303,7 @@ impl Core {
             if let Some(pages) = self.pool.allocate(block, count) {
                 return Some(pages);
             }
-            let free = self.pool.slot_count() - self.pool.used_slots();
+            let free = self.pool.kept_slots().saturating_sub(self.pool.used_slots());
             if self.evict(count.saturating_sub(free).max(1), None) == 0 {
                 return None;
             }
@@ -330,7 +332,7 @@ impl Core {
     pub(crate) fn resize(&self, frames: usize) -> usize {
         let all = self.pool.frame_count();
         let frames = frames.clamp(least_frames(all, &self.config), all);
-        while all - self.pool.away() < frames && self.pool.fetch_back() {}
+        self.pool.fetch_back(frames.saturating_sub(all - self.pool.away()));
         while all - self.pool.away() > frames {
             if !self.pool.send_away() && self.evict(FRAME_SLOTS, Some(FRAME_LOOKS)) == 0 {
                 break;

@@ -219,28 +219,45 @@ impl Pool {
         self.away.load(Ordering::Relaxed)
     }
 
+    /// Slots of the frames that are not given back.
+    pub(crate) fn kept_slots(&self) -> usize {
+        self.slot_count() - self.away() * FRAME_SLOTS
+    }
+
     /// Gives a free frame, the last one, back to the system. False: none is free.
     pub(crate) fn send_away(&self) -> bool {
-        let Some(frame) = self.free().take_last_frame() else { return false };
+        let mut free = self.free();
+        let Some(frame) = free.take_last_frame() else { return false };
         self.frames[frame].store(AWAY, Ordering::Relaxed);
-        self.free_frames.fetch_sub(1, Ordering::Relaxed);
+        self.free_frames.store(free.count, Ordering::Relaxed);
         self.away.fetch_add(1, Ordering::Relaxed);
+        drop(free);
         let bytes = FRAME_SLOTS * PAGE_BYTES;
         self.arena.discard(frame * bytes, bytes);
         true
     }
 
-    /// Takes a frame again that was given back, the first one. False: there is none.
-    pub(crate) fn fetch_back(&self) -> bool {
-        let mut free = self.free();
-        let is_away = |frame: &AtomicU8| frame.load(Ordering::Relaxed) == AWAY;
-        let Some(frame) = self.frames.iter().position(is_away) else { return false };
-        free.put_frame(frame, &self.frames);
-        self.free_frames.store(free.count, Ordering::Relaxed);
-        drop(free);
-        self.away.fetch_sub(1, Ordering::Relaxed);
-        self.space.changed();
-        true
+    /// Takes frames again that were given back, the first ones, at most so many.
+    pub(crate) fn fetch_back(&self, most: usize) {
+        let is_away = |frame: &usize| self.frames[*frame].load(Ordering::Relaxed) == AWAY;
+        let mut left = most;
+        // Looked for without the lock, which others need; only who resizes changes these.
+        for frame in (0..self.frames.len()).filter(is_away) {
+            if left == 0 {
+                break;
+            }
+            let mut free = self.free();
+            if !is_away(&frame) {
+                continue;
+            }
+            free.put_frame(frame, &self.frames);
+            self.free_frames.store(free.count, Ordering::Relaxed);
+            self.away.fetch_sub(1, Ordering::Relaxed);
+            left -= 1;
+        }
+        if left < most {
+            self.space.changed();
+        }
     }
 
     pub(crate) fn orphan_slots(&self) -> usize {

@@ -70,6 +70,24 @@ fn a_quarter_stays_and_what_is_dirty_stays() {
 }
 
 #[test]
+fn writers_leave_room_for_readers_in_a_small_cache() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![5; 4 * MIB]);
+    let unifier = shrinking(8 * MIB);
+    let cached = open(&unifier, &file);
+    assert_eq!(unifier.resize(0), 2 << 20);
+    // Their data has not come, so that nothing can be written back.
+    let reserve = |at: usize| cached.try_reserve((at * 16 * PAGE) as u64, 16 * PAGE);
+    let reserved: Vec<_> = (0..64).map_while(reserve).collect();
+    assert_eq!(reserved.len() * 16 * PAGE, 3 * MIB / 2);
+    assert!(cached.try_reserve(0, PAGE).is_none());
+    let user = cached.clone();
+    assert_eq!(run(&disk, async move { read(&user, 0, MIB / 4).await }), vec![5; MIB / 4]);
+    unifier.resize(u64::MAX);
+    assert!(cached.try_reserve(0, MIB).is_some(), "the cache is large again");
+}
+
+#[test]
 fn a_list_is_read_in_at_once_with_small_holes() {
     let disk = Disk::new(1, 100);
     let file = disk.file(1, vec![5; 4 * MIB]);
