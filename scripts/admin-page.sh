@@ -59,6 +59,12 @@ traffic() {
 traffic >/dev/null 2>&1 &
 pids+=($!)
 
+# And a session that is there at every look: its output is never read.
+mkfifo "$work/unread"
+"$dafs" cat --retry 1s "${url}plain/f" >"$work/unread" 2>/dev/null &
+pids+=($!)
+exec 9<"$work/unread"
+
 # The browser's clock leaps from one sample to the next.
 timeout -k 5 120 "$browser" --headless --no-sandbox --disable-gpu --no-first-run \
     --user-data-dir="$work/profile" --enable-logging=stderr --virtual-time-budget=200000 \
