@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 use dafs_client::{DirAhead, File};
 use dafs_protocol::{DirEntry, OwnerKey};
@@ -103,8 +104,10 @@ pub(super) struct DirStream {
     pub(super) end: bool,
     /// They came with attributes and handles.
     pub(super) plus: bool,
-    /// What follows them is on its way.
-    pub(super) ahead: Option<DirAhead>,
+    /// When they were asked for.
+    pub(super) asked: Option<Instant>,
+    /// What follows them is on its way, asked for then.
+    pub(super) ahead: Option<(DirAhead, Instant)>,
 }
 
 struct Slab<T> {

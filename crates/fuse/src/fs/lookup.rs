@@ -1,8 +1,9 @@
 //! Finding things: names, attributes, directories.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
-use dafs_client::{DirAhead, Error, Node as Found, Session};
+use dafs_client::{Error, Node as Found, Session};
 use dafs_protocol::{Attr, DirEntry, FileHandle, FileKind};
 
 use super::DafsFs;
@@ -209,8 +210,9 @@ impl DafsFs {
                     Ok(false) | Err(_) => break,
                 }
             }
+            let asked = stream.asked.unwrap_or_else(Instant::now);
             while let Some(entry) = stream.entries.front() {
-                if !self.add_entry(&dir, entry, plus, &mut out) {
+                if !self.add_entry(&dir, entry, asked, plus, &mut out) {
                     return Ok(Answer::Data(out.into_vec()));
                 }
                 at = entry.cookie;
@@ -257,11 +259,16 @@ impl DafsFs {
         let (at, plus) = (stream.at, stream.plus);
         // Its time of access may change.
         dir.unlearn();
-        let list = match stream.ahead.take().map(DirAhead::wait) {
-            Some(Ok(list)) => Ok(list),
-            Some(Err(Error::Interrupted)) => return Err(Errno::INTR),
+        let mut asked = Instant::now();
+        let ahead = stream.ahead.take().map(|(ahead, asked)| (ahead.wait(), asked));
+        let list = match ahead {
+            Some((Ok(list), then)) => {
+                asked = then;
+                Ok(list)
+            }
+            Some((Err(Error::Interrupted), _)) => return Err(Errno::INTR),
             // Asked once more, and looked for where the handle is not known any more.
-            Some(Err(_)) | None => {
+            Some((Err(_), _)) | None => {
                 let bytes = if at == 0 { FIRST_LIST_BYTES } else { LIST_BYTES };
                 self.on(dir, |handle| session.read_dir_of(handle, at, bytes, plus))
             }
@@ -272,24 +279,36 @@ impl DafsFs {
             other => other?,
         };
         if let Some(last) = entries.last().filter(|_| !end) {
-            stream.ahead = session.read_dir_ahead(dir.handle(), last.cookie, LIST_BYTES, plus);
+            let now = Instant::now();
+            let ahead = session.read_dir_ahead(dir.handle(), last.cookie, LIST_BYTES, plus);
+            stream.ahead = ahead.map(|ahead| (ahead, now));
         }
+        stream.asked = Some(asked);
         stream.entries = entries.into();
         stream.end = end;
         Ok(!stream.entries.is_empty())
     }
 
-    fn add_entry(&self, dir: &Node, entry: &DirEntry, plus: bool, out: &mut DirBuffer) -> bool {
+    fn add_entry(
+        &self,
+        dir: &Node,
+        entry: &DirEntry,
+        asked: Instant,
+        plus: bool,
+        out: &mut DirBuffer,
+    ) -> bool {
         let kind = entry.attr.as_ref().map(|attr| attr.kind).or(entry.kind);
         let number = entry.attr.as_ref().map_or(u64::MAX, |attr| attr.inode);
         if !plus {
             return out.add(number, entry.cookie, kind, &entry.name);
         }
-        // What has another name here as well is looked up first.
+        // What has another name here as well, or was changed here, is looked up first.
         let known = entry.attr.zip(entry.handle).and_then(|(attr, handle)| {
             let found = Found { handle, attr };
-            let node = self.nodes.refer_listed(&found, dir.number, &entry.name)?;
-            Some(self.entry_of(node, &attr))
+            let node = self.nodes.refer_listed(&found, dir.number, &entry.name, asked)?;
+            let (known, age) = (self.entry_of(node, &attr), asked.elapsed());
+            let attr_ttl = known.attr_ttl.saturating_sub(age);
+            Some(Entry { attr_ttl, entry_ttl: known.entry_ttl.saturating_sub(age), ..known })
         });
         match known {
             Some(known) => {

@@ -57,6 +57,8 @@ struct State {
     /// Changes of it under way here, and begun so far.
     changing: u32,
     changes: u64,
+    /// When one began or ended here last, or a file was closed.
+    changed: Option<Instant>,
 }
 
 impl Node {
@@ -127,6 +129,7 @@ impl Node {
         state.learned = None;
         state.changing += 1;
         state.changes += 1;
+        state.changed = Some(Instant::now());
         let alone = (state.changing == 1).then_some(state.changes);
         Change { node: self.clone(), begun: Instant::now(), alone, seen: Cell::new(None) }
     }
@@ -149,7 +152,16 @@ impl Node {
     }
 
     pub(super) fn closed(&self, file: &Arc<OpenFile>) {
-        self.state().open.retain(|other| !Arc::ptr_eq(other, file));
+        let mut state = self.state();
+        state.open.retain(|other| !Arc::ptr_eq(other, file));
+        state.changed = Some(Instant::now());
+    }
+
+    /// It may not be any more what it was when somebody asked the server then.
+    fn may_have_changed(&self, asked: Instant) -> bool {
+        let state = self.state();
+        let changed = state.changed.is_some_and(|changed| changed >= asked);
+        changed || state.changing > 0 || !state.open.is_empty()
     }
 
     /// The opens through which that owner may hold locks; they do not know it any more.
@@ -198,6 +210,7 @@ impl Drop for Change {
     fn drop(&mut self) {
         let mut state = self.node.state();
         state.changing -= 1;
+        state.changed = Some(Instant::now());
         let alone = self.alone == Some(state.changes);
         state.learned = self.seen.take().filter(|_| alone).map(|attr| (attr, self.begun));
     }
@@ -276,12 +289,21 @@ impl Nodes {
         table.refer(known, found, parent, name)
     }
 
-    /// As `refer`, of what was listed; `None`, and no reference, for what is known
-    /// [`elsewhere`](Self::elsewhere).
-    pub(super) fn refer_listed(&self, found: &Found, parent: u64, name: &[u8]) -> Option<u64> {
+    /// As `refer`, of what was listed when it was asked for at that time; `None`, and no
+    /// reference, for what is known [`elsewhere`](Self::elsewhere) or may have changed here since:
+    /// the kernel would take old attributes for new ones.
+    pub(super) fn refer_listed(
+        &self,
+        found: &Found,
+        parent: u64,
+        name: &[u8],
+        asked: Instant,
+    ) -> Option<u64> {
         let mut table = self.write();
         let known = table.known(found).cloned();
-        if known.as_ref().is_some_and(|node| node.is_elsewhere(parent, name)) {
+        let is_unsure =
+            |node: &Arc<Node>| node.is_elsewhere(parent, name) || node.may_have_changed(asked);
+        if known.as_ref().is_some_and(is_unsure) {
             return None;
         }
         Some(table.refer(known, found, parent, name).number)
@@ -409,6 +431,7 @@ impl Table {
                 learned: None,
                 changing: 0,
                 changes: 0,
+                changed: None,
             }),
         });
         self.by_number.insert(number, node.clone());
@@ -562,6 +585,25 @@ mod tests {
         another.see(Some(found(2).attr));
         drop(another);
         assert!(node.take_learned(TTL).is_none(), "of another object");
+    }
+
+    #[test]
+    fn what_changed_since_it_was_listed_is_not_told() {
+        let nodes = Nodes::new(&found(1), b"");
+        let node = nodes.refer(&found(2), ROOT, b"a");
+        let listed = |asked| nodes.refer_listed(&found(2), ROOT, b"a", asked);
+        let before = Instant::now();
+        assert_eq!(listed(before), Some(node.number));
+        let change = node.change();
+        assert_eq!((listed(before), listed(Instant::now())), (None, None), "under way");
+        let within = Instant::now();
+        drop(change);
+        assert_eq!((listed(before), listed(within)), (None, None), "asked for before its end");
+        let mut after = Instant::now();
+        while Some(after) == node.state().changed {
+            after = Instant::now();
+        }
+        assert_eq!(listed(after), Some(node.number));
     }
 
     #[test]
