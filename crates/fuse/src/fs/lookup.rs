@@ -305,7 +305,7 @@ impl DafsFs {
         // What has another name here as well, or was changed here, is looked up first.
         let known = entry.attr.zip(entry.handle).and_then(|(attr, handle)| {
             let found = Found { handle, attr };
-            let node = self.nodes.refer_listed(&found, dir.number, &entry.name, asked)?;
+            let node = self.nodes.refer_listed(&found, dir, &entry.name, asked)?;
             let (known, age) = (self.entry_of(node, &attr), asked.elapsed());
             let attr_ttl = known.attr_ttl.saturating_sub(age);
             Some(Entry { attr_ttl, entry_ttl: known.entry_ttl.saturating_sub(age), ..known })

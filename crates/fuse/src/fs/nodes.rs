@@ -291,19 +291,23 @@ impl Nodes {
 
     /// As `refer`, of what was listed when it was asked for at that time; `None`, and no
     /// reference, for what is known [`elsewhere`](Self::elsewhere) or may have changed here since:
-    /// the kernel would take old attributes for new ones.
+    /// the kernel would take old attributes for new ones. Nor for what is not known, where names
+    /// have changed since: it may be gone.
     pub(super) fn refer_listed(
         &self,
         found: &Found,
-        parent: u64,
+        dir: &Node,
         name: &[u8],
         asked: Instant,
     ) -> Option<u64> {
+        let parent = dir.number;
         let mut table = self.write();
         let known = table.known(found).cloned();
-        let is_unsure =
-            |node: &Arc<Node>| node.is_elsewhere(parent, name) || node.may_have_changed(asked);
-        if known.as_ref().is_some_and(is_unsure) {
+        let is_unsure = match &known {
+            Some(node) => node.is_elsewhere(parent, name) || node.may_have_changed(asked),
+            None => dir.may_have_changed(asked),
+        };
+        if is_unsure {
             return None;
         }
         Some(table.refer(known, found, parent, name).number)
@@ -591,7 +595,8 @@ mod tests {
     fn what_changed_since_it_was_listed_is_not_told() {
         let nodes = Nodes::new(&found(1), b"");
         let node = nodes.refer(&found(2), ROOT, b"a");
-        let listed = |asked| nodes.refer_listed(&found(2), ROOT, b"a", asked);
+        let root = nodes.get(ROOT).expect("root");
+        let listed = |asked| nodes.refer_listed(&found(2), &root, b"a", asked);
         let before = Instant::now();
         assert_eq!(listed(before), Some(node.number));
         let change = node.change();
@@ -604,6 +609,10 @@ mod tests {
             after = Instant::now();
         }
         assert_eq!(listed(after), Some(node.number));
+        let unknown = || nodes.refer_listed(&found(3), &root, b"b", after);
+        drop(root.change());
+        assert_eq!(unknown(), None, "it may be what was removed");
+        assert_eq!(listed(after), Some(node.number), "it was not");
     }
 
     #[test]
