@@ -50,7 +50,7 @@ fn over_restarts(
     ending: Ending,
     command: impl Fn() -> Command,
 ) -> Result<String, String> {
-    let limit = Duration::from_secs(mode.pick(60, 1800));
+    let limit = Duration::from_secs(mode.pick(60, 5400));
     // What a kill hits is chance: more of them.
     let (short, long) = if ending == Ending::Killed { (4, 40) } else { (2, 10) };
     let wanted = if place.is_mount() { mode.pick(short, long) } else { 0 };
