@@ -42,7 +42,7 @@ pub(crate) fn simulation(mode: Mode) -> Vec<Line> {
 }
 
 pub(crate) fn hostile(mode: Mode) -> Vec<Line> {
-    let seconds = mode.pick("30", "600");
+    let seconds = mode.pick("15", "600");
     let (ok, text) = script("fuzz.sh", &[seconds]);
     let what = format!("fuzzers, {seconds} s each");
     let mut lines = vec![Line::new("12", &what, "no crash, no leak").measured(text, ok)];
