@@ -50,6 +50,7 @@ pub use query::Cached;
 pub use ranges::At;
 pub use read::ReadLease;
 pub use unifier::{HoldTurn, Unifier};
+pub use wait::{Line, Turn};
 pub use write::WriteReservation;
 
 /// A session that writes: late errors are told to each once.

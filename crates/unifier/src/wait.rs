@@ -93,9 +93,9 @@ impl Space {
     }
 }
 
-/// First come, first served.
+/// Who waits for something that one at a time may have: first come, first served.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub struct Line {
     queue: Mutex<Queue>,
     len: AtomicUsize,
 }
@@ -108,18 +108,19 @@ struct Queue {
 
 /// A place in a [`Line`]; dropped, the next one's turn comes.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
+pub struct Turn<'a> {
     line: &'a Line,
     ticket: u64,
 }
 
 impl Line {
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Nobody waits, or has a turn.
+    pub fn is_empty(&self) -> bool {
         self.len.load(Ordering::Relaxed) == 0
     }
 
     /// Waits until everybody who came before has left.
-    pub(crate) async fn turn(&self) -> Turn<'_> {
+    pub async fn turn(&self) -> Turn<'_> {
         let turn = {
             let mut queue = locked(&self.queue);
             let ticket = queue.next;

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use dafs_fabric::{ArenaError, Buffer, PostedBuffer, SgList};
+use dafs_unifier::Line;
 use smallvec::SmallVec;
-
-use super::line::Line;
 
 /// Bytes of one buffer.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;

@@ -4,7 +4,6 @@
 //! there to be compared with, and for directories that local programs use at the same time.
 
 mod buffers;
-mod line;
 mod page_cache;
 
 use std::fmt;

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dafs_fabric::{ArenaError, FileMap, SgList, Span};
 use dafs_protocol::{CommitLevel, Status, WriteVerifier};
 use dafs_store::File;
+use dafs_unifier::Line;
 
 use super::buffers::{Buffers, Taken};
-use super::line::Line;
 use super::{DataPath, Lent};
 use crate::data::Held;
 use crate::limits::Limits;

@@ -3,7 +3,7 @@
 //! A case gets a fresh store whose root directory everybody may write, and the identity that
 //! the store can act as. Cases in `rights` need a store that can act as anybody.
 
-#![allow(dead_code, unused_imports)] // each test program uses its part
+#![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 pub mod basics;
 pub mod files;

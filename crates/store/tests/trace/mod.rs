@@ -1,6 +1,6 @@
 //! Random changes of one file, done through a store and to a model.
 
-#![allow(dead_code)] // each test program uses its part
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;

@@ -9,13 +9,17 @@ work=$(mktemp -d)
 mount=$work/mount
 mkdir "$mount"
 server=
+failed=0
 
 unmount() { timeout -k 1 30 "$dafs" umount "$mount" >/dev/null 2>&1 || true; }
 finish() {
     unmount
     if [ -n "$server" ]; then
-        kill -INT "$server" 2>/dev/null || true
-        wait "$server" 2>/dev/null || true
+        # A server that did not end well has not written its trace to the end.
+        kill -INT "$server" && wait "$server" || {
+            echo "record.sh: the server of the trace ended with an error" >&2
+            failed=1
+        }
     fi
     server=
 }
@@ -35,9 +39,11 @@ record() { # NAME: what is served is $work/data
     server=$!
     for _ in $(seq 100); do
         url=$(head -n 1 "$work/out")
-        [ -n "$url" ] && break
+        [ -n "$url" ] && return
         sleep 0.1
     done
+    echo "record.sh: the server did not start" >&2
+    exit 1
 }
 
 sqlite() {
@@ -106,6 +112,11 @@ tar_tree() {
     done
 }
 
+# Files without the word make grep answer 1; other answers are errors.
+search() {
+    grep -r -c "$1" "$mount/tree" >/dev/null || [ $? -eq 1 ]
+}
+
 sort_and_grep() {
     mkdir -p "$work/data/tree" "$work/data/scratch"
     git -C "$top" archive HEAD crates/server crates/client | tar -x -C "$work/data/tree"
@@ -113,10 +124,10 @@ sort_and_grep() {
         >"$work/data/lines"
     record sort-grep
     mount_again direct_io
-    grep -r -c unifier "$mount/tree" >/dev/null || true
+    search unifier
     sort -S 2M -T "$mount/scratch" --parallel 1 "$mount/lines" >"$mount/sorted"
     for word in session slot unifier lease; do
-        grep -r -c $word "$mount/tree" >/dev/null || true
+        search $word
     done
     sort -c "$mount/sorted"
 }
@@ -129,3 +140,4 @@ for name in "${@:-sqlite git_history compiler tar_tree sort_and_grep}"; do
     done
 done
 ls -l "$here"/*.trace
+exit "$failed"
