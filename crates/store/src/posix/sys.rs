@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::thread;
+use std::time::Duration;
 
 use dafs_fabric::Span;
 use dafs_protocol::Status;
@@ -24,8 +26,10 @@ pub(super) type Outcome<T> = Result<T, Errno>;
 
 /// Bytes of a kernel file handle, at most (MAX_HANDLE_SZ).
 const KERNEL_HANDLE_MAX: usize = 128;
-/// Times that the kernel is asked for a file which goes away at that moment.
-const HANDLE_TRIES: usize = 3;
+/// The pauses before a handle is asked for again: nothing but the CPU left to others, then these
+/// times each twice as long as the one before, a tenth of a second in all.
+const HANDLE_PAUSES: u32 = 11;
+const HANDLE_PAUSE: Duration = Duration::from_micros(50);
 /// Pieces of memory in one vectored call (UIO_MAXIOV).
 pub(super) const PIECES_MAX: usize = 1024;
 
@@ -159,20 +163,23 @@ pub(super) fn name_to_handle(dir: &OwnedFd, name: &[u8]) -> Outcome<KernelHandle
     Ok(KernelHandle { kind: raw.kind, mount, len, bytes: raw.bytes })
 }
 
-/// The kernel says ENOMEM, too, of a file that goes away at this moment: asked again, it tells them
-/// apart.
+/// The kernel says ENOMEM, too, of a file that went away while another gets its inode number: asked
+/// again when the other is made, it tells them apart.
 pub(super) fn open_by_handle(
     mount: &OwnedFd,
     handle: &KernelHandle,
     flags: i32,
 ) -> Outcome<OwnedFd> {
-    for _ in 1..HANDLE_TRIES {
-        match open_by_handle_once(mount, handle, flags) {
-            Err(Errno(libc::ENOMEM)) => std::thread::yield_now(),
-            other => return other,
+    let mut outcome = open_by_handle_once(mount, handle, flags);
+    for longer in 0..=HANDLE_PAUSES {
+        match (&outcome, longer) {
+            (Err(Errno(libc::ENOMEM)), 0) => thread::yield_now(),
+            (Err(Errno(libc::ENOMEM)), _) => thread::sleep(HANDLE_PAUSE * (1 << (longer - 1))),
+            _ => break,
         }
+        outcome = open_by_handle_once(mount, handle, flags);
     }
-    open_by_handle_once(mount, handle, flags)
+    outcome
 }
 
 fn open_by_handle_once(mount: &OwnedFd, handle: &KernelHandle, flags: i32) -> Outcome<OwnedFd> {

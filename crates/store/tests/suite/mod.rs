@@ -53,7 +53,7 @@ macro_rules! store_suite {
             }
             unlinked {
                 a_file_without_a_name a_name_comes_later an_exclusive_one_gets_no_name
-                a_removed_file_goes_on
+                a_removed_file_goes_on gone_while_others_are_made
             }
             names {
                 hostile_names hostile_paths no_way_out hard_links symlinks removal renames

@@ -1,5 +1,7 @@
 //! Files without a name.
 
+use std::thread;
+
 use dafs_protocol::{CreateMode, FileKind, OpenFlags, SetAttr, SetTime, Status, Timestamp};
 use dafs_store::Opened;
 
@@ -7,6 +9,8 @@ use super::{BOTH, Fs, MAKE, READ, WRITE, error, read, user, write};
 
 const UNLINKED: OpenFlags = OpenFlags { unlinked: true, ..BOTH };
 const NEVER_LINKED: OpenFlags = OpenFlags { create: CreateMode::Exclusive, ..UNLINKED };
+
+const FILES_GONE: usize = 5_000;
 
 /// `None`: there are none here.
 fn unlinked(fs: &Fs, path: &str, flags: OpenFlags) -> Option<Opened> {
@@ -41,6 +45,22 @@ pub fn a_file_without_a_name(fs: &Fs) {
     fs.file("f", b"");
     assert_eq!(error(fs.open("f", UNLINKED)), Status::NotDir);
     assert_eq!(error(fs.open("missing", UNLINKED)), Status::NoEnt);
+}
+
+/// The file system gives the number of a file that went away to the next one.
+pub fn gone_while_others_are_made(fs: &Fs) {
+    let make = || unlinked(fs, "", UNLINKED).map(|opened| opened.handle);
+    let told = thread::scope(|scope| {
+        let others = scope.spawn(|| (0..FILES_GONE).filter_map(|_| make()).count());
+        let mut told = Vec::new();
+        while !others.is_finished() {
+            let handle = make()?;
+            told.push(fs.store.attr(&fs.who, &handle).wait().map(|_| ()));
+        }
+        Some(told)
+    });
+    let stale = |told: &Result<(), Status>| *told == Err(Status::Stale);
+    assert!(told.unwrap_or_default().iter().all(stale));
 }
 
 pub fn a_name_comes_later(fs: &Fs) {
