@@ -285,16 +285,18 @@ impl Chain {
         }
         let state = self.state(state)?;
         match readable(&self.session, state) {
-            Ok(open) => {
-                let outcome = self.read_pieces(&open.file, &pieces).await;
-                if let (Ok(_), [(offset, len)]) = (&outcome, pieces.as_slice()) {
-                    open.read_ahead(*offset, *len, false);
-                }
-                outcome
-            }
+            Ok(open) => self.read_open(&open, &pieces).await,
             Err(Status::BadStateId) if self.replayed => self.read_again(&pieces).await,
             Err(status) => Err(status),
         }
+    }
+
+    async fn read_open(&mut self, open: &Open, pieces: &[(u64, usize)]) -> Result<Outcome, Status> {
+        let &[(offset, len)] = pieces else { return self.read_pieces(&open.file, pieces).await };
+        let was_there = open.is_coming(offset, len);
+        let outcome = self.read_pieces(&open.file, pieces).await?;
+        open.read_ahead(offset, len, was_there);
+        Ok(outcome)
     }
 
     async fn read_pieces(

@@ -35,7 +35,14 @@ impl Open {
         self.handle.0.last().copied().unwrap_or_default()
     }
 
-    /// To be told of a read; begins to read in what comes next. `was_there`: the cache had it.
+    /// The cache has this, or it is being read in; asked only where the server reads ahead.
+    pub(crate) fn is_coming(&self, offset: u64, len: usize) -> bool {
+        let file = self.file.cached().filter(|_| self.reader.is_some());
+        file.is_some_and(|file| file.is_coming(offset, len))
+    }
+
+    /// To be told of a read; begins to read in what comes next. `was_there`: the cache had it, or
+    /// it was on its way.
     pub(crate) fn read_ahead(&self, offset: u64, len: usize, was_there: bool) {
         if let (Some(reader), Some(file)) = (&self.reader, self.file.cached()) {
             file.read_ahead(&mut reader.borrow_mut(), offset, len, was_there);

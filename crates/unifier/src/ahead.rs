@@ -135,7 +135,7 @@ impl Reader {
         *self = Reader { is_off: !on, ..Reader::default() };
     }
 
-    /// A read; whether the cache had it.
+    /// A read; whether the cache had it, or it was on its way.
     fn note(&mut self, offset: u64, len: u64, was_there: bool, window_max: u64) -> Option<Pieces> {
         if self.is_off || len == 0 || offset.saturating_add(len) > OFFSET_MAX {
             return None;
@@ -159,7 +159,7 @@ impl Reader {
 
 impl CachedFile {
     /// To be told of each read after it was answered, or while it waits; begins to read in what
-    /// comes next. `was_there`: the cache had all of it.
+    /// comes next. `was_there`: the cache had all of it, or it was being read in.
     pub fn read_ahead(
         self: &Arc<Self>,
         reader: &mut Reader,

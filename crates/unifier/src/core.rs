@@ -216,6 +216,7 @@ impl Core {
 
     /// The files refer to the core and the core to the files: this ends it.
     pub(crate) fn clear(&self) {
+        self.jobs.stop();
         let table = std::mem::take(&mut *locked(&self.files));
         let dirty = std::mem::take(&mut *locked(&self.dirty_files));
         let failed = std::mem::take(&mut *locked(&self.failed_files));

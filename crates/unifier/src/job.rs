@@ -2,7 +2,8 @@
 //! pages, they belong to the job, and a dropped request takes nothing away.
 //!
 //! A job is polled by everybody who waits for it; one whose waiters are all gone is polled by
-//! [`Unifier::write_back`](crate::Unifier::write_back) and by whoever needs space.
+//! [`Unifier::write_back`](crate::Unifier::write_back) and by whoever needs space, or, if it is a
+//! prompt one, by whoever wakes it.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -18,6 +19,7 @@ type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// A shared future.
 pub(crate) struct Job {
+    is_prompt: bool,
     state: Mutex<Progress>,
 }
 
@@ -38,12 +40,19 @@ impl Job {
         Job::with(|_| work)
     }
 
+    /// As `new`, for work that waits for one call of the store: where nobody waits for the job, it
+    /// is done in the thread that completes the call.
+    pub(crate) fn prompt(work: impl Future<Output = Outcome> + Send + 'static) -> Arc<Job> {
+        let state = Progress { work: Some(Box::pin(work)), ..Progress::default() };
+        Arc::new(Job { is_prompt: true, state: Mutex::new(state) })
+    }
+
     /// As `new`, for work that must know its job.
     pub(crate) fn with<W>(work: impl FnOnce(&Arc<Job>) -> W) -> Arc<Job>
     where
         W: Future<Output = Outcome> + Send + 'static,
     {
-        let job = Arc::new(Job { state: Mutex::new(Progress::default()) });
+        let job = Arc::new(Job { is_prompt: false, state: Mutex::default() });
         let work = Box::pin(work(&job));
         locked(&job.state).work = Some(work);
         job
@@ -102,7 +111,12 @@ impl Wake for Job {
         state.notified = true;
         // Who polls now looks again when it is through.
         let waiters = if state.polled { Vec::new() } else { std::mem::take(&mut state.waiters) };
+        let is_alone = waiters.is_empty() && !state.polled;
         drop(state);
+        // A call that ended in a panic has no answer: who looks at the job next is told.
+        if is_alone && self.is_prompt && !std::thread::panicking() {
+            let _ = self.poll(None);
+        }
         waiters.into_iter().for_each(Waker::wake);
     }
 }
@@ -150,6 +164,14 @@ impl Jobs {
             state.notified && !state.polled && state.waiters.is_empty() && state.work.is_some()
         };
         locked(&self.list).0.iter().any(stranded)
+    }
+
+    /// Ends the prompt ones where they are: nobody will ask for what they bring.
+    pub(crate) fn stop(&self) {
+        let jobs = std::mem::take(&mut *locked(&self.list)).0;
+        let work = |job: &Arc<Job>| locked(&job.state).work.take();
+        let stopped: Vec<_> = jobs.iter().filter(|job| job.is_prompt).map(work).collect();
+        drop(stopped);
     }
 
     /// Polls all; true when one ended by that.

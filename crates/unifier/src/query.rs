@@ -68,6 +68,13 @@ impl CachedFile {
         self.lock().coming(offset, len as u64)
     }
 
+    /// All of a range is cached, or being read in, as far as the file goes.
+    pub fn is_coming(&self, offset: u64, len: usize) -> bool {
+        let inner = &*self.lock();
+        let wanted = (len as u64).min(inner.size.saturating_sub(offset));
+        inner.coming(offset, wanted) == wanted
+    }
+
     fn begin_prefetch(self: &Arc<Self>, offset: u64, len: usize) {
         if self.lock().fills.len() >= PREFETCHES_MAX {
             return;

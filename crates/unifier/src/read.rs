@@ -308,7 +308,7 @@ impl CachedFile {
                 }
                 let id = inner.next_id();
                 let fill = self.clone().fill(handle.clone(), pages.clone(), id, stretch.first);
-                let job = Job::new(fill);
+                let job = Job::prompt(fill);
                 inner.fills.push(Filling {
                     id,
                     first: stretch.first,

@@ -109,6 +109,12 @@ impl Disk {
         true
     }
 
+    /// The machine is gone: nothing completes any more.
+    pub fn forget_all(&self) {
+        let calls = std::mem::take(&mut *lock(&self.later));
+        drop(calls);
+    }
+
     pub fn waiting(&self) -> usize {
         lock(&self.later).len()
     }

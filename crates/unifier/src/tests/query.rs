@@ -1,5 +1,7 @@
 //! What is cached, prefetch and its bounds, and the unit.
 
+use std::sync::Arc;
+
 use dafs_protocol::{CacheHint, CachedRange};
 
 use super::disk::{Disk, run};
@@ -72,12 +74,39 @@ fn prefetches_together_take_no_more_than_one_read() {
     assert_eq!(cached[2].prefetch(0, MIB as u64), 0, "no room while those are under way");
     assert_eq!(unifier.stats().resident_bytes, 2 * MIB as u64);
     while disk.complete_one() {}
-    let stranded = unifier.clone();
-    run(&disk, async move { stranded.write_back(std::time::Duration::ZERO).await });
     assert_eq!(cached[2].prefetch(0, MIB as u64), MIB as u64);
     // What is there is told without reading.
     assert_eq!(cached[0].prefetch(0, 100), 100);
     assert_eq!(cached[0].prefetch(2 * MIB as u64, 100), 0, "at the end");
+}
+
+#[test]
+fn a_prefetch_that_ends_is_there_at_once() {
+    let disk = Disk::new(1, 100);
+    let unifier = unifier(16 * MIB);
+    let file = disk.file(1, vec![5; MIB]);
+    let cached = open(&unifier, &file);
+    cached.prefetch(0, MIB as u64);
+    assert!(cached.is_coming(0, 2 * MIB), "to the end");
+    assert!(cached.try_read(0, MIB).is_none());
+    while disk.complete_one() {}
+    assert!(cached.try_read(0, MIB).is_some());
+    assert!(!unifier.write_back_due(std::time::Duration::ZERO));
+    assert!(cached.is_coming(0, MIB), "it has come");
+    cached.drop_clean(PAGE, PAGE);
+    assert!(cached.is_coming(0, 4096) && !cached.is_coming(0, 4097));
+}
+
+#[test]
+fn a_prefetch_of_a_cache_that_is_gone_ends() {
+    let disk = Disk::new(1, 100);
+    let unifier = unifier(16 * MIB);
+    let file = disk.file(1, vec![5; MIB]);
+    let cached = open(&unifier, &file);
+    cached.prefetch(0, MIB as u64);
+    drop((unifier, cached));
+    disk.forget_all();
+    assert_eq!(Arc::strong_count(&file), 1, "nothing keeps the file");
 }
 
 #[test]
