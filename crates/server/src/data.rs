@@ -12,13 +12,12 @@ use dafs_protocol::{
 };
 use dafs_store::Opened;
 use dafs_unifier::{CachedFile, Mark, Opening, ReadLease, Writer, WriterId};
-use smallvec::SmallVec;
 
 use crate::chain::{Chain, Context, Stop};
 use crate::exports::{Export, Exports, Place};
 use crate::meters::count;
 use crate::opens::Open;
-use crate::paths::{DataPath, FileData, Lent, PageCacheFile, Taken};
+use crate::paths::{DataPath, FileData, Lent, PageCacheFile, Pieces, Taken};
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared;
@@ -32,8 +31,8 @@ pub(crate) enum Held {
 
 /// Pieces of one READ or WRITE: limits what strided extents can ask for.
 const PIECES_MAX: usize = 1024;
-/// Pieces that a chain may hold while a READ of it waits: a piece of one byte holds a page, a
-/// frame or a buffer.
+/// Pieces that a chain may hold while a READ of it waits: a piece of one byte holds a page or a
+/// frame.
 const HELD_MAX: usize = 32;
 
 /// The pieces of an extent list, each (offset, bytes).
@@ -69,14 +68,11 @@ fn readable(session: &Session, state: StateId) -> Result<Rc<Open>, Status> {
     if open.read.get() { Ok(open) } else { Err(Status::BadF) }
 }
 
-/// Pieces of a READ, up to the first that the file's end cuts short.
-type Pieces = SmallVec<[Lent; 1]>;
-
 /// All pieces, if the cache has them.
-fn try_pieces(file: &FileData, pieces: &[(u64, usize)]) -> Option<Pieces> {
+fn try_pieces(file: &CachedFile, pieces: &[(u64, usize)]) -> Option<Pieces> {
     let mut held = Pieces::new();
     for &(offset, len) in pieces {
-        let lent = file.try_read(offset, len)?;
+        let lent = Lent::from(file.try_read(offset, len)?);
         let is_short = lent.len < len;
         held.push(lent);
         if is_short {
@@ -232,8 +228,9 @@ impl Chain {
         let shared = &self.context.shared;
         match &shared.page_cache {
             Some(page_cache) if export.data_path != DataPath::Unifier => {
+                let share = self.session.share(page_cache);
                 let (stored, page_cache) = (opened.file.clone(), page_cache.clone());
-                FileData::Paged(PageCacheFile::new(stored, export.data_path, page_cache))
+                FileData::Paged(PageCacheFile::new(stored, export.data_path, page_cache, share))
             }
             _ => {
                 let (file, attr) = (opened.file.clone(), &opened.attr);
@@ -322,6 +319,12 @@ impl Chain {
 
     /// Nothing is held while waiting, but the pieces of earlier READs by who has the turn to.
     async fn hold(&self, file: &FileData, pieces: &[(u64, usize)]) -> Result<Pieces, Status> {
+        let file = match file {
+            FileData::Cached(file) => file,
+            // Who has the turn is waited for by all who want it: it waits for none of its own
+            // session, whose peer may take its time.
+            FileData::Paged(file) => return file.read_list(pieces, self.holds_turn).await,
+        };
         if self.holds_turn && self.held.len() + pieces.len() > HELD_MAX {
             return self.copy_pieces(file, pieces).await;
         }
@@ -329,11 +332,9 @@ impl Chain {
             return Ok(held);
         }
         if let &[(offset, len)] = pieces {
-            return Ok(Pieces::from_iter([file.read(offset, len).await?]));
+            return Ok(Pieces::from_iter([file.read(offset, len).await?.into()]));
         }
-        if let Some(file) = file.cached() {
-            file.prefetch_list(pieces);
-        }
+        file.prefetch_list(pieces);
         for &(offset, len) in pieces {
             drop(file.read(offset, len).await?);
         }
@@ -347,22 +348,20 @@ impl Chain {
     /// All pieces, copied together, so that none is held while another is waited for.
     async fn copy_pieces(
         &self,
-        file: &FileData,
+        file: &Arc<CachedFile>,
         pieces: &[(u64, usize)],
     ) -> Result<Pieces, Status> {
-        if let Some(file) = file.cached() {
-            file.prefetch_list(pieces);
-        }
+        file.prefetch_list(pieces);
         let scratch = self.context.scratch(pieces.iter().map(|piece| piece.1).sum())?;
         let (mut at, mut end_of_file) = (0, false);
         for &(offset, len) in pieces {
-            let lent = file.read(offset, len).await?;
-            for span in &lent.spans {
+            let lease = file.read(offset, len).await?;
+            for span in &lease.spans() {
                 scratch.copy_span(at, span);
                 at += span.len();
             }
-            end_of_file = lent.end_of_file;
-            if lent.len < len {
+            end_of_file = lease.end_of_file();
+            if lease.len() < len {
                 break;
             }
         }

@@ -1,6 +1,6 @@
 //! A session: identity, slots, open files, connections. Lives on one worker.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use crate::locks::{Client, SessionNumber};
 use crate::meters::{SessionMeter, count};
 use crate::notes::SessionNotes;
 use crate::opens::Open;
+use crate::paths::{PageCache, Share};
 
 /// A connection of a session.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +52,8 @@ pub(crate) struct Session {
     /// Where the reply of each slot goes: the connection that asked last.
     targets: RefCell<Vec<Option<RequestId>>>,
     opens: RefCell<FxHashMap<u64, Rc<Open>>>,
+    /// Its buffers, once it has opened a file whose data the kernel caches.
+    share: OnceCell<Arc<Share>>,
     next_state: Cell<u64>,
     credentials: RefCell<FxHashMap<u32, Who>>,
     next_credential: Cell<u32>,
@@ -89,6 +92,7 @@ impl Session {
             draining: RefCell::default(),
             targets: RefCell::new(vec![None; usize::from(attr.slots)]),
             opens: RefCell::default(),
+            share: OnceCell::new(),
             next_state: Cell::new(1),
             credentials: RefCell::default(),
             next_credential: Cell::new(1),
@@ -140,6 +144,11 @@ impl Session {
 
     pub(crate) fn release(&self, cred: CredHandle) -> Result<(), Status> {
         self.credentials.borrow_mut().remove(&cred.0).map(drop).ok_or(Status::NoCreds)
+    }
+
+    /// What it may take of the buffers.
+    pub(crate) fn share(&self, page_cache: &PageCache) -> Arc<Share> {
+        self.share.get_or_init(|| page_cache.share()).clone()
     }
 
     pub(crate) fn add_open(&self, open: Rc<Open>) -> StateId {

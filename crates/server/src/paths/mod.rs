@@ -15,9 +15,10 @@ use dafs_protocol::{CommitLevel, Status, WriteVerifier};
 use dafs_store::{Extents, SeekKind};
 use dafs_unifier::{CachedFile, WriterId};
 use serde::Deserialize;
+use smallvec::SmallVec;
 
 use crate::data::Held;
-pub(crate) use buffers::Taken;
+pub(crate) use buffers::{Share, Taken};
 pub use page_cache::PageCache;
 pub(crate) use page_cache::PageCacheFile;
 
@@ -82,6 +83,9 @@ pub(crate) struct Lent {
     pub held: Option<Held>,
 }
 
+/// Pieces of a READ, up to the first that the file's end cuts short.
+pub(crate) type Pieces = SmallVec<[Lent; 1]>;
+
 /// The data of an open file.
 pub(crate) enum FileData {
     Cached(Arc<CachedFile>),
@@ -102,13 +106,6 @@ impl FileData {
         match self {
             FileData::Cached(file) => file.try_read(offset, len).map(Lent::from),
             FileData::Paged(file) => file.try_read(offset, len),
-        }
-    }
-
-    pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<Lent, Status> {
-        match self {
-            FileData::Cached(file) => file.read(offset, len).await.map(Lent::from),
-            FileData::Paged(file) => file.read(offset, len).await,
         }
     }
 

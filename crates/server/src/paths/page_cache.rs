@@ -13,12 +13,13 @@ use dafs_protocol::{CommitLevel, Status, WriteVerifier};
 use dafs_store::File;
 use dafs_unifier::Line;
 
-use super::buffers::{Buffers, Taken};
-use super::{DataPath, Lent};
+use super::buffers::{Buffers, Share, Taken};
+use super::{DataPath, Lent, Pieces};
 use crate::data::Held;
 use crate::limits::Limits;
 
-/// Bytes of all buffers, or four of the largest requests where that is more.
+/// Bytes of all buffers, or so many of the largest requests where that is more: the share of one
+/// session has room for two.
 const BUFFERS_BYTES: usize = 64 << 20;
 /// Mappings at a time: the system's own limit for a process is 65,530 by default.
 const MAPS_MAX: usize = 16_384;
@@ -45,6 +46,7 @@ pub(crate) struct PageCacheFile {
     stored: Arc<dyn File>,
     path: DataPath,
     shared: Arc<PageCache>,
+    share: Arc<Share>,
     map: Mutex<Option<Mapped>>,
 }
 
@@ -60,7 +62,7 @@ impl PageCache {
     /// # Errors
     /// The system has no memory.
     pub fn new(limits: &Limits, verifier: WriteVerifier) -> Result<Arc<PageCache>, ArenaError> {
-        let bytes = BUFFERS_BYTES.max((limits.data_bytes as usize).saturating_mul(4));
+        let bytes = BUFFERS_BYTES.max((limits.data_bytes as usize).saturating_mul(16));
         Ok(Arc::new(PageCache {
             buffers: Buffers::new(bytes)?,
             appends: std::array::from_fn(|_| Line::default()),
@@ -68,6 +70,11 @@ impl PageCache {
             mapped_bytes: AtomicUsize::new(0),
             verifier,
         }))
+    }
+
+    /// What a session may take of the buffers.
+    pub(crate) fn share(&self) -> Arc<Share> {
+        self.buffers.share()
     }
 
     /// Maps the beginning of a file, unless there are too many maps.
@@ -104,8 +111,9 @@ impl PageCacheFile {
         stored: Arc<dyn File>,
         path: DataPath,
         shared: Arc<PageCache>,
+        share: Arc<Share>,
     ) -> Arc<PageCacheFile> {
-        Arc::new(PageCacheFile { stored, path, shared, map: Mutex::default() })
+        Arc::new(PageCacheFile { stored, path, shared, share, map: Mutex::default() })
     }
 
     pub(crate) fn stored(&self) -> &Arc<dyn File> {
@@ -119,21 +127,59 @@ impl PageCacheFile {
         {
             return Some(lent);
         }
-        let taken = self.shared.buffers.try_take(len)?;
+        let taken = self.share.try_take(len)?;
         let bytes = self.stored.read_resident(offset, &taken.spans(0, len))?.ok()?;
         let is_short = bytes < len;
         let end = is_short || offset + bytes as u64 >= self.size_now()?;
         Some(lent(taken, bytes, end))
     }
 
-    pub(super) async fn read(&self, offset: u64, len: usize) -> Result<Lent, Status> {
-        if let Some(lent) = self.try_read(offset, len) {
+    /// Pieces, in buffers for all of them together; up to the first that the file's end cuts
+    /// short. `beyond`: also beyond the session's share of the buffers.
+    pub(crate) async fn read_list(
+        &self,
+        pieces: &[(u64, usize)],
+        beyond: bool,
+    ) -> Result<Pieces, Status> {
+        if self.path.sends_from_files()
+            && let Some(lent) = self.try_list(pieces)
+        {
             return Ok(lent);
         }
-        let taken = self.shared.buffers.take(len).await;
-        let bytes = self.stored.read_at(offset, taken.spans(0, len)).await?;
-        let end = bytes < len || offset + bytes as u64 >= self.stored.attr().await?.size;
-        Ok(lent(taken, bytes, end))
+        let room = pieces.iter().map(|piece| piece.1).sum();
+        let taken =
+            if beyond { self.share.take_beyond(room).await } else { self.share.take(room).await };
+        let (mut at, mut end_of_file) = (0, false);
+        for (index, &(offset, len)) in pieces.iter().enumerate() {
+            let into = taken.spans(at, len);
+            let bytes = match self.stored.read_resident(offset, &into) {
+                Some(Ok(bytes)) => bytes,
+                _ => self.stored.read_at(offset, into).await?,
+            };
+            at += bytes;
+            if bytes < len {
+                end_of_file = true;
+                break;
+            }
+            if index + 1 == pieces.len() {
+                end_of_file = offset + bytes as u64 >= self.stored.attr().await?.size;
+            }
+        }
+        Ok(Pieces::from_iter([lent(taken, at, end_of_file)]))
+    }
+
+    /// The same from mappings.
+    fn try_list(&self, pieces: &[(u64, usize)]) -> Option<Pieces> {
+        let mut list = Pieces::new();
+        for &(offset, len) in pieces {
+            let lent = self.try_mapped(offset, len)?;
+            let is_short = lent.len < len;
+            list.push(lent);
+            if is_short {
+                break;
+            }
+        }
+        Some(list)
     }
 
     /// The size, where that needs no waiting.
@@ -169,7 +215,7 @@ impl PageCacheFile {
 
     /// Where data of a WRITE lands.
     pub(crate) async fn room(&self, len: usize) -> Taken {
-        self.shared.buffers.take(len).await
+        self.share.take(len).await
     }
 
     /// Writes at the end of the file; where that was. Appends through this server are one after
@@ -268,5 +314,45 @@ fn lent(taken: Taken, len: usize, end_of_file: bool) -> Lent {
 impl std::fmt::Debug for PageCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PageCache").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use dafs_protocol::{CreateMode, Identity, OpenFlags};
+    use dafs_store::Store;
+    use dafs_store::memory::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn many_small_pieces_take_the_buffers_of_their_bytes() {
+        let store = MemoryStore::new();
+        let who = Arc::new(Identity::root());
+        let root = store.root(&who).wait().expect("root").handle;
+        let flags = OpenFlags {
+            read: true,
+            write: true,
+            create: CreateMode::Exclusive,
+            truncate: false,
+            append: false,
+            no_follow: false,
+            unlinked: false,
+        };
+        let opened = store.open(&who, &root, b"f", flags, 0o644).wait().expect("open");
+        opened.file.truncate(1 << 30, false).wait().expect("long");
+        let shared = PageCache::new(&Limits::default(), WriteVerifier([1; 16])).expect("memory");
+        let share = shared.share();
+        let file = PageCacheFile::new(opened.file, DataPath::Normal, shared, share.clone());
+        let pieces: Vec<_> = (0..1024).map(|piece| (piece << 16, 1)).collect();
+        let mut read = Box::pin(file.read_list(&pieces, false));
+        let context = &mut Context::from_waker(Waker::noop());
+        let std::task::Poll::Ready(Ok(lent)) = read.as_mut().poll(context) else {
+            panic!("it has to wait")
+        };
+        assert_eq!(lent.iter().map(|lent| lent.len).sum::<usize>(), 1024);
+        assert!(share.try_take(BUFFERS_BYTES / 8 - (64 << 10)).is_some(), "all but one is left");
     }
 }
