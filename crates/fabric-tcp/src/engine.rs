@@ -47,6 +47,8 @@ pub struct Core {
     /// Each event after so many completions.
     events: VecDeque<(u64, QueuePairEvent)>,
     sequence: u64,
+    /// Bytes received since all queue pairs were looked at.
+    pub(crate) taken: usize,
 }
 
 impl Core {
@@ -66,6 +68,7 @@ impl Core {
             polled: 0,
             events: VecDeque::new(),
             sequence: 0,
+            taken: 0,
         }
     }
 

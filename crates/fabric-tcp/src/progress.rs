@@ -15,6 +15,8 @@ const TRIED_MAX: usize = 4;
 const LOW_WATER_MAX: usize = 64;
 /// Passes over the warm queue pair alone between passes over all, while nobody sleeps.
 const PARTIAL_MAX: usize = 7;
+/// Bytes that may come meanwhile: who sends much does not keep the others waiting.
+const PARTIAL_BYTES_MAX: usize = 64 * 1024;
 
 impl TcpEngine {
     /// Goes on with one queue pair.
@@ -92,14 +94,15 @@ impl TcpEngine {
         self.more = false;
         if self.live.len() <= TRIED_MAX {
             let count = self.live.len();
-            if count > 1 && self.partial < PARTIAL_MAX {
+            let is_early = self.partial < PARTIAL_MAX && self.core.taken < PARTIAL_BYTES_MAX;
+            if count > 1 && is_early {
                 // Who spins looks mostly where something came last: a look costs a system call.
                 self.partial += 1;
                 if self.is_used(self.warm) {
                     return self.progress(self.warm);
                 }
             }
-            self.partial = 0;
+            (self.partial, self.core.taken) = (0, 0);
             for index in 0..count {
                 // A queue pair that ended made the list shorter: the next pass sees the rest.
                 let Some(slot) = self.live.get((self.turn + index) % count).copied() else {

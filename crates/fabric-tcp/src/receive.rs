@@ -334,6 +334,7 @@ impl Connection {
             if pass.got == 0 {
                 return Received::End(self.end_reason().into());
             }
+            core.taken += pass.got;
             if let Err(violation) = self.take(&pass, core) {
                 return violated(violation);
             }

@@ -12,7 +12,7 @@ use crate::core::{Core, Pinned, count};
 use crate::job::Job;
 use crate::keeping::Keeping;
 use crate::planted::{Defect, planted};
-use crate::pool::{FRAME_SLOTS, Page, SLOT};
+use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
 use crate::wait::locked;
 use crate::{Opening, WriterId};
 
@@ -146,7 +146,7 @@ impl Cluster {
         (self.dirty | self.writing).count_ones() as usize
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pages.iter().all(|page| page.is_none())
     }
 }
@@ -484,10 +484,10 @@ impl CachedFile {
             return 0;
         }
         let before = cluster.unwritten();
-        for slot in (0..FRAME_SLOTS).filter(|slot| bits >> slot & 1 != 0) {
-            let page = std::mem::replace(&mut cluster.pages[slot], Page::NONE);
-            self.core.pool.unmap(page);
-        }
+        let slots = (0..FRAME_SLOTS).filter(|slot| bits >> slot & 1 != 0);
+        let pages = slots.map(|slot| std::mem::replace(&mut cluster.pages[slot], Page::NONE));
+        let pages: Pages = pages.collect();
+        self.core.pool.unmap_all(unit, &pages);
         cluster.dirty &= !bits;
         cluster.writing &= !bits;
         self.core.recount_dirty(before, cluster.unwritten());

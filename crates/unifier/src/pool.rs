@@ -397,11 +397,18 @@ impl Pool {
 
     /// A slot belongs to its file no more; readers keep it while they hold it.
     pub(crate) fn unmap(&self, page: Page) {
-        self.entries[page.index()].disturb(State::Retired);
-        let unit = page.unit();
-        let orphaned = |users: u64| (users - MAPPED) & MAPPINGS == 0 && users & PINS != 0;
+        self.unmap_all(page.unit(), &[page]);
+    }
+
+    /// Slots of one unit belong to their file no more.
+    pub(crate) fn unmap_all(&self, unit: Page, pages: &[Page]) {
+        for page in pages {
+            self.entries[page.index()].disturb(State::Retired);
+        }
+        let mapped = MAPPED * pages.len() as u64;
+        let orphaned = |users: u64| (users - mapped) & MAPPINGS == 0 && users & PINS != 0;
         let change = |users: u64| {
-            let less = users - MAPPED;
+            let less = users - mapped;
             Some(if orphaned(users) { less | ORPHAN } else { less })
         };
         let users = &self.users[unit.index()];
@@ -410,7 +417,7 @@ impl Pool {
             .expect("the change always is one");
         if orphaned(old) {
             self.orphan_slots.fetch_add(unit.unit_slots(), Ordering::Relaxed);
-        } else if (old - MAPPED) & (MAPPINGS | PINS) == 0 {
+        } else if (old - mapped) & (MAPPINGS | PINS) == 0 {
             self.release(unit);
         }
     }

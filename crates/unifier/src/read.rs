@@ -1,5 +1,6 @@
 //! Reading: leases of cached pages, and filling what is missing.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,7 +14,7 @@ use crate::core::{Core, Pinned, count};
 use crate::file::{CachedFile, FILL_SLOTS_MAX, Filling, Inner, place};
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
-use crate::pool::{FRAME_SLOTS, Page, Pages, Runs, SLOT};
+use crate::pool::{FRAME_SLOTS, Page, Pages, Runs, SLOT, units};
 use crate::wait::Turn;
 
 /// Requests of at least this size, and files of at most this size, are read in by clusters.
@@ -76,21 +77,56 @@ pub(crate) struct Stretch {
 struct Stretches(SmallVec<[Stretch; 4]>);
 
 impl Stretches {
-    /// One more, joined to the last ones where `fills` says of all blocks of a small hole between
-    /// them that they can be read in as well.
-    fn add(&mut self, block: u64, fills: impl Fn(u64) -> bool) {
-        if let Some(last) = self.0.last_mut() {
-            let end = last.first + last.count as u64;
-            let hole = block.saturating_sub(end);
-            let count = last.count as u64 + hole + 1;
-            let joins = hole == 0 || hole <= HOLE_SLOTS_MAX && (end..block).all(fills);
-            if block >= end && joins && count <= FILL_SLOTS_MAX as u64 {
-                last.count = count as usize;
-                return;
-            }
+    /// More blocks, joined to the last ones where `fills` says of all blocks of a small hole
+    /// between them that they can be read in as well.
+    fn add(&mut self, mut blocks: Range<u64>, fills: impl Fn(u64) -> bool) {
+        while !blocks.is_empty() {
+            let left = (blocks.end - blocks.start) as usize;
+            let place = self.0.last_mut().and_then(|last| {
+                let end = last.first + last.count as u64;
+                let hole = blocks.start.checked_sub(end)?;
+                let joins = hole <= HOLE_SLOTS_MAX && (end..blocks.start).all(&fills);
+                let room = FILL_SLOTS_MAX.saturating_sub(last.count + hole as usize);
+                (joins && room > 0).then_some((last, hole as usize, room))
+            });
+            let count = match place {
+                Some((last, hole, room)) => {
+                    let count = left.min(room);
+                    last.count += hole + count;
+                    count
+                }
+                None => {
+                    let count = left.min(FILL_SLOTS_MAX);
+                    self.0.push(Stretch { first: blocks.start, count });
+                    count
+                }
+            };
+            blocks.start += count as u64;
         }
-        self.0.push(Stretch { first: block, count: 1 });
     }
+}
+
+/// The blocks of a cluster that a mask has, by runs.
+fn runs(number: u64, mask: u16) -> impl Iterator<Item = Range<u64>> {
+    let base = number * FRAME_SLOTS as u64;
+    let mut left = u32::from(mask);
+    std::iter::from_fn(move || {
+        if left == 0 {
+            return None;
+        }
+        let start = left.trailing_zeros();
+        let end = start + (left >> start).trailing_ones();
+        left &= u32::MAX << end;
+        Some(base + u64::from(start)..base + u64::from(end))
+    })
+}
+
+/// The slots of a cluster that these blocks are.
+fn slots(number: u64, blocks: &Range<u64>) -> u16 {
+    let base = number * FRAME_SLOTS as u64;
+    let from = blocks.start.saturating_sub(base).min(FRAME_SLOTS as u64);
+    let to = blocks.end.saturating_sub(base).min(FRAME_SLOTS as u64);
+    (((1u32 << to) - 1) & !((1u32 << from) - 1)) as u16
 }
 
 /// A fill that somebody waits for; what it brings stays until the waiter has seen it.
@@ -242,24 +278,19 @@ impl CachedFile {
         } else {
             (offset, end)
         };
-        let wanted = offset / SLOT..=(end - 1) / SLOT;
+        let wanted = offset / SLOT..end.div_ceil(SLOT);
+        let is_wanted = |fill: &&Filling| {
+            let last = wanted.end.min(fill.first + fill.count as u64);
+            (wanted.start.max(fill.first)..last).any(|block| inner.page(block).is_none())
+        };
+        let awaited = inner.fills.iter().filter(is_wanted);
+        let awaited =
+            awaited.map(|fill| Awaited { job: fill.job.clone(), _pages: fill.pages.clone() });
         let mut stretches = Stretches::default();
-        let mut awaited = Vec::new();
-        let mut taken: SmallVec<[u64; 4]> = SmallVec::new();
-        for block in from / SLOT..to.div_ceil(SLOT) {
-            if inner.page(block).is_some() {
-                continue;
-            }
-            if let Some(fill) = inner.filling(block) {
-                if wanted.contains(&block) && !taken.contains(&fill.id) {
-                    taken.push(fill.id);
-                    awaited.push(Awaited { job: fill.job.clone(), _pages: fill.pages.clone() });
-                }
-                continue;
-            }
-            stretches.add(block, |_| false);
+        for (number, mask) in inner.lacking(from / SLOT..to.div_ceil(SLOT)) {
+            runs(number, mask).for_each(|blocks| stretches.add(blocks, |_| false));
         }
-        Plan::Fill(stretches.0, awaited)
+        Plan::Fill(stretches.0, awaited.collect())
     }
 
     /// What is neither cached nor being read in of these pieces, with small holes between them.
@@ -272,10 +303,8 @@ impl CachedFile {
         let lacks = |block| inner.page(block).is_none() && inner.filling(block).is_none();
         for &(offset, len) in pieces {
             let end = offset.saturating_add(len as u64).min(inner.size);
-            for block in offset / SLOT..end.div_ceil(SLOT) {
-                if lacks(block) {
-                    stretches.add(block, lacks);
-                }
+            for (number, mask) in inner.lacking(offset / SLOT..end.div_ceil(SLOT)) {
+                runs(number, mask).for_each(|blocks| stretches.add(blocks, lacks));
             }
         }
         stretches.0
@@ -361,28 +390,57 @@ impl CachedFile {
     /// What was written or dropped meanwhile is newer than what was read in.
     fn install(&self, inner: &mut Inner, fill: &Filling) {
         let mut installed = Pages::from_slice(&fill.pages.pages);
-        for (index, page) in fill.pages.pages.iter().copied().enumerate() {
-            let block = fill.first + index as u64;
-            let void = fill.void[index / 64] >> (index % 64) & 1 != 0;
-            let late = void || inner.page(block).is_some();
+        let mut index = 0;
+        while index < installed.len() {
+            let (number, slot) = place(fill.first + index as u64);
+            let count = (FRAME_SLOTS - slot).min(installed.len() - index);
+            let pages = &mut installed[index..index + count];
+            let void = |nth: usize| fill.void[nth / 64] >> (nth % 64) & 1 != 0;
+            self.install_in(inner, (number, slot), pages, |nth| void(index + nth));
+            index += count;
+        }
+        self.may_go(&installed, fill.first, true);
+    }
+
+    /// Some pages of one cluster; those that are not installed become none.
+    fn install_in(
+        &self,
+        inner: &mut Inner,
+        (number, first): (u64, usize),
+        pages: &mut [Page],
+        is_void: impl Fn(usize) -> bool,
+    ) {
+        let size = inner.size;
+        let cluster = inner.cluster(number);
+        let mut count = 0;
+        for (index, page) in pages.iter_mut().enumerate() {
+            let slot = first + index;
+            let late = is_void(index) || !cluster.pages[slot].is_none();
             if late && !planted(Defect::LateFillWins) {
-                installed[index] = Page::NONE;
+                *page = Page::NONE;
                 continue;
             }
-            let valid = inner.size.saturating_sub(block * SLOT).min(SLOT) as usize;
+            let block = number * FRAME_SLOTS as u64 + slot as u64;
+            let valid = size.saturating_sub(block * SLOT).min(SLOT) as usize;
             if valid < PAGE_BYTES && !planted(Defect::StaleTailOfFill) {
-                self.core.pool.part(page, valid, PAGE_BYTES).zero();
+                self.core.pool.part(*page, valid, PAGE_BYTES).zero();
             }
-            let (number, slot) = place(block);
-            let old = std::mem::replace(&mut inner.cluster(number).pages[slot], page);
+            let old = std::mem::replace(&mut cluster.pages[slot], *page);
             if !old.is_none() {
                 self.core.pool.unmap(old);
             }
-            self.core.pool.map(page.unit(), 1);
-            self.core.pool.settle(page, self.number(), block);
-            count(&self.core.counters.filled_slots, 1);
+            self.core.pool.settle(*page, self.number(), block);
+            count += 1;
         }
-        self.may_go(&installed, fill.first, true);
+        let is_empty = cluster.is_empty() && cluster.writing == 0;
+        for unit in units(pages) {
+            let slots = pages.iter().filter(|page| !page.is_none() && page.unit() == unit).count();
+            self.core.pool.map(unit, slots);
+        }
+        if is_empty {
+            inner.clusters.remove(&number);
+        }
+        crate::core::count(&self.core.counters.filled_slots, count);
     }
 }
 
@@ -391,9 +449,29 @@ impl Inner {
         self.fills.iter().find(|fill| fill.first <= block && block < fill.first + fill.count as u64)
     }
 
+    /// Of each cluster that these blocks are of: those that are neither cached nor being read in.
+    fn lacking(&self, blocks: Range<u64>) -> impl Iterator<Item = (u64, u16)> {
+        let first = blocks.start / FRAME_SLOTS as u64;
+        let numbers = first..blocks.end.div_ceil(FRAME_SLOTS as u64).max(first);
+        let mut clusters = self.clusters.range(numbers.clone()).peekable();
+        numbers.map(move |number| {
+            let mut mask = slots(number, &blocks);
+            if let Some((_, cluster)) = clusters.next_if(|found| *found.0 == number) {
+                for (slot, page) in cluster.pages.iter().enumerate() {
+                    mask &= !(u16::from(!page.is_none()) << slot);
+                }
+            }
+            for fill in &self.fills {
+                mask &= !slots(number, &(fill.first..fill.first + fill.count as u64));
+            }
+            (number, mask)
+        })
+    }
+
     fn lacks(&self, stretch: &Stretch) -> bool {
-        (stretch.first..stretch.first + stretch.count as u64)
-            .all(|block| self.page(block).is_none() && self.filling(block).is_none())
+        let blocks = stretch.first..stretch.first + stretch.count as u64;
+        let lacking = self.lacking(blocks).map(|(_, mask)| mask.count_ones() as usize);
+        lacking.sum::<usize>() == stretch.count
     }
 }
 

@@ -159,3 +159,31 @@ fn long_tagged_messages_take_turns_after_a_shorter_first_run() {
     let second = headers.iter().position(|header| header.key == 2).expect("the second");
     assert!((16..=32).contains(&second), "the second waits for {second} frames");
 }
+
+#[test]
+fn who_sends_much_does_not_keep_others_waiting() {
+    let mut engine = TcpDevice::open(true).expect("device").tcp_engine().expect("engine");
+    let (_, mut much) = adopt_local(&mut engine);
+    let (_, mut little) = adopt_local(&mut engine);
+    sys::set_buffer_bytes(much.as_raw_fd(), 4 << 20).expect("buffer");
+    let room = Arena::new(64 * FULL).expect("arena");
+    for place in 0..64 {
+        let span = room.span(place * FULL, FULL);
+        engine.post_recv(WrId(place as u64), smallvec![span]).expect("recv");
+    }
+    for _ in 0..24 {
+        much.write_all(&send(&[7; FULL])).expect("the socket has room");
+    }
+    let mut done = Vec::new();
+    engine.poll(&mut done, 1);
+    assert!(!done.is_empty(), "some of much came");
+    little.write_all(&send(b"little")).expect("write");
+    for _ in 0..64 {
+        engine.poll(&mut done, 64);
+        if done.iter().any(|done| done.byte_len == 6) {
+            break;
+        }
+    }
+    let before = done.iter().filter(|done| done.byte_len as usize == FULL).count();
+    assert!(before <= 2 * 4 + 2, "{before} came first");
+}
