@@ -63,10 +63,10 @@ pub struct Args {
     /// Bytes of the cache (512m, 4g); a quarter of memory if not given.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     arena: Option<u64>,
-    /// Which cached data goes when space is needed: lru (least recently used), or mq (multi-queue:
-    /// what is used often stays, a scan does not displace it). Programs may wish otherwise for
-    /// single files.
-    #[arg(long, value_name = "lru|mq", value_parser = policy)]
+    /// Which cached data goes when space is needed: mq (multi-queue, the default: what is used often
+    /// stays, a scan does not displace it), or lru (least recently used). Programs may wish
+    /// otherwise for single files.
+    #[arg(long, value_name = "mq|lru", value_parser = policy)]
     policy: Option<Policy>,
     /// Write down what is read and written, to simulate other caches (format: docs/caching.md).
     /// Slows the server; ends at 1 GiB.

@@ -106,8 +106,8 @@ fn advice_says_what_was_taken() {
     let mut raw = Raw::connect(&served);
     let (_, state) = raw.open("f", READ, 0).expect("open");
     let none = CacheHint::default();
-    let [lru, normal] = [CacheHint::POLICIES[0].0, CacheHint::CLASSES[1].0];
-    let default = CacheHint { policy: lru, class: normal, ..none };
+    let [mq, normal] = [CacheHint::POLICIES[1].0, CacheHint::CLASSES[1].0];
+    let default = CacheHint { policy: mq, class: normal, ..none };
     for advice in [0, 1, 2, 5] {
         assert_eq!(advise(&mut raw, state, advice, none), Ok((0, default)), "{advice}");
     }
@@ -126,13 +126,13 @@ fn advice_says_what_was_taken() {
     let (_, other) = raw.open("f", READ, 0).expect("open");
     assert_eq!(advise(&mut raw, other, 0, none), Ok((0, taken)));
     assert_eq!(query(&mut raw, open, 0, 100).expect("query").0.cache, taken);
-    let often = CacheHint { policy: 2, class: 3, ..taken };
+    let high = CacheHint { policy: 1, class: 3, ..taken };
     assert_eq!(
-        advise(&mut raw, other, 0, CacheHint { policy: 2, class: 3, ..none }),
-        Ok((0, often))
+        advise(&mut raw, other, 0, CacheHint { policy: 1, class: 3, ..none }),
+        Ok((0, high))
     );
     let unknown = CacheHint { policy: 77, class: 77, ..none };
-    assert_eq!(advise(&mut raw, state, 0, unknown), Ok((0, often)));
+    assert_eq!(advise(&mut raw, state, 0, unknown), Ok((0, high)));
 }
 
 #[test]
@@ -149,9 +149,9 @@ fn a_wish_at_open_holds() {
         Outcome::Opened { state, .. } => advise(&mut raw, state, 0, none).expect("advise").1,
         other => panic!("{other:?}"),
     };
-    let wished = CacheHint { unit: 0, policy: 2, class: 1 };
-    assert_eq!(open(none), CacheHint { unit: 0, policy: 1, class: 2 });
-    assert_eq!(open(CacheHint { policy: 9, ..none }), CacheHint { unit: 0, policy: 1, class: 2 });
+    let wished = CacheHint { unit: 0, policy: 1, class: 1 };
+    assert_eq!(open(none), CacheHint { unit: 0, policy: 2, class: 2 });
+    assert_eq!(open(CacheHint { policy: 9, ..none }), CacheHint { unit: 0, policy: 2, class: 2 });
     assert_eq!(open(wished), wished);
     assert_eq!(open(none), wished, "until somebody wishes something else");
 }

@@ -18,9 +18,9 @@ pub use multi_queue::MultiQueue;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
     /// Least recently used goes first.
-    #[default]
     Lru,
     /// Multi-queue: what was used often stays longer. A scan does not displace it.
+    #[default]
     MultiQueue,
 }
 
