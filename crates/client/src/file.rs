@@ -132,6 +132,15 @@ impl File {
         self.inner.opened.handle
     }
 
+    /// Where the server does not know the file's handle after a restart, `find` is asked for the
+    /// path from the export's root that it has then; without an answer, the file is looked for
+    /// where it was opened. What is found under another identity is not taken for it. `find` is
+    /// called with the session locked: it must make no calls of it, nor wait for who does.
+    pub fn found_by(&self, find: impl Fn() -> Option<Vec<u8>> + Send + Sync + 'static) {
+        let mut state = self.inner.session.inner.lock();
+        state.core.found_by(self.inner.key, find);
+    }
+
     /// Attributes when it was opened; no message.
     pub fn opened_attr(&self) -> Attr {
         self.inner.opened.attr

@@ -605,6 +605,9 @@ impl Core {
                 let gone = matches!(status, Status::Stale | Status::BadHandle | Status::NoEnt);
                 self.deliver(call, Err(status.into()));
                 if gone {
+                    if let Some(file) = self.files.any_mut(file) {
+                        file.look_for_place();
+                    }
                     self.background += 1;
                     let work = Work::Reopen { file, by_path: true };
                     self.urgent.push_back(self.for_user_of(file, work));

@@ -14,6 +14,21 @@ use crate::planted::{Defect, planted};
 /// Device and inode number.
 pub(super) type FileId = (u64, u64);
 
+/// Says where a file is at the moment: a path from the root.
+pub(super) struct Finder(Box<dyn Fn() -> Option<Vec<u8>> + Send + Sync>);
+
+impl Finder {
+    pub(super) fn new(find: impl Fn() -> Option<Vec<u8>> + Send + Sync + 'static) -> Finder {
+        Finder(Box::new(find))
+    }
+}
+
+impl std::fmt::Debug for Finder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Finder")
+    }
+}
+
 /// Files open at a time.
 const FILES_MAX: usize = 1 << 20;
 
@@ -21,6 +36,8 @@ const FILES_MAX: usize = 1 << 20;
 pub(super) struct OpenFile {
     /// From the root, for opening it again where its handle is no longer known.
     pub(super) place: Place,
+    /// Who knows a better one, then.
+    finder: Option<Finder>,
     pub(super) options: OpenOptions,
     /// Who opened it; `None`: the session's own user. Its calls act for them.
     pub(super) user: Option<Arc<Identity>>,
@@ -61,6 +78,7 @@ impl OpenFile {
     ) -> OpenFile {
         OpenFile {
             place,
+            finder: None,
             options,
             user,
             handle: node.handle,
@@ -82,6 +100,18 @@ impl OpenFile {
     /// Which file it is, while it is open.
     pub(super) fn id(&self) -> FileId {
         (self.attr.device, self.attr.inode)
+    }
+
+    pub(super) fn found_by(&mut self, finder: Finder) {
+        self.finder = Some(finder);
+    }
+
+    /// Its handle is not known any more.
+    pub(super) fn look_for_place(&mut self) {
+        let path = self.finder.as_ref().and_then(|finder| (finder.0)());
+        if let Some(place) = path.and_then(|path| Place::new(&path).ok()) {
+            self.place = place;
+        }
     }
 
     pub(super) fn writes(&self) -> u64 {

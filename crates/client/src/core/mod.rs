@@ -39,7 +39,7 @@ use crate::options::SessionOptions;
 use call::{CallRec, Flight};
 use callbacks::Callbacks;
 use doubts::Doubt;
-use files::Files;
+use files::{Files, Finder};
 pub use kept::KeptBytes;
 use kept::KeptId;
 pub(crate) use kept::Spares;
@@ -484,6 +484,17 @@ impl Core {
     /// As it was when the file was opened.
     pub fn file_attr(&self, key: FileKey) -> Option<Attr> {
         self.files.any(key).map(|file| file.attr)
+    }
+
+    /// Who knows where an open file is, for when its handle is not known any more.
+    pub fn found_by(
+        &mut self,
+        key: FileKey,
+        find: impl Fn() -> Option<Vec<u8>> + Send + Sync + 'static,
+    ) {
+        if let Some(file) = self.files.any_mut(key) {
+            file.found_by(Finder::new(find));
+        }
     }
 
     /// Closes a file that nobody uses any more, in the background. False where it is closed.

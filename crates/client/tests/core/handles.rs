@@ -142,6 +142,26 @@ fn calls_by_handle_go_on_after_a_restart() {
 }
 
 #[test]
+fn a_file_opened_by_handle_is_found_where_it_is_said_to_be() {
+    for (moved, expected) in [("dir/g", None), ("f", Some(Status::Stale))] {
+        let mut pair = Pair::new(102);
+        pair.fake.put(b"dir/f", b"data");
+        let dir = node(pair.call(Work::Find { place: place(b"dir") })).handle;
+        let open = Work::Open { place: child(dir, b"f"), options: read_write() };
+        let Ok(Output::File(file, _)) = pair.call(open) else { panic!("no file") };
+        pair.call(rename(child(dir, b"f"), child(dir, b"g"))).expect("rename");
+        pair.core.found_by(file, move || Some(moved.into()));
+        pair.fake.put(b"f", b"not this");
+        pair.fake.script.forgets_handles = true;
+        pair.fake.restart();
+        match (pair.read(file, 0, 4), expected) {
+            (Ok(data), None) => assert_eq!(data, b"data"),
+            (result, expected) => assert_eq!(status(result), expected),
+        }
+    }
+}
+
+#[test]
 fn copies_within_the_server_are_unstable_writes() {
     let mut pair = Pair::new(102);
     pair.fake.put(b"f", b"data");

@@ -53,6 +53,8 @@ impl DafsFs {
             // Its size too: a look at the file right after this shows what was closed before.
             let _ = notifier.inval_inode(node.number, -1, 0);
         }
+        let (nodes, of) = (Arc::downgrade(&self.nodes), Arc::downgrade(&node));
+        file.found_by(move || nodes.upgrade()?.path(&*of.upgrade()?));
         Opened { fh: self.files.add(OpenFile::new(file, node, direct, !known)), flags }
     }
 

@@ -9,7 +9,7 @@ use dafs_protocol::{Attr, DirEntry, FileHandle, FileKind};
 use super::DafsFs;
 use super::error::{Errno, is_stale};
 use super::files::DirStream;
-use super::nodes::{Node, ROOT};
+use super::nodes::{DEPTH_MAX, Node, ROOT};
 use crate::kernel::{Answer, Caller, DirBuffer, Entry, NodeAttr, Opened};
 
 /// Positions after `.` and `..`: beyond all that a file system uses.
@@ -19,8 +19,6 @@ const AFTER_DOT_DOT: u64 = i64::MAX as u64 - 1;
 const FIRST_LIST_BYTES: u32 = 12 << 10;
 /// Bytes of entries asked for at a time after that, while the kernel takes those before them.
 const LIST_BYTES: u32 = 32 << 10;
-/// Levels of directories that are walked to find an object again.
-const DEPTH_MAX: usize = 4096;
 
 pub(super) fn node_attr(attr: &Attr) -> NodeAttr {
     NodeAttr {

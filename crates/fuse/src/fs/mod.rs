@@ -64,7 +64,7 @@ impl Default for FsOptions {
 pub struct DafsFs {
     session: Session,
     options: FsOptions,
-    nodes: Nodes,
+    nodes: Arc<Nodes>,
     files: Files,
     notifier: OnceLock<Notifier>,
     /// Bytes of writes that are kept until they are flushed.
@@ -91,7 +91,7 @@ impl DafsFs {
         }
         let all_users = options.all_users && session.info().uid == 0;
         Ok(Arc::new(DafsFs {
-            nodes: Nodes::new(&root, path),
+            nodes: Arc::new(Nodes::new(&root, path)),
             session,
             options: FsOptions { all_users, ..options },
             files: Files::default(),

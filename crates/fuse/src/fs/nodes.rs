@@ -15,6 +15,9 @@ use rustc_hash::FxHashMap;
 use super::error::Errno;
 use super::files::OpenFile;
 
+/// Levels of directories that are walked to find an object again.
+pub(super) const DEPTH_MAX: usize = 4096;
+
 /// The number of the mount's root.
 pub(super) const ROOT: u64 = 1;
 
@@ -385,6 +388,24 @@ impl Nodes {
         self.write().by_name.remove(parent, name);
     }
 
+    /// From the export's root, by the names under which it was seen last; `None` where one of them
+    /// is not known, or it has none.
+    pub(super) fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        let (mut dir, name) = node.place();
+        let mut names = vec![name];
+        while dir != ROOT && names.len() < DEPTH_MAX {
+            let (above, name) = self.get(dir).ok()?.place();
+            names.push(name);
+            dir = above;
+        }
+        if dir != ROOT || names.iter().any(Vec::is_empty) {
+            return None;
+        }
+        names.push(self.root_path.clone());
+        names.reverse();
+        Some(names.join(&b'/'))
+    }
+
     /// What the kernel was told that this name is.
     pub(super) fn named(&self, parent: u64, name: &[u8]) -> Option<Arc<Node>> {
         self.read().named(parent, name)
@@ -539,6 +560,22 @@ mod tests {
         nodes.renamed((ROOT, b"b"), (ROOT, b"c"), false);
         assert_eq!(a.place(), (ROOT, b"c".to_vec()));
         assert!(nodes.named(ROOT, b"b").is_none());
+    }
+
+    #[test]
+    fn a_path_is_that_of_the_names_seen_last() {
+        let nodes = Nodes::new(&found(1), b"shown/here");
+        let (dir, other) = (nodes.refer(&found(2), ROOT, b"d"), nodes.refer(&found(3), ROOT, b"e"));
+        let file = nodes.refer(&found(4), dir.number, b"f");
+        let path =
+            |node: &Arc<Node>| nodes.path(node).map(|path| String::from_utf8(path).expect("text"));
+        assert_eq!(path(&file).as_deref(), Some("shown/here/d/f"));
+        nodes.renamed((ROOT, b"d"), (other.number, b"g"), false);
+        nodes.renamed((dir.number, b"f"), (dir.number, b"h"), false);
+        assert_eq!(path(&file).as_deref(), Some("shown/here/e/g/h"));
+        assert_eq!(path(&nodes.refer(&found(5), ROOT, b"")), None, "made without a name");
+        nodes.forget(other.number, 1);
+        assert_eq!(path(&file), None);
     }
 
     #[test]
