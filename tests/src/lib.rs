@@ -14,10 +14,18 @@ pub mod tree;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 pub use fresh::FreshDir;
 pub use mounted::Place;
 pub use served::Served;
+
+/// A limit of time, `DAFS_TEST_PATIENCE` times as long: for debug builds, and machines that are
+/// busy with other things.
+pub fn patient(limit: Duration) -> Duration {
+    let times = std::env::var("DAFS_TEST_PATIENCE").ok().and_then(|times| times.parse().ok());
+    limit * times.unwrap_or(1)
+}
 
 /// The binary under test: `DAFS_BIN`, or the release build of this workspace.
 pub fn binary() -> PathBuf {

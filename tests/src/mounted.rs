@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::{FreshDir, Served, command};
+use crate::{FreshDir, Served, command, patient};
 
 /// How a server ends before it is started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +66,7 @@ impl Mount {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+        let limit = patient(limit);
         let (watchdog, ended) = channel();
         let pid = Pid::from_raw(i32::try_from(process.id()).expect("a pid"));
         let shown = dir.display().to_string();
@@ -94,7 +95,10 @@ impl Mount {
     /// # Errors
     /// What umount says, or that the process does not end well within 40 seconds.
     pub fn unmount(&mut self) -> Result<(), String> {
-        let output = Command::new("umount").arg(&self.dir).output();
+        let output = match nix::unistd::geteuid().is_root() {
+            true => Command::new("umount").arg(&self.dir).output(),
+            false => Command::new("fusermount3").arg("-u").arg(&self.dir).output(),
+        };
         let output = output.map_err(|error| error.to_string())?;
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());

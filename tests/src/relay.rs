@@ -60,6 +60,11 @@ impl Relay {
         self.requests.bytes.load(Ordering::SeqCst)
     }
 
+    /// Bytes that the server answered, with those that were lost.
+    pub fn answer_bytes(&self) -> u64 {
+        self.answers.bytes.load(Ordering::SeqCst)
+    }
+
     /// Cuts every connection; new ones are relayed again. Returns how many were cut.
     pub fn cut(&self) -> usize {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);

@@ -42,13 +42,18 @@ impl Served {
     fn start_at(dir: &Path, listen: &str, args: Vec<String>, env: &[(&str, &Path)]) -> Served {
         let mut all = vec!["serve".to_string(), "--listen".into(), listen.into()];
         all.extend(args.iter().cloned());
+        all.extend(wanted_by_environment(&args));
         if !args.iter().any(|arg| arg == "--state") {
             let user = nix::unistd::geteuid();
             let state = std::env::temp_dir().join(format!("dafs-tests-state-{user}"));
             all.extend(["--state".into(), state.display().to_string()]);
         }
         all.push(dir.display().to_string());
-        let mut child = command(&all)
+        let mut command = command(&all);
+        if let Some(library) = std::env::var_os("DAFS_TEST_SERVE_PRELOAD") {
+            command.env("LD_PRELOAD", library);
+        }
+        let mut child = command
             .envs(env.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -122,6 +127,15 @@ impl Served {
     pub fn resident_bytes(&self) -> u64 {
         status_field(self.child.id(), "VmRSS:").unwrap_or(0) * 1024
     }
+}
+
+/// What `DAFS_TEST_SERVE` holds (`--datapath mmap --policy mq`), so that whole suites run with
+/// it: options with a value each, without those that a test gives itself.
+fn wanted_by_environment(given: &[String]) -> Vec<String> {
+    let text = std::env::var("DAFS_TEST_SERVE").unwrap_or_default();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let wanted = words.chunks(2).filter(|pair| !given.iter().any(|arg| arg == pair[0]));
+    wanted.flatten().map(ToString::to_string).collect()
 }
 
 fn status_field(pid: u32, name: &str) -> Option<u64> {

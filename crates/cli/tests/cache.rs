@@ -12,7 +12,7 @@ use common::{Server, Temporary, bad, dafs_as, good, is_root, json, text};
 
 /// A served tree of three files, of which one was read.
 fn served() -> Server {
-    let server = Server::start(&[]);
+    let server = Server::start(&["--datapath", "unifier"]);
     std::fs::create_dir(server.file("d")).expect("directory");
     for (name, bytes) in [("d/read", 200_000), ("d/cold", 100_000), ("top", 300_000)] {
         std::fs::write(server.file(name), vec![1; bytes]).expect("written");
@@ -104,7 +104,7 @@ fn advice_reads_in_and_tells_what_was_taken() {
 
 #[test]
 fn more_than_the_server_may_read_ahead_at_once_is_read_in_parts() {
-    let server = Server::start(&["--arena", "16m"]);
+    let server = Server::start(&["--datapath", "unifier", "--arena", "16m"]);
     std::fs::write(server.file("f"), vec![1; 6 << 20]).expect("written");
     let taken = json(&good(&["cache", "advise", "--prefetch", "all", "--json", &server.at("f")]));
     assert_eq!(taken[0]["prefetched_bytes"], 6 << 20);

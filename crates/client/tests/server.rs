@@ -1,5 +1,8 @@
 //! Every call against the real server, over a directory of this machine.
 
+#[path = "../../server/tests/raw/options.rs"]
+mod options;
+
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,8 +24,12 @@ struct Served {
 
 impl Served {
     fn start() -> Served {
+        Served::with(options::apply_wanted)
+    }
+
+    fn with(configure: impl FnOnce(&mut Config)) -> Served {
         let directory = tempfile::tempdir().expect("a directory");
-        let server = serve(directory.path(), "tcp://127.0.0.1:0");
+        let server = serve(directory.path(), "tcp://127.0.0.1:0", configure);
         let session = connect(&server);
         Served { directory, server: Some(server), session }
     }
@@ -41,8 +48,9 @@ impl Drop for Served {
     }
 }
 
-fn serve(directory: &Path, address: &str) -> Server {
+fn serve(directory: &Path, address: &str, configure: impl FnOnce(&mut Config)) -> Server {
     let mut config = Config::for_directory(directory);
+    configure(&mut config);
     config.listen = vec![address.into()];
     config.arena_bytes = Some(64 << 20);
     Server::start(&config, &TcpProvider::new() as &dyn Provider).expect("server")
@@ -197,7 +205,7 @@ fn holes_are_found() {
 
 #[test]
 fn the_cache_is_seen_and_steered() {
-    let served = Served::start();
+    let served = Served::with(|_| ());
     let session = &served.session;
     std::fs::write(served.directory.path().join("f"), vec![1; 6 << 20]).expect("write");
     let (info, ranges) = session.cache_query(b"f", 0, 0).expect("query");
@@ -303,7 +311,7 @@ fn a_restart_of_the_server_is_survived() {
     let server = served.server.take().expect("running");
     let address = server.addresses()[0].to_string();
     server.stop();
-    served.server = Some(serve(served.directory.path(), &address));
+    served.server = Some(serve(served.directory.path(), &address, options::apply_wanted));
     let mut back = [0; 10];
     assert_eq!(file.read_at(&mut back, 0).expect("read"), 5);
     assert_eq!(&back[..5], b"hello");

@@ -60,6 +60,12 @@ impl Server {
                 command.args([option, value]);
             }
         }
+        // As in `dafs_tests::Served`: options with a value each, for whole suites.
+        let wanted = std::env::var("DAFS_TEST_SERVE").unwrap_or_default();
+        let wanted: Vec<&str> = wanted.split_whitespace().collect();
+        for pair in wanted.chunks(2).filter(|pair| !options.contains(&pair[0])) {
+            command.args(pair);
+        }
         if !options.contains(&"--state") {
             command.arg("--state").arg(temporary.join("state"));
         }

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+mod options;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -38,14 +40,23 @@ pub struct Served {
 }
 
 impl Served {
+    /// With all defaults.
     pub fn start() -> Served {
-        Served::on(DataPath::Unifier)
+        Served::with(|_| ())
     }
 
+    /// With a data path, and otherwise as is wanted.
     pub fn on(path: DataPath) -> Served {
+        Served::with(|config| {
+            options::apply_wanted(config);
+            config.exports[0].data_path = path;
+        })
+    }
+
+    fn with(configure: impl FnOnce(&mut Config)) -> Served {
         let directory = tempfile::tempdir().expect("a directory");
         let mut config = Config::for_directory(directory.path());
-        config.exports[0].data_path = path;
+        configure(&mut config);
         config.listen = vec!["tcp://127.0.0.1:0".into()];
         config.arena_bytes = Some(64 << 20);
         let state = tempfile::tempdir().expect("a directory");

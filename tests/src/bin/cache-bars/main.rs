@@ -10,6 +10,7 @@ mod lists;
 mod memory;
 mod paths;
 mod policies;
+mod suites;
 mod written;
 
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ const BARS: &[Bar] = &[
     ("d1", disk::sequential),
     ("d2", disk::random),
     ("d3", disk::writes),
+    ("s11", suites::all),
 ];
 
 fn main() -> ExitCode {

@@ -73,7 +73,7 @@ fn name_of(ending: Ending) -> &'static str {
     if ending == Ending::Killed { "kills" } else { "restarts" }
 }
 
-fn fsx(
+pub(crate) fn fsx(
     place: &mut Place,
     mode: Mode,
     ending: Ending,

@@ -2,7 +2,7 @@
 //! server is restarted.
 //!
 //! `mount-bars` runs the short form, `mount-bars --long` full sizes, `mount-bars --only m1,m2`
-//! some. `DAFS_TEST_DIR=DIR` tries the same programs in a plain directory below DIR, to see what
+//! some, `mount-bars --sample` a part of those of correctness. `DAFS_TEST_DIR=DIR` tries the same programs in a plain directory below DIR, to see what
 //! a local file system answers.
 
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ mod pjdfstest;
 mod programs;
 mod role;
 mod round_trips;
+mod sample;
 mod script;
 mod speed;
 mod ten;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.split_first() {
         Some((first, rest)) if first == "--role" => act(rest),
+        Some((first, rest)) if first == "--sample" => run(&[("m", sample::all)], rest),
         _ => run(BARS, &args),
     }
 }

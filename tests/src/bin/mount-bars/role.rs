@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use dafs_tests::patient;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
@@ -39,7 +40,7 @@ pub(crate) fn play(name: &str, dir: &Path, numbers: &[u64]) -> Player {
 impl Player {
     /// Waits for its end; what it said, or what went wrong.
     pub(crate) fn end(&mut self, limit: Duration) -> Result<String, String> {
-        let Some(status) = self.ended(limit) else {
+        let Some(status) = self.ended(patient(limit)) else {
             self.kill();
             return Err(format!("no end after {limit:?}"));
         };

@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use dafs_tests::Place;
 use dafs_tests::mounted::Ending;
+use dafs_tests::{Place, patient};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -78,7 +78,7 @@ fn run_with(
             let _ = lines.send(line);
         }
     });
-    let start = Instant::now();
+    let (start, limit) = (Instant::now(), patient(limit));
     loop {
         match said.recv_timeout(Duration::from_millis(50)) {
             Ok(line) => meanwhile(Some(line)),
