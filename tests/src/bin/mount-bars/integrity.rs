@@ -12,6 +12,8 @@ use dafs_tests::mounted::Ending;
 use crate::script::{program, root, tool};
 use crate::{Line, Mode};
 
+const MAPPED: &str = "fsx with shared mappings";
+
 pub(crate) fn all(mode: Mode) -> Vec<Line> {
     let limit = Duration::from_secs(mode.pick(200, 4 * 3600));
     let mut place = Place::new(limit);
@@ -21,7 +23,7 @@ pub(crate) fn all(mode: Mode) -> Vec<Line> {
     for ending in [Ending::Orderly, Ending::Killed] {
         for (what, config, dir) in [
             ("fsx", "fsx.toml", &buffered),
-            ("fsx with shared mappings", "fsx-mmap.toml", &buffered),
+            (MAPPED, "fsx-mmap.toml", &buffered),
             ("fsx past the page cache", "fsx.toml", &direct),
         ] {
             lines.push(fsx(&mut place, mode, ending, what, config, dir));
@@ -39,30 +41,32 @@ pub(crate) fn all(mode: Mode) -> Vec<Line> {
     lines
 }
 
-/// Runs that a program may need to live through all restarts.
-const RUNS_MAX: u32 = 20;
+/// Runs more that a program may need to live through all restarts.
+const RUNS_MORE: u32 = 20;
 
-/// Runs a program while the server is restarted, as often as asked for: again where it is over
-/// before the last of them.
+/// Runs a program, told the number of the run, so many times while the server is restarted as
+/// often as asked for: more often where it is over before the last of the restarts.
 fn over_restarts(
     place: &mut Place,
     mode: Mode,
     ending: Ending,
-    command: impl Fn() -> Command,
+    runs: u32,
+    command: impl Fn(u32) -> Command,
 ) -> Result<String, String> {
-    let limit = Duration::from_secs(mode.pick(60, 5400));
+    let limit = Duration::from_secs(mode.pick(60, 1800));
     // What a kill hits is chance: more of them.
-    let (short, long) = if ending == Ending::Killed { (4, 40) } else { (2, 10) };
+    let (short, long): (u32, u32) = if ending == Ending::Killed { (4, 40) } else { (2, 10) };
     let wanted = if place.is_mount() { mode.pick(short, long) } else { 0 };
     let every = Duration::from_millis(mode.pick(300, 3000));
     let mut left = wanted;
-    for _ in 0..RUNS_MAX {
-        let (printed, done) = program(place, command(), limit, (left, every, ending))?;
+    for run in 1..=runs + RUNS_MORE {
+        let share = left.div_ceil((runs + 1).saturating_sub(run).max(1));
+        let (printed, done) = program(place, command(run), limit, (share, every, ending))?;
         if !printed.ok {
             return Err(printed.end());
         }
         left -= done;
-        if left == 0 {
+        if run >= runs && left == 0 {
             return Ok(format!("no difference, {wanted} {}", name_of(ending)));
         }
     }
@@ -81,19 +85,20 @@ pub(crate) fn fsx(
     config: &str,
     dir: &Path,
 ) -> Line {
-    let operations = mode.pick("20000", "1000000");
-    let what = format!("{what}, {operations} operations");
+    // It lets go of its mappings only when it ends.
+    let long = if what == MAPPED { (100, 10_000) } else { (10, 100_000) };
+    let (runs, operations) = mode.pick((1, 20_000), long);
+    let what = format!("{what}, {} operations", runs * operations);
     let line = Line::new("m2", &what, &format!("no difference, all {}", name_of(ending)));
     let beside = place.beside().to_path_buf();
-    let command = || {
+    let command = |run: u32| {
         let mut command = Command::new(tool("fsx"));
-        command
-            .args(["-q", "-S", "7", "-N", operations, "-f"])
-            .arg(root().join("tests/suites").join(config));
+        command.args(["-q", "-S", &(6 + run).to_string(), "-N", &operations.to_string(), "-f"]);
+        command.arg(root().join("tests/suites").join(config));
         command.arg("-P").arg(&beside).arg(dir.join("fsx"));
         command
     };
-    line.result(over_restarts(place, mode, ending, command))
+    line.result(over_restarts(place, mode, ending, runs, command))
 }
 
 /// Random writes with check sums, then all of it read and verified.
@@ -101,7 +106,7 @@ fn fio(place: &mut Place, mode: Mode, ending: Ending, engine: &str, options: &[&
     let what = format!("fio, {engine} {}", options.join(" ").replace("--", ""));
     let line = Line::new("m2", &what, &format!("no difference, all {}", name_of(ending)));
     let (beside, file) = (place.beside().to_path_buf(), place.path().join("fio"));
-    let command = || {
+    let command = |_| {
         let mut command = Command::new("fio");
         command.current_dir(&beside);
         command.args(["--name=verify", "--rw=randwrite", "--bs=4k", "--verify=crc32c"]);
@@ -112,5 +117,5 @@ fn fio(place: &mut Place, mode: Mode, ending: Ending, engine: &str, options: &[&
         command.arg(format!("--filename={}", file.display()));
         command
     };
-    line.result(over_restarts(place, mode, ending, command))
+    line.result(over_restarts(place, mode, ending, 1, command))
 }
