@@ -97,6 +97,9 @@ impl Arena {
         if base == libc::MAP_FAILED {
             return Err(system(std::io::Error::last_os_error()));
         }
+        // SAFETY: the mapping just made; its contents stay. Where the system has no huge pages for
+        // shared memory, nothing happens.
+        unsafe { libc::madvise(base, len, libc::MADV_HUGEPAGE) };
         let base = NonNull::new(base.cast()).ok_or(ArenaError::Size(bytes))?;
         Ok(Arc::new(Arena { base, len, fd }))
     }
