@@ -79,6 +79,7 @@ impl StoreFile {
             truncate: false,
             append: false,
             no_follow: false,
+            again: false,
         };
         let name = if is_new { &b""[..] } else { name };
         let opened = store.open(&who, &root, name, flags, 0o600).wait().map_err(failed)?;

@@ -2,10 +2,12 @@
 
 mod common;
 
-use std::fs;
-use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{DirEntryExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use common::{Mounted, Server, SharingBlocks, Temporary, path, program};
@@ -47,6 +49,27 @@ fn a_default_list_replaces_the_umask() {
     assert!(both("077").contains("f 664\n"));
     assert!(both("0").contains("f 664\n"));
     assert_eq!(fs::metadata(mount.path()).expect("stat").mode() & 0o777, 0o755);
+}
+
+/// As git makes its objects: who made a file may write it, whatever its mode, also when the server
+/// was another one in between.
+#[test]
+fn a_file_made_read_only_is_written_over_a_restart() {
+    let mut server = Server::start(&[]);
+    let Some(mount) = Mounted::new(&server, &[]) else { return };
+    fs::set_permissions(mount.path(), Permissions::from_mode(0o777)).expect("chmod");
+    let script = "umask 0333 && exec 3>f && echo one >&3 && echo made && read go && echo two >&3";
+    let mut writer = Command::new("sh");
+    writer.args(["-c", script]).current_dir(mount.path()).uid(12_345).gid(12_345);
+    let mut writer = writer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sh");
+    let mut said = String::new();
+    BufReader::new(writer.stdout.take().expect("piped")).read_line(&mut said).expect("a line");
+    assert_eq!(said, "made\n");
+    server.crash_and_restart();
+    writer.stdin.take().expect("piped").write_all(b"go\n").expect("it waits");
+    assert!(writer.wait().expect("it ends").success());
+    assert_eq!(fs::read(mount.join("f")).expect("read"), b"one\ntwo\n");
+    assert_eq!(fs::metadata(server.file("f")).expect("stat").mode() & 0o777, 0o444);
 }
 
 /// What `filefrag` says of the extents of a file, without its name and flags that come and go.

@@ -93,6 +93,9 @@ pub struct OpenFlags {
     /// with its last close unless LINK gives it a name. With [`CreateMode::Exclusive`] it never
     /// gets one, with [`CreateMode::Unchecked`] it may.
     pub unlinked: bool,
+    /// It was open in a session that ended: its owner needs no right that its mode gives. (Who makes
+    /// a file may write it, whatever its mode.) Makes and empties nothing.
+    pub again: bool,
 }
 
 /// How durable a write must be before it is answered.

@@ -383,6 +383,7 @@ impl Chain {
             append: false,
             no_follow: false,
             unlinked: false,
+            again: false,
         };
         let mark = context.shared.unifier.mark();
         let opened = export.store.open(&self.who, &inner, b"", flags, 0).await?;

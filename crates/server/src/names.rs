@@ -294,6 +294,7 @@ impl Chain {
             append: false,
             no_follow: false,
             unlinked: false,
+            again: false,
         };
         let mark = self.mark();
         let opened = export.store.open(&self.who, handle, b"", flags, 0).await?;

@@ -473,6 +473,7 @@ fn prepare(storage: &Storage) -> Result<Vec<u64>, Status> {
             append: false,
             no_follow: false,
             unlinked: false,
+            again: false,
         };
         inodes.push(store.open(&root, dir, name.as_bytes(), flags, 0o644).wait()?.attr.inode);
     }

@@ -302,6 +302,7 @@ impl Through<'_> {
             append: false,
             no_follow: flags.contains(OFlag::O_NOFOLLOW),
             unlinked: false,
+            again: false,
         };
         self.store.open(self.who, &self.root, path.as_bytes(), flags, mode).wait().map(drop)
     }

@@ -167,6 +167,7 @@ fn open_flags(write: bool) -> OpenFlags {
         append: false,
         no_follow: false,
         unlinked: false,
+        again: false,
     }
 }
 

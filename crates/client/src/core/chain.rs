@@ -370,6 +370,7 @@ fn open<'a>(place: &'a Place, options: &OpenOptions, root: FileHandle) -> Operat
         append: options.append,
         no_follow: options.no_follow,
         unlinked: options.unlinked,
+        again: false,
     };
     let (dir, path) = (place.base(root), place.rest());
     Operation::Open { dir, path, flags, mode: options.mode, cache: CacheHint::default() }
@@ -523,10 +524,10 @@ fn reopen<'a>(
         unlinked: false,
         ..file.options
     };
-    if *by_path {
-        chain.push(open(&file.place, &options, root));
-    } else if let Operation::Open { flags, mode, cache, .. } = open(&file.place, &options, root) {
-        chain.push(Operation::Open { dir: file.handle, path: &[], flags, mode, cache });
+    if let Operation::Open { dir, path, flags, mode, cache } = open(&file.place, &options, root) {
+        let flags = OpenFlags { again: true, ..flags };
+        let (dir, path) = if *by_path { (dir, path) } else { (file.handle, &[][..]) };
+        chain.push(Operation::Open { dir, path, flags, mode, cache });
     }
     Ok(())
 }

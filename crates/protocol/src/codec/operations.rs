@@ -493,20 +493,20 @@ pub(super) fn stability(r: &mut Reader<'_>) -> Result<Stability, DecodeError> {
 }
 
 fn put_open_flags(out: &mut Vec<u8>, flags: OpenFlags) {
-    let OpenFlags { read, write, truncate, append, no_follow, unlinked, create: _ } = flags;
-    out.flags([read, write, truncate, append, no_follow, unlinked]);
+    let OpenFlags { read, write, truncate, append, no_follow, unlinked, again, create: _ } = flags;
+    out.flags([read, write, truncate, append, no_follow, unlinked, again]);
     out.u8(flags.create as u8);
 }
 
 fn open_flags(r: &mut Reader<'_>) -> Result<OpenFlags, DecodeError> {
-    let [read, write, truncate, append, no_follow, unlinked] = r.flags("open flags")?;
+    let [read, write, truncate, append, no_follow, unlinked, again] = r.flags("open flags")?;
     let create = match r.u8()? {
         0 => CreateMode::No,
         1 => CreateMode::Unchecked,
         2 => CreateMode::Exclusive,
         _ => return Err(DecodeError::Value("create mode")),
     };
-    Ok(OpenFlags { read, write, create, truncate, append, no_follow, unlinked })
+    Ok(OpenFlags { read, write, create, truncate, append, no_follow, unlinked, again })
 }
 
 pub(super) fn put_cache(out: &mut Vec<u8>, hint: &CacheHint) {

@@ -253,6 +253,7 @@ pub fn operation<'a>(which: u64, r: &mut Random, names: &'a Names) -> Operation<
                 append: r.bool(),
                 no_follow: r.bool(),
                 unlinked: r.bool(),
+                again: r.bool(),
             };
             O::Open { dir: r.handle(), path, flags, mode: r.u32(), cache: r.cache() }
         }

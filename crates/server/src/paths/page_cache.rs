@@ -340,6 +340,7 @@ mod tests {
             append: false,
             no_follow: false,
             unlinked: false,
+            again: false,
         };
         let opened = store.open(&who, &root, b"f", flags, 0o644).wait().expect("open");
         opened.file.truncate(1 << 30, false).wait().expect("long");

@@ -306,6 +306,7 @@ impl World {
             append: false,
             no_follow: false,
             unlinked: false,
+            again: false,
         };
         let (path, cache) = (name.as_bytes(), CacheHint::default());
         match self.one(who, Operation::Open { dir: root, path, flags, mode: 0o666, cache }) {

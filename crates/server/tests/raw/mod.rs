@@ -28,6 +28,7 @@ pub const READ: OpenFlags = OpenFlags {
     append: false,
     no_follow: false,
     unlinked: false,
+    again: false,
 };
 pub const BOTH: OpenFlags = OpenFlags { write: true, ..READ };
 pub const MAKE: OpenFlags = OpenFlags { create: CreateMode::Unchecked, ..BOTH };

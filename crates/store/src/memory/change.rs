@@ -43,6 +43,9 @@ impl State {
         if self.tree.options.read_only && (flags.write || flags.truncate) {
             return Err(Status::RoFs);
         }
+        if flags.again && (flags.truncate || flags.unlinked || flags.create != CreateMode::No) {
+            return Err(Status::Inval);
+        }
         let start = self.tree.resolve(dir)?;
         if flags.unlinked {
             let inode = self.add_unlinked(who, start, path, flags, mode)?;
@@ -74,7 +77,9 @@ impl State {
         node.data()?;
         let read = if flags.read { READ } else { 0 };
         let write = if flags.write || flags.truncate { WRITE } else { 0 };
-        rights::need(node, who, read | write)?;
+        if !(flags.again && node.uid == who.uid) {
+            rights::need(node, who, read | write)?;
+        }
         if flags.truncate {
             self.may_change()?;
             set_size(self, inode, 0)?;

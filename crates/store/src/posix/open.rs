@@ -31,8 +31,16 @@ pub(super) struct Request {
 impl Request {
     fn check(&self, read_only: bool) -> Result<(), Status> {
         check_path(&self.path)?;
-        let changes = self.flags.write || self.flags.truncate;
-        if read_only && changes { Err(Status::RoFs) } else { Ok(()) }
+        let OpenFlags { write, truncate, create, unlinked, again, .. } = self.flags;
+        if again && (truncate || unlinked || create != CreateMode::No) {
+            return Err(Status::Inval);
+        }
+        if read_only && (write || truncate) { Err(Status::RoFs) } else { Ok(()) }
+    }
+
+    /// The file's owner opens it again: the mode is not asked.
+    fn is_owners(&self, stat: &Stat) -> bool {
+        self.flags.again && stat.uid() == self.who.uid
     }
 }
 
@@ -159,11 +167,18 @@ fn open_object(
             // Its descriptors are others': the caller's own right is asked for.
             let need = if read { libc::R_OK } else { 0 };
             let need = need | if write || truncate { libc::W_OK } else { 0 };
-            sys::access(path, need)?;
+            if !request.is_owners(&stat) {
+                sys::access(path, need)?;
+            }
             file
         }
         None => {
-            let opened = descriptor(inner, request, path, read, write || truncate)?;
+            let opened = match descriptor(inner, request, path, read, write || truncate) {
+                Err(Status::Access) if request.is_owners(&stat) => {
+                    owners_descriptor(inner, request, path, write)?
+                }
+                other => other?,
+            };
             inner.files.add(inner, stat.id(), opened, false)
         }
     };
@@ -177,6 +192,19 @@ fn open_object(
         inner.handle_of_open(&request.who, path, &stat)?
     };
     Ok(Opened { handle, attr: stat.attr(), file, created: false })
+}
+
+/// A descriptor by the server's own rights, for what the caller has had open and owns.
+fn owners_descriptor(
+    inner: &Inner,
+    request: &Request,
+    path: &OwnedFd,
+    write: bool,
+) -> Result<Descriptor, Status> {
+    let access = if write { libc::O_RDWR } else { libc::O_RDONLY };
+    let reopen = || sys::reopen(path, access | FLAGS);
+    let fd = inner.identities.as_server_for(&request.who, reopen)??;
+    Ok(Descriptor { fd, reads: true, writes: write })
 }
 
 /// A descriptor for what the caller wants and may. Who writes parts of blocks must read, too:

@@ -67,7 +67,7 @@ macro_rules! store_suite {
         $crate::store_suite! { $make;
             rights {
                 a_private_file_is_private groups_count directories_are_guarded sticky_directories
-                owners_change_their_files umasks_come_along root_opens_all times_need_rights
+                owners_change_their_files owners_open_again umasks_come_along root_opens_all times_need_rights
                 setgid_directories_inherit attributes_need_rights
                 writes_by_others_clear_privileges making_one_needs_rights access_lists
             }
@@ -108,6 +108,7 @@ pub const READ: OpenFlags = OpenFlags {
     append: false,
     no_follow: false,
     unlinked: false,
+    again: false,
 };
 pub const WRITE: OpenFlags = OpenFlags { read: false, write: true, ..READ };
 pub const BOTH: OpenFlags = OpenFlags { write: true, ..READ };

@@ -1,6 +1,8 @@
 //! Several users at once. The store can act as any of them; `fs.who` is root.
 
-use dafs_protocol::{FileKind, OpenFlags, SetAttr, SetTime, Status, Timestamp, mode_with_umask};
+use dafs_protocol::{
+    CreateMode, FileKind, OpenFlags, SetAttr, SetTime, Status, Timestamp, mode_with_umask,
+};
 
 pub use super::unlinked::making_one_needs_rights;
 use super::{BOTH, Fs, MAKE, READ, WRITE, error, user};
@@ -130,6 +132,31 @@ pub fn root_opens_all(fs: &Fs) {
     let kind = FileKind::CharDevice;
     let device = fs.store.create(&alice.who, &fs.root, b"device", kind, 0o666, 259, b"");
     assert_eq!(error(device.wait()), Status::Perm);
+}
+
+pub fn owners_open_again(fs: &Fs) {
+    let (alice, bob) = (fs.by(&user(12_345, 12_345, &[])), fs.by(&user(12_346, 12_345, &[])));
+    alice.file("f", b"x");
+    alice.chmod("f", 0o060).expect("chmod");
+    assert_eq!(error(alice.open("f", BOTH)), Status::Access);
+    let again = OpenFlags { again: true, ..BOTH };
+    let write_only = OpenFlags { read: false, ..again };
+    for flags in [again, write_only, OpenFlags { write: false, ..again }] {
+        // The second time with the descriptor of the first.
+        for _ in 0..2 {
+            alice.open("f", flags).expect("it is hers");
+        }
+    }
+    alice.chmod("f", 0o006).expect("chmod");
+    assert_eq!(error(bob.open("f", again)), Status::Access);
+    for flags in [
+        OpenFlags { create: CreateMode::Unchecked, ..again },
+        OpenFlags { truncate: true, ..again },
+        OpenFlags { unlinked: true, ..again },
+    ] {
+        assert_eq!(error(alice.open("f", flags)), Status::Inval);
+    }
+    assert_eq!(fs.bytes("f"), b"x");
 }
 
 pub fn times_need_rights(fs: &Fs) {
