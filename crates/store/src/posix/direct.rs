@@ -106,11 +106,19 @@ struct Descriptor {
 }
 
 impl Descriptor {
-    fn open(base: &OwnedFd, access: i32) -> Option<Descriptor> {
+    /// `None`: the file system cannot, now or later.
+    ///
+    /// # Errors
+    /// It could not be opened now.
+    fn open(base: &OwnedFd, access: i32) -> Result<Option<Descriptor>, Errno> {
         let flags = access | libc::O_DIRECT | libc::O_NOCTTY | libc::O_NONBLOCK;
-        let fd = sys::reopen(base, flags).ok()?;
-        let align = alignment(&fd)?;
-        Some(Descriptor { fd: Arc::new(fd), align })
+        let fd = match sys::reopen(base, flags) {
+            Ok(fd) => fd,
+            Err(Errno(libc::EINVAL | libc::EOPNOTSUPP)) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let align = alignment(&fd);
+        Ok(align.map(|align| Descriptor { fd: Arc::new(fd), align }))
     }
 }
 
@@ -170,14 +178,19 @@ impl PosixFile {
     fn descriptor(&self, base: &OwnedFd, way: Way) -> Option<&Descriptor> {
         let _server = self.inner().identities.as_server().ok()?;
         let Descriptors { reader, writer } = &self.direct;
-        let descriptor = match way {
-            Way::Write => writer.get_or_init(|| Descriptor::open(base, libc::O_RDWR)),
+        let (known, access) = match way {
+            Way::Write => (writer, libc::O_RDWR),
             Way::Read => match writer.get() {
                 Some(Some(both)) => return Some(both),
-                _ => reader.get_or_init(|| Descriptor::open(base, libc::O_RDONLY)),
+                _ => (reader, libc::O_RDONLY),
             },
         };
-        descriptor.as_ref()
+        if known.get().is_none() {
+            // What is in the way now, as too many open files, may not be the next time.
+            let opened = Descriptor::open(base, access).ok()?;
+            known.get_or_init(|| opened);
+        }
+        known.get()?.as_ref()
     }
 
     /// Reads by the descriptor that [`direct_for`](PosixFile::direct_for) gave.
