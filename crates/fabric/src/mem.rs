@@ -141,12 +141,18 @@ impl Arena {
     }
 
     /// Gives the memory of whole pages in this range back to the system; they read as zero.
-    pub fn discard(&self, offset: usize, len: usize) {
+    ///
+    /// # Errors
+    /// The system does not take it, for example since it is locked in memory.
+    pub fn discard(&self, offset: usize, len: usize) -> std::io::Result<()> {
         assert!(offset <= self.len && len <= self.len - offset, "range outside of the arena");
         // SAFETY: inside the mapping, as just checked.
         let start = unsafe { self.base.add(offset) };
         // SAFETY: the range is mapped; its contents are given up.
-        unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_REMOVE) };
+        match unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_REMOVE) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
     }
 }
 

@@ -150,12 +150,14 @@ impl ReceivePool {
             return;
         }
         self.free.push(index);
+        // Where the system does not take it, the next message finds it there.
         if self.area_bytes > 0 {
-            self.arena.discard(self.area_base + index as usize * self.area_bytes, self.area_bytes);
+            let area = self.area_base + index as usize * self.area_bytes;
+            let _ = self.arena.discard(area, self.area_bytes);
         }
         for page in self.pages(index) {
             if self.page_users[page] == 0 {
-                self.arena.discard(page * PAGE_BYTES, PAGE_BYTES);
+                let _ = self.arena.discard(page * PAGE_BYTES, PAGE_BYTES);
             }
         }
     }

@@ -165,12 +165,19 @@ impl Server {
             watch.resized(unifier.resize(room));
         }
         self.spawn("dafs-memory", move || {
+            let mut told = false;
             while !stopping.load(Ordering::SeqCst) {
                 std::thread::park_timeout(pressure::INTERVAL);
                 if let Some(size) = watch.look() {
                     let now = unifier.resize(size);
                     tracing::debug!("memory: the cache is to take {size} bytes, and takes {now}");
                     watch.resized(now);
+                    if !told && unifier.stats().away_refused > 0 {
+                        told = true;
+                        tracing::warn!(
+                            "memory: the system does not take back what the cache gives"
+                        );
+                    }
                 }
             }
         })

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::file::CachedFile;
 use crate::job::{Job, Jobs};
 use crate::policy::shares::Search;
-use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, units};
+use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, Sent, units};
 use crate::wait::{Line, locked};
 use crate::{Opening, WriterId};
 
@@ -329,14 +329,16 @@ impl Core {
     }
 
     /// Gives frames back to the system, or takes them again, until about `frames` are in use or
-    /// free; what is dirty or held stays for now. How many are.
+    /// free; what is dirty or held, or what the system does not take, stays for now. How many are.
     pub(crate) fn resize(&self, frames: usize) -> usize {
         let all = self.pool.frame_count();
         let frames = frames.clamp(least_frames(all, &self.config), all);
         self.pool.fetch_back(frames.saturating_sub(all - self.pool.away()));
         while all - self.pool.away() > frames {
-            if !self.pool.send_away() && self.evict(FRAME_SLOTS, Some(FRAME_LOOKS)) == 0 {
-                break;
+            match self.pool.send_away() {
+                Sent::Away => {}
+                Sent::NoneFree if self.evict(FRAME_SLOTS, Some(FRAME_LOOKS)) > 0 => {}
+                Sent::NoneFree | Sent::Refused => break,
             }
         }
         all - self.pool.away()

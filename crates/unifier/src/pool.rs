@@ -121,6 +121,15 @@ const SPLIT: u8 = 2;
 /// Given back to the system: nobody's.
 const AWAY: u8 = 3;
 
+/// What became of a frame that was to be given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    Away,
+    NoneFree,
+    /// The system does not take it: it is free as before.
+    Refused,
+}
+
 /// See the module.
 pub(crate) struct Pool {
     arena: Arc<Arena>,
@@ -135,6 +144,8 @@ pub(crate) struct Pool {
     used_slots: AtomicUsize,
     /// Frames given back to the system.
     away: AtomicUsize,
+    /// How often the system did not take one.
+    refused: AtomicU64,
     /// Frames from the start that have memory.
     backed_frames: AtomicUsize,
     /// May go below zero for a moment.
@@ -188,6 +199,7 @@ impl Pool {
             free_frames: AtomicUsize::new(frames),
             used_slots: AtomicUsize::new(0),
             away: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
             backed_frames: AtomicUsize::new(0),
             orphan_slots: AtomicUsize::new(0),
             space: Space::default(),
@@ -219,21 +231,43 @@ impl Pool {
         self.away.load(Ordering::Relaxed)
     }
 
+    /// How often the system did not take a frame.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     /// Slots of the frames that are not given back.
     pub(crate) fn kept_slots(&self) -> usize {
         self.slot_count() - self.away() * FRAME_SLOTS
     }
 
-    /// Gives a free frame, the last one, back to the system. False: none is free.
-    pub(crate) fn send_away(&self) -> bool {
+    /// Gives a free frame, the last one, back to the system.
+    pub(crate) fn send_away(&self) -> Sent {
         let mut free = self.free();
-        let Some(frame) = free.take_last_frame() else { return false };
+        let Some(frame) = free.take_last_frame() else { return Sent::NoneFree };
         self.frames[frame].store(AWAY, Ordering::Relaxed);
         self.free_frames.store(free.count, Ordering::Relaxed);
         self.away.fetch_add(1, Ordering::Relaxed);
         drop(free);
         let bytes = FRAME_SLOTS * PAGE_BYTES;
-        self.arena.discard(frame * bytes, bytes);
+        if self.arena.discard(frame * bytes, bytes).is_ok() {
+            return Sent::Away;
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.take_back(frame);
+        self.space.changed();
+        Sent::Refused
+    }
+
+    /// False: it was not given back.
+    fn take_back(&self, frame: usize) -> bool {
+        let mut free = self.free();
+        if self.frames[frame].load(Ordering::Relaxed) != AWAY {
+            return false;
+        }
+        free.put_frame(frame, &self.frames);
+        self.free_frames.store(free.count, Ordering::Relaxed);
+        self.away.fetch_sub(1, Ordering::Relaxed);
         true
     }
 
@@ -246,14 +280,7 @@ impl Pool {
             if left == 0 {
                 break;
             }
-            let mut free = self.free();
-            if !is_away(&frame) {
-                continue;
-            }
-            free.put_frame(frame, &self.frames);
-            self.free_frames.store(free.count, Ordering::Relaxed);
-            self.away.fetch_sub(1, Ordering::Relaxed);
-            left -= 1;
+            left -= usize::from(self.take_back(frame));
         }
         if left < most {
             self.space.changed();

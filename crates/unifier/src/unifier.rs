@@ -122,6 +122,7 @@ impl Unifier {
             misses: get(&counters.misses),
             resident_bytes: bytes(self.core.pool.used_slots()),
             away_bytes: bytes(self.core.pool.away() * FRAME_SLOTS),
+            away_refused: self.core.pool.refused(),
             dirty_bytes: bytes(self.core.dirty_slots()),
             dirty_bytes_max: bytes(self.core.dirty_slots_max()),
             orphan_bytes: bytes(self.core.pool.orphan_slots()),

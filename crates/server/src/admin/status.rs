@@ -139,6 +139,7 @@ fn values(shared: &Shared) -> Vec<Value> {
             "Bytes of the cache given back while memory is short",
             cache.away_bytes,
         ),
+        value("away_refused", "Times that the system did not take memory back", cache.away_refused),
         gauge("cached_bytes", "Bytes in the cache", cache.resident_bytes),
         gauge("cached_files", "Files that the cache knows, open or not", cache.files),
         value("evicted_bytes", "Bytes dropped from the cache for others", cache.evicted_bytes),
