@@ -20,8 +20,8 @@ pub enum Advice {
     WillNeed,
     /// The range will not be read soon: the server drops what it need not write back.
     DontNeed,
-    /// What is not 0 in it is wished for the whole file, for all of its users. The range says
-    /// nothing.
+    /// What is not 0 in it is wished for the whole file, for all of its users, by root, its owner or
+    /// somebody who may write it. The range says nothing.
     Wish(CacheHint),
 }
 

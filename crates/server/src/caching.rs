@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use dafs_protocol::{
-    CACHED_RANGE_BYTES, CacheHint, CacheInfo, FileHandle, FileKind, Operation, Outcome, StateId,
-    Status, encode_cached_range,
+    Attr, CACHED_RANGE_BYTES, CacheHint, CacheInfo, FileHandle, FileKind, Operation, Outcome,
+    StateId, Status, encode_cached_range,
 };
 use dafs_store::FileId;
 use dafs_unifier::CachedFile;
 
 use crate::chain::{Chain, SCRATCH_BYTES, Stop};
+use crate::opens::Open;
 
 // As posix_fadvise.
 const NORMAL: u8 = 0;
@@ -19,8 +20,9 @@ const WILL_NEED: u8 = 3;
 const DONT_NEED: u8 = 4;
 const ADVICE_MAX: u8 = 5;
 
-/// The right to read, as in ACCESS.
+// Rights, as in ACCESS.
 const MAY_READ: u8 = 4;
+const MAY_WRITE: u8 = 2;
 
 impl Chain {
     pub(crate) async fn cache_operation(
@@ -32,6 +34,9 @@ impl Chain {
                 let open = self.session.open(self.state(*state)?)?;
                 if *advice > ADVICE_MAX {
                     return Err(Status::Inval.into());
+                }
+                if *cache != CacheHint::default() && !self.may_wish(&open).await? {
+                    return Err(Status::Perm.into());
                 }
                 if let (NORMAL | RANDOM | SEQUENTIAL, Some(reader)) = (*advice, &open.reader) {
                     reader.borrow_mut().switch(*advice != RANDOM);
@@ -58,6 +63,30 @@ impl Chain {
             }
             _ => Err(Status::NotSupp.into()),
         }
+    }
+
+    /// What is wished holds for all users of a file: only those may who may change it for all, which
+    /// are root, its owner, and who may write it.
+    async fn may_wish(&self, open: &Open) -> Result<bool, Status> {
+        if self.who.uid == 0 || open.write.get() {
+            return Ok(true);
+        }
+        let attr = open.stored.attr().await?;
+        self.may_wish_by(&open.handle, &attr).await
+    }
+
+    /// The same of a file that is not open for writing.
+    pub(crate) async fn may_wish_by(
+        &self,
+        handle: &FileHandle,
+        attr: &Attr,
+    ) -> Result<bool, Status> {
+        if self.who.uid == 0 || self.who.uid == attr.uid {
+            return Ok(true);
+        }
+        let (_, export, inner) = self.context.shared.exports.of(handle)?;
+        let asked = if export.read_only { 0 } else { MAY_WRITE };
+        Ok(export.store.access(&self.who, &inner, asked).await? == MAY_WRITE)
     }
 
     /// What the cache knows of a file that the caller may read; it is not opened for that.

@@ -179,11 +179,14 @@ impl Chain {
             (false, true) => Opening::Created,
             (false, false) => Opening::Existing,
         };
+        // Who may not is not told: the file is open, and the wish is one.
+        let may_wish = cache != CacheHint::default()
+            && (flags.write || self.may_wish_by(&handle, &attr).await.unwrap_or(false));
         let writer = self.session.writer;
         let file = self.open_data(export, mark, writer, &opened, opening);
         if let Some(file) = file.cached() {
             file.set_default_policy(export.policy);
-            if cache != CacheHint::default() {
+            if may_wish {
                 file.wish(cache);
             }
             if let Some(recorder) = context.shared.recorder.as_ref().filter(|_| flags.truncate) {

@@ -136,6 +136,46 @@ fn advice_says_what_was_taken() {
 }
 
 #[test]
+fn only_who_may_change_a_file_steers_it_for_all() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    const STRANGER: u32 = 12_345;
+    let served = Served::start();
+    let path = served.path("f");
+    std::fs::write(&path, vec![1; 10_000]).expect("write");
+    let mode = |bits| {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(bits)).expect("chmod");
+    };
+    mode(0o644);
+    let mut raw = Raw::connect(&served);
+    let none = CacheHint::default();
+    let wish = |policy| CacheHint { policy, ..none };
+    let open = |raw: &mut Raw, cache| {
+        let dir = raw.root;
+        match raw.one(Operation::Open { dir, path: b"f", flags: READ, mode: 0, cache }) {
+            Ok(Outcome::Opened { state, .. }) => state,
+            other => panic!("{other:?}"),
+        }
+    };
+    raw.act_as(STRANGER, STRANGER);
+    let state = open(&mut raw, wish(1));
+    let (bytes, holds) = advise(&mut raw, state, 3, none).expect("to read in is anybody's");
+    assert_eq!((bytes, holds.policy), (10_000, 2), "the wish at the open was not taken");
+    for advice in [0, 3, 5] {
+        assert_eq!(advise(&mut raw, state, advice, wish(1)), Err(Status::Perm));
+    }
+    assert_eq!(advise(&mut raw, state, 1, none).expect("for this open").1.policy, 2);
+    // Who may write may, also through an open that only reads; so may the owner.
+    mode(0o666);
+    assert_eq!(advise(&mut raw, state, 5, wish(1)).expect("advice").1.policy, 1);
+    mode(0o444);
+    assert_eq!(advise(&mut raw, state, 5, wish(2)), Err(Status::Perm));
+    chown(&path, Some(STRANGER), None).expect("chown");
+    let state = open(&mut raw, wish(2));
+    assert_eq!(advise(&mut raw, state, 5, none).expect("advice").1.policy, 2);
+    assert_eq!(advise(&mut raw, state, 5, wish(1)).expect("advice").1.policy, 1);
+}
+
+#[test]
 fn a_wish_at_open_holds() {
     let served = Served::start();
     std::fs::write(served.path("f"), vec![1; 10_000]).expect("write");
