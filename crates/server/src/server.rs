@@ -545,7 +545,7 @@ fn work(mut worker: Worker, ring: Option<ThreadRing>, stopping: &AtomicBool) {
         // What was begun is handed over; what has ended makes tasks ready for the next pass.
         busy |= ring.as_ref().is_some_and(ThreadRing::poll);
         if stopping.load(Ordering::SeqCst) {
-            return drain(worker, ring.as_ref(), start);
+            return drain(worker, ring, start);
         }
         let keep_on = match worker.wait_mode() {
             WaitMode::Polled => true,
@@ -570,22 +570,38 @@ fn work(mut worker: Worker, ring: Option<ThreadRing>, stopping: &AtomicBool) {
     }
 }
 
-/// Closes all sessions and flushes, for at most half a minute after the last progress.
-fn drain(mut worker: Worker, ring: Option<&ThreadRing>, start: Instant) {
+/// How long a shut-down waits for a disk after the last progress.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Closes all sessions and flushes. A disk that does not answer does not hold up the end.
+fn drain(mut worker: Worker, ring: Option<ThreadRing>, start: Instant) {
     worker.shut_down();
     let waiter = worker.waiter();
-    let mut last = start.elapsed();
+    let mut patience = PATIENCE;
+    // Progress is that something has ended or was written: peers and timers go on for ever.
+    let mut last = (start.elapsed(), (0, 0));
     while worker.running() > 0 {
         let now = start.elapsed();
-        let busy = worker.progress(now);
-        if busy | ring.is_some_and(ThreadRing::poll) {
-            last = now;
-        } else if now.saturating_sub(last) > Duration::from_secs(30) {
-            tracing::error!("gave up flushing: the file system does not answer");
-            return;
-        } else {
+        let busy = worker.progress(now) | ring.as_ref().is_some_and(ThreadRing::poll);
+        let cache = worker.shared.unifier.stats();
+        let state = (worker.running(), cache.written_bytes);
+        if state != last.1 {
+            last = (now, state);
+        } else if now.saturating_sub(last.0) > PATIENCE {
+            let bytes = cache.dirty_bytes;
+            tracing::error!(
+                "gave up flushing: the file system does not answer; \
+                 {bytes} bytes that clients wrote are lost"
+            );
+            patience = Duration::ZERO;
+            break;
+        }
+        if !busy {
             waiter.wait(Some(Duration::from_millis(5)));
         }
+    }
+    if let Some(Err(left)) = ring.map(|ring| ring.close(patience)) {
+        tracing::error!("gave up waiting for {left} transfers that the disk does not answer");
     }
 }
 

@@ -383,6 +383,38 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_does_not_wait_for_ever_for_what_never_ends() {
+        let dir = tempfile::tempdir().expect("directory");
+        let options = PosixOptions { key: Some(HandleKey([7; 16])), ..PosixOptions::default() };
+        let store = PosixStore::open(dir.path(), options).expect("store");
+        if ring::probe().is_err() {
+            return eprintln!("skipped: no io_uring here");
+        }
+        // A pipe into which nobody writes is a disk that does not answer.
+        let (reader, writer) = std::io::pipe().expect("pipe");
+        let fd = Arc::new(OwnedFd::from(reader));
+        let memory = Buffer::new(BLOCK as usize).expect("buffer").post();
+        let (completer, answer) = pending();
+        let (inner, base) = (store.inner.clone(), fd.clone());
+        let transfer = Transfer {
+            way: Way::Read,
+            fd: fd.clone(),
+            offset: 0,
+            memory: SgList::from_iter([memory.span().clone()]),
+            owner: Waiting { inner, fd: base, completer: Completion::Read(completer) },
+        };
+        let thread = std::thread::spawn(move || {
+            let own = ring::ThreadRing::open().expect("a ring");
+            assert!(ring::start(transfer).is_none(), "it is begun");
+            own.close(std::time::Duration::ZERO)
+        });
+        assert_eq!(thread.join().expect("it ends"), Err(1));
+        assert_eq!(Arc::strong_count(&fd), 3, "the kernel's as before");
+        assert!(memory.take_back().is_err(), "so is the memory");
+        drop((answer, writer));
+    }
+
+    #[test]
     fn errors_are_told_as_they_are() {
         for way in [Way::Read, Way::Write] {
             assert_eq!(told(way, -libc::EIO), Err(Status::Io));

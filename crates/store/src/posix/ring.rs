@@ -14,12 +14,16 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 use super::direct::Waiting;
 use super::identity;
 use sys::Queue;
 
 pub(super) use sys::{Transfer, Way};
+
+/// How often a ring that is closed looks.
+const LOOK: Duration = Duration::from_millis(1);
 
 thread_local! {
     static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
@@ -37,6 +41,11 @@ struct Ring {
 }
 
 impl Ring {
+    /// Transfers that have not completed.
+    fn left(&self) -> usize {
+        self.queue.in_flight() + self.behind.len()
+    }
+
     fn start(&mut self, transfer: Transfer<Waiting>) {
         if let Some(transfer) = self.queue.push(transfer) {
             self.behind.push_back(transfer);
@@ -117,6 +126,33 @@ impl ThreadRing {
             work
         });
         complete_ended() || had_work
+    }
+}
+
+impl ThreadRing {
+    /// Waits until all transfers have completed; not longer than this after the last one did. What
+    /// a disk never answers stays with the kernel, memory and all, until the process ends.
+    ///
+    /// # Errors
+    /// How many transfers those are.
+    pub fn close(self, patience: Duration) -> Result<(), usize> {
+        let mut last = Instant::now();
+        loop {
+            if self.poll() {
+                last = Instant::now();
+                continue;
+            }
+            let left = RING.with_borrow(|ring| ring.as_ref().map_or(0, Ring::left));
+            if left == 0 {
+                return Ok(());
+            }
+            if last.elapsed() >= patience {
+                // Its slots are the kernel's to write to.
+                std::mem::forget(RING.take());
+                return Err(left);
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 }
 
