@@ -4,26 +4,26 @@
 //! A web page of a stranger cannot read it: it is no page of the same origin, and where a name of
 //! its own is made to lead here, the `Host` that its browser sends is not one of ours.
 
+mod readers;
 mod status;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dafs_fabric::Address;
 use prometheus_client::registry::Registry;
 
+use self::readers::{Reader, Readers, Timed};
 use self::status::Metrics;
 use crate::server::StartError;
 use crate::shared::Shared;
 
-/// Readers at a time; more are turned away.
-const READERS_MAX: usize = 16;
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: u64 = 16 << 10;
-/// How long a reader may take.
+/// How long a reader may take to ask, and then to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const PAGE: &str = include_str!("admin/page.html");
@@ -78,7 +78,7 @@ struct Pages {
     addresses: Vec<String>,
     shared: Arc<Shared>,
     since: Instant,
-    readers: AtomicUsize,
+    readers: Arc<Readers>,
 }
 
 /// What is answered: status, type of the content, content.
@@ -89,32 +89,25 @@ impl Pages {
         let mut registry = Registry::with_prefix("dafs");
         registry.register_collector(Box::new(Metrics(shared.clone())));
         let addresses = serving.iter().map(ToString::to_string).collect();
-        Pages { registry, addresses, shared, since: Instant::now(), readers: AtomicUsize::new(0) }
+        Pages { registry, addresses, shared, since: Instant::now(), readers: Arc::default() }
     }
 
     /// Browsers open connections that they do not use yet: each reader has a thread, so that none
     /// waits for another.
     fn receive(self: Arc<Pages>, stream: TcpStream) {
-        if self.readers.fetch_add(1, Ordering::SeqCst) >= READERS_MAX {
-            self.readers.fetch_sub(1, Ordering::SeqCst);
-            return;
-        }
-        let pages = self.clone();
-        let started = std::thread::Builder::new().name("dafs-admin".into()).spawn(move || {
-            if let Err(error) = pages.serve(&stream) {
+        let Some(reader) = self.readers.enter(stream) else { return };
+        // Where there is no thread for it, the reader is gone again.
+        let _ = std::thread::Builder::new().name("dafs-admin".into()).spawn(move || {
+            if let Err(error) = self.serve(&reader) {
                 tracing::debug!(%error, "admin request failed");
             }
-            pages.readers.fetch_sub(1, Ordering::SeqCst);
         });
-        if started.is_err() {
-            self.readers.fetch_sub(1, Ordering::SeqCst);
-        }
     }
 
-    fn serve(&self, mut stream: &TcpStream) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let (line, host) = head(stream)?;
+    fn serve(&self, reader: &Reader) -> std::io::Result<()> {
+        let (line, host) = head(Timed::new(reader.stream(), PATIENCE))?;
+        reader.has_asked();
+        let mut stream = Timed::new(reader.stream(), PATIENCE);
         let (status, kind, body) = match host.as_deref().map(is_loopback) {
             Some(false) => {
                 let text = "this port answers by the names of loopback alone, as localhost\n";
@@ -162,7 +155,7 @@ impl Pages {
 }
 
 /// The request's line, and what it says is its host.
-fn head(stream: &TcpStream) -> std::io::Result<(String, Option<String>)> {
+fn head(stream: Timed<'_>) -> std::io::Result<(String, Option<String>)> {
     let mut reader = BufReader::new(stream).take(HEAD_BYTES_MAX);
     let mut first = String::new();
     reader.read_line(&mut first)?;

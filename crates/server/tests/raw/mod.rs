@@ -70,6 +70,10 @@ impl Served {
         self.directory.path().join(name)
     }
 
+    pub fn admin(&self) -> std::net::SocketAddr {
+        self.server.as_ref().expect("runs").admin_address()
+    }
+
     /// Files that the cache knows.
     pub fn files(&self) -> u64 {
         self.server.as_ref().expect("runs").shared().unifier().stats().files
