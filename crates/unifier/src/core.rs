@@ -393,7 +393,11 @@ impl Core {
         for file in failed {
             // One at a time: it may be room enough.
             match if given_up == 0 { file.give_up() } else { None } {
-                Some(slots) => given_up = slots,
+                Some(0) => {}
+                Some(slots) => {
+                    given_up = slots;
+                    self.jobs.start(&Job::new(file.measure()));
+                }
                 None => tried_again.push(file),
             }
         }

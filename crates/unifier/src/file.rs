@@ -9,7 +9,7 @@ use dafs_store::{File, FileId};
 use smallvec::SmallVec;
 
 use crate::core::{Core, Pinned, count};
-use crate::job::Job;
+use crate::job::{Job, Outcome};
 use crate::keeping::Keeping;
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
@@ -36,6 +36,8 @@ pub(crate) struct Cluster {
     pub(crate) dirty: u16,
     /// Being written to the store, perhaps from a page that was replaced since.
     pub(crate) writing: u16,
+    /// Could not be written as they are; their writers have been told.
+    pub(crate) failed: u16,
 }
 
 /// Blocks that are being read in.
@@ -138,7 +140,7 @@ pub(crate) struct Inner {
 
 impl Cluster {
     fn new() -> Box<Cluster> {
-        Box::new(Cluster { pages: [Page::NONE; FRAME_SLOTS], dirty: 0, writing: 0 })
+        Box::new(Cluster { pages: [Page::NONE; FRAME_SLOTS], dirty: 0, writing: 0, failed: 0 })
     }
 
     /// Slots that count as dirty.
@@ -360,8 +362,7 @@ impl CachedFile {
         self.drop_pages(inner, 0, Which::Clean);
         inner.known = Known::of(attr);
         (inner.stale, inner.unknown) = (false, false);
-        let dirty_end = inner.last_dirty().map_or(0, |block| (block + 1) * SLOT);
-        inner.size = attr.size.max(dirty_end.min(inner.size));
+        inner.size = attr.size.max(inner.dirty_end());
     }
 
     /// Attributes after a change of the server's own.
@@ -451,6 +452,7 @@ impl CachedFile {
             }
             cluster.dirty &= !bits;
             cluster.writing &= !bits;
+            cluster.failed &= !bits;
             self.core.recount_dirty(before, cluster.unwritten());
             if cluster.dirty == 0 {
                 inner.dirty.remove(number);
@@ -519,6 +521,19 @@ impl CachedFile {
         Some(dropped)
     }
 
+    /// What was given up may have been the end of the file: it is as long as the store has it.
+    pub(crate) async fn measure(self: Arc<Self>) -> Outcome {
+        let file = self.clone();
+        self.exclusive(async move {
+            let handle = file.lock().handle.clone().ok_or(Status::BadStateId)?;
+            let attr = handle.attr().await?;
+            let inner = &mut *file.lock();
+            inner.size = attr.size.max(inner.dirty_end());
+            Ok(())
+        })
+        .await
+    }
+
     pub(crate) fn unlist_as_dirty(&self) {
         self.lock().listed_dirty = false;
     }
@@ -543,6 +558,11 @@ impl CachedFile {
 }
 
 impl Inner {
+    /// The file is at least so long.
+    fn dirty_end(&self) -> u64 {
+        self.last_dirty().map_or(0, |block| (block + 1) * SLOT).min(self.size)
+    }
+
     /// The last block that is dirty or being written.
     fn last_dirty(&self) -> Option<u64> {
         let writing = self.writes.iter().map(|write| write.first + write.count as u64 - 1).max();

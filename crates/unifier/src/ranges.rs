@@ -50,8 +50,13 @@ impl CachedFile {
         offset: u64,
         kind: SeekKind,
     ) -> Result<Option<u64>, Status> {
-        self.flush().await?;
         let handle = self.lock().handle.clone().ok_or(Status::BadStateId)?;
+        if self.flush().await.is_err() {
+            // What cannot be written is data, and where it is the store does not know.
+            let size = self.size();
+            let found = if kind == SeekKind::Data { offset } else { size };
+            return Ok((offset < size).then_some(found));
+        }
         handle.seek(offset, kind).await
     }
 
@@ -168,7 +173,10 @@ async fn replace(from: &At, to: &At, len: u64) -> Result<Handles, Status> {
 }
 
 async fn copy_in_store(from: &At, to: &At, len: u64, writer: Writer) -> Result<u64, Status> {
-    flush_source(from, to).await?;
+    if flush_source(from, to).await.is_err() {
+        // The cache has what could not be written.
+        return Err(Status::XDev);
+    }
     let (from, to) = (from.clone(), to.clone());
     let file = to.file.clone();
     let (completer, copied) = dafs_store::pending();

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use dafs_fabric::SgList;
 use dafs_fabric::mem::PAGE_BYTES;
@@ -132,7 +133,18 @@ fn slots(number: u64, blocks: &Range<u64>) -> u16 {
 /// A fill that somebody waits for; what it brings stays until the waiter has seen it.
 pub(crate) struct Awaited {
     job: Arc<Job>,
+    blocks: Stretch,
     _pages: Arc<Pinned>,
+}
+
+impl Awaited {
+    /// It failed, and nothing but blocks of this range was asked for.
+    fn has_failed_within(&self, offset: u64, len: usize) -> bool {
+        let Stretch { first, count } = self.blocks;
+        let end = offset.saturating_add(len as u64).div_ceil(SLOT);
+        let within = offset / SLOT <= first && first + count as u64 <= end;
+        within && matches!(self.job.poll(None), Poll::Ready(Err(_)))
+    }
 }
 
 pub(crate) enum Plan {
@@ -162,8 +174,9 @@ impl CachedFile {
         count(&self.core.counters.misses, 1);
         let len = len.min(self.read_bytes_max());
         let mut turn: Option<Turn<'_>> = None;
+        let mut exact = false;
         loop {
-            let (stretches, mut awaited) = match self.plan(offset, len) {
+            let (stretches, mut awaited) = match self.plan(offset, len, exact) {
                 Plan::Lease(lease) => return Ok(lease),
                 Plan::Wait(job) => {
                     // Whose outcome is told to who asked for it.
@@ -195,10 +208,17 @@ impl CachedFile {
             };
             awaited.extend(self.start_fills(&stretches, pages)?);
             let jobs: Vec<Arc<Job>> = awaited.iter().map(|fill| fill.job.clone()).collect();
-            wait_all(&jobs).await?;
+            let outcome = wait_all(&jobs).await;
             // The pages of `awaited` are pinned until the lease has them.
             if let Some(lease) = self.lease(&mut self.lock(), offset, len) {
                 return Ok(lease);
+            }
+            if let Err(status) = outcome {
+                if awaited.iter().any(|fill| fill.has_failed_within(offset, len)) {
+                    return Err(status);
+                }
+                // By bytes beside those asked for, perhaps.
+                exact = true;
             }
         }
     }
@@ -254,8 +274,8 @@ impl CachedFile {
         Some(lease)
     }
 
-    /// What to do for a read.
-    pub(crate) fn plan(&self, offset: u64, len: usize) -> Plan {
+    /// What to do for a read. `exact`: nothing is read in beside what was asked for.
+    pub(crate) fn plan(&self, offset: u64, len: usize, exact: bool) -> Plan {
         let inner = &mut *self.lock();
         if let Some(lease) = self.lease(inner, offset, len) {
             return Plan::Lease(lease);
@@ -273,7 +293,7 @@ impl CachedFile {
             wished => wished,
         };
         let room = self.core.pool.slot_count() as u64 >= 8 * unit / SLOT;
-        let (from, to) = if room {
+        let (from, to) = if room && !exact {
             (offset / unit * unit, end.next_multiple_of(unit).min(inner.size))
         } else {
             (offset, end)
@@ -283,9 +303,7 @@ impl CachedFile {
             let last = wanted.end.min(fill.first + fill.count as u64);
             (wanted.start.max(fill.first)..last).any(|block| inner.page(block).is_none())
         };
-        let awaited = inner.fills.iter().filter(is_wanted);
-        let awaited =
-            awaited.map(|fill| Awaited { job: fill.job.clone(), _pages: fill.pages.clone() });
+        let awaited = inner.fills.iter().filter(is_wanted).map(Filling::awaited);
         let mut stretches = Stretches::default();
         for (number, mask) in inner.lacking(from / SLOT..to.div_ceil(SLOT)) {
             runs(number, mask).for_each(|blocks| stretches.add(blocks, |_| false));
@@ -338,15 +356,16 @@ impl CachedFile {
                 let id = inner.next_id();
                 let fill = self.clone().fill(handle.clone(), pages.clone(), id, stretch.first);
                 let job = Job::prompt(fill);
-                inner.fills.push(Filling {
+                let fill = Filling {
                     id,
                     first: stretch.first,
                     count: stretch.count,
                     void: [0; FILL_SLOTS_MAX / 64],
-                    job: job.clone(),
-                    pages: pages.clone(),
-                });
-                started.push(Awaited { job, _pages: pages });
+                    job,
+                    pages,
+                };
+                started.push(fill.awaited());
+                inner.fills.push(fill);
             }
         }
         for fill in &started {
@@ -441,6 +460,13 @@ impl CachedFile {
             inner.clusters.remove(&number);
         }
         crate::core::count(&self.core.counters.filled_slots, count);
+    }
+}
+
+impl Filling {
+    fn awaited(&self) -> Awaited {
+        let blocks = Stretch { first: self.first, count: self.count };
+        Awaited { job: self.job.clone(), blocks, _pages: self.pages.clone() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use dafs_fabric::Arena;
@@ -11,7 +12,7 @@ use dafs_store::{File, FileId};
 
 use crate::core::Core;
 use crate::file::CachedFile;
-use crate::job::{Job, Outcome, wait_all};
+use crate::job::{Job, wait_all};
 use crate::pool::{FRAME_SLOTS, Pool};
 use crate::wait::Turn;
 use crate::{CacheStats, Config, Mark, Opening, WriterId};
@@ -168,33 +169,39 @@ impl Unifier {
                 return;
             }
             // Failures are told to the files' writers.
-            let _ = self.flush_files(files).await;
+            let _ = self.flush_files(&files).await;
         }
     }
 
-    /// Writes back everything (shutdown, SYNC_FS). Nothing is synced by it.
-    ///
-    /// # Errors
-    /// The first failure; each file's writers are told of theirs.
-    pub async fn flush_all(&self) -> Result<(), Status> {
-        let mut outcome = Ok(());
+    /// Writes back everything (SYNC_FS). Nothing is synced by it. The files that could not be
+    /// written, whose writers are told too.
+    pub async fn flush_all(&self) -> Vec<(FileId, Status)> {
+        let mut failed = Vec::new();
         let mut files = self.core.all_files();
         files.retain(|file| !file.lock().is_settled());
         while !files.is_empty() {
             let some = files.split_off(files.len().saturating_sub(FLUSHES_MAX));
-            outcome = outcome.and(self.flush_files(some).await);
+            failed.extend(self.flush_files(&some).await);
         }
-        outcome
+        failed
     }
 
-    async fn flush_files(&self, files: Vec<Arc<CachedFile>>) -> Outcome {
-        let flush = |file: Arc<CachedFile>| {
+    /// Those that failed.
+    async fn flush_files(&self, files: &[Arc<CachedFile>]) -> Vec<(FileId, Status)> {
+        let flush = |file: &Arc<CachedFile>| {
+            let file = file.clone();
             let job = Job::new(async move { file.flush_pass().await });
             self.core.jobs.start(&job);
             job
         };
-        let jobs: Vec<Arc<Job>> = files.into_iter().map(flush).collect();
-        wait_all(&jobs).await
+        let jobs: Vec<Arc<Job>> = files.iter().map(flush).collect();
+        // Of each below.
+        let _ = wait_all(&jobs).await;
+        let failed = |(file, job): (&Arc<CachedFile>, &Arc<Job>)| match job.poll(None) {
+            Poll::Ready(Err(status)) => Some((file.id(), status)),
+            _ => None,
+        };
+        files.iter().zip(&jobs).filter_map(failed).collect()
     }
 }
 

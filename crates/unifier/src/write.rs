@@ -372,7 +372,9 @@ impl CachedFile {
                 let block = first + (at + index) as u64;
                 self.swap_page(&mut cluster.pages[slot + index], *page, block);
             }
-            cluster.dirty |= (u16::MAX >> (crate::pool::FRAME_SLOTS - count)) << slot;
+            let written = (u16::MAX >> (crate::pool::FRAME_SLOTS - count)) << slot;
+            cluster.dirty |= written;
+            cluster.failed &= !written;
             after += cluster.unwritten();
             inner.dirty.insert(number);
             at += count;

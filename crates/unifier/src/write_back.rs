@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::SgList;
 use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::{SgList, sg_bytes};
 use dafs_protocol::{CommitLevel, Status, WriteVerifier};
 use dafs_store::File;
+use smallvec::{SmallVec, smallvec};
 
 use crate::WriterId;
 use crate::core::{Pinned, count};
@@ -20,6 +21,32 @@ const WRITE_SLOTS_MAX: usize = 256;
 
 /// Calls under way per flush.
 const WRITES_MAX: usize = 8;
+
+/// Calls of one write-back that may fail, before what is left of it is not tried.
+const FAILURES_MAX: usize = 16;
+
+/// Those pages of a write-back that could not be written.
+struct Unwritten {
+    bits: [u64; WRITE_SLOTS_MAX / 64],
+    outcome: Outcome,
+}
+
+impl Unwritten {
+    fn none() -> Unwritten {
+        Unwritten { bits: [0; WRITE_SLOTS_MAX / 64], outcome: Ok(()) }
+    }
+
+    fn add(&mut self, pages: std::ops::Range<usize>, status: Status) {
+        for index in pages {
+            self.bits[index / 64] |= 1 << (index % 64);
+        }
+        self.outcome = self.outcome.and(Err(status));
+    }
+
+    fn contains(&self, index: usize) -> bool {
+        self.bits[index / 64] >> (index % 64) & 1 != 0
+    }
+}
 
 /// What a flush does next.
 enum Step {
@@ -191,24 +218,44 @@ impl CachedFile {
         (id, first, len): (u64, u64, usize),
         clear_privileges: bool,
     ) -> Outcome {
-        let from = cut(spans(&self.core, &pinned.pages), len);
-        count(&self.core.counters.write_backs, 1);
-        let mut outcome = handle.write_at(first * SLOT, from, clear_privileges).await;
-        match outcome {
-            Ok(()) => count(&self.core.counters.written_bytes, len),
-            Err(_) => count(&self.core.counters.write_errors, 1),
+        let mut unwritten = Unwritten::none();
+        let mut left: SmallVec<[_; 16]> = smallvec![0..pinned.pages.len()];
+        let mut failures = 0;
+        while let Some(pages) = left.pop() {
+            let bytes = len.min(pages.end * PAGE_BYTES).saturating_sub(pages.start * PAGE_BYTES);
+            let from = cut(spans(&self.core, &pinned.pages[pages.clone()]), bytes);
+            let bytes = sg_bytes(&from);
+            count(&self.core.counters.write_backs, 1);
+            let offset = (first + pages.start as u64) * SLOT;
+            let Err(status) = handle.write_at(offset, from, clear_privileges).await else {
+                count(&self.core.counters.written_bytes, bytes);
+                continue;
+            };
+            count(&self.core.counters.write_errors, 1);
+            failures += 1;
+            if failures == FAILURES_MAX {
+                left.drain(..).for_each(|pages| unwritten.add(pages, status));
+            }
+            // A bad place of the disk is to take nothing beside it along.
+            let middle = usize::midpoint(pages.start, pages.end);
+            if status == Status::Io && failures < FAILURES_MAX && middle > pages.start {
+                left.extend([middle..pages.end, pages.start..middle]);
+            } else {
+                unwritten.add(pages, status);
+            }
         }
         if planted(Defect::ErrorSwallowed) {
-            outcome = Ok(());
+            unwritten = Unwritten::none();
         }
-        self.written(id, first, &pinned.pages, outcome);
+        self.written(id, first, &pinned.pages, &unwritten);
         drop(pinned);
         self.core.pool.space.changed();
-        outcome
+        unwritten.outcome
     }
 
     /// A write-back has ended. Blocks that could not be written are dirty again.
-    fn written(self: &Arc<Self>, id: u64, first: u64, pages: &Pages, outcome: Outcome) {
+    fn written(self: &Arc<Self>, id: u64, first: u64, pages: &Pages, unwritten: &Unwritten) {
+        let mut is_news = false;
         let inner = &mut *self.lock();
         inner.last_change = self.core.change();
         inner.writes.retain(|write| write.id != id);
@@ -219,24 +266,30 @@ impl CachedFile {
             let before = cluster.unwritten();
             let was_written = cluster.writing >> slot & 1 != 0;
             cluster.writing &= !(1 << slot);
-            if was_written && outcome.is_err() && cluster.pages[slot] == *page {
-                cluster.dirty |= 1 << slot;
-                inner.dirty.insert(number);
-            }
-            if outcome.is_ok() && cluster.pages[slot] == *page {
-                clean[index] = *page;
+            if cluster.pages[slot] == *page {
+                if !unwritten.contains(index) {
+                    cluster.failed &= !(1 << slot);
+                    clean[index] = *page;
+                } else if was_written {
+                    is_news |= cluster.failed >> slot & 1 == 0;
+                    cluster.failed |= 1 << slot;
+                    cluster.dirty |= 1 << slot;
+                    inner.dirty.insert(number);
+                }
             }
             self.core.recount_dirty(before, cluster.unwritten());
         }
         self.may_go(&clean, first, false);
-        match outcome {
+        match unwritten.outcome {
             // After the last close nobody will write it: the close has told.
             Err(_) if inner.handle.is_none() => {
                 let lost = self.drop_pages(inner, 0, Which::Dirty);
                 count(&self.core.counters.lost_slots, lost);
             }
             Err(status) => {
-                inner.tell_writers(status);
+                if is_news {
+                    inner.tell_writers(status);
+                }
                 inner.failed = Some(status);
                 if !std::mem::replace(&mut inner.listed_failed, true) {
                     self.core.list_as_failed(self);
@@ -379,8 +432,11 @@ impl CachedFile {
             .await
         };
         let inner = &mut *self.lock();
+        let wrote = inner.writers.contains(&writer);
         inner.count_close(writer);
         let late = inner.take_late(writer);
+        // Who wrote nothing is not told of what others wrote.
+        let outcome = if wrote { outcome } else { Ok(()) };
         outcome.and(late.map_or(Ok(()), Err))
     }
 
@@ -399,6 +455,9 @@ impl CachedFile {
                 count(&self.core.counters.lost_slots, lost);
                 self.drop_pages(inner, 0, Which::Clean);
                 (inner.stale, inner.unknown) = (true, true);
+            } else {
+                // Not what was given up.
+                inner.size = inner.known.size;
             }
             inner.handle = None;
             inner.failed = None;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use dafs_fabric::SgList;
+use dafs_fabric::{SgList, sg_bytes};
 use dafs_protocol::{Attr, FileExtent, FileHandle, FileKind, SetAttr, Status, Timestamp};
 use dafs_store::{Answer, Extents, File, FileId, Found, Pending, SeekKind, pending};
 
@@ -62,9 +62,15 @@ pub struct DiskState {
     pub read_error: Option<Status>,
     pub sync_error: Option<Status>,
     pub copy_error: Option<Status>,
+    /// Reads and writes that touch these bytes fail.
+    pub bad: Option<std::ops::Range<u64>>,
+    /// The file cannot be longer: there is no space.
+    pub size_max: Option<u64>,
     pub copies: usize,
     pub reads: usize,
     pub writes: Vec<(u64, usize)>,
+    /// Writes, also those that failed because of `bad` or `size_max`.
+    pub tries: usize,
     pub syncs: usize,
 }
 
@@ -143,6 +149,13 @@ impl Disk {
     }
 }
 
+impl DiskState {
+    fn check_bad(&self, start: u64, end: u64) -> Result<(), Status> {
+        let touched = |bad: &std::ops::Range<u64>| bad.start < end && start < bad.end;
+        if self.bad.as_ref().is_some_and(touched) { Err(Status::Io) } else { Ok(()) }
+    }
+}
+
 impl DiskFile {
     pub fn state(&self) -> MutexGuard<'_, DiskState> {
         lock(&self.state)
@@ -200,6 +213,8 @@ impl File for Handle {
             if let Some(status) = state.read_error {
                 return Err(status);
             }
+            let end = (offset + sg_bytes(&into) as u64).min(state.data.len() as u64);
+            state.check_bad(offset, end)?;
             let mut at = (offset as usize).min(state.data.len());
             let start = at;
             for span in into {
@@ -226,6 +241,11 @@ impl File for Handle {
                 bytes.extend_from_slice(&part);
             }
             let end = offset as usize + bytes.len();
+            state.tries += 1;
+            state.check_bad(offset, end as u64)?;
+            if state.size_max.is_some_and(|most| end as u64 > most) {
+                return Err(Status::NoSpc);
+            }
             if state.data.len() < end {
                 state.data.resize(end, 0);
             }

@@ -5,6 +5,8 @@
 #[cfg(not(feature = "planted"))]
 mod cost;
 mod disk;
+#[cfg(not(feature = "planted"))]
+mod faults;
 mod model;
 #[cfg(not(feature = "planted"))]
 mod others;

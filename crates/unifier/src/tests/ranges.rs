@@ -22,7 +22,8 @@ fn a_flush_tells_of_late_errors_and_syncs_nothing() {
         on_disk.state().write_error = Some(Status::NoSpc);
         let flush = || cached.commit(WriterId(1), 0, 0, CommitLevel::Flush);
         assert_eq!(flush().await.map(drop), Err(Status::NoSpc));
-        // Written back by itself meanwhile: told by the next flush, also of another range.
+        // Written anew, and written back by itself: told by the next flush, also of another range.
+        write(&cached, 0, &[1; 10_000], 1).await;
         unifier.write_back(Duration::from_secs(60)).await;
         let other = cached.commit(WriterId(1), 1 << 20, 10, CommitLevel::Flush).await;
         assert_eq!(other.map(drop), Err(Status::NoSpc));
