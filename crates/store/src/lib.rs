@@ -171,6 +171,8 @@ pub trait Store: Send + Sync {
     fn sync_dir(&self, dir: &FileHandle) -> Answer<()>;
     /// Everything written to this tree, on disk.
     fn sync_fs(&self) -> Answer<()>;
+    /// Its files may be on this device ([`FileId::device`]).
+    fn has_device(&self, device: u64) -> bool;
     /// How file data is kept, for people: `direct` or `buffered` (disk), or `memory`.
     fn disk(&self) -> &'static str;
 }

@@ -210,6 +210,10 @@ impl Store for MemoryStore {
         })
     }
 
+    fn has_device(&self, _: u64) -> bool {
+        true
+    }
+
     fn sync_fs(&self) -> Answer<()> {
         self.shared.call(|state| {
             state.fault(FaultKind::Sync)?;

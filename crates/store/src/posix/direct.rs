@@ -82,6 +82,8 @@ pub(super) fn probe(dir: &OwnedFd, magic: i64, read_only: bool) -> Result<(), St
     let written = sys::write_vectored(&fd, &[block.span().clone()], 0, 0);
     match written {
         Ok(bytes) if bytes as u64 == BLOCK => Ok(()),
+        // A full disk is to be served too: files are removed so.
+        Err(Errno(libc::ENOSPC | libc::EDQUOT)) if DIRECT.contains(&magic) => Ok(()),
         Ok(_) => Err("a direct write was cut short".into()),
         Err(errno) => Err(format!("a direct write: {}", Status::from(errno))),
     }
@@ -273,7 +275,7 @@ pub(super) fn ended(transfer: Transfer<Waiting>, result: i32) {
         Ok(bytes) if bytes == sg_bytes(&transfer.memory) => ended_whole(transfer, bytes),
         Ok(bytes) => hand_over(transfer, bytes),
         Err(_) => match Errno(result.wrapping_neg()) {
-            errno if is_final(errno) => finish(transfer, Err(errno.into())),
+            errno if is_final(errno) => finish(transfer, Err(file::data_error(errno))),
             _ => hand_over(transfer, 0),
         },
     }
@@ -285,7 +287,10 @@ fn ended_whole(transfer: Transfer<Waiting>, bytes: usize) {
 }
 
 fn failed(transfer: Transfer<Waiting>, errno: Errno) {
-    if is_final(errno) { finish(transfer, Err(errno.into())) } else { go_on(transfer, 0) }
+    match is_final(errno) {
+        true => finish(transfer, Err(file::data_error(errno))),
+        false => go_on(transfer, 0),
+    }
 }
 
 /// Others mean that it was not tried, or cannot be direct.
@@ -311,7 +316,7 @@ fn hand_over(transfer: Transfer<Waiting>, done: usize) {
 fn go_on(transfer: Transfer<Waiting>, mut done: usize) {
     let Transfer { way, offset, memory, owner, .. } = &transfer;
     let outcome = match way {
-        Way::Read => file::read(&owner.fd, *offset, memory, &mut done, 0).map_err(Status::from),
+        Way::Read => file::read(&owner.fd, *offset, memory, &mut done, 0).map_err(file::data_error),
         Way::Write => file::write(&owner.inner, &owner.fd, *offset, memory, &mut done),
     };
     finish(transfer, outcome.map(|()| done));
@@ -418,6 +423,9 @@ mod tests {
     fn errors_are_told_as_they_are() {
         for way in [Way::Read, Way::Write] {
             assert_eq!(told(way, -libc::EIO), Err(Status::Io));
+            // A medium that lost what it had; a checksum that is wrong.
+            assert_eq!(told(way, -libc::ENODATA), Err(Status::Io));
+            assert_eq!(told(way, -libc::EILSEQ), Err(Status::Io));
         }
         assert_eq!(told(Way::Write, -libc::ENOSPC), Err(Status::NoSpc));
         assert_eq!(told(Way::Write, -libc::EDQUOT), Err(Status::DQuot));

@@ -179,11 +179,11 @@ impl File for PosixFile {
                 Err(Errno(libc::EOPNOTSUPP)) => {
                     self.answers_at_once.store(false, Ordering::Relaxed);
                 }
-                Err(errno) => return Pending::ready(Err(errno.into())),
+                Err(errno) => return Pending::ready(Err(data_error(errno))),
             }
         }
         self.inner.call_long(move |_| {
-            read(&fd, offset, &into, &mut done, 0)?;
+            read(&fd, offset, &into, &mut done, 0).map_err(data_error)?;
             Ok(done)
         })
     }
@@ -198,7 +198,7 @@ impl File for PosixFile {
         match read(&fd, offset, into, &mut done, flags) {
             Ok(()) => Some(Ok(done)),
             Err(Errno(libc::EAGAIN | libc::EOPNOTSUPP)) => None,
-            Err(errno) => Some(Err(errno.into())),
+            Err(errno) => Some(Err(data_error(errno))),
         }
     }
 
@@ -230,10 +230,10 @@ impl File for PosixFile {
         self.inner.call_long(move |inner| {
             let _server = inner.identities.as_server()?;
             if let Some(fresh) = fresh.filter(|fresh| fresh.load(Ordering::Acquire)) {
-                sys::syncfs(&fd)?;
+                sync_all(&fd)?;
                 fresh.store(false, Ordering::Release);
             }
-            Ok(sys::fsync(&fd, data_only)?)
+            sys::fsync(&fd, data_only).map_err(data_error)
         })
     }
 
@@ -390,10 +390,24 @@ pub(super) fn write(
             Ok(0) => return Err(Status::NoSpc),
             Ok(more) => *done += more,
             Err(Errno(libc::EINTR)) => {}
-            Err(errno) => return Err(errno.into()),
+            Err(errno) => return Err(data_error(errno)),
         }
     }
     Ok(())
+}
+
+/// What devices say of their data, as programs know it: ENODATA is a medium that cannot be read.
+pub(super) fn data_error(errno: Errno) -> Status {
+    match errno {
+        Errno(libc::ENODATA) => Status::Io,
+        errno => errno.into(),
+    }
+}
+
+/// Syncs the file system of a file. The first call also tells of errors of other files since this
+/// one was opened, once; an error that lasts is told again.
+fn sync_all(fd: &OwnedFd) -> Result<(), Status> {
+    sys::syncfs(fd).or_else(|_| sys::syncfs(fd)).map_err(data_error)
 }
 
 /// The kernel does not do this for root. The mode is asked for each time: others change it too.

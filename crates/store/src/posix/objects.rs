@@ -352,7 +352,15 @@ impl Objects {
     /// All file systems met so far.
     pub(super) fn sync(&self) -> Result<(), Status> {
         let mounts: Vec<Arc<Mount>> = lock(&self.mounts).values().cloned().collect();
-        mounts.iter().try_for_each(|mount| Ok(sys::syncfs(&mount.fd)?))
+        let sync = |mount: &Arc<Mount>| Ok(sys::syncfs(&mount.fd)?);
+        mounts.iter().map(sync).fold(Ok(()), Result::and)
+    }
+
+    /// The file system of the root or one met so far has this device.
+    pub(super) fn has_device(&self, device: u64) -> bool {
+        let is_of =
+            |mount: &Arc<Mount>| Stat::of(&mount.fd, true).is_ok_and(|s| s.id().device == device);
+        lock(&self.mounts).values().any(is_of)
     }
 }
 

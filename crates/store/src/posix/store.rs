@@ -231,6 +231,10 @@ impl Store for PosixStore {
         self.inner.call_long(|inner| inner.objects.sync())
     }
 
+    fn has_device(&self, device: u64) -> bool {
+        self.inner.objects.has_device(device)
+    }
+
     fn disk(&self) -> &'static str {
         if self.inner.direct { "direct" } else { "buffered" }
     }
