@@ -260,7 +260,8 @@ impl Chain {
         if let Some(open) = &open {
             let mark = unifier.mark();
             unifier.look(mark, &open.stored.attr().await?);
-            open.file.flush().await?;
+            // What cannot be written is told to those who wrote it.
+            let _ = open.file.flush().await;
         } else {
             self.flush_by_handle(&export.store, &inner).await?;
         }
@@ -318,7 +319,11 @@ impl Chain {
         let id = FileId { device: attr.device, inode: attr.inode };
         unifier.look(mark, &attr);
         match unifier.find(id) {
-            Some(file) => file.flush().await,
+            Some(file) => {
+                // What cannot be written is told to those who wrote it.
+                let _ = file.flush().await;
+                Ok(())
+            }
             None => Ok(()),
         }
     }
@@ -354,14 +359,23 @@ impl Chain {
     async fn sync_fs(&self, handle: &FileHandle) -> Result<Outcome, Status> {
         let handle = self.handle(handle)?;
         let shared = &self.context.shared;
-        shared.unifier.flush_all().await?;
-        if handle == Exports::virtual_root() && shared.exports.only().is_none() {
-            for export in shared.exports.iter() {
-                export.store.sync_fs().await?;
+        let all = handle == Exports::virtual_root() && shared.exports.only().is_none();
+        let only = if all { None } else { Some(shared.exports.of(&handle)?.1) };
+        let failed = shared.unifier.flush_all().await;
+        // What could be written is synced all the same.
+        let mut outcome = Ok(());
+        for export in shared.exports.iter() {
+            if only.is_none_or(|only| std::ptr::eq(only, export)) {
+                outcome = outcome.and(export.store.sync_fs().await);
             }
-        } else {
-            shared.exports.of(&handle)?.1.store.sync_fs().await?;
         }
+        // What is certainly of other exports only is no matter of this one.
+        let elsewhere = |device: u64| {
+            let others = || shared.exports.iter().any(|export| export.store.has_device(device));
+            only.is_some_and(|only| !only.store.has_device(device)) && others()
+        };
+        let unwritten = failed.iter().find(|(file, _)| !elsewhere(file.device));
+        unwritten.map_or(outcome, |(_, status)| Err(*status))?;
         Ok(Outcome::Committed { verifier: shared.verifier })
     }
 
