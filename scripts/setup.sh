@@ -43,7 +43,7 @@ if [ "$need" = test-long ] || [ "$need" = test ]; then
         command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
     done
     for pair in fio:fio rsync:rsync sqlite3:sqlite3 redis-server:redis-server git:git \
-        mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs script:bsdutils setfacl:acl setpriv:util-linux fusermount3:fuse3; do
+        mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs script:bsdutils setfacl:acl setpriv:util-linux fusermount3:fuse3; do
         command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
     done
     if ! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; then

@@ -22,7 +22,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Serves `dir` with further arguments.
+    /// Serves `dir` with further arguments, or what they name by `--export`.
     ///
     /// # Panics
     /// When it does not start within ten seconds.
@@ -48,7 +48,9 @@ impl Served {
             let state = std::env::temp_dir().join(format!("dafs-tests-state-{user}"));
             all.extend(["--state".into(), state.display().to_string()]);
         }
-        all.push(dir.display().to_string());
+        if !args.iter().any(|arg| arg == "--export") {
+            all.push(dir.display().to_string());
+        }
         let mut command = command(&all);
         if let Some(library) = std::env::var_os("DAFS_TEST_SERVE_PRELOAD") {
             command.env("LD_PRELOAD", library);

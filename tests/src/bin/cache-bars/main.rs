@@ -6,6 +6,8 @@
 
 mod crash;
 mod disk;
+mod faults;
+mod faulty;
 mod lists;
 mod memory;
 mod paths;
@@ -25,6 +27,7 @@ const BARS: &[Bar] = &[
     ("c7", lists::strided),
     ("c8", crash::kills),
     ("c10", memory::memory),
+    ("f9", faults::faults),
     ("d1", disk::sequential),
     ("d2", disk::random),
     ("d3", disk::writes),
