@@ -32,6 +32,7 @@ fn what_could_not_be_opened_once_is_tried_again() {
         append: false,
         no_follow: false,
         unlinked: false,
+        again: false,
     };
     let file = store.open(&who, &root, b"f", flags, 0).wait().expect("open").file;
     let buffer = Buffer::new(LEN).expect("buffer").post();
