@@ -196,6 +196,7 @@ impl Sim {
             (Kind::Size { file }, Output::Attr(attr)) => {
                 self.files[*file].check_size(attr.size, span)
             }
+            (Kind::Cache { file }, output) => self.cache_answered(*file, &output, span),
             (_, other) => Err(format!("an answer of another kind: {other:?}")),
         }
     }
@@ -215,7 +216,8 @@ impl Sim {
         self.next_open += 1;
         let (read, write, append) = how;
         let number = self.next_open;
-        let open = Open { key, number, slot, file, read, write, append, closing: false };
+        let open =
+            Open { key, number, slot, file, read, write, append, closing: false, stream: None };
         let guest = &mut self.guests[guest];
         guest.opens.push(open);
         let attr = guest.core.file_attr(key).ok_or("a file without attributes was opened")?;

@@ -123,6 +123,11 @@ pub enum Kind {
         /// Which.
         file: usize,
     },
+    /// Advice about the cache of a file, or what is in it.
+    Cache {
+        /// Which; `None`: the one that has a name.
+        file: Option<usize>,
+    },
     /// Everything on disk.
     Sync,
     /// Something about names.

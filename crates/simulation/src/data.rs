@@ -6,7 +6,7 @@ use dafs_fabric::Buffer;
 use dafs_protocol::{CommitLevel, Extent, ExtentList, SetAttr, Stability};
 
 use crate::calls::{Call, Kind, Piece};
-use crate::guest::Open;
+use crate::guest::{Open, Stream};
 use crate::model::file::{STEP, Shape, WORD};
 use crate::plan::DATA_FILES;
 use crate::sim::Sim;
@@ -52,6 +52,11 @@ impl Sim {
             }
         }
         let open = usable[self.rng.index(usable.len())].clone();
+        let cache = self.plan.cache_percent;
+        if cache > 0 && self.rng.below(100) < cache {
+            self.ask_cache(guest, &open);
+            return Ok(());
+        }
         match self.rng.below(100) {
             0..=33 if open.read => self.ask_read(guest, &open),
             34..=67 if open.write && !open.append => self.ask_write(guest, &open),
@@ -124,7 +129,7 @@ impl Sim {
     }
 
     /// A place for so many bytes, often near an edge of a page.
-    fn offset(&mut self, file: usize, len: u64) -> u64 {
+    pub(crate) fn offset(&mut self, file: usize, len: u64) -> u64 {
         let size = self.files[file].size_max();
         let most =
             (size + self.plan.io_max + 4096).min(self.plan.file_max.saturating_sub(len).max(STEP));
@@ -136,7 +141,7 @@ impl Sim {
         }
     }
 
-    fn len(&mut self) -> u64 {
+    pub(crate) fn len(&mut self) -> u64 {
         let most = match self.rng.below(8) {
             0..=2 => 512,
             3 | 4 => 4096,
@@ -153,8 +158,7 @@ impl Sim {
     fn pieces(&mut self, file: usize) -> Vec<Piece> {
         let mut count = if self.rng.below(6) == 0 { self.rng.range(2, 4) } else { 1 };
         let len = (self.len() / count / STEP * STEP).max(STEP);
-        // A server takes no more at once than half of its bound of dirty pages.
-        let pages_max = self.plan.dirty_bytes_max as u64 / 4096 / 2;
+        let pages_max = self.plan.write_pages_max();
         if count * (len / 4096 + 2) > pages_max {
             count = 1;
         }
@@ -162,8 +166,29 @@ impl Sim {
     }
 
     pub(crate) fn ask_read(&mut self, guest: usize, open: &Open) -> Result<(), String> {
-        let pieces = self.pieces(open.file);
+        let pieces = match self.next_of_stream(guest, open) {
+            Some(piece) => vec![piece],
+            None => self.pieces(open.file),
+        };
         self.read_pieces(guest, open, pieces)
+    }
+
+    /// Where files are read ahead, many reads go on where the last one ended, or a distance
+    /// behind it.
+    fn next_of_stream(&mut self, guest: usize, open: &Open) -> Option<Piece> {
+        if !self.plan.direct || self.rng.below(4) == 0 {
+            return None;
+        }
+        let size = self.files[open.file].size_max();
+        let going_on = open.stream.filter(|stream| stream.offset < size);
+        let stream = going_on.unwrap_or_else(|| {
+            let len = self.len();
+            let stride = len * [1, 1, 1, 2, 5][self.rng.index(5)];
+            Stream { offset: self.rng.below(size / STEP + 1) * STEP / 4096 * 4096, len, stride }
+        });
+        let next = Stream { offset: stream.offset + stream.stride, ..stream };
+        self.guests[guest].open(open.number)?.stream = Some(next);
+        Some(Piece { offset: stream.offset, len: stream.len, change: 0 })
     }
 
     pub(crate) fn read_pieces(

@@ -33,6 +33,7 @@ impl Sim {
             self.make_call(guest)?;
             self.report.operations += 1;
             self.mishaps()?;
+            self.resize_cache();
         }
         Ok(())
     }

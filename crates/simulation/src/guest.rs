@@ -39,6 +39,19 @@ pub struct Open {
     pub append: bool,
     /// A close is under way.
     pub closing: bool,
+    /// Where its next read goes on, and the distance to the one after.
+    pub stream: Option<Stream>,
+}
+
+/// Reads at equal distances.
+#[derive(Debug, Clone, Copy)]
+pub struct Stream {
+    /// The next one.
+    pub offset: u64,
+    /// Bytes of each.
+    pub len: u64,
+    /// From one to the next.
+    pub stride: u64,
 }
 
 /// A client.

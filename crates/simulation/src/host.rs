@@ -100,6 +100,7 @@ impl Host {
         let config = Config {
             dirty_bytes_max: plan.dirty_bytes_max,
             dirty_age: plan.dirty_age,
+            least_bytes: plan.least_bytes,
             ..Config::new(plan.arena_bytes, Arc::new(move || clock.timestamp()))
         };
         let unifier = Unifier::new(arena, config, verifier);
@@ -193,6 +194,11 @@ impl Host {
         self.notes.begun()
     }
 
+    /// The cache is to take so many bytes; how many it takes.
+    pub fn resize(&self, bytes: u64) -> Option<u64> {
+        self.running.as_ref().map(|running| running.shared.unifier().resize(bytes))
+    }
+
     /// For people: what it holds.
     pub fn state(&self) -> String {
         let Some(Running { worker, shared, .. }) = &self.running else { return "down".into() };
@@ -203,6 +209,7 @@ impl Host {
     /// What must not be left when all sessions have ended.
     pub fn leftovers(&self) -> Vec<String> {
         let Some(Running { worker, shared, .. }) = &self.running else { return Vec::new() };
+        shared.unifier().resize(u64::MAX);
         let stats = shared.unifier().stats();
         let counters = &shared.counters;
         [
@@ -213,6 +220,7 @@ impl Host {
             ("faults of honest peers", counters.peer_faults.load(Ordering::Relaxed)),
             ("dirty bytes", stats.dirty_bytes),
             ("bytes held by nobody", stats.orphan_bytes),
+            ("bytes of the arena not fetched back", stats.away_bytes),
             ("locks, waits and their ends", shared.locks_left()),
         ]
         .into_iter()

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod cache;
 mod calls;
 mod data;
 mod finish;

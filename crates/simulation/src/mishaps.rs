@@ -354,7 +354,7 @@ impl Sim {
             Kind::SlotLook { slot, file } => self.slots[slot].look_at(file, not_before),
             Kind::Look(look) => self.looks.push(Look { found: Vec::new(), ..*look }),
             Kind::Ping | Kind::Close { .. } | Kind::Read { .. } | Kind::Commit { .. } => {}
-            Kind::Size { .. } | Kind::Sync => {}
+            Kind::Size { .. } | Kind::Sync | Kind::Cache { .. } => {}
             // Their owner is dead, or settles them itself.
             Kind::Lock { .. } | Kind::LockTest { .. } | Kind::LockLook { .. } => {}
             Kind::Unlock { .. } | Kind::Release { .. } => {}

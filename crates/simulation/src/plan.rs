@@ -97,6 +97,14 @@ pub struct Plan {
     pub data_percent: u64,
     /// Percent of calls about locks.
     pub lock_percent: u64,
+    /// Percent of calls on open files that are about the cache.
+    pub cache_percent: u64,
+    /// The store's files are direct, so that the server reads ahead.
+    pub direct: bool,
+    /// The machine becomes short of memory now and then.
+    pub resizes: bool,
+    /// Bytes that the cache keeps all the same.
+    pub least_bytes: usize,
     /// Whose writes are kept until they are safe from the end of the server's process.
     pub keepers: Keepers,
 }
@@ -178,6 +186,10 @@ impl Plan {
             data_percent: [30, 60, 60, 85][rng.index(4)],
             lock_percent: 0,
             keepers: Keepers::Nobody,
+            cache_percent: 0,
+            direct: false,
+            resizes: false,
+            least_bytes: arena_bytes,
         };
         if plan.sim.faults.break_per_million > 2000 {
             // What is long would never get through.
@@ -187,7 +199,28 @@ impl Plan {
         plan.lock_percent = [0, 0, 20, 50][rng.index(4)];
         plan.keepers = [Keepers::Nobody, Keepers::Some, Keepers::All][rng.index(3)];
         plan.add_traps(&mut rng);
+        if rng.coin() {
+            plan.steer_cache(&mut rng);
+        }
         plan
+    }
+
+    /// In half of the runs nobody does.
+    fn steer_cache(&mut self, rng: &mut Rng) {
+        self.direct = rng.below(3) > 0;
+        self.options.read_ahead = rng.below(4) > 0;
+        self.cache_percent = [5, 30][rng.index(2)];
+        self.resizes = rng.below(3) > 0;
+        if self.resizes {
+            self.least_bytes = [64 << 10, 256 << 10, 1 << 20][rng.index(3)];
+        }
+    }
+
+    /// The most pages that a server takes in one write: half of its bound of dirty pages, also
+    /// when it has as little memory as it may have.
+    pub fn write_pages_max(&self) -> u64 {
+        let least = (self.arena_bytes / 4).max(self.least_bytes.min(self.arena_bytes));
+        (self.dirty_bytes_max / 2).min(least / 4 * 3) as u64 / 4096
     }
 
     /// What waits for its moment.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dafs_fabric::sim::FaultCounts;
 
 /// Kinds of faults, in the order in which they are told.
-pub const FAULTS: [&str; 18] = [
+pub const FAULTS: [&str; 19] = [
     "connection broken",
     "queue full",
     "late write",
@@ -24,6 +24,7 @@ pub const FAULTS: [&str; 18] = [
     "slow store",
     "slow node",
     "call given up",
+    "memory short",
 ];
 
 /// What a run did.

@@ -97,7 +97,7 @@ impl Sim {
         let plan = Plan::new(seed);
         let net = SimNet::new(plan.sim.clone());
         let clock = Clock::default();
-        let storage = Storage::new(&clock, net.rng(1), CAPACITY_BYTES);
+        let storage = Storage::new(&clock, net.rng(1), CAPACITY_BYTES, plan.direct);
         let inodes = prepare(&storage).map_err(|status| format!("the first files: {status}"))?;
         storage.set_pace(plan.pace);
         let mut host = Host::new(net.clone(), clock.clone(), storage);
@@ -422,7 +422,9 @@ impl Sim {
             Error::Connect { .. } => !guest.established,
             Error::Status { status, .. } => match status {
                 Status::Io | Status::NoSpc => self.store_failed,
-                Status::Stale => self.is_orphan(&call.kind),
+                Status::Stale => {
+                    self.is_orphan(&call.kind) || self.is_cache_excused(&call.kind, *status)
+                }
                 Status::WritesLost => {
                     let tells =
                         matches!(call.kind, Kind::Commit { .. } | Kind::Close { .. } | Kind::Sync);

@@ -66,7 +66,7 @@ impl Sim {
         let file = match kind {
             Kind::Close { file, .. } | Kind::Read { file, .. } | Kind::Write { file, .. } => file,
             Kind::Append { file, .. } | Kind::Cut { file, .. } | Kind::Commit { file, .. } => file,
-            Kind::Size { file } => file,
+            Kind::Size { file } | Kind::Cache { file: Some(file) } => file,
             _ => return false,
         };
         let named = self.slots.iter().any(|slot| slot.file == *file && !slot.replacing);

@@ -69,8 +69,8 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 }
 
 impl Storage {
-    /// An empty tree of this clock.
-    pub fn new(clock: &Clock, rng: Rng, capacity_bytes: u64) -> Storage {
+    /// An empty tree of this clock. `direct`: a server reads ahead in its files.
+    pub fn new(clock: &Clock, rng: Rng, capacity_bytes: u64, direct: bool) -> Storage {
         let queue = Queue { jobs: BTreeMap::new(), pace: Pace::IMMEDIATE, rng, sequence: 0 };
         let queue = Arc::new(Mutex::new(queue));
         let (jobs, now, time) = (queue.clone(), clock.clone(), clock.clone());
@@ -83,6 +83,7 @@ impl Storage {
             clock: Arc::new(move || time.timestamp()),
             scheduler: Some(Arc::new(scheduler)),
             capacity_bytes,
+            direct,
             ..MemoryOptions::default()
         });
         Storage { store, clock: clock.clone(), queue }

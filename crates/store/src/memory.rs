@@ -44,6 +44,8 @@ pub struct MemoryOptions {
     pub files_max: u64,
     /// Refuses changes.
     pub read_only: bool,
+    /// What files answer when asked whether they are direct.
+    pub direct: bool,
     /// Part of handles and `Attr::device`: tells stores of one server apart.
     pub id: u64,
     /// The root directory's owner.
@@ -63,6 +65,7 @@ impl Default for MemoryOptions {
             capacity_bytes: 1 << 30,
             files_max: 1 << 20,
             read_only: false,
+            direct: false,
             id: 1,
             uid: 0,
             gid: 0,

@@ -28,6 +28,8 @@ pub enum Defect {
     StaleTailOfFill,
     /// CLOSE writes nothing back.
     CloseWithoutFlush,
+    /// Advice drops what is not written back yet.
+    DirtyBlockDropped,
 }
 
 #[cfg(feature = "planted")]
@@ -40,7 +42,7 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 11] = [
+        pub const ALL: [Defect; 12] = [
             Defect::DirtyBlockEvicted,
             Defect::LateFillWins,
             Defect::DeadLandingInstalled,
@@ -52,6 +54,7 @@ mod chosen {
             Defect::StaleTailOfWrite,
             Defect::StaleTailOfFill,
             Defect::CloseWithoutFlush,
+            Defect::DirtyBlockDropped,
         ];
     }
 

@@ -6,6 +6,7 @@ use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::{CacheHint, CacheInfo, CachedRange};
 
 use crate::file::{CachedFile, Inner, Which};
+use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, SLOT};
 use crate::read::{Plan, Stretch};
 
@@ -123,9 +124,10 @@ impl CachedFile {
         let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
         let first = offset.div_ceil(SLOT);
         let last = if end >= inner.size { u64::MAX } else { end / SLOT };
+        let which = if planted(Defect::DirtyBlockDropped) { Which::All } else { Which::Clean };
         match last.checked_sub(1) {
             Some(last) if first <= last => {
-                (self.drop_range(inner, first..=last, Which::Clean) * PAGE_BYTES) as u64
+                (self.drop_range(inner, first..=last, which) * PAGE_BYTES) as u64
             }
             _ => 0,
         }

@@ -29,6 +29,7 @@ pub(super) struct MemoryFile {
     generation: u64,
     device: u64,
     boot: u64,
+    direct: bool,
 }
 
 /// The open file of `inode`, which is a regular one. Nothing may fail after this: the lock is
@@ -38,7 +39,7 @@ pub(super) fn open(
     state: &mut State,
     inode: u64,
 ) -> Result<Arc<MemoryFile>, Status> {
-    let (boot, device) = (state.boot, state.tree.options.id);
+    let (boot, device, direct) = (state.boot, state.tree.options.id, state.tree.options.direct);
     let node = state.tree.node_mut(inode)?;
     let generation = node.generation;
     let Content::File { open, .. } = &mut node.content else {
@@ -47,7 +48,8 @@ pub(super) fn open(
     if let Some(file) = open.upgrade() {
         return Ok(file);
     }
-    let file = Arc::new(MemoryFile { shared: shared.clone(), inode, generation, device, boot });
+    let file =
+        Arc::new(MemoryFile { shared: shared.clone(), inode, generation, device, boot, direct });
     *open = Arc::downgrade(&file);
     Ok(file)
 }
@@ -200,6 +202,10 @@ impl File for MemoryFile {
     fn set_attr(&self, who: &Who, set: &SetAttr) -> Answer<Attr> {
         let (who, set) = (who.clone(), *set);
         self.change(move |state, inode| state.set_attr(&who, inode, &set))
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct
     }
 
     fn as_any(&self) -> &dyn Any {
