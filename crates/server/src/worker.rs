@@ -167,6 +167,10 @@ impl Worker {
             }
             busy = true;
         }
+        // Before writers have to wait.
+        if busy && self.shared.unifier.is_half_dirty() {
+            self.write_back();
+        }
         if now >= self.next_timer {
             self.next_timer = now + TIMER;
             self.timers();
@@ -333,19 +337,29 @@ impl Worker {
         }
         self.expire_sessions(lease);
         self.end_late_set_ups();
-        let due = self.shared.unifier.write_back_due(self.now);
-        if due && self.number == 0 && !self.context.writing_back.replace(true) {
-            let context = self.context.clone();
-            self.tasks.spawn(async move {
-                context.shared.unifier.write_back(context.now.get()).await;
-                context.writing_back.set(false);
-            });
+        if self.number == 0 {
+            self.write_back();
         }
         self.wait_mode = self.choose_wait_mode();
         let calls = self.node.stats().system_calls;
         let new = calls.wrapping_sub(self.system_calls);
         self.shared.counters.system_calls.fetch_add(new, Ordering::Relaxed);
         self.system_calls = calls;
+    }
+}
+
+impl Worker {
+    /// Begins to write back what is due.
+    fn write_back(&mut self) {
+        if self.context.writing_back.get() || !self.shared.unifier.write_back_due(self.now) {
+            return;
+        }
+        self.context.writing_back.set(true);
+        let context = self.context.clone();
+        self.tasks.spawn(async move {
+            context.shared.unifier.write_back(context.now.get()).await;
+            context.writing_back.set(false);
+        });
     }
 }
 

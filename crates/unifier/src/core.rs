@@ -270,7 +270,12 @@ impl Core {
         let files = locked(&self.dirty_files);
         let Some((since, _)) = files.front() else { return false };
         let due = since.saturating_add(self.config.dirty_age) <= now;
-        due || self.dirty_slots() > self.dirty_slots_max() / 2
+        due || self.is_half_dirty()
+    }
+
+    /// More than half of what may be dirty is.
+    pub(crate) fn is_half_dirty(&self) -> bool {
+        self.dirty_slots() > self.dirty_slots_max() / 2
     }
 
     /// The file that has been dirty longest.

@@ -80,7 +80,7 @@ impl CachedFile {
         if self.lock().fills.len() >= PREFETCHES_MAX {
             return;
         }
-        if let Plan::Fill(stretches, _) = self.plan(offset, len, false) {
+        if let Plan::Fill(stretches, ..) = self.plan(offset, len, false) {
             self.begin_fills(&stretches);
         }
     }

@@ -151,7 +151,8 @@ pub(crate) enum Plan {
     Lease(ReadLease),
     /// Until this has ended.
     Wait(Arc<Job>),
-    Fill(SmallVec<[Stretch; 4]>, Vec<Awaited>),
+    /// What lacks, what is being read in, and what is there: it stays meanwhile.
+    Fill(SmallVec<[Stretch; 4]>, Vec<Awaited>, Pinned),
 }
 
 impl CachedFile {
@@ -176,14 +177,14 @@ impl CachedFile {
         let mut turn: Option<Turn<'_>> = None;
         let mut exact = false;
         loop {
-            let (stretches, mut awaited) = match self.plan(offset, len, exact) {
+            let (stretches, mut awaited, there) = match self.plan(offset, len, exact) {
                 Plan::Lease(lease) => return Ok(lease),
                 Plan::Wait(job) => {
                     // Whose outcome is told to who asked for it.
                     let _ = job.wait().await;
                     continue;
                 }
-                Plan::Fill(stretches, awaited) => (stretches, awaited),
+                Plan::Fill(stretches, awaited, there) => (stretches, awaited, there),
             };
             let front = turn.is_some();
             let pages = if front || self.core.fill_line.is_empty() {
@@ -193,14 +194,15 @@ impl CachedFile {
             };
             let pages = match pages {
                 Some(pages) => pages,
-                // Nobody may hold pages while it waits for others: it would be for ever.
+                // Nobody may hold pages while it waits for others: it would be for ever. But one
+                // may, the first of the line, or it would evict what it needs itself.
                 None if front => {
                     drop(awaited);
                     awaited = Vec::new();
                     self.core.when_space(|| self.allocate_all(&stretches)).await
                 }
                 None => {
-                    drop(awaited);
+                    drop((awaited, there));
                     // Kept until all is read: nobody behind evicts what this one fills.
                     turn = Some(self.core.fill_line.turn().await);
                     continue;
@@ -209,8 +211,10 @@ impl CachedFile {
             awaited.extend(self.start_fills(&stretches, pages)?);
             let jobs: Vec<Arc<Job>> = awaited.iter().map(|fill| fill.job.clone()).collect();
             let outcome = wait_all(&jobs).await;
-            // The pages of `awaited` are pinned until the lease has them.
-            if let Some(lease) = self.lease(&mut self.lock(), offset, len) {
+            // The pages of `awaited` and `there` are pinned until the lease has them.
+            let lease = self.lease(&mut self.lock(), offset, len);
+            drop(there);
+            if let Some(lease) = lease {
                 return Ok(lease);
             }
             if let Err(status) = outcome {
@@ -308,7 +312,8 @@ impl CachedFile {
         for (number, mask) in inner.lacking(from / SLOT..to.div_ceil(SLOT)) {
             runs(number, mask).for_each(|blocks| stretches.add(blocks, |_| false));
         }
-        Plan::Fill(stretches.0, awaited.collect())
+        let there = wanted.clone().filter_map(|block| inner.page(block)).collect();
+        Plan::Fill(stretches.0, awaited.collect(), Pinned::more(&self.core, there))
     }
 
     /// What is neither cached nor being read in of these pieces, with small holes between them.

@@ -154,6 +154,11 @@ impl Unifier {
         self.core.write_back_due(now) || self.core.jobs.has_stranded()
     }
 
+    /// Dirty data is on its way to the bound where writers wait: cheap, to be asked often.
+    pub fn is_half_dirty(&self) -> bool {
+        self.core.is_half_dirty()
+    }
+
     /// Writes back what is due at `now` (any clock that only goes on): what is older than
     /// [`Config::dirty_age`], or the oldest while more than half of the bound is dirty. Also
     /// ends work whose callers are gone. Returns when nothing is due.

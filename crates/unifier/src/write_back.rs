@@ -1,5 +1,6 @@
 //! From dirty pages to the store: write-back, flush, commit, close.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use dafs_fabric::mem::PAGE_BYTES;
@@ -16,8 +17,10 @@ use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
 use crate::read::spans;
 
-/// Blocks written by one call of the store.
-const WRITE_SLOTS_MAX: usize = 256;
+/// Blocks written by one call of the store: a file that grows grows once for each, and disks like
+/// large writes. Fewer where the cache is small: a part of what may be dirty.
+const WRITE_SLOTS: RangeInclusive<usize> = 256..=1024;
+const WRITE_PART: usize = 16;
 
 /// Calls under way per flush.
 const WRITES_MAX: usize = 8;
@@ -172,21 +175,27 @@ impl CachedFile {
 
     /// Marks consecutive dirty blocks as being written.
     fn take_dirty_run(&self, inner: &mut Inner, first: u64, last: u64) -> Pages {
+        let most = (self.core.dirty_slots_max() / WRITE_PART)
+            .clamp(*WRITE_SLOTS.start(), *WRITE_SLOTS.end());
         let mut pages = Pages::new();
         let mut block = first;
-        while pages.len() < WRITE_SLOTS_MAX && block <= last {
+        while pages.len() < most && block <= last {
             let (number, slot) = place(block);
             let Some(cluster) = inner.clusters.get_mut(&number) else { break };
-            if (cluster.dirty & !cluster.writing) >> slot & 1 == 0 {
-                break;
-            }
-            cluster.dirty &= !(1 << slot);
-            cluster.writing |= 1 << slot;
-            pages.push(cluster.pages[slot]);
+            let ready = ((cluster.dirty & !cluster.writing) >> slot).trailing_ones() as usize;
+            let within = usize::try_from(last - block).unwrap_or(usize::MAX).saturating_add(1);
+            let count = ready.min(most - pages.len()).min(within);
+            let mask = (((1u32 << count) - 1) << slot) as u16;
+            cluster.dirty &= !mask;
+            cluster.writing |= mask;
+            pages.extend_from_slice(&cluster.pages[slot..slot + count]);
             if cluster.dirty == 0 {
                 inner.dirty.remove(&number);
             }
-            block += 1;
+            block += count as u64;
+            if slot + count < FRAME_SLOTS {
+                break;
+            }
         }
         pages
     }
@@ -260,25 +269,35 @@ impl CachedFile {
         inner.last_change = self.core.change();
         inner.writes.retain(|write| write.id != id);
         let mut clean = Pages::from_elem(Page::NONE, pages.len());
-        for (index, page) in pages.iter().enumerate() {
+        let (mut before, mut after, mut index) = (0, 0, 0);
+        while index < pages.len() {
             let (number, slot) = place(first + index as u64);
+            let count = (FRAME_SLOTS - slot).min(pages.len() - index);
+            let these = index..index + count;
+            index += count;
             let Some(cluster) = inner.clusters.get_mut(&number) else { continue };
-            let before = cluster.unwritten();
-            let was_written = cluster.writing >> slot & 1 != 0;
-            cluster.writing &= !(1 << slot);
-            if cluster.pages[slot] == *page {
+            before += cluster.unwritten();
+            for (slot, index) in (slot..).zip(these) {
+                let was_written = cluster.writing >> slot & 1 != 0;
+                cluster.writing &= !(1 << slot);
+                if cluster.pages[slot] != pages[index] {
+                    continue;
+                }
                 if !unwritten.contains(index) {
                     cluster.failed &= !(1 << slot);
-                    clean[index] = *page;
+                    clean[index] = pages[index];
                 } else if was_written {
                     is_news |= cluster.failed >> slot & 1 == 0;
                     cluster.failed |= 1 << slot;
                     cluster.dirty |= 1 << slot;
-                    inner.dirty.insert(number);
                 }
             }
-            self.core.recount_dirty(before, cluster.unwritten());
+            after += cluster.unwritten();
+            if cluster.dirty != 0 {
+                inner.dirty.insert(number);
+            }
         }
+        self.core.recount_dirty(before, after);
         self.may_go(&clean, first, false);
         match unwritten.outcome {
             // After the last close nobody will write it: the close has told.
