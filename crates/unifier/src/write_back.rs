@@ -1,6 +1,5 @@
 //! From dirty pages to the store: write-back, flush, commit, close.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use dafs_fabric::mem::PAGE_BYTES;
@@ -19,7 +18,8 @@ use crate::read::spans;
 
 /// Blocks written by one call of the store: a file that grows grows once for each, and disks like
 /// large writes. Fewer where the cache is small: a part of what may be dirty.
-const WRITE_SLOTS: RangeInclusive<usize> = 256..=1024;
+const WRITE_SLOTS_MAX: usize = 1024;
+const WRITE_SLOTS_MIN: usize = 256;
 const WRITE_PART: usize = 16;
 
 /// Calls under way per flush.
@@ -175,8 +175,8 @@ impl CachedFile {
 
     /// Marks consecutive dirty blocks as being written.
     fn take_dirty_run(&self, inner: &mut Inner, first: u64, last: u64) -> Pages {
-        let most = (self.core.dirty_slots_max() / WRITE_PART)
-            .clamp(*WRITE_SLOTS.start(), *WRITE_SLOTS.end());
+        let most =
+            (self.core.dirty_slots_max() / WRITE_PART).clamp(WRITE_SLOTS_MIN, WRITE_SLOTS_MAX);
         let mut pages = Pages::new();
         let mut block = first;
         while pages.len() < most && block <= last {
