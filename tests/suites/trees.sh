@@ -7,7 +7,7 @@ source=$beside/source
 mkdir -p "$source/small"
 head -c $((files * 1500)) /dev/urandom | (cd "$source/small" && split -b 1500 -a 5 -d - f)
 (cd "$source/small" && for i in $(seq 0 19); do mkdir "d$i"; done &&
-    find . -name 'f*' -printf '%f\n' | awk '{ print "mv " $0 " d" NR % 20 "/" $0 }' | sh)
+    find . -maxdepth 1 -name 'f*' -printf '%f\n' | sort | awk '{ print "mv " $0 " d" NR % 20 "/" $0 }' | sh)
 truncate -s "$(pick 40M 1G)" "$source/hole"
 printf 'in the middle' | dd of="$source/hole" bs=1M seek=20 conv=notrunc status=none
 ln "$source/hole" "$source/hole-again"
