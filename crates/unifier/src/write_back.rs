@@ -188,7 +188,7 @@ impl CachedFile {
             let mask = (((1u32 << count) - 1) << slot) as u16;
             cluster.dirty &= !mask;
             cluster.writing |= mask;
-            pages.extend_from_slice(&cluster.pages[slot..slot + count]);
+            pages.extend(cluster.pages[slot..slot + count].iter().copied());
             if cluster.dirty == 0 {
                 inner.dirty.remove(&number);
             }
