@@ -93,10 +93,11 @@ fn join(
 fn pump(mut from: TcpStream, mut to: TcpStream, way: &Passage) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(n @ 1..) = from.read(&mut bytes) {
+        // First: who has heard something may ask at once how much was said.
+        way.bytes.fetch_add(n as u64, Ordering::SeqCst);
         if !way.is_lost.load(Ordering::SeqCst) && to.write_all(&bytes[..n]).is_err() {
             break;
         }
-        way.bytes.fetch_add(n as u64, Ordering::SeqCst);
     }
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
