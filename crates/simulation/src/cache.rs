@@ -4,7 +4,7 @@ use dafs_client::Output;
 use dafs_client::core::{FileKey, Work};
 use dafs_protocol::{CacheHint, CacheInfo, CachedRange, Status};
 
-use crate::calls::Kind;
+use crate::calls::{Kind, Piece};
 use crate::data::data_place;
 use crate::guest::Open;
 use crate::model::Span;
@@ -13,11 +13,16 @@ use crate::sim::Sim;
 
 /// Advice about a range: the last is a wish alone.
 const ADVICE_MAX: u64 = 5;
+const PREFETCH: u8 = 3;
+const DROP: u8 = 4;
 const PAGE_BYTES: u64 = 4096;
 
 impl Sim {
     /// A call about the cache of an open file.
-    pub(crate) fn ask_cache(&mut self, guest: usize, open: &Open) {
+    pub(crate) fn ask_cache(&mut self, guest: usize, open: &Open) -> Result<(), String> {
+        if open.write && !open.append && self.rng.below(4) == 0 {
+            return self.overtake(guest, open);
+        }
         let whole = self.rng.below(3) == 0;
         let (offset, len) = match whole {
             true => (0, 0),
@@ -37,8 +42,26 @@ impl Sim {
             }
         };
         let of = (!matches!(work, Work::CacheQueryAt { .. })).then_some(open.file);
-        let call = self.call(guest, Kind::Cache { file: of }, 0);
+        self.submit_cache(guest, of, work);
+        Ok(())
+    }
+
+    fn submit_cache(&mut self, guest: usize, file: Option<usize>, work: Work) {
+        let call = self.call(guest, Kind::Cache { file }, 0);
         self.guests[guest].submit(call, work, None);
+    }
+
+    /// Writes whole pages that are just being read in.
+    fn overtake(&mut self, guest: usize, open: &Open) -> Result<(), String> {
+        let len = PAGE_BYTES * self.rng.range(1, 2);
+        let most = self.files[open.file].size_max().min(self.plan.file_max.saturating_sub(len));
+        let offset = self.rng.below(most / PAGE_BYTES + 1) * PAGE_BYTES;
+        for advice in [DROP, PREFETCH] {
+            let cache = CacheHint::default();
+            let work = Work::Advise { file: open.key, offset, len, advice, cache };
+            self.submit_cache(guest, Some(open.file), work);
+        }
+        self.write_pieces(guest, open, vec![Piece { offset, len, change: 0 }])
     }
 
     /// Wishes, of which some cannot be had.

@@ -54,8 +54,7 @@ impl Sim {
         let open = usable[self.rng.index(usable.len())].clone();
         let cache = self.plan.cache_percent;
         if cache > 0 && self.rng.below(100) < cache {
-            self.ask_cache(guest, &open);
-            return Ok(());
+            return self.ask_cache(guest, &open);
         }
         match self.rng.below(100) {
             0..=33 if open.read => self.ask_read(guest, &open),
@@ -219,7 +218,16 @@ impl Sim {
     }
 
     fn ask_write(&mut self, guest: usize, open: &Open) -> Result<(), String> {
-        let mut pieces = self.pieces(open.file);
+        let pieces = self.pieces(open.file);
+        self.write_pieces(guest, open, pieces)
+    }
+
+    pub(crate) fn write_pieces(
+        &mut self,
+        guest: usize,
+        open: &Open,
+        mut pieces: Vec<Piece>,
+    ) -> Result<(), String> {
         let stability = self.stability(guest);
         pieces.truncate(if self.guests[guest].keeps { 1 } else { pieces.len() });
         let mut buffer = self.guests[guest].buffers.take()?;

@@ -189,15 +189,15 @@ impl Sim {
         let key = self.guests[guest].lockers[locker].key;
         let want = self.want(key, file);
         let wait = self.rng.below(5) > 0;
+        if wait && self.is_wild {
+            self.break_at_wait(guest);
+        }
         let lock = self.request(guest, locker, &want);
         let call = self.call(guest, Kind::Lock { locker, file, wait }, 0);
         let asker = Asker { who: self.guests[guest].who, key };
         self.locks.ask(call.tag, asker, want, wait, (call.start, call.since));
         self.guests[guest].lockers[locker].busy = true;
         self.guests[guest].submit(call, Work::Lock { file: open.key, lock, wait }, None);
-        if wait && self.is_wild {
-            self.break_at_wait(guest);
-        }
     }
 
     fn test_lock(&mut self, guest: usize, locker: usize, file: usize, open: LockOpen) {

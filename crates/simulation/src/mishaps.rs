@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dafs_client::core::Owner;
+use dafs_client::core::{Owner, Work};
 use dafs_fabric::sim::FaultConfig;
 use dafs_protocol::Status;
 use dafs_store::memory::FaultKind;
@@ -199,14 +199,22 @@ impl Sim {
     }
 
     /// The answer that a lock is waited for may be lost, and the callback that it is held come
-    /// before it.
+    /// before it: the server sends that when it hears anything, so something else is asked for
+    /// first, and again.
     pub(crate) fn break_at_wait(&mut self, guest: usize) {
-        if self.rng.below(24) > 0 {
+        if self.rng.below(8) > 0 {
             return;
+        }
+        for _ in 0..self.rng.below(3) {
+            let call = self.call(guest, Kind::Ping, 0);
+            self.guests[guest].submit(call, Work::Null, None);
         }
         let way = (self.plan.sim.faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
         let time = Duration::from_micros(self.rng.range(1, 4 * way));
-        self.later(time, Wake::Break(self.guests[guest].node));
+        let node = self.guests[guest].node;
+        // Cut off for a while, in which others give up what it waits for.
+        let wake = if self.rng.coin() { Wake::CutOff(node) } else { Wake::Break(node) };
+        self.later(time, wake);
     }
 
     /// A lock that somebody waits for is given up: perhaps its client is not to hear the answer.

@@ -164,7 +164,28 @@ impl Model {
     }
 
     fn write(&mut self, at: usize, cached: Arc<CachedFile>, append: bool) {
-        let (offset, len) = self.range(self.read_bytes_max.min(100_000));
+        let range = self.range(self.read_bytes_max.min(100_000));
+        self.write_range(at, cached, range, append);
+    }
+
+    /// A block that is just being read in; then what can go of it.
+    fn overtake(&mut self, at: usize, cached: Arc<CachedFile>) {
+        let offset = self.rng.below(FILE_BYTES_MAX) / 4096 * 4096;
+        cached.drop_clean(offset, 4096);
+        cached.prefetch(offset, 4096);
+        self.write_range(at, cached.clone(), (offset, 4096), false);
+        if self.rng.chance(50) {
+            cached.drop_clean(offset, 4096);
+        }
+    }
+
+    fn write_range(
+        &mut self,
+        at: usize,
+        cached: Arc<CachedFile>,
+        (offset, len): (u64, usize),
+        append: bool,
+    ) {
         let fill = self.rng.below(255) as u8 + 1;
         let data: Vec<u8> = (0..len).map(|index| fill.wrapping_add(index as u8)).collect();
         let want = &mut self.files[at].want;
@@ -349,6 +370,7 @@ impl Model {
             72..77 => self.commit(at, cached),
             77..83 => self.check_attr(at),
             83..85 => self.close(at),
+            85 if self.rng.chance(50) => self.overtake(at, cached),
             85 => self.advise(&cached),
             86 => drop(self.unifier.resize(self.rng.below(2 << 20))),
             87 => {

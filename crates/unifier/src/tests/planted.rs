@@ -9,7 +9,7 @@ use super::model::random_operations;
 use super::{open, unifier, write};
 use crate::{Defect, WriterId, plant};
 
-const SEEDS: u64 = 1000;
+const SEEDS: u64 = 200;
 
 fn errors_are_told() {
     let disk = Disk::new(1, 0);
