@@ -1,6 +1,6 @@
 //! Memory that a network may touch.
 //!
-//! An [`Arena`] is one shared mapping. A [`Span`] names bytes of an arena or of borrowed memory
+//! An [`Arena`] is one mapping. A [`Span`] names bytes of an arena or of borrowed memory
 //! and keeps them alive; it is what scatter/gather lists are made of. A span is not a Rust
 //! reference: its bytes may change under the reader, so they are copied out, then checked, then
 //! used. A [`Buffer`] is memory with one owner, which reads and writes it as a slice while it is
@@ -9,7 +9,7 @@
 //! Payload moves by [`Span::copy_from`], [`Span::copy_to`] and [`Span::copy_span`] only, which
 //! count: see [`copied_bytes`].
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +20,9 @@ use crate::types::{RemoteSpan, Rkey};
 
 /// Pages of the arena, and alignment of direct transfers.
 pub const PAGE_BYTES: usize = 4096;
+
+/// Alignment of arenas of huge pages.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 static COPIED_BYTES: AtomicU64 = AtomicU64::new(0);
 static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
@@ -46,13 +49,11 @@ unsafe fn copy_payload(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy(from, to, len) }
 }
 
-/// One mapping of a memfd, sealed against resizing. Page aligned. Unmapped when the last span
-/// is gone.
+/// One mapping of anonymous memory. Page aligned. Unmapped when the last span is gone.
 #[derive(Debug)]
 pub struct Arena {
     base: NonNull<u8>,
     len: usize,
-    fd: OwnedFd,
 }
 
 // SAFETY: the mapping is plain memory that any thread may access; the type gives out no
@@ -68,40 +69,50 @@ impl Arena {
     /// # Errors
     /// [`ArenaError`].
     pub fn new(bytes: usize) -> Result<Arc<Arena>, ArenaError> {
+        Arena::map(bytes, PAGE_BYTES).map(Arc::new)
+    }
+
+    /// As [`new`](Arena::new), aligned to [`HUGE_PAGE_BYTES`] and of huge pages where the system
+    /// gives them. For memory of which large parts are used together: what is touched first
+    /// commits a whole huge page, and only a whole one is given back at once.
+    ///
+    /// # Errors
+    /// [`ArenaError`].
+    pub fn with_huge_pages(bytes: usize) -> Result<Arc<Arena>, ArenaError> {
+        let arena = Arena::map(bytes, HUGE_PAGE_BYTES)?;
+        // SAFETY: the mapping just made; its contents stay. A system without huge pages refuses,
+        // and nothing happens.
+        unsafe { libc::madvise(arena.base.as_ptr().cast(), arena.len, libc::MADV_HUGEPAGE) };
+        Ok(Arc::new(arena))
+    }
+
+    /// A mapping aligned to `align`, a power of two of at least a page.
+    fn map(bytes: usize, align: usize) -> Result<Arena, ArenaError> {
         let len = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(0);
-        if len == 0 || len > isize::MAX as usize {
+        if len == 0 || len > isize::MAX as usize - align {
             return Err(ArenaError::Size(bytes));
         }
-        let system = |source| ArenaError::System { bytes: len, source };
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a static C string and flags.
-        let raw = unsafe { libc::memfd_create(c"dafs-arena".as_ptr(), flags) };
-        if raw < 0 {
-            return Err(system(std::io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor is ours and open.
-        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        let size = libc::off_t::try_from(len).map_err(|_| ArenaError::Size(bytes))?;
-        // SAFETY: a descriptor and a number.
-        if unsafe { libc::ftruncate(raw, size) } != 0 {
-            return Err(system(std::io::Error::last_os_error()));
-        }
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: a descriptor and numbers.
-        if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(system(std::io::Error::last_os_error()));
-        }
+        let room = len + align - PAGE_BYTES;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a fresh mapping at an address that the kernel chooses.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, raw, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(system(std::io::Error::last_os_error()));
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), room, prot, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(ArenaError::System { bytes: len, source: std::io::Error::last_os_error() });
         }
-        // SAFETY: the mapping just made; its contents stay. Where the system has no huge pages for
-        // shared memory, nothing happens.
-        unsafe { libc::madvise(base, len, libc::MADV_HUGEPAGE) };
-        let base = NonNull::new(base.cast()).ok_or(ArenaError::Size(bytes))?;
-        Ok(Arc::new(Arena { base, len, fd }))
+        let before = (start as usize).next_multiple_of(align) - start as usize;
+        // SAFETY: `before` is less than `align`, so `len` bytes from there on are in the mapping.
+        let base = unsafe { start.cast::<u8>().add(before) };
+        if before > 0 {
+            // SAFETY: whole pages at the start of the mapping, which nothing uses.
+            unsafe { libc::munmap(start, before) };
+        }
+        if before + len < room {
+            // SAFETY: whole pages at the end of the mapping, which nothing uses.
+            unsafe { libc::munmap(base.add(len).cast(), room - before - len) };
+        }
+        let base = NonNull::new(base).ok_or(ArenaError::Size(bytes))?;
+        Ok(Arena { base, len })
     }
 
     /// Bytes, whole pages.
@@ -112,11 +123,6 @@ impl Arena {
     /// Never true; here because `len` is.
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// The memfd, for sharing.
-    pub fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
     }
 
     /// The bytes from `offset` on.
@@ -149,7 +155,7 @@ impl Arena {
         // SAFETY: inside the mapping, as just checked.
         let start = unsafe { self.base.add(offset) };
         // SAFETY: the range is mapped; its contents are given up.
-        match unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_REMOVE) } {
+        match unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTNEED) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
@@ -444,7 +450,7 @@ impl Buffer {
     /// # Errors
     /// The system refused.
     pub fn new(bytes: usize) -> Result<Buffer, ArenaError> {
-        let arena = Arena::new(bytes.max(1))?;
+        let arena = Arena::with_huge_pages(bytes.max(1))?;
         Ok(Buffer::cut(&arena, 0, bytes))
     }
 
@@ -455,7 +461,7 @@ impl Buffer {
     pub fn many(count: usize, bytes: usize) -> Result<Vec<Buffer>, ArenaError> {
         let stride = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX);
         let total = stride.checked_mul(count).ok_or(ArenaError::Size(usize::MAX))?;
-        let arena = Arena::new(total.max(1))?;
+        let arena = Arena::with_huge_pages(total.max(1))?;
         Ok((0..count).map(|i| Buffer::cut(&arena, i * stride, bytes)).collect())
     }
 
@@ -601,6 +607,22 @@ mod tests {
         let mut out = [0; 5];
         span.part(10, 5).copy_to(0, &mut out);
         assert_eq!(&out, b"hello");
+    }
+
+    #[test]
+    fn huge_pages_can_begin_where_the_arena_does() {
+        for bytes in [1, 10_000, HUGE_PAGE_BYTES, 5 * HUGE_PAGE_BYTES + 1] {
+            let arena = Arena::with_huge_pages(bytes).expect("arena");
+            let whole = arena.span(0, arena.len());
+            assert_eq!(whole.addr() as usize % HUGE_PAGE_BYTES, 0);
+            assert_eq!(arena.len(), bytes.next_multiple_of(PAGE_BYTES));
+            let last = arena.len() - 2;
+            whole.copy_from(last, b"ok");
+            arena.discard(last / PAGE_BYTES * PAGE_BYTES, PAGE_BYTES).expect("discard");
+            let mut out = *b"ok";
+            whole.copy_to(last, &mut out);
+            assert_eq!(out, [0; 2], "given back");
+        }
     }
 
     #[test]

@@ -333,7 +333,7 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
         None => memory_bytes() / 4,
     };
-    let arena = Arena::new(arena_bytes.max(16 << 20))?;
+    let arena = Arena::with_huge_pages(arena_bytes.max(16 << 20))?;
     let arena_bytes = arena.len();
     let mut process = [0; 8];
     fill_random(&mut process);
