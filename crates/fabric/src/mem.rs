@@ -107,9 +107,12 @@ impl Arena {
             // SAFETY: whole pages at the start of the mapping, which nothing uses.
             unsafe { libc::munmap(start, before) };
         }
-        if before + len < room {
+        let after = room - before - len;
+        if after > 0 {
+            // SAFETY: as above: the end of the mapping.
+            let end = unsafe { base.add(len) };
             // SAFETY: whole pages at the end of the mapping, which nothing uses.
-            unsafe { libc::munmap(base.add(len).cast(), room - before - len) };
+            unsafe { libc::munmap(end.cast(), after) };
         }
         let base = NonNull::new(base).ok_or(ArenaError::Size(bytes))?;
         Ok(Arena { base, len })

@@ -331,11 +331,11 @@ impl Chain {
         if self.holds_turn && self.held.len() + pieces.len() > HELD_MAX {
             return self.copy_pieces(file, pieces).await;
         }
-        if let Some(held) = try_pieces(file, pieces) {
-            return Ok(held);
-        }
         if let &[(offset, len)] = pieces {
             return Ok(Pieces::from_iter([file.read(offset, len).await?.into()]));
+        }
+        if let Some(held) = try_pieces(file, pieces) {
+            return Ok(held);
         }
         file.prefetch_list(pieces);
         for &(offset, len) in pieces {

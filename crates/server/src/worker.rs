@@ -154,6 +154,11 @@ impl Worker {
             allow_blocking(self.blocking(alone));
             let mut more = self.tasks.run_ready();
             allow_blocking(Blocking::None);
+            if more {
+                // What has waited long is answered before more is begun.
+                self.drain_actions();
+                self.node.ring();
+            }
             let mut next = self.node.next_event();
             while let Some(event) = next {
                 next = self.node.next_event();

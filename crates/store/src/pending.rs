@@ -28,6 +28,8 @@ struct Slot<T> {
     value: Option<T>,
     waker: Option<Waker>,
     lost: bool,
+    /// A thread is blocked until `filled`.
+    is_awaited: bool,
 }
 
 /// The side that completes. Dropping it without a value makes the waiter panic: a store answers
@@ -39,7 +41,7 @@ pub struct Completer<T> {
 
 /// A completion that comes later.
 pub fn pending<T>() -> (Completer<T>, Pending<T>) {
-    let slot = Slot { value: None, waker: None, lost: false };
+    let slot = Slot { value: None, waker: None, lost: false, is_awaited: false };
     let shared = Arc::new(Shared { slot: Mutex::new(slot), filled: Condvar::new() });
     (Completer { shared: Some(shared.clone()) }, Pending { state: State::Later(shared) })
 }
@@ -54,8 +56,12 @@ impl<T> Shared<T> {
         slot.lost = value.is_none();
         slot.value = value;
         let waker = slot.waker.take();
+        let is_awaited = slot.is_awaited;
         drop(slot);
-        self.filled.notify_one();
+        // It costs a system call also where nobody waits.
+        if is_awaited {
+            self.filled.notify_one();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -113,6 +119,7 @@ impl<T> Pending<T> {
                         return value;
                     }
                     assert!(!slot.lost, "the store dropped a call");
+                    slot.is_awaited = true;
                     slot = shared.filled.wait(slot).unwrap_or_else(PoisonError::into_inner);
                 }
             }

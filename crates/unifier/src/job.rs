@@ -28,7 +28,7 @@ struct Progress {
     work: Option<Work>,
     /// Somebody is in `work.poll` now.
     polled: bool,
-    /// It was woken meanwhile.
+    /// It was not polled since it was woken, or at all.
     notified: bool,
     waiters: Vec<Waker>,
     outcome: Option<Outcome>,
@@ -43,7 +43,7 @@ impl Job {
     /// As `new`, for work that waits for one call of the store: where nobody waits for the job, it
     /// is done in the thread that completes the call.
     pub(crate) fn prompt(work: impl Future<Output = Outcome> + Send + 'static) -> Arc<Job> {
-        let state = Progress { work: Some(Box::pin(work)), ..Progress::default() };
+        let state = Progress { work: Some(Box::pin(work)), notified: true, ..Progress::default() };
         Arc::new(Job { is_prompt: true, state: Mutex::new(state) })
     }
 
@@ -53,8 +53,10 @@ impl Job {
         W: Future<Output = Outcome> + Send + 'static,
     {
         let job = Arc::new(Job { is_prompt: false, state: Mutex::default() });
-        let work = Box::pin(work(&job));
-        locked(&job.state).work = Some(work);
+        let work: Work = Box::pin(work(&job));
+        let mut state = locked(&job.state);
+        (state.work, state.notified) = (Some(work), true);
+        drop(state);
         job
     }
 
@@ -69,11 +71,15 @@ impl Job {
             if let Some(outcome) = state.outcome {
                 return Poll::Ready(outcome);
             }
-            if let Some(waiter) = waiter {
-                add_waker(&mut state.waiters, waiter);
-            }
-            let work = if state.polled { None } else { state.work.take() };
-            let Some(mut work) = work else { return Poll::Pending };
+            let may_go_on = state.notified && !state.polled;
+            let work = if may_go_on { state.work.take() } else { None };
+            let Some(mut work) = work else {
+                // Who polls is not woken by what it does itself.
+                if let Some(waiter) = waiter {
+                    add_waker(&mut state.waiters, waiter);
+                }
+                return Poll::Pending;
+            };
             state.polled = true;
             state.notified = false;
             drop(state);
@@ -90,12 +96,7 @@ impl Job {
                     waiters.into_iter().for_each(Waker::wake);
                     return Poll::Ready(outcome);
                 }
-                Poll::Pending => {
-                    state.work = Some(work);
-                    if !state.notified {
-                        return Poll::Pending;
-                    }
-                }
+                Poll::Pending => state.work = Some(work),
             }
         }
     }

@@ -11,7 +11,7 @@ use dafs_protocol::Status;
 use dafs_store::File;
 use smallvec::SmallVec;
 
-use crate::core::{Core, Pinned, count};
+use crate::core::{Core, Counters, Pinned, count};
 use crate::file::{CachedFile, FILL_SLOTS_MAX, Filling, Inner, place};
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
@@ -130,6 +130,9 @@ fn slots(number: u64, blocks: &Range<u64>) -> u16 {
     (((1u32 << to) - 1) & !((1u32 << from) - 1)) as u16
 }
 
+/// Most reads wait for one.
+pub(crate) type Fills = SmallVec<[Awaited; 1]>;
+
 /// A fill that somebody waits for; what it brings stays until the waiter has seen it.
 pub(crate) struct Awaited {
     job: Arc<Job>,
@@ -147,12 +150,15 @@ impl Awaited {
     }
 }
 
+/// The pages of each stretch.
+pub(crate) type Allocated = SmallVec<[Arc<Pinned>; 1]>;
+
 pub(crate) enum Plan {
     Lease(ReadLease),
     /// Until this has ended.
     Wait(Arc<Job>),
     /// What lacks, what is being read in, and what is there: it stays meanwhile.
-    Fill(SmallVec<[Stretch; 4]>, Vec<Awaited>, Pinned),
+    Fill(SmallVec<[Stretch; 4]>, Fills, Pinned),
 }
 
 impl CachedFile {
@@ -169,15 +175,18 @@ impl CachedFile {
     /// # Errors
     /// The store's; the file is not open.
     pub async fn read(self: &Arc<Self>, offset: u64, len: usize) -> Result<ReadLease, Status> {
-        if let Some(lease) = self.try_read(offset, len) {
-            return Ok(lease);
-        }
-        count(&self.core.counters.misses, 1);
         let len = len.min(self.read_bytes_max());
         let mut turn: Option<Turn<'_>> = None;
         let mut exact = false;
+        let mut missed = false;
         loop {
-            let (stretches, mut awaited, there) = match self.plan(offset, len, exact) {
+            let plan = self.plan(offset, len, exact);
+            if !missed {
+                missed = !matches!(plan, Plan::Lease(_));
+                let Counters { misses, hits, .. } = &self.core.counters;
+                count(if missed { misses } else { hits }, 1);
+            }
+            let (stretches, mut awaited, there) = match plan {
                 Plan::Lease(lease) => return Ok(lease),
                 Plan::Wait(job) => {
                     // Whose outcome is told to who asked for it.
@@ -198,7 +207,7 @@ impl CachedFile {
                 // may, the first of the line, or it would evict what it needs itself.
                 None if front => {
                     drop(awaited);
-                    awaited = Vec::new();
+                    awaited = Fills::new();
                     self.core.when_space(|| self.allocate_all(&stretches)).await
                 }
                 None => {
@@ -209,7 +218,7 @@ impl CachedFile {
                 }
             };
             awaited.extend(self.start_fills(&stretches, pages)?);
-            let jobs: Vec<Arc<Job>> = awaited.iter().map(|fill| fill.job.clone()).collect();
+            let jobs: SmallVec<[_; 1]> = awaited.iter().map(|fill| fill.job.clone()).collect();
             let outcome = wait_all(&jobs).await;
             // The pages of `awaited` and `there` are pinned until the lease has them.
             let lease = self.lease(&mut self.lock(), offset, len);
@@ -246,13 +255,10 @@ impl CachedFile {
         if offset >= end {
             return Some(lease);
         }
-        let first = offset / CLUSTER_BYTES;
-        let last = (end - 1) / CLUSTER_BYTES;
-        let mut clusters = inner.clusters.range(first..=last);
         let mut unit = Page::NONE;
         let goes_on = offset == inner.read_end;
-        for number in first..=last {
-            let (_, cluster) = clusters.next().filter(|found| *found.0 == number)?;
+        for number in offset / CLUSTER_BYTES..=(end - 1) / CLUSTER_BYTES {
+            let cluster = inner.clusters.get(&number)?;
             let base = number * CLUSTER_BYTES;
             let from = offset.max(base) - base;
             let to = end.min(base + CLUSTER_BYTES) - base;
@@ -333,8 +339,8 @@ impl CachedFile {
         stretches.0
     }
 
-    pub(crate) fn allocate_all(&self, stretches: &[Stretch]) -> Option<Vec<Arc<Pinned>>> {
-        let mut all = Vec::with_capacity(stretches.len());
+    pub(crate) fn allocate_all(&self, stretches: &[Stretch]) -> Option<Allocated> {
+        let mut all = Allocated::new();
         for stretch in stretches {
             let pages = self.core.allocate(stretch.first, stretch.count)?;
             all.push(Arc::new(Pinned::new(&self.core, pages)));
@@ -346,10 +352,10 @@ impl CachedFile {
     pub(crate) fn start_fills(
         self: &Arc<Self>,
         stretches: &[Stretch],
-        pages: Vec<Arc<Pinned>>,
-    ) -> Result<Vec<Awaited>, Status> {
-        let mut started = Vec::new();
-        let mut unused = Vec::new();
+        pages: Allocated,
+    ) -> Result<Fills, Status> {
+        let mut started = Fills::new();
+        let mut unused = Allocated::new();
         {
             let inner = &mut *self.lock();
             let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
@@ -484,16 +490,19 @@ impl Inner {
     fn lacking(&self, blocks: Range<u64>) -> impl Iterator<Item = (u64, u16)> {
         let first = blocks.start / FRAME_SLOTS as u64;
         let numbers = first..blocks.end.div_ceil(FRAME_SLOTS as u64).max(first);
-        let mut clusters = self.clusters.range(numbers.clone()).peekable();
         numbers.map(move |number| {
             let mut mask = slots(number, &blocks);
-            if let Some((_, cluster)) = clusters.next_if(|found| *found.0 == number) {
+            if let Some(cluster) = self.clusters.get(&number) {
                 for (slot, page) in cluster.pages.iter().enumerate() {
                     mask &= !(u16::from(!page.is_none()) << slot);
                 }
             }
+            let base = number * FRAME_SLOTS as u64;
             for fill in &self.fills {
-                mask &= !slots(number, &(fill.first..fill.first + fill.count as u64));
+                let end = fill.first + fill.count as u64;
+                if fill.first < base + FRAME_SLOTS as u64 && base < end {
+                    mask &= !slots(number, &(fill.first..end));
+                }
             }
             (number, mask)
         })

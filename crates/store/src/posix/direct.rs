@@ -11,7 +11,7 @@
 
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use dafs_fabric::{Buffer, SgList, sg_bytes};
@@ -129,6 +129,15 @@ impl Descriptor {
 pub(super) struct Descriptors {
     reader: OnceLock<Option<Descriptor>>,
     writer: OnceLock<Option<Descriptor>>,
+    /// Of the file when it was last asked for.
+    size: AtomicU64,
+}
+
+impl Descriptors {
+    /// The file is cut, or grows.
+    pub(super) fn forget_size(&self) {
+        self.size.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Who waits for a transfer, and what finishes it where it ends early.
@@ -164,13 +173,17 @@ impl PosixFile {
         if bytes == 0 || !is_whole(offset) || !memory.iter().all(aligned) {
             return None;
         }
-        let size = Stat::of(base, true).ok()?.attr().size;
-        let within = match way {
+        let is_within = |size: u64| match way {
             Way::Read => size > SMALL_BYTES && end <= size / BLOCK * BLOCK,
             Way::Write => size.max(end) > SMALL_BYTES,
         };
-        if !within {
-            return None;
+        // A file that was cut since ends the transfer early, which is seen to.
+        if !is_within(self.direct.size.load(Ordering::Relaxed)) {
+            let size = Stat::of(base, true).ok()?.attr().size;
+            self.direct.size.store(size, Ordering::Relaxed);
+            if !is_within(size) {
+                return None;
+            }
         }
         let descriptor = self.descriptor(base, way)?;
         let fits = (offset | end).is_multiple_of(descriptor.align);
@@ -179,7 +192,7 @@ impl PosixFile {
 
     fn descriptor(&self, base: &OwnedFd, way: Way) -> Option<&Descriptor> {
         let _server = self.inner().identities.as_server().ok()?;
-        let Descriptors { reader, writer } = &self.direct;
+        let Descriptors { reader, writer, .. } = &self.direct;
         let (known, access) = match way {
             Way::Write => (writer, libc::O_RDWR),
             Way::Read => match writer.get() {

@@ -238,6 +238,7 @@ impl File for PosixFile {
     }
 
     fn truncate(&self, size: u64, clear_privileges: bool) -> Answer<()> {
+        self.direct.forget_size();
         self.call(self.writer(), move |_, fd| {
             let size = attr::size(size)?;
             if clear_privileges {

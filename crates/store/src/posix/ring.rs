@@ -18,9 +18,13 @@ use std::time::{Duration, Instant};
 
 use super::direct::Waiting;
 use super::identity;
-use sys::Queue;
+use sys::{Enter, Queue};
 
 pub(super) use sys::{Transfer, Way};
+
+/// Transfers that are handed over together: so many, or fewer when the thread looks. The disk is
+/// not to wait until a long row of requests has been read.
+const BEGIN_AT: usize = 4;
 
 /// How often a ring that is closed looks.
 const LOOK: Duration = Duration::from_millis(1);
@@ -49,6 +53,8 @@ impl Ring {
     fn start(&mut self, transfer: Transfer<Waiting>) {
         if let Some(transfer) = self.queue.push(transfer) {
             self.behind.push_back(transfer);
+        } else if self.queue.queued() >= BEGIN_AT {
+            enter(self, Enter::Submit);
         }
     }
 
@@ -122,7 +128,7 @@ impl ThreadRing {
         let had_work = RING.with_borrow_mut(|ring| {
             let Some(ring) = ring else { return false };
             let work = ring.queue.has_work();
-            enter(ring, false);
+            enter(ring, Enter::Take);
             work
         });
         complete_ended() || had_work
@@ -180,7 +186,7 @@ pub(crate) fn wait_for_one() -> bool {
         let Some(ring) = ring.as_mut().filter(|ring| ring.queue.in_flight() > 0) else {
             return false;
         };
-        enter(ring, true);
+        enter(ring, Enter::Wait);
         true
     });
     complete_ended();
@@ -189,8 +195,8 @@ pub(crate) fn wait_for_one() -> bool {
 
 /// An error here (EINTR, EAGAIN for want of memory, EBUSY for completions that nobody took)
 /// leaves everything queued for the next call.
-fn enter(ring: &mut Ring, wait: bool) {
-    if let Err(error) = ring.queue.enter(wait) {
+fn enter(ring: &mut Ring, what: Enter) {
+    if let Err(error) = ring.queue.enter(what) {
         tracing::debug!(%error, "io_uring_enter");
     }
 }

@@ -14,6 +14,17 @@ pub(super) const IN_FLIGHT_MAX: u32 = 256;
 
 const ENTER_GETEVENTS: u32 = 1;
 
+/// What the kernel is to do beside taking what was pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Enter {
+    /// Nothing.
+    Submit,
+    /// Post what has completed.
+    Take,
+    /// That, and wait until something has.
+    Wait,
+}
+
 /// Which way data goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::posix) enum Way {
@@ -106,20 +117,27 @@ impl<T> Queue<T> {
         None
     }
 
-    /// Hands over what was pushed and lets the kernel post what has completed; waits for one
-    /// completion if `wait`. No system call when there is nothing to do.
-    pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
+    /// Pushed and not handed over.
+    pub(super) fn queued(&mut self) -> usize {
+        self.ring.submission().len()
+    }
+
+    /// Hands over what was pushed, and what else is said. No system call when there is nothing to
+    /// do.
+    pub(super) fn enter(&mut self, what: Enter) -> io::Result<()> {
         let queue = self.ring.submission();
         let (queued, due) = (queue.len(), queue.taskrun() || queue.cq_overflow());
         drop(queue);
-        if queued == 0 && !due && !wait {
+        if queued == 0 && !due && what != Enter::Wait {
             return Ok(());
         }
         let queued = u32::try_from(queued).unwrap_or(u32::MAX);
+        let wanted = u32::from(what == Enter::Wait);
+        let flags = if what == Enter::Submit { 0 } else { ENTER_GETEVENTS };
         let submitter = self.ring.submitter();
         let argument: Option<&libc::sigset_t> = None;
         // SAFETY: no argument; the entries are those of `push`.
-        unsafe { submitter.enter(queued, u32::from(wait), ENTER_GETEVENTS, argument) }.map(drop)
+        unsafe { submitter.enter(queued, wanted, flags, argument) }.map(drop)
     }
 
     /// Something waits to be handed over or to be taken.
@@ -144,7 +162,7 @@ impl<T> Drop for Queue<T> {
     fn drop(&mut self) {
         // The kernel must be through with the memory before it is let go.
         while self.in_flight() > 0 {
-            let _ = self.enter(true);
+            let _ = self.enter(Enter::Wait);
             while self.take().is_some() {}
         }
     }
