@@ -18,6 +18,7 @@
 
 mod ahead;
 mod change;
+mod close;
 mod config;
 mod core;
 mod entry;

@@ -123,7 +123,7 @@ fn runs(number: u64, mask: u16) -> impl Iterator<Item = Range<u64>> {
 }
 
 /// The slots of a cluster that these blocks are.
-fn slots(number: u64, blocks: &Range<u64>) -> u16 {
+pub(crate) fn slots(number: u64, blocks: &Range<u64>) -> u16 {
     let base = number * FRAME_SLOTS as u64;
     let from = blocks.start.saturating_sub(base).min(FRAME_SLOTS as u64);
     let to = blocks.end.saturating_sub(base).min(FRAME_SLOTS as u64);

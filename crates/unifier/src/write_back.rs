@@ -1,4 +1,4 @@
-//! From dirty pages to the store: write-back, flush, commit, close.
+//! From dirty pages to the store: write-back, flush, commit.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::file::{CachedFile, Inner, Known, Which, Writing, place};
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
-use crate::read::spans;
+use crate::read::{slots, spans};
 
 /// Blocks written by one call of the store: a file that grows grows once for each, and disks like
 /// large writes. Fewer where the cache is small: a part of what may be dirty.
@@ -129,7 +129,9 @@ impl CachedFile {
                 }
                 Step::End(others) => {
                     outcome = outcome.and(wait_all(&running).await);
-                    return outcome.and(wait_all(&others).await);
+                    outcome = outcome.and(wait_all(&others).await);
+                    // Also what others began to write, and have ended since.
+                    return outcome.and(self.lock().failure_within(first, last));
                 }
             }
         }
@@ -426,64 +428,6 @@ impl CachedFile {
         }
         outcome
     }
-
-    /// Ends one open. All that is dirty is written back; after the last close the store's file
-    /// is let go, and the pages stay for the next open.
-    ///
-    /// # Errors
-    /// The store's, or a late one of this writer.
-    pub async fn close(self: &Arc<Self>, writer: WriterId) -> Result<(), Status> {
-        let settled = self.lock().is_settled();
-        let outcome = if settled {
-            self.closed(Ok(()));
-            Ok(())
-        } else {
-            let file = self.clone();
-            self.run(async move {
-                let outcome = if planted(Defect::CloseWithoutFlush) {
-                    Ok(())
-                } else {
-                    file.flush_pass().await
-                };
-                file.closed(outcome);
-                outcome
-            })
-            .await
-        };
-        let inner = &mut *self.lock();
-        let wrote = inner.writers.contains(&writer);
-        inner.count_close(writer);
-        let late = inner.take_late(writer);
-        // Who wrote nothing is not told of what others wrote.
-        let outcome = if wrote { outcome } else { Ok(()) };
-        outcome.and(late.map_or(Ok(()), Err))
-    }
-
-    /// After the flush of a close. While others are flushing for theirs, the file is open.
-    fn closed(self: &Arc<Self>, outcome: Outcome) {
-        {
-            let inner = &mut *self.lock();
-            assert!(inner.opens > 0, "an open is closed once");
-            inner.opens -= 1;
-            if inner.opens > 0 {
-                return;
-            }
-            if outcome.is_err() || inner.stale || planted(Defect::CloseWithoutFlush) {
-                // Lost, and told; or of unknown age.
-                let lost = self.drop_pages(inner, 0, Which::Dirty);
-                count(&self.core.counters.lost_slots, lost);
-                self.drop_pages(inner, 0, Which::Clean);
-                (inner.stale, inner.unknown) = (true, true);
-            } else {
-                // Not what was given up.
-                inner.size = inner.known.size;
-            }
-            inner.handle = None;
-            inner.failed = None;
-            inner.clear_privileges = false;
-        }
-        self.core.closed(self);
-    }
 }
 
 impl Inner {
@@ -514,6 +458,17 @@ impl Inner {
             }
         }
         None
+    }
+
+    /// How blocks of these failed that nobody has written since.
+    fn failure_within(&self, first: u64, last: u64) -> Outcome {
+        let Some(status) = self.failed else { return Ok(()) };
+        let blocks = first..last.saturating_add(1);
+        let numbers = first / FRAME_SLOTS as u64..=last / FRAME_SLOTS as u64;
+        let failed = self.clusters.range(numbers).any(|(number, cluster)| {
+            cluster.failed & (cluster.dirty | cluster.writing) & slots(*number, &blocks) != 0
+        });
+        if failed { Err(status) } else { Ok(()) }
     }
 
     fn writes_within(&self, first: u64, last: u64) -> Vec<Arc<Job>> {

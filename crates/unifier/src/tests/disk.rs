@@ -115,6 +115,13 @@ impl Disk {
         true
     }
 
+    /// Completes the call that waits longest.
+    #[cfg_attr(feature = "planted", allow(dead_code))]
+    pub fn complete_first(&self) {
+        let completion = lock(&self.later).remove(0);
+        completion();
+    }
+
     /// The machine is gone: nothing completes any more.
     pub fn forget_all(&self) {
         let calls = std::mem::take(&mut *lock(&self.later));

@@ -7,6 +7,8 @@ mod cost;
 mod disk;
 #[cfg(not(feature = "planted"))]
 mod faults;
+#[cfg(not(feature = "planted"))]
+mod flushes;
 mod model;
 #[cfg(not(feature = "planted"))]
 mod others;
