@@ -2,11 +2,14 @@
 
 mod raw;
 
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
+
 use dafs_protocol::{
-    CacheHint, CacheInfo, CachedRange, FileHandle, Operation, Outcome, StateId, Status,
+    CacheHint, CacheInfo, CachedRange, ExtentList, FileHandle, Operation, Outcome, StateId, Status,
     decode_cached_ranges,
 };
-use raw::{BOTH, READ, Raw, Served};
+use raw::{BOTH, MAKE, READ, Raw, Served};
 
 /// Of a file by its handle, or of an open file.
 type Which = (FileHandle, StateId);
@@ -194,4 +197,26 @@ fn a_wish_at_open_holds() {
     assert_eq!(open(CacheHint { policy: 9, ..none }), CacheHint { unit: 0, policy: 2, class: 2 });
     assert_eq!(open(wished), wished);
     assert_eq!(open(none), wished, "until somebody wishes something else");
+}
+
+#[test]
+fn a_chain_that_copies_while_it_holds_what_it_read_waits_for_its_turn() {
+    let served = Served::start();
+    let mut raw = Raw::connect(&served);
+    let (_, state) = raw.open("f", MAKE, 0o644).expect("open");
+    raw.write(state, 0, b"read").expect("write");
+    let mut turn = Box::pin(served.unifier().turn_to_hold());
+    let turn = match turn.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(turn) => turn,
+        Poll::Pending => panic!("nobody else has it"),
+    };
+    let read = Operation::Read { state, extents: ExtentList::one(0, 4), report_holes: false };
+    // Nothing is left to copy there: it would be answered at once.
+    let copy =
+        Operation::CopyRange { from: state, from_offset: 4, to: state, to_offset: 9, len: 1 };
+    raw.begin(0, &[read, copy]);
+    raw.begin(1, &[Operation::Null]);
+    assert_eq!(raw.answered(), 1);
+    drop(turn);
+    assert_eq!(raw.answered(), 0);
 }

@@ -41,6 +41,7 @@ pub(crate) struct Core {
     pub(crate) reserve_line: Line,
     pub(crate) fill_line: Line,
     pub(crate) hold_line: Line,
+    pub(crate) edge_line: Line,
     /// Slots of prefetches under way.
     prefetched_slots: AtomicUsize,
     pub(crate) jobs: Jobs,
@@ -127,6 +128,7 @@ impl Core {
             reserve_line: Line::default(),
             fill_line: Line::default(),
             hold_line: Line::default(),
+            edge_line: Line::default(),
             prefetched_slots: AtomicUsize::new(0),
             jobs: Jobs::default(),
             now_nanos: AtomicU64::new(0),

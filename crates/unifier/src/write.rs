@@ -13,6 +13,7 @@ use crate::job::Job;
 use crate::planted::{Defect, planted};
 use crate::pool::{Page, Pages, Runs, SLOT, units};
 use crate::read::ReadLease;
+use crate::wait::Turn;
 
 /// The end of the largest file.
 const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -271,14 +272,23 @@ impl CachedFile {
         append: bool,
     ) -> Result<u64, Status> {
         let mut held: SmallVec<[ReadLease; 2]> = SmallVec::new();
+        let mut turn: Option<Turn<'_>> = None;
         loop {
             match self.land(&mut reservation, writer, append)? {
                 Landed::Done(offset) => return Ok(offset),
                 Landed::Wait(job) => {
+                    held.clear();
                     // Whose outcome is told to who asked for it.
                     let _ = job.wait().await;
                 }
-                Landed::ReadIn(block) => held.push(self.read(block * SLOT, PAGE_BYTES).await?),
+                Landed::ReadIn(block) => {
+                    // Both edges at once: one writer at a time holds one and waits for the other.
+                    if turn.is_none() && !held.is_empty() {
+                        held.clear();
+                        turn = Some(self.core.edge_line.turn().await);
+                    }
+                    held.push(self.read(block * SLOT, PAGE_BYTES).await?);
+                }
             }
         }
     }

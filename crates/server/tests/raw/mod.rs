@@ -19,6 +19,7 @@ use dafs_protocol::{
     encode_request, encode_setup_request,
 };
 use dafs_server::{Config, DataPath, Server};
+use dafs_unifier::Unifier;
 
 pub const READ: OpenFlags = OpenFlags {
     read: true,
@@ -74,9 +75,13 @@ impl Served {
         self.server.as_ref().expect("runs").admin_address()
     }
 
+    pub fn unifier(&self) -> &Unifier {
+        self.server.as_ref().expect("runs").shared().unifier()
+    }
+
     /// Files that the cache knows.
     pub fn files(&self) -> u64 {
-        self.server.as_ref().expect("runs").shared().unifier().stats().files
+        self.unifier().stats().files
     }
 }
 
@@ -94,7 +99,7 @@ fn client() -> ClientId {
     ClientId(u128::from(NEXT.fetch_add(1, Ordering::Relaxed)).to_le_bytes())
 }
 
-/// A session with one slot, in whose order everything is done.
+/// A session with two slots. All but [`Raw::begin`] uses the first, in whose order it is done.
 pub struct Raw {
     node: Node,
     conn: ConnId,
@@ -135,7 +140,7 @@ impl Raw {
 
     fn set_up(&mut self) {
         let attr = SessionAttr {
-            slots: 1,
+            slots: 2,
             data_bytes_max: 1 << 20,
             inline_bytes: 512,
             wait: WaitMode::Sleeping,
@@ -204,6 +209,30 @@ impl Raw {
         let results = decode_reply(&reply).expect("a reply").results?;
         let outcomes = results.into_iter().collect::<Result<Vec<_>, _>>()?;
         Ok((outcomes, data))
+    }
+
+    /// Asks for a chain without data and does not wait for it; once of each slot but the first.
+    pub fn begin(&mut self, slot: u16, operations: &[Operation<'_>]) {
+        self.sequence += u32::from(slot == 0);
+        let sequence = if slot == 0 { self.sequence } else { 1 };
+        let head = RequestHead { slot: SlotId(slot), sequence, cred: self.cred };
+        let mut header = Vec::new();
+        encode_request(&head, operations, &mut header).expect("well-formed");
+        let room = usize::from(slot) * 4096;
+        let into = SgList::from_iter([self.reply.span(room, 4096)]);
+        self.node.submit(self.conn, slot.into(), &header, SgList::new(), into).expect("submit");
+        self.node.ring();
+    }
+
+    /// The slot whose chain is answered next, well.
+    pub fn answered(&mut self) -> u16 {
+        loop {
+            if let Event::Reply { header, .. } = self.event() {
+                let reply = decode_reply(&header).expect("a reply");
+                assert!(reply.results.expect("begun").iter().all(Result::is_ok));
+                return reply.slot.0;
+            }
+        }
     }
 
     pub fn one(&mut self, operation: Operation<'_>) -> Result<Outcome, Status> {

@@ -29,6 +29,8 @@ mod planted;
 mod threads;
 #[cfg(not(feature = "planted"))]
 mod traces;
+#[cfg(not(feature = "planted"))]
+mod waits;
 
 use std::sync::Arc;
 
