@@ -36,8 +36,8 @@ impl Chain {
         match operation {
             Operation::Fallocate { state, mode, offset, len } => {
                 let open = self.writable_open(*state)?;
-                let clear = self.clears(&open);
-                open.file.fallocate(*mode, *offset, *len, clear).await?;
+                let writer = self.writer(&open);
+                open.file.fallocate(*mode, *offset, *len, writer).await?;
                 Ok(Outcome::Done)
             }
             Operation::Seek { state, offset, hole } => {

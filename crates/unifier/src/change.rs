@@ -4,8 +4,10 @@
 use std::sync::{Arc, Weak};
 
 use dafs_protocol::Status;
+use dafs_store::File;
 
-use crate::file::{CachedFile, Which};
+use crate::Writer;
+use crate::file::{CachedFile, Inner, Which};
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
 use crate::pool::SLOT;
@@ -39,13 +41,10 @@ impl CachedFile {
         mode: u32,
         offset: u64,
         len: u64,
-        clear_privileges: bool,
+        writer: Writer,
     ) -> Result<(), Status> {
         let file = self.clone();
-        self.exclusive(
-            async move { file.allocate_space(mode, offset, len, clear_privileges).await },
-        )
-        .await
+        self.exclusive(async move { file.allocate_space(mode, offset, len, writer).await }).await
     }
 
     pub(crate) async fn exclusive(
@@ -120,11 +119,11 @@ impl CachedFile {
         mode: u32,
         offset: u64,
         len: u64,
-        clear_privileges: bool,
+        writer: Writer,
     ) -> Outcome {
         self.flush_blocks(0, u64::MAX, true).await?;
-        let handle = self.lock().handle.clone().ok_or(Status::BadStateId)?;
-        let outcome = handle.fallocate(mode, offset, len, clear_privileges).await;
+        let handle = self.lock().change_by(writer)?;
+        let outcome = handle.fallocate(mode, offset, len, writer.clear_privileges).await;
         // Also when it failed: part of it may have been done.
         let attr = handle.attr().await;
         let inner = &mut *self.lock();
@@ -150,7 +149,7 @@ impl CachedFile {
         }
     }
 
-    pub(crate) fn changed(&self, inner: &mut crate::file::Inner) {
+    pub(crate) fn changed(&self, inner: &mut Inner) {
         inner.last_change = self.core.change();
         inner.stale = true;
         inner.modified = (self.core.config.clock)();
@@ -177,5 +176,15 @@ impl CachedFile {
                 outcome
             }
         })
+    }
+}
+
+impl Inner {
+    /// The store's file, whose data this writer is about to change there: an error that is met
+    /// from now on may be of that.
+    pub(crate) fn change_by(&mut self, writer: Writer) -> Result<Arc<dyn File>, Status> {
+        let handle = self.handle.clone().ok_or(Status::BadStateId)?;
+        self.add_writer(writer.id);
+        Ok(handle)
     }
 }

@@ -125,7 +125,7 @@ pub(crate) struct Inner {
     pub(crate) clear_privileges: bool,
     /// Opens of each session.
     opens_of: SmallVec<[(WriterId, u32); 2]>,
-    /// Sessions that wrote and have it open.
+    /// Sessions that changed its data and have it open.
     pub(crate) writers: SmallVec<[WriterId; 2]>,
     /// What is to be told to whom.
     pub(crate) late: Vec<(WriterId, Status)>,
@@ -217,6 +217,13 @@ impl Inner {
         }
         self.opens_of.retain(|of| of.0 != writer);
         self.writers.retain(|known| *known != writer);
+    }
+
+    /// It is told of what becomes of the file's data.
+    pub(crate) fn add_writer(&mut self, writer: WriterId) {
+        if !self.writers.contains(&writer) {
+            self.writers.push(writer);
+        }
     }
 
     pub(crate) fn tell_writers(&mut self, status: Status) {

@@ -116,7 +116,7 @@ impl CachedFile {
         let (from, to) = (from.clone(), to.clone());
         let file = to.file.clone();
         file.exclusive(async move {
-            let handles = replace(&from, &to, u64::MAX).await?;
+            let handles = replace(&from, &to, u64::MAX, writer).await?;
             let clear = writer.clear_privileges;
             let outcome =
                 handles.0.clone_range(from.offset, &handles.1, to.offset, len, clear).await;
@@ -163,13 +163,14 @@ type Handles = (Arc<dyn dafs_store::File>, Arc<dyn dafs_store::File>);
 
 /// With the target had alone: writes back what the change does not replace, and answers both
 /// files of the store.
-async fn replace(from: &At, to: &At, len: u64) -> Result<Handles, Status> {
+async fn replace(from: &At, to: &At, len: u64, writer: Writer) -> Result<Handles, Status> {
     let range = blocks(to.offset, len);
     let same = Arc::ptr_eq(&from.file, &to.file);
     let (first, last) = if same { (0, u64::MAX) } else { (*range.start(), *range.end()) };
     to.file.flush_blocks(first, last, true).await?;
-    let handle = |file: &CachedFile| file.lock().handle.clone().ok_or(Status::BadStateId);
-    Ok((handle(&from.file)?, handle(&to.file)?))
+    let source = from.file.lock().handle.clone().ok_or(Status::BadStateId)?;
+    let target = to.file.lock().change_by(writer)?;
+    Ok((source, target))
 }
 
 async fn copy_in_store(from: &At, to: &At, len: u64, writer: Writer) -> Result<u64, Status> {
@@ -181,7 +182,7 @@ async fn copy_in_store(from: &At, to: &At, len: u64, writer: Writer) -> Result<u
     let file = to.file.clone();
     let (completer, copied) = dafs_store::pending();
     file.exclusive(async move {
-        let (source, target) = replace(&from, &to, len).await?;
+        let (source, target) = replace(&from, &to, len, writer).await?;
         let clear = writer.clear_privileges;
         let outcome = source.copy_range(from.offset, &target, to.offset, len, clear).await;
         if !matches!(outcome, Err(Status::XDev | Status::NotSupp | Status::Inval)) {

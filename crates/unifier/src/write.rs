@@ -420,9 +420,7 @@ impl CachedFile {
         debug_assert!(reservation.dirty == 0, "counted with the file's pages now");
         inner.modified = (self.core.config.clock)();
         inner.clear_privileges |= writer.clear_privileges;
-        if !inner.writers.contains(&writer.id) {
-            inner.writers.push(writer.id);
-        }
+        inner.add_writer(writer.id);
         if !std::mem::replace(&mut inner.listed_dirty, true) {
             self.core.list_as_dirty(self);
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use dafs_fabric::SgList;
 use dafs_protocol::{CommitLevel, Status, WriteVerifier};
 use dafs_store::{Extents, SeekKind};
-use dafs_unifier::{CachedFile, WriterId};
+use dafs_unifier::{CachedFile, Writer, WriterId};
 use serde::Deserialize;
 use smallvec::SmallVec;
 
@@ -149,12 +149,12 @@ impl FileData {
         mode: u32,
         offset: u64,
         len: u64,
-        clear_privileges: bool,
+        writer: Writer,
     ) -> Result<(), Status> {
         match self {
-            FileData::Cached(file) => file.fallocate(mode, offset, len, clear_privileges).await,
+            FileData::Cached(file) => file.fallocate(mode, offset, len, writer).await,
             FileData::Paged(file) => {
-                file.stored().fallocate(mode, offset, len, clear_privileges).await
+                file.stored().fallocate(mode, offset, len, writer.clear_privileges).await
             }
         }
     }

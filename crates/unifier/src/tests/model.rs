@@ -263,7 +263,7 @@ impl Model {
         }
         allocate(want, mode, offset, len);
         let (offset, len) = (offset as u64, len as u64);
-        self.run(async move { cached.fallocate(mode, offset, len, false).await })
+        self.run(async move { cached.fallocate(mode, offset, len, writer(1)).await })
             .expect("fallocate");
     }
 

@@ -1,11 +1,12 @@
 //! Copies, advice, flushes: one promise at a time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_protocol::{CommitLevel, Status};
 
 use super::disk::{Disk, run};
-use super::{open, put, read, unifier, write, writer};
+use super::{VERIFIER, open, put, read, unifier, write, writer};
 use crate::{At, CachedFile, Writer, WriterId};
 
 const MIB: usize = 1 << 20;
@@ -172,5 +173,32 @@ fn dirty_data_has_extents() {
         write(&cached, 0, &[1; 5000], 1).await;
         let extents = cached.extents(0, 1 << 30, 10).await.unwrap();
         assert_eq!(extents.list.iter().map(|extent| extent.len).sum::<u64>(), 5000);
+    });
+}
+
+#[test]
+fn a_failed_sync_is_told_to_who_changed_data_in_the_store() {
+    let disk = Disk::new(1, 0);
+    let (source, file) = (disk.file(1, vec![1; 8192]), disk.file(2, vec![2; 8192]));
+    let unifier = unifier(MIB);
+    let (from, first) = (open(&unifier, &source), open(&unifier, &file));
+    run(&disk, async move {
+        let at = |file: &Arc<CachedFile>| At { file: file.clone(), offset: 0 };
+        for change in 0..3 {
+            let by = 10 + change;
+            let (from, to) = (at(&from), at(&first));
+            match change {
+                0 => assert_eq!(CachedFile::copy_range(&from, &to, 9, 0, writer(by)).await, Ok(9)),
+                1 => CachedFile::clone_range(&from, &to, 9, writer(by)).await.unwrap(),
+                _ => first.fallocate(3, 0, 9, writer(by)).await.unwrap(),
+            }
+            file.state().sync_error = Some(Status::Io);
+            let commit = |by| first.commit(WriterId(by), 0, 0, CommitLevel::Data);
+            assert_eq!(commit(2).await, Err(Status::Io));
+            // The system has told.
+            file.state().sync_error = None;
+            assert_eq!(commit(by).await, Err(Status::Io), "{change}");
+            assert_eq!(commit(by).await, Ok(VERIFIER));
+        }
     });
 }
