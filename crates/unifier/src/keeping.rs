@@ -6,7 +6,7 @@ use dafs_protocol::CacheHint;
 
 use crate::file::{CachedFile, Cluster, Inner};
 use crate::policy::shares::Share;
-use crate::policy::{Class, Key, Policy};
+use crate::policy::{Came, Class, Key, Policy};
 use crate::pool::{FRAME_SLOTS, Page, units};
 
 /// The choice of a file. Numbers as in a cache wish; 0: nothing is chosen.
@@ -102,10 +102,9 @@ impl CachedFile {
     }
 
     /// These pages, of the blocks from `first` on, are the file's and in the store: they may be
-    /// evicted. With `in_advance` they were read in and not used yet. The caller has the file's
-    /// lock.
-    pub(crate) fn may_go(&self, pages: &[Page], first: u64, in_advance: bool) {
+    /// evicted. The caller has the file's lock.
+    pub(crate) fn may_go(&self, pages: &[Page], first: u64, came: Came) {
         let key = Key { file: self.number(), block: first };
-        self.core.pool.list(pages, self.keeping.share(), key, in_advance);
+        self.core.pool.list(pages, self.keeping.share(), key, came);
     }
 }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::entry::{Entry, State};
 use crate::policy::shares::{Search, Share, Shares};
-use crate::policy::{Following, Key};
+use crate::policy::{Came, Following, Key};
 use crate::wait::Space;
 
 /// Slots per frame, and per cluster of a file.
@@ -456,9 +456,8 @@ impl Pool {
     }
 
     /// These pages of a file, which map consecutive blocks from `block` on, may be evicted from
-    /// now on. With `in_advance` they were not used yet. The caller has the file's lock, and the
-    /// pages are mapped.
-    pub(crate) fn list(&self, pages: &[Page], share: Share, key: Key, in_advance: bool) {
+    /// now on. The caller has the file's lock, and the pages are mapped.
+    pub(crate) fn list(&self, pages: &[Page], share: Share, key: Key, came: Came) {
         let mut free = self.free();
         let mut last = Page::NONE;
         for (index, page) in pages.iter().enumerate() {
@@ -471,11 +470,11 @@ impl Pool {
             let key = Key { block: (key.block + index as u64).saturating_sub(before), ..key };
             let number = last.index() as u32;
             if !free.shares.has(number) {
-                let known = free.shares.insert(number, last.unit_slots(), share, key);
+                let known = free.shares.insert(number, last.unit_slots(), share, (key, came));
                 let more = USE * u64::from(known - 1);
                 self.users[last.index()].fetch_add(more, Ordering::Relaxed);
                 free.shares.tell(number, self.uses(last));
-                if in_advance {
+                if came == Came::ByRead {
                     free.shares.expect_use(number);
                 }
             }
@@ -695,7 +694,7 @@ mod tests {
             pool.map(page.unit(), 1);
             pool.settle(*page, 5, block + index as u64);
         }
-        pool.list(&pages, share, Key { file: 5, block }, false);
+        pool.list(&pages, share, Key { file: 5, block }, Came::ByWrite);
         pages
     }
 

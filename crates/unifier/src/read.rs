@@ -15,6 +15,7 @@ use crate::core::{Core, Counters, Pinned, count};
 use crate::file::{CachedFile, FILL_SLOTS_MAX, Filling, Inner, place};
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
+use crate::policy::Came;
 use crate::pool::{FRAME_SLOTS, Page, Pages, Runs, SLOT, units};
 use crate::wait::Turn;
 
@@ -429,7 +430,7 @@ impl CachedFile {
             self.install_in(inner, (number, slot), pages, |nth| void(index + nth));
             index += count;
         }
-        self.may_go(&installed, fill.first, true);
+        self.may_go(&installed, fill.first, Came::ByRead);
     }
 
     /// Some pages of one cluster; those that are not installed become none.

@@ -11,6 +11,7 @@ use crate::Writer;
 use crate::file::{CachedFile, Inner, place};
 use crate::job::Job;
 use crate::planted::{Defect, planted};
+use crate::policy::Came;
 use crate::pool::{Page, Pages, Runs, SLOT, units};
 use crate::read::ReadLease;
 use crate::wait::Turn;
@@ -391,7 +392,7 @@ impl CachedFile {
         }
         self.core.recount_dirty(before, after);
         if planted(Defect::DirtyBlockEvicted) {
-            self.may_go(pages, first, false);
+            self.may_go(pages, first, Came::ByWrite);
         }
         inner.size = inner.size.max(end);
     }

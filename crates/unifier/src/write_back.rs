@@ -13,6 +13,7 @@ use crate::core::{Pinned, count};
 use crate::file::{CachedFile, Inner, Known, Which, Writing, place};
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
+use crate::policy::Came;
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
 use crate::read::{slots, spans};
 
@@ -300,7 +301,7 @@ impl CachedFile {
             }
         }
         self.core.recount_dirty(before, after);
-        self.may_go(&clean, first, false);
+        self.may_go(&clean, first, Came::ByWrite);
         match unwritten.outcome {
             // After the last close nobody will write it: the close has told.
             Err(_) if inner.handle.is_none() => {

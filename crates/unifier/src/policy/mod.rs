@@ -109,11 +109,20 @@ pub struct Key {
     pub block: u64,
 }
 
+/// How a unit came to hold what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Came {
+    /// It was read in, to be used.
+    ByRead,
+    /// It was written, and nobody has asked for it yet.
+    ByWrite,
+}
+
 /// A replacement policy at work. Nothing in it allocates after it was made.
 pub trait Replacement: Send {
-    /// A unit that was gone, or never there, holds `key` now. How often it was used as far as is
-    /// remembered, this time included.
-    fn insert(&mut self, unit: u32, key: Key) -> u32;
+    /// A unit of `slots` slots that was gone, or never there, holds `key` now. How often it was
+    /// used as far as is remembered, this time included.
+    fn insert(&mut self, unit: u32, slots: u32, key: Key, came: Came) -> u32;
 
     /// It was used `uses` times more. With 0 it was not, but cannot go now.
     fn touch(&mut self, unit: u32, uses: u32);

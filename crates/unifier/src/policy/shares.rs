@@ -1,6 +1,6 @@
 //! How the policies share one arena.
 
-use super::{Class, Following, Key, Policy, Replacement};
+use super::{Came, Class, Following, Key, Policy, Replacement};
 
 /// Where a file's units are kept in order: one policy of each kind, and least recently used for
 /// what is to go first and last.
@@ -78,12 +78,18 @@ impl Shares {
     }
 
     /// The uses that are remembered, this one included.
-    pub(crate) fn insert(&mut self, unit: u32, slots: usize, share: Share, key: Key) -> u32 {
+    pub(crate) fn insert(
+        &mut self,
+        unit: u32,
+        slots: usize,
+        share: Share,
+        (key, came): (Key, Came),
+    ) -> u32 {
         self.owner[unit as usize] = share as u8 + 1;
         let one = &mut self.shares[share as usize];
         one.units += 1;
         one.slots += slots;
-        let uses = one.policy.insert(unit, key);
+        let uses = one.policy.insert(unit, slots as u32, key, came);
         self.told[unit as usize] = uses;
         uses
     }
@@ -106,7 +112,7 @@ impl Shares {
             return;
         }
         self.remove(unit, slots, uses);
-        self.insert(unit, slots, to, key);
+        self.insert(unit, slots, to, (key, Came::ByRead));
         self.told[unit as usize] = 1;
         self.tell(unit, uses);
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::disk::Rng;
-use crate::policy::{Key, Lru, MultiQueue, Policy, Replacement};
+use crate::policy::{Came, Key, Lru, MultiQueue, Policy, Replacement};
 
 /// A cache of `capacity` units that are all alike.
 struct Cache<P> {
@@ -19,6 +19,10 @@ impl<P: Replacement> Cache<P> {
     }
 
     fn access(&mut self, key: u64) -> bool {
+        self.come(key, Came::ByRead)
+    }
+
+    fn come(&mut self, key: u64, came: Came) -> bool {
         if let Some(unit) = self.units.get(&key) {
             self.policy.touch(*unit, 1);
             self.hits += 1;
@@ -36,7 +40,7 @@ impl<P: Replacement> Cache<P> {
         };
         self.keys[unit as usize] = Some(key);
         self.units.insert(key, unit);
-        self.policy.insert(unit, Key { file: 1, block: key });
+        self.policy.insert(unit, 1, Key { file: 1, block: key }, came);
         false
     }
 
@@ -192,11 +196,11 @@ fn a_scan_leaves_what_is_used_often() {
 fn what_is_gone_is_remembered() {
     let mut policy = MultiQueue::new(2);
     let key = |block| Key { file: 1, block };
-    assert_eq!(policy.insert(0, key(5)), 1);
+    assert_eq!(policy.insert(0, 1, key(5), Came::ByRead), 1);
     policy.touch(0, 6);
     policy.remove(0);
-    assert_eq!(policy.insert(1, key(5)), 8);
-    assert_eq!(policy.insert(0, key(6)), 1);
+    assert_eq!(policy.insert(1, 1, key(5), Came::ByRead), 8);
+    assert_eq!(policy.insert(0, 1, key(6), Came::ByRead), 1);
     assert_eq!(policy.victim(), Some(0), "used less");
     policy.touch(0, 20);
     assert_eq!(policy.victim(), Some(1), "used less now");
@@ -219,4 +223,45 @@ fn what_is_not_used_any_more_ages() {
         assert!(rounds < 10_000, "it stays for ever");
     }
     assert!(rounds > 16, "it stayed longer than others");
+}
+
+/// What is read once in a while stays beside a stream of writes.
+#[test]
+fn writes_displace_at_most_writes_where_they_have_their_part() {
+    let mut cache = Cache::new(MultiQueue::new(64), 64);
+    let mut hits = 0;
+    for round in 0..100 {
+        for key in 0..200 {
+            cache.come(1000 + round * 200 + key, Came::ByWrite);
+        }
+        hits += (0..20).filter(|key| cache.access(*key)).count();
+    }
+    assert!(hits >= 20 * 98, "{hits} of 2000");
+}
+
+/// What was written stays until it is read, if that is soon.
+#[test]
+fn what_was_just_written_is_found() {
+    let mut cache = Cache::new(MultiQueue::new(64), 64);
+    (0..1000).for_each(|key| {
+        cache.access(key);
+    });
+    for round in 0..100 {
+        let first = 10_000 + round * 10;
+        (first..first + 10).for_each(|key| {
+            cache.come(key, Came::ByWrite);
+        });
+        assert!((first..first + 10).all(|key| cache.access(key)), "{round}");
+    }
+}
+
+/// What was written and is not asked for goes when others are read in.
+#[test]
+fn what_was_only_written_does_not_stay_for_ever() {
+    let mut cache = Cache::new(MultiQueue::new(64), 64);
+    (0..64).for_each(|key| {
+        cache.come(key, Came::ByWrite);
+    });
+    let hits = (0..300).filter(|nth| cache.access(100 + nth % 60)).count();
+    assert_eq!(hits, 240, "all but the first time");
 }
