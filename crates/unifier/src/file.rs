@@ -250,6 +250,8 @@ pub(crate) enum Which {
     Clean,
     /// Dirty ones that are not being written.
     Dirty,
+    /// Those of them that could not be written.
+    Failed,
     All,
 }
 
@@ -432,7 +434,7 @@ impl CachedFile {
         if blocks.is_empty() {
             return 0;
         }
-        if which != Which::Dirty {
+        if matches!(which, Which::Clean | Which::All) {
             inner.void_fills(blocks.clone());
         }
         let (first_cluster, first_slot) = place(*blocks.start());
@@ -448,6 +450,7 @@ impl CachedFile {
                 & match which {
                     Which::Clean => !(cluster.dirty | cluster.writing),
                     Which::Dirty => cluster.dirty & !cluster.writing,
+                    Which::Failed => cluster.dirty & cluster.failed & !cluster.writing,
                     Which::All => u16::MAX,
                 };
             for slot in (0..FRAME_SLOTS).filter(|slot| bits >> slot & 1 != 0) {
@@ -510,16 +513,16 @@ impl CachedFile {
     }
 
     /// Gives up dirty data that cannot be written, and tells its writers. The number of slots;
-    /// `None` while some is tried again.
+    /// `None` while some is tried again, or the file is being changed.
     pub(crate) fn give_up(&self) -> Option<usize> {
         let inner = &mut *self.lock();
-        if !inner.writes.is_empty() {
+        if !inner.writes.is_empty() || inner.exclusive.is_some() {
             return None;
         }
         inner.listed_failed = false;
         // All that failed may have been written since.
         let Some(status) = inner.failed.take() else { return Some(0) };
-        let dropped = self.drop_pages(inner, 0, Which::Dirty);
+        let dropped = self.drop_pages(inner, 0, Which::Failed);
         if dropped > 0 {
             inner.tell_writers(status);
             inner.lost = true;

@@ -141,6 +141,49 @@ fn what_was_given_up_is_not_in_the_file_any_more() {
 }
 
 #[test]
+fn what_was_not_tried_yet_is_not_given_up_with_what_failed() {
+    let disk = Disk::new(1, 50);
+    let file = disk.file(1, vec![7; 64 * BLOCK as usize]);
+    file.state().bad = Some(block_bytes(5..6));
+    let unifier = unifier(MIB);
+    let cached = open(&unifier, &file);
+    let written = cached.clone();
+    run(&disk, async move {
+        write(&written, 5 * BLOCK, &[1; 4096], 1).await;
+        assert_eq!(written.flush().await, Err(Status::Io));
+        assert_eq!(written.take_error(WriterId(1)), Some(Status::Io));
+        write(&written, 6 * BLOCK, &[2; 4096], 1).await;
+        assert_eq!(written.give_up(), Some(1));
+        assert_eq!(written.take_error(WriterId(1)), Some(Status::Io));
+        written.close(WriterId(1)).await.unwrap();
+    });
+    assert_eq!(file.state().data[6 * BLOCK as usize..][..4096], [2; 4096]);
+    assert_eq!(unifier.stats().lost_bytes, BLOCK);
+}
+
+#[test]
+fn nothing_is_given_up_of_a_file_that_is_being_changed() {
+    let disk = Disk::new(1, 100);
+    let file = disk.file(1, vec![7; 64 * BLOCK as usize]);
+    file.state().bad = Some(block_bytes(5..6));
+    let unifier = unifier(MIB);
+    let cached = open(&unifier, &file);
+    let written = cached.clone();
+    run(&disk, async move {
+        write(&written, 5 * BLOCK, &[1; 4096], 1).await;
+        assert_eq!(written.flush().await, Err(Status::Io));
+    });
+    let cut = cached.clone();
+    let mut cut = Task::new(async move { cut.truncate(32 * BLOCK, false).await });
+    assert!(cut.poll().is_none());
+    assert_eq!(cached.give_up(), None);
+    while cut.poll().is_none() {
+        assert!(disk.complete_one());
+    }
+    assert_eq!(cached.give_up(), Some(1));
+}
+
+#[test]
 fn a_reader_is_not_told_of_what_others_wrote() {
     let disk = Disk::new(1, 50);
     let file = disk.file(1, Vec::new());
