@@ -169,13 +169,31 @@ impl CachedFile {
                 file.quiet().await;
                 let outcome = file.cut(0, false).await;
                 if let Err(status) = outcome {
-                    file.lock().tell_writers(status);
+                    file.not_cut(status).await;
                 }
                 file.end_change(&job);
                 file.refresh().await;
                 outcome
             }
         })
+    }
+}
+
+impl CachedFile {
+    /// The second cut failed: the file is as the store has it, which is as nobody wants it.
+    async fn not_cut(&self, status: Status) {
+        let handle = self.lock().handle.clone();
+        let attr = match handle {
+            Some(handle) => handle.attr().await.ok(),
+            None => None,
+        };
+        let inner = &mut *self.lock();
+        inner.tell_loss(status);
+        inner.stale = true;
+        match attr {
+            Some(attr) => inner.size = attr.size,
+            None => inner.unknown = true,
+        }
     }
 }
 

@@ -336,10 +336,13 @@ impl Core {
     }
 
     /// Gives frames back to the system, or takes them again, until about `frames` are in use or
-    /// free; what is dirty or held, or what the system does not take, stays for now. How many are.
+    /// free; what is dirty or held, or what the system does not take, stays for now, and beside
+    /// what is dirty the room that readers need. How many are.
     pub(crate) fn resize(&self, frames: usize) -> usize {
         let all = self.pool.frame_count();
-        let frames = frames.clamp(least_frames(all, &self.config), all);
+        let least = least_frames(all, &self.config);
+        let least = least.max((self.dirty_slots() * 4).div_ceil(3 * FRAME_SLOTS));
+        let frames = frames.max(least).min(all);
         self.pool.fetch_back(frames.saturating_sub(all - self.pool.away()));
         while all - self.pool.away() > frames {
             match self.pool.send_away() {

@@ -234,6 +234,13 @@ impl Inner {
         }
     }
 
+    /// As `tell_writers`, of what no later write-back brings back.
+    pub(crate) fn tell_loss(&mut self, status: Status) {
+        self.tell_writers(status);
+        // Until the last of them has been told.
+        self.lost = !self.late.is_empty();
+    }
+
     pub(crate) fn take_late(&mut self, writer: WriterId) -> Option<Status> {
         let at = self.late.iter().position(|late| late.0 == writer)?;
         let status = self.late.swap_remove(at).1;
@@ -341,6 +348,7 @@ impl CachedFile {
         }
         let recut = !is_another && (inner.overtakes(mark) || !inner.fills.is_empty());
         if recut {
+            inner.add_writer(writer);
             let before = inner.exclusive.clone();
             let job = self.cut_again(before);
             inner.exclusive = Some(job.clone());
@@ -524,8 +532,7 @@ impl CachedFile {
         let Some(status) = inner.failed.take() else { return Some(0) };
         let dropped = self.drop_pages(inner, 0, Which::Failed);
         if dropped > 0 {
-            inner.tell_writers(status);
-            inner.lost = true;
+            inner.tell_loss(status);
         }
         count(&self.core.counters.lost_slots, dropped);
         Some(dropped)

@@ -424,8 +424,7 @@ impl CachedFile {
         if let Err(status) = outcome {
             // The system tells this once: the data may be gone, and a sync that succeeds later
             // does not bring it back.
-            inner.tell_writers(status);
-            inner.lost = true;
+            inner.tell_loss(status);
         }
         outcome
     }

@@ -62,6 +62,7 @@ pub struct DiskState {
     pub read_error: Option<Status>,
     pub sync_error: Option<Status>,
     pub copy_error: Option<Status>,
+    pub cut_error: Option<Status>,
     /// Reads and writes that touch these bytes fail.
     pub bad: Option<std::ops::Range<u64>>,
     /// The file cannot be longer: there is no space.
@@ -281,6 +282,9 @@ impl File for Handle {
         self.0.disk.answer(move || {
             let times = file.disk.tick();
             let mut state = file.state();
+            if let Some(status) = state.cut_error {
+                return Err(status);
+            }
             state.data.resize(size as usize, 0);
             state.times = times;
             Ok(())

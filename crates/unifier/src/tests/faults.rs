@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dafs_protocol::{CommitLevel, Status};
 
-use super::disk::{Disk, Task, run};
+use super::disk::{Disk, Handle, Task, run};
 use super::*;
 use crate::Reader;
 
@@ -181,6 +181,61 @@ fn nothing_is_given_up_of_a_file_that_is_being_changed() {
         assert!(disk.complete_one());
     }
     assert_eq!(cached.give_up(), Some(1));
+}
+
+#[test]
+fn a_cut_at_open_that_fails_later_leaves_what_the_store_has() {
+    let disk = Disk::new(1, 100);
+    let file = disk.file(1, Vec::new());
+    let unifier = unifier(MIB);
+    let cached = open(&unifier, &file);
+    let reservation = cached.try_reserve(0, 100).expect("room");
+    put(reservation.spans(), &[1; 100]);
+    assert!(matches!(cached.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
+    let flushing = cached.clone();
+    let mut flush = Task::new(async move { flushing.flush().await });
+    assert!(flush.poll().is_none());
+    let (mark, handle) = (unifier.mark(), Arc::new(Handle(file.clone())));
+    file.change(Vec::new());
+    let attr = file.attr_now();
+    // While the first writes back.
+    disk.complete_one();
+    assert!(flush.poll().is_none());
+    file.state().cut_error = Some(Status::Io);
+    let again = unifier.open(mark, WriterId(2), handle, &attr, Opening::Truncated);
+    assert_eq!(again.size(), 0);
+    run(&disk, async move {
+        again.flush().await.unwrap();
+        assert_eq!(read(&again, 0, 200).await, [1; 100]);
+        // What others write does not bring the empty file back.
+        write(&again, 0, &[3; 10], 3).await;
+        again.flush().await.unwrap();
+        for who in [1, 2] {
+            assert_eq!(again.take_error(WriterId(who)), Some(Status::Io), "{who}");
+        }
+        again.close(WriterId(1)).await.unwrap();
+    });
+    assert_eq!(file.state().data.len(), 100);
+}
+
+#[test]
+fn what_nobody_was_to_be_told_of_does_not_keep_later_errors() {
+    let disk = Disk::new(1, 50);
+    let file = disk.file(1, vec![0; 64 * BLOCK as usize]);
+    let unifier = unifier(MIB);
+    let cached = open(&unifier, &file);
+    run(&disk, async move {
+        // Of a local writer: nobody here has written.
+        file.state().sync_error = Some(Status::Io);
+        assert_eq!(commit(&cached, 2).await, Err(Status::Io));
+        file.state().sync_error = None;
+        write(&cached, 0, &[1; 4096], 1).await;
+        file.state().write_error = Some(Status::NoSpc);
+        assert_eq!(cached.flush().await, Err(Status::NoSpc));
+        file.state().write_error = None;
+        cached.flush().await.expect("there is room again");
+        assert_eq!(cached.take_error(WriterId(1)), None);
+    });
 }
 
 #[test]
