@@ -8,8 +8,8 @@ use dafs_protocol::{Attr, Status, Timestamp};
 use dafs_store::{File, FileId};
 use smallvec::SmallVec;
 
-use crate::core::{Core, Pinned, count};
-use crate::job::{Job, Outcome};
+use crate::core::{Core, Pinned};
+use crate::job::Job;
 use crate::keeping::Keeping;
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
@@ -124,7 +124,7 @@ pub(crate) struct Inner {
     pub(crate) unit_bytes: u64,
     pub(crate) clear_privileges: bool,
     /// Opens of each session.
-    opens_of: SmallVec<[(WriterId, u32); 2]>,
+    pub(crate) opens_of: SmallVec<[(WriterId, u32); 2]>,
     /// Sessions that changed its data and have it open.
     pub(crate) writers: SmallVec<[WriterId; 2]>,
     /// What is to be told to whom.
@@ -198,56 +198,6 @@ impl Inner {
     pub(crate) fn traffic(&self) -> Vec<Arc<Job>> {
         let fills = self.fills.iter().map(|fill| fill.job.clone());
         fills.chain(self.writes.iter().map(|write| write.job.clone())).collect()
-    }
-
-    fn count_open(&mut self, writer: WriterId) {
-        match self.opens_of.iter_mut().find(|of| of.0 == writer) {
-            Some(of) => of.1 += 1,
-            None => self.opens_of.push((writer, 1)),
-        }
-    }
-
-    /// A session closes it; after its last close it is no writer any more.
-    pub(crate) fn count_close(&mut self, writer: WriterId) {
-        if let Some(of) = self.opens_of.iter_mut().find(|of| of.0 == writer) {
-            of.1 -= 1;
-            if of.1 > 0 {
-                return;
-            }
-        }
-        self.opens_of.retain(|of| of.0 != writer);
-        self.writers.retain(|known| *known != writer);
-    }
-
-    /// It is told of what becomes of the file's data.
-    pub(crate) fn add_writer(&mut self, writer: WriterId) {
-        if !self.writers.contains(&writer) {
-            self.writers.push(writer);
-        }
-    }
-
-    pub(crate) fn tell_writers(&mut self, status: Status) {
-        for writer in &self.writers {
-            if !self.late.iter().any(|late| late.0 == *writer) {
-                self.late.push((*writer, status));
-            }
-        }
-    }
-
-    /// As `tell_writers`, of what no later write-back brings back.
-    pub(crate) fn tell_loss(&mut self, status: Status) {
-        self.tell_writers(status);
-        // Until the last of them has been told.
-        self.lost = !self.late.is_empty();
-    }
-
-    pub(crate) fn take_late(&mut self, writer: WriterId) -> Option<Status> {
-        let at = self.late.iter().position(|late| late.0 == writer)?;
-        let status = self.late.swap_remove(at).1;
-        if self.late.is_empty() {
-            self.lost = false;
-        }
-        Some(status)
     }
 }
 
@@ -520,37 +470,6 @@ impl CachedFile {
         unit.unit_slots()
     }
 
-    /// Gives up dirty data that cannot be written, and tells its writers. The number of slots;
-    /// `None` while some is tried again, or the file is being changed.
-    pub(crate) fn give_up(&self) -> Option<usize> {
-        let inner = &mut *self.lock();
-        if !inner.writes.is_empty() || inner.exclusive.is_some() {
-            return None;
-        }
-        inner.listed_failed = false;
-        // All that failed may have been written since.
-        let Some(status) = inner.failed.take() else { return Some(0) };
-        let dropped = self.drop_pages(inner, 0, Which::Failed);
-        if dropped > 0 {
-            inner.tell_loss(status);
-        }
-        count(&self.core.counters.lost_slots, dropped);
-        Some(dropped)
-    }
-
-    /// What was given up may have been the end of the file: it is as long as the store has it.
-    pub(crate) async fn measure(self: Arc<Self>) -> Outcome {
-        let file = self.clone();
-        self.exclusive(async move {
-            let handle = file.lock().handle.clone().ok_or(Status::BadStateId)?;
-            let attr = handle.attr().await?;
-            let inner = &mut *file.lock();
-            inner.size = attr.size.max(inner.dirty_end());
-            Ok(())
-        })
-        .await
-    }
-
     pub(crate) fn unlist_as_dirty(&self) {
         self.lock().listed_dirty = false;
     }
@@ -576,7 +495,7 @@ impl CachedFile {
 
 impl Inner {
     /// The file is at least so long.
-    fn dirty_end(&self) -> u64 {
+    pub(crate) fn dirty_end(&self) -> u64 {
         self.last_dirty().map_or(0, |block| (block + 1) * SLOT).min(self.size)
     }
 

@@ -25,6 +25,7 @@ mod entry;
 mod file;
 mod job;
 mod keeping;
+mod late;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
 pub mod policy;
