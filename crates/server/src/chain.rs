@@ -44,7 +44,8 @@ pub(crate) struct Context {
     pub segments_max: usize,
     pub now: Cell<Duration>,
     pub actions: RefCell<VecDeque<Action>>,
-    pub writing_back: Cell<bool>,
+    /// Tasks of the worker that write back.
+    pub writing_back: Cell<usize>,
     fetches: Fetches,
     headers: RefCell<Vec<Vec<u8>>>,
     scratch: RefCell<Vec<Span>>,
@@ -63,7 +64,7 @@ impl Context {
             segments_max,
             now: Cell::new(Duration::ZERO),
             actions: RefCell::default(),
-            writing_back: Cell::new(false),
+            writing_back: Cell::new(0),
             fetches: Fetches::default(),
             headers: RefCell::default(),
             scratch: RefCell::default(),

@@ -150,7 +150,7 @@ impl Worker {
         busy |= self.node.poll() > 0;
         loop {
             // The one request under way goes on; write-back would take its time.
-            let alone = self.chains() == 1 && !self.context.writing_back.get();
+            let alone = self.chains() == 1 && self.context.writing_back.get() == 0;
             allow_blocking(self.blocking(alone));
             let mut more = self.tasks.run_ready();
             allow_blocking(Blocking::None);
@@ -342,7 +342,7 @@ impl Worker {
         }
         self.expire_sessions(lease);
         self.end_late_set_ups();
-        if self.number == 0 {
+        if self.number == 0 && self.shared.unifier.write_back_due(self.now) {
             self.write_back();
         }
         self.wait_mode = self.choose_wait_mode();
@@ -354,16 +354,13 @@ impl Worker {
 }
 
 impl Worker {
-    /// Begins to write back what is due.
+    /// Begins to write back what is due. What hangs from an earlier time stays behind.
     fn write_back(&mut self) {
-        if self.context.writing_back.get() || !self.shared.unifier.write_back_due(self.now) {
-            return;
-        }
-        self.context.writing_back.set(true);
         let context = self.context.clone();
+        context.writing_back.set(context.writing_back.get() + 1);
         self.tasks.spawn(async move {
             context.shared.unifier.write_back(context.now.get()).await;
-            context.writing_back.set(false);
+            context.writing_back.set(context.writing_back.get() - 1);
         });
     }
 }

@@ -12,6 +12,7 @@ use dafs_protocol::{Attr, WriteVerifier};
 use dafs_store::{File, FileId};
 
 use crate::config::Config;
+use crate::dirty::DirtyFiles;
 use crate::file::CachedFile;
 use crate::job::{Job, Jobs};
 use crate::policy::shares::Search;
@@ -33,8 +34,7 @@ pub(crate) struct Core {
     dirty_slots: AtomicUsize,
     dirty_slots_max: usize,
     write_slots_max: usize,
-    /// By the time of their first dirty byte.
-    dirty_files: Mutex<VecDeque<(Duration, Arc<CachedFile>)>>,
+    pub(crate) dirty_files: DirtyFiles,
     /// With dirty data whose write-back failed.
     failed_files: Mutex<Vec<Arc<CachedFile>>>,
     helpers: AtomicUsize,
@@ -122,7 +122,7 @@ impl Core {
             verifier,
             files: Mutex::default(),
             dirty_slots: AtomicUsize::new(0),
-            dirty_files: Mutex::default(),
+            dirty_files: DirtyFiles::default(),
             failed_files: Mutex::default(),
             helpers: AtomicUsize::new(0),
             reserve_line: Line::default(),
@@ -220,9 +220,9 @@ impl Core {
     pub(crate) fn clear(&self) {
         self.jobs.stop();
         let table = std::mem::take(&mut *locked(&self.files));
-        let dirty = std::mem::take(&mut *locked(&self.dirty_files));
+        self.dirty_files.clear();
         let failed = std::mem::take(&mut *locked(&self.failed_files));
-        drop((table, dirty, failed));
+        drop((table, failed));
     }
 
     // Dirty data.
@@ -259,32 +259,13 @@ impl Core {
         }
     }
 
-    pub(crate) fn list_as_dirty(&self, file: &Arc<CachedFile>) {
-        locked(&self.dirty_files).push_back((self.now(), file.clone()));
-    }
-
     pub(crate) fn list_as_failed(&self, file: &Arc<CachedFile>) {
         locked(&self.failed_files).push(file.clone());
-    }
-
-    /// The oldest dirty file is to be written back.
-    pub(crate) fn write_back_due(&self, now: Duration) -> bool {
-        let files = locked(&self.dirty_files);
-        let Some((since, _)) = files.front() else { return false };
-        let due = since.saturating_add(self.config.dirty_age) <= now;
-        due || self.is_half_dirty()
     }
 
     /// More than half of what may be dirty is.
     pub(crate) fn is_half_dirty(&self) -> bool {
         self.dirty_slots() > self.dirty_slots_max() / 2
-    }
-
-    /// The file that has been dirty longest.
-    pub(crate) fn next_dirty(&self) -> Option<Arc<CachedFile>> {
-        let file = locked(&self.dirty_files).pop_front()?.1;
-        file.unlist_as_dirty();
-        Some(file)
     }
 
     /// Room for `slots` of a prefetch: all of them together take as much as one read may.

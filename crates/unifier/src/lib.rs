@@ -21,6 +21,7 @@ mod change;
 mod close;
 mod config;
 mod core;
+mod dirty;
 mod entry;
 mod file;
 mod job;

@@ -17,7 +17,7 @@ use crate::pool::{FRAME_SLOTS, Pool};
 use crate::wait::Turn;
 use crate::{CacheStats, Config, Mark, Opening, WriterId};
 
-/// Files flushed at the same time.
+/// Files flushed at the same time for one SYNC_FS.
 const FLUSHES_MAX: usize = 16;
 
 /// See [`Unifier::turn_to_hold`]; ends when it is dropped.
@@ -151,31 +151,26 @@ impl Unifier {
     /// second, also when nothing goes on.
     pub fn write_back_due(&self, now: Duration) -> bool {
         self.core.set_now(now);
-        self.core.write_back_due(now) || self.core.jobs.has_stranded()
+        self.core.write_back_due() || self.core.jobs.has_stranded()
     }
 
-    /// Dirty data is on its way to the bound where writers wait: cheap, to be asked often.
+    /// Dirty data is on its way to the bound where writers wait, and more of it can be written
+    /// back: cheap, to be asked often.
     pub fn is_half_dirty(&self) -> bool {
-        self.core.is_half_dirty()
+        self.core.is_half_dirty() && self.core.write_back_due()
     }
 
     /// Writes back what is due at `now` (any clock that only goes on): what is older than
     /// [`Config::dirty_age`], or the oldest while more than half of the bound is dirty. Also
-    /// ends work whose callers are gone. Returns when nothing is due.
+    /// ends work whose callers are gone. Returns when what it began has ended; what becomes due
+    /// meanwhile can be begun by another call. Of each device it begins only as much as may be
+    /// under way.
     pub async fn write_back(&self, now: Duration) {
         self.core.set_now(now);
         self.core.jobs.poll(None);
-        loop {
-            let mut files = Vec::new();
-            while files.len() < FLUSHES_MAX && self.core.write_back_due(now) {
-                files.extend(self.core.next_dirty());
-            }
-            if files.is_empty() {
-                return;
-            }
-            // Failures are told to the files' writers.
-            let _ = self.flush_files(&files).await;
-        }
+        let flushes: Vec<Arc<Job>> = std::iter::from_fn(|| self.core.begin_flush()).collect();
+        // Failures are told to the files' writers.
+        let _ = wait_all(&flushes).await;
     }
 
     /// Writes back everything (SYNC_FS). Nothing is synced by it. The files that could not be

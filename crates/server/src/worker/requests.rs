@@ -83,7 +83,7 @@ impl Worker {
 
     /// Tasks beside write-back.
     pub(super) fn chains(&self) -> usize {
-        self.tasks.len() - usize::from(self.context.writing_back.get())
+        self.tasks.len() - self.context.writing_back.get()
     }
 
     /// Remembers whether requests, and sessions, come side by side.

@@ -36,6 +36,7 @@ type Completion = Box<dyn FnOnce() + Send>;
 
 /// Where files live and completions wait.
 pub struct Disk {
+    device: u64,
     later: Mutex<Vec<Completion>>,
     rng: Mutex<Rng>,
     /// Percent of calls that complete later.
@@ -81,7 +82,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Disk {
     pub fn new(seed: u64, delayed: u64) -> Arc<Disk> {
+        Disk::of_device(1, seed, delayed)
+    }
+
+    /// One beside others.
+    pub fn of_device(device: u64, seed: u64, delayed: u64) -> Arc<Disk> {
         Arc::new(Disk {
+            device,
             later: Mutex::default(),
             rng: Mutex::new(Rng::new(seed)),
             delayed,
@@ -92,7 +99,7 @@ impl Disk {
     pub fn file(self: &Arc<Self>, inode: u64, data: Vec<u8>) -> Arc<DiskFile> {
         let times = self.tick();
         let state = DiskState { synced: data.clone(), data, times, ..DiskState::default() };
-        let id = FileId { device: 1, inode };
+        let id = FileId { device: self.device, inode };
         Arc::new(DiskFile { disk: self.clone(), id, state: Mutex::new(state) })
     }
 

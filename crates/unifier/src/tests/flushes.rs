@@ -91,3 +91,31 @@ fn a_write_that_lands_while_the_last_close_flushes_is_written_too() {
         assert_eq!(unifier.stats().files, 0);
     }
 }
+
+#[test]
+fn a_disk_that_hangs_does_not_stop_the_write_back_of_others() {
+    let (hung, fine) = (Disk::of_device(2, 1, 100), Disk::new(1, 0));
+    let unifier = unifier(4 * MIB);
+    let stuck: Vec<_> = (0..20).map(|inode| hung.file(inode, Vec::new())).collect();
+    let file = fine.file(1, Vec::new());
+    for file in &stuck {
+        fill(&open(&unifier, file), 0, 4096, 1);
+    }
+    let cached = open(&unifier, &file);
+    fill(&cached, 0, 4096, 2);
+    let begin = |seconds: u64| {
+        let unifier = unifier.clone();
+        assert!(unifier.write_back_due(Duration::from_secs(seconds)));
+        Task::new(async move { unifier.write_back(Duration::from_secs(seconds)).await })
+    };
+    let mut first = begin(60);
+    assert!(first.poll().is_none());
+    assert_eq!(file.state().data, [2; 4096]);
+    assert!(!unifier.write_back_due(Duration::from_secs(70)), "as many hang as may");
+    // What is written meanwhile does not wait for the first either.
+    fill(&cached, 0, 4096, 3);
+    assert!(begin(120).poll().is_some());
+    assert_eq!(file.state().data, [3; 4096]);
+    finish(&hung, &mut first);
+    assert!(stuck.iter().all(|file| file.state().data == [1; 4096]), "when it works again");
+}
