@@ -75,6 +75,13 @@ impl Line {
         self
     }
 
+    /// Says on standard error how it ended: for lines that take long.
+    #[must_use]
+    pub fn told(self) -> Line {
+        eprintln!("{} {}: {:?}: {}", self.number, self.what, self.verdict, self.measured);
+        self
+    }
+
     /// Prints it; true when it fails the run.
     fn print(&self) -> bool {
         let verdict = match &self.verdict {
