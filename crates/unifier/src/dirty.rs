@@ -25,13 +25,17 @@ struct Device {
 }
 
 impl DirtyFiles {
-    pub(crate) fn push(&self, now: Duration, file: Arc<CachedFile>) {
+    /// Dirty since then.
+    pub(crate) fn push(&self, since: Duration, file: Arc<CachedFile>) {
         let number = file.id().device;
         let devices = &mut *locked(&self.0);
         match devices.iter_mut().find(|device| device.number == number) {
-            Some(device) => device.files.push_back((now, file)),
+            Some(device) => {
+                let at = device.files.partition_point(|other| other.0 <= since);
+                device.files.insert(at, (since, file));
+            }
             None => {
-                let files = VecDeque::from([(now, file)]);
+                let files = VecDeque::from([(since, file)]);
                 devices.push(Device { number, files, flushes: 0 });
             }
         }
@@ -102,16 +106,21 @@ impl Core {
         self.dirty_files.is_any_due(self.is_due())
     }
 
-    /// Begins to write back what is due; goes on while something is.
+    /// Begins to write back what is due; goes on while something is. What is written to a file
+    /// meanwhile comes after its flush: not beside it, in small pieces.
     pub(crate) fn begin_flush(self: &Arc<Self>) -> Option<Arc<Job>> {
-        let mut file = self.next_due()?;
+        let mut file = self.dirty_files.begin_flush(self.is_due())?;
         let core = self.clone();
         let job = Job::new(async move {
             loop {
+                let since = core.now();
                 // A failure is told to the file's writers.
                 let _ = file.flush_pass().await;
                 core.dirty_files.end_flush(file.id().device);
-                match core.next_due() {
+                if file.relist_as_dirty(since) {
+                    core.pool.space.changed();
+                }
+                match core.dirty_files.begin_flush(core.is_due()) {
                     Some(next) => file = next,
                     None => return Ok(()),
                 }
@@ -119,12 +128,6 @@ impl Core {
         });
         self.jobs.start(&job);
         Some(job)
-    }
-
-    fn next_due(&self) -> Option<Arc<CachedFile>> {
-        let file = self.dirty_files.begin_flush(self.is_due())?;
-        file.unlist_as_dirty();
-        Some(file)
     }
 
     /// Whether a file is, by the time of its first dirty byte.

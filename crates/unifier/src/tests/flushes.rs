@@ -119,3 +119,30 @@ fn a_disk_that_hangs_does_not_stop_the_write_back_of_others() {
     finish(&hung, &mut first);
     assert!(stuck.iter().all(|file| file.state().data == [1; 4096]), "when it works again");
 }
+
+#[test]
+fn what_is_written_while_its_file_is_written_back_is_so_after_that() {
+    let disk = Disk::new(1, 100);
+    let file = disk.file(1, Vec::new());
+    let unifier = unifier(4 * MIB);
+    let cached = open(&unifier, &file);
+    fill(&cached, 4096, 4096, 1);
+    let background = unifier.clone();
+    let seconds = Duration::from_secs;
+    let mut first = Task::new(async move { background.write_back(seconds(60)).await });
+    assert!(first.poll().is_none());
+    disk.complete_first();
+    assert!(first.poll().is_none());
+    fill(&cached, 0, 4096, 2);
+    assert!(!unifier.write_back_due(seconds(120)), "a file is written in large pieces");
+    finish(&disk, &mut first);
+    assert_eq!(file.state().writes, [(4096, 4096), (0, 4096)]);
+    // What cannot be written is not tried all the time.
+    file.state().write_error = Some(Status::NoSpc);
+    fill(&cached, 0, 4096, 3);
+    let background = unifier.clone();
+    let mut second = Task::new(async move { background.write_back(seconds(180)).await });
+    finish(&disk, &mut second);
+    assert!(!unifier.write_back_due(seconds(240)));
+    assert_eq!(cached.take_error(WriterId(1)), Some(Status::NoSpc));
+}
