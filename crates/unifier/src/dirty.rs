@@ -21,22 +21,19 @@ struct Device {
     number: u64,
     /// By the time of their first dirty byte.
     files: VecDeque<(Duration, Arc<CachedFile>)>,
-    flushes: usize,
+    /// Those being written back; what is written to them meanwhile lists them again.
+    flushed: Vec<Arc<CachedFile>>,
 }
 
 impl DirtyFiles {
-    /// Dirty since then.
-    pub(crate) fn push(&self, since: Duration, file: Arc<CachedFile>) {
+    pub(crate) fn push(&self, now: Duration, file: Arc<CachedFile>) {
         let number = file.id().device;
         let devices = &mut *locked(&self.0);
         match devices.iter_mut().find(|device| device.number == number) {
-            Some(device) => {
-                let at = device.files.partition_point(|other| other.0 <= since);
-                device.files.insert(at, (since, file));
-            }
+            Some(device) => device.files.push_back((now, file)),
             None => {
-                let files = VecDeque::from([(since, file)]);
-                devices.push(Device { number, files, flushes: 0 });
+                let files = VecDeque::from([(now, file)]);
+                devices.push(Device { number, files, flushed: Vec::new() });
             }
         }
     }
@@ -50,27 +47,27 @@ impl DirtyFiles {
         Some(file)
     }
 
-    /// Of those that are due, where a flush may begin, the one that has been dirty longest. Its
-    /// flush counts from now on, until `end_flush`.
+    /// Of those that are due and may be flushed, the one that has been dirty longest. It counts as
+    /// being flushed until `end_flush`.
     fn begin_flush(&self, is_due: impl Fn(Duration) -> bool) -> Option<Arc<CachedFile>> {
         let devices = &mut *locked(&self.0);
-        let due = devices.iter_mut().filter(|device| device.is_due(&is_due));
-        let device = due.min_by_key(|device| device.files[0].0)?;
-        let file = device.files.pop_front()?.1;
-        device.flushes += 1;
+        let due = devices.iter_mut().filter_map(|device| Some((device.due(&is_due)?, device)));
+        let (at, device) = due.min_by_key(|(at, device)| device.files[*at].0)?;
+        let file = device.files.remove(at)?.1;
+        device.flushed.push(file.clone());
         Some(file)
     }
 
-    fn end_flush(&self, number: u64) {
+    fn end_flush(&self, file: &Arc<CachedFile>) {
         let devices = &mut *locked(&self.0);
-        if let Some(device) = devices.iter_mut().find(|device| device.number == number) {
-            device.flushes -= 1;
+        if let Some(device) = devices.iter_mut().find(|device| device.number == file.id().device) {
+            device.flushed.retain(|other| !Arc::ptr_eq(other, file));
         }
         devices.retain(Device::is_used);
     }
 
     fn is_any_due(&self, is_due: impl Fn(Duration) -> bool) -> bool {
-        locked(&self.0).iter().any(|device| device.is_due(&is_due))
+        locked(&self.0).iter().any(|device| device.due(&is_due).is_some())
     }
 
     pub(crate) fn clear(&self) {
@@ -81,11 +78,17 @@ impl DirtyFiles {
 
 impl Device {
     fn is_used(&self) -> bool {
-        self.flushes > 0 || !self.files.is_empty()
+        !self.flushed.is_empty() || !self.files.is_empty()
     }
 
-    fn is_due(&self, is_due: impl Fn(Duration) -> bool) -> bool {
-        self.flushes < FLUSHES_MAX && self.files.front().is_some_and(|file| is_due(file.0))
+    /// The place of the first one that may be flushed: not one that is, in small pieces.
+    fn due(&self, is_due: impl Fn(Duration) -> bool) -> Option<usize> {
+        if self.flushed.len() == FLUSHES_MAX {
+            return None;
+        }
+        let is_flushed = |file| self.flushed.iter().any(|other| Arc::ptr_eq(other, file));
+        let at = self.files.iter().position(|(_, file)| !is_flushed(file))?;
+        is_due(self.files[at].0).then_some(at)
     }
 }
 
@@ -106,21 +109,16 @@ impl Core {
         self.dirty_files.is_any_due(self.is_due())
     }
 
-    /// Begins to write back what is due; goes on while something is. What is written to a file
-    /// meanwhile comes after its flush: not beside it, in small pieces.
+    /// Begins to write back what is due; goes on while something is.
     pub(crate) fn begin_flush(self: &Arc<Self>) -> Option<Arc<Job>> {
-        let mut file = self.dirty_files.begin_flush(self.is_due())?;
+        let mut file = self.next_due()?;
         let core = self.clone();
         let job = Job::new(async move {
             loop {
-                let since = core.now();
                 // A failure is told to the file's writers.
                 let _ = file.flush_pass().await;
-                core.dirty_files.end_flush(file.id().device);
-                if file.relist_as_dirty(since) {
-                    core.pool.space.changed();
-                }
-                match core.dirty_files.begin_flush(core.is_due()) {
+                core.dirty_files.end_flush(&file);
+                match core.next_due() {
                     Some(next) => file = next,
                     None => return Ok(()),
                 }
@@ -128,6 +126,12 @@ impl Core {
         });
         self.jobs.start(&job);
         Some(job)
+    }
+
+    fn next_due(&self) -> Option<Arc<CachedFile>> {
+        let file = self.dirty_files.begin_flush(self.is_due())?;
+        file.unlist_as_dirty();
+        Some(file)
     }
 
     /// Whether a file is, by the time of its first dirty byte.

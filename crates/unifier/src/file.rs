@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use dafs_protocol::{Attr, Status, Timestamp};
 use dafs_store::{File, FileId};
@@ -473,18 +472,6 @@ impl CachedFile {
 
     pub(crate) fn unlist_as_dirty(&self) {
         self.lock().listed_dirty = false;
-    }
-
-    /// After a flush that began `since`, while which it counted as listed: it is again if something
-    /// was written meanwhile.
-    pub(crate) fn relist_as_dirty(self: &Arc<Self>, since: Duration) -> bool {
-        let inner = &mut *self.lock();
-        let is_new = |cluster: &Cluster| cluster.dirty & !cluster.failed != 0;
-        inner.listed_dirty = inner.dirty.iter().any(|number| is_new(&inner.clusters[number]));
-        if inner.listed_dirty {
-            self.core.dirty_files.push(since, self.clone());
-        }
-        inner.listed_dirty
     }
 
     /// False when it is on the list already.
