@@ -111,6 +111,13 @@ impl Mode {
     }
 }
 
+/// The middle one of those that are numbers; NaN without any.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.retain(|value| !value.is_nan());
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 /// A number, and what makes its lines.
 pub type Bar = (&'static str, fn(Mode) -> Vec<Line>);
 

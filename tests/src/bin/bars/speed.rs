@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use dafs_tests::bars::median;
 use dafs_tests::{FreshDir, Served, run_ok, tree};
 use serde_json::Value;
 
@@ -23,12 +24,6 @@ pub(crate) fn number(point: &Value, key: &str) -> f64 {
 
 fn text<'a>(point: &'a Value, key: &str) -> &'a str {
     point.get(key).and_then(Value::as_str).unwrap_or("?")
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.retain(|value| !value.is_nan());
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Runs the same points several times; points of one wait mode together.

@@ -1,11 +1,13 @@
 //! d1, d2, d3: files larger than the cache against the disk itself, which fio reads and writes in
-//! the same run with O_DIRECT.
+//! the same run with O_DIRECT, by turns: a disk may be twice as fast a second later. What is
+//! compared are medians.
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_client::OpenOptions;
+use dafs_tests::bars::median;
 use dafs_tests::client::session;
 use dafs_tests::{Served, command, run_ok};
 use serde_json::Value;
@@ -65,6 +67,21 @@ fn number(point: &Value, key: &str) -> f64 {
     point.get(key).and_then(Value::as_f64).unwrap_or(f64::NAN)
 }
 
+/// The medians of our rate and the disk's, measured by turns.
+fn by_turns(turns: usize, mut own: impl FnMut() -> f64, mut disk: impl FnMut() -> f64) -> [f64; 2] {
+    let (mut owns, mut disks) = (Vec::new(), Vec::new());
+    for _ in 0..turns {
+        disks.push(disk());
+        owns.push(own());
+    }
+    [owns, disks].map(median)
+}
+
+/// `0.95 of it (1.21, 1.27 GB/s)`.
+fn of_it([rate, disk]: [f64; 2]) -> String {
+    format!("{:.2} of it ({:.2}, {:.2} GB/s)", rate / disk, rate / 1e9, disk / 1e9)
+}
+
 pub(crate) fn sequential(mode: Mode) -> Vec<Line> {
     let (arena, size) = mode.pick(("64m", "256m"), ("512m", "2g"));
     let world = match world(arena) {
@@ -74,15 +91,21 @@ pub(crate) fn sequential(mode: Mode) -> Vec<Line> {
     let seconds = mode.pick("2", "10");
     let (size_arg, time) = (format!("--size={size}"), format!("--runtime={seconds}"));
     let twin = ["--bs=1M", "--iodepth=8", "--time_based", &size_arg, &time];
-    let disk = number(&fio(world.dir.path(), "read", "read", &twin), "bw_bytes");
+    let disk = || number(&fio(world.dir.path(), "read", "read", &twin), "bw_bytes");
     let args = ["--op", "read", "--size", "1m", "--depth", "8", "--file-size", size];
     let args = [&args[..], &["--seconds", seconds]].concat();
-    let own = bench(&world.server.url, &args);
-    let (rate, copies) = (number(&own, "bytes_per_s"), number(&own, "server_copies_per_byte"));
+    let mut copies = 0.0;
+    let own = || {
+        let own = bench(&world.server.url, &args);
+        copies += number(&own, "server_copies_per_byte");
+        number(&own, "bytes_per_s")
+    };
+    let rates = by_turns(3, own, disk);
     let what = format!("cold sequential 1 MiB reads, depth 8, {size} by a cache of {arena}");
-    let text = format!("{:.2} of it ({:.2}, {:.2} GB/s)", rate / disk, rate / 1e9, disk / 1e9);
     vec![
-        Line::new("d1", &what, "≥ 0.90 of fio").timing().measured(text, rate >= 0.9 * disk),
+        Line::new("d1", &what, "≥ 0.90 of fio")
+            .timing()
+            .measured(of_it(rates), rates[0] >= 0.9 * rates[1]),
         Line::new("d1", "copies in the server, per byte of these", "0")
             .measured(format!("{copies}"), copies == 0.0),
     ]
@@ -97,16 +120,25 @@ pub(crate) fn random(mode: Mode) -> Vec<Line> {
     let seconds = mode.pick("2", "10");
     let (size_arg, time) = (format!("--size={size}"), format!("--runtime={seconds}"));
     let twin = ["--bs=4k", "--iodepth=32", "--time_based", "--norandommap", &size_arg, &time];
-    let disk = fio(world.dir.path(), "randread", "read", &twin);
     let url = &world.server.url;
     let args = ["--op", "randread", "--size", "4k", "--seconds", seconds];
-    let cold = bench(url, &[&args[..], &["--depth", "32", "--file-size", size]].concat());
+    let (mut own_p50s, mut disk_p50s) = (Vec::new(), Vec::new());
+    let own = || {
+        let cold = bench(url, &[&args[..], &["--depth", "32", "--file-size", size]].concat());
+        own_p50s.push(number(&cold, "p50_us"));
+        number(&cold, "ops_per_s")
+    };
+    let disk = || {
+        let disk = fio(world.dir.path(), "randread", "read", &twin);
+        let [lat, clat] =
+            ["lat_ns", "clat_ns"].map(|of| number(&disk[of]["percentile"], "50.000000") / 1e3);
+        disk_p50s.push(if lat.is_nan() { clat } else { lat });
+        number(&disk, "iops")
+    };
+    let [rate, disk_rate] = by_turns(3, own, disk);
+    let [p50, disk_p50] = [own_p50s, disk_p50s].map(median);
     let trip = bench(url, &[&args[..], &["--depth", "1", "--file-size", "4m"]].concat());
-    let (rate, disk_rate) = (number(&cold, "ops_per_s"), number(&disk, "iops"));
-    let (p50, trip) = (number(&cold, "p50_us"), number(&trip, "p50_us"));
-    let disk_p50 = number(&disk["lat_ns"]["percentile"], "50.000000") / 1e3;
-    let clat_p50 = number(&disk["clat_ns"]["percentile"], "50.000000") / 1e3;
-    let disk_p50 = if disk_p50.is_nan() { clat_p50 } else { disk_p50 };
+    let trip = number(&trip, "p50_us");
     let what = format!("cold random 4 KiB reads, depth 32, {size} by a cache of 16m");
     let text = format!("{:.2} of it ({rate:.0}, {disk_rate:.0} per s)", rate / disk_rate);
     let latency = format!("{p50:.0} µs (fio {disk_p50:.0}, cached {trip:.0})");
@@ -153,11 +185,18 @@ pub(crate) fn writes(mode: Mode) -> Vec<Line> {
         Err(reason) => return skipped("d3", reason),
     };
     let size = format!("--size={mib}M");
-    // A file that grows, as the server's.
+    // Files that grow: a new one each time.
     let twin = ["--bs=1M", "--iodepth=8", "--fallocate=none", "--end_fsync=1", &size];
-    let disk = number(&fio(world.dir.path(), "write", "write", &twin), "bw_bytes");
+    let disk = || {
+        let _ = std::fs::remove_file(world.dir.path().join("fio"));
+        number(&fio(world.dir.path(), "write", "write", &twin), "bw_bytes")
+    };
     let url = &world.server.url;
-    let rate = write_all(url, mib);
+    let own = || {
+        let _ = session(url).remove(b"written");
+        write_all(url, mib)
+    };
+    let rates = by_turns(5, own, disk);
     let cached = ["--op", "randread", "--size", "4k", "--depth", "1", "--file-size", "4m"];
     let idle = number(&bench(url, &[&cached[..], &["--seconds", "2"]].concat()), "p99_us");
     let seconds = mode.pick("3", "10");
@@ -173,10 +212,11 @@ pub(crate) fn writes(mode: Mode) -> Vec<Line> {
     let loaded: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
     let busy = number(&loaded, "p99_us");
     let what = format!("sequential 1 MiB writes and fsync, {mib} MiB by a cache of {arena}");
-    let text = format!("{:.2} of it ({:.2}, {:.2} GB/s)", rate / disk, rate / 1e9, disk / 1e9);
     let latency = format!("{:.1} × ({busy:.0}, {idle:.0} µs; {rounds} files)", busy / idle);
     vec![
-        Line::new("d3", &what, "≥ 0.90 of fio").timing().measured(text, rate >= 0.9 * disk),
+        Line::new("d3", &what, "≥ 0.90 of fio")
+            .timing()
+            .measured(of_it(rates), rates[0] >= 0.9 * rates[1]),
         Line::new("d3", "p99 of another client's cached 4 KiB reads meanwhile", "≤ 5 × unloaded")
             .timing()
             .measured(latency, busy <= 5.0 * idle),

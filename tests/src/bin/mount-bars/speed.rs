@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use dafs_tests::bars::median;
 use dafs_tests::{Place, run_ok};
 use serde_json::Value;
 
@@ -33,9 +34,7 @@ impl Rows {
 
     fn median(points: &[Value], key: &str) -> f64 {
         let of = |point: &Value| point.get(key).and_then(Value::as_f64);
-        let mut values: Vec<f64> = points.iter().filter_map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+        median(points.iter().filter_map(of).collect())
     }
 }
 
