@@ -72,18 +72,13 @@ impl Arena {
         Arena::map(bytes, PAGE_BYTES).map(Arc::new)
     }
 
-    /// As [`new`](Arena::new), aligned to [`HUGE_PAGE_BYTES`] and of huge pages where the system
-    /// gives them. For memory of which large parts are used together: what is touched first
-    /// commits a whole huge page, and only a whole one is given back at once.
+    /// As [`new`](Arena::new), aligned to [`HUGE_PAGE_BYTES`]: for
+    /// [`populate_huge`](Arena::populate_huge).
     ///
     /// # Errors
     /// [`ArenaError`].
-    pub fn with_huge_pages(bytes: usize) -> Result<Arc<Arena>, ArenaError> {
-        let arena = Arena::map(bytes, HUGE_PAGE_BYTES)?;
-        // SAFETY: the mapping just made; its contents stay. A system without huge pages refuses,
-        // and nothing happens.
-        unsafe { libc::madvise(arena.base.as_ptr().cast(), arena.len, libc::MADV_HUGEPAGE) };
-        Ok(Arc::new(arena))
+    pub fn for_huge_pages(bytes: usize) -> Result<Arc<Arena>, ArenaError> {
+        Arena::map(bytes, HUGE_PAGE_BYTES).map(Arc::new)
     }
 
     /// A mapping aligned to `align`, a power of two of at least a page.
@@ -147,6 +142,19 @@ impl Arena {
         let start = unsafe { self.base.add(offset) };
         // SAFETY: the range is mapped; its contents stay.
         unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
+    }
+
+    /// As [`populate`](Arena::populate), by huge pages where the range has whole ones and the system
+    /// gives them. For ranges of which nothing was used. May take milliseconds for each: not for a
+    /// thread that others wait for.
+    pub fn populate_huge(&self, offset: usize, len: usize) {
+        assert!(offset <= self.len && len <= self.len - offset, "range outside of the arena");
+        // SAFETY: inside the mapping, as just checked.
+        let start = unsafe { self.base.add(offset) };
+        // SAFETY: the range is mapped; its contents stay. A system without huge pages refuses, and
+        // nothing happens.
+        unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        self.populate(offset, len);
     }
 
     /// Gives the memory of whole pages in this range back to the system; they read as zero.
@@ -453,7 +461,7 @@ impl Buffer {
     /// # Errors
     /// The system refused.
     pub fn new(bytes: usize) -> Result<Buffer, ArenaError> {
-        let arena = Arena::with_huge_pages(bytes.max(1))?;
+        let arena = Arena::new(bytes.max(1))?;
         Ok(Buffer::cut(&arena, 0, bytes))
     }
 
@@ -464,7 +472,7 @@ impl Buffer {
     pub fn many(count: usize, bytes: usize) -> Result<Vec<Buffer>, ArenaError> {
         let stride = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX);
         let total = stride.checked_mul(count).ok_or(ArenaError::Size(usize::MAX))?;
-        let arena = Arena::with_huge_pages(total.max(1))?;
+        let arena = Arena::new(total.max(1))?;
         Ok((0..count).map(|i| Buffer::cut(&arena, i * stride, bytes)).collect())
     }
 
@@ -615,10 +623,11 @@ mod tests {
     #[test]
     fn huge_pages_can_begin_where_the_arena_does() {
         for bytes in [1, 10_000, HUGE_PAGE_BYTES, 5 * HUGE_PAGE_BYTES + 1] {
-            let arena = Arena::with_huge_pages(bytes).expect("arena");
+            let arena = Arena::for_huge_pages(bytes).expect("arena");
             let whole = arena.span(0, arena.len());
             assert_eq!(whole.addr() as usize % HUGE_PAGE_BYTES, 0);
             assert_eq!(arena.len(), bytes.next_multiple_of(PAGE_BYTES));
+            arena.populate_huge(0, arena.len());
             let last = arena.len() - 2;
             whole.copy_from(last, b"ok");
             arena.discard(last / PAGE_BYTES * PAGE_BYTES, PAGE_BYTES).expect("discard");

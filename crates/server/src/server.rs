@@ -154,6 +154,7 @@ impl Server {
         };
         server.spawn("dafs-accept", move || acceptor.run())?;
         server.watch_memory()?;
+        server.back_memory()?;
         Ok(server)
     }
 
@@ -179,6 +180,18 @@ impl Server {
                         );
                     }
                 }
+            }
+        })
+    }
+
+    /// The cache has memory before a worker needs it.
+    fn back_memory(&mut self) -> std::io::Result<()> {
+        let (unifier, stopping) = (self.shared.unifier.clone(), self.stopping.clone());
+        self.spawn("dafs-pages", move || {
+            let goes_on = || !stopping.load(Ordering::SeqCst);
+            while goes_on() {
+                unifier.back_ahead(std::thread::current(), goes_on);
+                std::thread::park();
             }
         })
     }
@@ -333,7 +346,7 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
         None => memory_bytes() / 4,
     };
-    let arena = Arena::with_huge_pages(arena_bytes.max(16 << 20))?;
+    let arena = Arena::for_huge_pages(arena_bytes.max(16 << 20))?;
     let arena_bytes = arena.len();
     let mut process = [0; 8];
     fill_random(&mut process);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
+use std::thread::Thread;
 use std::time::Duration;
 
 use dafs_fabric::Arena;
@@ -145,6 +146,14 @@ impl Unifier {
         let frame = (PAGE_BYTES * FRAME_SLOTS) as u64;
         let frames = usize::try_from(bytes / frame).unwrap_or(usize::MAX);
         self.core.resize(frames) as u64 * frame
+    }
+
+    /// Gets memory for what will be cached next, so that nobody waits for that: to be called by a
+    /// thread of its own, which is given here and is unparked when it is to go on. Returns when
+    /// enough is there.
+    pub fn back_ahead(&self, thread: Thread, goes_on: impl Fn() -> bool) {
+        self.core.pool.set_backer(thread);
+        while goes_on() && self.core.pool.back_ahead() {}
     }
 
     /// True when [`write_back`](Self::write_back) has something to do. To be asked a few times a
