@@ -3,8 +3,8 @@
 mod common;
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{DirEntryExt, MetadataExt, PermissionsExt};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::{DirEntryExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -70,6 +70,29 @@ fn a_file_made_read_only_is_written_over_a_restart() {
     assert!(writer.wait().expect("it ends").success());
     assert_eq!(fs::read(mount.join("f")).expect("read"), b"one\ntwo\n");
     assert_eq!(fs::metadata(server.file("f")).expect("stat").mode() & 0o777, 0o444);
+}
+
+/// `O_TRUNC` where a file is opened for reading: it is cut, unless it is a program that runs.
+#[test]
+fn a_running_program_is_not_cut() {
+    let server = Server::start(&[]);
+    let Some(mount) = Mounted::new(&server, &[]) else { return };
+    let (sleep, other) = (mount.join("sleep"), mount.join("other"));
+    let bytes = fs::copy("/bin/sleep", &sleep).expect("copy");
+    fs::copy("/bin/sleep", &other).expect("copy");
+    let cut = |file| fs::OpenOptions::new().read(true).custom_flags(libc::O_TRUNC).open(file);
+    let mut program = Command::new(&sleep).arg("1000").spawn().expect("it is run");
+    let refused = cut(&sleep).map(drop).map_err(|error| error.kind());
+    let (length, ended) = (fs::metadata(server.file("sleep")), program.try_wait());
+    program.kill().expect("it runs");
+    program.wait().expect("it ends");
+    assert_eq!(refused, Err(ErrorKind::ExecutableFileBusy));
+    assert_eq!(length.expect("stat").len(), bytes);
+    assert_eq!(ended.expect("it is ours"), None);
+    for file in [&sleep, &other] {
+        drop(cut(file).expect("nobody runs it"));
+        assert_eq!(fs::metadata(file).expect("stat").len(), 0);
+    }
 }
 
 /// What `filefrag` says of the extents of a file, without its name and flags that come and go.

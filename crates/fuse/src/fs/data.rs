@@ -61,9 +61,6 @@ impl DafsFs {
     pub(super) fn open(&self, caller: &Caller, node: u64, flags: u32) -> Result<Answer, Errno> {
         let options = self.open_options(flags)?;
         let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
-        if options.truncate {
-            self.flush_node(&node)?;
-        }
         let open = || self.on_handle(&node, |handle| session.open_at(handle, b"", options));
         let opened = self.repeated(open);
         let (file, _) = match opened {

@@ -70,8 +70,6 @@ pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     /// The file system has `fcntl` locks.
     pub const POSIX_LOCKS: u64 = 1 << 1;
-    /// Open truncates by itself.
-    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     /// Writes may be larger than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The file system applies the umask.

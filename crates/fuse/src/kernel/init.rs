@@ -7,11 +7,11 @@ use super::decode::Init;
 /// Bytes of data in one request.
 pub const MAX_WRITE: u32 = 1 << 20;
 
-/// What is asked of the kernel where it offers it.
+/// What is asked of the kernel where it offers it. Not that OPEN cuts a file by itself
+/// (`ATOMIC_O_TRUNC`): it would cut a program that runs, before the kernel refuses that.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::FLOCK_LOCKS
-    | init::ATOMIC_O_TRUNC
     | init::BIG_WRITES
     | init::DONT_MASK
     | init::DO_READDIRPLUS

@@ -63,7 +63,7 @@ pub enum Op<'a> {
     Rename { name: &'a [u8], to_dir: u64, to: &'a [u8], flags: u32 },
     /// A name for the node `from`. [`Answer::Entry`].
     Link { from: u64, name: &'a [u8] },
-    /// `kill_suidgid`: truncation ends setuid and setgid. [`Answer::Opened`].
+    /// Cut by a [`SetAttr`] that follows. [`Answer::Opened`].
     Open { flags: u32, kill_suidgid: bool },
     /// [`Answer::Created`].
     Create { name: &'a [u8], flags: u32, mode: u32, umask: u32, kill_suidgid: bool },
