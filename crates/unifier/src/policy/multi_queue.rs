@@ -19,8 +19,8 @@ const WRITTEN_PART: u64 = 2;
 /// often units were used that are gone is remembered for a while.
 ///
 /// Beside the published algorithm: what was written and not read since has a queue of its own, so
-/// that a stream of writes does not displace what is read, however seldom. Beyond half of all
-/// slots its first unit goes; below that the older one of it and of the first of the lowest queue.
+/// that a stream of writes displaces less of what is read. Beyond half of all slots its first unit
+/// goes; below that the older one of it and of the first of the lowest queue.
 ///
 /// Time is counted in insertions: while nothing comes, nothing ages.
 pub struct MultiQueue {
