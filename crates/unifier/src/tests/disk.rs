@@ -124,7 +124,7 @@ impl Disk {
     }
 
     /// Completes the call that waits longest.
-    #[cfg_attr(feature = "planted", allow(dead_code))]
+    #[cfg(not(feature = "planted"))]
     pub fn complete_first(&self) {
         let completion = lock(&self.later).remove(0);
         completion();
