@@ -27,6 +27,7 @@ mod file;
 mod job;
 mod keeping;
 mod late;
+mod memory;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
 pub mod policy;

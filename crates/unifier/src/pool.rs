@@ -5,27 +5,22 @@
 //! pins 16 units, a random read of 4 KiB one. A unit lives while a file maps one of its slots or
 //! somebody pins it. Units that may be evicted are in the order of a replacement policy.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 
-use dafs_fabric::mem::{HUGE_PAGE_BYTES, PAGE_BYTES};
+use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::{Arena, Span};
 use smallvec::SmallVec;
 
 use crate::entry::{Entry, State};
+use crate::memory::Memory;
 use crate::policy::shares::{Search, Share, Shares};
 use crate::policy::{Came, Following, Key};
 use crate::wait::Space;
 
 /// Slots per frame, and per cluster of a file.
 pub(crate) const FRAME_SLOTS: usize = 16;
-/// Frames of a huge page, which get their memory at once where somebody does that ahead of use.
-const HUGE_FRAMES: usize = HUGE_PAGE_BYTES / (FRAME_SLOTS * PAGE_BYTES);
-/// How many frames ahead of use: 64 MiB.
-const AHEAD_FRAMES: usize = 32 * HUGE_FRAMES;
-/// Where use overtakes, that begins again so far before it: 8 MiB.
-const GAP_FRAMES: usize = 4 * HUGE_FRAMES;
 
 /// Bytes of a slot as a file offset.
 pub(crate) const SLOT: u64 = PAGE_BYTES as u64;
@@ -151,13 +146,7 @@ pub(crate) struct Pool {
     away: AtomicUsize,
     /// How often the system did not take one.
     refused: AtomicU64,
-    /// Frames that have memory.
-    backed: Box<[AtomicBool]>,
-    /// Where the frames end that were used, and those that got memory ahead of use.
-    reached: AtomicUsize,
-    ahead: AtomicUsize,
-    /// Who does that.
-    backer: OnceLock<Thread>,
+    memory: Memory,
     /// May go below zero for a moment.
     orphan_slots: AtomicUsize,
     /// Who waits for slots.
@@ -201,6 +190,7 @@ impl Pool {
         let entries: Box<[Entry]> = (0..slots).map(|_| Entry::default()).collect();
         entries.iter().for_each(|entry| entry.set_epoch(epoch));
         Pool {
+            memory: Memory::new(arena.clone(), frames),
             arena,
             entries,
             users: (0..slots).map(|_| AtomicU64::new(0)).collect(),
@@ -210,10 +200,6 @@ impl Pool {
             used_slots: AtomicUsize::new(0),
             away: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
-            backed: (0..frames).map(|_| AtomicBool::new(false)).collect(),
-            reached: AtomicUsize::new(0),
-            ahead: AtomicUsize::new(0),
-            backer: OnceLock::new(),
             orphan_slots: AtomicUsize::new(0),
             space: Space::default(),
         }
@@ -354,51 +340,19 @@ impl Pool {
         for page in &pages {
             self.entries[page.index()].disturb(State::Landing);
         }
-        self.back(&pages);
+        self.memory.back(pages.iter().map(|page| page.index() / FRAME_SLOTS));
         Some(pages)
-    }
-
-    /// Asks for the memory of frames never used before, frame by frame: new memory takes its time.
-    fn back(&self, pages: &Pages) {
-        let mut end = 0;
-        for page in pages {
-            let frame = page.index() / FRAME_SLOTS;
-            end = end.max(frame + 1);
-            if !self.backed[frame].load(Ordering::Relaxed) {
-                self.backed[frame].store(true, Ordering::Relaxed);
-                let bytes = FRAME_SLOTS * PAGE_BYTES;
-                self.arena.populate(frame * bytes, bytes);
-            }
-        }
-        if self.reached.fetch_max(end, Ordering::Relaxed) < end
-            && self.ahead.load(Ordering::Relaxed) < end + AHEAD_FRAMES / 2
-            && let Some(backer) = self.backer.get()
-        {
-            backer.unpark();
-        }
     }
 
     /// This thread calls [`back_ahead`](Self::back_ahead) when it is unparked.
     pub(crate) fn set_backer(&self, thread: Thread) {
-        let _ = self.backer.set(thread);
+        self.memory.set_backer(thread);
     }
 
-    /// Gets memory for some frames that will be used next; false: enough have it.
+    /// Gets memory for some frames that will be used next; false: enough have it, or memory is
+    /// short.
     pub(crate) fn back_ahead(&self) -> bool {
-        let reached = self.reached.load(Ordering::Relaxed);
-        let mut first = self.ahead.load(Ordering::Relaxed);
-        if first < reached {
-            first = (reached + GAP_FRAMES).next_multiple_of(HUGE_FRAMES);
-        }
-        let end = (first + HUGE_FRAMES).min(self.frames.len());
-        if first >= end || first >= reached + AHEAD_FRAMES || self.away() > 0 {
-            return false;
-        }
-        let bytes = FRAME_SLOTS * PAGE_BYTES;
-        self.arena.populate_huge(first * bytes, (end - first) * bytes);
-        self.backed[first..end].iter().for_each(|frame| frame.store(true, Ordering::Relaxed));
-        self.ahead.store(end, Ordering::Relaxed);
-        true
+        self.away() == 0 && self.memory.back_ahead()
     }
 
     fn put_back(&self, free: &mut Free, unit: Page) {
@@ -681,24 +635,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_comes_ahead_of_use() {
-        let pool = pool(4 * AHEAD_FRAMES);
-        while pool.back_ahead() {}
-        assert_eq!(pool.ahead.load(Ordering::Relaxed), AHEAD_FRAMES, "and no more");
-        let used = pool.allocate(0, AHEAD_FRAMES / 2 * FRAME_SLOTS).expect("slots");
-        while pool.back_ahead() {}
-        assert_eq!(pool.ahead.load(Ordering::Relaxed), AHEAD_FRAMES + AHEAD_FRAMES / 2);
-        // Use overtakes it: it begins again at some distance.
-        let more = pool.allocate(0, 2 * AHEAD_FRAMES * FRAME_SLOTS).expect("slots");
-        let reached = pool.reached.load(Ordering::Relaxed);
-        assert_eq!(reached, 2 * AHEAD_FRAMES + AHEAD_FRAMES / 2);
+    fn no_memory_comes_ahead_of_use_while_it_is_short() {
+        let pool = pool(64);
         assert!(pool.back_ahead());
-        let ahead = pool.ahead.load(Ordering::Relaxed);
-        assert_eq!(ahead, reached + GAP_FRAMES + HUGE_FRAMES);
-        assert!(!pool.backed[reached].load(Ordering::Relaxed), "left to who needs it");
-        assert!(pool.backed[ahead - 1].load(Ordering::Relaxed));
-        // Not while memory is short.
-        drop((used, more));
         assert_eq!(pool.send_away(), Sent::Away);
         assert!(!pool.back_ahead());
     }

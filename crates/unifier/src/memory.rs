@@ -1,0 +1,109 @@
+//! Which frames of the arena have memory. New memory takes its time: 0.2 ms or more for a huge page.
+//! A thread gets it ahead of use, so that no worker waits for it; where use overtakes, a worker gets
+//! small pages, frame by frame.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+
+use dafs_fabric::Arena;
+use dafs_fabric::mem::{HUGE_PAGE_BYTES, PAGE_BYTES};
+
+use crate::pool::FRAME_SLOTS;
+
+const FRAME_BYTES: usize = FRAME_SLOTS * PAGE_BYTES;
+/// Frames of a huge page.
+const HUGE_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
+/// How many frames ahead of use: 64 MiB.
+const AHEAD_FRAMES: usize = 32 * HUGE_FRAMES;
+/// Where use overtakes, that begins again so far before it: 8 MiB.
+const GAP_FRAMES: usize = 4 * HUGE_FRAMES;
+
+/// See the module.
+pub(crate) struct Memory {
+    arena: Arc<Arena>,
+    /// Frames that have memory.
+    backed: Box<[AtomicBool]>,
+    /// Where the frames end that were used, and those that got memory ahead of use.
+    reached: AtomicUsize,
+    ahead: AtomicUsize,
+    /// Who does that.
+    backer: OnceLock<Thread>,
+}
+
+impl Memory {
+    pub(crate) fn new(arena: Arc<Arena>, frames: usize) -> Memory {
+        Memory {
+            arena,
+            backed: (0..frames).map(|_| AtomicBool::new(false)).collect(),
+            reached: AtomicUsize::new(0),
+            ahead: AtomicUsize::new(0),
+            backer: OnceLock::new(),
+        }
+    }
+
+    /// Asks for the memory of those frames that never had any.
+    pub(crate) fn back(&self, frames: impl Iterator<Item = usize>) {
+        let mut end = 0;
+        for frame in frames {
+            end = end.max(frame + 1);
+            if !self.backed[frame].load(Ordering::Relaxed) {
+                self.backed[frame].store(true, Ordering::Relaxed);
+                self.arena.populate(frame * FRAME_BYTES, FRAME_BYTES);
+            }
+        }
+        if self.reached.fetch_max(end, Ordering::Relaxed) < end
+            && self.ahead.load(Ordering::Relaxed) < end + AHEAD_FRAMES / 2
+            && let Some(backer) = self.backer.get()
+        {
+            backer.unpark();
+        }
+    }
+
+    /// This thread calls [`back_ahead`](Self::back_ahead) when it is unparked.
+    pub(crate) fn set_backer(&self, thread: Thread) {
+        let _ = self.backer.set(thread);
+    }
+
+    /// Gets memory for some frames that will be used next; false: enough have it.
+    pub(crate) fn back_ahead(&self) -> bool {
+        let reached = self.reached.load(Ordering::Relaxed);
+        let mut first = self.ahead.load(Ordering::Relaxed);
+        if first < reached {
+            first = (reached + GAP_FRAMES).next_multiple_of(HUGE_FRAMES);
+        }
+        let end = (first + HUGE_FRAMES).min(self.backed.len());
+        if first >= end || first >= reached + AHEAD_FRAMES {
+            return false;
+        }
+        self.arena.populate_huge(first * FRAME_BYTES, (end - first) * FRAME_BYTES);
+        self.backed[first..end].iter().for_each(|frame| frame.store(true, Ordering::Relaxed));
+        self.ahead.store(end, Ordering::Relaxed);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_comes_ahead_of_use() {
+        let frames = 4 * AHEAD_FRAMES;
+        let arena = Arena::for_huge_pages(frames * FRAME_BYTES).expect("arena");
+        let memory = Memory::new(arena, frames);
+        while memory.back_ahead() {}
+        let ahead = || memory.ahead.load(Ordering::Relaxed);
+        assert_eq!(ahead(), AHEAD_FRAMES, "and no more");
+        memory.back(0..AHEAD_FRAMES / 2);
+        while memory.back_ahead() {}
+        assert_eq!(ahead(), AHEAD_FRAMES + AHEAD_FRAMES / 2);
+        // Use overtakes it: it begins again at some distance.
+        let reached = 2 * AHEAD_FRAMES + AHEAD_FRAMES / 2;
+        memory.back(AHEAD_FRAMES / 2..reached);
+        assert!(memory.back_ahead());
+        assert_eq!(ahead(), reached + GAP_FRAMES + HUGE_FRAMES);
+        assert!(!memory.backed[reached].load(Ordering::Relaxed), "left to who needs it");
+        assert!(memory.backed[ahead() - 1].load(Ordering::Relaxed));
+    }
+}
