@@ -140,17 +140,25 @@ fn what_was_given_up_is_not_in_the_file_any_more() {
     assert_eq!(run(&disk, async move { read(&again, 0, 3 * 4096).await }), [7; 2 * 4096]);
 }
 
-#[test]
-fn what_was_not_tried_yet_is_not_given_up_with_what_failed() {
-    let disk = Disk::new(1, 50);
+/// A file whose block 5 was written, and could not be written back.
+fn one_failed(disk: &Arc<Disk>) -> (Arc<Unifier>, Arc<DiskFile>, Arc<CachedFile>) {
     let file = disk.file(1, vec![7; 64 * BLOCK as usize]);
     file.state().bad = Some(block_bytes(5..6));
     let unifier = unifier(MIB);
     let cached = open(&unifier, &file);
     let written = cached.clone();
-    run(&disk, async move {
+    run(disk, async move {
         write(&written, 5 * BLOCK, &[1; 4096], 1).await;
         assert_eq!(written.flush().await, Err(Status::Io));
+    });
+    (unifier, file, cached)
+}
+
+#[test]
+fn what_was_not_tried_yet_is_not_given_up_with_what_failed() {
+    let disk = Disk::new(1, 50);
+    let (unifier, file, written) = one_failed(&disk);
+    run(&disk, async move {
         assert_eq!(written.take_error(WriterId(1)), Some(Status::Io));
         write(&written, 6 * BLOCK, &[2; 4096], 1).await;
         assert_eq!(written.give_up(), Some(1));
@@ -164,15 +172,7 @@ fn what_was_not_tried_yet_is_not_given_up_with_what_failed() {
 #[test]
 fn nothing_is_given_up_of_a_file_that_is_being_changed() {
     let disk = Disk::new(1, 100);
-    let file = disk.file(1, vec![7; 64 * BLOCK as usize]);
-    file.state().bad = Some(block_bytes(5..6));
-    let unifier = unifier(MIB);
-    let cached = open(&unifier, &file);
-    let written = cached.clone();
-    run(&disk, async move {
-        write(&written, 5 * BLOCK, &[1; 4096], 1).await;
-        assert_eq!(written.flush().await, Err(Status::Io));
-    });
+    let (_unifier, _, cached) = one_failed(&disk);
     let cut = cached.clone();
     let mut cut = Task::new(async move { cut.truncate(32 * BLOCK, false).await });
     assert!(cut.poll().is_none());
@@ -189,9 +189,7 @@ fn a_cut_at_open_that_fails_later_leaves_what_the_store_has() {
     let file = disk.file(1, Vec::new());
     let unifier = unifier(MIB);
     let cached = open(&unifier, &file);
-    let reservation = cached.try_reserve(0, 100).expect("room");
-    put(reservation.spans(), &[1; 100]);
-    assert!(matches!(cached.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
+    fill(&cached, 0, 100, 1);
     let flushing = cached.clone();
     let mut flush = Task::new(async move { flushing.flush().await });
     assert!(flush.poll().is_none());

@@ -10,13 +10,6 @@ use super::*;
 const MIB: usize = 1 << 20;
 const BLOCK: u64 = 4096;
 
-/// A write that must not have to wait.
-fn fill(file: &Arc<CachedFile>, offset: u64, len: usize, byte: u8) {
-    let reservation = file.try_reserve(offset, len).expect("room");
-    put(reservation.spans(), &vec![byte; len]);
-    assert!(matches!(file.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
-}
-
 /// Goes on until the task ends, or nothing does.
 fn finish<T>(disk: &Disk, task: &mut Task<T>) -> T {
     loop {

@@ -103,3 +103,11 @@ async fn write(file: &Arc<CachedFile>, offset: u64, data: &[u8], by: u64) {
 async fn read(file: &Arc<CachedFile>, offset: u64, len: usize) -> Vec<u8> {
     bytes(&file.read(offset, len).await.unwrap())
 }
+
+/// A write that must not have to wait.
+#[cfg(not(feature = "planted"))]
+fn fill(file: &Arc<CachedFile>, offset: u64, len: usize, byte: u8) {
+    let reservation = file.try_reserve(offset, len).expect("room");
+    put(reservation.spans(), &vec![byte; len]);
+    assert!(matches!(file.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
+}

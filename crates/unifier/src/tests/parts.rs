@@ -6,7 +6,7 @@ use std::time::Duration;
 use dafs_protocol::{Attr, CommitLevel, Status};
 
 use super::disk::{Disk, Handle, Task, run};
-use super::{VERIFIER, bytes, config, open, put, read, unifier, write, writer};
+use super::{VERIFIER, bytes, config, fill, open, put, read, unifier, write, writer};
 use crate::{Config, Opening, Unifier, WriterId};
 use dafs_fabric::Arena;
 
@@ -446,9 +446,7 @@ fn a_cut_at_open_comes_after_writes_under_way() {
     let file = disk.file(1, Vec::new());
     let unifier = unifier(MIB);
     let cached = open(&unifier, &file);
-    let reservation = cached.try_reserve(0, 100).expect("room");
-    put(reservation.spans(), &[1; 100]);
-    assert!(matches!(cached.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
+    fill(&cached, 0, 100, 1);
     let flushing = cached.clone();
     let mut flush = Task::new(async move { flushing.flush().await });
     assert!(flush.poll().is_none());
@@ -471,9 +469,7 @@ fn work_goes_on_when_its_caller_is_gone() {
     let file = disk.file(1, Vec::new());
     let unifier = unifier(MIB);
     let cached = open(&unifier, &file);
-    let reservation = cached.try_reserve(0, 100).expect("room");
-    put(reservation.spans(), &[1; 100]);
-    assert!(matches!(cached.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
+    fill(&cached, 0, 100, 1);
     let closing = cached.clone();
     let mut close = Task::new(async move { closing.close(WriterId(1)).await });
     assert!(close.poll().is_none());
