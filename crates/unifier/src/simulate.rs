@@ -183,6 +183,7 @@ impl Simulator {
             if self.shares.tell(victim, unit.uses) {
                 continue;
             }
+            self.shares.pass(victim);
             for block in unit.first..unit.first + unit.slots as u64 {
                 if self.unit_of(unit.file, block) == Some(victim) {
                     self.unmap(unit.file, block);

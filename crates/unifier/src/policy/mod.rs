@@ -124,13 +124,13 @@ pub trait Replacement: Send {
     /// used as far as is remembered, this time included.
     fn insert(&mut self, unit: u32, slots: u32, key: Key, came: Came) -> u32;
 
-    /// It was used `uses` times more. With 0 it was not, but cannot go now.
+    /// It was used `uses` times more. With 0 it was not: it was the victim, and goes or cannot go.
     fn touch(&mut self, unit: u32, uses: u32);
 
     /// It is gone.
     fn remove(&mut self, unit: u32);
 
-    /// What goes next. It stays where it is until it is touched or removed.
+    /// What goes next, until it is touched.
     fn victim(&self) -> Option<u32>;
 
     /// Whether it may go together with the victim, which is its neighbour in memory.

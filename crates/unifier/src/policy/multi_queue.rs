@@ -20,7 +20,10 @@ const WRITTEN_PART: u64 = 2;
 ///
 /// Beside the published algorithm: what was written and not read since has a queue of its own, so
 /// that a stream of writes displaces less of what is read. Beyond half of all slots its first unit
-/// goes; below that the older one of it and of the first of the lowest queue.
+/// goes; below that the older one of it and of the first of the lowest queue. If its turn to go
+/// comes before anybody has read it, half of its earlier uses are forgotten, as if it had moved
+/// down a queue: otherwise a file that was read once and is written over and over since would go
+/// after all that is read for the first time.
 ///
 /// Time is counted in insertions: while nothing comes, nothing ages.
 pub struct MultiQueue {
@@ -39,6 +42,8 @@ pub struct MultiQueue {
     since: Box<[u32]>,
     expires: Box<[u32]>,
     queue: Box<[u8]>,
+    /// It was written, and not read since.
+    unread: Box<[bool]>,
 }
 
 impl MultiQueue {
@@ -60,6 +65,7 @@ impl MultiQueue {
             since: zeros(),
             expires: zeros(),
             queue: vec![0; units].into_boxed_slice(),
+            unread: vec![false; units].into_boxed_slice(),
         }
     }
 
@@ -122,6 +128,7 @@ impl Replacement for MultiQueue {
         self.tags[unit as usize] = tag;
         self.uses[unit as usize] = uses;
         self.sizes[unit as usize] = slots;
+        self.unread[unit as usize] = came == Came::ByWrite;
         self.time = self.time.wrapping_add(1);
         self.count += 1;
         self.slots += u64::from(slots);
@@ -141,6 +148,9 @@ impl Replacement for MultiQueue {
         // What cannot go makes way for the units of the queues above.
         let above = queue.map_or(0, |queue| (queue + 1).min(QUEUES - 1));
         let queue = if uses > 0 { queue_of(*all) } else { above };
+        if std::mem::replace(&mut self.unread[unit as usize], false) && uses == 0 {
+            self.uses[unit as usize] = (self.uses[unit as usize] / 2).max(1);
+        }
         self.push(unit, queue);
     }
 

@@ -23,8 +23,14 @@ impl<P: Replacement> Cache<P> {
     }
 
     fn come(&mut self, key: u64, came: Came) -> bool {
-        if let Some(unit) = self.units.get(&key) {
-            self.policy.touch(*unit, 1);
+        if let Some(&unit) = self.units.get(&key) {
+            if came == Came::ByWrite {
+                // Fresh pages take the place of the old ones.
+                self.policy.remove(unit);
+                self.policy.insert(unit, 1, Key { file: 1, block: key }, came);
+                return false;
+            }
+            self.policy.touch(unit, 1);
             self.hits += 1;
             return true;
         }
@@ -32,6 +38,7 @@ impl<P: Replacement> Cache<P> {
             Some(free) if self.units.len() < self.keys.len() => free as u32,
             _ => {
                 let victim = self.policy.victim().expect("it is full");
+                self.policy.touch(victim, 0);
                 self.policy.remove(victim);
                 let old = self.keys[victim as usize].expect("a victim holds something");
                 self.units.remove(&old);
@@ -237,6 +244,31 @@ fn writes_displace_at_most_writes_where_they_have_their_part() {
         hits += (0..20).filter(|key| cache.access(*key)).count();
     }
     assert!(hits >= 20 * 98, "{hits} of 2000");
+}
+
+/// What was read once and is written over and over since, through a cache that it does not fit
+/// into, is worth less than what is read for the first time.
+#[test]
+fn reads_of_what_is_only_written_since_are_forgotten() {
+    // Units of 16 slots: more are remembered than there are.
+    let mut cache = Cache::new(MultiQueue::new(16 * 64), 64);
+    let file = 1000..1250;
+    for _ in 0..4 {
+        file.clone().for_each(|key| {
+            cache.access(key);
+        });
+    }
+    let mut hits = 0;
+    for round in 0..40 {
+        file.clone().for_each(|key| {
+            cache.come(key, Came::ByWrite);
+        });
+        if round >= 10 {
+            let all = (0..20).filter(|key| cache.access(*key)).count();
+            hits += if round >= 15 { all } else { 0 };
+        }
+    }
+    assert!(hits >= 450, "{hits} of 500");
 }
 
 /// What was written stays until it is read, if that is soon.
