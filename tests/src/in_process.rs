@@ -34,6 +34,7 @@ fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared>
         arena_bytes,
         limits,
         key: None,
+        own: Identity::root(),
         notes: None,
         recorder: None,
         records: Box::new(MemoryRecords::default()),

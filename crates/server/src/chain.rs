@@ -27,6 +27,7 @@ use crate::notes;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::Shared;
+use crate::turns::NameTurn;
 use crate::worker::{Action, Fetches};
 
 /// Results that a slot kept; `None` is executed again.
@@ -165,7 +166,9 @@ pub(crate) struct Chain {
     previous_state: Option<StateId>,
     pub replayed: bool,
     /// It is noted that changes were begun.
-    noted: bool,
+    pub noted: bool,
+    /// For the names of the change that comes next, or came last, until that is noted.
+    pub name_turn: Option<NameTurn>,
     /// It may wait while it holds pages.
     pub holds_turn: bool,
     /// What its READs ask for, so far.
@@ -205,6 +208,7 @@ pub(crate) async fn run(
                 previous_state: None,
                 replayed: !prior.is_empty(),
                 noted: false,
+                name_turn: None,
                 holds_turn: false,
                 read_bytes: 0,
             };
@@ -283,7 +287,7 @@ fn note_done(
     }
 }
 
-fn brings_data(operation: &Operation<'_>) -> bool {
+pub(crate) fn brings_data(operation: &Operation<'_>) -> bool {
     operation.request_data_bytes().is_some_and(|bytes| bytes > 0)
 }
 
@@ -330,7 +334,9 @@ impl Chain {
                     }
                     result
                 }
-                None if operation.is_noted() && !self.begin_changes() => return (results, true),
+                None if operation.is_noted() && !self.begin_change(operations, operation).await => {
+                    return (results, true);
+                }
                 None => match self.operation(operation).await {
                     Ok(outcome) => Ok(outcome),
                     Err(Stop::Failed(status)) => Err(status),
@@ -345,20 +351,6 @@ impl Chain {
             }
         }
         (results, false)
-    }
-
-    /// A change comes next. False: the session has ended, and its client may know already that
-    /// nothing was begun.
-    fn begin_changes(&mut self) -> bool {
-        if self.session.ended.get() {
-            return false;
-        }
-        if let Some(notes) = &self.session.notes
-            && !std::mem::replace(&mut self.noted, true)
-        {
-            notes.begun(self.slot, self.sequence);
-        }
-        true
     }
 
     fn remember(&mut self, result: &OpResult) {

@@ -10,6 +10,7 @@ mod admin;
 mod caching;
 mod callbacks;
 mod chain;
+mod changes;
 mod clients;
 mod config;
 mod data;
@@ -35,6 +36,7 @@ mod session;
 mod setup;
 mod shared;
 mod tasks;
+mod turns;
 mod worker;
 
 pub use clients::{ClientRecords, MemoryRecords};

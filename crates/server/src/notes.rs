@@ -5,7 +5,11 @@
 //! each slot: the last request there that had such a change, begun or done. A record is written as
 //! a whole and in its place, so that what is there is true whenever the process ends. Nothing is
 //! synced: with the machine the notes are gone, and the next run of the machine drops them.
+//!
+//! Where a request changes names once, what it is about to do stands beside the record that it was
+//! begun ([`Intent`]). The next server looks, before it serves anybody, whether it was done.
 
+mod intent;
 mod record;
 mod store;
 #[cfg(test)]
@@ -21,9 +25,14 @@ use rustc_hash::FxHashMap;
 
 use crate::locks::Client;
 use crate::planted::{Defect, planted};
+use intent::{INTENT_BYTES, Noted};
+pub(crate) use intent::{Intent, Look, Name};
 use record::{Found, Head, Note, Owner, RECORD_BYTES};
 pub(crate) use store::FileNotes;
 pub use store::{MemoryNotes, NoteStore};
+
+/// Bytes of a slot's record and its intent.
+const SLOT_BYTES: usize = RECORD_BYTES + INTENT_BYTES;
 
 /// Leases for which notes of an ended session are kept.
 const KEPT_LEASES: u32 = 20;
@@ -80,13 +89,15 @@ pub(crate) struct SessionNotes {
 
 impl Notes {
     /// With the notes of former servers, where they are of the same run of the machine.
-    /// `places_max` bounds the sessions, alive and former; each has at most `slots`.
+    /// `places_max` bounds the sessions, alive and former; each has at most `slots`. Looks, while
+    /// nobody else changes anything, what became of changes that were begun.
     pub(crate) fn load(
         store: Box<dyn NoteStore>,
         verifier: WriteVerifier,
         slots: u16,
         places_max: usize,
         lease: Duration,
+        look: Look<'_>,
     ) -> Notes {
         let machine = verifier.0.first_chunk().copied().unwrap_or_default();
         let (broken, places) = (AtomicBool::new(false), Mutex::default());
@@ -98,13 +109,13 @@ impl Notes {
             former: Mutex::default(),
         };
         let head = Head { machine, slots };
-        if let Err(error) = notes.read_file(head) {
+        if let Err(error) = notes.read_file(head, look) {
             notes.file.give_up(&error);
         }
         notes
     }
 
-    fn read_file(&self, head: Head) -> std::io::Result<()> {
+    fn read_file(&self, head: Head, look: Look<'_>) -> std::io::Result<()> {
         let store = &self.file.store;
         if Head::decode(&self.file.record(0)?) != Found::Record(head) {
             store.clear()?;
@@ -123,6 +134,7 @@ impl Notes {
                 continue;
             };
             if owner.ended == 0 {
+                place.resolve(owner.session, look)?;
                 owner.ended = milliseconds(now);
                 store.write(place.start(), &owner.encode())?;
             }
@@ -223,11 +235,26 @@ impl Former {
 }
 
 impl SessionNotes {
-    /// The first change of a request is about to be made.
-    pub(crate) fn begun(&self, slot: SlotId, sequence: u32) {
+    /// The first change of a request is about to be made. `intent`: what it will do, if that is
+    /// the only one of so many operations.
+    pub(crate) fn begun(&self, slot: SlotId, sequence: u32, intent: Option<(usize, Intent)>) {
         let done = Fate::Done { operations: 1, status: Ok(()), value: 0, created: true };
         let fate = if planted(Defect::NotedBeforeDone) { done } else { Fate::Begun };
-        self.write(slot, Note { session: self.session, sequence, fate });
+        let note = Note { session: self.session, sequence, fate };
+        let intent = intent.and_then(|(operations, intent)| {
+            let operations = u16::try_from(operations).ok()?;
+            Noted { session: self.session, sequence, operations, intent }.encode()
+        });
+        match (intent, self.place.slot(slot)) {
+            (Some(intent), Some(at)) => {
+                let mut both = [0; SLOT_BYTES];
+                let (record, rest) = both.split_at_mut(RECORD_BYTES);
+                record.copy_from_slice(&note.encode()); // not payload: records of fixed size
+                rest.copy_from_slice(&intent); // not payload: records of fixed size
+                self.place.file.write(at, &both);
+            }
+            _ => self.write(slot, note),
+        }
     }
 
     /// A request ran to its end; its reply has not left yet.
@@ -254,7 +281,7 @@ impl SessionNotes {
 
 impl NoteFile {
     fn place_bytes(&self) -> u64 {
-        (u64::from(self.slots) + 1) * RECORD_BYTES as u64
+        RECORD_BYTES as u64 + u64::from(self.slots) * SLOT_BYTES as u64
     }
 
     fn record(&self, at: u64) -> std::io::Result<record::Bytes> {
@@ -263,7 +290,7 @@ impl NoteFile {
         Ok(bytes)
     }
 
-    fn write(&self, at: u64, bytes: &record::Bytes) -> bool {
+    fn write(&self, at: u64, bytes: &[u8]) -> bool {
         if self.is_broken() {
             return false;
         }
@@ -296,7 +323,34 @@ impl Place {
 
     fn slot(&self, slot: SlotId) -> Option<u64> {
         let below = slot.0 < self.file.slots;
-        below.then(|| self.start() + (u64::from(slot.0) + 1) * RECORD_BYTES as u64)
+        below.then(|| self.start() + RECORD_BYTES as u64 + u64::from(slot.0) * SLOT_BYTES as u64)
+    }
+
+    /// Notes of what was begun what became of it, where that can be seen.
+    fn resolve(&self, session: SessionId, look: Look<'_>) -> std::io::Result<()> {
+        let store = &self.file.store;
+        let mut all = vec![0; usize::try_from(self.file.place_bytes()).unwrap_or(0)];
+        store.read(self.start(), &mut all)?;
+        let (slots, _) = all[RECORD_BYTES..].as_chunks::<SLOT_BYTES>();
+        for (slot, bytes) in (0..).map(SlotId).zip(slots) {
+            let (Some(record), Some(intent)) = (bytes.first_chunk(), bytes.last_chunk()) else {
+                continue;
+            };
+            let Found::Record(note) = Note::decode(record) else { continue };
+            let Found::Record(noted) = Noted::decode(intent) else { continue };
+            let is_its = (noted.session, noted.sequence) == (session, note.sequence);
+            if note.session != session || note.fate != Fate::Begun || !is_its {
+                continue;
+            }
+            let (Some(fate), Some(at)) = (noted.fate(look), self.slot(slot)) else { continue };
+            let record = match fate {
+                // As if nothing had been asked.
+                Fate::NotBegun => [0; RECORD_BYTES],
+                fate => Note { fate, ..note }.encode(),
+            };
+            store.write(at, &record)?;
+        }
+        Ok(())
     }
 }
 

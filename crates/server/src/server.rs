@@ -372,6 +372,7 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
         arena_bytes,
         limits: config.limits.clone(),
         key,
+        own: Identity { uid: own, gid: nix::unistd::getegid().as_raw(), groups: Vec::new() },
         records,
         notes,
         entropy: Box::new(fill_random),

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dafs_protocol::{Identity, SessionId, WriteVerifier};
+use dafs_protocol::{Identity, SessionId, Status, WriteVerifier};
+use dafs_store::{FileId, Found, Who};
 use dafs_unifier::Unifier;
 
 use crate::clients::{ClientRecords, Clients};
@@ -13,9 +14,10 @@ use crate::exports::Exports;
 use crate::limits::Limits;
 use crate::locks::{Grace, LockLimits, Locks};
 use crate::meters::{Kind, Meters};
-use crate::notes::{NoteStore, Notes};
+use crate::notes::{Name, NoteStore, Notes};
 use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
+use crate::turns::NameTurns;
 use crate::worker::{Inbox, Message};
 
 /// Fills bytes with randomness; injected so that a simulation is repeatable.
@@ -48,6 +50,8 @@ pub struct SharedOptions {
     pub limits: Limits,
     /// A pre-shared key.
     pub key: Option<Key>,
+    /// As whom the server acts for itself.
+    pub own: Identity,
     /// Which clients may have locks, over restarts.
     pub records: Box<dyn ClientRecords>,
     /// What became of changes, over ends of the process; `None`: nobody is told.
@@ -77,6 +81,7 @@ pub struct Shared {
     pub(crate) clients: Clients,
     pub(crate) locks: Locks,
     pub(crate) notes: Option<Notes>,
+    pub(crate) name_turns: Arc<NameTurns>,
     pub(crate) recorder: Option<Recorder>,
     /// By the workers' numbers.
     inboxes: Mutex<BTreeMap<u16, Arc<Inbox>>>,
@@ -174,7 +179,18 @@ impl Shared {
         let verifier = unifier.verifier();
         let lease = Duration::from_secs(u64::from(limits.lease_seconds));
         let (slots, noted) = (limits.slots, limits.noted_sessions);
-        let notes = notes.map(|store| Notes::load(store, verifier, slots, noted, lease));
+        let who: Who = Arc::new(options.own);
+        let look = |name: &Name| {
+            let (_, export, dir) = exports.of(&name.dir).ok()?;
+            match export.store.lookup(&who, &dir, &name.name, true).wait() {
+                Ok(Found { attr, .. }) => {
+                    Some(Some(FileId { device: attr.device, inode: attr.inode }))
+                }
+                Err(Status::NoEnt) => Some(None),
+                Err(_) => None,
+            }
+        };
+        let notes = notes.map(|store| Notes::load(store, verifier, slots, noted, lease, &look));
         let counters = Counters::default();
         Arc::new(Shared {
             exports,
@@ -188,6 +204,7 @@ impl Shared {
             clients,
             locks,
             notes,
+            name_turns: Arc::default(),
             recorder,
             inboxes: Mutex::default(),
             entropy,

@@ -114,20 +114,23 @@ impl Host {
             path: "memory".into(),
         };
         let key = plan.options.key.clone().filter(|_| plan.key);
-        let shared = Shared::new(SharedOptions {
+        let options = SharedOptions {
             exports: Exports::new(vec![export]),
             unifier,
             page_cache: None,
             arena_bytes: plan.arena_bytes,
             limits: plan.limits.clone(),
             key: key.map(|bytes| Key { bytes, who: Identity::root() }),
+            own: Identity::root(),
             records: Box::new(self.records.clone()),
             notes: Some(Box::new(self.notes.clone())),
             recorder: None,
             entropy: entropy(rng),
             process_stats: Box::new(|| (0, 0)),
             stopwatch: Box::new(|| std::time::Duration::ZERO),
-        });
+        };
+        // It looks what became of changes before it serves.
+        let shared = self.storage.at_once(|| Shared::new(options));
         let device = self.net.provider(NODE).open().map_err(|e| text(&e))?;
         let listener = device.listen(&address()).map_err(|e| text(&e))?;
         let engine = device.engine().map_err(|e| text(&e))?;

@@ -100,6 +100,14 @@ impl Storage {
         lock(&self.queue).pace = pace;
     }
 
+    /// What is asked within `work` is done at once.
+    pub fn at_once<T>(&self, work: impl FnOnce() -> T) -> T {
+        let pace = std::mem::replace(&mut lock(&self.queue).pace, Pace::IMMEDIATE);
+        let made = work();
+        lock(&self.queue).pace = pace;
+        made
+    }
+
     /// When the next call ends.
     pub fn next_at(&self) -> Option<Duration> {
         lock(&self.queue).jobs.keys().next().map(|key| key.0)

@@ -1,4 +1,4 @@
-//! Records of a fixed size, each with a checksum, as they stand in the file of notes.
+//! Records of fixed sizes, each with a checksum, as they stand in the file of notes.
 
 use dafs_protocol::{ClientId, Fate, SessionId, Status};
 
@@ -7,10 +7,14 @@ use crate::locks::Client;
 /// Bytes of every record.
 pub(super) const RECORD_BYTES: usize = 64;
 
+/// Of a file of this layout: with intents.
+const HEAD: [u8; 4] = *b"DAF2";
+
 /// A record as bytes.
 pub(super) type Bytes = [u8; RECORD_BYTES];
 
-const BODY_BYTES: usize = RECORD_BYTES - 8;
+/// Bytes of a checksum, which stands last.
+const SUM_BYTES: usize = 8;
 
 /// What stands first in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,14 +55,14 @@ pub(super) enum Found<T> {
 
 impl Head {
     pub(super) fn encode(&self) -> Bytes {
-        let mut body = Body::new(*b"DAFS");
+        let mut body = Body::new(HEAD);
         body.put(self.machine);
         body.put(self.slots.to_le_bytes());
         body.end()
     }
 
     pub(super) fn decode(bytes: &Bytes) -> Found<Head> {
-        decode(bytes, *b"DAFS", |body| {
+        decode(bytes, HEAD, |body| {
             Some(Head { machine: body.take()?, slots: u16::from_le_bytes(body.take()?) })
         })
     }
@@ -120,41 +124,54 @@ impl Note {
     }
 }
 
-/// A record that grows, or is read. Four letters say its kind.
-struct Body {
-    bytes: Bytes,
+/// A record of `N` bytes that grows, or is read. Four letters say its kind.
+pub(super) struct Body<const N: usize> {
+    bytes: [u8; N],
     at: usize,
 }
 
-impl Body {
-    fn new(kind: [u8; 4]) -> Body {
-        let mut body = Body { bytes: [0; RECORD_BYTES], at: 0 };
+impl<const N: usize> Body<N> {
+    pub(super) fn new(kind: [u8; 4]) -> Body<N> {
+        let mut body = Body { bytes: [0; N], at: 0 };
         body.put(kind);
         body
     }
 
-    fn put<const N: usize>(&mut self, value: [u8; N]) {
-        let place = self.bytes.get_mut(self.at..self.at + N).and_then(|p| p.first_chunk_mut());
-        *place.expect("records have room for their fields") = value;
-        self.at += N;
+    pub(super) fn put<const M: usize>(&mut self, value: [u8; M]) {
+        self.put_all(&value);
     }
 
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let value = self.bytes.get(self.at..self.at + N)?.first_chunk().copied();
-        self.at += N;
-        value
+    pub(super) fn put_all(&mut self, value: &[u8]) {
+        let place = self.bytes.get_mut(self.at..self.at + value.len());
+        // not payload: fields of a record
+        place.expect("records have room for their fields").copy_from_slice(value);
+        self.at += value.len();
     }
 
-    fn end(mut self) -> Bytes {
+    pub(super) fn take<const M: usize>(&mut self) -> Option<[u8; M]> {
+        self.take_all(M)?.first_chunk().copied()
+    }
+
+    pub(super) fn take_all(&mut self, len: usize) -> Option<&[u8]> {
+        let value = self.bytes.get(self.at..self.at + len)?;
+        self.at += len;
+        Some(value)
+    }
+
+    pub(super) fn end(mut self) -> [u8; N] {
         let sum = checksum(&self.bytes);
-        self.at = BODY_BYTES;
+        self.at = N - SUM_BYTES;
         self.put(sum.to_le_bytes());
         self.bytes
     }
 }
 
-fn decode<T>(bytes: &Bytes, kind: [u8; 4], read: impl FnOnce(&mut Body) -> Option<T>) -> Found<T> {
-    if *bytes == [0; RECORD_BYTES] {
+pub(super) fn decode<T, const N: usize>(
+    bytes: &[u8; N],
+    kind: [u8; 4],
+    read: impl FnOnce(&mut Body<N>) -> Option<T>,
+) -> Found<T> {
+    if *bytes == [0; N] {
         return Found::Nothing;
     }
     let sum = bytes.last_chunk().map(|sum| u64::from_le_bytes(*sum));
@@ -166,9 +183,9 @@ fn decode<T>(bytes: &Bytes, kind: [u8; 4], read: impl FnOnce(&mut Body) -> Optio
 }
 
 /// FNV-1a over the body, a word at a time: against torn and foreign bytes, not against malice.
-fn checksum(bytes: &Bytes) -> u64 {
-    let (words, _) = bytes.as_chunks::<8>();
-    words.iter().take(BODY_BYTES / 8).fold(0xcbf2_9ce4_8422_2325, |sum, word| {
+fn checksum(bytes: &[u8]) -> u64 {
+    let (words, _) = bytes.as_chunks::<SUM_BYTES>();
+    words.iter().take(words.len() - 1).fold(0xcbf2_9ce4_8422_2325, |sum, word| {
         let mixed = (sum ^ u64::from_le_bytes(*word)).wrapping_mul(0x0000_0100_0000_01b3);
         // High bits of a word would not reach the low ones of the product.
         mixed ^ (mixed >> 29)

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use dafs_protocol::{ClientId, Status};
+use dafs_protocol::{ClientId, FileHandle, Status};
+use dafs_store::FileId;
 
 use super::*;
 
@@ -25,7 +26,7 @@ impl World {
     }
 
     fn server(&self, places: usize) -> Notes {
-        Notes::load(Box::new(self.store.clone()), MACHINE, 2, places, LEASE)
+        Notes::load(Box::new(self.store.clone()), MACHINE, 2, places, LEASE, &|_| None)
     }
 
     fn pass(&self, time: Duration) {
@@ -59,9 +60,9 @@ fn a_later_server_tells_what_was_noted() {
     let world = World::new();
     let first = world.server(4);
     let notes = enter(&first, 1);
-    notes.begun(SLOT, 7);
+    notes.begun(SLOT, 7, None);
     notes.done(SLOT, 7, done(5));
-    notes.begun(SlotId(0), 3);
+    notes.begun(SlotId(0), 3, None);
     // It is not told of a session that lives.
     assert_eq!(ask(&first, 1, 7), Fate::Unknown);
     drop((notes, first));
@@ -85,7 +86,7 @@ fn a_slot_without_notes_began_nothing() {
 #[test]
 fn sequences_go_round() {
     let world = World::new();
-    enter(&world.server(4), 1).begun(SLOT, u32::MAX);
+    enter(&world.server(4), 1).begun(SLOT, u32::MAX, None);
     let later = world.server(4);
     assert_eq!(ask(&later, 1, u32::MAX), Fate::Begun);
     assert_eq!(ask(&later, 1, 0), Fate::NotBegun);
@@ -95,7 +96,7 @@ fn sequences_go_round() {
 #[test]
 fn strangers_learn_nothing() {
     let world = World::new();
-    enter(&world.server(4), 1).begun(SLOT, 1);
+    enter(&world.server(4), 1).begun(SLOT, 1, None);
     let later = world.server(4);
     assert_eq!(later.fate(client(2), session(1), SLOT, 1), Fate::Unknown);
     let other_user = Client { uid: 5, ..client(1) };
@@ -109,8 +110,8 @@ fn an_orderly_end_is_forgotten_and_others_are_kept_for_a_time() {
     let world = World::new();
     let server = world.server(4);
     let (destroyed, expired) = (enter(&server, 1), enter(&server, 2));
-    destroyed.begun(SLOT, 1);
-    expired.begun(SLOT, 1);
+    destroyed.begun(SLOT, 1, None);
+    expired.begun(SLOT, 1, None);
     destroyed.forget();
     server.keep(&expired);
     assert_eq!((ask(&server, 1, 1), ask(&server, 2, 1)), (Fate::Unknown, Fate::Begun));
@@ -126,7 +127,7 @@ fn an_orderly_end_is_forgotten_and_others_are_kept_for_a_time() {
 #[test]
 fn time_counts_from_the_end_of_the_first_server() {
     let world = World::new();
-    enter(&world.server(4), 1).begun(SLOT, 1);
+    enter(&world.server(4), 1).begun(SLOT, 1, None);
     for _ in 0..4 {
         assert_eq!(ask(&world.server(4), 1, 1), Fate::Begun);
         world.pass(LEASE * KEPT_LEASES / 4);
@@ -138,9 +139,9 @@ fn time_counts_from_the_end_of_the_first_server() {
 #[test]
 fn another_run_of_the_machine_drops_all() {
     let world = World::new();
-    enter(&world.server(4), 1).begun(SLOT, 1);
+    enter(&world.server(4), 1).begun(SLOT, 1, None);
     let machine = WriteVerifier([2; 16]);
-    let other = Notes::load(Box::new(world.store.clone()), machine, 2, 4, LEASE);
+    let other = Notes::load(Box::new(world.store.clone()), machine, 2, 4, LEASE, &|_| None);
     assert_eq!(ask(&other, 1, 1), Fate::Unknown);
     assert_eq!(ask(&world.server(4), 1, 1), Fate::Unknown, "they are gone");
 }
@@ -148,8 +149,8 @@ fn another_run_of_the_machine_drops_all() {
 #[test]
 fn another_number_of_slots_drops_all() {
     let world = World::new();
-    enter(&world.server(4), 1).begun(SLOT, 1);
-    let wider = Notes::load(Box::new(world.store.clone()), MACHINE, 3, 4, LEASE);
+    enter(&world.server(4), 1).begun(SLOT, 1, None);
+    let wider = Notes::load(Box::new(world.store.clone()), MACHINE, 3, 4, LEASE, &|_| None);
     assert_eq!(ask(&wider, 1, 1), Fate::Unknown);
 }
 
@@ -157,11 +158,11 @@ fn another_number_of_slots_drops_all() {
 fn damage_is_not_taken_for_a_note_or_for_none() {
     let world = World::new();
     let server = world.server(4);
-    enter(&server, 1).begun(SLOT, 1);
-    let place = RECORD_BYTES as u64;
-    for at in 0..place {
+    enter(&server, 1).begun(SLOT, 1, None);
+    let record = RECORD_BYTES as u64;
+    for at in 0..record {
         let later = world.server(4);
-        let slot = 3 * place + at;
+        let slot = 2 * record + SLOT_BYTES as u64 + at;
         let mut byte = [0];
         world.store.read(slot, &mut byte).expect("read");
         world.store.write(slot, &[!byte[0]]).expect("write");
@@ -169,7 +170,7 @@ fn damage_is_not_taken_for_a_note_or_for_none() {
         world.store.write(slot, &byte).expect("write");
         assert_eq!(ask(&later, 1, 1), Fate::Begun);
     }
-    world.store.write(place + 20, &[0xee]).expect("write");
+    world.store.write(record + 20, &[0xee]).expect("write");
     assert_eq!(ask(&world.server(4), 1, 1), Fate::Unknown, "whose it is was damaged");
 }
 
@@ -179,7 +180,7 @@ fn places_are_bounded_and_the_oldest_go_first() {
     let server = world.server(3);
     for number in 1..=3 {
         let notes = enter(&server, number);
-        notes.begun(SLOT, 1);
+        notes.begun(SLOT, 1, None);
         server.keep(&notes);
         world.pass(Duration::from_secs(1));
     }
@@ -192,7 +193,8 @@ fn places_are_bounded_and_the_oldest_go_first() {
     let heir = enter(&later, 8);
     later.keep(&heir);
     assert_eq!(ask(&later, 8, 1), Fate::NotBegun);
-    assert!(world.store.bytes().expect("length") <= (1 + 3 * 3) * RECORD_BYTES as u64);
+    let most = RECORD_BYTES + 3 * (RECORD_BYTES + 2 * SLOT_BYTES);
+    assert!(world.store.bytes().expect("length") <= most as u64);
 }
 
 #[test]
@@ -238,16 +240,59 @@ fn what_could_not_be_noted_is_unknown() {
     let world = World::new();
     let is_full = Arc::new(AtomicBool::new(false));
     let store = Full { store: world.store.clone(), is_full: is_full.clone() };
-    let server = Notes::load(Box::new(store), MACHINE, 2, 4, LEASE);
+    let server = Notes::load(Box::new(store), MACHINE, 2, 4, LEASE, &|_| None);
     let notes = enter(&server, 1);
-    notes.begun(SLOT, 1);
+    notes.begun(SLOT, 1, None);
     is_full.store(true, Ordering::Relaxed);
     // It will be done, and no note says so.
-    notes.begun(SLOT, 2);
+    notes.begun(SLOT, 2, None);
     assert!(server.enter(session(2), client(2)).is_none());
     is_full.store(false, Ordering::Relaxed);
-    notes.begun(SLOT, 3);
+    notes.begun(SLOT, 3, None);
     server.keep(&notes);
     assert_eq!(ask(&server, 1, 3), Fate::Unknown);
     assert_eq!(ask(&world.server(4), 1, 2), Fate::Unknown);
+}
+
+/// Of object 9: this name is to be removed.
+fn removal() -> Option<(usize, Intent)> {
+    let from = Name { dir: FileHandle::default(), name: b"name".to_vec() };
+    Some((3, Intent::Remove { object: FileId { device: 0, inode: 9 }, from }))
+}
+
+#[test]
+fn what_was_begun_is_looked_for_before_anybody_is_served() {
+    let looked = |there: Option<u64>, sequence| {
+        let world = World::new();
+        let notes = enter(&world.server(4), 1);
+        notes.begun(SLOT, 1, removal());
+        let there = there.map(|inode| FileId { device: 0, inode });
+        let look = move |name: &Name| (name.name == b"name").then_some(there);
+        let store = Box::new(world.store.clone());
+        drop(Notes::load(store, MACHINE, 2, 4, LEASE, &look));
+        // Whoever comes later is told the same, whatever is there then.
+        ask(&world.server(4), 1, sequence)
+    };
+    let done = Fate::Done { operations: 3, status: Ok(()), value: 0, created: false };
+    assert_eq!(looked(None, 1), done);
+    assert_eq!(looked(Some(9), 1), Fate::NotBegun);
+    assert_eq!(looked(Some(8), 1), Fate::Begun);
+    assert_eq!(looked(None, 2), Fate::NotBegun);
+}
+
+#[test]
+fn an_intent_is_of_its_request() {
+    let nothing = |_: &Name| Some(None);
+    let world = World::new();
+    let first = world.server(4);
+    let notes = enter(&first, 1);
+    notes.begun(SLOT, 1, removal());
+    // The next request there says nothing of names.
+    notes.begun(SLOT, 2, None);
+    let other = enter(&first, 2);
+    other.begun(SLOT, 1, removal());
+    other.done(SLOT, 1, done(5));
+    drop((notes, other, first));
+    let later = Notes::load(Box::new(world.store.clone()), MACHINE, 2, 4, LEASE, &nothing);
+    assert_eq!((ask(&later, 1, 2), ask(&later, 2, 1)), (Fate::Begun, done(5)));
 }

@@ -100,6 +100,7 @@ impl World {
             arena_bytes: 16 << 20,
             limits: self.limits.clone(),
             key: None,
+            own: dafs_protocol::Identity::root(),
             notes: None,
             recorder: None,
             records: Box::new(self.records.clone()),

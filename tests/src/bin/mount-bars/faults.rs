@@ -113,17 +113,18 @@ pub(crate) fn write(dir: &Path, numbers: &[u64]) -> Result<String, String> {
 
 fn server_gone(place: &mut Place, mode: Mode) -> Option<Result<String, String>> {
     place.is_mount().then(|| {
-        let dir = place.path().to_path_buf();
+        // Each in a directory of its own: who makes a file holds the lock of the directory, behind
+        // which the kernel lets nobody be signalled.
+        let root = place.path().to_path_buf();
+        let dir = |number: u64| root.join(number.to_string());
         for number in 0..8 {
-            fs::write(
-                place.exported().join(format!("data-{number}")),
-                tree::pattern(number, 100_000),
-            )
-            .map_err(text)?;
+            fs::create_dir(dir(number)).map_err(text)?;
+            let data = place.exported().join(format!("{number}/data-{number}"));
+            fs::write(data, tree::pattern(number, 100_000)).map_err(text)?;
         }
         place.server().expect("a server").kill();
         let role = |number: u64| if number.is_multiple_of(2) { "read" } else { "write" };
-        let mut players: Vec<Player> = (0..8).map(|n| play(role(n), &dir, &[n])).collect();
+        let mut players: Vec<Player> = (0..8).map(|n| play(role(n), &dir(n), &[n])).collect();
         std::thread::sleep(Duration::from_secs(mode.pick(3, 60)));
         for (number, player) in players.iter_mut().enumerate() {
             if let Some(status) = player.ended(Duration::ZERO) {
@@ -139,7 +140,8 @@ fn server_gone(place: &mut Place, mode: Mode) -> Option<Result<String, String>> 
         ]) {
             player.signal(signal);
             if player.ended(Duration::from_secs(5)).is_none() {
-                return Err(format!("{signal} does not end a call within 5 s"));
+                let place = player.waits_in();
+                return Err(format!("{signal} does not end a call within 5 s, in {place}"));
             }
         }
         place.server().expect("a server").restart();
@@ -149,7 +151,7 @@ fn server_gone(place: &mut Place, mode: Mode) -> Option<Result<String, String>> 
                 .map_err(|error| format!("after the restart: {error}"))?;
         }
         for number in [5u64, 7] {
-            let bytes = fs::read(dir.join(format!("new-{number}"))).map_err(text)?;
+            let bytes = fs::read(dir(number).join(format!("new-{number}"))).map_err(text)?;
             if bytes != tree::pattern(number, 100_000) {
                 return Err(format!("new-{number} is not what was written"));
             }

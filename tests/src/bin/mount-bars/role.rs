@@ -64,6 +64,21 @@ impl Player {
         }
     }
 
+    /// Where in the kernel its threads are, as far as the system tells.
+    pub(crate) fn waits_in(&self) -> String {
+        let tasks = format!("/proc/{}/task", self.process.id());
+        let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
+        let told = |task: &Path, what: &str| {
+            std::fs::read_to_string(task.join(what)).unwrap_or_default().trim().replace('\n', " ")
+        };
+        let tasks = tasks.map(|task| {
+            let (stat, stack) = (told(&task.path(), "stat"), told(&task.path(), "stack"));
+            let state = stat.rsplit_once(") ").map_or("", |(_, rest)| &rest[..1]).to_owned();
+            format!("{state} {} {stack}", told(&task.path(), "wchan"))
+        });
+        tasks.collect::<Vec<_>>().join("; ")
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.process.id()).expect("a pid"));
         let _ = nix::sys::signal::kill(pid, signal);

@@ -1,0 +1,131 @@
+//! Before a change that is not to be done twice: its turn, and the notes of it.
+
+use dafs_protocol::{CreateMode, FileHandle, Operation, StateId, Status};
+use dafs_store::FileId;
+use smallvec::{SmallVec, smallvec};
+
+use crate::chain::{Chain, brings_data};
+use crate::notes::{Intent, Name};
+
+/// Names that an operation changes.
+type Names<'a> = SmallVec<[(FileHandle, &'a [u8]); 2]>;
+
+impl Chain {
+    /// A change comes next. False: the session has ended, and its client may know already that
+    /// nothing was begun.
+    pub(crate) async fn begin_change(
+        &mut self,
+        operations: &[Operation<'_>],
+        change: &Operation<'_>,
+    ) -> bool {
+        let session = self.session.clone();
+        let Some(notes) = &session.notes else { return !session.ended.get() };
+        // Not two at a time: who has one and waits for the other could wait for ever.
+        self.name_turn = None;
+        let names = self.names_of(change);
+        if !names.is_empty() {
+            self.name_turn = Some(self.context.shared.name_turns.take(&names).await);
+        }
+        let noted = std::mem::replace(&mut self.noted, true);
+        let intent = match is_only_change(operations) && !noted {
+            true => self.intent(change, &names).await,
+            false => None,
+        };
+        if session.ended.get() {
+            return false;
+        }
+        if !noted {
+            let intent = intent.map(|intent| (operations.len(), intent));
+            notes.begun(self.slot, self.sequence, intent);
+        }
+        true
+    }
+
+    fn names_of<'a>(&self, change: &Operation<'a>) -> Names<'a> {
+        let name = |dir: &FileHandle, name: &'a [u8]| Some((self.handle(dir).ok()?, name));
+        let names: SmallVec<[_; 2]> = match change {
+            Operation::Open { dir, path, .. } => smallvec![name(dir, path)],
+            Operation::Create { dir, name: new, .. } | Operation::Link { dir, name: new, .. } => {
+                smallvec![name(dir, new)]
+            }
+            Operation::Remove { dir, name: old, .. } => smallvec![name(dir, old)],
+            Operation::Rename { from_dir, from, to_dir, to, .. } => {
+                smallvec![name(from_dir, from), name(to_dir, to)]
+            }
+            _ => SmallVec::new(),
+        };
+        names.into_iter().flatten().collect()
+    }
+
+    /// What the operation is about to do to these names, if a look at them can tell later whether
+    /// it was done.
+    async fn intent(&self, change: &Operation<'_>, names: &Names<'_>) -> Option<Intent> {
+        let whole = |&(dir, name): &(FileHandle, &[u8])| {
+            let name = name.to_vec(); // not payload: a name
+            Name { dir, name }
+        };
+        let first = names.first()?;
+        if !can_be_told(change) || first.1.contains(&b'/') {
+            return None;
+        }
+        let there = self.object(*first).await;
+        match change {
+            Operation::Rename { .. } => {
+                let (from, to) = (whole(first), whole(names.get(1)?));
+                there?
+                    .map_or(Some(Intent::Fail), |object| Some(Intent::Rename { object, from, to }))
+            }
+            Operation::Remove { .. } => {
+                let from = whole(first);
+                there?.map_or(Some(Intent::Fail), |object| Some(Intent::Remove { object, from }))
+            }
+            Operation::Link { handle, state: StateId::NONE, .. } => {
+                let (_, export, inner) = self.writable(&self.handle(handle).ok()?).ok()?;
+                let attr = export.store.attr(&self.who, &inner).await.ok()?;
+                let object = FileId { device: attr.device, inode: attr.inode };
+                Some(match there? {
+                    Some(_) => Intent::Fail,
+                    None => Intent::Link { object, to: whole(first) },
+                })
+            }
+            Operation::Open { .. } | Operation::Create { .. } => Some(match there? {
+                Some(_) => Intent::Fail,
+                None => Intent::Make { to: whole(first) },
+            }),
+            _ => None,
+        }
+    }
+
+    /// What has this name; the outer `None`: that cannot be told.
+    async fn object(&self, (dir, name): (FileHandle, &[u8])) -> Option<Option<FileId>> {
+        let (_, export, dir) = self.writable(&dir).ok()?;
+        match export.store.lookup(&self.who, &dir, name, true).await {
+            Ok(found) => Some(Some(FileId { device: found.attr.device, inode: found.attr.inode })),
+            Err(Status::NoEnt) => Some(None),
+            Err(_) => None,
+        }
+    }
+}
+
+/// A look at names before and after it tells whether it was done.
+fn can_be_told(change: &Operation<'_>) -> bool {
+    match change {
+        Operation::Rename { .. } | Operation::Remove { .. } | Operation::Link { .. } => true,
+        Operation::Open { flags, .. } => flags.create == CreateMode::Exclusive,
+        // Special bits are set after a directory was made.
+        Operation::Create { mode, .. } => mode & !0o1777 == 0,
+        _ => false,
+    }
+}
+
+/// All others only look, or open and close.
+fn is_only_change(operations: &[Operation<'_>]) -> bool {
+    let changes = |operation: &&Operation<'_>| {
+        operation.is_noted()
+            || brings_data(operation)
+            || matches!(operation, Operation::CopyRange { .. } | Operation::CloneRange { .. })
+    };
+    let mut changes = operations.iter().filter(changes);
+    let first = changes.next();
+    first.is_some_and(Operation::is_noted) && changes.next().is_none()
+}
