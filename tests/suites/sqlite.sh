@@ -38,14 +38,16 @@ for journal in DELETE WAL; do
     sqlite3 "$database" "PRAGMA journal_mode=$journal; CREATE TABLE rows(id INTEGER PRIMARY KEY, part INTEGER, data TEXT); CREATE INDEX parts ON rows(part);"
     next=1
     rounds=0
-    while [ "$next" -le "$transactions" ]; do
+    while [ $rounds -lt 3 ] || [ "$next" -le "$transactions" ]; do
         rounds=$((rounds + 1))
         [ $rounds -le 200 ] || fail "$journal: no progress"
-        statements $next "$transactions" >"$beside/statements"
+        last=$transactions
+        # Who is to be killed has more to do than it can.
+        [ $rounds -gt 3 ] || last=$((next + 3 * transactions))
+        statements $next $last >"$beside/statements"
         stdbuf -oL sqlite3 "$database" <"$beside/statements" >>"$beside/said" &
         writer=$!
         if [ $rounds -le 3 ]; then
-            # In the middle of what is left.
             until [ "$(wc -l <"$beside/said")" -ge $((next + transactions / 6)) ]; do
                 kill -0 $writer 2>/dev/null || break
                 sleep 0.005

@@ -99,8 +99,8 @@ impl Chain {
     /// What has this name; the outer `None`: that cannot be told.
     async fn object(&self, (dir, name): (FileHandle, &[u8])) -> Option<Option<FileId>> {
         let (_, export, dir) = self.writable(&dir).ok()?;
-        match export.store.lookup(&self.who, &dir, name, true).await {
-            Ok(found) => Some(Some(FileId { device: found.attr.device, inode: found.attr.inode })),
+        match export.store.object(&self.who, &dir, name).await {
+            Ok(object) => Some(Some(object)),
             Err(Status::NoEnt) => Some(None),
             Err(_) => None,
         }

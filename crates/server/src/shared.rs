@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dafs_protocol::{Identity, SessionId, Status, WriteVerifier};
-use dafs_store::{FileId, Found, Who};
+use dafs_store::Who;
 use dafs_unifier::Unifier;
 
 use crate::clients::{ClientRecords, Clients};
@@ -182,10 +182,8 @@ impl Shared {
         let who: Who = Arc::new(options.own);
         let look = |name: &Name| {
             let (_, export, dir) = exports.of(&name.dir).ok()?;
-            match export.store.lookup(&who, &dir, &name.name, true).wait() {
-                Ok(Found { attr, .. }) => {
-                    Some(Some(FileId { device: attr.device, inode: attr.inode }))
-                }
+            match export.store.object(&who, &dir, &name.name).wait() {
+                Ok(object) => Some(Some(object)),
                 Err(Status::NoEnt) => Some(None),
                 Err(_) => None,
             }

@@ -93,6 +93,8 @@ pub trait Store: Send + Sync {
     fn root(&self, who: &Who) -> Answer<Found>;
     /// Walks `path`. An empty path is `dir` itself.
     fn lookup(&self, who: &Who, dir: &FileHandle, path: &[u8], no_follow: bool) -> Answer<Found>;
+    /// What a name of a directory is of; symlinks are not followed.
+    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<FileId>;
     /// The parent; the root is its own.
     fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Answer<Found>;
     /// Opens or makes a regular file under the rights of `who`, also when it is open already. With

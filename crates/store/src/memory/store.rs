@@ -11,7 +11,7 @@ use super::rights::{self, EXECUTE, READ, WRITE};
 use super::tree::{Content, Directory, ROOT};
 use super::{FaultKind, MemoryStore, State};
 use crate::names::{check_path, check_xattr_name};
-use crate::{Answer, Found, Listing, Opened, Store, Who};
+use crate::{Answer, FileId, Found, Listing, Opened, Store, Who};
 
 impl MemoryStore {
     /// Work on the object that `handle` names.
@@ -40,6 +40,16 @@ impl Store for MemoryStore {
             check_path(&path)?;
             let place = state.tree.walk(who, dir, &path, !no_follow)?;
             state.found(place.inode.ok_or(Status::NoEnt)?)
+        })
+    }
+
+    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<FileId> {
+        let name = name.to_vec();
+        self.with(who, dir, move |state, who, dir| {
+            check_path(&name)?;
+            let place = state.tree.walk(who, dir, &name, false)?;
+            let attr = state.found(place.inode.ok_or(Status::NoEnt)?)?.attr;
+            Ok(FileId { device: attr.device, inode: attr.inode })
         })
     }
 

@@ -10,7 +10,7 @@ use super::umask::Masking;
 use super::walk::Cached;
 use super::{Inner, sys};
 use crate::names::{check_name, check_path};
-use crate::{Found, Who};
+use crate::{FileId, Found, Who};
 
 /// What [`Inner::create`] makes.
 pub(super) struct Creation {
@@ -206,6 +206,19 @@ impl Inner {
         let stat = Stat::of(fd, true)?;
         let handle = self.handle_of_open(who, fd, &stat)?;
         Ok(Found { handle, attr: stat.attr() })
+    }
+
+    /// What a name of a directory is of.
+    pub(super) fn object(
+        &self,
+        who: &Who,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> Result<FileId, Status> {
+        check_name(name)?;
+        let dir = self.objects.resolve(&self.identities, dir)?;
+        let _acting = self.identities.act_as(who)?;
+        Ok(Stat::at(&dir.fd, name, true)?.id())
     }
 
     pub(super) fn remove(

@@ -5,7 +5,7 @@ use dafs_protocol::{AccessMask, Attr, FileHandle, FileKind, FsAttr, OpenFlags, S
 use super::attr::{self, Stat};
 use super::names::{Creation, Rename};
 use super::{PosixStore, Shared, list, open, sys};
-use crate::{Answer, Found, Listing, Opened, Pending, Store, Who};
+use crate::{Answer, FileId, Found, Listing, Opened, Pending, Store, Who};
 
 impl PosixStore {
     /// In the pool.
@@ -56,6 +56,11 @@ impl Store for PosixStore {
         }
         let (who, dir, path) = (who.clone(), *dir, path.to_vec());
         self.call(move |inner| inner.lookup(&who, &dir, &path, !no_follow))
+    }
+
+    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<FileId> {
+        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
+        self.change(move |inner| inner.object(&who, &dir, &name))
     }
 
     fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Answer<Found> {
