@@ -25,7 +25,9 @@ pub(crate) fn play(name: &str, dir: &Path, numbers: &[u64]) -> Player {
     let mut args: Vec<OsString> = vec!["--role".into(), name.into(), dir.into()];
     args.extend(numbers.iter().map(|number| number.to_string().into()));
     let own = std::env::current_exe().expect("its own path");
-    let mut command = Command::new(own);
+    // A shell without job control lets what it starts with `&` ignore SIGINT.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT").arg(own);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut process = command.spawn().expect("itself again");
     let mut out = process.stdout.take().expect("piped");
