@@ -598,18 +598,28 @@ impl Inner {
         if state.core.is_closed() {
             return;
         }
-        let patience = Instant::now() + Duration::from_secs(1);
+        let start = Instant::now();
         let sink = state.take_sink(false);
+        let until = |patience| {
+            let end = start + Duration::from_millis(patience);
+            let slice = end.min(Instant::now() + Duration::from_millis(20));
+            (Instant::now() < end).then_some(Until::deadline(slice))
+        };
         state.core.close_session();
-        while !state.core.is_destroyed() && Instant::now() < patience {
-            let slice = patience.min(Instant::now() + Duration::from_millis(20));
-            state = self.wait(state, sink, usize::MAX, Until::deadline(slice));
+        while !state.core.is_destroyed()
+            && let Some(slice) = until(750)
+        {
+            state = self.wait(state, sink, usize::MAX, slice);
         }
         state.core.end(Error::Interrupted);
-        while !state.core.is_closed() && Instant::now() < patience {
-            let slice = patience.min(Instant::now() + Duration::from_millis(20));
-            state = self.wait(state, sink, usize::MAX, Until::deadline(slice));
+        while !state.core.is_closed()
+            && let Some(slice) = until(1000)
+        {
+            state = self.wait(state, sink, usize::MAX, slice);
         }
+        // What has ended since the last look.
+        state.dispatch();
+        state = self.tell(state);
         state.drop_sink(sink);
     }
 

@@ -1,7 +1,8 @@
 //! The client library: sessions, files, directories, blocking and asynchronous calls.
 //!
 //! A [`Session`] is a connection to one export, shared by threads. Its methods block. Calls with
-//! owned buffers ([`Call`]) do not: [`Session::call`] gives a future, a [`Group`] collects many.
+//! owned buffers ([`Call`]) do not: [`Session::call`] gives a future, [`Session::call_then`] calls back, a
+//! [`Group`] collects many.
 //! Lost connections are made again and what was under way is asked again, exactly once where
 //! that matters; what cannot be known is told as
 //! [`OutcomeUnknown`](dafs_protocol::Status::OutcomeUnknown), and lost unstable writes as
@@ -12,6 +13,7 @@
 mod at;
 mod cache;
 mod call;
+mod callback;
 pub mod core;
 mod dir;
 mod drive;

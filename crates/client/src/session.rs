@@ -10,6 +10,7 @@ use dafs_protocol::{
 };
 
 use crate::call::{Call, Done, Output};
+use crate::callback::Callbacks;
 use crate::core::{Core, CoreConfig, CoreDone, FileKey, Memory, Place, Work};
 use crate::dir::ReadDir;
 use crate::drive::Inner;
@@ -34,6 +35,7 @@ pub(crate) struct Handle {
     pub(crate) inner: Arc<Inner>,
     pub(crate) read_ahead: bool,
     transport: &'static str,
+    callbacks: Callbacks,
 }
 
 impl Drop for Handle {
@@ -114,8 +116,9 @@ impl Session {
         let core = Core::new(node, CoreConfig::new(address, &options), nonce_source());
         let inner = Arc::new(Inner::new(core, &options));
         inner.start_keeper().map_err(|error| local(&error))?;
-        let handle =
-            Arc::new(Handle { inner, read_ahead: options.read_ahead, transport: provider.name() });
+        let (read_ahead, transport) = (options.read_ahead, provider.name());
+        let callbacks = Callbacks::default();
+        let handle = Arc::new(Handle { inner, read_ahead, transport, callbacks });
         let session = Session { handle, user: None };
         session.call_for_user(Work::Null)?;
         Ok(session)
@@ -406,6 +409,16 @@ impl Session {
     /// Begins a call; its answer comes by the future.
     pub fn call(&self, call: Call) -> CallFuture {
         CallFuture::new(self.handle.clone(), self.user.clone(), call)
+    }
+
+    /// Begins a call; `then` gets its answer. Does not block.
+    ///
+    /// Callbacks run one after the other, in a thread of the session, in the order in which answers
+    /// come. They may call the session, also blocking, which keeps other callbacks waiting. A call
+    /// keeps the session until it has ended; [`close`](Self::close) ends it with
+    /// [`Error::Interrupted`].
+    pub fn call_then(&self, call: Call, then: impl FnOnce(Done) + Send + 'static) {
+        self.handle.callbacks.add(self.call(call), Box::new(then));
     }
 
     /// What was granted, and counters.

@@ -326,3 +326,63 @@ fn calls_dropped_at_random_leave_no_memory_in_use() {
     file.read_at(&mut back, 0).expect("read");
     assert_eq!(back[..], pattern(1000, 1));
 }
+
+#[test]
+fn callbacks_get_answers_and_may_call() {
+    let server = Server::start();
+    let session = server.connect(SessionOptions::default());
+    let file = session.open(b"f", read_write()).expect("open");
+    file.write_at(&pattern(1 << 20, 0), 0).expect("write");
+    let (told, answers) = std::sync::mpsc::channel();
+    for tag in 0..300u64 {
+        let buffer = Buffer::new(4096).expect("buffer");
+        let call = Call::Read { file: file.clone(), offset: tag * 3000, buffer, len: 4096 };
+        let (told, file) = (told.clone(), file.clone());
+        session.call_then(call, move |done| {
+            let bytes = done.bytes().expect("read");
+            let read = done.buffer.expect("the buffer")[..bytes].to_vec();
+            // From within: also blocking.
+            let mut again = vec![0; 10];
+            file.read_at(&mut again, tag * 3000).expect("read");
+            told.send((tag, read, again)).expect("somebody listens");
+        });
+    }
+    let data = pattern(1 << 20, 0);
+    let mut all: Vec<u64> = (0..300)
+        .map(|_| {
+            let (tag, read, again) = answers.recv_timeout(Duration::from_secs(20)).expect("called");
+            let start = usize::try_from(tag).expect("small") * 3000;
+            assert_eq!(read, data[start..start + 4096]);
+            assert_eq!(again, data[start..start + 10]);
+            tag
+        })
+        .collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..300).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_callback_hears_of_wrong_calls_panics_and_the_end() {
+    let server = Server::start();
+    let session = server.connect(SessionOptions::default());
+    let caller = std::thread::current().id();
+    let (told, answers) = std::sync::mpsc::channel();
+    let heard = || answers.recv_timeout(Duration::from_secs(20)).expect("called");
+    let tell = || {
+        let told = told.clone();
+        move |done: Done| {
+            assert_ne!(std::thread::current().id(), caller);
+            told.send(done.result.err()).expect("somebody listens");
+        }
+    };
+    session.call_then(Call::Stat { path: b"a\0b".to_vec(), no_follow: false }, tell());
+    assert!(heard().is_some(), "refused before it was sent");
+    session.call_then(Call::Ping, |_| panic!("on purpose"));
+    session.call_then(Call::Ping, tell());
+    assert!(heard().is_none(), "others are called after a panic");
+    server.with(|fake| fake.script.stall = true);
+    session.call_then(Call::Ping, tell());
+    session.close();
+    let end = heard();
+    assert!(matches!(end, Some(Error::Interrupted)), "{end:?}");
+}
