@@ -167,8 +167,10 @@ pub(crate) struct Chain {
     pub replayed: bool,
     /// It is noted that changes were begun.
     pub noted: bool,
-    /// For the names of the change that comes next, or came last, until that is noted.
+    /// For the names of the change under way; if that is all the chain changes, until it ends.
     pub name_turn: Option<NameTurn>,
+    /// Of the symlink that is made next.
+    pub target: Vec<u8>,
     /// It may wait while it holds pages.
     pub holds_turn: bool,
     /// What its READs ask for, so far.
@@ -209,6 +211,7 @@ pub(crate) async fn run(
                 replayed: !prior.is_empty(),
                 noted: false,
                 name_turn: None,
+                target: Vec::new(),
                 holds_turn: false,
                 read_bytes: 0,
             };
@@ -287,7 +290,7 @@ fn note_done(
     }
 }
 
-pub(crate) fn brings_data(operation: &Operation<'_>) -> bool {
+fn brings_data(operation: &Operation<'_>) -> bool {
     operation.request_data_bytes().is_some_and(|bytes| bytes > 0)
 }
 
@@ -334,10 +337,7 @@ impl Chain {
                     }
                     result
                 }
-                None if operation.is_noted() && !self.begin_change(operations, operation).await => {
-                    return (results, true);
-                }
-                None => match self.operation(operation).await {
+                None => match self.run_one(operations, operation).await {
                     Ok(outcome) => Ok(outcome),
                     Err(Stop::Failed(status)) => Err(status),
                     Err(Stop::Broken) => return (results, true),
@@ -471,7 +471,7 @@ impl Chain {
         Ok(bytes)
     }
 
-    async fn operation(&mut self, operation: &Operation<'_>) -> Result<Outcome, Stop> {
+    pub(crate) async fn operation(&mut self, operation: &Operation<'_>) -> Result<Outcome, Stop> {
         use Operation as O;
         match operation {
             O::Null | O::SessionDestroy => Ok(Outcome::Done),

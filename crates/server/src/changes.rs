@@ -1,31 +1,54 @@
 //! Before a change that is not to be done twice: its turn, and the notes of it.
 
-use dafs_protocol::{CreateMode, FileHandle, Operation, StateId, Status};
+use dafs_protocol::{CreateMode, FileHandle, Operation, Outcome, StateId, Status};
 use dafs_store::FileId;
 use smallvec::{SmallVec, smallvec};
 
-use crate::chain::{Chain, brings_data};
+use crate::chain::{Chain, Stop};
 use crate::notes::{Intent, Name};
 
 /// Names that an operation changes.
 type Names<'a> = SmallVec<[(FileHandle, &'a [u8]); 2]>;
 
 impl Chain {
-    /// A change comes next. False: the session has ended, and its client may know already that
-    /// nothing was begun.
-    pub(crate) async fn begin_change(
+    /// Does an operation that was not done before.
+    pub(crate) async fn run_one(
         &mut self,
         operations: &[Operation<'_>],
-        change: &Operation<'_>,
-    ) -> bool {
+        operation: &Operation<'_>,
+    ) -> Result<Outcome, Stop> {
+        if !operation.is_noted() {
+            return self.operation(operation).await;
+        }
+        // The peer may take for ever: before the turn, which others wait for.
+        if let Operation::Create { target_bytes, .. } = operation {
+            self.target = self.bring_bytes(*target_bytes as usize).await?;
+        }
+        if !self.begin_change(operations, operation).await {
+            return Err(Stop::Broken);
+        }
+        let result = self.operation(operation).await;
+        if !is_only_change(operations) {
+            self.name_turn = None;
+        }
+        result
+    }
+
+    /// A change comes next. False: the session has ended, and its client may know already that
+    /// nothing was begun.
+    async fn begin_change(&mut self, operations: &[Operation<'_>], change: &Operation<'_>) -> bool {
         let session = self.session.clone();
-        let Some(notes) = &session.notes else { return !session.ended.get() };
+        if self.context.shared.notes.is_none() {
+            return !session.ended.get();
+        }
         // Not two at a time: who has one and waits for the other could wait for ever.
         self.name_turn = None;
         let names = self.names_of(change);
         if !names.is_empty() {
-            self.name_turn = Some(self.context.shared.name_turns.take(&names).await);
+            let keys = names.iter().map(|(_, name)| last_component(name));
+            self.name_turn = Some(self.context.shared.name_turns.take(keys).await);
         }
+        let Some(notes) = &session.notes else { return !session.ended.get() };
         let noted = std::mem::replace(&mut self.noted, true);
         let intent = match is_only_change(operations) && !noted {
             true => self.intent(change, &names).await,
@@ -72,24 +95,29 @@ impl Chain {
         match change {
             Operation::Rename { .. } => {
                 let (from, to) = (whole(first), whole(names.get(1)?));
-                there?
-                    .map_or(Some(Intent::Fail), |object| Some(Intent::Rename { object, from, to }))
+                Some(match there? {
+                    Some(object) => Intent::Rename { object, from, to },
+                    None => Intent::Fail { name: from, there: false },
+                })
             }
             Operation::Remove { .. } => {
                 let from = whole(first);
-                there?.map_or(Some(Intent::Fail), |object| Some(Intent::Remove { object, from }))
+                Some(match there? {
+                    Some(object) => Intent::Remove { object, from },
+                    None => Intent::Fail { name: from, there: false },
+                })
             }
             Operation::Link { handle, state: StateId::NONE, .. } => {
                 let (_, export, inner) = self.writable(&self.handle(handle).ok()?).ok()?;
                 let attr = export.store.attr(&self.who, &inner).await.ok()?;
                 let object = FileId { device: attr.device, inode: attr.inode };
                 Some(match there? {
-                    Some(_) => Intent::Fail,
+                    Some(_) => Intent::Fail { name: whole(first), there: true },
                     None => Intent::Link { object, to: whole(first) },
                 })
             }
             Operation::Open { .. } | Operation::Create { .. } => Some(match there? {
-                Some(_) => Intent::Fail,
+                Some(_) => Intent::Fail { name: whole(first), there: true },
                 None => Intent::Make { to: whole(first) },
             }),
             _ => None,
@@ -110,7 +138,8 @@ impl Chain {
 /// A look at names before and after it tells whether it was done.
 fn can_be_told(change: &Operation<'_>) -> bool {
     match change {
-        Operation::Rename { .. } | Operation::Remove { .. } | Operation::Link { .. } => true,
+        Operation::Rename { .. } | Operation::Remove { .. } => true,
+        Operation::Link { state, .. } => *state == StateId::NONE,
         Operation::Open { flags, .. } => flags.create == CreateMode::Exclusive,
         // Special bits are set after a directory was made.
         Operation::Create { mode, .. } => mode & !0o1777 == 0,
@@ -118,14 +147,22 @@ fn can_be_told(change: &Operation<'_>) -> bool {
     }
 }
 
-/// All others only look, or open and close.
+/// By which turns are taken: a directory has several handles, and several ways lead to it.
+fn last_component(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default()
+}
+
+/// There is one change, and all else looks at names and attributes: nothing that waits for
+/// others while the turn is held.
 fn is_only_change(operations: &[Operation<'_>]) -> bool {
-    let changes = |operation: &&Operation<'_>| {
-        operation.is_noted()
-            || brings_data(operation)
-            || matches!(operation, Operation::CopyRange { .. } | Operation::CloneRange { .. })
+    use Operation as O;
+    let looks = |operation: &Operation<'_>| {
+        let of_names = matches!(
+            operation,
+            O::GetRoot { .. } | O::Lookup { .. } | O::LookupParent { .. } | O::Access { .. }
+        );
+        of_names || matches!(operation, O::GetAttr { .. } | O::StatFs { .. })
     };
-    let mut changes = operations.iter().filter(changes);
-    let first = changes.next();
-    first.is_some_and(Operation::is_noted) && changes.next().is_none()
+    let mut changes = operations.iter().filter(|operation| !looks(operation));
+    changes.next().is_some_and(Operation::is_noted) && changes.next().is_none()
 }

@@ -23,8 +23,8 @@ impl Chain {
                 Ok(self.lookup(dir, path, *no_follow).await?)
             }
             Operation::LookupParent { handle } => Ok(self.parent(handle).await?),
-            Operation::Create { dir, name, kind, mode, rdev, target_bytes } => {
-                let target = self.bring_bytes(*target_bytes as usize).await?;
+            Operation::Create { dir, name, kind, mode, rdev, .. } => {
+                let target = std::mem::take(&mut self.target);
                 Ok(self.create(dir, name, *kind, *mode, *rdev, &target).await?)
             }
             Operation::Link { state, dir, name, .. } if *state != StateId::NONE => {

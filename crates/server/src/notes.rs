@@ -31,8 +31,8 @@ use record::{Found, Head, Note, Owner, RECORD_BYTES};
 pub(crate) use store::FileNotes;
 pub use store::{MemoryNotes, NoteStore};
 
-/// Bytes of a slot's record and its intent.
-const SLOT_BYTES: usize = RECORD_BYTES + INTENT_BYTES;
+/// Where each record begins: with its intent it crosses no page, so that it is written as a whole.
+const SLOT_BYTES: usize = 1024;
 
 /// Leases for which notes of an ended session are kept.
 const KEPT_LEASES: u32 = 20;
@@ -121,7 +121,7 @@ impl Notes {
             store.clear()?;
             return store.write(0, &head.encode());
         }
-        let bytes = store.bytes()?.saturating_sub(RECORD_BYTES as u64);
+        let bytes = store.bytes()?.saturating_sub(SLOT_BYTES as u64);
         let count = bytes.div_ceil(self.file.place_bytes());
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.places_max);
         self.file.places().count = count;
@@ -245,15 +245,13 @@ impl SessionNotes {
             let operations = u16::try_from(operations).ok()?;
             Noted { session: self.session, sequence, operations, intent }.encode()
         });
-        match (intent, self.place.slot(slot)) {
-            (Some(intent), Some(at)) => {
-                let mut both = [0; SLOT_BYTES];
-                let (record, rest) = both.split_at_mut(RECORD_BYTES);
-                record.copy_from_slice(&note.encode()); // not payload: records of fixed size
-                rest.copy_from_slice(&intent); // not payload: records of fixed size
-                self.place.file.write(at, &both);
-            }
-            _ => self.write(slot, note),
+        let mut both = [0; RECORD_BYTES + INTENT_BYTES];
+        let (record, rest) = both.split_at_mut(RECORD_BYTES);
+        record.copy_from_slice(&note.encode()); // not payload: records of fixed size
+        // Without one, none of an earlier run of this request stays.
+        rest.copy_from_slice(&intent.unwrap_or([0; INTENT_BYTES])); // not payload: as above
+        if let Some(at) = self.place.slot(slot) {
+            self.place.file.write(at, &both);
         }
     }
 
@@ -281,7 +279,7 @@ impl SessionNotes {
 
 impl NoteFile {
     fn place_bytes(&self) -> u64 {
-        RECORD_BYTES as u64 + u64::from(self.slots) * SLOT_BYTES as u64
+        (u64::from(self.slots) + 1) * SLOT_BYTES as u64
     }
 
     fn record(&self, at: u64) -> std::io::Result<record::Bytes> {
@@ -318,12 +316,12 @@ impl NoteFile {
 
 impl Place {
     fn start(&self) -> u64 {
-        RECORD_BYTES as u64 + u64::from(self.number) * self.file.place_bytes()
+        SLOT_BYTES as u64 + u64::from(self.number) * self.file.place_bytes()
     }
 
     fn slot(&self, slot: SlotId) -> Option<u64> {
         let below = slot.0 < self.file.slots;
-        below.then(|| self.start() + RECORD_BYTES as u64 + u64::from(slot.0) * SLOT_BYTES as u64)
+        below.then(|| self.start() + (u64::from(slot.0) + 1) * SLOT_BYTES as u64)
     }
 
     /// Notes of what was begun what became of it, where that can be seen.
@@ -331,11 +329,10 @@ impl Place {
         let store = &self.file.store;
         let mut all = vec![0; usize::try_from(self.file.place_bytes()).unwrap_or(0)];
         store.read(self.start(), &mut all)?;
-        let (slots, _) = all[RECORD_BYTES..].as_chunks::<SLOT_BYTES>();
-        for (slot, bytes) in (0..).map(SlotId).zip(slots) {
-            let (Some(record), Some(intent)) = (bytes.first_chunk(), bytes.last_chunk()) else {
-                continue;
-            };
+        let (slots, _) = all.as_chunks::<SLOT_BYTES>();
+        for (slot, bytes) in (0..).map(SlotId).zip(slots.iter().skip(1)) {
+            let Some((record, rest)) = bytes.split_first_chunk() else { continue };
+            let Some(intent) = rest.first_chunk() else { continue };
             let Found::Record(note) = Note::decode(record) else { continue };
             let Found::Record(noted) = Noted::decode(intent) else { continue };
             let is_its = (noted.session, noted.sequence) == (session, note.sequence);

@@ -66,6 +66,9 @@ pub struct SharedOptions {
     pub stopwatch: Stopwatch,
 }
 
+/// How long a server that starts looks what became of changes; of others nobody knows.
+const LOOKS_TIME: Duration = Duration::from_secs(5);
+
 /// What all workers share.
 pub struct Shared {
     pub(crate) exports: Exports,
@@ -180,7 +183,11 @@ impl Shared {
         let lease = Duration::from_secs(u64::from(limits.lease_seconds));
         let (slots, noted) = (limits.slots, limits.noted_sessions);
         let who: Who = Arc::new(options.own);
+        let begin = stopwatch();
         let look = |name: &Name| {
+            if stopwatch().saturating_sub(begin) > LOOKS_TIME {
+                return None;
+            }
             let (_, export, dir) = exports.of(&name.dir).ok()?;
             match export.store.object(&who, &dir, &name.name).wait() {
                 Ok(object) => Some(Some(object)),

@@ -28,8 +28,8 @@ pub(crate) enum Intent {
     Link { object: FileId, to: Name },
     /// Something new gets a name, which nothing has.
     Make { to: Name },
-    /// Nothing: the name is not there, or is where it must not be.
-    Fail,
+    /// Nothing, since this name is there, or is not.
+    Fail { name: Name, there: bool },
 }
 
 /// An intent as it is noted: it belongs to the request of this record.
@@ -66,7 +66,7 @@ impl Intent {
                 Some(_) => None,
             },
             Intent::Make { to } => look(to),
-            Intent::Fail => Some(None),
+            Intent::Fail { name, there } => (look(name)?.is_some() == *there).then_some(None),
         }
     }
 }
@@ -95,7 +95,7 @@ impl Noted {
             Intent::Remove { object, from } => (2, Some(object), [Some(from), None]),
             Intent::Link { object, to } => (3, Some(object), [Some(to), None]),
             Intent::Make { to } => (4, None, [Some(to), None]),
-            Intent::Fail => (5, None, [None, None]),
+            Intent::Fail { name, there } => (5 + u8::from(*there), None, [Some(name), None]),
         };
         body.put([kind]);
         if let Some(object) = object {
@@ -130,7 +130,8 @@ impl Noted {
                 [2] => Intent::Remove { object: object(body)?, from: name(body)? },
                 [3] => Intent::Link { object: object(body)?, to: name(body)? },
                 [4] => Intent::Make { to: name(body)? },
-                [5] => Intent::Fail,
+                [5] => Intent::Fail { name: name(body)?, there: false },
+                [6] => Intent::Fail { name: name(body)?, there: true },
                 _ => return None,
             };
             Some(Noted { session, sequence, operations, intent })
@@ -163,7 +164,8 @@ mod tests {
             Intent::Remove { object: object(5), from: name(1, 1) },
             Intent::Link { object: object(5), to: name(1, 20) },
             Intent::Make { to: name(1, 20) },
-            Intent::Fail,
+            Intent::Fail { name: name(1, 20), there: false },
+            Intent::Fail { name: name(1, 20), there: true },
         ];
         for intent in intents {
             let noted = noted(intent);
@@ -207,7 +209,11 @@ mod tests {
         assert_eq!(told(make(), None, None), Some(false));
         assert_eq!(told(make(), Some(6), None), Some(true));
         assert_eq!(noted(make()).fate(&|_| None), None);
-        assert_eq!(told(Intent::Fail, Some(6), None), Some(false));
+        let fail = |there| Intent::Fail { name: name(1, 4), there };
+        assert_eq!(told(fail(true), Some(6), None), Some(false));
+        assert_eq!(told(fail(false), None, None), Some(false));
+        assert_eq!(told(fail(true), None, None), None);
+        assert_eq!(told(fail(false), Some(6), None), None);
     }
 
     #[test]

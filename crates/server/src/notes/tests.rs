@@ -162,7 +162,7 @@ fn damage_is_not_taken_for_a_note_or_for_none() {
     let record = RECORD_BYTES as u64;
     for at in 0..record {
         let later = world.server(4);
-        let slot = 2 * record + SLOT_BYTES as u64 + at;
+        let slot = 3 * SLOT_BYTES as u64 + at;
         let mut byte = [0];
         world.store.read(slot, &mut byte).expect("read");
         world.store.write(slot, &[!byte[0]]).expect("write");
@@ -170,7 +170,7 @@ fn damage_is_not_taken_for_a_note_or_for_none() {
         world.store.write(slot, &byte).expect("write");
         assert_eq!(ask(&later, 1, 1), Fate::Begun);
     }
-    world.store.write(record + 20, &[0xee]).expect("write");
+    world.store.write(SLOT_BYTES as u64 + 20, &[0xee]).expect("write");
     assert_eq!(ask(&world.server(4), 1, 1), Fate::Unknown, "whose it is was damaged");
 }
 
@@ -193,7 +193,7 @@ fn places_are_bounded_and_the_oldest_go_first() {
     let heir = enter(&later, 8);
     later.keep(&heir);
     assert_eq!(ask(&later, 8, 1), Fate::NotBegun);
-    let most = RECORD_BYTES + 3 * (RECORD_BYTES + 2 * SLOT_BYTES);
+    let most = (1 + 3 * 3) * SLOT_BYTES;
     assert!(world.store.bytes().expect("length") <= most as u64);
 }
 
