@@ -40,6 +40,8 @@ pub enum Defect {
     NotedBeforeDone,
     /// A note is taken for that of any request of its slot.
     NoteOfAnySequence,
+    /// A change that was begun is taken for done, whatever is there.
+    BegunBelievedDone,
 }
 
 #[cfg(feature = "planted")]
@@ -52,7 +54,7 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 17] = [
+        pub const ALL: [Defect; 18] = [
             Defect::ReplyCacheSkipped,
             Defect::AnswerGoesAstray,
             Defect::BrokenBindCompleted,
@@ -70,6 +72,7 @@ mod chosen {
             Defect::ReclaimedAtAnyTime,
             Defect::NotedBeforeDone,
             Defect::NoteOfAnySequence,
+            Defect::BegunBelievedDone,
         ];
     }
 

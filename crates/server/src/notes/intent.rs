@@ -4,6 +4,7 @@ use dafs_protocol::{Fate, FileHandle, SessionId};
 use dafs_store::FileId;
 
 use super::record::{self, Body, Found};
+use crate::planted::{Defect, planted};
 
 /// Bytes of an intent, after the record of its slot.
 pub(super) const INTENT_BYTES: usize = 704;
@@ -74,7 +75,11 @@ impl Intent {
 impl Noted {
     /// What became of the request; `None`: that cannot be told.
     pub(super) fn fate(&self, look: Look<'_>) -> Option<Fate> {
-        let Some(object) = self.intent.outcome(look)? else { return Some(Fate::NotBegun) };
+        let mut outcome = self.intent.outcome(look)?;
+        if planted(Defect::BegunBelievedDone) {
+            outcome = outcome.or(Some(FileId { device: 0, inode: 0 }));
+        }
+        let Some(object) = outcome else { return Some(Fate::NotBegun) };
         let tells = matches!(self.intent, Intent::Link { .. } | Intent::Make { .. });
         Some(Fate::Done {
             operations: self.operations,
