@@ -411,7 +411,8 @@ impl Session {
         CallFuture::new(self.handle.clone(), self.user.clone(), call)
     }
 
-    /// Begins a call; `then` gets its answer. Does not block.
+    /// Begins a call; `then` gets its answer. Does not block, unless the system has no thread for
+    /// callbacks: then it waits, and calls back itself.
     ///
     /// Callbacks run one after the other, in a thread of the session, in the order in which answers
     /// come. They may call the session, also blocking, which keeps other callbacks waiting. A call

@@ -5,6 +5,7 @@ use dafs_store::FileId;
 use smallvec::{SmallVec, smallvec};
 
 use crate::chain::{Chain, Stop};
+use crate::exports::{Exports, Place};
 use crate::notes::{Intent, Name};
 
 /// Names that an operation changes.
@@ -45,8 +46,9 @@ impl Chain {
         self.name_turn = None;
         let names = self.names_of(change);
         if !names.is_empty() {
-            let keys = names.iter().map(|(_, name)| last_component(name));
-            self.name_turn = Some(self.context.shared.name_turns.take(keys).await);
+            let shared = &self.context.shared;
+            let keys = names.iter().filter_map(|(dir, name)| turn_key(&shared.exports, dir, name));
+            self.name_turn = Some(shared.name_turns.take(keys).await);
         }
         let Some(notes) = &session.notes else { return !session.ended.get() };
         let noted = std::mem::replace(&mut self.noted, true);
@@ -67,7 +69,9 @@ impl Chain {
     fn names_of<'a>(&self, change: &Operation<'a>) -> Names<'a> {
         let name = |dir: &FileHandle, name: &'a [u8]| Some((self.handle(dir).ok()?, name));
         let names: SmallVec<[_; 2]> = match change {
-            Operation::Open { dir, path, .. } => smallvec![name(dir, path)],
+            Operation::Open { dir, path, flags, .. } if flags.create != CreateMode::No => {
+                smallvec![name(dir, path)]
+            }
             Operation::Create { dir, name: new, .. } | Operation::Link { dir, name: new, .. } => {
                 smallvec![name(dir, new)]
             }
@@ -147,9 +151,15 @@ fn can_be_told(change: &Operation<'_>) -> bool {
     }
 }
 
-/// By which turns are taken: a directory has several handles, and several ways lead to it.
-fn last_component(path: &[u8]) -> &[u8] {
-    path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default()
+/// By what turns are taken: the export, since one whose disk hangs is to keep no other waiting, and
+/// the last component, since a directory has several handles, and several ways lead to it.
+fn turn_key<'a>(exports: &Exports, dir: &FileHandle, path: &'a [u8]) -> Option<(u8, &'a [u8])> {
+    let (number, path) = match exports.place(dir, path).ok()? {
+        Place::In { number, path, .. } | Place::Root { number, path, .. } => (number, path),
+        Place::Virtual => return None,
+    };
+    let last = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty());
+    Some((number, last.unwrap_or_default()))
 }
 
 /// There is one change, and all else looks at names and attributes: nothing that waits for

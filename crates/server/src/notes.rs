@@ -329,8 +329,9 @@ impl Place {
         let store = &self.file.store;
         let mut all = vec![0; usize::try_from(self.file.place_bytes()).unwrap_or(0)];
         store.read(self.start(), &mut all)?;
-        let (slots, _) = all.as_chunks::<SLOT_BYTES>();
-        for (slot, bytes) in (0..).map(SlotId).zip(slots.iter().skip(1)) {
+        let (records, _) = all.as_chunks::<SLOT_BYTES>();
+        let Some((_owner, slots)) = records.split_first() else { return Ok(()) };
+        for (slot, bytes) in (0..).map(SlotId).zip(slots) {
             let Some((record, rest)) = bytes.split_first_chunk() else { continue };
             let Some(intent) = rest.first_chunk() else { continue };
             let Found::Record(note) = Note::decode(record) else { continue };

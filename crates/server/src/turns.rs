@@ -39,11 +39,11 @@ struct Waiting<'a> {
 
 impl NameTurns {
     /// Waits for a turn for all of these names.
-    pub(crate) async fn take<'a>(
+    pub(crate) async fn take<N: Hash>(
         self: &Arc<Self>,
-        names: impl Iterator<Item = &'a [u8]>,
+        names: impl Iterator<Item = N>,
     ) -> NameTurn {
-        let key = |name: &[u8]| {
+        let key = |name: N| {
             let mut hasher = FxHasher::default();
             name.hash(&mut hasher);
             hasher.finish()

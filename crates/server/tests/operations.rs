@@ -382,3 +382,26 @@ on_each_data_path! { on
     only_regular_files_are_opened
     a_listing_has_attributes_and_handles
 }
+
+/// Who sends no target keeps nobody from a name.
+#[test]
+fn a_name_does_not_wait_for_the_data_of_a_peer() {
+    let served = Served::start();
+    let (mut silent, mut other) = (Raw::connect_untagged(&served), Raw::connect(&served));
+    let make = |dir, kind, target_bytes| Operation::Create {
+        dir,
+        name: b"wanted",
+        kind,
+        mode: 0o755,
+        rdev: 0,
+        target_bytes,
+    };
+    let bytes = 4000;
+    silent.begin_with_data(1, &[make(silent.root, FileKind::Symlink, bytes)], bytes as usize);
+    // The server has it by then.
+    for _ in 0..50 {
+        other.one(Operation::Null).expect("null");
+    }
+    let made = other.one(make(other.root, FileKind::Directory, 0));
+    assert!(matches!(made, Ok(Outcome::Found { .. })), "{made:?}");
+}

@@ -114,11 +114,20 @@ type Results = Result<(Vec<Outcome>, Vec<u8>), Status>;
 
 impl Raw {
     pub fn connect(served: &Served) -> Raw {
+        Raw::connect_with(served, ConnOptions::default())
+    }
+
+    /// As `connect`; data that is not small is not pushed: the server fetches it.
+    pub fn connect_untagged(served: &Served) -> Raw {
+        Raw::connect_with(served, ConnOptions { use_tagged: false, ..ConnOptions::default() })
+    }
+
+    fn connect_with(served: &Served, options: ConnOptions) -> Raw {
         let device = TcpProvider::default().open().expect("device");
         let engine = device.engine().expect("engine");
         let mut node = Node::new(device, engine, NodeConfig::default()).expect("node");
         let address = &served.server.as_ref().expect("runs").addresses()[0];
-        let conn = node.connect(address, &[], ConnOptions::default()).expect("connect");
+        let conn = node.connect(address, &[], options).expect("connect");
         let arena = || Arena::new(1 << 20).expect("arena");
         let mut raw = Raw {
             node,
@@ -213,6 +222,17 @@ impl Raw {
 
     /// Asks for a chain without data and does not wait for it; once of each slot but the first.
     pub fn begin(&mut self, slot: u16, operations: &[Operation<'_>]) {
+        self.begin_with(slot, operations, SgList::new());
+    }
+
+    /// As `begin`, with so many bytes of data. What the server fetches comes while this waits for
+    /// answers.
+    pub fn begin_with_data(&mut self, slot: u16, operations: &[Operation<'_>], bytes: usize) {
+        let data = SgList::from_iter([self.request.span(0, bytes)]);
+        self.begin_with(slot, operations, data);
+    }
+
+    fn begin_with(&mut self, slot: u16, operations: &[Operation<'_>], data: SgList) {
         self.sequence += u32::from(slot == 0);
         let sequence = if slot == 0 { self.sequence } else { 1 };
         let head = RequestHead { slot: SlotId(slot), sequence, cred: self.cred };
@@ -220,7 +240,7 @@ impl Raw {
         encode_request(&head, operations, &mut header).expect("well-formed");
         let room = usize::from(slot) * 4096;
         let into = SgList::from_iter([self.reply.span(room, 4096)]);
-        self.node.submit(self.conn, slot.into(), &header, SgList::new(), into).expect("submit");
+        self.node.submit(self.conn, slot.into(), &header, data, into).expect("submit");
         self.node.ring();
     }
 
