@@ -26,8 +26,8 @@ pub enum Defect {
     LocksForgotten,
     /// Writes that were kept are not written again.
     KeptForgotten,
-    /// Writes that were kept are written again, the last one first.
-    KeptReversed,
+    /// What a kept write has replaced of an older one is written again in its place.
+    KeptReplaced,
 }
 
 #[cfg(feature = "planted")]
@@ -51,7 +51,7 @@ mod chosen {
             Defect::UnlockedReclaimed,
             Defect::LocksForgotten,
             Defect::KeptForgotten,
-            Defect::KeptReversed,
+            Defect::KeptReplaced,
         ];
     }
 

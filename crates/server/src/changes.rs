@@ -7,6 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::chain::{Chain, Stop};
 use crate::exports::{Exports, Place};
 use crate::notes::{Intent, Name};
+use crate::planted::{Defect, planted};
 
 /// Names that an operation changes.
 type Names<'a> = SmallVec<[(FileHandle, &'a [u8]); 2]>;
@@ -45,7 +46,7 @@ impl Chain {
         // Not two at a time: who has one and waits for the other could wait for ever.
         self.name_turn = None;
         let names = self.names_of(change);
-        if !names.is_empty() {
+        if !names.is_empty() && !planted(Defect::NameTurnsNotTaken) {
             let shared = &self.context.shared;
             let keys = names.iter().filter_map(|(dir, name)| turn_key(&shared.exports, dir, name));
             self.name_turn = Some(shared.name_turns.take(keys).await);

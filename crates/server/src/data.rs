@@ -185,6 +185,9 @@ impl Chain {
         let writer = self.session.writer;
         let file = self.open_data(export, mark, writer, &opened, opening);
         if let Some(file) = file.cached() {
+            if flags.truncate {
+                file.cut_at_open().await;
+            }
             file.set_default_policy(export.policy);
             if may_wish {
                 file.wish(cache);

@@ -42,6 +42,8 @@ pub enum Defect {
     NoteOfAnySequence,
     /// A change that was begun is taken for done, whatever is there.
     BegunBelievedDone,
+    /// Changes of one name run side by side.
+    NameTurnsNotTaken,
 }
 
 #[cfg(feature = "planted")]
@@ -54,7 +56,7 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 18] = [
+        pub const ALL: [Defect; 19] = [
             Defect::ReplyCacheSkipped,
             Defect::AnswerGoesAstray,
             Defect::BrokenBindCompleted,
@@ -73,6 +75,7 @@ mod chosen {
             Defect::NotedBeforeDone,
             Defect::NoteOfAnySequence,
             Defect::BegunBelievedDone,
+            Defect::NameTurnsNotTaken,
         ];
     }
 

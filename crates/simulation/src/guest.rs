@@ -88,6 +88,8 @@ pub struct Guest {
     pub recovers: bool,
     /// It could not reach the server for so long that its session may have ended.
     pub cut_off: bool,
+    /// The grace period of a server ended while it tried to connect.
+    pub late: bool,
     /// Calls that were asked for before this session may have been under way when it was so.
     pub cut_off_before: u64,
 }
@@ -125,6 +127,7 @@ impl Guest {
             keeps: plan.keepers.has(who),
             recovers: false,
             cut_off: false,
+            late: false,
             cut_off_before: 0,
         })
     }

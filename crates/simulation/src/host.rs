@@ -37,6 +37,8 @@ pub struct Host {
     running: Option<Running>,
     stopping: bool,
     boots: u64,
+    /// When it was started last.
+    pub started: Duration,
     /// Starts of its machine.
     pub machine_runs: u64,
     /// Which clients may have locks; not lost with it.
@@ -67,6 +69,7 @@ impl Host {
             running: None,
             stopping: false,
             boots: 0,
+            started: Duration::ZERO,
             machine_runs: 0,
             records,
             notes,
@@ -87,6 +90,7 @@ impl Host {
     pub fn start(&mut self, plan: &Plan) -> Result<(), String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         self.boots += 1;
+        self.started = self.net.now();
         let mut rng = self.net.rng(1000 + self.boots);
         let mut process = [0; 8];
         process.copy_from_slice(&rng.bytes(8));

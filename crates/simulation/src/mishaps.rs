@@ -182,6 +182,7 @@ impl Sim {
             Mishap::CrashAtUnlock => self.traps.unlock = true,
             Mishap::CrashAfterCommit => self.traps.commit = true,
             Mishap::CrashAfterSync => self.traps.sync = true,
+            Mishap::CrashInRace => self.traps.race = true,
         }
         Ok(())
     }
@@ -227,6 +228,15 @@ impl Sim {
         let crash = cut + Duration::from_micros(self.rng.range(way, 8 * way));
         self.later(cut, Wake::CutOff(self.guests[guest].node));
         self.later(crash, Wake::Crash);
+    }
+
+    /// Several clients change a name: some have begun when the server dies.
+    pub(crate) fn race_trap(&mut self) {
+        if std::mem::take(&mut self.traps.race) {
+            let way = (self.plan.sim.faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
+            let crash = Duration::from_micros(self.rng.range(way / 2, 6 * way));
+            self.later(crash, Wake::Crash);
+        }
     }
 
     /// A commit (of an open) or sync was answered that does not cover all that was written.
@@ -296,6 +306,7 @@ impl Sim {
     }
 
     fn server_dies(&mut self, crash: Crash, time: Duration) {
+        self.note_late();
         self.host.die();
         self.begun.extend(self.host.begun());
         if crash == Crash::Machine {

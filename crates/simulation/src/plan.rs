@@ -57,6 +57,8 @@ pub enum Mishap {
     CrashAfterCommit,
     /// The same after a sync.
     CrashAfterSync,
+    /// The server's process dies in the midst of the next race for a name.
+    CrashInRace,
 }
 
 /// Everything of a run but the random numbers drawn on the way.
@@ -201,6 +203,12 @@ impl Plan {
         plan.add_traps(&mut rng);
         if rng.coin() {
             plan.steer_cache(&mut rng);
+        }
+        if rng.coin() {
+            for _ in 0..rng.range(1, 4) {
+                plan.mishaps.push((rng.index(plan.operations), Mishap::CrashInRace));
+            }
+            plan.mishaps.sort_by_key(|mishap| mishap.0);
         }
         plan
     }

@@ -92,8 +92,12 @@ impl Sim {
                 Work::Put(Box::new(Put::new(place, 0, 0o600, true, set, false, None)))
             }
         };
+        let is_second = race.running == 2;
         let call = self.call(guest, Kind::Race { name }, 0);
         self.guests[guest].submit(call, work, None);
+        if is_second {
+            self.race_trap();
+        }
         true
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct Traps {
     pub(crate) commit: bool,
     /// The same of a sync.
     pub(crate) sync: bool,
+    /// A second client joins a race.
+    pub(crate) race: bool,
 }
 
 /// A run of one seed.
@@ -258,9 +260,22 @@ impl Sim {
         }
     }
 
+    /// The grace period is over for who has not come yet: an attempt to connect may take so long.
+    pub(crate) fn note_late(&mut self) {
+        let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
+        if self.now() >= self.host.started + lease {
+            let boot = self.boots;
+            let absent = self.guests.iter_mut().filter(|guest| guest.boot != boot);
+            absent.for_each(|guest| guest.late = true);
+        }
+    }
+
     /// What was under way in a lost session may be done again in the next one.
     fn notice_sessions(&mut self, index: usize) {
         let facts = self.guests[index].core.facts();
+        if facts.new_sessions != self.guests[index].sessions {
+            self.note_late();
+        }
         let guest = &mut self.guests[index];
         guest.established |= facts.verifier != WriteVerifier::default();
         if facts.new_sessions == guest.sessions {
@@ -271,9 +286,10 @@ impl Sim {
         guest.recovers = true;
         for door in &mut guest.doors {
             if let Door::Open(open) = door {
-                open.excused |= guest.cut_off;
+                open.excused |= guest.cut_off || guest.late;
             }
         }
+        guest.late = false;
         if std::mem::take(&mut guest.cut_off) {
             guest.cut_off_before = guest.sessions;
         }

@@ -155,6 +155,16 @@ impl CachedFile {
         inner.modified = (self.core.config.clock)();
     }
 
+    /// Waits, after an open that truncates, until the store's file is cut for good: who is told
+    /// that it is must not find the old bytes again if the server ends then.
+    pub async fn cut_at_open(&self) {
+        let job = self.lock().exclusive.clone();
+        if let Some(job) = job {
+            // Its outcome is told by the next write or flush.
+            let _ = job.wait().await;
+        }
+    }
+
     /// The file was cut at an open (O_TRUNC), but writes of our own may have come after that:
     /// it is cut once more when they have ended.
     pub(crate) fn cut_again(self: &Arc<Self>, before: Option<Arc<Job>>) -> Arc<Job> {

@@ -117,7 +117,8 @@ impl Core {
         flight.call.beside = Some(Box::new(beside));
     }
 
-    fn fault(&mut self, conn: ConnId, call: CallRec, what: &'static str) {
+    /// The server answers what no server may: the call fails, the connection ends.
+    pub(super) fn fault(&mut self, conn: ConnId, call: CallRec, what: &str) {
         self.node.disconnect(conn, what);
         let root_or_file = call.work.is_internal();
         self.finish(call, Err(Error::PeerProtocol(what.into())));
@@ -418,7 +419,7 @@ impl Core {
     }
 
     /// All opens of the file that `key` is one of.
-    fn for_opens_of(&mut self, key: FileKey, each: impl FnMut(&mut OpenFile)) {
+    pub(super) fn for_opens_of(&mut self, key: FileKey, each: impl FnMut(&mut OpenFile)) {
         let Some(id) = self.files.any(key).map(OpenFile::id) else { return };
         self.files.iter_mut().filter(|file| file.id() == id).for_each(each);
     }
@@ -546,9 +547,10 @@ impl Core {
                 self.deliver(call, Ok(Output::Unit));
                 self.fate_known(request, fate);
             }
-            (Work::Rewrite { len, .. }, [Ok(Outcome::Written { bytes, .. })]) => {
-                let done = bytes == len;
-                self.end_rewrite(call, done);
+            (Work::Rewrite { file, len, .. }, [Ok(Outcome::Written { bytes, .. })]) => {
+                let (file, done) = (*file, bytes == len);
+                self.deliver(call, Ok(Output::Unit));
+                self.rewritten(file, done);
             }
             (Work::CloseState { .. }, [Ok(Outcome::Closed { .. })])
             | (Work::Unregister { .. }, [Ok(Outcome::Done)]) => {
@@ -584,15 +586,12 @@ impl Core {
         }
     }
 
-    fn end_rewrite(&mut self, mut call: CallRec, done: bool) {
-        let work = std::mem::replace(&mut call.work, Work::Null);
-        self.deliver(call, Ok(Output::Unit));
-        self.rewritten(&work, done);
-    }
-
     pub(super) fn on_internal_failed(&mut self, call: CallRec, status: Status) {
         match call.work {
-            Work::Rewrite { .. } => self.end_rewrite(call, false),
+            Work::Rewrite { file, .. } => {
+                self.deliver(call, Ok(Output::Unit));
+                self.rewritten(file, false);
+            }
             Work::SlotQuery(request) => {
                 self.deliver(call, Err(status.into()));
                 self.fate_known(request, Fate::Unknown);

@@ -68,7 +68,7 @@ impl Core {
 
     fn questions_answered(&mut self) {
         if matches!(self.phase, Phase::Asking(0)) {
-            self.rewrite(None);
+            self.begin_rewriting();
         }
     }
 

@@ -1,11 +1,12 @@
 //! The files that are open, and what is not yet safe of each.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dafs_protocol::{Attr, FileHandle, Identity, StateId, Status, WriteVerifier};
 
 use super::call::CallRec;
-use super::kept::{Kept, KeptId};
+use super::kept::{Kept, Piece, not_replaced};
 use super::work::{FileKey, Owner, Place};
 use crate::call::Node;
 use crate::file::OpenOptions;
@@ -161,6 +162,13 @@ impl OpenFile {
         self.kept = Kept::default();
     }
 
+    /// As `lose`, if anything is kept.
+    pub(super) fn lose_kept(&mut self) {
+        if !self.kept.is_empty() {
+            self.lose();
+        }
+    }
+
     /// Kept writes up to the so-manieth of the session are in the server's file system, or even
     /// on its disk.
     pub(super) fn keep_after(&mut self, kept_writes: u64, on_disk: bool) {
@@ -258,18 +266,15 @@ impl Files {
         entry.file.as_deref_mut().filter(|_| entry.generation == key.generation)
     }
 
-    /// The first kept write after `after`, over all files that are open.
-    pub(super) fn next_kept(&self, after: Option<KeptId>) -> Option<(FileKey, KeptId, u64, &[u8])> {
-        let open = self.entries.iter().enumerate().filter_map(|(index, entry)| {
-            let file = entry.file.as_deref().filter(|file| file.broken.is_none())?;
-            let (id, offset, bytes) = file.kept.next(after)?;
-            let index = u32::try_from(index).expect("FILES_MAX fits");
-            Some((FileKey { index, generation: entry.generation }, id, offset, bytes))
+    /// What is to be written again, over all files that are open.
+    pub(super) fn kept(&self) -> VecDeque<Piece> {
+        let keys = self.keys().into_iter();
+        let files = keys.filter_map(|key| Some((key, self.usable(key).ok()?)));
+        let writes = files.flat_map(|(key, file)| {
+            let acknowledged = file.kept.acknowledged();
+            acknowledged.map(move |(id, place)| (file.id(), Piece { file: key, id, place }))
         });
-        match planted(Defect::KeptReversed) {
-            true => open.max_by_key(|next| next.1),
-            false => open.min_by_key(|next| next.1),
-        }
+        not_replaced(writes.collect())
     }
 
     /// For a request.
@@ -355,6 +360,7 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
+    use super::super::kept::KeptId;
     use super::*;
     use dafs_protocol::{FileKind, Timestamp};
 
@@ -419,7 +425,7 @@ mod tests {
         }
         file.keep_after(2, false);
         assert_eq!(file.flushed(NEW, 2), Ok(()));
-        assert_eq!(file.kept.next(None).map(|next| next.0), Some(KeptId(3)));
+        assert_eq!(file.kept.acknowledged().next(), Some((KeptId(3), 0..1)));
         file.saw(OLD);
         assert_eq!(file.take_lost(), Err(Status::WritesLost), "two were flushed and not committed");
         file.kept.add(KeptId(4), Some(0), vec![7]);

@@ -293,6 +293,10 @@ impl Core {
             Err(Status::SeqMisordered | Status::SeqFalseRetry) => {
                 self.session_refused(flight, true);
             }
+            Err(status) if flight.call.work.is_internal() => {
+                self.slots.release(flight.slot);
+                self.on_internal_failed(flight.call, status);
+            }
             Err(status) => {
                 self.slots.release(flight.slot);
                 self.finish(flight.call, Err(status.into()));
@@ -300,11 +304,10 @@ impl Core {
         }
     }
 
-    /// The server answers what no server may: the call fails, the connection ends.
+    /// As `fault`, of a call that is not answered.
     pub(super) fn peer_fault(&mut self, conn: ConnId, flight: Flight, what: &str) {
         self.slots.release(flight.slot);
-        self.node.disconnect(conn, what);
-        self.finish(flight.call, Err(Error::PeerProtocol(what.into())));
+        self.fault(conn, flight.call, what);
     }
 
     /// The server does not know the session, or its slot. The flight is judged with the others

@@ -173,7 +173,7 @@ impl Core {
         let running = match self.phase {
             Phase::Idle | Phase::Draining(_) | Phase::Closed => false,
             Phase::Opening | Phase::Rooting | Phase::Reopening(_) => true,
-            Phase::Asking(_) | Phase::Rewriting => true,
+            Phase::Asking(_) | Phase::Rewriting(_) => true,
             Phase::Reclaiming(_) | Phase::Completing => true,
             Phase::Ready => true,
         };

@@ -41,8 +41,8 @@ use callbacks::Callbacks;
 use doubts::Doubt;
 use files::{Files, Finder};
 pub use kept::KeptBytes;
-use kept::KeptId;
 pub(crate) use kept::Spares;
+use kept::{KeptId, Piece};
 use link::Link;
 use locks::Locks;
 use users::Users;
@@ -126,8 +126,8 @@ enum Phase {
     Reclaiming(usize),
     /// So many questions what became of a call are yet to be answered.
     Asking(usize),
-    /// Kept writes are written again, one after the other.
-    Rewriting,
+    /// Kept writes are written again, one after the other; these are yet to come.
+    Rewriting(VecDeque<Piece>),
     /// The server is told that this was all.
     Completing,
     /// Calls flow, as far as their links are connected.
@@ -460,7 +460,7 @@ impl Core {
         let opening = match self.phase {
             Phase::Idle | Phase::Ready | Phase::Closed => false,
             Phase::Opening | Phase::Rooting | Phase::Reopening(_) | Phase::Draining(_) => true,
-            Phase::Asking(_) | Phase::Rewriting => true,
+            Phase::Asking(_) | Phase::Rewriting(_) => true,
             Phase::Reclaiming(_) | Phase::Completing => true,
         };
         opening || self.background > 0 || self.links.iter().any(Link::is_unsettled)

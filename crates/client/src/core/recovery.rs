@@ -1,5 +1,6 @@
 //! Sessions: made, lost, made again; what becomes of calls and files.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use dafs_fabric::Buffer;
@@ -9,10 +10,10 @@ use super::call::{CallRec, Flight};
 use super::callbacks::Callbacks;
 use super::doubts::{Doubt, PastRequest};
 use super::files::OpenFile;
-use super::kept::KeptId;
+use super::kept::Piece;
 use super::link::Link;
 use super::users::Users;
-use super::work::{Memory, Work};
+use super::work::{FileKey, Memory, Work};
 use super::{Core, Next, Phase, SessionKeys};
 use crate::error::Error;
 use crate::planted::{Defect, planted};
@@ -86,17 +87,28 @@ impl Core {
         }
     }
 
-    /// Writes again what is kept and comes after `after`, in the order in which it was written.
-    /// Locks were reclaimed before: what was written under one that is lost must not be written
-    /// over the data of who has it now.
-    pub(super) fn rewrite(&mut self, after: Option<KeptId>) {
-        self.phase = Phase::Rewriting;
+    /// Writes again what is kept. Locks were reclaimed before: what was written under one that is
+    /// lost must not be written over the data of who has it now.
+    pub(super) fn begin_rewriting(&mut self) {
         let rewrites = self.rewrites && !planted(Defect::KeptForgotten);
-        let next = if rewrites { self.files.next_kept(after) } else { None };
-        let Some((file, id, offset, bytes)) = next else { return self.complete_reclaim() };
+        let pieces = if rewrites { self.files.kept() } else { VecDeque::new() };
+        self.phase = Phase::Rewriting(pieces);
+        self.rewrite();
+    }
+
+    fn rewrite(&mut self) {
+        let Phase::Rewriting(pieces) = &mut self.phase else { return };
+        // A file may have been given up since.
+        let next = std::iter::from_fn(|| pieces.pop_front()).find_map(|piece| {
+            let open = self.files.usable(piece.file).ok()?;
+            Some((open.kept.bytes(piece.id, &piece.place)?, piece))
+        });
+        let Some((bytes, Piece { file, place, .. })) = next else {
+            return self.complete_reclaim();
+        };
         let len = u32::try_from(bytes.len()).expect("kept writes are those of one request");
-        let work = Work::Rewrite { file, id, offset, len };
-        match Buffer::new(bytes.len().max(1)) {
+        let work = Work::Rewrite { file, offset: place.start, len };
+        match Buffer::new(bytes.len()) {
             Ok(buffer) => {
                 let posted = buffer.post();
                 posted.span().copy_from(0, bytes);
@@ -104,19 +116,17 @@ impl Core {
                 let memory = Memory::Buffer(posted);
                 self.urgent.push_back(CallRec { memory, ..CallRec::internal(work) });
             }
-            Err(_) => {
-                self.rewritten(&work, false);
-            }
+            Err(_) => self.rewritten(file, false),
         }
     }
 
-    /// A kept write was written again, or could not be.
-    pub(super) fn rewritten(&mut self, work: &Work, done: bool) {
-        let Work::Rewrite { file, id, .. } = work else { return };
-        if !done && let Some(file) = self.files.any_mut(*file) {
-            file.lose();
+    /// A piece was written again, or could not be: nor is what is kept by other opens of the file,
+    /// of which the piece may have replaced some.
+    pub(super) fn rewritten(&mut self, file: FileKey, done: bool) {
+        if !done {
+            self.for_opens_of(file, OpenFile::lose_kept);
         }
-        self.rewrite(Some(*id));
+        self.rewrite();
     }
 
     pub(super) fn become_ready(&mut self) {

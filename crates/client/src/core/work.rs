@@ -10,7 +10,6 @@ use dafs_protocol::{
 };
 
 use super::doubts::PastRequest;
-use super::kept::KeptId;
 use super::locks::GiveBack;
 use crate::file::OpenOptions;
 
@@ -491,7 +490,6 @@ pub enum Work {
     /// The core's own: writes again what is kept.
     Rewrite {
         file: FileKey,
-        id: KeptId,
         offset: u64,
         len: u32,
     },

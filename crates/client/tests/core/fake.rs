@@ -72,6 +72,8 @@ pub struct Script {
     pub forgets_handles: bool,
     /// What is written cannot be handed to the file system.
     pub disk_full: bool,
+    /// So many writes are refused.
+    pub refused_writes: usize,
     /// What became of requests of former sessions; `None`: nobody knows.
     pub fate: Option<Fate>,
 }
@@ -586,6 +588,10 @@ impl Fake {
                     bytes += u32::try_from(end - start).expect("small");
                 }
                 Ok(Outcome::Read { bytes, end_of_file: false })
+            }
+            O::Write { .. } if self.script.refused_writes > 0 => {
+                self.script.refused_writes -= 1;
+                Err(Status::DQuot)
             }
             O::Write { state, extents, stability } => {
                 let (path, _) = self.open_file(session, chain, *state)?;

@@ -3,10 +3,10 @@
 use dafs_client::Output;
 use dafs_client::core::{FileKey, Memory, Owner, Work};
 use dafs_protocol::{
-    CommitLevel, LockKind, LockRange, LockRequest, OwnerKey, SetAttr, Stability, Status,
+    CommitLevel, LockKind, LockRange, LockRequest, Outcome, OwnerKey, SetAttr, Stability, Status,
 };
 
-use super::{Pair, bytes, read_write, status};
+use super::{Pair, bytes, read_write, room, status};
 
 impl Pair {
     fn keep(&mut self, work: Work, data: &[u8]) {
@@ -32,7 +32,7 @@ impl Pair {
 }
 
 #[test]
-fn kept_writes_are_written_again_in_order() {
+fn kept_writes_are_written_again_as_they_last_were() {
     let mut pair = Pair::new(31);
     pair.fake.put(b"f", b"0000");
     pair.fake.put(b"g", b"");
@@ -55,6 +55,65 @@ fn kept_writes_are_written_again_in_order() {
     pair.fake.restart();
     pair.read(first, 0, 10).expect("read");
     assert_eq!(pair.fake.executed.get("write"), written.as_ref(), "a commit makes them safe");
+}
+
+#[test]
+fn what_was_replaced_does_not_come_back_for_a_moment() {
+    let mut pair = Pair::new(38);
+    pair.fake.put(b"f", b"....");
+    let (first, second) = (pair.open(b"f", read_write()), pair.open(b"f", read_write()));
+    pair.write_kept(first, 0, b"aaaa");
+    pair.write_kept(second, 1, b"bb");
+    pair.write_kept(first, 2, b"c");
+    // Somebody's flush stored all of it, of which this client knows nothing.
+    pair.fake.disk.files.insert(b"f".to_vec(), b"abca".to_vec());
+    let written = pair.fake.executed["write"];
+    pair.fake.restart();
+    let tag = pair.submit(Work::Read { file: first, offset: 0, len: 4 }, room(4));
+    pair.run_until("an answer", |pair| {
+        assert_eq!(pair.content(b"f"), b"abca");
+        pair.done.iter().any(|done| done.tag == tag)
+    });
+    assert!(pair.fake.executed["write"] > written, "it is written again");
+}
+
+#[test]
+fn what_cannot_be_written_again_is_told_to_all_opens() {
+    let mut pair = Pair::new(39);
+    pair.fake.put(b"f", b"....");
+    pair.fake.put(b"g", b"....");
+    let (first, second) = (pair.open(b"f", read_write()), pair.open(b"f", read_write()));
+    let (reader, other) = (pair.open(b"f", read_write()), pair.open(b"g", read_write()));
+    pair.write_kept(first, 0, b"aa");
+    pair.write_kept(second, 0, b"bb");
+    pair.write_kept(second, 3, b"b");
+    pair.write_kept(other, 0, b"gg");
+    pair.fake.script.refused_writes = 1;
+    pair.fake.restart();
+    assert_eq!(pair.read(other, 0, 4).expect("read"), b"gg..", "of the other file nothing is lost");
+    assert_eq!(pair.content(b"f"), b"....", "nothing of it was written again");
+    for file in [first, second] {
+        assert_eq!(status(pair.commit(file)), Some(Status::WritesLost));
+    }
+    pair.commit(reader).expect("it wrote nothing");
+    pair.commit(other).expect("nothing was lost");
+}
+
+#[test]
+fn a_refused_request_to_write_again_does_not_hold_up_what_follows() {
+    let mut pair = Pair::new(40);
+    pair.fake.put(b"f", b"....");
+    let file = pair.open(b"f", read_write());
+    pair.write_kept(file, 0, b"new");
+    // No server refuses so: not the operation, but the request.
+    pair.fake.script.lie = Some(|reply| {
+        if matches!(reply.results.as_deref(), Ok([Ok(Outcome::Written { .. })])) {
+            reply.results = Err(Status::ServerFault);
+        }
+    });
+    pair.fake.restart();
+    pair.read(file, 0, 4).expect("read");
+    assert_eq!(status(pair.commit(file)), Some(Status::WritesLost));
 }
 
 #[test]

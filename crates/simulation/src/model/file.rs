@@ -141,7 +141,7 @@ impl Change {
     /// Certainly came after `earlier` had happened and before `read` began.
     fn replaces(&self, earlier: &Change, read: Span) -> bool {
         let after = match (earlier.fate, earlier.happened()) {
-            // A client writes again in the order in which it wrote.
+            // A client writes again only what it has not replaced since.
             (Fate::Done(end), _) if self.is_kept_beside(earlier) => self.start > end,
             (_, happened) => happened.is_some_and(|happened| self.start > happened),
         };
@@ -439,10 +439,11 @@ impl File {
         }
     }
 
-    /// A sync told `who` that writes are lost. Those that are kept are not meant: they are written
-    /// again, and a commit of their file tells what becomes of them.
+    /// A sync told `who` that writes are lost. Those that are certainly kept are not meant: they are
+    /// written again, and a commit of their file tells what becomes of them.
     pub fn sync_told(&mut self, who: usize) {
-        let mine = |change: &&mut Change| change.who == who && !change.kept && !change.durable;
+        let is_kept = |change: &Change| change.kept && !change.kept_perhaps;
+        let mine = |change: &&mut Change| change.who == who && !is_kept(change) && !change.durable;
         self.changes.iter_mut().filter(mine).for_each(Change::told);
     }
 

@@ -456,6 +456,9 @@ fn a_cut_at_open_comes_after_writes_under_way() {
     let again =
         unifier.open(mark, WriterId(1), Arc::new(Handle(file.clone())), &attr, Opening::Truncated);
     assert_eq!(again.size(), 0);
+    let cutting = again.clone();
+    run(&disk, async move { cutting.cut_at_open().await });
+    assert_eq!(file.state().data, [], "not even what was written late");
     run(&disk, async move {
         write(&again, 0, &[2; 10], 1).await;
         again.close(WriterId(1)).await.unwrap();
