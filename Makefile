@@ -12,7 +12,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 help:
 	@echo "make serve DIR=/some/dir   install what is missing, build, serve the directory"
 	@echo "make install               dafs to PREFIX=/usr/local, and the helper for /etc/fstab"
-	@echo "make test                  all tests in their short form (about 20 minutes)"
+	@echo "make test                  all tests in their short form (20 to 30 minutes)"
 	@echo "make test-long             every bar at full size, one line per bar"
 	@echo "make fuzz                  each fuzzer for SECONDS=600"
 	@echo "make lint                  format, lints, documentation"

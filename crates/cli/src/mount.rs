@@ -45,8 +45,9 @@ pub struct Args {
     /// Mount a file of so many zeros; no server is asked.
     #[arg(long, hide = true, value_name = "SIZE", value_parser = size)]
     null: Option<u64>,
-    #[command(flatten)]
-    connect: ConnectArgs,
+    /// Prove who you are by the key in this file; the server must have the same.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
     /// Which server and directory.
     #[arg(value_name = "URL")]
     url: String,
@@ -81,12 +82,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn serve_url(args: &Args, options: &Options) -> Result<(), Failure> {
     let mut url = Url::parse(&args.url).map_err(|error| Failure::about("", error))?;
     url.options.extend(options.url.iter().cloned());
-    let mut connect = args.connect.clone();
-    connect.key_file = options.key_file.clone().or(connect.key_file);
-    let mut session = connect.options(&url)?;
-    if !url.options.iter().any(|(name, _)| name == "retry") {
-        session.retry = options.retry();
-    }
+    let key_file = options.key_file.clone().or_else(|| args.key_file.clone());
+    let connect = ConnectArgs { retry: options.retry(), key_file };
+    let session = connect.options(&url)?;
     let session = connect.session(&url, session).map_err(|error| Failure::about(&url, error))?;
     let how = options.file_system(sys::is_root());
     let fs = dafs_fuse::fs::DafsFs::new(session, &url.path, how)

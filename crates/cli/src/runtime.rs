@@ -123,17 +123,38 @@ fn remove_stale(directory: &Path) {
     }
 }
 
-/// When a process began, in ticks since the machine did.
+/// When a process began, in ticks since the machine did; `None`: it has ended, whether or not its
+/// parent has asked how.
 fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    started_by(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// As `/proc/PID/stat` says.
+fn started_by(stat: &str) -> Option<u64> {
     // After the name, which is in parentheses and may hold anything.
     let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(19)?.parse().ok()
+    let mut fields = fields.split_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_is_gone_before_its_parent_asks() {
+        assert!(started(std::process::id()).is_some());
+        let stat = |state| {
+            format!("7 (a) Z (b) {state} 1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 8125 0 0")
+        };
+        assert_eq!(started_by(&stat('S')), Some(8125));
+        for ended in ['Z', 'X'] {
+            assert_eq!(started_by(&stat(ended)), None);
+        }
+    }
 
     #[test]
     fn notes_of_processes_that_are_gone_are_not_believed() {

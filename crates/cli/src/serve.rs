@@ -99,8 +99,8 @@ pub struct Args {
     /// Threads that serve.
     #[arg(long, value_name = "NUMBER")]
     workers: Option<usize>,
-    /// Where to keep which clients have locks, to be reclaimed after a restart; /var/lib/dafs for
-    /// root, otherwise ~/.local/state/dafs, if not given.
+    /// Where to keep which clients have locks and what became of changes, for the next server of the
+    /// same directories; /var/lib/dafs for root, otherwise ~/.local/state/dafs, if not given.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Address for counters; a free port of 127.0.0.1 if not given.

@@ -41,6 +41,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         match fetch(admin) {
             Ok(status) if args.json => out.json(&status)?,
             Ok(status) => print(&status, admin, &mut out)?,
+            // One of all may have ended meanwhile.
+            Err(_) if args.server.is_none() && !is_here(admin) => {}
             Err(error) => {
                 let failure = Failure::about(format!("http://{admin}/status"), error);
                 failure::report(&Failure { code: CONNECT, ..failure });
@@ -49,6 +51,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         out.flush()?;
     }
     Ok(())
+}
+
+fn is_here(admin: SocketAddr) -> bool {
+    runtime::servers().iter().any(|note| note.admin == admin)
 }
 
 /// The admin addresses of the servers that are meant.

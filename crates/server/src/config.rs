@@ -41,7 +41,7 @@ pub struct Config {
     pub listen: Vec<String>,
     /// Bytes of the cache; `None`: a quarter of memory.
     pub arena_bytes: Option<u64>,
-    /// The cache's replacement policy, `lru` or `mq`; `None`: `lru`.
+    /// The cache's replacement policy, `lru` or `mq`; `None`: `mq`.
     #[serde(deserialize_with = "policy")]
     pub policy: Option<Policy>,
     /// Writes what is read and written into this file, for a simulation of the cache.

@@ -132,7 +132,8 @@ fn replace(path: &Path, directory: &Path, text: &str) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn digits(bytes: &[u8]) -> String {
+/// In hexadecimal.
+pub(crate) fn digits(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

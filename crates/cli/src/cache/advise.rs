@@ -25,7 +25,7 @@ const PAUSES_MAX: usize = 200;
     dafs cache advise --prefetch all dafs://localhost/photos      read a tree into memory\n  \
     dafs cache advise --prefetch 1g-2g dafs://localhost/db        the second GiB of a file\n  \
     dafs cache advise --unit 4k dafs://localhost/db               small reads at random places\n  \
-    dafs cache advise --policy mq --class high dafs://localhost/db\n\n\
+    dafs cache advise --policy mq --unit 4k dafs://localhost/db\n\n\
     Unit, policy and class hold for all users of the file, until the server forgets it (some time\n\
     after its last close) or ends. What is printed is what the server took; - means that it\n\
     chooses. To read in needs only the right to read. It is done in the background, gives way to\n\
@@ -56,13 +56,14 @@ pub struct Args {
     urls: Vec<String>,
 }
 
-/// Drop files from the server's memory, except what is not on its disk yet.
+/// Drop files from the server's memory, except what is not in its file system yet.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dafs cache drop dafs://localhost/old\n  \
     dafs cache drop --json dafs://localhost/ | jq .dropped_bytes\n\n\
-    The next reader reads from the server's disk again. Dirty pages stay until they are written\n\
-    back; `dafs sync URL` first to drop those too. Pages that are being sent stay until they are.")]
+    The next reader reads from the server's file system again. Dirty pages stay until they are\n\
+    written back; `dafs sync URL` first to drop those too. Pages that are being sent stay until they\n\
+    are.")]
 pub struct DropArgs {
     /// One JSON object per file.
     #[arg(long)]

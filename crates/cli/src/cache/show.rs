@@ -20,7 +20,7 @@ use crate::tree::Node;
     yet), size of the file, share of it in memory, unit of reading in, policy, class (- where the\n\
     server chooses), URL. Looking opens no file and changes nothing.")]
 pub struct Args {
-    /// Files of which nothing is cached, too.
+    /// Of directories also the files of which nothing is cached.
     #[arg(short, long)]
     all: bool,
     /// Which parts of each file are cached.
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     each_file(&args.connect, &args.urls, &mut out, |remote, node, out| {
         let (info, ranges) = query(remote, &node.path)?;
         let bytes = info.clean_bytes + info.dirty_bytes;
-        if bytes == 0 && !args.all {
+        if bytes == 0 && !args.all && node.depth > 0 {
             return Ok(());
         }
         (files, cached, dirty) = (files + 1, cached + bytes, dirty + info.dirty_bytes);

@@ -5,6 +5,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use dafs_tests::{Served, binary};
 use tempfile::TempDir;
@@ -14,6 +17,8 @@ use crate::{Line, Mode};
 const NOBODY: u32 = 65_534;
 /// A file system that is memory, on every Linux.
 const MEMORY: &str = "/dev/shm";
+/// Setups that are tried at the same time, where there are processors for them.
+const AT_ONCE_MAX: usize = 4;
 const PROGRAMS: [&str; 2] = ["bars", "mount-bars"];
 
 /// A way to configure a server, and where it runs.
@@ -88,9 +93,10 @@ pub(crate) fn all(mode: Mode) -> Vec<Line> {
         }
     };
     let wanted = std::env::var("DAFS_TEST_SETUPS").unwrap_or_default();
-    let is_wanted = |setup: &&Setup| described(**setup).contains(&wanted);
+    let is_wanted = |setup: &Setup| described(*setup).contains(&wanted);
     let mut lines = vec![place.rings()];
-    lines.extend(setups.iter().filter(is_wanted).flat_map(|setup| place.tried(mode, *setup)));
+    let wanted: Vec<Setup> = setups.into_iter().filter(is_wanted).collect();
+    lines.extend(place.tried_side_by_side(mode, &wanted));
     lines
 }
 
@@ -139,6 +145,28 @@ impl Workplace {
             return line.skipped("no direct I/O here: --disk auto is buffered");
         }
         line.measured(format!("{with}, {without}"), without == 0)
+    }
+
+    /// The suites wait much: for limits of time, and for each other's answers.
+    fn tried_side_by_side(&self, mode: Mode, setups: &[Setup]) -> Vec<Line> {
+        let next = AtomicUsize::new(0);
+        let lines = Mutex::new(Vec::new());
+        let at_once = thread::available_parallelism().map_or(1, usize::from).min(AT_ONCE_MAX);
+        thread::scope(|scope| {
+            for _ in 0..at_once {
+                scope.spawn(|| {
+                    while let index = next.fetch_add(1, Ordering::Relaxed)
+                        && let Some(setup) = setups.get(index)
+                    {
+                        let of_setup = self.tried(mode, *setup);
+                        lines.lock().expect("no panic").push((index, of_setup));
+                    }
+                });
+            }
+        });
+        let mut lines = lines.into_inner().expect("no panic");
+        lines.sort_by_key(|(index, _)| *index);
+        lines.into_iter().flat_map(|(_, of_setup)| of_setup).collect()
     }
 
     fn tried(&self, mode: Mode, setup: Setup) -> Vec<Line> {
