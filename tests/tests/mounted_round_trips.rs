@@ -299,3 +299,54 @@ fn a_directory_is_read_from_any_position() {
     let fh = open_dir(&mut mounted);
     assert_eq!(list_all(&mut mounted, fh, 0).0, names);
 }
+
+/// Another machine puts a file of so many bytes there.
+fn put(mounted: &Mounted, name: &[u8], bytes: usize) {
+    let options = OpenOptions { write: true, create: true, mode: 0o644, ..OpenOptions::default() };
+    let file = mounted.session.open(b"new", options).expect("make");
+    file.write_flushed(&vec![7; bytes], 0).expect("write");
+    file.close().expect("close");
+    mounted.session.rename(b"new", name).expect("rename");
+}
+
+fn open(mounted: &mut Mounted, node: u64) -> Answer {
+    mounted.op(node, Op::Open { flags: libc::O_RDONLY as u32, kill_suidgid: false })
+}
+
+/// The number is that of the new file from then on: asked by the old one's handle, a server that
+/// still holds that one could answer with its size.
+#[test]
+fn what_is_opened_in_the_place_of_a_file_that_is_gone_is_asked_for_itself() {
+    let mut mounted = mounted();
+    put(&mounted, b"f", 10);
+    let node = mounted.entry(ROOT, Op::Lookup { name: b"f" }).node;
+    for bytes in [20, 30] {
+        put(&mounted, b"f", bytes);
+        let Answer::Opened(opened) = open(&mut mounted, node) else { panic!("open") };
+        let (cost, attr) = mounted.attr(node);
+        assert_eq!((cost, attr.size), (1, bytes as u64));
+        let own = mounted.session.lstat(b"f").expect("stat").inode;
+        assert_eq!((attr.ino, mounted.entry(ROOT, Op::Lookup { name: b"f" }).node), (own, node));
+        // While it is open, the number stays with what it is.
+        put(&mounted, b"f", 5);
+        let (cost, attr) = mounted.attr(node);
+        assert_eq!((cost, attr.ino, attr.nlink), (1, own, 0));
+        let release = Op::Release { fh: opened.fh, flags: 0, owner: 0, flock_unlock: false };
+        assert_eq!(mounted.op(node, release), Answer::Done);
+    }
+}
+
+/// The kernel does not say by which of its names a file is opened.
+#[test]
+fn a_file_of_two_names_that_is_gone_is_not_opened_in_the_place_of_either() {
+    let mut mounted = mounted();
+    put(&mounted, b"a", 10);
+    mounted.session.link(b"a", b"b").expect("link");
+    let node = mounted.entry(ROOT, Op::Lookup { name: b"a" }).node;
+    let lookup = mounted.op(ROOT, Op::Lookup { name: b"b" });
+    assert!(matches!(lookup, Answer::Entry(other) if other.node == node), "{lookup:?}");
+    for name in [b"a", b"b"] {
+        put(&mounted, name, 20);
+    }
+    assert_eq!(open(&mut mounted, node), Answer::Error(libc::ESTALE));
+}

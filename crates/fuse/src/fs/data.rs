@@ -35,13 +35,25 @@ impl DafsFs {
     }
 
     /// `known`: the kernel may have something of it.
-    fn opened(&self, file: File, node: Arc<Node>, flags: u32, known: bool) -> Opened {
+    fn open_file(&self, file: File, node: &Arc<Node>, flags: u32, known: bool) -> Arc<OpenFile> {
         let asked = flags as i32;
         // An append goes where the file ends on the server: the kernel cannot know.
         let direct = self.options.direct_io || asked & (libc::O_APPEND | libc::O_DIRECT) != 0;
+        OpenFile::new(file, node.clone(), direct, !known)
+    }
+
+    fn opened(&self, file: File, node: &Arc<Node>, flags: u32, known: bool) -> Opened {
+        let open = self.open_file(file, node, flags, known);
+        node.opened(&open);
+        self.tell_opened(open, known)
+    }
+
+    /// What the kernel is told of an open that its node knows.
+    fn tell_opened(&self, open: Arc<OpenFile>, known: bool) -> Opened {
+        let (file, node) = (&open.file, &open.node);
         let keep = node.cache_is_good(&file.opened_attr());
         let mut flags = 0;
-        if direct {
+        if open.direct {
             flags |= open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES;
         } else if keep {
             flags |= open::KEEP_CACHE;
@@ -53,25 +65,24 @@ impl DafsFs {
             // Its size too: a look at the file right after this shows what was closed before.
             let _ = notifier.inval_inode(node.number, -1, 0);
         }
-        let (nodes, of) = (Arc::downgrade(&self.nodes), Arc::downgrade(&node));
+        let (nodes, of) = (Arc::downgrade(&self.nodes), Arc::downgrade(node));
         file.found_by(move || nodes.upgrade()?.path(&*of.upgrade()?));
-        Opened { fh: self.files.add(OpenFile::new(file, node, direct, !known)), flags }
+        Opened { fh: self.files.add(open), flags }
     }
 
     pub(super) fn open(&self, caller: &Caller, node: u64, flags: u32) -> Result<Answer, Errno> {
         let options = self.open_options(flags)?;
         let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
         let open = || self.on_handle(&node, |handle| session.open_at(handle, b"", options));
-        let opened = self.repeated(open);
-        let (file, _) = match opened {
+        let (file, _) = match self.repeated(open) {
             // A program may be run by who may not read it.
             Err(Errno(libc::EACCES)) if flags & FMODE_EXEC != 0 => {
                 self.open_program(&session, &node)?
             }
-            Err(Errno::STALE) => self.open_replaced(&session, &node, options)?,
+            Err(Errno::STALE) => return self.open_replaced(&session, &node, options, flags),
             other => other?,
         };
-        Ok(Answer::Opened(self.opened(file, node, flags, true)))
+        Ok(Answer::Opened(self.opened(file, &node, flags, true)))
     }
 
     /// The object is gone, and others gave its name to another one a moment ago: who opens the name
@@ -81,15 +92,22 @@ impl DafsFs {
         session: &Session,
         node: &Arc<Node>,
         options: OpenOptions,
-    ) -> Result<(File, bool), Errno> {
-        let (dir, name) = node.place();
-        if name.is_empty() || node.any_open().is_some() {
+        flags: u32,
+    ) -> Result<Answer, Errno> {
+        let (gone, (dir, name)) = (node.handle(), node.place());
+        if name.is_empty() || !node.may_be_replaced() {
             return Err(Errno::STALE);
         }
         let dir = self.nodes.get(dir)?;
         let options = OpenOptions { no_follow: true, ..options };
         let opened = self.on(&dir, |handle| session.open_at(handle, &name, options));
-        opened.map_err(|_| Errno::STALE)
+        let (file, _) = opened.map_err(|_| Errno::STALE)?;
+        let found = Found { handle: file.handle(), attr: file.opened_attr() };
+        let open = self.open_file(file, node, flags, true);
+        if !self.nodes.replaced(node, gone, &found, &open) {
+            return Err(Errno::STALE);
+        }
+        Ok(Answer::Opened(self.tell_opened(open, true)))
     }
 
     fn open_program(&self, session: &Session, node: &Arc<Node>) -> Result<(File, bool), Errno> {
@@ -124,7 +142,7 @@ impl DafsFs {
         if made {
             node.note_incapable(asked, self.options.attr_timeout);
         }
-        Ok(Answer::Created(entry, self.opened(file, node, flags, !made)))
+        Ok(Answer::Created(entry, self.opened(file, &node, flags, !made)))
     }
 
     pub(super) fn tmp_file(
@@ -148,7 +166,7 @@ impl DafsFs {
         let found = Found { handle: file.handle(), attr: file.opened_attr() };
         let entry = self.entry(&found, dir.number, b"");
         let node = self.nodes.get(entry.node)?;
-        Ok(Answer::Created(entry, self.opened(file, node, flags, false)))
+        Ok(Answer::Created(entry, self.opened(file, &node, flags, false)))
     }
 
     pub(super) fn read(

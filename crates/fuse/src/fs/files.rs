@@ -151,7 +151,6 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn add(&self, file: Arc<OpenFile>) -> u64 {
-        file.node.opened(&file);
         self.files.write().unwrap_or_else(PoisonError::into_inner).add(file)
     }
 

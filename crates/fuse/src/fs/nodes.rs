@@ -35,16 +35,36 @@ impl Version {
     }
 }
 
+/// What tells an object from those before and after it. Inode numbers are used again; then at
+/// least the birth differs, where the server's file system knows it.
+#[derive(Debug, Clone, Copy)]
+struct Identity {
+    inode: (u64, u64),
+    created: Option<Timestamp>,
+}
+
+impl Identity {
+    fn of(attr: &Attr) -> Identity {
+        Identity { inode: (attr.device, attr.inode), created: attr.created }
+    }
+
+    fn is(&self, other: &Identity) -> bool {
+        let born = self.created.zip(other.created).is_none_or(|(ours, theirs)| ours == theirs);
+        self.inode == other.inode && born
+    }
+}
+
 pub(super) struct Node {
     pub(super) number: u64,
     pub(super) kind: FileKind,
-    inode: (u64, u64),
-    created: Option<Timestamp>,
     state: Mutex<State>,
 }
 
 struct State {
+    identity: Identity,
     handle: FileHandle,
+    /// The kernel was told of it under other names, too.
+    has_names: bool,
     parent: u64,
     name: Vec<u8>,
     /// References of the kernel.
@@ -64,6 +84,12 @@ struct State {
     changed: Option<Instant>,
 }
 
+impl State {
+    fn may_be_replaced(&self) -> bool {
+        !self.has_names && self.open.is_empty()
+    }
+}
+
 impl Node {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -75,7 +101,7 @@ impl Node {
 
     /// Its number at the server, which programs see.
     pub(super) fn inode(&self) -> u64 {
-        self.inode.1
+        self.state().identity.inode.1
     }
 
     /// Directory and name under which it was seen last.
@@ -93,17 +119,21 @@ impl Node {
         (state.parent != parent || state.name != name) && state.open.is_empty()
     }
 
-    /// Whether an object found under its name is this one. Inode numbers are used again; then
-    /// at least the birth differs, where the server's file system knows it.
+    /// Whether an object found under its name is this one.
     pub(super) fn is(&self, attr: &Attr) -> bool {
-        let born = self.created.zip(attr.created).is_none_or(|(ours, found)| ours == found);
-        self.inode == (attr.device, attr.inode) && self.kind == attr.kind && born
+        self.kind == attr.kind && self.state().identity.is(&Identity::of(attr))
     }
 
     /// True when the file is as the kernel has cached it; from now on it caches `attr`.
     pub(super) fn cache_is_good(&self, attr: &Attr) -> bool {
         let version = Version::of(attr);
         self.state().cached.replace(version) == Some(version)
+    }
+
+    /// What others put in its place under its name may be opened under its number: it has no other
+    /// name here, and nobody has it open.
+    pub(super) fn may_be_replaced(&self) -> bool {
+        self.state().may_be_replaced()
     }
 
     /// It was seen after `asked` to have no capabilities, which holds for as long as attributes do.
@@ -358,6 +388,38 @@ impl Nodes {
         }
     }
 
+    /// The object under `gone` is gone, and who opened it got what others put in its place, by its
+    /// name: from now on the number is that one's, which so is asked for attributes, even if the
+    /// server still answers for the old one. False, with nothing done, where the kernel may have
+    /// meant another name, or somebody was faster.
+    pub(super) fn replaced(
+        &self,
+        node: &Arc<Node>,
+        gone: FileHandle,
+        found: &Found,
+        open: &Arc<OpenFile>,
+    ) -> bool {
+        let mut table = self.write();
+        let mut state = node.state();
+        if state.handle != gone || !state.may_be_replaced() {
+            return false;
+        }
+        state.identity = Identity::of(&found.attr);
+        state.handle = found.handle;
+        state.cached = None;
+        state.incapable_until = None;
+        state.learned = None;
+        state.changed = Some(Instant::now());
+        state.open.push(open.clone());
+        drop(state);
+        if table.by_handle.get(&gone) == Some(&node.number) {
+            table.by_handle.remove(&gone);
+        }
+        // What is known under a number of its own keeps that.
+        table.by_handle.entry(found.handle).or_insert(node.number);
+        true
+    }
+
     /// The server knows the object under another handle now.
     pub(super) fn set_handle(&self, node: &Arc<Node>, handle: FileHandle) {
         let mut table = self.write();
@@ -426,7 +488,11 @@ impl Table {
         name: &[u8],
     ) -> Arc<Node> {
         let Some(node) = known else { return self.add(found, parent, name) };
-        node.state().references += 1;
+        {
+            let mut state = node.state();
+            state.references += 1;
+            state.has_names |= !name.is_empty() && (state.parent, &*state.name) != (parent, name);
+        }
         self.name(&node, parent, name);
         node
     }
@@ -442,10 +508,10 @@ impl Table {
         let node = Arc::new(Node {
             number,
             kind: found.attr.kind,
-            inode: (found.attr.device, found.attr.inode),
-            created: found.attr.created,
             state: Mutex::new(State {
+                identity: Identity::of(&found.attr),
                 handle: found.handle,
+                has_names: false,
                 parent,
                 name: name.to_vec(),
                 references: 1,
