@@ -183,6 +183,10 @@ pub trait Store: Send + Sync {
 pub trait File: Send + Sync {
     /// Same number, same file, while any of its objects lives.
     fn id(&self) -> FileId;
+    /// Tells the file from those that had its number before; `None`: the store cannot.
+    fn generation(&self) -> Option<u64> {
+        None
+    }
     /// Fills `into` from `offset`; fewer bytes only at the end of the file.
     fn read_at(&self, offset: u64, into: SgList) -> Answer<usize>;
     /// As [`read_at`](File::read_at), by a descriptor's page cache and without waiting: `None`

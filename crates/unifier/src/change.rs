@@ -152,7 +152,7 @@ impl CachedFile {
     pub(crate) fn changed(&self, inner: &mut Inner) {
         inner.last_change = self.core.change();
         inner.stale = true;
-        inner.modified = (self.core.config.clock)();
+        inner.changes((self.core.config.clock)());
     }
 
     /// Waits, after an open that truncates, until the store's file is cut for good: who is told

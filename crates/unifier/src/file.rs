@@ -94,6 +94,8 @@ impl Known {
 pub(crate) struct Inner {
     /// While open.
     pub(crate) handle: Option<Arc<dyn File>>,
+    /// Of the store's file when it was opened last.
+    generation: Option<u64>,
     pub(crate) opens: usize,
     /// For readers; the store's may be smaller while data is dirty.
     pub(crate) size: u64,
@@ -118,6 +120,8 @@ pub(crate) struct Inner {
     pub(crate) last_change: u64,
     /// When it was written last.
     pub(crate) modified: Timestamp,
+    /// When it was changed here last, as attributes tell changes; 0: not yet.
+    changed_here: u64,
     /// Where the last read ended: the next one there is sequential.
     pub(crate) read_end: u64,
     /// Bytes that are read in at once, aligned to as many; 0: as the reads are.
@@ -178,6 +182,14 @@ impl Inner {
         self.last_change > mark || !self.writes.is_empty() || self.exclusive.is_some()
     }
 
+    /// It is changed here, now.
+    pub(crate) fn changes(&mut self, now: Timestamp) {
+        let nanos = now.seconds.saturating_mul(1_000_000_000);
+        let nanos = nanos.saturating_add(i64::from(now.nanoseconds));
+        self.modified = now;
+        self.changed_here = u64::try_from(nanos).unwrap_or(0);
+    }
+
     pub(crate) fn next_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
@@ -216,6 +228,7 @@ impl CachedFile {
     pub(crate) fn new(core: Arc<Core>, id: FileId, number: u64, attr: &Attr) -> Arc<CachedFile> {
         let inner = Inner {
             handle: None,
+            generation: None,
             opens: 0,
             size: attr.size,
             clusters: BTreeMap::new(),
@@ -231,6 +244,7 @@ impl CachedFile {
             unknown: false,
             last_change: 0,
             modified: attr.modified,
+            changed_here: 0,
             read_end: 0,
             unit_bytes: 0,
             clear_privileges: false,
@@ -288,7 +302,12 @@ impl CachedFile {
         let is_made = opening == Opening::Created
             && !inner.overtakes(mark)
             && (attr.created.is_none() || attr.created != inner.known.created);
-        let is_another = inner.opens == 0 && (is_reborn || is_made);
+        // Births can be one where they are counted by ticks of a clock.
+        let generation = handle.generation();
+        let is_next = matches!((generation, inner.generation), (Some(new), Some(old)) if new != old)
+            && (opening == Opening::Created || inner.is_clean());
+        let is_another = inner.opens == 0 && (is_reborn || is_made || is_next);
+        inner.generation = generation;
         inner.opens += 1;
         inner.count_open(writer);
         inner.handle.get_or_insert(handle);
@@ -361,12 +380,9 @@ impl CachedFile {
         }
         if (inner.stale && !inner.unknown) || !inner.is_clean() {
             let time = inner.modified;
-            let nanos = time.seconds.saturating_mul(1_000_000_000);
-            let change = nanos.saturating_add(i64::from(time.nanoseconds));
             let dirty = !inner.is_clean();
             attr.modified = if dirty { time } else { attr.modified.max(time) };
             attr.changed = attr.changed.max(time);
-            attr.change = attr.change.max(u64::try_from(change).unwrap_or(0));
             let unwritten: usize =
                 inner.dirty.iter().map(|number| inner.clusters[number].unwritten()).sum();
             let most = inner.size.next_multiple_of(SLOT);
@@ -375,6 +391,8 @@ impl CachedFile {
                 attr.mode = without_privileges(attr.mode);
             }
         }
+        // The store's times may be those of ticks, in one of which a file can change twice.
+        attr.change = attr.change.max(inner.changed_here);
     }
 
     /// Forgets pages from `first` on.

@@ -419,7 +419,7 @@ impl CachedFile {
         reservation: &WriteReservation,
     ) {
         debug_assert!(reservation.dirty == 0, "counted with the file's pages now");
-        inner.modified = (self.core.config.clock)();
+        inner.changes((self.core.config.clock)());
         inner.clear_privileges |= writer.clear_privileges;
         inner.add_writer(writer.id);
         if !std::mem::replace(&mut inner.listed_dirty, true) {

@@ -101,6 +101,10 @@ impl File for MemoryFile {
         FileId { device: self.device, inode: self.inode }
     }
 
+    fn generation(&self) -> Option<u64> {
+        Some(self.generation)
+    }
+
     fn read_at(&self, offset: u64, into: SgList) -> Answer<usize> {
         self.call(move |state, inode| {
             state.fault(FaultKind::Read)?;

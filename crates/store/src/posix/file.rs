@@ -10,6 +10,7 @@ use dafs_fabric::{SgList, Span, sg_bytes};
 use dafs_protocol::{Attr, FileHandle, FileKind, SetAttr, Status};
 
 use super::attr::{self, Stat};
+use super::handles::generation;
 use super::ring::Way;
 use super::sys::{self, Errno};
 use super::{Inner, Shared, direct, ranges};
@@ -35,11 +36,12 @@ impl OpenFiles {
         files.get(&id).is_some_and(|file| file.strong_count() != 0)
     }
 
-    /// The file of `id`, now also with this descriptor; `fresh`: just made.
+    /// The file of `id` and `handle`, now also with this descriptor; `fresh`: just made.
     pub(super) fn add(
         &self,
         inner: &Shared,
         id: FileId,
+        handle: &FileHandle,
         opened: Descriptor,
         fresh: bool,
     ) -> Arc<PosixFile> {
@@ -49,6 +51,7 @@ impl OpenFiles {
             let file = Arc::new(PosixFile {
                 inner: inner.clone(),
                 id,
+                generation: generation(handle),
                 reader: OnceLock::new(),
                 writer: OnceLock::new(),
                 is_fresh: (fresh && !inner.syncs_names(id)).then(|| Arc::new(true.into())),
@@ -82,6 +85,7 @@ pub(super) struct Descriptor {
 pub(super) struct PosixFile {
     inner: Shared,
     id: FileId,
+    generation: Option<u64>,
     reader: OnceLock<Arc<OwnedFd>>,
     writer: OnceLock<Arc<OwnedFd>>,
     /// Made here, where fsync leaves names to others: none of them was synced yet.
@@ -159,6 +163,10 @@ impl PosixFile {
 impl File for PosixFile {
     fn id(&self) -> FileId {
         self.id
+    }
+
+    fn generation(&self) -> Option<u64> {
+        self.generation
     }
 
     fn read_at(&self, offset: u64, into: SgList) -> Answer<usize> {

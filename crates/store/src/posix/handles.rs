@@ -113,6 +113,16 @@ fn load_key(path: &Path) -> std::io::Result<HandleKey> {
     }
 }
 
+/// Differs from handle to handle of one inode number, as what it names does; `None`: the handle is
+/// a place in a table.
+pub(super) fn generation(handle: &FileHandle) -> Option<u64> {
+    let mut own = *handle;
+    // Not through which mount it was seen.
+    own.0[3..HANDLE_AT].fill(0);
+    own.0[MAC_AT..].fill(0);
+    (own.0[0] == KERNEL).then(|| SipHasher24::new().hash(&own.0).h1)
+}
+
 /// What an authentic handle names.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Named {
@@ -216,7 +226,11 @@ mod tests {
             sealer.open(&handle),
             Ok(Named::Kernel { fs: 5, mount: 6, handle }) if handle.bytes() == [7; 20]
         ));
+        assert_eq!(generation(&handle), generation(&sealer.kernel(6, 7, &kernel).expect("fits")));
+        let later = KernelHandle::new(0x81, &[8; 20]).expect("fits");
+        assert_ne!(generation(&handle), generation(&sealer.kernel(5, 6, &later).expect("fits")));
         let table = sealer.table(9, 10);
+        assert_eq!(generation(&table), None);
         assert!(matches!(sealer.open(&table), Ok(Named::Table { epoch: 9, number: 10 })));
         for other in [Sealer::new(key, [2; 16]), Sealer::new(HandleKey::random(), [1; 16])] {
             assert!(matches!(other.open(&handle), Err(Status::BadHandle)));

@@ -140,7 +140,7 @@ fn made(inner: &Shared, request: &Request, fd: OwnedFd) -> Result<Opened, Status
     let stat = Stat::of(&fd, true)?;
     let handle = inner.handle_of_open(&request.who, &fd, &stat)?;
     let opened = Descriptor { fd, reads: true, writes: true };
-    let file = inner.files.add(inner, stat.id(), opened, true);
+    let file = inner.files.add(inner, stat.id(), &handle, opened, true);
     Ok(Opened { handle, attr: stat.attr(), file, created: true })
 }
 
@@ -159,6 +159,11 @@ fn open_object(
         FileKind::Symlink => return Err(Status::Loop),
         _ => return Err(Status::BadType),
     }
+    let handle = if request.path.is_empty() {
+        request.dir
+    } else {
+        inner.handle_of_open(&request.who, path, &stat)?
+    };
     let OpenFlags { write, truncate, .. } = request.flags;
     // An open for nothing does not exist; it would read.
     let read = request.flags.read || !(write || truncate);
@@ -179,18 +184,13 @@ fn open_object(
                 }
                 other => other?,
             };
-            inner.files.add(inner, stat.id(), opened, false)
+            inner.files.add(inner, stat.id(), &handle, opened, false)
         }
     };
     if truncate {
         sys::truncate(path, 0)?;
         stat = Stat::of(path, lazy)?;
     }
-    let handle = if request.path.is_empty() {
-        request.dir
-    } else {
-        inner.handle_of_open(&request.who, path, &stat)?
-    };
     Ok(Opened { handle, attr: stat.attr(), file, created: false })
 }
 

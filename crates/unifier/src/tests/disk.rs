@@ -58,6 +58,7 @@ pub struct DiskState {
     pub synced: Vec<u8>,
     pub times: i64,
     pub created: Option<Timestamp>,
+    pub generation: Option<u64>,
     /// Next writes fail so.
     pub write_error: Option<Status>,
     pub read_error: Option<Status>,
@@ -218,6 +219,10 @@ pub struct Handle(pub Arc<DiskFile>);
 impl File for Handle {
     fn id(&self) -> FileId {
         self.0.id
+    }
+
+    fn generation(&self) -> Option<u64> {
+        self.0.state().generation
     }
 
     fn read_at(&self, offset: u64, into: SgList) -> Answer<usize> {

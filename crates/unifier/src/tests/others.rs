@@ -1,12 +1,13 @@
 //! What others do to a file meanwhile: local programs, and other sessions.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use dafs_protocol::{CommitLevel, Status, Timestamp};
 
 use super::disk::{Disk, Handle, run};
-use super::{open, read, unifier, write};
-use crate::{Opening, WriterId};
+use super::{open, read, unifier, unifier_with, write};
+use crate::{Config, Opening, WriterId};
 
 const MIB: usize = 1 << 20;
 
@@ -75,6 +76,59 @@ fn another_birth_is_another_file_however_late_the_answer() {
     file.change(Vec::new());
     let new = unifier.open(mark, WriterId(1), handle(), &born(2), Opening::Created);
     assert_eq!(new.size(), 0);
+}
+
+/// Births are counted by ticks of a clock, in one of which a number can be used again.
+#[test]
+fn another_generation_is_another_file_born_in_the_same_tick() {
+    for opening in [Opening::Created, Opening::Existing, Opening::Truncated] {
+        let disk = Disk::new(1, 0);
+        let file = disk.file(1, vec![1; 5000]);
+        let unifier = unifier(MIB);
+        file.state().created = Some(Timestamp { seconds: 1, nanoseconds: 0 });
+        file.state().generation = Some(1);
+        let mark = unifier.mark();
+        let old = open(&unifier, &file);
+        run(&disk, async move {
+            write(&old, 0, &[1; 6000], 1).await;
+            old.close(WriterId(1)).await.expect("close");
+        });
+        file.change(Vec::new());
+        file.state().generation = Some(2);
+        let handle = Arc::new(Handle(file.clone()));
+        let new = unifier.open(mark, WriterId(1), handle, &file.attr_now(), opening);
+        assert_eq!(new.size(), 0, "{opening:?}");
+        run(&disk, async move {
+            write(&new, 0, &[2; 10], 1).await;
+            new.close(WriterId(1)).await.expect("close");
+        });
+        assert_eq!(file.state().data, [2; 10], "{opening:?}");
+    }
+}
+
+/// The store's times may stand still while a file changes twice.
+#[test]
+fn each_change_is_another_one_whatever_the_clock_of_the_store() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![1; 5000]);
+    let ticks = AtomicI64::new(10);
+    let clock =
+        move || Timestamp { seconds: ticks.fetch_add(1, Ordering::Relaxed), nanoseconds: 0 };
+    let config = Config::new(MIB, Arc::new(clock));
+    let unifier = unifier_with(MIB, config);
+    let change_after_close = |byte| {
+        let cached = open(&unifier, &file);
+        run(&disk, async move {
+            write(&cached, 0, &[byte; 5000], 1).await;
+            cached.close(WriterId(1)).await.expect("close");
+        });
+        file.state().times = 5;
+        let (mark, mut attr) = (unifier.mark(), file.attr_now());
+        unifier.overlay(mark, &mut attr);
+        attr.change
+    };
+    let first = change_after_close(2);
+    assert!(change_after_close(3) > first);
 }
 
 #[test]
