@@ -13,5 +13,6 @@ if cargo +nightly --version >/dev/null 2>&1; then
         --target "$host" --target-dir "$target/asan"
     exec "$target/asan/$host/release/dropped-calls" "$calls"
 fi
-cargo build -q --release --package dafs-tests --bin dropped-calls
+# As test.sh builds them.
+cargo build -q --release --package dafs-cli --package dafs-tests
 exec "$target/release/dropped-calls" "$calls"

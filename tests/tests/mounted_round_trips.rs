@@ -26,11 +26,16 @@ struct Mounted {
 }
 
 fn mounted() -> Mounted {
+    mounted_with(LONG)
+}
+
+/// The kernel believes names for so long.
+fn mounted_with(entry_timeout: Duration) -> Mounted {
     let server = in_process::serve(MemoryStore::new(), Limits::default());
     let provider = Arc::new(TcpProvider::default());
     let session = Session::connect(provider, &server.address, SessionOptions::default());
     let session = session.expect("connect");
-    let options = FsOptions { attr_timeout: LONG, ..FsOptions::default() };
+    let options = FsOptions { attr_timeout: LONG, entry_timeout, ..FsOptions::default() };
     let fs = DafsFs::new(session.clone(), b"", options).expect("root");
     Mounted { fs, session, room: Buffer::new(1 << 20).expect("memory"), _server: server }
 }
@@ -349,4 +354,41 @@ fn a_file_of_two_names_that_is_gone_is_not_opened_in_the_place_of_either() {
         put(&mounted, name, 20);
     }
     assert_eq!(open(&mut mounted, node), Answer::Error(libc::ESTALE));
+}
+
+/// The kernel would have asked for the name: it means the file that it was.
+#[test]
+fn a_file_that_is_gone_is_not_opened_by_a_name_that_is_not_believed_any_more() {
+    let mut mounted = mounted_with(Duration::ZERO);
+    put(&mounted, b"f", 10);
+    let node = mounted.entry(ROOT, Op::Lookup { name: b"f" }).node;
+    put(&mounted, b"f", 20);
+    assert_eq!(open(&mut mounted, node), Answer::Error(libc::ESTALE));
+}
+
+/// ESTALE lets the kernel look its name up again.
+#[test]
+fn a_link_to_a_file_that_is_gone_is_stale() {
+    let mut mounted = mounted();
+    put(&mounted, b"f", 10);
+    let node = mounted.entry(ROOT, Op::Lookup { name: b"f" }).node;
+    put(&mounted, b"f", 20);
+    let link = mounted.op(ROOT, Op::Link { from: node, name: b"g" });
+    assert_eq!(link, Answer::Error(libc::ESTALE));
+}
+
+/// The kernel takes what lacks at a file's end for zeros, up to the size that it believes: a read
+/// that ends before a size told since may be older than that.
+#[test]
+fn a_short_read_is_repeated_where_a_larger_size_was_told() {
+    let mut mounted = mounted();
+    put(&mounted, b"f", 100);
+    let node = mounted.entry(ROOT, Op::Lookup { name: b"f" }).node;
+    let Answer::Opened(opened) = open(&mut mounted, node) else { panic!("open") };
+    let read = Op::Read { fh: opened.fh, offset: 0, size: 4096, flags: 0 };
+    assert_eq!(mounted.cost_and_answer(node, read), (1, Answer::Read(100)));
+    let cut = dafs_protocol::SetAttr { size: Some(40), ..Default::default() };
+    mounted.session.set_attr(b"f", cut, false).expect("cut");
+    assert_eq!(mounted.cost_and_answer(node, read), (2, Answer::Read(40)));
+    assert_eq!(mounted.cost_and_answer(node, read), (1, Answer::Read(40)), "it was cut");
 }

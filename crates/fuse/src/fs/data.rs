@@ -73,20 +73,28 @@ impl DafsFs {
     pub(super) fn open(&self, caller: &Caller, node: u64, flags: u32) -> Result<Answer, Errno> {
         let options = self.open_options(flags)?;
         let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
-        let open = || self.on_handle(&node, |handle| session.open_at(handle, b"", options));
-        let (file, _) = match self.repeated(open) {
-            // A program may be run by who may not read it.
-            Err(Errno(libc::EACCES)) if flags & FMODE_EXEC != 0 => {
-                self.open_program(&session, &node)?
-            }
-            Err(Errno::STALE) => return self.open_replaced(&session, &node, options, flags),
-            other => other?,
-        };
-        Ok(Answer::Opened(self.opened(file, &node, flags, true)))
+        loop {
+            let (known, open) = (node.handle(), |handle| session.open_at(handle, b"", options));
+            let (file, _) = match self.repeated(|| self.on_handle(&node, open)) {
+                // A program may be run by who may not read it.
+                Err(Errno(libc::EACCES)) if flags & FMODE_EXEC != 0 => {
+                    self.open_program(&session, &node)?
+                }
+                Err(Errno::STALE) => match self.open_replaced(&session, &node, options, flags) {
+                    // Somebody else was faster: it may be there again.
+                    Err(Errno::STALE) if node.handle() != known => continue,
+                    other => return other,
+                },
+                other => other?,
+            };
+            return Ok(Answer::Opened(self.opened(file, &node, flags, true)));
+        }
     }
 
     /// The object is gone, and others gave its name to another one a moment ago: who opens the name
-    /// gets that. Looked up and opened in one step, so that no third comes between.
+    /// gets that. Looked up and opened in one step, so that no third comes between. Not later than
+    /// the kernel may believe the name without asking: it does not say when it means this object,
+    /// whatever its name is (`/proc/self/fd`).
     fn open_replaced(
         &self,
         session: &Session,
@@ -95,7 +103,7 @@ impl DafsFs {
         flags: u32,
     ) -> Result<Answer, Errno> {
         let (gone, (dir, name)) = (node.handle(), node.place());
-        if name.is_empty() || !node.may_be_replaced() {
+        if !self.nodes.may_be_replaced(node, self.options.entry_timeout) {
             return Err(Errno::STALE);
         }
         let dir = self.nodes.get(dir)?;
@@ -178,7 +186,19 @@ impl DafsFs {
     ) -> Result<Answer, Errno> {
         let open = self.files.get(fh)?;
         let into = room.get_mut(..size).ok_or(Errno::INVAL)?;
-        Ok(Answer::Read(open.file.read_at(into, offset)?))
+        let mut read = open.file.read_at(into, offset)?;
+        // The kernel takes what lacks for zeros, up to the size that it was told meanwhile.
+        let end = |read| offset.saturating_add(read as u64);
+        if read < size
+            && !open.direct
+            && let Some(told) = open.node.told_beyond(end(read))
+        {
+            read = open.file.read_at(into, offset)?;
+            if read < size {
+                open.node.is_shorter(told, end(read));
+            }
+        }
+        Ok(Answer::Read(read))
     }
 
     pub(super) fn seek(&self, fh: u64, offset: u64, whence: u32) -> Result<Answer, Errno> {

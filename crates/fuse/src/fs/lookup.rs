@@ -160,7 +160,8 @@ impl DafsFs {
         }
     }
 
-    pub(super) fn attr_answer(&self, attr: &Attr) -> Answer {
+    pub(super) fn attr_answer(&self, node: &Node, attr: &Attr) -> Answer {
+        node.tell_size(attr.size);
         Answer::Attr(node_attr(attr), self.options.attr_timeout)
     }
 
@@ -170,7 +171,7 @@ impl DafsFs {
         if let Some((attr, left)) = node.take_learned(self.options.attr_timeout) {
             return Ok(Answer::Attr(node_attr(&attr), left));
         }
-        Ok(self.attr_answer(&self.attr_of(&self.session, &node)?))
+        Ok(self.attr_answer(&node, &self.attr_of(&self.session, &node)?))
     }
 
     pub(super) fn open_dir(&self, node: u64) -> Result<Answer, Errno> {

@@ -62,7 +62,7 @@ impl DafsFs {
             _ => None,
         };
         if let Some(attr) = self.set_by_open(&session, &node, open.as_ref(), set)? {
-            return Ok(self.attr_answer(&attr));
+            return Ok(self.attr_answer(&node, &attr));
         }
         // What is kept, written again later, would undo it: times change with each write, and so
         // may setuid and setgid.
@@ -81,7 +81,7 @@ impl DafsFs {
                 }
             }
         };
-        Ok(self.attr_answer(&attr))
+        Ok(self.attr_answer(&node, &attr))
     }
 
     /// Nothing to set is how the kernel tells of a chown(2) that gives neither owner nor group, and
@@ -92,11 +92,11 @@ impl DafsFs {
         let set_gid = if attr.mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
         let mode = attr.mode & !(libc::S_ISUID | set_gid);
         if attr.kind == FileKind::Directory || mode == attr.mode {
-            return Ok(self.attr_answer(&attr));
+            return Ok(self.attr_answer(node, &attr));
         }
         let set = kernel::SetAttr { mode: Some(mode), ..kernel::SetAttr::default() };
         match self.set_attr(caller, node.number, &set) {
-            Err(Errno(libc::EPERM)) => Ok(self.attr_answer(&attr)),
+            Err(Errno(libc::EPERM)) => Ok(self.attr_answer(node, &attr)),
             other => other,
         }
     }
@@ -333,7 +333,11 @@ impl DafsFs {
                 other => other,
             }
         };
-        let linked = self.linked(&from, &dir, name, link)?;
+        let linked = match self.linked(&from, &dir, name, link) {
+            // Its name may be another file's by now: the kernel looks again.
+            Err(Errno(libc::ENOENT)) if !from.place().1.is_empty() => return Err(Errno::STALE),
+            other => other?,
+        };
         Ok(Answer::Entry(self.entry(&linked, dir.number, name)))
     }
 

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,8 @@ impl Identity {
 pub(super) struct Node {
     pub(super) number: u64,
     pub(super) kind: FileKind,
+    /// The largest size that the kernel was told, or is about to be.
+    told_size: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -65,6 +68,8 @@ struct State {
     handle: FileHandle,
     /// The kernel was told of it under other names, too.
     has_names: bool,
+    /// When it was told last.
+    told: Instant,
     parent: u64,
     name: Vec<u8>,
     /// References of the kernel.
@@ -128,12 +133,6 @@ impl Node {
     pub(super) fn cache_is_good(&self, attr: &Attr) -> bool {
         let version = Version::of(attr);
         self.state().cached.replace(version) == Some(version)
-    }
-
-    /// What others put in its place under its name may be opened under its number: it has no other
-    /// name here, and nobody has it open.
-    pub(super) fn may_be_replaced(&self) -> bool {
-        self.state().may_be_replaced()
     }
 
     /// It was seen after `asked` to have no capabilities, which holds for as long as attributes do.
@@ -207,6 +206,27 @@ impl Node {
     /// All opens of it.
     pub(super) fn opens(&self) -> Vec<Arc<OpenFile>> {
         self.state().open.clone()
+    }
+
+    /// The kernel is about to be told that it has at least this size.
+    pub(super) fn tell_size(&self, size: u64) {
+        self.told_size.fetch_max(size, Ordering::AcqRel);
+    }
+
+    /// A read found the end of the file there: the size that the kernel was told, if that is beyond
+    /// it. The read is older than that, or the file was cut.
+    pub(super) fn told_beyond(&self, end: u64) -> Option<u64> {
+        Some(self.told_size.load(Ordering::Acquire)).filter(|told| *told > end)
+    }
+
+    /// It was cut, after that size was told.
+    pub(super) fn is_shorter(&self, told: u64, end: u64) {
+        let _ = self.told_size.compare_exchange(told, end, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// The kernel caches what goes through one of its opens.
+    pub(super) fn is_open_cached(&self) -> bool {
+        self.state().open.iter().any(|open| !open.direct)
     }
 
     /// An open of it, for what has no name any more.
@@ -338,7 +358,8 @@ impl Nodes {
         let known = table.known(found).cloned();
         let is_unsure = match &known {
             Some(node) => node.is_elsewhere(parent, name) || node.may_have_changed(asked),
-            None => dir.may_have_changed(asked),
+            // A list has attributes and handle by two looks: the name may have changed hands.
+            None => dir.may_have_changed(asked) || table.by_handle.contains_key(&found.handle),
         };
         if is_unsure {
             return None;
@@ -388,6 +409,15 @@ impl Nodes {
         }
     }
 
+    /// What others put in a node's place, under its name, may be opened under its number: it has
+    /// that name and no other here, the kernel was told so within `ttl`, and nobody has it open.
+    pub(super) fn may_be_replaced(&self, node: &Node, ttl: Duration) -> bool {
+        let table = self.read();
+        let state = node.state();
+        let is_named = table.by_name.get(state.parent, &state.name) == Some(node.number);
+        is_named && state.told.elapsed() <= ttl && state.may_be_replaced()
+    }
+
     /// The object under `gone` is gone, and who opened it got what others put in its place, by its
     /// name: from now on the number is that one's, which so is asked for attributes, even if the
     /// server still answers for the old one. False, with nothing done, where the kernel may have
@@ -407,9 +437,10 @@ impl Nodes {
         state.identity = Identity::of(&found.attr);
         state.handle = found.handle;
         state.cached = None;
-        state.incapable_until = None;
+        let now = Instant::now();
+        (state.incapable_until, state.capable_since) = (None, Some(now));
         state.learned = None;
-        state.changed = Some(Instant::now());
+        state.changed = Some(now);
         state.open.push(open.clone());
         drop(state);
         if table.by_handle.get(&gone) == Some(&node.number) {
@@ -490,7 +521,9 @@ impl Table {
         let Some(node) = known else { return self.add(found, parent, name) };
         {
             let mut state = node.state();
+            node.tell_size(found.attr.size);
             state.references += 1;
+            state.told = Instant::now();
             state.has_names |= !name.is_empty() && (state.parent, &*state.name) != (parent, name);
         }
         self.name(&node, parent, name);
@@ -508,10 +541,12 @@ impl Table {
         let node = Arc::new(Node {
             number,
             kind: found.attr.kind,
+            told_size: AtomicU64::new(found.attr.size),
             state: Mutex::new(State {
                 identity: Identity::of(&found.attr),
                 handle: found.handle,
                 has_names: false,
+                told: Instant::now(),
                 parent,
                 name: name.to_vec(),
                 references: 1,

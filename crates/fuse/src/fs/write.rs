@@ -38,7 +38,9 @@ impl DafsFs {
         let begins = open.is_first_write() && offset == 0 && data.len() <= BEGINNING_MAX;
         if begins && !stable && !from_cache && flags & libc::O_APPEND == 0 {
             // Most small files are written at once, and closed: there is nothing to flush then.
-            return match open.file.write_flushed(data, offset) {
+            let outcome = open.file.write_flushed(data, offset);
+            self.kernel_forgets_written(&open, offset, data.len(), from_cache);
+            return match outcome {
                 Ok(()) => Ok(Answer::Written(written)),
                 Err(error) => {
                     // It may have been written.
@@ -54,6 +56,7 @@ impl DafsFs {
         } else {
             open.file.write_kept(data, offset).map_err(Errno::from)
         };
+        self.kernel_forgets_written(&open, offset, data.len(), from_cache);
         let kept = open.written(data.len());
         let all = self.kept.fetch_add(data.len(), Ordering::Relaxed) + data.len();
         outcome?;
@@ -88,6 +91,20 @@ impl DafsFs {
         let mut there = vec![0; data.len()];
         let read = open.file.read_at(&mut there, expected)?;
         if read == data.len() && there == data { Ok(expected) } else { Err(Errno::IO) }
+    }
+
+    /// What went past the kernel's cache lies below what it may have read into it meanwhile, where
+    /// somebody has the file open otherwise. Before the write is answered: what is read after that
+    /// has it.
+    fn kernel_forgets_written(&self, open: &OpenFile, offset: u64, len: usize, from_cache: bool) {
+        open.node.tell_size(offset.saturating_add(len as u64));
+        if from_cache || !open.direct || len == 0 || !open.node.is_open_cached() {
+            return;
+        }
+        let range = i64::try_from(offset).ok().zip(i64::try_from(len).ok());
+        if let (Some(notifier), Some((offset, len))) = (self.notifier.get(), range) {
+            let _ = notifier.inval_inode(open.node.number, offset, len);
+        }
     }
 
     /// What the kernel caches of a file is not true any more.

@@ -82,8 +82,8 @@ impl AsFd for Channel {
     }
 }
 
-/// Tells the kernel that what it keeps is not true any more. Its calls wait for operations of the
-/// kernel on the same node, so they are not for a thread that answers one.
+/// Tells the kernel that what it keeps is not true any more. Whoever lets it forget data waits for
+/// pages that it reads in just then: another thread must be there to answer.
 #[derive(Debug, Clone)]
 pub struct Notifier {
     channel: Channel,
