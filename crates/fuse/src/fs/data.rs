@@ -112,7 +112,8 @@ impl DafsFs {
         let (file, _) = opened.map_err(|_| Errno::STALE)?;
         let found = Found { handle: file.handle(), attr: file.opened_attr() };
         let open = self.open_file(file, node, flags, true);
-        if !self.nodes.replaced(node, gone, &found, &open) {
+        let place = (dir.number, &*name);
+        if !self.nodes.replaced(node, (gone, place), &found, &open) {
             return Err(Errno::STALE);
         }
         Ok(Answer::Opened(self.tell_opened(open, true)))

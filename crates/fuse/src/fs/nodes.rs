@@ -224,9 +224,12 @@ impl Node {
         let _ = self.told_size.compare_exchange(told, end, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The kernel caches what goes through one of its opens.
-    pub(super) fn is_open_cached(&self) -> bool {
-        self.state().open.iter().any(|open| !open.direct)
+    /// It was changed past the kernel's cache: an open that comes does not keep that. True where
+    /// one that is there may have something in it.
+    pub(super) fn is_cached_after_change(&self) -> bool {
+        let mut state = self.state();
+        state.cached = None;
+        state.open.iter().any(|open| !open.direct)
     }
 
     /// An open of it, for what has no name any more.
@@ -425,13 +428,14 @@ impl Nodes {
     pub(super) fn replaced(
         &self,
         node: &Arc<Node>,
-        gone: FileHandle,
+        (gone, place): (FileHandle, (u64, &[u8])),
         found: &Found,
         open: &Arc<OpenFile>,
     ) -> bool {
         let mut table = self.write();
         let mut state = node.state();
-        if state.handle != gone || !state.may_be_replaced() {
+        let is_named = table.by_name.get(place.0, place.1) == Some(node.number);
+        if state.handle != gone || !is_named || !state.may_be_replaced() {
             return false;
         }
         state.identity = Identity::of(&found.attr);

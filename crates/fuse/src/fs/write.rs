@@ -38,9 +38,7 @@ impl DafsFs {
         let begins = open.is_first_write() && offset == 0 && data.len() <= BEGINNING_MAX;
         if begins && !stable && !from_cache && flags & libc::O_APPEND == 0 {
             // Most small files are written at once, and closed: there is nothing to flush then.
-            let outcome = open.file.write_flushed(data, offset);
-            self.kernel_forgets_written(&open, offset, data.len(), from_cache);
-            return match outcome {
+            return match open.file.write_flushed(data, offset) {
                 Ok(()) => Ok(Answer::Written(written)),
                 Err(error) => {
                     // It may have been written.
@@ -52,11 +50,12 @@ impl DafsFs {
         // A flush that begins now does not cover it: it is to be flushed again.
         open.written(0);
         let outcome = if flags & libc::O_APPEND != 0 && !from_cache {
-            self.append(&open, offset, data)
+            let outcome = self.append(&open, offset, data);
+            self.kernel_forgets_appended(&open, offset, data.len());
+            outcome
         } else {
             open.file.write_kept(data, offset).map_err(Errno::from)
         };
-        self.kernel_forgets_written(&open, offset, data.len(), from_cache);
         let kept = open.written(data.len());
         let all = self.kept.fetch_add(data.len(), Ordering::Relaxed) + data.len();
         outcome?;
@@ -93,12 +92,13 @@ impl DafsFs {
         if read == data.len() && there == data { Ok(expected) } else { Err(Errno::IO) }
     }
 
-    /// What went past the kernel's cache lies below what it may have read into it meanwhile, where
-    /// somebody has the file open otherwise. Before the write is answered: what is read after that
-    /// has it.
-    fn kernel_forgets_written(&self, open: &OpenFile, offset: u64, len: usize, from_cache: bool) {
+    /// Appended bytes went past the kernel's cache: they lie below what it may have read into it
+    /// meanwhile, where somebody has the file open otherwise. Before the append is answered: what
+    /// is read after that has them. One at a time of a file, and not of the requests that the
+    /// kernel counts with those that read ahead: a page for which this waits gets its answer.
+    fn kernel_forgets_appended(&self, open: &OpenFile, offset: u64, len: usize) {
         open.node.tell_size(offset.saturating_add(len as u64));
-        if from_cache || !open.direct || len == 0 || !open.node.is_open_cached() {
+        if len == 0 || !open.node.is_cached_after_change() {
             return;
         }
         let range = i64::try_from(offset).ok().zip(i64::try_from(len).ok());
