@@ -51,7 +51,8 @@ url=$(head -n 1 "$work/url")
 admin=$("$dafs" status "$url" | sed -n 's/.*admin \(http:[^ ]*\)$/\1/p')
 [ -n "$admin" ] || fail "no admin address"
 
-# Traffic as long as the browser looks; of reads from the cache few are timed. The first copy is over before it does.
+# Traffic as long as the browser looks; of reads from the cache few are timed. The first copy is over
+# before it does.
 traffic() {
     while "$dafs" cp --retry 1s "$work/plain/f" "${url}plain/g" &&
         "$dafs" cache drop "${url}plain/g" && "$dafs" cat --retry 1s "${url}plain/g"; do :; done

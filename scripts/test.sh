@@ -4,9 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:$HOME/.cargo/bin"
 
-# Limits of time are for what hangs, not for machines that are busy.
-export DAFS_TEST_PATIENCE="${DAFS_TEST_PATIENCE:-4}"
-
 mode="${1:-}"
 case "$mode" in
     "" | --long) ;;

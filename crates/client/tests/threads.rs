@@ -73,11 +73,7 @@ fn blocking_calls_in_all_waiting_modes() {
         let info = session.info();
         assert_eq!((info.uid, info.transport), (1000, "tcp"));
         session.close();
-        // Who closes waits for the answer, but not for ever.
-        let limit = Instant::now() + Duration::from_secs(20);
-        while server.with(|fake| fake.session_count()) != 0 {
-            assert!(Instant::now() < limit, "the session stays");
-        }
+        assert_eq!(server.with(|fake| fake.session_count()), 0);
     }
 }
 
@@ -226,7 +222,7 @@ fn a_restart_is_survived_and_told() {
     let mut back = [0; 4];
     assert_eq!(file.read_at(&mut back, 0).expect("read"), 4);
     assert_eq!(&back, b"kept");
-    assert!(start.elapsed() < Duration::from_secs(20));
+    assert!(start.elapsed() < Duration::from_secs(2));
     assert_eq!(file.commit().expect_err("lost").status(), Some(Status::WritesLost));
     let told = told.lock().expect("lock");
     assert!(told.iter().any(|text| text.starts_with("lost tcp://")), "{told:?}");
@@ -280,7 +276,7 @@ fn nobody_there_is_told_at_once() {
     let error = Session::connect(provider, &server.address, SessionOptions::default())
         .expect_err("nobody listens");
     assert!(matches!(error, Error::Connect { refused: true, .. }), "{error:?}");
-    assert!(start.elapsed() < Duration::from_secs(20), "not tried for as long as a session is");
+    assert!(start.elapsed() < Duration::from_secs(1));
     assert_eq!(error.exit_code(), 3);
 }
 

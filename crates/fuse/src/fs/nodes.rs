@@ -751,6 +751,9 @@ mod tests {
             after = Instant::now();
         }
         assert_eq!(listed(after), Some(node.number));
+        let mut mixed = found(4);
+        mixed.handle = found(2).handle;
+        assert_eq!(nodes.refer_listed(&mixed, &root, b"c", after), None, "another's handle");
         let unknown = || nodes.refer_listed(&found(3), &root, b"b", after);
         drop(root.change());
         assert_eq!(unknown(), None, "it may be what was removed");

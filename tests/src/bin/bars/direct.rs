@@ -113,7 +113,7 @@ fn system_calls(server: &Served, session: &Session) -> Line {
     let file = session.open(b"data", OpenOptions::read()).expect("open");
     let report = tempfile::NamedTempFile::new().expect("tempfile");
     let strace = Command::new("strace")
-        .args(["-f", "-c", "-e", "trace=recvmsg,sendmsg,readv,writev,recvfrom,sendto"])
+        .args(["-f", "-c", "-e", "trace=recvmsg,sendmsg,readv,writev,recvfrom,sendto,read,write"])
         .args(["-o", &report.path().display().to_string(), "-p", &server.pid().to_string()])
         .stderr(Stdio::null())
         .spawn();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use dafs_tests::{FreshDir, Place, patient, tree};
+use dafs_tests::{FreshDir, Place, tree};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
@@ -139,10 +139,9 @@ fn server_gone(place: &mut Place, mode: Mode) -> Option<Result<String, String>> 
             Signal::SIGKILL,
         ]) {
             player.signal(signal);
-            let limit = patient(Duration::from_secs(5));
-            if player.ended(limit).is_none() {
+            if player.ended(Duration::from_secs(5)).is_none() {
                 let place = player.waits_in();
-                return Err(format!("{signal} does not end a call within {limit:?}, in {place}"));
+                return Err(format!("{signal} does not end a call within 5 s, in {place}"));
             }
         }
         place.server().expect("a server").restart();
