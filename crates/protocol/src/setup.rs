@@ -8,7 +8,7 @@ use crate::handle::{ClientId, SessionId, WriteVerifier};
 use crate::status::Status;
 
 /// Both ends must have the same one in 0.x.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 /// Bytes of the text of a refusal.
 pub const REFUSAL_BYTES_MAX: usize = 200;
 /// A nonce of the challenge.
