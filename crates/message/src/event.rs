@@ -71,8 +71,10 @@ pub enum Event {
     Fetched {
         /// Which request.
         id: RequestId,
-        /// False: the connection broke or the peer misbehaved; what the pages hold is undefined.
-        ok: bool,
+        /// Bytes that were placed, from the beginning of what was given to `fetch`: all of the
+        /// request's data. `None`: the connection broke or the peer misbehaved, and what the
+        /// memory holds is undefined.
+        placed: Option<u32>,
     },
     /// The data of a reply left, or never will: its memory is the caller's again. Once for each
     /// reply with data.

@@ -305,7 +305,7 @@ impl Node {
     pub fn fetch(&mut self, id: RequestId, into: SgList) {
         match self.find(id.conn) {
             Some((connection, sh)) => connection.fetch(sh, id.tag, into),
-            None => self.sh.events.push_back(Event::Fetched { id, ok: false }),
+            None => self.sh.events.push_back(Event::Fetched { id, placed: None }),
         }
     }
 

@@ -233,16 +233,16 @@ impl Connection {
         let slot = self.responder.serving(tag).filter(|slot| open && slot.fetch == Fetch::Not);
         let Some(slot) = slot.filter(|slot| sg_bytes(&into) >= slot.data_len as usize) else {
             drop(into);
-            return sh.events.push_back(Event::Fetched { id, ok: false });
+            return sh.events.push_back(Event::Fetched { id, placed: None });
         };
         let into = segments::truncate(into, slot.data_len as usize);
         slot.fetch = Fetch::Posted;
         match slot.mode {
-            Mode::None | Mode::Write => self.fetched(sh, tag, true),
+            Mode::None | Mode::Write => self.fetched(sh, tag),
             Mode::Inline => {
                 segments::copy_in(&into, 0, &slot.inline);
                 self.counters.copied_bytes += u64::from(slot.data_len);
-                self.fetched(sh, tag, true);
+                self.fetched(sh, tag);
             }
             Mode::Tagged => self.await_data(sh, tag, into),
             Mode::Grant => {
@@ -314,7 +314,7 @@ impl Connection {
         self.counters.copied_bytes += u64::from(len);
         slot.arrived += len;
         if slot.arrived == slot.data_len {
-            self.fetched(sh, header.tag, true);
+            self.fetched(sh, header.tag);
         } else if slot.arrived == slot.granted {
             self.grant_pieces(sh, header.tag);
         }
@@ -344,7 +344,7 @@ impl Connection {
             let len = slot.data_len;
             self.landed(sh, len);
         }
-        self.fetched(sh, tag, true);
+        self.fetched(sh, tag);
         Ok(())
     }
 
@@ -356,13 +356,15 @@ impl Connection {
         }
     }
 
-    fn fetched(&mut self, sh: &mut Shared, tag: u32, ok: bool) {
+    /// All of the request's data is where it was to go.
+    fn fetched(&mut self, sh: &mut Shared, tag: u32) {
         let Some(slot) = self.responder.serving(tag) else { return };
         slot.fetch = Fetch::Done;
+        let placed = Some(slot.data_len);
         slot.into.clear();
         sh.recycle(std::mem::take(&mut slot.inline));
         let late = slot.late.take();
-        sh.events.push_back(Event::Fetched { id: RequestId { conn: self.id, tag }, ok });
+        sh.events.push_back(Event::Fetched { id: RequestId { conn: self.id, tag }, placed });
         if let Some(late) = late {
             self.reply(sh, tag, &late.header, late.data, late.token);
         }
@@ -478,8 +480,8 @@ impl Connection {
             let late = slot.late.as_ref().map(|late| (sg_bytes(&late.data), late.token));
             drop(slot);
             if fetching {
-                sh.events
-                    .push_back(Event::Fetched { id: RequestId { conn: self.id, tag }, ok: false });
+                let id = RequestId { conn: self.id, tag };
+                sh.events.push_back(Event::Fetched { id, placed: None });
             }
             if let Some((len, token)) = late {
                 unsent(sh, len, token);

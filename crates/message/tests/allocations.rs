@@ -235,7 +235,7 @@ impl Two {
                 counted(|| server.recycle(header));
                 counted(|| server.fetch(id, into));
             }
-            Event::Fetched { id, ok: true } => {
+            Event::Fetched { id, placed: Some(_) } => {
                 counted(|| server.reply(id, b"an answer", data, 1));
             }
             Event::Reply { header, .. } => counted(|| client.recycle(header)),

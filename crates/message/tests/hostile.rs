@@ -257,7 +257,7 @@ fn well_formed_messages_are_taken() {
     let pages = Buffer::new(3000).unwrap().post();
     s.node.fetch(second, sg(pages.span().clone()));
     s.assert_alive();
-    assert!(matches!(s.events.pop(), Some(Event::Fetched { ok: true, .. })));
+    assert!(matches!(s.events.pop(), Some(Event::Fetched { placed: Some(_), .. })));
     pages.take_back().unwrap();
     let wire = s.ask(0);
     let reply = Raw { header_len: 2, data_len: 40, mode: TAGGED, ..Raw::new(REPLY, wire) };
@@ -412,7 +412,7 @@ fn lying_data() {
         s.node.fetch(id, sg(pages.span(0, data_len as usize)));
         s.settle();
     };
-    // Fetches end in `Fetched { ok: false }`, after the connection is quiescent.
+    // Fetches end in `Fetched { placed: None }`, after the connection is quiescent.
     let fetches: [Lie; 6] = [
         ("pushed too little", TAGGED, |s| s.push(push_tag(0), b"", 99)),
         ("pushed with a header", TAGGED, |s| s.push(push_tag(0), b"x", 99)),
@@ -432,7 +432,7 @@ fn lying_data() {
         fetch_with(&mut s, mode, if mode == PUSH_AFTER_GRANT { 10_000 } else { 100 });
         lie(&mut s);
         s.assert_found(what);
-        let told = s.events.iter().filter(|e| matches!(e, Event::Fetched { ok: false, .. }));
+        let told = s.events.iter().filter(|e| matches!(e, Event::Fetched { placed: None, .. }));
         assert_eq!(told.count(), 1, "{what}");
     }
     expose(&[

@@ -73,7 +73,7 @@ fn exchange(two: &mut Two, tag: u32, data_len: usize, reply_len: usize) {
                     two.server.recycle(header);
                     two.server.fetch(id, list(&pages));
                 }
-                Event::Fetched { id, ok: true } => {
+                Event::Fetched { id, placed: Some(_) } => {
                     two.server.reply(id, b"answer", list(&answer), 9);
                 }
                 Event::ReplySent { token: 9 } => sent = true,

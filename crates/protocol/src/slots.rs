@@ -35,6 +35,7 @@ enum SlotState {
 struct ServerSlot {
     sequence: u32,
     request_hash: u64,
+    data_len: u32,
     state: SlotState,
 }
 
@@ -50,8 +51,10 @@ impl ServerSlots {
         ServerSlots { slots: vec![ServerSlot::default(); usize::from(count)] }
     }
 
-    /// A request arrived. `hash` covers its operations (not data, not transport).
-    pub fn begin(&mut self, slot: SlotId, sequence: u32, hash: u64) -> Verdict {
+    /// A request arrived, with `data_len` bytes of data. `hash` covers its operations (not data,
+    /// not transport). A resend of another length is another request: who began with data would
+    /// go on without.
+    pub fn begin(&mut self, slot: SlotId, sequence: u32, hash: u64, data_len: u32) -> Verdict {
         let Some(entry) = self.slots.get_mut(usize::from(slot.0)) else {
             return Verdict::Refuse(Status::BadSlot);
         };
@@ -59,13 +62,14 @@ impl ServerSlots {
             if matches!(entry.state, SlotState::Running) {
                 return Verdict::Refuse(Status::SeqMisordered);
             }
-            *entry = ServerSlot { sequence, request_hash: hash, state: SlotState::Running };
+            let state = SlotState::Running;
+            *entry = ServerSlot { sequence, request_hash: hash, data_len, state };
             return Verdict::New;
         }
         if sequence != entry.sequence || matches!(entry.state, SlotState::Idle) {
             return Verdict::Refuse(Status::SeqMisordered);
         }
-        if hash != entry.request_hash {
+        if hash != entry.request_hash || data_len != entry.data_len {
             return Verdict::Refuse(Status::SeqFalseRetry);
         }
         match std::mem::replace(&mut entry.state, SlotState::Running) {
@@ -167,6 +171,7 @@ mod tests {
 
     const SLOT: SlotId = SlotId(0);
     const HASH: u64 = 7;
+    const DATA: u32 = 4096;
 
     fn results() -> Vec<Option<OpResult>> {
         vec![Some(Ok(Outcome::Done)), None, Some(Err(Status::NoSpc))]
@@ -179,15 +184,15 @@ mod tests {
     #[test]
     fn sequences_start_at_one() {
         let mut slots = ServerSlots::new(1);
-        assert_eq!(slots.begin(SLOT, 0, HASH), refused(Status::SeqMisordered));
-        assert_eq!(slots.begin(SLOT, 2, HASH), refused(Status::SeqMisordered));
-        assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::New);
+        assert_eq!(slots.begin(SLOT, 0, HASH, DATA), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 2, HASH, DATA), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::New);
     }
 
     #[test]
     fn unknown_slots_are_refused() {
         let mut slots = ServerSlots::new(2);
-        assert_eq!(slots.begin(SlotId(2), 1, HASH), refused(Status::BadSlot));
+        assert_eq!(slots.begin(SlotId(2), 1, HASH, DATA), refused(Status::BadSlot));
         slots.finish(SlotId(2), vec![]);
         slots.abandon(SlotId(2));
         assert_eq!(slots.running(), 0);
@@ -196,22 +201,22 @@ mod tests {
     #[test]
     fn a_resend_is_answered_from_the_slot() {
         let mut slots = ServerSlots::new(1);
-        slots.begin(SLOT, 1, HASH);
+        slots.begin(SLOT, 1, HASH, DATA);
         slots.finish(SLOT, results());
         for _ in 0..3 {
-            assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::Replay(results()));
-            assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::Running);
-            assert_eq!(slots.begin(SLOT, 2, HASH), refused(Status::SeqMisordered));
+            assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Replay(results()));
+            assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Running);
+            assert_eq!(slots.begin(SLOT, 2, HASH, DATA), refused(Status::SeqMisordered));
             slots.finish(SLOT, results());
         }
-        assert_eq!(slots.begin(SLOT, 2, HASH), Verdict::New);
+        assert_eq!(slots.begin(SLOT, 2, HASH, DATA), Verdict::New);
     }
 
     #[test]
     fn a_resend_while_it_runs_does_not_start_it_again() {
         let mut slots = ServerSlots::new(1);
-        slots.begin(SLOT, 1, HASH);
-        assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::Running);
+        slots.begin(SLOT, 1, HASH, DATA);
+        assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Running);
         assert_eq!(slots.running(), 1);
         slots.finish(SLOT, results());
         assert_eq!(slots.running(), 0);
@@ -220,24 +225,37 @@ mod tests {
     #[test]
     fn another_request_under_an_old_sequence_is_a_false_retry() {
         let mut slots = ServerSlots::new(1);
-        slots.begin(SLOT, 1, HASH);
-        assert_eq!(slots.begin(SLOT, 1, HASH + 1), refused(Status::SeqFalseRetry));
+        slots.begin(SLOT, 1, HASH, DATA);
+        assert_eq!(slots.begin(SLOT, 1, HASH + 1, DATA), refused(Status::SeqFalseRetry));
         slots.finish(SLOT, results());
-        assert_eq!(slots.begin(SLOT, 1, HASH + 1), refused(Status::SeqFalseRetry));
-        assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::Replay(results()));
+        assert_eq!(slots.begin(SLOT, 1, HASH + 1, DATA), refused(Status::SeqFalseRetry));
+        assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Replay(results()));
+    }
+
+    #[test]
+    fn a_resend_with_another_length_of_data_is_a_false_retry() {
+        let mut slots = ServerSlots::new(1);
+        slots.begin(SLOT, 1, HASH, DATA);
+        for len in [0, DATA - 1, DATA + 1] {
+            assert_eq!(slots.begin(SLOT, 1, HASH, len), refused(Status::SeqFalseRetry));
+        }
+        assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Running);
+        slots.finish(SLOT, results());
+        assert_eq!(slots.begin(SLOT, 1, HASH, 0), refused(Status::SeqFalseRetry));
+        assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Replay(results()));
     }
 
     #[test]
     fn gaps_past_sequences_and_overtaking_are_misordered() {
         let mut slots = ServerSlots::new(1);
-        slots.begin(SLOT, 1, HASH);
-        assert_eq!(slots.begin(SLOT, 2, HASH), refused(Status::SeqMisordered));
+        slots.begin(SLOT, 1, HASH, DATA);
+        assert_eq!(slots.begin(SLOT, 2, HASH, DATA), refused(Status::SeqMisordered));
         slots.finish(SLOT, results());
-        slots.begin(SLOT, 2, HASH);
+        slots.begin(SLOT, 2, HASH, DATA);
         slots.finish(SLOT, vec![]);
-        assert_eq!(slots.begin(SLOT, 1, HASH), refused(Status::SeqMisordered));
-        assert_eq!(slots.begin(SLOT, 4, HASH), refused(Status::SeqMisordered));
-        assert_eq!(slots.begin(SLOT, 3, HASH), Verdict::New);
+        assert_eq!(slots.begin(SLOT, 1, HASH, DATA), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 4, HASH, DATA), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 3, HASH, DATA), Verdict::New);
     }
 
     #[test]
@@ -247,44 +265,45 @@ mod tests {
             *slot = ServerSlot {
                 sequence: u32::MAX,
                 request_hash: HASH,
+                data_len: DATA,
                 state: SlotState::Done(results()),
             };
         }
-        assert_eq!(slots.begin(SLOT, u32::MAX, HASH), Verdict::Replay(results()));
+        assert_eq!(slots.begin(SLOT, u32::MAX, HASH, DATA), Verdict::Replay(results()));
         slots.finish(SLOT, results());
-        assert_eq!(slots.begin(SLOT, 0, HASH + 1), Verdict::New);
-        assert_eq!(slots.begin(SLOT, u32::MAX, HASH), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 0, HASH + 1, DATA), Verdict::New);
+        assert_eq!(slots.begin(SLOT, u32::MAX, HASH, DATA), refused(Status::SeqMisordered));
         slots.abandon(SLOT);
-        assert_eq!(slots.begin(SLOT, 0, HASH), Verdict::New);
+        assert_eq!(slots.begin(SLOT, 0, HASH, DATA), Verdict::New);
         slots.finish(SLOT, vec![]);
-        assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::New);
+        assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::New);
     }
 
     #[test]
     fn an_abandoned_request_is_new_when_it_comes_again() {
         let mut slots = ServerSlots::new(1);
-        slots.begin(SLOT, 1, HASH);
+        slots.begin(SLOT, 1, HASH, DATA);
         slots.finish(SLOT, results());
-        slots.begin(SLOT, 2, HASH);
+        slots.begin(SLOT, 2, HASH, DATA);
         slots.abandon(SLOT);
         assert_eq!(slots.running(), 0);
-        assert_eq!(slots.begin(SLOT, 1, HASH), refused(Status::SeqMisordered));
-        assert_eq!(slots.begin(SLOT, 3, HASH), refused(Status::SeqMisordered));
-        assert_eq!(slots.begin(SLOT, 2, HASH + 1), Verdict::New);
+        assert_eq!(slots.begin(SLOT, 1, HASH, DATA), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 3, HASH, DATA), refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(SLOT, 2, HASH + 1, DATA), Verdict::New);
         slots.finish(SLOT, results());
-        assert_eq!(slots.begin(SLOT, 2, HASH + 1), Verdict::Replay(results()));
+        assert_eq!(slots.begin(SLOT, 2, HASH + 1, DATA), Verdict::Replay(results()));
     }
 
     #[test]
     fn only_what_runs_is_finished_or_abandoned() {
         let mut slots = ServerSlots::new(1);
         slots.finish(SLOT, results());
-        assert_eq!(slots.begin(SLOT, 0, 0), refused(Status::SeqMisordered));
-        slots.begin(SLOT, 1, HASH);
+        assert_eq!(slots.begin(SLOT, 0, 0, DATA), refused(Status::SeqMisordered));
+        slots.begin(SLOT, 1, HASH, DATA);
         slots.finish(SLOT, results());
         slots.abandon(SLOT);
         slots.finish(SLOT, vec![]);
-        assert_eq!(slots.begin(SLOT, 1, HASH), Verdict::Replay(results()));
+        assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Replay(results()));
     }
 
     #[test]
@@ -317,7 +336,7 @@ mod tests {
         let (slot, _) = client.take().unwrap();
         client.untake(slot);
         let (slot, sequence) = client.take().unwrap();
-        assert_eq!(server.begin(slot, sequence, HASH), Verdict::New);
+        assert_eq!(server.begin(slot, sequence, HASH, DATA), Verdict::New);
     }
 
     #[test]
@@ -328,7 +347,7 @@ mod tests {
         }
         for _ in 0..5 {
             let (slot, sequence) = client.take().unwrap();
-            assert_eq!(server.begin(slot, sequence, HASH), Verdict::New);
+            assert_eq!(server.begin(slot, sequence, HASH, DATA), Verdict::New);
             server.finish(slot, vec![]);
             client.release(slot);
         }

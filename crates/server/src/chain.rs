@@ -26,15 +26,15 @@ use crate::meters::Kind;
 use crate::notes;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
-use crate::shared::Shared;
+use crate::shared::{Shared, tick};
 use crate::turns::NameTurn;
 use crate::worker::{Action, Fetches};
 
 /// Results that a slot kept; `None` is executed again.
 pub(crate) type Cached = Vec<Option<OpResult>>;
 
-/// Whether a fetch is over, and who waits for it.
-pub(crate) type FetchCell = Rc<RefCell<(Option<bool>, Option<Waker>)>>;
+/// How a fetch ended, as [`Event::Fetched`](dafs_message::Event::Fetched) says it, and who waits.
+pub(crate) type FetchCell = Rc<RefCell<(Option<Option<u32>>, Option<Waker>)>>;
 
 /// What chains share with their worker.
 pub(crate) struct Context {
@@ -105,23 +105,24 @@ impl Context {
     }
 
     /// A fetch is over.
-    pub(crate) fn fetched(&self, id: RequestId, ok: bool) {
+    pub(crate) fn fetched(&self, id: RequestId, placed: Option<u32>) {
         let Some(cell) = self.fetches.borrow_mut().remove(&id) else { return };
         let mut cell = cell.borrow_mut();
-        cell.0 = Some(ok);
+        cell.0 = Some(placed);
         if let Some(waker) = cell.1.take() {
             waker.wake();
         }
     }
 
-    async fn fetch(&self, id: RequestId, into: SgList) -> bool {
+    /// Bytes that were placed; `None`: the connection broke.
+    async fn fetch(&self, id: RequestId, into: SgList) -> Option<u32> {
         let cell = FetchCell::default();
         self.fetches.borrow_mut().insert(id, cell.clone());
         self.actions.borrow_mut().push_back(Action::Fetch { id, into });
         poll_fn(|context| {
             let mut cell = cell.borrow_mut();
             match cell.0 {
-                Some(ok) => Poll::Ready(ok),
+                Some(placed) => Poll::Ready(placed),
                 None => {
                     cell.1 = Some(context.waker().clone());
                     Poll::Pending
@@ -384,8 +385,9 @@ impl Chain {
         self.previous_handle
     }
 
-    /// Brings this operation's data into `into`, whose bytes are those of the operation.
-    pub(crate) async fn bring(&mut self, into: &[Span]) -> Result<(), Stop> {
+    /// Brings this operation's data into `into`, all of whose bytes are the peer's then; how many
+    /// they are.
+    pub(crate) async fn bring(&mut self, into: &[Span]) -> Result<usize, Stop> {
         let many = into.len() > self.context.segments_max;
         if self.data_operations > 1 || self.gathered.is_some() || many {
             self.gather().await?;
@@ -396,13 +398,20 @@ impl Chain {
 
     /// Fetches all of the request's data; again from the connection on which the request was
     /// resent, if it was while the first broke.
-    async fn fetch(&mut self, into: &[Span]) -> Result<(), Stop> {
+    async fn fetch(&mut self, into: &[Span]) -> Result<usize, Stop> {
+        let wanted: usize = into.iter().map(Span::len).sum();
         loop {
-            if self.context.fetch(self.id, into.iter().cloned().collect()).await {
-                return Ok(());
+            match self.context.fetch(self.id, into.iter().cloned().collect()).await {
+                Some(placed) if placed as usize == wanted => return Ok(wanted),
+                // What the rest of this memory holds is somebody else's.
+                Some(_) => {
+                    tick(&self.context.shared.counters.short_transfers);
+                    return Err(Status::BadMessage.into());
+                }
+                None => {}
             }
             if planted(Defect::BrokenTransferInstalled) {
-                return Ok(());
+                return Ok(wanted);
             }
             let Some(target) = self.session.take_target(self.slot) else {
                 return Err(Stop::Broken);
@@ -426,13 +435,15 @@ impl Chain {
         Ok(())
     }
 
-    fn scatter(&mut self, into: &[Span]) -> Result<(), Stop> {
+    fn scatter(&mut self, into: &[Span]) -> Result<usize, Stop> {
+        let mut placed = 0;
         for target in into {
             let rest = self.gathered.take().ok_or(Stop::Failed(Status::ServerFault))?;
             target.copy_span(0, &rest.part(0, target.len()));
             self.gathered = Some(rest.part(target.len(), rest.len() - target.len()));
+            placed += target.len();
         }
-        Ok(())
+        Ok(placed)
     }
 
     /// The operation was done before the request was resent: its data is not wanted again.

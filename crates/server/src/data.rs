@@ -463,7 +463,7 @@ impl Chain {
         file: &Arc<CachedFile>,
         pieces: &[(u64, usize)],
     ) -> Result<(), Stop> {
-        let reserved = match pieces {
+        let mut reserved = match pieces {
             [] => return Ok(()),
             [(offset, len)] => match file.try_reserve(*offset, *len) {
                 Some(reservation) => vec![reservation],
@@ -472,8 +472,13 @@ impl Chain {
             several => file.reserve_all(several).await?,
         };
         let landing: SgList = reserved.iter().flat_map(|reservation| reservation.spans()).collect();
-        self.bring(&landing).await?;
+        let mut placed = self.bring(&landing).await?;
         drop(landing);
+        for reservation in &mut reserved {
+            let bytes = placed.min(reservation.len());
+            reservation.landed(bytes);
+            placed -= bytes;
+        }
         for reservation in reserved {
             file.commit_write(reservation, self.writer(open)).await?;
         }
@@ -535,10 +540,10 @@ impl Chain {
         len: usize,
     ) -> Result<u64, Stop> {
         let size = file.size();
-        let reservation = file.reserve_append(len).await?;
+        let mut reservation = file.reserve_append(len).await?;
         if len > 0 {
             let landing = reservation.spans();
-            self.bring(&landing).await?;
+            reservation.landed(self.bring(&landing).await?);
         }
         if planted(Defect::AppendPlacedWhenReserved) {
             file.commit_write(reservation, self.writer(open)).await?;

@@ -154,6 +154,8 @@ pub struct Counters {
     pub bytes_written: AtomicU64,
     pub refused: AtomicU64,
     pub peer_faults: AtomicU64,
+    /// Transfers that placed fewer bytes than there was memory for: refused, never used.
+    pub short_transfers: AtomicU64,
     pub leases_expired: AtomicU64,
     pub system_calls: AtomicU64,
     pub callbacks: AtomicU64,

@@ -301,7 +301,7 @@ impl Worker {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Request { id, header, data_len, .. } => self.request(id, header, data_len),
-            Event::Fetched { id, ok } => self.context.fetched(id, ok),
+            Event::Fetched { id, placed } => self.context.fetched(id, placed),
             Event::ReplySent { token } => drop(self.held.remove(&token)),
             Event::Disconnected { conn, reason, peer_fault } => {
                 self.disconnected(conn, &reason, peer_fault);

@@ -80,6 +80,8 @@ pub struct CacheStats {
     pub write_errors: u64,
     /// Dirty bytes given up after errors.
     pub lost_bytes: u64,
+    /// Writes refused since not all of their bytes had landed.
+    pub short_writes: u64,
     /// Files known, open or not.
     pub files: u64,
 }

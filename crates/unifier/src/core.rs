@@ -62,6 +62,7 @@ pub(crate) struct Counters {
     pub(crate) written_bytes: AtomicU64,
     pub(crate) write_errors: AtomicU64,
     pub(crate) lost_slots: AtomicU64,
+    pub(crate) short_writes: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64, more: usize) {

@@ -223,31 +223,34 @@ async fn copy_step(
     writer: Writer,
 ) -> Result<usize, Status> {
     let len = len.min(usize::try_from(from.file.size().saturating_sub(offset)).unwrap_or(len));
-    let reservation = to.file.reserve(to_offset, len).await?;
+    let mut reservation = to.file.reserve(to_offset, len).await?;
     let lease = from.file.read(offset, len).await?;
     if lease.len() < len {
         return Ok(0);
     }
-    copy_spans(&lease.spans(), &reservation.spans());
+    reservation.landed(copy_spans(&lease.spans(), &reservation.spans()));
     // The parts of blocks around it may have to be read in.
     drop(lease);
     to.file.commit_write(reservation, writer).await?;
     Ok(len)
 }
 
-/// Copies all of `from`, to as many bytes.
-fn copy_spans(from: &SgList, to: &SgList) {
+/// Copies all of `from`, to as many bytes; how many they were.
+fn copy_spans(from: &SgList, to: &SgList) -> usize {
+    let mut copied = 0;
     let mut targets = to.iter().cloned();
     let mut target = targets.next();
     for span in from {
         let mut done = 0;
         while done < span.len() {
-            let Some(room) = target.take() else { return };
+            let Some(room) = target.take() else { return copied };
             let bytes = room.len().min(span.len() - done);
             room.copy_span(0, &span.part(done, bytes));
             done += bytes;
+            copied += bytes;
             let left = room.len() - bytes;
             target = if left > 0 { Some(room.part(bytes, left)) } else { targets.next() };
         }
     }
+    copied
 }

@@ -135,6 +135,7 @@ impl Unifier {
             written_bytes: get(&counters.written_bytes),
             write_errors: get(&counters.write_errors),
             lost_bytes: get(&counters.lost_slots) * PAGE_BYTES as u64,
+            short_writes: get(&counters.short_writes),
             files: self.core.file_count() as u64,
         }
     }

@@ -19,12 +19,15 @@ use crate::wait::Turn;
 /// The end of the largest file.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// Fresh pages for a write. Their bytes are anything until the write has landed in all of them.
-/// Dropped, they are discarded.
+/// Fresh pages for a write. Their bytes are anything, also what others wrote, until the write has
+/// landed in all of them: who brings it says so by [`landed`](Self::landed). Dropped, they are
+/// discarded.
 pub struct WriteReservation {
     file: Arc<CachedFile>,
     offset: u64,
     len: usize,
+    /// Bytes of the writer that are there.
+    landed: usize,
     /// Pinned.
     pages: Pages,
     /// Slots that count as dirty for it.
@@ -57,6 +60,12 @@ impl WriteReservation {
     /// Nothing to land.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// `bytes` more of the writer's have come, behind those before. A write of which not all has
+    /// landed does not become the file's.
+    pub fn landed(&mut self, bytes: usize) {
+        self.landed = self.landed.saturating_add(bytes);
     }
 
     /// Moves the landed bytes in their pages, to begin as `offset` does within a slot.
@@ -95,6 +104,7 @@ impl WriteReservation {
 impl Drop for WriteReservation {
     fn drop(&mut self) {
         if self.dirty > 0 && planted(Defect::DeadLandingInstalled) {
+            self.landed = self.len;
             let file = self.file.clone();
             let writer = Writer { id: crate::WriterId(0), clear_privileges: false };
             let _ = file.land(self, writer, false);
@@ -220,7 +230,8 @@ impl CachedFile {
             self.core.recount_dirty(count, 0);
             return None;
         };
-        Some(WriteReservation { file: self.clone(), offset, len, pages, dirty: count })
+        let file = self.clone();
+        Some(WriteReservation { file, offset, len, landed: 0, pages, dirty: count })
     }
 
     /// As [`commit_write`](Self::commit_write).
@@ -244,7 +255,7 @@ impl CachedFile {
     ///
     /// # Errors
     /// A late error of this writer's earlier writes (this write is discarded then); the store's;
-    /// the file is not open.
+    /// the file is not open; [`Status::ServerFault`]: not all of it has landed.
     pub async fn commit_write(
         self: &Arc<Self>,
         reservation: WriteReservation,
@@ -301,6 +312,10 @@ impl CachedFile {
         append: bool,
     ) -> Result<Landed, Status> {
         assert!(Arc::ptr_eq(self, &reservation.file), "a reservation is of one file");
+        if reservation.landed != reservation.len {
+            crate::core::count(&self.core.counters.short_writes, 1);
+            return Err(Status::ServerFault);
+        }
         let inner = &mut *self.lock();
         if let Some(job) = &inner.exclusive {
             return Ok(Landed::Wait(job.clone()));

@@ -17,10 +17,11 @@ use disk::{Disk, Handle, run};
 const MIB: usize = 1 << 20;
 
 async fn write(file: &Arc<CachedFile>, offset: u64, len: usize) {
-    let reservation = file.reserve(offset, len).await.expect("reserve");
+    let mut reservation = file.reserve(offset, len).await.expect("reserve");
     for span in reservation.spans() {
         span.write_message(0, &vec![3; span.len()]);
     }
+    reservation.landed(len);
     let writer = Writer { id: WriterId(1), clear_privileges: true };
     file.commit_write(reservation, writer).await.expect("commit");
 }

@@ -258,11 +258,11 @@ impl Fake {
                     self.on_setup(id, &header);
                 }
             }
-            Event::Fetched { id, ok } => {
+            Event::Fetched { id, placed } => {
                 let Some(fetching) = self.fetching.remove(&id) else { return };
                 let Fetching { session, request, data, reply_max } = fetching;
                 let decoded = decode_request(&request).expect("decoded before");
-                if ok {
+                if placed.is_some() {
                     let data = data.take_back().expect("fetched");
                     self.execute(id, session, &decoded, Some(data), reply_max);
                 } else if let Some(session) = self.sessions.get_mut(&session) {

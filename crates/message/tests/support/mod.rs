@@ -278,16 +278,17 @@ impl Side {
                 let served = Served { task, data_len, stage, pages, replied: false };
                 assert!(self.serving.insert(id, served).is_none(), "delivered twice");
             }
-            Event::Fetched { id, ok } => {
+            Event::Fetched { id, placed } => {
                 let served = self.serving.get_mut(&id).expect("a request in service");
                 assert_eq!(served.stage, Stage::Fetching, "fetched without a fetch");
                 served.stage = Stage::Ready;
                 let pages = served.pages.take().unwrap().take_back().expect("pages are free");
-                if ok {
+                if let Some(placed) = placed {
+                    assert_eq!(placed as usize, served.data_len);
                     let expected = pattern(served.task.seed, served.data_len);
                     assert!(pages[1..] == expected, "fetched data differs");
                 }
-                if served.replied || (!ok && self.rng.coin()) {
+                if served.replied || (placed.is_none() && self.rng.coin()) {
                     self.serving.remove(&id);
                 }
             }

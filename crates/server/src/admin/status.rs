@@ -122,6 +122,11 @@ fn values(shared: &Shared) -> Vec<Value> {
         value("written_bytes", "Bytes written by clients", load(&counters.bytes_written)),
         value("refused", "Connections and requests refused", load(&counters.refused)),
         value("peer_faults", "Protocol violations by peers", load(&counters.peer_faults)),
+        value(
+            "short_transfers",
+            "Transfers refused since they filled only a part of their memory",
+            load(&counters.short_transfers) + cache.short_writes,
+        ),
         value("leases_expired", "Sessions that fell silent", load(&counters.leases_expired)),
         value("system_calls", "System calls of the transport", load(&counters.system_calls)),
         value("copied_bytes", "Payload copied in user space", dafs_fabric::mem::copied_bytes()),

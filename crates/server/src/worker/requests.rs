@@ -42,7 +42,8 @@ impl Worker {
         let number = self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
         count(&session.counters.requests, 1);
         let head = request.head;
-        let verdict = session.slots.borrow_mut().begin(head.slot, head.sequence, request.hash);
+        let verdict =
+            session.slots.borrow_mut().begin(head.slot, head.sequence, request.hash, data_len);
         let prior: Cached = match verdict {
             Verdict::New => Vec::new(),
             Verdict::Replay(results) => {

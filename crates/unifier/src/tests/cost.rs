@@ -39,8 +39,9 @@ fn cost_of_hits() {
         let start = Instant::now();
         for round in 0..rounds {
             let offset = round % 32 * len;
-            let reservation = cached.try_reserve(offset as u64, len).expect("room");
+            let mut reservation = cached.try_reserve(offset as u64, len).expect("room");
             black_box(reservation.spans());
+            reservation.landed(len);
             assert!(matches!(cached.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
         }
         println!("write {len}: {:?} each", start.elapsed() / rounds as u32);

@@ -22,8 +22,8 @@ async fn commit(file: &Arc<CachedFile>, by: u64) -> Result<(), Status> {
 
 /// What a write of one block says.
 async fn try_write(file: &Arc<CachedFile>, block: u64, byte: u8, by: u64) -> Result<(), Status> {
-    let reservation = file.reserve(block * BLOCK, BLOCK as usize).await?;
-    put(reservation.spans(), &[byte; BLOCK as usize]);
+    let mut reservation = file.reserve(block * BLOCK, BLOCK as usize).await?;
+    land(&mut reservation, &[byte; BLOCK as usize]);
     file.commit_write(reservation, writer(by)).await
 }
 
@@ -94,8 +94,8 @@ fn a_part_of_a_block_that_cannot_be_read_in_fails_that_write_alone() {
     let dirty = {
         let cached = cached.clone();
         run(&disk, async move {
-            let reservation = cached.reserve(5 * BLOCK + 1, 10).await.unwrap();
-            put(reservation.spans(), &[2; 10]);
+            let mut reservation = cached.reserve(5 * BLOCK + 1, 10).await.unwrap();
+            land(&mut reservation, &[2; 10]);
             let refused = cached.commit_write(reservation, writer(1)).await;
             assert_eq!(refused, Err(Status::Io));
             assert_eq!(cached.take_error(WriterId(1)), None);
@@ -370,8 +370,8 @@ fn waiters_behind_a_full_disk_are_served_whoever_goes_away() {
     let (stuck, cached) = (open(&unifier, &full), open(&unifier, &fine));
     full.state().write_error = Some(Status::NoSpc);
     let mut block = 0;
-    while let Some(reservation) = stuck.try_reserve(block * BLOCK, 4096) {
-        put(reservation.spans(), &[1; 4096]);
+    while let Some(mut reservation) = stuck.try_reserve(block * BLOCK, 4096) {
+        land(&mut reservation, &[1; 4096]);
         assert!(matches!(stuck.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
         block += 1;
     }

@@ -61,7 +61,7 @@ fn a_write_that_lands_while_the_last_close_flushes_is_written_too() {
         fill(&cached, MIB as u64, MIB / 2, 1);
         // Its data is on its way when the file is closed.
         let offset = if is_longer { 2 * MIB as u64 - BLOCK } else { 0 };
-        let reservation = cached.try_reserve(offset, MIB).expect("room");
+        let mut reservation = cached.try_reserve(offset, MIB).expect("room");
         let closing = cached.clone();
         let mut close = Task::new(async move { closing.close(WriterId(1)).await });
         assert!(close.poll().is_none());
@@ -72,7 +72,7 @@ fn a_write_that_lands_while_the_last_close_flushes_is_written_too() {
             disk.complete_first();
             assert!(close.poll().is_none());
         }
-        put(reservation.spans(), &vec![2; MIB]);
+        land(&mut reservation, &vec![2; MIB]);
         assert!(matches!(cached.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
         assert_eq!(finish(&disk, &mut close), Ok(()));
         let data = file.state().data.clone();

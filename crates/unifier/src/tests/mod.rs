@@ -37,7 +37,7 @@ use std::sync::Arc;
 use dafs_fabric::{Arena, SgList};
 use dafs_protocol::{Timestamp, WriteVerifier};
 
-use crate::{CachedFile, Config, Opening, ReadLease, Unifier, Writer, WriterId};
+use crate::{CachedFile, Config, Opening, ReadLease, Unifier, WriteReservation, Writer, WriterId};
 use disk::{DiskFile, Handle};
 
 const VERIFIER: WriteVerifier = WriteVerifier([7; 16]);
@@ -73,13 +73,15 @@ fn open(unifier: &Arc<Unifier>, file: &Arc<DiskFile>) -> Arc<CachedFile> {
     unifier.open(mark, WriterId(1), Arc::new(Handle(file.clone())), &attr, Opening::Existing)
 }
 
-fn put(spans: SgList, bytes: &[u8]) {
+/// The writer's bytes come.
+fn land(reservation: &mut WriteReservation, bytes: &[u8]) {
     let mut at = 0;
-    for span in spans {
+    for span in reservation.spans() {
         span.write_message(0, &bytes[at..at + span.len()]);
         at += span.len();
     }
     assert_eq!(at, bytes.len());
+    reservation.landed(at);
 }
 
 fn bytes(lease: &ReadLease) -> Vec<u8> {
@@ -94,8 +96,8 @@ fn bytes(lease: &ReadLease) -> Vec<u8> {
 }
 
 async fn write(file: &Arc<CachedFile>, offset: u64, data: &[u8], by: u64) {
-    let reservation = file.reserve(offset, data.len()).await.unwrap();
-    put(reservation.spans(), data);
+    let mut reservation = file.reserve(offset, data.len()).await.unwrap();
+    land(&mut reservation, data);
     file.commit_write(reservation, writer(by)).await.unwrap();
 }
 
@@ -107,7 +109,7 @@ async fn read(file: &Arc<CachedFile>, offset: u64, len: usize) -> Vec<u8> {
 /// A write that must not have to wait.
 #[cfg(not(feature = "planted"))]
 fn fill(file: &Arc<CachedFile>, offset: u64, len: usize, byte: u8) {
-    let reservation = file.try_reserve(offset, len).expect("room");
-    put(reservation.spans(), &vec![byte; len]);
+    let mut reservation = file.try_reserve(offset, len).expect("room");
+    land(&mut reservation, &vec![byte; len]);
     assert!(matches!(file.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
 }

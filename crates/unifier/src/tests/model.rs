@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::disk::{Disk, DiskFile, Handle, Rng, Task, allocate, overwrite, piece};
-use super::{VERIFIER, bytes, config, put, writer};
+use super::{VERIFIER, bytes, config, land, writer};
 use crate::{At, CachedFile, Config, Opening, ReadLease, Unifier, WriterId};
 use dafs_fabric::Arena;
 use dafs_protocol::{CacheHint, CommitLevel, Status};
@@ -207,7 +207,7 @@ impl Model {
             };
             let mut reservation = reservation.expect("reserve");
             if dropped {
-                put(reservation.spans(), &vec![0xdd; len]);
+                land(&mut reservation, &vec![0xdd; len]);
                 drop(reservation);
                 reservation = cached.reserve(offset, len).await.expect("reserve");
                 if append {
@@ -215,7 +215,7 @@ impl Model {
                     reservation = cached.reserve_append(len).await.expect("reserve");
                 }
             }
-            put(reservation.spans(), &data);
+            land(&mut reservation, &data);
             if append {
                 let at = cached.append(reservation, writer(1)).await.expect("append");
                 assert_eq!(at, offset);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dafs_protocol::{Attr, CommitLevel, Status};
 
 use super::disk::{Disk, Handle, Task, run};
-use super::{VERIFIER, bytes, config, fill, open, put, read, unifier, write, writer};
+use super::{VERIFIER, bytes, config, fill, land, open, read, unifier, write, writer};
 use crate::{Config, Opening, Unifier, WriterId};
 use dafs_fabric::Arena;
 
@@ -60,8 +60,8 @@ fn a_writer_does_not_wait_for_a_reader_nor_change_what_it_has() {
         let cached = cached.clone();
         async move { cached.read(0, 10_000).await.unwrap() }
     });
-    let reservation = cached.try_reserve(0, 8192).expect("room");
-    put(reservation.spans(), &[2; 8192]);
+    let mut reservation = cached.try_reserve(0, 8192).expect("room");
+    land(&mut reservation, &[2; 8192]);
     let committed = cached.try_commit_write(reservation, writer(1));
     assert!(matches!(committed, Ok(Ok(()))), "nothing to wait for");
     assert_eq!(bytes(&lease), vec![1; 10_000]);
@@ -91,8 +91,8 @@ fn orphans_have_a_bound() {
     });
     for block in 0..3 {
         leases.push(cached.try_read(block * 4096, 4096).expect("cached"));
-        let reservation = cached.try_reserve(block * 4096, 4096).expect("room");
-        put(reservation.spans(), &[3; 4096]);
+        let mut reservation = cached.try_reserve(block * 4096, 4096).expect("room");
+        land(&mut reservation, &[3; 4096]);
         assert!(matches!(cached.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
     }
     assert!(cached.try_reserve(0, 4096).is_none(), "readers hold too much that was replaced");
@@ -113,8 +113,8 @@ fn what_is_written_wins_over_a_late_fill() {
     let mut reader = Task::new(async move { read(&reader, 0, 65_536).await });
     assert!(reader.poll().is_none());
     // Written, flushed and evicted or not: the fill has asked the store before.
-    let reservation = cached.try_reserve(4096, 4096).expect("room");
-    put(reservation.spans(), &[2; 4096]);
+    let mut reservation = cached.try_reserve(4096, 4096).expect("room");
+    land(&mut reservation, &[2; 4096]);
     assert!(matches!(cached.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
     assert!(disk.complete_one());
     let seen = reader.poll().expect("filled");
@@ -154,8 +154,8 @@ fn a_reservation_that_is_dropped_leaves_nothing() {
     let file = disk.file(1, vec![1; 4096]);
     let unifier = unifier(MIB);
     let cached = open(&unifier, &file);
-    let reservation = cached.try_reserve(0, 4096).expect("room");
-    put(reservation.spans(), &[9; 4096]);
+    let mut reservation = cached.try_reserve(0, 4096).expect("room");
+    land(&mut reservation, &[9; 4096]);
     drop(reservation);
     assert_eq!(unifier.stats().dirty_bytes, 0);
     assert_eq!(run(&disk, async move { read(&cached, 0, 4096).await }), [1; 4096]);
@@ -175,8 +175,8 @@ fn a_late_error_is_told_once_to_each_who_wrote() {
         on_disk.state().write_error = Some(Status::NoSpc);
         background.write_back(Duration::from_secs(60)).await;
         // By a write; the next one is taken again.
-        let reservation = first.reserve(0, 10).await.unwrap();
-        put(reservation.spans(), &[3; 10]);
+        let mut reservation = first.reserve(0, 10).await.unwrap();
+        land(&mut reservation, &[3; 10]);
         assert_eq!(first.commit_write(reservation, writer(1)).await, Err(Status::NoSpc));
         assert_eq!(first.take_error(WriterId(1)), None);
         // By COMMIT, which tries again and fails again; the others know already.
@@ -379,8 +379,8 @@ fn a_writer_waits_at_the_dirty_bound_and_goes_on_by_write_back() {
     let unifier = unifier(MIB);
     let cached = open(&unifier, &file);
     let mut block = 0;
-    while let Some(reservation) = cached.try_reserve(block * 4096, 4096) {
-        put(reservation.spans(), &[1; 4096]);
+    while let Some(mut reservation) = cached.try_reserve(block * 4096, 4096) {
+        land(&mut reservation, &[1; 4096]);
         assert!(matches!(cached.try_commit_write(reservation, writer(1)), Ok(Ok(()))));
         block += 1;
     }
@@ -495,8 +495,8 @@ fn the_last_close_to_end_lets_go_and_not_the_first() {
         let unifier = unifier(MIB);
         let (first, second) = (open(&unifier, &file), open(&unifier, &file));
         let fill = |block: u64, byte: u8| {
-            let reservation = first.try_reserve(block * 4096, 4096).expect("room");
-            put(reservation.spans(), &[byte; 4096]);
+            let mut reservation = first.try_reserve(block * 4096, 4096).expect("room");
+            land(&mut reservation, &[byte; 4096]);
             assert!(matches!(first.try_commit_write(reservation, writer(2)), Ok(Ok(()))));
         };
         fill(0, 1);

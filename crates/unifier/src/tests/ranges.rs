@@ -6,7 +6,7 @@ use std::time::Duration;
 use dafs_protocol::{CommitLevel, Status};
 
 use super::disk::{Disk, run};
-use super::{VERIFIER, open, put, read, unifier, write, writer};
+use super::{VERIFIER, land, open, read, unifier, write, writer};
 use crate::{At, CachedFile, Writer, WriterId};
 
 const MIB: usize = 1 << 20;
@@ -51,8 +51,8 @@ fn a_write_of_who_is_not_root_clears_privileges_at_once() {
     let write_by = |clear_privileges| {
         let cached = cached.clone();
         run(&disk, async move {
-            let reservation = cached.reserve(0, 10).await.unwrap();
-            put(reservation.spans(), &[1; 10]);
+            let mut reservation = cached.reserve(0, 10).await.unwrap();
+            land(&mut reservation, &[1; 10]);
             let writer = Writer { clear_privileges, ..writer(1) };
             cached.commit_write(reservation, writer).await.unwrap();
         });

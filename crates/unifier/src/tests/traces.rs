@@ -37,7 +37,9 @@ fn replay(records: &[Record], policy: Policy, arena_bytes: usize) -> f64 {
                     }
                     Event::Write { offset, len } => {
                         // As the simulator does: what a write replaces is gone when it is there.
-                        let reservation = file.reserve(offset, len as usize).await.expect("room");
+                        let mut reservation =
+                            file.reserve(offset, len as usize).await.expect("room");
+                        reservation.landed(len as usize);
                         file.commit_write(reservation, writer(1)).await.expect("write");
                         file.flush().await.expect("flush");
                     }
