@@ -101,13 +101,20 @@ impl Runs {
 }
 
 // The word that counts the users of a unit, and its uses since it was taken.
+//
+// Whoever holds a pin has a lease or a list of pages in memory for it, tens of bytes at least, so
+// that no process has 2^32 of one unit at a time.
 const PIN: u64 = 1;
-const PINS: u64 = (1 << 22) - 1;
-const ORPHAN: u64 = 1 << 23;
-const MAPPED: u64 = 1 << 24;
-const MAPPINGS: u64 = 0xff << 24;
-/// Beyond 32 bits they begin anew.
-const USE: u64 = 1 << 32;
+const PINS: u64 = (1 << 32) - 1;
+const ORPHAN: u64 = 1 << 32;
+const MAPPED: u64 = 1 << 33;
+/// At most one for each slot of a frame.
+const MAPPINGS: u64 = 0x1f << 33;
+/// The rest; beyond [`USE_BITS`] they begin anew.
+const USE: u64 = 1 << (u64::BITS - USE_BITS);
+
+/// Bits of the count of uses.
+pub(crate) const USE_BITS: u32 = 26;
 
 /// Units looked at for eviction before others get the lock.
 const LOOKS_MAX: usize = 64;
@@ -383,12 +390,11 @@ impl Pool {
     #[inline]
     pub(crate) fn pin(&self, unit: Page, is_use: bool) {
         let more = if is_use { PIN + USE } else { PIN };
-        let old = self.users[unit.index()].fetch_add(more, Ordering::Relaxed);
-        assert!(old & PINS < PINS, "too many readers of one page");
+        self.users[unit.index()].fetch_add(more, Ordering::Relaxed);
     }
 
     fn uses(&self, unit: Page) -> u32 {
-        (self.users[unit.index()].load(Ordering::Relaxed) >> 32) as u32
+        (self.users[unit.index()].load(Ordering::Relaxed) / USE) as u32
     }
 
     /// One user less.
@@ -684,6 +690,42 @@ mod tests {
         assert_eq!((pool.orphan_slots(), pool.used_slots()), (1, 1));
         pool.unpin(page);
         assert_eq!((pool.orphan_slots(), pool.used_slots()), (0, 0));
+    }
+
+    #[test]
+    fn millions_may_read_one_page_at_a_time() {
+        let pool = pool(1);
+        let page = pool.allocate(0, 1).expect("space")[0];
+        pool.map(page, 1);
+        let readers = (1 << 22) + 5;
+        (0..readers).for_each(|_| pool.pin(page, true));
+        assert_eq!(pool.uses(page), readers + 1);
+        pool.unmap(page);
+        (0..readers).for_each(|_| pool.unpin(page));
+        assert_eq!((pool.orphan_slots(), pool.used_slots()), (1, 1), "its maker holds it");
+        pool.unpin(page);
+        assert_eq!((pool.orphan_slots(), pool.used_slots()), (0, 0));
+    }
+
+    #[test]
+    fn a_page_used_more_often_than_can_be_counted_is_used_lately() {
+        let pool = pool(1);
+        let pages = keep(&pool, 1, 2, Share::Lru);
+        units(&pages).for_each(|unit| pool.unpin(unit));
+        let first = pages[0];
+        // As after so many reads, of which the policy has been told now and then.
+        for _ in 0..4 {
+            pool.users[first.index()].fetch_add(USE << (USE_BITS - 2), Ordering::Relaxed);
+            pool.free().shares.tell(first.index() as u32, pool.uses(first));
+        }
+        assert_eq!(pool.uses(first), 1, "counted anew");
+        let second = pages[1];
+        pool.pin(second, true);
+        pool.unpin(second);
+        pool.free().shares.tell(second.index() as u32, pool.uses(second));
+        pool.pin(first, true);
+        pool.unpin(first);
+        assert_eq!(victims(&pool, false), [second.index()], "the first was used since");
     }
 
     fn victims(pool: &Pool, frames: bool) -> Vec<usize> {

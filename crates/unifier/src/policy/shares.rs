@@ -1,6 +1,7 @@
 //! How the policies share one arena.
 
 use super::{Came, Class, Following, Key, Policy, Replacement};
+use crate::pool::USE_BITS;
 
 /// Where a file's units are kept in order: one policy of each kind, and least recently used for
 /// what is to go first and last.
@@ -121,8 +122,10 @@ impl Shares {
         self.owner[unit as usize] != 0
     }
 
+    /// Both counts begin anew beyond their bits: what is less than half of them ahead is more.
     fn untold(&self, unit: u32, uses: u32) -> u32 {
-        let more = uses.wrapping_sub(self.told[unit as usize]).cast_signed();
+        const SPARE: u32 = u32::BITS - USE_BITS;
+        let more = (uses.wrapping_sub(self.told[unit as usize]) << SPARE).cast_signed() >> SPARE;
         more.max(0).cast_unsigned()
     }
 
