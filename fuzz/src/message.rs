@@ -125,7 +125,7 @@ impl Side {
             let late = matches!(event, Event::Fetched { .. } | Event::ReplySent { .. });
             assert!(!self.ended || late, "an event after the last one: {event:?}");
             match event {
-                Event::Request { id, data_len, reply_max, header } => {
+                Event::Request { id, data_len, reply_max, header, .. } => {
                     self.node.recycle(header);
                     self.request(id, data_len as usize, reply_max as usize);
                 }

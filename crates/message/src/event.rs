@@ -66,6 +66,8 @@ pub enum Event {
         data_len: u32,
         /// Bytes of reply data for which the peer has room.
         reply_max: u32,
+        /// Its data is in the path, and stops what is behind it until it is fetched or replied.
+        pushed: bool,
     },
     /// A fetch ended; once for each `fetch`. The pages are the caller's again.
     Fetched {

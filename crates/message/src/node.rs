@@ -15,6 +15,7 @@ use crate::config::{ConnOptions, NodeConfig, NodeError, PRIVATE_DATA_MAX, Submit
 use crate::connection::{Connection, State};
 use crate::event::{ConnId, Event, RequestId};
 use crate::header::{SETUP_BYTES, Setup};
+use crate::requester::Submit;
 use crate::responder::unsent;
 use crate::shared::Shared;
 use crate::stats::{Counters, NodeStats};
@@ -244,7 +245,7 @@ impl Node {
         reply_into: SgList,
     ) -> Result<(), SubmitError> {
         let (connection, sh) = self.find(conn).ok_or(SubmitError::NotConnected)?;
-        connection.submit(sh, tag, header, data, reply_into, false)
+        connection.submit(sh, tag, header, data, reply_into, Submit::Plain)
     }
 
     /// As [`submit`](Self::submit), for requests that keep the connection going: may use the
@@ -261,7 +262,24 @@ impl Node {
         reply_into: SgList,
     ) -> Result<(), SubmitError> {
         let (connection, sh) = self.find(conn).ok_or(SubmitError::NotConnected)?;
-        connection.submit(sh, tag, header, data, reply_into, true)
+        connection.submit(sh, tag, header, data, reply_into, Submit::Control)
+    }
+
+    /// As [`submit`](Self::submit); data that is not beside the header waits until the peer asks
+    /// for it: for a peer that refused to take pushed data now.
+    ///
+    /// # Errors
+    /// As `submit`.
+    pub fn submit_on_grant(
+        &mut self,
+        conn: ConnId,
+        tag: u32,
+        header: &[u8],
+        data: SgList,
+        reply_into: SgList,
+    ) -> Result<(), SubmitError> {
+        let (connection, sh) = self.find(conn).ok_or(SubmitError::NotConnected)?;
+        connection.submit(sh, tag, header, data, reply_into, Submit::OnGrant)
     }
 
     /// Whether `submit` would find a credit and a free place now.

@@ -18,6 +18,17 @@ use crate::segments;
 use crate::shared::Shared;
 use crate::work::Target;
 
+/// How a request goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Submit {
+    /// As suits its data.
+    Plain,
+    /// With the credit and the place that ordinary requests leave alone.
+    Control,
+    /// Nothing is pushed.
+    OnGrant,
+}
+
 /// A request under way.
 #[derive(Default)]
 struct Slot {
@@ -141,7 +152,7 @@ impl Connection {
         header: &[u8],
         data: SgList,
         reply_into: SgList,
-        control: bool,
+        how: Submit,
     ) -> Result<(), SubmitError> {
         if self.state != State::Open {
             return Err(SubmitError::NotConnected);
@@ -157,7 +168,7 @@ impl Connection {
         if self.requester.has(tag) {
             return Err(SubmitError::TagInUse);
         }
-        if let Err(error) = self.requester.admit(control) {
+        if let Err(error) = self.requester.admit(how == Submit::Control) {
             self.counters.credit_stalls += u64::from(error == SubmitError::NoCredit);
             return Err(error);
         }
@@ -167,7 +178,8 @@ impl Connection {
         } else {
             None
         };
-        let plan = self.plan(sh, header.len(), &data, data_len, &reply_into, room);
+        let may_push = how != Submit::OnGrant;
+        let plan = self.plan(sh, header.len(), &data, (data_len, may_push), &reply_into, room);
         debug_assert_eq!(memory.is_some(), plan.reply_mode == Mode::Tagged);
         self.requester.credits.spend(1);
         let index = self.requester.take_slot();
@@ -187,7 +199,7 @@ impl Connection {
         sh: &mut Shared,
         header_len: usize,
         data: &[Span],
-        data_len: usize,
+        (data_len, may_push): (usize, bool),
         reply_into: &[Span],
         room: usize,
     ) -> Plan {
@@ -226,7 +238,7 @@ impl Connection {
             plan.mode = Mode::Inline;
             self.counters.data_inline += 1;
         } else if agreed.tagged {
-            if data_len <= self.requester.push.available() as usize {
+            if may_push && data_len <= self.requester.push.available() as usize {
                 plan.mode = Mode::Tagged;
                 self.counters.data_pushed += 1;
                 self.requester.push.spend(data_len as u32);
@@ -234,7 +246,7 @@ impl Connection {
                 // To wait for a grant costs a round trip; to register would cost more.
                 plan.mode = Mode::Grant;
                 self.counters.data_granted += 1;
-                if data_len <= self.requester.push_window as usize {
+                if may_push && data_len <= self.requester.push_window as usize {
                     plan.flags |= FLAG_STARVED;
                     self.counters.push_stalls += 1;
                 }

@@ -188,8 +188,9 @@ impl Connection {
         self.responder.in_service += 1;
         let id = RequestId { conn: self.id, tag: header.tag };
         let (data_len, reply_max) = (header.data_len, header.room);
-        let waiting = Waiting { id, header: caller_header, data_len, reply_max };
-        if header.mode == Mode::Tagged {
+        let pushed = header.mode == Mode::Tagged;
+        let waiting = Waiting { id, header: caller_header, data_len, reply_max, pushed };
+        if pushed {
             // Its data stops the path until it is fetched; requests in service may need the path.
             sh.deliver(waiting);
         } else {

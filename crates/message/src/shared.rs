@@ -31,6 +31,8 @@ pub struct Waiting {
     pub data_len: u32,
     /// Room for the reply's data.
     pub reply_max: u32,
+    /// Its data is pushed.
+    pub pushed: bool,
 }
 
 /// The engine, memory, and queues of a node.
@@ -150,8 +152,8 @@ impl Shared {
 
     /// Delivers a request.
     pub fn deliver(&mut self, waiting: Waiting) {
-        let Waiting { id, header, data_len, reply_max } = waiting;
+        let Waiting { id, header, data_len, reply_max, pushed } = waiting;
         self.in_service += 1;
-        self.events.push_back(Event::Request { id, header, data_len, reply_max });
+        self.events.push_back(Event::Request { id, header, data_len, reply_max, pushed });
     }
 }

@@ -243,7 +243,8 @@ fn well_formed_messages_are_taken() {
     let request = Raw { header_len: 5, room: 100, ..Raw::new(REQUEST, slot(0)) };
     s.send(request, b"hello");
     s.settle();
-    let Some(Event::Request { id, header, data_len: 0, reply_max: 100 }) = s.events.pop() else {
+    let Some(Event::Request { id, header, data_len: 0, reply_max: 100, .. }) = s.events.pop()
+    else {
         panic!("no request: {:?}", s.events);
     };
     assert_eq!(header, b"hello");

@@ -28,13 +28,40 @@ use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::{Shared, tick};
 use crate::turns::NameTurn;
-use crate::worker::{Action, Fetches};
+use crate::worker::{Action, Delayed, Fetches, Grant};
 
 /// Results that a slot kept; `None` is executed again.
 pub(crate) type Cached = Vec<Option<OpResult>>;
 
-/// How a fetch ended, as [`Event::Fetched`](dafs_message::Event::Fetched) says it, and who waits.
-pub(crate) type FetchCell = Rc<RefCell<(Option<Option<u32>>, Option<Waker>)>>;
+/// A fetch under way.
+pub(crate) struct Fetch {
+    /// How it ended, as [`Event::Fetched`](dafs_message::Event::Fetched) says it, and who waits.
+    end: FetchEnd,
+    pub session: Rc<Session>,
+    pub progress: Progress,
+}
+
+type FetchEnd = Rc<RefCell<(Option<Option<u32>>, Option<Waker>)>>;
+
+/// When a transfer began, and how many bytes its session had moved by then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    pub since: Duration,
+    pub bytes: u64,
+}
+
+impl Progress {
+    /// Bytes a second, below which a transfer is given up after a lease.
+    const RATE_MIN: u64 = 64 << 10;
+
+    /// It takes longer than a lease, and all of the session's together are slower than a slow
+    /// network: who sends or takes nothing does not hold the server's memory for long.
+    pub(crate) fn is_too_slow(&self, now: Duration, lease: Duration, bytes: u64) -> bool {
+        let time = now.saturating_sub(self.since);
+        let least = Progress::RATE_MIN.saturating_mul(time.as_secs());
+        time > lease && bytes.wrapping_sub(self.bytes) < least
+    }
+}
 
 /// What chains share with their worker.
 pub(crate) struct Context {
@@ -47,14 +74,14 @@ pub(crate) struct Context {
     pub actions: RefCell<VecDeque<Action>>,
     /// Tasks of the worker that write back.
     pub writing_back: Cell<usize>,
-    fetches: Fetches,
+    pub fetches: Fetches,
     headers: RefCell<Vec<Vec<u8>>>,
     scratch: RefCell<Vec<Span>>,
 }
 
 /// Bytes of a piece of scratch memory: the most that lists and attributes answer at once.
 pub(crate) const SCRATCH_BYTES: usize = 65_536;
-const SCRATCH_KEPT: usize = 64;
+const SCRATCH_KEPT: usize = 16;
 const HEADERS_KEPT: usize = 64;
 
 impl Context {
@@ -106,8 +133,10 @@ impl Context {
 
     /// A fetch is over.
     pub(crate) fn fetched(&self, id: RequestId, placed: Option<u32>) {
-        let Some(cell) = self.fetches.borrow_mut().remove(&id) else { return };
-        let mut cell = cell.borrow_mut();
+        let Some(fetch) = self.fetches.borrow_mut().remove(&id) else { return };
+        let landed = &fetch.session.landed_bytes;
+        landed.set(landed.get().wrapping_add(u64::from(placed.unwrap_or(0))));
+        let mut cell = fetch.end.borrow_mut();
         cell.0 = Some(placed);
         if let Some(waker) = cell.1.take() {
             waker.wake();
@@ -115,9 +144,11 @@ impl Context {
     }
 
     /// Bytes that were placed; `None`: the connection broke.
-    async fn fetch(&self, id: RequestId, into: SgList) -> Option<u32> {
-        let cell = FetchCell::default();
-        self.fetches.borrow_mut().insert(id, cell.clone());
+    async fn fetch(&self, session: &Rc<Session>, id: RequestId, into: SgList) -> Option<u32> {
+        let cell = FetchEnd::default();
+        let progress = Progress { since: self.now.get(), bytes: session.landed_bytes.get() };
+        let fetch = Fetch { end: cell.clone(), session: session.clone(), progress };
+        self.fetches.borrow_mut().insert(id, fetch);
         self.actions.borrow_mut().push_back(Action::Fetch { id, into });
         poll_fn(|context| {
             let mut cell = cell.borrow_mut();
@@ -182,11 +213,10 @@ pub(crate) struct Chain {
 pub(crate) async fn run(
     context: Rc<Context>,
     session: Rc<Session>,
-    id: RequestId,
-    header: Vec<u8>,
-    data_len: u32,
-    prior: Cached,
+    request: Delayed,
+    grant: Grant,
 ) {
+    let Delayed { id, header, data_len, prior, .. } = request;
     let start = (context.shared.stopwatch)();
     let request = decode_request(&header).expect("decoded before the chain started");
     let head = request.head;
@@ -221,17 +251,19 @@ pub(crate) async fn run(
                 Err(status) => (vec![Err(status)], false),
                 Ok(()) => chain.execute(operations, prior).await,
             };
-            let done = Done { out: chain.out, held: chain.held, before, start };
+            let done = Done { out: chain.out, held: chain.held, grant, before, start };
             return finish(&context, &session, head, operations, results, broken, done);
         }
     };
-    let done = Done { out: SgList::new(), held: Vec::new(), before, start };
+    let done = Done { out: SgList::new(), held: Vec::new(), grant, before, start };
     finish(&context, &session, head, operations, results, broken, done);
 }
 
 struct Done {
     out: SgList,
     held: Vec<Held>,
+    /// What the request took: held until the data of its reply has left.
+    grant: Grant,
     /// What the slot had kept when the chain started.
     before: Cached,
     /// When it did.
@@ -245,7 +277,7 @@ fn finish(
     operations: &[Operation<'_>],
     results: Vec<OpResult>,
     broken: bool,
-    done: Done,
+    mut done: Done,
 ) {
     let keep = |(operation, result): (&Operation<'_>, &OpResult)| {
         operation.is_cached().then(|| result.clone())
@@ -266,6 +298,7 @@ fn finish(
         let reply = Reply { slot: head.slot, sequence: head.sequence, results: Ok(results) };
         let mut header = context.header();
         encode_reply(&reply, &mut header);
+        done.held.push(Held::Grant(done.grant));
         let action = Action::Reply { id, header, data: done.out, held: done.held };
         context.actions.borrow_mut().push_back(action);
     }
@@ -401,7 +434,8 @@ impl Chain {
     async fn fetch(&mut self, into: &[Span]) -> Result<usize, Stop> {
         let wanted: usize = into.iter().map(Span::len).sum();
         loop {
-            match self.context.fetch(self.id, into.iter().cloned().collect()).await {
+            let list = into.iter().cloned().collect();
+            match self.context.fetch(&self.session, self.id, list).await {
                 Some(placed) if placed as usize == wanted => return Ok(wanted),
                 // What the rest of this memory holds is somebody else's.
                 Some(_) => {
@@ -542,5 +576,22 @@ impl Chain {
             }
             _ => Err(Status::NotSupp.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_is_too_slow_after_a_lease_below_64_kib_a_second() {
+        let lease = Duration::from_secs(30);
+        let begun = Progress { since: Duration::from_secs(5), bytes: 1000 };
+        let is_too_slow = |at: u64, bytes| begun.is_too_slow(Duration::from_secs(at), lease, bytes);
+        assert!(!is_too_slow(35, 1000), "a lease has not passed");
+        assert!(is_too_slow(36, 1000));
+        assert!(is_too_slow(36, 1000 + 31 * 65_536 - 1));
+        assert!(!is_too_slow(36, 1000 + 31 * 65_536));
+        assert!(!is_too_slow(0, 1000), "a clock that stood still");
     }
 }

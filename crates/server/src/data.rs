@@ -21,12 +21,14 @@ use crate::paths::{DataPath, FileData, Lent, PageCacheFile, Pieces, Taken};
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared;
+use crate::worker::Grant;
 
 /// What keeps reply data alive until it left.
 pub(crate) enum Held {
     Lease(#[allow(dead_code, reason = "held for its drop")] ReadLease),
     Buffers(#[allow(dead_code, reason = "held for its drop")] Taken),
-    Scratch(#[allow(dead_code, reason = "held for its drop")] Span),
+    Scratch(Span),
+    Grant(#[allow(dead_code, reason = "held for its drop")] Grant),
 }
 
 /// Pieces of one READ or WRITE: limits what strided extents can ask for.
@@ -34,6 +36,8 @@ const PIECES_MAX: usize = 1024;
 /// Pieces that a chain may hold while a READ of it waits: a piece of one byte holds a page or a
 /// frame.
 const HELD_MAX: usize = 32;
+/// Many pieces of fewer bytes on average are copied: held, each would pin a page or a frame.
+const HELD_BYTES_MIN: usize = 512;
 
 /// The pieces of an extent list, each (offset, bytes).
 fn pieces(extents: &ExtentList, data_bytes_max: u32) -> Result<Vec<(u64, usize)>, Status> {
@@ -331,7 +335,9 @@ impl Chain {
             // session, whose peer may take its time.
             FileData::Paged(file) => return file.read_list(pieces, self.holds_turn).await,
         };
-        if self.holds_turn && self.held.len() + pieces.len() > HELD_MAX {
+        let bytes: usize = pieces.iter().map(|piece| piece.1).sum();
+        let are_tiny = pieces.len() > HELD_MAX && bytes < pieces.len() * HELD_BYTES_MIN;
+        if are_tiny || (self.holds_turn && self.held.len() + pieces.len() > HELD_MAX) {
             return self.copy_pieces(file, pieces).await;
         }
         if let &[(offset, len)] = pieces {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod budget;
 mod caching;
 mod callbacks;
 mod chain;

@@ -22,6 +22,8 @@ pub struct Limits {
     pub data_bytes: u32,
     /// Bytes that a connection may push before the server asked for them.
     pub push_bytes: u32,
+    /// Memory of all requests under way, beside the arena.
+    pub request_bytes: usize,
     /// Registered credentials of one session.
     pub credentials: usize,
     /// Ranges that one session holds locks of.
@@ -53,6 +55,7 @@ impl Default for Limits {
             slots: 64,
             data_bytes: 1 << 20,
             push_bytes: 16 << 20,
+            request_bytes: 24 << 20,
             credentials: 1024,
             locks_per_session: 16_384,
             lock_waits_per_session: 1024,

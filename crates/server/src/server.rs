@@ -356,7 +356,7 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
     let is_unified = config.exports.iter().all(|e| e.data_path == DataPath::Unifier);
     let page_cache = match is_unified {
         true => None,
-        false => Some(PageCache::new(&config.limits, verifier)?),
+        false => Some(PageCache::new(&config.limits, own, verifier)?),
     };
     let (records, notes) = state(config);
     let recorder = config.record_trace.as_deref().map(Recorder::create).transpose();

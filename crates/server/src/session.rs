@@ -1,6 +1,7 @@
 //! A session: identity, slots, open files, connections. Lives on one worker.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +15,13 @@ use dafs_store::Who;
 use dafs_unifier::WriterId;
 use rustc_hash::FxHashMap;
 
+use crate::budget::Needs;
 use crate::locks::{Client, SessionNumber};
 use crate::meters::{SessionMeter, count};
 use crate::notes::SessionNotes;
 use crate::opens::Open;
 use crate::paths::{PageCache, Share};
+use crate::worker::Delayed;
 
 /// A connection of a session.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +60,18 @@ pub(crate) struct Session {
     next_state: Cell<u64>,
     credentials: RefCell<FxHashMap<u32, Who>>,
     next_credential: Cell<u32>,
+    /// The most that its requests under way may take.
+    pub most: Needs,
+    /// What they took.
+    pub taken: Cell<Needs>,
+    /// Requests that wait for what they need, in order.
+    pub delayed: RefCell<VecDeque<Delayed>>,
+    /// The ticket of the first of them, if it waits for what others took; the next one's.
+    pub in_line: Cell<Option<u64>>,
+    pub next_ticket: Cell<u64>,
+    /// Bytes of requests that have landed, and of replies that have left.
+    pub landed_bytes: Cell<u64>,
+    pub left_bytes: Cell<u64>,
     pub last_seen: Cell<Duration>,
     /// No new work: it is being destroyed.
     pub ended: Cell<bool>,
@@ -96,6 +111,13 @@ impl Session {
             next_state: Cell::new(1),
             credentials: RefCell::default(),
             next_credential: Cell::new(1),
+            most: Needs::default(),
+            taken: Cell::default(),
+            delayed: RefCell::default(),
+            in_line: Cell::new(None),
+            next_ticket: Cell::new(0),
+            landed_bytes: Cell::new(0),
+            left_bytes: Cell::new(0),
             last_seen: Cell::new(now),
             ended: Cell::new(false),
             writer: WriterId(counters.number),
@@ -148,7 +170,7 @@ impl Session {
 
     /// What it may take of the buffers.
     pub(crate) fn share(&self, page_cache: &PageCache) -> Arc<Share> {
-        self.share.get_or_init(|| page_cache.share()).clone()
+        self.share.get_or_init(|| page_cache.share(self.who.uid)).clone()
     }
 
     pub(crate) fn add_open(&self, open: Rc<Open>) -> StateId {

@@ -9,6 +9,7 @@ use dafs_protocol::{Identity, SessionId, Status, WriteVerifier};
 use dafs_store::Who;
 use dafs_unifier::Unifier;
 
+use crate::budget::{Budgets, Needs};
 use crate::clients::{ClientRecords, Clients};
 use crate::exports::Exports;
 use crate::limits::Limits;
@@ -85,6 +86,7 @@ pub struct Shared {
     pub(crate) locks: Locks,
     pub(crate) notes: Option<Notes>,
     pub(crate) name_turns: Arc<NameTurns>,
+    pub(crate) budgets: Budgets,
     pub(crate) recorder: Option<Recorder>,
     /// By the workers' numbers.
     inboxes: Mutex<BTreeMap<u16, Arc<Inbox>>>,
@@ -153,7 +155,11 @@ pub struct Counters {
     pub bytes_read: AtomicU64,
     pub bytes_written: AtomicU64,
     pub refused: AtomicU64,
+    /// Requests that waited for their session's, their user's or the whole's share.
+    pub delayed: AtomicU64,
     pub peer_faults: AtomicU64,
+    /// Connections ended since what was under way on them did not go on.
+    pub transfers_given_up: AtomicU64,
     /// Transfers that placed fewer bytes than there was memory for: refused, never used.
     pub short_transfers: AtomicU64,
     pub leases_expired: AtomicU64,
@@ -182,6 +188,10 @@ impl Shared {
         };
         let locks = Locks::new(lock_limits, Grace::after(recorded.as_ref()));
         let verifier = unifier.verifier();
+        // What readers hold never is so much that writers would wait for it, and what writers
+        // wait for leaves room to those whose data is there.
+        let pages = arena_bytes / 4;
+        let budgets = Budgets::new(Needs { pages, memory: limits.request_bytes }, options.own.uid);
         let lease = Duration::from_secs(u64::from(limits.lease_seconds));
         let (slots, noted) = (limits.slots, limits.noted_sessions);
         let who: Who = Arc::new(options.own);
@@ -212,6 +222,7 @@ impl Shared {
             locks,
             notes,
             name_turns: Arc::default(),
+            budgets,
             recorder,
             inboxes: Mutex::default(),
             entropy,

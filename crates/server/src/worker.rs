@@ -1,5 +1,6 @@
 //! A worker: one engine, its sessions, their chains. No thread, no clock.
 
+mod admission;
 mod connections;
 mod requests;
 mod sessions;
@@ -16,22 +17,40 @@ use dafs_protocol::{SessionId, WaitMode};
 use dafs_store::{Blocking, allow_blocking};
 use rustc_hash::FxHashMap;
 
-use crate::chain::{self, Context};
+use crate::budget::Granted;
+use crate::chain::{self, Context, Progress};
 use crate::data::Held;
 use crate::identity::Proof;
 use crate::locks::{Ended, LockTable};
 use crate::planted::{Defect, planted};
+use crate::session::Session;
 use crate::setup::WaitingBind;
 use crate::shared::Shared;
 use crate::tasks::{Ready, Tasks};
 use connections::Connection;
 use sessions::{End, Kept};
 
+pub(crate) use admission::{Delayed, Grant};
+
 /// What a chain or an acceptor wants the worker to do.
 pub(crate) enum Action {
-    Fetch { id: RequestId, into: SgList },
-    Reply { id: RequestId, header: Vec<u8>, data: SgList, held: Vec<Held> },
-    Destroy { session: SessionId },
+    Fetch {
+        id: RequestId,
+        into: SgList,
+    },
+    Reply {
+        id: RequestId,
+        header: Vec<u8>,
+        data: SgList,
+        held: Vec<Held>,
+    },
+    Destroy {
+        session: SessionId,
+    },
+    /// A part of its share is free.
+    GoOn {
+        session: SessionId,
+    },
     LockEnded(Ended),
 }
 
@@ -45,6 +64,8 @@ pub(crate) enum Message {
     Replaced { session: SessionId, by: SessionId, at: u16 },
     /// The session that a new one replaces has ended.
     Freed { session: SessionId },
+    /// Its first delayed request has what it needs.
+    Granted(Granted),
 }
 
 /// What is on its way to a worker.
@@ -81,7 +102,7 @@ pub struct Worker {
     unproven: usize,
     sessions: FxHashMap<SessionId, Kept>,
     binds: Vec<WaitingBind>,
-    held: FxHashMap<u64, Vec<Held>>,
+    leaving: FxHashMap<u64, Leaving>,
     next_token: u64,
     pub(crate) now: Duration,
     next_timer: Duration,
@@ -120,7 +141,7 @@ impl Worker {
             unproven: 0,
             sessions: FxHashMap::default(),
             binds: Vec::new(),
-            held: FxHashMap::default(),
+            leaving: FxHashMap::default(),
             next_token: 1,
             now: Duration::ZERO,
             next_timer: Duration::ZERO,
@@ -240,6 +261,7 @@ impl Worker {
         match message {
             Message::Accept(incoming, proof) => self.accept(incoming, proof),
             Message::LockEnded(ended) => self.lock_ended(ended),
+            Message::Granted(granted) => self.granted(granted),
             Message::Replaced { session, by, at } => {
                 self.destroy(session, End::Replaced);
                 self.shared.tell(at, Message::Freed { session: by });
@@ -262,6 +284,7 @@ impl Worker {
                 Action::Fetch { id, into } => self.node.fetch(id, into),
                 Action::Reply { id, header, data, held } => self.reply(id, header, data, held),
                 Action::Destroy { session } => self.destroy(session, End::Destroyed),
+                Action::GoOn { session } => self.go_on(session),
                 Action::LockEnded(ended) => self.lock_ended(ended),
             }
         }
@@ -274,15 +297,17 @@ impl Worker {
             token = self.next_token;
             self.next_token += 1;
             if !planted(Defect::HeldTooShort) {
-                self.held.insert(token, held);
+                let leaving = self.leaving(id.conn(), &data, held);
+                self.leaving.insert(token, leaving);
             }
         }
         self.node.reply(id, &header, data, token);
         self.context.recycle(header);
     }
 
-    /// What is scattered over more memory than a transfer takes is copied together.
-    fn in_few_pieces(&self, data: SgList, held: Vec<Held>) -> (SgList, Vec<Held>) {
+    /// What is scattered over more memory than a transfer takes is copied together; its request
+    /// took the memory for that.
+    fn in_few_pieces(&self, data: SgList, mut held: Vec<Held>) -> (SgList, Vec<Held>) {
         if data.len() <= self.context.segments_max {
             return (data, held);
         }
@@ -295,14 +320,18 @@ impl Worker {
             at += span.len();
         }
         let together = SgList::from_iter([scratch.part(0, bytes)]);
-        (together, vec![Held::Scratch(scratch)])
+        held.retain(|held| matches!(held, Held::Grant(_)));
+        held.push(Held::Scratch(scratch));
+        (together, held)
     }
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Request { id, header, data_len, .. } => self.request(id, header, data_len),
+            Event::Request { id, header, data_len, pushed, .. } => {
+                self.request(id, header, data_len, pushed);
+            }
             Event::Fetched { id, placed } => self.context.fetched(id, placed),
-            Event::ReplySent { token } => drop(self.held.remove(&token)),
+            Event::ReplySent { token } => self.reply_sent(token),
             Event::Disconnected { conn, reason, peer_fault } => {
                 self.disconnected(conn, &reason, peer_fault);
             }
@@ -316,12 +345,34 @@ impl Worker {
         }
     }
 
-    fn request(&mut self, id: RequestId, header: Vec<u8>, data_len: u32) {
+    fn leaving(&self, connection: ConnId, data: &SgList, held: Vec<Held>) -> Leaving {
+        let session = match self.connections.get(&connection) {
+            Some(Connection::Bound(session)) => Some(session.clone()),
+            _ => None,
+        };
+        let bytes = session.as_ref().map_or(0, |session| session.left_bytes.get());
+        let progress = Progress { since: self.now, bytes };
+        Leaving { held, connection, bytes: dafs_fabric::sg_bytes(data) as u64, session, progress }
+    }
+
+    fn reply_sent(&mut self, token: u64) {
+        let Some(leaving) = self.leaving.remove(&token) else { return };
+        if let Some(session) = &leaving.session {
+            session.left_bytes.set(session.left_bytes.get().wrapping_add(leaving.bytes));
+        }
+        for held in leaving.held {
+            if let Held::Scratch(scratch) = held {
+                self.context.give_back_scratch(scratch);
+            }
+        }
+    }
+
+    fn request(&mut self, id: RequestId, header: Vec<u8>, data_len: u32, pushed: bool) {
         let connection = id.conn();
         match self.connections.get(&connection) {
             Some(Connection::Bound(session)) => {
                 let session = session.clone();
-                self.chain(&session, id, header, data_len);
+                self.chain(&session, id, header, (data_len, pushed));
             }
             Some(Connection::Unproven(_)) => self.set_up(connection, id, &header),
             _ => self.violation(connection, "request while waiting for a bind"),
@@ -341,6 +392,7 @@ impl Worker {
             self.send_callbacks(&session);
         }
         self.expire_sessions(lease);
+        self.end_slow_transfers(lease);
         self.end_late_set_ups();
         if self.number == 0 && self.shared.unifier.write_back_due(self.now) {
             self.write_back();
@@ -365,5 +417,14 @@ impl Worker {
     }
 }
 
+/// Reply data on its way.
+struct Leaving {
+    held: Vec<Held>,
+    connection: ConnId,
+    bytes: u64,
+    session: Option<Rc<Session>>,
+    progress: Progress,
+}
+
 /// Fetches under way: who waits for them.
-pub(crate) type Fetches = RefCell<FxHashMap<RequestId, chain::FetchCell>>;
+pub(crate) type Fetches = RefCell<FxHashMap<RequestId, chain::Fetch>>;

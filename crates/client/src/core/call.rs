@@ -87,6 +87,8 @@ pub(super) struct Flight {
     pub(super) posted: Option<ConnId>,
     /// It was handed to a connection: the server may have done it.
     pub(super) sent: bool,
+    /// The server did not take its pushed data: it waits for a grant.
+    pub(super) declined: bool,
     /// Writes of the file that were acknowledged when it was sent first.
     pub(super) writes: u64,
     /// Kept writes of all files that were acknowledged when it was sent first.

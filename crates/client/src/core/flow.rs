@@ -1,5 +1,7 @@
 //! Requests: from the queues into slots, onto links, and back as replies.
 
+use std::time::Duration;
+
 use dafs_fabric::SgList;
 use dafs_message::{ConnId, SubmitError};
 use dafs_protocol::{CredHandle, Operation, RequestHead, Status};
@@ -12,6 +14,8 @@ use super::{Core, Phase};
 use crate::error::Error;
 use crate::planted::{Defect, planted};
 
+/// How long no data is pushed after the server did not take some.
+const DECLINED_TIME: Duration = Duration::from_millis(200);
 /// A slot is kept for the core's own calls.
 const SLOTS_RESERVED: usize = 1;
 
@@ -111,6 +115,7 @@ impl Core {
             link,
             posted: None,
             sent: false,
+            declined: false,
             writes,
             kept_writes: self.kept_writes,
         };
@@ -180,6 +185,7 @@ impl Core {
             link,
             posted: None,
             sent: false,
+            declined: false,
             writes: 0,
             kept_writes: 0,
         });
@@ -218,6 +224,8 @@ impl Core {
                 Err(SubmitError::TooLarge)
             } else if internal {
                 self.node.submit_control(conn, tag, &header, data, reply_into)
+            } else if flight.declined || self.now < self.push_again_at {
+                self.node.submit_on_grant(conn, tag, &header, data, reply_into)
             } else {
                 self.node.submit(conn, tag, &header, data, reply_into)
             };
@@ -293,6 +301,8 @@ impl Core {
             Err(Status::SeqMisordered | Status::SeqFalseRetry) => {
                 self.session_refused(flight, true);
             }
+            // Nothing of it was done.
+            Err(Status::Delay) if !flight.declined => self.declined(flight),
             Err(status) if flight.call.work.is_internal() => {
                 self.slots.release(flight.slot);
                 self.on_internal_failed(flight.call, status);
@@ -302,6 +312,16 @@ impl Core {
                 self.finish(flight.call, Err(status.into()));
             }
         }
+    }
+
+    /// The server has no room for pushed data of this session now: it asks for this request's when
+    /// it has, and for that of others for a while.
+    fn declined(&mut self, mut flight: Flight) {
+        flight.declined = true;
+        self.push_again_at = self.now + DECLINED_TIME;
+        self.unposted += 1;
+        let slot = usize::from(flight.slot.0);
+        self.flights[slot] = Some(flight);
     }
 
     /// As `fault`, of a call that is not answered.

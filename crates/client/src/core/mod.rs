@@ -164,6 +164,8 @@ pub struct Core {
     nonces: NonceSource,
     client: ClientId,
     now: Duration,
+    /// Until then the server is not to be sent what it did not ask for.
+    push_again_at: Duration,
     phase: Phase,
     links: [Link; 2],
     session: Option<SessionKeys>,
@@ -238,6 +240,7 @@ impl Core {
             nonces,
             client,
             now: Duration::ZERO,
+            push_again_at: Duration::ZERO,
             phase: Phase::Idle,
             links: [Link::new(), Link::new()],
             session: None,

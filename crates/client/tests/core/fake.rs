@@ -70,6 +70,8 @@ pub struct Script {
     pub grant_before_reply: bool,
     /// Handles mean nothing after a restart.
     pub forgets_handles: bool,
+    /// So many requests with pushed data are not taken.
+    pub declines: usize,
     /// What is written cannot be handed to the file system.
     pub disk_full: bool,
     /// So many writes are refused.
@@ -89,7 +91,7 @@ pub struct Fake {
     conns: HashMap<ConnId, SessionId>,
     hellos: HashMap<ConnId, (Nonce, Purpose)>,
     fetching: HashMap<RequestId, Fetching>,
-    stalled: Vec<(RequestId, Vec<u8>, u32, u32)>,
+    stalled: Vec<(RequestId, Vec<u8>, (u32, bool), u32)>,
     sending: HashMap<u64, PostedBuffer>,
     next: u64,
     boot: u8,
@@ -107,6 +109,8 @@ pub struct Fake {
     pub executed_as: BTreeMap<(&'static str, u32), usize>,
     acting: u32,
     pub requests: usize,
+    /// Those of them whose data was pushed.
+    pub pushed: usize,
     /// Requests of former sessions that were asked for.
     pub questions: Vec<(SessionId, SlotId, u32)>,
     pub live: bool,
@@ -146,6 +150,7 @@ impl Fake {
             executed_as: BTreeMap::new(),
             acting: 0,
             requests: 0,
+            pushed: 0,
             questions: Vec::new(),
             live: true,
         }
@@ -246,7 +251,8 @@ impl Fake {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Request { id, header, data_len, reply_max } => {
+            Event::Request { id, header, data_len, reply_max, pushed } => {
+                let data_len = (data_len, pushed);
                 if let Some(session) = self.conns.get(&id.conn()).copied() {
                     if self.script.stall {
                         self.requests += 1;
@@ -368,16 +374,23 @@ impl Fake {
         id: RequestId,
         session_id: SessionId,
         header: Vec<u8>,
-        data_len: u32,
+        (data_len, pushed): (u32, bool),
         reply_max: u32,
     ) {
         self.requests += 1;
+        self.pushed += usize::from(pushed);
         let request = decode_request(&header).expect("a request");
         let head = request.head;
         let Some(session) = self.sessions.get_mut(&session_id) else {
             return self.answer(id, &head, Err(Status::BadSession), None);
         };
-        match session.slots.begin(head.slot, head.sequence, request.hash) {
+        let verdict = session.slots.begin(head.slot, head.sequence, request.hash, data_len);
+        if pushed && verdict == Verdict::New && self.script.declines > 0 {
+            self.script.declines -= 1;
+            session.slots.abandon(head.slot);
+            return self.answer(id, &head, Err(Status::Delay), None);
+        }
+        match verdict {
             Verdict::Refuse(status) => self.answer(id, &head, Err(status), None),
             Verdict::Running => drop(session.targets.insert(head.slot.0, id)),
             Verdict::New if data_len > 0 => {

@@ -168,6 +168,22 @@ fn a_file_is_written_and_read() {
 }
 
 #[test]
+fn data_that_the_server_did_not_take_waits_until_it_asks() {
+    let mut pair = Pair::new(1);
+    let file = pair.open(b"f", OpenOptions { create: true, ..read_write() });
+    let data = vec![7; 20_000];
+    pair.fake.script.declines = 1;
+    assert_eq!(pair.write(file, 0, &data).expect("write"), data.len());
+    assert_eq!((pair.fake.pushed, pair.fake.script.declines), (1, 0), "asked for");
+    pair.write(file, 20_000, &data).expect("write");
+    assert_eq!(pair.fake.pushed, 1, "that of others as well, for a while");
+    pair.run_for(Duration::from_secs(1));
+    pair.write(file, 40_000, &data).expect("write");
+    assert_eq!(pair.fake.pushed, 2);
+    assert_eq!(pair.read(file, 0, 100_000).expect("read"), vec![7; 60_000]);
+}
+
+#[test]
 fn one_message_for_stat_get_and_put() {
     let mut pair = Pair::new(2);
     pair.call(Work::Null).expect("connected");

@@ -268,7 +268,7 @@ impl Side {
                 let _ = refused;
                 self.connecting = false;
             }
-            Event::Request { id, header, data_len, reply_max } => {
+            Event::Request { id, header, data_len, reply_max, .. } => {
                 assert!(!self.ended.contains(&id.conn()), "a request after the end");
                 let task = Task::decode(&header);
                 self.node.recycle(header);

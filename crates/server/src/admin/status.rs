@@ -121,6 +121,26 @@ fn values(shared: &Shared) -> Vec<Value> {
         value("read_bytes", "Bytes read by clients", load(&counters.bytes_read)),
         value("written_bytes", "Bytes written by clients", load(&counters.bytes_written)),
         value("refused", "Connections and requests refused", load(&counters.refused)),
+        value(
+            "requests_delayed",
+            "Requests that waited for what others of their session or user had under way",
+            load(&counters.delayed),
+        ),
+        value(
+            "transfers_given_up",
+            "Connections ended since a request's data did not come, or a reply was not taken",
+            load(&counters.transfers_given_up),
+        ),
+        gauge(
+            "request_bytes",
+            "Memory beside the arena that requests under way may take",
+            shared.budgets.used().0.memory as u64,
+        ),
+        gauge(
+            "held_bytes",
+            "Memory of the arena that is held until peers send data or take replies",
+            shared.budgets.used().0.pages as u64,
+        ),
         value("peer_faults", "Protocol violations by peers", load(&counters.peer_faults)),
         value(
             "short_transfers",

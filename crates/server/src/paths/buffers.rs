@@ -1,19 +1,18 @@
 //! Communication buffers: where data lands that the server does not cache.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 
 use dafs_fabric::{ArenaError, Buffer, PostedBuffer, SgList};
 use dafs_unifier::Line;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+
+use crate::budget;
 
 /// Bytes of one buffer.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
-
-/// A session may have this part of all buffers: one whose peer neither takes replies nor sends
-/// the data of its writes leaves the rest to others.
-const SHARES: usize = 8;
 
 /// A fixed number of buffers in one mapping, which is all that reads and writes of peers take.
 /// Who needs more than is free waits, in order.
@@ -21,6 +20,10 @@ pub(super) struct Buffers {
     inner: Mutex<Inner>,
     all: usize,
     line: Line,
+    /// As whom the server runs.
+    own_uid: u32,
+    /// The shares of users with sessions.
+    users: Mutex<FxHashMap<u32, Weak<Share>>>,
 }
 
 struct Inner {
@@ -31,12 +34,16 @@ struct Inner {
     waker: Option<Waker>,
 }
 
-/// What one session may take of the buffers.
+/// What one session, or one user, may take of the buffers.
 pub(crate) struct Share {
     pool: Arc<Buffers>,
-    /// Its buffers, and the first of the line.
+    /// Buffers.
+    most: usize,
+    /// Those that it has, and the first of the line.
     taken: Mutex<(usize, Option<Waker>)>,
     line: Line,
+    /// Of a session: that of its user.
+    of_user: Option<Arc<Share>>,
 }
 
 /// Buffers that somebody has; given back when dropped.
@@ -46,17 +53,24 @@ pub(crate) struct Taken {
 }
 
 impl Buffers {
-    pub(super) fn new(bytes: usize) -> Result<Arc<Buffers>, ArenaError> {
+    pub(super) fn new(bytes: usize, own_uid: u32) -> Result<Arc<Buffers>, ArenaError> {
         let buffers = Buffer::many(bytes / BUFFER_BYTES, BUFFER_BYTES)?;
         let free: Vec<_> = buffers.into_iter().map(Buffer::post).collect();
         let all = free.len();
         let inner = Mutex::new(Inner { free, lingering: Vec::new(), waker: None });
-        Ok(Arc::new(Buffers { inner, all, line: Line::default() }))
+        let (line, users) = (Line::default(), Mutex::default());
+        Ok(Arc::new(Buffers { inner, all, line, own_uid, users }))
     }
 
-    /// The share of a session.
-    pub(super) fn share(self: &Arc<Self>) -> Arc<Share> {
-        Arc::new(Share { pool: self.clone(), taken: Mutex::default(), line: Line::default() })
+    /// The share of a session of this user.
+    pub(super) fn share(self: &Arc<Self>, uid: u32) -> Arc<Share> {
+        let most = budget::user_part(self.all, uid, self.own_uid);
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users.retain(|_, share| share.strong_count() > 0);
+        let user = users.get(&uid).and_then(Weak::upgrade);
+        let user = user.unwrap_or_else(|| Share::new(self, most, None));
+        users.insert(uid, Arc::downgrade(&user));
+        Share::new(self, budget::session_part(most), Some(user))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -65,45 +79,71 @@ impl Buffers {
 }
 
 impl Share {
-    /// Room for `len` bytes, if it is free and nobody waits.
-    pub(super) fn try_take(self: &Arc<Self>, len: usize) -> Option<Taken> {
-        if !self.line.is_empty() || !self.pool.line.is_empty() || !self.grow(len) {
-            return None;
-        }
-        let taken = self.pool.lock().take(self, len);
-        if taken.is_none() {
-            self.shrink(len.div_ceil(BUFFER_BYTES));
-        }
-        taken
+    fn new(pool: &Arc<Buffers>, most: usize, of_user: Option<Arc<Share>>) -> Arc<Share> {
+        let (pool, line) = (pool.clone(), Line::default());
+        Arc::new(Share { pool, most, taken: Mutex::default(), line, of_user })
     }
 
-    /// Room for `len` bytes, which must not be more than a share.
+    /// Itself, then that of its user.
+    fn levels(&self) -> impl Iterator<Item = &Share> {
+        std::iter::once(self).chain(self.of_user.as_deref())
+    }
+
+    /// Room for `len` bytes, if it is free and nobody waits.
+    pub(super) fn try_take(self: &Arc<Self>, len: usize) -> Option<Taken> {
+        let count = len.div_ceil(BUFFER_BYTES);
+        let is_waited_for = self.levels().any(|level| !level.line.is_empty());
+        if is_waited_for || !self.pool.line.is_empty() {
+            return None;
+        }
+        let mut grown = Grown::default();
+        for level in self.levels() {
+            if !level.grow(count) {
+                return None;
+            }
+            grown.add(level, count);
+        }
+        let taken = self.pool.lock().take(self, count)?;
+        grown.keep();
+        Some(taken)
+    }
+
+    /// Room for `len` bytes. What is more than a share comes alone.
     pub(super) async fn take(self: &Arc<Self>, len: usize) -> Taken {
         if let Some(taken) = self.try_take(len) {
             return taken;
         }
-        let _turn = self.line.turn().await;
-        poll_fn(|context| {
-            self.lock().1 = Some(context.waker().clone());
-            if self.grow(len) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        self.take_grown(len).await
+        let count = len.div_ceil(BUFFER_BYTES);
+        let (mut grown, mut turns) = (Grown::default(), SmallVec::<[_; 2]>::new());
+        for level in self.levels() {
+            turns.push(level.line.turn().await);
+            poll_fn(|context| {
+                level.lock().1 = Some(context.waker().clone());
+                if level.grow(count) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            grown.add(level, count);
+        }
+        self.take_grown(count, grown).await
     }
 
-    /// As `take`, also beyond the share: for one at a time in all, which others wait for.
+    /// As `take`, also beyond the shares: for one at a time in all, which others wait for.
     pub(super) async fn take_beyond(self: &Arc<Self>, len: usize) -> Taken {
-        self.lock().0 += len.div_ceil(BUFFER_BYTES);
-        self.take_grown(len).await
+        let count = len.div_ceil(BUFFER_BYTES);
+        let mut grown = Grown::default();
+        for level in self.levels() {
+            level.lock().0 += count;
+            grown.add(level, count);
+        }
+        self.take_grown(count, grown).await
     }
 
-    /// What the share counts already.
-    async fn take_grown(self: &Arc<Self>, len: usize) -> Taken {
-        let grown = Grown { share: self, count: len.div_ceil(BUFFER_BYTES) };
+    /// What the shares count already.
+    async fn take_grown(self: &Arc<Self>, count: usize, grown: Grown<'_>) -> Taken {
         let _turn = self.pool.line.turn().await;
         let taken = poll_fn(|context| {
             let mut inner = self.pool.lock();
-            match inner.take(self, len) {
+            match inner.take(self, count) {
                 Some(taken) => Poll::Ready(taken),
                 None => {
                     inner.waker = Some(context.waker().clone());
@@ -112,16 +152,15 @@ impl Share {
             }
         })
         .await;
-        std::mem::forget(grown);
+        grown.keep();
         taken
     }
 
-    fn grow(&self, len: usize) -> bool {
+    fn grow(&self, count: usize) -> bool {
         let mut taken = self.lock();
-        let more = taken.0 + len.div_ceil(BUFFER_BYTES);
-        let fits = more <= self.pool.all / SHARES;
+        let fits = taken.0 == 0 || taken.0 + count <= self.most;
         if fits {
-            taken.0 = more;
+            taken.0 += count;
         }
         fits
     }
@@ -141,21 +180,29 @@ impl Share {
     }
 }
 
-/// Buffers that a share counts, but does not have yet.
-struct Grown<'a> {
-    share: &'a Share,
-    count: usize,
+/// Buffers that shares count, but that nobody has yet.
+#[derive(Default)]
+struct Grown<'a>(SmallVec<[(&'a Share, usize); 2]>);
+
+impl<'a> Grown<'a> {
+    fn add(&mut self, share: &'a Share, count: usize) {
+        self.0.push((share, count));
+    }
+
+    /// Somebody has them.
+    fn keep(mut self) {
+        self.0.clear();
+    }
 }
 
 impl Drop for Grown<'_> {
     fn drop(&mut self) {
-        self.share.shrink(self.count);
+        self.0.iter().for_each(|(share, count)| share.shrink(*count));
     }
 }
 
 impl Inner {
-    fn take(&mut self, share: &Arc<Share>, len: usize) -> Option<Taken> {
-        let count = len.div_ceil(BUFFER_BYTES);
+    fn take(&mut self, share: &Arc<Share>, count: usize) -> Option<Taken> {
         if self.free.len() < count {
             for buffer in std::mem::take(&mut self.lingering) {
                 self.give_back(buffer);
@@ -196,7 +243,7 @@ impl Drop for Taken {
         }
         let waker = inner.waker.take();
         drop(inner);
-        self.share.shrink(count);
+        self.share.levels().for_each(|level| level.shrink(count));
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -209,8 +256,11 @@ mod tests {
 
     use super::*;
 
+    /// Of a session that may have an eighth of the buffers.
+    const SHARES: usize = 8;
+
     fn share(buffers: usize) -> Arc<Share> {
-        Buffers::new(buffers * BUFFER_BYTES).expect("memory").share()
+        Buffers::new(buffers * BUFFER_BYTES, 1).expect("memory").share(7)
     }
 
     #[test]
@@ -243,7 +293,7 @@ mod tests {
     #[test]
     fn a_session_takes_its_share_and_waits_for_more() {
         let first = share(2 * SHARES);
-        let second = first.pool.share();
+        let second = first.pool.share(7);
         let mut held = vec![first.try_take(1).expect("room")];
         held.extend(std::iter::from_fn(|| first.try_take(1)));
         assert_eq!(held.len(), 2, "its share");
@@ -257,6 +307,20 @@ mod tests {
         assert!(more.as_mut().poll(context).is_ready());
         drop(more);
         assert!(first.try_take(2 * BUFFER_BYTES).is_some(), "all was given back");
+    }
+
+    #[test]
+    fn sessions_of_one_user_leave_most_to_others() {
+        let first = share(4 * SHARES);
+        let (second, third) = (first.pool.share(7), first.pool.share(7));
+        let (stranger, root) = (first.pool.share(8), first.pool.share(0));
+        let four = 4 * BUFFER_BYTES;
+        let held = (first.try_take(four).expect("room"), second.try_take(four).expect("room"));
+        assert!(third.try_take(1).is_none(), "a quarter is taken");
+        assert!(stranger.try_take(four).is_some());
+        assert!(root.try_take(2 * four).is_some());
+        drop(held);
+        assert!(third.try_take(four).is_some());
     }
 
     #[test]

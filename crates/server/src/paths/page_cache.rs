@@ -57,14 +57,18 @@ struct Mapped {
 }
 
 impl PageCache {
-    /// With buffers as large as the limits want them.
+    /// With buffers as large as the limits want them. `own_uid`: as whom the server runs.
     ///
     /// # Errors
     /// The system has no memory.
-    pub fn new(limits: &Limits, verifier: WriteVerifier) -> Result<Arc<PageCache>, ArenaError> {
+    pub fn new(
+        limits: &Limits,
+        own_uid: u32,
+        verifier: WriteVerifier,
+    ) -> Result<Arc<PageCache>, ArenaError> {
         let bytes = BUFFERS_BYTES.max((limits.data_bytes as usize).saturating_mul(16));
         Ok(Arc::new(PageCache {
-            buffers: Buffers::new(bytes)?,
+            buffers: Buffers::new(bytes, own_uid)?,
             appends: std::array::from_fn(|_| Line::default()),
             maps: AtomicUsize::new(0),
             mapped_bytes: AtomicUsize::new(0),
@@ -72,9 +76,9 @@ impl PageCache {
         }))
     }
 
-    /// What a session may take of the buffers.
-    pub(crate) fn share(&self) -> Arc<Share> {
-        self.buffers.share()
+    /// What a session of this user may take of the buffers.
+    pub(crate) fn share(&self, uid: u32) -> Arc<Share> {
+        self.buffers.share(uid)
     }
 
     /// Maps the beginning of a file, unless there are too many maps.
@@ -344,8 +348,8 @@ mod tests {
         };
         let opened = store.open(&who, &root, b"f", flags, 0o644).wait().expect("open");
         opened.file.truncate(1 << 30, false).wait().expect("long");
-        let shared = PageCache::new(&Limits::default(), WriteVerifier([1; 16])).expect("memory");
-        let share = shared.share();
+        let shared = PageCache::new(&Limits::default(), 1, WriteVerifier([1; 16])).expect("memory");
+        let share = shared.share(7);
         let file = PageCacheFile::new(opened.file, DataPath::Normal, shared, share.clone());
         let pieces: Vec<_> = (0..1024).map(|piece| (piece << 16, 1)).collect();
         let mut read = Box::pin(file.read_list(&pieces, false));

@@ -7,11 +7,13 @@ use std::time::Duration;
 use dafs_fabric::SgList;
 use dafs_message::RequestId;
 use dafs_protocol::{
-    OpResult, Operation, Reply, Request, SessionId, Status, Verdict, decode_request, encode_reply,
+    OpResult, Operation, Reply, Request, RequestHead, SessionId, Status, Verdict, decode_request,
+    encode_reply,
 };
 use dafs_store::{Blocking, allow_blocking};
 
 use super::Worker;
+use super::admission::{Delayed, Grant, needs_of, needs_of_hit};
 use crate::chain::{self, Cached};
 use crate::data::{self, Held};
 use crate::meters::{CACHED_READS_PER_SAMPLE, Kind, count};
@@ -28,7 +30,7 @@ impl Worker {
         session: &Rc<Session>,
         id: RequestId,
         header: Vec<u8>,
-        data_len: u32,
+        (data_len, pushed): (u32, bool),
     ) {
         self.heard(session, id.conn());
         if self.stopping.is_some() {
@@ -55,8 +57,12 @@ impl Worker {
                 if planted(Defect::ReplyCacheSkipped) { Vec::new() } else { results }
             }
             Verdict::Running if planted(Defect::AnswerGoesAstray) => return,
-            Verdict::Running => return session.set_target(head.slot, id),
-            Verdict::Refuse(status) => return self.refuse(id, &request, status),
+            Verdict::Running => {
+                self.resent(session, (head.slot, id), pushed);
+                drop(request);
+                return self.node.recycle(header);
+            }
+            Verdict::Refuse(status) => return self.refuse(id, head, status),
         };
         let is_sample = number.is_multiple_of(CACHED_READS_PER_SAMPLE);
         let start = is_sample.then(|| (self.shared.stopwatch)());
@@ -64,17 +70,28 @@ impl Worker {
             && data_len == 0
             && let [Operation::Read { state, extents, .. }] = request.operations.as_slice()
             && let Some(hit) = data::try_read(&self.context, session, *state, extents)
+            && let Some(grant) = self.try_admit(session, needs_of_hit(extents))
         {
-            self.read_hit(session, id, &request, hit);
+            self.read_hit(session, id, &request, hit, grant);
             drop(request);
             if let Some(start) = start {
                 self.shared.note_time(Kind::CachedReads, start);
             }
             return self.node.recycle(header);
         }
+        let needs = needs_of(&request.operations, data_len, self.context.segments_max);
         drop(request);
         session.set_target(head.slot, id);
-        let run = chain::run(self.context.clone(), session.clone(), id, header, data_len, prior);
+        let request = Delayed { head, id, header, data_len, prior, needs };
+        match pushed {
+            true => self.begin_or_decline(session, request),
+            false => self.begin_or_delay(session, request),
+        }
+    }
+
+    /// Starts a request that has what it needs.
+    pub(super) fn begin(&mut self, session: &Rc<Session>, request: Delayed, grant: Grant) {
+        let run = chain::run(self.context.clone(), session.clone(), request, grant);
         let alone = !self.more_events && self.chains() == 0;
         self.note_company(session.id, alone);
         allow_blocking(self.blocking(alone));
@@ -117,8 +134,10 @@ impl Worker {
         session: &Rc<Session>,
         id: RequestId,
         request: &Request<'_>,
-        (result, spans, held): (OpResult, SgList, Vec<Held>),
+        (result, spans, mut held): (OpResult, SgList, Vec<Held>),
+        grant: Grant,
     ) {
+        held.push(Held::Grant(grant));
         let head = request.head;
         session.slots.borrow_mut().finish(head.slot, Vec::new());
         let reply = Reply { slot: head.slot, sequence: head.sequence, results: Ok(vec![result]) };
@@ -127,9 +146,13 @@ impl Worker {
         self.reply(id, bytes, spans, held);
     }
 
-    fn refuse(&mut self, id: RequestId, request: &Request<'_>, status: Status) {
+    fn refuse(&mut self, id: RequestId, head: RequestHead, status: Status) {
         tick(&self.shared.counters.refused);
-        let head = request.head;
+        self.answer_status(id, head, status);
+    }
+
+    /// Answers that nothing of a request was done.
+    pub(super) fn answer_status(&mut self, id: RequestId, head: RequestHead, status: Status) {
         let reply = Reply { slot: head.slot, sequence: head.sequence, results: Err(status) };
         let mut bytes = self.context.header();
         encode_reply(&reply, &mut bytes);

@@ -94,6 +94,7 @@ impl Worker {
         self.shared.meters.enter(meter.clone());
         let (who, client) = (Arc::new(who), Client { id: client, uid });
         let mut session = Session::new(id, secret, who, client, attr, self.now, meter);
+        session.most = self.shared.budgets.enter(uid);
         session.notes = self.shared.notes.as_ref().and_then(|notes| notes.enter(id, client));
         let session = Rc::new(session);
         self.context.locks(|table| table.begin_session(session.number(), self.number, id));
@@ -156,6 +157,8 @@ impl Worker {
             self.connections.insert(bind.connection, Connection::Gone);
         }
         self.end_locks(&session, end);
+        self.drop_delayed(&session);
+        self.shared.budgets.leave(session.who.uid);
         let opens = session.take_opens();
         if opens.is_empty() {
             return;
@@ -278,6 +281,9 @@ impl Worker {
             self.sessions.iter().filter(|(_, live)| silent(live)).map(|(id, _)| *id).collect();
         expired.sort_unstable_by_key(|id| id.0);
         for id in expired {
+            if let Some(session) = self.session(id) {
+                self.drop_delayed(&session);
+            }
             // What waits for its data ends with its connections.
             if self.is_at_work(id) {
                 self.disconnect_all(id, "lease expired");

@@ -55,12 +55,13 @@ impl Served {
         })
     }
 
-    fn with(configure: impl FnOnce(&mut Config)) -> Served {
+    /// With what is changed of the defaults for tests.
+    pub fn with(configure: impl FnOnce(&mut Config)) -> Served {
         let directory = tempfile::tempdir().expect("a directory");
         let mut config = Config::for_directory(directory.path());
-        configure(&mut config);
         config.listen = vec!["tcp://127.0.0.1:0".into()];
         config.arena_bytes = Some(64 << 20);
+        configure(&mut config);
         let state = tempfile::tempdir().expect("a directory");
         config.state = Some(state.path().to_owned());
         let server = Server::start(&config, &TcpProvider::new()).expect("server");
@@ -69,6 +70,11 @@ impl Served {
 
     pub fn path(&self, name: &str) -> std::path::PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// A counter of the server, as its admin port tells it.
+    pub fn counter(&self, of: impl Fn(&dafs_server::Counters) -> u64) -> u64 {
+        of(&self.server.as_ref().expect("runs").shared().counters)
     }
 
     pub fn admin(&self) -> std::net::SocketAddr {
@@ -99,7 +105,7 @@ fn client() -> ClientId {
     ClientId(u128::from(NEXT.fetch_add(1, Ordering::Relaxed)).to_le_bytes())
 }
 
-/// A session with two slots. All but [`Raw::begin`] uses the first, in whose order it is done.
+/// A session with some slots. All but [`Raw::begin`] uses the first, in whose order it is done.
 pub struct Raw {
     node: Node,
     conn: ConnId,
@@ -149,7 +155,7 @@ impl Raw {
 
     fn set_up(&mut self) {
         let attr = SessionAttr {
-            slots: 2,
+            slots: 16,
             data_bytes_max: 1 << 20,
             inline_bytes: 512,
             wait: WaitMode::Sleeping,
@@ -242,6 +248,19 @@ impl Raw {
         let into = SgList::from_iter([self.reply.span(room, 4096)]);
         self.node.submit(self.conn, slot.into(), &header, data, into).expect("submit");
         self.node.ring();
+    }
+
+    /// Goes on, and looks what comes within this time: true when the connection has ended.
+    pub fn ends_within(&mut self, time: Duration) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            self.node.poll();
+            if let Some(Event::Disconnected { .. }) = self.node.next_event() {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
     }
 
     /// The slot whose chain is answered next, well.

@@ -1,0 +1,359 @@
+//! When a request may begin: what it needs is taken for it, or it waits, in the order in which its
+//! session asked.
+//!
+//! Data that a peer pushed stops what is behind it on its connection until it is fetched, also the
+//! data of requests that have begun. So a request with pushed data never waits: it is answered
+//! *delay*, and comes again with data that waits for a grant.
+
+use std::rc::Rc;
+
+use dafs_message::RequestId;
+use dafs_protocol::{Extent, ExtentList, Operation, RequestHead, SessionId, SlotId, Status};
+
+use super::{Action, Message, Worker};
+use crate::budget::{AllGranted, Granted, Needs};
+use crate::chain::{Cached, Context, SCRATCH_BYTES};
+use crate::session::Session;
+use crate::shared::{Shared, tick};
+
+/// Memory of a request under way: its future, its header, what it refers to.
+const REQUEST_BYTES: usize = 8 << 10;
+const PAGE: u64 = dafs_fabric::mem::PAGE_BYTES as u64;
+/// The most that is pinned for one byte.
+const FRAME: u64 = 64 << 10;
+
+/// A request that waits for what it needs.
+pub(crate) struct Delayed {
+    pub head: RequestHead,
+    pub id: RequestId,
+    pub header: Vec<u8>,
+    pub data_len: u32,
+    pub prior: Cached,
+    pub needs: Needs,
+}
+
+/// What a request took; given back when dropped.
+pub(crate) struct Grant {
+    context: Rc<Context>,
+    session: Rc<Session>,
+    needs: Needs,
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        let session = &self.session;
+        session.taken.set(session.taken.get().minus(self.needs));
+        let shared = &self.context.shared;
+        tell(shared, shared.budgets.give(session.who.uid, self.needs));
+        if !session.delayed.borrow().is_empty() {
+            let action = Action::GoOn { session: session.id };
+            self.context.actions.borrow_mut().push_back(action);
+        }
+    }
+}
+
+/// Tells the workers of those who can go on.
+pub(super) fn tell(shared: &Shared, granted: AllGranted) {
+    for granted in granted {
+        shared.tell(granted.worker, Message::Granted(granted));
+    }
+}
+
+/// Bytes of the pieces of one extent, each as far as whole units of `unit` bytes reach.
+fn units_of(extent: &Extent, unit: u64) -> u64 {
+    let len = u64::from(extent.len);
+    if len == 0 {
+        return 0;
+    }
+    if extent.count == 1 {
+        let end = extent.offset.saturating_add(len).div_ceil(unit);
+        return (end - extent.offset / unit).saturating_mul(unit);
+    }
+    u64::from(extent.count).saturating_mul((len - 1).div_ceil(unit) + 1).saturating_mul(unit)
+}
+
+fn sum_of_units(extents: &ExtentList, unit: u64) -> usize {
+    let sum = |sum: u64, extent| sum.saturating_add(units_of(extent, unit));
+    usize::try_from(extents.as_slice().iter().fold(0, sum)).unwrap_or(usize::MAX)
+}
+
+fn scratch_for(bytes: u64) -> usize {
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    bytes.checked_next_multiple_of(SCRATCH_BYTES).unwrap_or(usize::MAX)
+}
+
+/// The pages of a READ that is answered from the cache.
+pub(super) fn needs_of_hit(extents: &ExtentList) -> Needs {
+    Needs { pages: sum_of_units(extents, FRAME), memory: 0 }
+}
+
+/// All that a request may need, whatever its operations find.
+pub(super) fn needs_of(operations: &[Operation<'_>], data_len: u32, segments_max: usize) -> Needs {
+    let brings = |op: &&Operation<'_>| op.request_data_bytes() != Some(0);
+    let data_operations = operations.iter().filter(brings).count();
+    let mut needs = Needs { pages: 0, memory: REQUEST_BYTES };
+    let (mut read_bytes, mut reply_segments, mut reads, mut lists) = (0u64, 0usize, 0, 0);
+    for operation in operations {
+        let segments = |extents| sum_of_units(extents, PAGE) / PAGE as usize;
+        let (pages, scratch) = match operation {
+            Operation::Read { extents, .. } => {
+                let is_list = !matches!(extents.as_slice(), [extent] if extent.count == 1);
+                reads += 1;
+                lists += usize::from(is_list);
+                read_bytes = read_bytes.saturating_add(extents.bytes().unwrap_or(u64::MAX));
+                reply_segments = reply_segments.saturating_add(segments(extents));
+                (sum_of_units(extents, FRAME), 0)
+            }
+            Operation::Write { extents, .. } => {
+                let gathers = segments(extents) > segments_max && data_operations == 1;
+                (sum_of_units(extents, PAGE), if gathers { u64::from(data_len) } else { 0 })
+            }
+            Operation::Append { bytes, .. } => {
+                let pages = units_of(&Extent::one(0, *bytes), PAGE).saturating_add(PAGE);
+                (usize::try_from(pages).unwrap_or(usize::MAX), 0)
+            }
+            // Names, values, lists.
+            other => {
+                let asked = other.reply_data_bytes().unwrap_or(0).min(SCRATCH_BYTES as u64);
+                reply_segments += usize::from(asked > 0);
+                (0, other.request_data_bytes().unwrap_or(0).max(asked))
+            }
+        };
+        needs.add(Needs { pages, memory: scratch_for(scratch) });
+    }
+    // Pieces are copied together where not all of them can be held; a reply in more segments than
+    // a transfer takes, too.
+    let is_scattered = reply_segments > segments_max;
+    let copies = usize::from(lists > 0 || is_scattered)
+        + usize::from(lists > 0 && is_scattered && reads > 1);
+    needs.add(Needs { pages: 0, memory: scratch_for(read_bytes).saturating_mul(copies) });
+    if data_operations > 1 {
+        needs.add(Needs { pages: 0, memory: scratch_for(u64::from(data_len)) });
+    }
+    needs
+}
+
+impl Worker {
+    /// Takes what a request needs, if that is there and nothing of the session waits.
+    pub(super) fn try_admit(&self, session: &Rc<Session>, needs: Needs) -> Option<Grant> {
+        let may = session.delayed.borrow().is_empty()
+            && session.taken.get().leaves_room(needs, session.most)
+            && self.shared.budgets.try_take(session.who.uid, needs);
+        may.then(|| self.grant(session, needs))
+    }
+
+    /// Begins a request, or has its peer send it again without pushing its data.
+    pub(super) fn begin_or_decline(&mut self, session: &Rc<Session>, request: Delayed) {
+        match self.try_admit(session, request.needs) {
+            Some(grant) => self.begin(session, request, grant),
+            None => self.decline(session, request),
+        }
+    }
+
+    /// As [`try_admit`](Self::try_admit); `None`: it is to wait, behind others of its session or
+    /// for what its session, its user, or all have under way.
+    fn admit(&self, session: &Rc<Session>, needs: Needs) -> Option<Grant> {
+        let may = session.delayed.borrow().is_empty() && self.take(session, needs);
+        may.then(|| self.grant(session, needs))
+    }
+
+    fn grant(&self, session: &Rc<Session>, needs: Needs) -> Grant {
+        let mut taken = session.taken.get();
+        taken.add(needs);
+        session.taken.set(taken);
+        Grant { context: self.context.clone(), session: session.clone(), needs }
+    }
+
+    /// What the session may have, then what its user and all may. Who is refused there is in
+    /// line, and told.
+    fn take(&self, session: &Session, needs: Needs) -> bool {
+        if !session.taken.get().leaves_room(needs, session.most) {
+            return false;
+        }
+        let (uid, worker, ticket) = (session.who.uid, self.number, session.next_ticket.get());
+        session.next_ticket.set(ticket + 1);
+        let wanted = Granted { uid, session: session.id, worker, ticket, needs };
+        let taken = self.shared.budgets.take(wanted);
+        session.in_line.set((!taken).then_some(ticket));
+        taken
+    }
+
+    /// Begins a request, or has it wait until it can.
+    pub(super) fn begin_or_delay(&mut self, session: &Rc<Session>, request: Delayed) {
+        if session.ended.get() {
+            return self.node.recycle(request.header);
+        }
+        match self.admit(session, request.needs) {
+            Some(grant) => self.begin(session, request, grant),
+            None => {
+                tick(&self.shared.counters.delayed);
+                session.delayed.borrow_mut().push_back(request);
+            }
+        }
+    }
+
+    /// Something of a session's share is free: what waits for it may begin.
+    pub(super) fn go_on(&mut self, id: SessionId) {
+        let Some(session) = self.session(id) else { return };
+        while session.in_line.get().is_none() {
+            let Some(needs) = session.delayed.borrow().front().map(|first| first.needs) else {
+                return;
+            };
+            if !self.take(&session, needs) {
+                return;
+            }
+            self.begin_delayed(&session, needs);
+        }
+    }
+
+    /// The first request of a session has what it needs.
+    pub(super) fn granted(&mut self, granted: Granted) {
+        let Granted { uid, session: id, ticket, needs, .. } = granted;
+        let session = self.session(id).filter(|session| session.in_line.get() == Some(ticket));
+        let Some(session) = session else {
+            // It has ended, or left the line, meanwhile.
+            return tell(&self.shared, self.shared.budgets.give(uid, needs));
+        };
+        session.in_line.set(None);
+        self.begin_delayed(&session, needs);
+        self.go_on(id);
+    }
+
+    fn begin_delayed(&mut self, session: &Rc<Session>, needs: Needs) {
+        let grant = self.grant(session, needs);
+        let first = session.delayed.borrow_mut().pop_front();
+        if let Some(request) = first {
+            self.begin(session, request, grant);
+        }
+    }
+
+    /// A request that has not ended came again, over `id`.
+    pub(super) fn resent(
+        &mut self,
+        session: &Rc<Session>,
+        (slot, id): (SlotId, RequestId),
+        pushed: bool,
+    ) {
+        session.set_target(slot, id);
+        if !pushed {
+            return;
+        }
+        let place = session.delayed.borrow().iter().position(|delayed| delayed.head.slot == slot);
+        let Some(place) = place else { return };
+        if place == 0 {
+            self.leave_line(session);
+        }
+        let again = session.delayed.borrow_mut().remove(place);
+        if let Some(again) = again {
+            self.decline(session, Delayed { id, ..again });
+        }
+        self.go_on(session.id);
+    }
+
+    fn leave_line(&self, session: &Session) {
+        if session.in_line.take().is_some() {
+            tell(&self.shared, self.shared.budgets.forget(session.who.uid, session.id));
+        }
+    }
+
+    /// It is as if it had not come.
+    fn decline(&mut self, session: &Session, request: Delayed) {
+        let Delayed { head, id, header, prior, .. } = request;
+        not_begun(session, head.slot, prior);
+        tick(&self.shared.counters.delayed);
+        self.answer_status(id, head, Status::Delay);
+        self.node.recycle(header);
+    }
+
+    /// What waits will not begin any more: the session ends, or nobody is left to answer.
+    pub(super) fn drop_delayed(&mut self, session: &Session) {
+        for delayed in session.delayed.take() {
+            not_begun(session, delayed.head.slot, delayed.prior);
+            self.node.recycle(delayed.header);
+        }
+        self.leave_line(session);
+    }
+}
+
+/// A request that was taken into its slot does not run.
+fn not_begun(session: &Session, slot: SlotId, prior: Cached) {
+    let mut slots = session.slots.borrow_mut();
+    match prior.is_empty() {
+        true => slots.abandon(slot),
+        // What was done of it before stays done.
+        false => slots.finish(slot, prior),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dafs_protocol::{Stability, StateId};
+
+    use super::*;
+
+    fn read(extents: &[Extent]) -> Operation<'static> {
+        let extents = ExtentList::new(extents).expect("extents");
+        Operation::Read { state: StateId(1), extents, report_holes: false }
+    }
+
+    fn write(extents: &[Extent]) -> Operation<'static> {
+        let extents = ExtentList::new(extents).expect("extents");
+        Operation::Write { state: StateId(1), extents, stability: Stability::Unstable }
+    }
+
+    fn list(len: u32, count: u32) -> Extent {
+        Extent { offset: 0, len, count, stride: 1 << 20 }
+    }
+
+    fn memory(operations: &[Operation<'_>], data_len: u32) -> usize {
+        needs_of(operations, data_len, 1024).memory - REQUEST_BYTES
+    }
+
+    fn pages(operations: &[Operation<'_>]) -> usize {
+        needs_of(operations, 0, 1024).pages
+    }
+
+    #[test]
+    fn a_read_pins_whole_frames_and_a_write_takes_whole_pages() {
+        assert_eq!(pages(&[read(&[Extent::one(65_535, 2)])]), 2 << 16);
+        assert_eq!(pages(&[read(&[Extent::one(65_536, 4096)])]), 1 << 16);
+        assert_eq!(pages(&[read(&[list(1, 1000)])]), 1000 << 16);
+        assert_eq!(pages(&[read(&[list(2, 1000)])]), 2000 << 16);
+        assert_eq!(pages(&[write(&[Extent::one(4095, 2)])]), 2 * 4096);
+        assert_eq!(pages(&[write(&[list(1, 10)]), write(&[Extent::one(0, 1)])]), 11 * 4096);
+        let append =
+            Operation::Append { state: StateId(1), bytes: 1, stability: Stability::Unstable };
+        assert_eq!(pages(&[append]), 2 * 4096);
+    }
+
+    #[test]
+    fn what_is_copied_takes_memory() {
+        let large = Extent::one(0, 1 << 20);
+        assert_eq!(memory(&[read(&[large])], 0), 0);
+        assert_eq!(memory(&[read(&[list(1, 1000)])], 0), SCRATCH_BYTES);
+        assert_eq!(memory(&[read(&[list(4096, 256)])], 0), 1 << 20);
+        assert_eq!(memory(&[write(&[large])], 1 << 20), 0);
+        let two = [write(&[large]), write(&[Extent::one(0, 1)])];
+        assert_eq!(memory(&two, (1 << 20) + 1), (1 << 20) + SCRATCH_BYTES);
+        let link = Operation::ReadLink { handle: dafs_protocol::FileHandle::PREVIOUS };
+        assert_eq!(memory(&[link.clone(), link], 0), 2 * SCRATCH_BYTES);
+    }
+
+    #[test]
+    fn a_request_takes_no_more_memory_than_is_counted() {
+        fn bytes<A, B, C, D, Future>(_: fn(A, B, C, D) -> Future) -> usize {
+            size_of::<Future>()
+        }
+        let future = bytes(crate::chain::run);
+        println!("{future} bytes");
+        // The rest is for its header, decoded operations, results and allocator.
+        assert!(future + 2048 <= REQUEST_BYTES, "{future}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_counted_all_the_same() {
+        let far = Extent { offset: u64::MAX, len: u32::MAX, count: u16::MAX.into(), stride: 1 };
+        let huge = needs_of(&[read(&[far; 16]), write(&[far; 16])], u32::MAX, 1024);
+        assert!(huge.pages > 1 << 40 && huge.memory > 1 << 30);
+    }
+}
