@@ -80,6 +80,9 @@ pub struct Script {
     pub fate: Option<Fate>,
 }
 
+/// A request, its header, bytes of its data and whether they are pushed, room for the reply.
+type Stalled = (RequestId, Vec<u8>, (u32, bool), u32);
+
 pub struct Fake {
     provider: Arc<dyn Provider>,
     /// Where the server runs, if that is simulated.
@@ -91,7 +94,7 @@ pub struct Fake {
     conns: HashMap<ConnId, SessionId>,
     hellos: HashMap<ConnId, (Nonce, Purpose)>,
     fetching: HashMap<RequestId, Fetching>,
-    stalled: Vec<(RequestId, Vec<u8>, (u32, bool), u32)>,
+    stalled: Vec<Stalled>,
     sending: HashMap<u64, PostedBuffer>,
     next: u64,
     boot: u8,
