@@ -74,6 +74,6 @@ fn chains_with_data_for_several_operations_have_a_bound_of_memory() {
     let two = [write(state, 0, 5), write(state, 5, 3)];
     honest.chain(&two, b"together").expect("served beside it");
     let held = gauge(&served, "request_bytes");
-    assert!(held >= MIB && held <= 4 << 20, "{held}");
+    assert!((MIB..=4 << 20).contains(&held), "{held}");
     assert_eq!(honest.read(state, 0, 9).expect("read"), b"together");
 }
