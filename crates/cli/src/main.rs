@@ -101,7 +101,11 @@ fn main() -> ExitCode {
     failure::set_command(name);
     // Before any thread is started: they inherit which signals are blocked.
     interrupt::install(style);
-    let result = run(cli.command);
+    let random = |bytes: &mut [u8]| getrandom::fill(bytes).expect("the system has randomness");
+    let result = match dafs_fabric::poison::switch_by_environment(random) {
+        Ok(()) => run(cli.command),
+        Err(text) => Err(Failure::usage(text)),
+    };
     ExitCode::from(failure::exit_code(result))
 }
 

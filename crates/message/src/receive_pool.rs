@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_fabric::{Access, Arena, Device, Engine, MemoryRegion, SgList, Span, WrId};
+use dafs_fabric::{Access, Arena, Device, Engine, MemoryRegion, SgList, Span, WrId, poison};
 
 use crate::config::NodeError;
 use crate::segments;
@@ -122,6 +122,7 @@ impl ReceivePool {
 
     fn post(&mut self, index: u32, engine: &mut dyn Engine) -> bool {
         let mut buffers = SgList::new();
+        poison::fill(&self.header(index));
         buffers.push(self.header(index));
         if self.area_bytes > 0 {
             buffers.push(self.area(index));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use dafs_fabric::{Arena, SgList, Span};
+use dafs_fabric::{Arena, SgList, Span, poison};
 use dafs_message::RequestId;
 use dafs_protocol::{
     Fate, FileHandle, OpResult, Operation, Outcome, Reply, StateId, Status, decode_request,
@@ -117,6 +117,7 @@ impl Context {
         if bytes <= SCRATCH_BYTES
             && let Some(span) = self.scratch.borrow_mut().pop()
         {
+            poison::check(&span, "scratch");
             return Ok(span);
         }
         let arena = Arena::new(bytes.max(SCRATCH_BYTES)).map_err(|_| Status::NoMem)?;
@@ -127,6 +128,7 @@ impl Context {
     pub(crate) fn give_back_scratch(&self, span: Span) {
         let mut scratch = self.scratch.borrow_mut();
         if span.len() == SCRATCH_BYTES && scratch.len() < SCRATCH_KEPT {
+            poison::fill(&span);
             scratch.push(span);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dafs_fabric::sim::{Rng, SimNet};
-use dafs_fabric::{Address, Arena, Listener, Provider};
+use dafs_fabric::{Address, Arena, Listener, Provider, poison};
 use dafs_message::Node;
 use dafs_protocol::{Identity, SessionId, WriteVerifier};
 use dafs_server::{
@@ -96,10 +96,9 @@ impl Host {
         process.copy_from_slice(&rng.bytes(8));
         let verifier = WriteVerifier::new(self.machine_runs.to_le_bytes(), process);
         let arena = Arena::new(plan.arena_bytes).map_err(|e| text(&e))?;
-        // What was in memory before is no file's.
-        let whole = arena.span(0, arena.len());
-        whole.write_message(0, &vec![0xcd; arena.len()]);
-        drop(whole);
+        // What was in memory before is no file's, and nothing is written where nobody reserved.
+        poison::switch_on(std::array::from_fn(|at| (at * 37 + 11) as u8));
+        poison::fill(&arena.span(0, arena.len()));
         let clock = self.clock.clone();
         let config = Config {
             dirty_bytes_max: plan.dirty_bytes_max,

@@ -5,11 +5,12 @@
 //! pins 16 units, a random read of 4 KiB one. A unit lives while a file maps one of its slots or
 //! somebody pins it. Units that may be evicted are in the order of a replacement policy.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 
 use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::poison;
 use dafs_fabric::{Arena, Span};
 use smallvec::SmallVec;
 
@@ -154,6 +155,8 @@ pub(crate) struct Pool {
     /// How often the system did not take one.
     refused: AtomicU64,
     memory: Memory,
+    /// While [`poison`] is on: which free slots hold its pattern; the others were never used.
+    poisoned: Box<[AtomicBool]>,
     /// May go below zero for a moment.
     orphan_slots: AtomicUsize,
     /// Who waits for slots.
@@ -196,7 +199,9 @@ impl Pool {
         };
         let entries: Box<[Entry]> = (0..slots).map(|_| Entry::default()).collect();
         entries.iter().for_each(|entry| entry.set_epoch(epoch));
+        let poisoned = if poison::is_on() { slots } else { 0 };
         Pool {
+            poisoned: (0..poisoned).map(|_| AtomicBool::new(false)).collect(),
             memory: Memory::new(arena.clone(), frames),
             arena,
             entries,
@@ -257,6 +262,8 @@ impl Pool {
         drop(free);
         let bytes = FRAME_SLOTS * PAGE_BYTES;
         if self.arena.discard(frame * bytes, bytes).is_ok() {
+            let slots = self.poisoned.iter().skip(frame * FRAME_SLOTS).take(FRAME_SLOTS);
+            slots.for_each(|slot| slot.store(false, Ordering::Relaxed));
             return Sent::Away;
         }
         self.refused.fetch_add(1, Ordering::Relaxed);
@@ -346,6 +353,7 @@ impl Pool {
         drop(free);
         for page in &pages {
             self.entries[page.index()].disturb(State::Landing);
+            self.check_free(*page);
         }
         self.memory.back(pages.iter().map(|page| page.index() / FRAME_SLOTS));
         Some(pages)
@@ -376,10 +384,29 @@ impl Pool {
         self.free_frames.store(free.count, Ordering::Relaxed);
     }
 
+    /// A slot becomes free.
+    fn poison(&self, index: usize) {
+        if let Some(poisoned) = self.poisoned.get(index) {
+            poisoned.store(true, Ordering::Relaxed);
+            poison::fill(&self.span(index * PAGE_BYTES, PAGE_BYTES));
+        }
+    }
+
+    /// A slot that was free is as it was left.
+    fn check_free(&self, page: Page) {
+        let Some(poisoned) = self.poisoned.get(page.index()) else { return };
+        let span = self.part(page, 0, PAGE_BYTES);
+        match poisoned.load(Ordering::Relaxed) {
+            true => poison::check(&span, "a page of the cache"),
+            false => poison::check_unused(&span, "a page of the cache that was never used"),
+        }
+    }
+
     /// Nobody uses the unit any more.
     fn release(&self, unit: Page) {
         for slot in 0..unit.unit_slots() {
             self.entries[unit.index() + slot].disturb(State::Free);
+            self.poison(unit.index() + slot);
         }
         self.put_back(&mut self.free(), unit);
         self.space.changed();

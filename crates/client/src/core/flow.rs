@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dafs_fabric::SgList;
+use dafs_fabric::{SgList, poison};
 use dafs_message::{ConnId, SubmitError};
 use dafs_protocol::{CredHandle, Operation, RequestHead, Status};
 
@@ -292,6 +292,10 @@ impl Core {
             Ok(_) => return self.peer_fault(conn, flight, "a reply to another request"),
             Err(error) => return self.peer_fault(conn, flight, &error.to_string()),
         };
+        if poison::is_on() {
+            let data = flight.call.memory.list(data_len as usize);
+            data.iter().for_each(|span| poison::check_data(span, "a reply"));
+        }
         match reply.results {
             Ok(results) => {
                 self.slots.release(flight.slot);

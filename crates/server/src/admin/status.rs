@@ -47,6 +47,7 @@ pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> s
         "uptime_seconds": uptime.as_secs(),
         "uptime_ns": u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX),
         "arena_bytes": shared.arena_bytes,
+        "poison": dafs_fabric::poison::digits(),
         "cpu_ns": cpu_ns,
         "resident_bytes": resident,
         "counters": metrics,

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 
-use dafs_fabric::{ArenaError, Buffer, PostedBuffer, SgList};
+use dafs_fabric::{ArenaError, Buffer, PostedBuffer, SgList, poison};
 use dafs_unifier::Line;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -56,6 +56,7 @@ impl Buffers {
     pub(super) fn new(bytes: usize, own_uid: u32) -> Result<Arc<Buffers>, ArenaError> {
         let buffers = Buffer::many(bytes / BUFFER_BYTES, BUFFER_BYTES)?;
         let free: Vec<_> = buffers.into_iter().map(Buffer::post).collect();
+        free.iter().for_each(|buffer| poison::fill(buffer.span()));
         let all = free.len();
         let inner = Mutex::new(Inner { free, lingering: Vec::new(), waker: None });
         let (line, users) = (Line::default(), Mutex::default());
@@ -209,12 +210,18 @@ impl Inner {
             }
         }
         let rest = self.free.len().checked_sub(count)?;
-        Some(Taken { share: share.clone(), buffers: self.free.drain(rest..).collect() })
+        let buffers: SmallVec<[PostedBuffer; 1]> = self.free.drain(rest..).collect();
+        buffers.iter().for_each(|buffer| poison::check(buffer.span(), "a buffer"));
+        Some(Taken { share: share.clone(), buffers })
     }
 
     fn give_back(&mut self, buffer: PostedBuffer) {
         match buffer.take_back() {
-            Ok(buffer) => self.free.push(buffer.post()),
+            Ok(buffer) => {
+                let free = buffer.post();
+                poison::fill(free.span());
+                self.free.push(free);
+            }
             Err(buffer) => self.lingering.push(buffer),
         }
     }

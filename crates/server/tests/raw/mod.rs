@@ -62,6 +62,8 @@ impl Served {
         config.listen = vec!["tcp://127.0.0.1:0".into()];
         config.arena_bytes = Some(64 << 20);
         configure(&mut config);
+        // What nobody filled, or what is written when it is free, ends the test.
+        dafs_fabric::poison::switch_on(std::array::from_fn(|at| (at * 37 + 11) as u8));
         let state = tempfile::tempdir().expect("a directory");
         config.state = Some(state.path().to_owned());
         let server = Server::start(&config, &TcpProvider::new()).expect("server");

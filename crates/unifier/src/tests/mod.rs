@@ -34,7 +34,7 @@ mod waits;
 
 use std::sync::Arc;
 
-use dafs_fabric::{Arena, SgList};
+use dafs_fabric::{Arena, poison};
 use dafs_protocol::{Timestamp, WriteVerifier};
 
 use crate::{CachedFile, Config, Opening, ReadLease, Unifier, WriteReservation, Writer, WriterId};
@@ -62,8 +62,9 @@ fn shrinking(arena_bytes: usize) -> Arc<Unifier> {
 
 fn unifier_with(arena_bytes: usize, config: Config) -> Arc<Unifier> {
     let arena = Arena::new(arena_bytes).expect("arena");
-    // Whatever lies there is never a file's.
-    arena.span(0, arena_bytes).write_message(0, &vec![0xee; arena_bytes]);
+    // Whatever lies there is never a file's, and nothing is written where nobody reserved.
+    poison::switch_on([0xee; poison::PATTERN_BYTES]);
+    poison::fill(&arena.span(0, arena_bytes));
     Unifier::new(arena, config, VERIFIER)
 }
 
