@@ -67,7 +67,7 @@ statuses! {
     NotSupp = 10004, 95, "operation not supported";
     ServerFault = 10006, 5, "server failed internally";
     BadType = 10007, 22, "wrong type of file";
-    Delay = 10008, 11, "still running";
+    Delay = 10008, 11, "not now";
     Resource = 10018, 23, "server limit reached";
     BadStateId = 10025, 9, "bad open state";
     ChainForm = 15009, 22, "badly formed chain";
