@@ -122,8 +122,9 @@ impl ReceivePool {
 
     fn post(&mut self, index: u32, engine: &mut dyn Engine) -> bool {
         let mut buffers = SgList::new();
-        poison::fill(&self.header(index));
-        buffers.push(self.header(index));
+        let header = self.header(index);
+        poison::fill(&header);
+        buffers.push(header);
         if self.area_bytes > 0 {
             buffers.push(self.area(index));
         }

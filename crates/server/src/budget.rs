@@ -8,7 +8,8 @@
 //! while it holds some.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use dafs_protocol::SessionId;
 use rustc_hash::FxHashMap;
@@ -23,16 +24,14 @@ pub(crate) struct Needs {
     pub memory: usize,
 }
 
+/// What is larger than a whole share goes alone.
+fn fits(used: usize, more: usize, most: usize) -> bool {
+    more == 0 || used == 0 || used.saturating_add(more) <= most
+}
+
 impl Needs {
     fn each(self, part: impl Fn(usize) -> usize) -> Needs {
         Needs { pages: part(self.pages), memory: part(self.memory) }
-    }
-
-    fn plus(self, more: Needs) -> Needs {
-        Needs {
-            pages: self.pages.saturating_add(more.pages),
-            memory: self.memory.saturating_add(more.memory),
-        }
     }
 
     pub(crate) fn minus(self, less: Needs) -> Needs {
@@ -42,23 +41,79 @@ impl Needs {
         }
     }
 
-    /// These and `more` are within `most`. What is larger than a whole share goes alone.
+    /// These and `more` are within `most`.
     pub(crate) fn leaves_room(self, more: Needs, most: Needs) -> bool {
-        let fits = |used: usize, more: usize, most: usize| {
-            more == 0 || used == 0 || used.saturating_add(more) <= most
-        };
         fits(self.pages, more.pages, most.pages) && fits(self.memory, more.memory, most.memory)
     }
 
     pub(crate) fn add(&mut self, more: Needs) {
-        *self = self.plus(more);
+        self.pages = self.pages.saturating_add(more.pages);
+        self.memory = self.memory.saturating_add(more.memory);
+    }
+}
+
+/// A share, and what is taken of it.
+#[derive(Debug)]
+struct Share {
+    most: Needs,
+    pages: AtomicUsize,
+    memory: AtomicUsize,
+}
+
+impl Share {
+    fn new(most: Needs) -> Share {
+        Share { most, pages: AtomicUsize::new(0), memory: AtomicUsize::new(0) }
+    }
+
+    fn used(&self) -> Needs {
+        let load = |used: &AtomicUsize| used.load(Ordering::SeqCst);
+        Needs { pages: load(&self.pages), memory: load(&self.memory) }
+    }
+
+    fn try_take(&self, needs: Needs) -> bool {
+        let take = |used: &AtomicUsize, more: usize, most: usize| {
+            let sum = |used| fits(used, more, most).then(|| used.saturating_add(more));
+            more == 0 || used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sum).is_ok()
+        };
+        if !take(&self.pages, needs.pages, self.most.pages) {
+            return false;
+        }
+        let taken = take(&self.memory, needs.memory, self.most.memory);
+        if !taken {
+            self.give(Needs { memory: 0, ..needs });
+        }
+        taken
+    }
+
+    fn give(&self, needs: Needs) {
+        let give = |used: &AtomicUsize, less: usize| {
+            if less > 0 {
+                used.fetch_sub(less, Ordering::SeqCst);
+            }
+        };
+        give(&self.pages, needs.pages);
+        give(&self.memory, needs.memory);
+    }
+}
+
+/// The share of one user's sessions together.
+#[derive(Debug)]
+pub(crate) struct UserShare {
+    uid: u32,
+    share: Share,
+}
+
+impl UserShare {
+    /// What one session may take at a time.
+    pub(crate) fn of_session(&self) -> Needs {
+        self.share.most.each(session_part)
     }
 }
 
 /// The session whose first delayed request may begin: its needs are taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Granted {
-    pub uid: u32,
+    pub user: Arc<UserShare>,
     pub session: SessionId,
     /// Of the session.
     pub worker: u16,
@@ -72,27 +127,21 @@ pub(crate) type AllGranted = SmallVec<[Granted; 1]>;
 
 /// See the module. Shared by all workers.
 pub(crate) struct Budgets {
-    ledger: Mutex<Ledger>,
-    all: Needs,
+    all: Share,
+    /// Requests in line, and those about to be. While there is none, no lock is taken.
+    waiting: AtomicUsize,
+    lines: Mutex<Lines>,
+    users: Mutex<FxHashMap<u32, Weak<UserShare>>>,
     /// As whom the server runs.
     own_uid: u32,
 }
 
-struct Ledger {
-    most: Needs,
-    used: Needs,
-    users: FxHashMap<u32, User>,
+#[derive(Default)]
+struct Lines {
+    /// By user: first come, first served.
+    of_users: FxHashMap<u32, VecDeque<Granted>>,
     /// Users whose first request has room in their share, but not in the whole. They take turns.
     ready: VecDeque<u32>,
-}
-
-#[derive(Default)]
-struct User {
-    most: Needs,
-    used: Needs,
-    sessions: usize,
-    /// First come, first served.
-    line: VecDeque<Granted>,
 }
 
 /// Root, and as whom the server runs, may have half of everything, others a quarter.
@@ -105,138 +154,147 @@ pub(crate) fn session_part(of_user: usize) -> usize {
     of_user / 2
 }
 
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Budgets {
     pub(crate) fn new(all: Needs, own_uid: u32) -> Budgets {
-        let (users, ready) = (FxHashMap::default(), VecDeque::new());
-        let ledger = Ledger { most: all, used: Needs::default(), users, ready };
-        Budgets { ledger: Mutex::new(ledger), all, own_uid }
+        let all = Share::new(all);
+        let (lines, users) = (Mutex::default(), Mutex::default());
+        Budgets { all, waiting: AtomicUsize::new(0), lines, users, own_uid }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn of_user(&self, uid: u32) -> Needs {
-        self.all.each(|all| user_part(all, uid, self.own_uid))
-    }
-
-    /// A session of this user begins; what it may have at a time.
-    pub(crate) fn enter(&self, uid: u32) -> Needs {
-        let most = self.of_user(uid);
-        let mut ledger = self.lock();
-        let user = ledger.users.entry(uid).or_default();
-        user.most = most;
-        user.sessions += 1;
-        most.each(session_part)
-    }
-
-    /// It has ended; what it took may still be under way.
-    pub(crate) fn leave(&self, uid: u32) {
-        let mut ledger = self.lock();
-        if let Some(user) = ledger.users.get_mut(&uid) {
-            user.sessions = user.sessions.saturating_sub(1);
+    /// The share of a user, for a session that begins.
+    pub(crate) fn of_user(&self, uid: u32) -> Arc<UserShare> {
+        let mut users = locked(&self.users);
+        if let Some(user) = users.get(&uid).and_then(Weak::upgrade) {
+            return user;
         }
-        ledger.forget_idle(uid);
+        users.retain(|_, user| user.strong_count() > 0);
+        let most = self.all.most.each(|all| user_part(all, uid, self.own_uid));
+        let user = Arc::new(UserShare { uid, share: Share::new(most) });
+        users.insert(uid, Arc::downgrade(&user));
+        user
     }
 
-    /// Takes what a request needs, if nobody waits and there is room.
-    pub(crate) fn try_take(&self, uid: u32, needs: Needs) -> bool {
-        self.lock().try_take(uid, needs).is_ok()
+    /// Takes what a request needs, if there is room and nobody was there before it.
+    ///
+    /// # Errors
+    /// Those who may go on, since nothing was taken.
+    pub(crate) fn try_take(&self, user: &UserShare, needs: Needs) -> Result<(), AllGranted> {
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            if self.take_both(user, needs) {
+                return Ok(());
+            }
+            // Somebody may have met what was taken for a moment.
+            return Err(self.changed(user.uid));
+        }
+        let mut lines = locked(&self.lines);
+        match lines.is_free(user.uid) && self.take_both(user, needs) {
+            true => Ok(()),
+            false => Err(self.grant(&mut lines, user.uid)),
+        }
     }
 
     /// As [`try_take`](Self::try_take). False: it waits in line, and is granted later.
     pub(crate) fn take(&self, wanted: Granted) -> bool {
-        let ledger = &mut *self.lock();
-        let Err(has_room) = ledger.try_take(wanted.uid, wanted.needs) else { return true };
-        if let Some(user) = ledger.users.get_mut(&wanted.uid) {
-            user.line.push_back(wanted);
+        // Before it is looked once more: who gives something back sees this, or it is there.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut lines = locked(&self.lines);
+        let uid = wanted.user.uid;
+        if lines.is_free(uid) && self.take_both(&wanted.user, wanted.needs) {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            return true;
         }
-        if has_room && !ledger.ready.contains(&wanted.uid) {
-            ledger.ready.push_back(wanted.uid);
-        }
+        lines.of_users.entry(uid).or_default().push_back(wanted);
+        lines.note_ready(uid);
         false
+    }
+
+    fn take_both(&self, user: &UserShare, needs: Needs) -> bool {
+        if !user.share.try_take(needs) {
+            return false;
+        }
+        let taken = self.all.try_take(needs);
+        if !taken {
+            user.share.give(needs);
+        }
+        taken
     }
 
     /// Gives back what a request took.
     #[must_use = "others wait for it"]
-    pub(crate) fn give(&self, uid: u32, needs: Needs) -> AllGranted {
-        let mut ledger = self.lock();
-        ledger.used = ledger.used.minus(needs);
-        if let Some(user) = ledger.users.get_mut(&uid) {
-            user.used = user.used.minus(needs);
+    pub(crate) fn give(&self, user: &UserShare, needs: Needs) -> AllGranted {
+        user.share.give(needs);
+        self.all.give(needs);
+        self.changed(user.uid)
+    }
+
+    fn changed(&self, uid: u32) -> AllGranted {
+        match self.waiting.load(Ordering::SeqCst) {
+            0 => AllGranted::new(),
+            _ => self.grant(&mut locked(&self.lines), uid),
         }
-        ledger.forget_idle(uid);
-        ledger.grant(uid)
     }
 
     /// The session waits no more. What it was granted meanwhile is told to its worker.
     #[must_use = "others wait for it"]
-    pub(crate) fn forget(&self, uid: u32, session: SessionId) -> AllGranted {
-        let mut ledger = self.lock();
-        if let Some(user) = ledger.users.get_mut(&uid) {
-            user.line.retain(|waiting| waiting.session != session);
+    pub(crate) fn forget(&self, user: &UserShare, session: SessionId) -> AllGranted {
+        let mut lines = locked(&self.lines);
+        if let Some(line) = lines.of_users.get_mut(&user.uid) {
+            let before = line.len();
+            line.retain(|waiting| waiting.session != session);
+            self.waiting.fetch_sub(before - line.len(), Ordering::SeqCst);
         }
-        ledger.grant(uid)
+        self.grant(&mut lines, user.uid)
+    }
+
+    /// Those who can begin now: `changed` is a user whose share or line has changed.
+    fn grant(&self, lines: &mut Lines, changed: u32) -> AllGranted {
+        let mut granted = AllGranted::new();
+        lines.note_ready(changed);
+        while let Some(&uid) = lines.ready.front() {
+            let Some(first) = lines.has_room(uid) else {
+                lines.ready.pop_front();
+                continue;
+            };
+            if !self.take_both(&first.user, first.needs) {
+                break;
+            }
+            if let Some(line) = lines.of_users.get_mut(&uid) {
+                granted.extend(line.pop_front());
+            }
+            lines.ready.rotate_left(1);
+        }
+        lines.of_users.retain(|_, line| !line.is_empty());
+        self.waiting.fetch_sub(granted.len(), Ordering::SeqCst);
+        granted
     }
 
     /// What is taken, of how much.
     pub(crate) fn used(&self) -> (Needs, Needs) {
-        (self.lock().used, self.all)
+        (self.all.used(), self.all.most)
     }
 }
 
-impl Ledger {
-    /// Otherwise: whether there is room in the user's share.
-    fn try_take(&mut self, uid: u32, needs: Needs) -> Result<(), bool> {
-        let user = self.users.get_mut(&uid).ok_or(false)?;
-        let has_room = user.line.is_empty() && user.used.leaves_room(needs, user.most);
-        if !has_room || !self.ready.is_empty() || !self.used.leaves_room(needs, self.most) {
-            return Err(has_room);
-        }
-        user.used.add(needs);
-        self.used.add(needs);
-        Ok(())
+impl Lines {
+    /// Nobody waits that was there before.
+    fn is_free(&self, uid: u32) -> bool {
+        self.ready.is_empty() && !self.of_users.contains_key(&uid)
     }
 
-    fn forget_idle(&mut self, uid: u32) {
-        let is_idle = |user: &User| {
-            user.sessions == 0 && user.used == Needs::default() && user.line.is_empty()
-        };
-        if self.users.get(&uid).is_some_and(is_idle) {
-            self.users.remove(&uid);
-        }
-    }
-
-    /// The first request of a user in line has room in its share.
+    /// The first request of a user, if it has room in its share.
     fn has_room(&self, uid: u32) -> Option<Granted> {
-        let user = self.users.get(&uid)?;
-        let first = user.line.front()?;
-        user.used.leaves_room(first.needs, user.most).then_some(*first)
+        let first = self.of_users.get(&uid)?.front()?;
+        let share = &first.user.share;
+        share.used().leaves_room(first.needs, share.most).then(|| first.clone())
     }
 
-    /// Those who can begin now: `changed` is a user whose share or line has changed.
-    fn grant(&mut self, changed: u32) -> AllGranted {
-        let mut granted = AllGranted::new();
-        if self.has_room(changed).is_some() && !self.ready.contains(&changed) {
-            self.ready.push_back(changed);
+    fn note_ready(&mut self, uid: u32) {
+        if self.has_room(uid).is_some() && !self.ready.contains(&uid) {
+            self.ready.push_back(uid);
         }
-        while let Some(&uid) = self.ready.front() {
-            let Some(first) = self.has_room(uid) else {
-                self.ready.pop_front();
-                continue;
-            };
-            if !self.used.leaves_room(first.needs, self.most) {
-                break;
-            }
-            self.used.add(first.needs);
-            if let Some(user) = self.users.get_mut(&uid) {
-                user.used.add(first.needs);
-                user.line.pop_front();
-            }
-            granted.push(first);
-            self.ready.rotate_left(1);
-        }
-        granted
     }
 }
 
@@ -246,91 +304,115 @@ mod tests {
 
     const ALL: Needs = Needs { pages: 800, memory: 80 };
 
-    fn wanted(uid: u32, session: u8, pages: usize) -> Granted {
-        let needs = Needs { pages, memory: 1 };
-        Granted { uid, session: SessionId([session; 16]), worker: 0, ticket: 0, needs }
+    /// With users that have sessions.
+    struct World {
+        budgets: Budgets,
+        users: Vec<Arc<UserShare>>,
     }
 
-    fn budgets(users: &[u32]) -> Budgets {
-        let budgets = Budgets::new(ALL, 1);
-        for uid in users {
-            budgets.enter(*uid);
+    type Asked = (u32, u8, usize);
+
+    fn needs(pages: usize) -> Needs {
+        Needs { pages, memory: 1 }
+    }
+
+    impl World {
+        fn new(users: &[u32]) -> World {
+            let budgets = Budgets::new(ALL, 1);
+            let users = users.iter().map(|uid| budgets.of_user(*uid)).collect();
+            World { budgets, users }
         }
-        budgets
+
+        fn user(&self, uid: u32) -> Arc<UserShare> {
+            self.users.iter().find(|user| user.uid == uid).expect("a user").clone()
+        }
+
+        fn take(&self, uid: u32, session: u8, pages: usize) -> bool {
+            let (user, session) = (self.user(uid), SessionId([session; 16]));
+            let needs = needs(pages);
+            self.budgets.take(Granted { user, session, worker: 0, ticket: 0, needs })
+        }
+
+        fn give(&self, uid: u32, pages: usize) -> Vec<Asked> {
+            asked(self.budgets.give(&self.user(uid), needs(pages)))
+        }
+    }
+
+    fn asked(granted: AllGranted) -> Vec<Asked> {
+        let one = |one: Granted| (one.user.uid, one.session.0[0], one.needs.pages);
+        granted.into_iter().map(one).collect()
     }
 
     #[test]
     fn a_user_takes_its_share_and_no_more() {
-        let budgets = budgets(&[0, 1, 7]);
-        assert_eq!(budgets.enter(7), Needs { pages: 100, memory: 10 });
-        assert_eq!(budgets.enter(0), Needs { pages: 200, memory: 20 });
+        let world = World::new(&[0, 1, 7]);
+        assert_eq!(world.user(7).of_session(), Needs { pages: 100, memory: 10 });
+        assert_eq!(world.user(0).of_session(), Needs { pages: 200, memory: 20 });
         for (uid, share) in [(7, 200), (0, 400)] {
-            assert!(budgets.take(wanted(uid, 1, share)));
-            assert!(!budgets.take(wanted(uid, 1, 1)), "one more");
+            assert!(world.take(uid, 1, share));
+            assert!(!world.take(uid, 1, 1), "one more");
         }
-        assert!(budgets.take(wanted(1, 2, 200)), "others are not behind them");
+        assert!(world.take(1, 2, 200), "others are not behind them");
     }
 
     #[test]
     fn what_is_larger_than_a_share_goes_alone() {
-        let budgets = budgets(&[7]);
-        let large = wanted(7, 1, 10_000);
-        assert!(budgets.take(large));
-        assert!(!budgets.take(wanted(7, 2, 1)));
-        let granted = budgets.give(7, large.needs);
-        assert_eq!(granted.as_slice(), [wanted(7, 2, 1)]);
-        assert!(!budgets.take(large), "beside another");
+        let world = World::new(&[7]);
+        assert!(world.take(7, 1, 10_000));
+        assert!(!world.take(7, 2, 1));
+        assert_eq!(world.give(7, 10_000), [(7, 2, 1)]);
+        assert!(!world.take(7, 1, 10_000), "beside another");
     }
 
     #[test]
     fn a_large_request_is_not_overtaken_by_small_ones_of_its_user() {
-        let budgets = budgets(&[7]);
-        assert!(budgets.take(wanted(7, 1, 150)));
-        assert!(!budgets.take(wanted(7, 2, 100)));
-        assert!(!budgets.take(wanted(7, 3, 10)), "behind it");
-        let granted = budgets.give(7, wanted(7, 1, 150).needs);
-        assert_eq!(granted.as_slice(), [wanted(7, 2, 100), wanted(7, 3, 10)]);
+        let world = World::new(&[7, 8]);
+        assert!(world.take(7, 1, 150));
+        assert!(!world.take(7, 2, 100));
+        assert!(!world.take(7, 3, 10), "behind it");
+        assert!(
+            world.budgets.try_take(&world.user(7), needs(1)).is_err(),
+            "also who does not wait"
+        );
+        assert!(world.budgets.try_take(&world.user(8), needs(1)).is_ok(), "another user");
+        assert_eq!(world.give(7, 150), [(7, 2, 100), (7, 3, 10)]);
     }
 
     #[test]
     fn users_take_turns_where_all_is_taken() {
-        let budgets = budgets(&[7, 8, 9, 10, 11]);
+        let world = World::new(&[7, 8, 9, 10, 11]);
         for uid in [7, 8, 9, 10] {
-            assert!(budgets.take(wanted(uid, 1, 200)), "{uid}");
+            assert!(world.take(uid, 1, 40) && world.take(uid, 1, 160), "{uid}");
         }
         for session in 2..9 {
-            assert!(!budgets.take(wanted(7, session, 40)));
+            assert!(!world.take(7, session, 40));
         }
-        assert!(!budgets.take(wanted(11, 1, 40)), "nothing is left of the whole");
+        assert!(!world.take(11, 1, 40), "nothing is left of the whole");
         // Its own share is free before the whole is.
-        let granted = budgets.give(7, wanted(7, 1, 40).needs);
-        assert_eq!(granted.as_slice(), [wanted(11, 1, 40)], "who waited for others comes first");
-        let granted = budgets.give(7, wanted(7, 1, 160).needs);
-        let sessions: Vec<u8> = granted.iter().map(|one| one.session.0[0]).collect();
+        assert_eq!(world.give(7, 40), [(11, 1, 40)], "who waited for others comes first");
+        let sessions: Vec<u8> = world.give(7, 160).iter().map(|one| one.1).collect();
         assert_eq!(sessions, [2, 3, 4, 5]);
     }
 
     #[test]
     fn who_leaves_the_line_holds_up_nobody() {
-        let budgets = budgets(&[7]);
-        assert!(budgets.take(wanted(7, 1, 150)));
-        assert!(!budgets.take(wanted(7, 2, 100)));
-        assert!(!budgets.take(wanted(7, 3, 10)));
-        let granted = budgets.forget(7, SessionId([2; 16]));
-        assert_eq!(granted.as_slice(), [wanted(7, 3, 10)]);
+        let world = World::new(&[7]);
+        assert!(world.take(7, 1, 150));
+        assert!(!world.take(7, 2, 100));
+        assert!(!world.take(7, 3, 10));
+        let granted = world.budgets.forget(&world.user(7), SessionId([2; 16]));
+        assert_eq!(asked(granted), [(7, 3, 10)]);
     }
 
     #[test]
     fn nothing_is_kept_of_users_that_have_gone() {
-        let budgets = budgets(&[7, 7, 8]);
-        assert!(budgets.take(wanted(7, 1, 10)));
-        budgets.leave(7);
-        budgets.leave(8);
-        budgets.leave(7);
-        assert_eq!(budgets.lock().users.len(), 1, "its request is under way");
-        assert!(budgets.give(7, wanted(7, 1, 10).needs).is_empty());
-        assert!(budgets.lock().users.is_empty());
-        assert_eq!(budgets.used(), (Needs::default(), ALL));
+        let world = World::new(&[7]);
+        let again = world.budgets.of_user(7);
+        assert!(Arc::ptr_eq(&again, &world.user(7)), "one share for all sessions");
+        let World { budgets, users } = world;
+        drop((users, again));
+        let _other = budgets.of_user(8);
+        assert_eq!(locked(&budgets.users).len(), 1);
     }
 
     /// Any order of requests and ends: nothing is lost, nobody waits beside room of his own.
@@ -343,30 +425,73 @@ mod tests {
                 (random >> 33) % below
             };
             let uids = [0, 7, 8];
-            let budgets = budgets(&uids);
-            let (mut running, mut waiting) = (Vec::new(), 0);
+            let world = World::new(&uids);
+            let (mut running, mut waiting): (Vec<Asked>, usize) = (Vec::new(), 0);
             for step in 0..300 {
                 if step < 200 && next(2) == 0 {
+                    let (uid, session) = (uids[next(3) as usize], next(9) as u8);
                     let pages = (next(300) + 1) as usize;
-                    let one = wanted(uids[next(3) as usize], next(9) as u8, pages);
-                    match budgets.take(one) {
-                        true => running.push(one),
+                    match world.take(uid, session, pages) {
+                        true => running.push((uid, session, pages)),
                         false => waiting += 1,
                     }
                 } else if !running.is_empty() {
-                    let ended: Granted = running.swap_remove(next(running.len() as u64) as usize);
-                    let granted = budgets.give(ended.uid, ended.needs);
+                    let (uid, _, pages) = running.swap_remove(next(running.len() as u64) as usize);
+                    let granted = world.give(uid, pages);
                     waiting -= granted.len();
                     running.extend(granted);
                 }
                 assert!(waiting == 0 || !running.is_empty(), "seed {seed}: nobody is served");
             }
-            while let Some(ended) = running.pop() {
-                let granted = budgets.give(ended.uid, ended.needs);
+            while let Some((uid, _, pages)) = running.pop() {
+                let granted = world.give(uid, pages);
                 waiting -= granted.len();
                 running.extend(granted);
             }
-            assert_eq!((waiting, budgets.used().0), (0, Needs::default()), "seed {seed}");
+            assert_eq!((waiting, world.budgets.used().0), (0, Needs::default()), "seed {seed}");
+            assert_eq!(world.budgets.waiting.load(Ordering::SeqCst), 0);
         }
+    }
+
+    /// Workers side by side: everybody who waits is granted in the end.
+    #[test]
+    fn nobody_is_forgotten_between_threads() {
+        let budgets = Arc::new(Budgets::new(Needs { pages: 8, memory: 8 }, 1));
+        let (sender, receiver) = std::sync::mpsc::channel::<Granted>();
+        let threads: Vec<_> = (0..4u16)
+            .map(|worker| {
+                let (budgets, sender) = (budgets.clone(), sender.clone());
+                std::thread::spawn(move || {
+                    let user = budgets.of_user(u32::from(worker % 2));
+                    let mut waiting = 0usize;
+                    for ticket in 0..20_000u64 {
+                        let needs = Needs { pages: 1 + (ticket % 3) as usize, memory: 1 };
+                        let session = SessionId([worker as u8; 16]);
+                        let wanted = Granted { user: user.clone(), session, worker, ticket, needs };
+                        if budgets.take(wanted) {
+                            budgets.give(&user, needs).into_iter().for_each(|one| {
+                                sender.send(one).expect("open");
+                            });
+                        } else {
+                            waiting += 1;
+                        }
+                    }
+                    waiting
+                })
+            })
+            .collect();
+        drop(sender);
+        let mut granted = 0;
+        for one in receiver {
+            granted += 1;
+            let mut next = vec![one];
+            while let Some(one) = next.pop() {
+                let more = budgets.give(&one.user, one.needs);
+                granted += more.len();
+                next.extend(more);
+            }
+        }
+        let waiting: usize = threads.into_iter().map(|thread| thread.join().expect("ends")).sum();
+        assert_eq!((granted, budgets.used().0), (waiting, Needs::default()));
     }
 }

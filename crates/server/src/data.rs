@@ -110,7 +110,10 @@ pub(crate) fn try_read(
     let result = read_result(lent.len, lent.end_of_file);
     note_read(context, session, lent.len);
     open.read_ahead(extent.offset, extent.len as usize, true);
-    Some((result, lent.spans, lent.held.into_iter().collect()))
+    // With what the request took.
+    let mut held = Vec::with_capacity(2);
+    held.extend(lent.held);
+    Some((result, lent.spans, held))
 }
 
 impl Chain {

@@ -15,7 +15,7 @@ use dafs_store::Who;
 use dafs_unifier::WriterId;
 use rustc_hash::FxHashMap;
 
-use crate::budget::Needs;
+use crate::budget::{Needs, UserShare};
 use crate::locks::{Client, SessionNumber};
 use crate::meters::{SessionMeter, count};
 use crate::notes::SessionNotes;
@@ -62,6 +62,8 @@ pub(crate) struct Session {
     next_credential: Cell<u32>,
     /// The most that its requests under way may take.
     pub most: Needs,
+    /// The share of its user, of which they take.
+    pub share_of_user: Arc<UserShare>,
     /// What they took.
     pub taken: Cell<Needs>,
     /// Requests that wait for what they need, in order.
@@ -90,7 +92,7 @@ impl Session {
         who: Who,
         client: Client,
         attr: SessionAttr,
-        now: Duration,
+        (now, share_of_user): (Duration, Arc<UserShare>),
         counters: Arc<SessionMeter>,
     ) -> Session {
         Session {
@@ -111,7 +113,8 @@ impl Session {
             next_state: Cell::new(1),
             credentials: RefCell::default(),
             next_credential: Cell::new(1),
-            most: Needs::default(),
+            most: share_of_user.of_session(),
+            share_of_user,
             taken: Cell::default(),
             delayed: RefCell::default(),
             in_line: Cell::new(None),

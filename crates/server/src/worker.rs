@@ -346,18 +346,14 @@ impl Worker {
     }
 
     fn leaving(&self, connection: ConnId, data: &SgList, held: Vec<Held>) -> Leaving {
-        let session = match self.connections.get(&connection) {
-            Some(Connection::Bound(session)) => Some(session.clone()),
-            _ => None,
-        };
-        let bytes = session.as_ref().map_or(0, |session| session.left_bytes.get());
+        let bytes = session_of(&held).map_or(0, |session| session.left_bytes.get());
         let progress = Progress { since: self.now, bytes };
-        Leaving { held, connection, bytes: dafs_fabric::sg_bytes(data) as u64, session, progress }
+        Leaving { held, connection, bytes: dafs_fabric::sg_bytes(data) as u64, progress }
     }
 
     fn reply_sent(&mut self, token: u64) {
         let Some(leaving) = self.leaving.remove(&token) else { return };
-        if let Some(session) = &leaving.session {
+        if let Some(session) = leaving.session() {
             session.left_bytes.set(session.left_bytes.get().wrapping_add(leaving.bytes));
         }
         for held in leaving.held {
@@ -422,8 +418,22 @@ struct Leaving {
     held: Vec<Held>,
     connection: ConnId,
     bytes: u64,
-    session: Option<Rc<Session>>,
     progress: Progress,
+}
+
+impl Leaving {
+    /// Whose it is.
+    fn session(&self) -> Option<&Session> {
+        session_of(&self.held)
+    }
+}
+
+/// The session of a request, by what it took.
+fn session_of(held: &[Held]) -> Option<&Session> {
+    held.iter().rev().find_map(|held| match held {
+        Held::Grant(grant) => Some(grant.session()),
+        _ => None,
+    })
 }
 
 /// Fetches under way: who waits for them.

@@ -11,7 +11,7 @@ use dafs_message::RequestId;
 use dafs_protocol::{Extent, ExtentList, Operation, RequestHead, SessionId, SlotId, Status};
 
 use super::{Action, Message, Worker};
-use crate::budget::{AllGranted, Granted, Needs};
+use crate::budget::{AllGranted, Granted, Needs, UserShare};
 use crate::chain::{Cached, Context, SCRATCH_BYTES};
 use crate::session::Session;
 use crate::shared::{Shared, tick};
@@ -39,16 +39,30 @@ pub(crate) struct Grant {
     needs: Needs,
 }
 
+impl Grant {
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
 impl Drop for Grant {
     fn drop(&mut self) {
         let session = &self.session;
         session.taken.set(session.taken.get().minus(self.needs));
         let shared = &self.context.shared;
-        tell(shared, shared.budgets.give(session.who.uid, self.needs));
+        give(shared, &session.share_of_user, self.needs);
         if !session.delayed.borrow().is_empty() {
             let action = Action::GoOn { session: session.id };
             self.context.actions.borrow_mut().push_back(action);
         }
+    }
+}
+
+/// Gives back what was taken.
+fn give(shared: &Shared, user: &UserShare, needs: Needs) {
+    let granted = shared.budgets.give(user, needs);
+    if !granted.is_empty() {
+        tell(shared, granted);
     }
 }
 
@@ -138,8 +152,18 @@ impl Worker {
     pub(super) fn try_admit(&self, session: &Rc<Session>, needs: Needs) -> Option<Grant> {
         let may = session.delayed.borrow().is_empty()
             && session.taken.get().leaves_room(needs, session.most)
-            && self.shared.budgets.try_take(session.who.uid, needs);
+            && self.try_take(session, needs);
         may.then(|| self.grant(session, needs))
+    }
+
+    fn try_take(&self, session: &Session, needs: Needs) -> bool {
+        match self.shared.budgets.try_take(&session.share_of_user, needs) {
+            Ok(()) => true,
+            Err(granted) => {
+                tell(&self.shared, granted);
+                false
+            }
+        }
     }
 
     /// Begins a request, or has its peer send it again without pushing its data.
@@ -170,9 +194,13 @@ impl Worker {
         if !session.taken.get().leaves_room(needs, session.most) {
             return false;
         }
-        let (uid, worker, ticket) = (session.who.uid, self.number, session.next_ticket.get());
+        if self.try_take(session, needs) {
+            return true;
+        }
+        let (worker, ticket) = (self.number, session.next_ticket.get());
         session.next_ticket.set(ticket + 1);
-        let wanted = Granted { uid, session: session.id, worker, ticket, needs };
+        let user = session.share_of_user.clone();
+        let wanted = Granted { user, session: session.id, worker, ticket, needs };
         let taken = self.shared.budgets.take(wanted);
         session.in_line.set((!taken).then_some(ticket));
         taken
@@ -208,11 +236,11 @@ impl Worker {
 
     /// The first request of a session has what it needs.
     pub(super) fn granted(&mut self, granted: Granted) {
-        let Granted { uid, session: id, ticket, needs, .. } = granted;
+        let Granted { user, session: id, ticket, needs, .. } = granted;
         let session = self.session(id).filter(|session| session.in_line.get() == Some(ticket));
         let Some(session) = session else {
             // It has ended, or left the line, meanwhile.
-            return tell(&self.shared, self.shared.budgets.give(uid, needs));
+            return give(&self.shared, &user, needs);
         };
         session.in_line.set(None);
         self.begin_delayed(&session, needs);
@@ -252,7 +280,7 @@ impl Worker {
 
     fn leave_line(&self, session: &Session) {
         if session.in_line.take().is_some() {
-            tell(&self.shared, self.shared.budgets.forget(session.who.uid, session.id));
+            tell(&self.shared, self.shared.budgets.forget(&session.share_of_user, session.id));
         }
     }
 

@@ -225,7 +225,7 @@ impl Worker {
             }
         }
         for leaving in self.leaving.values() {
-            let left = leaving.session.as_ref().map_or(0, |session| session.left_bytes.get());
+            let left = leaving.session().map_or(0, |session| session.left_bytes.get());
             if leaving.progress.is_too_slow(now, lease, left) {
                 slow.push((leaving.connection, "a reply is not taken"));
             }

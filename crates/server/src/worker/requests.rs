@@ -69,10 +69,11 @@ impl Worker {
         if prior.is_empty()
             && data_len == 0
             && let [Operation::Read { state, extents, .. }] = request.operations.as_slice()
-            && let Some(hit) = data::try_read(&self.context, session, *state, extents)
+            && let Some(mut hit) = data::try_read(&self.context, session, *state, extents)
             && let Some(grant) = self.try_admit(session, needs_of_hit(extents))
         {
-            self.read_hit(session, id, &request, hit, grant);
+            hit.2.push(Held::Grant(grant));
+            self.read_hit(session, id, &request, hit);
             drop(request);
             if let Some(start) = start {
                 self.shared.note_time(Kind::CachedReads, start);
@@ -134,10 +135,8 @@ impl Worker {
         session: &Rc<Session>,
         id: RequestId,
         request: &Request<'_>,
-        (result, spans, mut held): (OpResult, SgList, Vec<Held>),
-        grant: Grant,
+        (result, spans, held): (OpResult, SgList, Vec<Held>),
     ) {
-        held.push(Held::Grant(grant));
         let head = request.head;
         session.slots.borrow_mut().finish(head.slot, Vec::new());
         let reply = Reply { slot: head.slot, sequence: head.sequence, results: Ok(vec![result]) };

@@ -93,8 +93,8 @@ impl Worker {
         let meter = SessionMeter::new(earlier + 1, client, uid, peer);
         self.shared.meters.enter(meter.clone());
         let (who, client) = (Arc::new(who), Client { id: client, uid });
-        let mut session = Session::new(id, secret, who, client, attr, self.now, meter);
-        session.most = self.shared.budgets.enter(uid);
+        let since = (self.now, self.shared.budgets.of_user(uid));
+        let mut session = Session::new(id, secret, who, client, attr, since, meter);
         session.notes = self.shared.notes.as_ref().and_then(|notes| notes.enter(id, client));
         let session = Rc::new(session);
         self.context.locks(|table| table.begin_session(session.number(), self.number, id));
@@ -158,7 +158,6 @@ impl Worker {
         }
         self.end_locks(&session, end);
         self.drop_delayed(&session);
-        self.shared.budgets.leave(session.who.uid);
         let opens = session.take_opens();
         if opens.is_empty() {
             return;
