@@ -3,7 +3,7 @@
 # payload is copied, where `unsafe` is. Each step says what is wrong; the last line sums up.
 #
 #   scripts/lint.sh            all steps
-#   scripts/lint.sh STEP...    some of: format scripts copies unsafe words links clippy docs
+#   scripts/lint.sh STEP...    some of: format scripts copies unsafe words prints links clippy docs
 #
 # Exit status 1: a step failed. What is not installed (clippy, rustfmt) is skipped, and said.
 set -uo pipefail
@@ -96,6 +96,21 @@ words() {
     return 1
 }
 
+# What prints with a macro panics where the stream cannot be written: a closed terminal, a full disk.
+# Tests, and programs that only test, may.
+prints() {
+    local found
+    # shellcheck disable=SC2046
+    found=$(awk '
+        FNR == 1 { test = FILENAME ~ /\/(tests?|benches|examples)(\/|\.rs)|^(tests|fuzz|crates\/simulation)\/|\/(conformance|sim)\// }
+        /^#\[cfg\(test\)\]/ { test = 1 }
+        !test && !/^ *\/\// && /(^|[^a-z_])e?print(ln)?!/ { print FILENAME ":" FNR ": " $0 }
+    ' $(sources '*.rs'))
+    [ -z "$found" ] && return 0
+    echo "$found"
+    return 1
+}
+
 # Relative links in documents lead somewhere; every page of the book is in its summary.
 links() {
     local file target path status=0
@@ -128,11 +143,11 @@ docs() {
     RUSTDOCFLAGS="-Dwarnings" cargo doc --quiet --workspace --no-deps
 }
 
-all="format scripts copies unsafe words links clippy docs"
+all="format scripts copies unsafe words prints links clippy docs"
 for name in ${*:-$all}; do
     case $name in
         unsafe) step unsafe unsafe_code ;;
-        format | scripts | copies | words | links | clippy | docs) step "$name" "$name" ;;
+        format | scripts | copies | words | prints | links | clippy | docs) step "$name" "$name" ;;
         *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done

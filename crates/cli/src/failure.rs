@@ -17,6 +17,8 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Cannot connect or authenticate.
 pub const CONNECT: u8 = 3;
+/// A server met a defect of its own.
+pub const PANICKED: u8 = 101;
 /// Interrupted by a signal.
 pub const INTERRUPTED: u8 = 130;
 /// Nobody reads standard output any more: as a program ended by SIGPIPE.

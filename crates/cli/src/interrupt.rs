@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::failure::INTERRUPTED;
-use crate::sys;
+use crate::{progress, sys};
 
 /// How long a command may take to remove what it left half made.
 const CLEAN_UP: Duration = Duration::from_secs(2);
@@ -33,13 +33,14 @@ pub enum Style {
 
 /// Takes over the signals. To be called before any thread is started.
 pub fn install(style: Style) {
+    sys::ignore_file_size_signal();
     SERVES.store(style == Style::Serve, Ordering::Relaxed);
     if sys::block_ending_signals().is_err() {
         return; // They end the program at once then.
     }
     let started = std::thread::Builder::new().name("signals".into()).spawn(move || watch(style));
     if let Err(error) = started {
-        eprintln!("dafs: cannot watch for signals: {error}");
+        progress::message(&format!("dafs: cannot watch for signals: {error}"));
     }
 }
 

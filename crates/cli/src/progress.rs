@@ -1,6 +1,6 @@
 //! Messages and the progress bar, which share standard error.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,12 +8,16 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Prints a line on standard error, above the bar if there is one.
+/// Prints a line on standard error, above the bar if there is one. Where that cannot be written (a
+/// closed terminal, a full disk), nobody is told, and nothing else changes.
 pub fn message(text: &str) {
     let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let print = || {
+        let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+    };
     match bar {
-        Some(bar) => bar.suspend(|| eprintln!("{text}")),
-        None => eprintln!("{text}"),
+        Some(bar) => bar.suspend(print),
+        None => print(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `dafs serve`: serves directories until it is told to stop.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use dafs_fabric::Address;
@@ -8,10 +8,10 @@ use dafs_fabric_tcp::TcpProvider;
 use dafs_server::{Config, DataPath, ExportConfig, Policy, Server};
 use dafs_store::posix::Disk;
 
-use crate::failure::{Failure, USAGE};
+use crate::failure::{Failure, PANICKED, USAGE};
 use crate::find::size;
 use crate::runtime::{Note, Posted};
-use crate::{interrupt, sys, text};
+use crate::{interrupt, progress, sys, text};
 
 const DATA_PATHS: &str = "How file data goes between disk and network:\n  \
     unifier   through the server's own cache, whose memory is the network's too (default)\n  \
@@ -114,6 +114,7 @@ pub struct Args {
 /// The server could not be started.
 pub fn run(args: &Args) -> Result<(), Failure> {
     log_to_standard_error();
+    end_with_any_thread();
     let config = configure(args)?;
     if let Err(error) = sys::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open descriptors");
@@ -125,7 +126,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let urls: Vec<String> = server.addresses().iter().map(url).collect();
     let _note = announce(&server, &config, &urls)?;
     interrupt::wait();
-    eprintln!("dafs serve: flushing; press Ctrl-C again to end at once");
+    // On a thread of its own: what shows the message may be slow, or gone, and the flush comes first.
+    std::thread::spawn(|| {
+        progress::message("dafs serve: flushing; press Ctrl-C again to end at once");
+    });
     server.stop();
     Ok(())
 }
@@ -133,8 +137,40 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn log_to_standard_error() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("DAFS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let _ =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| LogWriter)
+        .with_ansi(std::io::stderr().is_terminal())
+        // It would say on standard error that standard error cannot be written, and panic.
+        .log_internal_errors(false)
+        .try_init();
+}
+
+/// Standard error; what it does not take is counted, and nothing else comes of it.
+struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        if std::io::stderr().write_all(line).is_err() {
+            dafs_server::count_lost_log_line();
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A thread that panics ends the process at once, as `kill -9` would: what it guarded may be half
+/// changed, so nothing is flushed. Clients write again what they keep, or are told of their loss.
+fn end_with_any_thread() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        progress::message("dafs serve: a thread panicked; ending without a flush");
+        sys::exit_now(PANICKED);
+    }));
 }
 
 fn configure(args: &Args) -> Result<Config, Failure> {
@@ -251,6 +287,26 @@ mod tests {
             let parsed = dafs_client::Url::parse(&url(text)).expect("a URL of ours");
             assert_eq!(parsed.address().to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_thread_that_panics_ends_the_process() {
+        const CHILD: &str = "DAFS_TEST_CHILD_PANICS";
+        if std::env::var_os(CHILD).is_some() {
+            end_with_any_thread();
+            let thread = std::thread::spawn(|| panic!("on purpose"));
+            assert!(thread.join().is_err());
+            return; // As if nothing had been.
+        }
+        let name = "serve::tests::a_thread_that_panics_ends_the_process";
+        let child = std::process::Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .expect("runs");
+        let said = String::from_utf8_lossy(&child.stderr).into_owned();
+        assert_eq!(child.status.code(), Some(PANICKED.into()), "{said}");
+        assert!(said.contains("on purpose") && said.contains("a thread panicked"), "{said}");
     }
 
     #[test]

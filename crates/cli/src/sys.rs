@@ -27,13 +27,31 @@ fn ending_signals() -> libc::sigset_t {
     // SAFETY: a set of ours.
     unsafe { libc::sigemptyset(&mut set) };
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: a set of ours and a signal's number.
-        unsafe { libc::sigaddset(&mut set, signal) };
+        // Blocked, it would be kept and taken although it is ignored.
+        if signal != libc::SIGHUP || !is_ignored(signal) {
+            // SAFETY: a set of ours and a signal's number.
+            unsafe { libc::sigaddset(&mut set, signal) };
+        }
     }
     set
 }
 
-/// Blocks SIGINT, SIGTERM and SIGHUP in this thread and those it starts.
+fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: plain bits, overwritten by the next call.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a signal's number, nothing to set, and a place for the answer.
+    let rc = unsafe { libc::sigaction(signal, std::ptr::null(), &mut now) };
+    rc == 0 && now.sa_sigaction == libc::SIG_IGN
+}
+
+/// A write beyond the limit of file sizes fails with EFBIG and ends nothing.
+pub fn ignore_file_size_signal() {
+    // SAFETY: a signal's number and a disposition; no code of ours is to run.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Blocks SIGINT, SIGTERM and SIGHUP in this thread and those it starts. A signal that was ignored
+/// at the start (`nohup`) stays so.
 pub fn block_ending_signals() -> io::Result<()> {
     let set = ending_signals();
     // SAFETY: a set of ours; the old one is not asked for.

@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 
 use self::readers::{Reader, Readers, Timed};
 use self::status::Metrics;
+pub use self::status::count_lost_log_line;
 use crate::server::StartError;
 use crate::shared::Shared;
 

@@ -40,6 +40,7 @@ mod tasks;
 mod turns;
 mod worker;
 
+pub use admin::count_lost_log_line;
 pub use clients::{ClientRecords, MemoryRecords};
 pub use config::{Config, ConfigError, ExportConfig};
 pub use dafs_unifier::Policy;

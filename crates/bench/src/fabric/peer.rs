@@ -34,7 +34,7 @@ pub(super) fn serve_all(device: &Arc<dyn Device>, listener: &mut dyn Listener, s
     while !stop.load(Ordering::Relaxed) {
         let Some(incoming) = next(listener) else { continue };
         if let Err(error) = answer(device, incoming, stop) {
-            eprintln!("dafs bench: {error}");
+            let _ = writeln!(std::io::stderr(), "dafs bench: {error}");
         }
     }
 }

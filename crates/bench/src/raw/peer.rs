@@ -1,6 +1,6 @@
 //! The answering process.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Write};
 use std::net::{TcpListener, TcpStream};
 
 use super::message::{Kind, MESSAGE_BYTES, Message, violation};
@@ -29,11 +29,11 @@ pub fn connect_back(address: &str) -> io::Result<()> {
 /// The listening socket's.
 pub fn serve(address: &str) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
-    println!("{}", listener.local_addr()?);
+    writeln!(io::stdout(), "{}", listener.local_addr()?)?;
     loop {
         let (stream, from) = listener.accept()?;
         if let Err(error) = answer(stream) {
-            eprintln!("{from}: {error}");
+            let _ = writeln!(io::stderr(), "{from}: {error}");
         }
     }
 }

@@ -56,6 +56,13 @@ pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> s
     })
 }
 
+static LOST_LOG_LINES: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a line of the process's log that could not be written.
+pub fn count_lost_log_line() {
+    LOST_LOG_LINES.fetch_add(1, Ordering::Relaxed);
+}
+
 fn sessions(shared: &Shared) -> Vec<serde_json::Value> {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut meters = shared.meters.sessions();
@@ -141,6 +148,11 @@ fn values(shared: &Shared) -> Vec<Value> {
             "held_bytes",
             "Memory of the arena that is held until peers send data or take replies",
             shared.budgets.used().0.pages as u64,
+        ),
+        value(
+            "lost_log_lines",
+            "Lines of the log that could not be written",
+            LOST_LOG_LINES.load(Ordering::Relaxed),
         ),
         value("peer_faults", "Protocol violations by peers", load(&counters.peer_faults)),
         value(

@@ -373,7 +373,6 @@ mod tests {
             size_of::<Future>()
         }
         let future = bytes(crate::chain::run);
-        println!("{future} bytes");
         // The rest is for its header, decoded operations, results and allocator.
         assert!(future + 2048 <= REQUEST_BYTES, "{future}");
     }
