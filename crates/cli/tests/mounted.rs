@@ -236,6 +236,24 @@ fn directories_list_the_numbers_that_they_have() {
     assert_eq!(listed.expect("entry").ino(), number(&mount.join("a/b/f")));
 }
 
+/// Of every export, not of the first only.
+#[test]
+fn directories_of_all_exports_can_be_synced() {
+    let temporary = Temporary::new();
+    let (one, two) = (temporary.join("one"), temporary.join("two"));
+    for directory in [&one, &two] {
+        std::fs::create_dir_all(directory.join("inner")).expect("directory");
+    }
+    let exports = [format!("one={}", one.display()), format!("two={}", two.display())];
+    let options = ["--export", &exports[0], "--export", &exports[1]];
+    let server = Server::start_in(temporary, one, &options);
+    let Some(mount) = Mounted::new(&server, &[]) else { return };
+    for name in ["one", "two", "one/inner", "two/inner"] {
+        let directory = std::fs::File::open(mount.join(name)).expect("open");
+        directory.sync_all().unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
 fn signal(server: &Server, name: &str) {
     let pid = server.child.id().to_string();
     program("kill", &["-s", name, &pid]).expect("the server runs");

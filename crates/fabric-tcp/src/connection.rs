@@ -1,14 +1,18 @@
 //! Making connections: the listener, and the connecting side of the handshake.
 
 use std::collections::VecDeque;
+use std::fs::Permissions;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Address, ConnectError, Incoming, Listener, PRIVATE_DATA_BYTES_MAX, PeerInfo};
+use dafs_fabric::{
+    Address, ConnectError, Incoming, Listener, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending,
+};
 
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader, Kind};
 use crate::sys::{self, EpollEvents, Started, Watch};
@@ -228,6 +232,13 @@ pub struct Accepted {
     pub socket: OwnedFd,
 }
 
+impl Pending for Accepted {
+    /// Of TCP; who is at the other end of a Unix socket is certain without.
+    fn is_established(&self) -> bool {
+        sys::is_established(self.socket.as_raw_fd())
+    }
+}
+
 /// Says no.
 pub fn reject(accepted: &Accepted, reason: &str) {
     let mut end = reason.len().min(PRIVATE_DATA_BYTES_MAX);
@@ -277,7 +288,8 @@ impl Socket {
                 stream.set_nonblocking(true)?;
                 tune(stream.as_raw_fd(), false)?;
                 let (pid, uid, gid) = sys::peer_credentials(stream.as_raw_fd())?;
-                Ok((stream.into(), PeerInfo::Unix { pid, uid, gid }))
+                let groups = sys::peer_groups(stream.as_raw_fd())?;
+                Ok((stream.into(), PeerInfo::Unix { pid, uid, gid, groups }))
             }
         }
     }
@@ -312,6 +324,8 @@ impl StreamListener {
                 let path = PathBuf::from(&address.target);
                 remove_stale(&path)?;
                 let listener = UnixListener::bind(&path)?;
+                // Anybody may connect: the kernel says who it is. The directory says who may try.
+                std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
                 listener.set_nonblocking(true)?;
                 (Socket::Unix(listener, path), address.clone())
             }

@@ -1,6 +1,7 @@
 //! Handshakes, good and bad, and what a listener puts up with.
 
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
 use dafs_fabric::{Engine, QueuePairEvent};
@@ -152,8 +153,16 @@ fn unix_peers_are_known_by_the_system() {
     let mut listener = StreamListener::open(&address).expect("listener");
     let mut engine = engine();
     engine.connect(&address, b"").expect("connect");
-    let PeerInfo::Unix { pid, .. } = accept(&mut listener).peer else { panic!("a unix peer") };
+    let PeerInfo::Unix { pid, groups, .. } = accept(&mut listener).peer else {
+        panic!("a unix peer")
+    };
     assert_eq!(pid, std::process::id() as i32);
+    let status = std::fs::read_to_string("/proc/self/status").expect("status");
+    let mine = status.lines().find_map(|line| line.strip_prefix("Groups:")).expect("groups");
+    let mine: Vec<u32> = mine.split_whitespace().map(|group| group.parse().unwrap()).collect();
+    assert_eq!(groups, mine);
+    let mode = std::fs::metadata(&path).expect("the socket's file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o666, "any user may connect");
     let again = StreamListener::open(&address);
     assert!(matches!(again, Err(ConnectError::Io(error)) if error.kind() == ErrorKind::AddrInUse));
     drop(listener);

@@ -350,7 +350,7 @@ impl Engine for TcpEngine {
         if private_data.len() > dafs_fabric::PRIVATE_DATA_BYTES_MAX {
             return Err(ConnectError::Resource("private data"));
         }
-        let Ok(accepted) = incoming.inner.downcast::<Accepted>() else {
+        let Some(accepted) = incoming.into_inner::<Accepted>() else {
             return Err(ConnectError::PeerProtocol("a request of another provider"));
         };
         let queue_pair = self.adopt(accepted.socket)?;
@@ -364,7 +364,7 @@ impl Engine for TcpEngine {
     }
 
     fn reject(&mut self, incoming: Incoming, reason: &str) {
-        if let Ok(accepted) = incoming.inner.downcast::<Accepted>() {
+        if let Some(accepted) = incoming.into_inner::<Accepted>() {
             self.core.system_calls += 1;
             reject(&accepted, reason);
         }

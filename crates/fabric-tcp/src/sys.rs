@@ -375,6 +375,42 @@ pub fn peer_credentials(fd: RawFd) -> io::Result<(i32, u32, u32)> {
     Ok((credentials.pid, credentials.uid, credentials.gid))
 }
 
+/// The supplementary groups of the process that connected a Unix socket, as they were then.
+pub fn peer_groups(fd: RawFd) -> io::Result<Vec<u32>> {
+    const GROUPS_MAX: usize = 65_536;
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut len = size_of_val(groups.as_slice()) as libc::socklen_t;
+        let out = groups.as_mut_ptr().cast();
+        // SAFETY: the buffer is as long as `len` says.
+        let rc =
+            unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERGROUPS, out, &mut len) };
+        match check(rc) {
+            Ok(_) => {
+                groups.truncate(len as usize / size_of::<libc::gid_t>());
+                return Ok(groups);
+            }
+            Err(error)
+                if error.raw_os_error() == Some(libc::ERANGE) && groups.len() < GROUPS_MAX =>
+            {
+                groups.resize(GROUPS_MAX, 0);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// True while a stream socket is connected and neither side has closed or reset it.
+pub fn is_established(fd: RawFd) -> bool {
+    const ESTABLISHED: u8 = 1;
+    let mut state = 0_u8; // The first byte of `struct tcp_info`; the kernel gives as much as is wanted.
+    let mut len = 1;
+    let out = (&raw mut state).cast();
+    // SAFETY: the buffer is as long as `len` says.
+    let rc = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, out, &mut len) };
+    rc == 0 && state == ESTABLISHED
+}
+
 /// A new epoll object.
 pub fn epoll() -> io::Result<OwnedFd> {
     // SAFETY: numbers only.

@@ -255,8 +255,10 @@ pub enum PeerInfo {
         pid: i32,
         /// User.
         uid: u32,
-        /// Primary group.
+        /// Effective group.
         gid: u32,
+        /// Supplementary groups, of that process (SO_PEERGROUPS).
+        groups: Vec<u32>,
     },
     /// A simulated node.
     Sim {
@@ -273,7 +275,21 @@ pub struct Incoming {
     /// Who it is, as far as the system knows.
     pub peer: PeerInfo,
     /// The provider's own state.
-    pub inner: Box<dyn std::any::Any + Send>,
+    pub inner: Box<dyn Pending>,
+}
+
+/// What a provider keeps of a connection request.
+pub trait Pending: std::any::Any + Send {
+    /// True while the peer has neither closed nor reset the connection, at the moment of the call. As
+    /// long as it is so, nobody else's connection has the same addresses.
+    fn is_established(&self) -> bool;
+}
+
+impl Incoming {
+    /// The provider's own state, where it is of this type.
+    pub fn into_inner<T: Pending>(self) -> Option<Box<T>> {
+        (self.inner as Box<dyn std::any::Any>).downcast().ok()
+    }
 }
 
 impl fmt::Debug for Incoming {

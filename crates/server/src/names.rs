@@ -51,7 +51,8 @@ impl Chain {
                 // The names of exports are in no file system.
                 if !(dir == Exports::virtual_root() && self.context.shared.exports.only().is_none())
                 {
-                    self.context.shared.exports.of(&dir)?.1.store.sync_dir(&dir).await?;
+                    let (_, export, inner) = self.context.shared.exports.of(&dir)?;
+                    export.store.sync_dir(&inner).await?;
                 }
                 Ok(Outcome::Done)
             }

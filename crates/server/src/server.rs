@@ -478,7 +478,7 @@ fn load_key(path: &Path) -> Result<Key, ConfigError> {
     if key.len() < 16 {
         return Err(failed("shorter than 16 bytes: try `head -c 32 /dev/urandom | base64`".into()));
     }
-    let who = identity::with_groups(meta.uid(), None).map_err(|e| failed(e.to_string()))?;
+    let who = identity::with_groups(meta.uid()).map_err(|e| failed(e.to_string()))?;
     Ok(Key { bytes: key, who })
 }
 
@@ -643,7 +643,9 @@ impl Acceptor {
     /// Proves the peer and gives the connection to the worker that has its session.
     fn give(&mut self, incoming: Incoming) {
         let has_key = self.shared.key.is_some();
-        let proof = match identity::prove(&incoming.peer, has_key, self.anonymous.as_ref()) {
+        let is_established = || incoming.inner.is_established();
+        let anonymous = self.anonymous.as_ref();
+        let proof = match identity::prove(&incoming.peer, is_established, has_key, anonymous) {
             Ok(proof) => proof,
             Err(error) => {
                 tick(&self.shared.counters.refused);

@@ -10,7 +10,7 @@ use super::world::Region;
 use crate::engine::{Device, Engine, Listener, Provider};
 use crate::error::{ConnectError, OpenError, RegisterError};
 use crate::mem::{Deregister, MemoryRegion, Span};
-use crate::types::{Access, Address, DeviceAttr, Incoming, PeerInfo, Rkey};
+use crate::types::{Access, Address, DeviceAttr, Incoming, PeerInfo, Pending, Rkey};
 
 /// The network card of one node.
 #[derive(Debug, Clone)]
@@ -158,8 +158,14 @@ pub(super) struct Request {
 impl Request {
     /// Who asks, if it asked in this network. The request is answered by the caller then.
     pub fn of(incoming: Incoming, net: &Arc<SimNet>) -> Option<u64> {
-        let mut request = incoming.inner.downcast::<Request>().ok()?;
+        let mut request = incoming.into_inner::<Request>()?;
         if Arc::ptr_eq(&request.net, net) { request.from.take() } else { None }
+    }
+}
+
+impl Pending for Request {
+    fn is_established(&self) -> bool {
+        self.from.is_some_and(|from| self.net.world().qps.contains_key(&from))
     }
 }
 

@@ -127,7 +127,8 @@ impl Worker {
         let live = self.sessions.get(&id).ok_or_else(gone)?;
         let session = &live.session;
         let different = secret.iter().zip(&session.secret).fold(0, |sum, (a, b)| sum | (a ^ b));
-        if different != 0 || *session.who != *who || session.ended.get() {
+        // The groups of a user may have changed meanwhile; the session goes on with those it began with.
+        if different != 0 || session.who.uid != who.uid || session.ended.get() {
             return Err(none);
         }
         Ok(session.clone())
