@@ -12,6 +12,7 @@
 //! could not be measured is null, never zero.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 #![deny(missing_docs)]
 
 pub mod fabric;

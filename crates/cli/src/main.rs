@@ -5,6 +5,7 @@
 //! authenticate, 130 interrupted.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod bench;
 mod cache;

@@ -9,6 +9,7 @@
 //! [`WritesLost`](dafs_protocol::Status::WritesLost), never by silence.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod at;
 mod cache;

@@ -18,6 +18,7 @@
 //!   late. Larger ones take turns of 1 MiB.
 
 #![deny(missing_docs, unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod connection;
 mod deliver;

@@ -15,6 +15,7 @@
 //! memory of that queue pair. Nothing may be reused before.
 
 #![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 pub mod conformance;
 mod engine;

@@ -428,8 +428,8 @@ fn lend_raw<R>(start: NonNull<u8>, len: usize, writable: bool, body: impl FnOnce
             if self.0.load(Ordering::Acquire) != 1 {
                 // Also on unwinding: whoever holds a span may write to memory that is not lent
                 // any more.
-                let text = b"dafs: lent memory is still in use at the end of the loan\n";
-                let _ = std::io::Write::write_all(&mut std::io::stderr(), text);
+                let text = "dafs: lent memory is still in use at the end of the loan";
+                let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{text}\n"));
                 std::process::abort();
             }
         }

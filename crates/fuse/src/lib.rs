@@ -5,6 +5,7 @@
 //! [`null`] is a file system with one file of zeros: what the kernel and the loop cost alone.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 pub mod fs;
 pub mod kernel;

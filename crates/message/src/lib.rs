@@ -92,6 +92,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 #![deny(missing_docs)]
 
 mod config;

@@ -3,6 +3,7 @@
 //! No I/O, no clock, no transport: bytes and events in, bytes and decisions out.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod attr;
 mod cache;

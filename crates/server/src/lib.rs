@@ -5,6 +5,7 @@
 //! no thread and no clock of its own, so that a simulation can drive it; [`Server`] adds both.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod admin;
 mod budget;

@@ -5,6 +5,7 @@
 //! networks or sessions.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 pub mod memory;
 mod names;

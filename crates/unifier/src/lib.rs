@@ -14,6 +14,7 @@
 //! waits for it; [`Unifier::write_back`] is to be called now and then.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 #![deny(missing_docs)]
 
 mod ahead;

@@ -149,6 +149,7 @@ pub fn run_all(harness: &mut Harness<'_>) {
 struct Announce(&'static str, u64);
 
 impl Drop for Announce {
+    #[allow(clippy::print_stderr, reason = "a test that fails says which")]
     fn drop(&mut self) {
         eprintln!("conformance case failed: {} (seed {})", self.0, self.1);
     }
