@@ -12,13 +12,17 @@ say() { echo "setup: $*" >&2; }
 apt_install() {
     command -v apt-get >/dev/null || { say "please install: $*"; exit 1; }
     local run=()
-    [ "$(id -u)" = 0 ] || run=(sudo)
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null || { say "needs root or sudo to install: $*"; exit 1; }
+        run=(sudo)
+    fi
     if [ -z "${apt_updated:-}" ]; then
         "${run[@]}" apt-get update -qq
         apt_updated=1
     fi
     say "installing $*"
-    DEBIAN_FRONTEND=noninteractive "${run[@]}" apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    # After sudo, which drops the environment: a package that asks would wait for ever.
+    "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
 rust_is_new_enough() {
@@ -43,7 +47,7 @@ if [ "$need" = test-long ] || [ "$need" = test ]; then
         command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
     done
     for pair in fio:fio rsync:rsync sqlite3:sqlite3 redis-server:redis-server git:git \
-        mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs script:bsdutils setfacl:acl setpriv:util-linux fusermount3:fuse3; do
+        mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs script:bsdutils setfacl:acl setcap:libcap2-bin setpriv:util-linux fusermount3:fuse3; do
         command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
     done
     if ! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; then
@@ -62,5 +66,5 @@ if [ "$need" = test-long ] || [ "$need" = test ]; then
     done
     # Lints that `make lint` runs; Debian's toolchain keeps them apart.
     cargo fmt --version >/dev/null 2>&1 || apt_install rustfmt-web || true
-    cargo clippy --version >/dev/null 2>&1 || apt_install rust-clippy-web || true
+    cargo clippy --version >/dev/null 2>&1 || apt_install rust-web-clippy || true
 fi

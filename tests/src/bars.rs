@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+use crate::closing::Closing;
+use crate::machine::SKIPPED;
+
 /// How a bar ended.
 #[derive(Debug)]
 pub enum Verdict {
@@ -59,12 +62,16 @@ impl Line {
         self
     }
 
-    /// With what came out, or what went wrong.
+    /// With what came out, or what went wrong, or why it was not tried (see
+    /// [`machine`](crate::machine)).
     #[must_use]
     pub fn result(self, result: Result<String, String>) -> Line {
         match result {
             Ok(text) => self.measured(text, true),
-            Err(text) => self.measured(text, false),
+            Err(text) => match text.strip_prefix(SKIPPED) {
+                Some(reason) => self.skipped(reason),
+                None => self.measured(text, false),
+            },
         }
     }
 
@@ -82,8 +89,7 @@ impl Line {
         self
     }
 
-    /// Prints it; true when it fails the run.
-    fn print(&self) -> bool {
+    fn print(&self) {
         let verdict = match &self.verdict {
             Verdict::Pass => "pass".to_string(),
             Verdict::Miss if self.timing => "MISS (timing)".to_string(),
@@ -93,7 +99,6 @@ impl Line {
         let measured = self.measured.replace('\n', " ");
         let (number, what, required) = (self.number, &self.what, &self.required);
         println!("{number:<4} {what:<58} {required:<34} {measured:<46} {verdict}");
-        matches!(self.verdict, Verdict::Miss) && !self.timing
     }
 }
 
@@ -122,7 +127,8 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 pub type Bar = (&'static str, fn(Mode) -> Vec<Line>);
 
 /// Runs bars and prints their lines: `--long` at full size, `--only 3,4` some. Times are reported
-/// and never fail the run, since machines are shared; everything else does.
+/// and never fail the run, since machines are shared; everything else does, and where
+/// [all must be tried](crate::must_try_all) what is skipped, too. The last line counts.
 pub fn run(bars: &[Bar], args: &[String]) -> ExitCode {
     let (mut mode, mut wanted) = (Mode { long: false }, None::<Vec<&str>>);
     let mut rest = args.iter().map(String::as_str);
@@ -137,23 +143,27 @@ pub fn run(bars: &[Bar], args: &[String]) -> ExitCode {
             }
         }
     }
-    let mut failed = false;
+    let mut closing = Closing::default();
     println!("{:<4} {:<58} {:<34} {:<46} verdict", "bar", "what", "required", "measured");
     for (number, run) in bars {
         if wanted.as_ref().is_some_and(|list| !list.contains(number)) {
             continue;
         }
+        crate::served::as_in_use(false);
         let lines = std::panic::catch_unwind(|| run(mode)).unwrap_or_else(|panic| {
             let text = panic
                 .downcast_ref::<String>()
                 .cloned()
                 .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
                 .unwrap_or_default();
-            vec![Line::new(number, "stopped", "an answer").measured(text, false)]
+            vec![Line::new(number, "stopped", "an answer").result(Err(text))]
         });
         for line in lines {
-            failed |= line.print();
+            line.print();
+            closing.add_bar(&format!("{number} {}", line.what), &line.verdict, line.timing);
         }
     }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    println!("== {}", closing.line());
+    let complete = closing.is_complete() || !crate::must_try_all();
+    if closing.is_good() && complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

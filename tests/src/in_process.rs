@@ -36,6 +36,7 @@ fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared>
         key: None,
         own: Identity::root(),
         notes: None,
+        numbers: None,
         recorder: None,
         records: Box::new(MemoryRecords::default()),
         entropy: entropy(),

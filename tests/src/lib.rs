@@ -1,15 +1,22 @@
 //! What system tests share: the built binary, servers as real processes, trees to compare.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod bars;
 pub mod client;
+pub mod closing;
+pub mod dice;
 pub mod fresh;
 pub mod in_process;
+pub mod machine;
 pub mod mounted;
+pub mod random;
 pub mod relay;
 pub mod served;
+#[allow(unsafe_code)]
+pub mod sys;
 pub mod tree;
+pub mod wire;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -25,6 +32,11 @@ pub use served::Served;
 pub fn patient(limit: Duration) -> Duration {
     let times = std::env::var("DAFS_TEST_PATIENCE").ok().and_then(|times| times.parse().ok());
     limit * times.unwrap_or(1)
+}
+
+/// Whether a skipped test is a failure: `CI` is set to something, so this machine must allow all.
+pub fn must_try_all() -> bool {
+    std::env::var_os("CI").is_some_and(|set| !set.is_empty() && set != "0")
 }
 
 /// The binary under test: `DAFS_BIN`, or the release build of this workspace.

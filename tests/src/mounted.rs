@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::{FreshDir, Served, command, patient};
+use crate::{FreshDir, Served, command, machine, patient};
 
 /// How a server ends before it is started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +45,10 @@ impl Mount {
     /// Mounts `url` on `dir`, which is made if it is missing.
     ///
     /// # Errors
-    /// What `dafs mount` says, or that nothing is mounted after 20 seconds.
+    /// That this machine forbids it, what `dafs mount` says, or that nothing is mounted after 20
+    /// seconds.
     pub fn start(url: &str, dir: &Path, options: &str, limit: Duration) -> Result<Mount, String> {
+        machine::mounts()?;
         fs::create_dir_all(dir).map_err(|error| error.to_string())?;
         let errors = dir.with_extension("errors");
         let file = fs::File::create(&errors).map_err(|error| error.to_string())?;
@@ -82,6 +84,11 @@ impl Mount {
     /// Where.
     pub fn path(&self) -> &Path {
         &self.dir
+    }
+
+    /// The process that serves the mount.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// kill -9 of the process that serves the mount. The directory stays mounted, without life.

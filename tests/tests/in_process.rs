@@ -212,7 +212,7 @@ fn a_process_acts_for_other_users() {
     let again = user.open_at(file.handle(), b"", OpenOptions::read()).expect("open");
     assert!(!again.1);
     let dir = user.make_at(root, b"dir", FileKind::Directory, 0o755, 0, b"").expect("mkdir").done;
-    user.rename_at(root, b"theirs", dir.handle, b"moved", false, false).expect("rename");
+    user.rename_at(root, b"theirs", dir.handle, b"moved", (false, false, false)).expect("rename");
     assert_eq!(user.parent_of(dir.handle).expect("parent").attr.inode, {
         session.attr_of(root).expect("attr").inode
     });

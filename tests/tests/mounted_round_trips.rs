@@ -97,7 +97,8 @@ impl Mounted {
 
     fn write(&mut self, node: u64, fh: u64, data: &[u8]) -> u64 {
         let (offset, flags) = (0, libc::O_WRONLY as u32);
-        let op = Op::Write { fh, offset, data, flags, from_cache: false, kill_suidgid: false };
+        let (from_cache, kill_suidgid, memory) = (false, false, None);
+        let op = Op::Write { fh, offset, data, flags, from_cache, kill_suidgid, memory };
         self.cost(node, op)
     }
 }

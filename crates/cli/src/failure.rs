@@ -93,6 +93,11 @@ impl Cause {
         }
     }
 
+    /// True when a server was lost and looked for in vain, for as long as the user allows.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Cause::Remote(error) if error.exit_code() == CONNECT)
+    }
+
     /// True when the server restarted and nobody knows whether it was done: what can be done
     /// twice should be done again.
     pub fn is_lost_by_restart(&self) -> bool {

@@ -27,6 +27,8 @@ mod mv;
 mod output;
 mod ping;
 mod place;
+#[cfg(feature = "planted")]
+mod planted;
 mod progress;
 mod rm;
 mod runtime;
@@ -103,11 +105,24 @@ fn main() -> ExitCode {
     // Before any thread is started: they inherit which signals are blocked.
     interrupt::install(style);
     let random = |bytes: &mut [u8]| getrandom::fill(bytes).expect("the system has randomness");
-    let result = match dafs_fabric::poison::switch_by_environment(random) {
+    let switched = dafs_fabric::poison::switch_by_environment(random).and_then(|()| plant());
+    let result = match switched {
         Ok(()) => run(cli.command),
         Err(text) => Err(Failure::usage(text)),
     };
     ExitCode::from(failure::exit_code(result))
+}
+
+/// Plants the defect that the environment names, in a build that has some.
+fn plant() -> Result<(), String> {
+    #[cfg(feature = "planted")]
+    if let Ok(name) = std::env::var("DAFS_PLANT")
+        && !planted::plant(&name)
+        && !dafs_server::plant_for_lies(&name)
+    {
+        return Err(format!("DAFS_PLANT: no defect '{name}'"));
+    }
+    Ok(())
 }
 
 fn describe(command: &Command) -> (&'static str, Style) {

@@ -10,8 +10,17 @@ use crate::failure::Failure;
 use crate::mount::SOFT;
 
 /// Options of URLs, which may also stand here.
-const OF_URLS: [&str; 7] =
-    ["wait", "retry", "slots", "data", "connections", "read_ahead", "rdma_read"];
+const OF_URLS: [&str; 9] = [
+    "wait",
+    "retry",
+    "slots",
+    "data",
+    "connections",
+    "read_ahead",
+    "rdma_read",
+    "server_uid",
+    "local",
+];
 /// Words of fstab that are for others, or always so.
 const FOR_OTHERS: [&str; 14] = [
     "defaults",

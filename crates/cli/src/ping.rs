@@ -43,6 +43,8 @@ struct Answer<'a> {
     url: &'a str,
     sequence: u64,
     us: f64,
+    /// `tcp`, or `unix` where it goes by a socket of this host.
+    transport: &'static str,
 }
 
 /// Runs the command.
@@ -57,14 +59,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for sequence in 1..=args.count {
         let time = remote.session.ping().map_err(|error| remote.failure(b"", error))?;
         let us = time.as_secs_f64() * 1e6;
+        let transport = remote.session.info().transport;
         // A bound, so that an endless ping does not fill the memory.
         if times.len() < 1_000_000 {
             times.push(us);
         }
         if args.json {
-            out.json(&Answer { url: &name, sequence, us })?;
+            out.json(&Answer { url: &name, sequence, us, transport })?;
         } else {
-            out.line(&format!("answer from {name}: number={sequence} time={us:.1} us"))?;
+            out.line(&format!(
+                "answer from {name} by {transport}: number={sequence} time={us:.1} us"
+            ))?;
         }
         out.flush()?;
         let more = sequence < args.count;

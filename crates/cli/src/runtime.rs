@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -47,7 +46,7 @@ impl Note {
     /// There is no directory for it.
     pub fn post(&self) -> io::Result<Posted> {
         let directory = own_directory();
-        make_own(&directory)?;
+        dafs_server::make_own_directory(&directory)?;
         remove_stale(&directory);
         let file = directory.join(format!("{}.json", self.pid));
         let temporary = directory.join(format!("{}.tmp", self.pid));
@@ -61,20 +60,6 @@ impl Drop for Posted {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.file);
     }
-}
-
-/// Makes the directory, and makes sure that nobody else can put files into it.
-fn make_own(directory: &Path) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(0o755).create(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let meta = fs::symlink_metadata(directory)?;
-    if !meta.is_dir() || meta.uid() != sys::effective_uid() || meta.mode() & 0o022 != 0 {
-        let text = format!("{} belongs to others", directory.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
-    }
-    Ok(())
 }
 
 fn own_directory() -> PathBuf {

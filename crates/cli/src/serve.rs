@@ -1,11 +1,12 @@
 //! `dafs serve`: serves directories until it is told to stop.
 
 use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dafs_fabric::Address;
 use dafs_fabric_tcp::TcpProvider;
-use dafs_server::{Config, DataPath, ExportConfig, Policy, Server};
+use dafs_server::{Config, DataPath, ExportConfig, LocalSocket, Policy, Server};
 use dafs_store::posix::Disk;
 
 use crate::failure::{Failure, PANICKED, USAGE};
@@ -37,7 +38,7 @@ const DATA_PATHS: &str = "How file data goes between disk and network:\n  \
     --disk says what is between the cache and the disk of files above 64 KiB:\n  \
     buffered  the kernel's page cache: file data is in memory twice, and copied\n  \
     direct    nothing (io_uring and O_DIRECT); an error where the system cannot\n  \
-    auto      direct where the system can, otherwise buffered\n\
+    auto      direct where the system can, otherwise buffered: the default\n\
     /status and dafs status tell which it is. Smaller files, and the last part of a block at\n\
     the end of a file, always go through the page cache.\n\n\
     A configuration file:\n  \
@@ -60,6 +61,10 @@ pub struct Args {
     /// Where to listen: tcp://HOST:PORT (port 0: any free one) or unix:/path; may be repeated.
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
+    /// Where clients of this machine find Unix sockets beside the TCP addresses of loopback (auto, none or a
+    /// directory). auto: /run/dafs for root, otherwise $XDG_RUNTIME_DIR/dafs, for ports that are named.
+    #[arg(long, value_name = "DIR", value_parser = local_socket)]
+    local_socket: Option<LocalSocket>,
     /// Bytes of the cache (512m, 4g); a quarter of memory if not given.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     arena: Option<u64>,
@@ -81,6 +86,10 @@ pub struct Args {
     /// Callers must prove that they have the key in this file.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// An address by which holders of the key reach this server, where a proxy or address translation is
+    /// between; may be repeated.
+    #[arg(long, value_name = "IP:PORT")]
+    known_as: Vec<SocketAddr>,
     /// Let callers in without proof; all of them act as --anon-uid.
     #[arg(long)]
     insecure: bool,
@@ -90,6 +99,9 @@ pub struct Args {
     /// The group that callers without proof act as.
     #[arg(long, value_name = "GID")]
     anon_gid: Option<u32>,
+    /// Root of clients is nobody (65534) here, by loopback and by a key that root owns.
+    #[arg(long)]
+    squash_root: bool,
     /// Take no changes.
     #[arg(long)]
     read_only: bool,
@@ -111,7 +123,7 @@ pub struct Args {
 /// Runs the command until a signal comes.
 ///
 /// # Errors
-/// The server could not be started.
+/// The server could not be started, or not write everything at its end.
 pub fn run(args: &Args) -> Result<(), Failure> {
     log_to_standard_error();
     end_with_any_thread();
@@ -130,8 +142,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     std::thread::spawn(|| {
         progress::message("dafs serve: flushing; press Ctrl-C again to end at once");
     });
-    server.stop();
-    Ok(())
+    match server.stop() {
+        0 => Ok(()),
+        1 => Err(Failure::about("", "an open file could not be written; the log names it")),
+        n => Err(Failure::about(
+            "",
+            format!("{n} open files could not be written; the log names them"),
+        )),
+    }
 }
 
 fn log_to_standard_error() {
@@ -213,6 +231,7 @@ fn configure(args: &Args) -> Result<Config, Failure> {
     if !args.listen.is_empty() {
         config.listen.clone_from(&args.listen);
     }
+    config.local_socket = args.local_socket.clone().unwrap_or(config.local_socket);
     config.arena_bytes = args.arena.or(config.arena_bytes);
     if args.policy.is_some() {
         config.policy = args.policy;
@@ -222,12 +241,18 @@ fn configure(args: &Args) -> Result<Config, Failure> {
     config.disk = args.disk.unwrap_or(config.disk);
     config.workers = args.workers.or(config.workers);
     config.key_file = args.key_file.clone().or(config.key_file);
+    config.known_as.extend(&args.known_as);
     config.admin = args.admin.clone().or(config.admin);
     config.state = args.state.clone().or(config.state);
+    config.squash_root |= args.squash_root;
     config.insecure |= args.insecure;
     config.anon_uid = args.anon_uid.unwrap_or(config.anon_uid);
     config.anon_gid = args.anon_gid.unwrap_or(config.anon_gid);
     Ok(config)
+}
+
+fn local_socket(text: &str) -> Result<LocalSocket, String> {
+    text.parse()
 }
 
 fn policy(name: &str) -> Result<Policy, String> {

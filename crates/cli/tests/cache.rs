@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use std::fs::File;
+
 use common::{Server, Temporary, bad, dafs_as, good, is_root, json, text};
 
 /// A served tree of three files, of which one was read.
@@ -16,6 +18,8 @@ fn served() -> Server {
     std::fs::create_dir(server.file("d")).expect("directory");
     for (name, bytes) in [("d/read", 200_000), ("d/cold", 100_000), ("top", 300_000)] {
         std::fs::write(server.file(name), vec![1; bytes]).expect("written");
+        // What is not on disk may change unseen, and is read again by the next open.
+        File::open(server.file(name)).and_then(|file| file.sync_all()).expect("sync");
     }
     good(&["cat", &server.at("d/read")]);
     server

@@ -3,10 +3,11 @@
 mod common;
 
 use std::fs;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
-use common::{Server, Temporary, bad, dafs, good, interrupt, json, path, text};
+use common::{Server, Temporary, bad, dafs, dafs_as, good, interrupt, is_root, json, path, text};
 
 #[test]
 fn serve_prints_its_url_and_ends_orderly() {
@@ -27,6 +28,7 @@ fn status_finds_servers_by_url_and_port() {
     let status = json(&good(&["status", "--json", &server.url]));
     assert_eq!(status.len(), 1);
     assert_eq!(status[0]["pid"], pid);
+    assert!(status[0]["poison"].is_string(), "servers of tests mark their free memory");
     let all = json(&good(&["status", "--json"]));
     assert!(all.iter().any(|status| status["pid"] == pid));
     let shown = good(&["status", &server.url]);
@@ -141,6 +143,87 @@ fn servers_answer_ping_and_sync() {
 }
 
 #[test]
+fn a_server_of_another_user_is_trusted_only_if_named() {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    const OTHER: u32 = 54_321;
+    let server = Server::start_as(OTHER, &[]);
+    let said = bad(3, &["ls", &server.url]);
+    assert!(said.contains("is of uid 54321") && said.contains("?server_uid=54321"), "{said}");
+    // Then it is asked, and says that it serves nobody but its own user.
+    for trust in ["?server_uid=54321", "?server_uid=any"] {
+        let output = dafs(&["ls", &server.at(trust)]);
+        let said = text(&output.stderr);
+        assert!(said.contains("operation not permitted"), "{said}");
+    }
+    assert!(bad(3, &["ls", &server.at("?server_uid=54322")]).contains("is of uid 54321"));
+    // One's own, and root's.
+    assert!(dafs_as(OTHER, &["ls", &server.url]).status.success());
+    let server = Server::start(&[]);
+    assert!(dafs_as(OTHER, &["ping", "-c", "1", &server.url]).status.success());
+}
+
+fn transport(url: &str) -> String {
+    let answers = json(&good(&["ping", "-c", "1", "--json", url]));
+    answers[0]["transport"].as_str().expect("a name").into()
+}
+
+#[test]
+fn clients_of_this_machine_come_by_a_local_socket() {
+    let sockets = Temporary::new();
+    let mut server = Server::start(&["--local-socket", path(&sockets.0)]);
+    let local = server.at(&format!("?local={}", path(&sockets.0)));
+    assert_eq!(transport(&local), "unix");
+    assert_eq!(transport(&server.at("?local=off")), "tcp");
+    // Its port was free by chance: nothing is left where everybody looks.
+    assert_eq!(transport(&server.url), "tcp");
+    // In another network namespace the address is another server's.
+    let elsewhere = ["-n", env!("CARGO_BIN_EXE_dafs"), "ping", "-c", "1", &local];
+    if is_root() {
+        let output = Command::new("unshare").args(elsewhere).output().expect("unshare");
+        let said = text(&output.stderr);
+        assert!(said.contains("dafs ping: ") && text(&output.stdout).is_empty(), "{said}");
+    }
+    assert_eq!(server.interrupt(), Some(0));
+    assert_eq!(fs::read_dir(&sockets.0).expect("directory").count(), 0);
+}
+
+#[test]
+fn a_local_socket_of_another_user_is_passed_over() {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    const OTHER: u32 = 54_321;
+    let sockets = Temporary::new();
+    std::os::unix::fs::chown(&sockets.0, Some(OTHER), Some(OTHER)).expect("chown");
+    let server = Server::start_as(OTHER, &["--local-socket", path(&sockets.0)]);
+    assert_eq!(fs::read_dir(&sockets.0).expect("directory").count(), 1);
+    let local = server.at(&format!("?local={}", path(&sockets.0)));
+    let said = bad(3, &["ping", "-c", "1", &local]);
+    assert!(said.contains("the server at 127.0.0.1:"), "{said}");
+}
+
+#[test]
+fn a_named_port_has_its_socket_where_clients_look() {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let mut server = Server::start(&[]);
+    assert_eq!(transport(&server.url), "tcp");
+    server.crash_and_restart();
+    assert_eq!(transport(&server.url), "unix");
+    let port = server.url.trim_end_matches('/').rsplit(':').next().expect("a port").to_owned();
+    assert_eq!(server.interrupt(), Some(0));
+    let names = fs::read_dir("/run/dafs").expect("directory").map(|entry| entry.expect("entry"));
+    let mut names = names.map(|entry| entry.file_name().into_string().expect("UTF-8"));
+    assert!(!names.any(|name| name.contains(&format!(":{port}@"))));
+}
+
+#[test]
 fn several_exports_have_names() {
     let temporary = Temporary::new();
     for name in ["one", "two"] {
@@ -180,6 +263,92 @@ fn a_key_is_needed_where_the_server_has_one() {
     assert!(said.starts_with(&format!("dafs ls: {}: ", server.url)), "{said}");
     bad(3, &["ls", &server.url]);
     bad(2, &["ls", "--key-file", "/nonexistent", &server.url]);
+}
+
+#[test]
+fn root_may_be_nobody() {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let sockets = Temporary::new();
+    let server = Server::start(&["--squash-root", "--local-socket", path(&sockets.0)]);
+    let served = |mode| fs::set_permissions(&server.directory, fs::Permissions::from_mode(mode));
+    served(0o777).expect("mode");
+    fs::set_permissions(server.directory.parent().expect("one"), fs::Permissions::from_mode(0o755))
+        .expect("mode");
+    fs::write(server.file("private"), "root's own").expect("file");
+    fs::set_permissions(server.file("private"), fs::Permissions::from_mode(0o600)).expect("mode");
+    // Whichever way it comes.
+    for (name, query) in
+        [("tcp", "?local=off".into()), ("unix", format!("?local={}", path(&sockets.0)))]
+    {
+        assert_eq!(transport(&server.at(&query)), name);
+        let said = bad(1, &["cat", &server.at(&format!("private{query}"))]);
+        assert!(said.contains("permission denied"), "{said}");
+        good(&["mkdir", &server.at(&format!("{name}{query}"))]);
+        let made = fs::metadata(server.file(name)).expect("there");
+        assert_eq!((made.uid(), made.gid()), (65_534, 65_534));
+    }
+}
+
+/// Passes connections on to `to`; where it listens.
+fn relay(to: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let address = listener.local_addr().expect("address").to_string();
+    let to = to.to_owned();
+    std::thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            let far = TcpStream::connect(&to).expect("the server");
+            for (from, to) in [(&near, &far), (&far, &near)] {
+                let both = (from.try_clone().expect("clone"), to.try_clone().expect("clone"));
+                std::thread::spawn(move || {
+                    let (mut from, mut to) = both;
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn who_passes_a_proof_on_is_refused() {
+    let temporary = Temporary::new();
+    let key = temporary.join("key");
+    fs::write(&key, "0123456789abcdef\n").expect("file");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("mode");
+    let authority =
+        |server: &Server| server.url.trim_start_matches("dafs://").trim_end_matches('/').to_owned();
+    let server = Server::start(&["--key-file", path(&key)]);
+    let between = relay(&authority(&server));
+    let url = format!("dafs://{between}/");
+    let said = bad(3, &["ls", "--key-file", path(&key), &url]);
+    assert!(
+        said.contains(&format!("dialled {between} and came to {}", authority(&server))),
+        "{said}"
+    );
+    good(&["ls", "--key-file", path(&key), &server.url]);
+    // One that is meant to be there.
+    drop(server);
+    let server = Server::start(&["--key-file", path(&key), "--known-as", "127.0.0.1:1"]);
+    bad(3, &["ls", "--key-file", path(&key), &format!("dafs://{}/", relay(&authority(&server)))]);
+    let listen = format!("tcp://{}", authority(&server));
+    drop(server);
+    let between = relay(listen.trim_start_matches("tcp://"));
+    let options = [
+        "--key-file",
+        path(&key),
+        "--listen",
+        &listen,
+        "--known-as",
+        &between,
+        "--local-socket",
+        "none",
+    ];
+    let _server = Server::start(&options);
+    good(&["ls", "--key-file", path(&key), &format!("dafs://{between}/")]);
 }
 
 /// An IPv4 address of this machine that is not loopback.

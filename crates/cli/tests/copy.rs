@@ -277,6 +277,56 @@ fn an_interrupted_copy_exits_with_130_and_leaves_nothing() {
     drop(input);
 }
 
+/// Copies `from`, giving a lost server a second; kills it when the copy has begun. How often it
+/// was looked for until the copy gave up.
+fn attempts_after_a_loss(from: &str) -> usize {
+    let mut server = Server::start(&[]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dafs"))
+        .args(["cp", "--retry", "1s", from, &server.at("never?connections=1")])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
+    let mut input = child.stdin.take().expect("piped");
+    if from == "-" {
+        input.write_all(&[7; 100_000]).expect("taken");
+    }
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while snapshot(&server.directory).len() < 2 {
+        assert!(std::time::Instant::now() < deadline, "no temporary file came");
+        std::thread::yield_now();
+    }
+    server.child.kill().expect("kill");
+    server.child.wait().expect("ends");
+    drop(input);
+    let address = server.url.trim_start_matches("dafs://").trim_end_matches('/');
+    let listener = std::net::TcpListener::bind(address).expect("its port is free");
+    listener.set_nonblocking(true).expect("set");
+    let mut attempts = 0;
+    loop {
+        let ended = child.try_wait().expect("known");
+        while listener.accept().is_ok() {
+            attempts += 1;
+        }
+        if let Some(status) = ended {
+            assert_eq!(status.code(), Some(3));
+            return attempts;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_lost_server_is_looked_for_once() {
+    let temporary = Temporary::new();
+    fs::write(temporary.join("large"), vec![7; 128 << 20]).expect("file");
+    for from in ["-", path(&temporary.join("large"))] {
+        // At 0, 20, 60, 140, 300, 620 and 1120 ms, or later on a busy machine.
+        let attempts = attempts_after_a_loss(from);
+        assert!((1..=7).contains(&attempts), "{from}: {attempts} attempts");
+    }
+}
+
 #[test]
 fn a_copy_survives_crashes_of_the_server() {
     let temporary = Temporary::new();

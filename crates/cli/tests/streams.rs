@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Temporary, path};
+use common::{Temporary, path, program};
 use dafs_client::{File as Remote, OpenOptions, Session, SessionOptions, Url};
 use dafs_fabric_tcp::TcpProvider;
 
@@ -31,6 +31,7 @@ impl Place {
     fn serve(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
         command.args(["serve", "--arena", "64m", "--listen", "tcp://127.0.0.1:0", "--state"]);
+        command.env("DAFS_POISON", "1");
         command.arg(self.temporary.join("state")).arg(self.temporary.join("served"));
         command
     }
@@ -185,4 +186,30 @@ fn a_limit_of_file_sizes_is_an_error_of_who_writes() {
     signal(child.id(), "-INT");
     let status = child.wait().expect("ends");
     assert_eq!((status.signal(), status.code()), (None, Some(0)));
+}
+
+#[test]
+fn what_the_last_flush_cannot_write_is_told() {
+    let place = Place::new();
+    let served = place.temporary.join("served");
+    let small = ["-t", "tmpfs", "-o", "size=1m", "tmpfs", path(&served)];
+    if program("mount", &small).is_none() {
+        return println!("skipped: needs root, and the right to mount");
+    }
+    let mut serve = place.serve();
+    serve.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = serve.spawn().expect("starts");
+    let url = url_of(&mut child);
+    let _open = write_unflushed(&url);
+    signal(child.id(), "-TERM");
+    let output = child.wait_with_output().expect("ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("an open file could not be written; the log names it"), "{said}");
+    let inode = {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(place.temporary.join("served/file")).expect("the file").ino()
+    };
+    program("umount", &["-l", path(&served)]);
+    assert!(said.contains(&format!("inode={inode}")), "{said}");
 }

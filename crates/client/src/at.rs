@@ -26,6 +26,8 @@ pub struct Changed<T> {
     /// Attributes that the directory has after it; of a rename, then those of the other one, if it
     /// is another. `None`: they could not be asked for.
     pub dirs: [Option<Attr>; 2],
+    /// The last attributes of what has no name any more, where they are known.
+    pub gone: Option<Attr>,
 }
 
 /// A batch of directory entries has room for the longest one.
@@ -141,8 +143,8 @@ impl Session {
         done: impl FnOnce(Output<FileKey>) -> Result<T>,
     ) -> Result<Changed<T>> {
         let (output, beside) = self.inner().call_beside(self.user.clone(), work, Memory::None)?;
-        let dirs = beside.map_or([None; 2], |beside| beside.dirs);
-        Ok(Changed { done: done(output)?, dirs })
+        let (dirs, gone) = beside.map_or(([None; 2], None), |beside| (beside.dirs, beside.gone));
+        Ok(Changed { done: done(output)?, dirs, gone })
     }
 
     /// Makes what is no regular file: a directory, a symlink that says `target`, a fifo, socket
@@ -182,7 +184,7 @@ impl Session {
     }
 
     /// Renames, or fails where the new name exists (`no_replace`), or swaps the two
-    /// (`exchange`).
+    /// (`exchange`), or leaves a whiteout of an overlay under the old name (`whiteout`).
     ///
     /// # Errors
     /// [`Error`].
@@ -192,12 +194,11 @@ impl Session {
         from: &[u8],
         to_dir: FileHandle,
         to: &[u8],
-        no_replace: bool,
-        exchange: bool,
+        (no_replace, exchange, whiteout): (bool, bool, bool),
     ) -> Result<Changed<()>> {
         let from = Place::child(from_dir, from)?.with_dir();
         let to = Place::child(to_dir, to)?.with_dir();
-        let work = Work::Rename { from, to, from_dir: None, no_replace, exchange };
+        let work = Work::Rename { from, to, from_dir: None, no_replace, exchange, whiteout };
         self.change(work, |_| Ok(()))
     }
 

@@ -419,7 +419,7 @@ impl Call {
     fn write_work(self) -> Result<Taken, (Error, Option<Buffer>)> {
         match self {
             Call::Write { file, offset, buffer, len, stability } => {
-                let work = Work::Write { file: file.key(), offset, len, stability };
+                let work = Work::Write { file: file.key(), offset, len, stability, within: false };
                 Ok((work, Memory::Buffer(buffer.post()), Some(file)))
             }
             Call::Append { file, buffer, len, stability } => {
@@ -490,7 +490,14 @@ impl Call {
             }
             Call::Rename { from, to, no_replace } => {
                 let (from, to) = (place(&from)?, place(&to)?);
-                Work::Rename { from, to, from_dir: None, no_replace, exchange: false }
+                Work::Rename {
+                    from,
+                    to,
+                    from_dir: None,
+                    no_replace,
+                    exchange: false,
+                    whiteout: false,
+                }
             }
             Call::Remove { path, directory } => Work::Remove { place: place(&path)?, directory },
             Call::SetAttr { path, set, no_follow } => {

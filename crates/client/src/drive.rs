@@ -15,11 +15,13 @@ use std::time::{Duration, Instant};
 
 use dafs_fabric::{Span, Spin, Waiter};
 use dafs_protocol::{Identity, WaitMode};
+use nix::time::{ClockId, clock_gettime};
 
 use crate::call::Output;
 use crate::core::{Beside, Core, CoreDone, FileKey, KeptBytes, Memory, Owner, Spares, Work};
 use crate::error::{Error, Result};
 use crate::interrupt::{Interrupt, Until};
+use crate::keep::{KeptMemory, SharedBytes};
 use crate::keeper::{KeeperSignal, keeper};
 use crate::options::{OnRetry, SessionOptions};
 
@@ -196,7 +198,8 @@ impl State {
 pub(crate) struct Inner {
     state: Mutex<State>,
     waiter: Arc<dyn Waiter>,
-    epoch: Instant,
+    /// On [`boot_time`].
+    epoch: Duration,
     /// Threads that want the lock while a leader spins.
     contenders: AtomicU32,
     cancel: Option<Arc<AtomicBool>>,
@@ -204,6 +207,11 @@ pub(crate) struct Inner {
     on_retry: Option<OnRetry>,
     keeper: Arc<KeeperSignal>,
     spares: Arc<Spares>,
+}
+
+/// It goes on while the machine is suspended: what the server forgets meanwhile is forgotten.
+fn boot_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
 
 impl Inner {
@@ -230,7 +238,7 @@ impl Inner {
         Inner {
             state: Mutex::new(state),
             waiter,
-            epoch: Instant::now(),
+            epoch: boot_time(),
             contenders: AtomicU32::new(0),
             cancel: options.cancel.clone(),
             connected: AtomicBool::new(false),
@@ -241,7 +249,7 @@ impl Inner {
     }
 
     pub(crate) fn now(&self) -> Duration {
-        self.epoch.elapsed()
+        boot_time().saturating_sub(self.epoch)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -271,16 +279,31 @@ impl Inner {
         work: Work,
         memory: Memory,
     ) -> Result<(Output<FileKey>, Option<Box<Beside>>)> {
-        let done = self.call_by(|state, sink| state.submit(sink, 0, user, work, memory))?;
+        let submit = |state: &mut State, sink| state.submit(sink, 0, user, work, memory);
+        let (done, ()) = self.call_by(submit, |_| ())?;
         Ok((done.result?, done.beside))
     }
 
-    /// As `call`, for a write of `span`, which is kept.
-    pub(crate) fn call_kept(&self, work: Work, span: &Span) -> Result<Output<FileKey>> {
-        let mut bytes = self.spares.take(span.len());
-        span.copy_to(0, bytes.as_mut());
-        let memory = Memory::Span(span.clone());
-        self.call_by(|state, sink| state.submit_kept(sink, work, memory, bytes))?.result
+    /// As `call`, for a write of `span`, which is kept; also what is kept then.
+    pub(crate) fn call_kept(
+        &self,
+        work: Work,
+        span: &Span,
+        shared: Option<SharedBytes>,
+    ) -> Result<(Output<FileKey>, KeptMemory)> {
+        let copy = || {
+            let mut bytes = self.spares.take(span.len());
+            span.copy_to(0, bytes.as_mut());
+            bytes
+        };
+        let bytes = shared.map_or_else(copy, KeptBytes::from);
+        let (file, memory) = (work.file(), Memory::Span(span.clone()));
+        let submit = |state: &mut State, sink| state.submit_kept(sink, work, memory, bytes);
+        let (done, kept) = self.call_by(submit, |state| match file {
+            Some(file) => state.core.kept_memory(file),
+            None => KeptMemory::default(),
+        })?;
+        Ok((done.result?, kept))
     }
 
     /// Submits without waiting: the sink of the answer, which goes on when somebody waits for it
@@ -300,13 +323,23 @@ impl Inner {
 
     /// Waits for the answer to what was begun; the sink stays its owner's.
     pub(crate) fn answer_of(&self, sink: usize) -> Result<Output<FileKey>> {
+        self.answer_or_interrupt(sink).unwrap_or(Err(Error::Interrupted))
+    }
+
+    /// As `answer_of`; `None` when it was interrupted.
+    pub(crate) fn answer_or_interrupt(&self, sink: usize) -> Option<Result<Output<FileKey>>> {
         let interrupt = Interrupt::watched();
         let until = Until { deadline: None, interrupt: interrupt.as_deref() };
         let mut state = self.wait(self.lock(), sink, 1, until);
-        state.sink(sink).done.pop_front().ok_or(Error::Interrupted)?.result
+        state.sink(sink).done.pop_front().map(|done| done.result)
     }
 
-    fn call_by(&self, submit: impl FnOnce(&mut State, usize)) -> Result<CoreDone> {
+    /// Submits, waits for the answer, and looks at the state that it left.
+    fn call_by<T>(
+        &self,
+        submit: impl FnOnce(&mut State, usize),
+        look: impl FnOnce(&State) -> T,
+    ) -> Result<(CoreDone, T)> {
         let interrupt = Interrupt::watched();
         let until = Until { deadline: None, interrupt: interrupt.as_deref() };
         if until.is_over() {
@@ -327,7 +360,7 @@ impl Inner {
         if state.leader == Leader::None && state.needs_driver() {
             self.keeper.poke();
         }
-        done.ok_or(Error::Interrupted)
+        done.ok_or(Error::Interrupted).map(|done| (done, look(&state)))
     }
 
     /// Waits until the core takes another call, or it is over.

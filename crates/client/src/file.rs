@@ -16,7 +16,7 @@ use crate::core::{FileKey, Memory, Place, Work};
 use crate::error::{Error, Result};
 use crate::interrupt::{Interrupt, Until};
 use crate::reader::Reader;
-use crate::session::{Handle, unexpected};
+use crate::session::{Handle, Session, unexpected};
 
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,12 +79,12 @@ impl OpenOptions {
 /// [`WritesLost`](Status::WritesLost), once.
 #[derive(Clone)]
 pub struct File {
-    inner: Arc<FileInner>,
+    pub(crate) inner: Arc<FileInner>,
 }
 
-struct FileInner {
-    session: Arc<Handle>,
-    key: FileKey,
+pub(crate) struct FileInner {
+    pub(crate) session: Arc<Handle>,
+    pub(crate) key: FileKey,
     opened: Node,
 }
 
@@ -139,6 +139,15 @@ impl File {
     pub fn found_by(&self, find: impl Fn() -> Option<Vec<u8>> + Send + Sync + 'static) {
         let mut state = self.inner.session.inner.lock();
         state.core.found_by(self.inner.key, find);
+    }
+
+    /// Its data is changed for the user of `session`, of the same connection, from now on, also by
+    /// what was begun before: where root opened the file for somebody else, whose writes end setuid
+    /// and setgid.
+    pub fn written_for(&self, session: &Session) {
+        if let Some(user) = &session.user {
+            self.inner.session.inner.lock().core.written_for(self.inner.key, user.clone());
+        }
     }
 
     /// Attributes when it was opened; no message.
@@ -249,7 +258,7 @@ impl File {
         let len = u32::try_from(len).expect("pieces are at most DATA_BYTES_MAX");
         match way {
             Way::Read => Work::Read { file, offset, len },
-            Way::Write(stability) => Work::Write { file, offset, len, stability },
+            Way::Write(stability) => Work::Write { file, offset, len, stability, within: false },
         }
     }
 
@@ -278,24 +287,6 @@ impl File {
         }
     }
 
-    /// As [`write_at`](Self::write_at), and a copy is kept until a flush, commit or close of this
-    /// file succeeds: when the server's process ends before that it is written again, before any
-    /// other call goes on. What is kept takes memory: flush now and then.
-    ///
-    /// # Errors
-    /// As `write_at`.
-    pub fn write_kept(&self, from: &[u8], offset: u64) -> Result<()> {
-        let mut at = offset;
-        for piece in from.chunks(self.piece_max()) {
-            let len = u32::try_from(piece.len()).expect("pieces are at most DATA_BYTES_MAX");
-            let stability = Stability::Unstable;
-            let work = Work::Write { file: self.inner.key, offset: at, len, stability };
-            self.call_kept(work, piece)?;
-            at += piece.len() as u64;
-        }
-        Ok(())
-    }
-
     /// As [`write_at`](Self::write_at) and [`flush`](Self::flush), in one round trip where it fits
     /// one request: in the server's file system when it returns.
     ///
@@ -318,33 +309,8 @@ impl File {
         }
     }
 
-    /// As [`append`](Self::append), kept as [`write_kept`](Self::write_kept) does; not kept where
-    /// the file was opened with [`OpenOptions::append`], through which nothing can be written again
-    /// at its place.
-    ///
-    /// # Errors
-    /// As `append`.
-    pub fn append_kept(&self, from: &[u8]) -> Result<u64> {
-        let mut start = None;
-        for piece in from.chunks(self.piece_max()) {
-            let len = u32::try_from(piece.len()).expect("pieces are at most DATA_BYTES_MAX");
-            let work = Work::Append { file: self.inner.key, len, stability: Stability::Unstable };
-            let offset = self.call_kept(work, piece)?;
-            start.get_or_insert(offset);
-        }
-        start.map_or_else(|| Ok(self.attr()?.size), Ok)
-    }
-
-    fn piece_max(&self) -> usize {
+    pub(crate) fn piece_max(&self) -> usize {
         self.inner.session.inner.lock().core.data_bytes_max()
-    }
-
-    fn call_kept(&self, work: Work, piece: &[u8]) -> Result<u64> {
-        let inner = &self.inner.session.inner;
-        match lend(piece, |span| inner.call_kept(work, span))? {
-            Output::Written { bytes, offset } if bytes == piece.len() => Ok(offset),
-            other => Err(unexpected(&other)),
-        }
     }
 
     /// Makes all that was written by anybody, and the attributes, durable.
@@ -466,7 +432,7 @@ impl File {
         let work = Work::LinkFile { file: self.inner.key, to };
         let (output, beside) = self.inner.session.inner.call_beside(None, work, Memory::None)?;
         let dirs = beside.map_or([None; 2], |beside| beside.dirs);
-        Ok(Changed { done: node_of(output)?, dirs })
+        Ok(Changed { done: node_of(output)?, dirs, gone: None })
     }
 
     /// Copies within the server, in one call: answers how many bytes, 0 where the source ends.

@@ -76,6 +76,11 @@ impl Interrupt {
         self.fired.load(Ordering::SeqCst)
     }
 
+    /// Calls of this thread are to end: the one that it watches was fired.
+    pub fn is_fired_here() -> bool {
+        Interrupt::watched().is_some_and(|watched| watched.is_fired())
+    }
+
     /// From now on it ends calls of this thread, until the guard is dropped; then the one that
     /// was watched before does.
     pub fn watch(self: &Arc<Self>) -> InterruptGuard {

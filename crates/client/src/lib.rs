@@ -23,6 +23,7 @@ mod file;
 mod future;
 mod group;
 mod interrupt;
+mod keep;
 mod keeper;
 mod options;
 mod planted;
@@ -39,7 +40,8 @@ pub use file::{File, OpenOptions};
 pub use future::CallFuture;
 pub use group::Group;
 pub use interrupt::{Interrupt, InterruptGuard};
-pub use options::{OnRetry, SessionOptions, parse_duration, parse_wait};
+pub use keep::{FlushAhead, KeptMemory, KeptOptions, SharedBytes};
+pub use options::{LocalSocket, OnRetry, ServerUid, SessionOptions, parse_duration, parse_wait};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use reader::Reader;

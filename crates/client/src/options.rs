@@ -1,9 +1,11 @@
 //! How a session behaves, from code and from URLs.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use dafs_fabric::Address;
 use dafs_protocol::{DATA_BYTES_MAX, WaitMode};
 
 use crate::error::Error;
@@ -11,6 +13,51 @@ use crate::url::Url;
 
 /// Told, in words for people, that the session lost its server, tries again, or has it back.
 pub type OnRetry = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Whose servers on this host's loopback are trusted: any user may listen on a port that is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServerUid {
+    /// Root's and one's own.
+    #[default]
+    Usual,
+    /// This user's, too.
+    User(u32),
+    /// Everybody's.
+    Any,
+}
+
+/// Whether a server on this host's loopback is reached by its local socket, where it has one: the kernel
+/// then tells each end who the other one is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum LocalSocket {
+    /// By root's, or one's own.
+    #[default]
+    Usual,
+    /// By TCP.
+    Off,
+    /// By one in this directory, an absolute path.
+    In(PathBuf),
+}
+
+impl LocalSocket {
+    fn parse(text: &str) -> Option<LocalSocket> {
+        match parse_switch(text) {
+            Some(true) => Some(LocalSocket::Usual),
+            Some(false) => Some(LocalSocket::Off),
+            None if text.starts_with('/') => Some(LocalSocket::In(text.into())),
+            None => None,
+        }
+    }
+}
+
+impl ServerUid {
+    fn parse(text: &str) -> Option<ServerUid> {
+        match text {
+            "any" => Some(ServerUid::Any),
+            uid => uid.parse().ok().map(ServerUid::User),
+        }
+    }
+}
 
 /// How a session behaves. Start from `SessionOptions::default()`.
 #[derive(Clone)]
@@ -35,6 +82,10 @@ pub struct SessionOptions {
     pub rdma_read: bool,
     /// The export to use, by name; empty: the only one, or a root that has all as directories.
     pub export: Vec<u8>,
+    /// Whose servers on this host's loopback are trusted.
+    pub server_uid: ServerUid,
+    /// How a server on this host's loopback is reached.
+    pub local: LocalSocket,
     /// See [`OnRetry`].
     pub on_retry: Option<OnRetry>,
     /// When this becomes true (in a signal handler, say) calls end with
@@ -54,6 +105,8 @@ impl Default for SessionOptions {
             read_ahead: true,
             rdma_read: true,
             export: Vec::new(),
+            server_uid: ServerUid::default(),
+            local: LocalSocket::default(),
             on_retry: None,
             cancel: None,
         }
@@ -113,9 +166,33 @@ impl SessionOptions {
             }
             "read_ahead" => self.read_ahead = parse_switch(value)?,
             "rdma_read" => self.rdma_read = parse_switch(value)?,
+            "local" => self.local = LocalSocket::parse(value)?,
+            "server_uid" => self.server_uid = ServerUid::parse(value)?,
             _ => return None,
         }
         Some(())
+    }
+
+    /// What the transport is told of `address`: with its own wishes about servers of this host. A
+    /// server that proves a key need not be anybody's.
+    pub(crate) fn address(&self, address: &Address) -> Address {
+        let trusted = match self.server_uid {
+            _ if self.key.is_some() => Some("server_uid=any".into()),
+            ServerUid::Usual => None,
+            ServerUid::User(uid) => Some(format!("server_uid={uid}")),
+            ServerUid::Any => Some("server_uid=any".into()),
+        };
+        let local = match &self.local {
+            LocalSocket::Usual => None,
+            LocalSocket::Off => Some("local=off".into()),
+            LocalSocket::In(directory) => Some(format!("local={}", directory.display())),
+        };
+        let wishes: Vec<String> = trusted.into_iter().chain(local).collect();
+        let mut address = address.clone();
+        if address.scheme == "tcp" && !wishes.is_empty() {
+            address.target = format!("{}?{}", address.target, wishes.join("&"));
+        }
+        address
     }
 
     /// Values outside of the documented ranges are brought inside.
@@ -126,8 +203,17 @@ impl SessionOptions {
     }
 }
 
-const KNOWN: [&str; 7] =
-    ["wait", "retry", "slots", "data", "connections", "read_ahead", "rdma_read"];
+const KNOWN: [&str; 9] = [
+    "wait",
+    "retry",
+    "slots",
+    "data",
+    "connections",
+    "read_ahead",
+    "rdma_read",
+    "server_uid",
+    "local",
+];
 
 fn parse_switch(value: &str) -> Option<bool> {
     match value {
@@ -199,8 +285,25 @@ mod tests {
         assert!(text("colour=red").contains("unknown option 'colour'"));
         assert!(text("wait=never").contains("'wait': bad value 'never'"));
         assert!(text("slots=0").contains("'slots'"));
+        assert!(text("server_uid=me").contains("'server_uid'"));
+        assert!(text("local=there").contains("'local'"));
         assert!(text("data=1").contains("'data'"));
         assert!(text("retry=99999999999999m").contains("'retry'"));
+    }
+
+    #[test]
+    fn the_transport_is_told_of_servers_of_this_host() {
+        let told = |query: &str, key: bool| {
+            let options = SessionOptions { key: key.then(|| vec![1]), ..options(query).expect("") };
+            options.address(&Address::parse("tcp://h:1").expect("address")).target
+        };
+        assert_eq!(told("", false), "h:1");
+        assert_eq!(told("server_uid=7", false), "h:1?server_uid=7");
+        assert_eq!(told("server_uid=any", false), "h:1?server_uid=any");
+        assert_eq!(told("", true), "h:1?server_uid=any");
+        assert_eq!(told("local=off", false), "h:1?local=off");
+        assert_eq!(told("local=/d&server_uid=7", false), "h:1?server_uid=7&local=/d");
+        assert_eq!(told("local=on", false), "h:1");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use dafs_protocol::{
 
 use crate::call::{Call, Done, Output};
 use crate::callback::Callbacks;
-use crate::core::{Core, CoreConfig, CoreDone, FileKey, Memory, Place, Work};
+use crate::core::{Core, CoreConfig, CoreDone, FileKey, Memory, Place, Way, Work};
 use crate::dir::ReadDir;
 use crate::drive::Inner;
 use crate::error::{Error, Result, SessionError};
@@ -70,7 +70,7 @@ pub struct SessionInfo {
     pub uid: u32,
     /// Changes when the server restarts.
     pub verifier: WriteVerifier,
-    /// `tcp`, for example.
+    /// `tcp`, for example; `unix` where the session goes by a Unix socket.
     pub transport: &'static str,
     /// As in [`SessionOptions`].
     pub export: Vec<u8>,
@@ -255,8 +255,15 @@ impl Session {
         exchange: bool,
     ) -> Result<()> {
         let to = Place::new(to)?;
-        self.on(from, |from| Work::Rename { from, to, from_dir: None, no_replace, exchange })
-            .map(drop)
+        self.on(from, |from| Work::Rename {
+            from,
+            to,
+            from_dir: None,
+            no_replace,
+            exchange,
+            whiteout: false,
+        })
+        .map(drop)
     }
 
     /// A hard link: `to` is a new name of `from`.
@@ -430,7 +437,10 @@ impl Session {
             attr: facts.attr,
             uid: facts.uid,
             verifier: facts.verifier,
-            transport: self.handle.transport,
+            transport: match facts.way {
+                Way::UnixSocket => "unix",
+                Way::Network => self.handle.transport,
+            },
             export: facts.export,
             reconnects: facts.reconnects,
             new_sessions: facts.new_sessions,

@@ -15,7 +15,9 @@ use dafs_fabric::{
 };
 
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader, Kind};
+use crate::owner;
 use crate::sys::{self, EpollEvents, Started, Watch};
+use crate::target::{Target, bad, resolve};
 
 /// Peers that have connected and not said hello. The oldest goes when another comes.
 const HALF_OPEN_MAX: usize = 256;
@@ -32,30 +34,6 @@ const UNIX_BUFFER_BYTES: usize = 1024 * 1024;
 
 const TOKEN_LISTENER: u64 = u64::MAX;
 const TOKEN_TIMER: u64 = u64::MAX - 1;
-
-/// Where to connect.
-#[derive(Debug, Clone)]
-enum Target {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
-}
-
-fn bad(address: &Address, reason: impl ToString) -> ConnectError {
-    ConnectError::Address { address: address.to_string(), reason: reason.to_string() }
-}
-
-fn resolve(address: &Address) -> Result<VecDeque<Target>, ConnectError> {
-    match address.scheme.as_str() {
-        "unix" if address.target.is_empty() => Err(bad(address, "no path")),
-        "unix" => Ok(VecDeque::from([Target::Unix(PathBuf::from(&address.target))])),
-        "tcp" => {
-            let found = address.target.to_socket_addrs().map_err(|error| bad(address, error))?;
-            let targets: VecDeque<Target> = found.map(Target::Tcp).collect();
-            if targets.is_empty() { Err(bad(address, "no such host")) } else { Ok(targets) }
-        }
-        _ => Err(bad(address, "neither tcp nor unix")),
-    }
-}
 
 /// Settings of a socket that carries a queue pair.
 fn tune(fd: RawFd, peer_is_tcp: bool) -> io::Result<()> {
@@ -125,6 +103,8 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Handshake {
     targets: VecDeque<Target>,
+    /// Why one that answered was passed over.
+    untrusted: Option<String>,
     hello: Vec<u8>,
     socket: Option<OwnedFd>,
     said: usize,
@@ -144,6 +124,7 @@ impl Handshake {
         }
         Ok(Handshake {
             targets: resolve(address)?,
+            untrusted: None,
             hello: frame::hello(Kind::Hello, private_data),
             socket: None,
             said: 0,
@@ -168,20 +149,41 @@ impl Handshake {
                 Ok(None) if Instant::now() < self.deadline => return Step::Pending,
                 Ok(None) => return Step::Failed(false, "no answer in time".into()),
                 Err(error) => {
-                    // The next address of the name may be better.
-                    self.socket = None;
-                    self.watched = None;
-                    self.said = 0;
-                    self.targets.pop_front();
+                    self.pass_over();
                     if self.targets.is_empty() {
-                        let kind = error.kind();
-                        let refused =
-                            matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound);
-                        return Step::Failed(refused, error.to_string());
+                        return self.failed(&error);
                     }
                 }
             }
         }
+    }
+
+    /// The next address of the name may be better.
+    fn pass_over(&mut self) {
+        self.socket = None;
+        self.watched = None;
+        self.said = 0;
+        self.answer = FirstFrame::new();
+        self.targets.pop_front();
+    }
+
+    fn failed(&mut self, error: &io::Error) -> Step {
+        if let Some(reason) = self.untrusted.take() {
+            return Step::Failed(false, reason);
+        }
+        let kind = error.kind();
+        let refused = matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound);
+        Step::Failed(refused, error.to_string())
+    }
+
+    /// An error where what has answered is not to be trusted.
+    fn check_server(&mut self) -> io::Result<()> {
+        let (Some(socket), Some(target)) = (&self.socket, self.targets.front()) else {
+            return Ok(());
+        };
+        target.check_answered(socket).inspect_err(|error| {
+            self.untrusted.get_or_insert(error.to_string());
+        })
     }
 
     /// An error means: not at this address.
@@ -199,6 +201,7 @@ impl Handshake {
         match self.answer.read(fd) {
             Ok(None) => Ok(None),
             Ok(Some((Kind::HelloAck, private_data))) => {
+                self.check_server()?;
                 let socket = self.socket.take();
                 Ok(socket.map(|socket| Step::Connected(socket, private_data)))
             }
@@ -211,13 +214,16 @@ impl Handshake {
     }
 
     fn connect(&mut self) -> io::Result<Option<Step>> {
-        let started = match self.targets.front() {
-            Some(Target::Tcp(address)) => sys::connect_tcp(address)?,
-            Some(Target::Unix(path)) => sys::connect_unix(path)?,
-            None => return Err(ErrorKind::NotFound.into()),
+        let Some(target) = self.targets.front() else {
+            return Err(ErrorKind::NotFound.into());
+        };
+        let started = match target {
+            Target::Tcp(address, _) => sys::connect_tcp(address)?,
+            Target::Local(path, _) | Target::Unix(path) => sys::connect_unix(path)?,
         };
         if let Started::Going(socket) = started {
-            tune(socket.as_raw_fd(), matches!(self.targets.front(), Some(Target::Tcp(_))))?;
+            target.check_connected(&socket)?;
+            tune(socket.as_raw_fd(), matches!(target, Target::Tcp(..)))?;
             self.socket = Some(socket);
             return self.advance();
         }
@@ -236,6 +242,10 @@ impl Pending for Accepted {
     /// Of TCP; who is at the other end of a Unix socket is certain without.
     fn is_established(&self) -> bool {
         sys::is_established(self.socket.as_raw_fd())
+    }
+
+    fn owner(&self) -> io::Result<Option<u32>> {
+        owner::of_peer(self.socket.as_fd())
     }
 }
 
@@ -287,9 +297,8 @@ impl Socket {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 tune(stream.as_raw_fd(), false)?;
-                let (pid, uid, gid) = sys::peer_credentials(stream.as_raw_fd())?;
-                let groups = sys::peer_groups(stream.as_raw_fd())?;
-                Ok((stream.into(), PeerInfo::Unix { pid, uid, gid, groups }))
+                let peer = owner::peer_info(stream.as_fd())?;
+                Ok((stream.into(), peer))
             }
         }
     }

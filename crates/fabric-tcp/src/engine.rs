@@ -1,18 +1,20 @@
 //! The engine: posting, polling, sleeping, and the life of queue pairs.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Address, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError, PostError, QueuePair,
-    QueuePairEvent, RemoteSpan, SgList, Span, Tag, Waiter, WorkCompletion, WrId, sg_bytes,
+    Address, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError, PeerInfo, PostError,
+    QueuePair, QueuePairEvent, RemoteSpan, SgList, Span, Tag, Waiter, WorkCompletion, WrId,
+    sg_bytes,
 };
 
 use crate::connection::{Accepted, Handshake, reject};
 use crate::device::{RECEIVE_QUEUE_DEPTH, SGE_MAX, Shared};
 use crate::frame::{BULK_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX, Kind, hello};
 use crate::memory_region::Table;
+use crate::owner;
 use crate::progress::list;
 use crate::queue_pair::{Connection, Request, SEND_QUEUE_DEPTH, TaggedReceive};
 use crate::receive::PostedReceive;
@@ -133,6 +135,9 @@ pub struct TcpEngine {
     /// The queue pair that brought something last, and passes since all were looked at.
     pub(crate) warm: u32,
     pub(crate) partial: usize,
+    /// Times that all were looked at, and those that this one has looked at.
+    pub(crate) rounds: u64,
+    pub(crate) looked_at: usize,
     /// The last pass left something to receive.
     pub(crate) more: bool,
     /// Slots in which interest in the socket changed, each once.
@@ -163,6 +168,8 @@ impl TcpEngine {
             turn: 0,
             warm: 0,
             partial: 0,
+            rounds: 0,
+            looked_at: 0,
             more: false,
             stale: Vec::new(),
             unwatched_told: false,
@@ -386,6 +393,15 @@ impl Engine for TcpEngine {
         self.end(slot as u32, "disconnected locally".into());
     }
 
+    fn peer(&self, queue_pair: QueuePair) -> Option<PeerInfo> {
+        match self.slots.get(slot_of(queue_pair)).map(|slot| &slot.link) {
+            Some(Link::Up(connection)) if self.is_current(queue_pair) => {
+                owner::peer_info(connection.socket.as_fd()).ok()
+            }
+            _ => None,
+        }
+    }
+
     fn post_recv(&mut self, wr_id: WrId, buffers: SgList) -> Result<(), PostError> {
         if buffers.len() > SGE_MAX {
             return Err(PostError::TooLarge);
@@ -517,6 +533,10 @@ impl Engine for TcpEngine {
         completions.extend(self.core.completions.drain(..count));
         self.core.polled += count as u64;
         count
+    }
+
+    fn rounds(&self) -> u64 {
+        self.rounds
     }
 
     fn poll_event(&mut self) -> Option<QueuePairEvent> {

@@ -6,6 +6,9 @@
 //! scatter and gather (`receive`, `sys`). A protection table checks every access of a peer
 //! (`memory_region`); a refused one is answered by a fault, and the queue pair lives on.
 //!
+//! Addresses are `tcp://HOST:PORT` and `unix:/path`. To one of loopback a client says nothing before
+//! it knows who listens there (`target`, `owner`).
+//!
 //! Beside the files that every provider has there are `frame` (the wire), `send`, `receive` and
 //! `guess`, `deliver` (how bytes leave, how they come, what they mean), `scatter_gather` (shared by them)
 //! and `waiter` (the part of an engine that other threads hold).
@@ -27,6 +30,7 @@ mod engine;
 mod frame;
 mod guess;
 mod memory_region;
+mod owner;
 mod progress;
 mod queue_pair;
 mod receive;
@@ -34,6 +38,7 @@ mod scatter_gather;
 mod send;
 #[allow(unsafe_code)]
 mod sys;
+mod target;
 mod waiter;
 
 pub use device::TcpProvider;

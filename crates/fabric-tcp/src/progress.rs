@@ -7,7 +7,7 @@ use crate::connection::Step;
 use crate::engine::{Link, TcpEngine};
 use crate::queue_pair::Connection;
 use crate::receive::Received;
-use crate::sys::Watch;
+use crate::sys::{READY_MAX, Watch};
 
 /// Up to so many queue pairs are simply tried; more are asked for by epoll first.
 const TRIED_MAX: usize = 4;
@@ -106,7 +106,8 @@ impl TcpEngine {
             for index in 0..count {
                 // A queue pair that ended made the list shorter: the next pass sees the rest.
                 let Some(slot) = self.live.get((self.turn + index) % count).copied() else {
-                    break;
+                    self.turn = self.turn.wrapping_add(1);
+                    return;
                 };
                 let before = self.core.completions.len();
                 self.progress(slot);
@@ -115,7 +116,7 @@ impl TcpEngine {
                 }
             }
             self.turn = self.turn.wrapping_add(1);
-            return;
+            return self.round_ends();
         }
         // Whoever asks epoll instead of sleeping wants the last bytes of a run, too.
         self.reset_low_water();
@@ -130,9 +131,23 @@ impl TcpEngine {
                 self.progress(slot);
             }
         }
+        self.note_looks();
         self.resume_paused();
         if self.handshakes > 0 {
             self.step_all();
+        }
+    }
+
+    fn round_ends(&mut self) {
+        self.rounds += 1;
+        self.looked_at = 0;
+    }
+
+    /// Those that epoll has told of go behind the others: when it told of so many, of all.
+    fn note_looks(&mut self) {
+        self.looked_at += self.ready.len();
+        if !self.ready.is_full() || self.looked_at >= self.live.len() + READY_MAX {
+            self.round_ends();
         }
     }
 

@@ -400,6 +400,12 @@ pub fn peer_groups(fd: RawFd) -> io::Result<Vec<u32>> {
     }
 }
 
+/// As whom this process acts.
+pub fn effective_uid() -> u32 {
+    // SAFETY: no arguments; it cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// True while a stream socket is connected and neither side has closed or reset it.
 pub fn is_established(fd: RawFd) -> bool {
     const ESTABLISHED: u8 = 1;
@@ -441,16 +447,29 @@ pub fn epoll_watch(epoll: RawFd, fd: RawFd, token: u64, watch: Watch) -> io::Res
     Ok(())
 }
 
+/// The most events of one [`epoll_wait`].
+pub const READY_MAX: usize = 64;
+
 /// Events of one [`epoll_wait`].
 pub struct EpollEvents {
-    events: [libc::epoll_event; 64],
+    events: [libc::epoll_event; READY_MAX],
     len: usize,
 }
 
 impl EpollEvents {
     /// None.
     pub fn new() -> EpollEvents {
-        EpollEvents { events: [libc::epoll_event { events: 0, u64: 0 }; 64], len: 0 }
+        EpollEvents { events: [libc::epoll_event { events: 0, u64: 0 }; READY_MAX], len: 0 }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// There may be more.
+    pub fn is_full(&self) -> bool {
+        self.len == READY_MAX
     }
 
     /// The token of one of them.
@@ -464,7 +483,7 @@ impl EpollEvents {
     }
 }
 
-/// Waits for up to `max` events (at most 64), `None` without end.
+/// Waits for up to `max` events (at most [`READY_MAX`]), `None` without end.
 pub fn epoll_wait(epoll: RawFd, into: &mut EpollEvents, max: usize, timeout: Option<Duration>) {
     let millis = match timeout {
         None => -1,

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::error::{ConnectError, OpenError, PostError, RegisterError};
 use crate::mem::{MemoryRegion, Span};
 use crate::types::{
-    Access, Address, DeviceAttr, Incoming, QueuePair, QueuePairEvent, RemoteSpan, SgList, Tag,
-    WorkCompletion, WrId,
+    Access, Address, DeviceAttr, Incoming, PeerInfo, QueuePair, QueuePairEvent, RemoteSpan, SgList,
+    Tag, WorkCompletion, WrId,
 };
 
 /// A kind of network.
@@ -91,6 +91,13 @@ pub trait Engine: Send {
     /// Ends a queue pair: all work comes back `Flushed`, then `Quiescent`. What was posted
     /// before and not yet left may be lost. Unknown queue pairs are ignored.
     fn disconnect(&mut self, queue_pair: QueuePair);
+
+    /// Who is at the other end of a queue pair that is connected, as far as the system knows. Not for
+    /// hot paths.
+    fn peer(&self, queue_pair: QueuePair) -> Option<PeerInfo> {
+        let _ = queue_pair;
+        None
+    }
 
     /// Posts a receive to the engine's shared receive queue; any queue pair may consume it.
     /// A peer that sends while none is posted waits.
@@ -172,6 +179,10 @@ pub trait Engine: Send {
     /// `max` completions; returns how many. Never blocks. Fair: one busy queue pair does not
     /// starve others.
     fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize;
+    /// How often every queue pair has been looked at since the engine was opened: one
+    /// [`poll`](Engine::poll) need not look at all of them. What had come to a queue pair when
+    /// this was `n` is in completions, as far as there were receives, when it is `n + 2`.
+    fn rounds(&self) -> u64;
     /// The next event, in order with the completions already polled.
     fn poll_event(&mut self) -> Option<QueuePairEvent>;
     /// True when it is safe to sleep: nothing is ready and the waiter will wake for what comes.

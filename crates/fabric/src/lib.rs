@@ -20,6 +20,7 @@
 pub mod conformance;
 mod engine;
 mod error;
+pub mod local;
 pub mod mem;
 pub mod poison;
 pub mod sim;

@@ -283,6 +283,15 @@ pub trait Pending: std::any::Any + Send {
     /// True while the peer has neither closed nor reset the connection, at the moment of the call. As
     /// long as it is so, nobody else's connection has the same addresses.
     fn is_established(&self) -> bool;
+    /// The uid of whose socket is at the other end, where that is a TCP socket of this host's loopback,
+    /// by the kernel's word; `None` where there is no such socket any more. It is the peer's only if
+    /// [`is_established`](Self::is_established) is true afterwards. Does not wait for the network.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    fn owner(&self) -> std::io::Result<Option<u32>> {
+        Ok(None)
+    }
 }
 
 impl Incoming {

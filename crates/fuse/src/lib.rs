@@ -10,4 +10,9 @@
 pub mod fs;
 pub mod kernel;
 pub mod null;
+#[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
+mod planted;
 mod sys;
+
+#[cfg(feature = "planted")]
+pub use planted::{Defect, plant};

@@ -7,8 +7,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Address, ConnectError, Device, Engine, Incoming, QueuePair, QueuePairEvent, SgList, Waiter,
-    WorkCompletion,
+    Address, ConnectError, Device, Engine, Incoming, PeerInfo, QueuePair, QueuePairEvent, SgList,
+    Waiter, WorkCompletion,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, PRIVATE_DATA_MAX, SubmitError};
@@ -149,6 +149,13 @@ impl Node {
     /// Tells a peer why it is not wanted.
     pub fn reject(&mut self, incoming: Incoming, reason: &str) {
         self.sh.engine.reject(incoming, reason);
+    }
+
+    /// Who is at the other end of a connection that stands, as far as the system knows. Not for hot
+    /// paths.
+    pub fn peer(&self, conn: ConnId) -> Option<PeerInfo> {
+        let queue_pair = self.peek(conn)?.queue_pair;
+        self.sh.engine.peer(queue_pair)
     }
 
     /// What to tell the peer, and the receives that this needs. Grants fewer credits than wished
@@ -370,6 +377,11 @@ impl Node {
             self.ring();
         }
         self.sh.events.len()
+    }
+
+    /// How often all connections have been looked at: see [`Engine::rounds`].
+    pub fn rounds(&self) -> u64 {
+        self.sh.engine.rounds()
     }
 
     /// The next event.

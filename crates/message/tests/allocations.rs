@@ -147,6 +147,9 @@ impl Engine for Quiet {
     fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
         uncounted(|| self.0.poll(completions, max))
     }
+    fn rounds(&self) -> u64 {
+        self.0.rounds()
+    }
     fn poll_event(&mut self) -> Option<QueuePairEvent> {
         uncounted(|| self.0.poll_event())
     }

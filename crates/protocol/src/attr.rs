@@ -59,8 +59,12 @@ pub struct Attr {
     pub allocated: u64,
     /// Inode number, unique with `device`.
     pub inode: u64,
-    /// The file system, as a number.
+    /// The file system, as a number. From a server: stays the same for as long as the file system
+    /// exists. From a store: this host's, which may be another after a reboot.
     pub device: u64,
+    /// A number that no other object of the server has, on whatever file system. A store leaves
+    /// it 0.
+    pub number: u64,
     /// Of a device node.
     pub rdev: u64,
     /// Preferred I/O size.
@@ -139,6 +143,27 @@ pub struct FileExtent {
     pub shared: bool,
 }
 
+/// The first byte of every [`Attr::number`], and of few inode numbers.
+pub const NUMBER_TOP: u64 = 0x7f;
+
+/// Which object something is, as [`Attr`] says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ObjectId {
+    /// As [`Attr::inode`].
+    pub inode: u64,
+    /// As [`Attr::device`].
+    pub device: u64,
+    /// As [`Attr::number`].
+    pub number: u64,
+}
+
+impl Attr {
+    /// Which object they are of.
+    pub fn id(&self) -> ObjectId {
+        ObjectId { inode: self.inode, device: self.device, number: self.number }
+    }
+}
+
 /// A directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
@@ -150,6 +175,8 @@ pub struct DirEntry {
     pub kind: Option<FileKind>,
     /// If asked for and permitted.
     pub attr: Option<Attr>,
+    /// Which object it is, where attributes were not asked for.
+    pub id: Option<ObjectId>,
     /// If asked for and permitted.
     pub handle: Option<crate::FileHandle>,
 }

@@ -159,9 +159,13 @@ pub enum Operation<'a> {
     /// A hard link to `handle`; with a state other than NONE to that open file, which may have no
     /// name (the handle is then not used).
     Link { handle: FileHandle, state: StateId, dir: FileHandle, name: &'a [u8] },
-    /// Removes a name; `directory` must be true for a directory and false for all else.
+    /// Removes a name; `directory` must be true for a directory and false for all else. Answers
+    /// the attributes that the object had before, if that was its last name.
     Remove { dir: FileHandle, name: &'a [u8], directory: bool },
-    /// Renames; replaces what is there unless `no_replace`; `exchange` swaps the two.
+    /// Renames; replaces what is there unless `no_replace`; `exchange` swaps the two. Answers
+    /// the attributes that what was replaced had before, if that was its last name. `whiteout`
+    /// leaves a device 0:0 under the old name, as layers of overlay file systems have it; not with
+    /// `exchange`.
     Rename {
         from_dir: FileHandle,
         from: &'a [u8],
@@ -169,6 +173,7 @@ pub enum Operation<'a> {
         to: &'a [u8],
         no_replace: bool,
         exchange: bool,
+        whiteout: bool,
     },
     /// Entries after `cookie` (0: from the start) as reply data; see `encode_dir_entry`.
     ReadDir { dir: FileHandle, cookie: u64, bytes_max: u32, attributes: bool, handles: bool },
@@ -192,8 +197,9 @@ pub enum Operation<'a> {
     RemoveXattr { handle: FileHandle, name: &'a [u8] },
     /// Data of the extents, one after the other, as reply data; shorter at the end of file.
     Read { state: StateId, extents: ExtentList, report_holes: bool },
-    /// Data in the request's data, for the extents one after the other.
-    Write { state: StateId, extents: ExtentList, stability: Stability },
+    /// Data in the request's data, for the extents one after the other. `within`: what lies beyond
+    /// the end of the file then is left out, and counts as written.
+    Write { state: StateId, extents: ExtentList, stability: Stability, within: bool },
     /// Writes at the end, atomically; answers the offset.
     Append { state: StateId, bytes: u32, stability: Stability },
     /// Makes `offset..offset+len` (len 0: all) as safe as `level` says; answers the write verifier.
@@ -305,7 +311,7 @@ pub enum Outcome {
     Opened { handle: FileHandle, state: StateId, attr: Attr, created: bool },
     /// Close: attributes after the flush.
     Closed { attr: Attr, verifier: WriteVerifier },
-    /// GetAttr, SetAttr.
+    /// GetAttr, SetAttr, Remove, Rename.
     Attributes { attr: Attr },
     /// Access.
     Granted { mask: AccessMask },
@@ -339,6 +345,19 @@ pub enum Outcome {
     Advised { bytes: u64, cache: CacheHint },
     /// CacheQuery.
     Cached(CacheInfo),
+}
+
+impl Outcome {
+    /// The attributes in it.
+    pub fn attr_mut(&mut self) -> Option<&mut Attr> {
+        match self {
+            Outcome::Found { attr, .. }
+            | Outcome::Opened { attr, .. }
+            | Outcome::Closed { attr, .. }
+            | Outcome::Attributes { attr } => Some(attr),
+            _ => None,
+        }
+    }
 }
 
 /// What became of a request that has changes which are [noted](Operation::is_noted).

@@ -4,6 +4,9 @@
 //! `Hello` → `Challenge` → `Prove` → `Ready`. Both ends prove the key (`Ready.proof`). The reply
 //! to a bind is sent only when all work of the session's broken connections is quiescent.
 
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
 use crate::handle::{ClientId, SessionId, WriteVerifier};
 use crate::status::Status;
 
@@ -13,7 +16,7 @@ pub const PROTOCOL_VERSION: u32 = 5;
 pub const REFUSAL_BYTES_MAX: usize = 200;
 /// A nonce of the challenge.
 pub type Nonce = [u8; 32];
-/// HMAC-SHA256 over role, both nonces and the session wish.
+/// HMAC-SHA256 of what [`KeyHandshake`] says.
 pub type Proof = [u8; 32];
 /// Known to client and server of one session only; a bind must show it.
 pub type SessionSecret = [u8; 16];
@@ -68,13 +71,18 @@ pub struct SessionAttr {
 
 impl SessionAttr {
     /// What a server with these `limits` grants to a `wish`: the smaller of both. The lease is
-    /// the server's; a server that sleeps at once does not spin because a client wishes so.
+    /// the server's; it never spins longer than its limit says because a client wishes so.
     pub fn agree(wish: &SessionAttr, limits: &SessionAttr) -> SessionAttr {
         SessionAttr {
             slots: wish.slots.clamp(1, limits.slots.max(1)),
             data_bytes_max: wish.data_bytes_max.min(limits.data_bytes_max),
             inline_bytes: wish.inline_bytes.min(limits.inline_bytes),
-            wait: if limits.wait == WaitMode::Sleeping { limits.wait } else { wish.wait },
+            wait: match (limits.wait, wish.wait) {
+                (WaitMode::Polled, wish) => wish,
+                (WaitMode::Adaptive, WaitMode::Polled) => WaitMode::Adaptive,
+                (WaitMode::Adaptive, wish) => wish,
+                (WaitMode::Sleeping, _) => WaitMode::Sleeping,
+            },
             lease_ms: limits.lease_ms,
             tagged: wish.tagged && limits.tagged,
             rdma_read: wish.rdma_read && limits.rdma_read,
@@ -121,7 +129,9 @@ pub enum SetupRequest {
     },
     /// Answers a challenge.
     Prove {
-        /// See [`crate::proof_input`].
+        /// Where the client believes the server to be.
+        dialled: Dialled,
+        /// See [`KeyHandshake::client_input`].
         proof: Proof,
     },
 }
@@ -139,7 +149,7 @@ pub enum SetupReply {
         attr: SessionAttr,
         /// Changes with each start of the server.
         verifier: WriteVerifier,
-        /// The server's proof, where a key is used.
+        /// The server's proof, where a key is used: see [`KeyHandshake::server_input`].
         proof: Option<Proof>,
         /// Under whose uid the session acts, for messages to people.
         uid: u32,
@@ -158,23 +168,76 @@ pub enum SetupReply {
     },
 }
 
-/// What a proof is an HMAC of: `role` is `b'C'` or `b'S'`.
-pub fn proof_input(role: u8, client: &Nonce, server: &Nonce, purpose: &Purpose) -> Vec<u8> {
-    let mut bytes = vec![role];
-    bytes.extend_from_slice(client);
-    bytes.extend_from_slice(server);
-    match purpose {
-        Purpose::Create { attr, client } => {
-            bytes.push(1);
-            bytes.extend_from_slice(&client.0);
-            crate::codec::setup::put_session_attr(&mut bytes, attr);
-        }
-        Purpose::Bind { session, .. } => {
-            bytes.push(2);
-            bytes.extend_from_slice(&session.0);
-        }
+/// The address of the server that a client has dialled, as an IPv6 address and a port; all zero where
+/// it is none of TCP. Proofs cover it, so that nobody at another address can pass them on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Dialled(pub [u8; 18]);
+
+impl From<SocketAddr> for Dialled {
+    fn from(address: SocketAddr) -> Dialled {
+        let ip = match address.ip().to_canonical() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let mut bytes = [0; 18];
+        bytes[..16].copy_from_slice(&ip.octets());
+        bytes[16..].copy_from_slice(&address.port().to_be_bytes());
+        Dialled(bytes)
     }
-    bytes
+}
+
+impl fmt::Display for Dialled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Dialled::default() {
+            return f.write_str("no TCP address");
+        }
+        let (ip, port) = self.0.split_at(16);
+        let ip = ip.first_chunk().map_or(Ipv6Addr::UNSPECIFIED, |ip| Ipv6Addr::from(*ip));
+        let port = port.first_chunk().map_or(0, |port| u16::from_be_bytes(*port));
+        SocketAddr::new(IpAddr::V6(ip).to_canonical(), port).fmt(f)
+    }
+}
+
+/// What both ends say before a key is proven, and what the proofs cover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyHandshake {
+    /// The client's first message, whole.
+    pub hello: SetupRequest,
+    /// The nonce of the server's challenge.
+    pub server: Nonce,
+    /// Where the client believes the server to be.
+    pub dialled: Dialled,
+}
+
+impl KeyHandshake {
+    /// What the client's proof is an HMAC of.
+    pub fn client_input(&self) -> Vec<u8> {
+        self.input(b'C')
+    }
+
+    /// What the server's proof is an HMAC of: also all that its [`SetupReply::Ready`] says beside.
+    pub fn server_input(&self, ready: &SetupReply) -> Vec<u8> {
+        let mut bytes = self.input(b'S');
+        let mut ready = ready.clone();
+        if let SetupReply::Ready { proof, .. } = &mut ready {
+            *proof = None;
+        }
+        crate::codec::encode_setup_reply(&ready, &mut bytes);
+        bytes
+    }
+
+    fn input(&self, role: u8) -> Vec<u8> {
+        let mut hello = Vec::new();
+        crate::codec::encode_setup_request(&self.hello, &mut hello);
+        let len = u16::try_from(hello.len()).unwrap_or(u16::MAX);
+        let mut bytes = vec![role];
+        bytes.extend_from_slice(&self.dialled.0);
+        bytes.extend_from_slice(&self.server);
+        // What follows it cannot be taken for a part of it.
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.extend_from_slice(&hello);
+        bytes
+    }
 }
 
 #[cfg(test)]
@@ -185,7 +248,7 @@ mod tests {
         slots: 64,
         data_bytes_max: 4 << 20,
         inline_bytes: 4096,
-        wait: WaitMode::Adaptive,
+        wait: WaitMode::Polled,
         lease_ms: 30_000,
         tagged: true,
         rdma_read: false,
@@ -232,25 +295,75 @@ mod tests {
             SessionAttr { wait: WaitMode::Sleeping, ..LIMITS },
         );
         assert_eq!(SessionAttr::agree(&wish, &limits).wait, WaitMode::Sleeping);
+        let limits = SessionAttr { wait: WaitMode::Adaptive, ..LIMITS };
+        assert_eq!(SessionAttr::agree(&wish, &limits).wait, WaitMode::Adaptive);
+        let wish = SessionAttr { wait: WaitMode::Sleeping, ..LIMITS };
+        assert_eq!(SessionAttr::agree(&wish, &limits).wait, WaitMode::Sleeping);
     }
 
-    #[test]
-    fn a_proof_covers_role_nonces_and_wish() {
-        let (a, b) = ([1; 32], [2; 32]);
+    fn handshakes() -> Vec<KeyHandshake> {
+        let hello = |nonce, class, keyed, purpose| SetupRequest::Hello {
+            version: PROTOCOL_VERSION,
+            nonce: [nonce; 32],
+            class,
+            keyed,
+            purpose,
+        };
         let create = |slots| {
             let attr = SessionAttr { slots, ..LIMITS };
             Purpose::Create { attr, client: ClientId([5; 16]) }
         };
-        let bind = Purpose::Bind { session: SessionId([3; 16]), secret: [4; 16] };
-        let inputs = [
-            proof_input(b'C', &a, &b, &create(1)),
-            proof_input(b'S', &a, &b, &create(1)),
-            proof_input(b'C', &b, &a, &create(1)),
-            proof_input(b'C', &a, &b, &create(2)),
-            proof_input(b'C', &a, &b, &bind),
-        ];
+        let bind = |secret| Purpose::Bind { session: SessionId([3; 16]), secret: [secret; 16] };
+        let (small, bulk) = (SizeClass::Small, SizeClass::Bulk);
+        let first = KeyHandshake {
+            hello: hello(1, small, true, create(1)),
+            server: [2; 32],
+            dialled: SocketAddr::from(([10, 0, 0, 1], 7)).into(),
+        };
+        let with = |hello| KeyHandshake { hello, ..first };
+        vec![
+            first,
+            with(hello(2, small, true, create(1))),
+            with(hello(1, bulk, true, create(1))),
+            with(hello(1, small, false, create(1))),
+            with(hello(1, small, true, create(2))),
+            with(hello(1, small, true, bind(4))),
+            with(hello(1, small, true, bind(5))),
+            KeyHandshake { server: [1; 32], ..first },
+            KeyHandshake { dialled: SocketAddr::from(([10, 0, 0, 1], 8)).into(), ..first },
+            KeyHandshake { dialled: SocketAddr::from(([10, 0, 0, 2], 7)).into(), ..first },
+            KeyHandshake { dialled: Dialled::default(), ..first },
+        ]
+    }
+
+    #[test]
+    fn proofs_cover_role_address_and_all_that_was_said() {
+        let ready = |slots, uid| SetupReply::Ready {
+            session: SessionId([1; 16]),
+            secret: [2; 16],
+            attr: SessionAttr { slots, ..LIMITS },
+            verifier: WriteVerifier::default(),
+            proof: None,
+            uid,
+        };
+        let mut inputs = Vec::new();
+        for handshake in handshakes() {
+            inputs.push(handshake.client_input());
+            inputs.push(handshake.server_input(&ready(1, 0)));
+            inputs.push(handshake.server_input(&ready(2, 0)));
+            inputs.push(handshake.server_input(&ready(1, 1)));
+        }
         for (index, input) in inputs.iter().enumerate() {
             assert!(!inputs[index + 1..].contains(input));
         }
+    }
+
+    #[test]
+    fn an_address_of_ipv4_is_one_however_it_is_written() {
+        let dialled = |text: &str| Dialled::from(text.parse::<SocketAddr>().expect("address"));
+        assert_eq!(dialled("[::ffff:10.0.0.1]:7"), dialled("10.0.0.1:7"));
+        assert_eq!(dialled("10.0.0.1:7").to_string(), "10.0.0.1:7");
+        assert_eq!(dialled("[::1]:7").to_string(), "[::1]:7");
+        assert_eq!(Dialled::default().to_string(), "no TCP address");
     }
 }

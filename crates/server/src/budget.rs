@@ -101,9 +101,24 @@ impl Share {
 pub(crate) struct UserShare {
     uid: u32,
     share: Share,
+    is_limited: bool,
+    /// What they have of the server's limits.
+    pub sessions: AtomicUsize,
+    pub opens: AtomicUsize,
 }
 
 impl UserShare {
+    /// Others come first: it is neither root nor as whom the server runs.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
+    /// Of a limit of the server, what the user may have: a quarter, at least one. All of it for
+    /// root, and for the user as whom the server runs.
+    pub(crate) fn part_of(&self, limit: usize) -> usize {
+        if self.is_limited { (limit / 4).max(1) } else { limit }
+    }
+
     /// What one session may take at a time.
     pub(crate) fn of_session(&self) -> Needs {
         self.share.most.each(session_part)
@@ -173,7 +188,13 @@ impl Budgets {
         }
         users.retain(|_, user| user.strong_count() > 0);
         let most = self.all.most.each(|all| user_part(all, uid, self.own_uid));
-        let user = Arc::new(UserShare { uid, share: Share::new(most) });
+        let user = Arc::new(UserShare {
+            uid,
+            share: Share::new(most),
+            is_limited: uid != 0 && uid != self.own_uid,
+            sessions: AtomicUsize::new(0),
+            opens: AtomicUsize::new(0),
+        });
         users.insert(uid, Arc::downgrade(&user));
         user
     }

@@ -24,6 +24,7 @@ use dafs_store::Who;
 use crate::data::Held;
 use crate::meters::Kind;
 use crate::notes;
+use crate::numbers::LastNumber;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::{Shared, tick};
@@ -75,6 +76,7 @@ pub(crate) struct Context {
     /// Tasks of the worker that write back.
     pub writing_back: Cell<usize>,
     pub fetches: Fetches,
+    pub last_number: Cell<LastNumber>,
     headers: RefCell<Vec<Vec<u8>>>,
     scratch: RefCell<Vec<Span>>,
 }
@@ -94,6 +96,7 @@ impl Context {
             actions: RefCell::default(),
             writing_back: Cell::new(0),
             fetches: Fetches::default(),
+            last_number: Cell::default(),
             headers: RefCell::default(),
             scratch: RefCell::default(),
         }
@@ -281,16 +284,17 @@ fn finish(
     broken: bool,
     mut done: Done,
 ) {
-    let keep = |(operation, result): (&Operation<'_>, &OpResult)| {
-        operation.is_cached().then(|| result.clone())
-    };
-    let mut cached: Cached = operations.iter().zip(&results).map(keep).collect();
-    if !broken {
-        note_done(session, &head, operations, &results);
+    if ran_to_its_end(&done.before, operations.len()) {
+        session.slots.borrow_mut().finish(head.slot, done.before);
+    } else {
+        let mut cached = kept_of(operations, &results, broken);
+        // What was done stays done, however early this run of the chain ended.
+        cached.extend(done.before.into_iter().skip(results.len()));
+        if !broken && cached.iter().skip(results.len()).all(Option::is_none) {
+            note_done(session, &head, operations, &results);
+        }
+        session.slots.borrow_mut().finish(head.slot, cached);
     }
-    // What was done stays done, however early this run of the chain ended.
-    cached.extend(done.before.into_iter().skip(results.len()));
-    session.slots.borrow_mut().finish(head.slot, cached);
     let target = session.take_target(head.slot);
     if broken {
         return;
@@ -307,6 +311,30 @@ fn finish(
     if operations.iter().any(|op| matches!(op, Operation::SessionDestroy)) {
         context.actions.borrow_mut().push_back(Action::Destroy { session: session.id });
     }
+}
+
+/// These are the results of a chain of so many operations that was answered: sent again, it is
+/// answered the same, whatever was done anew of it.
+fn ran_to_its_end(kept: &Cached, operations: usize) -> bool {
+    let is_failed = matches!(kept.last(), Some(Some(Err(_))));
+    !kept.is_empty() && (kept.len() == operations || is_failed)
+}
+
+/// What is not done again when the request is sent again: changes, and what stands beside them in
+/// their chain, as far as it has no data. Where a change was made by a name, the name may lead
+/// elsewhere by then.
+fn kept_of(operations: &[Operation<'_>], results: &[OpResult], broken: bool) -> Cached {
+    let all = || operations.iter().zip(results);
+    let last_change = all().rposition(|(operation, _)| operation.is_cached());
+    let changes = operations.iter().any(Operation::is_cached);
+    // Of a chain that broke off, what stands behind its changes is part of the next run.
+    let until = if broken { last_change.map_or(0, |at| at + 1) } else { results.len() };
+    let keep = |(at, (operation, result)): (usize, (&Operation<'_>, &OpResult))| {
+        let has_data = result.is_ok() && operation.reply_data_bytes() != Some(0);
+        let is_kept = operation.is_cached() || (changes && at < until && !has_data);
+        is_kept.then(|| result.clone())
+    };
+    all().enumerate().map(keep).collect()
 }
 
 /// Before the reply leaves.
@@ -374,7 +402,7 @@ impl Chain {
                     result
                 }
                 None => match self.run_one(operations, operation).await {
-                    Ok(outcome) => Ok(outcome),
+                    Ok(outcome) => self.told(outcome),
                     Err(Stop::Failed(status)) => Err(status),
                     Err(Stop::Broken) => return (results, true),
                 },
@@ -387,6 +415,13 @@ impl Chain {
             }
         }
         (results, false)
+    }
+
+    /// As clients are told it.
+    fn told(&self, mut outcome: Outcome) -> OpResult {
+        let Shared { numbers, exports, .. } = &*self.context.shared;
+        numbers.tell(exports, &self.context.last_number, &mut outcome)?;
+        Ok(outcome)
     }
 
     fn remember(&mut self, result: &OpResult) {
@@ -439,6 +474,7 @@ impl Chain {
             let list = into.iter().cloned().collect();
             match self.context.fetch(&self.session, self.id, list).await {
                 Some(placed) if placed as usize == wanted => return Ok(wanted),
+                Some(_) if planted(Defect::ResentWithOtherData) => return Ok(wanted),
                 // What the rest of this memory holds is somebody else's.
                 Some(_) => {
                     tick(&self.context.shared.counters.short_transfers);

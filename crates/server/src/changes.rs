@@ -133,7 +133,7 @@ impl Chain {
     async fn object(&self, (dir, name): (FileHandle, &[u8])) -> Option<Option<FileId>> {
         let (_, export, dir) = self.writable(&dir).ok()?;
         match export.store.object(&self.who, &dir, name).await {
-            Ok(object) => Some(Some(object)),
+            Ok(attr) => Some(Some(FileId::from(&attr))),
             Err(Status::NoEnt) => Some(None),
             Err(_) => None,
         }

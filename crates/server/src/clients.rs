@@ -104,13 +104,17 @@ impl Clients {
     }
 
     /// The client will have locks: may be granted some when this is complete.
-    pub(crate) fn record(&self, client: Client) -> Result<Saving, Status> {
+    /// `most`: clients of its user.
+    pub(crate) fn record(&self, client: Client, most: usize) -> Result<Saving, Status> {
         if !self.usable {
             return Ok(Pending::ready(Ok(())));
         }
         let mut inner = self.inner();
-        if !inner.recorded.contains(&client) && inner.recorded.len() >= self.recorded_max {
-            return Err(Status::Resource);
+        if !inner.recorded.contains(&client) {
+            let of_user = inner.recorded.iter().filter(|other| other.uid == client.uid).count();
+            if inner.recorded.len() >= self.recorded_max || of_user >= most {
+                return Err(Status::Resource);
+            }
         }
         inner.recorded.insert(client);
         // Also if it is recorded: that may not be on disk yet.

@@ -1,5 +1,6 @@
 //! What a server is told: programmatically, or by a TOML file.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dafs_fabric::Address;
@@ -30,6 +31,31 @@ pub struct ExportConfig {
     pub data_path: DataPath,
 }
 
+/// Where a server on loopback TCP has its local sockets, by which clients of its host come.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum LocalSocket {
+    /// Where clients look for them: `/run/dafs` for root, otherwise `$XDG_RUNTIME_DIR/dafs`. Only of
+    /// ports that were named.
+    #[default]
+    Auto,
+    /// Nowhere.
+    Off,
+    /// In this directory, which only the server's user may write.
+    In(PathBuf),
+}
+
+impl std::str::FromStr for LocalSocket {
+    type Err = String;
+    fn from_str(text: &str) -> Result<LocalSocket, String> {
+        match text {
+            "auto" => Ok(LocalSocket::Auto),
+            "none" => Ok(LocalSocket::Off),
+            path if path.starts_with('/') => Ok(LocalSocket::In(path.into())),
+            _ => Err("expected auto, none or the absolute path of a directory".into()),
+        }
+    }
+}
+
 /// Everything a server can be told. Unknown keys in a file are errors.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -39,6 +65,9 @@ pub struct Config {
     pub exports: Vec<ExportConfig>,
     /// Addresses, as `tcp://HOST:PORT` or `unix:/path`.
     pub listen: Vec<String>,
+    /// `auto`, `none`, or a directory.
+    #[serde(deserialize_with = "local_socket")]
+    pub local_socket: LocalSocket,
     /// Bytes of the cache; `None`: a quarter of memory.
     pub arena_bytes: Option<u64>,
     /// The cache's replacement policy, `lru` or `mq`; `None`: `mq`.
@@ -53,12 +82,18 @@ pub struct Config {
     pub workers: Option<usize>,
     /// A pre-shared key: allows addresses other than loopback.
     pub key_file: Option<PathBuf>,
+    /// Addresses by which holders of the key reach the server through proxies or address translation.
+    /// Other than these, and those at which it is reached in fact, are taken for somebody who passes
+    /// the proof on.
+    pub known_as: Vec<SocketAddr>,
     /// Allow other addresses without a key: every caller is then `anon_uid`.
     pub insecure: bool,
     /// Who callers without proof are.
     pub anon_uid: u32,
     /// Their group.
     pub anon_gid: u32,
+    /// Peers that are proved to be root, by the kernel or by root's key file, are nobody (65534).
+    pub squash_root: bool,
     /// Whether peers may use RDMA read.
     pub rdma_read: bool,
     /// Address of the admin port (counters); `None`: a free port of 127.0.0.1.
@@ -68,6 +103,10 @@ pub struct Config {
     pub state: Option<PathBuf>,
     /// Limits.
     pub limits: Limits,
+}
+
+fn local_socket<'de, D: Deserializer<'de>>(from: D) -> Result<LocalSocket, D::Error> {
+    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
 
 fn disk<'de, D: Deserializer<'de>>(from: D) -> Result<Disk, D::Error> {
@@ -85,15 +124,18 @@ impl Default for Config {
                 format!("tcp://127.0.0.1:{DEFAULT_PORT}"),
                 format!("tcp://[::1]:{DEFAULT_PORT}"),
             ],
+            local_socket: LocalSocket::Auto,
             arena_bytes: None,
             policy: None,
             record_trace: None,
             disk: Disk::default(),
             workers: None,
             key_file: None,
+            known_as: Vec::new(),
             insecure: false,
             anon_uid: 65_534,
             anon_gid: 65_534,
+            squash_root: false,
             rdma_read: true,
             admin: None,
             state: None,

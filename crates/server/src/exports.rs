@@ -71,6 +71,11 @@ impl Exports {
         handle
     }
 
+    /// The directory of several exports.
+    pub(crate) fn is_virtual(&self, handle: &FileHandle) -> bool {
+        *handle == Self::virtual_root() && self.only().is_none()
+    }
+
     pub(crate) fn mark(number: u8, mut handle: FileHandle) -> FileHandle {
         handle.0[EXPORT_BYTE] = number;
         handle
@@ -120,6 +125,7 @@ impl Exports {
             allocated: 0,
             inode: 1,
             device: 0,
+            number: 0,
             rdev: 0,
             block_size: 4096,
             change: 0,
@@ -138,6 +144,7 @@ impl Exports {
             kind: Some(FileKind::Directory),
             attr: None,
             handle: None,
+            id: None,
         };
         self.list.iter().enumerate().skip(after).map(entry).collect()
     }

@@ -10,15 +10,8 @@
 
 use std::net::SocketAddr;
 
-use dafs_fabric::PeerInfo;
+use dafs_fabric::{PeerInfo, local};
 use dafs_protocol::{GROUPS_MAX, Identity};
-use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
-use netlink_packet_sock_diag::{
-    SockDiagMessage,
-    constants::{AF_INET, AF_INET6, IPPROTO_TCP},
-    inet::{ExtensionFlags, InetRequest, SocketId, StateFlags},
-};
-use netlink_sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_SOCK_DIAG};
 
 /// The number of users and groups that are nobody.
 const NOBODY: u32 = 65_534;
@@ -34,6 +27,24 @@ pub enum Proof {
     Anonymous(Identity),
     /// It is not wanted; it is told why when it asks.
     Refused(String),
+}
+
+/// What the system says of a peer.
+#[derive(Debug)]
+pub(crate) enum Word {
+    /// This, and nothing else needs to be asked.
+    Proof(Proof),
+    /// It is this user; its groups are those of the database, which may be slow.
+    User(u32),
+}
+
+fn nobody() -> Identity {
+    Identity { uid: NOBODY, gid: NOBODY, groups: Vec::new() }
+}
+
+/// The same peer where root is not wanted.
+pub(crate) fn squash(who: Identity) -> Identity {
+    if who.uid == 0 { nobody() } else { who }
 }
 
 /// Why nobody can tell who a peer is.
@@ -62,60 +73,42 @@ pub enum IdentityError {
     Io(#[from] std::io::Error),
 }
 
-/// Proves a peer, given whether a key is configured and who callers without proof are.
+/// Proves a peer, given who the system says owns its socket (asked at once, see
+/// [`Pending`](dafs_fabric::Pending)), whether a key is configured, and who callers without proof are.
 ///
 /// # Errors
 /// [`IdentityError`].
 pub(crate) fn prove(
     peer: &PeerInfo,
+    owner: impl Fn() -> std::io::Result<Option<u32>>,
     is_established: impl Fn() -> bool,
     has_key: bool,
     anonymous: Option<&Identity>,
-) -> Result<Proof, IdentityError> {
-    match peer {
+) -> Result<Word, IdentityError> {
+    let proof = match peer {
         PeerInfo::Unix { uid, gid, groups, .. } => {
             let groups = groups.iter().copied().take(GROUPS_MAX).collect();
-            Ok(Proof::Kernel(Identity { uid: known(*uid)?, gid: *gid, groups }))
+            Proof::Kernel(Identity { uid: known(*uid)?, gid: *gid, groups })
         }
         PeerInfo::Tcp { local, peer } if local.ip().is_loopback() && peer.ip().is_loopback() => {
-            let owner = socket_owner(*peer, *local)?;
-            match owner.filter(|_| is_established()) {
-                Some(uid) => Ok(Proof::Kernel(with_groups(known(uid)?)?)),
-                None => Err(IdentityError::Unknown(*peer)),
+            match owner()?.filter(|_| is_established()) {
+                Some(uid) => return Ok(Word::User(known(uid)?)),
+                None => return Err(IdentityError::Unknown(*peer)),
             }
         }
-        PeerInfo::Tcp { .. } if has_key => Ok(Proof::Key),
+        PeerInfo::Tcp { .. } if has_key => Proof::Key,
         PeerInfo::Tcp { peer, .. } => match anonymous {
-            Some(identity) => Ok(Proof::Anonymous(identity.clone())),
-            None => Err(IdentityError::Remote(*peer)),
+            Some(identity) => Proof::Anonymous(identity.clone()),
+            None => return Err(IdentityError::Remote(*peer)),
         },
-        PeerInfo::Sim { .. } => Ok(Proof::Kernel(Identity::root())),
-    }
+        PeerInfo::Sim { .. } => Proof::Kernel(Identity::root()),
+    };
+    Ok(Word::Proof(proof))
 }
 
 /// The uid, unless it stands for all users that this user namespace has no number for.
 fn known(uid: u32) -> Result<u32, IdentityError> {
-    let is_ambiguous = uid == overflow_uid() && !all_users_are_mapped();
-    if is_ambiguous { Err(IdentityError::Unmapped(uid)) } else { Ok(uid) }
-}
-
-fn overflow_uid() -> u32 {
-    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
-    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(NOBODY)
-}
-
-fn all_users_are_mapped() -> bool {
-    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all(&map))
-}
-
-/// Whether every uid has a number: one range, from the first to the last.
-fn maps_all(map: &str) -> bool {
-    let mut lines = map.lines();
-    let whole = lines.next().is_some_and(|line| {
-        let mut words = line.split_whitespace();
-        words.next() == Some("0") && words.nth(1) == Some("4294967295")
-    });
-    whole && lines.next().is_none()
+    if local::is_ambiguous(uid) { Err(IdentityError::Unmapped(uid)) } else { Ok(uid) }
 }
 
 /// A user with the groups that the user database gives it; one that it does not know has none: a
@@ -123,7 +116,7 @@ fn maps_all(map: &str) -> bool {
 pub(crate) fn with_groups(uid: u32) -> Result<Identity, IdentityError> {
     let failed = |source| IdentityError::Groups { uid, source };
     let Some(user) = nix::unistd::User::from_uid(uid.into()).map_err(failed)? else {
-        return Ok(Identity { uid, gid: NOBODY, groups: Vec::new() });
+        return Ok(Identity { uid, ..nobody() });
     };
     let gid = user.gid.as_raw();
     let name = std::ffi::CString::new(user.name).unwrap_or_default();
@@ -132,60 +125,11 @@ pub(crate) fn with_groups(uid: u32) -> Result<Identity, IdentityError> {
     Ok(Identity { uid, gid, groups })
 }
 
-/// The owner of the established TCP socket of this host that goes from `from` to `to`.
-fn socket_owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, IdentityError> {
-    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-    socket.bind_auto()?;
-    socket.connect(&NetlinkAddr::new(0, 0))?;
-    socket.send(&question(from, to), 0)?;
-    let mut answer = vec![0; 8192];
-    let len = socket.recv(&mut &mut answer[..], 0)?;
-    let bytes = answer.get(..len).unwrap_or(&[]);
-    let Ok(message) = <NetlinkMessage<SockDiagMessage>>::deserialize(bytes) else {
-        return Ok(None);
-    };
-    let NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) = message.payload else {
-        return Ok(None);
-    };
-    const ESTABLISHED: u8 = 1;
-    let header = &found.header;
-    let same = header.socket_id.source_port == from.port()
-        && header.socket_id.destination_port == to.port()
-        && header.socket_id.source_address == from.ip()
-        && header.socket_id.destination_address == to.ip();
-    let owned = header.state == ESTABLISHED && header.inode != 0;
-    Ok((same && owned).then_some(header.uid))
-}
-
-fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST;
-    let request = InetRequest {
-        family: if from.is_ipv4() { AF_INET } else { AF_INET6 },
-        protocol: IPPROTO_TCP,
-        extensions: ExtensionFlags::empty(),
-        states: StateFlags::ESTABLISHED,
-        socket_id: SocketId {
-            source_port: from.port(),
-            destination_port: to.port(),
-            source_address: from.ip(),
-            destination_address: to.ip(),
-            interface_id: 0,
-            cookie: [0xff; 8],
-        },
-    };
-    let payload = SockDiagMessage::InetRequest(request);
-    let mut packet = NetlinkMessage::new(header, payload.into());
-    packet.finalize();
-    let mut bytes = vec![0; packet.header.length as usize];
-    packet.serialize(&mut bytes);
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, TcpListener, TcpStream};
+    use std::net::{IpAddr, TcpStream};
     use std::os::fd::{AsRawFd, OwnedFd};
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     use dafs_fabric::{Address, Device, Incoming, Listener, Provider};
     use dafs_fabric_tcp::TcpProvider;
@@ -196,26 +140,19 @@ mod tests {
 
     use super::*;
 
-    fn check(address: &str) {
-        let listener = TcpListener::bind(address).expect("listen");
-        let to = listener.local_addr().expect("address");
-        let client = TcpStream::connect(to).expect("connect");
-        let from = client.local_addr().expect("address");
-        let me = nix::unistd::geteuid().as_raw();
-        assert_eq!(socket_owner(from, to).expect("sock_diag"), Some(me));
-        // A socket that is closed has no owner any more, whatever the kernel reports.
-        let (server, _) = listener.accept().expect("accept");
-        drop(client);
-        drop(server);
-        assert_eq!(socket_owner(from, to).ok().flatten(), None);
-        let nobody = SocketAddr::new(from.ip(), 1);
-        assert_eq!(socket_owner(nobody, to).ok().flatten(), None);
-    }
-
-    #[test]
-    fn the_kernel_tells_who_owns_a_socket() {
-        check("127.0.0.1:0");
-        check("[::1]:0");
+    /// From `port`, or any; closed, it resets.
+    fn connect_to(to: SocketAddr, port: u16) -> nix::Result<(OwnedFd, u16)> {
+        let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+        let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+        setsockopt(&fd, sockopt::Linger, &at_once)?;
+        let from = SocketAddr::new(to.ip(), port);
+        bind(fd.as_raw_fd(), &SockaddrStorage::from(from))?;
+        connect(fd.as_raw_fd(), &SockaddrStorage::from(to))?;
+        let stream = TcpStream::from(fd);
+        let port = stream.local_addr().expect("address").port();
+        Ok((stream.into(), port))
     }
 
     /// A listener of the provider, and a socket that is connected to it.
@@ -234,20 +171,8 @@ mod tests {
             Attack { listener, _device: device, to }
         }
 
-        /// From `port`, or any; closed, it resets.
         fn connect(&self, port: u16) -> (OwnedFd, u16) {
-            let family = if self.to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-            let flags = SockFlag::SOCK_CLOEXEC;
-            let fd = socket(family, SockType::Stream, flags, None).expect("socket");
-            setsockopt(&fd, sockopt::ReuseAddr, &true).expect("option");
-            let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
-            setsockopt(&fd, sockopt::Linger, &at_once).expect("option");
-            let from = SocketAddr::new(self.to.ip(), port);
-            bind(fd.as_raw_fd(), &SockaddrStorage::from(from)).expect("bind");
-            connect(fd.as_raw_fd(), &SockaddrStorage::from(self.to)).expect("connect");
-            let stream = TcpStream::from(fd);
-            let port = stream.local_addr().expect("address").port();
-            (stream.into(), port)
+            connect_to(self.to, port).expect("connect")
         }
 
         /// One that has said hello, as the acceptor gets it.
@@ -278,7 +203,7 @@ mod tests {
     }
 
     /// What is proved of a peer that resets at `moment`, and whose port somebody else has at once.
-    fn attack(ip: &str, moment: Moment) -> Result<Proof, IdentityError> {
+    fn attack(ip: &str, moment: Moment) -> Result<Word, IdentityError> {
         let mut attack = Attack::new(ip);
         let (socket, port, incoming) = attack.hello();
         let socket = std::cell::Cell::new(Some(socket));
@@ -294,7 +219,7 @@ mod tests {
             now(Moment::BetweenQuestionAndState);
             incoming.inner.is_established()
         };
-        let proof = prove(&incoming.peer, is_established, false, None);
+        let proof = prove(&incoming.peer, || incoming.inner.owner(), is_established, false, None);
         now(Moment::AfterState);
         assert!(victim.take().is_some(), "the port can be taken");
         // The bytes of a connection that was reset are no reason to serve it.
@@ -311,7 +236,68 @@ mod tests {
             // Then it was he who was asked about.
             let proof = attack(ip, Moment::AfterState);
             let me = nix::unistd::geteuid().as_raw();
-            assert!(matches!(proof, Ok(Proof::Kernel(who)) if who.uid == me));
+            assert!(matches!(proof, Ok(Word::User(uid)) if uid == me));
+        }
+    }
+
+    /// Resets what it is sent, and has root take the port at once; answers what root has then.
+    fn start_thief(to: SocketAddr) -> (Sender<(OwnedFd, u16)>, Receiver<Option<OwnedFd>>) {
+        let (orders, ordered) = channel::<(OwnedFd, u16)>();
+        let (done, results) = channel();
+        std::thread::spawn(move || {
+            for (socket, port) in ordered {
+                drop(socket);
+                if done.send(connect_to(to, port).ok().map(|(root, _)| root)).is_err() {
+                    break;
+                }
+            }
+        });
+        (orders, results)
+    }
+
+    /// How often somebody without rights was taken for root, who had his port next, and how often the
+    /// port was had; in a race of the thief with the proof. `looks` at its own end after the question.
+    fn race(rounds: usize, looks: bool) -> (usize, usize) {
+        let mut attack = Attack::new("127.0.0.1");
+        let (orders, results) = start_thief(attack.to);
+        let (mut taken, mut had) = (0, 0);
+        for round in 0..rounds {
+            // Of this thread only; the kernel notes it in the socket.
+            nix::unistd::setfsuid(NOBODY.into());
+            let (socket, port, incoming) = attack.hello();
+            nix::unistd::setfsuid(0.into());
+            orders.send((socket, port)).expect("the thief is there");
+            // He has more or less of a start.
+            for _ in 0..round * 7919 % 200 {
+                let _ = std::hint::black_box(incoming.inner.is_established());
+            }
+            let up = || !looks || incoming.inner.is_established();
+            let word = prove(&incoming.peer, || incoming.inner.owner(), up, false, None);
+            taken += usize::from(matches!(word, Ok(Word::User(0))));
+            had += usize::from(results.recv().expect("the thief is there").is_some());
+            if taken > 0 && !looks {
+                break;
+            }
+        }
+        (taken, had)
+    }
+
+    /// With `DAFS_TEST_PORT_REUSES`, so often; and then without the look, until he is taken for root: the
+    /// race is there to be won.
+    #[test]
+    fn nobody_is_taken_for_root_in_a_race() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let wanted = std::env::var("DAFS_TEST_PORT_REUSES").ok();
+        let wanted: Option<usize> = wanted.map(|rounds| rounds.parse().expect("a number"));
+        let (taken, had) = race(wanted.unwrap_or(500), true);
+        assert_eq!(taken, 0, "of {had} ports that root had next");
+        if let Some(rounds) = wanted {
+            let (taken, had_then) = race(rounds, false);
+            assert!(taken > 0, "of {had_then} ports that root had next");
+            println!("{had} ports reused, 0 taken for root; without the look after {had_then}");
         }
     }
 
@@ -333,31 +319,31 @@ mod tests {
         assert_eq!((who.uid, who.gid, who.groups), (uid, NOBODY, Vec::new()));
     }
 
-    #[test]
-    fn users_of_other_namespaces_are_told_apart() {
-        assert!(maps_all("         0          0 4294967295\n"));
-        assert!(!maps_all("0 100000 65536\n"));
-        assert!(!maps_all("0 1000 1\n1 100000 65536\n"));
-        assert!(!maps_all(""));
-    }
-
     /// The groups of the process count, not those of the database.
     #[test]
     fn a_peer_of_a_unix_socket_has_the_groups_of_its_process() {
         let peer = PeerInfo::Unix { pid: 1, uid: 0, gid: 7, groups: vec![8, 9] };
-        let proof = prove(&peer, || false, false, None);
+        let proof = prove(&peer, || Ok(None), || false, false, None);
         let expected = Identity { uid: 0, gid: 7, groups: vec![8, 9] };
-        assert!(matches!(proof, Ok(Proof::Kernel(who)) if who == expected));
+        assert!(matches!(proof, Ok(Word::Proof(Proof::Kernel(who))) if who == expected));
+    }
+
+    #[test]
+    fn nothing_of_root_is_left_where_it_is_not_wanted() {
+        let root = Identity { uid: 0, gid: 0, groups: vec![0, 4] };
+        assert_eq!(squash(root), nobody());
+        let other = Identity { uid: 7, gid: 0, groups: vec![4] };
+        assert_eq!(squash(other.clone()), other);
     }
 
     #[test]
     fn remote_peers_need_a_key() {
         let remote = |last| SocketAddr::new(IpAddr::from([10, 0, 0, last]), last.into());
         let peer = PeerInfo::Tcp { local: remote(1), peer: remote(2) };
-        let up = || true;
-        assert!(matches!(prove(&peer, up, false, None), Err(IdentityError::Remote(_))));
-        assert!(matches!(prove(&peer, up, true, None), Ok(Proof::Key)));
-        let nobody = Identity { uid: NOBODY, gid: NOBODY, groups: Vec::new() };
-        assert!(matches!(prove(&peer, up, false, Some(&nobody)), Ok(Proof::Anonymous(_))));
+        let (owner, up) = (|| Ok(None), || true);
+        assert!(matches!(prove(&peer, owner, up, false, None), Err(IdentityError::Remote(_))));
+        assert!(matches!(prove(&peer, owner, up, true, None), Ok(Word::Proof(Proof::Key))));
+        let proof = prove(&peer, owner, up, false, Some(&nobody()));
+        assert!(matches!(proof, Ok(Word::Proof(Proof::Anonymous(_)))));
     }
 }

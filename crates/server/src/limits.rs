@@ -10,7 +10,7 @@ pub struct Limits {
     pub sessions: usize,
     /// Connections that do not belong to a session yet, per worker.
     pub connections_unproven: usize,
-    /// Sessions of one user (root excepted).
+    /// Sessions of one user (root excepted), of all workers together.
     pub sessions_per_user: usize,
     /// Open files of one session.
     pub opens_per_session: usize,
@@ -38,6 +38,9 @@ pub struct Limits {
     pub lock_clients: usize,
     /// Sessions, alive or ended, of which it is noted what became of their changes.
     pub noted_sessions: usize,
+    /// Whether any user's session may have a worker poll without sleep; root's, and those of the
+    /// user as whom the server runs, always may.
+    pub polled: bool,
     /// Seconds a session may be silent.
     pub lease_seconds: u32,
     /// Seconds a connection may take to become part of a session.
@@ -49,7 +52,7 @@ impl Default for Limits {
         Limits {
             sessions: 4096,
             connections_unproven: 256,
-            sessions_per_user: 2048,
+            sessions_per_user: 1024,
             opens_per_session: 65_536,
             opens: 262_144,
             slots: 64,
@@ -59,10 +62,11 @@ impl Default for Limits {
             credentials: 1024,
             locks_per_session: 16_384,
             lock_waits_per_session: 1024,
-            lock_waits_per_file: 2048,
+            lock_waits_per_file: 512,
             lock_files: 65_536,
             lock_clients: 4096,
             noted_sessions: 8192,
+            polled: false,
             lease_seconds: 30,
             setup_seconds: 5,
         }

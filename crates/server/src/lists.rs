@@ -1,9 +1,15 @@
 //! Operations whose answer is a list or a value: directories, symlinks, extended attributes.
 
-use dafs_protocol::{DirEntry, FileHandle, Operation, Outcome, Status, encode_dir_entry};
+use dafs_protocol::{DirEntry, FileHandle, Identity, Operation, Outcome, Status, encode_dir_entry};
+use dafs_store::{FileId, Store};
+use std::sync::Arc;
 
 use crate::chain::{Chain, SCRATCH_BYTES, Stop};
 use crate::exports::Exports;
+use crate::shared::Shared;
+
+const CAPABILITY: &[u8] = b"security.capability";
+const MAY_WRITE: u8 = 2;
 
 impl Chain {
     pub(crate) async fn list_operation(
@@ -25,12 +31,19 @@ impl Chain {
             }
             Operation::GetXattr { handle, name, size_max } => {
                 let handle = self.handle(handle)?;
+                // The virtual directory has none.
+                if self.context.shared.exports.is_virtual(&handle) {
+                    return Err(Status::NoData.into());
+                }
                 let (_, export, inner) = self.context.shared.exports.of(&handle)?;
                 let value = export.store.xattr(&self.who, &inner, name).await?;
                 Ok(self.value(&value, *size_max)?)
             }
             Operation::ListXattr { handle, size_max } => {
                 let handle = self.handle(handle)?;
+                if self.context.shared.exports.is_virtual(&handle) {
+                    return Ok(self.value(&[], *size_max)?);
+                }
                 let (_, export, inner) = self.context.shared.exports.of(&handle)?;
                 let names = export.store.list_xattr(&self.who, &inner).await?;
                 Ok(self.value(&names, *size_max)?)
@@ -39,16 +52,41 @@ impl Chain {
                 let value = self.bring_bytes(*value_bytes as usize).await?;
                 let handle = self.handle(handle)?;
                 let (_, export, inner) = self.writable(&handle)?;
-                export.store.set_xattr(&self.who, &inner, name, &value, *flags).await?;
+                let touched = self.before_by_handle(&*export.store, &inner).await;
+                let set = export.store.set_xattr(&self.who, &inner, name, &value, *flags).await;
+                self.after_change(&*export.store, touched).await;
+                set?;
                 Ok(Outcome::Done)
             }
             Operation::RemoveXattr { handle, name } => {
                 let handle = self.handle(handle)?;
                 let (_, export, inner) = self.writable(&handle)?;
-                export.store.remove_xattr(&self.who, &inner, name).await?;
+                let touched = self.before_by_handle(&*export.store, &inner).await;
+                let removed = self.remove_xattr(&*export.store, &inner, name).await;
+                self.after_change(&*export.store, touched).await;
+                removed?;
                 Ok(Outcome::Done)
             }
             _ => Err(Status::NotSupp.into()),
+        }
+    }
+
+    /// Whoever may write a file ends its capabilities by that: the kernel of a mount asks for
+    /// their end before the write, in the name of who writes, who may not remove them otherwise.
+    async fn remove_xattr(
+        &self,
+        store: &dyn Store,
+        handle: &FileHandle,
+        name: &[u8],
+    ) -> Result<(), Status> {
+        match store.remove_xattr(&self.who, handle, name).await {
+            Err(Status::Perm) if name == CAPABILITY => {
+                if store.access(&self.who, handle, MAY_WRITE).await? & MAY_WRITE == 0 {
+                    return Err(Status::Perm);
+                }
+                store.remove_xattr(&Arc::new(Identity::root()), handle, name).await
+            }
+            other => other,
         }
     }
 
@@ -63,7 +101,9 @@ impl Chain {
         let dir = self.handle(dir)?;
         let exports = &self.context.shared.exports;
         if dir == Exports::virtual_root() && exports.only().is_none() {
-            return Ok((exports.virtual_entries(cookie), true));
+            let mut entries = exports.virtual_entries(cookie);
+            self.look_at_exports(&mut entries, attributes, handles).await?;
+            return Ok((entries, true));
         }
         let (number, export, inner) = exports.of(&dir)?;
         let unifier = &self.context.shared.unifier;
@@ -78,8 +118,44 @@ impl Chain {
                 unifier.overlay(mark, attr);
             }
             entry.handle = entry.handle.map(|handle| Exports::mark(number, handle));
+            self.tell_entry(entry)?;
         }
         Ok((entries, listing.end))
+    }
+
+    /// As clients are told it.
+    fn tell_entry(&self, entry: &mut DirEntry) -> Result<(), Status> {
+        let Shared { numbers, exports, .. } = &*self.context.shared;
+        let of = |device, inode| {
+            numbers.of(exports, &self.context.last_number, FileId { device, inode })
+        };
+        if let Some(attr) = &mut entry.attr {
+            let id = of(attr.device, attr.inode)?;
+            (attr.device, attr.number) = (id.device, id.number);
+        }
+        if let Some(id) = &mut entry.id {
+            *id = of(id.device, id.inode)?;
+        }
+        Ok(())
+    }
+
+    /// What the names of exports are of; those that cannot be looked at remain names.
+    async fn look_at_exports(
+        &self,
+        entries: &mut [DirEntry],
+        attributes: bool,
+        handles: bool,
+    ) -> Result<(), Status> {
+        let exports = &self.context.shared.exports;
+        for entry in entries {
+            let Some((number, export)) = exports.named(&entry.name) else { continue };
+            let Ok(root) = export.store.root(&self.who).await else { continue };
+            entry.handle = handles.then(|| Exports::mark(number, root.handle));
+            entry.id = (!attributes).then(|| root.attr.id());
+            entry.attr = attributes.then_some(root.attr);
+            self.tell_entry(entry)?;
+        }
+        Ok(())
     }
 
     fn put_entries(&mut self, entries: &[DirEntry], end: bool) -> Result<Outcome, Status> {

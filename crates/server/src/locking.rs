@@ -146,7 +146,9 @@ impl Chain {
             self.session.may_lock.set(true);
             return Ok(());
         }
-        if let Err(error) = self.context.shared.clients.record(self.session.client)?.await {
+        let shared = &self.context.shared;
+        let most = self.session.share_of_user.part_of(shared.limits.lock_clients);
+        if let Err(error) = shared.clients.record(self.session.client, most)?.await {
             tracing::error!(%error, "cannot record that a client has locks");
             return Err(Status::Io);
         }

@@ -34,8 +34,11 @@ impl Chain {
             Operation::Remove { dir, name, directory } => {
                 let dir = self.handle(dir)?;
                 let (_, export, dir) = self.writable(&dir)?;
-                export.store.remove(&self.who, &dir, name, *directory).await?;
-                Ok(Outcome::Done)
+                let (was, touched) = self.before_by_name(&*export.store, &dir, name).await;
+                let removed = export.store.remove(&self.who, &dir, name, *directory).await;
+                self.after_change(&*export.store, touched).await;
+                removed?;
+                Ok(ended(was))
             }
             Operation::Rename { .. } => Ok(self.rename(operation).await?),
             Operation::GetAttr { handle, state } => Ok(self.attributes(handle, *state).await?),
@@ -163,8 +166,11 @@ impl Chain {
         if number != other {
             return Err(Status::XDev);
         }
+        let touched = self.before_by_handle(&*export.store, &inner).await;
         let mark = self.mark();
-        Ok(self.found(number, mark, export.store.link(&self.who, &inner, &dir, name).await?))
+        let linked = export.store.link(&self.who, &inner, &dir, name).await;
+        self.after_change(&*export.store, touched).await;
+        Ok(self.found(number, mark, linked?))
     }
 
     /// Gives an open file a name.
@@ -176,17 +182,21 @@ impl Chain {
     ) -> Result<Outcome, Status> {
         let open = self.session.open(self.state(state)?)?;
         let dir = self.handle(dir)?;
-        let (number, _, _) = self.writable(&open.handle)?;
+        let (number, export, inner) = self.writable(&open.handle)?;
         let (other, _, dir) = self.writable(&dir)?;
         if number != other {
             return Err(Status::XDev);
         }
+        let touched = self.before_by_handle(&*export.store, &inner).await;
         let mark = self.mark();
-        Ok(self.found(number, mark, open.stored.link(&self.who, &dir, name).await?))
+        let linked = open.stored.link(&self.who, &dir, name).await;
+        self.after_change(&*export.store, touched).await;
+        Ok(self.found(number, mark, linked?))
     }
 
     async fn rename(&self, operation: &Operation<'_>) -> Result<Outcome, Status> {
-        let Operation::Rename { from_dir, from, to_dir, to, no_replace, exchange } = operation
+        let Operation::Rename { from_dir, from, to_dir, to, no_replace, exchange, whiteout } =
+            operation
         else {
             return Err(Status::ServerFault);
         };
@@ -197,9 +207,15 @@ impl Chain {
         if number != other {
             return Err(Status::XDev);
         }
-        let store = &export.store;
-        store.rename(&self.who, &from_dir, from, &to_dir, to, *no_replace, *exchange).await?;
-        Ok(Outcome::Done)
+        let store = &*export.store;
+        let (_, moved) = self.before_by_name(store, &from_dir, from).await;
+        let (was, replaced) = self.before_by_name(store, &to_dir, to).await;
+        let how = (*no_replace, *exchange, *whiteout);
+        let renamed = store.rename(&self.who, &from_dir, from, &to_dir, to, how).await;
+        self.after_change(store, moved).await;
+        self.after_change(store, replaced).await;
+        renamed?;
+        Ok(if *exchange { Outcome::Done } else { ended(was) })
     }
 
     async fn attributes(&self, handle: &FileHandle, state: StateId) -> Result<Outcome, Status> {
@@ -421,6 +437,14 @@ impl Chain {
             sessions: counters.sessions.load(Ordering::Relaxed) as u64,
             opens: counters.opens.load(Ordering::Relaxed) as u64,
         }))
+    }
+}
+
+/// What a removal answers: the last attributes of what has no name any more.
+fn ended(was: Option<Attr>) -> Outcome {
+    match was.filter(|attr| attr.kind == FileKind::Directory || attr.links <= 1) {
+        Some(attr) => Outcome::Attributes { attr },
+        None => Outcome::Done,
     }
 }
 

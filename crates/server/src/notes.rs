@@ -15,7 +15,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -64,6 +64,8 @@ struct NoteFile {
     slots: u16,
     /// It cannot be written: nobody may rely on it.
     broken: AtomicBool,
+    /// It could not be written last, and that was told.
+    is_full: AtomicBool,
     places: Mutex<Places>,
 }
 
@@ -72,12 +74,27 @@ struct Places {
     free: Vec<u32>,
     /// Places so far.
     count: u32,
+    /// Those that users have.
+    of_user: FxHashMap<u32, usize>,
+}
+
+impl Places {
+    fn of(&self, uid: u32) -> usize {
+        self.of_user.get(&uid).copied().unwrap_or(0)
+    }
+
+    /// Who has the most.
+    fn greatest(&self) -> Option<u32> {
+        self.of_user.iter().max_by_key(|(uid, count)| (**count, **uid)).map(|(uid, _)| *uid)
+    }
 }
 
 /// A place in the file; free again when nobody has it any more.
 struct Place {
     file: Arc<NoteFile>,
     number: u32,
+    /// Whose.
+    uid: u32,
 }
 
 /// Where the notes of one session go.
@@ -85,6 +102,15 @@ pub(crate) struct SessionNotes {
     place: Arc<Place>,
     session: SessionId,
     client: Client,
+    gaps: Mutex<Gaps>,
+}
+
+/// What could not be written, for want of room. While there is some, nothing says whose the place
+/// is: what stands in it is not believed.
+#[derive(Default)]
+struct Gaps {
+    records: BTreeMap<u64, Vec<u8>>,
+    is_hidden: bool,
 }
 
 impl Notes {
@@ -100,8 +126,8 @@ impl Notes {
         look: Look<'_>,
     ) -> Notes {
         let machine = verifier.0.first_chunk().copied().unwrap_or_default();
-        let (broken, places) = (AtomicBool::new(false), Mutex::default());
-        let file = Arc::new(NoteFile { store, slots, broken, places });
+        let (broken, is_full, places) = Default::default();
+        let file = Arc::new(NoteFile { store, slots, broken, is_full, places });
         let notes = Notes {
             file,
             places_max: u32::try_from(places_max).unwrap_or(u32::MAX),
@@ -129,10 +155,12 @@ impl Notes {
         let mut ended = Vec::new();
         // Those that are not kept are free when they are dropped.
         for number in 0..count {
-            let place = Arc::new(Place { file: self.file.clone(), number });
-            let Found::Record(mut owner) = Owner::decode(&self.file.record(place.start())?) else {
+            let owner = Owner::decode(&self.file.record(self.file.start(number))?);
+            let Found::Record(mut owner) = owner else {
+                self.file.places().free.push(number);
                 continue;
             };
+            let place = Arc::new(self.file.place(number, owner.client.uid));
             if owner.ended == 0 {
                 place.resolve(owner.session, look)?;
                 owner.ended = milliseconds(now);
@@ -149,36 +177,54 @@ impl Notes {
         Ok(())
     }
 
-    /// A session begins. `None`: nothing can be noted of it.
-    pub(crate) fn enter(&self, session: SessionId, client: Client) -> Option<SessionNotes> {
+    /// A session begins. `None`: nothing can be noted of it. Its user has at most `most` places:
+    /// where these or all are taken, former sessions are forgotten, the user's, or of who has the
+    /// most.
+    pub(crate) fn enter(
+        &self,
+        session: SessionId,
+        client: Client,
+        most: usize,
+    ) -> Option<SessionNotes> {
         if self.file.is_broken() {
             return None;
         }
         let mut former = self.former();
         former.expire(self.file.store.now().saturating_sub(self.kept));
-        let place = self.take_place().or_else(|| {
-            former.forget_oldest();
-            self.take_place()
+        if self.file.places().of(client.uid) >= most {
+            former.forget_oldest_of(client.uid);
+        }
+        if self.file.places().of(client.uid) >= most {
+            return None;
+        }
+        let place = self.take_place(client.uid).or_else(|| {
+            let greatest = self.file.places().greatest();
+            if !greatest.is_some_and(|uid| former.forget_oldest_of(uid)) {
+                former.forget_oldest();
+            }
+            self.take_place(client.uid)
         })?;
         drop(former);
-        let notes = SessionNotes { place: Arc::new(place), session, client };
+        let (place, gaps) = (Arc::new(place), Mutex::default());
+        let notes = SessionNotes { place, session, client, gaps };
         notes.write_owner(0).then_some(notes)
     }
 
-    fn take_place(&self) -> Option<Place> {
+    fn take_place(&self, uid: u32) -> Option<Place> {
         let mut places = self.file.places();
         let number = places.free.pop().or_else(|| {
             let number = places.count;
             places.count = (number < self.places_max).then_some(number + 1)?;
             Some(number)
         })?;
-        Some(Place { file: self.file.clone(), number })
+        drop(places);
+        Some(self.file.place(number, uid))
     }
 
     /// A session has ended, and its client may ask for it.
     pub(crate) fn keep(&self, notes: &SessionNotes) {
         let now = self.file.store.now();
-        if notes.write_owner(milliseconds(now).max(1)) {
+        if notes.fill_gaps() && notes.write_owner(milliseconds(now).max(1)) {
             self.former().add(now, notes.session, notes.client, notes.place.clone());
         }
     }
@@ -227,6 +273,17 @@ impl Former {
         }
     }
 
+    /// True where there was one.
+    fn forget_oldest_of(&mut self, uid: u32) -> bool {
+        let sessions = &self.sessions;
+        let is_of = |session| sessions.get(session).is_some_and(|one| one.client.uid == uid);
+        let Some(at) = self.order.iter().position(|(_, session)| is_of(session)) else {
+            return false;
+        };
+        let oldest = self.order.remove(at);
+        oldest.is_some_and(|(_, session)| self.sessions.remove(&session).is_some())
+    }
+
     fn forget_oldest(&mut self) {
         if let Some((_, session)) = self.order.pop_front() {
             self.sessions.remove(&session);
@@ -250,25 +307,51 @@ impl SessionNotes {
         record.copy_from_slice(&note.encode()); // not payload: records of fixed size
         // Without one, none of an earlier run of this request stays.
         rest.copy_from_slice(&intent.unwrap_or([0; INTENT_BYTES])); // not payload: as above
-        if let Some(at) = self.place.slot(slot) {
-            self.place.file.write(at, &both);
-        }
+        self.write(slot, &both);
     }
 
     /// A request ran to its end; its reply has not left yet.
     pub(crate) fn done(&self, slot: SlotId, sequence: u32, fate: Fate) {
-        self.write(slot, Note { session: self.session, sequence, fate });
+        self.write(slot, &Note { session: self.session, sequence, fate }.encode());
     }
 
     /// The client has ended the session: it asks for nothing.
     pub(crate) fn forget(&self) {
-        self.place.file.write(self.place.start(), &[0; RECORD_BYTES]);
+        self.place.file.overwrite(self.place.start(), &[0; RECORD_BYTES]);
     }
 
-    fn write(&self, slot: SlotId, note: Note) {
-        if let Some(at) = self.place.slot(slot) {
-            self.place.file.write(at, &note.encode());
+    fn write(&self, slot: SlotId, record: &[u8]) {
+        let Some(at) = self.place.slot(slot) else { return };
+        let mut gaps = self.gaps();
+        if self.place.file.write(at, record) {
+            gaps.records.remove(&at);
+            self.fill(&mut gaps);
+            return;
         }
+        gaps.records.insert(at, record.to_vec()); // not payload: a record of fixed size
+        if !gaps.is_hidden {
+            self.forget();
+            gaps.is_hidden = true;
+        }
+    }
+
+    /// Tries again what could not be written. True: all is there.
+    fn fill_gaps(&self) -> bool {
+        let mut gaps = self.gaps();
+        self.fill(&mut gaps);
+        !gaps.is_hidden
+    }
+
+    fn fill(&self, gaps: &mut Gaps) {
+        if !gaps.is_hidden {
+            return;
+        }
+        gaps.records.retain(|at, record| !self.place.file.write(*at, record));
+        gaps.is_hidden = !(gaps.records.is_empty() && self.write_owner(0));
+    }
+
+    fn gaps(&self) -> MutexGuard<'_, Gaps> {
+        self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write_owner(&self, ended: u64) -> bool {
@@ -282,18 +365,46 @@ impl NoteFile {
         (u64::from(self.slots) + 1) * SLOT_BYTES as u64
     }
 
+    fn start(&self, place: u32) -> u64 {
+        SLOT_BYTES as u64 + u64::from(place) * self.place_bytes()
+    }
+
+    /// A place that is free, for a user.
+    fn place(self: &Arc<Self>, number: u32, uid: u32) -> Place {
+        *self.places().of_user.entry(uid).or_default() += 1;
+        Place { file: self.clone(), number, uid }
+    }
+
     fn record(&self, at: u64) -> std::io::Result<record::Bytes> {
         let mut bytes = [0; RECORD_BYTES];
         self.store.read(at, &mut bytes)?;
         Ok(bytes)
     }
 
+    /// False: there is no room now, or nothing can be written any more.
     fn write(&self, at: u64, bytes: &[u8]) -> bool {
         if self.is_broken() {
             return false;
         }
         let written = self.store.write(at, bytes);
-        written.map_err(|error| self.give_up(&error)).is_ok()
+        if let Err(error) = &written
+            && !self.is_full.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(%error, "some of what becomes of changes cannot be noted now");
+        }
+        if written.is_ok() {
+            self.is_full.store(false, Ordering::Relaxed);
+        }
+        written.is_ok()
+    }
+
+    /// Of what was written before, which takes no room.
+    fn overwrite(&self, at: u64, bytes: &[u8]) {
+        if !self.is_broken()
+            && let Err(error) = self.store.write(at, bytes)
+        {
+            self.give_up(&error);
+        }
     }
 
     fn is_broken(&self) -> bool {
@@ -316,7 +427,7 @@ impl NoteFile {
 
 impl Place {
     fn start(&self) -> u64 {
-        SLOT_BYTES as u64 + u64::from(self.number) * self.file.place_bytes()
+        self.file.start(self.number)
     }
 
     fn slot(&self, slot: SlotId) -> Option<u64> {
@@ -354,8 +465,21 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.file.places().free.push(self.number);
+        let mut places = self.file.places();
+        places.free.push(self.number);
+        if let Some(count) = places.of_user.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                places.of_user.remove(&self.uid);
+            }
+        }
     }
+}
+
+/// What a change made or set is told. (A removal and a rename answer what lost its last name.)
+fn tells(operation: &Operation<'_>) -> bool {
+    let removes = matches!(operation, Operation::Remove { .. } | Operation::Rename { .. });
+    operation.is_noted() && !removes
 }
 
 /// As it is told of a chain that ran to its end.
@@ -363,7 +487,7 @@ pub(crate) fn fate_of(operations: &[Operation<'_>], results: &[OpResult]) -> Fat
     let done = operations
         .iter()
         .zip(results)
-        .filter_map(|(operation, result)| result.as_ref().ok().filter(|_| operation.is_noted()));
+        .filter_map(|(operation, result)| result.as_ref().ok().filter(|_| tells(operation)));
     let number = |outcome: &Outcome| match outcome {
         Outcome::Written { offset, .. } => Some(*offset),
         Outcome::Found { attr, .. } | Outcome::Attributes { attr } => Some(attr.inode),

@@ -1,5 +1,5 @@
-//! Defects on purpose. The simulation plants one at a time and must find each; without the
-//! feature `planted` there is no code for them.
+//! Defects on purpose. The simulation, or random lies, plant one at a time and must find each;
+//! without the feature `planted` there is no code for them.
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +44,13 @@ pub enum Defect {
     BegunBelievedDone,
     /// Changes of one name run side by side.
     NameTurnsNotTaken,
+    /// A request sent again with less data ends the fetch of the first, and what nobody filled is
+    /// taken for written.
+    ResentWithOtherData,
+    /// What a READ holds until its reply has left is not counted, however small its pieces are.
+    ReadersNotCounted,
+    /// What requests hold while they wait for their peers is not counted.
+    WaitsNotCounted,
 }
 
 #[cfg(feature = "planted")]
@@ -55,7 +62,11 @@ mod chosen {
     static CHOSEN: AtomicU32 = AtomicU32::new(0);
 
     impl Defect {
-        /// All of them.
+        /// Those that only a hostile peer finds.
+        pub const OF_LIES: [Defect; 3] =
+            [Defect::ResentWithOtherData, Defect::ReadersNotCounted, Defect::WaitsNotCounted];
+
+        /// Those that the simulation finds.
         pub const ALL: [Defect; 19] = [
             Defect::ReplyCacheSkipped,
             Defect::AnswerGoesAstray,
@@ -79,6 +90,16 @@ mod chosen {
         ];
     }
 
+    /// Plants one of those that only a hostile peer finds; false: there is none of this name.
+    pub fn plant_for_lies(name: &str) -> bool {
+        let found = Defect::OF_LIES.into_iter().find(|defect| format!("{defect:?}") == name);
+        plant(found);
+        if found == Some(Defect::ReadersNotCounted) {
+            dafs_unifier::plant(Some(dafs_unifier::Defect::ReadersCountedIn22Bits));
+        }
+        found.is_some()
+    }
+
     /// Plants one in this process, or none.
     pub fn plant(defect: Option<Defect>) {
         CHOSEN.store(defect.map_or(0, |defect| defect as u32), Ordering::Relaxed);
@@ -90,9 +111,9 @@ mod chosen {
 }
 
 #[cfg(feature = "planted")]
-pub use chosen::plant;
-#[cfg(feature = "planted")]
 pub(crate) use chosen::planted;
+#[cfg(feature = "planted")]
+pub use chosen::{plant, plant_for_lies};
 
 #[cfg(not(feature = "planted"))]
 #[inline(always)]

@@ -83,6 +83,18 @@ impl FileRecords {
     }
 }
 
+impl FileRecords {
+    /// Numbers of objects, in a file beside this one. Only while this one is locked.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn numbers(&self) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.open(self.path.with_extension("numbers"))
+    }
+}
+
 impl ClientRecords for FileRecords {
     fn load(&self) -> io::Result<BTreeSet<Client>> {
         match std::fs::read_to_string(&self.path) {

@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dafs_fabric::{
-    Address, Arena, ConnectError, Device, Incoming, Listener, OpenError, Provider, Spin,
+    Address, Arena, ConnectError, Device, Incoming, Listener, OpenError, PeerInfo, Provider, Spin,
 };
 use dafs_message::{Node, NodeConfig, incoming_private_data};
-use dafs_protocol::{Identity, Timestamp, WaitMode, WriteVerifier};
+use dafs_protocol::{Dialled, Identity, Timestamp, WaitMode, WriteVerifier};
 use dafs_store::posix::{
     Disk, OpenStoreError, PosixOptions, PosixStore, ThreadRing, keep_identity_between_calls,
 };
@@ -23,14 +23,16 @@ use crate::admin::Admin;
 use crate::clients::ClientRecords;
 use crate::config::{Config, ConfigError, ExportConfig};
 use crate::exports::{Export, Exports};
-use crate::identity::{self, Proof};
+use crate::identity::{self, IdentityError, Proof, Word};
 use crate::limits::Limits;
+use crate::local;
 use crate::notes::NoteStore;
 use crate::paths::{DataPath, PageCache};
 use crate::pressure::{self, Watch};
 use crate::recorder::Recorder;
 use crate::records::{FileRecords, NoRecords};
 use crate::shared::{Key, Shared, SharedOptions, Stopwatch, tick};
+use crate::users::Users;
 use crate::worker::{Inbox, Message, Worker};
 
 /// Why a server did not start.
@@ -121,8 +123,10 @@ impl Server {
         let addresses = config.addresses()?;
         let device = provider.open()?;
         check_data_paths(config, device.as_ref())?;
-        let listeners = listen(device.as_ref(), &addresses, config)?;
-        let addresses: Vec<_> = listeners.iter().map(|listener| listener.address()).collect();
+        let Listeners { public, local } = listen(device.as_ref(), &addresses, config)?;
+        let addresses: Vec<_> = public.iter().map(|listener| listener.address()).collect();
+        // Dropped in this order: a local socket is gone before the next server can have its port.
+        let listeners = local.into_iter().chain(public).collect();
         let shared = share(config)?;
         let arena_bytes = shared.arena_bytes;
         let admin = Admin::start(config.admin.as_deref(), &addresses, shared.clone())?;
@@ -149,6 +153,8 @@ impl Server {
                 gid: config.anon_gid,
                 groups: Vec::new(),
             }),
+            squash: squash(config),
+            users: Users::new(|uid| identity::with_groups(uid).map_err(|error| error.to_string())),
             stopping,
             shared,
         };
@@ -244,8 +250,9 @@ impl Server {
         &self.shared
     }
 
-    /// Ends all sessions, flushes everything to the file system and returns when that is done.
-    pub fn stop(mut self) {
+    /// Ends all sessions, flushes everything to the file system and returns when that is done: how
+    /// many open files had data that could not be written. The log names them.
+    pub fn stop(mut self) -> u64 {
         self.signal_stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -255,6 +262,7 @@ impl Server {
         if let Some(recorder) = &self.shared.recorder {
             recorder.finish();
         }
+        self.shared.unflushed.load(Ordering::SeqCst)
     }
 
     fn signal_stop(&self) {
@@ -294,24 +302,35 @@ fn default_workers() -> usize {
     (cpus / 4).clamp(1, 8)
 }
 
+struct Listeners {
+    /// Where clients are told to connect.
+    public: Vec<Box<dyn Listener>>,
+    /// Where those of this host find it, too.
+    local: Vec<Box<dyn Listener>>,
+}
+
 fn listen(
     device: &dyn Device,
     addresses: &[Address],
     config: &Config,
-) -> Result<Vec<Box<dyn Listener>>, StartError> {
+) -> Result<Listeners, StartError> {
     let by_default = config.listen == Config::default().listen;
-    let mut listeners = Vec::new();
+    let (mut public, mut local) = (Vec::new(), Vec::new());
     for address in addresses {
         match device.listen(address) {
-            Ok(listener) => listeners.push(listener),
+            Ok(listener) => {
+                let wanted = &config.local_socket;
+                local.extend(local::beside(device, address, &listener.address(), wanted));
+                public.push(listener);
+            }
             // A machine without IPv6 still serves by default.
-            Err(error) if by_default && !listeners.is_empty() && has_no_ipv6(&error) => {
+            Err(error) if by_default && !public.is_empty() && has_no_ipv6(&error) => {
                 tracing::warn!(%address, %error, "not listening");
             }
             Err(source) => return Err(StartError::Listen { address: address.clone(), source }),
         }
     }
-    Ok(listeners)
+    Ok(Listeners { public, local })
 }
 
 fn has_no_ipv6(error: &ConnectError) -> bool {
@@ -340,7 +359,7 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
     if config.insecure && own != 0 && config.anon_uid != own {
         return Err(StartError::AnonymousUid(own));
     }
-    let key = config.key_file.as_deref().map(load_key).transpose()?;
+    let key = config.key_file.as_deref().map(|path| load_key(config, path)).transpose()?;
     let exports = open_exports(config)?;
     let arena_bytes = match config.arena_bytes {
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
@@ -358,7 +377,7 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
         true => None,
         false => Some(PageCache::new(&config.limits, own, verifier)?),
     };
-    let (records, notes) = state(config);
+    let Kept { records, notes, numbers } = state(config);
     let recorder = config.record_trace.as_deref().map(Recorder::create).transpose();
     let recorder = recorder.map_err(|source| StartError::Trace {
         path: config.record_trace.clone().unwrap_or_default(),
@@ -375,6 +394,7 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
         own: Identity { uid: own, gid: nix::unistd::getegid().as_raw(), groups: Vec::new() },
         records,
         notes,
+        numbers,
         entropy: Box::new(fill_random),
         process_stats: Box::new(process_stats),
         stopwatch: stopwatch(),
@@ -386,9 +406,16 @@ fn stopwatch() -> Stopwatch {
     Box::new(move || start.elapsed())
 }
 
-/// What is kept over restarts. Where there is no place for it, every start begins with a grace
-/// period, and nobody knows what became of changes that were under way.
-fn state(config: &Config) -> (Box<dyn ClientRecords>, Option<Box<dyn NoteStore>>) {
+/// What is kept over restarts.
+struct Kept {
+    records: Box<dyn ClientRecords>,
+    notes: Option<Box<dyn NoteStore>>,
+    numbers: Option<std::fs::File>,
+}
+
+/// Where there is no place for it, every start begins with a grace period, and nobody knows what
+/// became of changes that were under way.
+fn state(config: &Config) -> Kept {
     let open = || {
         let directory = match &config.state {
             Some(directory) => directory.clone(),
@@ -405,9 +432,17 @@ fn state(config: &Config) -> (Box<dyn ClientRecords>, Option<Box<dyn NoteStore>>
             if let Err(error) = &notes {
                 tracing::warn!(%error, "what becomes of changes cannot be noted");
             }
-            (Box::new(records), notes.ok().map(|notes| Box::new(notes) as Box<dyn NoteStore>))
+            let numbers = records.numbers();
+            if let Err(error) = &numbers {
+                tracing::warn!(%error, "numbers of files may be others after a restart");
+            }
+            let notes = notes.ok().map(|notes| Box::new(notes) as Box<dyn NoteStore>);
+            Kept { records: Box::new(records), notes, numbers: numbers.ok() }
         }
-        Err(error) => (Box::new(NoRecords(error.to_string())), None),
+        Err(error) => {
+            let records = Box::new(NoRecords(error.to_string()));
+            Kept { records, notes: None, numbers: None }
+        }
     }
 }
 
@@ -466,8 +501,12 @@ fn open_exports(config: &Config) -> Result<Exports, StartError> {
     Ok(Exports::new(config.exports.iter().map(open).collect::<Result<_, _>>()?))
 }
 
+fn squash(config: &Config) -> fn(Identity) -> Identity {
+    if config.squash_root { identity::squash } else { |who| who }
+}
+
 /// A key is as good as its file is private: its holders act as the file's owner.
-fn load_key(path: &Path) -> Result<Key, ConfigError> {
+fn load_key(config: &Config, path: &Path) -> Result<Key, ConfigError> {
     let failed = |reason: String| ConfigError::KeyFile { path: path.into(), reason };
     let meta = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
     if meta.mode() & 0o077 != 0 {
@@ -479,7 +518,9 @@ fn load_key(path: &Path) -> Result<Key, ConfigError> {
         return Err(failed("shorter than 16 bytes: try `head -c 32 /dev/urandom | base64`".into()));
     }
     let who = identity::with_groups(meta.uid()).map_err(|e| failed(e.to_string()))?;
-    Ok(Key { bytes: key, who })
+    let who = squash(config)(who);
+    let known_as = config.known_as.iter().copied().map(Dialled::from).collect();
+    Ok(Key { bytes: key, who, known_as })
 }
 
 fn wall_clock() -> Timestamp {
@@ -607,6 +648,7 @@ fn drain(mut worker: Worker, ring: Option<ThreadRing>, start: Instant) {
                 "gave up flushing: the file system does not answer; \
                  {bytes} bytes that clients wrote are lost"
             );
+            worker.shared.unflushed.fetch_add(state.0 as u64, Ordering::SeqCst);
             patience = Duration::ZERO;
             break;
         }
@@ -624,6 +666,9 @@ struct Acceptor {
     inboxes: Vec<Arc<Inbox>>,
     next: usize,
     anonymous: Option<Identity>,
+    users: Users,
+    /// As whom a peer acts that the kernel knows.
+    squash: fn(Identity) -> Identity,
     stopping: Arc<AtomicBool>,
     shared: Arc<Shared>,
 }
@@ -642,19 +687,33 @@ impl Acceptor {
 
     /// Proves the peer and gives the connection to the worker that has its session.
     fn give(&mut self, incoming: Incoming) {
-        let has_key = self.shared.key.is_some();
-        let is_established = || incoming.inner.is_established();
-        let anonymous = self.anonymous.as_ref();
-        let proof = match identity::prove(&incoming.peer, is_established, has_key, anonymous) {
-            Ok(proof) => proof,
-            Err(error) => {
-                tick(&self.shared.counters.refused);
-                tracing::info!(peer = ?incoming.peer, %error, "connection refused");
-                Proof::Refused(error.to_string())
+        let Some(inbox) = self.inbox_of(&incoming) else { return };
+        let refused = Refused { peer: incoming.peer.clone(), shared: self.shared.clone() };
+        let squash = self.squash;
+        match self.prove(&incoming) {
+            Ok(Word::Proof(Proof::Kernel(who))) => {
+                inbox.put(Message::Accept(incoming, Proof::Kernel(squash(who))));
             }
-        };
+            Ok(Word::Proof(proof)) => inbox.put(Message::Accept(incoming, proof)),
+            Ok(Word::User(uid)) => self.users.find(uid, move |found| {
+                let proof = found.map(squash).map(Proof::Kernel);
+                let proof = proof.unwrap_or_else(|error| refused.proof(error));
+                inbox.put(Message::Accept(incoming, proof));
+            }),
+            Err(error) => inbox.put(Message::Accept(incoming, refused.proof(error.to_string()))),
+        }
+    }
+
+    fn prove(&self, incoming: &Incoming) -> Result<Word, IdentityError> {
+        let has_key = self.shared.key.is_some();
+        let (peer, inner) = (&incoming.peer, &incoming.inner);
+        let (owner, up) = (|| inner.owner(), || inner.is_established());
+        identity::prove(peer, owner, up, has_key, self.anonymous.as_ref())
+    }
+
+    fn inbox_of(&mut self, incoming: &Incoming) -> Option<Arc<Inbox>> {
         let count = self.inboxes.len();
-        let private = incoming_private_data(&incoming);
+        let private = incoming_private_data(incoming);
         let named = private.and_then(|p| p.first_chunk::<2>()).map(|n| u16::from_le_bytes(*n));
         let number = match named {
             Some(number) if usize::from(number) < count => usize::from(number),
@@ -663,9 +722,21 @@ impl Acceptor {
                 self.next
             }
         };
-        if let Some(inbox) = self.inboxes.get(number) {
-            inbox.put(Message::Accept(incoming, proof));
-        }
+        self.inboxes.get(number).cloned()
+    }
+}
+
+/// Tells of a connection that is refused.
+struct Refused {
+    peer: PeerInfo,
+    shared: Arc<Shared>,
+}
+
+impl Refused {
+    fn proof(&self, error: String) -> Proof {
+        tick(&self.shared.counters.refused);
+        tracing::info!(peer = ?self.peer, %error, "connection refused");
+        Proof::Refused(error)
     }
 }
 

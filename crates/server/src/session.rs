@@ -75,6 +75,8 @@ pub(crate) struct Session {
     pub landed_bytes: Cell<u64>,
     pub left_bytes: Cell<u64>,
     pub last_seen: Cell<Duration>,
+    /// Rounds of the engine when it was first found silent for longer than a lease.
+    pub silent: Cell<Option<u64>>,
     /// No new work: it is being destroyed.
     pub ended: Cell<bool>,
     /// What it did.
@@ -122,6 +124,7 @@ impl Session {
             landed_bytes: Cell::new(0),
             left_bytes: Cell::new(0),
             last_seen: Cell::new(now),
+            silent: Cell::new(None),
             ended: Cell::new(false),
             writer: WriterId(counters.number),
             counters,

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use dafs_fabric::PeerInfo;
 use dafs_message::ConnId;
 use dafs_protocol::{
-    Identity, Nonce, PROTOCOL_VERSION, Purpose, SetupReply, SetupRequest, SizeClass, Status,
-    proof_input,
+    Dialled, Identity, KeyHandshake, Nonce, PROTOCOL_VERSION, Purpose, SetupReply, SetupRequest,
+    SizeClass, Status,
 };
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 use crate::identity::Proof;
-use crate::shared::Shared;
+use crate::shared::{Key, Shared};
 
 /// A connection that is not part of a session yet.
 pub(crate) struct Unproven {
@@ -19,28 +20,28 @@ pub(crate) struct Unproven {
     /// Where it comes from.
     pub peer: String,
     pub since: Duration,
-    hello: Option<Hello>,
-}
-
-#[derive(Clone, Copy)]
-struct Hello {
-    client: Nonce,
-    server: Nonce,
-    class: SizeClass,
-    purpose: Purpose,
+    /// Our end's address.
+    own: Dialled,
+    /// What was said, with our challenge to it.
+    hello: Option<(SetupRequest, Nonce)>,
 }
 
 /// What a set-up message leads to.
 pub(crate) enum Step {
     /// Answer this and go on.
     Answer(SetupReply),
-    /// Identity is proven: create or bind. The proof is ours, to be sent with Ready.
-    Proven { who: Identity, class: SizeClass, purpose: Purpose, proof: Option<[u8; 32]> },
+    /// Identity is proven: create or bind. With a handshake Ready must prove the key, see
+    /// [`prove_ready`].
+    Proven { who: Identity, class: SizeClass, purpose: Purpose, handshake: Option<KeyHandshake> },
 }
 
 impl Unproven {
-    pub(crate) fn new(proof: Proof, peer: String, since: Duration) -> Unproven {
-        Unproven { proof, peer, since, hello: None }
+    pub(crate) fn new(proof: Proof, peer: &PeerInfo, since: Duration) -> Unproven {
+        let own = match peer {
+            PeerInfo::Tcp { local, .. } => (*local).into(),
+            PeerInfo::Unix { .. } | PeerInfo::Sim { .. } => Dialled::default(),
+        };
+        Unproven { proof, peer: name(peer), since, own, hello: None }
     }
 
     pub(crate) fn step(&mut self, shared: &Shared, request: SetupRequest) -> Step {
@@ -49,10 +50,12 @@ impl Unproven {
                 Status::Version,
                 format!("server speaks protocol {PROTOCOL_VERSION}, client {version}"),
             ),
-            (SetupRequest::Hello { nonce, class, keyed, purpose, .. }, None) => {
-                self.hello(shared, nonce, class, keyed, purpose)
+            (SetupRequest::Hello { class, keyed, purpose, .. }, None) => {
+                self.hello(shared, request, class, keyed, purpose)
             }
-            (SetupRequest::Prove { proof }, Some(hello)) => self.prove(shared, &hello, &proof),
+            (SetupRequest::Prove { dialled, proof }, Some((hello, server))) => {
+                self.prove(shared, KeyHandshake { hello, server, dialled }, &proof)
+            }
             _ => refuse(Status::BadMessage, "set-up message out of order".into()),
         }
     }
@@ -60,7 +63,7 @@ impl Unproven {
     fn hello(
         &mut self,
         shared: &Shared,
-        client: Nonce,
+        said: SetupRequest,
         class: SizeClass,
         keyed: bool,
         purpose: Purpose,
@@ -72,37 +75,66 @@ impl Unproven {
         match &self.proof {
             Proof::Refused(reason) => refuse(Status::AuthFailed, reason.clone()),
             Proof::Kernel(who) | Proof::Anonymous(who) if !keyed => {
-                Step::Proven { who: who.clone(), class, purpose, proof: None }
+                Step::Proven { who: who.clone(), class, purpose, handshake: None }
             }
             _ => {
-                let server = shared.random();
-                self.hello = Some(Hello { client, server, class, purpose });
-                Step::Answer(SetupReply::Challenge { nonce: server })
+                let nonce = shared.random();
+                self.hello = Some((said, nonce));
+                Step::Answer(SetupReply::Challenge { nonce })
             }
         }
     }
 
     /// The key proves the client, and ours the server. Whom the kernel vouches for stays who he
     /// is; others act as the key's owner.
-    fn prove(&self, shared: &Shared, hello: &Hello, proof: &[u8; 32]) -> Step {
+    fn prove(&self, shared: &Shared, handshake: KeyHandshake, proof: &[u8; 32]) -> Step {
         let wrong = || refuse(Status::AuthFailed, "the keys of client and server differ".into());
         let Some(key) = &shared.key else { return wrong() };
-        let mac = |role| {
-            let mut mac =
-                Hmac::<Sha256>::new_from_slice(&key.bytes).expect("any key length will do");
-            mac.update(&proof_input(role, &hello.client, &hello.server, &hello.purpose));
-            mac
-        };
-        // `verify_slice` compares in constant time.
-        if mac(b'C').verify_slice(proof).is_err() {
+        // In constant time.
+        if mac(key, &handshake.client_input()).verify_slice(proof).is_err() {
             return wrong();
         }
+        let KeyHandshake { hello, dialled, .. } = handshake;
+        if dialled != self.own && !key.known_as.contains(&dialled) {
+            return refuse(Status::AuthFailed, elsewhere(dialled, self.own));
+        }
+        let SetupRequest::Hello { class, purpose, .. } = hello else { return wrong() };
         let who = match &self.proof {
             Proof::Kernel(who) => who.clone(),
             _ => key.who.clone(),
         };
-        let own = mac(b'S').finalize().into_bytes().into();
-        Step::Proven { who, class: hello.class, purpose: hello.purpose, proof: Some(own) }
+        Step::Proven { who, class, purpose, handshake: Some(handshake) }
+    }
+}
+
+fn elsewhere(dialled: Dialled, own: Dialled) -> String {
+    format!(
+        "the client dialled {dialled} and came to {own}: somebody is between; \
+         if that is meant, serve with --known-as {dialled}"
+    )
+}
+
+fn mac(key: &Key, input: &[u8]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key.bytes).expect("any key length will do");
+    mac.update(input);
+    mac
+}
+
+/// Puts our proof into a Ready.
+pub(crate) fn prove_ready(shared: &Shared, handshake: &KeyHandshake, ready: &mut SetupReply) {
+    let Some(key) = &shared.key else { return };
+    let ours = mac(key, &handshake.server_input(ready)).finalize().into_bytes().into();
+    if let SetupReply::Ready { proof, .. } = ready {
+        *proof = Some(ours);
+    }
+}
+
+/// Where a connection comes from, for people.
+fn name(peer: &PeerInfo) -> String {
+    match peer {
+        PeerInfo::Tcp { peer, .. } => peer.to_string(),
+        PeerInfo::Unix { pid, .. } => format!("process {pid}"),
+        PeerInfo::Sim { node } => format!("node {node}"),
     }
 }
 
@@ -116,5 +148,5 @@ pub(crate) struct WaitingBind {
     pub request: dafs_message::RequestId,
     pub session: std::rc::Rc<crate::session::Session>,
     pub class: SizeClass,
-    pub proof: Option<[u8; 32]>,
+    pub handshake: Option<KeyHandshake>,
 }

@@ -5,17 +5,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dafs_protocol::{Identity, SessionId, Status, WriteVerifier};
+use dafs_protocol::{Dialled, Identity, SessionId, Status, WriteVerifier};
 use dafs_store::Who;
 use dafs_unifier::Unifier;
 
-use crate::budget::{Budgets, Needs};
+use crate::budget::{Budgets, Needs, UserShare};
 use crate::clients::{ClientRecords, Clients};
 use crate::exports::Exports;
 use crate::limits::Limits;
 use crate::locks::{Grace, LockLimits, Locks};
 use crate::meters::{Kind, Meters};
 use crate::notes::{Name, NoteStore, Notes};
+use crate::numbers::Numbers;
+use crate::opens::Open;
 use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
 use crate::turns::NameTurns;
@@ -35,6 +37,8 @@ pub struct Key {
     pub bytes: Vec<u8>,
     /// The owner of the key file.
     pub who: Identity,
+    /// Addresses that holders may have dialled, beside that of the server's end of the connection.
+    pub known_as: Vec<Dialled>,
 }
 
 /// What a [`Shared`] is made of.
@@ -57,6 +61,8 @@ pub struct SharedOptions {
     pub records: Box<dyn ClientRecords>,
     /// What became of changes, over ends of the process; `None`: nobody is told.
     pub notes: Option<Box<dyn NoteStore>>,
+    /// Where numbers of objects are kept over restarts. Nobody else writes it.
+    pub numbers: Option<std::fs::File>,
     /// Takes down what is read and written.
     pub recorder: Option<Recorder>,
     /// Randomness.
@@ -85,6 +91,7 @@ pub struct Shared {
     pub(crate) clients: Clients,
     pub(crate) locks: Locks,
     pub(crate) notes: Option<Notes>,
+    pub(crate) numbers: Numbers,
     pub(crate) name_turns: Arc<NameTurns>,
     pub(crate) budgets: Budgets,
     pub(crate) recorder: Option<Recorder>,
@@ -96,6 +103,8 @@ pub struct Shared {
     pub(crate) meters: Meters,
     /// Counters, for the admin port.
     pub counters: Counters,
+    /// Files whose data could not be written when the server ended.
+    pub(crate) unflushed: AtomicU64,
 }
 
 /// Sessions that ended with open files: which are being flushed, and which could not be. Their
@@ -202,7 +211,7 @@ impl Shared {
             }
             let (_, export, dir) = exports.of(&name.dir).ok()?;
             match export.store.object(&who, &dir, &name.name).wait() {
-                Ok(object) => Some(Some(object)),
+                Ok(attr) => Some(Some(dafs_store::FileId::from(&attr))),
                 Err(Status::NoEnt) => Some(None),
                 Err(_) => None,
             }
@@ -221,6 +230,7 @@ impl Shared {
             clients,
             locks,
             notes,
+            numbers: Numbers::load(options.numbers),
             name_turns: Arc::default(),
             budgets,
             recorder,
@@ -230,7 +240,20 @@ impl Shared {
             stopwatch,
             meters: Meters::default(),
             counters,
+            unflushed: AtomicU64::new(0),
         })
+    }
+
+    /// Says which file it is that a session left and that cannot be written.
+    pub(crate) fn could_not_flush(&self, open: &Open, uid: u32, status: Status) {
+        let export = self.exports.iter().nth(open.export_number().into());
+        let export = export.map_or("", |export| export.name.as_str());
+        let file = open.stored.id();
+        let (inode, device) = (file.inode, file.device);
+        tracing::error!(
+            %status, export, inode, device, uid,
+            "file of an ended session could not be written"
+        );
     }
 
     pub(crate) fn random<const N: usize>(&self) -> [u8; N] {
@@ -278,34 +301,69 @@ pub(crate) fn tick(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Takes one of a limited number; gives it back when dropped.
-#[derive(Debug)]
-pub(crate) struct Place {
-    shared: Arc<Shared>,
-    of: fn(&Counters) -> &AtomicUsize,
-}
-
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }
 }
 
+/// What is counted, for all and for each user.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Counted {
+    Sessions,
+    Opens,
+}
+
+impl Counted {
+    fn of_all(self, counters: &Counters) -> &AtomicUsize {
+        match self {
+            Counted::Sessions => &counters.sessions,
+            Counted::Opens => &counters.opens,
+        }
+    }
+
+    fn of_user(self, user: &UserShare) -> &AtomicUsize {
+        match self {
+            Counted::Sessions => &user.sessions,
+            Counted::Opens => &user.opens,
+        }
+    }
+}
+
+/// One of a limited number, of all and of a user; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    user: Arc<UserShare>,
+    of: Counted,
+}
+
 impl Place {
+    /// Takes one, where all have at most `max` and this user `of_user`.
     pub(crate) fn take(
         shared: &Arc<Shared>,
-        of: fn(&Counters) -> &AtomicUsize,
-        max: usize,
+        user: &Arc<UserShare>,
+        of: Counted,
+        (max, of_user): (usize, usize),
     ) -> Option<Place> {
-        let counter = of(&shared.counters);
-        let more = |taken: usize| (taken < max).then(|| taken + 1);
-        counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Place { shared: shared.clone(), of })
+        let take = |counter: &AtomicUsize, max: usize| {
+            let more = |taken: usize| (taken < max).then(|| taken + 1);
+            counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        };
+        if !take(of.of_user(user), of_user) {
+            return None;
+        }
+        if !take(of.of_all(&shared.counters), max) {
+            of.of_user(user).fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Place { shared: shared.clone(), user: user.clone(), of })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        (self.of)(&self.shared.counters).fetch_sub(1, Ordering::Relaxed);
+        self.of.of_all(&self.shared.counters).fetch_sub(1, Ordering::Relaxed);
+        self.of.of_user(&self.user).fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,7 +1,10 @@
 //! A worker: one engine, its sessions, their chains. No thread, no clock.
 
 mod admission;
+mod clock;
+mod complaints;
 mod connections;
+mod crowd;
 mod requests;
 mod sessions;
 
@@ -27,7 +30,10 @@ use crate::session::Session;
 use crate::setup::WaitingBind;
 use crate::shared::Shared;
 use crate::tasks::{Ready, Tasks};
+use clock::Clock;
+use complaints::Complaints;
 use connections::Connection;
+use crowd::Crowd;
 use sessions::{End, Kept};
 
 pub(crate) use admission::{Delayed, Grant};
@@ -99,12 +105,16 @@ pub struct Worker {
     tasks: Tasks,
     inbox: Arc<Inbox>,
     connections: FxHashMap<ConnId, Connection>,
-    unproven: usize,
+    unproven: Crowd<ConnId>,
+    complaints: Complaints,
     sessions: FxHashMap<SessionId, Kept>,
     binds: Vec<WaitingBind>,
     leaving: FxHashMap<u64, Leaving>,
     next_token: u64,
+    clock: Clock,
+    /// By its own clock.
     pub(crate) now: Duration,
+    /// By the caller's.
     next_timer: Duration,
     system_calls: u64,
     wait_mode: WaitMode,
@@ -130,6 +140,7 @@ impl Worker {
         inbox.ready.set_waiter(node.waiter());
         shared.join(number, inbox.clone());
         let context = Rc::new(Context::new(shared.clone(), number, node.segments_max()));
+        let unproven = Crowd::new(shared.limits.connections_unproven);
         Worker {
             number,
             node,
@@ -138,11 +149,13 @@ impl Worker {
             shared,
             inbox,
             connections: FxHashMap::default(),
-            unproven: 0,
+            unproven,
+            complaints: Complaints::default(),
             sessions: FxHashMap::default(),
             binds: Vec::new(),
             leaving: FxHashMap::default(),
             next_token: 1,
+            clock: Clock::default(),
             now: Duration::ZERO,
             next_timer: Duration::ZERO,
             system_calls: 0,
@@ -159,10 +172,11 @@ impl Worker {
         self.inbox.clone()
     }
 
-    /// Does everything that can be done now; true if something was done.
+    /// Does everything that can be done now; true if something was done. When the last call was
+    /// long ago, the time between them counts for no lease and no other limit.
     pub fn progress(&mut self, now: Duration) -> bool {
-        self.now = now;
-        self.context.now.set(now);
+        self.now = self.clock.pass(now);
+        self.context.now.set(self.now);
         let mut busy = false;
         for message in self.inbox.take() {
             self.message(message);
@@ -371,14 +385,18 @@ impl Worker {
                 self.chain(&session, id, header, (data_len, pushed));
             }
             Some(Connection::Unproven(_)) => self.set_up(connection, id, &header),
-            _ => self.violation(connection, "request while waiting for a bind"),
+            Some(Connection::Waiting) => {
+                self.violation(connection, "request while waiting for a bind");
+            }
+            // It came before the peer could know of the end.
+            Some(Connection::Refused(_) | Connection::Gone) | None => self.node.recycle(header),
         }
     }
 
     fn timers(&mut self) {
         let lease = Duration::from_secs(u64::from(self.shared.limits.lease_seconds));
         if self.number == 0 {
-            self.watch_grace(lease);
+            self.watch_locks(lease);
         }
         let unsent = |live: &&Kept| live.session.callbacks.borrow().unsent().is_some();
         let mut behind: Vec<_> = self.sessions.values().filter(unsent).collect();
@@ -390,7 +408,8 @@ impl Worker {
         self.expire_sessions(lease);
         self.end_slow_transfers(lease);
         self.end_late_set_ups();
-        if self.number == 0 && self.shared.unifier.write_back_due(self.now) {
+        self.tell_withheld();
+        if self.number == 0 && self.shared.unifier.write_back_due(self.clock.caller()) {
             self.write_back();
         }
         self.wait_mode = self.choose_wait_mode();
@@ -406,8 +425,10 @@ impl Worker {
     fn write_back(&mut self) {
         let context = self.context.clone();
         context.writing_back.set(context.writing_back.get() + 1);
+        // Of all workers the same.
+        let now = self.clock.caller();
         self.tasks.spawn(async move {
-            context.shared.unifier.write_back(context.now.get()).await;
+            context.shared.unifier.write_back(now).await;
             context.writing_back.set(context.writing_back.get() - 1);
         });
     }

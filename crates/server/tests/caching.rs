@@ -220,3 +220,92 @@ fn a_chain_that_copies_while_it_holds_what_it_read_waits_for_its_turn() {
     drop(turn);
     assert_eq!(raw.answered(), 0);
 }
+
+/// Changes of names and attributes change a file's time of change, as local programs do that
+/// change its data.
+#[test]
+fn own_changes_of_names_and_attributes_keep_what_is_cached() {
+    let served = Served::start();
+    std::fs::write(served.path("f"), vec![1; 65_536]).expect("write");
+    // Nobody has unwritten stores in it.
+    std::fs::File::open(served.path("f")).and_then(|file| file.sync_all()).expect("sync");
+    let mut raw = Raw::connect(&served);
+    let dir = raw.root;
+    let (handle, state) = raw.open("f", READ, 0).expect("open");
+    raw.read(state, 0, 65_536).expect("read");
+    raw.one(Operation::Close { state }).expect("close");
+    let cached = served.unifier().stats().misses;
+    let none = StateId::NONE;
+    let xattr = |raw: &mut Raw| {
+        let set = Operation::SetXattr { handle, name: b"user.x", value_bytes: 1, flags: 0 };
+        raw.chain(&[set], b"1").map(drop)
+    };
+    type Change<'a> = &'a dyn Fn(&mut Raw) -> Result<(), Status>;
+    let changes: [Change<'_>; 5] = [
+        &|raw| {
+            let (no_replace, exchange) = (false, false);
+            let (from, to): (&[u8], &[u8]) = (b"f", b"g");
+            let to_dir = dir;
+            raw.one(Operation::Rename {
+                from_dir: dir,
+                from,
+                to_dir,
+                to,
+                no_replace,
+                exchange,
+                whiteout: false,
+            })
+            .map(drop)
+        },
+        &|raw| raw.one(Operation::Link { handle, state: none, dir, name: b"h" }).map(drop),
+        &|raw| raw.one(Operation::Remove { dir, name: b"h", directory: false }).map(drop),
+        &xattr,
+        &|raw| raw.one(Operation::RemoveXattr { handle, name: b"user.x" }).map(drop),
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        change(&mut raw).expect("change");
+        let (_, state) = raw.open("g", READ, 0).expect("open");
+        assert_eq!(raw.read(state, 0, 65_536), Ok(vec![1; 65_536]));
+        raw.one(Operation::Close { state }).expect("close");
+        assert_eq!(served.unifier().stats().misses, cached, "change {number}");
+    }
+    // What a local program did before is seen all the same.
+    std::fs::write(served.path("g"), vec![2; 65_536]).expect("write");
+    changes[3](&mut raw).expect("change");
+    let (_, state) = raw.open("g", READ, 0).expect("open");
+    assert_eq!(raw.read(state, 0, 65_536), Ok(vec![2; 65_536]));
+}
+
+#[test]
+fn pages_go_with_the_last_name_and_open() {
+    let served = Served::start();
+    let mut raw = Raw::connect(&served);
+    let dir = raw.root;
+    for name in ["removed", "replaced", "new", "open"] {
+        std::fs::write(served.path(name), vec![1; 65_536]).expect("write");
+        let (_, state) = raw.open(name, READ, 0).expect("open");
+        raw.read(state, 0, 65_536).expect("read");
+        if name != "open" {
+            raw.one(Operation::Close { state }).expect("close");
+        }
+    }
+    let resident = || served.unifier().stats().resident_bytes;
+    assert_eq!(resident(), 4 * 65_536);
+    raw.one(Operation::Remove { dir, name: b"removed", directory: false }).expect("remove");
+    assert_eq!(resident(), 3 * 65_536);
+    let (from, to): (&[u8], &[u8]) = (b"new", b"replaced");
+    let (no_replace, exchange) = (false, false);
+    raw.one(Operation::Rename {
+        from_dir: dir,
+        from,
+        to_dir: dir,
+        to,
+        no_replace,
+        exchange,
+        whiteout: false,
+    })
+    .expect("rename");
+    assert_eq!(resident(), 2 * 65_536);
+    raw.one(Operation::Remove { dir, name: b"open", directory: false }).expect("remove");
+    assert_eq!(resident(), 2 * 65_536, "it can still be read");
+}

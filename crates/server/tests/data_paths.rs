@@ -170,7 +170,12 @@ fn commits_and_stable_writes_answer_one_verifier() {
         let (_, state) = raw.open("f", MAKE, 0o644).expect("open");
         let mut verifiers = Vec::new();
         for stability in [Stability::Unstable, Stability::Data, Stability::File] {
-            let write = Operation::Write { state, extents: ExtentList::one(0, 3), stability };
+            let write = Operation::Write {
+                state,
+                extents: ExtentList::one(0, 3),
+                stability,
+                within: false,
+            };
             match raw.chain(&[write], b"abc").expect("write").0.remove(0) {
                 Outcome::Written { verifier, bytes: 3, .. } => verifiers.push(verifier),
                 other => panic!("not written: {other:?}"),

@@ -13,7 +13,7 @@ const MIB: usize = 1 << 20;
 
 fn write(state: StateId, offset: u64, bytes: usize) -> Operation<'static> {
     let extents = ExtentList::one(offset, u32::try_from(bytes).expect("small"));
-    Operation::Write { state, extents, stability: Stability::Unstable }
+    Operation::Write { state, extents, stability: Stability::Unstable, within: false }
 }
 
 /// A gauge, as the admin port tells it.

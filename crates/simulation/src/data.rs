@@ -234,7 +234,7 @@ impl Sim {
         let total = self.fill_pieces(&mut pieces, &mut buffer);
         let (file, len) = (open.key, total as u32);
         let work = match pieces.as_slice() {
-            [one] => Work::Write { file, offset: one.offset, len, stability },
+            [one] => Work::Write { file, offset: one.offset, len, stability, within: false },
             many => Work::WriteList { file, extents: extents(many)?, len, stability },
         };
         let stable = stability != Stability::Unstable;

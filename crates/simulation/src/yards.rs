@@ -288,7 +288,10 @@ impl Sim {
         let mut call = NameCall::new(NameOp::Rename, &[from, to], expect);
         call.node = self.names.find(from).unwrap_or_default();
         let (from, to) = (place(from), place(to));
-        Ready::new(call, Work::Rename { from, to, from_dir: None, no_replace, exchange })
+        Ready::new(
+            call,
+            Work::Rename { from, to, from_dir: None, no_replace, exchange, whiteout: false },
+        )
     }
 
     fn link(&mut self, from: &Path, to: &Path) -> Ready {

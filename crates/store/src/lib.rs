@@ -95,7 +95,7 @@ pub trait Store: Send + Sync {
     /// Walks `path`. An empty path is `dir` itself.
     fn lookup(&self, who: &Who, dir: &FileHandle, path: &[u8], no_follow: bool) -> Answer<Found>;
     /// What a name of a directory is of; symlinks are not followed.
-    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<FileId>;
+    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Attr>;
     /// The parent; the root is its own.
     fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Answer<Found>;
     /// Opens or makes a regular file under the rights of `who`, also when it is open already. With
@@ -123,7 +123,8 @@ pub trait Store: Send + Sync {
     fn link(&self, who: &Who, from: &FileHandle, dir: &FileHandle, name: &[u8]) -> Answer<Found>;
     /// Removes a name.
     fn remove(&self, who: &Who, dir: &FileHandle, name: &[u8], directory: bool) -> Answer<()>;
-    /// Renames.
+    /// Renames. The last: replaces nothing; swaps the two; leaves a whiteout (a device 0:0) under
+    /// the old name.
     fn rename(
         &self,
         who: &Who,
@@ -131,8 +132,7 @@ pub trait Store: Send + Sync {
         from: &[u8],
         to_dir: &FileHandle,
         to: &[u8],
-        no_replace: bool,
-        exchange: bool,
+        how: (bool, bool, bool),
     ) -> Answer<()>;
     /// Entries after `cookie` whose encoding takes at most `bytes_max`, at least one if any fits.
     fn read_dir(
@@ -176,6 +176,13 @@ pub trait Store: Send + Sync {
     fn sync_fs(&self) -> Answer<()>;
     /// Its files may be on this device ([`FileId::device`]).
     fn has_device(&self, device: u64) -> bool;
+    /// Tells the file system on this device ([`FileId::device`]) from all others, the same after a
+    /// reboot; `None` where nothing of it was met. Two have the same where one is a copy of the
+    /// other.
+    fn file_system(&self, device: u64) -> Option<u64> {
+        let _ = device;
+        None
+    }
     /// How file data is kept, for people: `direct` or `buffered` (disk), or `memory`.
     fn disk(&self) -> &'static str;
 }
@@ -241,6 +248,18 @@ pub trait File: Send + Sync {
     fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>>;
     /// Attributes.
     fn attr(&self) -> Answer<Attr>;
+    /// The file can be so long, as far as the file system and limits of this process say. Does not
+    /// wait.
+    fn can_end_at(&self, end: u64) -> bool {
+        let _ = end;
+        true
+    }
+    /// The system has data of it that is not on its disk yet: there alone a local program can
+    /// store through a mapping and leave the times as they are. Does not wait. `None`: the system
+    /// cannot tell.
+    fn has_unwritten(&self) -> Option<bool> {
+        Some(false)
+    }
     /// As [`Store::set_attr`], without a look-up; also when the file has no name any more.
     fn set_attr(&self, who: &Who, set: &SetAttr) -> Answer<Attr>;
     /// Its data does not pass the page cache of a kernel.
@@ -258,4 +277,11 @@ pub struct FileId {
     pub device: u64,
     /// The inode.
     pub inode: u64,
+}
+
+impl From<&Attr> for FileId {
+    /// As a store tells them.
+    fn from(attr: &Attr) -> FileId {
+        FileId { device: attr.device, inode: attr.inode }
+    }
 }

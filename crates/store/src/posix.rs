@@ -19,8 +19,10 @@ mod direct;
 mod file;
 mod handles;
 mod identity;
+mod leases;
 mod list;
 mod lru;
+mod mounts;
 mod names;
 mod objects;
 mod open;
@@ -46,6 +48,7 @@ use crate::pace::{Blocking, Pace, allowed_blocking};
 use crate::{Answer, FileId, Pending, Who, pending};
 use file::OpenFiles;
 use identity::Identities;
+use leases::Leases;
 use objects::{Object, Objects};
 use pool::Pool;
 use walk::{Tree, Walking};
@@ -137,12 +140,17 @@ struct Inner {
     files: OpenFiles,
     pool: Pool,
     pace: Pace,
+    leases: Leases,
+    /// Of short writes into the page cache.
+    write_pace: Pace,
     /// A local file system: what it has in memory is answered without blocking.
     local: bool,
     /// A file system that is nothing but memory.
     in_memory: bool,
     /// Its fsync makes a new file's name durable, too.
     syncs_names: bool,
+    /// The limit of this process.
+    file_bytes_max: u64,
     /// Large files go past the page cache.
     direct: bool,
     direct_transfers: AtomicU64,
@@ -153,6 +161,9 @@ const LOCAL: [i64; 6] = [EXT4, XFS, BTRFS, TMPFS, F2FS, OVERLAY];
 /// A new file and its name are one transaction of their journal, which fsync writes (ext4, XFS),
 /// or fsync logs the name as well (btrfs).
 const SYNCS_NAMES: [i64; 3] = [EXT4, XFS, BTRFS];
+/// They have a page cache whose pages are written back, and a store into a mapping of one that is
+/// not dirty changes the file's times.
+const TELLS_STORES: [i64; 4] = [EXT4, XFS, BTRFS, F2FS];
 const EXT4: i64 = 0xef53;
 const XFS: i64 = 0x5846_5342;
 const BTRFS: i64 = 0x9123_683e;
@@ -205,6 +216,8 @@ impl PosixStore {
             Inner {
                 pool: Pool::new(options.threads_min, options.threads_max, Box::new(tidy)),
                 pace: Pace::default(),
+                leases: Leases::new(options.threads_max),
+                write_pace: Pace::default(),
                 options,
                 identities: Identities::probe(),
                 objects,
@@ -213,6 +226,7 @@ impl PosixStore {
                 local: LOCAL.contains(&magic),
                 in_memory: magic == TMPFS,
                 syncs_names: SYNCS_NAMES.contains(&magic),
+                file_bytes_max: sys::file_bytes_max(),
                 direct,
                 direct_transfers: AtomicU64::new(0),
             }
@@ -288,12 +302,29 @@ impl Inner {
         blocking: Blocking,
         work: impl FnOnce(&Shared) -> Result<T, Status> + Send + 'static,
     ) -> Answer<T> {
-        if self.local && allowed_blocking() >= blocking && self.pace.is_quick() {
-            let start = Instant::now();
-            let result = work(self);
-            self.pace.note(start.elapsed());
-            return Pending::ready(result);
+        if self.may_block(blocking) {
+            return Pending::ready(self.paced(work));
         }
+        self.in_pool(work)
+    }
+
+    /// Work may be done in the calling thread.
+    fn may_block(&self, blocking: Blocking) -> bool {
+        self.local && allowed_blocking() >= blocking && self.pace.is_quick()
+    }
+
+    /// Does it here, and notes how long it takes.
+    fn paced<T>(self: &Arc<Self>, work: impl FnOnce(&Shared) -> T) -> T {
+        let start = Instant::now();
+        let result = work(self);
+        self.pace.note(start.elapsed());
+        result
+    }
+
+    fn in_pool<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Shared) -> Result<T, Status> + Send + 'static,
+    ) -> Answer<T> {
         let (completer, answer) = pending();
         let inner = self.clone();
         self.pool.run(Box::new(move || {

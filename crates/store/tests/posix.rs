@@ -330,6 +330,23 @@ fn changes_by_others_are_seen() {
     assert_ne!(fs.handle("f"), f);
 }
 
+#[test]
+fn data_that_is_not_on_disk_yet_is_told() {
+    let made = make();
+    let fs = Fs::new(&*made.store);
+    fs.file("f", b"ours");
+    let opened = fs.open("f", BOTH).expect("open");
+    opened.file.sync(false).wait().expect("sync");
+    let Some(unwritten) = opened.file.has_unwritten() else {
+        return eprintln!("skipped: no cachestat(2), or a file system that it tells nothing of");
+    };
+    assert!(!unwritten);
+    std::fs::write(made.dir.join("f"), b"theirs").expect("write");
+    assert_eq!(opened.file.has_unwritten(), Some(true));
+    opened.file.sync(false).wait().expect("sync");
+    assert_eq!(opened.file.has_unwritten(), Some(false));
+}
+
 /// `sub` moves in and out of the tree while its symlink up is followed.
 #[test]
 fn renames_lead_nobody_out() {
@@ -427,6 +444,7 @@ fn other_file_systems_below_the_root() {
     assert_eq!(up.handle, fs.root);
     let opened = fs.open(path, BOTH).expect("open");
     opened.file.sync(false).wait().expect("sync");
+    assert_eq!(opened.file.has_unwritten(), None, "memory is never written to a disk");
     store.sync_fs().wait().expect("all of them");
     // A new store has not met that file system yet: its handles are stale, never another file.
     let again = open(dev, options());
@@ -438,6 +456,42 @@ fn other_file_systems_below_the_root() {
         match fs.open(device, BOTH).map(|_| ()) {
             Err(Status::BadType | Status::NoEnt) => {}
             other => panic!("{device}: {other:?}"),
+        }
+    }
+}
+
+/// Holds a lease on a file, and gives it up a moment after it is asked to.
+const LEASE: &str = r#"
+import fcntl, os, signal, sys, time
+asked = []
+signal.signal(signal.SIGIO, lambda *_: asked.append(1))
+file = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("held", flush=True)
+while not asked: signal.pause()
+time.sleep(0.1)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+"#;
+
+#[test]
+fn an_open_waits_for_leases_of_local_programs() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let dir = Temporary::new();
+    std::fs::write(dir.join("f"), "x").expect("write");
+    for inline_metadata in [false, true] {
+        for flags in [READ, BOTH] {
+            let store = open(&dir.0, PosixOptions { inline_metadata, ..options() });
+            let mut holder = Command::new("python3");
+            holder.args(["-c", LEASE]).arg(dir.join("f")).stdout(Stdio::piped());
+            let Ok(mut holder) = holder.spawn() else { return eprintln!("skipped: no python3") };
+            let mut line = String::new();
+            let mut out = BufReader::new(holder.stdout.take().expect("piped"));
+            out.read_line(&mut line).expect("it has one");
+            assert_eq!(line, "held\n");
+            let opened = Fs::new(&*store).open("f", flags).expect("given up");
+            assert_eq!(read(&*opened.file, 0, 10).expect("read"), b"x");
+            assert!(holder.wait().expect("ends").success());
         }
     }
 }
@@ -527,5 +581,41 @@ fn what_cannot_be_served_is_told() {
     for path in ["f", "missing"] {
         let error = PosixStore::open(&dir.join(path), options()).expect_err("no directory");
         assert!(error.to_string().contains(path), "{error}");
+    }
+}
+
+/// A write-back that ends setuid undoes no change of the mode that its owner makes meanwhile.
+#[test]
+fn the_end_of_setuid_undoes_no_other_change() {
+    let made = made(PosixOptions { inline_write_bytes: 1 << 20, ..options() });
+    let fs = Fs::new(&*made.store);
+    let file = fs.open("f", MAKE).expect("open").file;
+    let path = made.dir.join("f");
+    let chmod = |mode| {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("chmod");
+    };
+    let mode = || std::fs::metadata(&path).expect("stat").mode() & 0o7777;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                file.truncate(0, true).wait().expect("truncate");
+            }
+        });
+        for _ in 0..20_000 {
+            chmod(0o4755);
+            chmod(0o700);
+            let seen = [mode(), mode(), mode()];
+            if seen != [0o700; 3] {
+                stop.store(true, Ordering::Relaxed);
+                panic!("{seen:?}");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for (before, after) in [(0o6755, 0o755), (0o2767, 0o767)] {
+        chmod(before);
+        file.truncate(0, true).wait().expect("truncate");
+        assert_eq!(mode(), after);
     }
 }

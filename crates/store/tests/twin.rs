@@ -327,8 +327,14 @@ impl Through<'_> {
             Step::Rename(from, to, flags) => {
                 let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
                 let (no_replace, exchange) = (*flags == 1, *flags == 2);
-                let rename =
-                    self.store.rename(self.who, &from_dir, from, &to_dir, to, no_replace, exchange);
+                let rename = self.store.rename(
+                    self.who,
+                    &from_dir,
+                    from,
+                    &to_dir,
+                    to,
+                    (no_replace, exchange, false),
+                );
                 rename.wait()
             }
             Step::Remove(path, directory) => {

@@ -56,6 +56,7 @@ impl CachedFile {
             let job = Arc::downgrade(job);
             async move {
                 file.quiet().await;
+                file.look_before_changing(true).await;
                 let outcome = work.await;
                 file.end_change(&job);
                 file.refresh().await;
@@ -102,15 +103,20 @@ impl CachedFile {
             // The page that is cut is read in again, with its zeros.
             self.flush_blocks(edge, edge, true).await?;
         }
-        handle.truncate(size, clear_privileges).await?;
+        let outcome = handle.truncate(size, clear_privileges).await;
         let inner = &mut *self.lock();
+        if outcome.is_err() {
+            // How far it came is not known.
+            (inner.stale, inner.store_size) = (true, None);
+            return outcome;
+        }
         // To nothing: also what was being written when the file was cut by an open.
         if size < old || size == 0 {
             let kept = u64::from(planted(Defect::CutTailKept) && !size.is_multiple_of(SLOT));
             self.drop_pages(inner, edge + kept, Which::All);
         }
         inner.size = size;
-        self.changed(inner);
+        self.changed(inner, Some(size));
         Ok(())
     }
 
@@ -132,12 +138,12 @@ impl CachedFile {
         } else if mode & !KEEP_SIZE != 0 {
             self.drop_range(inner, blocks(offset, len), Which::All);
         }
-        if let Ok(attr) = attr
+        if let Ok(attr) = &attr
             && mode != KEEP_SIZE | PUNCH_HOLE
         {
             inner.size = attr.size;
         }
-        self.changed(inner);
+        self.changed(inner, attr.ok().map(|attr| attr.size));
         outcome
     }
 
@@ -149,9 +155,10 @@ impl CachedFile {
         }
     }
 
-    pub(crate) fn changed(&self, inner: &mut Inner) {
+    /// We have changed the store's file, which is so long now.
+    pub(crate) fn changed(&self, inner: &mut Inner, store_size: Option<u64>) {
         inner.last_change = self.core.change();
-        inner.stale = true;
+        (inner.stale, inner.store_size) = (true, store_size);
         inner.changes((self.core.config.clock)());
     }
 
@@ -199,7 +206,7 @@ impl CachedFile {
         };
         let inner = &mut *self.lock();
         inner.tell_loss(status);
-        inner.stale = true;
+        (inner.stale, inner.store_size) = (true, None);
         match attr {
             Some(attr) => inner.size = attr.size,
             None => inner.unknown = true,

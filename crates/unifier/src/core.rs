@@ -10,6 +10,7 @@ use std::time::Duration;
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::{Attr, WriteVerifier};
 use dafs_store::{File, FileId};
+use smallvec::SmallVec;
 
 use crate::config::Config;
 use crate::dirty::DirtyFiles;
@@ -138,8 +139,9 @@ impl Core {
         }
     }
 
+    /// Now, as changes are counted, and after all that was asked for earlier.
     pub(crate) fn mark(&self) -> u64 {
-        self.changes.load(Ordering::SeqCst)
+        self.change()
     }
 
     /// The store's data or attributes have just been changed from here.
@@ -180,12 +182,12 @@ impl Core {
         attr: &Attr,
         opening: Opening,
     ) -> Arc<CachedFile> {
-        let id = file.id();
+        let (id, unwritten) = (file.id(), file.has_unwritten());
         let mut table = locked(&self.files);
         let known = table.by_id.get(&id).and_then(|number| table.get(*number)).cloned();
         let cached = known
             .unwrap_or_else(|| table.add(|number| CachedFile::new(self.clone(), id, number, attr)));
-        let recut = cached.opened(mark, writer, file, attr, opening);
+        let recut = cached.opened(mark, writer, (file, unwritten), attr, opening);
         drop(table);
         if let Some(job) = recut {
             self.jobs.start(&job);
@@ -195,25 +197,33 @@ impl Core {
 
     /// A file has been closed for the last time; the longest closed one may be forgotten for it.
     pub(crate) fn closed(&self, file: &Arc<CachedFile>) {
+        let mut gone: SmallVec<[Arc<CachedFile>; 2]> = SmallVec::new();
         let mut table = locked(&self.files);
         if file.list_as_closed() {
             table.closed.push_back(file.clone());
         }
         while table.closed.len() > self.config.closed_files_max {
             let Some(oldest) = table.closed.pop_front() else { break };
-            if oldest.forget(true) {
+            if oldest.may_be_forgotten(true) {
                 table.remove(&oldest);
+                gone.push(oldest);
             }
         }
+        // Many pages take time: all opens wait for the table.
+        drop(table);
+        gone.iter().for_each(|file| file.forget_pages());
     }
 
     pub(crate) fn forget(&self, id: FileId) {
         let mut table = locked(&self.files);
         let file = table.by_id.get(&id).and_then(|number| table.get(*number)).cloned();
-        if let Some(file) = file
-            && file.forget(false)
-        {
-            table.remove(&file);
+        let gone = file.filter(|file| file.may_be_forgotten(false));
+        if let Some(file) = &gone {
+            table.remove(file);
+        }
+        drop(table);
+        if let Some(file) = gone {
+            file.forget_pages();
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use dafs_protocol::{Attr, Status, Timestamp};
@@ -26,6 +27,8 @@ pub struct CachedFile {
     number: u64,
     /// How its pages are kept.
     pub(crate) keeping: Keeping,
+    /// The store's file can end here and before.
+    good_end: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -103,6 +106,8 @@ pub(crate) struct Inner {
     pub(crate) clusters: BTreeMap<u64, Box<Cluster>>,
     /// Clusters with dirty blocks.
     pub(crate) dirty: BTreeSet<u64>,
+    /// Blocks that are dirty or being written.
+    pub(crate) unwritten: usize,
     pub(crate) fills: Vec<Filling>,
     pub(crate) writes: Vec<Writing>,
     pub(crate) next_id: u64,
@@ -112,8 +117,18 @@ pub(crate) struct Inner {
     /// The sync after that one, and whether data alone suffices.
     pub(crate) sync_next: Option<(Arc<Job>, bool)>,
     pub(crate) known: Known,
+    /// When `known` was asked for, as [`Core::mark`] counts.
+    known_at: u64,
     /// We have changed the file since `known`.
     pub(crate) stale: bool,
+    /// How long the store's file is by `known` and our own changes since. `None`: one of them
+    /// failed.
+    pub(crate) store_size: Option<u64>,
+    /// Others may change what was read lately without a trace in its times: by a mapping, in
+    /// pages that the system has not written yet.
+    unsettled: bool,
+    /// The system had written all of the file when we began to change it.
+    unwritten_is_ours: bool,
     /// A close could not write everything: the next open begins anew.
     pub(crate) unknown: bool,
     /// When we changed it last, as [`Core::change`] counts.
@@ -179,14 +194,37 @@ impl Inner {
 
     /// Our own changes may be newer than attributes that were asked for after `mark`.
     pub(crate) fn overtakes(&self, mark: u64) -> bool {
-        self.last_change > mark || !self.writes.is_empty() || self.exclusive.is_some()
+        self.overtakes_alone(mark) || self.exclusive.is_some()
+    }
+
+    /// As `overtakes`, asked by the change that has the file alone, before it begins.
+    fn overtakes_alone(&self, mark: u64) -> bool {
+        self.last_change > mark || !self.writes.is_empty()
+    }
+
+    /// The store's file is as `known` and our own changes since have left it, as far as its
+    /// attributes tell: what others changed between our own changes is told by the size alone.
+    fn explains(&self, attr: &Attr) -> bool {
+        if self.stale { self.store_size == Some(attr.size) } else { self.known.says(attr) }
+    }
+
+    /// Attributes that were asked for at `mark`, when nothing of our own was under way.
+    pub(crate) fn learn(&mut self, mark: u64, attr: &Attr) {
+        (self.known, self.known_at) = (Known::of(attr), mark);
+        self.store_size = Some(attr.size);
+        (self.stale, self.unknown) = (false, false);
     }
 
     /// It is changed here, now.
     pub(crate) fn changes(&mut self, now: Timestamp) {
+        self.modified = now;
+        self.looks_changed(now);
+    }
+
+    /// Clients that keep data of it must ask again: the store's times do not tell.
+    fn looks_changed(&mut self, now: Timestamp) {
         let nanos = now.seconds.saturating_mul(1_000_000_000);
         let nanos = nanos.saturating_add(i64::from(now.nanoseconds));
-        self.modified = now;
         self.changed_here = u64::try_from(nanos).unwrap_or(0);
     }
 
@@ -233,6 +271,7 @@ impl CachedFile {
             size: attr.size,
             clusters: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            unwritten: 0,
             fills: Vec::new(),
             writes: Vec::new(),
             next_id: 0,
@@ -240,7 +279,12 @@ impl CachedFile {
             syncing: None,
             sync_next: None,
             known: Known::of(attr),
+            known_at: 0,
             stale: false,
+            store_size: Some(attr.size),
+            // Nothing was read.
+            unsettled: false,
+            unwritten_is_ours: false,
             unknown: false,
             last_change: 0,
             modified: attr.modified,
@@ -258,7 +302,8 @@ impl CachedFile {
             listed_closed: false,
         };
         let keeping = Keeping::new(core.config.policy);
-        Arc::new(CachedFile { core, id, number, keeping, inner: Mutex::new(inner) })
+        let good_end = AtomicU64::new(0);
+        Arc::new(CachedFile { core, id, number, keeping, good_end, inner: Mutex::new(inner) })
     }
 
     /// The store's number of the file.
@@ -272,6 +317,24 @@ impl CachedFile {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         locked(&self.inner)
+    }
+
+    /// Who writes beyond what the disk can have is told at once, not when it is written back.
+    ///
+    /// # Errors
+    /// [`Status::FBig`].
+    pub(crate) fn check_end(&self, inner: &Inner, end: u64) -> Result<(), Status> {
+        let handle = inner.handle.as_ref().ok_or(Status::BadStateId)?;
+        // A file that grows asks once for each doubling.
+        let beyond = end.checked_next_power_of_two().unwrap_or(end);
+        let good = [beyond, end].into_iter().find(|end| handle.can_end_at(*end));
+        self.good_end.fetch_max(good.ok_or(Status::FBig)?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// It is known that the file can end there.
+    pub(crate) fn can_end_at(&self, end: u64) -> bool {
+        end <= self.good_end.load(Ordering::Relaxed)
     }
 
     /// Its size for readers.
@@ -290,7 +353,7 @@ impl CachedFile {
         self: &Arc<Self>,
         mark: u64,
         writer: WriterId,
-        handle: Arc<dyn File>,
+        (handle, unwritten): (Arc<dyn File>, Option<bool>),
         attr: &Attr,
         opening: Opening,
     ) -> Option<Arc<Job>> {
@@ -313,10 +376,12 @@ impl CachedFile {
         inner.handle.get_or_insert(handle);
         if opening != Opening::Truncated && !is_another {
             self.compare(inner, mark, attr);
+            self.settle(inner, unwritten);
             return None;
         }
         let recut = !is_another && (inner.overtakes(mark) || !inner.fills.is_empty());
         if recut {
+            inner.unsettled = true;
             inner.add_writer(writer);
             let before = inner.exclusive.clone();
             let job = self.cut_again(before);
@@ -330,8 +395,9 @@ impl CachedFile {
         self.drop_pages(inner, 0, Which::All);
         inner.failed = None;
         inner.size = attr.size;
-        inner.known = Known::of(attr);
-        (inner.stale, inner.unknown) = (false, false);
+        inner.learn(mark, attr);
+        inner.unsettled = unwritten != Some(false);
+        inner.unwritten_is_ours = false;
         None
     }
 
@@ -340,15 +406,61 @@ impl CachedFile {
         self.compare(&mut self.lock(), mark, attr);
     }
 
-    /// Drops clean pages when the store's file was changed by somebody else.
-    fn compare(&self, inner: &mut Inner, mark: u64, attr: &Attr) {
-        if !inner.unknown && (inner.overtakes(mark) || inner.stale || inner.known.says(attr)) {
+    /// As `look`, before writes of our own, or by a change that has the file alone (`alone`).
+    /// `unwritten`: what the system said of the file after that.
+    pub(crate) fn look_before(&self, alone: bool, mark: u64, attr: &Attr, unwritten: Option<bool>) {
+        let inner = &mut *self.lock();
+        let overtaken = if alone { inner.overtakes_alone(mark) } else { inner.overtakes(mark) };
+        if overtaken {
             return;
         }
-        self.drop_pages(inner, 0, Which::Clean);
-        inner.known = Known::of(attr);
-        (inner.stale, inner.unknown) = (false, false);
-        inner.size = attr.size.max(inner.dirty_end());
+        self.compare_now(inner, mark, attr);
+        inner.unwritten_is_ours |= unwritten == Some(false);
+    }
+
+    /// Drops clean pages when the store's file was changed by somebody else.
+    fn compare(&self, inner: &mut Inner, mark: u64, attr: &Attr) {
+        if inner.unknown || !inner.overtakes(mark) {
+            self.compare_now(inner, mark, attr);
+        }
+    }
+
+    fn compare_now(&self, inner: &mut Inner, mark: u64, attr: &Attr) {
+        if planted(Defect::LocalChangeTakenForOurs) && inner.stale {
+            return;
+        }
+        // Answers come in any order: an older one is not to undo a newer one.
+        if !inner.unknown && mark < inner.known_at {
+            return;
+        }
+        if inner.unknown || !inner.explains(attr) {
+            self.drop_pages(inner, 0, Which::Clean);
+            inner.size = attr.size.max(inner.dirty_end());
+            // What is read from now on until the system is asked.
+            (inner.unsettled, inner.unwritten_is_ours) = (true, false);
+        }
+        inner.learn(mark, attr);
+    }
+
+    /// At an open, after its attributes: the system has not written all of the file (`None`: it
+    /// cannot tell). What was read while that was so, and not by our own writes, is read again: here,
+    /// and by mounts, whose kernels keep data as long as the file looks as it did.
+    fn settle(&self, inner: &mut Inner, unwritten: Option<bool>) {
+        if planted(Defect::LocalStoresNotSought) {
+            return;
+        }
+        let was_unsettled = inner.unsettled;
+        if was_unsettled {
+            self.drop_pages(inner, 0, Which::Clean);
+        }
+        match unwritten {
+            Some(false) => (inner.unsettled, inner.unwritten_is_ours) = (false, false),
+            Some(true) => inner.unsettled = !inner.unwritten_is_ours,
+            None => inner.unsettled = true,
+        }
+        if was_unsettled || inner.unsettled {
+            inner.looks_changed((self.core.config.clock)());
+        }
     }
 
     /// Attributes after a change of the server's own.
@@ -357,9 +469,8 @@ impl CachedFile {
         if inner.overtakes(mark) {
             return;
         }
-        if attr.size == inner.known.size {
-            inner.known = Known::of(attr);
-            inner.stale = false;
+        if inner.store_size == Some(attr.size) {
+            inner.learn(mark, attr);
         } else {
             self.compare(inner, mark, attr);
         }
@@ -383,10 +494,9 @@ impl CachedFile {
             let dirty = !inner.is_clean();
             attr.modified = if dirty { time } else { attr.modified.max(time) };
             attr.changed = attr.changed.max(time);
-            let unwritten: usize =
-                inner.dirty.iter().map(|number| inner.clusters[number].unwritten()).sum();
+            let unwritten = inner.unwritten as u64 * SLOT;
             let most = inner.size.next_multiple_of(SLOT);
-            attr.allocated = attr.allocated.max(most.min(attr.allocated + unwritten as u64 * SLOT));
+            attr.allocated = attr.allocated.max(most.min(attr.allocated + unwritten));
             if dirty && inner.clear_privileges {
                 attr.mode = without_privileges(attr.mode);
             }
@@ -439,7 +549,9 @@ impl CachedFile {
             cluster.dirty &= !bits;
             cluster.writing &= !bits;
             cluster.failed &= !bits;
-            self.core.recount_dirty(before, cluster.unwritten());
+            let after = cluster.unwritten();
+            inner.unwritten = inner.unwritten + after - before;
+            self.core.recount_dirty(before, after);
             if cluster.dirty == 0 {
                 inner.dirty.remove(number);
             }
@@ -478,7 +590,9 @@ impl CachedFile {
         self.core.pool.unmap_all(unit, &pages);
         cluster.dirty &= !bits;
         cluster.writing &= !bits;
-        self.core.recount_dirty(before, cluster.unwritten());
+        let after = cluster.unwritten();
+        inner.unwritten = inner.unwritten + after - before;
+        self.core.recount_dirty(before, after);
         if cluster.dirty == 0 {
             inner.dirty.remove(&number);
         }
@@ -497,17 +611,18 @@ impl CachedFile {
         !std::mem::replace(&mut self.lock().listed_closed, true)
     }
 
-    /// Drops all pages unless it is open (again). True: it can be removed.
-    pub(crate) fn forget(&self, from_list: bool) -> bool {
+    /// It is not open (again), and nothing of it is to be written.
+    pub(crate) fn may_be_forgotten(&self, from_list: bool) -> bool {
         let inner = &mut *self.lock();
         if from_list {
             inner.listed_closed = false;
         }
-        if inner.opens > 0 || !inner.is_clean() {
-            return false;
-        }
-        self.drop_pages(inner, 0, Which::All);
-        true
+        inner.opens == 0 && inner.is_clean()
+    }
+
+    /// Drops all pages of a file that nobody can find any more.
+    pub(crate) fn forget_pages(&self) {
+        self.drop_pages(&mut self.lock(), 0, Which::All);
     }
 }
 
@@ -530,9 +645,6 @@ impl Inner {
 
 /// The mode that a write by somebody who is not root leaves.
 fn without_privileges(mode: u32) -> u32 {
-    const SETUID: u32 = 0o4000;
-    const SETGID: u32 = 0o2000;
-    const GROUP_EXECUTE: u32 = 0o010;
-    let setgid = if mode & GROUP_EXECUTE != 0 { SETGID } else { 0 };
-    mode & !(SETUID | setgid)
+    const PRIVILEGES: u32 = 0o6000;
+    mode & !PRIVILEGES
 }

@@ -1,4 +1,5 @@
-//! Defects on purpose. The simulation plants one at a time and must find each; without the
+//! Defects on purpose. The simulation plants one at a time and must find each, but for those of
+//! local programs, which the bars of the mount find in a real server; without the
 //! feature `planted` there is no code for them.
 
 /// What goes wrong.
@@ -30,6 +31,13 @@ pub enum Defect {
     CloseWithoutFlush,
     /// Advice drops what is not written back yet.
     DirtyBlockDropped,
+    /// A page may have no more than four million readers.
+    ReadersCountedIn22Bits,
+    /// What a local program changes after a write-back is taken for the server's own change.
+    LocalChangeTakenForOurs,
+    /// What a local program stores by a mapping, and what leaves no trace in the times, is not
+    /// looked for.
+    LocalStoresNotSought,
 }
 
 #[cfg(feature = "planted")]
@@ -41,7 +49,11 @@ mod chosen {
     static CHOSEN: AtomicU32 = AtomicU32::new(0);
 
     impl Defect {
-        /// All of them.
+        /// Those that local programs show: the bars of the mount must find them.
+        pub const LOCAL: [Defect; 2] =
+            [Defect::LocalChangeTakenForOurs, Defect::LocalStoresNotSought];
+
+        /// Those that the simulation finds.
         pub const ALL: [Defect; 12] = [
             Defect::DirtyBlockEvicted,
             Defect::LateFillWins,

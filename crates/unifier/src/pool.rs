@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use crate::entry::{Entry, State};
 use crate::memory::Memory;
+use crate::planted::{Defect, planted};
 use crate::policy::shares::{Search, Share, Shares};
 use crate::policy::{Came, Following, Key};
 use crate::wait::Space;
@@ -417,7 +418,10 @@ impl Pool {
     #[inline]
     pub(crate) fn pin(&self, unit: Page, is_use: bool) {
         let more = if is_use { PIN + USE } else { PIN };
-        self.users[unit.index()].fetch_add(more, Ordering::Relaxed);
+        let old = self.users[unit.index()].fetch_add(more, Ordering::Relaxed);
+        if planted(Defect::ReadersCountedIn22Bits) {
+            assert!(old & PINS < (1 << 22) - 1, "too many readers of one page");
+        }
     }
 
     fn uses(&self, unit: Page) -> u32 {

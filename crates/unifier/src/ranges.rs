@@ -137,10 +137,10 @@ impl CachedFile {
         let inner = &mut *self.lock();
         let len = if len == 0 { u64::MAX } else { len };
         self.drop_range(inner, blocks(offset, len), Which::All);
-        if let Ok(attr) = attr {
+        if let Ok(attr) = &attr {
             inner.size = inner.size.max(attr.size);
         }
-        self.changed(inner);
+        self.changed(inner, attr.ok().map(|attr| attr.size));
     }
 }
 

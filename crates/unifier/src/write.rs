@@ -107,13 +107,24 @@ impl Drop for WriteReservation {
             self.landed = self.len;
             let file = self.file.clone();
             let writer = Writer { id: crate::WriterId(0), clear_privileges: false };
-            let _ = file.land(self, writer, false);
+            let _ = file.land(self, writer, Where::Given);
         }
         for unit in units(&self.pages) {
             self.file.core.pool.unpin(unit);
         }
         self.file.core.recount_dirty(self.dirty, 0);
     }
+}
+
+/// Where a write becomes the file's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Where {
+    /// At its offset.
+    Given,
+    /// At its offset, as far as the file reaches.
+    Within,
+    /// At the end of the file.
+    End,
 }
 
 enum Landed {
@@ -212,6 +223,9 @@ impl CachedFile {
         if len == 0 {
             return Ok(0);
         }
+        if !self.can_end_at(end) {
+            self.check_end(&self.lock(), end)?;
+        }
         let count = (end.div_ceil(SLOT) - offset / SLOT) as usize + usize::from(spare);
         if count <= self.core.write_slots_max() { Ok(count) } else { Err(Status::Inval) }
     }
@@ -243,7 +257,7 @@ impl CachedFile {
         mut reservation: WriteReservation,
         writer: Writer,
     ) -> Result<Result<(), Status>, WriteReservation> {
-        match self.land(&mut reservation, writer, false) {
+        match self.land(&mut reservation, writer, Where::Given) {
             Ok(Landed::Done(_)) => Ok(Ok(())),
             Ok(_) => Err(reservation),
             Err(status) => Ok(Err(status)),
@@ -261,7 +275,20 @@ impl CachedFile {
         reservation: WriteReservation,
         writer: Writer,
     ) -> Result<(), Status> {
-        self.commit_landed(reservation, writer, false).await.map(|_| ())
+        self.commit_landed(reservation, writer, Where::Given).await.map(|_| ())
+    }
+
+    /// As [`commit_write`](Self::commit_write); what lies beyond the end of the file at that moment
+    /// is left out.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn commit_within(
+        self: &Arc<Self>,
+        reservation: WriteReservation,
+        writer: Writer,
+    ) -> Result<(), Status> {
+        self.commit_landed(reservation, writer, Where::Within).await.map(|_| ())
     }
 
     /// As [`commit_write`](Self::commit_write), at the end of the file at that moment, which it
@@ -274,19 +301,19 @@ impl CachedFile {
         reservation: WriteReservation,
         writer: Writer,
     ) -> Result<u64, Status> {
-        self.commit_landed(reservation, writer, true).await
+        self.commit_landed(reservation, writer, Where::End).await
     }
 
     async fn commit_landed(
         self: &Arc<Self>,
         mut reservation: WriteReservation,
         writer: Writer,
-        append: bool,
+        at: Where,
     ) -> Result<u64, Status> {
         let mut held: SmallVec<[ReadLease; 2]> = SmallVec::new();
         let mut turn: Option<Turn<'_>> = None;
         loop {
-            match self.land(&mut reservation, writer, append)? {
+            match self.land(&mut reservation, writer, at)? {
                 Landed::Done(offset) => return Ok(offset),
                 Landed::Wait(job) => {
                     held.clear();
@@ -309,7 +336,7 @@ impl CachedFile {
         self: &Arc<Self>,
         reservation: &mut WriteReservation,
         writer: Writer,
-        append: bool,
+        at: Where,
     ) -> Result<Landed, Status> {
         assert!(Arc::ptr_eq(self, &reservation.file), "a reservation is of one file");
         if reservation.landed != reservation.len {
@@ -326,9 +353,17 @@ impl CachedFile {
         if let Some(status) = inner.take_late(writer.id) {
             return Err(status);
         }
-        if append {
+        if at == Where::Within && reservation.offset + reservation.len as u64 > inner.size {
+            let rest = inner.size.saturating_sub(reservation.offset) as usize;
+            (reservation.len, reservation.landed) = (rest, rest);
+        }
+        if at == Where::End {
             if inner.size > OFFSET_MAX - reservation.len as u64 {
                 return Err(Status::FBig);
+            }
+            let end = inner.size + reservation.len as u64;
+            if !self.can_end_at(end) {
+                self.check_end(inner, end)?;
             }
             if inner.size % SLOT != reservation.offset % SLOT {
                 reservation.realign(inner.size)?;
@@ -384,8 +419,8 @@ impl CachedFile {
         let end = reservation.offset + reservation.len as u64;
         let first = reservation.offset / SLOT;
         let last = (end - 1) / SLOT;
-        let (mut before, mut after) = (reservation.dirty, 0);
-        reservation.dirty = 0;
+        let reserved = std::mem::take(&mut reservation.dirty);
+        let (mut before, mut after) = (0, 0);
         inner.void_fills(first..=last);
         let pages = &reservation.pages[..(last - first + 1) as usize];
         let mut at = 0;
@@ -405,7 +440,8 @@ impl CachedFile {
             inner.dirty.insert(number);
             at += count;
         }
-        self.core.recount_dirty(before, after);
+        self.core.recount_dirty(reserved + before, after);
+        inner.unwritten = inner.unwritten + after - before;
         if planted(Defect::DirtyBlockEvicted) {
             self.may_go(pages, first, Came::ByWrite);
         }

@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::WriterId;
 use crate::core::{Pinned, count};
-use crate::file::{CachedFile, Inner, Known, Which, Writing, place};
+use crate::file::{CachedFile, Inner, Which, Writing, place};
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
 use crate::policy::Came;
@@ -110,7 +110,9 @@ impl CachedFile {
         last: u64,
         alone: bool,
     ) -> Outcome {
-        self.look_before_writing().await;
+        if !self.lock().dirty.is_empty() {
+            self.look_before_changing(alone).await;
+        }
         let mut cursor = first;
         let mut running: Vec<Arc<Job>> = Vec::new();
         let mut outcome = Ok(());
@@ -138,20 +140,20 @@ impl CachedFile {
         }
     }
 
-    /// Before the first change of our own: what somebody else has changed is not to be taken
-    /// for ours afterwards.
-    async fn look_before_writing(&self) {
+    /// Before the first of our own changes under way: what somebody else has changed is not to be
+    /// taken for ours afterwards.
+    pub(crate) async fn look_before_changing(&self, alone: bool) {
         let mark = self.core.mark();
         let handle = {
             let inner = self.lock();
-            if inner.stale || inner.is_clean() {
+            if !inner.writes.is_empty() {
                 return;
             }
             inner.handle.clone()
         };
         let Some(handle) = handle else { return };
         if let Ok(attr) = handle.attr().await {
-            self.look(mark, &attr);
+            self.look_before(alone, mark, &attr, handle.has_unwritten());
         }
     }
 
@@ -259,18 +261,29 @@ impl CachedFile {
         if planted(Defect::ErrorSwallowed) {
             unwritten = Unwritten::none();
         }
-        self.written(id, first, &pinned.pages, &unwritten);
+        self.written((id, first, len), &pinned.pages, &unwritten);
         drop(pinned);
         self.core.pool.space.changed();
+        if !planted(Defect::LocalChangeTakenForOurs) {
+            self.refresh().await;
+        }
         unwritten.outcome
     }
 
     /// A write-back has ended. Blocks that could not be written are dirty again.
-    fn written(self: &Arc<Self>, id: u64, first: u64, pages: &Pages, unwritten: &Unwritten) {
+    fn written(
+        self: &Arc<Self>,
+        (id, first, len): (u64, u64, usize),
+        pages: &Pages,
+        unwritten: &Unwritten,
+    ) {
         let mut is_news = false;
         let inner = &mut *self.lock();
         inner.last_change = self.core.change();
         inner.writes.retain(|write| write.id != id);
+        let end = first * SLOT + len as u64;
+        inner.store_size = inner.store_size.filter(|_| unwritten.outcome.is_ok());
+        inner.store_size = inner.store_size.map(|size| size.max(end));
         let mut clean = Pages::from_elem(Page::NONE, pages.len());
         let (mut before, mut after, mut index) = (0, 0, 0);
         while index < pages.len() {
@@ -301,6 +314,7 @@ impl CachedFile {
             }
         }
         self.core.recount_dirty(before, after);
+        inner.unwritten = inner.unwritten + after - before;
         self.may_go(&clean, first, Came::ByWrite);
         match unwritten.outcome {
             // After the last close nobody will write it: the close has told.
@@ -329,21 +343,22 @@ impl CachedFile {
         }
     }
 
-    /// Learns what our own changes have made of the attributes.
+    /// After the last of our own changes under way: learns what they have made of the
+    /// attributes, before others change the file again.
     pub(crate) async fn refresh(&self) {
-        let (handle, seen) = {
+        let mark = self.core.mark();
+        let handle = {
             let inner = self.lock();
-            if !inner.stale || !inner.writes.is_empty() {
+            if !inner.stale || inner.overtakes(mark) {
                 return;
             }
-            let Some(handle) = inner.handle.clone() else { return };
-            (handle, inner.last_change)
+            inner.handle.clone()
         };
+        let Some(handle) = handle else { return };
         let Ok(attr) = handle.attr().await else { return };
-        let mut inner = self.lock();
-        if inner.last_change == seen && inner.writes.is_empty() {
-            inner.known = Known::of(&attr);
-            inner.stale = false;
+        match planted(Defect::LocalChangeTakenForOurs) {
+            true => self.lock().learn(mark, &attr),
+            false => self.look(mark, &attr),
         }
     }
 

@@ -235,6 +235,10 @@ impl<'a> Engine<'a> {
         })?;
         match again(|| self.to.mkdir(&job.to, 0o700)) {
             Ok(()) => Ok(entries),
+            Err(cause) if cause.is_final() => {
+                self.failed(&self.to, &job.to, cause);
+                Err(())
+            }
             // Whatever the reason was: is there one?
             Err(cause) => match self.to.stat(&job.to) {
                 Ok(there) if there.kind == FileKind::Directory => Ok(entries),
@@ -315,10 +319,7 @@ impl<'a> Engine<'a> {
         let made = make(&temporary)
             .and_then(|()| self.to.dress(&temporary, &like))
             .and_then(|()| self.to.rename(&temporary, &job.to));
-        if made.is_err() {
-            self.discard(&temporary);
-        }
-        made
+        made.inspect_err(|cause| self.discard(&temporary, cause))
     }
 
     /// The job ended: counts it, makes the links that wait for it, lets go of its directory.
@@ -355,9 +356,12 @@ impl<'a> Engine<'a> {
         self.leave(job.dir);
     }
 
-    /// Removes what was left half made under a temporary name, if it is there.
-    pub fn discard(&self, temporary: &[u8]) {
-        let _ = again(|| self.to.remove(temporary));
+    /// Removes what `cause` left half made under a temporary name, if it is there. It stays where
+    /// the server is gone: that was waited for once.
+    pub fn discard(&self, temporary: &[u8], cause: &Cause) {
+        if !self.to.is_gone(cause) {
+            let _ = again(|| self.to.remove(temporary));
+        }
     }
 
     // Hard links.
@@ -404,7 +408,9 @@ impl<'a> Engine<'a> {
         self.to.link(first, &temporary)?;
         let renamed = self.to.rename(&temporary, to);
         // Gone after the renaming, or both were names of the same file already.
-        let _ = self.to.remove(&temporary);
+        if !matches!(&renamed, Err(cause) if self.to.is_gone(cause)) {
+            let _ = self.to.remove(&temporary);
+        }
         renamed
     }
 

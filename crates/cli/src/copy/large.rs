@@ -26,12 +26,9 @@ pub fn copy(engine: &Engine<'_>, job: &Job) -> Result<(), Cause> {
     let temporary = place::temporary(&job.to).map_err(|failure| Cause::Text(failure.text))?;
     let source = Source::open(&engine.from, &job.from)?;
     let attr = source.attr()?;
-    let complete = fill(engine, &source, &attr, &temporary)
-        .and_then(|()| engine.to.rename(&temporary, &job.to));
-    if complete.is_err() {
-        engine.discard(&temporary);
-    }
-    complete
+    fill(engine, &source, &attr, &temporary)
+        .and_then(|()| engine.to.rename(&temporary, &job.to))
+        .inspect_err(|cause| engine.discard(&temporary, cause))
 }
 
 fn fill(engine: &Engine<'_>, source: &Source, attr: &Attr, temporary: &[u8]) -> Result<(), Cause> {

@@ -53,6 +53,15 @@ impl Side {
         }
     }
 
+    /// True when `cause` is that this side's server was looked for in vain: whoever asks it for
+    /// more waits as long again.
+    pub fn is_gone(&self, cause: &Cause) -> bool {
+        match self {
+            Side::Local => false,
+            Side::Remote(remote) => cause.is_lost() && !remote.session.is_connected(),
+        }
+    }
+
     /// Attributes of what a name leads to.
     pub fn stat(&self, path: &[u8]) -> Result<Attr, Cause> {
         match self {
@@ -246,6 +255,7 @@ pub fn attr_of(meta: &Metadata) -> Attr {
         allocated: meta.blocks().saturating_mul(512),
         inode: meta.ino(),
         device: meta.dev(),
+        number: 0,
         rdev: meta.rdev(),
         block_size: u32::try_from(meta.blksize()).unwrap_or(4096),
         change: 0,

@@ -141,8 +141,10 @@ impl<'e> Small<'e> {
     fn done(&self, copy: Copy, bytes: usize, result: Result<(), Cause>) {
         if result.is_ok() {
             self.engine.counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        } else if !matches!(&result, Err(cause) if cause.is_final()) {
-            self.engine.discard(&copy.temporary);
+        } else if let Err(cause) = &result
+            && !cause.is_final()
+        {
+            self.engine.discard(&copy.temporary, cause);
         }
         self.engine.finished(copy.job, result);
     }

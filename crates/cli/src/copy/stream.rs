@@ -11,6 +11,7 @@ use dafs_fabric::Buffer;
 use dafs_protocol::{SetAttr, Stability};
 
 use super::large::{PIECE_BYTES, WINDOW, new_file};
+use super::side::Side;
 use crate::connect::Remote;
 use crate::failure::{Cause, Failure};
 use crate::{interrupt, place, sys};
@@ -65,7 +66,9 @@ pub fn from_standard_input(remote: &Remote) -> Result<u64, Failure> {
         Ok(bytes)
     });
     complete.map_err(|cause| {
-        let _ = session.remove(&temporary);
+        if !Side::Remote(remote.clone()).is_gone(&cause) {
+            let _ = session.remove(&temporary);
+        }
         fail(cause)
     })
 }

@@ -52,9 +52,34 @@ impl Server {
         Server::start_in(temporary, directory, options)
     }
 
-    pub fn start_in(temporary: Temporary, directory: PathBuf, options: &[&str]) -> Server {
+    /// Served by another user. Only as root.
+    pub fn start_as(uid: u32, options: &[&str]) -> Server {
+        let temporary = Temporary::new();
+        let directory = temporary.join("served");
+        std::fs::create_dir(&directory).expect("directory");
+        for path in [&temporary.0, &directory] {
+            std::os::unix::fs::chown(path, Some(uid), Some(uid)).expect("chown");
+        }
         let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+        command.uid(uid).gid(uid).current_dir("/").env_remove("XDG_RUNTIME_DIR");
+        Server::start_with(command, temporary, directory, options)
+    }
+
+    pub fn start_in(temporary: Temporary, directory: PathBuf, options: &[&str]) -> Server {
+        let command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+        Server::start_with(command, temporary, directory, options)
+    }
+
+    fn start_with(
+        mut command: Command,
+        temporary: Temporary,
+        directory: PathBuf,
+        options: &[&str],
+    ) -> Server {
         command.arg("serve").args(options);
+        if std::env::var_os("DAFS_POISON").is_none() {
+            command.env("DAFS_POISON", "1");
+        }
         for [option, value] in [["--listen", "tcp://127.0.0.1:0"], ["--arena", "64m"]] {
             if !options.contains(&option) {
                 command.args([option, value]);
@@ -124,11 +149,11 @@ pub struct Mounted {
 impl Mounted {
     /// `None`, and says so, where it cannot be.
     pub fn new(server: &Server, options: &[&str]) -> Option<Mounted> {
-        if !is_root() || !Path::new("/dev/fuse").exists() {
-            println!("skipped: needs root and /dev/fuse");
+        let temporary = Temporary::new();
+        if !can_mount(&temporary) {
+            println!("skipped: needs root, /dev/fuse and the right to mount");
             return None;
         }
-        let temporary = Temporary::new();
         let directory = temporary.join("mounted");
         std::fs::create_dir(&directory).expect("directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
@@ -153,6 +178,16 @@ impl Drop for Mounted {
         let said = text(&output.stderr);
         assert!(output.status.success() || std::thread::panicking(), "{said}");
     }
+}
+
+/// Containers have root and the device, and forbid to mount.
+fn can_mount(temporary: &Temporary) -> bool {
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let at = path(&temporary.0);
+    is_root()
+        && device.is_ok()
+        && program("mount", &["-t", "tmpfs", "-o", "size=64k", "tmpfs", at]).is_some()
+        && program("umount", &[at]).is_some()
 }
 
 /// A file system that can share blocks between files, in an image.

@@ -62,6 +62,12 @@ impl Core {
         if flight.beside > 0 {
             self.found_beside(&mut flight, beside);
         }
+        if let (Work::Remove { .. } | Work::Rename { .. }, Some(beside), Some(Ok(outcome))) =
+            (&flight.call.work, &mut flight.call.beside, outcomes.last())
+            && let Outcome::Attributes { attr } = outcome
+        {
+            beside.gone = Some(*attr);
+        }
         if let Some(step) = flight.step {
             let Some(Ok(Outcome::Found { handle, .. })) = outcomes.first() else {
                 return self.fault(conn, flight.call, "a result of another kind");
@@ -91,7 +97,7 @@ impl Core {
 
     /// What the operations after the work's own found. One that failed ended the chain.
     fn found_beside(&mut self, flight: &mut Flight, results: &[OpResult]) {
-        let mut beside = Beside { dirs: [None; 2], flushed: Ok(()) };
+        let mut beside = Beside { dirs: [None; 2], gone: None, flushed: Ok(()) };
         if let Some(file) = flight.call.work.file_to_flush() {
             beside.flushed = match results.first() {
                 Some(Ok(Outcome::Committed { verifier })) => {
@@ -101,7 +107,7 @@ impl Core {
                 }
                 result => {
                     let kept_writes = flight.kept_writes;
-                    self.for_opens_of(file, |file| file.flush_failed(kept_writes));
+                    self.files.for_opens_of(file, |file| file.flush_failed(kept_writes));
                     Err(result
                         .and_then(|result| result.as_ref().err().copied())
                         .unwrap_or(Status::Io))
@@ -135,7 +141,7 @@ impl Core {
             return;
         }
         if let Work::Commit { file, offset: 0, len: 0, .. } | Work::Close { file } = call.work {
-            self.for_opens_of(file, |file| file.flush_failed(kept_writes));
+            self.files.for_opens_of(file, |file| file.flush_failed(kept_writes));
         }
         let opened = results.iter().find_map(|result| match result {
             Ok(Outcome::Opened { state, .. }) => Some(*state),
@@ -334,7 +340,7 @@ impl Core {
                             Some(id) => {
                                 file.wrote_kept(*verifier);
                                 self.kept_writes += 1;
-                                file.kept.acknowledge(id, self.kept_writes, offset);
+                                self.files.acknowledge(key, id, self.kept_writes, offset);
                             }
                             None => file.wrote(*verifier),
                         }
@@ -415,13 +421,7 @@ impl Core {
     }
 
     fn flushed_is_safe(&mut self, key: FileKey, kept_writes: u64, on_disk: bool) {
-        self.for_opens_of(key, |file| file.keep_after(kept_writes, on_disk));
-    }
-
-    /// All opens of the file that `key` is one of.
-    pub(super) fn for_opens_of(&mut self, key: FileKey, each: impl FnMut(&mut OpenFile)) {
-        let Some(id) = self.files.any(key).map(OpenFile::id) else { return };
-        self.files.iter_mut().filter(|file| file.id() == id).for_each(each);
+        self.files.for_opens_of(key, |file| file.keep_after(kept_writes, on_disk));
     }
 
     /// The server wrote to a file by itself, and flushed it.
@@ -485,6 +485,7 @@ impl Core {
                 | Work::RemoveXattr { .. },
                 Outcome::Done,
             ) => Output::Unit,
+            (Work::Remove { .. } | Work::Rename { .. }, Outcome::Attributes { .. }) => Output::Unit,
             _ => return Err(UNEXPECTED),
         })
     }

@@ -45,6 +45,8 @@ pub struct Beside {
     /// The directories after the change, in the order of the names that it took; `None`: they
     /// could not be asked for.
     pub dirs: [Option<Attr>; 2],
+    /// The last attributes of what lost its last name.
+    pub gone: Option<Attr>,
     /// What became of the flush.
     pub flushed: std::result::Result<(), Status>,
 }

@@ -180,7 +180,7 @@ pub(super) fn chain<'a>(
             let state = files.usable(*file)?.state;
             let extents = ExtentList::one(*offset, *len);
             let stability = dafs_protocol::Stability::Unstable;
-            chain.push(Operation::Write { state, extents, stability });
+            chain.push(Operation::Write { state, extents, stability, within: false });
         }
         _ if work.file().is_some() => file_chain(&mut chain, work, files)?,
         _ => named_chain(&mut chain, work, root),
@@ -321,8 +321,8 @@ fn change<'a>(chain: &mut Chain<'a>, work: &'a Work, root: FileHandle) -> Result
             let (dir, name) = find_parent(chain, to, root)?;
             chain.push(Operation::Link { handle, state: StateId::NONE, dir, name });
         }
-        Work::Rename { from, to, from_dir, no_replace, exchange } => {
-            rename(chain, (from, *from_dir), to, root, (*no_replace, *exchange))?;
+        Work::Rename { from, to, from_dir, no_replace, exchange, whiteout } => {
+            rename(chain, (from, *from_dir), to, root, [*no_replace, *exchange, *whiteout])?;
         }
         other => unreachable!("no change of names: {other:?}"),
     }
@@ -334,7 +334,7 @@ fn rename<'a>(
     (from, from_dir): (&'a Place, Option<FileHandle>),
     to: &'a Place,
     root: FileHandle,
-    (no_replace, exchange): (bool, bool),
+    [no_replace, exchange, whiteout]: [bool; 3],
 ) -> Result<(), Status> {
     let name = from.split().1;
     if name.is_empty() {
@@ -352,7 +352,15 @@ fn rename<'a>(
             (from_dir, find_parent(chain, to, root)?)
         }
     };
-    chain.push(Operation::Rename { from_dir, from: name, to_dir, to, no_replace, exchange });
+    chain.push(Operation::Rename {
+        from_dir,
+        from: name,
+        to_dir,
+        to,
+        no_replace,
+        exchange,
+        whiteout,
+    });
     Ok(())
 }
 
@@ -401,7 +409,7 @@ fn put<'a>(
         if put.len > 0 {
             let extents = ExtentList::one(0, put.len);
             let stability = dafs_protocol::Stability::Unstable;
-            chain.push(Operation::Write { state, extents, stability });
+            chain.push(Operation::Write { state, extents, stability, within: false });
         }
         if put.set != dafs_protocol::SetAttr::default() {
             let handle = FileHandle::PREVIOUS;
@@ -414,7 +422,7 @@ fn put<'a>(
     }
     match &put.rename_to {
         Some(to) if put.made.is_some() || !tight => {
-            rename(chain, (&put.place, put.from_dir), to, root, (false, false))
+            rename(chain, (&put.place, put.from_dir), to, root, [false; 3])
         }
         _ => Ok(()),
     }
@@ -435,18 +443,21 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
         Work::ReadList { extents, .. } => {
             Operation::Read { state, extents: extents.clone(), report_holes: false }
         }
-        Work::Write { offset, len, stability, .. } => Operation::Write {
+        Work::Write { offset, len, stability, within, .. } => Operation::Write {
             state,
             extents: ExtentList::one(*offset, *len),
             stability: *stability,
+            within: *within,
         },
         Work::WriteFlush { offset, len, .. } => Operation::Write {
             state,
             extents: ExtentList::one(*offset, *len),
             stability: dafs_protocol::Stability::Unstable,
+            within: false,
         },
         Work::WriteList { extents, stability, .. } => {
-            Operation::Write { state, extents: extents.clone(), stability: *stability }
+            let (extents, stability) = (extents.clone(), *stability);
+            Operation::Write { state, extents, stability, within: false }
         }
         Work::Append { len, stability, .. } => {
             Operation::Append { state, bytes: *len, stability: *stability }

@@ -1,15 +1,18 @@
 //! The files that are open, and what is not yet safe of each.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use dafs_fabric::{ArenaError, Buffer};
 use dafs_protocol::{Attr, FileHandle, Identity, StateId, Status, WriteVerifier};
 
 use super::call::CallRec;
-use super::kept::{Kept, Piece, not_replaced};
-use super::work::{FileKey, Owner, Place};
+use super::kept::{Acknowledged, Kept, KeptId, Piece, not_replaced};
+use super::work::{FileKey, Memory, Owner, Place, Work};
 use crate::call::Node;
 use crate::file::OpenOptions;
+use crate::keep::KeptMemory;
 use crate::planted::{Defect, planted};
 
 /// Device and inode number.
@@ -42,6 +45,8 @@ pub(super) struct OpenFile {
     pub(super) options: OpenOptions,
     /// Who opened it; `None`: the session's own user. Its calls act for them.
     pub(super) user: Option<Arc<Identity>>,
+    /// For whom its data is changed; `None`: who opened it.
+    writer: Option<Arc<Identity>>,
     pub(super) handle: FileHandle,
     /// Of this session.
     pub(super) state: StateId,
@@ -82,6 +87,7 @@ impl OpenFile {
             finder: None,
             options,
             user,
+            writer: None,
             handle: node.handle,
             state,
             attr: node.attr,
@@ -101,6 +107,15 @@ impl OpenFile {
     /// Which file it is, while it is open.
     pub(super) fn id(&self) -> FileId {
         (self.attr.device, self.attr.inode)
+    }
+
+    pub(super) fn written_for(&mut self, user: Arc<Identity>) {
+        self.writer = Some(user);
+    }
+
+    /// For whom its data is changed.
+    pub(super) fn writer(&self) -> Option<Arc<Identity>> {
+        self.writer.clone().or_else(|| self.user.clone())
     }
 
     pub(super) fn found_by(&mut self, finder: Finder) {
@@ -159,7 +174,7 @@ impl OpenFile {
         self.lost |= self.uncommitted.take().is_some();
         self.in_memory_only = false;
         self.not_on_disk = false;
-        self.kept = Kept::default();
+        self.kept.clear();
     }
 
     /// As `lose`, if anything is kept.
@@ -223,11 +238,37 @@ struct Entry {
     file: Option<Box<OpenFile>>,
 }
 
+/// All opens of one file.
+#[derive(Debug, Default)]
+struct Opens {
+    keys: Vec<FileKey>,
+    /// Through which of them, and as the so-manieth of the session, the last kept write was
+    /// acknowledged that is not together with the one before it.
+    kept_last: Option<(FileKey, u64)>,
+    /// Kept writes of the session that were acknowledged when its last flush was sent.
+    flush_sent: u64,
+}
+
+impl Opens {
+    /// See [`Acknowledged::together_from`].
+    fn together_from(&mut self, key: FileKey, number: u64) -> u64 {
+        let from = match self.kept_last {
+            Some((last, from)) if last == key => from,
+            _ => number,
+        };
+        self.kept_last = Some((key, from));
+        from.max(self.flush_sent + 1)
+    }
+}
+
 /// A table with generations, so that keys of closed files are recognized.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     entries: Vec<Entry>,
     free: Vec<u32>,
+    of_file: HashMap<FileId, Opens>,
+    /// Bytes of memory of all kept writes.
+    kept_memory: Arc<AtomicUsize>,
 }
 
 impl Files {
@@ -235,14 +276,18 @@ impl Files {
         self.free.is_empty() && self.entries.len() >= FILES_MAX
     }
 
-    pub(super) fn insert(&mut self, file: OpenFile) -> FileKey {
+    pub(super) fn insert(&mut self, mut file: OpenFile) -> FileKey {
+        file.kept.count_in(&self.kept_memory);
+        let id = file.id();
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry::default());
             u32::try_from(self.entries.len() - 1).expect("FILES_MAX fits")
         });
         let entry = self.entries.get_mut(index as usize).expect("just made or freed");
         entry.file = Some(Box::new(file));
-        FileKey { index, generation: entry.generation }
+        let key = FileKey { index, generation: entry.generation };
+        self.of_file.entry(id).or_default().keys.push(key);
+        key
     }
 
     pub(super) fn remove(&mut self, key: FileKey) -> Option<Box<OpenFile>> {
@@ -253,7 +298,50 @@ impl Files {
         let file = entry.file.take()?;
         entry.generation = entry.generation.wrapping_add(1);
         self.free.push(key.index);
+        if let Some(opens) = self.of_file.get_mut(&file.id()) {
+            opens.keys.retain(|other| *other != key);
+            if opens.keys.is_empty() {
+                self.of_file.remove(&file.id());
+            }
+        }
         Some(file)
+    }
+
+    /// All opens of a file.
+    pub(super) fn opens_of(&self, id: FileId) -> &[FileKey] {
+        self.of_file.get(&id).map_or(&[], |opens| &opens.keys)
+    }
+
+    /// All opens of the file that `key` is one of.
+    pub(super) fn for_opens_of(&mut self, key: FileKey, mut each: impl FnMut(&mut OpenFile)) {
+        let Some(id) = self.any(key).map(OpenFile::id) else { return };
+        for index in 0..self.opens_of(id).len() {
+            let file = self.opens_of(id).get(index).copied().and_then(|key| self.any_mut(key));
+            file.into_iter().for_each(&mut each);
+        }
+    }
+
+    /// A flush of the file is sent, by which so many kept writes of the session may become safe.
+    pub(super) fn flush_sent(&mut self, key: FileKey, kept_writes: u64) {
+        let Some(id) = self.any(key).map(OpenFile::id) else { return };
+        if let Some(opens) = self.of_file.get_mut(&id) {
+            opens.flush_sent = opens.flush_sent.max(kept_writes);
+        }
+    }
+
+    /// A kept write was acknowledged as the so-manieth of the session.
+    pub(super) fn acknowledge(&mut self, key: FileKey, id: KeptId, number: u64, offset: u64) {
+        let Some(of) = self.any(key).map(OpenFile::id) else { return };
+        let Some(opens) = self.of_file.get_mut(&of) else { return };
+        let together_from = opens.together_from(key, number);
+        if let Some(file) = self.any_mut(key) {
+            file.kept.acknowledge(id, Acknowledged { number, offset, together_from });
+        }
+    }
+
+    pub(super) fn kept_memory(&self, key: FileKey) -> KeptMemory {
+        let of_open = self.any(key).map_or(0, |file| file.kept.memory());
+        KeptMemory { of_open, of_all: self.kept_memory.load(Ordering::Relaxed) }
     }
 
     pub(super) fn any(&self, key: FileKey) -> Option<&OpenFile> {
@@ -272,9 +360,30 @@ impl Files {
         let files = keys.filter_map(|key| Some((key, self.usable(key).ok()?)));
         let writes = files.flat_map(|(key, file)| {
             let acknowledged = file.kept.acknowledged();
-            acknowledged.map(move |(id, place)| (file.id(), Piece { file: key, id, place }))
+            acknowledged.map(move |(number, place)| (file.id(), Piece { file: key, number, place }))
         });
         not_replaced(writes.collect())
+    }
+
+    /// The request that writes pieces again which lie behind each other; `None`: they are not
+    /// kept any more.
+    pub(super) fn rewrite(&self, pieces: &[Piece]) -> Option<Result<(Work, Memory), ArenaError>> {
+        let (first, last) = (pieces.first()?, pieces.last()?);
+        let open = self.usable(first.file).ok()?;
+        let bytes = |piece: &Piece| open.kept.bytes(piece.number, &piece.place);
+        let parts: Vec<&[u8]> = pieces.iter().map(bytes).collect::<Option<_>>()?;
+        let len = last.place.end - first.place.start;
+        let buffer = match Buffer::new(usize::try_from(len).ok()?) {
+            Ok(buffer) => buffer.post(),
+            Err(error) => return Some(Err(error)),
+        };
+        let mut at = 0;
+        for part in parts {
+            buffer.span().copy_from(at, part);
+            at += part.len();
+        }
+        let (file, offset, len) = (first.file, first.place.start, u32::try_from(len).ok()?);
+        Some(Ok((Work::Rewrite { file, offset, len }, Memory::Buffer(buffer))))
     }
 
     /// For a request.
@@ -291,7 +400,7 @@ impl Files {
 
     /// The file is open here.
     pub(super) fn has(&self, id: FileId) -> bool {
-        self.entries.iter().filter_map(|entry| entry.file.as_deref()).any(|file| file.id() == id)
+        self.of_file.contains_key(&id)
     }
 
     pub(super) fn keys(&self) -> Vec<FileKey> {
@@ -376,6 +485,7 @@ mod tests {
             allocated: 0,
             inode: 1,
             device: 1,
+            number: 0,
             rdev: 0,
             block_size: 4096,
             change: 0,
@@ -418,17 +528,18 @@ mod tests {
     fn kept_writes_are_not_lost_until_they_are_flushed() {
         let mut file = file();
         for (id, verifier) in [(1, OLD), (2, SAME_MACHINE), (3, NEW)] {
-            file.kept.add(KeptId(id), Some(0), vec![7]);
+            file.kept.add(KeptId(id), vec![7]);
             file.wrote_kept(verifier);
-            file.kept.acknowledge(KeptId(id), file.writes(), 0);
+            let (number, together_from) = (file.writes(), 1);
+            file.kept.acknowledge(KeptId(id), Acknowledged { number, offset: 0, together_from });
             assert_eq!(file.take_lost(), Ok(()));
         }
         file.keep_after(2, false);
         assert_eq!(file.flushed(NEW, 2), Ok(()));
-        assert_eq!(file.kept.acknowledged().next(), Some((KeptId(3), 0..1)));
+        assert_eq!(file.kept.acknowledged().next(), Some((3, 0..1)));
         file.saw(OLD);
         assert_eq!(file.take_lost(), Err(Status::WritesLost), "two were flushed and not committed");
-        file.kept.add(KeptId(4), Some(0), vec![7]);
+        file.kept.add(KeptId(4), vec![7]);
         file.wrote(OLD);
         file.saw(SAME_MACHINE);
         assert_eq!(file.take_lost(), Err(Status::WritesLost), "one was not kept");
@@ -437,9 +548,10 @@ mod tests {
     #[test]
     fn a_commit_makes_kept_writes_safe() {
         let mut file = file();
-        file.kept.add(KeptId(1), Some(0), vec![7]);
+        file.kept.add(KeptId(1), vec![7]);
         file.wrote_kept(OLD);
-        file.kept.acknowledge(KeptId(1), 1, 0);
+        let answer = Acknowledged { number: 1, offset: 0, together_from: 1 };
+        file.kept.acknowledge(KeptId(1), answer);
         file.keep_after(1, true);
         assert_eq!(file.committed(OLD, 1), Ok(()));
         assert!(file.kept.is_empty());

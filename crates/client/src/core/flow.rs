@@ -99,6 +99,9 @@ impl Core {
             return;
         };
         let writes = self.writes_of(&call.work);
+        if let Some(file) = call.work.flushes() {
+            self.files.flush_sent(file, self.kept_writes);
+        }
         let mut header = std::mem::take(&mut self.headers[usize::from(slot.0)]);
         let head = RequestHead { slot, sequence, cred };
         let made = self.encode(&head, &mut call, step, &mut header);
@@ -222,7 +225,7 @@ impl Core {
             let internal = flight.call.work.is_internal() || flight.call.link.is_some();
             let posted = if header.len() > self.node.request_header_max(conn) {
                 Err(SubmitError::TooLarge)
-            } else if internal {
+            } else if internal && !flight.declined {
                 self.node.submit_control(conn, tag, &header, data, reply_into)
             } else if flight.declined || self.now < self.push_again_at {
                 self.node.submit_on_grant(conn, tag, &header, data, reply_into)
@@ -306,7 +309,7 @@ impl Core {
                 self.session_refused(flight, true);
             }
             // Nothing of it was done.
-            Err(Status::Delay) if !flight.declined => self.declined(flight),
+            Err(Status::Delay) => self.declined(flight),
             Err(status) if flight.call.work.is_internal() => {
                 self.slots.release(flight.slot);
                 self.on_internal_failed(flight.call, status);

@@ -5,11 +5,13 @@
 //! are written again in the next session, before any other call goes on.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::files::FileId;
 use super::work::FileKey;
+use crate::keep::SharedBytes;
 use crate::planted::{Defect, planted};
 
 /// Copies from here on have their memory used again: fresh memory of that size costs more than
@@ -17,6 +19,13 @@ use crate::planted::{Defect, planted};
 const LARGE: usize = 32 << 10;
 /// Bytes of memory that wait to be used again.
 const SPARE_BYTES_MAX: usize = 32 << 20;
+/// Writes behind each other are kept as one up to so many bytes.
+const CHUNK_MAX: usize = 1 << 20;
+/// Memory of a kept write beside its bytes: its place in a list, which may be twice as long as it
+/// must be, and what the allocator wants.
+const ENTRY: usize = 2 * size_of::<Chunk>() + 16;
+/// Places of a list that stay when it is empty.
+const CHUNKS_SPARE: usize = 64;
 
 /// Memory for copies.
 #[derive(Debug, Default)]
@@ -30,7 +39,7 @@ impl Spares {
         let spare = if len >= LARGE { self.lock().pop() } else { None };
         let mut bytes = spare.unwrap_or_default();
         bytes.resize(len, 0);
-        KeptBytes { bytes, home: Some(self.clone()) }
+        KeptBytes { bytes, home: Some(self.clone()), shared: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
@@ -38,11 +47,13 @@ impl Spares {
     }
 }
 
-/// A copy of written bytes. Its memory goes back to where it came from.
+/// Written bytes: a copy, whose memory goes back to where it came from, or shared memory.
 #[derive(Debug)]
 pub struct KeptBytes {
     bytes: Vec<u8>,
     home: Option<Arc<Spares>>,
+    /// Instead of the others.
+    shared: Option<SharedBytes>,
 }
 
 impl KeptBytes {
@@ -50,11 +61,45 @@ impl KeptBytes {
     pub(crate) fn as_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
+
+    /// What keeping it takes.
+    fn memory(&self) -> usize {
+        let shared = self.shared.as_ref().map_or(0, SharedBytes::memory);
+        ENTRY + self.bytes.capacity() + shared
+    }
+
+    /// True when `more` is behind them now.
+    fn append(&mut self, more: &[u8]) -> bool {
+        if self.shared.is_some() {
+            return false;
+        }
+        let (len, room) = (self.bytes.len() + more.len(), self.bytes.capacity());
+        if len > room {
+            let wanted = (room * 2).clamp(len, CHUNK_MAX.max(len));
+            self.bytes.reserve_exact(wanted - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(more);
+        true
+    }
+}
+
+impl Deref for KeptBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.shared.as_deref().unwrap_or(&self.bytes)
+    }
 }
 
 impl From<Vec<u8>> for KeptBytes {
     fn from(bytes: Vec<u8>) -> KeptBytes {
-        KeptBytes { bytes, home: None }
+        KeptBytes { bytes, home: None, shared: None }
+    }
+}
+
+impl From<SharedBytes> for KeptBytes {
+    fn from(shared: SharedBytes) -> KeptBytes {
+        KeptBytes { bytes: Vec::new(), home: None, shared: Some(shared) }
     }
 }
 
@@ -75,94 +120,231 @@ impl Drop for KeptBytes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct KeptId(pub(super) u64);
 
+/// A write without an answer.
 #[derive(Debug)]
-struct KeptWrite {
+struct UnderWay {
     id: KeptId,
-    /// Of an append: not known before its answer.
-    offset: Option<u64>,
-    /// It is the session's so-manieth acknowledged kept write; `None`: it is under way.
-    acknowledged: Option<u64>,
     bytes: KeptBytes,
 }
 
-/// The kept writes of a file, in the order in which they were made.
+/// Acknowledged writes, each of which began where the one before it ended.
+#[derive(Debug)]
+struct Chunk {
+    /// The last of them is the session's so-manieth acknowledged kept write.
+    number: u64,
+    offset: u64,
+    bytes: KeptBytes,
+}
+
+/// The kept writes of an open file. Each step takes the same time, however many there are.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    writes: VecDeque<KeptWrite>,
+    /// In the order in which they were made.
+    under_way: VecDeque<UnderWay>,
+    /// In the order in which they were acknowledged.
+    chunks: VecDeque<Chunk>,
+    memory: usize,
+    /// Of all files.
+    memory_of_all: Arc<AtomicUsize>,
+}
+
+/// The answer to a kept write.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Acknowledged {
+    /// It is the session's so-manieth.
+    pub(super) number: u64,
+    /// Where it went.
+    pub(super) offset: u64,
+    /// What was acknowledged up to this one, and later, may be kept together: other opens of the
+    /// file wrote nothing since, and no flush was sent.
+    pub(super) together_from: u64,
 }
 
 impl Kept {
-    pub(super) fn add(&mut self, id: KeptId, offset: Option<u64>, bytes: impl Into<KeptBytes>) {
-        let bytes = bytes.into();
-        self.writes.push_back(KeptWrite { id, offset, acknowledged: None, bytes });
+    /// Counts its memory in that of all.
+    pub(super) fn count_in(&mut self, memory_of_all: &Arc<AtomicUsize>) {
+        self.memory_of_all.fetch_sub(self.memory, Ordering::Relaxed);
+        self.memory_of_all = memory_of_all.clone();
+        self.memory_of_all.fetch_add(self.memory, Ordering::Relaxed);
     }
 
-    /// The answer: so-manieth kept write of the session, where it went.
-    pub(super) fn acknowledge(&mut self, id: KeptId, number: u64, offset: u64) {
-        if let Some(write) = self.writes.iter_mut().find(|write| write.id == id) {
-            write.acknowledged = Some(number);
-            write.offset = Some(offset);
+    /// Bytes of memory that it takes.
+    pub(super) fn memory(&self) -> usize {
+        self.memory
+    }
+
+    fn takes(&mut self, bytes: usize) {
+        self.memory += bytes;
+        self.memory_of_all.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn gives(&mut self, bytes: usize) {
+        self.memory -= bytes;
+        self.memory_of_all.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn add(&mut self, id: KeptId, bytes: impl Into<KeptBytes>) {
+        let bytes = bytes.into();
+        self.takes(bytes.memory());
+        self.under_way.push_back(UnderWay { id, bytes });
+    }
+
+    /// One that was under way is it no more.
+    fn take(&mut self, id: KeptId) -> Option<UnderWay> {
+        let at = self.under_way.binary_search_by_key(&id, |write| write.id).ok()?;
+        let write = self.under_way.remove(at)?;
+        self.gives(write.bytes.memory());
+        Some(write)
+    }
+
+    pub(super) fn acknowledge(&mut self, id: KeptId, answer: Acknowledged) {
+        let Some(UnderWay { bytes, .. }) = self.take(id) else { return };
+        let Acknowledged { number, offset, together_from } = answer;
+        let last = self.chunks.pop_back();
+        if let Some(last) = &last {
+            self.gives(last.bytes.memory());
+        }
+        let joined = match last {
+            Some(last) if last.number >= together_from => last.join(answer, bytes),
+            last => [last, Some(Chunk { number, offset, bytes })],
+        };
+        for chunk in joined.into_iter().flatten() {
+            self.takes(chunk.bytes.memory());
+            self.chunks.push_back(chunk);
         }
     }
 
     /// It failed.
     pub(super) fn remove(&mut self, id: KeptId) {
-        self.writes.retain(|write| write.id != id);
+        self.take(id);
     }
 
     /// A flush or commit succeeded that was sent when `number` kept writes were acknowledged. True
     /// when a write is not kept any more by that.
     pub(super) fn safe(&mut self, number: u64) -> bool {
-        let before = self.writes.len();
-        self.writes.retain(|write| write.acknowledged.is_none_or(|at| at > number));
-        self.writes.len() < before
+        let before = self.chunks.len();
+        while self.chunks.front().is_some_and(|chunk| chunk.number <= number) {
+            let Some(chunk) = self.chunks.pop_front() else { break };
+            self.gives(chunk.bytes.memory());
+        }
+        let after = self.chunks.len();
+        if after == 0 {
+            self.chunks.shrink_to(CHUNKS_SPARE);
+        }
+        after < before
+    }
+
+    /// Keeps nothing any more.
+    pub(super) fn clear(&mut self) {
+        self.gives(self.memory);
+        self.under_way = VecDeque::new();
+        self.chunks = VecDeque::new();
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.writes.is_empty()
+        self.under_way.is_empty() && self.chunks.is_empty()
     }
 
-    /// Those that were acknowledged, and where they went.
-    pub(super) fn acknowledged(&self) -> impl Iterator<Item = (KeptId, Range<u64>)> {
-        self.writes.iter().filter_map(|write| {
-            let offset = write.acknowledged.and(write.offset)?;
-            Some((write.id, offset..offset.saturating_add(write.bytes.bytes.len() as u64)))
-        })
+    /// Those that were acknowledged: what names them, and where they went.
+    pub(super) fn acknowledged(&self) -> impl Iterator<Item = (u64, Range<u64>)> {
+        self.chunks.iter().map(|chunk| (chunk.number, chunk.offset..chunk.end()))
     }
 
-    /// What a write has for `place`, a part of where it went.
-    pub(super) fn bytes(&self, id: KeptId, place: &Range<u64>) -> Option<&[u8]> {
-        let write = &self.writes[self.writes.binary_search_by_key(&id, |write| write.id).ok()?];
-        let begin = usize::try_from(place.start.checked_sub(write.offset?)?).ok()?;
+    /// What there is for `place`, a part of where it went.
+    pub(super) fn bytes(&self, number: u64, place: &Range<u64>) -> Option<&[u8]> {
+        let at = self.chunks.binary_search_by_key(&number, |chunk| chunk.number).ok()?;
+        let chunk = self.chunks.get(at)?;
+        let begin = usize::try_from(place.start.checked_sub(chunk.offset)?).ok()?;
         let len = usize::try_from(place.end.checked_sub(place.start)?).ok()?;
-        write.bytes.bytes.get(begin..begin.checked_add(len)?)
+        chunk.bytes.get(begin..begin.checked_add(len)?)
     }
 }
 
-/// Part of a kept write.
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.gives(self.memory);
+    }
+}
+
+impl Chunk {
+    fn end(&self) -> u64 {
+        self.offset.saturating_add(self.bytes.len() as u64)
+    }
+
+    /// With a write after it: as one, where that began at its end and costs little to copy.
+    fn join(mut self, answer: Acknowledged, bytes: KeptBytes) -> [Option<Chunk>; 2] {
+        let Acknowledged { number, offset, .. } = answer;
+        let fits = self.bytes.len() + bytes.len() <= CHUNK_MAX;
+        if self.end() == offset && fits && bytes.len() < LARGE && self.bytes.append(&bytes) {
+            return [Some(Chunk { number, ..self }), None];
+        }
+        [Some(self), Some(Chunk { number, offset, bytes })]
+    }
+}
+
+/// Part of what is kept.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) file: FileKey,
-    pub(super) id: KeptId,
+    /// Of which acknowledged writes.
+    pub(super) number: u64,
     pub(super) place: Range<u64>,
 }
 
-/// What of kept writes no later one has replaced, in their order. What was replaced must not come,
-/// for a moment, over the newer bytes that the server may still have.
+/// What of kept writes no later one has replaced, in the order of its places. What was replaced
+/// must not come, for a moment, over the newer bytes that the server may still have.
 pub(super) fn not_replaced(mut writes: Vec<(FileId, Piece)>) -> VecDeque<Piece> {
-    writes.sort_unstable_by_key(|(_, write)| write.id);
+    writes.sort_unstable_by_key(|(_, write)| write.number);
     if !planted(Defect::KeptReplaced) {
         writes.reverse();
     }
     let mut taken: HashMap<FileId, Taken> = HashMap::new();
-    let mut pieces = VecDeque::with_capacity(writes.len());
-    for (of, Piece { file, id, place }) in writes {
+    let mut pieces = Vec::with_capacity(writes.len());
+    for (of, Piece { file, number, place }) in writes {
         let free = taken.entry(of).or_default().take(place);
-        for place in free.into_iter().rev() {
-            pieces.push_front(Piece { file, id, place });
-        }
+        pieces.extend(free.into_iter().map(|place| Piece { file, number, place }));
     }
-    pieces
+    pieces.sort_unstable_by_key(|piece| (piece.file.index, piece.place.start));
+    pieces.into()
+}
+
+/// What is written again, in requests that each take as much as possible.
+#[derive(Debug, Default)]
+pub(super) struct Rewriting {
+    /// In the order of [`not_replaced`].
+    pub(super) pieces: VecDeque<Piece>,
+    /// Requests without an answer.
+    pub(super) under_way: usize,
+}
+
+impl Rewriting {
+    /// The pieces of the next request, behind each other in one file; empty when there are none.
+    pub(super) fn next(&mut self, bytes_max: u64) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut left = bytes_max;
+        while let Some(piece) = self.pieces.front().filter(|_| left > 0) {
+            let (file, start) = (piece.file, piece.place.start);
+            let follows = |last: &Piece| (last.file, last.place.end) == (file, start);
+            if !pieces.last().is_none_or(follows) {
+                break;
+            }
+            let Some(piece) = self.cut(left) else { break };
+            left -= piece.place.end - start;
+            pieces.push(piece);
+        }
+        pieces
+    }
+
+    /// At most so many bytes of the first piece.
+    fn cut(&mut self, bytes_max: u64) -> Option<Piece> {
+        let mut piece = self.pieces.pop_front()?;
+        let at = piece.place.start.saturating_add(bytes_max);
+        if at < piece.place.end {
+            self.pieces.push_front(Piece { place: at..piece.place.end, ..piece });
+            piece.place.end = at;
+        }
+        Some(piece)
+    }
 }
 
 /// Places of one file, apart from each other: where each begins, and ends.
@@ -204,19 +386,126 @@ mod tests {
     #[test]
     fn a_write_is_kept_until_a_later_flush() {
         let mut kept = Kept::default();
-        kept.add(KeptId(1), Some(0), vec![1]);
-        kept.add(KeptId(2), None, vec![2]);
-        kept.acknowledge(KeptId(1), 1, 0);
+        kept.add(KeptId(1), vec![1]);
+        kept.add(KeptId(2), vec![2]);
+        kept.acknowledge(KeptId(1), answer(1, 0, 0));
         let there = |kept: &Kept| kept.acknowledged().collect::<Vec<_>>();
-        assert_eq!(there(&kept), [(KeptId(1), 0..1)], "the append is under way");
-        kept.acknowledge(KeptId(2), 2, 700);
+        assert_eq!(there(&kept), [(1, 0..1)], "the append is under way");
+        kept.acknowledge(KeptId(2), answer(2, 700, 0));
         assert!(kept.safe(1));
-        assert_eq!(there(&kept), [(KeptId(2), 700..701)]);
-        assert_eq!(kept.bytes(KeptId(2), &(700..701)), Some(&[2][..]));
-        assert_eq!(kept.bytes(KeptId(2), &(699..701)), None);
-        assert_eq!(kept.bytes(KeptId(1), &(0..1)), None, "it is not kept any more");
+        assert_eq!(there(&kept), [(2, 700..701)]);
+        assert_eq!(kept.bytes(2, &(700..701)), Some(&[2][..]));
+        assert_eq!(kept.bytes(2, &(699..701)), None);
+        assert_eq!(kept.bytes(1, &(0..1)), None, "it is not kept any more");
         assert!(!kept.safe(1) && !kept.is_empty());
         assert!(kept.safe(2) && kept.is_empty());
+        assert_eq!(kept.memory(), 0);
+    }
+
+    fn answer(number: u64, offset: u64, together_from: u64) -> Acknowledged {
+        Acknowledged { number, offset, together_from }
+    }
+
+    #[test]
+    fn small_writes_behind_each_other_are_kept_as_one() {
+        const WRITES: u64 = 200_000;
+        let mut kept = Kept::default();
+        let (mut memory, mut grown) = (0, 0);
+        for number in 1..=WRITES {
+            kept.add(KeptId(number), vec![number as u8]);
+            assert_eq!(kept.under_way.len(), 1, "all that an answer searches");
+            kept.acknowledge(KeptId(number), answer(number, number - 1, 1));
+            grown += usize::from(kept.memory() != memory);
+            memory = kept.memory();
+        }
+        assert_eq!(kept.chunks.len(), 1);
+        assert!(memory <= 2 * WRITES as usize, "{memory} bytes");
+        assert!(grown <= 20, "{grown} allocations");
+        let bytes = kept.bytes(WRITES, &(0..WRITES)).expect("all");
+        assert!(bytes.iter().zip(1..).all(|(byte, number)| *byte == number as u8));
+    }
+
+    #[test]
+    fn what_lies_apart_is_counted_with_what_it_takes_beside_its_bytes() {
+        let (mut kept, all) = (Kept::default(), Arc::new(AtomicUsize::new(0)));
+        kept.count_in(&all);
+        for number in 1..=1000 {
+            kept.add(KeptId(number), vec![1]);
+            kept.acknowledge(KeptId(number), answer(number, 2 * number, 1));
+        }
+        let list = kept.chunks.capacity() * size_of::<Chunk>();
+        assert!(kept.memory() >= list + 1000 * 17, "{} bytes", kept.memory());
+        assert_eq!(all.load(Ordering::Relaxed), kept.memory());
+        drop(kept);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn shared_memory_is_kept_as_it_is_and_counted_as_a_whole() {
+        let memory: Arc<dyn AsRef<[u8]> + Send + Sync> = Arc::new(vec![5_u8; 5000]);
+        let part = SharedBytes::part_of(&memory, &(*memory).as_ref()[4000..4100]).expect("a part");
+        assert!(SharedBytes::part_of(&memory, &[5]).is_none());
+        let mut kept = Kept::default();
+        kept.add(KeptId(1), part);
+        kept.acknowledge(KeptId(1), answer(1, 0, 1));
+        kept.add(KeptId(2), vec![6]);
+        kept.acknowledge(KeptId(2), answer(2, 100, 1));
+        assert!(kept.memory() >= 5001);
+        assert_eq!(kept.bytes(1, &(0..100)), Some(&[5; 100][..]));
+        assert_eq!(kept.acknowledged().collect::<Vec<_>>(), [(1, 0..100), (2, 100..101)]);
+        assert!(kept.safe(1));
+        assert_eq!(Arc::strong_count(&memory), 1);
+    }
+
+    #[test]
+    fn what_a_flush_may_part_is_kept_apart() {
+        let mut kept = Kept::default();
+        for (number, together_from) in [(1, 1), (2, 1), (3, 3), (4, 3)] {
+            kept.add(KeptId(number), vec![7]);
+            kept.acknowledge(KeptId(number), answer(number, number, together_from));
+        }
+        assert_eq!(kept.acknowledged().collect::<Vec<_>>(), [(2, 1..3), (4, 3..5)]);
+        assert!(kept.safe(2));
+        assert_eq!(kept.acknowledged().collect::<Vec<_>>(), [(4, 3..5)]);
+    }
+
+    #[test]
+    fn chunks_have_a_limit_and_large_writes_are_not_copied() {
+        let mut kept = Kept::default();
+        let len = |number| if number % 64 == 0 { LARGE } else { LARGE - 1 };
+        let mut at = 0;
+        for number in 1..=128 {
+            kept.add(KeptId(number), vec![7; len(number)]);
+            kept.acknowledge(KeptId(number), answer(number, at, 1));
+            at += len(number) as u64;
+        }
+        let chunks: Vec<usize> = kept.chunks.iter().map(|chunk| chunk.bytes.len()).collect();
+        assert!(chunks.iter().all(|len| *len <= CHUNK_MAX), "{chunks:?}");
+        assert_eq!(chunks.len(), 5, "{chunks:?}");
+        assert!(kept.chunks.iter().all(|chunk| chunk.bytes.bytes.capacity() <= CHUNK_MAX));
+    }
+
+    #[test]
+    fn a_request_takes_pieces_behind_each_other_up_to_its_limit() {
+        let piece = |index, place| {
+            let file = FileKey { index, generation: 0 };
+            Piece { file, number: 1, place }
+        };
+        let pieces =
+            [piece(0, 0..3), piece(0, 3..4), piece(0, 5..6), piece(1, 6..7), piece(1, 7..29)];
+        let mut rewriting = Rewriting { pieces: pieces.into(), under_way: 0 };
+        let requests = std::iter::from_fn(|| Some(rewriting.next(10)).filter(|p| !p.is_empty()));
+        let place = |piece: &Piece| (piece.place.start, piece.place.end);
+        let places = |pieces: Vec<Piece>| pieces.iter().map(place).collect::<Vec<_>>();
+        let found: Vec<_> = requests.map(places).collect();
+        let expected = [
+            vec![(0, 3), (3, 4)],
+            vec![(5, 6)],
+            vec![(6, 7), (7, 16)],
+            vec![(16, 26)],
+            vec![(26, 29)],
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]
@@ -237,9 +526,8 @@ mod tests {
     #[test]
     fn what_was_replaced_is_not_written_again() {
         let file = |index| FileKey { index, generation: 0 };
-        let write = |inode, index, id, place| {
-            ((1, inode), Piece { file: file(index), id: KeptId(id), place })
-        };
+        let write =
+            |inode, index, id, place| ((1, inode), Piece { file: file(index), number: id, place });
         let writes = vec![
             write(1, 0, 1, 0..100),
             write(2, 2, 5, 0..100),
@@ -252,16 +540,16 @@ mod tests {
         let pieces = not_replaced(writes);
         let found: Vec<_> = pieces
             .iter()
-            .map(|piece| (piece.id.0, piece.file.index, piece.place.clone()))
+            .map(|piece| (piece.number, piece.file.index, piece.place.clone()))
             .collect();
         let expected = [
             (1, 0, 0..50),
+            (4, 0, 60..70),
             (2, 0, 210..300),
+            (7, 0, 300..310),
             (3, 1, 50..60),
             (3, 1, 70..210),
-            (4, 0, 60..70),
             (5, 2, 0..100),
-            (7, 0, 300..310),
         ];
         assert_eq!(found, expected);
     }
@@ -291,7 +579,7 @@ mod tests {
     #[test]
     fn a_failed_write_is_not_kept() {
         let mut kept = Kept::default();
-        kept.add(KeptId(1), Some(0), vec![1]);
+        kept.add(KeptId(1), vec![1]);
         kept.remove(KeptId(1));
         assert!(kept.is_empty());
     }

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
+use dafs_fabric::PeerInfo;
 use dafs_message::{ConnId, ConnOptions};
 use dafs_protocol::{
-    CALLBACK_SLOTS, Nonce, PROTOCOL_VERSION, Proof, Purpose, SessionAttr, SetupReply, SetupRequest,
-    SizeClass, Status, WriteVerifier, proof_input,
+    CALLBACK_SLOTS, Dialled, KeyHandshake, Nonce, PROTOCOL_VERSION, Proof, Purpose, SessionAttr,
+    SetupReply, SetupRequest, SizeClass, Status, WriteVerifier,
 };
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 use super::call::CallRec;
 use super::work::Work;
-use super::{Core, CoreConfig, Next, Phase, SessionKeys};
+use super::{Core, CoreConfig, Next, Phase, SessionKeys, Way};
 use crate::error::Error;
 
 /// Of set-up requests; slots have smaller ones.
@@ -29,10 +30,10 @@ enum LinkState {
     /// No connection.
     Down,
     Connecting,
-    /// Hello was sent with this nonce.
-    Hello(Nonce),
-    /// The proof was sent, over these two nonces.
-    Proving(Nonce, Nonce),
+    /// This hello was sent.
+    Hello(SetupRequest),
+    /// The proof was sent.
+    Proving(KeyHandshake),
     Ready,
     /// Over, but the transport may still have memory.
     Draining,
@@ -95,6 +96,11 @@ impl Link {
         self.heard = now;
     }
 
+    /// When the server was last heard of.
+    pub(super) fn heard_at(&self) -> Duration {
+        self.heard
+    }
+
     /// On its way up or down.
     pub(super) fn is_unsettled(&self) -> bool {
         match self.state {
@@ -145,10 +151,10 @@ impl CoreConfig {
         }
     }
 
-    fn proof(&self, role: u8, client: &Nonce, server: &Nonce, purpose: &Purpose) -> Hmac<Sha256> {
+    fn mac(&self, input: &[u8]) -> Hmac<Sha256> {
         let key = self.key.as_deref().unwrap_or(&[]);
         let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-        mac.update(&proof_input(role, client, server, purpose));
+        mac.update(input);
         mac
     }
 }
@@ -185,7 +191,7 @@ impl Core {
         (self.lease() / 3).max(Duration::from_millis(10))
     }
 
-    fn lease(&self) -> Duration {
+    pub(super) fn lease(&self) -> Duration {
         Duration::from_millis(u64::from(self.facts.attr.lease_ms.max(100)))
     }
 
@@ -232,7 +238,7 @@ impl Core {
         // Tells the server which of its workers has the session.
         let session = self.session.as_ref().map(|keys| keys.id.0);
         let private = session.as_ref().map_or(&[][..], |id| &id[..]);
-        match self.node.connect(&self.config.address, private, options) {
+        match self.node.connect(&self.config.target, private, options) {
             Ok(conn) => {
                 let link = &mut self.links[index];
                 link.conn = Some(conn);
@@ -260,10 +266,10 @@ impl Core {
             _ => SizeClass::Bulk,
         };
         let purpose = self.purpose();
-        self.links[index].state = LinkState::Hello(nonce);
         let keyed = self.config.key.is_some();
         let version = PROTOCOL_VERSION;
         let hello = SetupRequest::Hello { version, nonce, class, keyed, purpose };
+        self.links[index].state = LinkState::Hello(hello);
         self.send_setup(index, &hello);
     }
 
@@ -294,46 +300,58 @@ impl Core {
         };
         let state = self.links[index].state;
         match (reply, state) {
-            (SetupReply::Challenge { nonce: server }, LinkState::Hello(client)) => {
+            (SetupReply::Challenge { nonce: server }, LinkState::Hello(hello)) => {
                 if self.config.key.is_none() {
                     let text = "the server wants a key, and none was given";
                     return self.fail_all(Error::Auth(text.into()));
                 }
-                let mac = self.config.proof(b'C', &client, &server, &self.purpose());
+                let dialled = self.dialled(conn);
+                let handshake = KeyHandshake { hello, server, dialled };
+                let mac = self.config.mac(&handshake.client_input());
                 let proof: Proof = mac.finalize().into_bytes().into();
-                self.links[index].state = LinkState::Proving(client, server);
-                self.send_setup(index, &SetupRequest::Prove { proof });
+                self.links[index].state = LinkState::Proving(handshake);
+                self.send_setup(index, &SetupRequest::Prove { dialled, proof });
             }
-            (
-                SetupReply::Ready { session, secret, attr, verifier, proof, uid },
-                LinkState::Hello(_) | LinkState::Proving(..),
-            ) => {
-                if !self.is_proven(state, proof) {
+            (ready @ SetupReply::Ready { .. }, LinkState::Hello(_) | LinkState::Proving(_)) => {
+                if !self.is_proven(state, &ready) {
                     let text = "the server did not prove that it has the key";
                     return self.fail_all(Error::Auth(text.into()));
                 }
-                let keys = SessionKeys { id: session, secret };
-                self.link_ready(index, keys, attr, verifier, uid);
+                self.on_setup_ready(index, &ready);
             }
-            (
-                SetupReply::Refused { status, text },
-                LinkState::Hello(_) | LinkState::Proving(..),
-            ) => {
+            (SetupReply::Refused { status, text }, LinkState::Hello(_) | LinkState::Proving(_)) => {
                 self.on_setup_refused(index, status, &text);
             }
             _ => self.fail_all(Error::PeerProtocol("an answer out of turn".into())),
         }
     }
 
-    fn is_proven(&self, state: LinkState, proof: Option<Proof>) -> bool {
+    /// The server's address, as far as it has one.
+    fn dialled(&self, conn: ConnId) -> Dialled {
+        match self.node.peer(conn) {
+            Some(PeerInfo::Tcp { peer, .. }) => peer.into(),
+            _ => Dialled::default(),
+        }
+    }
+
+    fn is_proven(&self, state: LinkState, ready: &SetupReply) -> bool {
         if self.config.key.is_none() {
             return true;
         }
-        let (LinkState::Proving(client, server), Some(proof)) = (state, proof) else {
+        let (LinkState::Proving(handshake), SetupReply::Ready { proof: Some(proof), .. }) =
+            (state, ready)
+        else {
             return false;
         };
         // In constant time.
-        self.config.proof(b'S', &client, &server, &self.purpose()).verify_slice(&proof).is_ok()
+        self.config.mac(&handshake.server_input(ready)).verify_slice(proof).is_ok()
+    }
+
+    fn on_setup_ready(&mut self, index: usize, ready: &SetupReply) {
+        if let SetupReply::Ready { session, secret, attr, verifier, uid, .. } = *ready {
+            let keys = SessionKeys { id: session, secret };
+            self.link_ready(index, keys, attr, verifier, uid);
+        }
     }
 
     fn on_setup_refused(&mut self, index: usize, status: Status, text: &str) {
@@ -377,7 +395,13 @@ impl Core {
         link.heard = self.now;
         link.pinged = self.now;
         link.wanted = true;
-        if std::mem::replace(&mut link.was_ready, true) {
+        if let (0, Some(conn)) = (index, link.conn) {
+            self.facts.way = match self.node.peer(conn) {
+                Some(PeerInfo::Unix { .. }) => Way::UnixSocket,
+                _ => Way::Network,
+            };
+        }
+        if std::mem::replace(&mut self.links[index].was_ready, true) {
             self.facts.reconnects += 1;
             self.back_again(index);
         }
@@ -413,6 +437,10 @@ impl Core {
         }
         if !self.established {
             return self.fail_all(Error::Connect { refused, reason });
+        }
+        if refused {
+            // Nobody is there: another server starts later.
+            self.old_server_at = self.now;
         }
         let since = *self.lost_since[index].get_or_insert(self.now);
         let gone = self.now.saturating_sub(since);

@@ -454,7 +454,7 @@ impl Core {
         let Some(entry) = self.locks.files.get_mut(&id) else { return };
         let own = entry.through.iter().filter(|(other, _)| *other == owner);
         let own: Vec<FileKey> = own.map(|(_, file)| *file).collect();
-        let files = if own.is_empty() { self.files.keys() } else { own };
+        let files = if own.is_empty() { self.files.opens_of(id).to_vec() } else { own };
         for file in files {
             if let Some(file) = self.files.any_mut(file).filter(|file| file.id() == id) {
                 file.broken.get_or_insert(Status::LocksLost);

@@ -35,6 +35,7 @@ pub use withdraw::Withdrawn;
 pub use work::{FileKey, Memory, Owner, Place, Put, Work};
 
 use crate::error::{Error, Result};
+use crate::keep::KeptMemory;
 use crate::options::SessionOptions;
 use call::{CallRec, Flight};
 use callbacks::Callbacks;
@@ -42,7 +43,7 @@ use doubts::Doubt;
 use files::{Files, Finder};
 pub use kept::KeptBytes;
 pub(crate) use kept::Spares;
-use kept::{KeptId, Piece};
+use kept::{KeptId, Rewriting};
 use link::Link;
 use locks::Locks;
 use users::Users;
@@ -64,7 +65,10 @@ const SMALL_BYTES_MAX: usize = 64 << 10;
 /// What the core needs to know of [`SessionOptions`].
 #[derive(Clone)]
 pub struct CoreConfig {
+    /// For people.
     address: Address,
+    /// For the transport.
+    target: Address,
     key: Option<Vec<u8>>,
     retry: Duration,
     wait: WaitMode,
@@ -83,6 +87,7 @@ impl CoreConfig {
         options.clamp();
         CoreConfig {
             address: address.clone(),
+            target: options.address(address),
             key: options.key,
             retry: options.retry,
             wait: options.wait,
@@ -103,12 +108,23 @@ impl CoreConfig {
 pub struct Facts {
     pub attr: SessionAttr,
     pub uid: u32,
+    pub way: Way,
     pub verifier: WriteVerifier,
     pub export: Vec<u8>,
     pub reconnects: u64,
     pub new_sessions: u64,
     pub requests: u64,
     pub system_calls: u64,
+}
+
+/// By what the small requests of a session go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Way {
+    /// TCP, or whatever network the provider has.
+    Network,
+    /// A Unix socket of this host.
+    UnixSocket,
 }
 
 /// Where the session is.
@@ -126,8 +142,8 @@ enum Phase {
     Reclaiming(usize),
     /// So many questions what became of a call are yet to be answered.
     Asking(usize),
-    /// Kept writes are written again, one after the other; these are yet to come.
-    Rewriting(VecDeque<Piece>),
+    /// Kept writes are written again.
+    Rewriting(Rewriting),
     /// The server is told that this was all.
     Completing,
     /// Calls flow, as far as their links are connected.
@@ -195,6 +211,8 @@ pub struct Core {
     doubts: Vec<Doubt>,
     /// The server is another one: what is kept is written again.
     rewrites: bool,
+    /// The last sign of the server of the session before, or that there was none.
+    old_server_at: Duration,
     /// The last name given to a write that is kept.
     last_kept: u64,
     /// Kept writes acknowledged so far, over all files.
@@ -227,6 +245,7 @@ impl Core {
         let facts = Facts {
             attr: config.wish(),
             uid: 0,
+            way: Way::Network,
             verifier: WriteVerifier::default(),
             export: Vec::new(),
             reconnects: 0,
@@ -262,6 +281,7 @@ impl Core {
             callbacks: Callbacks::default(),
             doubts: Vec::new(),
             rewrites: false,
+            old_server_at: Duration::ZERO,
             last_kept: 0,
             kept_writes: 0,
             lost_since: [None; 2],
@@ -299,19 +319,20 @@ impl Core {
             self.deliver(call, Err(error));
             return;
         }
-        let offset = match &call.work {
-            Work::Write { offset, .. } => Some(*offset),
-            _ => None,
-        };
         let file = call.work.file().and_then(|key| self.files.any_mut(key));
         // What is open for appending cannot be written again at its place.
         if let Some(file) = file.filter(|file| !file.options.append) {
             self.last_kept += 1;
             let id = KeptId(self.last_kept);
-            file.kept.add(id, offset, bytes);
+            file.kept.add(id, bytes);
             call.kept = Some(id);
         }
         self.accept(call);
+    }
+
+    /// What is kept of the writes of a file now.
+    pub fn kept_memory(&self, file: FileKey) -> KeptMemory {
+        self.files.kept_memory(file)
     }
 
     /// Begins a call. Its answer comes by [`next_done`](Self::next_done), exactly once unless
@@ -500,6 +521,13 @@ impl Core {
         }
     }
 
+    /// The data of a file is changed for that user from now on.
+    pub fn written_for(&mut self, key: FileKey, user: Arc<Identity>) {
+        if let Some(file) = self.files.any_mut(key) {
+            file.written_for(user);
+        }
+    }
+
     /// Closes a file that nobody uses any more, in the background. False where it is closed.
     pub fn close_file(&mut self, key: FileKey) -> bool {
         if self.files.is_closing(key) || self.closing {
@@ -611,6 +639,9 @@ impl Core {
                 Ok(_) if call.work.is_by_caller() => {}
                 Ok(user) => call.user = user,
                 Err(status) => return self.deliver(call, Err(status.into())),
+            }
+            if let Some(changed) = call.work.changed_data() {
+                call.user = self.files.any(changed).and_then(files::OpenFile::writer);
             }
             if let Some(target) = call.work.target()
                 && let Err(status) = self.files.begin(target)

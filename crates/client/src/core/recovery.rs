@@ -3,23 +3,27 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use dafs_fabric::Buffer;
 use dafs_protocol::{ClientSlots, SessionAttr, Status, WriteVerifier};
 
 use super::call::{CallRec, Flight};
 use super::callbacks::Callbacks;
 use super::doubts::{Doubt, PastRequest};
 use super::files::OpenFile;
-use super::kept::Piece;
+use super::kept::Rewriting;
 use super::link::Link;
 use super::users::Users;
-use super::work::{FileKey, Memory, Work};
+use super::work::{FileKey, Work};
 use super::{Core, Next, Phase, SessionKeys};
 use crate::error::Error;
 use crate::planted::{Defect, planted};
 
 /// Sessions lost under one call before it is given up.
 const SESSIONS_LOST_MAX: u8 = 8;
+/// After the start of a server, in leases, what is kept is not written again.
+const REWRITE_LEASES: u32 = 2;
+/// Bytes that are written again in one request, and so many of them under way.
+const REWRITE_BYTES: usize = 1 << 20;
+const REWRITES_MAX: usize = 8;
 /// Before another attempt, when a session was lost before it was of use.
 const SESSION_PAUSE: Duration = Duration::from_millis(100);
 /// A server that grants no lease.
@@ -90,33 +94,46 @@ impl Core {
     /// Writes again what is kept. Locks were reclaimed before: what was written under one that is
     /// lost must not be written over the data of who has it now.
     pub(super) fn begin_rewriting(&mut self) {
+        if self.rewrites && self.is_late() {
+            self.files.iter_mut().for_each(OpenFile::lose_kept);
+            self.notice(
+                "what was written before and not flushed is lost: that is too long ago".into(),
+            );
+        }
         let rewrites = self.rewrites && !planted(Defect::KeptForgotten);
         let pieces = if rewrites { self.files.kept() } else { VecDeque::new() };
-        self.phase = Phase::Rewriting(pieces);
+        self.phase = Phase::Rewriting(Rewriting { pieces, under_way: 0 });
         self.rewrite();
     }
 
+    /// The new server may have started some leases ago: others could write meanwhile, and count on
+    /// it. It started after the last sign of the old one, and after each attempt that found none.
+    fn is_late(&self) -> bool {
+        self.now.saturating_sub(self.old_server_at) > self.lease() * REWRITE_LEASES
+    }
+
     fn rewrite(&mut self) {
-        let Phase::Rewriting(pieces) = &mut self.phase else { return };
-        // A file may have been given up since.
-        let next = std::iter::from_fn(|| pieces.pop_front()).find_map(|piece| {
-            let open = self.files.usable(piece.file).ok()?;
-            Some((open.kept.bytes(piece.id, &piece.place)?, piece))
-        });
-        let Some((bytes, Piece { file, place, .. })) = next else {
-            return self.complete_reclaim();
-        };
-        let len = u32::try_from(bytes.len()).expect("kept writes are those of one request");
-        let work = Work::Rewrite { file, offset: place.start, len };
-        match Buffer::new(bytes.len()) {
-            Ok(buffer) => {
-                let posted = buffer.post();
-                posted.span().copy_from(0, bytes);
-                self.background += 1;
-                let memory = Memory::Buffer(posted);
-                self.urgent.push_back(CallRec { memory, ..CallRec::internal(work) });
+        let bytes_max = REWRITE_BYTES.min(self.data_bytes_max());
+        while let Phase::Rewriting(rewriting) = &mut self.phase
+            && rewriting.under_way < REWRITES_MAX
+        {
+            let pieces = rewriting.next(bytes_max as u64);
+            let Some(file) = pieces.first().map(|piece| piece.file) else { break };
+            match self.files.rewrite(&pieces) {
+                Some(Ok((work, memory))) => {
+                    rewriting.under_way += 1;
+                    self.background += 1;
+                    // Also setuid ends again where it did.
+                    let user = self.files.any(file).and_then(OpenFile::writer);
+                    self.urgent.push_back(CallRec { user, memory, ..CallRec::internal(work) });
+                }
+                Some(Err(_)) => self.files.for_opens_of(file, OpenFile::lose_kept),
+                // It was given up since.
+                None => {}
             }
-            Err(_) => self.rewritten(file, false),
+        }
+        if matches!(&self.phase, Phase::Rewriting(rewriting) if rewriting.under_way == 0) {
+            self.complete_reclaim();
         }
     }
 
@@ -124,9 +141,12 @@ impl Core {
     /// of which the piece may have replaced some.
     pub(super) fn rewritten(&mut self, file: FileKey, done: bool) {
         if !done {
-            self.for_opens_of(file, OpenFile::lose_kept);
+            self.files.for_opens_of(file, OpenFile::lose_kept);
         }
-        self.rewrite();
+        if let Phase::Rewriting(rewriting) = &mut self.phase {
+            rewriting.under_way = rewriting.under_way.saturating_sub(1);
+            self.rewrite();
+        }
     }
 
     pub(super) fn become_ready(&mut self) {
@@ -177,6 +197,8 @@ impl Core {
             return;
         };
         let session = self.session.take();
+        let heard = self.links.iter().map(Link::heard_at).fold(self.old_server_at, Duration::max);
+        self.old_server_at = heard;
         self.links.iter_mut().for_each(Link::forget);
         self.slots = ClientSlots::new(0);
         let flights = std::mem::take(&mut self.flights);

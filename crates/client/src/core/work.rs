@@ -317,6 +317,8 @@ pub enum Work {
         from_dir: Option<FileHandle>,
         no_replace: bool,
         exchange: bool,
+        /// Something is left under the old name that hides it in a lower layer of an overlay.
+        whiteout: bool,
     },
     Open {
         place: Place,
@@ -342,6 +344,8 @@ pub enum Work {
         offset: u64,
         len: u32,
         stability: Stability,
+        /// Nothing beyond the end of the file.
+        within: bool,
     },
     /// Writes, and then flushes the file.
     WriteFlush {
@@ -535,6 +539,19 @@ impl Work {
         }
     }
 
+    /// The open file whose data it changes. (A new size is set for who asks.)
+    pub(crate) fn changed_data(&self) -> Option<FileKey> {
+        match self {
+            Work::Write { file, .. }
+            | Work::WriteFlush { file, .. }
+            | Work::WriteList { file, .. }
+            | Work::Append { file, .. }
+            | Work::Rewrite { file, .. }
+            | Work::Fallocate { file, .. } => Some(*file),
+            _ => self.target(),
+        }
+    }
+
     /// The directories whose attributes are asked for after the change.
     pub(crate) fn dirs_to_look_at(&self, root: FileHandle) -> [Option<FileHandle>; 2] {
         let dir = |place: &Place| place.dir_to_look_at(root);
@@ -557,6 +574,14 @@ impl Work {
                 Some(*file)
             }
             _ => None,
+        }
+    }
+
+    /// The file of which it makes kept writes safe, or ends the keeping.
+    pub(crate) fn flushes(&self) -> Option<FileKey> {
+        match self {
+            Work::Commit { file, offset: 0, len: 0, .. } | Work::Close { file } => Some(*file),
+            other => other.file_to_flush(),
         }
     }
 

@@ -57,11 +57,17 @@ pub struct Script {
     pub mute: bool,
     /// The key that clients must prove, and that is proven to them.
     pub key: Option<Vec<u8>>,
+    /// Somebody changes what it grants on the way.
+    pub changes_grant: bool,
     pub refuse: Option<Status>,
     /// Requests are taken, and kept until this is over.
     pub stall: bool,
+    /// As `stall`, of writes.
+    pub stall_writes: bool,
     /// Of new sessions.
     pub lease_ms: u32,
+    /// Of new sessions; `None`: 4.
+    pub slots: Option<u16>,
     /// The user of sessions.
     pub uid: u32,
     /// Locks may be reclaimed.
@@ -92,7 +98,7 @@ pub struct Fake {
     listener: Box<dyn Listener>,
     sessions: HashMap<SessionId, Session>,
     conns: HashMap<ConnId, SessionId>,
-    hellos: HashMap<ConnId, (Nonce, Purpose)>,
+    hellos: HashMap<ConnId, (SetupRequest, Purpose)>,
     fetching: HashMap<RequestId, Fetching>,
     stalled: Vec<Stalled>,
     sending: HashMap<u64, PostedBuffer>,
@@ -174,11 +180,21 @@ impl Fake {
         self.stalled.clear();
         self.drop_session_locks();
         self.sending.clear();
+        self.live = true;
         self.boot += 1;
         self.memory = self.disk.clone();
         if self.script.forgets_handles {
             self.handles.clear();
         }
+    }
+
+    /// As after kill -9, until [`restart`](Self::restart): nobody listens at its address.
+    pub fn leave(&mut self) {
+        if let Some(net) = &self.net {
+            net.crash(SERVER);
+        }
+        self.conns.clear();
+        self.live = false;
     }
 
     /// Nobody listens any more, and all connections end.
@@ -237,7 +253,7 @@ impl Fake {
             let options = ConnOptions { credits: 16, ..ConnOptions::default() };
             self.node.accept(incoming, &[], options).expect("accepted");
         }
-        if !self.script.stall {
+        if !self.script.stall && !self.script.stall_writes {
             for (id, header, data_len, reply_max) in std::mem::take(&mut self.stalled) {
                 if let Some(session) = self.conns.get(&id.conn()).copied() {
                     self.on_request(id, session, header, data_len, reply_max);
@@ -252,12 +268,18 @@ impl Fake {
         self.node.ring();
     }
 
+    /// Requests that are not answered before something is over.
+    pub fn stalled_requests(&self) -> usize {
+        self.stalled.len()
+    }
+
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Request { id, header, data_len, reply_max, pushed } => {
                 let data_len = (data_len, pushed);
                 if let Some(session) = self.conns.get(&id.conn()).copied() {
-                    if self.script.stall {
+                    let stalls_write = || self.script.stall_writes && is_write(&header);
+                    if self.script.stall || stalls_write() {
                         self.requests += 1;
                         self.stalled.push((id, header, data_len, reply_max));
                     } else {
@@ -299,21 +321,28 @@ impl Fake {
                 status: self.script.refuse.expect("just looked"),
                 text: "not\u{7} today".into(),
             },
-            (SetupRequest::Hello { nonce, purpose, .. }, Some(_)) => {
-                self.hellos.insert(id.conn(), (nonce, purpose));
+            (hello @ SetupRequest::Hello { purpose, .. }, Some(_)) => {
+                self.hellos.insert(id.conn(), (hello, purpose));
                 SetupReply::Challenge { nonce: [9; 32] }
             }
-            (SetupRequest::Hello { purpose, .. }, None) => self.enter(id.conn(), purpose, None),
-            (SetupRequest::Prove { proof }, Some(key)) => {
-                let (nonce, purpose) = self.hellos[&id.conn()];
-                let mac = |role| {
+            (SetupRequest::Hello { purpose, .. }, None) => self.enter(id.conn(), purpose),
+            (SetupRequest::Prove { dialled, proof }, Some(key)) => {
+                let (hello, purpose) = self.hellos[&id.conn()];
+                let handshake = KeyHandshake { hello, server: [9; 32], dialled };
+                let mac = |input: Vec<u8>| {
                     let mut mac = Hmac::<sha2::Sha256>::new_from_slice(&key).expect("key");
-                    mac.update(&proof_input(role, &nonce, &[9; 32], &purpose));
+                    mac.update(&input);
                     let bytes: Proof = mac.finalize().into_bytes().into();
                     bytes
                 };
-                if proof == mac(b'C') {
-                    self.enter(id.conn(), purpose, Some(mac(b'S')))
+                if proof == mac(handshake.client_input()) {
+                    let mut ready = self.enter(id.conn(), purpose);
+                    let ours = mac(handshake.server_input(&ready));
+                    if let SetupReply::Ready { proof, attr, .. } = &mut ready {
+                        *proof = Some(ours);
+                        attr.slots += u16::from(self.script.changes_grant);
+                    }
+                    ready
                 } else {
                     let text = "wrong key".into();
                     SetupReply::Refused { status: Status::AuthFailed, text }
@@ -326,9 +355,9 @@ impl Fake {
         self.node.reply(id, &bytes, SgList::new(), 0);
     }
 
-    fn enter(&mut self, conn: ConnId, purpose: Purpose, proof: Option<Proof>) -> SetupReply {
+    fn enter(&mut self, conn: ConnId, purpose: Purpose) -> SetupReply {
         let granted = SessionAttr {
-            slots: 4,
+            slots: self.script.slots.unwrap_or(4),
             data_bytes_max: 256 << 10,
             inline_bytes: 512,
             wait: WaitMode::Adaptive,
@@ -367,7 +396,7 @@ impl Fake {
             secret,
             attr: granted,
             verifier,
-            proof,
+            proof: None,
             uid: self.script.uid,
         }
     }
@@ -499,6 +528,7 @@ impl Fake {
             allocated: 0,
             inode: self.memory.inodes.get(path).copied().unwrap_or(0),
             device: 1,
+            number: 0,
             rdev: 0,
             block_size: 4096,
             change: 0,
@@ -609,7 +639,7 @@ impl Fake {
                 self.script.refused_writes -= 1;
                 Err(Status::DQuot)
             }
-            O::Write { state, extents, stability } => {
+            O::Write { state, extents, stability, .. } => {
                 let (path, _) = self.open_file(session, chain, *state)?;
                 let file = self.memory.files.get_mut(&path).ok_or(Status::Stale)?;
                 let start = usize::try_from(extents.as_slice()[0].offset).expect("small");
@@ -662,7 +692,8 @@ impl Fake {
                 let mut end = true;
                 for (name, cookie) in entries.filter(|(_, at)| *at > *cookie) {
                     let (attr, handle) = (None, None);
-                    let entry = DirEntry { cookie, name: name.clone(), kind: None, attr, handle };
+                    let entry =
+                        DirEntry { cookie, name: name.clone(), kind: None, attr, handle, id: None };
                     if chain.data.len() + dir_entry_bytes(&entry) > *bytes_max as usize {
                         end = false;
                         break;
@@ -774,4 +805,9 @@ fn open(provider: &dyn Provider, address: &Address) -> (Node, Box<dyn Listener>)
     let listener = device.listen(address).expect("listener");
     let engine = device.engine().expect("engine");
     (Node::new(device, engine, NodeConfig::default()).expect("node"), listener)
+}
+
+fn is_write(header: &[u8]) -> bool {
+    let request = decode_request(header).expect("a request");
+    request.operations.iter().any(|operation| matches!(operation, Operation::Write { .. }))
 }

@@ -21,7 +21,7 @@ fn child(dir: FileHandle, name: &[u8]) -> Place {
 }
 
 fn rename(from: Place, to: Place) -> Work {
-    Work::Rename { from, to, from_dir: None, no_replace: false, exchange: false }
+    Work::Rename { from, to, from_dir: None, no_replace: false, exchange: false, whiteout: false }
 }
 
 impl Pair {

@@ -1,12 +1,18 @@
 //! Writes that are kept are written again after a restart.
 
-use dafs_client::Output;
+use std::time::Duration;
+
 use dafs_client::core::{FileKey, Memory, Owner, Work};
+use dafs_client::{Output, SessionOptions};
 use dafs_protocol::{
     CommitLevel, LockKind, LockRange, LockRequest, Outcome, OwnerKey, SetAttr, Stability, Status,
 };
 
-use super::{Pair, bytes, read_write, room, status};
+use super::fake::SERVER;
+use super::{CLIENT, Pair, bytes, read_write, room, status};
+
+/// Of the scripted server.
+const LEASE: Duration = Duration::from_secs(3);
 
 impl Pair {
     fn keep(&mut self, work: Work, data: &[u8]) {
@@ -18,7 +24,10 @@ impl Pair {
 
     fn write_kept(&mut self, file: FileKey, offset: u64, data: &[u8]) {
         let len = u32::try_from(data.len()).expect("small");
-        self.keep(Work::Write { file, offset, len, stability: Stability::Unstable }, data);
+        self.keep(
+            Work::Write { file, offset, len, stability: Stability::Unstable, within: false },
+            data,
+        );
     }
 
     fn append_kept(&mut self, file: FileKey, data: &[u8]) {
@@ -88,7 +97,7 @@ fn what_cannot_be_written_again_is_told_to_all_opens() {
     pair.write_kept(second, 0, b"bb");
     pair.write_kept(second, 3, b"b");
     pair.write_kept(other, 0, b"gg");
-    pair.fake.script.refused_writes = 1;
+    pair.fake.script.refused_writes = 2;
     pair.fake.restart();
     assert_eq!(pair.read(other, 0, 4).expect("read"), b"gg..", "of the other file nothing is lost");
     assert_eq!(pair.content(b"f"), b"....", "nothing of it was written again");
@@ -174,7 +183,13 @@ fn a_refused_write_is_not_kept() {
     let file = pair.open(b"f", read_write());
     let closed = pair.open(b"f", read_write());
     pair.call(Work::Close { file: closed }).expect("close");
-    let work = Work::Write { file: closed, offset: 0, len: 1, stability: Stability::Unstable };
+    let work = Work::Write {
+        file: closed,
+        offset: 0,
+        len: 1,
+        stability: Stability::Unstable,
+        within: false,
+    };
     pair.next_tag += 1;
     let tag = pair.next_tag;
     pair.core.submit_kept(Owner(0), tag, work, bytes(b"x"), b"x".to_vec());
@@ -186,19 +201,128 @@ fn a_refused_write_is_not_kept() {
 #[test]
 fn writing_again_goes_on_in_the_session_after_the_next() {
     let mut pair = Pair::new(34);
-    pair.fake.put(b"f", b"........");
+    pair.fake.put(b"f", b"");
     let file = pair.open(b"f", read_write());
-    for (at, data) in [b"a", b"b", b"c", b"d"].into_iter().enumerate() {
-        pair.write_kept(file, at as u64, data);
+    // Apart from each other: each is a request.
+    for at in 0..40 {
+        pair.write_kept(file, 2 * at, b"x");
     }
+    let all = pair.content(b"f").to_vec();
     let writes = |pair: &Pair| pair.fake.executed.get("write").copied().unwrap_or(0);
     let before = writes(&pair);
     pair.fake.restart();
     pair.run_until("one is written", |pair| writes(pair) > before);
-    assert_ne!(pair.content(b"f"), b"abcd....", "not all of them yet");
+    assert_ne!(pair.content(b"f"), all, "not all of them yet");
     pair.fake.forget_sessions();
-    assert_eq!(pair.read(file, 0, 10).expect("read"), b"abcd....");
+    assert_eq!(pair.read(file, 0, 100).expect("read"), all);
     assert_eq!(pair.core.facts().new_sessions, 2);
+}
+
+#[test]
+fn what_lies_behind_each_other_is_written_again_in_large_requests() {
+    const BYTES: usize = 3 << 20;
+    let mut pair = Pair::new(41);
+    pair.fake.put(b"f", b"");
+    let file = pair.open(b"f", read_write());
+    let data: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+    for (at, piece) in (0..).step_by(100_000).zip(data.chunks(100_000)) {
+        pair.write_kept(file, at, piece);
+    }
+    for at in (BYTES as u64..).take(100) {
+        pair.write_kept(file, at, b"z");
+    }
+    let before = pair.fake.executed["write"];
+    pair.fake.restart();
+    pair.read(file, 0, 1).expect("read");
+    // The server takes 256 KiB at a time.
+    assert_eq!(pair.fake.executed["write"] - before, 13);
+    assert_eq!(&pair.content(b"f")[..BYTES], data);
+    assert_eq!(&pair.content(b"f")[BYTES..], [b'z'; 100]);
+}
+
+#[test]
+fn eight_requests_that_write_again_are_under_way_together() {
+    let mut pair = Pair::new(42);
+    pair.fake.script.slots = Some(16);
+    pair.fake.put(b"f", b"");
+    let file = pair.open(b"f", read_write());
+    for at in 0..20 {
+        pair.write_kept(file, 2 * at, b"x");
+    }
+    pair.fake.restart();
+    pair.fake.script.stall_writes = true;
+    let tag = pair.submit(Work::Read { file, offset: 0, len: 1 }, room(1));
+    pair.run_until("requests", |pair| pair.fake.stalled_requests() > 0);
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!(pair.fake.stalled_requests(), 8);
+    pair.fake.script.stall_writes = false;
+    pair.wait(tag).result.expect("read");
+    assert_eq!(pair.content(b"f").len(), 39);
+}
+
+#[test]
+fn a_flush_under_way_parts_what_is_behind_each_other() {
+    let mut pair = Pair::new(43);
+    pair.fake.put(b"f", b"");
+    let file = pair.open(b"f", read_write());
+    pair.write_kept(file, 0, b"old");
+    let flush = Work::Commit { file, offset: 0, len: 0, level: CommitLevel::Flush };
+    let tag = pair.submit(flush, Memory::None);
+    pair.write_kept(file, 3, b"new");
+    pair.wait(tag).result.expect("flush");
+    pair.fake.disk.files.insert(b"f".to_vec(), b"elsewhere".to_vec());
+    pair.fake.restart();
+    assert_eq!(pair.read(file, 0, 20).expect("read"), b"elsnewere", "the rest was flushed");
+}
+
+fn patient(seed: u64) -> Pair {
+    let options = super::options();
+    Pair::with(seed, SessionOptions { retry: Duration::from_secs(600), ..options })
+}
+
+#[test]
+fn what_is_kept_is_not_written_again_long_after_the_new_server_started() {
+    for (leases, is_late) in [(1, false), (3, true)] {
+        let mut pair = patient(47);
+        pair.fake.put(b"f", b"....");
+        let file = pair.open(b"f", read_write());
+        pair.write_kept(file, 0, b"old");
+        pair.fake.restart();
+        pair.net.partition(SERVER, CLIENT);
+        pair.run_for(LEASE * leases);
+        let changed = b"from elsewhere".to_vec();
+        pair.fake.memory.files.insert(b"f".to_vec(), changed);
+        pair.net.heal(SERVER, CLIENT);
+        let expected = if is_late { b"from elsewhere" } else { b"oldm elsewhere" };
+        assert_eq!(pair.read(file, 0, 20).expect("read"), expected);
+        let lost = pair.commit(file).err().and_then(|error| error.status());
+        assert_eq!(lost, is_late.then_some(Status::WritesLost));
+    }
+}
+
+#[test]
+fn a_server_may_start_late() {
+    let mut pair = patient(48);
+    pair.fake.put(b"f", b"....");
+    let file = pair.open(b"f", read_write());
+    pair.write_kept(file, 0, b"old");
+    pair.fake.leave();
+    pair.run_for(LEASE * 10);
+    pair.fake.restart();
+    assert_eq!(pair.read(file, 0, 20).expect("read"), b"old.");
+    pair.commit(file).expect("nothing was lost");
+}
+
+#[test]
+fn opens_by_turns_are_written_again_in_the_order_of_their_writes() {
+    let mut pair = Pair::new(44);
+    pair.fake.put(b"f", b"");
+    let (first, second) = (pair.open(b"f", read_write()), pair.open(b"f", read_write()));
+    pair.write_kept(first, 0, b"aaaa");
+    pair.write_kept(second, 0, b"bbbbbb");
+    pair.write_kept(first, 4, b"aaaa");
+    pair.fake.restart();
+    assert_eq!(pair.read(first, 0, 20).expect("read"), b"bbbbaaaa");
 }
 
 #[test]

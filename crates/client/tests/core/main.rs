@@ -111,7 +111,7 @@ impl Pair {
     fn start_write(&mut self, file: FileKey, offset: u64, data: &[u8]) -> u64 {
         let len = u32::try_from(data.len()).expect("small");
         let stability = Stability::Unstable;
-        self.submit(Work::Write { file, offset, len, stability }, bytes(data))
+        self.submit(Work::Write { file, offset, len, stability, within: false }, bytes(data))
     }
 
     fn commit(&mut self, file: FileKey) -> Result<(), Error> {
@@ -228,6 +228,7 @@ fn long_paths_are_walked_in_steps() {
         from_dir: None,
         no_replace: false,
         exchange: false,
+        whiteout: false,
     };
     pair.call(rename).expect("rename");
     assert!(pair.fake.memory.files.contains_key(&to));
@@ -442,6 +443,15 @@ fn keys_are_proven_by_both_ends() {
     assert_eq!(text(with(Some(b"key"), Some(b"other"))), "wrong key");
     assert!(text(with(None, Some(b"key"))).contains("wants a key"));
     assert!(text(with(Some(b"key"), None)).contains("did not prove"));
+}
+
+#[test]
+fn what_a_server_grants_is_proven_too() {
+    let mut pair = Pair::with(16, SessionOptions { key: Some(b"key".to_vec()), ..options() });
+    pair.fake.script.key = Some(b"key".to_vec());
+    pair.fake.script.changes_grant = true;
+    let error = pair.call(Work::Null).expect_err("not what the server said");
+    assert!(error.to_string().contains("did not prove"), "{error}");
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::types::{
 pub struct SimEngine {
     net: Arc<SimNet>,
     id: u64,
+    rounds: u64,
 }
 
 impl SimEngine {
@@ -37,7 +38,7 @@ impl SimEngine {
             world.engines.insert(id, state);
             id
         };
-        SimEngine { net, id }
+        SimEngine { net, id, rounds: 0 }
     }
 
     /// Queues `work`, if there is room for it.
@@ -282,6 +283,7 @@ impl Engine for SimEngine {
 
     fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
         self.ring();
+        self.rounds += 1;
         let mut world = self.net.world();
         let World { engines, qps, .. } = &mut *world;
         let Some(engine) = engines.get_mut(&self.id) else { return 0 };
@@ -295,6 +297,10 @@ impl Engine for SimEngine {
             count += 1;
         }
         count
+    }
+
+    fn rounds(&self) -> u64 {
+        self.rounds
     }
 
     fn poll_event(&mut self) -> Option<QueuePairEvent> {

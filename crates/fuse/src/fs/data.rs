@@ -204,6 +204,10 @@ impl DafsFs {
 
     pub(super) fn seek(&self, fh: u64, offset: u64, whence: u32) -> Result<Answer, Errno> {
         let open = self.files.get(fh)?;
+        if i64::try_from(offset).is_err() {
+            // Below 0, as the program has it.
+            return Err(Errno::NXIO);
+        }
         let found = match whence as i32 {
             libc::SEEK_DATA => open.file.seek_data(offset)?,
             libc::SEEK_HOLE => open.file.seek_hole(offset)?,
@@ -227,9 +231,6 @@ impl DafsFs {
         }
         for owner in owners {
             self.unlock_all(&open, owner);
-        }
-        if let Some(kept) = open.take_dirty() {
-            self.kept.fetch_sub(kept, std::sync::atomic::Ordering::Relaxed);
         }
         Ok(Answer::Done)
     }

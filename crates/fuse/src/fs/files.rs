@@ -1,6 +1,6 @@
 //! Open files and directories, by the number that the kernel has of them.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -8,6 +8,7 @@ use dafs_client::{DirAhead, File};
 use dafs_protocol::{DirEntry, OwnerKey};
 
 use super::error::Errno;
+use super::flushes::Flushes;
 use super::nodes::Node;
 
 /// An open regular file.
@@ -20,10 +21,11 @@ pub(super) struct OpenFile {
     new: AtomicBool,
     /// Written since the last flush.
     dirty: AtomicBool,
-    /// Bytes that are kept for the case that the server ends.
-    kept: AtomicUsize,
+    pub(super) flushes: Flushes,
     /// What a flush for somebody else failed with, until it is told here; 0: nothing.
     failed: AtomicI32,
+    /// Somebody else than who opened it wrote through it.
+    by_others: AtomicBool,
     /// Owners that took a lock through it.
     lockers: Mutex<Vec<OwnerKey>>,
 }
@@ -31,9 +33,10 @@ pub(super) struct OpenFile {
 impl OpenFile {
     pub(super) fn new(file: File, node: Arc<Node>, direct: bool, new: bool) -> Arc<OpenFile> {
         let new = AtomicBool::new(new);
-        let (dirty, kept) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let (dirty, flushes) = (AtomicBool::new(false), Flushes::default());
         let (failed, lockers) = (AtomicI32::new(0), Mutex::default());
-        Arc::new(OpenFile { file, node, direct, new, dirty, kept, failed, lockers })
+        let by_others = AtomicBool::new(false);
+        Arc::new(OpenFile { file, node, direct, new, dirty, flushes, failed, by_others, lockers })
     }
 
     /// True for the first write, where this open made the file.
@@ -41,20 +44,24 @@ impl OpenFile {
         self.new.load(Ordering::Relaxed) && self.new.swap(false, Ordering::Relaxed)
     }
 
-    /// Something is to be flushed, of which `bytes` are kept; the bytes kept in all.
-    pub(super) fn written(&self, bytes: usize) -> usize {
+    /// Something is to be flushed.
+    pub(super) fn written(&self) {
         self.dirty.store(true, Ordering::Relaxed);
-        self.kept.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
+    /// Something is not known to be flushed.
     pub(super) fn is_dirty(&self) -> bool {
-        self.dirty.load(Ordering::Relaxed)
+        self.dirty.load(Ordering::Relaxed) || self.flushes.is_under_way()
     }
 
-    /// A flush begins; what it makes safe is counted no more.
-    pub(super) fn take_dirty(&self) -> Option<usize> {
-        let dirty = self.is_dirty() && self.dirty.swap(false, Ordering::Relaxed);
-        dirty.then(|| self.kept.swap(0, Ordering::Relaxed))
+    /// A flush begins, if something is to be flushed.
+    pub(super) fn take_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::Relaxed)
+    }
+
+    /// True the first time.
+    pub(super) fn is_written_by_others(&self) -> bool {
+        !self.by_others.load(Ordering::Relaxed) && !self.by_others.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn set_failed(&self, errno: Errno) {
@@ -163,6 +170,12 @@ impl Files {
         let file = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(number)?;
         file.node.closed(&file);
         Some(file)
+    }
+
+    /// All that are open.
+    pub(super) fn all(&self) -> Vec<Arc<OpenFile>> {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.places.iter().flatten().cloned().collect()
     }
 
     pub(super) fn open_dir(&self) -> u64 {

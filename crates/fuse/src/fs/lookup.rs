@@ -20,9 +20,9 @@ const FIRST_LIST_BYTES: u32 = 12 << 10;
 /// Bytes of entries asked for at a time after that, while the kernel takes those before them.
 const LIST_BYTES: u32 = 32 << 10;
 
-pub(super) fn node_attr(attr: &Attr) -> NodeAttr {
+fn node_attr(ino: u64, attr: &Attr) -> NodeAttr {
     NodeAttr {
-        ino: attr.inode,
+        ino,
         size: attr.size,
         blocks: attr.allocated.div_ceil(512),
         atime: attr.accessed,
@@ -66,12 +66,13 @@ impl DafsFs {
         node: &Arc<Node>,
         call: impl Fn(FileHandle) -> dafs_client::Result<T>,
     ) -> Result<dafs_client::Result<T>, Errno> {
-        let handle = node.handle();
-        match call(handle) {
-            Err(error) if is_stale(&error) => {
-                let found = self.find_again(node, 0)?;
-                if found == handle { Ok(Err(error)) } else { Ok(call(found)) }
-            }
+        if node.gone().is_some() {
+            return Err(Errno::STALE);
+        }
+        match call(node.handle()) {
+            // Under the same handle, too: a server that was started again meets file systems by
+            // their names.
+            Err(error) if is_stale(&error) => Ok(call(self.find_again(node, 0)?)),
             other => Ok(other),
         }
     }
@@ -103,7 +104,9 @@ impl DafsFs {
                 other => other?,
             }
         };
-        if !node.is(&found.attr) {
+        if node.number == ROOT {
+            self.nodes.take_root(node, &found);
+        } else if !node.is(&found.attr) {
             return Err(Errno::STALE);
         }
         self.nodes.set_handle(node, found.handle);
@@ -116,11 +119,15 @@ impl DafsFs {
         self.entry_of(node.number, &found.attr)
     }
 
+    fn node_attr(&self, attr: &Attr) -> NodeAttr {
+        node_attr(self.nodes.inode(&attr.id()), attr)
+    }
+
     fn entry_of(&self, node: u64, attr: &Attr) -> Entry {
         Entry {
             node,
             generation: 0,
-            attr: node_attr(attr),
+            attr: self.node_attr(attr),
             attr_ttl: self.options.attr_timeout,
             entry_ttl: self.options.entry_timeout,
         }
@@ -152,24 +159,24 @@ impl DafsFs {
     /// Attributes of what may have no name any more.
     pub(super) fn attr_of(&self, session: &Session, node: &Arc<Node>) -> Result<Attr, Errno> {
         match self.on(node, |handle| session.attr_of(handle)) {
-            Err(Errno::STALE) => {
-                let open = node.any_open().ok_or(Errno::STALE)?;
-                Ok(open.file.attr()?)
-            }
+            Err(Errno::STALE) => match node.any_open() {
+                Some(open) => Ok(open.file.attr()?),
+                None => node.gone().ok_or(Errno::STALE),
+            },
             other => other,
         }
     }
 
     pub(super) fn attr_answer(&self, node: &Node, attr: &Attr) -> Answer {
-        node.tell_size(attr.size);
-        Answer::Attr(node_attr(attr), self.options.attr_timeout)
+        node.tell(attr);
+        Answer::Attr(self.node_attr(attr), self.options.attr_timeout)
     }
 
     pub(super) fn get_attr(&self, node: u64) -> Result<Answer, Errno> {
         // Who may look at an object was decided on the way to it.
         let node = self.nodes.get(node)?;
         if let Some((attr, left)) = node.take_learned(self.options.attr_timeout) {
-            return Ok(Answer::Attr(node_attr(&attr), left));
+            return Ok(Answer::Attr(self.node_attr(&attr), left));
         }
         Ok(self.attr_answer(&node, &self.attr_of(&self.session, &node)?))
     }
@@ -226,7 +233,9 @@ impl DafsFs {
     /// when there is no room.
     fn dots(&self, dir: &Node, offset: u64, plus: bool, out: &mut DirBuffer) -> Option<u64> {
         // Above the root nothing is known.
-        let above = || self.nodes.get(dir.place().0).map_or(dir.inode(), |above| above.inode());
+        let inode = |node: &Node| self.nodes.inode(&node.id());
+        let above =
+            || self.nodes.get(dir.place().0).map_or_else(|_| inode(dir), |above| inode(&above));
         let mut add = |inode: u64, after, name: &[u8]| {
             if plus {
                 // No reference: the number 0 says that only the entry itself is meant.
@@ -238,7 +247,7 @@ impl DafsFs {
                 out.add(inode, after, Some(FileKind::Directory), name)
             }
         };
-        if offset == 0 && !add(dir.inode(), AFTER_DOT, b".") {
+        if offset == 0 && !add(inode(dir), AFTER_DOT, b".") {
             return None;
         }
         if (offset == 0 || offset == AFTER_DOT) && !add(above(), AFTER_DOT_DOT, b"..") {
@@ -297,7 +306,8 @@ impl DafsFs {
         out: &mut DirBuffer,
     ) -> bool {
         let kind = entry.attr.as_ref().map(|attr| attr.kind).or(entry.kind);
-        let number = entry.attr.as_ref().map_or(u64::MAX, |attr| attr.inode);
+        let id = entry.attr.as_ref().map(Attr::id).or(entry.id);
+        let number = id.map_or(u64::MAX, |id| self.nodes.inode(&id));
         if !plus {
             return out.add(number, entry.cookie, kind, &entry.name);
         }

@@ -8,6 +8,8 @@
 mod data;
 mod error;
 mod files;
+mod flushes;
+mod gone;
 mod identity;
 mod locks;
 mod lookup;
@@ -16,8 +18,7 @@ mod nodes;
 mod resolve;
 mod write;
 
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use dafs_client::Session;
@@ -67,9 +68,9 @@ pub struct DafsFs {
     nodes: Arc<Nodes>,
     files: Files,
     notifier: OnceLock<Notifier>,
-    /// Bytes of writes that are kept until they are flushed.
-    kept: AtomicUsize,
     lock_waits: LockWaits,
+    /// Somebody flushes files until less is kept of all.
+    relieved: Mutex<()>,
 }
 
 impl DafsFs {
@@ -96,8 +97,8 @@ impl DafsFs {
             options: FsOptions { all_users, ..options },
             files: Files::default(),
             notifier: OnceLock::new(),
-            kept: AtomicUsize::new(0),
             lock_waits: LockWaits::default(),
+            relieved: Mutex::new(()),
         }))
     }
 
@@ -114,8 +115,14 @@ impl DafsFs {
     ) -> Result<Answer, Errno> {
         match op {
             Op::Read { fh, offset, size, .. } => self.read(fh, offset, size as usize, room),
-            Op::Write { fh, offset, data, flags, from_cache, .. } => {
-                self.write(fh, offset, data, flags, from_cache)
+            Op::Write { fh, offset, data, flags, from_cache, kill_suidgid, memory } => {
+                let open = self.files.get(fh)?;
+                if kill_suidgid {
+                    self.written_by(&open, caller);
+                }
+                let outcome = self.write(&open, offset, (data, memory), flags, from_cache);
+                self.kernel_forgets_privileges(&open.node);
+                outcome
             }
             Op::Lookup { name } => self.lookup(caller, node, name),
             Op::GetAttr { .. } => self.get_attr(node),
@@ -144,10 +151,20 @@ impl DafsFs {
             }
             Op::GetLk { fh, lock } => self.get_lock(fh, lock),
             Op::SetLk { fh, lock, wait, flock } => self.set_lock(caller, fh, lock, wait, flock),
-            Op::FAllocate { fh, mode, offset, len } => self.fallocate(fh, mode, offset, len),
+            Op::FAllocate { fh, mode, offset, len } => {
+                let open = self.files.get(fh)?;
+                self.written_by(&open, caller);
+                let outcome = self.fallocate(&open, mode, offset, len);
+                self.kernel_forgets_privileges(&open.node);
+                outcome
+            }
             Op::LSeek { fh, offset, whence } => self.seek(fh, offset, whence),
             Op::CopyFileRange { fh, offset, to_fh, to_offset, len, .. } => {
-                self.copy_range(fh, offset, to_fh, to_offset, len)
+                let (from, to) = (self.files.get(fh)?, self.files.get(to_fh)?);
+                self.written_by(&to, caller);
+                let outcome = self.copy_range((&from, offset), (&to, to_offset), len);
+                self.kernel_forgets_privileges(&to.node);
+                outcome
             }
             other => self.name_answer(caller, node, other),
         }

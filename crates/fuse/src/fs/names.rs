@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use dafs_client::{Error, Node as Found, OpenOptions, Session};
+use dafs_client::{Changed, Error, Node as Found, OpenOptions, Session};
 use dafs_protocol::{Attr, FileHandle, FileKind, SetAttr, SetTime};
 
 use super::DafsFs;
 use super::error::{Errno, is_stale};
 use super::files::OpenFile;
-use super::nodes::{Change, Node};
+use super::nodes::{Change, Node, ROOT};
 use crate::kernel::{self, Answer, Caller, StatFs};
 
 /// What the kernel asks for before a file is written, given away or run.
@@ -22,11 +22,10 @@ impl DafsFs {
         (first, second): (&Arc<Node>, &Arc<Node>),
         call: impl Fn(FileHandle, FileHandle) -> dafs_client::Result<T>,
     ) -> Result<dafs_client::Result<T>, Errno> {
-        let handles = (first.handle(), second.handle());
-        match call(handles.0, handles.1) {
+        match call(first.handle(), second.handle()) {
             Err(error) if is_stale(&error) => {
                 let found = (self.find_again(first, 0)?, self.find_again(second, 0)?);
-                if found == handles { Ok(Err(error)) } else { Ok(call(found.0, found.1)) }
+                Ok(call(found.0, found.1))
             }
             other => Ok(other),
         }
@@ -54,6 +53,9 @@ impl DafsFs {
         };
         if set == SetAttr::default() {
             return self.end_privileges(caller, &node);
+        }
+        if let Some(set) = node.set_gone(&set) {
+            return Ok(self.attr_answer(&node, &set?));
         }
         let _change = node.change();
         // An open file may be cut whatever its mode says by now.
@@ -119,19 +121,23 @@ impl DafsFs {
         if second.is_some() || other {
             return Ok(None);
         }
-        let kept = open.take_dirty();
+        let (mut turn, before) = open.flushes.turn()?;
+        if let Err(errno) = before {
+            open.set_failed(errno);
+        }
+        let dirty = open.take_dirty();
         // The mode of a file has a say in who may cut it by its name.
         let handle = (set.size.is_some() && wanted.is_none()).then(|| node.handle());
-        match session.set_attr_open(&open.file, handle, set, kept.is_some()) {
+        match session.set_attr_open(&open.file, handle, set, dirty) {
             Ok((attr, flushed)) => {
-                if let Err(errno) = self.end_flush(&open, kept, flushed) {
+                if let Err(errno) = self.end_flush(&open, &mut turn, flushed) {
                     open.set_failed(errno);
                 }
                 Ok(Some(attr))
             }
             Err(error) => {
-                if let Some(bytes) = kept {
-                    open.written(bytes);
+                if dirty {
+                    open.written();
                 }
                 if matches!(error, Error::Interrupted) { Err(error.into()) } else { Ok(None) }
             }
@@ -154,7 +160,10 @@ impl DafsFs {
     }
 
     pub(super) fn stat_fs(&self, node: u64) -> Result<Answer, Errno> {
-        let node = self.nodes.get(node)?;
+        let mut node = self.nodes.get(node)?;
+        if node.gone().is_some() {
+            node = self.nodes.get(ROOT)?;
+        }
         let attr = self.on(&node, |handle| self.session.statfs_of(handle))?;
         let size = u64::from(attr.block_size.max(512));
         Ok(Answer::StatFs(StatFs {
@@ -176,6 +185,9 @@ impl DafsFs {
 
     pub(super) fn sync_dir(&self, node: u64) -> Result<Answer, Errno> {
         let node = self.nodes.get(node)?;
+        if node.gone().is_some() {
+            return Ok(Answer::Done);
+        }
         self.on(&node, |handle| self.session.sync_dir_of(handle))?;
         Ok(Answer::Done)
     }
@@ -272,8 +284,9 @@ impl DafsFs {
         self.writable()?;
         let (dir, session) = (self.nodes.get(dir)?, self.as_caller(caller));
         let change = dir.change();
-        let _itself = self.nodes.named(dir.number, name).map(|node| node.change());
-        let remove_at = |handle| session.remove_at(handle, name, directory);
+        let itself = self.nodes.named(dir.number, name).map(|node| node.change());
+        let remove_at =
+            |handle| noting_gone(itself.as_ref(), session.remove_at(handle, name, directory));
         let remove = || self.on_handle(&dir, |handle| change.saw(remove_at(handle)));
         self.gone(libc::ENOENT, remove)?;
         self.nodes.removed(dir.number, name);
@@ -288,26 +301,28 @@ impl DafsFs {
         flags: u32,
     ) -> Result<Answer, Errno> {
         self.writable()?;
-        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+        let known = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+        if flags & !known != 0 {
             return Err(Errno::INVAL);
         }
         let no_replace = flags & libc::RENAME_NOREPLACE != 0;
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        let whiteout = flags & libc::RENAME_WHITEOUT != 0;
         let (from, into) = (self.nodes.get(dir)?, self.nodes.get(to_dir)?);
         let session = self.as_caller(caller);
         let (change, other) = (from.change(), (dir != to_dir).then(|| into.change()));
         let named = [(dir, name), (to_dir, to)].map(|(dir, name)| self.nodes.named(dir, name));
-        let _themselves = named.map(|node| node.map(|node| node.change()));
+        let themselves = named.map(|node| node.map(|node| node.change()));
         let rename = || {
             self.on_two((&from, &into), |a, b| {
-                let renamed = session.rename_at(a, name, b, to, no_replace, exchange);
+                let renamed = session.rename_at(a, name, b, to, (no_replace, exchange, whiteout));
                 if let (Some(other), Ok(renamed)) = (&other, &renamed) {
                     other.see(renamed.dirs[1]);
                 }
-                change.saw(renamed)
+                change.saw(noting_gone(themselves[1].as_ref(), renamed))
             })
         };
-        self.moved((&from, name), (&into, to), exchange, rename)?;
+        self.moved((&from, name), (&into, to), exchange || whiteout, rename)?;
         self.nodes.renamed((dir, name), (to_dir, to), exchange);
         Ok(Answer::Done)
     }
@@ -364,14 +379,24 @@ impl DafsFs {
         let flags = u8::try_from(flags).ok().filter(|flags| *flags <= 2).ok_or(Errno::INVAL)?;
         let (object, session) = (self.nodes.get(node)?, self.as_caller(caller));
         let _change = object.change();
+        // Written again later it would end a capability that is newer.
+        self.flush_node(&object)?;
         let set =
             || self.on_handle(&object, |handle| session.set_xattr_of(handle, name, value, flags));
         let is_set = || Ok(self.xattr(node, |handle| session.get_xattr_of(handle, name))? == value);
         let outcome = self.set(set, is_set);
         // Whatever came of it.
         object.may_be_capable();
+        self.mode_may_differ(node, name);
         outcome?;
         Ok(Answer::Done)
+    }
+
+    /// A list of rights was set or removed, which the mode tells a part of.
+    fn mode_may_differ(&self, node: u64, name: &[u8]) {
+        if name.starts_with(b"system.posix_acl_") {
+            self.kernel_forgets_attributes(node);
+        }
     }
 
     /// On what has a handle.
@@ -392,7 +417,7 @@ impl DafsFs {
         size: u32,
     ) -> Result<Answer, Errno> {
         let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
-        if name == CAPABILITY && node.is_incapable() {
+        if node.gone().is_some() || name == CAPABILITY && node.is_incapable() {
             return Err(Errno::NODATA);
         }
         let asked = Instant::now();
@@ -409,8 +434,11 @@ impl DafsFs {
         node: u64,
         size: u32,
     ) -> Result<Answer, Errno> {
-        let session = self.as_caller(caller);
-        sized(self.xattr(node, |handle| session.list_xattr_of(handle))?, size)
+        let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        if node.gone().is_some() {
+            return sized(Vec::new(), size);
+        }
+        sized(self.on(&node, |handle| session.list_xattr_of(handle))?, size)
     }
 
     pub(super) fn remove_xattr(
@@ -420,12 +448,28 @@ impl DafsFs {
         name: &[u8],
     ) -> Result<Answer, Errno> {
         self.writable()?;
-        let (node, session) = (self.nodes.get(node)?, self.as_caller(caller));
-        let _change = node.change();
-        let remove = || self.on_handle(&node, |handle| session.remove_xattr_of(handle, name));
-        self.gone(libc::ENODATA, remove)?;
+        let (object, session) = (self.nodes.get(node)?, self.as_caller(caller));
+        // Before a write the kernel asks for this in the name of who writes. By themselves it lets
+        // nobody do it who may not: here no more is asked.
+        let session = if name == CAPABILITY { self.session.clone() } else { session };
+        let _change = object.change();
+        let remove = || self.on_handle(&object, |handle| session.remove_xattr_of(handle, name));
+        let outcome = self.gone(libc::ENODATA, remove);
+        self.mode_may_differ(node, name);
+        outcome?;
         Ok(Answer::Done)
     }
+}
+
+/// What it was that a change removed.
+fn noting_gone<T>(
+    itself: Option<&Change>,
+    answer: dafs_client::Result<Changed<T>>,
+) -> dafs_client::Result<Changed<T>> {
+    if let (Some(itself), Ok(changed)) = (itself, &answer) {
+        itself.removed(changed.gone);
+    }
+    answer
 }
 
 /// The value, or its size where that was asked for.

@@ -5,19 +5,23 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use dafs_client::{Changed, Node as Found};
-use dafs_protocol::{Attr, FileHandle, FileKind, OwnerKey, Timestamp};
+use dafs_protocol::{Attr, FileHandle, FileKind, NUMBER_TOP, ObjectId, OwnerKey, Timestamp};
 use rustc_hash::FxHashMap;
 
 use super::error::Errno;
 use super::files::OpenFile;
+use super::gone::nameless;
 
 /// Levels of directories that are walked to find an object again.
 pub(super) const DEPTH_MAX: usize = 4096;
+
+/// Setuid and setgid.
+const PRIVILEGES: u32 = 0o6000;
 
 /// The number of the mount's root.
 pub(super) const ROOT: u64 = 1;
@@ -40,18 +44,18 @@ impl Version {
 /// least the birth differs, where the server's file system knows it.
 #[derive(Debug, Clone, Copy)]
 struct Identity {
-    inode: (u64, u64),
+    id: ObjectId,
     created: Option<Timestamp>,
 }
 
 impl Identity {
     fn of(attr: &Attr) -> Identity {
-        Identity { inode: (attr.device, attr.inode), created: attr.created }
+        Identity { id: attr.id(), created: attr.created }
     }
 
     fn is(&self, other: &Identity) -> bool {
         let born = self.created.zip(other.created).is_none_or(|(ours, theirs)| ours == theirs);
-        self.inode == other.inode && born
+        (self.id.device, self.id.inode) == (other.id.device, other.id.inode) && born
     }
 }
 
@@ -60,6 +64,8 @@ pub(super) struct Node {
     pub(super) kind: FileKind,
     /// The largest size that the kernel was told, or is about to be.
     told_size: AtomicU64,
+    /// The kernel was told that it has setuid or setgid.
+    told_privileged: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -71,22 +77,25 @@ struct State {
     /// When it was told last.
     told: Instant,
     parent: u64,
-    name: Vec<u8>,
+    /// Shared with the table of names.
+    name: Arc<[u8]>,
     /// References of the kernel.
     references: u64,
-    cached: Option<Version>,
+    cached: Option<Box<Version>>,
     open: Vec<Arc<OpenFile>>,
     /// Until then it is taken to have no capabilities.
     incapable_until: Option<Instant>,
     /// When it was last given some here.
     capable_since: Option<Instant>,
     /// Of a directory: how it was after the last change here, asked for then, and not told yet.
-    learned: Option<(Attr, Instant)>,
+    learned: Option<Box<(Attr, Instant)>>,
     /// Changes of it under way here, and begun so far.
     changing: u32,
     changes: u64,
     /// When one began or ended here last, or a file was closed.
     changed: Option<Instant>,
+    /// How it is after this mount removed its last name.
+    gone: Option<Box<Attr>>,
 }
 
 impl State {
@@ -104,15 +113,15 @@ impl Node {
         self.state().handle
     }
 
-    /// Its number at the server, which programs see.
-    pub(super) fn inode(&self) -> u64 {
-        self.state().identity.inode.1
+    /// Which object of the server it is.
+    pub(super) fn id(&self) -> ObjectId {
+        self.state().identity.id
     }
 
     /// Directory and name under which it was seen last.
     pub(super) fn place(&self) -> (u64, Vec<u8>) {
         let state = self.state();
-        (state.parent, state.name.clone())
+        (state.parent, state.name.to_vec())
     }
 
     /// The kernel knows it under another name than this, and has it not open.
@@ -121,7 +130,7 @@ impl Node {
             return false;
         }
         let state = self.state();
-        (state.parent != parent || state.name != name) && state.open.is_empty()
+        (state.parent != parent || *state.name != *name) && state.open.is_empty()
     }
 
     /// Whether an object found under its name is this one.
@@ -132,7 +141,14 @@ impl Node {
     /// True when the file is as the kernel has cached it; from now on it caches `attr`.
     pub(super) fn cache_is_good(&self, attr: &Attr) -> bool {
         let version = Version::of(attr);
-        self.state().cached.replace(version) == Some(version)
+        let mut state = self.state();
+        match &mut state.cached {
+            Some(cached) => std::mem::replace(&mut **cached, version) == version,
+            none => {
+                *none = Some(Box::new(version));
+                false
+            }
+        }
     }
 
     /// It was seen after `asked` to have no capabilities, which holds for as long as attributes do.
@@ -169,7 +185,7 @@ impl Node {
     /// What the last change learned, once: after a change of a directory the kernel asks for its
     /// attributes. Believed for what is left of `ttl`.
     pub(super) fn take_learned(&self, ttl: Duration) -> Option<(Attr, Duration)> {
-        let (attr, asked) = self.state().learned.take()?;
+        let (attr, asked) = *self.state().learned.take()?;
         let left = ttl.checked_sub(asked.elapsed()).filter(|left| !left.is_zero())?;
         Some((attr, left))
     }
@@ -203,6 +219,17 @@ impl Node {
         opens
     }
 
+    /// Its attributes, where this mount removed its last name and it is not open.
+    pub(super) fn gone(&self) -> Option<Attr> {
+        let state = self.state();
+        state.gone.as_deref().filter(|_| state.open.is_empty()).copied()
+    }
+
+    /// The attributes that it has without a name.
+    pub(super) fn set_last(&self, attr: Attr) {
+        self.state().gone = Some(Box::new(attr));
+    }
+
     /// All opens of it.
     pub(super) fn opens(&self) -> Vec<Arc<OpenFile>> {
         self.state().open.clone()
@@ -211,6 +238,20 @@ impl Node {
     /// The kernel is about to be told that it has at least this size.
     pub(super) fn tell_size(&self, size: u64) {
         self.told_size.fetch_max(size, Ordering::AcqRel);
+    }
+
+    /// The kernel is about to be told these attributes.
+    pub(super) fn tell(&self, attr: &Attr) {
+        self.tell_size(attr.size);
+        if attr.mode & PRIVILEGES != 0 {
+            self.told_privileged.store(true, Ordering::Release);
+        }
+    }
+
+    /// True once where the kernel believes that it has setuid or setgid.
+    pub(super) fn may_lose_privileges(&self) -> bool {
+        self.told_privileged.load(Ordering::Acquire)
+            && self.told_privileged.swap(false, Ordering::AcqRel)
     }
 
     /// A read found the end of the file there: the size that the kernel was told, if that is beyond
@@ -257,6 +298,13 @@ impl Change {
         })
     }
 
+    /// It may be that what was removed: then these are its last attributes.
+    pub(super) fn removed(&self, last: Option<Attr>) {
+        if let Some(attr) = last.filter(|attr| self.node.is(attr)) {
+            self.node.set_last(nameless(&attr));
+        }
+    }
+
     pub(super) fn see(&self, attr: Option<Attr>) {
         self.seen.set(attr.filter(|attr| self.node.is(attr)));
     }
@@ -268,14 +316,14 @@ impl Drop for Change {
         state.changing -= 1;
         state.changed = Some(Instant::now());
         let alone = self.alone == Some(state.changes);
-        state.learned = self.seen.take().filter(|_| alone).map(|attr| (attr, self.begun));
+        state.learned = self.seen.take().filter(|_| alone).map(|attr| Box::new((attr, self.begun)));
     }
 }
 
 /// Numbers by directory and name.
 #[derive(Default)]
 struct Names {
-    dirs: FxHashMap<u64, HashMap<Vec<u8>, u64>>,
+    dirs: FxHashMap<u64, HashMap<Arc<[u8]>, u64>>,
 }
 
 impl Names {
@@ -283,11 +331,11 @@ impl Names {
         self.dirs.get(&dir)?.get(name).copied()
     }
 
-    fn set(&mut self, dir: u64, name: &[u8], number: u64) {
+    fn set(&mut self, dir: u64, name: &Arc<[u8]>, number: u64) {
         let names = self.dirs.entry(dir).or_default();
-        match names.get_mut(name) {
+        match names.get_mut(&**name) {
             Some(known) => *known = number,
-            None => drop(names.insert(name.to_vec(), number)),
+            None => drop(names.insert(name.clone(), number)),
         }
     }
 
@@ -312,6 +360,8 @@ pub(super) struct Nodes {
     table: RwLock<Table>,
     /// Of the mount's root below the export's.
     root_path: Vec<u8>,
+    /// The file system of the mount's root.
+    root_device: AtomicU64,
 }
 
 impl Nodes {
@@ -319,7 +369,15 @@ impl Nodes {
         let mut table = Table { last: ROOT - 1, ..Table::default() };
         // The kernel never gives its reference to the root back before it unmounts.
         table.add(root, 0, b"");
-        Nodes { table: RwLock::new(table), root_path: path.to_vec() }
+        let root_device = AtomicU64::new(root.attr.device);
+        Nodes { table: RwLock::new(table), root_path: path.to_vec(), root_device }
+    }
+
+    /// The number of an object that programs see, which no other of the mount has: the inode's own
+    /// in the root's file system.
+    pub(super) fn inode(&self, id: &ObjectId) -> u64 {
+        let is_own = id.device == self.root_device.load(Ordering::Relaxed);
+        if is_own && id.inode >> 56 != NUMBER_TOP { id.inode } else { id.number }
     }
 
     pub(super) fn root_path(&self) -> &[u8] {
@@ -455,6 +513,12 @@ impl Nodes {
         true
     }
 
+    /// The mount shows whatever is in the place of its root, also where that is another directory.
+    pub(super) fn take_root(&self, root: &Node, found: &Found) {
+        root.state().identity = Identity::of(&found.attr);
+        self.root_device.store(found.attr.device, Ordering::Relaxed);
+    }
+
     /// The server knows the object under another handle now.
     pub(super) fn set_handle(&self, node: &Arc<Node>, handle: FileHandle) {
         let mut table = self.write();
@@ -525,7 +589,7 @@ impl Table {
         let Some(node) = known else { return self.add(found, parent, name) };
         {
             let mut state = node.state();
-            node.tell_size(found.attr.size);
+            node.tell(&found.attr);
             state.references += 1;
             state.told = Instant::now();
             state.has_names |= !name.is_empty() && (state.parent, &*state.name) != (parent, name);
@@ -541,18 +605,19 @@ impl Table {
 
     fn add(&mut self, found: &Found, parent: u64, name: &[u8]) -> Arc<Node> {
         self.last += 1;
-        let number = self.last;
+        let (number, name) = (self.last, Arc::<[u8]>::from(name));
         let node = Arc::new(Node {
             number,
             kind: found.attr.kind,
             told_size: AtomicU64::new(found.attr.size),
+            told_privileged: AtomicBool::new(found.attr.mode & PRIVILEGES != 0),
             state: Mutex::new(State {
                 identity: Identity::of(&found.attr),
                 handle: found.handle,
                 has_names: false,
                 told: Instant::now(),
                 parent,
-                name: name.to_vec(),
+                name: name.clone(),
                 references: 1,
                 cached: None,
                 open: Vec::new(),
@@ -562,11 +627,12 @@ impl Table {
                 changing: 0,
                 changes: 0,
                 changed: None,
+                gone: None,
             }),
         });
         self.by_number.insert(number, node.clone());
         self.by_handle.insert(found.handle, number);
-        self.by_name.set(parent, name, number);
+        self.by_name.set(parent, &name, number);
         node
     }
 
@@ -575,13 +641,14 @@ impl Table {
         if node.number == ROOT || name.is_empty() {
             return;
         }
-        let old = {
+        let (name, old) = {
             let mut state = node.state();
-            if state.parent == parent && state.name == name {
-                None
+            if state.parent == parent && *state.name == *name {
+                (state.name.clone(), None)
             } else {
-                let old = std::mem::replace(&mut state.name, name.to_vec());
-                Some((std::mem::replace(&mut state.parent, parent), old))
+                let name = Arc::<[u8]>::from(name);
+                let old = std::mem::replace(&mut state.name, name.clone());
+                (name, Some((std::mem::replace(&mut state.parent, parent), old)))
             }
         };
         if let Some((dir, old)) = old
@@ -589,7 +656,7 @@ impl Table {
         {
             self.by_name.remove(dir, &old);
         }
-        self.by_name.set(parent, name, node.number);
+        self.by_name.set(parent, &name, node.number);
     }
 }
 
@@ -611,6 +678,7 @@ mod tests {
             allocated: 0,
             inode,
             device: 1,
+            number: 0,
             rdev: 0,
             block_size: 4096,
             change: 0,
@@ -681,6 +749,27 @@ mod tests {
         assert_eq!(path(&nodes.refer(&found(5), ROOT, b"")), None, "made without a name");
         nodes.forget(other.number, 1);
         assert_eq!(path(&file), None);
+    }
+
+    #[test]
+    fn numbers_are_the_inodes_own_in_the_file_system_of_the_root() {
+        let nodes = Nodes::new(&found(1), b"");
+        let id = |device, inode| ObjectId { inode, device, number: 7 << 60 | inode };
+        assert_eq!(nodes.inode(&id(1, 12)), 12);
+        assert_eq!(nodes.inode(&id(2, 12)), 7 << 60 | 12);
+        let like_a_number = NUMBER_TOP << 56 | 12;
+        assert_eq!(nodes.inode(&id(1, like_a_number)), 7 << 60 | like_a_number);
+    }
+
+    /// What docs/sizing.md says of a million objects.
+    #[test]
+    fn an_object_takes_little_memory() {
+        let size = std::mem::size_of::<Node>();
+        assert!(size <= 352, "{size} bytes");
+        let nodes = Nodes::new(&found(1), b"");
+        let node = nodes.refer(&found(2), ROOT, b"a");
+        nodes.refer(&found(2), ROOT, b"b");
+        assert_eq!(Arc::strong_count(&node.state().name), 2, "once for it and the table");
     }
 
     #[test]

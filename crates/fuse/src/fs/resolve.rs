@@ -112,12 +112,12 @@ impl DafsFs {
         if fails_with(&again, libc::EEXIST) && is_set()? { Ok(()) } else { Ok(again?) }
     }
 
-    /// A name was to be moved.
+    /// A name was to be moved; `leaves`: something has the old one then.
     pub(super) fn moved(
         &self,
         from: (&Arc<Node>, &[u8]),
         to: (&Arc<Node>, &[u8]),
-        exchange: bool,
+        leaves: bool,
         rename: impl Fn() -> Result<Outcome<()>, Errno>,
     ) -> Result<(), Errno> {
         let first = rename()?;
@@ -131,7 +131,7 @@ impl DafsFs {
             (Some(node), Ok(found)) => node.is(&found.attr),
             _ => false,
         };
-        if is_there && exchange {
+        if is_there && leaves {
             return Ok(());
         }
         let again = self.certain(rename)?;

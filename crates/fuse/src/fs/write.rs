@@ -1,22 +1,27 @@
 //! Writing, and making durable what was written.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use dafs_client::Error;
+use dafs_client::{Error, KeptMemory, KeptOptions};
 use dafs_protocol::Status;
 
 use super::DafsFs;
 use super::error::Errno;
 use super::files::OpenFile;
+use super::flushes::Turn;
 use super::nodes::Node;
-use crate::kernel::Answer;
+use crate::kernel::{Answer, Caller, RequestMemory};
+use crate::planted::{Defect, planted};
 
 /// Bytes of a first write of a new file that are flushed with it.
 const BEGINNING_MAX: usize = 64 << 10;
-/// Bytes of a file that are kept between two flushes.
-const KEPT_MAX: usize = 8 << 20;
-/// Bytes of all files.
+/// Data of this size and more is half of the memory of its request, and not copied to be kept.
+const SHARED_MIN: usize = 512 << 10;
+/// Bytes of memory of the kept writes of an open file with which a flush begins.
+const FLUSH_AT: usize = 4 << 20;
+/// Beyond that it is waited for.
+const KEPT_MAX: usize = 16 << 20;
+/// Of all files.
 const KEPT_ALL_MAX: usize = 128 << 20;
 /// Bytes copied within the server before the kernel is answered.
 const COPY_MAX: u64 = 1 << 30;
@@ -24,13 +29,12 @@ const COPY_MAX: u64 = 1 << 30;
 impl DafsFs {
     pub(super) fn write(
         &self,
-        fh: u64,
+        open: &Arc<OpenFile>,
         offset: u64,
-        data: &[u8],
+        (data, memory): (&[u8], Option<&Arc<RequestMemory>>),
         flags: u32,
         from_cache: bool,
     ) -> Result<Answer, Errno> {
-        let open = self.files.get(fh)?;
         let flags = flags as i32;
         let written = u32::try_from(data.len()).map_err(|_| Errno::INVAL)?;
         // The kernel itself asks for the rest of O_SYNC where it caches.
@@ -42,33 +46,47 @@ impl DafsFs {
                 Ok(()) => Ok(Answer::Written(written)),
                 Err(error) => {
                     // It may have been written.
-                    open.written(0);
+                    open.written();
                     Err(error.into())
                 }
             };
         }
         // A flush that begins now does not cover it: it is to be flushed again.
-        open.written(0);
+        open.written();
         let outcome = if flags & libc::O_APPEND != 0 && !from_cache {
-            let outcome = self.append(&open, offset, data);
-            self.kernel_forgets_appended(&open, offset, data.len());
+            let outcome = self.append(open, offset, data);
+            self.kernel_forgets_appended(open, offset, data.len());
             outcome
         } else {
-            open.file.write_kept(data, offset).map_err(Errno::from)
+            // Large data stays where the request was read to.
+            let memory = memory.filter(|_| data.len() >= SHARED_MIN);
+            let memory = memory.map(|memory| memory.clone() as Arc<dyn AsRef<[u8]> + Send + Sync>);
+            // Others may have cut the file since the kernel was told its size.
+            let within = from_cache && !planted(Defect::MappedPageExtends);
+            let options = KeptOptions { within, memory: memory.as_ref() };
+            open.file.write_kept_with(data, offset, options).map_err(Errno::from)
         };
-        let kept = open.written(data.len());
-        let all = self.kept.fetch_add(data.len(), Ordering::Relaxed) + data.len();
-        outcome?;
+        open.written();
+        let kept = outcome?;
         if stable && !from_cache {
-            self.commit(&open, flags & libc::O_SYNC != libc::O_SYNC)?;
-        } else if kept > KEPT_MAX || all > KEPT_ALL_MAX {
-            self.flush_file(&open)?;
+            self.commit(open, flags & libc::O_SYNC != libc::O_SYNC)?;
+        } else if kept.of_open > FLUSH_AT || kept.of_all > KEPT_ALL_MAX {
+            match self.relieve(open, kept) {
+                // It was written all the same.
+                Ok(()) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
         }
         Ok(Answer::Written(written))
     }
 
-    fn append(&self, open: &Arc<OpenFile>, expected: u64, data: &[u8]) -> Result<(), Errno> {
-        let at = match open.file.append_kept(data) {
+    fn append(
+        &self,
+        open: &Arc<OpenFile>,
+        expected: u64,
+        data: &[u8],
+    ) -> Result<KeptMemory, Errno> {
+        let (at, kept) = match open.file.append_kept(data) {
             Err(error) if error.status() == Some(Status::OutcomeUnknown) => {
                 self.append_again(open, expected, data)?
             }
@@ -78,18 +96,24 @@ impl DafsFs {
             // The kernel believes that the file ends somewhere else.
             self.kernel_forgets(open.node.number);
         }
-        Ok(())
+        Ok(kept)
     }
 
     /// The server restarted while an append was under way: looks whether it is there.
-    fn append_again(&self, open: &OpenFile, expected: u64, data: &[u8]) -> Result<u64, Errno> {
+    fn append_again(
+        &self,
+        open: &OpenFile,
+        expected: u64,
+        data: &[u8],
+    ) -> Result<(u64, KeptMemory), Errno> {
         let end = open.file.attr()?.size;
         if end == expected {
             return Ok(open.file.append_kept(data)?);
         }
         let mut there = vec![0; data.len()];
         let read = open.file.read_at(&mut there, expected)?;
-        if read == data.len() && there == data { Ok(expected) } else { Err(Errno::IO) }
+        let is_there = read == data.len() && there == data;
+        if is_there { Ok((expected, open.file.kept_memory())) } else { Err(Errno::IO) }
     }
 
     /// Appended bytes went past the kernel's cache: they lie below what it may have read into it
@@ -107,6 +131,30 @@ impl DafsFs {
         }
     }
 
+    /// The data of a file that somebody opened is about to be changed by the caller: on a disk the
+    /// rights of who writes say whether setuid and setgid stay.
+    pub(super) fn written_by(&self, open: &OpenFile, caller: &Caller) {
+        if self.options.all_users && caller.uid != 0 && open.is_written_by_others() {
+            open.file.written_for(&self.as_caller(caller));
+        }
+    }
+
+    /// The data of a file was changed, which may have ended setuid and setgid: what the kernel
+    /// believes of that ends before the change is answered.
+    pub(super) fn kernel_forgets_privileges(&self, node: &Node) {
+        if node.may_lose_privileges() {
+            self.kernel_forgets_attributes(node.number);
+        }
+    }
+
+    /// What the kernel believes of an object's attributes is not true any more.
+    pub(super) fn kernel_forgets_attributes(&self, node: u64) {
+        if let Some(notifier) = self.notifier.get() {
+            // It may not know the object any more.
+            let _ = notifier.inval_inode(node, -1, 0);
+        }
+    }
+
     /// What the kernel caches of a file is not true any more.
     pub(super) fn kernel_forgets(&self, node: u64) {
         if let Some(notifier) = self.notifier.get() {
@@ -116,34 +164,77 @@ impl DafsFs {
     }
 
     fn commit(&self, open: &OpenFile, data_only: bool) -> Result<(), Errno> {
-        let kept = open.take_dirty();
+        let (mut turn, before) = open.flushes.turn()?;
+        open.take_dirty();
         let outcome = if data_only { open.file.sync_data() } else { open.file.commit() };
-        self.end_flush(open, kept, outcome)
+        before.and(self.end_flush(open, &mut turn, outcome))
     }
 
     /// Hands what was written to the server's file system, where it is safe from an end of the
-    /// server; errors of writes are told.
+    /// server; errors of writes are told. A flush under way is waited for, and what it failed with
+    /// told here too.
     pub(super) fn flush_file(&self, open: &OpenFile) -> Result<(), Errno> {
-        match open.take_dirty() {
-            Some(kept) => self.end_flush(open, Some(kept), open.file.flush()),
-            None => open.take_failed(),
+        let (mut turn, before) = open.flushes.turn()?;
+        if open.take_dirty() {
+            let outcome = self.end_flush(open, &mut turn, open.file.flush());
+            return before.and(outcome);
         }
+        before.and(open.take_failed())
     }
 
     pub(super) fn end_flush(
         &self,
         open: &OpenFile,
-        kept: Option<usize>,
+        turn: &mut Turn<'_>,
         outcome: dafs_client::Result<()>,
     ) -> Result<(), Errno> {
-        let bytes = kept.unwrap_or(0);
         if matches!(outcome, Err(Error::Interrupted)) {
-            open.written(bytes);
-        } else {
-            self.kept.fetch_sub(bytes, Ordering::Relaxed);
+            open.written();
         }
+        let outcome = outcome.map_err(Errno::from);
+        turn.tell(outcome);
         outcome?;
         open.take_failed()
+    }
+
+    /// Much is kept: a flush begins, and is waited for where it is too much.
+    fn relieve(&self, open: &OpenFile, kept: KeptMemory) -> Result<(), Errno> {
+        if kept.of_all > KEPT_ALL_MAX {
+            return self.relieve_all(open);
+        }
+        if kept.of_open > KEPT_MAX {
+            // Nearly always that of one that was begun.
+            let (turn, before) = open.flushes.turn()?;
+            drop(turn);
+            before?;
+            if open.file.kept_memory().of_open > KEPT_MAX {
+                return self.flush_file(open);
+            }
+        }
+        open.flushes.begin_ahead(|| {
+            let ahead = open.take_dirty().then(|| open.file.flush_ahead());
+            if let Some(None) = ahead {
+                open.written();
+            }
+            ahead.flatten()
+        })
+    }
+
+    /// Flushes the files of which most is kept, until a quarter is free.
+    fn relieve_all(&self, own: &OpenFile) -> Result<(), Errno> {
+        let Ok(_alone) = self.relieved.try_lock() else { return self.flush_file(own) };
+        let opens = self.files.all().into_iter();
+        let opens = opens.map(|open| (open.file.kept_memory().of_open, open)).collect();
+        let mut outcome = Ok(());
+        for open in largest(opens, own.file.kept_memory().of_all, KEPT_ALL_MAX / 4 * 3) {
+            match self.flush_file(&open) {
+                Err(Errno::INTR) => return Err(Errno::INTR),
+                Err(errno) if std::ptr::eq(&*open, own) => outcome = Err(errno),
+                Err(errno) => open.set_failed(errno),
+                Ok(()) => {}
+            }
+        }
+        outcome
     }
 
     /// Before the server itself changes a file's size or content, and before a lock is given up:
@@ -179,14 +270,13 @@ impl DafsFs {
 
     pub(super) fn fallocate(
         &self,
-        fh: u64,
+        open: &OpenFile,
         mode: u32,
         offset: u64,
         len: u64,
     ) -> Result<Answer, Errno> {
-        let open = self.files.get(fh)?;
         self.flush_node(&open.node)?;
-        open.written(0);
+        open.written();
         // Space and zeros, which the kernel asks for, are the same twice.
         self.repeated(|| Ok(open.file.fallocate(mode, offset, len)))?;
         Ok(Answer::Done)
@@ -194,15 +284,12 @@ impl DafsFs {
 
     pub(super) fn copy_range(
         &self,
-        fh: u64,
-        offset: u64,
-        to_fh: u64,
-        to_offset: u64,
+        (from, offset): (&OpenFile, u64),
+        (to, to_offset): (&OpenFile, u64),
         len: u64,
     ) -> Result<Answer, Errno> {
-        let (from, to) = (self.files.get(fh)?, self.files.get(to_fh)?);
         self.flush_node(&to.node)?;
-        to.written(0);
+        to.written();
         let mut copied = 0;
         while copied < len.min(COPY_MAX) {
             let rest = len.min(COPY_MAX) - copied;
@@ -214,5 +301,32 @@ impl DafsFs {
             }
         }
         Ok(Answer::Written(u32::try_from(copied).unwrap_or(u32::MAX)))
+    }
+}
+
+/// Those of the largest numbers, without which `all` comes to `goal`.
+fn largest<T>(mut numbered: Vec<(usize, T)>, all: usize, goal: usize) -> Vec<T> {
+    numbered.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
+    let mut left = all;
+    let chosen = numbered.into_iter().take_while(|(number, _)| {
+        let goes_on = left > goal && *number > 0;
+        left = left.saturating_sub(*number);
+        goes_on
+    });
+    chosen.map(|(_, item)| item).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_keep_most_are_flushed_first() {
+        let kept = || vec![(3, 'a'), (0, 'b'), (7, 'c'), (5, 'd')];
+        assert_eq!(largest(kept(), 15, 11), ['c']);
+        assert_eq!(largest(kept(), 15, 8), ['c']);
+        assert_eq!(largest(kept(), 15, 7), ['c', 'd']);
+        assert_eq!(largest(kept(), 99, 7), ['c', 'd', 'a']);
+        assert_eq!(largest(kept(), 15, 15), []);
     }
 }

@@ -194,7 +194,8 @@ fn files<'a>(code: u32, body: &mut Body<'a>) -> Result<Option<Op<'a>>, Malformed
             let abi::WriteIn { fh, offset, size, write_flags, flags, .. } = write;
             let from_cache = write_flags & abi::WRITE_CACHE != 0;
             let kill_suidgid = write_flags & abi::WRITE_KILL_SUIDGID != 0;
-            Op::Write { fh, offset, data: body.bytes(size)?, flags, from_cache, kill_suidgid }
+            let data = body.bytes(size)?;
+            Op::Write { fh, offset, data, flags, from_cache, kill_suidgid, memory: None }
         }
         opcode::OPEN => {
             let abi::OpenIn { flags, open_flags } = body.take()?;

@@ -3,25 +3,31 @@
 use super::abi::{self, InitOut, init};
 use super::channel::Notifier;
 use super::decode::Init;
+use crate::planted::{Defect, planted};
 
 /// Bytes of data in one request.
 pub const MAX_WRITE: u32 = 1 << 20;
 
 /// What is asked of the kernel where it offers it. Not that OPEN cuts a file by itself
-/// (`ATOMIC_O_TRUNC`): it would cut a program that runs, before the kernel refuses that.
+/// (`ATOMIC_O_TRUNC`): it would cut a program that runs, before the kernel refuses that. Nor that
+/// asynchronous direct I/O leaves it before its end (`ASYNC_DIO`): the kernel then does not forget
+/// the pages below a write when that is done, and what others read meanwhile would stay old.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::FLOCK_LOCKS
     | init::BIG_WRITES
     | init::DONT_MASK
     | init::DO_READDIRPLUS
-    | init::ASYNC_DIO
     | init::PARALLEL_DIROPS
     | init::MAX_PAGES
     | init::CACHE_SYMLINKS
     | init::HANDLE_KILLPRIV_V2
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP;
+
+fn wanted() -> u64 {
+    if planted(Defect::OldBelowDirectWrite) { WANTED | init::ASYNC_DIO } else { WANTED }
+}
 
 /// To be changed by [`FileSystem::init`](super::FileSystem::init).
 #[derive(Debug)]
@@ -43,7 +49,7 @@ impl InitOptions {
     pub(super) fn new(offer: &Init, notifier: Notifier) -> InitOptions {
         InitOptions {
             offered: offer.flags,
-            flags: WANTED,
+            flags: wanted(),
             max_readahead: offer.max_readahead.min(1 << 20),
             max_background: 64,
             time_gran: 1,

@@ -15,6 +15,7 @@ mod mount;
 mod mount_table;
 mod operation;
 mod pool;
+mod requests;
 mod serve;
 
 pub use channel::{Channel, Notifier};
@@ -27,4 +28,5 @@ pub use operation::{
     Answer, Caller, Entry, FileSystem, KernelLock, LockKind, NodeAttr, Op, Opened, SetAttr,
     SetTime, StatFs,
 };
+pub use requests::RequestMemory;
 pub use serve::{ServeOptions, serve};

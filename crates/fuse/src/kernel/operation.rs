@@ -1,11 +1,13 @@
 //! What the kernel asks of a file system.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_fabric::mem::Buffer;
 use dafs_protocol::Timestamp;
 
 use super::init::InitOptions;
+use super::requests::RequestMemory;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,8 +73,17 @@ pub enum Op<'a> {
     TmpFile { flags: u32, mode: u32, umask: u32 },
     /// [`Answer::Read`].
     Read { fh: u64, offset: u64, size: u32, flags: u32 },
-    /// `from_cache`: written by a memory mapping, nobody knows by whom. [`Answer::Written`].
-    Write { fh: u64, offset: u64, data: &'a [u8], flags: u32, from_cache: bool, kill_suidgid: bool },
+    /// `from_cache`: written by a memory mapping, nobody knows by whom. `memory`: where the data
+    /// lie; they stay there as long as somebody holds it. [`Answer::Written`].
+    Write {
+        fh: u64,
+        offset: u64,
+        data: &'a [u8],
+        flags: u32,
+        from_cache: bool,
+        kill_suidgid: bool,
+        memory: Option<&'a Arc<RequestMemory>>,
+    },
     /// A descriptor is closed; POSIX locks of `owner` end. [`Answer::Done`].
     Flush { fh: u64, owner: u64 },
     /// The last descriptor is gone. [`Answer::Done`].
@@ -131,6 +142,15 @@ impl Op<'_> {
     /// Whether it may take until another caller gives something back.
     pub(super) fn waits_for_lock(&self) -> bool {
         matches!(self, Op::SetLk { wait: true, .. })
+    }
+}
+
+impl<'a> Op<'a> {
+    /// The request was read to this memory.
+    pub(super) fn lies_in(&mut self, held: &'a Arc<RequestMemory>) {
+        if let Op::Write { memory, .. } = self {
+            *memory = Some(held);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use dafs_fabric::mem::{Buffer, PAGE_BYTES};
 use zerocopy::{FromBytes, IntoBytes};
@@ -15,9 +16,13 @@ use super::init::{InitOptions, MAX_WRITE};
 use super::interrupt::{Calls, Running, Slot, lock};
 use super::operation::{Answer, Caller, FileSystem, Op};
 use super::pool::{Next, Pool, Taken};
+use super::requests::{RequestMemory, Requests};
 
 /// Where requests are read to, so that the data of a WRITE begin at a page.
 const REQUEST_AT: usize = PAGE_BYTES - size_of::<InHeader>() - size_of::<abi::WriteIn>();
+
+/// Before memory is asked for again.
+const NO_MEMORY_PAUSE: Duration = Duration::from_millis(5);
 
 /// How requests are served.
 #[derive(Debug, Clone)]
@@ -53,6 +58,7 @@ pub fn serve<F: FileSystem>(
         channel: channel.clone(),
         fs,
         pool: Pool::new(channel, options),
+        requests: Arc::default(),
         calls: Calls::default(),
         lock_waits_max: options.lock_waits_max,
         failed: Mutex::new(None),
@@ -109,6 +115,7 @@ struct Server<F> {
     channel: Channel,
     fs: Arc<F>,
     pool: Pool,
+    requests: Arc<Requests>,
     calls: Calls,
     lock_waits_max: usize,
     /// Why the loop ended, if not by an unmount.
@@ -118,16 +125,15 @@ struct Server<F> {
 /// What a thread has.
 struct Worker {
     slot: Arc<Slot>,
-    request: Buffer,
+    request: Arc<RequestMemory>,
     room: Buffer,
 }
 
 /// Starts a thread that was counted.
 fn start<F: FileSystem>(server: &Arc<Server<F>>) -> io::Result<()> {
-    let request = PAGE_BYTES * 2 + MAX_WRITE as usize;
     let mut worker = Worker {
         slot: Slot::new(),
-        request: Buffer::new(request).map_err(io::Error::other)?,
+        request: server.requests.take()?,
         room: Buffer::new(MAX_WRITE as usize).map_err(io::Error::other)?,
     };
     let server = server.clone();
@@ -156,10 +162,10 @@ impl<F: FileSystem> Server<F> {
     }
 
     /// Reads requests until one was done by this thread, or nothing is mounted any more.
-    fn read(self: &Arc<Self>, slot: &Slot, buffer: &mut Buffer, room: &mut Buffer) {
+    fn read(self: &Arc<Self>, slot: &Slot, memory: &mut Arc<RequestMemory>, room: &mut Buffer) {
         loop {
-            let message = match self.channel.read(&mut buffer[REQUEST_AT..]) {
-                Ok(Some(len)) => &buffer[REQUEST_AT..][..len],
+            let message = match self.channel.read(&mut self.own(memory)[REQUEST_AT..]) {
+                Ok(Some(len)) => &memory[REQUEST_AT..][..len],
                 Ok(None) => return self.stop_reading(None),
                 Err(error) => return self.stop_reading(Some(error)),
             };
@@ -167,7 +173,8 @@ impl<F: FileSystem> Server<F> {
                 tracing::error!(len = message.len(), "a request without a header");
                 continue;
             };
-            let Some(op) = self.operation(&header, body) else { continue };
+            let Some(mut op) = self.operation(&header, body) else { continue };
+            op.lies_in(memory);
             let waits = op.waits_for_lock();
             if waits && self.pool.lock_waits() >= self.lock_waits_max {
                 let _ = self.channel.reply_error(header.unique, libc::ENOLCK);
@@ -188,6 +195,18 @@ impl<F: FileSystem> Server<F> {
             }
             return;
         }
+    }
+
+    /// The memory, if nobody holds it any more; else other memory in its place.
+    fn own<'a>(&self, memory: &'a mut Arc<RequestMemory>) -> &'a mut [u8] {
+        while Arc::get_mut(memory).is_none() {
+            match self.requests.take() {
+                Ok(other) => *memory = other,
+                // What is held is given back with the next flush.
+                Err(_) => std::thread::sleep(NO_MEMORY_PAUSE),
+            }
+        }
+        Arc::get_mut(memory).map(RequestMemory::bytes_mut).unwrap_or_default()
     }
 
     fn do_queued(self: &Arc<Self>, slot: &Slot, message: &[u8], room: &mut Buffer) {

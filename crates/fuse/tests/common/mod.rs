@@ -18,11 +18,27 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Where not, says so.
 pub fn can_mount() -> bool {
-    let can = Path::new("/dev/fuse").exists() && Path::new("/proc/self").exists() && is_root();
+    let can = Path::new("/proc/self").exists() && is_root() && can_try();
     if !can {
-        println!("skipped: needs root and /dev/fuse");
+        println!("skipped: needs root, /dev/fuse and the right to mount");
     }
     can
+}
+
+/// Containers have root and the device, and forbid to mount.
+fn can_try() -> bool {
+    let dir = new_directory();
+    let can = Mount::new(&dir, &MountOptions::default()).is_ok();
+    let _ = std::fs::remove_dir(&dir);
+    can
+}
+
+fn new_directory() -> PathBuf {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("dafs-fuse-{}-{number}", std::process::id());
+    let dir = std::env::temp_dir().join(name);
+    std::fs::create_dir(&dir).expect("directory");
+    dir
 }
 
 fn is_root() -> bool {
@@ -49,10 +65,7 @@ impl Mounted {
     }
 
     fn start<F: FileSystem>(fs: Arc<F>, options: &ServeOptions) -> Mounted {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("dafs-fuse-{}-{number}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        std::fs::create_dir(&dir).expect("directory");
+        let dir = new_directory();
         let how = MountOptions { source: "null".into(), ..MountOptions::default() };
         let (mount, channel) = Mount::new(&dir, &how).expect("mount");
         let options = options.clone();

@@ -2,7 +2,7 @@
 
 use super::DecodeError;
 use super::wire::{Put, Reader};
-use crate::attr::{Attr, FileKind, FsAttr, SetAttr, SetTime, Timestamp};
+use crate::attr::{Attr, FileKind, FsAttr, ObjectId, SetAttr, SetTime, Timestamp};
 
 pub(super) fn kind(reader: &mut Reader<'_>) -> Result<FileKind, DecodeError> {
     optional_kind(reader)?.ok_or(DecodeError::Value("kind of file"))
@@ -38,7 +38,7 @@ fn time(reader: &mut Reader<'_>) -> Result<Timestamp, DecodeError> {
 
 /// Bytes that [`put_attr`] appends.
 pub(super) fn attr_bytes(attr: &Attr) -> usize {
-    106 + if attr.created.is_some() { 12 } else { 0 }
+    114 + if attr.created.is_some() { 12 } else { 0 }
 }
 
 pub(super) fn put_attr(out: &mut Vec<u8>, attr: &Attr) {
@@ -46,7 +46,11 @@ pub(super) fn put_attr(out: &mut Vec<u8>, attr: &Attr) {
     for number in [attr.mode, attr.links, attr.uid, attr.gid, attr.block_size] {
         out.u32(number);
     }
-    for number in [attr.size, attr.allocated, attr.inode, attr.device, attr.rdev, attr.change] {
+    for number in [attr.size, attr.allocated] {
+        out.u64(number);
+    }
+    put_id(out, &attr.id());
+    for number in [attr.rdev, attr.change] {
         out.u64(number);
     }
     for time in [attr.accessed, attr.modified, attr.changed] {
@@ -56,6 +60,19 @@ pub(super) fn put_attr(out: &mut Vec<u8>, attr: &Attr) {
     if let Some(time) = attr.created {
         put_time(out, time);
     }
+}
+
+/// Bytes that [`put_id`] appends.
+pub(super) const ID_BYTES: usize = 24;
+
+pub(super) fn put_id(out: &mut Vec<u8>, id: &ObjectId) {
+    for number in [id.inode, id.device, id.number] {
+        out.u64(number);
+    }
+}
+
+pub(super) fn id(reader: &mut Reader<'_>) -> Result<ObjectId, DecodeError> {
+    Ok(ObjectId { inode: reader.u64()?, device: reader.u64()?, number: reader.u64()? })
 }
 
 pub(super) fn attr(reader: &mut Reader<'_>) -> Result<Attr, DecodeError> {
@@ -73,6 +90,7 @@ pub(super) fn attr(reader: &mut Reader<'_>) -> Result<Attr, DecodeError> {
         allocated: reader.u64()?,
         inode: reader.u64()?,
         device: reader.u64()?,
+        number: reader.u64()?,
         rdev: reader.u64()?,
         change: reader.u64()?,
         accessed: time(reader)?,

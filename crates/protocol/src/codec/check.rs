@@ -49,8 +49,8 @@ fn fields(operation: &Operation<'_>) -> Result<(), DecodeError> {
             name(new)
         }
         O::Link { name: new, .. } | O::Remove { name: new, .. } => name(new),
-        O::Rename { from, to, no_replace, exchange, .. } => {
-            if *no_replace && *exchange {
+        O::Rename { from, to, no_replace, exchange, whiteout, .. } => {
+            if *exchange && (*no_replace || *whiteout) {
                 return Err(DecodeError::Value("rename flags"));
             }
             name(from)?;

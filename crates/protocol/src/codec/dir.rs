@@ -13,13 +13,16 @@ pub fn encode_dir_entry(entry: &DirEntry, out: &mut Vec<u8>) {
     with_length(out, |out| {
         out.u64(entry.cookie);
         out.u8(entry.kind.map_or(0, |kind| kind as u8));
-        out.flags([entry.attr.is_some(), entry.handle.is_some()]);
+        out.flags([entry.attr.is_some(), entry.handle.is_some(), entry.id.is_some()]);
         out.short(&entry.name);
         if let Some(attr) = &entry.attr {
             attrs::put_attr(out, attr);
         }
         if let Some(handle) = &entry.handle {
             out.handle(handle);
+        }
+        if let Some(id) = &entry.id {
+            attrs::put_id(out, id);
         }
     });
 }
@@ -31,6 +34,7 @@ pub fn dir_entry_bytes(entry: &DirEntry) -> usize {
         + entry.name.len().min(NAME_BYTES_MAX)
         + entry.attr.as_ref().map_or(0, attrs::attr_bytes)
         + entry.handle.as_ref().map_or(0, handle_bytes)
+        + entry.id.map_or(0, |_| attrs::ID_BYTES)
 }
 
 /// Takes READDIR's reply data apart.
@@ -75,11 +79,12 @@ impl Iterator for DirEntries<'_> {
 fn entry(bytes: &[u8]) -> Result<DirEntry, DecodeError> {
     let mut r = Reader::new(bytes);
     let (cookie, kind) = (r.u64()?, attrs::optional_kind(&mut r)?);
-    let [has_attr, has_handle] = r.flags("entry flags")?;
+    let [has_attr, has_handle, has_id] = r.flags("entry flags")?;
     let name = r.short()?;
     check::name(name)?;
     let attr = if has_attr { Some(attrs::attr(&mut r)?) } else { None };
     let handle = if has_handle { Some(r.handle()?) } else { None };
+    let id = if has_id { Some(attrs::id(&mut r)?) } else { None };
     r.end()?;
-    Ok(DirEntry { cookie, name: name.to_vec(), kind, attr, handle })
+    Ok(DirEntry { cookie, name: name.to_vec(), kind, attr, handle, id })
 }

@@ -74,9 +74,10 @@ pub(super) fn put(out: &mut Vec<u8>, operation: &Operation<'_>) {
             out.flags([*report_holes]);
             put_extents(out, extents);
         }
-        O::Write { state, extents, stability } => {
+        O::Write { state, extents, stability, within } => {
             out.state(*state);
             out.u8(*stability as u8);
+            out.u8(u8::from(*within));
             put_extents(out, extents);
         }
         O::Append { state, bytes, stability } => {
@@ -202,10 +203,10 @@ fn put_names(out: &mut Vec<u8>, operation: &Operation<'_>) {
             out.flags([*directory]);
             out.short(name);
         }
-        O::Rename { from_dir, from, to_dir, to, no_replace, exchange } => {
+        O::Rename { from_dir, from, to_dir, to, no_replace, exchange, whiteout } => {
             out.handle(from_dir);
             out.handle(to_dir);
-            out.flags([*no_replace, *exchange]);
+            out.flags([*no_replace, *exchange, *whiteout]);
             out.short(from);
             out.short(to);
         }
@@ -273,7 +274,8 @@ pub(super) fn get<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, 
         }
         op::WRITE => {
             let (state, stability) = (r.state()?, stability(r)?);
-            O::Write { state, stability, extents: extents(r)? }
+            let within = r.bool("within")?;
+            O::Write { state, stability, within, extents: extents(r)? }
         }
         op::APPEND => O::Append { state: r.state()?, stability: stability(r)?, bytes: r.u32()? },
         op::COMMIT => O::Commit {
@@ -356,9 +358,9 @@ fn get_names<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, Decod
         }
         op::RENAME => {
             let (from_dir, to_dir) = (r.handle()?, r.handle()?);
-            let [no_replace, exchange] = r.flags("rename flags")?;
+            let [no_replace, exchange, whiteout] = r.flags("rename flags")?;
             let (from, to) = (r.short()?, r.short()?);
-            O::Rename { from_dir, from, to_dir, to, no_replace, exchange }
+            O::Rename { from_dir, from, to_dir, to, no_replace, exchange, whiteout }
         }
         op::READ_DIR => {
             let (dir, cookie, bytes_max) = (r.handle()?, r.u64()?, r.u32()?);

@@ -4,8 +4,8 @@ use super::DecodeError;
 use super::wire::{Put, Reader};
 use crate::handle::{ClientId, SessionId, WriteVerifier};
 use crate::setup::{
-    PROTOCOL_VERSION, Purpose, REFUSAL_BYTES_MAX, SessionAttr, SetupReply, SetupRequest, SizeClass,
-    WaitMode,
+    Dialled, PROTOCOL_VERSION, Purpose, REFUSAL_BYTES_MAX, SessionAttr, SetupReply, SetupRequest,
+    SizeClass, WaitMode,
 };
 use crate::status::Status;
 
@@ -41,8 +41,9 @@ pub fn encode_setup_request(request: &SetupRequest, out: &mut Vec<u8>) {
                 }
             }
         }
-        SetupRequest::Prove { proof } => {
+        SetupRequest::Prove { dialled, proof } => {
             out.u16(PROVE);
+            out.bytes(&dialled.0);
             out.bytes(proof);
         }
     }
@@ -64,9 +65,9 @@ pub fn decode_setup_request(bytes: &[u8]) -> Result<SetupRequest, DecodeError> {
             })
         }
         PROVE => {
-            let proof = r.array()?;
+            let (dialled, proof) = (Dialled(r.array()?), r.array()?);
             r.end()?;
-            Ok(SetupRequest::Prove { proof })
+            Ok(SetupRequest::Prove { dialled, proof })
         }
         _ => Err(DecodeError::Value("set-up message")),
     }

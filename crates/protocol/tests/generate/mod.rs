@@ -117,6 +117,7 @@ impl Random {
             allocated: self.u64(),
             inode: self.u64(),
             device: self.u64(),
+            number: self.u64(),
             rdev: self.u64(),
             block_size: self.u32(),
             change: self.u64(),
@@ -162,7 +163,11 @@ impl Random {
             kind: self.option(Random::kind),
             attr: self.option(Random::attr),
             handle: self.option(Random::handle),
+            id: self.option(Random::id),
         }
+    }
+    fn id(&mut self) -> ObjectId {
+        ObjectId { inode: self.u64(), device: self.u64(), number: self.u64() }
     }
     pub fn session_attr(&mut self) -> SessionAttr {
         let waits = [WaitMode::Adaptive, WaitMode::Polled, WaitMode::Sleeping];
@@ -272,13 +277,15 @@ pub fn operation<'a>(which: u64, r: &mut Random, names: &'a Names) -> Operation<
         9 => O::Remove { dir: r.handle(), name, directory: r.bool() },
         10 => {
             let no_replace = r.bool();
+            let exchange = !no_replace && r.bool();
             O::Rename {
                 from_dir: r.handle(),
                 from: name,
                 to_dir: r.handle(),
                 to: &names.two,
                 no_replace,
-                exchange: !no_replace && r.bool(),
+                exchange,
+                whiteout: !exchange && r.bool(),
             }
         }
         11 => O::ReadDir {
@@ -309,7 +316,10 @@ fn data_operation<'a>(which: u64, r: &mut Random, names: &'a Names) -> Operation
         19 => O::ListXattr { handle: r.handle(), size_max: r.below(65_537) as u32 },
         20 => O::RemoveXattr { handle: r.handle(), name },
         21 => O::Read { state: r.state(), extents: r.extents(), report_holes: r.bool() },
-        22 => O::Write { state: r.state(), extents: r.extents(), stability: r.stability() },
+        22 => {
+            let (state, extents, stability) = (r.state(), r.extents(), r.stability());
+            O::Write { state, extents, stability, within: r.bool() }
+        }
         23 => {
             let bytes = r.below(1 << 17) as u32;
             O::Append { state: r.state(), bytes, stability: r.stability() }
@@ -468,7 +478,7 @@ pub fn setup_request(r: &mut Random) -> SetupRequest {
         false => Purpose::Bind { session: SessionId(r.array()), secret: r.array() },
     };
     match r.below(3) {
-        0 => SetupRequest::Prove { proof: r.array() },
+        0 => SetupRequest::Prove { dialled: Dialled(r.array()), proof: r.array() },
         _ => SetupRequest::Hello {
             version: PROTOCOL_VERSION,
             nonce: r.array(),

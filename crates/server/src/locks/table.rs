@@ -9,6 +9,7 @@ mod order;
 mod steps;
 mod types;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -54,6 +55,9 @@ struct SessionLocks {
     places: BTreeMap<Place, Share>,
     locks: usize,
     waits: usize,
+    uid: u32,
+    /// What all sessions of the user may have of the files with locks.
+    files_max: usize,
     /// Ended waits of which the session has not confirmed to know; what was granted.
     untold: BTreeMap<LockTicket, Option<(Place, Owner, LockRange)>>,
 }
@@ -64,6 +68,8 @@ pub(crate) struct LockTable {
     limits: LockLimits,
     places: FxHashMap<Place, Locks>,
     sessions: FxHashMap<SessionNumber, SessionLocks>,
+    /// Places of each user's sessions, those of several counted for each.
+    places_of: FxHashMap<u32, usize>,
     waiters: BTreeMap<LockTicket, Waiter>,
     of_owner: FxHashMap<Owner, Vec<LockTicket>>,
     holds_in: FxHashMap<Owner, BTreeSet<Place>>,
@@ -71,6 +77,9 @@ pub(crate) struct LockTable {
     /// Places where somebody may go on now.
     unsettled: BTreeSet<Place>,
     ended: Vec<Ended>,
+    /// What this call has looked at.
+    steps: Cell<usize>,
+    steps_max: usize,
     pub(super) grace: Grace,
     /// The server ends: nobody is given anything any more.
     stopped: bool,
@@ -85,12 +94,15 @@ impl LockTable {
             limits,
             places: FxHashMap::default(),
             sessions: FxHashMap::default(),
+            places_of: FxHashMap::default(),
             waiters: BTreeMap::new(),
             of_owner: FxHashMap::default(),
             holds_in: FxHashMap::default(),
             next_ticket: 1,
             unsettled: BTreeSet::new(),
             ended: Vec::new(),
+            steps: Cell::new(0),
+            steps_max: order::STEPS_MAX,
             grace,
             stopped: false,
             grants: 0,
@@ -99,14 +111,22 @@ impl LockTable {
         }
     }
 
-    /// A session may lock from now on.
-    pub(crate) fn begin_session(&mut self, number: SessionNumber, worker: u16, id: SessionId) {
+    /// A session of a worker may lock from now on: files up to this number, together with others
+    /// of its user.
+    pub(crate) fn begin_session(
+        &mut self,
+        number: SessionNumber,
+        (worker, id): (u16, SessionId),
+        (uid, files_max): (u32, usize),
+    ) {
         let session = SessionLocks {
             worker,
             id,
             places: BTreeMap::new(),
             locks: 0,
             waits: 0,
+            uid,
+            files_max,
             untold: BTreeMap::new(),
         };
         self.sessions.insert(number, session);
@@ -125,6 +145,7 @@ impl LockTable {
 
     /// LOCK.
     pub(crate) fn lock(&mut self, wanted: Wanted, wait: bool) -> Result<Locked, Status> {
+        self.begin();
         self.check_room(&wanted)?;
         if self.waits_for_grace() {
             return self.enqueue(wanted, wait);
@@ -146,6 +167,7 @@ impl LockTable {
         if self.is_held_against(&wanted) {
             return Err(Status::Again);
         }
+        self.begin();
         self.hold(&wanted);
         self.reclaims += 1;
         Ok(Locked::Granted)
@@ -286,6 +308,7 @@ impl LockTable {
         if !self.grace.end() || self.stopped {
             return;
         }
+        self.begin();
         let tickets: Vec<LockTicket> = self.waiters.keys().copied().collect();
         let waiting = tickets.into_iter().filter_map(|ticket| Some((ticket, self.leave(ticket)?)));
         let waiting: Vec<_> = waiting.collect();
@@ -304,6 +327,13 @@ impl LockTable {
             }
         }
         self.settle();
+    }
+
+    /// Goes on with what the last calls left.
+    pub(crate) fn go_on(&mut self) {
+        if !self.unsettled.is_empty() {
+            self.settle();
+        }
     }
 
     /// A client has reclaimed what it wants to, or is no more. True: nobody is missing now.

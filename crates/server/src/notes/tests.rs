@@ -44,7 +44,7 @@ fn session(number: u8) -> SessionId {
 
 /// Session and client of the same number.
 fn enter(notes: &Notes, number: u8) -> SessionNotes {
-    notes.enter(session(number), client(number)).expect("there is room")
+    notes.enter(session(number), client(number), usize::MAX).expect("there is room")
 }
 
 fn ask(notes: &Notes, number: u8, sequence: u32) -> Fate {
@@ -187,7 +187,7 @@ fn places_are_bounded_and_the_oldest_go_first() {
     let later = world.server(3);
     let living: Vec<_> = (4..=6).map(|number| enter(&later, number)).collect();
     assert!((1..=3).all(|number| ask(&later, number, 1) == Fate::Unknown));
-    assert!(later.enter(session(7), client(7)).is_none(), "all places have sessions that live");
+    assert!(later.enter(session(7), client(7), 9).is_none(), "all places have sessions that live");
     drop(living);
     // What others left in a place is nobody's.
     let heir = enter(&later, 8);
@@ -203,9 +203,9 @@ fn a_place_is_not_given_away_while_its_session_may_still_write() {
     let server = world.server(1);
     let notes = enter(&server, 1);
     server.keep(&notes);
-    assert!(server.enter(session(2), client(2)).is_none());
+    assert!(server.enter(session(2), client(2), 9).is_none());
     drop(notes);
-    assert!(server.enter(session(2), client(2)).is_some());
+    assert!(server.enter(session(2), client(2), 9).is_some());
 }
 
 /// Without room from some time on.
@@ -246,7 +246,7 @@ fn what_could_not_be_noted_is_unknown() {
     is_full.store(true, Ordering::Relaxed);
     // It will be done, and no note says so.
     notes.begun(SLOT, 2, None);
-    assert!(server.enter(session(2), client(2)).is_none());
+    assert!(server.enter(session(2), client(2), 9).is_none());
     is_full.store(false, Ordering::Relaxed);
     notes.begun(SLOT, 3, None);
     server.keep(&notes);
@@ -295,4 +295,121 @@ fn an_intent_is_of_its_request() {
     drop((notes, other, first));
     let later = Notes::load(Box::new(world.store.clone()), MACHINE, 2, 4, LEASE, &nothing);
     assert_eq!((ask(&later, 1, 2), ask(&later, 2, 1)), (Fate::Begun, done(5)));
+}
+
+#[test]
+fn a_user_has_a_part_of_the_places() {
+    let world = World::new();
+    let server = world.server(6);
+    let of = |number: u8, uid: u32| Client { uid, ..client(number) };
+    let ended = |number: u8, uid: u32, most: usize| {
+        let notes = server.enter(session(number), of(number, uid), most).expect("there is room");
+        notes.begun(SLOT, 1, None);
+        server.keep(&notes);
+    };
+    let knows = |number: u8, uid: u32| {
+        server.fate(of(number, uid), session(number), SLOT, 1) == Fate::Begun
+    };
+    ended(1, 8, 2);
+    (2..9).for_each(|number| ended(number, 7, 2));
+    assert!(knows(1, 8) && knows(7, 7) && knows(8, 7), "others, and the last of its own");
+    assert!(!knows(6, 7));
+    // Where all is taken, those who have the most lose their oldest.
+    (10..13).for_each(|number| ended(number, 9, 6));
+    ended(13, 10, 6);
+    assert!(knows(1, 8) && knows(7, 7) && !knows(10, 9) && knows(11, 9));
+    let alive = |number| server.enter(session(number), of(number, 11), 1);
+    let first = alive(20);
+    assert!(first.is_some() && alive(21).is_none(), "what lives is not forgotten");
+}
+
+/// Without room for more than there is, from some time on.
+struct NoMore(Full);
+
+impl NoteStore for NoMore {
+    fn write(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        let is_more = offset + bytes.len() as u64 > self.0.store.bytes()?;
+        match is_more && self.0.is_full.load(Ordering::Relaxed) {
+            true => Err(std::io::ErrorKind::StorageFull.into()),
+            false => self.0.store.write(offset, bytes),
+        }
+    }
+    fn read(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(offset, into)
+    }
+    fn bytes(&self) -> std::io::Result<u64> {
+        self.0.bytes()
+    }
+    fn clear(&self) -> std::io::Result<()> {
+        self.0.clear()
+    }
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+}
+
+#[test]
+fn notes_go_on_when_there_is_room_again() {
+    let world = World::new();
+    let is_full = Arc::new(AtomicBool::new(false));
+    let store = NoMore(Full { store: world.store.clone(), is_full: is_full.clone() });
+    let server = Notes::load(Box::new(store), MACHINE, 2, 4, LEASE, &|_| None);
+    let at = |slot, number, sequence| {
+        world.server(4).fate(client(number), session(number), slot, sequence)
+    };
+    let later = |number, sequence| at(SlotId(0), number, sequence);
+    let (old, new) = (enter(&server, 1), enter(&server, 2));
+    old.begun(SlotId(0), 1, None);
+    new.begun(SlotId(0), 1, None);
+    is_full.store(true, Ordering::Relaxed);
+    new.begun(SLOT, 1, None);
+    // Of this one nothing is told: what was begun there would be taken for not begun.
+    new.begun(SlotId(0), 2, None);
+    assert_eq!((later(2, 1), later(2, 2)), (Fate::Unknown, Fate::Unknown));
+    // Others have what they need.
+    old.begun(SlotId(0), 2, None);
+    assert_eq!((later(1, 2), later(1, 3)), (Fate::Begun, Fate::NotBegun));
+    assert!(server.enter(session(3), client(3), 9).is_none(), "no room for one more");
+    is_full.store(false, Ordering::Relaxed);
+    new.done(SlotId(0), 2, done(7));
+    assert_eq!(later(2, 2), done(7));
+    assert_eq!((at(SLOT, 2, 1), at(SLOT, 2, 2)), (Fate::Begun, Fate::NotBegun));
+    assert!(server.enter(session(3), client(3), 9).is_some());
+}
+
+/// A small file is made under a temporary name and renamed over another: what the rename answers of
+/// that one is not what was made.
+#[test]
+fn a_fate_tells_what_was_made_and_not_what_was_replaced() {
+    let attr = |inode| dafs_protocol::Attr { inode, ..crate::exports::Exports::virtual_attr() };
+    let dir = FileHandle::default();
+    let flags = dafs_protocol::OpenFlags {
+        read: false,
+        write: true,
+        create: dafs_protocol::CreateMode::Unchecked,
+        truncate: true,
+        append: false,
+        no_follow: false,
+        unlinked: false,
+        again: false,
+    };
+    let open = Operation::Open { dir, path: b"new", flags, mode: 0, cache: Default::default() };
+    let rename = Operation::Rename {
+        from_dir: dir,
+        from: b"new",
+        to_dir: dir,
+        to: b"old",
+        no_replace: false,
+        exchange: false,
+        whiteout: false,
+    };
+    let opened = Outcome::Opened {
+        handle: dir,
+        state: dafs_protocol::StateId(1),
+        attr: attr(23),
+        created: true,
+    };
+    let fate = fate_of(&[open, rename], &[Ok(opened), Ok(Outcome::Attributes { attr: attr(41) })]);
+    let made = Fate::Done { operations: 2, status: Ok(()), value: 23, created: true };
+    assert_eq!(fate, made);
 }

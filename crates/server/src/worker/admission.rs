@@ -13,6 +13,7 @@ use dafs_protocol::{Extent, ExtentList, Operation, RequestHead, SessionId, SlotI
 use super::{Action, Message, Worker};
 use crate::budget::{AllGranted, Granted, Needs, UserShare};
 use crate::chain::{Cached, Context, SCRATCH_BYTES};
+use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::{Shared, tick};
 
@@ -143,6 +144,14 @@ pub(super) fn needs_of(operations: &[Operation<'_>], data_len: u32, segments_max
     needs.add(Needs { pages: 0, memory: scratch_for(read_bytes).saturating_mul(copies) });
     if data_operations > 1 {
         needs.add(Needs { pages: 0, memory: scratch_for(u64::from(data_len)) });
+    }
+    uncounted(needs)
+}
+
+/// Nothing, where a defect is planted that does not count it.
+fn uncounted(needs: Needs) -> Needs {
+    if planted(Defect::WaitsNotCounted) || planted(Defect::ReadersNotCounted) {
+        return Needs::default();
     }
     needs
 }
@@ -326,7 +335,12 @@ mod tests {
 
     fn write(extents: &[Extent]) -> Operation<'static> {
         let extents = ExtentList::new(extents).expect("extents");
-        Operation::Write { state: StateId(1), extents, stability: Stability::Unstable }
+        Operation::Write {
+            state: StateId(1),
+            extents,
+            stability: Stability::Unstable,
+            within: false,
+        }
     }
 
     fn list(len: u32, count: u32) -> Extent {

@@ -3,57 +3,50 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use dafs_fabric::{Incoming, PeerInfo, SgList};
+use dafs_fabric::{Incoming, SgList};
 use dafs_message::{ConnId, ConnOptions, RequestId};
 use dafs_protocol::{
-    CALLBACK_SLOTS, Purpose, SessionId, SetupReply, SizeClass, decode_setup_request,
+    CALLBACK_SLOTS, Purpose, SessionId, SetupReply, Status, decode_setup_request,
     encode_setup_reply,
 };
 
-use super::Worker;
+use super::crowd::Origin;
+use super::{TIMER, Worker};
 use crate::identity::Proof;
 use crate::planted::{Defect, planted};
 use crate::session::{Link, Session};
-use crate::setup::{Step, Unproven, WaitingBind};
+use crate::setup::{Step, Unproven, WaitingBind, prove_ready};
 use crate::shared::tick;
 
 pub(super) enum Connection {
     Unproven(Unproven),
+    /// It was told why, at this time, and ends when it can have heard.
+    Refused(Duration),
     Waiting,
     Bound(Rc<Session>),
     Gone,
 }
 
-/// Where a connection comes from, for people.
-fn name(peer: &PeerInfo) -> String {
-    match peer {
-        PeerInfo::Tcp { peer, .. } => peer.to_string(),
-        PeerInfo::Unix { pid, .. } => format!("process {pid}"),
-        PeerInfo::Sim { node } => format!("node {node}"),
-    }
-}
-
 impl Worker {
-    /// Takes a connection whose peer is known as far as `proof` says.
+    /// Takes a connection whose peer is known as far as `proof` says. Where too many are being
+    /// set up, another one ends for it.
     pub fn accept(&mut self, incoming: Incoming, proof: Proof) {
         let limits = &self.shared.limits;
-        if self.unproven >= limits.connections_unproven {
-            tick(&self.shared.counters.refused);
-            self.node.reject(incoming, "server limit reached: connections being set up");
-            return;
-        }
+        let origin = Origin::of(&incoming.peer, &proof);
         let options = ConnOptions {
             credits: limits.slots.saturating_add(2),
             push_bytes: limits.push_bytes,
             requests_max: CALLBACK_SLOTS,
             ..ConnOptions::default()
         };
-        let peer = name(&incoming.peer);
+        let unproven = Unproven::new(proof, &incoming.peer, self.now);
         match self.node.accept(incoming, &[], options) {
             Ok(connection) => {
-                let state = Connection::Unproven(Unproven::new(proof, peer, self.now));
-                self.connections.insert(connection, state);
-                self.unproven += 1;
+                self.connections.insert(connection, Connection::Unproven(unproven));
+                if let Some(other) = self.unproven.enter(connection, origin) {
+                    tick(&self.shared.counters.refused);
+                    self.end_set_up(other, "server limit reached: connections being set up");
+                }
             }
             Err(error) => tracing::warn!(%error, "connection not accepted"),
         }
@@ -69,8 +62,11 @@ impl Worker {
         };
         let peer = unproven.peer.clone();
         match unproven.step(&self.shared, request) {
+            Step::Answer(SetupReply::Refused { status, text }) => {
+                self.refuse_set_up(id, status, text);
+            }
             Step::Answer(reply) => self.answer(id, &reply),
-            Step::Proven { who, class, purpose, proof } => {
+            Step::Proven { who, class, purpose, handshake } => {
                 let bound = match purpose {
                     Purpose::Create { attr, client } => {
                         self.create(connection, who, client, attr, peer)
@@ -80,13 +76,27 @@ impl Worker {
                     }
                 };
                 match bound {
-                    Ok((session, old)) => self.bind(connection, id, session, class, proof, old),
-                    Err((status, text)) => {
-                        self.answer(id, &SetupReply::Refused { status, text: text.into() });
+                    Ok((session, old)) => {
+                        let bind =
+                            WaitingBind { connection, request: id, session, class, handshake };
+                        self.bind(bind, old);
                     }
+                    Err((status, text)) => self.refuse_set_up(id, status, text.into()),
                 }
             }
         }
+    }
+
+    fn refuse_set_up(&mut self, id: RequestId, status: Status, text: String) {
+        self.answer(id, &SetupReply::Refused { status, text });
+        self.connections.insert(id.conn(), Connection::Refused(self.now));
+    }
+
+    /// Ends a connection that did not become part of a session.
+    fn end_set_up(&mut self, connection: ConnId, reason: &str) {
+        self.unproven.leave(connection);
+        self.connections.insert(connection, Connection::Gone);
+        self.node.disconnect(connection, reason);
     }
 
     fn answer(&mut self, id: RequestId, reply: &SetupReply) {
@@ -97,16 +107,9 @@ impl Worker {
 
     /// Joins a connection to a session; one of the same class is replaced, and the answer waits
     /// until all work of replaced and broken connections is quiescent.
-    fn bind(
-        &mut self,
-        connection: ConnId,
-        request: RequestId,
-        session: Rc<Session>,
-        class: SizeClass,
-        proof: Option<[u8; 32]>,
-        existing: bool,
-    ) {
-        self.unproven -= 1;
+    fn bind(&mut self, bind: WaitingBind, existing: bool) {
+        let (connection, session, class) = (bind.connection, bind.session.clone(), bind.class);
+        self.unproven.leave(connection);
         self.connections.insert(connection, Connection::Waiting);
         if existing {
             session.last_seen.set(self.now);
@@ -116,7 +119,7 @@ impl Worker {
                 self.node.disconnect(link.connection, "replaced by a new connection");
             }
         }
-        self.binds.push(WaitingBind { connection, request, session, class, proof });
+        self.binds.push(bind);
         self.finish_binds();
     }
 
@@ -140,15 +143,18 @@ impl Worker {
             };
             session.connections.borrow_mut().push(link);
             self.connections.insert(bind.connection, Connection::Bound(session.clone()));
-            let reply = SetupReply::Ready {
+            let mut ready = SetupReply::Ready {
                 session: session.id,
                 secret: session.secret,
                 attr: session.attr,
                 verifier: self.shared.verifier,
-                proof: bind.proof,
+                proof: None,
                 uid: session.who.uid,
             };
-            self.answer(bind.request, &reply);
+            if let Some(handshake) = &bind.handshake {
+                prove_ready(&self.shared, handshake, &mut ready);
+            }
+            self.answer(bind.request, &ready);
         }
     }
 
@@ -174,16 +180,20 @@ impl Worker {
 
     pub(super) fn disconnected(&mut self, connection: ConnId, reason: &str, peer_fault: bool) {
         if peer_fault {
-            tick(&self.shared.counters.peer_faults);
-            tracing::warn!(?connection, reason, "peer violated the protocol");
+            self.complain(connection, reason);
         }
+        self.leave(connection);
+    }
+
+    /// Nothing of a connection is listened to any more.
+    fn leave(&mut self, connection: ConnId) {
         match self.connections.get(&connection) {
             Some(Connection::Bound(session)) => {
                 let session = session.clone();
                 self.unbind(&session, connection);
             }
-            Some(Connection::Unproven(_)) => {
-                self.unproven -= 1;
+            Some(Connection::Unproven(_) | Connection::Refused(_)) => {
+                self.unproven.leave(connection);
                 self.connections.insert(connection, Connection::Gone);
             }
             // Its bind must not be completed: nobody would hear of its end again.
@@ -203,9 +213,33 @@ impl Worker {
     }
 
     pub(crate) fn violation(&mut self, connection: ConnId, reason: &str) {
-        tick(&self.shared.counters.peer_faults);
-        tracing::warn!(?connection, reason, "peer violated the protocol");
+        self.complain(connection, reason);
         self.node.disconnect(connection, reason);
+        self.leave(connection);
+    }
+
+    /// Counts a violation, and says so where that does not fill the log.
+    fn complain(&mut self, connection: ConnId, reason: &str) {
+        tick(&self.shared.counters.peer_faults);
+        let origin = self.origin(connection);
+        if self.complaints.may_tell(origin) {
+            tracing::warn!(?connection, ?origin, reason, "peer violated the protocol");
+        }
+    }
+
+    fn origin(&self, connection: ConnId) -> Option<Origin> {
+        let bound = self.bound_session(connection);
+        let waiting = || self.binds.iter().find(|bind| bind.connection == connection);
+        let session = bound.or_else(|| waiting().map(|bind| bind.session.clone()));
+        let user = session.map(|session| Origin::User(session.who.uid));
+        user.or_else(|| self.unproven.origin(connection))
+    }
+
+    /// Once a minute: violations that were only counted.
+    pub(super) fn tell_withheld(&mut self) {
+        if let Some(more) = self.complaints.end_window(self.now) {
+            tracing::warn!(more, "peers violated the protocol; not told one by one");
+        }
     }
 
     pub(crate) fn bound_session(&self, connection: ConnId) -> Option<Rc<Session>> {
@@ -244,15 +278,14 @@ impl Worker {
         let limit = Duration::from_secs(u64::from(self.shared.limits.setup_seconds));
         let late = |connection: &Connection| match connection {
             Connection::Unproven(unproven) => self.now.saturating_sub(unproven.since) > limit,
+            Connection::Refused(since) => self.now.saturating_sub(*since) >= TIMER,
             _ => false,
         };
         let mut late: Vec<_> =
             self.connections.iter().filter(|(_, c)| late(c)).map(|(id, _)| *id).collect();
         late.sort_unstable();
         for connection in late {
-            self.unproven -= 1;
-            self.connections.insert(connection, Connection::Gone);
-            self.node.disconnect(connection, "set-up took too long");
+            self.end_set_up(connection, "set-up took too long, or was refused");
         }
     }
 }

@@ -11,13 +11,15 @@ use dafs_protocol::{ClientId, Identity, SessionAttr, SessionId, Status, WaitMode
 
 use super::connections::Connection;
 use super::{Message, Worker};
+use crate::budget::UserShare;
 use crate::clients::Live;
+use crate::limits::Limits;
 use crate::locks::{Client, LockTable};
 use crate::meters::SessionMeter;
 use crate::planted::{Defect, planted};
 use crate::session::{Link, Session};
 use crate::setup::WaitingBind;
-use crate::shared::{Left, Place, tick};
+use crate::shared::{Counted, Left, Place, tick};
 
 /// Why a session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +46,21 @@ pub(super) struct Kept {
     _place: Place,
 }
 
+/// The most that a session of this user is granted.
+fn grants(limits: &Limits, user: &UserShare) -> SessionAttr {
+    let may_poll = limits.polled || !user.is_limited();
+    SessionAttr {
+        slots: limits.slots,
+        data_bytes_max: limits.data_bytes,
+        inline_bytes: 512,
+        wait: if may_poll { WaitMode::Polled } else { WaitMode::Adaptive },
+        lease_ms: limits.lease_seconds.saturating_mul(1000),
+        tagged: true,
+        rdma_read: true,
+        read_ahead: true,
+    }
+}
+
 impl Worker {
     pub(super) fn create(
         &mut self,
@@ -62,23 +79,13 @@ impl Worker {
             self.destroy(older.session, End::Replaced);
         }
         let limits = &self.shared.limits;
-        let same_user = |live: &&Kept| live.session.who.uid == who.uid;
-        let of_user = self.sessions.values().filter(same_user).count();
-        if who.uid != 0 && of_user >= limits.sessions_per_user {
-            return Err((Status::Resource, "server limit reached: sessions of this user"));
-        }
-        let place = Place::take(&self.shared, |c| &c.sessions, limits.sessions)
+        let user = self.shared.budgets.of_user(uid);
+        let of_user = if uid == 0 { usize::MAX } else { limits.sessions_per_user };
+        let most = (limits.sessions, of_user);
+        let place = Place::take(&self.shared, &user, Counted::Sessions, most)
             .ok_or((Status::Resource, "server limit reached: sessions"))?;
-        let attr = SessionAttr {
-            slots: wish.slots.clamp(1, limits.slots),
-            data_bytes_max: wish.data_bytes_max.clamp(4096, limits.data_bytes),
-            inline_bytes: wish.inline_bytes.min(512),
-            wait: wish.wait,
-            lease_ms: limits.lease_seconds.saturating_mul(1000),
-            tagged: wish.tagged,
-            rdma_read: wish.rdma_read,
-            read_ahead: wish.read_ahead,
-        };
+        let wish = SessionAttr { data_bytes_max: wish.data_bytes_max.max(4096), ..wish };
+        let attr = SessionAttr::agree(&wish, &grants(limits, &user));
         let mut id = self.shared.random::<16>();
         if let Some((worker, _)) = id.split_first_chunk_mut::<2>() {
             *worker = self.number.to_le_bytes();
@@ -93,11 +100,16 @@ impl Worker {
         let meter = SessionMeter::new(earlier + 1, client, uid, peer);
         self.shared.meters.enter(meter.clone());
         let (who, client) = (Arc::new(who), Client { id: client, uid });
-        let since = (self.now, self.shared.budgets.of_user(uid));
+        let noted = user.part_of(limits.noted_sessions);
+        let lock_files = user.part_of(limits.lock_files);
+        let since = (self.now, user);
         let mut session = Session::new(id, secret, who, client, attr, since, meter);
-        session.notes = self.shared.notes.as_ref().and_then(|notes| notes.enter(id, client));
+        session.notes = self.shared.notes.as_ref().and_then(|notes| notes.enter(id, client, noted));
         let session = Rc::new(session);
-        self.context.locks(|table| table.begin_session(session.number(), self.number, id));
+        let number = session.number();
+        self.context.locks(|table| {
+            table.begin_session(number, (self.number, id), (uid, lock_files));
+        });
         if let Some(Live { session: older, worker, .. }) = older {
             session.held_back.set(true);
             let message = Message::Replaced { session: older, by: id, at: self.number };
@@ -171,10 +183,14 @@ impl Worker {
                 continue;
             }
             let (shared, left) = (self.shared.clone(), left.clone());
+            let uid = session.who.uid;
             self.tasks.spawn(async move {
                 if let Err(status) = open.file.close(open.writer.id).await {
-                    tracing::error!(%status, "file of an ended session could not be flushed");
+                    shared.could_not_flush(&open, uid, status);
                     shared.ended.lost(id);
+                    if end == End::ShutDown {
+                        shared.unflushed.fetch_add(1, Ordering::SeqCst);
+                    }
                     return;
                 }
                 left.set(left.get() - 1);
@@ -218,11 +234,14 @@ impl Worker {
         }
     }
 
-    /// Ends the grace period when it has lasted long enough. Who has not come may not come any
+    /// Goes on with locks that somebody may have, and ends the grace period when it has lasted long enough. Who has not come may not come any
     /// more, also not to the next server.
-    pub(super) fn watch_grace(&mut self, lease: Duration) {
+    pub(super) fn watch_locks(&mut self, lease: Duration) {
         let now = self.now;
-        let due = self.context.locks(|table| table.grace_due(now, lease));
+        let due = self.context.locks(|table| {
+            table.go_on();
+            table.grace_due(now, lease)
+        });
         let Some(missing) = due else { return };
         let context = self.context.clone();
         let saving = self.shared.clients.forget(&missing);
@@ -271,11 +290,17 @@ impl Worker {
         if self.sessions.is_empty() { WaitMode::Adaptive } else { mode }
     }
 
-    /// Ends those that were silent for the time of a lease.
+    /// Ends those that were silent for the time of a lease, and of which nothing waited in a
+    /// socket at its end.
     pub(super) fn expire_sessions(&mut self, lease: Duration) {
+        let rounds = self.node.rounds();
         let silent = |live: &Kept| {
-            self.now.saturating_sub(live.session.last_seen.get()) > lease
-                && !planted(Defect::LeaseNeverExpires)
+            let session = &live.session;
+            let is_late = self.now.saturating_sub(session.last_seen.get()) > lease
+                && !planted(Defect::LeaseNeverExpires);
+            let since = if is_late { session.silent.get().or(Some(rounds)) } else { None };
+            session.silent.set(since);
+            since.is_some_and(|since| rounds >= since + 2)
         };
         let mut expired: Vec<_> =
             self.sessions.iter().filter(|(_, live)| silent(live)).map(|(id, _)| *id).collect();

@@ -1,5 +1,7 @@
 //! A server with its workers and clients without the client library, on a simulated network.
 
+#![allow(dead_code, reason = "each test file uses a part")]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +13,8 @@ use dafs_message::{
 };
 use dafs_protocol::*;
 use dafs_server::{
-    DataPath, Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker,
+    DataPath, Export, Exports, Limits, MemoryNotes, MemoryRecords, Proof, Shared, SharedOptions,
+    Worker,
 };
 use dafs_store::memory::MemoryStore;
 use dafs_unifier::Unifier;
@@ -30,6 +33,7 @@ pub struct World {
     pub net: Arc<SimNet>,
     store: MemoryStore,
     records: MemoryRecords,
+    notes: MemoryNotes,
     pub limits: Limits,
     running: Option<Running>,
     peers: Vec<Peer>,
@@ -37,6 +41,8 @@ pub struct World {
     uid: u32,
     /// On which worker, if not by its number.
     pub place: Option<usize>,
+    /// What sessions wish for.
+    pub wait: WaitMode,
 }
 
 /// A client, by its number.
@@ -72,9 +78,20 @@ impl World {
     pub fn with(seed: u64, workers: u16, limits: Limits) -> World {
         let net = SimNet::new(SimConfig::new(seed));
         let (store, records) = (MemoryStore::new(), MemoryRecords::default());
-        let peers = Vec::new();
-        let mut world =
-            World { net, store, records, limits, running: None, peers, uid: 0, place: None };
+        let time = net.clone();
+        let notes = MemoryNotes::new(Arc::new(move || time.now()));
+        let mut world = World {
+            net,
+            store,
+            records,
+            notes,
+            limits,
+            running: None,
+            peers: Vec::new(),
+            uid: 0,
+            place: None,
+            wait: WaitMode::Sleeping,
+        };
         world.start(workers);
         world
     }
@@ -101,7 +118,8 @@ impl World {
             limits: self.limits.clone(),
             key: None,
             own: dafs_protocol::Identity::root(),
-            notes: None,
+            notes: Some(Box::new(self.notes.clone())),
+            numbers: None,
             recorder: None,
             records: Box::new(self.records.clone()),
             entropy: Box::new(move |bytes| {
@@ -205,7 +223,7 @@ impl World {
             slots: 64,
             data_bytes_max: 1 << 20,
             inline_bytes: 512,
-            wait: WaitMode::Sleeping,
+            wait: self.wait,
             lease_ms: 0,
             tagged: true,
             rdma_read: true,
@@ -230,7 +248,9 @@ impl World {
         assert!(matches!(reply, SetupReply::Ready { .. }), "{reply:?}");
     }
 
-    fn set_up(&mut self, who: Who, purpose: Purpose) -> SetupReply {
+    /// A connection of a user, who says nothing over it.
+    pub fn connect(&mut self, who: Who, uid: u32) {
+        self.uid = uid;
         let peer = &mut self.peers[who.0];
         let private = peer.session.map(|(session, _)| session.0);
         let private = private.as_ref().map_or(&[][..], |id| &id[..]);
@@ -238,6 +258,10 @@ impl World {
         peer.connected = false;
         peer.conn = Some(peer.node.connect(&address(), private, options).expect("connect"));
         self.run_until("connected", |world| world.peers[who.0].connected);
+    }
+
+    fn set_up(&mut self, who: Who, purpose: Purpose) -> SetupReply {
+        self.connect(who, self.uid);
         let class = SizeClass::Any;
         let version = PROTOCOL_VERSION;
         let hello = SetupRequest::Hello { version, nonce: [1; 32], class, keyed: false, purpose };
@@ -293,12 +317,39 @@ impl World {
         self.chain(who, &[operation])?.pop().expect("a result")
     }
 
-    /// Opens a file, which is made.
-    pub fn open(&mut self, who: Who, name: &str, read: bool, write: bool) -> StateId {
-        let root = match self.one(who, Operation::GetRoot { export: b"" }) {
+    /// The root of the export.
+    pub fn root(&mut self, who: Who) -> FileHandle {
+        match self.one(who, Operation::GetRoot { export: b"" }) {
             Ok(Outcome::Found { handle, .. }) => handle,
             other => panic!("no root: {other:?}"),
-        };
+        }
+    }
+
+    /// The last sequence of a slot.
+    pub fn sequence(&self, who: Who, slot: u16) -> u32 {
+        self.peers[who.0].sequences[usize::from(slot)]
+    }
+
+    /// The session that it has, or had last.
+    pub fn session_of(&self, who: Who) -> SessionId {
+        self.peers[who.0].session.expect("a session").0
+    }
+
+    /// Opens a file, which is made.
+    pub fn open(&mut self, who: Who, name: &str, read: bool, write: bool) -> StateId {
+        match self.open_as(who, name, read, write) {
+            Ok(Outcome::Opened { state, .. }) => state,
+            other => panic!("not open: {other:?}"),
+        }
+    }
+
+    /// Opens a file for reading and writing, if it may be.
+    pub fn try_open(&mut self, who: Who, name: &str) -> OpResult {
+        self.open_as(who, name, true, true)
+    }
+
+    fn open_as(&mut self, who: Who, name: &str, read: bool, write: bool) -> OpResult {
+        let root = self.root(who);
         let flags = OpenFlags {
             read,
             write,
@@ -310,10 +361,7 @@ impl World {
             again: false,
         };
         let (path, cache) = (name.as_bytes(), CacheHint::default());
-        match self.one(who, Operation::Open { dir: root, path, flags, mode: 0o666, cache }) {
-            Ok(Outcome::Opened { state, .. }) => state,
-            other => panic!("not open: {other:?}"),
-        }
+        self.one(who, Operation::Open { dir: root, path, flags, mode: 0o666, cache })
     }
 
     /// The callbacks that came, after a moment in which all could.

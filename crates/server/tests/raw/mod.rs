@@ -306,7 +306,8 @@ impl Raw {
     pub fn write(&mut self, state: StateId, offset: u64, bytes: &[u8]) -> Result<(), Status> {
         let len = u32::try_from(bytes.len()).expect("short");
         let extents = ExtentList::one(offset, len);
-        let write = Operation::Write { state, extents, stability: Stability::Unstable };
+        let stability = Stability::Unstable;
+        let write = Operation::Write { state, extents, stability, within: false };
         self.chain(&[write], bytes).map(drop)
     }
 

@@ -22,6 +22,7 @@ pub(super) struct Rename {
     pub(super) to: Vec<u8>,
     pub(super) no_replace: bool,
     pub(super) exchange: bool,
+    pub(super) whiteout: bool,
 }
 
 impl State {
@@ -272,7 +273,8 @@ impl State {
     pub(super) fn rename(&mut self, who: &Identity, what: &Rename) -> Result<(), Status> {
         check_name(&what.from)?;
         check_name(&what.to)?;
-        if what.no_replace && what.exchange {
+        // No overlay lies over this.
+        if what.no_replace && what.exchange || what.whiteout {
             return Err(Status::Inval);
         }
         let from_dir = self.tree.resolve(&what.from_dir)?;

@@ -342,12 +342,8 @@ impl Node {
         }
     }
 
-    /// As the kernel does for a writer who is not root: no setuid; no setgid where it means
-    /// a group's rights and not mandatory locking.
+    /// As the kernel does for a writer who is neither root nor of the file's group.
     pub(super) fn clear_privileges(&mut self) {
-        self.mode &= !0o4000;
-        if self.mode & 0o010 != 0 {
-            self.mode &= !0o2000;
-        }
+        self.mode &= !0o6000;
     }
 }

@@ -11,7 +11,7 @@ use super::rights::{self, EXECUTE, READ, WRITE};
 use super::tree::{Content, Directory, ROOT};
 use super::{FaultKind, MemoryStore, State};
 use crate::names::{check_path, check_xattr_name};
-use crate::{Answer, FileId, Found, Listing, Opened, Store, Who};
+use crate::{Answer, Found, Listing, Opened, Store, Who};
 
 impl MemoryStore {
     /// Work on the object that `handle` names.
@@ -43,13 +43,12 @@ impl Store for MemoryStore {
         })
     }
 
-    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<FileId> {
+    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Attr> {
         let name = name.to_vec();
         self.with(who, dir, move |state, who, dir| {
             check_path(&name)?;
             let place = state.tree.walk(who, dir, &name, false)?;
-            let attr = state.found(place.inode.ok_or(Status::NoEnt)?)?.attr;
-            Ok(FileId { device: attr.device, inode: attr.inode })
+            Ok(state.found(place.inode.ok_or(Status::NoEnt)?)?.attr)
         })
     }
 
@@ -117,12 +116,11 @@ impl Store for MemoryStore {
         from: &[u8],
         to_dir: &FileHandle,
         to: &[u8],
-        no_replace: bool,
-        exchange: bool,
+        (no_replace, exchange, whiteout): (bool, bool, bool),
     ) -> Answer<()> {
         let (who, from_dir, to_dir) = (who.clone(), *from_dir, *to_dir);
         let (from, to) = (from.to_vec(), to.to_vec());
-        let what = Rename { from_dir, from, to_dir, to, no_replace, exchange };
+        let what = Rename { from_dir, from, to_dir, to, no_replace, exchange, whiteout };
         self.shared.call(move |state| state.rename(&who, &what))
     }
 
@@ -259,6 +257,7 @@ fn list(
             kind: Some(state.tree.node(inode)?.kind()),
             attr: if attributes && search { Some(state.tree.attr(inode)?) } else { None },
             handle: (handles && search).then(|| state.tree.handle(inode)),
+            id: (!attributes).then(|| state.tree.id(inode)),
         };
         bytes += dir_entry_bytes(&entry);
         if bytes > bytes_max {

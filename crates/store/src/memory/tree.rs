@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Weak;
 
-use dafs_protocol::{Attr, FileHandle, FileKind, Identity, Status, Timestamp, split_mode};
+use dafs_protocol::{
+    Attr, FileHandle, FileKind, Identity, ObjectId, Status, Timestamp, split_mode,
+};
 
 use super::data::{BLOCK, Data};
 use super::file::MemoryFile;
@@ -326,6 +328,10 @@ impl Tree {
         unused.into_iter().for_each(|inode| self.reclaim(inode));
     }
 
+    pub(super) fn id(&self, inode: u64) -> ObjectId {
+        ObjectId { inode, device: self.options.id, number: 0 }
+    }
+
     pub(super) fn attr(&self, inode: u64) -> Result<Attr, Status> {
         let node = self.node(inode)?;
         let (size, blocks) = match &node.content {
@@ -344,6 +350,7 @@ impl Tree {
             allocated: blocks * BLOCK,
             inode,
             device: self.options.id,
+            number: 0,
             rdev: node.rdev,
             block_size: BLOCK as u32,
             change: node.change,

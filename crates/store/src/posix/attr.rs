@@ -77,6 +77,7 @@ impl Stat {
             allocated: stat.stx_blocks.saturating_mul(512),
             inode: id.inode,
             device: id.device,
+            number: 0,
             rdev: libc::makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
             block_size: stat.stx_blksize,
             change: change(changed),

@@ -37,11 +37,11 @@ const DIRECT: [i64; 4] = [EXT4, XFS, BTRFS, F2FS];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Disk {
     /// Directly where that is possible, otherwise through the page cache.
+    #[default]
     Auto,
     /// Directly: O_DIRECT, by io_uring.
     Direct,
     /// Through the kernel's page cache, by plain system calls.
-    #[default]
     Buffered,
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Instant;
 
 use dafs_fabric::{SgList, Span, sg_bytes};
 use dafs_protocol::{Attr, FileHandle, FileKind, SetAttr, Status};
@@ -13,12 +14,12 @@ use super::attr::{self, Stat};
 use super::handles::generation;
 use super::ring::Way;
 use super::sys::{self, Errno};
-use super::{Inner, Shared, direct, ranges};
+use super::{Inner, Shared, TELLS_STORES, direct, ranges};
 use crate::{Answer, Extents, File, FileId, Found, Pending, SeekKind, Who};
 
+/// Setuid and setgid.
+const PRIVILEGES: u32 = 0o6000;
 const SETGID: u32 = 0o2000;
-const GROUP_EXECUTE: u32 = 0o010;
-const SETUID: u32 = 0o4000;
 
 /// The files that are open, one object each.
 #[derive(Default)]
@@ -56,6 +57,7 @@ impl OpenFiles {
                 writer: OnceLock::new(),
                 is_fresh: (fresh && !inner.syncs_names(id)).then(|| Arc::new(true.into())),
                 answers_at_once: AtomicBool::new(inner.local),
+                tells_stores: OnceLock::new(),
                 direct: direct::Descriptors::default(),
             });
             files.insert(id, Arc::downgrade(&file));
@@ -92,6 +94,8 @@ pub(super) struct PosixFile {
     is_fresh: Option<Arc<AtomicBool>>,
     /// Reads of what is in memory can be told from others.
     answers_at_once: AtomicBool,
+    /// See [`File::has_unwritten`].
+    tells_stores: OnceLock<bool>,
     pub(super) direct: direct::Descriptors,
 }
 
@@ -222,9 +226,11 @@ impl File for PosixFile {
         if let Some(direct) = self.direct_for(&fd, Way::Write, offset, &from) {
             return self.write_direct(direct, &fd, (offset, from), clear_privileges);
         }
-        // Into the page cache: short ones are done sooner than handed over.
-        if self.inner.local && sg_bytes(&from) <= self.inner.options.inline_write_bytes {
-            return Pending::ready(write_whole(&self.inner, &fd, offset, &from, clear_privileges));
+        if self.inner.writes_here(sg_bytes(&from)) {
+            let start = Instant::now();
+            let result = write_whole(&self.inner, &fd, offset, &from, clear_privileges);
+            self.inner.write_pace.note(start.elapsed());
+            return Pending::ready(result);
         }
         self.inner.call_long(move |inner| write_whole(inner, &fd, offset, &from, clear_privileges))
     }
@@ -322,6 +328,21 @@ impl File for PosixFile {
         self.call(self.any(), move |_, fd| of(fd, false))
     }
 
+    fn can_end_at(&self, end: u64) -> bool {
+        let Ok(end_offset) = i64::try_from(end) else { return false };
+        end <= self.inner.file_bytes_max
+            && self.any().is_ok_and(|fd| sys::lseek(&fd, end_offset, libc::SEEK_SET).is_ok())
+    }
+
+    fn has_unwritten(&self) -> Option<bool> {
+        let fd = self.any().ok()?;
+        let tells = || sys::fs_magic(&fd).is_ok_and(|magic| TELLS_STORES.contains(&magic));
+        if !*self.tells_stores.get_or_init(tells) {
+            return None;
+        }
+        sys::unwritten_pages(&fd).ok().map(|pages| pages > 0)
+    }
+
     fn set_attr(&self, who: &Who, set: &SetAttr) -> Answer<Attr> {
         if self.inner.options.read_only {
             return Pending::ready(Err(Status::RoFs));
@@ -343,6 +364,17 @@ impl File for PosixFile {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl Inner {
+    /// So many bytes go into the page cache in the calling thread: short ones are done sooner
+    /// than handed over, as long as the kernel does not let writers wait (for the disk, where too
+    /// much is dirty, or for the journal).
+    fn writes_here(&self, bytes: usize) -> bool {
+        self.local
+            && bytes <= self.options.inline_write_bytes
+            && (self.in_memory || self.write_pace.is_quick())
     }
 }
 
@@ -419,13 +451,44 @@ fn sync_all(fd: &OwnedFd) -> Result<(), Status> {
     sys::syncfs(fd).or_else(|_| sys::syncfs(fd)).map_err(data_error)
 }
 
-/// The kernel does not do this for root. The mode is asked for each time: others change it too.
+/// The kernel does not do this for root's writes. The mode is asked for each time: others change
+/// it too. A change of the owner that changes nothing takes setuid, setgid of what a group may run,
+/// and capabilities from the mode as it is at that moment: nothing that others set is undone.
+///
+/// Setgid that runs nothing is left by that, and no call takes it alone: there a change of the mode
+/// by others in between is undone.
 pub(super) fn clear(fd: &OwnedFd) -> Result<(), Status> {
-    let mode = Stat::of(fd, true)?.mode();
-    let setgid = if mode & GROUP_EXECUTE != 0 { SETGID } else { 0 };
-    let cleared = mode & !(SETUID | setgid);
-    if cleared != mode {
-        sys::fchmod(fd, cleared)?;
+    let mode = || Ok::<u32, Status>(Stat::of(fd, true)?.mode());
+    if mode()? & PRIVILEGES == 0 {
+        return Ok(());
+    }
+    sys::chown(fd, u32::MAX, u32::MAX)?;
+    let left = mode()?;
+    if left & SETGID != 0 {
+        sys::fchmod(fd, left & !SETGID)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::posix::{PosixOptions, PosixStore};
+
+    #[test]
+    fn short_writes_are_handed_over_while_they_are_slow() {
+        let key = Some(super::super::HandleKey([7; 16]));
+        let options = PosixOptions { key, ..PosixOptions::default() };
+        let store = PosixStore::open(&std::env::temp_dir(), options).expect("a store");
+        let inner = &store.inner;
+        let short = inner.options.inline_write_bytes;
+        assert_eq!((inner.writes_here(short), inner.writes_here(short + 1)), (inner.local, false));
+        for _ in 0..8 {
+            inner.write_pace.note(Duration::from_millis(10));
+        }
+        assert_eq!(inner.writes_here(short), inner.in_memory);
+        let tried = (0..10_000).any(|_| inner.writes_here(short));
+        assert_eq!(tried, inner.local, "now and then");
+    }
 }

@@ -123,6 +123,14 @@ pub(super) fn generation(handle: &FileHandle) -> Option<u64> {
     (own.0[0] == KERNEL).then(|| SipHasher24::new().hash(&own.0).h1)
 }
 
+/// Of what tells file systems apart; stays the same from version to version.
+pub(super) fn digest(uuid: &[u8; 16], id: u64) -> u64 {
+    let mut bytes = [0; 24];
+    bytes[..16].copy_from_slice(uuid);
+    bytes[16..].copy_from_slice(&id.to_le_bytes());
+    SipHasher24::new().hash(&bytes).h1
+}
+
 /// What an authentic handle names.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Named {

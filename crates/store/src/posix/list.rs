@@ -2,12 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
-use dafs_protocol::{DirEntry, FileHandle, FileKind, Status, dir_entry_bytes};
+use dafs_protocol::{DirEntry, FileHandle, FileKind, ObjectId, Status, dir_entry_bytes};
 
-use super::Inner;
 use super::attr::Stat;
 use super::sys::{self, Errno};
-use crate::{Listing, Who};
+use super::{Inner, OVERLAY};
+use crate::{FileId, Listing, Who};
 
 /// Raw entries asked for at once, at most and at least.
 const BUFFER_BYTES_MAX: usize = 32 << 10;
@@ -23,6 +23,7 @@ pub(super) struct Request {
 
 /// A raw entry.
 struct Raw<'a> {
+    inode: u64,
     cookie: u64,
     kind: Option<FileKind>,
     name: &'a [u8],
@@ -52,7 +53,7 @@ impl Inner {
             let offset = i64::try_from(request.cookie).map_err(|_| Status::BadCookie)?;
             sys::lseek(&fd, offset, libc::SEEK_SET).map_err(|_| Status::BadCookie)?;
         }
-        self.list(&fd, request)
+        self.list(who, &fd, request)
     }
 
     pub(super) fn sync_dir(&self, dir: &FileHandle) -> Result<(), Status> {
@@ -65,9 +66,13 @@ impl Inner {
         Ok(sys::fsync(&fd.map_err(gone)?, false)?)
     }
 
-    fn list(&self, fd: &OwnedFd, request: &Request) -> Result<Listing, Status> {
+    fn list(&self, who: &Who, fd: &OwnedFd, request: &Request) -> Result<Listing, Status> {
         let mut listing = Listing::default();
         let mut bytes = 0;
+        let stat = Stat::of(fd, true)?;
+        let device = stat.id().device;
+        // There, what lists tell of a number is not what objects tell.
+        let looks = request.attributes || sys::fs_magic(fd)? == OVERLAY;
         // With attributes an answer's entry is some times as long as the raw one.
         let room = if request.attributes { request.bytes_max / 4 } else { request.bytes_max };
         let mut buffer = vec![0; room.clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)];
@@ -81,7 +86,7 @@ impl Inner {
                 if raw.name == b"." || raw.name == b".." {
                     continue;
                 }
-                let entry = self.entry(fd, &raw, request);
+                let entry = self.entry(who, (fd, device), &raw, request, looks)?;
                 bytes += dir_entry_bytes(&entry);
                 if bytes > request.bytes_max {
                     let none = listing.entries.is_empty();
@@ -92,18 +97,34 @@ impl Inner {
         }
     }
 
-    fn entry(&self, dir: &OwnedFd, raw: &Raw<'_>, request: &Request) -> DirEntry {
+    fn entry(
+        &self,
+        who: &Who,
+        (dir, device): (&OwnedFd, u64),
+        raw: &Raw<'_>,
+        request: &Request,
+        looks: bool,
+    ) -> Result<DirEntry, Status> {
+        // A directory may be another file system's root.
+        let looks = looks || raw.kind.is_none_or(|kind| kind == FileKind::Directory);
         // Fails without the right to search, and for what was removed meanwhile.
-        let stat = || Stat::at(dir, raw.name, true).ok();
-        let stat = if request.attributes || raw.kind.is_none() { stat() } else { None };
+        let stat = if looks { Stat::at(dir, raw.name, true).ok() } else { None };
+        let id = stat.as_ref().map_or(FileId { device, inode: raw.inode }, Stat::id);
+        if !self.objects.knows(id.device)
+            && let Ok(fd) = sys::openat(dir, raw.name, libc::O_PATH, 0)
+        {
+            self.meet(who, &fd)?;
+        }
+        let id = ObjectId { inode: id.inode, device: id.device, number: 0 };
         let handle = if request.handles { self.objects.handle_at(dir, raw.name) } else { None };
-        DirEntry {
+        Ok(DirEntry {
             cookie: raw.cookie,
             name: raw.name.to_vec(),
             kind: stat.as_ref().map(Stat::kind).or(raw.kind),
             attr: stat.filter(|_| request.attributes).map(|stat| stat.attr()),
             handle,
-        }
+            id: (!request.attributes).then_some(id),
+        })
     }
 }
 
@@ -120,13 +141,13 @@ impl<'a> Iterator for Entries<'a> {
 
     fn next(&mut self) -> Option<Raw<'a>> {
         let number = |at: usize| self.0.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
-        let cookie = number(8)?;
+        let (inode, cookie) = (number(0)?, number(8)?);
         let len = usize::from(u16::from_ne_bytes(self.0.get(16..18)?.try_into().ok()?));
         let kind = *self.0.get(18)?;
         let name = self.0.get(19..len)?;
         let name = name.split(|byte| *byte == 0).next()?;
         self.0 = self.0.get(len..)?;
-        Some(Raw { cookie, kind: kind_of(kind), name })
+        Some(Raw { inode, cookie, kind: kind_of(kind), name })
     }
 }
 

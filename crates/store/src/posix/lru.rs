@@ -68,10 +68,10 @@ impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
         Some(slot.value)
     }
 
-    /// Takes out all that were not used since the last time.
-    pub(super) fn take_unused(&mut self) -> Vec<V> {
+    /// Takes out all of these that were not used since the last time.
+    pub(super) fn take_unused(&mut self, of: impl Fn(&V) -> bool) -> Vec<V> {
         let mut idle = Vec::new();
-        for slot in &mut self.slots {
+        for slot in self.slots.iter_mut().filter(|slot| of(&slot.value)) {
             if !std::mem::take(&mut slot.used) {
                 idle.push(slot.key);
             }
@@ -100,10 +100,13 @@ mod tests {
         }
         lru.insert(7, 7);
         lru.get(&7);
-        lru.take_unused();
+        lru.take_unused(|_| true);
         assert_eq!(lru.get(&7), Some(7));
-        lru.take_unused();
-        lru.take_unused();
+        lru.take_unused(|_| true);
+        lru.take_unused(|value| *value != 7);
+        assert_eq!(lru.slots.len(), 1, "only of those");
+        lru.take_unused(|_| true);
+        lru.take_unused(|_| true);
         assert!(lru.slots.is_empty() && lru.places.is_empty());
     }
 }

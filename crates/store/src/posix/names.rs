@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use dafs_protocol::{FileHandle, FileKind, SYMLINK_BYTES_MAX, Status};
+use dafs_protocol::{Attr, FileHandle, FileKind, SYMLINK_BYTES_MAX, Status};
 
 use super::attr::Stat;
 use super::objects::Leaving;
@@ -10,7 +10,7 @@ use super::umask::Masking;
 use super::walk::Cached;
 use super::{Inner, sys};
 use crate::names::{check_name, check_path};
-use crate::{FileId, Found, Who};
+use crate::{Found, Who};
 
 /// What [`Inner::create`] makes.
 pub(super) struct Creation {
@@ -28,20 +28,36 @@ pub(super) struct Rename {
     pub(super) to: Vec<u8>,
     pub(super) no_replace: bool,
     pub(super) exchange: bool,
+    pub(super) whiteout: bool,
 }
 
 impl Inner {
     /// Handle and attributes of what a fresh O_PATH descriptor names.
     pub(super) fn found(&self, who: &Who, fd: OwnedFd, lazy: bool) -> Result<Found, Status> {
-        match self.objects.found(fd, lazy, false)? {
-            Ok(found) => Ok(found),
+        let found = match self.objects.found(fd, lazy, false)? {
+            Ok(found) => found,
             Err(fd) => {
                 // Where this fails, numbers of the table do.
                 let _ = self.identities.as_server_for(who, || self.objects.add_mount(&fd))?;
                 let found = self.objects.found(fd, lazy, true)?;
-                found.map_err(|_| Status::ServerFault)
+                found.map_err(|_| Status::ServerFault)?
             }
+        };
+        if !self.objects.knows(found.attr.device)
+            && let Some(object) = self.objects.cached(&found.handle)
+        {
+            self.meet(who, &object.fd)?;
         }
+        Ok(found)
+    }
+
+    /// Something is in a file system that was not met before.
+    pub(super) fn meet(&self, who: &Who, fd: &OwnedFd) -> Result<(), Status> {
+        let met = self.identities.as_server_for(who, || self.objects.meet(fd))?;
+        if let Err(status) = met {
+            tracing::debug!(?status, "a file system that does not say which it is");
+        }
+        Ok(())
     }
 
     /// As [`found`](Self::found), for a file open for I/O.
@@ -51,6 +67,9 @@ impl Inner {
         fd: &OwnedFd,
         stat: &Stat,
     ) -> Result<FileHandle, Status> {
+        if !self.objects.knows(stat.id().device) {
+            self.meet(who, fd)?;
+        }
         if let Some(handle) = self.objects.handle_of_open(fd, stat, false)? {
             return Ok(handle);
         }
@@ -209,16 +228,11 @@ impl Inner {
     }
 
     /// What a name of a directory is of.
-    pub(super) fn object(
-        &self,
-        who: &Who,
-        dir: &FileHandle,
-        name: &[u8],
-    ) -> Result<FileId, Status> {
+    pub(super) fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Result<Attr, Status> {
         check_name(name)?;
         let dir = self.objects.resolve(&self.identities, dir)?;
         let _acting = self.identities.act_as(who)?;
-        Ok(Stat::at(&dir.fd, name, true)?.id())
+        Ok(Stat::at(&dir.fd, name, true)?.attr())
     }
 
     pub(super) fn remove(
@@ -242,16 +256,18 @@ impl Inner {
         self.may_change()?;
         check_name(&what.from)?;
         check_name(&what.to)?;
-        let flags = match (what.no_replace, what.exchange) {
-            (true, true) => return Err(Status::Inval),
-            (true, false) => libc::RENAME_NOREPLACE,
-            (false, true) => libc::RENAME_EXCHANGE,
-            (false, false) => 0,
-        };
+        if what.exchange && (what.no_replace || what.whiteout) {
+            return Err(Status::Inval);
+        }
+        let flag = |wanted, flag| if wanted { flag } else { 0 };
+        let flags = flag(what.no_replace, libc::RENAME_NOREPLACE)
+            | flag(what.exchange, libc::RENAME_EXCHANGE)
+            | flag(what.whiteout, libc::RENAME_WHITEOUT);
+        let replaces = !what.no_replace && !what.exchange;
         let from_dir = self.objects.resolve(&self.identities, &what.from_dir)?;
         let to_dir = self.objects.resolve(&self.identities, &what.to_dir)?;
         let _acting = self.identities.act_as(who)?;
-        let replaced = (flags == 0).then(|| self.objects.before_removal(&to_dir.fd, &what.to));
+        let replaced = replaces.then(|| self.objects.before_removal(&to_dir.fd, &what.to));
         match sys::renameat2(&from_dir.fd, &what.from, &to_dir.fd, &what.to, flags) {
             Err(errno) => Err(errno.into()),
             Ok(()) => {

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use dafs_protocol::{FileHandle, FileKind, Status};
 
@@ -16,25 +16,21 @@ use super::attr::Stat;
 use super::handles::{HandleKey, Named, Sealer};
 use super::identity::Identities;
 use super::lru::Lru;
+use super::mounts::Mounts;
 use super::sys::{self, KernelHandle};
+use super::{BTRFS, OVERLAY};
 use crate::{FileId, Found};
 
 /// Objects other than directories that stay open for a while.
 const RECENT_MAX: usize = 256;
-/// Mounts inside of an export.
-const MOUNTS_MAX: usize = 1024;
 
 /// Something in the tree, by an O_PATH descriptor.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) fd: OwnedFd,
     pub(super) kind: FileKind,
-}
-
-/// A file system inside of the export, for its handles.
-struct Mount {
-    fd: OwnedFd,
-    fs: u64,
+    /// In a file system mounted inside of the export: kept only while it is used.
+    elsewhere: bool,
 }
 
 pub(super) struct Objects {
@@ -43,15 +39,15 @@ pub(super) struct Objects {
     pub(super) root: Arc<Object>,
     pub(super) root_stat: Stat,
     root_handle: FileHandle,
-    root_mount: i32,
     by_kernel: bool,
-    /// By number; 0 is the root's.
-    mounts: Mutex<HashMap<u32, Arc<Mount>>>,
+    mounts: Mounts,
     directories: Mutex<Lru<FileHandle, Arc<Object>>>,
     recent: Mutex<Lru<FileHandle, Arc<Object>>>,
     /// The directory found last: names in one directory come in a row.
     last: Mutex<Option<Last>>,
     table: Mutex<Table>,
+    /// Which file systems the devices met so far are.
+    file_systems: RwLock<HashMap<u64, u64>>,
 }
 
 /// A directory and its handle, which is good as long as the descriptor keeps the inode.
@@ -101,21 +97,27 @@ impl Objects {
             None => sealer.table(epoch, 0),
         };
         let table = Table { objects: Lru::new(descriptors_max), numbers: HashMap::new(), next: 1 };
-        let mount = Arc::new(Mount { fd: readable, fs });
+        let file_systems = HashMap::from([(root_stat.id().device, identity(&root)?)]);
+        let mounts = Mounts::new(readable, root_mount)?;
         Ok(Objects {
             sealer,
             epoch,
-            root: Arc::new(Object { fd: root, kind: FileKind::Directory }),
+            root: Arc::new(Object { fd: root, kind: FileKind::Directory, elsewhere: false }),
             root_stat,
             root_handle,
-            root_mount,
             by_kernel,
-            mounts: Mutex::new(HashMap::from([(0, mount)])),
+            mounts,
             directories: Mutex::new(Lru::new(descriptors_max)),
             recent: Mutex::new(Lru::new(RECENT_MAX.min(descriptors_max))),
             last: Mutex::new(None),
             table: Mutex::new(table),
+            file_systems: RwLock::new(file_systems),
         })
+    }
+
+    #[cfg(test)]
+    pub(super) fn mounts(&self) -> &Mounts {
+        &self.mounts
     }
 
     /// Handles survive this process.
@@ -153,14 +155,14 @@ impl Objects {
         match self.sealer.open(handle)? {
             Named::Table { .. } => self.resolve_table(handle),
             Named::Kernel { fs, mount, handle: own } => {
-                let mount = lock(&self.mounts).get(&mount).cloned().ok_or(Status::Stale)?;
-                if mount.fs != fs {
-                    return Err(Status::Stale);
-                }
                 let _server = identities.as_server()?;
+                let mount = self.mounts.get(mount, fs)?;
                 let fd = sys::open_by_handle(&mount.fd, &own, libc::O_PATH)?;
                 let stat = Stat::of(&fd, true)?;
-                let object = Arc::new(Object { fd, kind: stat.kind() });
+                if !self.knows(stat.id().device) {
+                    self.meet(&fd)?;
+                }
+                let object = self.object(fd, &stat);
                 // What has no name any more lives as long as it is open, not as it is kept here.
                 if stat.links() != 0 {
                     self.keep(handle, &object);
@@ -177,6 +179,15 @@ impl Objects {
             }
             _ => Err(Status::Stale),
         }
+    }
+
+    fn object(&self, fd: OwnedFd, stat: &Stat) -> Arc<Object> {
+        Arc::new(Object { fd, kind: stat.kind(), elsewhere: self.is_elsewhere(stat) })
+    }
+
+    fn is_elsewhere(&self, stat: &Stat) -> bool {
+        let root = &self.root_stat;
+        stat.id().device != root.id().device || stat.mount() != root.mount()
     }
 
     fn keep(&self, handle: &FileHandle, object: &Arc<Object>) {
@@ -210,7 +221,7 @@ impl Objects {
             Err(UnknownMount) => return Ok(Err(fd)),
         };
         let attr = stat.attr();
-        let object = Arc::new(Object { fd, kind: stat.kind() });
+        let object = self.object(fd, &stat);
         let handle = match handle {
             Some(handle) => {
                 self.keep(&handle, &object);
@@ -242,7 +253,7 @@ impl Objects {
             return Ok(Some(self.sealer.table(self.epoch, *number)));
         }
         let fd = sys::reopen(fd, libc::O_PATH)?;
-        let object = Arc::new(Object { fd, kind: stat.kind() });
+        let object = self.object(fd, stat);
         Ok(Some(self.add_to_table(stat.id(), object)))
     }
 
@@ -265,25 +276,15 @@ impl Objects {
             Err(sys::Errno(libc::EOPNOTSUPP | libc::EOVERFLOW)) => return Ok(Ok(None)),
             Err(errno) => return Err(errno.into()),
         };
-        let number = if own.mount == self.root_mount { 0 } else { own.mount.unsigned_abs() };
-        let Some(fs) = lock(&self.mounts).get(&number).map(|mount| mount.fs) else {
+        let Some((number, fs)) = self.mounts.known(own.mount) else {
             return Ok(Err(UnknownMount));
         };
         Ok(Ok(self.sealer.kernel(fs, number, &own)))
     }
 
-    /// Makes the file system of `fd` known. `fd` must be a directory or a regular file; this
-    /// thread should act as the server.
+    /// Makes the file system of `fd` known; this thread should act as the server.
     pub(super) fn add_mount(&self, fd: &OwnedFd) -> Result<(), Status> {
-        let own = sys::name_to_handle(fd, b"")?;
-        let readable = sys::reopen(fd, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)?;
-        let fs = sys::statvfs(&readable)?.f_fsid;
-        let mut mounts = lock(&self.mounts);
-        if mounts.len() >= MOUNTS_MAX {
-            return Err(Status::Resource);
-        }
-        mounts.insert(own.mount.unsigned_abs(), Arc::new(Mount { fd: readable, fs }));
-        Ok(())
+        self.mounts.add(sys::name_to_handle(fd, b"")?.mount)
     }
 
     fn add_to_table(&self, id: FileId, object: Arc<Object>) -> FileHandle {
@@ -343,25 +344,67 @@ impl Objects {
         drop(object); // outside of the lock
     }
 
-    /// Closes what was not used lately, but for directories.
+    /// Closes what was not used lately: all in other file systems than that of the root, which
+    /// could not be unmounted else, of that all but directories.
     pub(super) fn tidy(&self) {
-        let idle = lock(&self.recent).take_unused();
+        let idle = lock(&self.recent).take_unused(|_| true);
         drop(idle);
+        if self.mounts.has_others() {
+            let last = lock(&self.last).take_if(|last| self.is_elsewhere(&last.stat));
+            let idle = lock(&self.directories).take_unused(|object| object.elsewhere);
+            drop((last, idle));
+            self.mounts.tidy();
+        }
+    }
+
+    fn file_systems(&self) -> RwLockReadGuard<'_, HashMap<u64, u64>> {
+        self.file_systems.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which file system a device is, if it was met.
+    pub(super) fn file_system(&self, device: u64) -> Option<u64> {
+        self.file_systems().get(&device).copied()
+    }
+
+    pub(super) fn knows(&self, device: u64) -> bool {
+        device == self.root_stat.id().device || self.file_systems().contains_key(&device)
+    }
+
+    /// Something is in a file system that was not met before; this thread should act as the server.
+    pub(super) fn meet(&self, fd: &OwnedFd) -> Result<(), Status> {
+        let (device, identity) = (Stat::of(fd, true)?.id().device, identity(fd)?);
+        let mut known = self.file_systems.write().unwrap_or_else(PoisonError::into_inner);
+        known.insert(device, identity);
+        Ok(())
     }
 
     /// All file systems met so far.
     pub(super) fn sync(&self) -> Result<(), Status> {
-        let mounts: Vec<Arc<Mount>> = lock(&self.mounts).values().cloned().collect();
-        let sync = |mount: &Arc<Mount>| Ok(sys::syncfs(&mount.fd)?);
-        mounts.iter().map(sync).fold(Ok(()), Result::and)
+        self.mounts.sync()
     }
 
     /// The file system of the root or one met so far has this device.
     pub(super) fn has_device(&self, device: u64) -> bool {
-        let is_of =
-            |mount: &Arc<Mount>| Stat::of(&mount.fd, true).is_ok_and(|s| s.id().device == device);
-        lock(&self.mounts).values().any(is_of)
+        self.mounts.has_device(device)
     }
+}
+
+/// What is the same of a file system as long as it exists: its UUID, which the kernel tells of an
+/// open file or directory; else what statfs(2) has, or its device. A subvolume of btrfs is one.
+fn identity(fd: &OwnedFd) -> Result<u64, Status> {
+    let (magic, fs) = (sys::fs_magic(fd)?, sys::statvfs(fd)?.f_fsid);
+    let stat = Stat::of(fd, true)?;
+    let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let opens = matches!(stat.kind(), FileKind::Directory | FileKind::File) && magic != OVERLAY;
+    let open = || sys::reopen(fd, flags).and_then(|fd| sys::fs_uuid(&fd)).ok();
+    let uuid = if opens { open() } else { None };
+    let words = match (uuid, fs) {
+        (Some(uuid), fs) if magic == BTRFS => (uuid, fs),
+        (Some(uuid), _) => (uuid, 0),
+        (None, 0) => ([0; 16], stat.id().device),
+        (None, fs) => ([0xff; 16], fs),
+    };
+    Ok(super::handles::digest(&words.0, words.1))
 }
 
 /// See [`Objects::before_removal`].

@@ -16,7 +16,8 @@ use crate::{Opened, Who};
 
 /// How often a file may come and go while it is opened.
 const TRIES: usize = 16;
-/// No terminal, no waiting; the file is known to be a regular one besides.
+/// No terminal, no waiting, also for a lease (see `leases.rs`); the file is known to be a regular
+/// one besides.
 const FLAGS: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
 
 /// Arguments of OPEN.
@@ -58,19 +59,26 @@ pub(super) fn open_cached(inner: &Shared, request: &Request) -> Option<Result<Op
         Ok(acting) => acting,
         Err(status) => return Some(Err(status)),
     };
+    // Not where a lease has to be waited for.
+    let at_once = |fd| Some(open_object(inner, request, fd, true)).filter(|r| !is_leased(r));
     if request.path.is_empty() {
-        return Some(open_object(inner, request, &dir.fd, true));
+        return at_once(&dir.fd);
     }
     let follow = !request.flags.no_follow;
     match inner.walking.cached(&inner.tree(), &dir, &request.path, follow) {
-        Cached::Found(fd) => Some(open_object(inner, request, &fd, true)),
+        Cached::Found(fd) => at_once(&fd),
         Cached::Failed(Status::NoEnt) if request.flags.create != CreateMode::No => None,
         Cached::Failed(status) => Some(Err(status)),
         Cached::Unknown => None,
     }
 }
 
-/// Opens or makes.
+fn is_leased(result: &Result<Opened, Status>) -> bool {
+    matches!(result, Err(Status::Again))
+}
+
+/// Opens or makes; AGAIN where a local program has a lease on the file, which it is asked to give
+/// up.
 pub(super) fn open(inner: &Shared, request: &Request) -> Result<Opened, Status> {
     request.check(inner.options.read_only)?;
     let dir = inner.objects.resolve(&inner.identities, &request.dir)?;

@@ -5,7 +5,8 @@ use dafs_protocol::{AccessMask, Attr, FileHandle, FileKind, FsAttr, OpenFlags, S
 use super::attr::{self, Stat};
 use super::names::{Creation, Rename};
 use super::{PosixStore, Shared, list, open, sys};
-use crate::{Answer, FileId, Found, Listing, Opened, Pending, Store, Who};
+use crate::pace::Blocking;
+use crate::{Answer, Found, Listing, Opened, Pending, Store, Who};
 
 impl PosixStore {
     /// In the pool.
@@ -58,7 +59,7 @@ impl Store for PosixStore {
         self.call(move |inner| inner.lookup(&who, &dir, &path, !no_follow))
     }
 
-    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<FileId> {
+    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Attr> {
         let (who, dir, name) = (who.clone(), *dir, name.to_vec());
         self.change(move |inner| inner.object(&who, &dir, &name))
     }
@@ -83,7 +84,15 @@ impl Store for PosixStore {
         {
             return Pending::ready(result);
         }
-        self.change(move |inner| open::open(inner, &request))
+        // What a lease of a local program keeps from being done at once is done in the pool.
+        let blocking = self.inner.local && self.inner.options.inline_metadata;
+        if blocking || self.inner.may_block(Blocking::Names) {
+            match self.inner.paced(|inner| open::open(inner, &request)) {
+                Err(Status::Again) => {}
+                result => return Pending::ready(result),
+            }
+        }
+        self.inner.in_pool(move |inner| inner.leases.wait(|| open::open(inner, &request)))
     }
 
     fn create(
@@ -118,12 +127,11 @@ impl Store for PosixStore {
         from: &[u8],
         to_dir: &FileHandle,
         to: &[u8],
-        no_replace: bool,
-        exchange: bool,
+        (no_replace, exchange, whiteout): (bool, bool, bool),
     ) -> Answer<()> {
         let (who, from_dir, to_dir) = (who.clone(), *from_dir, *to_dir);
         let (from, to) = (from.to_vec(), to.to_vec());
-        let what = Rename { from_dir, from, to_dir, to, no_replace, exchange };
+        let what = Rename { from_dir, from, to_dir, to, no_replace, exchange, whiteout };
         self.change(move |inner| inner.rename(&who, &what))
     }
 
@@ -238,6 +246,10 @@ impl Store for PosixStore {
 
     fn has_device(&self, device: u64) -> bool {
         self.inner.objects.has_device(device)
+    }
+
+    fn file_system(&self, device: u64) -> Option<u64> {
+        self.inner.objects.file_system(device)
     }
 
     fn disk(&self) -> &'static str {

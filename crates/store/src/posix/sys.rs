@@ -557,6 +557,19 @@ pub(super) fn statvfs(fd: &OwnedFd) -> Outcome<libc::statvfs> {
     Ok(out)
 }
 
+/// The UUID of the file system that has this open file or directory. Since Linux 6.9.
+pub(super) fn fs_uuid(fd: &OwnedFd) -> Outcome<[u8; 16]> {
+    const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;
+    // Its length, then itself.
+    let mut out = [0u8; 17];
+    let to = out.as_mut_ptr();
+    // SAFETY: the array has the layout and size that the request tells.
+    nothing(unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_GETFSUUID, to) })?;
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&out[1..]);
+    Ok(uuid)
+}
+
 /// The kind of file system, as its magic number.
 pub(super) fn fs_magic(fd: &OwnedFd) -> Outcome<i64> {
     // SAFETY: a structure of numbers, for which zero is a value.
@@ -564,6 +577,20 @@ pub(super) fn fs_magic(fd: &OwnedFd) -> Outcome<i64> {
     // SAFETY: the structure lives over the call.
     nothing(unsafe { libc::fstatfs(fd.as_raw_fd(), &mut out) })?;
     Ok(out.f_type)
+}
+
+/// Pages of a file that the system has in memory and not on its disk yet: dirty ones, and those
+/// that are being written. Since Linux 6.5.
+pub(super) fn unwritten_pages(fd: &OwnedFd) -> Outcome<u64> {
+    const CACHESTAT: libc::c_long = 451;
+    // From the first byte to the last.
+    let range = [0u64; 2];
+    // Of {cached, dirty, being written, evicted, evicted lately}.
+    let mut pages = [0u64; 5];
+    let (of, into) = (range.as_ptr(), pages.as_mut_ptr());
+    // SAFETY: both arrays have the layout and size that the call expects.
+    done(unsafe { libc::syscall(CACHESTAT, fd.as_raw_fd(), of, into, 0u32) })?;
+    Ok(pages[1] + pages[2])
 }
 
 pub(super) fn effective_ids() -> (u32, u32) {
@@ -645,4 +672,13 @@ pub(super) fn descriptors_max() -> usize {
     // SAFETY: the structure lives over the call.
     let result = nothing(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) });
     result.map_or(1024, |()| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
+}
+
+/// How long a file may become by writes of this process.
+pub(super) fn file_bytes_max() -> u64 {
+    // SAFETY: a structure of numbers, for which zero is a value.
+    let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure lives over the call.
+    let result = nothing(unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) });
+    result.map_or(u64::MAX, |()| limit.rlim_cur)
 }

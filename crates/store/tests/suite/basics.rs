@@ -109,7 +109,7 @@ pub fn extended_attributes(fs: &Fs) {
         fs.store.set_xattr(&fs.who, &f, name, value, flags).wait()
     };
     if set(b"user.a", b"1", 0) == Err(Status::NotSupp) {
-        eprintln!("skipped: this file system has no extended attributes");
+        eprintln!("not of this store: this file system has no extended attributes");
         return;
     }
     assert_eq!(set(b"user.a", b"2", 1), Err(Status::Exist));

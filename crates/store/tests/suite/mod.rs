@@ -205,7 +205,9 @@ impl<'a> Fs<'a> {
         exchange: bool,
     ) -> Result<(), Status> {
         let ((from_dir, from), (to_dir, to)) = (self.split(from)?, self.split(to)?);
-        self.store.rename(&self.who, &from_dir, from, &to_dir, to, no_replace, exchange).wait()
+        self.store
+            .rename(&self.who, &from_dir, from, &to_dir, to, (no_replace, exchange, false))
+            .wait()
     }
 
     pub fn set(&self, path: &str, set: SetAttr) -> Result<Attr, Status> {

@@ -28,9 +28,9 @@ pub fn hostile_names(fs: &Fs) {
         assert_eq!(error(fs.store.link(who, &f, root, name).wait()), status, "link {name:?}");
         assert_eq!(error(fs.store.remove(who, root, name, false).wait()), status);
         assert_eq!(error(fs.store.remove(who, root, name, true).wait()), status);
-        let from = fs.store.rename(who, root, name, root, b"to", false, false).wait();
+        let from = fs.store.rename(who, root, name, root, b"to", (false, false, false)).wait();
         assert_eq!(error(from), status);
-        let to = fs.store.rename(who, root, b"f", root, name, false, false).wait();
+        let to = fs.store.rename(who, root, b"f", root, name, (false, false, false)).wait();
         assert_eq!(error(to), status);
     }
     assert_eq!(fs.list("").expect("list"), ["d", "f"]);
@@ -185,7 +185,7 @@ pub fn exchange(fs: &Fs) {
     fs.mkdir("e");
     fs.file("e/f", b"f");
     if fs.rename_with("d", "e/f", false, true) == Err(Status::NotSupp) {
-        return eprintln!("skipped: no exchange here");
+        return eprintln!("not of this store: no exchange here");
     }
     assert_eq!(fs.attr("e/f").kind, FileKind::Directory);
     assert_eq!(fs.bytes("d"), b"f");

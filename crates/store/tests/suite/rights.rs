@@ -192,7 +192,7 @@ pub fn attributes_need_rights(fs: &Fs) {
     let (alice, bob) = (fs.by(&user(12_345, 500, &[])), fs.by(&user(12_346, 501, &[])));
     let f = alice.file("f", b"");
     if alice.store.set_xattr(&alice.who, &f, b"user.a", b"1", 0).wait() == Err(Status::NotSupp) {
-        return eprintln!("skipped: this file system has no extended attributes");
+        return eprintln!("not of this store: this file system has no extended attributes");
     }
     let set = |fs: &Fs, name: &[u8]| fs.store.set_xattr(&fs.who, &f, name, b"2", 0).wait();
     assert_eq!(set(&bob, b"user.a"), Err(Status::Access));
@@ -240,7 +240,7 @@ pub fn access_lists(fs: &Fs) {
     ]);
     let name = b"system.posix_acl_access";
     match alice.store.set_xattr(&alice.who, &f, name, &value, 0).wait() {
-        Err(Status::NotSupp) => return eprintln!("skipped: no access lists here"),
+        Err(Status::NotSupp) => return eprintln!("not of this store: no access lists here"),
         other => assert_eq!(other, Ok(())),
     }
     assert_eq!(bob.store.xattr(&bob.who, &f, name).wait(), Ok(value.clone()));

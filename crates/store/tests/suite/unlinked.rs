@@ -16,7 +16,7 @@ const FILES_GONE: usize = 5_000;
 fn unlinked(fs: &Fs, path: &str, flags: OpenFlags) -> Option<Opened> {
     match fs.open(path, flags) {
         Err(Status::NotSupp) => {
-            eprintln!("skipped: no files without a name here");
+            eprintln!("not of this store: no files without a name here");
             None
         }
         other => Some(other.expect("open")),

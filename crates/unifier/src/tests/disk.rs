@@ -59,6 +59,14 @@ pub struct DiskState {
     pub times: i64,
     pub created: Option<Timestamp>,
     pub generation: Option<u64>,
+    /// A local program appends this just before the next write.
+    pub append_at_write: Option<Vec<u8>>,
+    /// The file system has no longer files.
+    pub end_max: Option<u64>,
+    /// The system has not written all of it.
+    pub unwritten: bool,
+    /// The system does not tell that.
+    pub tells_nothing: bool,
     /// Next writes fail so.
     pub write_error: Option<Status>,
     pub read_error: Option<Status>,
@@ -190,6 +198,7 @@ impl DiskFile {
             allocated: state.data.len().next_multiple_of(4096) as u64,
             inode: self.id.inode,
             device: self.id.device,
+            number: 0,
             rdev: 0,
             block_size: 4096,
             change: state.times as u64,
@@ -202,6 +211,11 @@ impl DiskFile {
 
     pub fn attr_id(&self) -> FileId {
         self.id
+    }
+
+    /// As a local program does by a mapping, after its first store into a page.
+    pub fn store(&self, data: Vec<u8>) {
+        self.state().data = data;
     }
 
     /// As a local program would.
@@ -259,6 +273,9 @@ impl File for Handle {
             for span in from {
                 span.read_message(span.len(), &mut part);
                 bytes.extend_from_slice(&part);
+            }
+            if let Some(appended) = state.append_at_write.take() {
+                state.data.extend(appended);
             }
             let end = offset as usize + bytes.len();
             state.tries += 1;
@@ -375,6 +392,15 @@ impl File for Handle {
     fn attr(&self) -> Answer<Attr> {
         let file = self.0.clone();
         self.0.disk.answer(move || Ok(file.attr_now()))
+    }
+
+    fn can_end_at(&self, end: u64) -> bool {
+        self.0.state().end_max.is_none_or(|most| end <= most)
+    }
+
+    fn has_unwritten(&self) -> Option<bool> {
+        let state = self.0.state();
+        (!state.tells_nothing).then_some(state.unwritten)
     }
 
     fn set_attr(&self, _: &dafs_store::Who, _: &SetAttr) -> Answer<Attr> {

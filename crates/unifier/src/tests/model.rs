@@ -318,6 +318,11 @@ impl Model {
         }
         self.unifier.overlay(mark, &mut attr);
         assert_eq!(attr.size, self.files[at].want.len() as u64, "seed {}: size", self.seed);
+        if let Some(file) = self.unifier.find(self.files[at].disk.attr_id()) {
+            let inner = file.lock();
+            let counted = inner.clusters.values().map(|cluster| cluster.unwritten()).sum();
+            assert_eq!(inner.unwritten, counted, "seed {}: unwritten blocks", self.seed);
+        }
     }
 
     fn commit(&mut self, at: usize, cached: Arc<CachedFile>) {

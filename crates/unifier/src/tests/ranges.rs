@@ -60,7 +60,7 @@ fn a_write_of_who_is_not_root_clears_privileges_at_once() {
     write_by(false);
     assert_eq!(mode(0o6755), 0o6755, "root's write");
     write_by(true);
-    assert_eq!((mode(0o6755), mode(0o2644)), (0o755, 0o2644));
+    assert_eq!((mode(0o6755), mode(0o2644)), (0o755, 0o644));
     run(&disk, {
         let cached = cached.clone();
         async move { cached.flush().await.unwrap() }

@@ -17,6 +17,7 @@ const FILE_BYTES: usize = 16 << 20;
 pub(crate) fn counts(mode: Mode) -> Vec<Line> {
     let dir = tempfile::tempdir().expect("tempdir");
     std::fs::write(dir.path().join("data"), tree::pattern(3, FILE_BYTES)).expect("write");
+    dafs_tests::served::as_in_use(true);
     let server = Served::start(dir.path(), &["--arena", "256m"]);
     let session = session(&server.at(""));
     let mut lines = vec![reads(mode, &session), writes(mode, &session)];
@@ -166,6 +167,7 @@ fn seen_from_outside(mode: Mode, dir: &Path) -> Line {
     }
     let counts = work.path().join("counts");
     let env = [("LD_PRELOAD", library.as_path()), ("COUNT_COPIES_FILE", counts.as_path())];
+    dafs_tests::served::as_in_use(true);
     let server = Served::start_with_env(dir, &["--arena", "256m"], &env);
     let session = session(&server.at(""));
     let file = session.open(b"data", OpenOptions::read()).expect("open");

@@ -18,6 +18,7 @@ pub(crate) fn small_beside_bulk(mode: Mode) -> Vec<Line> {
     let dir = tempfile::tempdir().expect("tempdir");
     std::fs::write(dir.path().join("small"), tree::pattern(1, 4 << 20)).expect("write");
     std::fs::write(dir.path().join("large"), tree::pattern(2, 128 << 20)).expect("write");
+    dafs_tests::served::as_in_use(true);
     let server = Served::start(dir.path(), &["--arena", "1g"]);
     let session = session(&server.at(""));
     let rounds = mode.pick(2000, 20_000);

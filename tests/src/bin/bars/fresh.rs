@@ -28,6 +28,7 @@ fn directory_with_a_file() -> tempfile::TempDir {
 fn after_build() -> Line {
     let dir = directory_with_a_file();
     let start = Instant::now();
+    dafs_tests::served::as_in_use(true);
     let server = Served::start(dir.path(), &[]);
     let text = dafs_tests::run_ok(&["cat", &server.at("hello")]);
     let seconds = start.elapsed().as_secs_f64();

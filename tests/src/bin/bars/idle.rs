@@ -13,6 +13,7 @@ pub(crate) fn sessions(mode: Mode) -> Vec<Line> {
     let count = mode.pick(300, 1000);
     let dir = tempfile::tempdir().expect("tempdir");
     std::fs::write(dir.path().join("data"), vec![7; 8 << 20]).expect("write");
+    dafs_tests::served::as_in_use(true);
     let server = Served::start(dir.path(), &["--arena", "64m"]);
     let busy = session(&server.at(""));
     let alone = rate(mode, &busy);

@@ -51,6 +51,7 @@ fn ratios(points: &[Value], above: &str, below: &str) -> f64 {
 
 fn served(arena: &str) -> (tempfile::TempDir, Served) {
     let dir = tempfile::tempdir().expect("tempdir");
+    dafs_tests::served::as_in_use(true);
     let server = Served::start(dir.path(), &["--arena", arena]);
     (dir, server)
 }
@@ -206,6 +207,7 @@ pub(crate) fn writes(mode: Mode) -> Vec<Line> {
 
 pub(crate) fn small_files(mode: Mode) -> Vec<Line> {
     let dir = FreshDir::new();
+    dafs_tests::served::as_in_use(true);
     let server = Served::start(dir.path(), &["--arena", "1g"]);
     let local_target = dir.path().display().to_string();
     let per_second = |target: &str, op: &str| {

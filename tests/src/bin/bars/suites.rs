@@ -51,6 +51,21 @@ pub(crate) fn hostile(mode: Mode) -> Vec<Line> {
         Line::new("12", "a hostile client that sends well-formed lies", "limits hold")
             .measured(text, ok),
     );
+    lines.extend(lies(mode));
+    lines
+}
+
+fn lies(mode: Mode) -> Vec<Line> {
+    let seconds = mode.pick("30", "3600");
+    let (ok, text) = script("lies.sh", &["--seconds", seconds]);
+    let what = format!("{seconds} s of random lies by a process without rights");
+    let required = "nothing seen, no end, data right";
+    let mut lines = vec![Line::new("12", &what, required).measured(text, ok)];
+    if mode.long {
+        let (ok, text) = script("lies.sh", &["--planted"]);
+        let what = "planted defects, found by random lies";
+        lines.push(Line::new("12", what, "all within 600 s").measured(text, ok));
+    }
     lines
 }
 

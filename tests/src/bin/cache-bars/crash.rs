@@ -11,6 +11,7 @@ use dafs_client::{File, OpenOptions, Session};
 use dafs_protocol::Stability;
 use dafs_tests::Served;
 use dafs_tests::client::session;
+use dafs_tests::random::Random;
 
 use crate::written::{Change, Written, bytes};
 use crate::{Line, Mode};
@@ -20,18 +21,6 @@ const WRITERS: u64 = 6;
 const SIZE_MAX: u64 = 3 << 20;
 const WRITE_MAX: u64 = 300 << 10;
 const START_LIMIT: Duration = Duration::from_secs(1);
-
-/// A small generator: the tests need no good one.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit.max(1)
-    }
-}
 
 struct Writer {
     path: PathBuf,
@@ -104,7 +93,7 @@ impl Writer {
     }
 
     fn run(&self, seed: u64, writes: &AtomicU64, syncs: &AtomicU64, over: &AtomicBool) {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         while !over.load(Ordering::Relaxed) {
             let changes = 1 + random.below(8);
             let mut outcome = Ok(());
@@ -167,7 +156,7 @@ fn kills_with(mode: Mode, disk: &str) -> Vec<Line> {
             std::thread::spawn(move || writer.run(seed, &writes, &syncs, &over))
         })
         .collect();
-    let mut random = Random(0xdaf5);
+    let mut random = Random::new(0xdaf5);
     let mut slowest = Duration::ZERO;
     let mut outcome = Ok(());
     for _ in 0..kills {

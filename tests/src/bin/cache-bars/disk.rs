@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dafs_client::OpenOptions;
 use dafs_tests::bars::median;
 use dafs_tests::client::session;
+use dafs_tests::machine::SKIPPED;
 use dafs_tests::{Served, command, run_ok};
 use serde_json::Value;
 
@@ -27,7 +28,10 @@ fn world(arena: &str) -> Result<World, String> {
     if Command::new("fio").arg("--version").output().is_err() {
         return Err("needs fio".into());
     }
+    let rings = dafs_tests::machine::rings();
+    rings.map_err(|reason| reason.trim_start_matches(SKIPPED).to_owned())?;
     let dir = tempfile::tempdir().expect("tempdir");
+    dafs_tests::served::as_in_use(true);
     let server = Served::start(dir.path(), &["--arena", arena, "--disk", "auto"]);
     let status: Value = serde_json::from_str(&run_ok(&["status", "--json", &server.url]))
         .expect("one server's status");

@@ -183,6 +183,7 @@ fn commit_again(file: &File, status: Status) -> Outcome {
 
 fn small() -> Outcome<FreshDir> {
     let dir = FreshDir::sized(48 * MIB);
+    dafs_tests::machine::loop_devices()?;
     if dir.is_mounted() { Ok(dir) } else { Err("no ext4 in an image".into()) }
 }
 
@@ -218,7 +219,7 @@ fn full(args: &[&str]) -> Outcome<String> {
     same(&dir.path().join("over"), &new)?;
     same(&dir.path().join("kept"), &data[..MIB as usize])?;
     drop((writer, other, kept, over));
-    world.server.stop();
+    world.server.stop_with_losses();
     Ok(format!("ENOSPC at {call}, all {bytes} bytes with space again"))
 }
 
@@ -268,7 +269,7 @@ fn starving(args: &[&str]) -> Outcome<String> {
     }
     drop((writer, other, kept, again));
     // The disk is still full.
-    world.server.stop();
+    world.server.stop_with_losses();
     world.server.restart();
     let session = world.session();
     expect_bytes(&open(&session, "bad/kept")?, &data[..MIB as usize], "after a restart")?;
@@ -276,7 +277,7 @@ fn starving(args: &[&str]) -> Outcome<String> {
     drop(ballast);
     put(&session, "bad/after", &data[..8 << 20])?;
     drop(session);
-    world.server.stop();
+    world.server.stop_with_losses();
     Ok(format!("ENOSPC {errors} times, others wrote 36 MiB"))
 }
 
@@ -332,7 +333,7 @@ fn thin(args: &[&str]) -> Outcome<String> {
     same(&dir.join("good"), &new)?;
     ok("close", good.close())?;
     drop((one, two, three, holes, shared, more, reader));
-    world.server.stop();
+    world.server.stop_with_losses();
     Ok("ENOSPC at COMMIT, all with space again".into())
 }
 
@@ -360,7 +361,7 @@ fn dead(args: &[&str]) -> Outcome<String> {
     expect_bytes(&other, &data, "another file")?;
     ok("close of what is clean", other.close())?;
     drop(two);
-    world.server.stop();
+    world.server.stop_with_losses();
     Ok("EIO at COMMIT".into())
 }
 
@@ -431,7 +432,7 @@ fn unreadable(args: &[&str]) -> Outcome<String> {
     ok("close", file.close())?;
     same(&dir.join(name), &healed)?;
     drop(session);
-    world.server.stop();
+    world.server.stop_with_losses();
     Ok(format!("EIO {errors} times, by what needs it alone"))
 }
 
@@ -455,6 +456,6 @@ fn quota(args: &[&str]) -> Outcome<String> {
     ok("close", big.close())?;
     same(&disk.path().join("free"), &data)?;
     drop((writer, other));
-    world.server.stop();
+    world.server.stop_with_losses();
     Ok(format!("EDQUOT at {call}, all {bytes} bytes without it"))
 }

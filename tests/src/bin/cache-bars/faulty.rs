@@ -30,6 +30,7 @@ pub(crate) struct Mounted(PathBuf);
 
 impl Mounted {
     fn new(args: &[&str], what: &Path, at: PathBuf) -> Result<Mounted, String> {
+        dafs_tests::machine::loop_devices()?;
         fs::create_dir_all(&at).map_err(|error| error.to_string())?;
         tool("mount", args, &[what, &at]).map(|()| Mounted(at))
     }

@@ -80,6 +80,7 @@ pub(crate) fn strided(mode: Mode) -> Vec<Line> {
         data.write_all(&block).expect("write");
     }
     data.sync_all().expect("sync");
+    dafs_tests::served::as_in_use(true);
     let server = Served::start(work.path(), &["--arena", "64m", "--disk", "auto"]);
     let forget = |session: &Session| {
         let file = session.open(b"data", OpenOptions::read()).expect("open");

@@ -80,6 +80,7 @@ fn halved(mode: Mode) -> Line {
     let data = tree::pattern(11, (ARENA / 2 * 3) as usize);
     fs::write(work.path().join("data"), &data).expect("write");
     let arena = ARENA.to_string();
+    dafs_tests::served::as_in_use(true);
     let server = group.inside(|| Served::start(work.path(), &["--arena", &arena]));
     let session = session(&server.url);
     let (mut buffer, mut wrong) = (vec![0; MIB as usize], 0);
@@ -135,6 +136,7 @@ fn many(mode: Mode) -> Vec<Line> {
     let what = format!("the last of {count} files of 4 KiB");
     let line = Line::new("c10", &what, "≥ 0.80 of the first ones' rate");
     let work = tempfile::tempdir().expect("tempdir");
+    dafs_tests::served::as_in_use(true);
     let server = Served::start(work.path(), &["--arena", "256m"]);
     let session = session(&server.url);
     for number in 0..count.div_ceil(1000) {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use dafs_client::{OpenOptions, Session};
 use dafs_tests::client::session;
+use dafs_tests::random::Random;
 use dafs_tests::{FreshDir, Served};
 use dafs_unifier::Policy;
 use dafs_unifier::simulate::{Simulator, percent};
@@ -22,17 +23,6 @@ const HOT_READS: u64 = 64;
 struct Ratios {
     hot: f64,
     all: f64,
-}
-
-/// Numbers that look random, the same each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
 }
 
 pub(crate) fn scan(mode: Mode) -> Vec<Line> {
@@ -80,6 +70,7 @@ pub(crate) fn scan(mode: Mode) -> Vec<Line> {
 fn measure(exported: &Path, policy: Policy, arena: u64, trace: &Path) -> Ratios {
     let (bytes, trace) = (arena.to_string(), trace.display().to_string());
     let args = ["--arena", &bytes, "--policy", policy.name(), "--record-trace", &trace];
+    dafs_tests::served::as_in_use(true);
     let mut served = Served::start(exported, &args);
     let ratios = {
         let session = session(&served.url);
@@ -93,7 +84,7 @@ fn read_all(session: &Session) -> Ratios {
     let open = |name: &[u8]| session.open(name, OpenOptions::read()).expect("open");
     let (hot, scanned) = (open(b"hot"), open(b"scanned"));
     let blocks = hot.opened_attr().size / BLOCK;
-    let (mut random, mut small) = (Random(1), vec![0; BLOCK as usize]);
+    let (mut random, mut small) = (Random::new(1), vec![0; BLOCK as usize]);
     let mut read_hot = |count: u64| {
         for _ in 0..count {
             let read = hot.read_at(&mut small, random.below(blocks) * BLOCK).expect("read");

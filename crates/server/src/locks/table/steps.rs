@@ -1,11 +1,14 @@
 //! The steps that the table's calls are made of.
 
 use dafs_protocol::{LockTicket, Locked, StateId, Status};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::types::Ended;
-use super::{LockTable, Locks, Owner, Place, SessionNumber, Share, Waiter, Wanted};
+use super::{LockTable, Locks, Owner, Place, SessionLocks, SessionNumber, Share, Waiter, Wanted};
 use crate::planted::{Defect, planted};
+
+/// What one more may count: it cuts another into two, and uses one more open.
+const LOCKS_OF_ONE: usize = 3;
 
 impl LockTable {
     pub(super) fn waits_for_grace(&self) -> bool {
@@ -14,10 +17,13 @@ impl LockTable {
 
     pub(super) fn check_room(&self, wanted: &Wanted) -> Result<(), Status> {
         let session = self.sessions.get(&wanted.owner.session).ok_or(Status::BadSession)?;
-        // A lock may cut one into two, and one more open may have been used.
-        let full = session.locks + 3 > self.limits.locks_per_session;
+        let full = session.locks + LOCKS_OF_ONE > self.limits.locks_per_session;
         let new = !self.places.contains_key(&wanted.place);
         if full || (new && self.places.len() >= self.limits.files) {
+            return Err(Status::Resource);
+        }
+        let of_user = self.places_of.get(&session.uid).copied().unwrap_or(0);
+        if !session.places.contains_key(&wanted.place) && of_user >= session.files_max {
             return Err(Status::Resource);
         }
         Ok(())
@@ -84,8 +90,10 @@ impl LockTable {
         Ok(Locked::Waiting(ticket))
     }
 
-    pub(super) fn queue(&self, place: Place) -> Vec<LockTicket> {
-        self.places.get(&place).map(|locks| locks.queue.clone()).unwrap_or_default()
+    /// Who waits, in order.
+    pub(super) fn queue(&self, place: Place) -> Vec<(LockTicket, Wanted)> {
+        let queue = self.places.get(&place).into_iter().flat_map(|locks| &locks.queue);
+        queue.filter_map(|ticket| Some((*ticket, self.waiters.get(ticket)?.wanted))).collect()
     }
 
     fn join(&mut self, ticket: LockTicket, wanted: Wanted, stays: bool) -> Result<(), Status> {
@@ -125,14 +133,24 @@ impl LockTable {
 
     /// Nothing stands against it.
     pub(super) fn hold(&mut self, wanted: &Wanted) {
+        self.take_hold(wanted);
+        self.changed(wanted.place, wanted.owner.session);
+        self.look_for_passers(wanted.owner);
+    }
+
+    /// As `hold`; `changed` is to follow, and counts exactly.
+    pub(super) fn take_hold(&mut self, wanted: &Wanted) {
         let Wanted { place, owner, range, exclusive, pid, state, .. } = *wanted;
         let locks = self.places.entry(place).or_default();
         locks.held.set(owner, range, exclusive, pid);
         note_use(locks, owner, state);
         self.holds_in.entry(owner).or_default().insert(place);
         self.grants += 1;
-        self.changed(place, owner.session);
-        self.look_for_passers(owner);
+        if let Some(session) = self.sessions.get_mut(&owner.session) {
+            let before = session.places.get(&place).copied().unwrap_or_default();
+            let share = Share { locks: before.locks + LOCKS_OF_ONE, ..before };
+            set_share(session, &mut self.places_of, place, share);
+        }
     }
 
     /// Ends what owners of a session have in a place; their waits with `status`, or untold.
@@ -143,14 +161,13 @@ impl LockTable {
         is: impl Fn(Owner) -> bool,
         status: Option<Status>,
     ) {
-        for ticket in self.queue(place) {
-            let Some(waiter) = self.waiters.get(&ticket).copied() else { continue };
-            if !is(waiter.wanted.owner) {
+        for (ticket, wanted) in self.queue(place) {
+            if !is(wanted.owner) {
                 continue;
             }
             self.leave(ticket);
             if let Some(status) = status {
-                self.tell(ticket, &waiter.wanted, Err(status));
+                self.tell(ticket, &wanted, Err(status));
             }
         }
         let Some(locks) = self.places.get_mut(&place) else { return };
@@ -159,7 +176,7 @@ impl LockTable {
         locks.held.clear_owners(&is);
         locks.used.retain(|(owner, _)| !is(*owner));
         for owner in owners {
-            self.note_freed(place, owner);
+            self.holds_no_more(place, owner);
         }
         self.changed(place, session);
     }
@@ -170,6 +187,10 @@ impl LockTable {
         if self.places.get(&place).is_some_and(holds) {
             return;
         }
+        self.holds_no_more(place, owner);
+    }
+
+    fn holds_no_more(&mut self, place: Place, owner: Owner) {
         if let Some(places) = self.holds_in.get_mut(&owner) {
             places.remove(&place);
             if places.is_empty() {
@@ -191,32 +212,46 @@ impl LockTable {
         let mut share = Share::default();
         if let Some(locks) = self.places.get_mut(&place) {
             let of = |owner: &Owner| owner.session == number;
-            let (held, queue) = (&locks.held, &locks.queue);
-            locks.used.retain(|(owner, _)| {
-                let waits = |ticket: &LockTicket| {
-                    self.waiters.get(ticket).is_some_and(|waiter| waiter.wanted.owner == *owner)
-                };
-                !of(owner) || held.iter().any(|h| h.owner == *owner) || queue.iter().any(waits)
-            });
-            let waiting = |ticket: &&LockTicket| {
-                self.waiters.get(ticket).is_some_and(|waiter| of(&waiter.wanted.owner))
-            };
-            share.waits = locks.queue.iter().filter(waiting).count();
-            share.locks = locks.held.iter().filter(|held| of(&held.owner)).count()
-                + locks.used.iter().filter(|(owner, _)| of(owner)).count();
+            let owner_of = |ticket: &LockTicket| Some(self.waiters.get(ticket)?.wanted.owner);
+            let (queue, held) = (&locks.queue, &locks.held);
+            let waiting = || queue.iter().filter_map(owner_of).filter(of);
+            let held = || held.iter().map(|held| held.owner).filter(of);
+            if locks.used.iter().any(|(owner, _)| of(owner)) {
+                let there: FxHashSet<Owner> = held().chain(waiting()).collect();
+                locks.used.retain(|(owner, _)| !of(owner) || there.contains(owner));
+            }
+            share.waits = waiting().count();
+            share.locks = held().count() + locks.used.iter().filter(|(owner, _)| of(owner)).count();
             if locks.held.is_empty() && locks.queue.is_empty() {
                 self.places.remove(&place);
             }
         }
         if let Some(session) = self.sessions.get_mut(&number) {
-            let before = session.places.remove(&place).unwrap_or_default();
-            session.locks = session.locks + share.locks - before.locks;
-            session.waits = session.waits + share.waits - before.waits;
-            if share != Share::default() {
-                session.places.insert(place, share);
-            }
+            set_share(session, &mut self.places_of, place, share);
         }
         self.unsettled.insert(place);
+    }
+}
+
+/// A session has this in a place from now on.
+fn set_share(
+    session: &mut SessionLocks,
+    places_of: &mut FxHashMap<u32, usize>,
+    place: Place,
+    share: Share,
+) {
+    let removed = session.places.remove(&place);
+    let of_user = places_of.entry(session.uid).or_default();
+    *of_user -= usize::from(removed.is_some());
+    let before = removed.unwrap_or_default();
+    session.locks = session.locks + share.locks - before.locks;
+    session.waits = session.waits + share.waits - before.waits;
+    if share != Share::default() {
+        session.places.insert(place, share);
+        *of_user += 1;
+    }
+    if *of_user == 0 {
+        places_of.remove(&session.uid);
     }
 }
 

@@ -3,6 +3,7 @@
 use dafs_protocol::{ClientId, OwnerKey, SlotId};
 use dafs_store::FileId;
 
+use super::order::WAITER_STEPS;
 use super::*;
 
 const BYTES: u64 = 6;
@@ -11,7 +12,9 @@ const LIMITS: LockLimits =
 
 fn table() -> LockTable {
     let mut table = LockTable::new(LIMITS, Grace::default());
-    (0..4).for_each(|number| table.begin_session(number, 0, SessionId([number as u8; 16])));
+    (0..4).for_each(|number| {
+        table.begin_session(number, (0, SessionId([number as u8; 16])), (0, 99))
+    });
     table
 }
 
@@ -284,7 +287,7 @@ impl Game {
                 self.table.end_session(number);
                 let gone = self.model.drop_owners(|_, owner| owner.session == number);
                 self.model.waiting.retain(|(ticket, _)| !gone.contains(ticket));
-                self.table.begin_session(number, 0, SessionId([number as u8; 16]));
+                self.table.begin_session(number, (0, SessionId([number as u8; 16])), (0, 99));
                 self.model.take(&mut self.table, BTreeSet::new());
             }
         }
@@ -449,7 +452,7 @@ fn limits_hold() {
         LockLimits { locks_per_session: 10, waits_per_session: 3, waits_per_file: 4, files: 5 },
         Grace::default(),
     );
-    (0..4).for_each(|number| table.begin_session(number, 0, SessionId::default()));
+    (0..4).for_each(|number| table.begin_session(number, (0, SessionId::default()), (0, 99)));
     let held =
         (0..20).filter(|n| table.lock(want(1, posix(0), n * 2, n * 2, true), false) == GRANTED);
     let held = held.count();
@@ -479,7 +482,9 @@ fn the_grace_period_is_for_those_who_had_locks() {
     let stranger = Client { uid: 6, ..clients[0] };
     let recorded = BTreeSet::from(clients);
     let mut table = LockTable::new(LIMITS, Grace::after(Some(&recorded)));
-    (0..4).for_each(|number| table.begin_session(number, 0, SessionId([number as u8; 16])));
+    (0..4).for_each(|number| {
+        table.begin_session(number, (0, SessionId([number as u8; 16])), (0, 99))
+    });
     assert_eq!(table.reclaim(want(1, posix(3), 0, 0, true), &stranger), Err(Status::NoGrace));
     assert_eq!(table.reclaim(want(1, posix(0), 0, 9, true), &clients[0]), GRANTED);
     assert_eq!(table.reclaim(want(1, posix(1), 5, 9, true), &clients[1]), Err(Status::Again));
@@ -510,4 +515,93 @@ fn a_server_that_ends_gives_nothing_away() {
     table.end_session(0);
     ticket(table.lock(want(2, posix(1), 0, 9, true), false));
     assert_eq!(ends(&mut table), []);
+}
+
+#[test]
+fn a_user_has_locks_of_a_part_of_the_files_only() {
+    let mut table = LockTable::new(LIMITS, Grace::default());
+    for (number, user) in [(0, (7, 3)), (1, (7, 3)), (2, (8, 3)), (3, (0, 20))] {
+        table.begin_session(number, (0, SessionId::default()), user);
+    }
+    let lock = |table: &mut LockTable, file, session| {
+        table.lock(want(file, posix(session), 0, 0, false), true)
+    };
+    let first: Vec<_> = (0..5).map(|file| lock(&mut table, file, file % 2).is_ok()).collect();
+    assert_eq!(first, [true, true, true, false, false], "its sessions together");
+    assert_eq!(lock(&mut table, 1, 1), GRANTED, "it has this one");
+    assert_eq!(lock(&mut table, 9, 2), GRANTED, "another user");
+    table.release(posix(0));
+    assert_eq!(lock(&mut table, 4, 1), GRANTED);
+    assert!((10..30).filter(|file| lock(&mut table, *file, 3).is_ok()).count() > 3);
+    (0..4).for_each(|number| table.end_session(number));
+    assert!(table.places_of.is_empty());
+}
+
+/// A table in which so many may wait for one file.
+fn wide_table(waits: usize) -> LockTable {
+    let limits = LockLimits {
+        locks_per_session: 1 << 16,
+        waits_per_session: waits,
+        waits_per_file: waits,
+        ..LIMITS
+    };
+    let mut table = LockTable::new(limits, Grace::default());
+    (0..4).for_each(|number| {
+        table.begin_session(number, (0, SessionId([number as u8; 16])), (0, 99))
+    });
+    table
+}
+
+const WAITS: usize = 512;
+
+#[test]
+fn a_holder_finds_in_one_walk_that_all_wait_for_it() {
+    for held_by_others in [false, true] {
+        let mut table = wide_table(WAITS);
+        let other = owner(2, LockKind::Ofd, 1);
+        assert_eq!(table.lock(want(1, posix(0), 0, 9, false), true), GRANTED);
+        if held_by_others {
+            assert_eq!(table.lock(want(1, other, 0, 9, false), true), GRANTED);
+        }
+        let writer = |number| want(1, owner(1, LockKind::Ofd, number), 0, 9, true);
+        for number in 1..WAITS as u64 {
+            ticket(table.lock(writer(number), true));
+        }
+        let answer = table.lock(want(1, posix(0), 0, 9, true), true);
+        assert_eq!(answer == GRANTED, !held_by_others);
+        let steps = table.steps.get();
+        assert!(steps <= 8 * WAITS * WAITER_STEPS, "{steps}");
+        table.release(other);
+        assert!(held_by_others == (ends(&mut table).len() == 1), "it passes all writers");
+        let steps = table.steps.get();
+        assert!(steps <= 8 * WAITS * WAITER_STEPS, "{steps}");
+    }
+}
+
+#[test]
+fn what_one_call_leaves_the_next_one_does() {
+    let mut table = wide_table(WAITS);
+    table.steps_max = 1 << 12;
+    let mut random = Random(1);
+    let many = owner(0, LockKind::Ofd, 0);
+    assert_eq!(table.lock(want(1, many, 0, 2000, true), true), GRANTED);
+    // Each behind two others, and each holds something that another waits for.
+    for number in 1..100 {
+        let owner = owner(random.below(3) + 1, LockKind::Ofd, number);
+        let _ = table.lock(want(2 + number % 9, owner, number, number + 1, false), false);
+        let _ = table.lock(want(1, owner, number, number + 1, true), true);
+        let _ = table.lock(want(2 + random.below(9), owner, number, number + 9, true), true);
+    }
+    // Far more than one call may look at; it goes on until nobody can.
+    table.end_session(0);
+    let mut calls = 1;
+    while !table.unsettled.is_empty() {
+        let grants = table.stats().grants;
+        table.go_on();
+        calls += 1;
+        assert!(table.unsettled.is_empty() || table.stats().grants > grants);
+    }
+    assert!(calls > 1);
+    (1..4).for_each(|session| table.end_session(session));
+    assert_eq!(table.stats().waiting, 0);
 }

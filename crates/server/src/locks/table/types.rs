@@ -1,7 +1,7 @@
 //! What the lock table is asked, and what it answers.
 
 use dafs_protocol::{
-    LockKind, LockRange, LockTicket, OwnerKey, SessionId, SlotId, StateId, Status,
+    HeldLock, LockKind, LockRange, LockTicket, OwnerKey, SessionId, SlotId, StateId, Status,
 };
 use dafs_store::FileId;
 
@@ -61,6 +61,13 @@ impl Wanted {
         self.owner != other.owner
             && self.range.overlaps(&other.range)
             && (self.exclusive || other.exclusive)
+    }
+
+    /// It cannot be had beside what another holds.
+    pub(super) fn is_against_held(&self, held: &HeldLock<Owner>) -> bool {
+        self.owner != held.owner
+            && self.range.overlaps(&held.range)
+            && (self.exclusive || held.exclusive)
     }
 }
 

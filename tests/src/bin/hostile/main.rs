@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+mod half_sent;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,7 +18,7 @@ use dafs_fabric::{Address, Arena, Provider, SgList};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 use dafs_protocol::{
-    CacheHint, ClientId, CreateMode, CredHandle, Extent, ExtentList, FileHandle, LockKind,
+    CacheHint, ClientId, CreateMode, CredHandle, Dialled, Extent, ExtentList, FileHandle, LockKind,
     LockRange, LockRequest, LockTicket, Locked, OpResult, OpenFlags, Operation, Outcome, OwnerKey,
     PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SessionId, SetupReply, SetupRequest,
     SizeClass, SlotId, Stability, StateId, Status, WaitMode, decode_reply, decode_setup_reply,
@@ -220,7 +222,8 @@ fn set_up_lies(url: &str) -> Result<(), String> {
     let stolen = Purpose::Bind { session, secret };
     let reply = Raw::connect(url).set_up(&hello(PROTOCOL_VERSION, stolen));
     expect("a wrong secret is refused", refused(reply, Status::BadSession))?;
-    let reply = Raw::connect(url).set_up(&SetupRequest::Prove { proof: [0; 32] });
+    let prove = SetupRequest::Prove { dialled: Dialled::default(), proof: [0; 32] };
+    let reply = Raw::connect(url).set_up(&prove);
     expect("a proof nobody asked for is refused", refused(reply, Status::BadMessage))?;
     let mut early = Raw::connect(url);
     expect("a request before set-up ends the connection", early.chain(&[Operation::Null]).is_none())
@@ -306,6 +309,7 @@ fn range_lies(url: &str) -> Result<(), String> {
         state,
         extents: ExtentList::one(0, 65_536),
         stability: Stability::Unstable,
+        within: false,
     };
     let data = SgList::from_elem(raw.arena.span(0, 100), 1);
     let got = status(raw.chain_at(3, 1, &[write], data));
@@ -512,6 +516,10 @@ const CASES: &[(&str, Case)] = &[
     ("waits without end", waits_without_end),
     ("callbacks never answered", callbacks_never_answered),
     ("locks of others", locks_of_others),
+    ("sent again with other data", half_sent::resent_with_other_data),
+    ("a byte short", half_sent::a_byte_short),
+    ("data that never comes", half_sent::data_that_never_comes),
+    ("replies not taken", half_sent::replies_not_taken),
     ("garbage", garbage),
     ("set-up lies", set_up_lies),
     ("slot lies", slot_lies),

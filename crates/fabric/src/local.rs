@@ -1,0 +1,76 @@
+//! What processes of one host know of each other: users, and where servers have local sockets.
+//!
+//! A server that listens on loopback TCP has a Unix socket beside it, by which the kernel tells each end
+//! who the other one is. The name of the socket says what it stands for: address, port, and the network
+//! namespace in which those are the server's. Directories may be shared by several namespaces, and the
+//! same port then belongs to others.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// The number of users that are nobody, where the system does not say otherwise.
+const NOBODY: u32 = 65_534;
+
+/// Where root's servers have their local sockets.
+pub const SYSTEM_DIRECTORY: &str = "/run/dafs";
+
+/// Where the servers of this process's user have theirs; `None`: nowhere (`XDG_RUNTIME_DIR` is not set).
+pub fn own_directory() -> Option<PathBuf> {
+    let runtime = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+    runtime.is_absolute().then(|| runtime.join("dafs"))
+}
+
+/// The name of the local socket of a server that listens at `address`, in this process's network
+/// namespace; `None` where the namespace is not known.
+pub fn socket_name(address: SocketAddr) -> Option<String> {
+    let namespace = fs::metadata("/proc/self/ns/net").ok()?.ino();
+    Some(format!("{address}@{namespace}.sock"))
+}
+
+/// Whether the uid stands for all users that this user namespace has no number for: then it tells
+/// nobody apart.
+pub fn is_ambiguous(uid: u32) -> bool {
+    uid == overflow_uid() && !all_users_are_mapped()
+}
+
+fn overflow_uid() -> u32 {
+    let text = fs::read_to_string("/proc/sys/kernel/overflowuid");
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(NOBODY)
+}
+
+fn all_users_are_mapped() -> bool {
+    fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all(&map))
+}
+
+/// Whether every uid has a number: one range, from the first to the last.
+fn maps_all(map: &str) -> bool {
+    let mut lines = map.lines();
+    let whole = lines.next().is_some_and(|line| {
+        let mut words = line.split_whitespace();
+        words.next() == Some("0") && words.nth(1) == Some("4294967295")
+    });
+    whole && lines.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_named_by_address_and_namespace() {
+        let name = |text: &str| socket_name(text.parse().expect("address")).expect("/proc");
+        let own = fs::metadata("/proc/self/ns/net").expect("/proc").ino();
+        assert_eq!(name("127.0.0.1:7"), format!("127.0.0.1:7@{own}.sock"));
+        assert_eq!(name("[::1]:7"), format!("[::1]:7@{own}.sock"));
+    }
+
+    #[test]
+    fn users_of_other_namespaces_are_told_apart() {
+        assert!(maps_all("         0          0 4294967295\n"));
+        assert!(!maps_all("0 100000 65536\n"));
+        assert!(!maps_all("0 1000 1\n1 100000 65536\n"));
+        assert!(!maps_all(""));
+    }
+}

@@ -1,0 +1,50 @@
+//! The time of a worker, which stands still while the worker does not run.
+
+use std::time::Duration;
+
+use super::TIMER;
+
+/// What is longer between two passes was a pause: the process or its machine stood still, or a
+/// disk blocked the thread. Who was not heard meanwhile was perhaps not silent.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Of two times: that of its caller, and its own, which leases and other limits are counted in.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    caller: Option<Duration>,
+    paused: Duration,
+}
+
+impl Clock {
+    /// A pass begins at this time of the caller: its own time, never less than before.
+    pub(super) fn pass(&mut self, caller: Duration) -> Duration {
+        let since = caller.saturating_sub(self.caller.unwrap_or(caller));
+        if since > PAUSE {
+            tracing::info!(seconds = since.as_secs(), "the worker did not run");
+            self.paused += since.saturating_sub(TIMER);
+        }
+        self.caller = Some(caller);
+        caller.saturating_sub(self.paused)
+    }
+
+    /// The caller's, as of this pass.
+    pub(super) fn caller(&self) -> Duration {
+        self.caller.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_no_time() {
+        let seconds = Duration::from_secs_f64;
+        let mut clock = Clock::default();
+        assert_eq!(clock.pass(seconds(50.0)), seconds(50.0), "the first pass ends no pause");
+        assert_eq!(clock.pass(seconds(51.0)), seconds(51.0));
+        assert_eq!(clock.pass(seconds(91.0)), seconds(51.2));
+        assert_eq!(clock.pass(seconds(91.5)), seconds(51.7));
+        assert_eq!(clock.caller(), seconds(91.5));
+    }
+}
