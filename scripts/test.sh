@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# All tests: `test.sh` in their short form, `test.sh --long` with every bar at full size.
+# All tests: `test.sh` in their short form, `test.sh --long` with every bar at full size. What
+# fails keeps nothing else from being run. The last line counts, and names what was skipped with
+# its reason; with CI set in the environment nothing may be skipped. What was printed stays in
+# target/test-output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:$HOME/.cargo/bin"
@@ -10,21 +13,53 @@ case "$mode" in
     *) echo "usage: test.sh [--long]" >&2; exit 2 ;;
 esac
 
-echo "== unit, conformance and system tests"
+# How often a test has somebody's port taken by root while he is asked for.
+[ "$mode" = --long ] && export DAFS_TEST_PORT_REUSES=100000
+
+out=target/test-output
+rm -rf "$out"
+mkdir -p "$out"
+failed=""
+
+# Runs a step, with its standard output in a file and on the screen.
+step() { # FILE WHAT COMMAND…
+    local file=$out/$1 what=$2
+    shift 2
+    echo "== $what"
+    # Servers that end in order say so, for people.
+    "$@" 2> >(grep --line-buffered -v "dafs serve: flushing" >&2) | tee "$file" || failed+=" $what;"
+}
+
+# Runs tests. A test that skips says so and passes, so all is kept, and the screen gets failures.
+tests() { # FILE WHAT ARGUMENTS…
+    local file=$out/$1 what=$2
+    shift 2
+    echo "== $what"
+    cargo test --no-run "$@"
+    if ! cargo test --no-fail-fast "$@" -- --show-output >>"$file" 2>&1; then
+        awk '/^(failures|successes):$/ { shown = $0 == "failures:" } shown' "$file"
+        grep -E "^(test result: FAILED|error)" "$file" || true
+        failed+=" $what;"
+    fi
+}
+
 cargo build --release --package dafs-cli --package dafs-tests
-cargo test --workspace --quiet
+tests tests "unit, conformance and system tests" --workspace
+tests tests "fuzzers' own tests" --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
+step page "the page of the admin port, in a browser" scripts/admin-page.sh
+# shellcheck disable=SC2086 # no mode is no argument
+step bars "bars" target/release/bars $mode
+if [ "$mode" = --long ]; then
+    # A server and mounts with a defect each, to be found.
+    cargo build --release --package dafs-cli --features planted --target-dir target/planted
+    export DAFS_TEST_PLANTED=$PWD/target/planted/release/dafs
+fi
+# shellcheck disable=SC2086
+step mount-bars "bars of the mount" target/release/mount-bars $mode
+# shellcheck disable=SC2086
+step cache-bars "bars of the cache" target/release/cache-bars $mode
 
-echo "== fuzzers' own tests"
-cargo test --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
-
-echo "== the page of the admin port, in a browser"
-scripts/admin-page.sh
-
-echo "== bars"
-target/release/bars $mode
-
-echo "== bars of the mount"
-target/release/mount-bars $mode
-
-echo "== bars of the cache"
-target/release/cache-bars $mode
+closed=0
+target/release/closing-line "$out"/{tests,bars,mount-bars,cache-bars} || closed=$?
+[ -z "$failed" ] || { echo "== FAILED:${failed%;} (see $out)"; exit 1; }
+exit $closed
