@@ -105,6 +105,11 @@ pub(crate) fn fsx(
 fn fio(place: &mut Place, mode: Mode, ending: Ending, engine: &str, options: &[&str]) -> Line {
     let what = format!("fio, {engine} {}", options.join(" ").replace("--", ""));
     let line = Line::new("m2", &what, &format!("no difference, all {}", name_of(ending)));
+    if engine == "io_uring"
+        && let Err(reason) = dafs_tests::machine::rings()
+    {
+        return line.result(Err(reason));
+    }
     let (beside, file) = (place.beside().to_path_buf(), place.path().join("fio"));
     let command = |_| {
         let mut command = Command::new("fio");

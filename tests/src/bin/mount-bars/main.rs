@@ -12,12 +12,14 @@ mod history;
 mod integrity;
 mod locks;
 mod maildir;
+mod mixed;
 mod pjdfstest;
 mod programs;
 mod role;
 mod round_trips;
 mod sample;
 mod script;
+mod small;
 mod speed;
 mod ten;
 mod times;
@@ -40,7 +42,9 @@ const BARS: &[Bar] = &[
     ("m7", round_trips::counts),
     ("m8", locks::owners),
     ("m9", faults::all),
+    ("m10", small::writes),
     ("mh", history::all),
+    ("ml", mixed::all),
 ];
 
 const ROLES: &[(&str, Role)] = &[

@@ -39,6 +39,7 @@ impl Rows {
 }
 
 fn place(mode: Mode) -> Place {
+    dafs_tests::served::as_in_use(true);
     Place::new(Duration::from_secs(mode.pick(120, 600)))
 }
 

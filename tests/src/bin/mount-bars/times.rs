@@ -51,6 +51,7 @@ fn by_turns(
 }
 
 pub(crate) fn against_the_disk(mode: Mode) -> Vec<Line> {
+    dafs_tests::served::as_in_use(true);
     let place = Place::fresh(Duration::from_secs(mode.pick(150, 7200)));
     let disk = place.exported().join("disk");
     let mount = place.path().join("mount");
