@@ -28,9 +28,14 @@ pub fn can_mount() -> bool {
 /// Containers have root and the device, and forbid to mount.
 fn can_try() -> bool {
     let dir = new_directory();
-    let can = Mount::new(&dir, &MountOptions::default()).is_ok();
+    let mount = Mount::new(&dir, &how());
+    let can = mount.is_ok_and(|(mount, _)| mount.end().expect("unmounted"));
     let _ = std::fs::remove_dir(&dir);
     can
+}
+
+fn how() -> MountOptions {
+    MountOptions { source: "null".into(), ..MountOptions::default() }
 }
 
 fn new_directory() -> PathBuf {
@@ -66,8 +71,7 @@ impl Mounted {
 
     fn start<F: FileSystem>(fs: Arc<F>, options: &ServeOptions) -> Mounted {
         let dir = new_directory();
-        let how = MountOptions { source: "null".into(), ..MountOptions::default() };
-        let (mount, channel) = Mount::new(&dir, &how).expect("mount");
+        let (mount, channel) = Mount::new(&dir, &how()).expect("mount");
         let options = options.clone();
         let server = std::thread::spawn(move || serve(&channel, fs, &options));
         Mounted { mount, server: Some(server), release: None }
