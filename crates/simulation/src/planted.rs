@@ -13,9 +13,14 @@ const EARLY_MIN: usize = 12;
 
 /// Defects that the workload reaches hardly or not at all within these seeds: whether one is found
 /// depends on each change of the code. They are tried and told each time, and counted as found
-/// only when they are.
-const MISSED: [&str; 3] =
-    ["message: CaughtReceiveReused", "client: CommitCoversLaterWrites", "server: HeldTooShort"];
+/// only when they are. That of the unifier is found by its unit test
+/// `tests::parts::a_writer_does_not_wait_for_a_reader_nor_change_what_it_has`.
+const MISSED: [&str; 4] = [
+    "message: CaughtReceiveReused",
+    "client: CommitCoversLaterWrites",
+    "server: HeldTooShort",
+    "unifier: CopyOnWriteSkipped",
+];
 
 /// A defect that can be planted.
 struct Planted {
