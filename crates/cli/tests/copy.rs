@@ -321,9 +321,10 @@ fn a_lost_server_is_looked_for_once() {
     let temporary = Temporary::new();
     fs::write(temporary.join("large"), vec![7; 128 << 20]).expect("file");
     for from in ["-", path(&temporary.join("large"))] {
-        // At 0, 20, 60, 140, 300, 620 and 1120 ms, or later on a busy machine.
+        // At 0, 20, 60, 140, 300, 620 and 1120 ms; on a busy machine 8 were seen. Looking twice
+        // would be 14.
         let attempts = attempts_after_a_loss(from);
-        assert!((1..=7).contains(&attempts), "{from}: {attempts} attempts");
+        assert!((1..=10).contains(&attempts), "{from}: {attempts} attempts");
     }
 }
 
