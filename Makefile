@@ -1,10 +1,12 @@
 # Two commands do all the set-up: `make serve DIR=/some/dir` and `make test`.
 .POSIX:
-.PHONY: help build serve install test test-long fuzz lint docs clean
+.PHONY: help build serve install test test-long bench-compare fuzz lint docs clean
 
 DIR ?=
 ARGS ?=
 SECONDS ?= 600
+OLD ?=
+NEW ?=
 PREFIX ?= /usr/local
 DESTDIR ?=
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -14,6 +16,7 @@ help:
 	@echo "make install               dafs to PREFIX=/usr/local, and the helper for /etc/fstab"
 	@echo "make test                  all tests in their short form (20 to 30 minutes)"
 	@echo "make test-long             every bar at full size, one line per bar"
+	@echo "make bench-compare OLD=COMMIT   this build beside that of a commit, by turns"
 	@echo "make fuzz                  each fuzzer for SECONDS=600"
 	@echo "make lint                  format, lints, documentation"
 
@@ -37,6 +40,11 @@ test:
 test-long:
 	@scripts/setup.sh test-long
 	scripts/test.sh --long
+
+bench-compare:
+	@test -n "$(OLD)" || { echo "make bench-compare: with which? make bench-compare OLD=COMMIT" >&2; exit 2; }
+	@scripts/setup.sh build
+	scripts/bench-compare.sh "$(OLD)" $(NEW) -- $(ARGS)
 
 fuzz:
 	@scripts/setup.sh build
