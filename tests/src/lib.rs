@@ -9,6 +9,8 @@ pub mod dice;
 pub mod fresh;
 pub mod in_process;
 pub mod machine;
+pub mod marks;
+pub mod memory;
 pub mod mounted;
 pub mod random;
 pub mod relay;

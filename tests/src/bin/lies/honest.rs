@@ -9,7 +9,7 @@ use dafs_client::{OpenOptions, Session};
 use dafs_tests::client::session;
 use dafs_tests::dice::Dice;
 
-use crate::marks::{MARK, Marks, full_of};
+use dafs_tests::marks::{MARK, Marks, full_of};
 
 /// Bytes of root's files.
 pub(crate) const SECRET_BYTES: usize = 8 << 20;

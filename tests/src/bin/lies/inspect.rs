@@ -11,7 +11,7 @@ use dafs_tests::wire::{Asked, Came, Mode, Wire};
 
 use crate::deeds::{DATA_BYTES, FILE_BYTES, FILES, OTHERS, XATTRS, flags};
 use crate::liar::wish;
-use crate::marks::Marks;
+use dafs_tests::marks::Marks;
 
 /// How long an answer may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -15,7 +15,7 @@ use dafs_tests::wire::{Came, Wire};
 use crate::deeds::{DATA_BYTES, Drawer, Loot};
 use crate::habits::{Habits, PAYMENTS, STEPS, Step};
 use crate::line::{Line, Stage};
-use crate::marks::Marks;
+use dafs_tests::marks::Marks;
 
 /// A slot of a session.
 #[derive(Debug, Default, Clone)]

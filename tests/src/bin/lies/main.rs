@@ -14,7 +14,6 @@ mod honest;
 mod inspect;
 mod liar;
 mod line;
-mod marks;
 mod world;
 
 use std::fs;
@@ -23,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use dafs_tests::marks::Marks;
 use liar::Liar;
-use marks::Marks;
 use world::World;
 
 const NOBODY: u32 = 65_534;

@@ -6,15 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use dafs_tests::Served;
+use dafs_tests::memory::{Bound, Check};
 
 use crate::honest::{Honest, SECRET_BYTES};
-use crate::marks::{Marks, full_of};
+use dafs_tests::marks::{Marks, full_of};
 
 /// Bytes of the server's cache.
 const ARENA: u64 = 32 << 20;
-/// What it may have beside, and for each connection.
-const BESIDE: u64 = 64 << 20;
-const PER_CONNECTION: u64 = 70 << 10;
 
 pub(crate) struct World {
     work: tempfile::TempDir,
@@ -76,13 +74,9 @@ impl World {
         if let Some(status) = self.server.ended() {
             return Some(format!("the server ended: {status}"));
         }
-        let most = ARENA + BESIDE + PER_CONNECTION * self.connections;
-        let peak = self.server.peak_resident_bytes();
-        if peak > most {
-            let connections = self.connections;
-            let now = self.server.resident_bytes() >> 20;
-            let peak = peak >> 20;
-            return Some(format!("{peak} MiB of memory ({now} now), {connections} connections"));
+        let check = Check::new(&self.server, Bound::new(ARENA, self.connections));
+        if !check.holds() {
+            return Some(format!("{check} ({} MiB now)", self.server.resident_bytes() >> 20));
         }
         self.honest.as_ref().and_then(Honest::wrong).or_else(|| self.on_disk())
     }

@@ -1,26 +1,30 @@
 //! What nobody without rights may see: eight bytes each, of which the server's free memory, root's
 //! files and their names are full.
 
-use dafs_tests::dice::Dice;
+use crate::dice::Dice;
 
 /// Bytes of a mark.
-pub(crate) const MARK: usize = 8;
+pub const MARK: usize = 8;
 
 const WHAT: [&str; 4] =
     ["memory that nobody filled", "root's secret", "what root writes", "names that root reads"];
 
 /// Where a mark stands; see [`WHAT`].
 #[derive(Debug, Clone)]
-pub(crate) struct Marks {
+pub struct Marks {
+    /// In memory that nobody filled: the server's `DAFS_POISON`.
     pub poison: [u8; MARK],
+    /// In a file that only root may read.
     pub secret: [u8; MARK],
+    /// In what root's client writes.
     pub honest: [u8; MARK],
-    /// Letters.
+    /// In names of root's directory: letters.
     pub name: [u8; MARK],
 }
 
 impl Marks {
-    pub(crate) fn new(seed: u64) -> Marks {
+    /// From a seed.
+    pub fn new(seed: u64) -> Marks {
         let mut dice = Dice::new(!seed);
         let mut mark = || dice.draw().to_le_bytes();
         let (poison, secret, honest) = (mark(), mark(), mark());
@@ -29,13 +33,13 @@ impl Marks {
     }
 
     /// For `DAFS_POISON`.
-    pub(crate) fn poison_digits(&self) -> String {
+    pub fn poison_digits(&self) -> String {
         let mark: String = self.poison.iter().map(|byte| format!("{byte:02x}")).collect();
         mark.repeat(dafs_fabric::poison::PATTERN_BYTES / MARK)
     }
 
     /// What is in these bytes and may not be: a run of twice its length cannot be without it.
-    pub(crate) fn found_in(&self, bytes: &[u8]) -> Option<&'static str> {
+    pub fn found_in(&self, bytes: &[u8]) -> Option<&'static str> {
         let marks = [&self.poison, &self.secret, &self.honest, &self.name];
         let is_in = |mark: &[u8; MARK]| memchr::memmem::find(bytes, mark).is_some();
         marks.iter().zip(WHAT).find_map(|(mark, what)| is_in(mark).then_some(what))
@@ -43,7 +47,7 @@ impl Marks {
 }
 
 /// A mark again and again.
-pub(crate) fn full_of(mark: [u8; MARK], len: usize) -> Vec<u8> {
+pub fn full_of(mark: [u8; MARK], len: usize) -> Vec<u8> {
     mark.iter().copied().cycle().take(len).collect()
 }
 
