@@ -4,6 +4,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
+use nix::sys::socket::{setsockopt, sockopt};
+
 /// Bytes of a frame's header.
 const FRAME: usize = 32;
 /// Bytes of a message's header.
@@ -113,7 +115,14 @@ impl Wire {
     /// # Errors
     /// Nobody is there.
     pub fn connect(target: &str, tagged: bool) -> std::io::Result<Wire> {
-        let stream = TcpStream::connect(target)?;
+        Wire::over(TcpStream::connect(target)?, tagged)
+    }
+
+    /// As [`connect`](Self::connect), over a connection that is there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn over(stream: TcpStream, tagged: bool) -> std::io::Result<Wire> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let (out, inbox) = (Vec::new(), Vec::new());
@@ -257,6 +266,15 @@ impl Wire {
     /// Refuses a read of our memory.
     pub fn read_fault(&mut self, id: u32) {
         self.frame((frame::FAULT, 0), (0, 0), (1, 0), (0, id));
+    }
+
+    /// Resets the connection: what was sent may still be read over there, the port is free.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn reset(self) -> std::io::Result<()> {
+        let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+        Ok(setsockopt(&self.stream, sockopt::Linger, &at_once)?)
     }
 
     /// Says that nothing more will be sent.

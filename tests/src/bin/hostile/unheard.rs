@@ -1,0 +1,81 @@
+//! What is in a socket when the server looks at it too late: requests of a connection whose port
+//! is somebody else's by then; requests of sessions while the server stood still.
+
+use std::net::TcpStream;
+
+use dafs_protocol::{
+    CacheHint, FileHandle, Operation, PROTOCOL_VERSION, SizeClass, encode_setup_request,
+};
+use dafs_tests::wire::{Asked, Mode, Wire};
+
+use crate::attack::Attack;
+use crate::frames::{
+    Counted, Frames, ROOT, create, expect, hello, open_flags, request, tag, target,
+};
+
+const ROUNDS: usize = 20;
+/// Times that a port may be somebody else's by chance: all programs of the machine draw them.
+const CHANCES: usize = 20;
+
+/// Sends set-up and a request in one piece, resets, and has root connect from the same port,
+/// before the server has seen anything of it. Nothing may be done as root.
+pub(crate) fn dead_connections(attack: &Attack) -> Result<(), String> {
+    let (mut names, mut chances) = (Vec::new(), CHANCES);
+    while names.len() < ROUNDS {
+        let name = format!("of root {}", names.len());
+        attack.ask("stop")?;
+        let port = send_and_reset(attack, name.as_bytes())?;
+        let taken = attack.ask(&format!("take {port}"));
+        attack.ask("go")?;
+        match taken {
+            Err(wrong) if chances == 0 => return Err(wrong),
+            Err(_) => chances -= 1,
+            Ok(()) => {
+                attack.ask(&format!("nothing {name}"))?;
+                names.push(name);
+            }
+        }
+    }
+    // Also not late.
+    names.iter().try_for_each(|name| attack.ask(&format!("nothing {name}")))
+}
+
+/// From which port.
+fn send_and_reset(attack: &Attack, path: &[u8]) -> Result<u16, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let _counted = Counted::new();
+    let stream = TcpStream::connect(target(&attack.url)).map_err(text)?;
+    let port = stream.local_addr().map_err(text)?.port();
+    let mut wire = Wire::over(stream, true).map_err(text)?;
+    let mut ask = |tag, header: &[u8]| {
+        let (mode, data_len, room) = (Mode::None, 0, 0);
+        wire.ask(&Asked { tag, mode, data_len, room, header, inline: &[] });
+    };
+    let mut header = Vec::new();
+    encode_setup_request(&hello(PROTOCOL_VERSION, SizeClass::Any, create()), &mut header);
+    ask(1, &header);
+    let (dir, flags, cache) = (FileHandle::PREVIOUS, open_flags(true), CacheHint::default());
+    let open = Operation::Open { dir, path, flags, mode: 0o4755, cache };
+    ask(tag(0, 2), &request(0, 1, 0, &[ROOT, open])?);
+    wire.push();
+    expect("all of it has left", wire.unsent() == 0)?;
+    wire.reset().map_err(text)?;
+    Ok(port)
+}
+
+/// More than are looked at in one pass of the server.
+const SESSIONS: usize = 200;
+
+/// The server stands still for longer than a lease, with a request of each session in its socket:
+/// nobody was silent.
+pub(crate) fn a_pause(attack: &Attack) -> Result<(), String> {
+    let sessions: Result<Vec<_>, _> = (0..SESSIONS).map(|_| Frames::session(&attack.url)).collect();
+    let mut sessions = sessions?;
+    attack.ask("stop")?;
+    let header = request(1, 1, 0, &[Operation::Null])?;
+    sessions.iter_mut().for_each(|frames| frames.ask(1, &header, Mode::None, 0));
+    attack.ask("wait")?;
+    attack.ask("go")?;
+    let alive = sessions.iter_mut().filter_map(|frames| frames.answer().ok()?.ok()).count();
+    expect(&format!("{alive} of {SESSIONS} sessions live"), alive == SESSIONS)
+}
