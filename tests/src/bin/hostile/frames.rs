@@ -228,6 +228,19 @@ impl Frames {
         self.wire.take()
     }
 
+    /// The tags of requests whose data the server has wanted since somebody looked.
+    pub(crate) fn wanted(&mut self) -> Result<Vec<u32>, String> {
+        let mut tags = Vec::new();
+        while let Some(came) = self.poll() {
+            match came {
+                Came::Grant(tag, ..) => tags.push(tag),
+                Came::Ended => return Err("the connection ended".into()),
+                _ => {}
+            }
+        }
+        Ok(tags)
+    }
+
     /// The server has not ended the connection.
     pub(crate) fn is_up(&mut self) -> bool {
         loop {
@@ -242,6 +255,15 @@ impl Frames {
     fn send(&mut self, tag: u32, header: &[u8], mode: Mode, data_len: u32) {
         self.wire.ask(&Asked { tag, mode, data_len, room: DATA, header, inline: &[] });
         self.wire.push();
+    }
+
+    /// Sends all that waits, while the server takes it.
+    pub(crate) fn flush(&mut self) {
+        let (start, limit) = (Instant::now(), dafs_tests::patient(PATIENCE));
+        while self.wire.unsent() > 0 && start.elapsed() < limit {
+            self.wire.push();
+            std::thread::yield_now();
+        }
     }
 
     /// Sends a request of this slot, which announces so much data.

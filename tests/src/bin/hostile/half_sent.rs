@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use dafs_protocol::{Extent, ExtentList, Operation, Stability, StateId};
-use dafs_tests::wire::Mode;
+use dafs_tests::wire::{FRAME_PAYLOAD, Mode};
 
 use crate::attack::Attack;
 use crate::frames::{DATA, Frames, expect, request};
@@ -53,29 +53,45 @@ fn others_are_served(
     Err("others were served when the connections had ended".into())
 }
 
-/// All slots wait for the last byte of what they write, in chains that need memory of their own.
+/// All slots wait for the end of what they write, in chains that need memory of their own, which
+/// is filled up to there.
 pub(crate) fn a_byte_short(attack: &Attack) -> Result<(), String> {
     others_are_served(attack, short)
 }
 
 fn short(attack: &Attack) -> Result<Kept, String> {
-    let mut kept = sessions(attack, SESSIONS, "short", true)?;
-    let data = vec![7; DATA as usize];
-    for (number, (frames, state)) in kept.iter_mut().enumerate() {
-        let state = *state;
+    let mut kept = sessions(attack, 2 * SESSIONS, "short", true)?;
+    for (frames, state) in &mut kept {
         for slot in 1..=REQUESTS {
-            let chain = [write(state, 0, 1), write(state, 4096, DATA - 1)];
+            let chain = [write(*state, 0, 1), write(*state, 4096, DATA - 1)];
             frames.ask(slot, &request(slot, 1, 0, &chain)?, Mode::Grant, DATA);
         }
-        // Where this user's others have the share, this one waits with them.
-        if number == 0 {
-            let tag = frames.granted()?;
-            frames.wire.push_data(tag, DATA as usize, 0, &data);
-            frames.wire.tear(1);
-            frames.wire.push();
+    }
+    // When somebody else has been served, the server has looked at them too.
+    attack.ask("serve")?;
+    for (frames, _) in &mut kept {
+        // Where the machine is slow it has ended by right, which is seen later.
+        let Ok(wanted) = frames.wanted() else { continue };
+        wanted.iter().for_each(|tag| all_but_the_end(frames, *tag));
+        if let Some(tag) = wanted.last() {
+            all_but_a_byte(frames, *tag);
         }
     }
     Ok(kept)
+}
+
+const BEGUN: usize = DATA as usize - FRAME_PAYLOAD;
+
+fn all_but_the_end(frames: &mut Frames, tag: u32) {
+    frames.wire.push_data(tag, DATA as usize, 0, &vec![7; BEGUN]);
+    frames.flush();
+}
+
+/// Of the end.
+fn all_but_a_byte(frames: &mut Frames, tag: u32) {
+    frames.wire.push_data(tag, DATA as usize, BEGUN, &[7; FRAME_PAYLOAD]);
+    frames.wire.tear(1);
+    frames.flush();
 }
 
 /// No byte of what they write ever comes.
