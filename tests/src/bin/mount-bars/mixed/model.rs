@@ -158,6 +158,39 @@ impl View {
     }
 }
 
+/// What the server can know of local changes: it compares length and times with those of its last
+/// look, and within one tick of the clock the times are the same.
+#[derive(Debug, Default)]
+struct Looks {
+    /// The length that it knows.
+    len: usize,
+    /// Since its last look there were changes in the tick of a use, and others.
+    at_once: bool,
+    later: bool,
+    /// What a look did not show; until one does, it may be seen or not.
+    missed: bool,
+}
+
+impl Looks {
+    /// A local program changes the file: in the tick of its last use, or later.
+    fn change(&mut self, at_once: bool) {
+        self.at_once |= at_once;
+        self.later |= !at_once;
+    }
+
+    /// The server looks at a file of this length.
+    fn look(&mut self, len: usize) {
+        let shown = self.later || self.len != len;
+        self.missed = !shown && (self.missed || self.at_once);
+        (self.len, self.at_once, self.later) = (len, false, false);
+    }
+
+    /// Some change may be missed, or is.
+    fn is_in_doubt(&self, len: usize) -> bool {
+        (self.missed || self.at_once) && !self.later && self.len == len
+    }
+}
+
 /// Why a change would not have one certain outcome, and what is to be done first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Conflict {
@@ -167,6 +200,8 @@ pub(crate) enum Conflict {
     Unflushed,
     /// The mount may not have seen what is there: it opens the file.
     Unseen,
+    /// The server may not see a change by a local program: that gives the file another time.
+    Missed,
 }
 
 /// The content of a file, and who may see what of it.
@@ -183,6 +218,8 @@ pub(crate) struct Content {
     unflushed: Touched,
     /// By local programs, since the last open of a mount.
     unseen: Touched,
+    /// What the server can know of that.
+    looks: Looks,
     /// The mount that has stored by a mapping what it has not synced.
     mapped: Option<usize>,
     /// Another one has cut the file since.
@@ -198,6 +235,7 @@ impl Content {
             mounts: std::array::from_fn(|_| View::of(bytes)),
             unflushed: Touched::default(),
             unseen: Touched::default(),
+            looks: Looks { len: bytes.len(), ..Looks::default() },
             mapped: None,
             cut: false,
         }
@@ -244,7 +282,22 @@ impl Content {
             Some(by) if by != mount || self.cut => return Some(Conflict::Mapped),
             _ => {}
         }
-        self.unseen.meets(edit, self.len()).then_some(Conflict::Unseen)
+        self.unseen.meets(edit, self.len()).then(|| self.unseen_conflict())
+    }
+
+    /// Changes by local programs that no mount has seen yet, or that none needs to see.
+    pub(crate) fn unseen_conflict(&self) -> Conflict {
+        if self.is_in_doubt() { Conflict::Missed } else { Conflict::Unseen }
+    }
+
+    /// The next open need not show what local programs changed.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        !self.unseen.is_empty() && self.looks.is_in_doubt(self.len())
+    }
+
+    /// A local program has given it another time.
+    pub(crate) fn touched(&mut self) {
+        self.looks.change(false);
     }
 
     /// What stands against a store of a mount by a mapping: it writes whole pages, as this mount
@@ -253,7 +306,7 @@ impl Content {
         match self.mapped {
             Some(by) if by != mount || self.cut => Some(Conflict::Mapped),
             _ if !self.unseen.is_empty() || !self.mounts[mount].is_certain() => {
-                Some(Conflict::Unseen)
+                Some(self.unseen_conflict())
             }
             _ => None,
         }
@@ -266,8 +319,9 @@ impl Content {
         });
     }
 
-    /// A local program has changed it.
-    pub(crate) fn by_local(&mut self, edit: &Edit) {
+    /// A local program has changed it, in the tick of its last use or later.
+    pub(crate) fn by_local(&mut self, edit: &Edit, at_once: bool) {
+        self.looks.change(at_once);
         self.unseen.add(edit, self.len());
         edit.apply(&mut self.newest);
         self.disk.edit(edit);
@@ -281,6 +335,10 @@ impl Content {
         edit.apply(&mut self.newest);
         self.server.edit(edit);
         self.mounts[mount].edit(edit);
+        self.looks.len = match edit {
+            Edit::Write { at, bytes } => self.looks.len.max(at + bytes.len()),
+            Edit::Cut { len } => *len,
+        };
         self.all_may_see();
     }
 
@@ -295,7 +353,10 @@ impl Content {
 
     /// A mount has opened it.
     pub(crate) fn opened(&mut self, mount: usize) {
-        self.unseen = Touched::default();
+        self.looks.look(self.newest.len());
+        if !self.looks.missed {
+            self.unseen = Touched::default();
+        }
         self.settle_server();
         self.mounts[mount] = match self.mapped {
             // What it stored itself it sees.
@@ -328,6 +389,7 @@ impl Content {
     pub(crate) fn decided(&mut self, found: &[u8]) {
         self.newest = found.to_vec();
         self.disk = View::of(found);
+        self.looks.change(false);
         let unseen = Edit::Cut { len: 0 };
         self.unseen.add(&unseen, found.len());
         self.all_may_see();
@@ -362,13 +424,50 @@ mod tests {
     #[test]
     fn a_local_change_is_seen_by_who_opens_after_it() {
         let mut content = Content::new(b"0000");
-        content.by_local(&write(1, "x"));
+        content.by_local(&write(1, "x"), false);
         assert!(content.disk().judge(0, 9, b"0000").is_err(), "local programs see it at once");
         assert!(content.mount(0).judge(0, 9, b"0000").is_ok());
         content.opened(0);
         assert!(content.mount(0).judge(0, 9, b"0000").is_err());
         assert!(content.mount(0).judge(0, 9, b"0x00").is_ok());
         assert!(content.mount(1).judge(0, 9, b"0000").is_ok(), "it has not opened the file");
+    }
+
+    #[test]
+    fn what_is_changed_in_the_tick_of_a_look_may_be_missed_until_another_is() {
+        let mut content = Content::new(b"0000");
+        content.by_local(&write(1, "x"), true);
+        content.opened(0);
+        assert!(content.mount(0).judge(0, 9, b"0000").is_ok());
+        assert!(content.mount(0).judge(0, 9, b"0x00").is_ok());
+        assert_eq!(content.mount_conflict(0, &write(2, "y")), Some(Conflict::Missed));
+        content.opened(0);
+        assert!(content.mount(0).judge(0, 9, b"0000").is_ok(), "nothing shows it");
+        content.touched();
+        assert_eq!(content.mount_conflict(0, &write(2, "y")), Some(Conflict::Unseen));
+        content.opened(0);
+        assert!(content.mount(0).judge(0, 9, b"0000").is_err());
+        assert_eq!(content.mount_conflict(0, &write(2, "y")), None);
+    }
+
+    #[test]
+    fn another_length_shows_a_change_in_the_tick_of_a_look() {
+        let mut content = Content::new(b"0000");
+        content.by_local(&write(3, "xyz"), true);
+        content.opened(0);
+        assert!(content.mount(0).judge(0, 9, b"0000").is_err());
+        // There and back again is none.
+        content.by_local(&write(6, "1"), true);
+        content.by_local(&Edit::Cut { len: 6 }, true);
+        content.by_local(&write(0, "2"), true);
+        content.opened(0);
+        assert!(content.mount(0).judge(0, 9, b"000xyz").is_ok());
+        // One before a look shows those after it, too.
+        content.by_local(&write(0, "3"), false);
+        content.by_local(&write(0, "4"), true);
+        content.opened(0);
+        assert!(content.mount(0).judge(0, 9, b"400xyz").is_ok());
+        assert!(content.mount(0).judge(0, 9, b"000xyz").is_err());
     }
 
     #[test]
@@ -405,7 +504,7 @@ mod tests {
         assert_eq!(content.local_conflict(&write(4096, "y")), Some(Conflict::Unflushed));
         assert_eq!(content.local_conflict(&write(0, "y")), None);
         content.flushed();
-        content.by_local(&write(0, "y"));
+        content.by_local(&write(0, "y"), false);
         assert_eq!(content.mount_conflict(1, &write(1, "z")), Some(Conflict::Unseen));
         assert_eq!(content.mount_conflict(1, &write(8000, "z")), None);
         content.opened(1);

@@ -23,6 +23,8 @@ const NAMES_MIN: usize = 4;
 const WHOLE: usize = SIZE_MAX + BLOCK;
 /// In how many cases of 100 a step that would be open is replaced by one that makes it certain.
 const AVOIDED: u64 = 80;
+/// In how many cases of 100 a local program does not wait for the clock before it changes a file.
+const AT_ONCE: u64 = 33;
 
 /// What came of a step: nothing (it cannot be done now), or whether its result was open.
 type Done = Result<Option<bool>, String>;
@@ -34,6 +36,8 @@ pub(crate) struct Mixed {
     random: Random,
     /// Steps of whose result the guarantees leave something open.
     pub(crate) open: u64,
+    /// Local changes in the tick of the file's last use: the server may miss them.
+    pub(crate) at_once: u64,
     /// The file of this step.
     at: usize,
 }
@@ -48,7 +52,7 @@ impl Mixed {
     /// Works in these directories of the actors.
     pub(crate) fn new(dirs: Vec<PathBuf>, seed: u64) -> Result<Mixed, String> {
         let (world, random) = (World::new(dirs)?, Random::new(seed));
-        Ok(Mixed { world, random, open: 0, at: 0 })
+        Ok(Mixed { world, random, open: 0, at_once: 0, at: 0 })
     }
 
     /// One step.
@@ -190,7 +194,7 @@ impl Mixed {
         }
         self.add_handle(who, object, kind, file);
         if truncate {
-            self.edited(self.world.handles.len() - 1, &Edit::Cut { len: 0 });
+            self.edited(self.world.handles.len() - 1, &Edit::Cut { len: 0 }, false);
         }
         CERTAIN
     }
@@ -216,6 +220,9 @@ impl Mixed {
         if from == to || few || !self.may_use(who, from) || !self.may_use(who, to) {
             return NOTHING;
         }
+        if let Some(over) = over {
+            self.settle_times(over)?;
+        }
         self.tell(who, object, &format!("renames it from {from} to {to}"));
         if let Some(over) = over {
             self.world.tell(who, over, &format!("renames another one over it, to {to}"));
@@ -233,6 +240,7 @@ impl Mixed {
         if self.world.count_names() <= NAMES_MIN || !self.may_use(who, name) {
             return NOTHING;
         }
+        self.settle_times(object)?;
         self.tell(who, object, &format!("removes name {name}"));
         fs::remove_file(self.world.path(who, name)).map_err(|error| format!("unlink: {error}"))?;
         self.world.set_name(who, name, None);
@@ -256,6 +264,8 @@ impl Mixed {
             && self.random.percent(AVOIDED)
         {
             return self.remedy(who, object, Conflict::Mapped);
+        } else if self.world.content(object).is_in_doubt() && self.random.percent(AVOIDED) {
+            return self.remedy(who, object, Conflict::Missed);
         }
         let may_be = self.world.may_be(who, name);
         let mut all = may_be.iter().flatten();
@@ -378,13 +388,16 @@ impl Mixed {
         let mapped = self.world.content(object).mapped().is_some_and(|by| by != who);
         let conflict = match is_mount(who) {
             _ if mapped => Conflict::Mapped,
-            true => Conflict::Unseen,
+            true => self.world.content(object).unseen_conflict(),
             false => Conflict::Unflushed,
         };
         self.remedy(who, object, conflict)
     }
 
     fn remedy(&mut self, who: usize, object: usize, conflict: Conflict) -> Done {
+        if conflict == Conflict::Missed {
+            return Ok(self.settle_times(object)?.then_some(false));
+        }
         let mapped = self.world.content(object).mapped();
         let mut handles = self.world.handles.iter();
         let found = handles.position(|handle| {
@@ -392,15 +405,25 @@ impl Mixed {
                 && match conflict {
                     Conflict::Mapped => handle.mapping.is_some() && Some(handle.who) == mapped,
                     Conflict::Unflushed => handle.wrote,
-                    Conflict::Unseen => handle.who == who,
+                    Conflict::Unseen | Conflict::Missed => handle.who == who,
                 }
         });
         match (found, conflict) {
             (Some(handle), Conflict::Mapped) => self.sync_stores(handle),
             (Some(handle), Conflict::Unflushed) => self.sync(handle),
-            (Some(handle), Conflict::Unseen) => self.look_again(handle),
+            (Some(handle), Conflict::Unseen | Conflict::Missed) => self.look_again(handle),
             (None, _) => NOTHING,
         }
+    }
+
+    /// Changes that the server may have missed it does not miss any more; false where nobody can
+    /// see to that.
+    fn settle_times(&mut self, object: usize) -> Result<bool, String> {
+        if !self.world.content(object).is_in_doubt() {
+            return Ok(true);
+        }
+        self.tell(MOUNTS, object, "gives it another time");
+        self.world.touch(object).map_err(text("utimes"))
     }
 
     /// Opens the file of a descriptor again, whatever its name is now.
@@ -416,6 +439,9 @@ impl Mixed {
     fn less_vague(&mut self) -> Result<(), String> {
         let object = self.at;
         if !self.world.objects.get(object).is_some_and(|object| object.content.is_vague()) {
+            return Ok(());
+        }
+        if !self.settle_times(object)? {
             return Ok(());
         }
         if let Some(mount) = self.world.content(object).mapped() {
@@ -443,17 +469,24 @@ impl Mixed {
         }
     }
 
-    fn edited(&mut self, handle: usize, edit: &Edit) {
+    fn edited(&mut self, handle: usize, edit: &Edit, at_once: bool) {
         let Handle { who, object, .. } = self.world.handles[handle];
         self.world.handles[handle].wrote |= is_mount(who);
-        self.world.edited(who, object, edit);
+        self.world.edited(who, object, edit, at_once);
     }
 
-    fn before_change(&mut self, handle: usize) {
+    /// Local programs wait for the clock, as a rule; whether this change comes at once.
+    fn before_change(&mut self, handle: usize) -> bool {
         let Handle { who, object, .. } = self.world.handles[handle];
-        if !is_mount(who) {
+        if is_mount(who) {
+            return false;
+        }
+        let at_once = self.random.percent(AT_ONCE) && self.world.is_at_once(object);
+        if !at_once {
             self.world.wait_for_tick(object);
         }
+        self.at_once += u64::from(at_once);
+        at_once
     }
 
     fn write(&mut self, handle: usize) -> Done {
@@ -470,9 +503,9 @@ impl Mixed {
         let beside = self.reader_beside(handle)?;
         let reader = if beside.is_some() { ", beside a reader" } else { "" };
         self.tell(who, object, &format!("writes {len} at {at}, {kind:?}{reader}"));
-        self.before_change(handle);
+        let at_once = self.before_change(handle);
         self.world.write(handle, at, &bytes, beside).map_err(text("write"))?;
-        self.edited(handle, &edit);
+        self.edited(handle, &edit, at_once);
         beside.map_or(CERTAIN, |reader| self.read_range(reader, at, len))
     }
 
@@ -537,9 +570,9 @@ impl Mixed {
     fn cut_to(&mut self, handle: usize, size: usize, len: usize) -> Done {
         let Handle { who, object, .. } = self.world.handles[handle];
         self.tell(who, object, &format!("cuts it from {size} to {len}"));
-        self.before_change(handle);
+        let at_once = self.before_change(handle);
         self.world.handles[handle].file.set_len(len as u64).map_err(text("ftruncate"))?;
-        self.edited(handle, &Edit::Cut { len });
+        self.edited(handle, &Edit::Cut { len }, at_once);
         CERTAIN
     }
 
@@ -635,13 +668,13 @@ impl Mixed {
             self.world.handles[handle].mapping = Some(new);
         }
         self.tell(who, object, &format!("stores {} at {at}", bytes.len()));
-        self.before_change(handle);
+        let at_once = self.before_change(handle);
         if let Some(mapping) = &mut self.world.handles[handle].mapping {
             mapping.store(at, bytes);
         }
         match is_mount(who) {
             true => self.world.content(object).by_mapping(who, edit),
-            false => self.world.content(object).by_local(edit),
+            false => self.world.content(object).by_local(edit, at_once),
         }
         self.world.used(object);
         CERTAIN
@@ -686,6 +719,9 @@ impl Mixed {
     fn close(&mut self, handle: usize) -> Done {
         let Handle { who, object, .. } = self.world.handles[handle];
         self.unmap(handle);
+        if !is_mount(who) && self.world.name_of(object).is_none() {
+            self.settle_times(object)?;
+        }
         self.tell(who, object, "closes");
         let handle = self.world.handles.swap_remove(handle);
         close(handle.file)?;
@@ -751,6 +787,7 @@ impl Mixed {
             let Some(object) = self.world.named(name) else { continue };
             self.at = object;
             self.world.settle_name(who, name);
+            self.settle_times(object)?;
             let read = read_fresh(&self.world.path(who, name)).map_err(text("read at the end"))?;
             self.looked(who, object, "reads at the end", read)
                 .map_err(|error| self.with_story(&error))?;

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use dafs_tests::sys::{Aligned, Asynchronous, Mapping};
 use nix::time::{ClockId, clock_gettime};
@@ -210,10 +210,15 @@ impl World {
         found.ok_or_else(|| format!("inode {inode} is none of the files {of:?}"))
     }
 
-    /// Waits for the next tick of the file system's clock after the last use of a file: of two
-    /// changes in one tick a server cannot tell.
+    /// The file system's clock has not ticked since the last use of a file: of two changes in one
+    /// tick a server cannot tell.
+    pub(crate) fn is_at_once(&self, object: usize) -> bool {
+        tick() == self.objects[object].tick
+    }
+
+    /// Waits for the next tick after the last use of a file.
     pub(crate) fn wait_for_tick(&self, object: usize) {
-        while tick() == self.objects[object].tick {
+        while self.is_at_once(object) {
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -222,13 +227,28 @@ impl World {
         self.objects[object].tick = tick();
     }
 
-    /// The content after a change by a call.
-    pub(crate) fn edited(&mut self, who: usize, object: usize, edit: &Edit) {
+    /// The content after a change by a call, and whether a local one came at once.
+    pub(crate) fn edited(&mut self, who: usize, object: usize, edit: &Edit, at_once: bool) {
         match is_mount(who) {
             true => self.content(object).by_mount(who, edit),
-            false => self.content(object).by_local(edit),
+            false => self.content(object).by_local(edit, at_once),
         }
         self.used(object);
+    }
+
+    /// A local program gives a file another time, which no server misses; false where none has it.
+    pub(crate) fn touch(&mut self, object: usize) -> io::Result<bool> {
+        self.wait_for_tick(object);
+        let of = |handle: &&Handle| handle.object == object && !is_mount(handle.who);
+        let now = SystemTime::now();
+        match (self.name_of(object), self.handles.iter().find(of)) {
+            (Some(name), _) => File::open(self.path(MOUNTS, name))?.set_modified(now)?,
+            (None, Some(handle)) => handle.file.set_modified(now)?,
+            (None, None) => return Ok(false),
+        }
+        self.content(object).touched();
+        self.used(object);
+        Ok(true)
     }
 
     /// Everything of a file that mounts have written has been flushed.
