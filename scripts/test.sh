@@ -16,6 +16,10 @@ esac
 # How often a test has somebody's port taken by root while he is asked for.
 [ "$mode" = --long ] && export DAFS_TEST_PORT_REUSES=100000
 
+# All processes of the run mark free memory with one pattern, so that each knows the others'.
+DAFS_POISON=$(od -An -tx1 -N64 /dev/urandom | tr -d ' \n')
+export DAFS_POISON
+
 out=target/test-output
 rm -rf "$out"
 mkdir -p "$out"

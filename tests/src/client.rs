@@ -6,11 +6,13 @@ use std::time::Duration;
 use dafs_client::{Session, SessionOptions, Url};
 use dafs_fabric_tcp::TcpProvider;
 
-/// A session of the server at `url`, with options.
+/// A session of the server at `url`, with options. What it reads is looked at for the servers' free
+/// memory, but where times are measured.
 ///
 /// # Panics
 /// When it cannot be made.
 pub fn session_with(url: &str, change: impl FnOnce(&mut SessionOptions)) -> Session {
+    crate::served::marks();
     let url = Url::parse(url).expect("a URL");
     let mut options = SessionOptions::from_url(&url).expect("options");
     options.retry = Duration::from_secs(60);

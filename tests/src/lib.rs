@@ -9,6 +9,7 @@ pub mod dice;
 pub mod fresh;
 pub mod in_process;
 pub mod machine;
+pub mod marked;
 pub mod marks;
 pub mod memory;
 pub mod mounted;
@@ -53,10 +54,12 @@ pub fn binary() -> PathBuf {
     target.join("release/dafs")
 }
 
-/// A command of the binary, with nothing on its standard input.
+/// A command of the binary, with nothing on its standard input. It marks free memory and looks for
+/// that as this process does, or not at all ([`served::as_in_use`]).
 pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     let mut command = Command::new(binary());
     command.args(args).stdin(Stdio::null());
+    command.env(dafs_fabric::poison::VARIABLE, served::marks());
     command
 }
 

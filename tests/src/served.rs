@@ -6,18 +6,27 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use dafs_fabric::poison;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, statfs};
 use nix::unistd::Pid;
 
-use crate::command;
+use crate::{command, marked, sys};
 
 /// See [`as_in_use`].
 static AS_IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// From now on (or not any more) servers of this process do not mark their free memory, as they do
-/// otherwise: for times and memory that are measured. Each bar begins without.
+/// otherwise, whatever the environment says, and nobody looks for that: for times and memory that
+/// are measured. Each bar begins without.
 pub fn as_in_use(yes: bool) {
     AS_IN_USE.store(yes, Ordering::Relaxed);
+    poison::look_at_data(!yes);
+}
+
+/// How servers, and who reads from them, mark free memory: for `DAFS_POISON`.
+pub(crate) fn marks() -> &'static str {
+    if AS_IN_USE.load(Ordering::Relaxed) { "0" } else { marked::pattern() }
 }
 
 /// `dafs serve` as a process of its own, on a free port of loopback, killed when dropped.
@@ -29,6 +38,8 @@ pub struct Served {
     /// The served directory.
     pub dir: PathBuf,
     args: Vec<String>,
+    /// What is served was not looked at since the start, and free memory is marked.
+    unlooked: bool,
 }
 
 impl Served {
@@ -65,9 +76,6 @@ impl Served {
         if let Some(library) = std::env::var_os("DAFS_TEST_SERVE_PRELOAD") {
             command.env("LD_PRELOAD", library);
         }
-        if std::env::var_os("DAFS_POISON").is_none() {
-            command.env("DAFS_POISON", if AS_IN_USE.load(Ordering::Relaxed) { "0" } else { "1" });
-        }
         let mut child = command
             .envs(env.iter().copied())
             .stdout(Stdio::piped())
@@ -80,7 +88,8 @@ impl Served {
         assert!(url.starts_with("dafs://") && url.ends_with('/'), "first line of serve: '{url}'");
         // Keeps reading, so that the server never meets a closed pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Served { child, url, dir: dir.to_path_buf(), args }
+        let unlooked = !AS_IN_USE.load(Ordering::Relaxed);
+        Served { child, url, dir: dir.to_path_buf(), args, unlooked }
     }
 
     /// The URL of a path below the served directory (plain characters only), with the options
@@ -118,7 +127,7 @@ impl Served {
     /// Ctrl-C, and waits for the end.
     ///
     /// # Panics
-    /// When it does not end well within 40 seconds.
+    /// When it does not end well within 40 seconds, or free memory is in the served files.
     pub fn stop(&mut self) {
         let status = self.end();
         assert!(status.success(), "serve ended with {status}");
@@ -139,17 +148,27 @@ impl Served {
         let start = Instant::now();
         loop {
             match self.child.try_wait().expect("wait") {
-                Some(status) => return status,
+                Some(status) => break self.look().map_or(status, |found| panic!("{found}")),
                 None if start.elapsed() > Duration::from_secs(40) => panic!("serve does not end"),
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         }
     }
 
+    /// Looks at what was served, once after each end, for memory that nobody filled.
+    fn look(&mut self) -> Option<String> {
+        // A file system that a test makes may stand still.
+        let is_asked = std::mem::take(&mut self.unlooked)
+            && statfs(&self.dir).is_ok_and(|found| found.filesystem_type() != FUSE_SUPER_MAGIC);
+        is_asked.then(|| marked::found_in(&self.dir, sys::after_the_end)).flatten()
+    }
+
     /// Starts again on the same port, after [`kill`](Self::kill) or [`stop`](Self::stop).
     pub fn restart(&mut self) {
         let authority = self.url.trim_start_matches("dafs://").trim_end_matches('/');
         let listen = format!("tcp://{authority}");
+        // Nobody looks while another server writes there.
+        self.unlooked = false;
         *self = Served::start_at(&self.dir.clone(), &listen, self.args.clone(), &[]);
     }
 
@@ -182,5 +201,47 @@ fn status_field(pid: u32, name: &str) -> Option<u64> {
 impl Drop for Served {
     fn drop(&mut self) {
         self.kill();
+        if !std::thread::panicking()
+            && let Some(found) = self.look()
+        {
+            panic!("{found}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing(_: &std::fs::File, _: u64) -> Vec<u8> {
+        Vec::new()
+    }
+
+    #[test]
+    fn free_memory_is_found_in_files_and_behind_their_ends() {
+        marked::pattern();
+        let Some(digits) = poison::digits() else {
+            return println!("skipped: DAFS_POISON says that nothing is marked");
+        };
+        let pattern: Vec<u8> = (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).expect("digits"))
+            .collect();
+        let dir = tempfile::tempdir().expect("tempdir");
+        std::fs::create_dir(dir.path().join("below")).expect("mkdir");
+        let file = dir.path().join("below/file");
+        // Over the end of what is read at a time, and from any byte of the pattern on.
+        let mut bytes = vec![1; (1 << 20) - 50];
+        std::fs::write(&file, &bytes).expect("write");
+        assert_eq!(marked::found_in(dir.path(), nothing), None);
+        let behind = |_: &std::fs::File, len: u64| {
+            assert_eq!(len, (1 << 20) - 50);
+            pattern.clone()
+        };
+        assert!(marked::found_in(dir.path(), behind).is_some_and(|text| text.contains("after")));
+        bytes.extend(pattern[33..].iter().chain(&pattern));
+        bytes.resize(2 << 20, 1);
+        std::fs::write(&file, &bytes).expect("write");
+        assert!(marked::found_in(dir.path(), nothing).is_some_and(|text| text.contains("file")));
     }
 }

@@ -26,9 +26,13 @@ impl Mapping {
     /// # Errors
     /// The system's.
     pub fn new(file: &File, len: usize) -> io::Result<Mapping> {
-        let (prot, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        Mapping::with(file, 0, len, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn with(file: &File, offset: i64, len: usize, prot: libc::c_int) -> io::Result<Mapping> {
+        let (fd, any) = (file.as_raw_fd(), std::ptr::null_mut());
         // SAFETY: a fresh mapping at an address that the kernel chooses.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd, 0) };
+        let base = unsafe { libc::mmap(any, len, prot, libc::MAP_SHARED, fd, offset) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -80,6 +84,20 @@ impl Drop for Mapping {
         // SAFETY: the mapping made in `new`; no reference into it is ever made.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
+}
+
+/// What the last block of a file holds after its end, as the disk has it where its pages are clean:
+/// no call reads that, a mapping does. Nobody may cut the file meanwhile (the kernel would end the
+/// process).
+pub fn after_the_end(file: &File, len: u64) -> Vec<u8> {
+    let start = len / BLOCK as u64 * BLOCK as u64;
+    let used = (len - start) as usize;
+    let (Ok(offset), false) = (i64::try_from(start), used == 0) else { return Vec::new() };
+    let forget = libc::POSIX_FADV_DONTNEED;
+    // SAFETY: advice about a range of an open file.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, BLOCK as i64, forget) };
+    let mapping = Mapping::with(file, offset, BLOCK, libc::PROT_READ);
+    mapping.map_or_else(|_| Vec::new(), |mapping| mapping.load(used, BLOCK - used))
 }
 
 /// Bytes at an address that direct I/O takes.
@@ -265,6 +283,21 @@ mod tests {
         file.read_exact_at(&mut bytes, 0).expect("read");
         assert_eq!(&bytes, b"012abc6789");
         assert_eq!(mapping.load(2, 3), b"2ab");
+    }
+
+    #[test]
+    fn what_stands_after_the_end_is_seen() {
+        // What is in memory only keeps it; a disk's file system writes zeros there.
+        let Ok(file) = tempfile::tempfile_in("/dev/shm") else {
+            return println!("skipped: no /dev/shm");
+        };
+        file.write_all_at(&[1; BLOCK + 10], 0).expect("write");
+        assert!(after_the_end(&file, (BLOCK + 10) as u64).iter().all(|byte| *byte == 0));
+        let mut mapping = Mapping::new(&file, 2 * BLOCK).expect("map");
+        mapping.store(BLOCK + 20, b"left");
+        let behind = after_the_end(&file, (BLOCK + 10) as u64);
+        assert_eq!((behind.len(), &behind[10..14]), (BLOCK - 10, &b"left"[..]));
+        assert!(after_the_end(&file, BLOCK as u64).is_empty());
     }
 
     #[test]

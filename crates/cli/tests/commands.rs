@@ -165,6 +165,26 @@ fn a_server_of_another_user_is_trusted_only_if_named() {
     assert!(dafs_as(OTHER, &["ping", "-c", "1", &server.url]).status.success());
 }
 
+#[test]
+fn free_memory_that_is_seen_fails_a_test() {
+    let mut server = Server::start(&[]);
+    let status = json(&good(&["status", "--json", &server.url]));
+    let Some(digits) = status[0]["poison"].as_str() else { return };
+    // As the server does, this process and its clients know the pattern.
+    let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("digits");
+    let pattern: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+    let file = server.file("leaked");
+    fs::write(&file, [&[7; 1000], &pattern[9..], &pattern[..], &[7; 1000]].concat())
+        .expect("write");
+    let read = dafs(&["cat", &server.at("leaked")]);
+    assert!(!read.status.success() && text(&read.stderr).contains("what nobody filled was read"));
+    let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| server.interrupt()));
+    let said = end.expect_err("it looks at what was served");
+    assert!(said.downcast_ref::<String>().is_some_and(|said| said.contains("leaked")));
+    // The end of the server would look again.
+    fs::remove_file(&file).expect("remove");
+}
+
 fn transport(url: &str) -> String {
     let answers = json(&good(&["ping", "-c", "1", "--json", url]));
     answers[0]["transport"].as_str().expect("a name").into()

@@ -29,9 +29,8 @@ impl Place {
     }
 
     fn serve(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+        let mut command = common::binary();
         command.args(["serve", "--arena", "64m", "--listen", "tcp://127.0.0.1:0", "--state"]);
-        command.env("DAFS_POISON", "1");
         command.arg(self.temporary.join("state")).arg(self.temporary.join("served"));
         command
     }

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+#[path = "../../../../tests/src/marked.rs"]
+mod marked;
+
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A directory of its own for each, removed at the end.
@@ -60,13 +63,13 @@ impl Server {
         for path in [&temporary.0, &directory] {
             std::os::unix::fs::chown(path, Some(uid), Some(uid)).expect("chown");
         }
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+        let mut command = binary();
         command.uid(uid).gid(uid).current_dir("/").env_remove("XDG_RUNTIME_DIR");
         Server::start_with(command, temporary, directory, options)
     }
 
     pub fn start_in(temporary: Temporary, directory: PathBuf, options: &[&str]) -> Server {
-        let command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+        let command = binary();
         Server::start_with(command, temporary, directory, options)
     }
 
@@ -77,9 +80,6 @@ impl Server {
         options: &[&str],
     ) -> Server {
         command.arg("serve").args(options);
-        if std::env::var_os("DAFS_POISON").is_none() {
-            command.env("DAFS_POISON", "1");
-        }
         for [option, value] in [["--listen", "tcp://127.0.0.1:0"], ["--arena", "64m"]] {
             if !options.contains(&option) {
                 command.args([option, value]);
@@ -127,9 +127,21 @@ impl Server {
     }
 
     /// As Ctrl-C; the exit code.
+    ///
+    /// # Panics
+    /// When free memory is in the served files.
     pub fn interrupt(&mut self) -> Option<i32> {
         interrupt(&self.child);
-        self.child.wait().expect("ends").code()
+        let code = self.child.wait().expect("ends").code();
+        self.look();
+        code
+    }
+
+    /// No served file may hold what nobody filled. (Last blocks are looked at by the bars.)
+    fn look(&self) {
+        if let Some(found) = marked::found_in(&self.directory, |_, _| Vec::new()) {
+            panic!("{found}");
+        }
     }
 }
 
@@ -137,6 +149,10 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // After a crash it goes on elsewhere.
+        if self.temporary.is_some() && !std::thread::panicking() {
+            self.look();
+        }
     }
 }
 
@@ -156,7 +172,7 @@ impl Mounted {
         }
         let directory = temporary.join("mounted");
         std::fs::create_dir(&directory).expect("directory");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+        let mut command = binary();
         command.arg("mount").args(options).arg(&server.url).arg(&directory);
         let output = command.output().expect("runs");
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -234,14 +250,21 @@ pub fn interrupt(child: &Child) {
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
 }
 
+/// A command of the binary, which marks free memory as this process does, and looks for it.
+pub fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+    command.env(dafs_fabric::poison::VARIABLE, marked::pattern());
+    command
+}
+
 /// Runs the binary.
 pub fn dafs<A: AsRef<OsStr>>(arguments: &[A]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_dafs")).args(arguments).output().expect("runs")
+    binary().args(arguments).output().expect("runs")
 }
 
 /// Runs the binary as another user.
 pub fn dafs_as<A: AsRef<OsStr>>(uid: u32, arguments: &[A]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+    let mut command = binary();
     command.args(arguments).uid(uid).gid(uid).current_dir("/");
     command.output().expect("runs")
 }

@@ -1,6 +1,6 @@
 //! Bar 10: small operations beside bulk, and a reader that stopped.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dafs_client::{OpenOptions, Session};
 use dafs_tests::client::session;
-use dafs_tests::{Served, binary, tree};
+use dafs_tests::{Served, command, tree};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -93,11 +93,8 @@ fn stopped_reader(server: &Served, session: &Session) -> Line {
     let line =
         Line::new("10", "longest write to a file whose reader is stopped", "≤ 100 ms").timing();
     // Nobody reads its standard output, so that it soon has requests under way and no end.
-    let reader = Command::new(binary())
-        .args(["cat", &server.at("large")])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn();
+    let reader =
+        command(&["cat", &server.at("large")]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let Ok(mut reader) = reader else { return line.skipped("the binary is missing") };
     let pid = Pid::from_raw(i32::try_from(reader.id()).expect("a pid"));
     std::thread::sleep(Duration::from_millis(500));
