@@ -1,5 +1,6 @@
 //! What `docs/guarantees.md` says of programs on the server's own machine, row by row: through a
-//! mount and by the library, with data that passes the page cache and data that does not.
+//! mount and by the library, with data that passes the page cache and data that does not, on each
+//! kind of file system.
 
 mod common;
 
@@ -9,8 +10,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use common::{Mounted, Server, path, program};
+use common::{FileSystem, Mounted, Server, Temporary, path, program};
 use dafs_client::{OpenOptions, Session, SessionOptions, Url};
 use dafs_fabric_tcp::TcpProvider;
 
@@ -21,12 +23,16 @@ const LARGE: usize = 256 << 10;
 trait Client {
     /// Opens, reads all, closes.
     fn read(&self, name: &str) -> Vec<u8>;
+    /// As `read`, with no other right.
+    fn read_only(&self, name: &str) -> Vec<u8>;
     /// Opens, writes at an offset, and hands over the open file: dropped, it is closed.
     fn write(&self, name: &str, bytes: &[u8], offset: u64) -> Box<dyn Written>;
     /// As `write`, at the end.
     fn append(&self, name: &str, bytes: &[u8]) -> Box<dyn Written>;
     /// Size and mode; `None`: no such name.
     fn stat(&self, name: &str) -> Option<(u64, u32)>;
+    /// The error of an open for writing, or for appending.
+    fn refused(&self, name: &str, append: bool) -> Option<i32>;
 }
 
 trait Written {
@@ -49,6 +55,10 @@ impl Client for ByMount {
         fs::read(self.0.join(name)).expect("read")
     }
 
+    fn read_only(&self, name: &str) -> Vec<u8> {
+        self.read(name)
+    }
+
     fn write(&self, name: &str, bytes: &[u8], offset: u64) -> Box<dyn Written> {
         let mut options = File::options();
         let file = options.write(true).create(true).open(self.0.join(name)).expect("open");
@@ -66,6 +76,11 @@ impl Client for ByMount {
         let found = fs::metadata(self.0.join(name)).ok()?;
         Some((found.len(), found.mode() & 0o777))
     }
+
+    fn refused(&self, name: &str, append: bool) -> Option<i32> {
+        let file = File::options().write(true).append(append).open(self.0.join(name));
+        file.err().and_then(|error| error.raw_os_error())
+    }
 }
 
 struct ByLibrary(Session);
@@ -80,6 +95,13 @@ impl Written for dafs_client::File {
     }
 }
 
+fn read_all(file: &dafs_client::File) -> Vec<u8> {
+    let mut bytes = vec![0; LARGE * 2];
+    let read = file.read_at(&mut bytes, 0).expect("read");
+    bytes.truncate(read);
+    bytes
+}
+
 impl ByLibrary {
     fn open(&self, name: &str) -> dafs_client::File {
         let options = OpenOptions { read: true, write: true, create: true, ..Default::default() };
@@ -89,11 +111,11 @@ impl ByLibrary {
 
 impl Client for ByLibrary {
     fn read(&self, name: &str) -> Vec<u8> {
-        let mut bytes = vec![0; LARGE * 2];
-        let file = self.open(name);
-        let read = file.read_at(&mut bytes, 0).expect("read");
-        bytes.truncate(read);
-        bytes
+        read_all(&self.open(name))
+    }
+
+    fn read_only(&self, name: &str) -> Vec<u8> {
+        read_all(&self.0.open(name.as_bytes(), OpenOptions::read()).expect("open"))
     }
 
     fn write(&self, name: &str, bytes: &[u8], offset: u64) -> Box<dyn Written> {
@@ -111,6 +133,11 @@ impl Client for ByLibrary {
     fn stat(&self, name: &str) -> Option<(u64, u32)> {
         let found = self.0.stat(name.as_bytes()).ok()?;
         Some((found.size, found.mode & 0o777))
+    }
+
+    fn refused(&self, name: &str, append: bool) -> Option<i32> {
+        let options = OpenOptions { write: true, append, ..Default::default() };
+        self.0.open(name.as_bytes(), options).err().map(|error| error.errno())
     }
 }
 
@@ -149,6 +176,90 @@ impl Drop for Mapping {
         let _ = self.program.kill();
         let _ = self.program.wait();
     }
+}
+
+/// A local program that holds a lease of a file, and gives it up when it is asked.
+struct Lease(Child);
+
+impl Lease {
+    /// `None`, and says so, where there cannot be one.
+    fn of(file: &Path) -> Option<Lease> {
+        const SCRIPT: &str = "import fcntl, os, signal, sys\n\
+            file = os.open(sys.argv[1], os.O_RDWR)\n\
+            def asked(*_):\n\
+            \x20   print('asked', flush=True)\n\
+            \x20   fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)\n\
+            signal.signal(signal.SIGIO, asked)\n\
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n\
+            print('held', flush=True)\n\
+            while True: signal.pause()";
+        let mut command = Command::new("python3");
+        command.args(["-c", SCRIPT]).arg(file).stdout(Stdio::piped());
+        let Ok(program) = command.spawn() else {
+            println!("skipped: no python3");
+            return None;
+        };
+        let mut lease = Lease(program);
+        assert_eq!(lease.line(), "held\n");
+        Some(lease)
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        let out = self.0.stdout.as_mut().expect("piped");
+        BufReader::new(out).read_line(&mut line).expect("it says");
+        line
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A file that may only grow, while this lives: nobody could remove it.
+struct OnlyGrows<'a>(&'a Path);
+
+impl OnlyGrows<'_> {
+    /// `None`, and says so, where there cannot be one.
+    fn new(file: &Path) -> Option<OnlyGrows<'_>> {
+        if program("chattr", &["+a", path(file)]).is_none() {
+            println!("skipped: chattr +a needs root, and a file system that has it");
+            return None;
+        }
+        Some(OnlyGrows(file))
+    }
+}
+
+impl Drop for OnlyGrows<'_> {
+    fn drop(&mut self) {
+        program("chattr", &["-a", path(self.0)]);
+    }
+}
+
+/// Programs that keep a file to themselves.
+fn kept_rows(client: &dyn Client, local: &dyn Fn(&str) -> PathBuf, what: &str) {
+    // A lease is asked for, and the open waits for it.
+    fs::write(local("leased"), b"leased").expect("write");
+    if let Some(mut lease) = Lease::of(&local("leased")) {
+        assert_eq!(client.read("leased"), b"leased", "{what}: a lease");
+        assert_eq!(lease.line(), "asked\n", "{what}: a lease");
+    }
+    // What may only grow is read, not written.
+    fs::write(local("log"), b"log").expect("write");
+    let log = local("log");
+    if let Some(_only) = OnlyGrows::new(&log) {
+        for append in [false, true] {
+            assert_eq!(client.refused("log", append), Some(libc::EPERM), "{what}: {append}");
+        }
+        let mut file = File::options().append(true).open(&log).expect("open");
+        file.write_all(b"ged").expect("a local program may");
+        assert_eq!(client.read_only("log"), b"logged", "{what}: chattr +a");
+    }
+    fs::remove_file(&log).expect("remove");
+    fs::remove_file(local("leased")).expect("remove");
 }
 
 fn rows(client: &dyn Client, local: &dyn Fn(&str) -> PathBuf, what: &str) {
@@ -204,19 +315,80 @@ fn rows(client: &dyn Client, local: &dyn Fn(&str) -> PathBuf, what: &str) {
     assert_eq!(client.stat("h"), None, "{what}: remove");
 }
 
+/// Both clients, with this way to the disk; a mount only where there can be one.
+fn with_clients(server: &Server, mut rows: impl FnMut(&dyn Client, &str)) {
+    let url = Url::parse(&server.url).expect("URL");
+    let provider = Arc::new(TcpProvider::default());
+    let (session, _) =
+        Session::connect_url(provider, &url, SessionOptions::default()).expect("session");
+    rows(&ByLibrary(session), "library");
+    let now = ["-o", "attr_timeout=0,entry_timeout=0"];
+    if let Some(mount) = Mounted::new(server, &now) {
+        rows(&ByMount(mount), "mount");
+    }
+}
+
+/// In a directory of this one, which another file system may hold.
+fn on(directory: &Path) {
+    for disk in ["auto", "buffered"] {
+        let served = directory.join(disk);
+        fs::create_dir(&served).expect("directory");
+        let server = Server::start_in(Temporary::new(), served, &["--disk", disk]);
+        with_clients(&server, |client, which| {
+            let (local, what) = (|name: &str| server.file(name), format!("{which}, --disk {disk}"));
+            rows(client, &local, &what);
+            kept_rows(client, &local, &what);
+            fs::remove_file(local("f")).expect("remove");
+        });
+    }
+}
+
 #[test]
 fn local_programs_and_clients_see_what_each_other_did() {
-    for disk in ["auto", "buffered"] {
-        let server = Server::start(&["--disk", disk]);
-        let local = |name: &str| server.file(name);
-        let url = Url::parse(&server.url).expect("URL");
-        let provider = Arc::new(TcpProvider::default());
-        let (session, _) =
-            Session::connect_url(provider, &url, SessionOptions::default()).expect("session");
-        rows(&ByLibrary(session), &local, &format!("library, --disk {disk}"));
-        let now = ["-o", "attr_timeout=0,entry_timeout=0"];
-        let Some(mount) = Mounted::new(&server, &now) else { continue };
-        fs::remove_file(local("f")).expect("remove");
-        rows(&ByMount(mount), &local, &format!("mount, --disk {disk}"));
+    on(&Temporary::new().0);
+}
+
+#[test]
+fn local_programs_and_clients_see_what_each_other_did_on_xfs() {
+    if let Some(system) = FileSystem::image("xfs") {
+        on(&system.path());
     }
+}
+
+#[test]
+fn local_programs_and_clients_see_what_each_other_did_on_btrfs() {
+    if let Some(system) = FileSystem::image("btrfs") {
+        on(&system.path());
+    }
+}
+
+#[test]
+fn local_programs_and_clients_see_what_each_other_did_in_memory() {
+    if let Some(system) = FileSystem::memory() {
+        on(&system.path());
+    }
+}
+
+#[test]
+fn a_file_system_below_an_export_can_be_unmounted_after_its_last_use() {
+    let server = Server::start(&[]);
+    let at = server.file("below");
+    fs::create_dir(&at).expect("directory");
+    with_clients(&server, |client, which| {
+        if program("mount", &["-t", "tmpfs", "-o", "size=1m", "none", path(&at)]).is_none() {
+            return println!("skipped: needs root, and the right to mount");
+        }
+        fs::write(at.join("file"), which).expect("write");
+        assert_eq!(client.read("below/file"), which.as_bytes());
+        let start = Instant::now();
+        while program("umount", &[path(&at)]).is_none() {
+            let busy = start.elapsed() > Duration::from_secs(60);
+            if busy {
+                program("umount", &["-l", path(&at)]);
+            }
+            assert!(!busy, "{which}: the server keeps it");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        assert_eq!(client.stat("below/file"), None, "{which}");
+    });
 }

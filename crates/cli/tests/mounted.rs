@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use common::{Mounted, Server, SharingBlocks, Temporary, path, program};
+use common::{FileSystem, Mounted, Server, Temporary, path, program};
 use dafs_client::{OpenOptions, Session, SessionOptions, Url};
 use dafs_fabric_tcp::TcpProvider;
 
@@ -105,7 +105,7 @@ fn blocks(file: &Path) -> Option<(String, bool)> {
 
 #[test]
 fn copies_share_their_blocks_where_the_file_system_can() {
-    let Some(disk) = SharingBlocks::new() else { return };
+    let Some(disk) = FileSystem::sharing_blocks() else { return };
     let served = disk.path().join("served");
     fs::create_dir(&served).expect("directory");
     let server = Server::start_in(Temporary::new(), served, &[]);

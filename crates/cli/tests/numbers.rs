@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use common::{Mounted, Server, Temporary, path, program};
+use common::{FileSystem, Mounted, Server, Temporary, path, program};
 
 /// File systems in memory, below one directory; gone at the end.
 struct Memory(Vec<PathBuf>);
@@ -145,6 +145,33 @@ fn the_directory_of_several_exports_has_no_extended_attributes() {
         except OSError as e: print(e.errno)\n";
     let said = program("python3", &["-c", script, path(mount.path())]).expect("it lists");
     assert_eq!(said.trim(), libc::ENODATA.to_string());
+}
+
+#[test]
+fn objects_of_subvolumes_have_numbers_of_their_own() {
+    let Some(system) = FileSystem::image("btrfs") else { return };
+    let served = system.path().join("served");
+    let [one, two] = ["one", "two"].map(|name| served.join(name));
+    fs::create_dir(&served).expect("directory");
+    program("btrfs", &["-q", "subvolume", "create", path(&one)]).expect("a subvolume");
+    fs::write(one.join("file"), "one").expect("write");
+    fs::hard_link(one.join("file"), one.join("link")).expect("link");
+    fs::create_dir(one.join("dir")).expect("directory");
+    fs::write(one.join("dir/inner"), "one").expect("write");
+    // A copy of it has the same inodes.
+    program("btrfs", &["-q", "subvolume", "snapshot", path(&one), path(&two)]).expect("a snapshot");
+    for file in ["file", "dir/inner"] {
+        fs::write(two.join(file), "two").expect("write");
+    }
+    let inode = |of: &Path| fs::metadata(of).expect("stat").ino();
+    assert_eq!(inode(&one.join("file")), inode(&two.join("file")));
+    let mut server = Server::start_in(Temporary::new(), served, &[]);
+    let Some(mount) = Mounted::new(&server, &[]) else { return };
+    assert_eq!(inode(mount.path()), inode(&server.directory), "in the root's its own");
+    let first = check(&server, mount.path());
+    server.crash_and_restart();
+    inode(&mount.join("two/dir/inner"));
+    assert_eq!(check(&server, mount.path()), first, "of the same mount");
 }
 
 #[test]

@@ -206,25 +206,46 @@ fn can_mount(temporary: &Temporary) -> bool {
         && program("umount", &[at]).is_some()
 }
 
-/// A file system that can share blocks between files, in an image.
-pub struct SharingBlocks(Temporary);
+/// A file system of its own, gone at the end.
+pub struct FileSystem(Temporary);
 
-impl SharingBlocks {
-    /// `None`, and says so, where there cannot be one.
-    pub fn new() -> Option<SharingBlocks> {
-        let temporary = Temporary::new();
-        let (image, mount) = (temporary.join("image"), temporary.join("mount"));
-        std::fs::create_dir(&mount).expect("directory");
+impl FileSystem {
+    /// One that can share blocks between files. `None`, and says so, where there cannot be one.
+    pub fn sharing_blocks() -> Option<FileSystem> {
+        FileSystem::image("xfs")
+    }
+
+    /// In an image, of this type. `None`, and says so, where there cannot be one.
+    pub fn image(kind: &str) -> Option<FileSystem> {
+        let (system, mkfs) = (FileSystem::nowhere(), format!("mkfs.{kind}"));
+        let image = system.0.join("image");
         let file = std::fs::File::create(&image).expect("image");
         file.set_len(512 << 20).expect("a sparse file");
-        let (image, mount) = (path(&image), path(&mount));
-        let made = program("mkfs.xfs", &["-q", "-m", "reflink=1", image])
-            .and_then(|_| program("mount", &["-o", "loop", image, mount]));
+        let (image, mount) = (path(&image), system.path());
+        let made = program(&mkfs, &["-q", image])
+            .and_then(|_| program("mount", &["-o", "loop", image, path(&mount)]));
         if made.is_none() {
-            println!("skipped: needs root, loop devices and mkfs.xfs");
+            println!("skipped: needs root, loop devices and {mkfs}");
             return None;
         }
-        Some(SharingBlocks(temporary))
+        Some(system)
+    }
+
+    /// In memory. `None`, and says so, where there cannot be one.
+    pub fn memory() -> Option<FileSystem> {
+        let system = FileSystem::nowhere();
+        let at = system.path();
+        if program("mount", &["-t", "tmpfs", "-o", "size=64m", "none", path(&at)]).is_none() {
+            println!("skipped: needs root, and the right to mount");
+            return None;
+        }
+        Some(system)
+    }
+
+    fn nowhere() -> FileSystem {
+        let system = FileSystem(Temporary::new());
+        std::fs::create_dir(system.path()).expect("directory");
+        system
     }
 
     pub fn path(&self) -> PathBuf {
@@ -232,7 +253,7 @@ impl SharingBlocks {
     }
 }
 
-impl Drop for SharingBlocks {
+impl Drop for FileSystem {
     fn drop(&mut self) {
         program("umount", &["-l", path(&self.path())]);
     }
