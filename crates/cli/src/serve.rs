@@ -139,7 +139,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let _note = announce(&server, &config, &urls)?;
     interrupt::wait();
     // On a thread of its own: what shows the message may be slow, or gone, and the flush comes first.
-    std::thread::spawn(|| {
+    // Where there can be no thread, it comes without.
+    let _ = std::thread::Builder::new().spawn(|| {
         progress::message("dafs serve: flushing; press Ctrl-C again to end at once");
     });
     match server.stop() {

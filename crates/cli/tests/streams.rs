@@ -116,6 +116,32 @@ fn the_end_of_its_terminal_is_an_orderly_end() {
 }
 
 #[test]
+fn a_server_without_streams_serves_and_ends_in_order() {
+    let place = Place::new();
+    let socket = place.temporary.join("socket");
+    let serve = place.serve();
+    let words: Vec<_> = serve.get_args().map(|word| path(Path::new(word)).to_owned()).collect();
+    let listen = format!("unix:{}", path(&socket));
+    let words = words.iter().map(|word| if word.starts_with("tcp:") { &listen } else { word });
+    let mut command = Command::new("sh");
+    // Closed, rather than what nobody reads: what is opened next gets their numbers.
+    command.args(["-c", "exec \"$@\" <&- >&- 2>&-", "sh"]).arg(serve.get_program()).args(words);
+    let mut child = command.spawn().expect("starts");
+    let start = Instant::now();
+    while !socket.exists() {
+        assert_eq!(child.try_wait().expect("wait"), None, "it ended");
+        assert!(start.elapsed() < Duration::from_secs(20), "it does not listen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _open = write_unflushed(&format!("dafs+unix://{}//", path(&socket)));
+    signal(child.id(), "-TERM");
+    assert_eq!(child.wait().expect("ends").code(), Some(0));
+    assert_eq!(std::fs::read(place.temporary.join("served/file")).expect("read"), vec![7; BYTES]);
+    let names = std::fs::read_dir(place.temporary.join("served")).expect("list").count();
+    assert_eq!(names, 1, "what it says is in no file");
+}
+
+#[test]
 fn a_server_started_with_nohup_stays() {
     let place = Place::new();
     let serve = place.serve();
