@@ -73,7 +73,7 @@ fn dots(dir: &Path) -> Option<String> {
         \x20   name = ctypes.string_at(e + 19).decode()\n\
         \x20   if name in ('.', '..'): print(name, ctypes.c_uint64.from_address(e).value)";
     let said = program("python3", &["-c", script, path(dir)]);
-    said.is_none().then(|| println!("not looked at: no python3"));
+    said.is_none().then(|| println!("skipped: no python3"));
     said
 }
 

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use dafs_tests::machine::SKIPPED;
 use dafs_tests::marks::Marks;
 use liar::Liar;
 use world::World;
@@ -43,6 +44,12 @@ fn main() -> ExitCode {
         return as_nobody(target, seed.parse().unwrap_or(0), marks_of.parse().unwrap_or(0));
     }
     match parse(&words) {
+        // Another user is to be lied as, and to be kept out.
+        Some(args) if !nix::unistd::geteuid().is_root() => {
+            println!("{SKIPPED}needs root");
+            let missed = args.plant.is_some() || dafs_tests::must_try_all();
+            if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        }
         Some(args) => tell(&args),
         None => {
             eprintln!("usage: lies [--seconds N] [--seed N] [--plant NAME]");
