@@ -99,15 +99,41 @@ words() {
 # What prints with a macro panics where the stream cannot be written: a closed terminal, a full disk.
 # Tests, and programs that only test, may.
 prints() {
-    local found
+    local found status=0
     # shellcheck disable=SC2046
-    found=$(awk '
-        FNR == 1 { test = FILENAME ~ /\/(tests?|benches|examples)(\/|\.rs)|^(tests|fuzz|crates\/simulation)\/|\/(conformance|sim)\// }
-        /^#\[cfg\(test\)\]/ { test = 1 }
+    found=$(prints_in $(sources '*.rs'))
+    [ -z "$found" ] || { echo "$found"; status=1; }
+    prints_self_test || status=1
+    return $status
+}
+
+prints_in() { # FILES: where they print
+    awk '
+        FNR == 1 {
+            test = FILENAME ~ /\/(tests?|benches|examples)(\/|\.rs)|^(tests|fuzz|crates\/simulation)\/|\/(conformance|sim)\//
+            pending = inside = 0
+        }
+        # Of an item for tests only that item: up to its semicolon, or to the end of its block.
+        /^#\[cfg\((all\()?test/ { pending = 1; next }
+        pending && /^(#\[|\/\/)/ { next }
+        pending { pending = 0; inside = !/[;}] *$/; next }
+        inside { inside = !/^[})]/; next }
         !test && !/^ *\/\// && /(^|[^a-z_])e?print(ln)?!/ { print FILENAME ":" FNR ": " $0 }
-    ' $(sources '*.rs'))
-    [ -z "$found" ] && return 0
-    echo "$found"
+    ' "$@"
+}
+
+# Prints are planted before, within and behind items for tests: those within are no others' affair.
+prints_self_test() {
+    local file found
+    file=$(mktemp)
+    printf '%s\n' 'fn a() { println!("1"); }' '#[cfg(test)]' 'mod few;' 'fn b() { eprintln!("2"); }' \
+        '#[cfg(test)]' '#[path = "x.rs"]' 'use few::{' '    one,' '};' 'fn c() {' '    print!("3");' '}' \
+        '#[cfg(test)]' 'mod tests {' '    fn t() {' '        println!("4");' '    }' '}' \
+        'fn d() { println!("5"); }' >"$file"
+    found=$(prints_in "$file" | grep -o '[0-9]")' | tr -d '\n")')
+    rm -f "$file"
+    [ "$found" = 1235 ] && return 0
+    echo "lint: prints finds '$found' of what was planted, not '1235'"
     return 1
 }
 
