@@ -2,6 +2,8 @@
 //! the same run with O_DIRECT, by turns: a disk may be twice as fast a second later. What is
 //! compared are medians.
 
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +13,7 @@ use dafs_tests::bars::median;
 use dafs_tests::client::session;
 use dafs_tests::machine::SKIPPED;
 use dafs_tests::{Served, command, run_ok};
+use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, statfs};
 use serde_json::Value;
 
 use crate::{Line, Mode};
@@ -23,26 +26,39 @@ struct World {
     dir: tempfile::TempDir,
 }
 
-/// `Err`: why not.
+/// `Err`: why not. What `--disk` is by default is direct wherever the disk can be.
 fn world(arena: &str) -> Result<World, String> {
     if Command::new("fio").arg("--version").output().is_err() {
-        return Err("needs fio".into());
+        return Err(format!("{SKIPPED}needs fio"));
     }
-    let rings = dafs_tests::machine::rings();
-    rings.map_err(|reason| reason.trim_start_matches(SKIPPED).to_owned())?;
+    dafs_tests::machine::rings()?;
     let dir = tempfile::tempdir().expect("tempdir");
+    can_be_direct(dir.path())?;
     dafs_tests::served::as_in_use(true);
-    let server = Served::start(dir.path(), &["--arena", arena, "--disk", "auto"]);
+    let server = Served::start(dir.path(), &["--arena", arena]);
     let status: Value = serde_json::from_str(&run_ok(&["status", "--json", &server.url]))
         .expect("one server's status");
     match status["exports"][0]["disk"].as_str() {
         Some("direct") => Ok(World { server, dir }),
-        _ => Err(format!("no direct I/O in {}", dir.path().display())),
+        other => Err(format!("the disk is served {}", other.unwrap_or("no way that is told"))),
     }
 }
 
-fn skipped(number: &'static str, reason: String) -> Vec<Line> {
-    vec![Line::new(number, "the disk below the cache", "").skipped(reason)]
+/// The file system has O_DIRECT, of its own: in memory and in layers an open says so, too.
+fn can_be_direct(dir: &Path) -> Result<(), String> {
+    let kind = statfs(dir).map_err(|error| error.to_string())?.filesystem_type();
+    if [TMPFS_MAGIC, OVERLAYFS_SUPER_MAGIC].contains(&kind) {
+        return Err(format!("{SKIPPED}no disk of its own below {}", dir.display()));
+    }
+    let mut options = File::options();
+    options.write(true).create_new(true).custom_flags(libc::O_DIRECT);
+    let tried = options.open(dir.join("try")).and_then(|_| fs::remove_file(dir.join("try")));
+    tried.map_err(|error| format!("{SKIPPED}no O_DIRECT in {}: {error}", dir.display()))
+}
+
+fn lacking(number: &'static str, reason: String) -> Vec<Line> {
+    let line = Line::new(number, "the disk below the cache", "direct, by default");
+    vec![line.result(Err(reason))]
 }
 
 /// One job of fio on a file of this size; its `read` or `write` object.
@@ -90,7 +106,7 @@ pub(crate) fn sequential(mode: Mode) -> Vec<Line> {
     let (arena, size) = mode.pick(("64m", "256m"), ("512m", "2g"));
     let world = match world(arena) {
         Ok(world) => world,
-        Err(reason) => return skipped("d1", reason),
+        Err(reason) => return lacking("d1", reason),
     };
     let seconds = mode.pick("2", "10");
     let (size_arg, time) = (format!("--size={size}"), format!("--runtime={seconds}"));
@@ -119,7 +135,7 @@ pub(crate) fn random(mode: Mode) -> Vec<Line> {
     let size = mode.pick("512m", "4g");
     let world = match world("16m") {
         Ok(world) => world,
-        Err(reason) => return skipped("d2", reason),
+        Err(reason) => return lacking("d2", reason),
     };
     let seconds = mode.pick("2", "10");
     let (size_arg, time) = (format!("--size={size}"), format!("--runtime={seconds}"));
@@ -186,7 +202,7 @@ pub(crate) fn writes(mode: Mode) -> Vec<Line> {
     let (arena, mib) = mode.pick(("64m", 256), ("512m", 2048));
     let world = match world(arena) {
         Ok(world) => world,
-        Err(reason) => return skipped("d3", reason),
+        Err(reason) => return lacking("d3", reason),
     };
     let size = format!("--size={mib}M");
     // Files that grow: a new one each time.
