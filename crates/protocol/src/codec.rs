@@ -156,19 +156,7 @@ pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
     out.u16(u16::try_from(results.len()).unwrap_or(u16::MAX));
     out.u32(reply.sequence);
     out.u32(status);
-    for result in results {
-        let (number, status) = match result {
-            Ok(outcome) => (outcomes::number(outcome), 0),
-            Err(status) => (crate::opcode::outcome::NONE, status_code(*status)),
-        };
-        out.u16(number);
-        with_length(out, |out| {
-            out.u32(status);
-            if let Ok(outcome) = result {
-                outcomes::put(out, outcome);
-            }
-        });
-    }
+    results.iter().for_each(|result| put_result(out, result));
     debug_assert!(out.len() - start <= REPLY_BYTES_MAX);
 }
 
@@ -199,6 +187,67 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, DecodeError> {
     r.end()?;
     Ok(Reply { slot, sequence, results: Ok(results) })
 }
+
+fn put_result(out: &mut Vec<u8>, result: &OpResult) {
+    let (number, status) = match result {
+        Ok(outcome) => (outcomes::number(outcome), 0),
+        Err(status) => (crate::opcode::outcome::NONE, status_code(*status)),
+    };
+    out.u16(number);
+    with_length(out, |out| {
+        out.u32(status);
+        if let Ok(outcome) = result {
+            outcomes::put(out, outcome);
+        }
+    });
+}
+
+/// Results of a chain, some of which may be missing, as bytes: there may be many, for long.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KeptResults {
+    count: u8,
+    /// Bit `n`: the `n`-th is there.
+    present: u16,
+    encoded: Box<[u8]>,
+}
+
+/// Keeps the first [`CHAIN_MAX`] of `results`. `scratch` spares allocations.
+pub(crate) fn keep_results<'a>(
+    results: impl IntoIterator<Item = Option<&'a OpResult>>,
+    scratch: &mut Vec<u8>,
+) -> KeptResults {
+    let (mut count, mut present) = (0, 0u16);
+    scratch.clear();
+    for result in results.into_iter().take(CHAIN_MAX) {
+        if let Some(result) = result {
+            present |= 1 << count;
+            put_result(scratch, result);
+        }
+        count += 1;
+    }
+    KeptResults { count, present, encoded: scratch.as_slice().into() }
+}
+
+impl KeptResults {
+    /// As they were.
+    pub fn results(&self) -> Vec<Option<OpResult>> {
+        let mut r = Reader::new(&self.encoded);
+        let mut next = || -> Result<OpResult, DecodeError> {
+            let number = r.u16()?;
+            result(number, Reader::new(r.long()?))
+        };
+        // Reading what was encoded here does not fail; if it did, nothing must be done twice.
+        let mut get = |is: bool| is.then(|| next().unwrap_or(Err(Status::ServerFault)));
+        (0..self.count).map(|at| get(self.present & (1u16 << at) != 0)).collect()
+    }
+
+    /// Bytes that the encoded ones take.
+    pub fn bytes(&self) -> usize {
+        self.encoded.len()
+    }
+}
+
+const _: () = assert!(CHAIN_MAX <= 16, "a bit for each");
 
 fn result(number: u16, mut body: Reader<'_>) -> Result<OpResult, DecodeError> {
     let result = match body.u32()? {

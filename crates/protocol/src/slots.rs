@@ -4,6 +4,7 @@
 //! slot acknowledges the reply before. The server keeps the results of the last request of each
 //! slot; a client that lost its connection resends the same (slot, sequence) on a new one.
 
+use crate::codec::{KeptResults, keep_results};
 use crate::handle::SlotId;
 use crate::operation::OpResult;
 use crate::status::Status;
@@ -28,7 +29,7 @@ enum SlotState {
     #[default]
     Idle,
     Running,
-    Done(Vec<Option<OpResult>>),
+    Done(KeptResults),
 }
 
 #[derive(Debug, Clone, Default)]
@@ -43,12 +44,15 @@ struct ServerSlot {
 #[derive(Debug)]
 pub struct ServerSlots {
     slots: Vec<ServerSlot>,
+    /// Where results are encoded before their length is known.
+    encoded: Vec<u8>,
 }
 
 impl ServerSlots {
     /// `count` idle slots whose first request has sequence 1.
     pub fn new(count: u16) -> ServerSlots {
-        ServerSlots { slots: vec![ServerSlot::default(); usize::from(count)] }
+        let slots = vec![ServerSlot::default(); usize::from(count)];
+        ServerSlots { slots, encoded: Vec::new() }
     }
 
     /// A request arrived, with `data_len` bytes of data. `hash` covers its operations (not data,
@@ -73,16 +77,34 @@ impl ServerSlots {
             return Verdict::Refuse(Status::SeqFalseRetry);
         }
         match std::mem::replace(&mut entry.state, SlotState::Running) {
-            SlotState::Done(results) => Verdict::Replay(results),
+            SlotState::Done(kept) => Verdict::Replay(kept.results()),
             _ => Verdict::Running,
         }
     }
 
-    /// The request that runs on `slot` was executed; `results` holds the cached ones.
-    pub fn finish(&mut self, slot: SlotId, results: Vec<Option<OpResult>>) {
-        if let Some(entry) = self.running_mut(slot) {
-            entry.state = SlotState::Done(results);
+    /// The request that runs on `slot` was executed; `results` are the cached ones, at most
+    /// [`CHAIN_MAX`](crate::CHAIN_MAX). They are kept as bytes, no more than on the wire, and none
+    /// of them takes no memory.
+    pub fn finish<'a>(
+        &mut self,
+        slot: SlotId,
+        results: impl IntoIterator<Item = Option<&'a OpResult>>,
+    ) {
+        if self.running_mut(slot).is_some() {
+            let kept = keep_results(results, &mut self.encoded);
+            if let Some(entry) = self.running_mut(slot) {
+                entry.state = SlotState::Done(kept);
+            }
         }
+    }
+
+    /// Bytes that the results of all slots take.
+    pub fn kept_bytes(&self) -> usize {
+        let bytes = |slot: &ServerSlot| match &slot.state {
+            SlotState::Done(kept) => kept.bytes(),
+            _ => 0,
+        };
+        self.slots.iter().map(bytes).sum()
     }
 
     /// The request that runs on `slot` could not start (its data never came): a resend is new
@@ -167,7 +189,7 @@ impl ClientSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::Outcome;
+    use crate::operation::{CHAIN_MAX, Outcome};
 
     const SLOT: SlotId = SlotId(0);
     const HASH: u64 = 7;
@@ -193,7 +215,7 @@ mod tests {
     fn unknown_slots_are_refused() {
         let mut slots = ServerSlots::new(2);
         assert_eq!(slots.begin(SlotId(2), 1, HASH, DATA), refused(Status::BadSlot));
-        slots.finish(SlotId(2), vec![]);
+        slots.finish(SlotId(2), []);
         slots.abandon(SlotId(2));
         assert_eq!(slots.running(), 0);
     }
@@ -202,14 +224,29 @@ mod tests {
     fn a_resend_is_answered_from_the_slot() {
         let mut slots = ServerSlots::new(1);
         slots.begin(SLOT, 1, HASH, DATA);
-        slots.finish(SLOT, results());
+        slots.finish(SLOT, results().iter().map(Option::as_ref));
         for _ in 0..3 {
             assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Replay(results()));
             assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Running);
             assert_eq!(slots.begin(SLOT, 2, HASH, DATA), refused(Status::SeqMisordered));
-            slots.finish(SLOT, results());
+            slots.finish(SLOT, results().iter().map(Option::as_ref));
         }
         assert_eq!(slots.begin(SLOT, 2, HASH, DATA), Verdict::New);
+    }
+
+    #[test]
+    fn results_take_no_more_than_their_bytes() {
+        let mut slots = ServerSlots::new(1);
+        slots.begin(SLOT, 1, HASH, DATA);
+        slots.finish(SLOT, [None; CHAIN_MAX]);
+        assert_eq!(slots.kept_bytes(), 0);
+        assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Replay(vec![None; CHAIN_MAX]));
+        slots.finish(SLOT, results().iter().map(Option::as_ref));
+        let each = slots.kept_bytes() / 2;
+        assert!((1..16).contains(&each), "{each}");
+        slots.begin(SLOT, 2, HASH, DATA);
+        slots.finish(SLOT, []);
+        assert_eq!(slots.begin(SLOT, 2, HASH, DATA), Verdict::Replay(vec![]));
     }
 
     #[test]
@@ -218,7 +255,7 @@ mod tests {
         slots.begin(SLOT, 1, HASH, DATA);
         assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Running);
         assert_eq!(slots.running(), 1);
-        slots.finish(SLOT, results());
+        slots.finish(SLOT, results().iter().map(Option::as_ref));
         assert_eq!(slots.running(), 0);
     }
 
@@ -227,7 +264,7 @@ mod tests {
         let mut slots = ServerSlots::new(1);
         slots.begin(SLOT, 1, HASH, DATA);
         assert_eq!(slots.begin(SLOT, 1, HASH + 1, DATA), refused(Status::SeqFalseRetry));
-        slots.finish(SLOT, results());
+        slots.finish(SLOT, results().iter().map(Option::as_ref));
         assert_eq!(slots.begin(SLOT, 1, HASH + 1, DATA), refused(Status::SeqFalseRetry));
         assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Replay(results()));
     }
@@ -240,7 +277,7 @@ mod tests {
             assert_eq!(slots.begin(SLOT, 1, HASH, len), refused(Status::SeqFalseRetry));
         }
         assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Running);
-        slots.finish(SLOT, results());
+        slots.finish(SLOT, results().iter().map(Option::as_ref));
         assert_eq!(slots.begin(SLOT, 1, HASH, 0), refused(Status::SeqFalseRetry));
         assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Replay(results()));
     }
@@ -250,9 +287,9 @@ mod tests {
         let mut slots = ServerSlots::new(1);
         slots.begin(SLOT, 1, HASH, DATA);
         assert_eq!(slots.begin(SLOT, 2, HASH, DATA), refused(Status::SeqMisordered));
-        slots.finish(SLOT, results());
+        slots.finish(SLOT, results().iter().map(Option::as_ref));
         slots.begin(SLOT, 2, HASH, DATA);
-        slots.finish(SLOT, vec![]);
+        slots.finish(SLOT, []);
         assert_eq!(slots.begin(SLOT, 1, HASH, DATA), refused(Status::SeqMisordered));
         assert_eq!(slots.begin(SLOT, 4, HASH, DATA), refused(Status::SeqMisordered));
         assert_eq!(slots.begin(SLOT, 3, HASH, DATA), Verdict::New);
@@ -261,21 +298,22 @@ mod tests {
     #[test]
     fn sequences_wrap_around() {
         let mut slots = ServerSlots::new(1);
+        let kept = keep_results(results().iter().map(Option::as_ref), &mut Vec::new());
         if let Some(slot) = slots.slots.first_mut() {
             *slot = ServerSlot {
                 sequence: u32::MAX,
                 request_hash: HASH,
                 data_len: DATA,
-                state: SlotState::Done(results()),
+                state: SlotState::Done(kept),
             };
         }
         assert_eq!(slots.begin(SLOT, u32::MAX, HASH, DATA), Verdict::Replay(results()));
-        slots.finish(SLOT, results());
+        slots.finish(SLOT, results().iter().map(Option::as_ref));
         assert_eq!(slots.begin(SLOT, 0, HASH + 1, DATA), Verdict::New);
         assert_eq!(slots.begin(SLOT, u32::MAX, HASH, DATA), refused(Status::SeqMisordered));
         slots.abandon(SLOT);
         assert_eq!(slots.begin(SLOT, 0, HASH, DATA), Verdict::New);
-        slots.finish(SLOT, vec![]);
+        slots.finish(SLOT, []);
         assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::New);
     }
 
@@ -283,26 +321,26 @@ mod tests {
     fn an_abandoned_request_is_new_when_it_comes_again() {
         let mut slots = ServerSlots::new(1);
         slots.begin(SLOT, 1, HASH, DATA);
-        slots.finish(SLOT, results());
+        slots.finish(SLOT, results().iter().map(Option::as_ref));
         slots.begin(SLOT, 2, HASH, DATA);
         slots.abandon(SLOT);
         assert_eq!(slots.running(), 0);
         assert_eq!(slots.begin(SLOT, 1, HASH, DATA), refused(Status::SeqMisordered));
         assert_eq!(slots.begin(SLOT, 3, HASH, DATA), refused(Status::SeqMisordered));
         assert_eq!(slots.begin(SLOT, 2, HASH + 1, DATA), Verdict::New);
-        slots.finish(SLOT, results());
+        slots.finish(SLOT, results().iter().map(Option::as_ref));
         assert_eq!(slots.begin(SLOT, 2, HASH + 1, DATA), Verdict::Replay(results()));
     }
 
     #[test]
     fn only_what_runs_is_finished_or_abandoned() {
         let mut slots = ServerSlots::new(1);
-        slots.finish(SLOT, results());
+        slots.finish(SLOT, results().iter().map(Option::as_ref));
         assert_eq!(slots.begin(SLOT, 0, 0, DATA), refused(Status::SeqMisordered));
         slots.begin(SLOT, 1, HASH, DATA);
-        slots.finish(SLOT, results());
+        slots.finish(SLOT, results().iter().map(Option::as_ref));
         slots.abandon(SLOT);
-        slots.finish(SLOT, vec![]);
+        slots.finish(SLOT, []);
         assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Replay(results()));
     }
 
@@ -348,7 +386,7 @@ mod tests {
         for _ in 0..5 {
             let (slot, sequence) = client.take().unwrap();
             assert_eq!(server.begin(slot, sequence, HASH, DATA), Verdict::New);
-            server.finish(slot, vec![]);
+            server.finish(slot, []);
             client.release(slot);
         }
     }

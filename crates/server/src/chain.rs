@@ -285,15 +285,16 @@ fn finish(
     mut done: Done,
 ) {
     if ran_to_its_end(&done.before, operations.len()) {
-        session.slots.borrow_mut().finish(head.slot, done.before);
+        let kept = done.before.iter().map(Option::as_ref);
+        session.slots.borrow_mut().finish(head.slot, kept);
     } else {
-        let mut cached = kept_of(operations, &results, broken);
         // What was done stays done, however early this run of the chain ended.
-        cached.extend(done.before.into_iter().skip(results.len()));
-        if !broken && cached.iter().skip(results.len()).all(Option::is_none) {
+        let before = done.before.iter().map(Option::as_ref).skip(results.len());
+        if !broken && before.clone().all(|kept| kept.is_none()) {
             note_done(session, &head, operations, &results);
         }
-        session.slots.borrow_mut().finish(head.slot, cached);
+        let kept = kept_of(operations, &results, broken);
+        session.slots.borrow_mut().finish(head.slot, kept.chain(before));
     }
     let target = session.take_target(head.slot);
     if broken {
@@ -323,18 +324,24 @@ fn ran_to_its_end(kept: &Cached, operations: usize) -> bool {
 /// What is not done again when the request is sent again: changes, and what stands beside them in
 /// their chain, as far as it has no data. Where a change was made by a name, the name may lead
 /// elsewhere by then.
-fn kept_of(operations: &[Operation<'_>], results: &[OpResult], broken: bool) -> Cached {
+fn kept_of<'a>(
+    operations: &'a [Operation<'_>],
+    results: &'a [OpResult],
+    broken: bool,
+) -> impl Iterator<Item = Option<&'a OpResult>> {
+    let changes = operations.iter().any(Operation::is_cached);
+    // A chain without changes is done again wholly.
+    let results = if changes { results } else { &[] };
     let all = || operations.iter().zip(results);
     let last_change = all().rposition(|(operation, _)| operation.is_cached());
-    let changes = operations.iter().any(Operation::is_cached);
     // Of a chain that broke off, what stands behind its changes is part of the next run.
     let until = if broken { last_change.map_or(0, |at| at + 1) } else { results.len() };
-    let keep = |(at, (operation, result)): (usize, (&Operation<'_>, &OpResult))| {
+    let keep = move |(at, (operation, result)): (usize, (&Operation<'_>, &'a OpResult))| {
         let has_data = result.is_ok() && operation.reply_data_bytes() != Some(0);
-        let is_kept = operation.is_cached() || (changes && at < until && !has_data);
-        is_kept.then(|| result.clone())
+        let is_kept = operation.is_cached() || (at < until && !has_data);
+        is_kept.then_some(result)
     };
-    all().enumerate().map(keep).collect()
+    all().enumerate().map(keep)
 }
 
 /// Before the reply leaves.

@@ -434,7 +434,7 @@ impl Fake {
             }
             Verdict::New => self.execute(id, session_id, &request, None, reply_max),
             Verdict::Replay(results) if results.iter().all(Option::is_some) => {
-                session.slots.finish(head.slot, results.clone());
+                session.slots.finish(head.slot, results.iter().map(Option::as_ref));
                 let results = results.into_iter().flatten().collect();
                 self.answer(id, &head, Ok(results), None);
             }
@@ -476,7 +476,7 @@ impl Fake {
         // To the connection that asked last.
         let mut target = id;
         if let Some(session) = self.sessions.get_mut(&session) {
-            session.slots.finish(request.head.slot, kept);
+            session.slots.finish(request.head.slot, kept.iter().map(Option::as_ref));
             target = session.targets.remove(&request.head.slot.0).unwrap_or(id);
         }
         assert!(chain.data.len() <= reply_max as usize, "room for {reply_max}");

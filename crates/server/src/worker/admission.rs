@@ -318,7 +318,7 @@ fn not_begun(session: &Session, slot: SlotId, prior: Cached) {
     match prior.is_empty() {
         true => slots.abandon(slot),
         // What was done of it before stays done.
-        false => slots.finish(slot, prior),
+        false => slots.finish(slot, prior.iter().map(Option::as_ref)),
     }
 }
 

@@ -53,7 +53,8 @@ impl Worker {
                 tick(&self.shared.counters.replays);
                 count(&session.counters.replays, 1);
                 if planted(Defect::ReplayStartedTwice) {
-                    session.slots.borrow_mut().finish(head.slot, results.clone());
+                    let kept = results.iter().map(Option::as_ref);
+                    session.slots.borrow_mut().finish(head.slot, kept);
                 }
                 if planted(Defect::ReplyCacheSkipped) { Vec::new() } else { results }
             }
@@ -139,7 +140,7 @@ impl Worker {
         (result, spans, held): (OpResult, SgList, Vec<Held>),
     ) {
         let head = request.head;
-        session.slots.borrow_mut().finish(head.slot, Vec::new());
+        session.slots.borrow_mut().finish(head.slot, []);
         let reply = Reply { slot: head.slot, sequence: head.sequence, results: Ok(vec![result]) };
         let mut bytes = self.context.header();
         encode_reply(&reply, &mut bytes);
