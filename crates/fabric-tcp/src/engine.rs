@@ -402,6 +402,13 @@ impl Engine for TcpEngine {
         }
     }
 
+    fn moved(&self, queue_pair: QueuePair, wr_id: WrId) -> u64 {
+        match self.slots.get(slot_of(queue_pair)).map(|slot| &slot.link) {
+            Some(Link::Up(connection)) if self.is_current(queue_pair) => connection.moved(wr_id),
+            _ => 0,
+        }
+    }
+
     fn post_recv(&mut self, wr_id: WrId, buffers: SgList) -> Result<(), PostError> {
         if buffers.len() > SGE_MAX {
             return Err(PostError::TooLarge);

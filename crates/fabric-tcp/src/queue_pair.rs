@@ -350,6 +350,21 @@ impl Connection {
         buffer
     }
 
+    /// Bytes of data that the kernel has, or that came, of what was posted with this number.
+    pub fn moved(&self, wr_id: WrId) -> u64 {
+        let requests = self.requests.entries.iter().enumerate();
+        let sent = requests.filter_map(|(slot, request)| {
+            let request = request.as_ref().filter(|request| request.wr_id == wr_id)?;
+            Some(match request.opcode {
+                Opcode::RdmaRead => request.cursor.passed(&request.data),
+                _ => (request.done as usize).saturating_sub(self.send.unsent(slot)),
+            })
+        });
+        let receives = self.tags.slots.iter().filter(|receive| receive.wr_id == wr_id);
+        let came = receives.map(|receive| receive.cursor.passed(&receive.data));
+        sent.chain(came).sum::<usize>() as u64
+    }
+
     /// Ends a request and tells of it if it was signaled or failed.
     pub fn complete(&mut self, slot: u32, status: Status, core: &mut Core) {
         let mut request = self.requests.remove(slot);

@@ -17,6 +17,11 @@ impl Cursor {
         cursor
     }
 
+    /// Bytes of `list` before this place.
+    pub fn passed(&self, list: &[Span]) -> usize {
+        list.iter().take(self.index).map(Span::len).sum::<usize>() + self.offset
+    }
+
     /// Calls `piece` with span, offset and length for each piece of the next `len` bytes and
     /// moves past them. Returns how many there were, fewer than `len` where the list ends.
     pub fn walk<'a>(
@@ -58,6 +63,7 @@ mod tests {
         assert_eq!(cursor.walk(&list, 4, |s, o, l| seen.push((s.len(), o, l))), 4);
         assert_eq!(seen, [(3, 0, 2), (3, 2, 1), (5, 0, 3)]);
         assert_eq!(cursor, Cursor::at(&list, 6));
+        assert_eq!((cursor.passed(&list), Cursor::default().passed(&list)), (6, 0));
         assert_eq!(cursor.walk(&list, 100, |_, _, _| {}), 2);
         assert_eq!(cursor.walk(&list, 1, |_, _, _| panic!("the list has ended")), 0);
     }

@@ -133,6 +133,20 @@ impl SendSide {
         self.blocked && !self.broken
     }
 
+    /// Bytes of a request's data that are cut into frames and not with the kernel.
+    pub fn unsent(&self, slot: usize) -> usize {
+        let mut gone = self.sent;
+        let mut unsent = 0;
+        for frame in &self.batch {
+            let payload_gone = gone.saturating_sub(FRAME_HEADER_BYTES + frame.header_len);
+            if matches!(frame.source, Source::Request(of) if of as usize == slot) {
+                unsent += frame.payload_len.saturating_sub(payload_gone);
+            }
+            gone = 0;
+        }
+        unsent
+    }
+
     /// The socket takes no more for ever.
     pub fn is_broken(&self) -> bool {
         self.broken

@@ -99,6 +99,13 @@ pub trait Engine: Send {
         None
     }
 
+    /// Bytes that have moved so far of the data of what was posted to a queue pair as `wr_id` and
+    /// has not completed; 0 also where that is not known. Not for hot paths.
+    fn moved(&self, queue_pair: QueuePair, wr_id: WrId) -> u64 {
+        let _ = (queue_pair, wr_id);
+        0
+    }
+
     /// Posts a receive to the engine's shared receive queue; any queue pair may consume it.
     /// A peer that sends while none is posted waits.
     ///

@@ -378,7 +378,7 @@ impl Connection {
             Target::Request => self.request_work_done(sh, index),
             Target::ReplyReceive => return self.handle_tagged_reply(sh, index, completion),
             Target::Fetch => return self.fetch_work_done(sh, index, completion),
-            Target::Reply => self.reply_work_done(sh, index),
+            Target::Reply => self.reply_work_done(sh, index, completion.byte_len),
             Target::Discard => return self.discarded(sh, index, completion.byte_len),
             Target::Control | Target::Receive => {}
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A connection of one node. Numbers carry a generation: a stale one is recognized.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
@@ -78,8 +78,8 @@ pub enum Event {
         /// memory holds is undefined.
         placed: Option<u32>,
     },
-    /// The data of a reply left, or never will: its memory is the caller's again. Once for each
-    /// reply with data.
+    /// A reply left, or never will: the memory of its data is the caller's again. Once for each
+    /// reply with data, and for each of [`reply_told`](crate::Node::reply_told).
     ReplySent {
         /// As given to `reply`.
         token: u64,

@@ -341,13 +341,34 @@ impl Node {
     /// again, whatever happens. Data of the request that was not fetched is thrown away; while a
     /// fetch is under way the reply waits for it.
     pub fn reply(&mut self, id: RequestId, header: &[u8], data: SgList, token: u64) {
+        let token = (!data.is_empty()).then_some(token);
+        self.reply_as(id, header, data, token);
+    }
+
+    /// As [`reply`](Self::reply); [`Event::ReplySent`] follows without data, too.
+    pub fn reply_told(&mut self, id: RequestId, header: &[u8], data: SgList, token: u64) {
+        self.reply_as(id, header, data, Some(token));
+    }
+
+    fn reply_as(&mut self, id: RequestId, header: &[u8], data: SgList, token: Option<u64>) {
         let Some((connection, sh)) = self.find(id.conn) else {
-            let len = dafs_fabric::sg_bytes(&data);
             drop(data);
-            return unsent(&mut self.sh, len, token);
+            return unsent(&mut self.sh, token);
         };
-        connection.reply(sh, id.tag, header, data, token);
+        connection.reply(sh, id.tag, header, (data, token));
         sh.deliver_waiting();
+    }
+
+    /// Bytes that came so far of the data that is [fetched](Self::fetch); 0 also where the transport
+    /// does not tell before all is there. Not for hot paths.
+    pub fn fetched_bytes(&self, id: RequestId) -> u64 {
+        self.peek(id.conn).map_or(0, |connection| connection.fetched_bytes(&self.sh, id.tag))
+    }
+
+    /// Bytes that left so far of the data of a reply whose [`Event::ReplySent`] is to come; 0 also where
+    /// the transport does not tell. Not for hot paths.
+    pub fn replied_bytes(&self, conn: ConnId, token: u64) -> u64 {
+        self.peek(conn).map_or(0, |connection| connection.replied_bytes(&self.sh, token))
     }
 
     /// Drains every event source of the engine and makes progress. Returns how many events wait

@@ -19,6 +19,11 @@ use crate::work::Target;
 /// Pieces that a grant asks for: they take receives that nobody promised.
 const PIECES_PER_GRANT: u32 = 4;
 
+/// Replies that may be under way to a peer, for each of its slots and beside those. A peer that takes
+/// them has fewer: it needs a reply to use a slot again.
+const REPLIES_PER_SLOT: usize = 2;
+const REPLIES_BESIDE: usize = 64;
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Fetch {
     #[default]
@@ -31,7 +36,7 @@ enum Fetch {
 struct LateReply {
     header: Vec<u8>,
     data: SgList,
-    token: u64,
+    token: Option<u64>,
 }
 
 /// A request in service (or waiting for it).
@@ -53,16 +58,19 @@ struct Slot {
     work: u32,
     /// Where pieces go.
     into: SgList,
+    /// Bytes of pieces, and of reads that are done.
     arrived: u32,
     granted: u32,
     late: Option<Box<LateReply>>,
 }
 
-/// A reply whose data has not left.
+/// A reply that has not left.
 struct Leaving {
     token: u64,
     /// Work requests; 0: the entry is free.
     work: u32,
+    /// Bytes of those that are done.
+    left: u64,
     /// The message that follows when the data was written.
     message: Option<Box<(Header, Vec<u8>)>>,
 }
@@ -130,7 +138,7 @@ impl Responder {
     }
 
     fn leave(&mut self, token: u64) -> u32 {
-        let entry = Leaving { token, work: 0, message: None };
+        let entry = Leaving { token, work: 0, left: 0, message: None };
         if let Some(index) = self.leaving_free.pop() {
             self.leaving[index as usize] = entry;
             return index;
@@ -162,6 +170,11 @@ impl Connection {
             self.responder.push.take(header.data_len)?;
         }
         self.responder.starved |= header.flags & FLAG_STARVED != 0;
+        if self.responder.leaving.len() - self.responder.leaving_free.len()
+            >= REPLIES_PER_SLOT * self.responder.window + REPLIES_BESIDE
+        {
+            return Err(Fault::peer("it does not take its replies"));
+        }
         let slot = self.responder.free_slot(header.tag)?;
         (slot.busy, slot.tag) = (true, header.tag);
         (slot.mode, slot.reply_mode) = (header.mode, header.reply_mode);
@@ -338,6 +351,9 @@ impl Connection {
             return Err(Fault::peer("pushed data of another length than announced"));
         }
         slot.work -= 1;
+        if slot.mode == Mode::Read {
+            slot.arrived = slot.arrived.saturating_add(completion.byte_len);
+        }
         if slot.work > 0 {
             return Ok(());
         }
@@ -367,17 +383,39 @@ impl Connection {
         let late = slot.late.take();
         sh.events.push_back(Event::Fetched { id: RequestId { conn: self.id, tag }, placed });
         if let Some(late) = late {
-            self.reply(sh, tag, &late.header, late.data, late.token);
+            self.reply(sh, tag, &late.header, (late.data, late.token));
         }
     }
 
-    /// See [`Node::reply`](crate::Node::reply).
-    pub fn reply(&mut self, sh: &mut Shared, tag: u32, header: &[u8], data: SgList, token: u64) {
+    /// See [`Node::fetched_bytes`](crate::Node::fetched_bytes).
+    pub fn fetched_bytes(&self, sh: &Shared, tag: u32) -> u64 {
+        let slot = self.responder.slots.get(tag_slot(tag));
+        let Some(slot) = slot.filter(|slot| slot.busy && slot.tag == tag) else { return 0 };
+        let moving = sh.engine.moved(self.queue_pair, self.work_id(Target::Fetch, tag));
+        u64::from(slot.arrived) + moving
+    }
+
+    /// See [`Node::replied_bytes`](crate::Node::replied_bytes).
+    pub fn replied_bytes(&self, sh: &Shared, token: u64) -> u64 {
+        let is = |entry: &Leaving| entry.work > 0 && entry.token == token;
+        let Some(index) = self.responder.leaving.iter().position(is) else { return 0 };
+        let id = self.work_id(Target::Reply, index as u32);
+        self.responder.leaving[index].left + sh.engine.moved(self.queue_pair, id)
+    }
+
+    /// See [`Node::reply`](crate::Node::reply). With a token its end is told.
+    pub fn reply(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        header: &[u8],
+        (data, token): (SgList, Option<u64>),
+    ) {
         let data = segments::join(data);
         let len = sg_bytes(&data);
         let open = self.state == State::Open;
         let Some(slot) = self.responder.serving(tag).filter(|_| open) else {
-            return unsent(sh, len, token);
+            return unsent(sh, token);
         };
         if slot.fetch == Fetch::Posted {
             slot.late = Some(Box::new(LateReply { header: header.to_vec(), data, token }));
@@ -388,7 +426,7 @@ impl Connection {
             && header.len() <= REPLY_HEADER_BYTES_MAX;
         if !fits {
             sh.faults.push((self.id.index, Fault::local("reply larger than the request's room")));
-            return unsent(sh, len, token);
+            return unsent(sh, token);
         }
         self.end_service(sh, tag);
         let mut message = Header::new(Kind::Reply, tag);
@@ -478,15 +516,13 @@ impl Connection {
         let ended = std::mem::replace(&mut self.responder, Responder::new(window, 0));
         for slot in ended.slots.into_iter().filter(|slot| slot.busy) {
             let (tag, fetching) = (slot.tag, slot.fetch == Fetch::Posted);
-            let late = slot.late.as_ref().map(|late| (sg_bytes(&late.data), late.token));
+            let late = slot.late.as_ref().and_then(|late| late.token);
             drop(slot);
             if fetching {
                 let id = RequestId { conn: self.id, tag };
                 sh.events.push_back(Event::Fetched { id, placed: None });
             }
-            if let Some((len, token)) = late {
-                unsent(sh, len, token);
-            }
+            unsent(sh, late);
         }
         for entry in ended.leaving.iter().filter(|entry| entry.work > 0) {
             sh.events.push_back(Event::ReplySent { token: entry.token });
@@ -505,8 +541,8 @@ impl Slot {
 }
 
 /// A reply that will not be sent: its memory is the caller's again.
-pub fn unsent(sh: &mut Shared, len: usize, token: u64) {
-    if len > 0 {
+pub fn unsent(sh: &mut Shared, token: Option<u64>) {
+    if let Some(token) = token {
         sh.events.push_back(Event::ReplySent { token });
     }
 }

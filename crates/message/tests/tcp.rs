@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::{Address, Buffer, Device, Listener, PostedBuffer, Provider, SgList};
+use dafs_fabric::{
+    Address, Buffer, Device, Listener, PostedBuffer, Provider, QueuePairEvent, SgList, WrId,
+};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 
@@ -172,4 +174,71 @@ fn a_killed_peer_leaves_nothing() {
     assert!(told);
     room.take_back().expect("no span is left");
     assert_eq!(client.stats().connections, 0);
+}
+
+/// A request without data, as a peer writes it that keeps no count of anything.
+fn bare_request(number: u32, window: u32) -> Vec<u8> {
+    let (slot, generation) = (number % window, number / window % 65_536);
+    // A request, whose reply is tagged.
+    let mut bytes = vec![1, 2 << 4, 0, 0];
+    bytes.extend((slot << 16 | generation).to_le_bytes());
+    bytes.extend([0; 4 + 8]);
+    bytes.extend(window.to_le_bytes());
+    bytes.extend((1u32 << 16).to_le_bytes());
+    bytes
+}
+
+/// It takes none of its replies, and sends more requests than it has slots.
+#[test]
+fn replies_that_are_not_taken_are_few_whatever_the_sockets_hold() {
+    const WINDOW: u32 = 8;
+    let device = TcpProvider::new().open().unwrap();
+    let address = Address::parse("tcp://127.0.0.1:0").unwrap();
+    let mut listener = device.listen(&address).unwrap();
+    let (mut server, mut peer) = (node(&device), device.engine().unwrap());
+    let mut setup = vec![0x44, 0x4d, 1, 7];
+    setup.extend(1024u16.to_le_bytes());
+    setup.extend(9u16.to_le_bytes());
+    setup.extend(0u32.to_le_bytes());
+    setup.extend((1u32 << 16).to_le_bytes());
+    let queue_pair = peer.connect(&listener.address(), &setup).unwrap();
+    let options = ConnOptions { credits: WINDOW as u16, ..ConnOptions::default() };
+    let mut completions = Vec::new();
+    let (mut number, mut is_connected, mut told, mut most) = (0, false, 0, 0);
+    loop {
+        if let Some(incoming) = listener.poll_accept() {
+            server.accept(incoming, b"", options).unwrap();
+        }
+        // It polls to send, but has posted nothing that replies could go to.
+        peer.poll(&mut completions, 64);
+        while let Some(event) = peer.poll_event() {
+            is_connected |= matches!(event, QueuePairEvent::Connected { .. });
+        }
+        let request = bare_request(number, WINDOW + 1);
+        if is_connected
+            && peer.post_send(queue_pair, WrId(1), &request, SgList::new(), true).is_ok()
+        {
+            number += 1;
+            peer.ring();
+        }
+        server.poll();
+        while let Some(event) = server.next_event() {
+            match event {
+                Event::Request { id, .. } => {
+                    told += 1;
+                    server.reply_told(id, &[7; 4000], SgList::new(), told);
+                }
+                Event::ReplySent { .. } => told -= 1,
+                Event::Disconnected { reason, peer_fault, .. } => {
+                    assert!(peer_fault && reason.contains("does not take"), "{reason}");
+                    assert!(most >= 64, "{most}");
+                    return;
+                }
+                other => panic!("{other:?}"),
+            }
+            most = most.max(told);
+            assert!(most <= 2 * u64::from(WINDOW + 1) + 64, "{most} replies are kept");
+        }
+        server.ring();
+    }
 }

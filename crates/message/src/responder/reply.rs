@@ -2,7 +2,6 @@
 
 use dafs_fabric::{RemoteSpan, SgList, WrId};
 
-use super::Leaving;
 use crate::connection::{Connection, Work, reply_tag};
 use crate::event::Event;
 use crate::header::{FLAG_OF_HEADER, FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Mode, tag_slot};
@@ -19,15 +18,16 @@ impl Connection {
         mut header: Header,
         caller_header: &[u8],
         data: SgList,
-        token: u64,
+        token: Option<u64>,
     ) {
         let (wire, len) = (header.tag, header.data_len as usize);
         let slot = &self.responder.slots[tag_slot(wire)];
         let reply_mode = slot.reply_mode;
         let agreed = self.agreed;
         let together = HEADER_BYTES + caller_header.len() + len;
-        let leaving = if len > 0 { self.responder.leave(token) } else { 0 };
-        let id = self.work_id(if len > 0 { Target::Reply } else { Target::Control }, leaving);
+        let leaving = token.map_or(0, |token| self.responder.leave(token));
+        let told = if token.is_some() { Target::Reply } else { Target::Control };
+        let id = self.work_id(told, leaving);
         let (mut beside, mut work) = (SgList::new(), 0);
         if agreed.tagged {
             self.counters.replies_tagged += 1;
@@ -47,7 +47,8 @@ impl Connection {
                 // The connection outlives a refused write: the peer must not hear of data that
                 // was not written.
                 let message = Some(Box::new((header, caller_header.to_vec())));
-                self.responder.leaving[leaving as usize] = Leaving { token, work, message };
+                let entry = &mut self.responder.leaving[leaving as usize];
+                (entry.work, entry.message) = (work, message);
                 return;
             }
         } else {
@@ -57,21 +58,20 @@ impl Connection {
             piece.flags = FLAG_OF_REPLY;
             work += self.send_pieces(sh, piece, &data, (0, len), id);
         }
-        work += u32::from(!beside.is_empty());
-        if len > 0 {
-            self.responder.leaving[leaving as usize].work = work;
+        if token.is_some() {
+            self.responder.leaving[leaving as usize].work = work + 1;
         }
-        self.send_reply_message(sh, header, caller_header, beside, id);
+        self.send_reply_message(sh, header, caller_header, beside, token.map(|_| id));
     }
 
-    /// Sends the reply itself, with data beside it or without.
+    /// Sends the reply itself, with data beside it or without. With a number its end is told.
     fn send_reply_message(
         &mut self,
         sh: &mut Shared,
         mut header: Header,
         caller_header: &[u8],
         beside: SgList,
-        id: WrId,
+        id: Option<WrId>,
     ) {
         let (wire, agreed) = (header.tag, self.agreed);
         let mut room = agreed.send_header_bytes;
@@ -87,9 +87,9 @@ impl Connection {
         message.clear();
         header.encode(&mut message);
         message.extend_from_slice(caller_header);
-        let signaled = !beside.is_empty();
+        let signaled = id.is_some();
         let how = if agreed.tagged { Work::TaggedSend(reply_tag(wire)) } else { Work::Send };
-        let id = if signaled { id } else { self.work_id(Target::Control, 0) };
+        let id = id.unwrap_or_else(|| self.work_id(Target::Control, 0));
         self.post(sh, how, id, &message, beside, signaled);
         sh.scratch = message;
     }
@@ -148,10 +148,11 @@ impl Connection {
         rest
     }
 
-    /// Data of a reply left.
-    pub fn reply_work_done(&mut self, sh: &mut Shared, index: u32) {
+    /// A part of a reply left.
+    pub fn reply_work_done(&mut self, sh: &mut Shared, index: u32, bytes: u32) {
         let Some(entry) = self.responder.leaving.get_mut(index as usize) else { return };
         entry.work -= 1;
+        entry.left += u64::from(bytes);
         if entry.work > 0 {
             return;
         }
@@ -160,8 +161,7 @@ impl Connection {
         self.responder.leaving_free.push(index);
         if let Some(message) = message {
             let (header, caller_header) = *message;
-            let id = self.work_id(Target::Control, 0);
-            self.send_reply_message(sh, header, &caller_header, SgList::new(), id);
+            self.send_reply_message(sh, header, &caller_header, SgList::new(), None);
         }
     }
 }
