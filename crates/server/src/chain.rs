@@ -38,31 +38,11 @@ pub(crate) type Cached = Vec<Option<OpResult>>;
 pub(crate) struct Fetch {
     /// How it ended, as [`Event::Fetched`](dafs_message::Event::Fetched) says it, and who waits.
     end: FetchEnd,
-    pub session: Rc<Session>,
-    pub progress: Progress,
+    /// Its place among all transfers.
+    pub order: u64,
 }
 
 type FetchEnd = Rc<RefCell<(Option<Option<u32>>, Option<Waker>)>>;
-
-/// When a transfer began, and how many bytes its session had moved by then.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Progress {
-    pub since: Duration,
-    pub bytes: u64,
-}
-
-impl Progress {
-    /// Bytes a second, below which a transfer is given up after a lease.
-    const RATE_MIN: u64 = 64 << 10;
-
-    /// It takes longer than a lease, and all of the session's together are slower than a slow
-    /// network: who sends or takes nothing does not hold the server's memory for long.
-    pub(crate) fn is_too_slow(&self, now: Duration, lease: Duration, bytes: u64) -> bool {
-        let time = now.saturating_sub(self.since);
-        let least = Progress::RATE_MIN.saturating_mul(time.as_secs());
-        time > lease && bytes.wrapping_sub(self.bytes) < least
-    }
-}
 
 /// What chains share with their worker.
 pub(crate) struct Context {
@@ -77,6 +57,8 @@ pub(crate) struct Context {
     pub writing_back: Cell<usize>,
     pub fetches: Fetches,
     pub last_number: Cell<LastNumber>,
+    /// Of fetches and replies.
+    next_transfer: Cell<u64>,
     headers: RefCell<Vec<Vec<u8>>>,
     scratch: RefCell<Vec<Span>>,
 }
@@ -97,9 +79,17 @@ impl Context {
             writing_back: Cell::new(0),
             fetches: Fetches::default(),
             last_number: Cell::default(),
+            next_transfer: Cell::new(1),
             headers: RefCell::default(),
             scratch: RefCell::default(),
         }
+    }
+
+    /// The place of a fetch or reply that begins now.
+    pub(crate) fn transfer(&self) -> u64 {
+        let order = self.next_transfer.get();
+        self.next_transfer.set(order + 1);
+        order
     }
 
     /// An empty Vec for a message.
@@ -139,8 +129,6 @@ impl Context {
     /// A fetch is over.
     pub(crate) fn fetched(&self, id: RequestId, placed: Option<u32>) {
         let Some(fetch) = self.fetches.borrow_mut().remove(&id) else { return };
-        let landed = &fetch.session.landed_bytes;
-        landed.set(landed.get().wrapping_add(u64::from(placed.unwrap_or(0))));
         let mut cell = fetch.end.borrow_mut();
         cell.0 = Some(placed);
         if let Some(waker) = cell.1.take() {
@@ -149,10 +137,9 @@ impl Context {
     }
 
     /// Bytes that were placed; `None`: the connection broke.
-    async fn fetch(&self, session: &Rc<Session>, id: RequestId, into: SgList) -> Option<u32> {
+    async fn fetch(&self, id: RequestId, into: SgList) -> Option<u32> {
         let cell = FetchEnd::default();
-        let progress = Progress { since: self.now.get(), bytes: session.landed_bytes.get() };
-        let fetch = Fetch { end: cell.clone(), session: session.clone(), progress };
+        let fetch = Fetch { end: cell.clone(), order: self.transfer() };
         self.fetches.borrow_mut().insert(id, fetch);
         self.actions.borrow_mut().push_back(Action::Fetch { id, into });
         poll_fn(|context| {
@@ -479,7 +466,7 @@ impl Chain {
         let wanted: usize = into.iter().map(Span::len).sum();
         loop {
             let list = into.iter().cloned().collect();
-            match self.context.fetch(&self.session, self.id, list).await {
+            match self.context.fetch(self.id, list).await {
                 Some(placed) if placed as usize == wanted => return Ok(wanted),
                 Some(_) if planted(Defect::ResentWithOtherData) => return Ok(wanted),
                 // What the rest of this memory holds is somebody else's.
@@ -621,22 +608,5 @@ impl Chain {
             }
             _ => Err(Status::NotSupp.into()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_transfer_is_too_slow_after_a_lease_below_64_kib_a_second() {
-        let lease = Duration::from_secs(30);
-        let begun = Progress { since: Duration::from_secs(5), bytes: 1000 };
-        let is_too_slow = |at: u64, bytes| begun.is_too_slow(Duration::from_secs(at), lease, bytes);
-        assert!(!is_too_slow(35, 1000), "a lease has not passed");
-        assert!(is_too_slow(36, 1000));
-        assert!(is_too_slow(36, 1000 + 31 * 65_536 - 1));
-        assert!(!is_too_slow(36, 1000 + 31 * 65_536));
-        assert!(!is_too_slow(0, 1000), "a clock that stood still");
     }
 }

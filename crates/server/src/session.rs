@@ -71,9 +71,6 @@ pub(crate) struct Session {
     /// The ticket of the first of them, if it waits for what others took; the next one's.
     pub in_line: Cell<Option<u64>>,
     pub next_ticket: Cell<u64>,
-    /// Bytes of requests that have landed, and of replies that have left.
-    pub landed_bytes: Cell<u64>,
-    pub left_bytes: Cell<u64>,
     pub last_seen: Cell<Duration>,
     /// Rounds of the engine when it was first found silent for longer than a lease.
     pub silent: Cell<Option<u64>>,
@@ -121,8 +118,6 @@ impl Session {
             delayed: RefCell::default(),
             in_line: Cell::new(None),
             next_ticket: Cell::new(0),
-            landed_bytes: Cell::new(0),
-            left_bytes: Cell::new(0),
             last_seen: Cell::new(now),
             silent: Cell::new(None),
             ended: Cell::new(false),

@@ -7,6 +7,7 @@ mod connections;
 mod crowd;
 mod requests;
 mod sessions;
+mod transfers;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,12 +22,11 @@ use dafs_store::{Blocking, allow_blocking};
 use rustc_hash::FxHashMap;
 
 use crate::budget::Granted;
-use crate::chain::{self, Context, Progress};
+use crate::chain::{self, Context};
 use crate::data::Held;
 use crate::identity::Proof;
 use crate::locks::{Ended, LockTable};
 use crate::planted::{Defect, planted};
-use crate::session::Session;
 use crate::setup::WaitingBind;
 use crate::shared::Shared;
 use crate::tasks::{Ready, Tasks};
@@ -35,6 +35,7 @@ use complaints::Complaints;
 use connections::Connection;
 use crowd::Crowd;
 use sessions::{End, Kept};
+use transfers::Transfers;
 
 pub(crate) use admission::{Delayed, Grant};
 
@@ -109,8 +110,9 @@ pub struct Worker {
     complaints: Complaints,
     sessions: FxHashMap<SessionId, Kept>,
     binds: Vec<WaitingBind>,
+    /// Replies that have not left, by their place among all transfers.
     leaving: FxHashMap<u64, Leaving>,
-    next_token: u64,
+    transfers: Transfers,
     clock: Clock,
     /// By its own clock.
     pub(crate) now: Duration,
@@ -154,7 +156,7 @@ impl Worker {
             sessions: FxHashMap::default(),
             binds: Vec::new(),
             leaving: FxHashMap::default(),
-            next_token: 1,
+            transfers: Transfers::default(),
             clock: Clock::default(),
             now: Duration::ZERO,
             next_timer: Duration::ZERO,
@@ -306,16 +308,12 @@ impl Worker {
 
     fn reply(&mut self, id: RequestId, header: Vec<u8>, data: SgList, held: Vec<Held>) {
         let (data, held) = self.in_few_pieces(data, held);
-        let mut token = 0;
-        if !data.is_empty() {
-            token = self.next_token;
-            self.next_token += 1;
-            if !planted(Defect::HeldTooShort) {
-                let leaving = self.leaving(id.conn(), &data, held);
-                self.leaving.insert(token, leaving);
-            }
+        let token = self.context.transfer();
+        // Also without data: a peer that takes no replies is to hold no more than its share of them.
+        if !planted(Defect::HeldTooShort) {
+            self.leaving.insert(token, Leaving { held, connection: id.conn() });
         }
-        self.node.reply(id, &header, data, token);
+        self.node.reply_told(id, &header, data, token);
         self.context.recycle(header);
     }
 
@@ -359,17 +357,8 @@ impl Worker {
         }
     }
 
-    fn leaving(&self, connection: ConnId, data: &SgList, held: Vec<Held>) -> Leaving {
-        let bytes = session_of(&held).map_or(0, |session| session.left_bytes.get());
-        let progress = Progress { since: self.now, bytes };
-        Leaving { held, connection, bytes: dafs_fabric::sg_bytes(data) as u64, progress }
-    }
-
     fn reply_sent(&mut self, token: u64) {
         let Some(leaving) = self.leaving.remove(&token) else { return };
-        if let Some(session) = leaving.session() {
-            session.left_bytes.set(session.left_bytes.get().wrapping_add(leaving.bytes));
-        }
         for held in leaving.held {
             if let Held::Scratch(scratch) = held {
                 self.context.give_back_scratch(scratch);
@@ -438,23 +427,6 @@ impl Worker {
 struct Leaving {
     held: Vec<Held>,
     connection: ConnId,
-    bytes: u64,
-    progress: Progress,
-}
-
-impl Leaving {
-    /// Whose it is.
-    fn session(&self) -> Option<&Session> {
-        session_of(&self.held)
-    }
-}
-
-/// The session of a request, by what it took.
-fn session_of(held: &[Held]) -> Option<&Session> {
-    held.iter().rev().find_map(|held| match held {
-        Held::Grant(grant) => Some(grant.session()),
-        _ => None,
-    })
 }
 
 /// Fetches under way: who waits for them.

@@ -6,6 +6,8 @@ use std::io::{Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use dafs_fabric::Address;
+use dafs_message::ConnOptions;
 use dafs_protocol::{ExtentList, Operation, Stability, StateId};
 use raw::{MAKE, Raw, Served};
 
@@ -76,4 +78,61 @@ fn chains_with_data_for_several_operations_have_a_bound_of_memory() {
     let held = gauge(&served, "request_bytes");
     assert!((MIB..=4 << 20).contains(&held), "{held}");
     assert_eq!(honest.read(state, 0, 9).expect("read"), b"together");
+}
+
+const LEASE: Duration = Duration::from_secs(2);
+
+/// A server with a short lease, and its addresses over TCP and over a Unix socket.
+fn impatient() -> (Served, [Address; 2], tempfile::TempDir) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = format!("unix:{}", directory.path().join("socket").display());
+    let served = Served::with(|config| {
+        config.limits.lease_seconds = LEASE.as_secs() as u32;
+        config.listen.push(socket);
+        // More than sockets take is held for replies, and the session may still do more.
+        config.arena_bytes = Some(256 << 20);
+    });
+    let [tcp, unix] = served.addresses() else { panic!("two addresses") };
+    // Not by the local socket beside it.
+    let target = format!("{}?local=off", tcp.target);
+    let addresses = [Address { target, ..tcp.clone() }, unix.clone()];
+    (served, addresses, directory)
+}
+
+/// A connection whose transfer does not go on is ended, whatever its session does meanwhile over
+/// another one.
+fn is_given_up(begin: impl Fn(&mut Raw, StateId)) {
+    let (served, addresses, _directory) = impatient();
+    for (ended, address) in (1..).zip(&addresses) {
+        let mut silent = Raw::connect_to(address, ConnOptions::default());
+        let (_, state) = silent.open(&format!("file{ended}"), MAKE, 0o644).expect("open");
+        silent.write(state, 0, &vec![7; MIB]).expect("written");
+        let mut busy = silent.join(address);
+        begin(&mut silent, state);
+        let start = Instant::now();
+        let given_up = || served.counter(|counters| counters.transfers_given_up.load(Relaxed));
+        while given_up() < ended {
+            assert!(start.elapsed() < 3 * LEASE, "{address}: it still waits");
+            // Far more than a slow network moves, both ways.
+            busy.write(state, 0, &vec![7; MIB / 2]).expect("served");
+            assert_eq!(busy.read(state, 0, MIB as u32 / 2).expect("served").len(), MIB / 2);
+        }
+        assert_eq!(given_up(), ended);
+        assert!(silent.ends_within(Duration::from_secs(30)), "{address}: it has not ended");
+        busy.read(state, 0, 5).expect("the session goes on");
+    }
+}
+
+#[test]
+fn who_does_not_send_what_was_asked_for_is_ended() {
+    is_given_up(|silent, state| silent.begin_on_grant(1, &[write(state, 0, MIB)], MIB));
+}
+
+#[test]
+fn who_does_not_take_replies_is_ended() {
+    is_given_up(|silent, state| {
+        for slot in 1..13 {
+            silent.begin_read(slot, state, MIB as u32);
+        }
+    });
 }

@@ -40,12 +40,6 @@ pub(crate) struct Grant {
     needs: Needs,
 }
 
-impl Grant {
-    pub(super) fn session(&self) -> &Session {
-        &self.session
-    }
-}
-
 impl Drop for Grant {
     fn drop(&mut self) {
         let session = &self.session;

@@ -249,31 +249,6 @@ impl Worker {
         }
     }
 
-    /// Ends connections whose peer neither sends the data of a request nor takes a reply.
-    pub(super) fn end_slow_transfers(&mut self, lease: Duration) {
-        let now = self.now;
-        let mut slow = Vec::new();
-        for (id, fetch) in self.context.fetches.borrow().iter() {
-            if fetch.progress.is_too_slow(now, lease, fetch.session.landed_bytes.get()) {
-                slow.push((id.conn(), "the data of a request does not come"));
-            }
-        }
-        for leaving in self.leaving.values() {
-            let left = leaving.session().map_or(0, |session| session.left_bytes.get());
-            if leaving.progress.is_too_slow(now, lease, left) {
-                slow.push((leaving.connection, "a reply is not taken"));
-            }
-        }
-        slow.retain(|one| matches!(self.connections.get(&one.0), Some(Connection::Bound(_))));
-        slow.sort_unstable();
-        slow.dedup_by_key(|one| one.0);
-        for (connection, reason) in slow {
-            tick(&self.shared.counters.transfers_given_up);
-            tracing::info!(?connection, reason, "connection ended");
-            self.node.disconnect(connection, reason);
-        }
-    }
-
     pub(super) fn end_late_set_ups(&mut self) {
         let limit = Duration::from_secs(u64::from(self.shared.limits.setup_seconds));
         let late = |connection: &Connection| match connection {

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Arena, Provider, SgList};
+use dafs_fabric::{Address, Arena, Provider, SgList};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 use dafs_protocol::{
     CacheHint, ClientId, CreateMode, CredHandle, ExtentList, FileHandle, OpenFlags, Operation,
-    Outcome, PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SetupReply, SetupRequest,
-    SizeClass, SlotId, Stability, StateId, Status, WaitMode, decode_reply, decode_setup_reply,
-    encode_request, encode_setup_request,
+    Outcome, PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SessionId, SessionSecret,
+    SetupReply, SetupRequest, SizeClass, SlotId, Stability, StateId, Status, WaitMode,
+    decode_reply, decode_setup_reply, encode_request, encode_setup_request,
 };
 use dafs_server::{Config, DataPath, Server};
 use dafs_unifier::Unifier;
@@ -79,6 +79,11 @@ impl Served {
         of(&self.server.as_ref().expect("runs").shared().counters)
     }
 
+    /// Where it listens, in the order of its configuration.
+    pub fn addresses(&self) -> &[Address] {
+        self.server.as_ref().expect("runs").addresses()
+    }
+
     pub fn admin(&self) -> std::net::SocketAddr {
         self.server.as_ref().expect("runs").admin_address()
     }
@@ -114,6 +119,7 @@ pub struct Raw {
     sequence: u32,
     request: Arc<Arena>,
     reply: Arc<Arena>,
+    session: (SessionId, SessionSecret),
     pub root: FileHandle,
     pub cred: CredHandle,
 }
@@ -131,31 +137,12 @@ impl Raw {
     }
 
     fn connect_with(served: &Served, options: ConnOptions) -> Raw {
-        let device = TcpProvider::default().open().expect("device");
-        let engine = device.engine().expect("engine");
-        let mut node = Node::new(device, engine, NodeConfig::default()).expect("node");
-        let address = &served.server.as_ref().expect("runs").addresses()[0];
-        let conn = node.connect(address, &[], options).expect("connect");
-        let arena = || Arena::new(1 << 20).expect("arena");
-        let mut raw = Raw {
-            node,
-            conn,
-            sequence: 0,
-            request: arena(),
-            reply: arena(),
-            root: FileHandle::default(),
-            cred: CredHandle(0),
-        };
-        assert!(matches!(raw.event(), Event::Connected { .. }));
-        raw.set_up();
-        match raw.one(Operation::GetRoot { export: b"" }) {
-            Ok(Outcome::Found { handle, .. }) => raw.root = handle,
-            other => panic!("no root: {other:?}"),
-        }
-        raw
+        Raw::connect_to(&served.addresses()[0], options)
     }
 
-    fn set_up(&mut self) {
+    /// At one of the server's addresses.
+    pub fn connect_to(address: &Address, options: ConnOptions) -> Raw {
+        let mut raw = Raw::dial(address, options, &[]);
         let attr = SessionAttr {
             slots: 16,
             data_bytes_max: 1 << 20,
@@ -166,18 +153,57 @@ impl Raw {
             rdma_read: true,
             read_ahead: true,
         };
+        raw.set_up(SizeClass::Any, Purpose::Create { attr, client: client() });
+        match raw.one(Operation::GetRoot { export: b"" }) {
+            Ok(Outcome::Found { handle, .. }) => raw.root = handle,
+            other => panic!("no root: {other:?}"),
+        }
+        raw
+    }
+
+    /// A second connection of a session, which goes on with its first slot.
+    pub fn join(&self, address: &Address) -> Raw {
+        let (session, secret) = self.session;
+        let mut raw = Raw::dial(address, ConnOptions::default(), &session.0);
+        raw.set_up(SizeClass::Bulk, Purpose::Bind { session, secret });
+        Raw { sequence: self.sequence, root: self.root, ..raw }
+    }
+
+    fn dial(address: &Address, options: ConnOptions, private: &[u8]) -> Raw {
+        let device = TcpProvider::default().open().expect("device");
+        let engine = device.engine().expect("engine");
+        let mut node = Node::new(device, engine, NodeConfig::default()).expect("node");
+        let conn = node.connect(address, private, options).expect("connect");
+        let arena = || Arena::new(1 << 20).expect("arena");
+        let mut raw = Raw {
+            node,
+            conn,
+            sequence: 0,
+            request: arena(),
+            reply: arena(),
+            session: Default::default(),
+            root: FileHandle::default(),
+            cred: CredHandle(0),
+        };
+        assert!(matches!(raw.event(), Event::Connected { .. }));
+        raw
+    }
+
+    fn set_up(&mut self, class: SizeClass, purpose: Purpose) {
         let request = SetupRequest::Hello {
             version: PROTOCOL_VERSION,
             nonce: [1; 32],
-            class: SizeClass::Any,
+            class,
             keyed: false,
-            purpose: Purpose::Create { attr, client: client() },
+            purpose,
         };
         let mut bytes = Vec::new();
         encode_setup_request(&request, &mut bytes);
         let (reply, _) = self.exchange(&bytes, SgList::new());
-        let reply = decode_setup_reply(&reply).expect("a reply");
-        assert!(matches!(reply, SetupReply::Ready { .. }), "{reply:?}");
+        match decode_setup_reply(&reply).expect("a reply") {
+            SetupReply::Ready { session, secret, .. } => self.session = (session, secret),
+            other => panic!("{other:?}"),
+        }
     }
 
     fn event(&mut self) -> Event {
@@ -240,12 +266,36 @@ impl Raw {
         self.begin_with(slot, operations, data);
     }
 
-    fn begin_with(&mut self, slot: u16, operations: &[Operation<'_>], data: SgList) {
+    /// As `begin_with_data`; the data waits until the server asks for it, and this goes on.
+    pub fn begin_on_grant(&mut self, slot: u16, operations: &[Operation<'_>], bytes: usize) {
+        let data = SgList::from_iter([self.request.span(0, bytes)]);
+        let header = self.header_of(slot, operations);
+        let tag = slot.into();
+        self.node.submit_on_grant(self.conn, tag, &header, data, SgList::new()).expect("submit");
+        self.node.ring();
+    }
+
+    /// Asks for so much data, whose place it shares with all others.
+    pub fn begin_read(&mut self, slot: u16, state: StateId, bytes: u32) {
+        let extents = ExtentList::one(0, bytes);
+        let read = Operation::Read { state, extents, report_holes: false };
+        let header = self.header_of(slot, &[read]);
+        let into = SgList::from_iter([self.reply.span(0, bytes as usize)]);
+        self.node.submit(self.conn, slot.into(), &header, SgList::new(), into).expect("submit");
+        self.node.ring();
+    }
+
+    fn header_of(&mut self, slot: u16, operations: &[Operation<'_>]) -> Vec<u8> {
         self.sequence += u32::from(slot == 0);
         let sequence = if slot == 0 { self.sequence } else { 1 };
         let head = RequestHead { slot: SlotId(slot), sequence, cred: self.cred };
         let mut header = Vec::new();
         encode_request(&head, operations, &mut header).expect("well-formed");
+        header
+    }
+
+    fn begin_with(&mut self, slot: u16, operations: &[Operation<'_>], data: SgList) {
+        let header = self.header_of(slot, operations);
         let room = usize::from(slot) * 4096;
         let into = SgList::from_iter([self.reply.span(room, 4096)]);
         self.node.submit(self.conn, slot.into(), &header, data, into).expect("submit");
