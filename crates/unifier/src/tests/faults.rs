@@ -28,6 +28,31 @@ async fn try_write(file: &Arc<CachedFile>, block: u64, byte: u8, by: u64) -> Res
 }
 
 #[test]
+fn a_write_whose_data_did_not_come_whole_is_refused() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![1; 8192]);
+    let unifier = unifier(MIB);
+    let cached = open(&unifier, &file);
+    let refused = |landed: usize| {
+        let cached = cached.clone();
+        run(&disk, async move {
+            let mut reservation = cached.reserve(100, 5000).await.expect("room");
+            reservation.landed(landed);
+            cached.commit_write(reservation, writer(1)).await
+        })
+    };
+    assert_eq!(refused(4999), Err(Status::ServerFault));
+    assert_eq!(refused(0), Err(Status::ServerFault));
+    assert_eq!(unifier.stats().short_writes, 2);
+    let bytes = run(&disk, async move {
+        let bytes = read(&cached, 0, 8192).await;
+        cached.close(WriterId(1)).await.expect("close");
+        bytes
+    });
+    assert_eq!((bytes, file.state().data.clone()), (vec![1; 8192], vec![1; 8192]));
+}
+
+#[test]
 fn a_read_is_not_failed_by_bytes_that_it_does_not_need() {
     let disk = Disk::new(1, 50);
     let file = disk.file(1, vec![1; 64 * BLOCK as usize]);
