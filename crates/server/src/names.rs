@@ -287,7 +287,10 @@ impl Chain {
             Some(open) => open.stored.set_attr(&self.who, &rest).await?,
             None => export.store.set_attr(&self.who, &inner, &rest).await?,
         };
-        unifier.note(mark, &attr);
+        match rest.modified {
+            Some(_) => unifier.note(mark, &attr),
+            None => unifier.note_unmodified(mark, &attr),
+        }
         unifier.overlay(mark, &mut attr);
         Ok(attr)
     }

@@ -70,7 +70,7 @@ impl Chain {
         let unifier = &self.context.shared.unifier;
         let mark = unifier.mark();
         match store.attr(&self.who, &handle).await {
-            Ok(attr) if attr.links > 0 => unifier.note(mark, &attr),
+            Ok(attr) if attr.links > 0 => unifier.note_unmodified(mark, &attr),
             Ok(_) | Err(Status::Stale) => {
                 if let (Some(recorder), Some(file)) =
                     (&self.context.shared.recorder, unifier.find(id))

@@ -463,13 +463,16 @@ impl CachedFile {
         }
     }
 
-    /// Attributes after a change of the server's own.
-    pub(crate) fn note(&self, mark: u64, attr: &Attr) {
+    /// Attributes after a change of the server's own; `of_data`: one that may change when the file was
+    /// modified.
+    pub(crate) fn note(&self, mark: u64, attr: &Attr, of_data: bool) {
         let inner = &mut *self.lock();
         if inner.overtakes(mark) {
             return;
         }
-        if inner.store_size == Some(attr.size) {
+        // What was written here since is not known to the second.
+        let is_as_modified = inner.stale || inner.known.modified == attr.modified;
+        if inner.store_size == Some(attr.size) && (of_data || is_as_modified) {
             inner.learn(mark, attr);
         } else {
             self.compare(inner, mark, attr);

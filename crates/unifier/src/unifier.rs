@@ -100,7 +100,16 @@ impl Unifier {
     pub fn note(&self, mark: Mark, attr: &Attr) {
         let id = FileId { device: attr.device, inode: attr.inode };
         if let Some(file) = self.find(id) {
-            file.note(mark.0, attr);
+            file.note(mark.0, attr, true);
+        }
+    }
+
+    /// As [`note`](Self::note), after a change of names, extended attributes, owner or mode, which
+    /// never changes when data was modified: if that is not as it was, somebody else wrote.
+    pub fn note_unmodified(&self, mark: Mark, attr: &Attr) {
+        let id = FileId { device: attr.device, inode: attr.inode };
+        if let Some(file) = self.find(id) {
+            file.note(mark.0, attr, false);
         }
     }
 

@@ -168,6 +168,39 @@ fn a_local_change_before_new_attributes_of_ours_is_seen_after_them() {
     assert_eq!(run(&disk, async move { read(&again, 0, 5000).await }), vec![2; 5000]);
 }
 
+/// A rename, say, changes neither size nor time of data.
+#[test]
+fn a_local_write_beside_a_change_of_names_of_ours_is_seen_after_it() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![1; 5000]);
+    let unifier = unifier(MIB);
+    let cached = open(&unifier, &file);
+    run(&disk, {
+        let cached = cached.clone();
+        async move {
+            read(&cached, 0, 5000).await;
+        }
+    });
+    unifier.look(unifier.mark(), &file.attr_now());
+    // As long as before, between the look and the change.
+    file.change(vec![2; 5000]);
+    let mark = unifier.mark();
+    let mut attr = file.attr_now();
+    attr.changed.seconds += 1; // our own change
+    unifier.note_unmodified(mark, &attr);
+    let bytes = run(&disk, {
+        let cached = cached.clone();
+        async move { read(&cached, 0, 5000).await }
+    });
+    assert_eq!(bytes, vec![2; 5000]);
+    // And without a local write nothing is read again.
+    let reads = file.state().reads;
+    attr.changed.seconds += 1;
+    unifier.note_unmodified(unifier.mark(), &attr);
+    assert_eq!(run(&disk, async move { read(&cached, 0, 5000).await }), vec![2; 5000]);
+    assert_eq!(file.state().reads, reads);
+}
+
 #[test]
 fn who_closed_one_of_two_opens_is_told_of_lost_writes() {
     let disk = Disk::new(1, 0);
