@@ -187,8 +187,10 @@ impl Core {
         let known = table.by_id.get(&id).and_then(|number| table.get(*number)).cloned();
         let cached = known
             .unwrap_or_else(|| table.add(|number| CachedFile::new(self.clone(), id, number, attr)));
-        let recut = cached.opened(mark, writer, (file, unwritten), attr, opening);
+        cached.comes();
+        // Many pages to drop take time, and so does to wait for who does that: not with the table.
         drop(table);
+        let recut = cached.came(mark, writer, (file, unwritten), attr, opening);
         if let Some(job) = recut {
             self.jobs.start(&job);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use dafs_protocol::{Attr, Status, Timestamp};
@@ -29,6 +29,8 @@ pub struct CachedFile {
     pub(crate) keeping: Keeping,
     /// The store's file can end here and before.
     good_end: AtomicU64,
+    /// Opens that have found it in the table and are not counted yet.
+    coming: AtomicUsize,
     inner: Mutex<Inner>,
 }
 
@@ -302,8 +304,15 @@ impl CachedFile {
             listed_closed: false,
         };
         let keeping = Keeping::new(core.config.policy);
-        let good_end = AtomicU64::new(0);
-        Arc::new(CachedFile { core, id, number, keeping, good_end, inner: Mutex::new(inner) })
+        Arc::new(CachedFile {
+            core,
+            id,
+            number,
+            keeping,
+            good_end: AtomicU64::new(0),
+            coming: AtomicUsize::new(0),
+            inner: Mutex::new(inner),
+        })
     }
 
     /// The store's number of the file.
@@ -347,9 +356,33 @@ impl CachedFile {
         self.lock().take_late(writer)
     }
 
+    /// It was found in the table, which is locked, and is about to be opened: it stays there.
+    pub(crate) fn comes(&self) {
+        self.coming.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Counts an open that [came](Self::comes), as [`opened`](Self::opened).
+    pub(crate) fn came(
+        self: &Arc<Self>,
+        mark: u64,
+        writer: WriterId,
+        handle: (Arc<dyn File>, Option<bool>),
+        attr: &Attr,
+        opening: Opening,
+    ) -> Option<Arc<Job>> {
+        let recut = self.opened(mark, writer, handle, attr, opening);
+        self.coming.fetch_sub(1, Ordering::SeqCst);
+        recut
+    }
+
+    #[cfg(test)]
+    pub(crate) fn opens_coming(&self) -> usize {
+        self.coming.load(Ordering::SeqCst)
+    }
+
     /// Counts an open. A job is given back when the store's file must be cut again, because
     /// our own writes may have come after the cut by the opener.
-    pub(crate) fn opened(
+    fn opened(
         self: &Arc<Self>,
         mark: u64,
         writer: WriterId,
@@ -614,13 +647,14 @@ impl CachedFile {
         !std::mem::replace(&mut self.lock().listed_closed, true)
     }
 
-    /// It is not open (again), and nothing of it is to be written.
+    /// It is not open (again), nor about to be, and nothing of it is to be written. With the table
+    /// locked.
     pub(crate) fn may_be_forgotten(&self, from_list: bool) -> bool {
         let inner = &mut *self.lock();
         if from_list {
             inner.listed_closed = false;
         }
-        inner.opens == 0 && inner.is_clean()
+        inner.opens == 0 && self.coming.load(Ordering::SeqCst) == 0 && inner.is_clean()
     }
 
     /// Drops all pages of a file that nobody can find any more.

@@ -202,6 +202,48 @@ fn a_local_write_beside_a_change_of_names_of_ours_is_seen_after_it() {
 }
 
 #[test]
+fn who_opens_a_file_that_takes_time_keeps_nobody_else_waiting() {
+    let disk = Disk::new(1, 0);
+    let (busy, other) = (disk.file(1, vec![1; 5000]), disk.file(2, vec![1; 5000]));
+    let config = Config { closed_files_max: 0, ..super::config(MIB) };
+    let unifier = unifier_with(MIB, config);
+    let cached = open(&unifier, &busy);
+    let dropping = cached.lock();
+    std::thread::scope(|scope| {
+        let opener = scope.spawn(|| open(&unifier, &busy));
+        while cached.opens_coming() == 0 {
+            std::thread::yield_now();
+        }
+        let (done, is_done) = std::sync::mpsc::channel();
+        scope.spawn({
+            let (unifier, other) = (&unifier, &other);
+            move || done.send(open(unifier, other))
+        });
+        let patience = std::time::Duration::from_secs(30);
+        let opened = is_done.recv_timeout(patience);
+        drop(dropping);
+        assert!(opened.is_ok(), "the table of files is locked meanwhile");
+        assert!(Arc::ptr_eq(&opener.join().expect("open"), &cached));
+    });
+}
+
+#[test]
+fn a_file_that_is_about_to_be_opened_is_not_forgotten() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![1; 5000]);
+    let unifier = unifier_with(MIB, Config { closed_files_max: 0, ..super::config(MIB) });
+    let cached = open(&unifier, &file);
+    cached.comes();
+    run(&disk, {
+        let cached = cached.clone();
+        async move { cached.close(WriterId(1)).await }
+    })
+    .expect("close");
+    unifier.forget(cached.id());
+    assert!(unifier.find(cached.id()).is_some_and(|found| Arc::ptr_eq(&found, &cached)));
+}
+
+#[test]
 fn who_closed_one_of_two_opens_is_told_of_lost_writes() {
     let disk = Disk::new(1, 0);
     let file = disk.file(1, Vec::new());
