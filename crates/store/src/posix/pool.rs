@@ -5,7 +5,7 @@
 //! stops looking. Threads come when all are busy and go when they are idle for long.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,12 @@ struct Shared {
     threads_min: usize,
     threads_max: usize,
     may_spin: bool,
-    /// Called now and then by threads that have nothing to do.
+    /// Called now and then, by threads that have nothing to do or have just done something.
     idle: Box<dyn Fn() + Send + Sync>,
+    idle_time: Duration,
+    /// When it is due, by `start`.
+    idle_due_nanos: AtomicU64,
+    start: Instant,
 }
 
 #[derive(Default)]
@@ -53,12 +57,21 @@ struct State {
 }
 
 impl Pool {
-    /// The first of `threads_min` starts at once; `idle` is called every some seconds without
-    /// work.
+    /// The first of `threads_min` starts at once; `idle` is called every some seconds, also while
+    /// there is work.
     pub(super) fn new(
         threads_min: usize,
         threads_max: usize,
         idle: Box<dyn Fn() + Send + Sync>,
+    ) -> Pool {
+        Pool::with_idle_time(threads_min, threads_max, idle, IDLE)
+    }
+
+    fn with_idle_time(
+        threads_min: usize,
+        threads_max: usize,
+        idle: Box<dyn Fn() + Send + Sync>,
+        idle_time: Duration,
     ) -> Pool {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let threads_min = threads_min.max(1);
@@ -70,6 +83,9 @@ impl Pool {
             threads_max: threads_max.max(threads_min),
             may_spin: cpus > 1,
             idle,
+            idle_time,
+            idle_due_nanos: AtomicU64::new(nanos_of(idle_time)),
+            start: Instant::now(),
         });
         shared.lock().add_thread();
         spawn(shared.clone());
@@ -114,6 +130,10 @@ impl Drop for Pool {
     }
 }
 
+fn nanos_of(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn spawn(shared: Arc<Shared>) {
     let kept = shared.clone();
     let spawned =
@@ -144,6 +164,7 @@ fn work(shared: &Shared) {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
             tracing::error!("a call panicked");
         }
+        shared.idle_if_due();
     }
 }
 
@@ -155,6 +176,21 @@ impl State {
 }
 
 impl Shared {
+    /// Steady work is no reason to keep for ever what nobody uses.
+    fn idle_if_due(&self) {
+        let now = nanos_of(self.start.elapsed());
+        let due = self.idle_due_nanos.load(Ordering::Relaxed);
+        let next = now.saturating_add(nanos_of(self.idle_time));
+        // Of those that see it at a time one does it.
+        let taken = || {
+            let order = Ordering::Relaxed;
+            self.idle_due_nanos.compare_exchange(due, next, order, order).is_ok()
+        };
+        if now >= due && taken() {
+            (self.idle)();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -207,8 +243,10 @@ impl Shared {
     fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Option<MutexGuard<'a, State>> {
         state.sleeping += 1;
         loop {
-            let (guard, waited) =
-                self.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            let (guard, waited) = self
+                .work
+                .wait_timeout(state, self.idle_time)
+                .unwrap_or_else(PoisonError::into_inner);
             state = guard;
             if state.woken > 0 {
                 state.woken -= 1;
@@ -230,7 +268,7 @@ impl Shared {
             // Awake for a moment: who has work meanwhile does not count on this one.
             state.sleeping -= 1;
             drop(state);
-            (self.idle)();
+            self.idle_if_due();
             state = self.lock();
             if !state.queue.is_empty() {
                 return Some(state);
@@ -276,6 +314,31 @@ mod tests {
             barrier.wait();
             assert!(pool.threads() <= 8, "round {round}");
         }
+    }
+
+    /// Two jobs that begin themselves again: the only thread never has nothing to do.
+    #[test]
+    fn idle_is_called_also_while_there_is_always_work() {
+        let (sender, called) = mpsc::channel();
+        let idle = Box::new(move || {
+            let _ = sender.send(());
+        });
+        let pool = Arc::new(Pool::with_idle_time(1, 1, idle, Duration::from_millis(10)));
+        fn again(pool: &Arc<Pool>, stop: &Arc<std::sync::atomic::AtomicBool>) {
+            let (next, stop) = (pool.clone(), stop.clone());
+            pool.run(Box::new(move || {
+                if !stop.load(Ordering::Relaxed) {
+                    again(&next, &stop);
+                }
+            }));
+        }
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        again(&pool, &stop);
+        again(&pool, &stop);
+        for _ in 0..3 {
+            called.recv_timeout(Duration::from_secs(30)).expect("called while there is work");
+        }
+        stop.store(true, Ordering::Relaxed);
     }
 
     #[test]
