@@ -33,6 +33,34 @@ fn sessions_of_a_user_are_counted_over_all_workers() {
 }
 
 #[test]
+fn sessions_of_a_user_are_a_quarter_at_most() {
+    let mut world = World::with(1, 1, Limits { sessions: 8, ..Limits::default() });
+    let mut create = |name: u8, uid: u32| {
+        let who = world.stranger(name);
+        !is_refused(&world.create(who, uid))
+    };
+    assert_eq!([1, 2, 3].map(|name| create(name, 7)), [true, true, false]);
+    assert!(create(4, 8), "another user");
+    assert!((5..10).all(|name| create(name, 0)), "root may have all");
+}
+
+#[test]
+fn a_session_goes_on_when_the_groups_of_its_user_have_changed() {
+    let mut world = World::new(5, 1);
+    world.groups = vec![1, 2];
+    let who = world.client(1, 7);
+    let root = world.root(who);
+    for groups in [vec![3], Vec::new()] {
+        world.groups = groups;
+        world.cut(who);
+        world.bind(who, 7);
+        assert_eq!(world.root(who), root);
+    }
+    world.cut(who);
+    assert!(world.is_bind_refused(who, 8), "another user");
+}
+
+#[test]
 fn opens_of_a_user_are_a_quarter() {
     let mut world = World::with(2, 1, Limits { opens: 8, ..Limits::default() });
     let (user, other, root) = (world.client(1, 7), world.client(2, 8), world.client(3, 0));

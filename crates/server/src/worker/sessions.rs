@@ -80,7 +80,10 @@ impl Worker {
         }
         let limits = &self.shared.limits;
         let user = self.shared.budgets.of_user(uid);
-        let of_user = if uid == 0 { usize::MAX } else { limits.sessions_per_user };
+        let of_user = match uid {
+            0 => usize::MAX,
+            _ => limits.sessions_per_user.min(user.part_of(limits.sessions)),
+        };
         let most = (limits.sessions, of_user);
         let place = Place::take(&self.shared, &user, Counted::Sessions, most)
             .ok_or((Status::Resource, "server limit reached: sessions"))?;

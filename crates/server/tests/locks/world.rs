@@ -37,8 +37,9 @@ pub struct World {
     pub limits: Limits,
     running: Option<Running>,
     peers: Vec<Peer>,
-    /// Who connects next.
+    /// Who connects next, and his groups.
     uid: u32,
+    pub groups: Vec<u32>,
     /// On which worker, if not by its number.
     pub place: Option<usize>,
     /// What sessions wish for.
@@ -89,6 +90,7 @@ impl World {
             running: None,
             peers: Vec::new(),
             uid: 0,
+            groups: Vec::new(),
             place: None,
             wait: WaitMode::Sleeping,
         };
@@ -164,7 +166,7 @@ impl World {
                 let number = named.map_or(self.place.unwrap_or(self.uid as usize % count), |n| {
                     usize::from(u16::from_le_bytes(*n))
                 });
-                let who = Identity { uid: self.uid, gid: 0, groups: Vec::new() };
+                let who = Identity { uid: self.uid, gid: 0, groups: self.groups.clone() };
                 running.workers[number].accept(incoming, Proof::Kernel(who));
             }
             for worker in &mut running.workers {
@@ -246,6 +248,14 @@ impl World {
         let (session, secret) = self.peers[who.0].session.expect("a session");
         let reply = self.set_up(who, Purpose::Bind { session, secret });
         assert!(matches!(reply, SetupReply::Ready { .. }), "{reply:?}");
+    }
+
+    /// Tries that; whether it is refused.
+    pub fn is_bind_refused(&mut self, who: Who, uid: u32) -> bool {
+        self.uid = uid;
+        let (session, secret) = self.peers[who.0].session.expect("a session");
+        let reply = self.set_up(who, Purpose::Bind { session, secret });
+        matches!(reply, SetupReply::Refused { .. })
     }
 
     /// A connection of a user, who says nothing over it.
