@@ -91,9 +91,16 @@ fn scratch_for(bytes: u64) -> usize {
     bytes.checked_next_multiple_of(SCRATCH_BYTES).unwrap_or(usize::MAX)
 }
 
-/// The pages of a READ that is answered from the cache.
-pub(super) fn needs_of_hit(extents: &ExtentList) -> Needs {
-    Needs { pages: sum_of_units(extents, FRAME), memory: 0 }
+/// The pages of a READ that is answered from the cache, and memory where it has more of them than a
+/// transfer takes.
+pub(super) fn needs_of_hit(extents: &ExtentList, segments_max: usize) -> Needs {
+    let is_scattered = segments_of(extents) > segments_max;
+    let memory = if is_scattered { scratch_for(extents.bytes().unwrap_or(u64::MAX)) } else { 0 };
+    Needs { pages: sum_of_units(extents, FRAME), memory }
+}
+
+fn segments_of(extents: &ExtentList) -> usize {
+    sum_of_units(extents, PAGE) / PAGE as usize
 }
 
 /// All that a request may need, whatever its operations find.
@@ -103,23 +110,24 @@ pub(super) fn needs_of(operations: &[Operation<'_>], data_len: u32, segments_max
     let mut needs = Needs { pages: 0, memory: REQUEST_BYTES };
     let (mut read_bytes, mut reply_segments, mut reads, mut lists) = (0u64, 0usize, 0, 0);
     for operation in operations {
-        let segments = |extents| sum_of_units(extents, PAGE) / PAGE as usize;
         let (pages, scratch) = match operation {
             Operation::Read { extents, .. } => {
                 let is_list = !matches!(extents.as_slice(), [extent] if extent.count == 1);
                 reads += 1;
                 lists += usize::from(is_list);
                 read_bytes = read_bytes.saturating_add(extents.bytes().unwrap_or(u64::MAX));
-                reply_segments = reply_segments.saturating_add(segments(extents));
+                reply_segments = reply_segments.saturating_add(segments_of(extents));
                 (sum_of_units(extents, FRAME), 0)
             }
             Operation::Write { extents, .. } => {
-                let gathers = segments(extents) > segments_max && data_operations == 1;
+                let gathers = segments_of(extents) > segments_max && data_operations == 1;
                 (sum_of_units(extents, PAGE), if gathers { u64::from(data_len) } else { 0 })
             }
             Operation::Append { bytes, .. } => {
                 let pages = units_of(&Extent::one(0, *bytes), PAGE).saturating_add(PAGE);
-                (usize::try_from(pages).unwrap_or(usize::MAX), 0)
+                let pages = usize::try_from(pages).unwrap_or(usize::MAX);
+                let gathers = pages / PAGE as usize > segments_max && data_operations == 1;
+                (pages, if gathers { u64::from(data_len) } else { 0 })
             }
             // Names, values, lists.
             other => {
@@ -373,6 +381,20 @@ mod tests {
         assert_eq!(memory(&two, (1 << 20) + 1), (1 << 20) + SCRATCH_BYTES);
         let link = Operation::ReadLink { handle: dafs_protocol::FileHandle::PREVIOUS };
         assert_eq!(memory(&[link.clone(), link], 0), 2 * SCRATCH_BYTES);
+    }
+
+    #[test]
+    fn what_is_in_more_pieces_than_a_transfer_takes_is_gathered_in_memory() {
+        let needs =
+            |operation, data_len| needs_of(&[operation], data_len, 16).memory - REQUEST_BYTES;
+        let append =
+            |bytes| Operation::Append { state: StateId(1), bytes, stability: Stability::Unstable };
+        let (fits, many) = (15 * 4096, 64 << 10);
+        assert_eq!([needs(append(fits), fits), needs(append(many), many)], [0, many as usize]);
+        let writes = |len| write(&[Extent::one(1, len)]);
+        assert_eq!([needs(writes(fits), fits), needs(writes(many), many)], [0, many as usize]);
+        let hit = |len| needs_of_hit(&ExtentList::one(0, len), 16).memory;
+        assert_eq!([hit(16 * 4096), hit(16 * 4096 + 1)], [0, 2 * SCRATCH_BYTES]);
     }
 
     #[test]

@@ -72,7 +72,8 @@ impl Worker {
             && data_len == 0
             && let [Operation::Read { state, extents, .. }] = request.operations.as_slice()
             && let Some(mut hit) = data::try_read(&self.context, session, *state, extents)
-            && let Some(grant) = self.try_admit(session, needs_of_hit(extents))
+            && let Some(grant) =
+                self.try_admit(session, needs_of_hit(extents, self.context.segments_max))
         {
             hit.2.push(Held::Grant(grant));
             self.read_hit(session, id, &request, hit);
