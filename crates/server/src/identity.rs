@@ -85,6 +85,18 @@ pub(crate) fn prove(
     has_key: bool,
     anonymous: Option<&Identity>,
 ) -> Result<Word, IdentityError> {
+    prove_among(local::is_ambiguous, peer, (owner, is_established), has_key, anonymous)
+}
+
+/// `is_ambiguous`: whether a uid stands for all users that this user namespace has no number for.
+fn prove_among(
+    is_ambiguous: impl Fn(u32) -> bool,
+    peer: &PeerInfo,
+    (owner, is_established): (impl Fn() -> std::io::Result<Option<u32>>, impl Fn() -> bool),
+    has_key: bool,
+    anonymous: Option<&Identity>,
+) -> Result<Word, IdentityError> {
+    let known = |uid| if is_ambiguous(uid) { Err(IdentityError::Unmapped(uid)) } else { Ok(uid) };
     let proof = match peer {
         PeerInfo::Unix { uid, gid, groups, .. } => {
             let groups = groups.iter().copied().take(GROUPS_MAX).collect();
@@ -104,11 +116,6 @@ pub(crate) fn prove(
         PeerInfo::Sim { .. } => Proof::Kernel(Identity::root()),
     };
     Ok(Word::Proof(proof))
-}
-
-/// The uid, unless it stands for all users that this user namespace has no number for.
-fn known(uid: u32) -> Result<u32, IdentityError> {
-    if local::is_ambiguous(uid) { Err(IdentityError::Unmapped(uid)) } else { Ok(uid) }
 }
 
 /// A user with the groups that the user database gives it; one that it does not know has none: a
@@ -256,12 +263,14 @@ mod tests {
     }
 
     /// How often somebody without rights was taken for root, who had his port next, and how often the
-    /// port was had; in a race of the thief with the proof. `looks` at its own end after the question.
-    fn race(rounds: usize, looks: bool) -> (usize, usize) {
+    /// port was had, which is `wanted`; in a race of the thief with the proof. `looks` at its own end after
+    /// the question, or else goes on only until he was.
+    fn race(wanted: usize, looks: bool) -> (usize, usize) {
         let mut attack = Attack::new("127.0.0.1");
         let (orders, results) = start_thief(attack.to);
         let (mut taken, mut had) = (0, 0);
-        for round in 0..rounds {
+        // Now and then somebody else is given the port.
+        for round in 0..2 * wanted + 100 {
             // Of this thread only; the kernel notes it in the socket.
             nix::unistd::setfsuid(NOBODY.into());
             let (socket, port, incoming) = attack.hello();
@@ -275,7 +284,7 @@ mod tests {
             let word = prove(&incoming.peer, || incoming.inner.owner(), up, false, None);
             taken += usize::from(matches!(word, Ok(Word::User(0))));
             had += usize::from(results.recv().expect("the thief is there").is_some());
-            if taken > 0 && !looks {
+            if had == wanted || (taken > 0 && !looks) {
                 break;
             }
         }
@@ -292,7 +301,9 @@ mod tests {
         }
         let wanted = std::env::var("DAFS_TEST_PORT_REUSES").ok();
         let wanted: Option<usize> = wanted.map(|rounds| rounds.parse().expect("a number"));
-        let (taken, had) = race(wanted.unwrap_or(500), true);
+        let rounds = wanted.unwrap_or(500);
+        let (taken, had) = race(rounds, true);
+        assert_eq!(had, rounds, "ports that root had next");
         assert_eq!(taken, 0, "of {had} ports that root had next");
         if let Some(rounds) = wanted {
             let (taken, had_then) = race(rounds, false);
@@ -317,6 +328,26 @@ mod tests {
             .expect("a free number");
         let who = with_groups(uid).expect("nobody in particular");
         assert_eq!((who.uid, who.gid, who.groups), (uid, NOBODY, Vec::new()));
+    }
+
+    /// As in a user namespace that has no number for some users.
+    #[test]
+    fn nobody_is_let_in_by_a_number_that_stands_for_many() {
+        let local: SocketAddr = ([127, 0, 0, 1], 7).into();
+        let peers = |uid| {
+            let unix = PeerInfo::Unix { pid: 1, uid, gid: 7, groups: vec![8] };
+            [(unix, None), (PeerInfo::Tcp { local, peer: local }, Some(uid))]
+        };
+        let word = |(peer, owner): (PeerInfo, Option<u32>)| {
+            let asked = (|| Ok(owner), || true);
+            prove_among(|uid| uid == NOBODY, &peer, asked, true, None)
+        };
+        for peer in peers(NOBODY) {
+            assert!(matches!(word(peer), Err(IdentityError::Unmapped(NOBODY))));
+        }
+        for peer in peers(5) {
+            assert!(matches!(word(peer), Ok(Word::User(5) | Word::Proof(Proof::Kernel(_)))));
+        }
     }
 
     /// The groups of the process count, not those of the database.
