@@ -81,6 +81,44 @@ fn setuid_ends_with_each_change_by_a_stranger() {
     }
 }
 
+/// Change the file of `fd`, which root opened.
+const BY_DESCRIPTOR: &[(&str, &str)] = &[
+    ("a write", "os.write(fd, b'strange')"),
+    ("a cut", "os.ftruncate(fd, 5000)"),
+    ("space within", "os.posix_fallocate(fd, 0, 4096)"),
+    ("space at the end", "os.posix_fallocate(fd, 192 << 10, 4096)"),
+    ("a copy", "os.copy_file_range(os.open('other', os.O_RDONLY), fd, 4096, 0, 0)"),
+    (
+        "a direct write",
+        "fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT); os.pwrite(fd, mmap.mmap(-1, 4096), 0)",
+    ),
+    ("a write past the cache", "os.pwrite(direct, mmap.mmap(-1, 4096), 0)"),
+];
+
+/// Root opens the file, writes through so many opens what is not flushed, and lets a child of the
+/// stranger change it through the first: without an exec, which would close descriptors and so
+/// flush. What the mode is then.
+fn by_descriptor(dir: &Path, unflushed: u32, change: &str) -> Option<String> {
+    let script = format!(
+        "import fcntl, mmap, os, sys
+os.chdir(sys.argv[1])
+direct = os.open('k', os.O_WRONLY | os.O_DIRECT)
+opens = [os.open('k', os.O_WRONLY) for _ in range(3)]
+for fd in opens[:{unflushed}]: os.pwrite(fd, b'2' * 100, 100000)
+fd = opens[0]
+before = os.stat('k').st_mode & 0o7777
+if os.fork() == 0:
+    try:
+        os.setgid({STRANGER}); os.setuid({STRANGER}); {change}
+    except OSError as error:
+        os.write(2, str(error).encode()); os._exit(1)
+    os._exit(0)
+assert os.wait()[1] == 0
+print('%o %o' % (before, os.stat('k').st_mode & 0o7777), end='')"
+    );
+    program("python3", &["-c", &script, path(dir)])
+}
+
 /// The rights of who writes count, not of who opened the file.
 #[test]
 fn setuid_ends_with_a_write_through_the_descriptor_of_another() {
@@ -102,6 +140,47 @@ fn setuid_ends_with_a_write_through_the_descriptor_of_another() {
     assert_eq!(mode(&file), 0o4755);
 }
 
+/// Also where what root wrote through it, or through another one, is not flushed yet.
+#[test]
+fn setuid_ends_with_each_change_through_the_descriptor_of_another() {
+    let Some((server, _mount, [mounted, disk])) = both() else { return };
+    if program("python3", &["-c", "import os; os.copy_file_range"]).is_none() {
+        return println!("skipped: no python3");
+    }
+    for (what, change) in BY_DESCRIPTOR {
+        for unflushed in 0..3 {
+            for dir in [&mounted, &disk] {
+                let file = made(dir, 0o4755);
+                fs::write(dir.join("other"), [3; 4096]).expect("write");
+                let modes = by_descriptor(dir, unflushed, change);
+                let at = format!("{what}, {unflushed} unflushed, in {}", dir.display());
+                assert_eq!(modes.as_deref(), Some("4755 755"), "{at}");
+                assert_eq!(mode(&file), 0o755, "{at}: closed");
+            }
+            assert_eq!(mode(&server.file("mounted/k")), 0o755, "{what}: at the server");
+        }
+    }
+}
+
+/// Writes that are asked for by a ring, and done by a thread of the kernel.
+#[test]
+fn setuid_ends_with_writes_of_a_ring() {
+    let Some((server, _mount, [mounted, _])) = both() else { return };
+    for (engine, direct) in [("io_uring", "0"), ("io_uring", "1"), ("libaio", "1")] {
+        let file = made(&mounted, 0o4777);
+        let job = format!(
+            "fio --name=a --filename=k --rw=write --bs=4k --size=16k --ioengine={engine} \
+             --direct={direct} --iodepth=4 --allow_file_create=0 --overwrite=1 --end_fsync=0"
+        );
+        if !as_stranger(&mounted, &job, Stdio::null()) {
+            println!("skipped: no fio with {engine}");
+            continue;
+        }
+        assert_eq!(mode(&file), 0o777, "{engine}, direct: {direct}");
+        assert_eq!(mode(&server.file("mounted/k")), 0o777, "{engine}, direct: {direct}");
+    }
+}
+
 fn capabilities(file: &Path) -> bool {
     program("getcap", &[path(file)]).expect("getcap").contains("cap_net_raw")
 }
@@ -111,12 +190,14 @@ fn capabilities_end_with_a_write_and_with_no_earlier_one() {
     let Some((server, _mount, [mounted, disk])) = both() else { return };
     for dir in [&mounted, &disk] {
         let file = dir.join("k");
-        let mut open = File::create(&file).expect("create");
-        std::io::Write::write_all(&mut open, &[1; 5000]).expect("write");
-        if program("setcap", &["cap_net_raw+ep", path(&file)]).is_none() {
+        // The first write of a new file is flushed with it, the second one waits for the close: of
+        // the shell's descriptor, which `setcap` has too.
+        let script =
+            "exec 3>k; printf one >&3; printf two >&3; setcap cap_net_raw+ep k && exec 3>&-";
+        let done = Command::new("sh").args(["-c", script]).current_dir(dir).status();
+        if !done.expect("sh").success() {
             return println!("skipped: no setcap, or no capabilities on this file system");
         }
-        drop(open);
         assert!(capabilities(&file), "the write came before");
     }
     assert!(capabilities(&server.file("mounted/k")));
@@ -154,15 +235,33 @@ fn a_list_of_rights_shows_in_the_mode_at_once() {
     assert_eq!(said, "755\n777\n");
 }
 
+/// Written by who owns the file, and not flushed when the list is set, which it must not undo.
+#[test]
+fn a_list_of_rights_outlives_a_write_before_it() {
+    let Some((_server, _mount, [mounted, disk])) = both() else { return };
+    if program("sh", &["-c", "command -v getfacl setfacl"]).is_none() {
+        return println!("skipped: no setfacl");
+    }
+    for dir in [&mounted, &disk] {
+        let script = "rm -f t; exec 3>t; printf one >&3; printf two >&3; chmod 2755 t; \
+            printf three >&3; chmod 2755 t; printf four >&3; setfacl -m u:77:rw,m::rwx t; exec 3>&-; \
+            test $(stat -c %a:%s t) = 775:15 || test $(stat -c %a:%s t) = 2775:15; \
+            getfacl -cpE t | grep -q ^user:77:rw-";
+        assert!(as_stranger(dir, &format!("set -e; {script}"), Stdio::null()), "{dir:?}");
+    }
+}
+
 /// A hole is looked for below 0: as on a disk, where it is nowhere.
 #[test]
 fn a_negative_place_has_neither_data_nor_hole() {
     let Some((_server, _mount, dirs)) = both() else { return };
     for dir in dirs {
         made(&dir, 0o644);
-        let seek = "open(F, '<', 'k'); sysseek(F, -5, 3); print $!+0";
-        let said = Command::new("perl").args(["-e", seek]).current_dir(&dir).output();
-        let Ok(said) = said else { return println!("skipped: no perl") };
-        assert_eq!(common::text(&said.stdout), "6", "ENXIO in {}", dir.display());
+        for (whence, what) in [(3, "SEEK_DATA"), (4, "SEEK_HOLE")] {
+            let seek = format!("open(F, '<', 'k'); sysseek(F, -5, {whence}); print $!+0");
+            let said = Command::new("perl").args(["-e", &seek]).current_dir(&dir).output();
+            let Ok(said) = said else { return println!("skipped: no perl") };
+            assert_eq!(common::text(&said.stdout), "6", "ENXIO, {what} in {}", dir.display());
+        }
     }
 }

@@ -69,16 +69,18 @@ impl DafsFs {
         // What is kept, written again later, would undo it: times change with each write, and so
         // may setuid and setgid.
         self.flush_node(&node)?;
+        // For the caller, not for who opened it: a cut by anybody but root ends setuid.
+        let by_open = |open: &Arc<OpenFile>| {
+            let set = || session.set_attr_open(&open.file, None, set, false);
+            self.repeated(|| Ok(set().map(|(attr, _)| attr)))
+        };
         let attr = match &open {
-            Some(open) => self.repeated(|| Ok(open.file.set_attr(set)))?,
+            Some(open) => by_open(open)?,
             None => {
                 let by_handle = || self.on_handle(&node, |handle| session.set_attr_of(handle, set));
                 match self.repeated(by_handle) {
                     // It has no name any more.
-                    Err(Errno::STALE) => {
-                        let open = node.any_open().ok_or(Errno::STALE)?;
-                        self.repeated(|| Ok(open.file.set_attr(set)))?
-                    }
+                    Err(Errno::STALE) => by_open(&node.any_open().ok_or(Errno::STALE)?)?,
                     other => other?,
                 }
             }
