@@ -88,7 +88,7 @@ impl Mounted {
 
     fn create(&mut self, dir: u64, name: &[u8]) -> (u64, u64) {
         let flags = (libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL) as u32;
-        let op = Op::Create { name, flags, mode: 0o600, umask: 0, kill_suidgid: false };
+        let op = Op::Create { name, flags, mode: 0o600, umask: 0 };
         match self.cost_and_answer(dir, op) {
             (1, Answer::Created(entry, opened)) => (entry.node, opened.fh),
             other => panic!("{other:?}"),
@@ -161,7 +161,7 @@ fn a_file_that_is_cut_is_flushed_in_the_same_round_trip() {
 fn all_opens_are_flushed_before_times_are_set() {
     let mut mounted = mounted();
     let (node, fh) = mounted.create(ROOT, b"f");
-    let open = Op::Open { flags: libc::O_WRONLY as u32, kill_suidgid: false };
+    let open = Op::Open { flags: libc::O_WRONLY as u32 };
     let Answer::Opened(second) = mounted.op(node, open) else { panic!("open") };
     for _ in 0..2 {
         mounted.write(node, fh, b"some bytes");
@@ -316,7 +316,7 @@ fn put(mounted: &Mounted, name: &[u8], bytes: usize) {
 }
 
 fn open(mounted: &mut Mounted, node: u64) -> Answer {
-    mounted.op(node, Op::Open { flags: libc::O_RDONLY as u32, kill_suidgid: false })
+    mounted.op(node, Op::Open { flags: libc::O_RDONLY as u32 })
 }
 
 /// The number is that of the new file from then on: asked by the old one's handle, a server that

@@ -128,8 +128,8 @@ impl DafsFs {
             Op::GetAttr { .. } => self.get_attr(node),
             Op::SetAttr(set) => self.set_attr(caller, node, &set),
             Op::ReadLink => self.read_link(caller, node),
-            Op::Open { flags, .. } => self.open(caller, node, flags),
-            Op::Create { name, flags, mode, umask, .. } => {
+            Op::Open { flags } => self.open(caller, node, flags),
+            Op::Create { name, flags, mode, umask } => {
                 self.create(caller, node, name, flags, mode_with_umask(mode, umask))
             }
             Op::TmpFile { flags, mode, umask } => {

@@ -114,8 +114,6 @@ pub mod open {
     pub const NOFLUSH: u32 = 1 << 5;
     /// Direct writes of one file may be under way at the same time.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
-    /// Of a request: setuid, setgid and capabilities end.
-    pub const KILL_SUIDGID: u32 = 1 << 0;
 }
 
 /// Which fields of [`SetAttrIn`] count.
@@ -131,7 +129,6 @@ pub mod setattr {
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const LOCK_OWNER: u32 = 1 << 9;
-    pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
 /// [`GetAttrIn::flags`]: `fh` counts.

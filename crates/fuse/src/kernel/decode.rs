@@ -169,9 +169,8 @@ fn names<'a>(code: u32, body: &mut Body<'a>) -> Result<Option<Op<'a>>, Malformed
             Op::Link { from, name: body.name()? }
         }
         opcode::CREATE => {
-            let abi::CreateIn { flags, mode, umask, open_flags } = body.take()?;
-            let kill_suidgid = open_flags & abi::open::KILL_SUIDGID != 0;
-            Op::Create { name: body.name()?, flags, mode, umask, kill_suidgid }
+            let abi::CreateIn { flags, mode, umask, .. } = body.take()?;
+            Op::Create { name: body.name()?, flags, mode, umask }
         }
         opcode::TMPFILE => {
             let abi::CreateIn { flags, mode, umask, .. } = body.take()?;
@@ -198,8 +197,8 @@ fn files<'a>(code: u32, body: &mut Body<'a>) -> Result<Option<Op<'a>>, Malformed
             Op::Write { fh, offset, data, flags, from_cache, kill_suidgid, memory: None }
         }
         opcode::OPEN => {
-            let abi::OpenIn { flags, open_flags } = body.take()?;
-            Op::Open { flags, kill_suidgid: open_flags & abi::open::KILL_SUIDGID != 0 }
+            let abi::OpenIn { flags, .. } = body.take()?;
+            Op::Open { flags }
         }
         opcode::OPENDIR => Op::OpenDir { flags: body.take::<abi::OpenIn>()?.flags },
         opcode::FLUSH => {
@@ -292,7 +291,6 @@ fn set_attr(set: &abi::SetAttrIn) -> SetAttr {
         atime: time(setattr::ATIME, setattr::ATIME_NOW, set.atime, set.atime_ns),
         mtime: time(setattr::MTIME, setattr::MTIME_NOW, set.mtime, set.mtime_ns),
         lock_owner: has(setattr::LOCK_OWNER).then_some(set.lock_owner),
-        kill_suidgid: has(setattr::KILL_SUIDGID),
     }
 }
 

@@ -66,9 +66,9 @@ pub enum Op<'a> {
     /// A name for the node `from`. [`Answer::Entry`].
     Link { from: u64, name: &'a [u8] },
     /// Cut by a [`SetAttr`] that follows. [`Answer::Opened`].
-    Open { flags: u32, kill_suidgid: bool },
+    Open { flags: u32 },
     /// [`Answer::Created`].
-    Create { name: &'a [u8], flags: u32, mode: u32, umask: u32, kill_suidgid: bool },
+    Create { name: &'a [u8], flags: u32, mode: u32, umask: u32 },
     /// A file without a name. [`Answer::Created`].
     TmpFile { flags: u32, mode: u32, umask: u32 },
     /// [`Answer::Read`].
@@ -173,8 +173,6 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Who truncates, as in locks.
     pub lock_owner: Option<u64>,
-    /// Setuid and setgid end.
-    pub kill_suidgid: bool,
 }
 
 /// A time to set.
