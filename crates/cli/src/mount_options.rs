@@ -39,6 +39,10 @@ const FOR_OTHERS: [&str; 14] = [
     "loud",
 ];
 
+/// What a mount cannot do, and nobody should take for done.
+const REFUSED: [(&str, &str); 1] =
+    [("strictatime", "reading through a mount does not change the time of access")];
+
 /// Options, taken apart.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -78,9 +82,11 @@ impl Options {
     pub fn parse(lists: &[String]) -> Result<Options, Failure> {
         let mut options = Options::default();
         for word in words(lists) {
-            options.apply(word).ok_or_else(|| {
-                Failure::usage(format!("-o {word}: no such option, or a bad value"))
-            })?;
+            let refused = |why: &str| Failure::usage(format!("-o {word}: {why}"));
+            if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == word) {
+                return Err(refused(why));
+            }
+            options.apply(word).ok_or_else(|| refused("no such option, or a bad value"))?;
         }
         Ok(options)
     }
@@ -156,6 +162,8 @@ mod tests {
         assert!(Options::parse(&["colour".into()]).is_err());
         assert!(Options::parse(&["timeo=soon".into()]).is_err());
         assert!(Options::parse(&["ro=1".into()]).is_err());
+        let refused = Options::parse(&["rw,strictatime".into()]).expect_err("not kept");
+        assert!(refused.to_string().contains("time of access"), "{refused}");
     }
 
     #[test]

@@ -192,7 +192,6 @@ fn flag(word: &str) -> Option<(u64, bool)> {
         "nodiratime" => (libc::MS_NODIRATIME, true),
         "diratime" => (libc::MS_NODIRATIME, false),
         "relatime" => (libc::MS_RELATIME, true),
-        "strictatime" => (libc::MS_STRICTATIME, true),
         "dirsync" => (libc::MS_DIRSYNC, true),
         _ => return None,
     })
