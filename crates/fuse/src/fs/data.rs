@@ -1,6 +1,7 @@
 //! Opening and reading files.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use dafs_client::{File, Node as Found, OpenOptions, Session};
@@ -54,7 +55,7 @@ impl DafsFs {
         let keep = node.cache_is_good(&file.opened_attr());
         let mut flags = 0;
         if open.direct {
-            flags |= open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES;
+            flags |= self.open_direct();
         } else if keep {
             flags |= open::KEEP_CACHE;
         }
@@ -68,6 +69,13 @@ impl DafsFs {
         let (nodes, of) = (Arc::downgrade(&self.nodes), Arc::downgrade(node));
         file.found_by(move || nodes.upgrade()?.path(&*of.upgrade()?));
         Opened { fh: self.files.add(open), flags }
+    }
+
+    /// In parallel only where a call that waits for pages of the file is alone: with many at once
+    /// no thread might be left for the reads that fill those pages.
+    fn open_direct(&self) -> u32 {
+        let parallel = self.parallel_writes.load(Ordering::Relaxed);
+        open::DIRECT_IO | if parallel { open::PARALLEL_DIRECT_WRITES } else { 0 }
     }
 
     pub(super) fn open(&self, caller: &Caller, node: u64, flags: u32) -> Result<Answer, Errno> {

@@ -18,6 +18,7 @@ mod nodes;
 mod resolve;
 mod write;
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -30,6 +31,10 @@ use error::Errno;
 use files::Files;
 use locks::LockWaits;
 use nodes::Nodes;
+
+/// Version of the kernel's protocol (Linux 6.9) from which on direct writes are in parallel only
+/// while nobody has the file cached.
+const PARALLEL_UNCACHED: u32 = 40;
 
 /// How a mount behaves.
 #[derive(Debug, Clone)]
@@ -71,6 +76,10 @@ pub struct DafsFs {
     lock_waits: LockWaits,
     /// Somebody flushes files until less is kept of all.
     relieved: Mutex<()>,
+    /// Calls that wait until the kernel has forgotten pages.
+    forgetting: AtomicUsize,
+    /// The kernel writes a file in parallel only where nobody has it cached.
+    parallel_writes: AtomicBool,
 }
 
 impl DafsFs {
@@ -99,6 +108,8 @@ impl DafsFs {
             notifier: OnceLock::new(),
             lock_waits: LockWaits::default(),
             relieved: Mutex::new(()),
+            forgetting: AtomicUsize::new(0),
+            parallel_writes: AtomicBool::new(false),
         }))
     }
 
@@ -201,6 +212,7 @@ impl FileSystem for DafsFs {
     fn init(&self, kernel: &mut InitOptions) {
         // Mounted once.
         let _ = self.notifier.set(kernel.notifier());
+        self.parallel_writes.store(kernel.minor >= PARALLEL_UNCACHED, Ordering::Relaxed);
     }
 
     fn call(&self, caller: &Caller, node: u64, op: Op<'_>, room: &mut Buffer) -> Answer {

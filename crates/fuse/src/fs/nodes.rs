@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -66,6 +66,10 @@ pub(super) struct Node {
     told_size: AtomicU64,
     /// The kernel was told that it has setuid or setgid.
     told_privileged: AtomicBool,
+    /// It was changed past the kernel's cache since it was opened last.
+    written_past: AtomicBool,
+    /// Opens of it that the kernel caches.
+    cached_opens: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -142,8 +146,9 @@ impl Node {
     pub(super) fn cache_is_good(&self, attr: &Attr) -> bool {
         let version = Version::of(attr);
         let mut state = self.state();
+        let past = self.written_past.swap(false, Ordering::AcqRel);
         match &mut state.cached {
-            Some(cached) => std::mem::replace(&mut **cached, version) == version,
+            Some(cached) => std::mem::replace(&mut **cached, version) == version && !past,
             none => {
                 *none = Some(Box::new(version));
                 false
@@ -196,12 +201,18 @@ impl Node {
     }
 
     pub(super) fn opened(&self, file: &Arc<OpenFile>) {
-        self.state().open.push(file.clone());
+        self.add_open(&mut self.state(), file);
+    }
+
+    fn add_open(&self, state: &mut State, file: &Arc<OpenFile>) {
+        state.open.push(file.clone());
+        self.cached_opens.fetch_add(u32::from(!file.direct), Ordering::AcqRel);
     }
 
     pub(super) fn closed(&self, file: &Arc<OpenFile>) {
         let mut state = self.state();
         state.open.retain(|other| !Arc::ptr_eq(other, file));
+        self.cached_opens.fetch_sub(u32::from(!file.direct), Ordering::AcqRel);
         state.changed = Some(Instant::now());
     }
 
@@ -268,9 +279,8 @@ impl Node {
     /// It was changed past the kernel's cache: an open that comes does not keep that. True where
     /// one that is there may have something in it.
     pub(super) fn is_cached_after_change(&self) -> bool {
-        let mut state = self.state();
-        state.cached = None;
-        state.open.iter().any(|open| !open.direct)
+        self.written_past.store(true, Ordering::Release);
+        self.cached_opens.load(Ordering::Acquire) > 0
     }
 
     /// An open of it, for what has no name any more.
@@ -503,7 +513,7 @@ impl Nodes {
         (state.incapable_until, state.capable_since) = (None, Some(now));
         state.learned = None;
         state.changed = Some(now);
-        state.open.push(open.clone());
+        node.add_open(&mut state, open);
         drop(state);
         if table.by_handle.get(&gone) == Some(&node.number) {
             table.by_handle.remove(&gone);
@@ -611,6 +621,8 @@ impl Table {
             kind: found.attr.kind,
             told_size: AtomicU64::new(found.attr.size),
             told_privileged: AtomicBool::new(found.attr.mode & PRIVILEGES != 0),
+            written_past: AtomicBool::new(false),
+            cached_opens: AtomicU32::new(0),
             state: Mutex::new(State {
                 identity: Identity::of(&found.attr),
                 handle: found.handle,
@@ -858,5 +870,8 @@ mod tests {
         assert!(node.cache_is_good(&attr));
         attr.change += 1;
         assert!(!node.cache_is_good(&attr));
+        assert!(!node.is_cached_after_change(), "nobody has it open");
+        assert!(!node.cache_is_good(&attr), "it was changed past the cache");
+        assert!(node.cache_is_good(&attr));
     }
 }

@@ -1,6 +1,7 @@
 //! Writing, and making durable what was written.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dafs_client::{Error, KeptMemory, KeptOptions};
 use dafs_protocol::Status;
@@ -25,6 +26,9 @@ const KEPT_MAX: usize = 16 << 20;
 const KEPT_ALL_MAX: usize = 128 << 20;
 /// Bytes copied within the server before the kernel is answered.
 const COPY_MAX: u64 = 1 << 30;
+/// Calls at once that wait until the kernel has forgotten pages: half of the threads that answer,
+/// so that the reads for which those pages wait always find one.
+const FORGETTING_MAX: usize = 128;
 
 impl DafsFs {
     pub(super) fn write(
@@ -54,9 +58,8 @@ impl DafsFs {
         // A flush that begins now does not cover it: it is to be flushed again.
         open.written();
         let outcome = if flags & libc::O_APPEND != 0 && !from_cache {
-            let outcome = self.append(open, offset, data);
-            self.kernel_forgets_appended(open, offset, data.len());
-            outcome
+            open.node.tell_size(offset.saturating_add(data.len() as u64));
+            self.append(open, offset, data)
         } else {
             // Large data stays where the request was read to.
             let memory = memory.filter(|_| data.len() >= SHARED_MIN);
@@ -67,6 +70,9 @@ impl DafsFs {
             open.file.write_kept_with(data, offset, options).map_err(Errno::from)
         };
         open.written();
+        if open.direct && !from_cache {
+            self.kernel_forgets_written(&open.node, offset, data.len());
+        }
         let kept = outcome?;
         if stable && !from_cache {
             self.commit(open, flags & libc::O_SYNC != libc::O_SYNC)?;
@@ -93,8 +99,15 @@ impl DafsFs {
             other => other?,
         };
         if at != expected {
-            // The kernel believes that the file ends somewhere else.
-            self.kernel_forgets(open.node.number);
+            // The kernel believes that the file ends somewhere else. What a descriptor that became
+            // one for appends writes through the cache has a page that the kernel holds until it is
+            // answered: then the next open forgets it.
+            open.node.is_cached_after_change();
+            if open.direct {
+                self.kernel_forgets(open.node.number);
+            } else {
+                self.kernel_forgets_attributes(open.node.number);
+            }
         }
         Ok(kept)
     }
@@ -116,18 +129,25 @@ impl DafsFs {
         if is_there { Ok((expected, open.file.kept_memory())) } else { Err(Errno::IO) }
     }
 
-    /// Appended bytes went past the kernel's cache: they lie below what it may have read into it
-    /// meanwhile, where somebody has the file open otherwise. Before the append is answered: what
-    /// is read after that has them. One at a time of a file, and not of the requests that the
-    /// kernel counts with those that read ahead: a page for which this waits gets its answer.
-    fn kernel_forgets_appended(&self, open: &OpenFile, offset: u64, len: usize) {
-        open.node.tell_size(offset.saturating_add(len as u64));
-        if len == 0 || !open.node.is_cached_after_change() {
+    /// Bytes went past the kernel's cache: they lie below what it may have read into it meanwhile,
+    /// where somebody has the file open otherwise. Before the write is answered: what is read after
+    /// that has them. (Kernels do so themselves since the end of 2025; those before only where
+    /// pages are there when the write begins.) Not of a write through the cache, whose pages the
+    /// kernel holds until it is answered. It is one at a time of a file, since
+    /// kernels write a file in parallel only where nobody has it cached (see `open_direct`), and
+    /// not of the requests that they count with those that read ahead: a page for which this waits
+    /// gets its answer.
+    fn kernel_forgets_written(&self, node: &Node, offset: u64, len: usize) {
+        let cached = len > 0 && node.is_cached_after_change();
+        if !cached || planted(Defect::OldBelowDirectWrite) {
             return;
         }
         let range = i64::try_from(offset).ok().zip(i64::try_from(len).ok());
         if let (Some(notifier), Some((offset, len))) = (self.notifier.get(), range) {
-            let _ = notifier.inval_inode(open.node.number, offset, len);
+            if self.forgetting.fetch_add(1, Ordering::Relaxed) < FORGETTING_MAX {
+                let _ = notifier.inval_inode(node.number, offset, len);
+            }
+            self.forgetting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -10,8 +10,11 @@ pub const MAX_WRITE: u32 = 1 << 20;
 
 /// What is asked of the kernel where it offers it. Not that OPEN cuts a file by itself
 /// (`ATOMIC_O_TRUNC`): it would cut a program that runs, before the kernel refuses that. Nor that
-/// asynchronous direct I/O leaves it before its end (`ASYNC_DIO`): the kernel then does not forget
-/// the pages below a write when that is done, and what others read meanwhile would stay old.
+/// asynchronous direct I/O leaves it before its end (`ASYNC_DIO`): the kernel then counts it with
+/// what reads ahead, of which only so much is under way, and a write that waits until the kernel
+/// forgets pages would hold up the reads that fill them. Of direct writes that it waits for the
+/// kernel forgets what others read meanwhile only since the end of 2025 (b359af8275a9, "fuse:
+/// Invalidate the page cache after FOPEN_DIRECT_IO write"): the file system tells it to.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::FLOCK_LOCKS
@@ -32,6 +35,8 @@ fn wanted() -> u64 {
 /// To be changed by [`FileSystem::init`](super::FileSystem::init).
 #[derive(Debug)]
 pub struct InitOptions {
+    /// The kernel's version of the protocol, after its major one.
+    pub minor: u32,
     /// What the kernel can do: flags of [`abi::init`].
     pub offered: u64,
     /// What is asked for; what is not offered is left out.
@@ -48,6 +53,7 @@ pub struct InitOptions {
 impl InitOptions {
     pub(super) fn new(offer: &Init, notifier: Notifier) -> InitOptions {
         InitOptions {
+            minor: offer.minor,
             offered: offer.flags,
             flags: wanted(),
             max_readahead: offer.max_readahead.min(1 << 20),
@@ -84,5 +90,21 @@ impl InitOptions {
             max_pages: u16::try_from(pages).unwrap_or(u16::MAX),
             ..InitOut::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Channel;
+
+    /// What would make it wait for what reads ahead, and leave old pages below a direct write.
+    #[test]
+    fn asynchronous_direct_io_is_not_asked_for() {
+        let Ok(channel) = Channel::open() else { return println!("skipped: no /dev/fuse") };
+        let offer = Init { major: 7, minor: abi::MINOR, max_readahead: 1 << 20, flags: u64::MAX };
+        let reply = InitOptions::new(&offer, channel.notifier()).reply(offer.minor);
+        assert_ne!(reply.flags & init::ASYNC_READ as u32, 0);
+        assert_eq!(reply.flags & init::ASYNC_DIO as u32, 0);
     }
 }
