@@ -143,7 +143,7 @@ pub mod outcome {
     pub const COPIED: u16 = 15;
     pub const LOCK: u16 = 16;
     pub const CONFLICT: u16 = 17;
-    pub const FATE: u16 = 18;
+    pub const REQUEST_OUTCOME: u16 = 18;
     pub const ADVISED: u16 = 19;
     pub const CACHED: u16 = 20;
 }

@@ -339,7 +339,7 @@ pub enum Outcome {
     /// SessionStats.
     Stats(Box<SessionStats>),
     /// SlotQuery.
-    Fate(Fate),
+    RequestOutcome(RequestOutcome),
     /// Advise: with willneed the bytes from the start of the range on that are cached, or being read
     /// in; with dontneed those dropped; else 0. `cache`: what holds for the file now.
     Advised { bytes: u64, cache: CacheHint },
@@ -362,7 +362,7 @@ impl Outcome {
 
 /// What became of a request that has changes which are [noted](Operation::is_noted).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum RequestOutcome {
     /// Nobody knows.
     Unknown,
     /// None of its changes was begun, and none will be.

@@ -16,8 +16,8 @@ use std::time::Duration;
 use dafs_fabric::{Arena, SgList, Span, poison};
 use dafs_message::RequestId;
 use dafs_protocol::{
-    Fate, FileHandle, OpResult, Operation, Outcome, Reply, StateId, Status, decode_request,
-    encode_reply,
+    FileHandle, OpResult, Operation, Outcome, Reply, RequestOutcome, StateId, Status,
+    decode_request, encode_reply,
 };
 use dafs_store::Who;
 
@@ -603,8 +603,12 @@ impl Chain {
             O::SessionStats => Ok(self.stats()),
             O::SlotQuery { session, slot, sequence } => {
                 let (notes, client) = (&self.context.shared.notes, self.session.client);
-                let fate = |notes: &notes::Notes| notes.fate(client, *session, *slot, *sequence);
-                Ok(Outcome::Fate(notes.as_ref().map_or(Fate::Unknown, fate)))
+                let request_outcome = |notes: &notes::Notes| {
+                    notes.request_outcome(client, *session, *slot, *sequence)
+                };
+                Ok(Outcome::RequestOutcome(
+                    notes.as_ref().map_or(RequestOutcome::Unknown, request_outcome),
+                ))
             }
             _ => Err(Status::NotSupp.into()),
         }

@@ -1,5 +1,5 @@
 //! Notes of what becomes of changes that must not be done twice, for the time after the end of
-//! this process: its next run answers its clients from them ([`Fate`]).
+//! this process: its next run answers its clients from them ([`RequestOutcome`]).
 //!
 //! A file has a head, and places for sessions. A place has a record of whose it is, and one for
 //! each slot: the last request there that had such a change, begun or done. A record is written as
@@ -20,7 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dafs_protocol::{Fate, OpResult, Operation, Outcome, SessionId, SlotId, WriteVerifier};
+use dafs_protocol::{
+    OpResult, Operation, Outcome, RequestOutcome, SessionId, SlotId, WriteVerifier,
+};
 use rustc_hash::FxHashMap;
 
 use crate::locks::Client;
@@ -230,28 +232,32 @@ impl Notes {
     }
 
     /// What became of a request of a session that has ended, as far as `client` may know.
-    pub(crate) fn fate(
+    pub(crate) fn request_outcome(
         &self,
         client: Client,
         session: SessionId,
         slot: SlotId,
         sequence: u32,
-    ) -> Fate {
+    ) -> RequestOutcome {
         let former = self.former();
         let known = former.sessions.get(&session).filter(|former| former.client == client);
-        let Some(place) = known.map(|former| former.place.clone()) else { return Fate::Unknown };
+        let Some(place) = known.map(|former| former.place.clone()) else {
+            return RequestOutcome::Unknown;
+        };
         drop(former);
         let Some(at) = place.slot(slot).filter(|_| !self.file.is_broken()) else {
-            return Fate::Unknown;
+            return RequestOutcome::Unknown;
         };
         match self.file.record(at).map(|bytes| Note::decode(&bytes)) {
-            Ok(Found::Nothing) => Fate::NotBegun,
+            Ok(Found::Nothing) => RequestOutcome::NotBegun,
             // Left by who had the place before.
-            Ok(Found::Record(note)) if note.session != session => Fate::NotBegun,
-            Ok(Found::Record(note)) if planted(Defect::NoteOfAnySequence) => note.fate,
-            Ok(Found::Record(note)) if note.sequence == sequence => note.fate,
-            Ok(Found::Record(note)) if is_older(note.sequence, sequence) => Fate::NotBegun,
-            _ => Fate::Unknown,
+            Ok(Found::Record(note)) if note.session != session => RequestOutcome::NotBegun,
+            Ok(Found::Record(note)) if planted(Defect::NoteOfAnySequence) => note.request_outcome,
+            Ok(Found::Record(note)) if note.sequence == sequence => note.request_outcome,
+            Ok(Found::Record(note)) if is_older(note.sequence, sequence) => {
+                RequestOutcome::NotBegun
+            }
+            _ => RequestOutcome::Unknown,
         }
     }
 
@@ -295,9 +301,10 @@ impl SessionNotes {
     /// The first change of a request is about to be made. `intent`: what it will do, if that is
     /// the only one of so many operations.
     pub(crate) fn begun(&self, slot: SlotId, sequence: u32, intent: Option<(usize, Intent)>) {
-        let done = Fate::Done { operations: 1, status: Ok(()), value: 0, created: true };
-        let fate = if planted(Defect::NotedBeforeDone) { done } else { Fate::Begun };
-        let note = Note { session: self.session, sequence, fate };
+        let done = RequestOutcome::Done { operations: 1, status: Ok(()), value: 0, created: true };
+        let request_outcome =
+            if planted(Defect::NotedBeforeDone) { done } else { RequestOutcome::Begun };
+        let note = Note { session: self.session, sequence, request_outcome };
         let intent = intent.and_then(|(operations, intent)| {
             let operations = u16::try_from(operations).ok()?;
             Noted { session: self.session, sequence, operations, intent }.encode()
@@ -311,8 +318,8 @@ impl SessionNotes {
     }
 
     /// A request ran to its end; its reply has not left yet.
-    pub(crate) fn done(&self, slot: SlotId, sequence: u32, fate: Fate) {
-        self.write(slot, &Note { session: self.session, sequence, fate }.encode());
+    pub(crate) fn done(&self, slot: SlotId, sequence: u32, request_outcome: RequestOutcome) {
+        self.write(slot, &Note { session: self.session, sequence, request_outcome }.encode());
     }
 
     /// The client has ended the session: it asks for nothing.
@@ -448,14 +455,17 @@ impl Place {
             let Found::Record(note) = Note::decode(record) else { continue };
             let Found::Record(noted) = Noted::decode(intent) else { continue };
             let is_its = (noted.session, noted.sequence) == (session, note.sequence);
-            if note.session != session || note.fate != Fate::Begun || !is_its {
+            if note.session != session || note.request_outcome != RequestOutcome::Begun || !is_its {
                 continue;
             }
-            let (Some(fate), Some(at)) = (noted.fate(look), self.slot(slot)) else { continue };
-            let record = match fate {
+            let (Some(request_outcome), Some(at)) = (noted.request_outcome(look), self.slot(slot))
+            else {
+                continue;
+            };
+            let record = match request_outcome {
                 // As if nothing had been asked.
-                Fate::NotBegun => [0; RECORD_BYTES],
-                fate => Note { fate, ..note }.encode(),
+                RequestOutcome::NotBegun => [0; RECORD_BYTES],
+                request_outcome => Note { request_outcome, ..note }.encode(),
             };
             store.write(at, &record)?;
         }
@@ -483,7 +493,7 @@ fn tells(operation: &Operation<'_>) -> bool {
 }
 
 /// As it is told of a chain that ran to its end.
-pub(crate) fn fate_of(operations: &[Operation<'_>], results: &[OpResult]) -> Fate {
+pub(crate) fn fate_of(operations: &[Operation<'_>], results: &[OpResult]) -> RequestOutcome {
     let done = operations
         .iter()
         .zip(results)
@@ -496,7 +506,7 @@ pub(crate) fn fate_of(operations: &[Operation<'_>], results: &[OpResult]) -> Fat
     };
     let made = |outcome: &Outcome| matches!(outcome, Outcome::Opened { created: true, .. });
     let succeeded = results.iter().take_while(|result| result.is_ok()).count();
-    Fate::Done {
+    RequestOutcome::Done {
         operations: u16::try_from(succeeded).unwrap_or(u16::MAX),
         status: results.iter().find_map(|result| result.as_ref().err()).map_or(Ok(()), |s| Err(*s)),
         value: done.clone().filter_map(number).next_back().unwrap_or(0),

@@ -89,7 +89,9 @@ fn what_is_noted_of_a_chain_is_what_its_first_run_did() {
     world.create(client, 0);
     let query = Operation::SlotQuery { session, slot: SlotId(0), sequence };
     match world.one(client, query) {
-        Ok(Outcome::Fate(Fate::Done { operations: 2, status: Ok(()), .. })) => {}
-        other => panic!("another fate: {other:?}"),
+        Ok(Outcome::RequestOutcome(RequestOutcome::Done {
+            operations: 2, status: Ok(()), ..
+        })) => {}
+        other => panic!("another request_outcome: {other:?}"),
     }
 }

@@ -2,8 +2,8 @@
 
 use dafs_message::ConnId;
 use dafs_protocol::{
-    Attr, CachedRange, CommitLevel, DirEntry, Fate, FileExtent, FileHandle, FileKind, Locked,
-    OpResult, Outcome, Stability, StateId, Status, WriteVerifier,
+    Attr, CachedRange, CommitLevel, DirEntry, FileExtent, FileHandle, FileKind, Locked, OpResult,
+    Outcome, RequestOutcome, Stability, StateId, Status, WriteVerifier,
 };
 
 use super::call::{Beside, CallRec, Flight};
@@ -543,10 +543,10 @@ impl Core {
                 self.deliver(call, Ok(Output::Unit));
                 self.one_reopened();
             }
-            (Work::SlotQuery(request), [Ok(Outcome::Fate(fate))]) => {
-                let (request, fate) = (*request, *fate);
+            (Work::SlotQuery(request), [Ok(Outcome::RequestOutcome(request_outcome))]) => {
+                let (request, request_outcome) = (*request, *request_outcome);
                 self.deliver(call, Ok(Output::Unit));
-                self.fate_known(request, fate);
+                self.request_outcome_known(request, request_outcome);
             }
             (Work::Rewrite { file, len, .. }, [Ok(Outcome::Written { bytes, .. })]) => {
                 let (file, done) = (*file, bytes == len);
@@ -595,7 +595,7 @@ impl Core {
             }
             Work::SlotQuery(request) => {
                 self.deliver(call, Err(status.into()));
-                self.fate_known(request, Fate::Unknown);
+                self.request_outcome_known(request, RequestOutcome::Unknown);
             }
             Work::Root => {
                 self.deliver(call, Err(status.into()));

@@ -2,7 +2,7 @@
 //! asked what became of each: those that were not begun are sent again, those that were done are
 //! answered, and only what nobody knows is reported as such.
 
-use dafs_protocol::{Fate, Outcome, SessionId, SlotId, Stability, Status};
+use dafs_protocol::{Outcome, RequestOutcome, SessionId, SlotId, Stability, Status};
 
 use super::call::CallRec;
 use super::work::{FileKey, Memory, Owner, Work};
@@ -73,10 +73,14 @@ impl Core {
     }
 
     /// One question was answered. Its call may be gone meanwhile.
-    pub(super) fn fate_known(&mut self, request: PastRequest, fate: Fate) {
+    pub(super) fn request_outcome_known(
+        &mut self,
+        request: PastRequest,
+        request_outcome: RequestOutcome,
+    ) {
         if let Some(at) = self.doubts.iter().position(|doubt| doubt.request == request) {
             let doubt = self.doubts.swap_remove(at);
-            self.settle_doubt(doubt, fate);
+            self.settle_doubt(doubt, request_outcome);
         }
         if let Phase::Asking(left) = &mut self.phase {
             *left = left.saturating_sub(1);
@@ -84,22 +88,26 @@ impl Core {
         self.questions_answered();
     }
 
-    fn settle_doubt(&mut self, doubt: Doubt, fate: Fate) {
+    fn settle_doubt(&mut self, doubt: Doubt, request_outcome: RequestOutcome) {
         let Doubt { mut call, operations: own, .. } = doubt;
-        match fate {
-            Fate::NotBegun => {
+        match request_outcome {
+            RequestOutcome::NotBegun => {
                 call.work.rewind();
                 self.requeue(call);
             }
-            Fate::Done { operations, status: Err(_), .. }
+            RequestOutcome::Done { operations, status: Err(_), .. }
                 if usize::from(operations) >= own && call.work.asks_for_more() =>
             {
                 self.finish(call, Err(Status::OutcomeUnknown.into()));
             }
-            Fate::Done { operations, value, created, .. } if usize::from(operations) >= own => {
+            RequestOutcome::Done { operations, value, created, .. }
+                if usize::from(operations) >= own =>
+            {
                 self.was_done(call, value, created);
             }
-            Fate::Done { status: Err(status), .. } => self.finish(call, Err(status.into())),
+            RequestOutcome::Done { status: Err(status), .. } => {
+                self.finish(call, Err(status.into()))
+            }
             _ => self.finish(call, Err(Status::OutcomeUnknown.into())),
         }
     }

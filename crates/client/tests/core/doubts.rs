@@ -1,15 +1,15 @@
 //! Calls whose reply was lost with the server: what the next one knows of them is their answer.
 
 use super::*;
-use dafs_protocol::{Fate, FileKind, SessionId};
+use dafs_protocol::{FileKind, RequestOutcome, SessionId};
 
-const DONE: Fate = done(1, Ok(()), 0);
+const DONE: RequestOutcome = done(1, Ok(()), 0);
 
-const fn done(operations: u16, status: Result<(), Status>, value: u64) -> Fate {
-    Fate::Done { operations, status, value, created: true }
+const fn done(operations: u16, status: Result<(), Status>, value: u64) -> RequestOutcome {
+    RequestOutcome::Done { operations, status, value, created: true }
 }
 
-/// The server executes the work, and dies before it answers; the next one knows `fate`.
+/// The server executes the work, and dies before it answers; the next one knows `request_outcome`.
 fn lose(pair: &mut Pair, operation: &'static str, work: Work, memory: Memory) -> u64 {
     pair.fake.script.lose_replies = 1;
     let tag = pair.submit(work, memory);
@@ -19,12 +19,17 @@ fn lose(pair: &mut Pair, operation: &'static str, work: Work, memory: Memory) ->
     tag
 }
 
-fn after(fate: Fate, operation: &'static str, work: Work, memory: Memory) -> (Pair, CoreDone) {
+fn after(
+    request_outcome: RequestOutcome,
+    operation: &'static str,
+    work: Work,
+    memory: Memory,
+) -> (Pair, CoreDone) {
     let mut pair = Pair::new(60);
     pair.fake.put(b"f", b"abc");
     // A session there must be first.
     pair.call(Work::Null).expect("a session");
-    pair.fake.script.fate = Some(fate);
+    pair.fake.script.request_outcome = Some(request_outcome);
     let tag = lose(&mut pair, operation, work, memory);
     let done = pair.wait(tag);
     (pair, done)
@@ -49,8 +54,8 @@ fn a_change_that_was_done_is_not_done_again() {
 
 #[test]
 fn a_change_that_failed_fails() {
-    let fate = done(0, Err(Status::NotEmpty), 0);
-    let (pair, answer) = after(fate, "remove", remove(), Memory::None);
+    let request_outcome = done(0, Err(Status::NotEmpty), 0);
+    let (pair, answer) = after(request_outcome, "remove", remove(), Memory::None);
     assert_eq!(status(answer.result), Some(Status::NotEmpty));
     assert_eq!(pair.fake.executed["remove"], 1);
 }
@@ -64,7 +69,7 @@ fn what_is_asked_for_beside_a_change_does_not_make_it_fail() {
 
 #[test]
 fn a_change_that_was_not_begun_is_sent_again() {
-    let (pair, answer) = after(Fate::NotBegun, "remove", remove(), Memory::None);
+    let (pair, answer) = after(RequestOutcome::NotBegun, "remove", remove(), Memory::None);
     // This fake did it all the same, which the second attempt shows.
     assert_eq!(status(answer.result), Some(Status::NoEnt));
     assert_eq!(pair.fake.executed["remove"], 2);
@@ -72,9 +77,9 @@ fn a_change_that_was_not_begun_is_sent_again() {
 
 #[test]
 fn what_nobody_knows_is_told_so() {
-    for fate in [Fate::Unknown, Fate::Begun, done(0, Ok(()), 0)] {
-        let (pair, answer) = after(fate, "remove", remove(), Memory::None);
-        assert_eq!(status(answer.result), Some(Status::OutcomeUnknown), "{fate:?}");
+    for request_outcome in [RequestOutcome::Unknown, RequestOutcome::Begun, done(0, Ok(()), 0)] {
+        let (pair, answer) = after(request_outcome, "remove", remove(), Memory::None);
+        assert_eq!(status(answer.result), Some(Status::OutcomeUnknown), "{request_outcome:?}");
         assert_eq!(pair.fake.executed["remove"], 1);
     }
 }
@@ -128,7 +133,7 @@ fn an_append_is_answered_where_its_bytes_are_safe() {
         let mut pair = Pair::new(61);
         pair.fake.put(b"f", b"abc");
         let file = pair.open(b"f", read_write());
-        pair.fake.script.fate = Some(done(1, Ok(()), 3));
+        pair.fake.script.request_outcome = Some(done(1, Ok(()), 3));
         let append = Work::Append { file, len: 2, stability };
         let tag = lose(&mut pair, "append", append, bytes(b"de"));
         match pair.wait(tag).result {
@@ -144,7 +149,7 @@ fn a_kept_append_that_was_done_is_written_again_in_its_place() {
     let mut pair = Pair::new(62);
     pair.fake.put(b"f", b"abc");
     let file = pair.open(b"f", read_write());
-    pair.fake.script.fate = Some(done(1, Ok(()), 3));
+    pair.fake.script.request_outcome = Some(done(1, Ok(()), 3));
     pair.fake.script.lose_replies = 1;
     pair.next_tag += 1;
     let (tag, stability) = (pair.next_tag, Stability::Unstable);
@@ -165,7 +170,7 @@ fn a_third_server_is_asked_for_a_session_with_the_first() {
     let mut pair = Pair::new(63);
     pair.fake.put(b"f", b"abc");
     pair.call(Work::Null).expect("a session");
-    pair.fake.script.fate = Some(DONE);
+    pair.fake.script.request_outcome = Some(DONE);
     pair.fake.script.lose_replies = 1;
     let tag = pair.submit(remove(), Memory::None);
     pair.run_until("executed", |pair| pair.fake.executed.contains_key("remove"));
@@ -188,7 +193,7 @@ fn calls_in_doubt_end_when_they_are_given_up() {
     let mut pair = Pair::new(64);
     pair.fake.put(b"f", b"abc");
     pair.call(Work::Null).expect("a session");
-    pair.fake.script.fate = Some(Fate::NotBegun);
+    pair.fake.script.request_outcome = Some(RequestOutcome::NotBegun);
     let tag = lose(&mut pair, "remove", remove(), Memory::None);
     pair.fake.script.stall = true;
     pair.run_for(Duration::from_millis(100));

@@ -83,7 +83,7 @@ pub struct Script {
     /// So many writes are refused.
     pub refused_writes: usize,
     /// What became of requests of former sessions; `None`: nobody knows.
-    pub fate: Option<Fate>,
+    pub request_outcome: Option<RequestOutcome>,
 }
 
 /// A request, its header, bytes of its data and whether they are pushed, room for the reply.
@@ -746,7 +746,9 @@ impl Fake {
             O::SlotQuery { session: former, slot, sequence } => {
                 assert!(!self.sessions.contains_key(former), "of a session that lives");
                 self.questions.push((*former, *slot, *sequence));
-                Ok(Outcome::Fate(self.script.fate.unwrap_or(Fate::Unknown)))
+                Ok(Outcome::RequestOutcome(
+                    self.script.request_outcome.unwrap_or(RequestOutcome::Unknown),
+                ))
             }
             O::SessionDestroy => {
                 self.sessions.remove(&session);

@@ -7,7 +7,7 @@ use crate::cache::CacheInfo;
 use crate::handle::CredHandle;
 use crate::lock::{LockTicket, Locked};
 use crate::opcode::outcome;
-use crate::operation::{CHAIN_MAX, Fate, Outcome, SessionStats};
+use crate::operation::{CHAIN_MAX, Outcome, RequestOutcome, SessionStats};
 use crate::status::Status;
 
 /// The number on the wire.
@@ -30,7 +30,7 @@ pub(super) fn number(result: &Outcome) -> u16 {
         Outcome::Copied { .. } => outcome::COPIED,
         Outcome::Lock(_) => outcome::LOCK,
         Outcome::Conflict { .. } => outcome::CONFLICT,
-        Outcome::Fate(_) => outcome::FATE,
+        Outcome::RequestOutcome(_) => outcome::REQUEST_OUTCOME,
         Outcome::Advised { .. } => outcome::ADVISED,
         Outcome::Cached(_) => outcome::CACHED,
     }
@@ -89,7 +89,7 @@ pub(super) fn put(out: &mut Vec<u8>, result: &Outcome) {
                 operations::put_lock(out, lock);
             }
         }
-        Outcome::Fate(fate) => put_fate(out, fate),
+        Outcome::RequestOutcome(request_outcome) => put_request_outcome(out, request_outcome),
         Outcome::Advised { bytes, cache } => {
             out.u64(*bytes);
             operations::put_cache(out, cache);
@@ -138,7 +138,7 @@ pub(super) fn get(number: u16, r: &mut Reader<'_>) -> Result<Outcome, DecodeErro
             [false, false] => Outcome::Conflict { held: None },
             [false, true] => return Err(DecodeError::Value("result flags")),
         },
-        outcome::FATE => Outcome::Fate(fate(r)?),
+        outcome::REQUEST_OUTCOME => Outcome::RequestOutcome(request_outcome(r)?),
         outcome::ADVISED => Outcome::Advised { bytes: r.u64()?, cache: operations::cache(r)? },
         outcome::CACHED => Outcome::Cached(cached(r)?),
         _ => return Err(DecodeError::Value("outcome")),
@@ -170,12 +170,12 @@ fn cached(r: &mut Reader<'_>) -> Result<CacheInfo, DecodeError> {
     })
 }
 
-fn put_fate(out: &mut Vec<u8>, fate: &Fate) {
-    match fate {
-        Fate::Unknown => out.u8(0),
-        Fate::NotBegun => out.u8(1),
-        Fate::Begun => out.u8(2),
-        Fate::Done { operations, status, value, created } => {
+fn put_request_outcome(out: &mut Vec<u8>, request_outcome: &RequestOutcome) {
+    match request_outcome {
+        RequestOutcome::Unknown => out.u8(0),
+        RequestOutcome::NotBegun => out.u8(1),
+        RequestOutcome::Begun => out.u8(2),
+        RequestOutcome::Done { operations, status, value, created } => {
             out.u8(3);
             out.u16(*operations);
             out.u32(status.err().map_or(0, Status::code));
@@ -185,11 +185,11 @@ fn put_fate(out: &mut Vec<u8>, fate: &Fate) {
     }
 }
 
-fn fate(r: &mut Reader<'_>) -> Result<Fate, DecodeError> {
+fn request_outcome(r: &mut Reader<'_>) -> Result<RequestOutcome, DecodeError> {
     Ok(match r.u8()? {
-        0 => Fate::Unknown,
-        1 => Fate::NotBegun,
-        2 => Fate::Begun,
+        0 => RequestOutcome::Unknown,
+        1 => RequestOutcome::NotBegun,
+        2 => RequestOutcome::Begun,
         3 => {
             let operations = r.u16()?;
             if usize::from(operations) > CHAIN_MAX {
@@ -199,9 +199,14 @@ fn fate(r: &mut Reader<'_>) -> Result<Fate, DecodeError> {
                 0 => Ok(()),
                 code => Err(Status::from_code(code)),
             };
-            Fate::Done { operations, status, value: r.u64()?, created: r.bool("result flags")? }
+            RequestOutcome::Done {
+                operations,
+                status,
+                value: r.u64()?,
+                created: r.bool("result flags")?,
+            }
         }
-        _ => return Err(DecodeError::Value("fate")),
+        _ => return Err(DecodeError::Value("request outcome")),
     })
 }
 

@@ -430,14 +430,14 @@ pub fn outcome(which: u64, r: &mut Random) -> Outcome {
             false => Locked::Waiting(LockTicket(r.u64().max(1))),
         }),
         16 => Outcome::Conflict { held: r.option(|r| (r.lock(), r.bool())) },
-        17 => Outcome::Fate(match r.below(6) {
-            0 => Fate::Unknown,
-            1 => Fate::NotBegun,
-            2 => Fate::Begun,
+        17 => Outcome::RequestOutcome(match r.below(6) {
+            0 => RequestOutcome::Unknown,
+            1 => RequestOutcome::NotBegun,
+            2 => RequestOutcome::Begun,
             _ => {
                 let (operations, value) = (r.below(17) as u16, r.u64());
                 let status = if r.bool() { Ok(()) } else { Err(r.status()) };
-                Fate::Done { operations, status, value, created: r.bool() }
+                RequestOutcome::Done { operations, status, value, created: r.bool() }
             }
         }),
         18 => Outcome::Advised { bytes: r.u64(), cache: r.cache() },

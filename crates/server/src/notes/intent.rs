@@ -1,6 +1,6 @@
 //! What a change is about to do to names, so that the next server can look whether it was done.
 
-use dafs_protocol::{Fate, FileHandle, SessionId};
+use dafs_protocol::{FileHandle, RequestOutcome, SessionId};
 use dafs_store::FileId;
 
 use super::record::{self, Body, Found};
@@ -74,14 +74,14 @@ impl Intent {
 
 impl Noted {
     /// What became of the request; `None`: that cannot be told.
-    pub(super) fn fate(&self, look: Look<'_>) -> Option<Fate> {
+    pub(super) fn request_outcome(&self, look: Look<'_>) -> Option<RequestOutcome> {
         let mut outcome = self.intent.outcome(look)?;
         if planted(Defect::BegunBelievedDone) {
             outcome = outcome.or(Some(FileId { device: 0, inode: 0 }));
         }
-        let Some(object) = outcome else { return Some(Fate::NotBegun) };
+        let Some(object) = outcome else { return Some(RequestOutcome::NotBegun) };
         let tells = matches!(self.intent, Intent::Link { .. } | Intent::Make { .. });
-        Some(Fate::Done {
+        Some(RequestOutcome::Done {
             operations: self.operations,
             status: Ok(()),
             value: if tells { object.inode } else { 0 },
@@ -188,8 +188,8 @@ mod tests {
     /// What a look at names 1 and 2 tells, for an intent of object 5.
     fn told(intent: Intent, first: Option<u64>, second: Option<u64>) -> Option<bool> {
         let look = |name: &Name| Some((if name.name[0] == 1 { first } else { second }).map(object));
-        let fate = noted(intent).fate(&look)?;
-        Some(matches!(fate, Fate::Done { operations: 2, status: Ok(()), .. }))
+        let request_outcome = noted(intent).request_outcome(&look)?;
+        Some(matches!(request_outcome, RequestOutcome::Done { operations: 2, status: Ok(()), .. }))
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         let make = || Intent::Make { to: name(1, 4) };
         assert_eq!(told(make(), None, None), Some(false));
         assert_eq!(told(make(), Some(6), None), Some(true));
-        assert_eq!(noted(make()).fate(&|_| None), None);
+        assert_eq!(noted(make()).request_outcome(&|_| None), None);
         let fail = |there| Intent::Fail { name: name(1, 4), there };
         assert_eq!(told(fail(true), Some(6), None), Some(false));
         assert_eq!(told(fail(false), None, None), Some(false));
@@ -223,9 +223,9 @@ mod tests {
 
     #[test]
     fn what_was_made_is_told() {
-        let fate = |intent| noted(intent).fate(&|_| Some(Some(object(5))));
-        let told = |intent| match fate(intent) {
-            Some(Fate::Done { value, created, .. }) => (value, created),
+        let request_outcome = |intent| noted(intent).request_outcome(&|_| Some(Some(object(5))));
+        let told = |intent| match request_outcome(intent) {
+            Some(RequestOutcome::Done { value, created, .. }) => (value, created),
             other => panic!("{other:?}"),
         };
         assert_eq!(told(Intent::Make { to: name(1, 4) }), (5, true));

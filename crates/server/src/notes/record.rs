@@ -1,6 +1,6 @@
 //! Records of fixed sizes, each with a checksum, as they stand in the file of notes.
 
-use dafs_protocol::{ClientId, Fate, SessionId, Status};
+use dafs_protocol::{ClientId, RequestOutcome, SessionId, Status};
 
 use crate::locks::Client;
 
@@ -41,8 +41,8 @@ pub(super) struct Note {
     /// What an earlier session left in the place is none of this one's.
     pub session: SessionId,
     pub sequence: u32,
-    /// [`Fate::Begun`] or [`Fate::Done`].
-    pub fate: Fate,
+    /// [`RequestOutcome::Begun`] or [`RequestOutcome::Done`].
+    pub request_outcome: RequestOutcome,
 }
 
 /// What stands in the place of a record.
@@ -93,7 +93,7 @@ impl Note {
         let mut body = Body::new(*b"slot");
         body.put(self.session.0);
         body.put(self.sequence.to_le_bytes());
-        if let Fate::Done { operations, status, value, created } = self.fate {
+        if let RequestOutcome::Done { operations, status, value, created } = self.request_outcome {
             body.put([1 + u8::from(created)]);
             body.put(operations.to_le_bytes());
             body.put(status.err().map_or(0, Status::code).to_le_bytes());
@@ -106,8 +106,8 @@ impl Note {
         decode(bytes, *b"slot", |body| {
             let session = SessionId(body.take()?);
             let sequence = u32::from_le_bytes(body.take()?);
-            let fate = match body.take()? {
-                [0] => Fate::Begun,
+            let request_outcome = match body.take()? {
+                [0] => RequestOutcome::Begun,
                 [done @ (1 | 2)] => {
                     let operations = u16::from_le_bytes(body.take()?);
                     let status = match u32::from_le_bytes(body.take()?) {
@@ -115,11 +115,11 @@ impl Note {
                         code => Err(Status::from_code(code)),
                     };
                     let value = u64::from_le_bytes(body.take()?);
-                    Fate::Done { operations, status, value, created: done == 2 }
+                    RequestOutcome::Done { operations, status, value, created: done == 2 }
                 }
                 _ => return None,
             };
-            Some(Note { session, sequence, fate })
+            Some(Note { session, sequence, request_outcome })
         })
     }
 }
@@ -199,13 +199,14 @@ mod tests {
     const SESSION: SessionId = SessionId([7; 16]);
 
     fn done(status: Result<(), Status>, created: bool) -> Note {
-        let fate = Fate::Done { operations: 3, status, value: u64::MAX - 1, created };
-        Note { session: SESSION, sequence: u32::MAX, fate }
+        let request_outcome =
+            RequestOutcome::Done { operations: 3, status, value: u64::MAX - 1, created };
+        Note { session: SESSION, sequence: u32::MAX, request_outcome }
     }
 
     #[test]
     fn records_survive_and_damage_shows() {
-        let begun = Note { session: SESSION, sequence: 9, fate: Fate::Begun };
+        let begun = Note { session: SESSION, sequence: 9, request_outcome: RequestOutcome::Begun };
         for note in [begun, done(Ok(()), true), done(Ok(()), false), done(Err(Status::Io), false)] {
             let bytes = note.encode();
             assert_eq!(Note::decode(&bytes), Found::Record(note));

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dafs_protocol::{Fate, SessionId};
+use dafs_protocol::{RequestOutcome, SessionId};
 use nix::time::{ClockId, clock_gettime};
 
 use super::record::{Found, Note, RECORD_BYTES};
@@ -113,9 +113,11 @@ impl MemoryNotes {
         let (records, _) = all.as_chunks::<RECORD_BYTES>();
         let begun =
             records.iter().enumerate().filter_map(|(at, record)| match Note::decode(record) {
-                Found::Record(Note { session, sequence, fate: Fate::Begun }) => {
-                    Some((at, session, sequence))
-                }
+                Found::Record(Note {
+                    session,
+                    sequence,
+                    request_outcome: RequestOutcome::Begun,
+                }) => Some((at, session, sequence)),
                 _ => None,
             });
         begun.collect()

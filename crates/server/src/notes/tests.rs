@@ -47,12 +47,12 @@ fn enter(notes: &Notes, number: u8) -> SessionNotes {
     notes.enter(session(number), client(number), usize::MAX).expect("there is room")
 }
 
-fn ask(notes: &Notes, number: u8, sequence: u32) -> Fate {
-    notes.fate(client(number), session(number), SLOT, sequence)
+fn ask(notes: &Notes, number: u8, sequence: u32) -> RequestOutcome {
+    notes.request_outcome(client(number), session(number), SLOT, sequence)
 }
 
-fn done(value: u64) -> Fate {
-    Fate::Done { operations: 2, status: Err(Status::Exist), value, created: false }
+fn done(value: u64) -> RequestOutcome {
+    RequestOutcome::Done { operations: 2, status: Err(Status::Exist), value, created: false }
 }
 
 #[test]
@@ -64,15 +64,19 @@ fn a_later_server_tells_what_was_noted() {
     notes.done(SLOT, 7, done(5));
     notes.begun(SlotId(0), 3, None);
     // It is not told of a session that lives.
-    assert_eq!(ask(&first, 1, 7), Fate::Unknown);
+    assert_eq!(ask(&first, 1, 7), RequestOutcome::Unknown);
     drop((notes, first));
     for restart in 0..3 {
         let later = world.server(4);
         assert_eq!(ask(&later, 1, 7), done(5), "restart {restart}");
-        assert_eq!(ask(&later, 1, 8), Fate::NotBegun);
-        assert_eq!(ask(&later, 1, 6), Fate::Unknown, "its reply was taken, nobody asks");
-        let of = |slot, sequence| later.fate(client(1), session(1), SlotId(slot), sequence);
-        assert_eq!((of(0, 3), of(0, 4), of(2, 1)), (Fate::Begun, Fate::NotBegun, Fate::Unknown));
+        assert_eq!(ask(&later, 1, 8), RequestOutcome::NotBegun);
+        assert_eq!(ask(&later, 1, 6), RequestOutcome::Unknown, "its reply was taken, nobody asks");
+        let of =
+            |slot, sequence| later.request_outcome(client(1), session(1), SlotId(slot), sequence);
+        assert_eq!(
+            (of(0, 3), of(0, 4), of(2, 1)),
+            (RequestOutcome::Begun, RequestOutcome::NotBegun, RequestOutcome::Unknown)
+        );
     }
 }
 
@@ -80,7 +84,7 @@ fn a_later_server_tells_what_was_noted() {
 fn a_slot_without_notes_began_nothing() {
     let world = World::new();
     drop(enter(&world.server(4), 1));
-    assert_eq!(ask(&world.server(4), 1, 1), Fate::NotBegun);
+    assert_eq!(ask(&world.server(4), 1, 1), RequestOutcome::NotBegun);
 }
 
 #[test]
@@ -88,9 +92,9 @@ fn sequences_go_round() {
     let world = World::new();
     enter(&world.server(4), 1).begun(SLOT, u32::MAX, None);
     let later = world.server(4);
-    assert_eq!(ask(&later, 1, u32::MAX), Fate::Begun);
-    assert_eq!(ask(&later, 1, 0), Fate::NotBegun);
-    assert_eq!(ask(&later, 1, u32::MAX - 1), Fate::Unknown);
+    assert_eq!(ask(&later, 1, u32::MAX), RequestOutcome::Begun);
+    assert_eq!(ask(&later, 1, 0), RequestOutcome::NotBegun);
+    assert_eq!(ask(&later, 1, u32::MAX - 1), RequestOutcome::Unknown);
 }
 
 #[test]
@@ -98,11 +102,11 @@ fn strangers_learn_nothing() {
     let world = World::new();
     enter(&world.server(4), 1).begun(SLOT, 1, None);
     let later = world.server(4);
-    assert_eq!(later.fate(client(2), session(1), SLOT, 1), Fate::Unknown);
+    assert_eq!(later.request_outcome(client(2), session(1), SLOT, 1), RequestOutcome::Unknown);
     let other_user = Client { uid: 5, ..client(1) };
-    assert_eq!(later.fate(other_user, session(1), SLOT, 1), Fate::Unknown);
-    assert_eq!(later.fate(client(1), session(2), SLOT, 1), Fate::Unknown);
-    assert_eq!(ask(&later, 1, 1), Fate::Begun);
+    assert_eq!(later.request_outcome(other_user, session(1), SLOT, 1), RequestOutcome::Unknown);
+    assert_eq!(later.request_outcome(client(1), session(2), SLOT, 1), RequestOutcome::Unknown);
+    assert_eq!(ask(&later, 1, 1), RequestOutcome::Begun);
 }
 
 #[test]
@@ -114,14 +118,20 @@ fn an_orderly_end_is_forgotten_and_others_are_kept_for_a_time() {
     expired.begun(SLOT, 1, None);
     destroyed.forget();
     server.keep(&expired);
-    assert_eq!((ask(&server, 1, 1), ask(&server, 2, 1)), (Fate::Unknown, Fate::Begun));
+    assert_eq!(
+        (ask(&server, 1, 1), ask(&server, 2, 1)),
+        (RequestOutcome::Unknown, RequestOutcome::Begun)
+    );
     world.pass(LEASE * (KEPT_LEASES - 1));
     let later = world.server(4);
-    assert_eq!((ask(&later, 1, 1), ask(&later, 2, 1)), (Fate::Unknown, Fate::Begun));
+    assert_eq!(
+        (ask(&later, 1, 1), ask(&later, 2, 1)),
+        (RequestOutcome::Unknown, RequestOutcome::Begun)
+    );
     world.pass(LEASE * 2);
     drop(enter(&later, 3));
-    assert_eq!(ask(&later, 2, 1), Fate::Unknown);
-    assert_eq!(ask(&world.server(4), 2, 1), Fate::Unknown);
+    assert_eq!(ask(&later, 2, 1), RequestOutcome::Unknown);
+    assert_eq!(ask(&world.server(4), 2, 1), RequestOutcome::Unknown);
 }
 
 #[test]
@@ -129,11 +139,11 @@ fn time_counts_from_the_end_of_the_first_server() {
     let world = World::new();
     enter(&world.server(4), 1).begun(SLOT, 1, None);
     for _ in 0..4 {
-        assert_eq!(ask(&world.server(4), 1, 1), Fate::Begun);
+        assert_eq!(ask(&world.server(4), 1, 1), RequestOutcome::Begun);
         world.pass(LEASE * KEPT_LEASES / 4);
     }
     world.pass(LEASE);
-    assert_eq!(ask(&world.server(4), 1, 1), Fate::Unknown);
+    assert_eq!(ask(&world.server(4), 1, 1), RequestOutcome::Unknown);
 }
 
 #[test]
@@ -142,8 +152,8 @@ fn another_run_of_the_machine_drops_all() {
     enter(&world.server(4), 1).begun(SLOT, 1, None);
     let machine = WriteVerifier([2; 16]);
     let other = Notes::load(Box::new(world.store.clone()), machine, 2, 4, LEASE, &|_| None);
-    assert_eq!(ask(&other, 1, 1), Fate::Unknown);
-    assert_eq!(ask(&world.server(4), 1, 1), Fate::Unknown, "they are gone");
+    assert_eq!(ask(&other, 1, 1), RequestOutcome::Unknown);
+    assert_eq!(ask(&world.server(4), 1, 1), RequestOutcome::Unknown, "they are gone");
 }
 
 #[test]
@@ -151,7 +161,7 @@ fn another_number_of_slots_drops_all() {
     let world = World::new();
     enter(&world.server(4), 1).begun(SLOT, 1, None);
     let wider = Notes::load(Box::new(world.store.clone()), MACHINE, 3, 4, LEASE, &|_| None);
-    assert_eq!(ask(&wider, 1, 1), Fate::Unknown);
+    assert_eq!(ask(&wider, 1, 1), RequestOutcome::Unknown);
 }
 
 #[test]
@@ -166,12 +176,15 @@ fn damage_is_not_taken_for_a_note_or_for_none() {
         let mut byte = [0];
         world.store.read(slot, &mut byte).expect("read");
         world.store.write(slot, &[!byte[0]]).expect("write");
-        assert_eq!((ask(&later, 1, 1), ask(&later, 1, 2)), (Fate::Unknown, Fate::Unknown));
+        assert_eq!(
+            (ask(&later, 1, 1), ask(&later, 1, 2)),
+            (RequestOutcome::Unknown, RequestOutcome::Unknown)
+        );
         world.store.write(slot, &byte).expect("write");
-        assert_eq!(ask(&later, 1, 1), Fate::Begun);
+        assert_eq!(ask(&later, 1, 1), RequestOutcome::Begun);
     }
     world.store.write(SLOT_BYTES as u64 + 20, &[0xee]).expect("write");
-    assert_eq!(ask(&world.server(4), 1, 1), Fate::Unknown, "whose it is was damaged");
+    assert_eq!(ask(&world.server(4), 1, 1), RequestOutcome::Unknown, "whose it is was damaged");
 }
 
 #[test]
@@ -186,13 +199,13 @@ fn places_are_bounded_and_the_oldest_go_first() {
     }
     let later = world.server(3);
     let living: Vec<_> = (4..=6).map(|number| enter(&later, number)).collect();
-    assert!((1..=3).all(|number| ask(&later, number, 1) == Fate::Unknown));
+    assert!((1..=3).all(|number| ask(&later, number, 1) == RequestOutcome::Unknown));
     assert!(later.enter(session(7), client(7), 9).is_none(), "all places have sessions that live");
     drop(living);
     // What others left in a place is nobody's.
     let heir = enter(&later, 8);
     later.keep(&heir);
-    assert_eq!(ask(&later, 8, 1), Fate::NotBegun);
+    assert_eq!(ask(&later, 8, 1), RequestOutcome::NotBegun);
     let most = (1 + 3 * 3) * SLOT_BYTES;
     assert!(world.store.bytes().expect("length") <= most as u64);
 }
@@ -250,8 +263,8 @@ fn what_could_not_be_noted_is_unknown() {
     is_full.store(false, Ordering::Relaxed);
     notes.begun(SLOT, 3, None);
     server.keep(&notes);
-    assert_eq!(ask(&server, 1, 3), Fate::Unknown);
-    assert_eq!(ask(&world.server(4), 1, 2), Fate::Unknown);
+    assert_eq!(ask(&server, 1, 3), RequestOutcome::Unknown);
+    assert_eq!(ask(&world.server(4), 1, 2), RequestOutcome::Unknown);
 }
 
 /// Of object 9: this name is to be removed.
@@ -273,11 +286,11 @@ fn what_was_begun_is_looked_for_before_anybody_is_served() {
         // Whoever comes later is told the same, whatever is there then.
         ask(&world.server(4), 1, sequence)
     };
-    let done = Fate::Done { operations: 3, status: Ok(()), value: 0, created: false };
+    let done = RequestOutcome::Done { operations: 3, status: Ok(()), value: 0, created: false };
     assert_eq!(looked(None, 1), done);
-    assert_eq!(looked(Some(9), 1), Fate::NotBegun);
-    assert_eq!(looked(Some(8), 1), Fate::Begun);
-    assert_eq!(looked(None, 2), Fate::NotBegun);
+    assert_eq!(looked(Some(9), 1), RequestOutcome::NotBegun);
+    assert_eq!(looked(Some(8), 1), RequestOutcome::Begun);
+    assert_eq!(looked(None, 2), RequestOutcome::NotBegun);
 }
 
 #[test]
@@ -294,7 +307,7 @@ fn an_intent_is_of_its_request() {
     other.done(SLOT, 1, done(5));
     drop((notes, other, first));
     let later = Notes::load(Box::new(world.store.clone()), MACHINE, 2, 4, LEASE, &nothing);
-    assert_eq!((ask(&later, 1, 2), ask(&later, 2, 1)), (Fate::Begun, done(5)));
+    assert_eq!((ask(&later, 1, 2), ask(&later, 2, 1)), (RequestOutcome::Begun, done(5)));
 }
 
 #[test]
@@ -308,7 +321,7 @@ fn a_user_has_a_part_of_the_places() {
         server.keep(&notes);
     };
     let knows = |number: u8, uid: u32| {
-        server.fate(of(number, uid), session(number), SLOT, 1) == Fate::Begun
+        server.request_outcome(of(number, uid), session(number), SLOT, 1) == RequestOutcome::Begun
     };
     ended(1, 8, 2);
     (2..9).for_each(|number| ended(number, 7, 2));
@@ -355,7 +368,7 @@ fn notes_go_on_when_there_is_room_again() {
     let store = NoMore(Full { store: world.store.clone(), is_full: is_full.clone() });
     let server = Notes::load(Box::new(store), MACHINE, 2, 4, LEASE, &|_| None);
     let at = |slot, number, sequence| {
-        world.server(4).fate(client(number), session(number), slot, sequence)
+        world.server(4).request_outcome(client(number), session(number), slot, sequence)
     };
     let later = |number, sequence| at(SlotId(0), number, sequence);
     let (old, new) = (enter(&server, 1), enter(&server, 2));
@@ -365,15 +378,15 @@ fn notes_go_on_when_there_is_room_again() {
     new.begun(SLOT, 1, None);
     // Of this one nothing is told: what was begun there would be taken for not begun.
     new.begun(SlotId(0), 2, None);
-    assert_eq!((later(2, 1), later(2, 2)), (Fate::Unknown, Fate::Unknown));
+    assert_eq!((later(2, 1), later(2, 2)), (RequestOutcome::Unknown, RequestOutcome::Unknown));
     // Others have what they need.
     old.begun(SlotId(0), 2, None);
-    assert_eq!((later(1, 2), later(1, 3)), (Fate::Begun, Fate::NotBegun));
+    assert_eq!((later(1, 2), later(1, 3)), (RequestOutcome::Begun, RequestOutcome::NotBegun));
     assert!(server.enter(session(3), client(3), 9).is_none(), "no room for one more");
     is_full.store(false, Ordering::Relaxed);
     new.done(SlotId(0), 2, done(7));
     assert_eq!(later(2, 2), done(7));
-    assert_eq!((at(SLOT, 2, 1), at(SLOT, 2, 2)), (Fate::Begun, Fate::NotBegun));
+    assert_eq!((at(SLOT, 2, 1), at(SLOT, 2, 2)), (RequestOutcome::Begun, RequestOutcome::NotBegun));
     assert!(server.enter(session(3), client(3), 9).is_some());
 }
 
@@ -409,7 +422,8 @@ fn a_fate_tells_what_was_made_and_not_what_was_replaced() {
         attr: attr(23),
         created: true,
     };
-    let fate = fate_of(&[open, rename], &[Ok(opened), Ok(Outcome::Attributes { attr: attr(41) })]);
-    let made = Fate::Done { operations: 2, status: Ok(()), value: 23, created: true };
-    assert_eq!(fate, made);
+    let request_outcome =
+        fate_of(&[open, rename], &[Ok(opened), Ok(Outcome::Attributes { attr: attr(41) })]);
+    let made = RequestOutcome::Done { operations: 2, status: Ok(()), value: 23, created: true };
+    assert_eq!(request_outcome, made);
 }

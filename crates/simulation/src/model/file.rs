@@ -39,7 +39,7 @@ pub enum Shape {
 
 /// How far a change is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Progress {
     UnderWay,
     /// Answered with success.
     Done(Moment),
@@ -57,7 +57,7 @@ struct Change {
     /// The open that it went through.
     open: Option<u64>,
     start: Moment,
-    fate: Fate,
+    progress: Progress,
     /// A read that ended then saw it.
     seen: Option<Moment>,
     /// What reads saw before this is of no use: it may happen again after a lost session.
@@ -113,13 +113,13 @@ impl Change {
 
     /// By when it has happened, if it ever does.
     fn happened(&self) -> Option<Moment> {
-        match self.fate {
+        match self.progress {
             // It may yet be written again, over what is newer.
-            Fate::Done(_) if self.pending => None,
-            Fate::Done(_) if self.again.is_some() => self.again,
-            Fate::Done(end) | Fate::Failed(end) => Some(end.min(self.saw())),
-            Fate::UnderWay => self.seen,
-            Fate::Open => None,
+            Progress::Done(_) if self.pending => None,
+            Progress::Done(_) if self.again.is_some() => self.again,
+            Progress::Done(end) | Progress::Failed(end) => Some(end.min(self.saw())),
+            Progress::UnderWay => self.seen,
+            Progress::Open => None,
         }
     }
 
@@ -129,20 +129,20 @@ impl Change {
 
     /// Since when it certainly is there.
     fn there(&self) -> Option<Moment> {
-        match self.fate {
+        match self.progress {
             _ if self.is_doubtful() => None,
-            Fate::Done(_) if self.again.is_some() => self.again,
-            Fate::Done(end) => Some(end.min(self.saw())),
-            Fate::UnderWay => self.seen,
-            Fate::Failed(_) | Fate::Open => None,
+            Progress::Done(_) if self.again.is_some() => self.again,
+            Progress::Done(end) => Some(end.min(self.saw())),
+            Progress::UnderWay => self.seen,
+            Progress::Failed(_) | Progress::Open => None,
         }
     }
 
     /// Certainly came after `earlier` had happened and before `read` began.
     fn replaces(&self, earlier: &Change, read: Span) -> bool {
-        let after = match (earlier.fate, earlier.happened()) {
+        let after = match (earlier.progress, earlier.happened()) {
             // A client writes again only what it has not replaced since.
-            (Fate::Done(end), _) if self.is_kept_beside(earlier) => self.start > end,
+            (Progress::Done(end), _) if self.is_kept_beside(earlier) => self.start > end,
             (_, happened) => happened.is_some_and(|happened| self.start > happened),
         };
         self.id != earlier.id && after && self.there().is_some_and(|there| there < read.start)
@@ -161,7 +161,7 @@ impl Change {
     }
 
     fn is_done_before(&self, moment: Moment) -> bool {
-        matches!(self.fate, Fate::Done(end) if end < moment)
+        matches!(self.progress, Progress::Done(end) if end < moment)
     }
 }
 
@@ -199,7 +199,7 @@ impl File {
             who: usize::MAX,
             open: None,
             start: 0,
-            fate: Fate::Done(0),
+            progress: Progress::Done(0),
             seen: None,
             seen_since: 0,
             stored: true,
@@ -224,7 +224,7 @@ impl File {
             who,
             open,
             start,
-            fate: Fate::UnderWay,
+            progress: Progress::UnderWay,
             stored: false,
             durable: false,
             ..empty
@@ -278,7 +278,7 @@ impl File {
     pub fn done(&mut self, id: u32, end: Moment, at: Option<u64>) -> Result<(), String> {
         let name = self.name.clone();
         let Some(change) = self.find(id) else { return Ok(()) };
-        change.fate = Fate::Done(end);
+        change.progress = Progress::Done(end);
         if matches!(change.shape, Shape::Cut { .. }) {
             change.stored = true;
         }
@@ -310,7 +310,7 @@ impl File {
             });
             // One that was written again did not look where the file ends.
             let apart = !other.is_doubtful() && other.again.is_none();
-            if overlap && !was_cut && apart && matches!(other.fate, Fate::Done(_)) {
+            if overlap && !was_cut && apart && matches!(other.progress, Progress::Done(_)) {
                 return Err(format!(
                     "{}: appends {id} at {at} and {} at {from} overlap",
                     self.name, other.id
@@ -323,14 +323,14 @@ impl File {
     /// It was answered with an error.
     pub fn failed(&mut self, id: u32, end: Moment) {
         if let Some(change) = self.find(id) {
-            change.fate = Fate::Failed(end);
+            change.progress = Progress::Failed(end);
         }
     }
 
     /// Nobody will ever know.
     pub fn open_ended(&mut self, id: u32) {
         if let Some(change) = self.find(id) {
-            (change.fate, change.seen) = (Fate::Open, None);
+            (change.progress, change.seen) = (Progress::Open, None);
         }
     }
 
@@ -345,7 +345,7 @@ impl File {
     pub fn crash(&mut self, crash: Crash, now: Moment) {
         for change in &mut self.changes {
             change.forget_seen(now);
-            change.pending |= change.kept && matches!(change.fate, Fate::Done(_));
+            change.pending |= change.kept && matches!(change.progress, Progress::Done(_));
             let survives = match crash {
                 Crash::Process => change.stored || change.durable,
                 Crash::Machine => change.durable,
@@ -353,8 +353,8 @@ impl File {
             if !survives {
                 change.crashed = true;
                 change.seen = None;
-                if let (Shape::Append { offset, .. }, Fate::UnderWay) =
-                    (&mut change.shape, change.fate)
+                if let (Shape::Append { offset, .. }, Progress::UnderWay) =
+                    (&mut change.shape, change.progress)
                 {
                     *offset = None;
                 }
@@ -403,7 +403,7 @@ impl File {
         self.changes.iter().any(|change| {
             let mine = change.who == who && (open.is_none() || change.open == open);
             let at_risk = !change.kept && !change.stored && !change.durable;
-            let within = matches!(change.fate, Fate::Done(end) if span.start < end);
+            let within = matches!(change.progress, Progress::Done(end) if span.start < end);
             mine && at_risk && within && change.range().is_some()
         })
     }
@@ -624,7 +624,7 @@ impl Change {
     }
 
     fn forget_seen(&mut self, now: Moment) {
-        if matches!(self.fate, Fate::UnderWay | Fate::Open) {
+        if matches!(self.progress, Progress::UnderWay | Progress::Open) {
             (self.seen, self.seen_since) = (None, now);
         }
     }
