@@ -35,7 +35,7 @@ fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared>
         limits,
         key: None,
         own: Identity::root(),
-        notes: None,
+        intent_log: None,
         numbers: None,
         recorder: None,
         records: Box::new(MemoryRecords::default()),

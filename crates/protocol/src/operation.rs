@@ -360,7 +360,7 @@ impl Outcome {
     }
 }
 
-/// What became of a request that has changes which are [noted](Operation::is_noted).
+/// What became of a request that has changes which are [logged](Operation::is_logged).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestOutcome {
     /// Nobody knows.
@@ -436,7 +436,7 @@ impl Operation<'_> {
     /// True for a change that is not to be done again in another session, where doing it twice is
     /// not as good as once. A server notes what becomes of it, for
     /// [`SlotQuery`](Operation::SlotQuery).
-    pub fn is_noted(&self) -> bool {
+    pub fn is_logged(&self) -> bool {
         use Operation as O;
         match self {
             // A file without a name goes with the session that made it.

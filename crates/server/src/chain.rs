@@ -22,8 +22,8 @@ use dafs_protocol::{
 use dafs_store::Who;
 
 use crate::data::Held;
+use crate::intent_log;
 use crate::meters::Kind;
-use crate::notes;
 use crate::numbers::LastNumber;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
@@ -189,8 +189,8 @@ pub(crate) struct Chain {
     previous_handle: Option<FileHandle>,
     previous_state: Option<StateId>,
     pub replayed: bool,
-    /// It is noted that changes were begun.
-    pub noted: bool,
+    /// It is logged that changes were begun.
+    pub logged: bool,
     /// For the names of the change under way; if that is all the chain changes, until it ends.
     pub name_turn: Option<NameTurn>,
     /// Of the symlink that is made next.
@@ -232,7 +232,7 @@ pub(crate) async fn run(
                 previous_handle: None,
                 previous_state: None,
                 replayed: !prior.is_empty(),
-                noted: false,
+                logged: false,
                 name_turn: None,
                 target: Vec::new(),
                 holds_turn: false,
@@ -278,7 +278,7 @@ fn finish(
         // What was done stays done, however early this run of the chain ended.
         let before = done.before.iter().map(Option::as_ref).skip(results.len());
         if !broken && before.clone().all(|kept| kept.is_none()) {
-            note_done(session, &head, operations, &results);
+            log_done(session, &head, operations, &results);
         }
         let kept = kept_of(operations, &results, broken);
         session.slots.borrow_mut().finish(head.slot, kept.chain(before));
@@ -332,7 +332,7 @@ fn kept_of<'a>(
 }
 
 /// Before the reply leaves.
-fn note_done(
+fn log_done(
     session: &Session,
     head: &dafs_protocol::RequestHead,
     operations: &[Operation<'_>],
@@ -340,11 +340,15 @@ fn note_done(
 ) {
     // Of an operation that the end of the session stopped, nobody knows how far it came.
     let is_stopped = matches!(results.last(), Some(Err(Status::BadSession)));
-    if let Some(session_notes) = &session.notes
-        && operations.iter().any(Operation::is_noted)
+    if let Some(session_log) = &session.intent_log
+        && operations.iter().any(Operation::is_logged)
         && !is_stopped
     {
-        session_notes.done(head.slot, head.sequence, notes::fate_of(operations, results));
+        session_log.done(
+            head.slot,
+            head.sequence,
+            intent_log::request_outcome_of(operations, results),
+        );
     }
 }
 
@@ -602,12 +606,12 @@ impl Chain {
             }
             O::SessionStats => Ok(self.stats()),
             O::SlotQuery { session, slot, sequence } => {
-                let (notes, client) = (&self.context.shared.notes, self.session.client);
-                let request_outcome = |notes: &notes::Notes| {
-                    notes.request_outcome(client, *session, *slot, *sequence)
+                let (intent_log, client) = (&self.context.shared.intent_log, self.session.client);
+                let request_outcome = |intent_log: &intent_log::IntentLog| {
+                    intent_log.request_outcome(client, *session, *slot, *sequence)
                 };
                 Ok(Outcome::RequestOutcome(
-                    notes.as_ref().map_or(RequestOutcome::Unknown, request_outcome),
+                    intent_log.as_ref().map_or(RequestOutcome::Unknown, request_outcome),
                 ))
             }
             _ => Err(Status::NotSupp.into()),

@@ -1,4 +1,4 @@
-//! Before a change that is not to be done twice: its turn, and the notes of it.
+//! Before a change that is not to be done twice: its turn, and the log of it.
 
 use dafs_protocol::{CreateMode, FileHandle, Operation, Outcome, StateId, Status};
 use dafs_store::FileId;
@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::chain::{Chain, Stop};
 use crate::exports::{Exports, Place};
-use crate::notes::{Intent, Name};
+use crate::intent_log::{Intent, Name};
 use crate::planted::{Defect, planted};
 
 /// Names that an operation changes.
@@ -19,7 +19,7 @@ impl Chain {
         operations: &[Operation<'_>],
         operation: &Operation<'_>,
     ) -> Result<Outcome, Stop> {
-        if !operation.is_noted() {
+        if !operation.is_logged() {
             return self.operation(operation).await;
         }
         // The peer may take for ever: before the turn, which others wait for.
@@ -40,7 +40,7 @@ impl Chain {
     /// nothing was begun.
     async fn begin_change(&mut self, operations: &[Operation<'_>], change: &Operation<'_>) -> bool {
         let session = self.session.clone();
-        if self.context.shared.notes.is_none() {
+        if self.context.shared.intent_log.is_none() {
             return !session.ended.get();
         }
         // Not two at a time: who has one and waits for the other could wait for ever.
@@ -51,18 +51,18 @@ impl Chain {
             let keys = names.iter().filter_map(|(dir, name)| turn_key(&shared.exports, dir, name));
             self.name_turn = Some(shared.name_turns.take(keys).await);
         }
-        let Some(notes) = &session.notes else { return !session.ended.get() };
-        let noted = std::mem::replace(&mut self.noted, true);
-        let intent = match is_only_change(operations) && !noted {
+        let Some(intent_log) = &session.intent_log else { return !session.ended.get() };
+        let logged = std::mem::replace(&mut self.logged, true);
+        let intent = match is_only_change(operations) && !logged {
             true => self.intent(change, &names).await,
             false => None,
         };
         if session.ended.get() {
             return false;
         }
-        if !noted {
+        if !logged {
             let intent = intent.map(|intent| (operations.len(), intent));
-            notes.begun(self.slot, self.sequence, intent);
+            intent_log.begun(self.slot, self.sequence, intent);
         }
         true
     }
@@ -175,5 +175,5 @@ fn is_only_change(operations: &[Operation<'_>]) -> bool {
         of_names || matches!(operation, O::GetAttr { .. } | O::StatFs { .. })
     };
     let mut changes = operations.iter().filter(|operation| !looks(operation));
-    changes.next().is_some_and(Operation::is_noted) && changes.next().is_none()
+    changes.next().is_some_and(Operation::is_logged) && changes.next().is_none()
 }

@@ -36,8 +36,8 @@ pub struct Limits {
     pub lock_files: usize,
     /// Clients that are recorded, over restarts, as having locks.
     pub lock_clients: usize,
-    /// Sessions, alive or ended, of which it is noted what became of their changes.
-    pub noted_sessions: usize,
+    /// Sessions, alive or ended, of which it is logged what became of their changes.
+    pub logged_sessions: usize,
     /// Whether any user's session may have a worker poll without sleep; root's, and those of the
     /// user as whom the server runs, always may.
     pub polled: bool,
@@ -65,7 +65,7 @@ impl Default for Limits {
             lock_waits_per_file: 512,
             lock_files: 65_536,
             lock_clients: 4096,
-            noted_sessions: 8192,
+            logged_sessions: 8192,
             polled: false,
             lease_seconds: 30,
             setup_seconds: 5,

@@ -36,10 +36,10 @@ pub enum Defect {
     GraceGrants,
     /// Locks are reclaimed at any time.
     ReclaimedAtAnyTime,
-    /// A change is noted as done before it is.
-    NotedBeforeDone,
+    /// A change is logged as done before it is.
+    LoggedBeforeDone,
     /// A note is taken for that of any request of its slot.
-    NoteOfAnySequence,
+    RecordOfAnySequence,
     /// A change that was begun is taken for done, whatever is there.
     BegunBelievedDone,
     /// Changes of one name run side by side.
@@ -83,8 +83,8 @@ mod chosen {
             Defect::LockNotRecorded,
             Defect::GraceGrants,
             Defect::ReclaimedAtAnyTime,
-            Defect::NotedBeforeDone,
-            Defect::NoteOfAnySequence,
+            Defect::LoggedBeforeDone,
+            Defect::RecordOfAnySequence,
             Defect::BegunBelievedDone,
             Defect::NameTurnsNotTaken,
         ];

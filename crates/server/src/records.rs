@@ -18,8 +18,8 @@ use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
 
 use crate::clients::ClientRecords;
+use crate::intent_log::LogFile;
 use crate::locks::Client;
-use crate::notes::FileNotes;
 
 /// Records in a file of a state directory. A thread of its own writes.
 #[derive(Debug)]
@@ -78,8 +78,8 @@ impl FileRecords {
     ///
     /// # Errors
     /// It cannot be opened.
-    pub(crate) fn notes(&self) -> io::Result<FileNotes> {
-        FileNotes::open(&self.path.with_extension("notes"))
+    pub(crate) fn intent_log(&self) -> io::Result<LogFile> {
+        LogFile::open(&self.path.with_extension("notes"))
     }
 }
 

@@ -24,9 +24,9 @@ use crate::clients::ClientRecords;
 use crate::config::{Config, ConfigError, ExportConfig};
 use crate::exports::{Export, Exports};
 use crate::identity::{self, IdentityError, Proof, Word};
+use crate::intent_log::LogStore;
 use crate::limits::Limits;
 use crate::local;
-use crate::notes::NoteStore;
 use crate::paths::{DataPath, PageCache};
 use crate::pressure::{self, Watch};
 use crate::recorder::Recorder;
@@ -377,7 +377,7 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
         true => None,
         false => Some(PageCache::new(&config.limits, own, verifier)?),
     };
-    let Kept { records, notes, numbers } = state(config);
+    let Kept { records, intent_log, numbers } = state(config);
     let recorder = config.record_trace.as_deref().map(Recorder::create).transpose();
     let recorder = recorder.map_err(|source| StartError::Trace {
         path: config.record_trace.clone().unwrap_or_default(),
@@ -393,7 +393,7 @@ fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
         key,
         own: Identity { uid: own, gid: nix::unistd::getegid().as_raw(), groups: Vec::new() },
         records,
-        notes,
+        intent_log,
         numbers,
         entropy: Box::new(fill_random),
         process_stats: Box::new(process_stats),
@@ -409,7 +409,7 @@ fn stopwatch() -> Stopwatch {
 /// What is kept over restarts.
 struct Kept {
     records: Box<dyn ClientRecords>,
-    notes: Option<Box<dyn NoteStore>>,
+    intent_log: Option<Box<dyn LogStore>>,
     numbers: Option<std::fs::File>,
 }
 
@@ -428,20 +428,21 @@ fn state(config: &Config) -> Kept {
     };
     match open() {
         Ok(records) => {
-            let notes = records.notes();
-            if let Err(error) = &notes {
+            let intent_log = records.intent_log();
+            if let Err(error) = &intent_log {
                 tracing::warn!(%error, "what becomes of changes cannot be noted");
             }
             let numbers = records.numbers();
             if let Err(error) = &numbers {
                 tracing::warn!(%error, "numbers of files may be others after a restart");
             }
-            let notes = notes.ok().map(|notes| Box::new(notes) as Box<dyn NoteStore>);
-            Kept { records: Box::new(records), notes, numbers: numbers.ok() }
+            let intent_log =
+                intent_log.ok().map(|intent_log| Box::new(intent_log) as Box<dyn LogStore>);
+            Kept { records: Box::new(records), intent_log, numbers: numbers.ok() }
         }
         Err(error) => {
             let records = Box::new(NoRecords(error.to_string()));
-            Kept { records, notes: None, numbers: None }
+            Kept { records, intent_log: None, numbers: None }
         }
     }
 }

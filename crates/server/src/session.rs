@@ -16,9 +16,9 @@ use dafs_unifier::WriterId;
 use rustc_hash::FxHashMap;
 
 use crate::budget::{Needs, UserShare};
+use crate::intent_log::SessionLog;
 use crate::locks::{Client, SessionNumber};
 use crate::meters::{SessionMeter, count};
-use crate::notes::SessionNotes;
 use crate::opens::Open;
 use crate::paths::{PageCache, Share};
 use crate::worker::Delayed;
@@ -81,7 +81,7 @@ pub(crate) struct Session {
     /// To whom late write errors are told.
     pub writer: WriterId,
     /// What becomes of its changes.
-    pub notes: Option<SessionNotes>,
+    pub intent_log: Option<SessionLog>,
 }
 
 impl Session {
@@ -123,7 +123,7 @@ impl Session {
             ended: Cell::new(false),
             writer: WriterId(counters.number),
             counters,
-            notes: None,
+            intent_log: None,
         }
     }
 

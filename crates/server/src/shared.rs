@@ -12,10 +12,10 @@ use dafs_unifier::Unifier;
 use crate::budget::{Budgets, Needs, UserShare};
 use crate::clients::{ClientRecords, Clients};
 use crate::exports::Exports;
+use crate::intent_log::{IntentLog, LogStore, Name};
 use crate::limits::Limits;
 use crate::locks::{Grace, LockLimits, Locks};
 use crate::meters::{Kind, Meters};
-use crate::notes::{Name, NoteStore, Notes};
 use crate::numbers::Numbers;
 use crate::opens::Open;
 use crate::paths::{DataPath, PageCache};
@@ -60,7 +60,7 @@ pub struct SharedOptions {
     /// Which clients may have locks, over restarts.
     pub records: Box<dyn ClientRecords>,
     /// What became of changes, over ends of the process; `None`: nobody is told.
-    pub notes: Option<Box<dyn NoteStore>>,
+    pub intent_log: Option<Box<dyn LogStore>>,
     /// Where numbers of objects are kept over restarts. Nobody else writes it.
     pub numbers: Option<std::fs::File>,
     /// Takes down what is read and written.
@@ -90,7 +90,7 @@ pub struct Shared {
     pub(crate) ended: EndedSessions,
     pub(crate) clients: Clients,
     pub(crate) locks: Locks,
-    pub(crate) notes: Option<Notes>,
+    pub(crate) intent_log: Option<IntentLog>,
     pub(crate) numbers: Numbers,
     pub(crate) name_turns: Arc<NameTurns>,
     pub(crate) budgets: Budgets,
@@ -183,7 +183,7 @@ impl Shared {
     /// When an export has a data path other than the unifier, and there is no page cache.
     pub fn new(options: SharedOptions) -> Arc<Shared> {
         let SharedOptions { exports, unifier, page_cache, arena_bytes, limits, .. } = options;
-        let SharedOptions { key, records, notes, recorder, .. } = options;
+        let SharedOptions { key, records, intent_log, recorder, .. } = options;
         let is_unified = exports.iter().all(|export| export.data_path == DataPath::Unifier);
         assert!(is_unified || page_cache.is_some(), "a data path without its buffers");
         let (entropy, process_stats) = (options.entropy, options.process_stats);
@@ -202,7 +202,7 @@ impl Shared {
         let pages = arena_bytes / 4;
         let budgets = Budgets::new(Needs { pages, memory: limits.request_bytes }, options.own.uid);
         let lease = Duration::from_secs(u64::from(limits.lease_seconds));
-        let (slots, noted) = (limits.slots, limits.noted_sessions);
+        let (slots, logged) = (limits.slots, limits.logged_sessions);
         let who: Who = Arc::new(options.own);
         let begin = stopwatch();
         let look = |name: &Name| {
@@ -216,7 +216,8 @@ impl Shared {
                 Err(_) => None,
             }
         };
-        let notes = notes.map(|store| Notes::load(store, verifier, slots, noted, lease, &look));
+        let intent_log =
+            intent_log.map(|store| IntentLog::load(store, verifier, slots, logged, lease, &look));
         let counters = Counters::default();
         Arc::new(Shared {
             exports,
@@ -229,7 +230,7 @@ impl Shared {
             ended: EndedSessions::default(),
             clients,
             locks,
-            notes,
+            intent_log,
             numbers: Numbers::load(options.numbers),
             name_turns: Arc::default(),
             budgets,

@@ -44,7 +44,7 @@ fn shared(limits: Limits) -> Arc<Shared> {
         limits,
         key: None,
         own: Identity::root(),
-        notes: None,
+        intent_log: None,
         numbers: None,
         recorder: None,
         records: Box::<MemoryRecords>::default(),

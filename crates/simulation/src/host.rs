@@ -9,7 +9,7 @@ use dafs_fabric::{Address, Arena, Listener, Provider, poison};
 use dafs_message::Node;
 use dafs_protocol::{Identity, SessionId, WriteVerifier};
 use dafs_server::{
-    DataPath, Export, Exports, Key, MemoryNotes, Proof, Shared, SharedOptions, Worker,
+    DataPath, Export, Exports, Key, MemoryLog, Proof, Shared, SharedOptions, Worker,
 };
 use dafs_store::Store;
 use dafs_unifier::{Config, Unifier};
@@ -44,7 +44,7 @@ pub struct Host {
     /// Which clients may have locks; not lost with it.
     records: Records,
     /// What became of changes; not lost with it.
-    notes: MemoryNotes,
+    intent_log: MemoryLog,
     /// The verifier of the server that runs.
     pub verifier: Option<WriteVerifier>,
     /// Until then it is busy with other things.
@@ -61,7 +61,7 @@ impl Host {
     pub fn new(net: Arc<SimNet>, clock: Clock, storage: Storage) -> Host {
         let records = Records::new(&storage);
         let time = net.clone();
-        let notes = MemoryNotes::new(Arc::new(move || time.now()));
+        let intent_log = MemoryLog::new(Arc::new(move || time.now()));
         Host {
             net,
             clock,
@@ -72,7 +72,7 @@ impl Host {
             started: Duration::ZERO,
             machine_runs: 0,
             records,
-            notes,
+            intent_log,
             verifier: None,
             awake_at: Duration::ZERO,
         }
@@ -126,7 +126,7 @@ impl Host {
             key: key.map(|bytes| Key { bytes, who: Identity::root(), known_as: Vec::new() }),
             own: Identity::root(),
             records: Box::new(self.records.clone()),
-            notes: Some(Box::new(self.notes.clone())),
+            intent_log: Some(Box::new(self.intent_log.clone())),
             numbers: None,
             recorder: None,
             entropy: entropy(rng),
@@ -198,7 +198,7 @@ impl Host {
 
     /// Changes that were begun when it died, and may have been done.
     pub fn begun(&self) -> Vec<(usize, SessionId, u32)> {
-        self.notes.begun()
+        self.intent_log.begun()
     }
 
     /// The cache is to take so many bytes; how many it takes.

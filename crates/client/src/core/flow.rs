@@ -159,7 +159,7 @@ impl Core {
         };
         let encoded = dafs_protocol::encode_request(head, &operations, header);
         encoded.map_err(|_| Unsendable::TooLong)?;
-        let noted = operations.iter().any(Operation::is_noted);
+        let noted = operations.iter().any(Operation::is_logged);
         Ok(Parts { operations: operations.len(), beside, noted })
     }
 

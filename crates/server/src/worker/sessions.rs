@@ -103,11 +103,15 @@ impl Worker {
         let meter = SessionMeter::new(earlier + 1, client, uid, peer);
         self.shared.meters.enter(meter.clone());
         let (who, client) = (Arc::new(who), Client { id: client, uid });
-        let noted = user.part_of(limits.noted_sessions);
+        let logged = user.part_of(limits.logged_sessions);
         let lock_files = user.part_of(limits.lock_files);
         let since = (self.now, user);
         let mut session = Session::new(id, secret, who, client, attr, since, meter);
-        session.notes = self.shared.notes.as_ref().and_then(|notes| notes.enter(id, client, noted));
+        session.intent_log = self
+            .shared
+            .intent_log
+            .as_ref()
+            .and_then(|intent_log| intent_log.enter(id, client, logged));
         let session = Rc::new(session);
         let number = session.number();
         self.context.locks(|table| {
@@ -157,7 +161,7 @@ impl Worker {
         let reason = end.reason();
         tracing::info!(uid = session.who.uid, reason, "session ended");
         session.ended.set(true);
-        self.end_notes(&session, end);
+        self.end_log(&session, end);
         let links = std::mem::take(&mut *session.connections.borrow_mut());
         for Link { connection, .. } in links {
             self.node.ring();
@@ -205,10 +209,10 @@ impl Worker {
     }
 
     /// Who does not end a session itself may ask what became of its changes.
-    fn end_notes(&self, session: &Session, end: End) {
-        match (&session.notes, &self.shared.notes) {
-            (Some(notes), _) if end == End::Destroyed => notes.forget(),
-            (Some(notes), Some(all)) => all.keep(notes),
+    fn end_log(&self, session: &Session, end: End) {
+        match (&session.intent_log, &self.shared.intent_log) {
+            (Some(intent_log), _) if end == End::Destroyed => intent_log.forget(),
+            (Some(intent_log), Some(all)) => all.keep(intent_log),
             _ => {}
         }
     }

@@ -13,7 +13,7 @@ use dafs_message::{
 };
 use dafs_protocol::*;
 use dafs_server::{
-    DataPath, Export, Exports, Limits, MemoryNotes, MemoryRecords, Proof, Shared, SharedOptions,
+    DataPath, Export, Exports, Limits, MemoryLog, MemoryRecords, Proof, Shared, SharedOptions,
     Worker,
 };
 use dafs_store::memory::MemoryStore;
@@ -33,7 +33,7 @@ pub struct World {
     pub net: Arc<SimNet>,
     store: MemoryStore,
     records: MemoryRecords,
-    notes: MemoryNotes,
+    intent_log: MemoryLog,
     pub limits: Limits,
     running: Option<Running>,
     peers: Vec<Peer>,
@@ -80,12 +80,12 @@ impl World {
         let net = SimNet::new(SimConfig::new(seed));
         let (store, records) = (MemoryStore::new(), MemoryRecords::default());
         let time = net.clone();
-        let notes = MemoryNotes::new(Arc::new(move || time.now()));
+        let intent_log = MemoryLog::new(Arc::new(move || time.now()));
         let mut world = World {
             net,
             store,
             records,
-            notes,
+            intent_log,
             limits,
             running: None,
             peers: Vec::new(),
@@ -120,7 +120,7 @@ impl World {
             limits: self.limits.clone(),
             key: None,
             own: dafs_protocol::Identity::root(),
-            notes: Some(Box::new(self.notes.clone())),
+            intent_log: Some(Box::new(self.intent_log.clone())),
             numbers: None,
             recorder: None,
             records: Box::new(self.records.clone()),

@@ -1,4 +1,4 @@
-//! Records of fixed sizes, each with a checksum, as they stand in the file of notes.
+//! Records of fixed sizes, each with a checksum, as they stand in the file of the log.
 
 use dafs_protocol::{ClientId, RequestOutcome, SessionId, Status};
 
@@ -35,9 +35,9 @@ pub(super) struct Owner {
     pub ended: u64,
 }
 
-/// The last noted request of a slot.
+/// The last logged request of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Note {
+pub(super) struct Record {
     /// What an earlier session left in the place is none of this one's.
     pub session: SessionId,
     pub sequence: u32,
@@ -88,7 +88,7 @@ impl Owner {
     }
 }
 
-impl Note {
+impl Record {
     pub(super) fn encode(&self) -> Bytes {
         let mut body = Body::new(*b"slot");
         body.put(self.session.0);
@@ -102,7 +102,7 @@ impl Note {
         body.end()
     }
 
-    pub(super) fn decode(bytes: &Bytes) -> Found<Note> {
+    pub(super) fn decode(bytes: &Bytes) -> Found<Record> {
         decode(bytes, *b"slot", |body| {
             let session = SessionId(body.take()?);
             let sequence = u32::from_le_bytes(body.take()?);
@@ -119,7 +119,7 @@ impl Note {
                 }
                 _ => return None,
             };
-            Some(Note { session, sequence, request_outcome })
+            Some(Record { session, sequence, request_outcome })
         })
     }
 }
@@ -198,25 +198,27 @@ mod tests {
 
     const SESSION: SessionId = SessionId([7; 16]);
 
-    fn done(status: Result<(), Status>, created: bool) -> Note {
+    fn done(status: Result<(), Status>, created: bool) -> Record {
         let request_outcome =
             RequestOutcome::Done { operations: 3, status, value: u64::MAX - 1, created };
-        Note { session: SESSION, sequence: u32::MAX, request_outcome }
+        Record { session: SESSION, sequence: u32::MAX, request_outcome }
     }
 
     #[test]
     fn records_survive_and_damage_shows() {
-        let begun = Note { session: SESSION, sequence: 9, request_outcome: RequestOutcome::Begun };
-        for note in [begun, done(Ok(()), true), done(Ok(()), false), done(Err(Status::Io), false)] {
-            let bytes = note.encode();
-            assert_eq!(Note::decode(&bytes), Found::Record(note));
+        let begun =
+            Record { session: SESSION, sequence: 9, request_outcome: RequestOutcome::Begun };
+        for record in [begun, done(Ok(()), true), done(Ok(()), false), done(Err(Status::Io), false)]
+        {
+            let bytes = record.encode();
+            assert_eq!(Record::decode(&bytes), Found::Record(record));
             for bit in 0..8 * RECORD_BYTES {
                 let mut bytes = bytes;
                 bytes[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(Note::decode(&bytes), Found::Damaged, "bit {bit}");
+                assert_eq!(Record::decode(&bytes), Found::Damaged, "bit {bit}");
             }
         }
-        assert_eq!(Note::decode(&[0; RECORD_BYTES]), Found::Nothing);
+        assert_eq!(Record::decode(&[0; RECORD_BYTES]), Found::Nothing);
     }
 
     #[test]
@@ -226,7 +228,7 @@ mod tests {
         let head = Head { machine: [2; 8], slots: 64 };
         assert_eq!(Owner::decode(&owner.encode()), Found::Record(owner));
         assert_eq!(Head::decode(&head.encode()), Found::Record(head));
-        assert_eq!(Note::decode(&owner.encode()), Found::Damaged);
+        assert_eq!(Record::decode(&owner.encode()), Found::Damaged);
         assert_eq!(Owner::decode(&head.encode()), Found::Damaged);
     }
 }

@@ -1,10 +1,10 @@
-//! Notes of what becomes of changes that must not be done twice, for the time after the end of
+//! A log of what becomes of changes that must not be done twice, for the time after the end of
 //! this process: its next run answers its clients from them ([`RequestOutcome`]).
 //!
 //! A file has a head, and places for sessions. A place has a record of whose it is, and one for
 //! each slot: the last request there that had such a change, begun or done. A record is written as
 //! a whole and in its place, so that what is there is true whenever the process ends. Nothing is
-//! synced: with the machine the notes are gone, and the next run of the machine drops them.
+//! synced: with the machine the log is gone, and the next run of the machine drops them.
 //!
 //! Where a request changes names once, what it is about to do stands beside the record that it was
 //! begun ([`Intent`]). The next server looks, before it serves anybody, whether it was done.
@@ -27,21 +27,21 @@ use rustc_hash::FxHashMap;
 
 use crate::locks::Client;
 use crate::planted::{Defect, planted};
-use intent::{INTENT_BYTES, Noted};
+use intent::{INTENT_BYTES, Logged};
 pub(crate) use intent::{Intent, Look, Name};
-use record::{Found, Head, Note, Owner, RECORD_BYTES};
-pub(crate) use store::FileNotes;
-pub use store::{MemoryNotes, NoteStore};
+use record::{Found, Head, Owner, RECORD_BYTES, Record};
+pub(crate) use store::LogFile;
+pub use store::{LogStore, MemoryLog};
 
 /// Where each record begins: with its intent it crosses no page, so that it is written as a whole.
 const SLOT_BYTES: usize = 1024;
 
-/// Leases for which notes of an ended session are kept.
+/// Leases for which the log of an ended session is kept.
 const KEPT_LEASES: u32 = 20;
 
-/// The notes of a server.
-pub(crate) struct Notes {
-    file: Arc<NoteFile>,
+/// The log of a server.
+pub(crate) struct IntentLog {
+    file: Arc<Log>,
     places_max: u32,
     kept: Duration,
     former: Mutex<Former>,
@@ -61,8 +61,8 @@ struct FormerSession {
 }
 
 /// The file, and which of its places are in use.
-struct NoteFile {
-    store: Box<dyn NoteStore>,
+struct Log {
+    store: Box<dyn LogStore>,
     slots: u16,
     /// It cannot be written: nobody may rely on it.
     broken: AtomicBool,
@@ -93,14 +93,14 @@ impl Places {
 
 /// A place in the file; free again when nobody has it any more.
 struct Place {
-    file: Arc<NoteFile>,
+    file: Arc<Log>,
     number: u32,
     /// Whose.
     uid: u32,
 }
 
-/// Where the notes of one session go.
-pub(crate) struct SessionNotes {
+/// Where what is logged of one session goes.
+pub(crate) struct SessionLog {
     place: Arc<Place>,
     session: SessionId,
     client: Client,
@@ -115,32 +115,32 @@ struct Gaps {
     is_hidden: bool,
 }
 
-impl Notes {
-    /// With the notes of former servers, where they are of the same run of the machine.
+impl IntentLog {
+    /// With the log of former servers, where they are of the same run of the machine.
     /// `places_max` bounds the sessions, alive and former; each has at most `slots`. Looks, while
     /// nobody else changes anything, what became of changes that were begun.
     pub(crate) fn load(
-        store: Box<dyn NoteStore>,
+        store: Box<dyn LogStore>,
         verifier: WriteVerifier,
         slots: u16,
         places_max: usize,
         lease: Duration,
         look: Look<'_>,
-    ) -> Notes {
+    ) -> IntentLog {
         let machine = verifier.0.first_chunk().copied().unwrap_or_default();
         let (broken, is_full, places) = Default::default();
-        let file = Arc::new(NoteFile { store, slots, broken, is_full, places });
-        let notes = Notes {
+        let file = Arc::new(Log { store, slots, broken, is_full, places });
+        let intent_log = IntentLog {
             file,
             places_max: u32::try_from(places_max).unwrap_or(u32::MAX),
             kept: lease * KEPT_LEASES,
             former: Mutex::default(),
         };
         let head = Head { machine, slots };
-        if let Err(error) = notes.read_file(head, look) {
-            notes.file.give_up(&error);
+        if let Err(error) = intent_log.read_file(head, look) {
+            intent_log.file.give_up(&error);
         }
-        notes
+        intent_log
     }
 
     fn read_file(&self, head: Head, look: Look<'_>) -> std::io::Result<()> {
@@ -179,7 +179,7 @@ impl Notes {
         Ok(())
     }
 
-    /// A session begins. `None`: nothing can be noted of it. Its user has at most `most` places:
+    /// A session begins. `None`: nothing can be logged of it. Its user has at most `most` places:
     /// where these or all are taken, former sessions are forgotten, the user's, or of who has the
     /// most.
     pub(crate) fn enter(
@@ -187,7 +187,7 @@ impl Notes {
         session: SessionId,
         client: Client,
         most: usize,
-    ) -> Option<SessionNotes> {
+    ) -> Option<SessionLog> {
         if self.file.is_broken() {
             return None;
         }
@@ -208,8 +208,8 @@ impl Notes {
         })?;
         drop(former);
         let (place, gaps) = (Arc::new(place), Mutex::default());
-        let notes = SessionNotes { place, session, client, gaps };
-        notes.write_owner(0).then_some(notes)
+        let intent_log = SessionLog { place, session, client, gaps };
+        intent_log.write_owner(0).then_some(intent_log)
     }
 
     fn take_place(&self, uid: u32) -> Option<Place> {
@@ -224,10 +224,10 @@ impl Notes {
     }
 
     /// A session has ended, and its client may ask for it.
-    pub(crate) fn keep(&self, notes: &SessionNotes) {
+    pub(crate) fn keep(&self, intent_log: &SessionLog) {
         let now = self.file.store.now();
-        if notes.fill_gaps() && notes.write_owner(milliseconds(now).max(1)) {
-            self.former().add(now, notes.session, notes.client, notes.place.clone());
+        if intent_log.fill_gaps() && intent_log.write_owner(milliseconds(now).max(1)) {
+            self.former().add(now, intent_log.session, intent_log.client, intent_log.place.clone());
         }
     }
 
@@ -248,13 +248,15 @@ impl Notes {
         let Some(at) = place.slot(slot).filter(|_| !self.file.is_broken()) else {
             return RequestOutcome::Unknown;
         };
-        match self.file.record(at).map(|bytes| Note::decode(&bytes)) {
+        match self.file.record(at).map(|bytes| Record::decode(&bytes)) {
             Ok(Found::Nothing) => RequestOutcome::NotBegun,
             // Left by who had the place before.
-            Ok(Found::Record(note)) if note.session != session => RequestOutcome::NotBegun,
-            Ok(Found::Record(note)) if planted(Defect::NoteOfAnySequence) => note.request_outcome,
-            Ok(Found::Record(note)) if note.sequence == sequence => note.request_outcome,
-            Ok(Found::Record(note)) if is_older(note.sequence, sequence) => {
+            Ok(Found::Record(record)) if record.session != session => RequestOutcome::NotBegun,
+            Ok(Found::Record(record)) if planted(Defect::RecordOfAnySequence) => {
+                record.request_outcome
+            }
+            Ok(Found::Record(record)) if record.sequence == sequence => record.request_outcome,
+            Ok(Found::Record(record)) if is_older(record.sequence, sequence) => {
                 RequestOutcome::NotBegun
             }
             _ => RequestOutcome::Unknown,
@@ -297,21 +299,21 @@ impl Former {
     }
 }
 
-impl SessionNotes {
+impl SessionLog {
     /// The first change of a request is about to be made. `intent`: what it will do, if that is
     /// the only one of so many operations.
     pub(crate) fn begun(&self, slot: SlotId, sequence: u32, intent: Option<(usize, Intent)>) {
         let done = RequestOutcome::Done { operations: 1, status: Ok(()), value: 0, created: true };
         let request_outcome =
-            if planted(Defect::NotedBeforeDone) { done } else { RequestOutcome::Begun };
-        let note = Note { session: self.session, sequence, request_outcome };
+            if planted(Defect::LoggedBeforeDone) { done } else { RequestOutcome::Begun };
+        let begun = Record { session: self.session, sequence, request_outcome };
         let intent = intent.and_then(|(operations, intent)| {
             let operations = u16::try_from(operations).ok()?;
-            Noted { session: self.session, sequence, operations, intent }.encode()
+            Logged { session: self.session, sequence, operations, intent }.encode()
         });
         let mut both = [0; RECORD_BYTES + INTENT_BYTES];
         let (record, rest) = both.split_at_mut(RECORD_BYTES);
-        record.copy_from_slice(&note.encode()); // not payload: records of fixed size
+        record.copy_from_slice(&begun.encode()); // not payload: records of fixed size
         // Without one, none of an earlier run of this request stays.
         rest.copy_from_slice(&intent.unwrap_or([0; INTENT_BYTES])); // not payload: as above
         self.write(slot, &both);
@@ -319,7 +321,7 @@ impl SessionNotes {
 
     /// A request ran to its end; its reply has not left yet.
     pub(crate) fn done(&self, slot: SlotId, sequence: u32, request_outcome: RequestOutcome) {
-        self.write(slot, &Note { session: self.session, sequence, request_outcome }.encode());
+        self.write(slot, &Record { session: self.session, sequence, request_outcome }.encode());
     }
 
     /// The client has ended the session: it asks for nothing.
@@ -367,7 +369,7 @@ impl SessionNotes {
     }
 }
 
-impl NoteFile {
+impl Log {
     fn place_bytes(&self) -> u64 {
         (u64::from(self.slots) + 1) * SLOT_BYTES as u64
     }
@@ -442,7 +444,7 @@ impl Place {
         below.then(|| self.start() + (u64::from(slot.0) + 1) * SLOT_BYTES as u64)
     }
 
-    /// Notes of what was begun what became of it, where that can be seen.
+    /// A log of what was begun what became of it, where that can be seen.
     fn resolve(&self, session: SessionId, look: Look<'_>) -> std::io::Result<()> {
         let store = &self.file.store;
         let mut all = vec![0; usize::try_from(self.file.place_bytes()).unwrap_or(0)];
@@ -452,20 +454,23 @@ impl Place {
         for (slot, bytes) in (0..).map(SlotId).zip(slots) {
             let Some((record, rest)) = bytes.split_first_chunk() else { continue };
             let Some(intent) = rest.first_chunk() else { continue };
-            let Found::Record(note) = Note::decode(record) else { continue };
-            let Found::Record(noted) = Noted::decode(intent) else { continue };
-            let is_its = (noted.session, noted.sequence) == (session, note.sequence);
-            if note.session != session || note.request_outcome != RequestOutcome::Begun || !is_its {
+            let Found::Record(record) = Record::decode(record) else { continue };
+            let Found::Record(logged) = Logged::decode(intent) else { continue };
+            let is_its = (logged.session, logged.sequence) == (session, record.sequence);
+            if record.session != session
+                || record.request_outcome != RequestOutcome::Begun
+                || !is_its
+            {
                 continue;
             }
-            let (Some(request_outcome), Some(at)) = (noted.request_outcome(look), self.slot(slot))
+            let (Some(request_outcome), Some(at)) = (logged.request_outcome(look), self.slot(slot))
             else {
                 continue;
             };
             let record = match request_outcome {
                 // As if nothing had been asked.
                 RequestOutcome::NotBegun => [0; RECORD_BYTES],
-                request_outcome => Note { request_outcome, ..note }.encode(),
+                request_outcome => Record { request_outcome, ..record }.encode(),
             };
             store.write(at, &record)?;
         }
@@ -489,11 +494,14 @@ impl Drop for Place {
 /// What a change made or set is told. (A removal and a rename answer what lost its last name.)
 fn tells(operation: &Operation<'_>) -> bool {
     let removes = matches!(operation, Operation::Remove { .. } | Operation::Rename { .. });
-    operation.is_noted() && !removes
+    operation.is_logged() && !removes
 }
 
 /// As it is told of a chain that ran to its end.
-pub(crate) fn fate_of(operations: &[Operation<'_>], results: &[OpResult]) -> RequestOutcome {
+pub(crate) fn request_outcome_of(
+    operations: &[Operation<'_>],
+    results: &[OpResult],
+) -> RequestOutcome {
     let done = operations
         .iter()
         .zip(results)

@@ -33,9 +33,9 @@ pub(crate) enum Intent {
     Fail { name: Name, there: bool },
 }
 
-/// An intent as it is noted: it belongs to the request of this record.
+/// An intent as it is logged: it belongs to the request of this record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Noted {
+pub(super) struct Logged {
     pub session: SessionId,
     pub sequence: u32,
     /// Of the request; all others change nothing.
@@ -72,7 +72,7 @@ impl Intent {
     }
 }
 
-impl Noted {
+impl Logged {
     /// What became of the request; `None`: that cannot be told.
     pub(super) fn request_outcome(&self, look: Look<'_>) -> Option<RequestOutcome> {
         let mut outcome = self.intent.outcome(look)?;
@@ -115,7 +115,7 @@ impl Noted {
         Some(body.end())
     }
 
-    pub(super) fn decode(bytes: &[u8; INTENT_BYTES]) -> Found<Noted> {
+    pub(super) fn decode(bytes: &[u8; INTENT_BYTES]) -> Found<Logged> {
         record::decode(bytes, *b"want", |body| {
             let session = SessionId(body.take()?);
             let sequence = u32::from_le_bytes(body.take()?);
@@ -139,7 +139,7 @@ impl Noted {
                 [6] => Intent::Fail { name: name(body)?, there: true },
                 _ => return None,
             };
-            Some(Noted { session, sequence, operations, intent })
+            Some(Logged { session, sequence, operations, intent })
         })
     }
 }
@@ -158,8 +158,8 @@ mod tests {
         FileId { device: 3, inode }
     }
 
-    fn noted(intent: Intent) -> Noted {
-        Noted { session: SessionId([7; 16]), sequence: 9, operations: 2, intent }
+    fn logged(intent: Intent) -> Logged {
+        Logged { session: SessionId([7; 16]), sequence: 9, operations: 2, intent }
     }
 
     #[test]
@@ -173,22 +173,22 @@ mod tests {
             Intent::Fail { name: name(1, 20), there: true },
         ];
         for intent in intents {
-            let noted = noted(intent);
-            let bytes = noted.encode().expect("it fits");
-            assert_eq!(Noted::decode(&bytes), Found::Record(noted));
+            let logged = logged(intent);
+            let bytes = logged.encode().expect("it fits");
+            assert_eq!(Logged::decode(&bytes), Found::Record(logged));
             for at in 0..INTENT_BYTES {
                 let mut bytes = bytes;
                 bytes[at] ^= 1;
-                assert_eq!(Noted::decode(&bytes), Found::Damaged, "byte {at}");
+                assert_eq!(Logged::decode(&bytes), Found::Damaged, "byte {at}");
             }
         }
-        assert_eq!(noted(Intent::Make { to: name(1, 256) }).encode(), None);
+        assert_eq!(logged(Intent::Make { to: name(1, 256) }).encode(), None);
     }
 
     /// What a look at names 1 and 2 tells, for an intent of object 5.
     fn told(intent: Intent, first: Option<u64>, second: Option<u64>) -> Option<bool> {
         let look = |name: &Name| Some((if name.name[0] == 1 { first } else { second }).map(object));
-        let request_outcome = noted(intent).request_outcome(&look)?;
+        let request_outcome = logged(intent).request_outcome(&look)?;
         Some(matches!(request_outcome, RequestOutcome::Done { operations: 2, status: Ok(()), .. }))
     }
 
@@ -213,7 +213,7 @@ mod tests {
         let make = || Intent::Make { to: name(1, 4) };
         assert_eq!(told(make(), None, None), Some(false));
         assert_eq!(told(make(), Some(6), None), Some(true));
-        assert_eq!(noted(make()).request_outcome(&|_| None), None);
+        assert_eq!(logged(make()).request_outcome(&|_| None), None);
         let fail = |there| Intent::Fail { name: name(1, 4), there };
         assert_eq!(told(fail(true), Some(6), None), Some(false));
         assert_eq!(told(fail(false), None, None), Some(false));
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_was_made_is_told() {
-        let request_outcome = |intent| noted(intent).request_outcome(&|_| Some(Some(object(5))));
+        let request_outcome = |intent| logged(intent).request_outcome(&|_| Some(Some(object(5))));
         let told = |intent| match request_outcome(intent) {
             Some(RequestOutcome::Done { value, created, .. }) => (value, created),
             other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! What is noted is told, to whom it belongs, as long as it may be.
+//! What is logged is told, to whom it belongs, as long as it may be.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -13,7 +13,7 @@ const SLOT: SlotId = SlotId(1);
 
 /// A file and a clock, over servers.
 struct World {
-    store: MemoryNotes,
+    store: MemoryLog,
     seconds: Arc<AtomicU64>,
 }
 
@@ -22,11 +22,11 @@ impl World {
         let seconds = Arc::new(AtomicU64::new(1000));
         let clock = seconds.clone();
         let now = move || Duration::from_secs(clock.load(Ordering::Relaxed));
-        World { store: MemoryNotes::new(Arc::new(now)), seconds }
+        World { store: MemoryLog::new(Arc::new(now)), seconds }
     }
 
-    fn server(&self, places: usize) -> Notes {
-        Notes::load(Box::new(self.store.clone()), MACHINE, 2, places, LEASE, &|_| None)
+    fn server(&self, places: usize) -> IntentLog {
+        IntentLog::load(Box::new(self.store.clone()), MACHINE, 2, places, LEASE, &|_| None)
     }
 
     fn pass(&self, time: Duration) {
@@ -43,12 +43,12 @@ fn session(number: u8) -> SessionId {
 }
 
 /// Session and client of the same number.
-fn enter(notes: &Notes, number: u8) -> SessionNotes {
-    notes.enter(session(number), client(number), usize::MAX).expect("there is room")
+fn enter(intent_log: &IntentLog, number: u8) -> SessionLog {
+    intent_log.enter(session(number), client(number), usize::MAX).expect("there is room")
 }
 
-fn ask(notes: &Notes, number: u8, sequence: u32) -> RequestOutcome {
-    notes.request_outcome(client(number), session(number), SLOT, sequence)
+fn ask(intent_log: &IntentLog, number: u8, sequence: u32) -> RequestOutcome {
+    intent_log.request_outcome(client(number), session(number), SLOT, sequence)
 }
 
 fn done(value: u64) -> RequestOutcome {
@@ -59,13 +59,13 @@ fn done(value: u64) -> RequestOutcome {
 fn a_later_server_tells_what_was_noted() {
     let world = World::new();
     let first = world.server(4);
-    let notes = enter(&first, 1);
-    notes.begun(SLOT, 7, None);
-    notes.done(SLOT, 7, done(5));
-    notes.begun(SlotId(0), 3, None);
+    let intent_log = enter(&first, 1);
+    intent_log.begun(SLOT, 7, None);
+    intent_log.done(SLOT, 7, done(5));
+    intent_log.begun(SlotId(0), 3, None);
     // It is not told of a session that lives.
     assert_eq!(ask(&first, 1, 7), RequestOutcome::Unknown);
-    drop((notes, first));
+    drop((intent_log, first));
     for restart in 0..3 {
         let later = world.server(4);
         assert_eq!(ask(&later, 1, 7), done(5), "restart {restart}");
@@ -151,7 +151,7 @@ fn another_run_of_the_machine_drops_all() {
     let world = World::new();
     enter(&world.server(4), 1).begun(SLOT, 1, None);
     let machine = WriteVerifier([2; 16]);
-    let other = Notes::load(Box::new(world.store.clone()), machine, 2, 4, LEASE, &|_| None);
+    let other = IntentLog::load(Box::new(world.store.clone()), machine, 2, 4, LEASE, &|_| None);
     assert_eq!(ask(&other, 1, 1), RequestOutcome::Unknown);
     assert_eq!(ask(&world.server(4), 1, 1), RequestOutcome::Unknown, "they are gone");
 }
@@ -160,7 +160,7 @@ fn another_run_of_the_machine_drops_all() {
 fn another_number_of_slots_drops_all() {
     let world = World::new();
     enter(&world.server(4), 1).begun(SLOT, 1, None);
-    let wider = Notes::load(Box::new(world.store.clone()), MACHINE, 3, 4, LEASE, &|_| None);
+    let wider = IntentLog::load(Box::new(world.store.clone()), MACHINE, 3, 4, LEASE, &|_| None);
     assert_eq!(ask(&wider, 1, 1), RequestOutcome::Unknown);
 }
 
@@ -192,9 +192,9 @@ fn places_are_bounded_and_the_oldest_go_first() {
     let world = World::new();
     let server = world.server(3);
     for number in 1..=3 {
-        let notes = enter(&server, number);
-        notes.begun(SLOT, 1, None);
-        server.keep(&notes);
+        let intent_log = enter(&server, number);
+        intent_log.begun(SLOT, 1, None);
+        server.keep(&intent_log);
         world.pass(Duration::from_secs(1));
     }
     let later = world.server(3);
@@ -214,20 +214,20 @@ fn places_are_bounded_and_the_oldest_go_first() {
 fn a_place_is_not_given_away_while_its_session_may_still_write() {
     let world = World::new();
     let server = world.server(1);
-    let notes = enter(&server, 1);
-    server.keep(&notes);
+    let intent_log = enter(&server, 1);
+    server.keep(&intent_log);
     assert!(server.enter(session(2), client(2), 9).is_none());
-    drop(notes);
+    drop(intent_log);
     assert!(server.enter(session(2), client(2), 9).is_some());
 }
 
 /// Without room from some time on.
 struct Full {
-    store: MemoryNotes,
+    store: MemoryLog,
     is_full: Arc<AtomicBool>,
 }
 
-impl NoteStore for Full {
+impl LogStore for Full {
     fn write(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
         match self.is_full.load(Ordering::Relaxed) {
             true => Err(std::io::ErrorKind::StorageFull.into()),
@@ -253,16 +253,16 @@ fn what_could_not_be_noted_is_unknown() {
     let world = World::new();
     let is_full = Arc::new(AtomicBool::new(false));
     let store = Full { store: world.store.clone(), is_full: is_full.clone() };
-    let server = Notes::load(Box::new(store), MACHINE, 2, 4, LEASE, &|_| None);
-    let notes = enter(&server, 1);
-    notes.begun(SLOT, 1, None);
+    let server = IntentLog::load(Box::new(store), MACHINE, 2, 4, LEASE, &|_| None);
+    let intent_log = enter(&server, 1);
+    intent_log.begun(SLOT, 1, None);
     is_full.store(true, Ordering::Relaxed);
     // It will be done, and no note says so.
-    notes.begun(SLOT, 2, None);
+    intent_log.begun(SLOT, 2, None);
     assert!(server.enter(session(2), client(2), 9).is_none());
     is_full.store(false, Ordering::Relaxed);
-    notes.begun(SLOT, 3, None);
-    server.keep(&notes);
+    intent_log.begun(SLOT, 3, None);
+    server.keep(&intent_log);
     assert_eq!(ask(&server, 1, 3), RequestOutcome::Unknown);
     assert_eq!(ask(&world.server(4), 1, 2), RequestOutcome::Unknown);
 }
@@ -277,12 +277,12 @@ fn removal() -> Option<(usize, Intent)> {
 fn what_was_begun_is_looked_for_before_anybody_is_served() {
     let looked = |there: Option<u64>, sequence| {
         let world = World::new();
-        let notes = enter(&world.server(4), 1);
-        notes.begun(SLOT, 1, removal());
+        let intent_log = enter(&world.server(4), 1);
+        intent_log.begun(SLOT, 1, removal());
         let there = there.map(|inode| FileId { device: 0, inode });
         let look = move |name: &Name| (name.name == b"name").then_some(there);
         let store = Box::new(world.store.clone());
-        drop(Notes::load(store, MACHINE, 2, 4, LEASE, &look));
+        drop(IntentLog::load(store, MACHINE, 2, 4, LEASE, &look));
         // Whoever comes later is told the same, whatever is there then.
         ask(&world.server(4), 1, sequence)
     };
@@ -298,15 +298,15 @@ fn an_intent_is_of_its_request() {
     let nothing = |_: &Name| Some(None);
     let world = World::new();
     let first = world.server(4);
-    let notes = enter(&first, 1);
-    notes.begun(SLOT, 1, removal());
+    let intent_log = enter(&first, 1);
+    intent_log.begun(SLOT, 1, removal());
     // The next request there says nothing of names.
-    notes.begun(SLOT, 2, None);
+    intent_log.begun(SLOT, 2, None);
     let other = enter(&first, 2);
     other.begun(SLOT, 1, removal());
     other.done(SLOT, 1, done(5));
-    drop((notes, other, first));
-    let later = Notes::load(Box::new(world.store.clone()), MACHINE, 2, 4, LEASE, &nothing);
+    drop((intent_log, other, first));
+    let later = IntentLog::load(Box::new(world.store.clone()), MACHINE, 2, 4, LEASE, &nothing);
     assert_eq!((ask(&later, 1, 2), ask(&later, 2, 1)), (RequestOutcome::Begun, done(5)));
 }
 
@@ -316,9 +316,10 @@ fn a_user_has_a_part_of_the_places() {
     let server = world.server(6);
     let of = |number: u8, uid: u32| Client { uid, ..client(number) };
     let ended = |number: u8, uid: u32, most: usize| {
-        let notes = server.enter(session(number), of(number, uid), most).expect("there is room");
-        notes.begun(SLOT, 1, None);
-        server.keep(&notes);
+        let intent_log =
+            server.enter(session(number), of(number, uid), most).expect("there is room");
+        intent_log.begun(SLOT, 1, None);
+        server.keep(&intent_log);
     };
     let knows = |number: u8, uid: u32| {
         server.request_outcome(of(number, uid), session(number), SLOT, 1) == RequestOutcome::Begun
@@ -339,7 +340,7 @@ fn a_user_has_a_part_of_the_places() {
 /// Without room for more than there is, from some time on.
 struct NoMore(Full);
 
-impl NoteStore for NoMore {
+impl LogStore for NoMore {
     fn write(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
         let is_more = offset + bytes.len() as u64 > self.0.store.bytes()?;
         match is_more && self.0.is_full.load(Ordering::Relaxed) {
@@ -366,7 +367,7 @@ fn notes_go_on_when_there_is_room_again() {
     let world = World::new();
     let is_full = Arc::new(AtomicBool::new(false));
     let store = NoMore(Full { store: world.store.clone(), is_full: is_full.clone() });
-    let server = Notes::load(Box::new(store), MACHINE, 2, 4, LEASE, &|_| None);
+    let server = IntentLog::load(Box::new(store), MACHINE, 2, 4, LEASE, &|_| None);
     let at = |slot, number, sequence| {
         world.server(4).request_outcome(client(number), session(number), slot, sequence)
     };
@@ -422,8 +423,10 @@ fn a_fate_tells_what_was_made_and_not_what_was_replaced() {
         attr: attr(23),
         created: true,
     };
-    let request_outcome =
-        fate_of(&[open, rename], &[Ok(opened), Ok(Outcome::Attributes { attr: attr(41) })]);
+    let request_outcome = request_outcome_of(
+        &[open, rename],
+        &[Ok(opened), Ok(Outcome::Attributes { attr: attr(41) })],
+    );
     let made = RequestOutcome::Done { operations: 2, status: Ok(()), value: 23, created: true };
     assert_eq!(request_outcome, made);
 }

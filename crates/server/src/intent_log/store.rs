@@ -1,4 +1,4 @@
-//! Where notes are kept: a file beside the records of clients, or memory.
+//! Where the log is kept: a file beside the records of clients, or memory.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,11 +10,11 @@ use std::time::Duration;
 use dafs_protocol::{RequestOutcome, SessionId};
 use nix::time::{ClockId, clock_gettime};
 
-use super::record::{Found, Note, RECORD_BYTES};
+use super::record::{Found, RECORD_BYTES, Record};
 
 /// Bytes that survive the end of the server's process, not that of its machine. Nothing of it
 /// waits for a disk.
-pub trait NoteStore: Send + Sync {
+pub trait LogStore: Send + Sync {
     /// Writes at an offset, which may be past the end; as a whole as far as other processes, and
     /// the end of this one, are concerned.
     ///
@@ -46,21 +46,21 @@ pub trait NoteStore: Send + Sync {
 
 /// In a file.
 #[derive(Debug)]
-pub(crate) struct FileNotes(File);
+pub(crate) struct LogFile(File);
 
-impl FileNotes {
+impl LogFile {
     /// Of a path, which is made if need be.
     ///
     /// # Errors
     /// It cannot be made.
-    pub(crate) fn open(path: &Path) -> io::Result<FileNotes> {
+    pub(crate) fn open(path: &Path) -> io::Result<LogFile> {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).read(true).write(true).mode(0o600);
-        options.open(path).map(FileNotes)
+        options.open(path).map(LogFile)
     }
 }
 
-impl NoteStore for FileNotes {
+impl LogStore for LogFile {
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all_at(bytes, offset) // not payload: records of fixed size
     }
@@ -96,24 +96,24 @@ impl NoteStore for FileNotes {
 
 /// In memory that lives as long as its clones: over restarts within one process.
 #[derive(Clone)]
-pub struct MemoryNotes {
+pub struct MemoryLog {
     bytes: Arc<Mutex<Vec<u8>>>,
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
-impl MemoryNotes {
+impl MemoryLog {
     /// Empty, with a clock of the machine's.
-    pub fn new(clock: Arc<dyn Fn() -> Duration + Send + Sync>) -> MemoryNotes {
-        MemoryNotes { bytes: Arc::default(), clock }
+    pub fn new(clock: Arc<dyn Fn() -> Duration + Send + Sync>) -> MemoryLog {
+        MemoryLog { bytes: Arc::default(), clock }
     }
 
-    /// What was begun and not done: where it is noted, and its sequence. For simulations.
+    /// What was begun and not done: where it is logged, and its sequence. For simulations.
     pub fn begun(&self) -> Vec<(usize, SessionId, u32)> {
         let all = self.all();
         let (records, _) = all.as_chunks::<RECORD_BYTES>();
         let begun =
-            records.iter().enumerate().filter_map(|(at, record)| match Note::decode(record) {
-                Found::Record(Note {
+            records.iter().enumerate().filter_map(|(at, record)| match Record::decode(record) {
+                Found::Record(Record {
                     session,
                     sequence,
                     request_outcome: RequestOutcome::Begun,
@@ -128,7 +128,7 @@ impl MemoryNotes {
     }
 }
 
-impl NoteStore for MemoryNotes {
+impl LogStore for MemoryLog {
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let start = usize::try_from(offset).map_err(io::Error::other)?;
         let end = start.checked_add(bytes.len()).ok_or(io::ErrorKind::FileTooLarge)?;
@@ -173,12 +173,12 @@ mod tests {
     fn both_keep_what_was_written() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("notes");
-        let memory = MemoryNotes::new(Arc::new(|| Duration::from_secs(1)));
-        let stores: [[Box<dyn NoteStore>; 2]; 2] = [
+        let memory = MemoryLog::new(Arc::new(|| Duration::from_secs(1)));
+        let stores: [[Box<dyn LogStore>; 2]; 2] = [
             [Box::new(memory.clone()), Box::new(memory)],
             [
-                Box::new(FileNotes::open(&path).expect("made")),
-                Box::new(FileNotes::open(&path).expect("there")),
+                Box::new(LogFile::open(&path).expect("made")),
+                Box::new(LogFile::open(&path).expect("there")),
             ],
         ];
         for [one, other] in stores {
