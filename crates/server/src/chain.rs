@@ -24,11 +24,11 @@ use dafs_store::Who;
 use crate::data::Held;
 use crate::intent_log;
 use crate::meters::Kind;
+use crate::name_lock::NameLock;
 use crate::numbers::LastNumber;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::{Shared, tick};
-use crate::turns::NameTurn;
 use crate::worker::{Action, Delayed, Fetches, Grant};
 
 /// Results that a slot kept; `None` is executed again.
@@ -192,7 +192,7 @@ pub(crate) struct Chain {
     /// It is logged that changes were begun.
     pub logged: bool,
     /// For the names of the change under way; if that is all the chain changes, until it ends.
-    pub name_turn: Option<NameTurn>,
+    pub name_lock: Option<NameLock>,
     /// Of the symlink that is made next.
     pub target: Vec<u8>,
     /// It may wait while it holds pages.
@@ -233,7 +233,7 @@ pub(crate) async fn run(
                 previous_state: None,
                 replayed: !prior.is_empty(),
                 logged: false,
-                name_turn: None,
+                name_lock: None,
                 target: Vec::new(),
                 holds_turn: false,
                 read_bytes: 0,

@@ -1,4 +1,4 @@
-//! Before a change that is not to be done twice: its turn, and the log of it.
+//! Before a change that is not to be done twice: the locks of its names, and the log of it.
 
 use dafs_protocol::{CreateMode, FileHandle, Operation, Outcome, StateId, Status};
 use dafs_store::FileId;
@@ -22,7 +22,7 @@ impl Chain {
         if !operation.is_logged() {
             return self.operation(operation).await;
         }
-        // The peer may take for ever: before the turn, which others wait for.
+        // The peer may take for ever: before the lock, for which others wait for.
         if let Operation::Create { target_bytes, .. } = operation {
             self.target = self.bring_bytes(*target_bytes as usize).await?;
         }
@@ -31,7 +31,7 @@ impl Chain {
         }
         let result = self.operation(operation).await;
         if !is_only_change(operations) {
-            self.name_turn = None;
+            self.name_lock = None;
         }
         result
     }
@@ -44,12 +44,12 @@ impl Chain {
             return !session.ended.get();
         }
         // Not two at a time: who has one and waits for the other could wait for ever.
-        self.name_turn = None;
+        self.name_lock = None;
         let names = self.names_of(change);
         if !names.is_empty() && !planted(Defect::NameTurnsNotTaken) {
             let shared = &self.context.shared;
             let keys = names.iter().filter_map(|(dir, name)| turn_key(&shared.exports, dir, name));
-            self.name_turn = Some(shared.name_turns.take(keys).await);
+            self.name_lock = Some(shared.name_locks.take(keys).await);
         }
         let Some(intent_log) = &session.intent_log else { return !session.ended.get() };
         let logged = std::mem::replace(&mut self.logged, true);
@@ -152,7 +152,7 @@ fn can_be_told(change: &Operation<'_>) -> bool {
     }
 }
 
-/// By what turns are taken: the export, since one whose disk hangs is to keep no other waiting, and
+/// By what names are locked: the export, since one whose disk hangs is to keep no other waiting, and
 /// the last component, since a directory has several handles, and several ways lead to it.
 fn turn_key<'a>(exports: &Exports, dir: &FileHandle, path: &'a [u8]) -> Option<(u8, &'a [u8])> {
     let (number, path) = match exports.place(dir, path).ok()? {
@@ -164,7 +164,7 @@ fn turn_key<'a>(exports: &Exports, dir: &FileHandle, path: &'a [u8]) -> Option<(
 }
 
 /// There is one change, and all else looks at names and attributes: nothing that waits for
-/// others while the turn is held.
+/// others while the lock is held.
 fn is_only_change(operations: &[Operation<'_>]) -> bool {
     use Operation as O;
     let looks = |operation: &Operation<'_>| {

@@ -25,6 +25,7 @@ mod local;
 mod locking;
 mod locks;
 mod meters;
+mod name_lock;
 mod names;
 mod numbers;
 mod opens;
@@ -41,7 +42,6 @@ mod session;
 mod setup;
 mod shared;
 mod tasks;
-mod turns;
 mod users;
 mod worker;
 

@@ -16,11 +16,11 @@ use crate::intent_log::{IntentLog, LogStore, Name};
 use crate::limits::Limits;
 use crate::locks::{Grace, LockLimits, Locks};
 use crate::meters::{Kind, Meters};
+use crate::name_lock::NameLocks;
 use crate::numbers::Numbers;
 use crate::opens::Open;
 use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
-use crate::turns::NameTurns;
 use crate::worker::{Inbox, Message};
 
 /// Fills bytes with randomness; injected so that a simulation is repeatable.
@@ -92,7 +92,7 @@ pub struct Shared {
     pub(crate) locks: Locks,
     pub(crate) intent_log: Option<IntentLog>,
     pub(crate) numbers: Numbers,
-    pub(crate) name_turns: Arc<NameTurns>,
+    pub(crate) name_locks: Arc<NameLocks>,
     pub(crate) budgets: Budgets,
     pub(crate) recorder: Option<Recorder>,
     /// By the workers' numbers.
@@ -232,7 +232,7 @@ impl Shared {
             locks,
             intent_log,
             numbers: Numbers::load(options.numbers),
-            name_turns: Arc::default(),
+            name_locks: Arc::default(),
             budgets,
             recorder,
             inboxes: Mutex::default(),

@@ -13,36 +13,36 @@ use smallvec::SmallVec;
 /// Names under change, by a hash. Two names of one hash wait for each other without need, which
 /// is rare.
 #[derive(Default)]
-pub(crate) struct NameTurns(Mutex<FxHashMap<u64, Turns>>);
+pub(crate) struct NameLocks(Mutex<FxHashMap<u64, Queue>>);
 
-/// Who has the turn for a name, and who waits, first come, first served.
+/// Who waits for a name, first come, first served.
 #[derive(Default)]
-struct Turns {
+struct Queue {
     waiting: VecDeque<(u64, Waker)>,
     tickets: u64,
-    /// It is the turn of this ticket, which was woken.
+    /// This ticket is next, and was woken.
     called: Option<u64>,
 }
 
-/// While it lives, nobody else has a turn for its names.
-pub(crate) struct NameTurn {
-    turns: Arc<NameTurns>,
+/// While it lives, nobody else has a lock for its names.
+pub(crate) struct NameLock {
+    locks: Arc<NameLocks>,
     keys: SmallVec<[u64; 2]>,
 }
 
 /// Somebody waits, or had to.
 struct Waiting<'a> {
-    turns: &'a NameTurns,
+    locks: &'a NameLocks,
     key: u64,
     ticket: Option<u64>,
 }
 
-impl NameTurns {
-    /// Waits for a turn for all of these names.
+impl NameLocks {
+    /// Waits until nobody else has one of these names, and locks them.
     pub(crate) async fn take<N: Hash>(
         self: &Arc<Self>,
         names: impl Iterator<Item = N>,
-    ) -> NameTurn {
+    ) -> NameLock {
         let key = |name: N| {
             let mut hasher = FxHasher::default();
             name.hash(&mut hasher);
@@ -52,25 +52,25 @@ impl NameTurns {
         let mut keys: SmallVec<[u64; 2]> = names.map(key).collect();
         keys.sort_unstable();
         keys.dedup();
-        let mut turn = NameTurn { turns: self.clone(), keys: SmallVec::new() };
+        let mut name_lock = NameLock { locks: self.clone(), keys: SmallVec::new() };
         for key in keys {
-            let mut waiting = Waiting { turns: self, key, ticket: None };
+            let mut waiting = Waiting { locks: self, key, ticket: None };
             poll_fn(|context| waiting.poll(context.waker())).await;
-            turn.keys.push(key);
+            name_lock.keys.push(key);
         }
-        turn
+        name_lock
     }
 
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<u64, Turns>> {
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<u64, Queue>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next one, if there is one.
     fn pass_on(&self, key: u64) {
         let mut held = self.lock();
-        let Some(turns) = held.get_mut(&key) else { return };
-        let next = turns.waiting.pop_front();
-        turns.called = next.as_ref().map(|(ticket, _)| *ticket);
+        let Some(queue) = held.get_mut(&key) else { return };
+        let next = queue.waiting.pop_front();
+        queue.called = next.as_ref().map(|(ticket, _)| *ticket);
         if next.is_none() {
             held.remove(&key);
         }
@@ -83,25 +83,25 @@ impl NameTurns {
 
 impl Waiting<'_> {
     fn poll(&mut self, waker: &Waker) -> Poll<()> {
-        let mut held = self.turns.lock();
-        let Some(turns) = held.get_mut(&self.key) else {
-            held.insert(self.key, Turns::default());
+        let mut held = self.locks.lock();
+        let Some(queue) = held.get_mut(&self.key) else {
+            held.insert(self.key, Queue::default());
             return Poll::Ready(());
         };
         match self.ticket {
-            Some(ticket) if turns.called == Some(ticket) => {
-                turns.called = None;
+            Some(ticket) if queue.called == Some(ticket) => {
+                queue.called = None;
                 self.ticket = None;
                 return Poll::Ready(());
             }
             Some(ticket) => {
-                let own = turns.waiting.iter_mut().find(|(other, _)| *other == ticket);
+                let own = queue.waiting.iter_mut().find(|(other, _)| *other == ticket);
                 own.into_iter().for_each(|(_, old)| old.clone_from(waker));
             }
             None => {
-                turns.tickets += 1;
-                self.ticket = Some(turns.tickets);
-                turns.waiting.push_back((turns.tickets, waker.clone()));
+                queue.tickets += 1;
+                self.ticket = Some(queue.tickets);
+                queue.waiting.push_back((queue.tickets, waker.clone()));
             }
         }
         Poll::Pending
@@ -111,19 +111,19 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
-        let mut held = self.turns.lock();
-        let Some(turns) = held.get_mut(&self.key) else { return };
-        turns.waiting.retain(|(other, _)| *other != ticket);
-        if turns.called == Some(ticket) {
+        let mut held = self.locks.lock();
+        let Some(queue) = held.get_mut(&self.key) else { return };
+        queue.waiting.retain(|(other, _)| *other != ticket);
+        if queue.called == Some(ticket) {
             drop(held);
-            self.turns.pass_on(self.key);
+            self.locks.pass_on(self.key);
         }
     }
 }
 
-impl Drop for NameTurn {
+impl Drop for NameLock {
     fn drop(&mut self) {
-        self.keys.iter().for_each(|key| self.turns.pass_on(*key));
+        self.keys.iter().for_each(|key| self.locks.pass_on(*key));
     }
 }
 
@@ -135,10 +135,10 @@ mod tests {
     use super::*;
 
     fn take<'a>(
-        turns: &'a Arc<NameTurns>,
+        locks: &'a Arc<NameLocks>,
         names: &'a [&'a [u8]],
-    ) -> Pin<Box<dyn Future<Output = NameTurn> + 'a>> {
-        Box::pin(turns.take(names.iter().copied()))
+    ) -> Pin<Box<dyn Future<Output = NameLock> + 'a>> {
+        Box::pin(locks.take(names.iter().copied()))
     }
 
     fn is_ready<T>(mut future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn a_name_is_changed_by_one_at_a_time_in_order() {
-        let turns = Arc::new(NameTurns::default());
-        let first = is_ready(pin!(take(&turns, &[b"a", b"b"]))).expect("it is free");
-        assert!(is_ready(pin!(take(&turns, &[b"c"]))).is_some());
-        let (mut second, mut third) = (take(&turns, &[b"b", b"a"]), take(&turns, &[b"a"]));
+        let locks = Arc::new(NameLocks::default());
+        let first = is_ready(pin!(take(&locks, &[b"a", b"b"]))).expect("it is free");
+        assert!(is_ready(pin!(take(&locks, &[b"c"]))).is_some());
+        let (mut second, mut third) = (take(&locks, &[b"b", b"a"]), take(&locks, &[b"a"]));
         assert!(is_ready(pin!(&mut second)).is_none());
         assert!(is_ready(pin!(&mut third)).is_none());
         drop(first);
@@ -162,14 +162,14 @@ mod tests {
         assert!(is_ready(pin!(&mut third)).is_none());
         drop(second);
         drop(is_ready(pin!(&mut third)).expect("its turn"));
-        assert!(turns.lock().is_empty());
+        assert!(locks.lock().is_empty());
     }
 
     #[test]
     fn who_gives_up_keeps_nobody_waiting() {
-        let turns = Arc::new(NameTurns::default());
-        let first = is_ready(pin!(take(&turns, &[b"a"]))).expect("it is free");
-        let mut others: Vec<_> = (0..3).map(|_| take(&turns, &[b"a"])).collect();
+        let locks = Arc::new(NameLocks::default());
+        let first = is_ready(pin!(take(&locks, &[b"a"]))).expect("it is free");
+        let mut others: Vec<_> = (0..3).map(|_| take(&locks, &[b"a"])).collect();
         others.iter_mut().for_each(|other| assert!(is_ready(pin!(other)).is_none()));
         // One that still waits, and one whose turn it is.
         drop(others.remove(1));
@@ -177,12 +177,12 @@ mod tests {
         drop(others.remove(0));
         drop(is_ready(pin!(&mut others[0])).expect("its turn"));
         drop(others);
-        assert!(turns.lock().is_empty());
+        assert!(locks.lock().is_empty());
     }
 
     #[test]
     fn a_name_twice_is_one() {
-        let turns = Arc::new(NameTurns::default());
-        assert!(is_ready(pin!(take(&turns, &[b"a", b"a"]))).is_some());
+        let locks = Arc::new(NameLocks::default());
+        assert!(is_ready(pin!(take(&locks, &[b"a", b"a"]))).is_some());
     }
 }
