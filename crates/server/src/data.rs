@@ -11,7 +11,7 @@ use dafs_protocol::{
     Outcome, Stability, StateId, Status,
 };
 use dafs_store::Opened;
-use dafs_unifier::{CachedFile, Mark, Opening, ReadLease, Writer, WriterId};
+use dafs_unifier::{CachedFile, Mark, Opening, PinnedRead, Writer, WriterId};
 
 use crate::chain::{Chain, Context, Stop};
 use crate::exports::{Export, Exports, Place};
@@ -25,7 +25,7 @@ use crate::worker::Grant;
 
 /// What keeps reply data alive until it left.
 pub(crate) enum Held {
-    Lease(#[allow(dead_code, reason = "held for its drop")] ReadLease),
+    Lease(#[allow(dead_code, reason = "held for its drop")] PinnedRead),
     Buffers(#[allow(dead_code, reason = "held for its drop")] Taken),
     Scratch(Span),
     Grant(#[allow(dead_code, reason = "held for its drop")] Grant),

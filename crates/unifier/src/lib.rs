@@ -1,7 +1,7 @@
 //! \[UNIFIER\]: one memory for caching and communication. The index that makes arena memory a
 //! file cache: pages go from the disk to the wire and from the wire to the disk without a copy.
 //!
-//! * A read takes a [`ReadLease`] of cached pages, which the network reads while it is held.
+//! * A read takes a [`PinnedRead`] of cached pages, which the network reads while it is held.
 //!   Leases share pages, and no writer waits for one.
 //! * A write takes a [`WriteReservation`] of fresh pages, which the network fills. They become
 //!   the file's at once by [`CachedFile::commit_write`], and are discarded if the transfer died.
@@ -53,7 +53,7 @@ pub use planted::{Defect, plant};
 pub use policy::{Class, Policy};
 pub use query::Cached;
 pub use ranges::At;
-pub use read::ReadLease;
+pub use read::PinnedRead;
 pub use unifier::{HoldTurn, Unifier};
 pub use wait::{Line, Turn};
 pub use write::WriteReservation;

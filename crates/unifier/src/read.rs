@@ -28,7 +28,7 @@ const HOLE_SLOTS_MAX: u64 = 3;
 const FILLS_MAX: usize = 1024;
 
 /// Pages of a file, held for a reader. Writers do not wait for it: it keeps what it has seen.
-pub struct ReadLease {
+pub struct PinnedRead {
     core: Arc<Core>,
     /// Each pinned once.
     units: SmallVec<[Page; 18]>,
@@ -37,7 +37,7 @@ pub struct ReadLease {
     end_of_file: bool,
 }
 
-impl ReadLease {
+impl PinnedRead {
     /// The bytes.
     pub fn spans(&self) -> SgList {
         self.runs.iter().map(|run| self.core.pool.span(run.start, run.len)).collect()
@@ -59,7 +59,7 @@ impl ReadLease {
     }
 }
 
-impl Drop for ReadLease {
+impl Drop for PinnedRead {
     fn drop(&mut self) {
         for unit in &self.units {
             self.core.pool.unpin(*unit);
@@ -155,7 +155,7 @@ impl Awaited {
 pub(crate) type Allocated = SmallVec<[Arc<Pinned>; 1]>;
 
 pub(crate) enum Plan {
-    Lease(ReadLease),
+    Lease(PinnedRead),
     /// Until this has ended.
     Wait(Arc<Job>),
     /// What lacks, what is being read in, and what is there: it stays meanwhile.
@@ -164,7 +164,7 @@ pub(crate) enum Plan {
 
 impl CachedFile {
     /// Everything asked for, if it is cached; `None`: use [`read`](Self::read).
-    pub fn try_read(&self, offset: u64, len: usize) -> Option<ReadLease> {
+    pub fn try_read(&self, offset: u64, len: usize) -> Option<PinnedRead> {
         let lease = self.lease(&mut self.lock(), offset, len.min(self.read_bytes_max()))?;
         self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
         Some(lease)
@@ -175,7 +175,7 @@ impl CachedFile {
     ///
     /// # Errors
     /// The store's; the file is not open.
-    pub async fn read(self: &Arc<Self>, offset: u64, len: usize) -> Result<ReadLease, Status> {
+    pub async fn read(self: &Arc<Self>, offset: u64, len: usize) -> Result<PinnedRead, Status> {
         let len = len.min(self.read_bytes_max());
         let mut turn: Option<Turn<'_>> = None;
         let mut exact = false;
@@ -243,10 +243,10 @@ impl CachedFile {
 
     /// Pins what is there, if all is. It counts as a use of each unit, but not of the rest of one
     /// that the read before began.
-    fn lease(&self, inner: &mut Inner, offset: u64, len: usize) -> Option<ReadLease> {
+    fn lease(&self, inner: &mut Inner, offset: u64, len: usize) -> Option<PinnedRead> {
         let asked = offset.saturating_add(len as u64);
         let end = asked.min(inner.size);
-        let mut lease = ReadLease {
+        let mut lease = PinnedRead {
             core: self.core.clone(),
             units: SmallVec::new(),
             runs: Runs::default(),

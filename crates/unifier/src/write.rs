@@ -13,7 +13,7 @@ use crate::job::Job;
 use crate::planted::{Defect, planted};
 use crate::policy::Came;
 use crate::pool::{Page, Pages, Runs, SLOT, units};
-use crate::read::ReadLease;
+use crate::read::PinnedRead;
 use crate::wait::Turn;
 
 /// The end of the largest file.
@@ -310,7 +310,7 @@ impl CachedFile {
         writer: Writer,
         at: Where,
     ) -> Result<u64, Status> {
-        let mut held: SmallVec<[ReadLease; 2]> = SmallVec::new();
+        let mut held: SmallVec<[PinnedRead; 2]> = SmallVec::new();
         let mut turn: Option<Turn<'_>> = None;
         loop {
             match self.land(&mut reservation, writer, at)? {

@@ -179,8 +179,8 @@ impl FileData {
     }
 }
 
-impl From<dafs_unifier::ReadLease> for Lent {
-    fn from(lease: dafs_unifier::ReadLease) -> Lent {
+impl From<dafs_unifier::PinnedRead> for Lent {
+    fn from(lease: dafs_unifier::PinnedRead) -> Lent {
         Lent {
             spans: lease.spans(),
             len: lease.len(),

@@ -37,7 +37,7 @@ use std::sync::Arc;
 use dafs_fabric::{Arena, poison};
 use dafs_protocol::{Timestamp, WriteVerifier};
 
-use crate::{CachedFile, Config, Opening, ReadLease, Unifier, WriteReservation, Writer, WriterId};
+use crate::{CachedFile, Config, Opening, PinnedRead, Unifier, WriteReservation, Writer, WriterId};
 use disk::{DiskFile, Handle};
 
 const VERIFIER: WriteVerifier = WriteVerifier([7; 16]);
@@ -85,7 +85,7 @@ fn land(reservation: &mut WriteReservation, bytes: &[u8]) {
     reservation.landed(at);
 }
 
-fn bytes(lease: &ReadLease) -> Vec<u8> {
+fn bytes(lease: &PinnedRead) -> Vec<u8> {
     let mut all = Vec::new();
     let mut part = Vec::new();
     for span in lease.spans() {

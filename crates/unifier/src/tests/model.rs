@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::disk::{Disk, DiskFile, Handle, Rng, Task, allocate, overwrite, piece};
 use super::{VERIFIER, bytes, config, land, writer};
-use crate::{At, CachedFile, Config, Opening, ReadLease, Unifier, WriterId};
+use crate::{At, CachedFile, Config, Opening, PinnedRead, Unifier, WriterId};
 use dafs_fabric::Arena;
 use dafs_protocol::{CacheHint, CommitLevel, Status};
 
@@ -21,7 +21,7 @@ struct Model {
     unifier: Arc<Unifier>,
     files: Vec<Subject>,
     background: Vec<Task<()>>,
-    leases: Vec<(ReadLease, Vec<u8>)>,
+    leases: Vec<(PinnedRead, Vec<u8>)>,
     now: Duration,
     read_bytes_max: usize,
 }
