@@ -381,14 +381,14 @@ impl Chain {
         let needs_room = |op| is_read(op) || matches!(op, Operation::CopyRange { .. });
         let after_read = operations.iter().skip_while(|op| !is_read(op)).skip(1);
         let waits_with_pages = after_read.into_iter().any(needs_room);
-        let mut turn = None;
+        let mut permit = None;
         let mut results = Vec::with_capacity(operations.len());
         let mut prior = prior.into_iter();
         for operation in operations {
             // Pages of the first READ are held while what follows waits for others. Not before it:
             // the peer's data, which comes before any READ, may take for ever.
-            if waits_with_pages && turn.is_none() && is_read(operation) {
-                turn = Some(context.shared.unifier.turn_to_hold().await);
+            if waits_with_pages && permit.is_none() && is_read(operation) {
+                permit = Some(context.shared.unifier.hold_permit().await);
                 self.holds_turn = true;
             }
             let kept = prior.next().flatten();

@@ -205,9 +205,9 @@ fn a_chain_that_copies_while_it_holds_what_it_read_waits_for_its_turn() {
     let mut raw = Raw::connect(&served);
     let (_, state) = raw.open("f", MAKE, 0o644).expect("open");
     raw.write(state, 0, b"read").expect("write");
-    let mut turn = Box::pin(served.unifier().turn_to_hold());
-    let turn = match turn.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(turn) => turn,
+    let mut permit = Box::pin(served.unifier().hold_permit());
+    let permit = match permit.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(permit) => permit,
         Poll::Pending => panic!("nobody else has it"),
     };
     let read = Operation::Read { state, extents: ExtentList::one(0, 4), report_holes: false };
@@ -217,7 +217,7 @@ fn a_chain_that_copies_while_it_holds_what_it_read_waits_for_its_turn() {
     raw.begin(0, &[read, copy]);
     raw.begin(1, &[Operation::Null]);
     assert_eq!(raw.answered(), 1);
-    drop(turn);
+    drop(permit);
     assert_eq!(raw.answered(), 0);
 }
 

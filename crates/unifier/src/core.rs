@@ -18,7 +18,7 @@ use crate::file::CachedFile;
 use crate::job::{Job, Jobs};
 use crate::policy::shares::Search;
 use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, Sent, units};
-use crate::wait::{Line, locked};
+use crate::wait::{FairQueue, locked};
 use crate::{Opening, WriterId};
 
 /// Units that are looked at for each whole frame.
@@ -39,10 +39,10 @@ pub(crate) struct Core {
     /// With dirty data whose write-back failed.
     failed_files: Mutex<Vec<Arc<CachedFile>>>,
     helpers: AtomicUsize,
-    pub(crate) reserve_line: Line,
-    pub(crate) fill_line: Line,
-    pub(crate) hold_line: Line,
-    pub(crate) edge_line: Line,
+    pub(crate) reserve_queue: FairQueue,
+    pub(crate) fill_queue: FairQueue,
+    pub(crate) hold_queue: FairQueue,
+    pub(crate) edge_queue: FairQueue,
     /// Slots of prefetches under way.
     prefetched_slots: AtomicUsize,
     pub(crate) jobs: Jobs,
@@ -127,10 +127,10 @@ impl Core {
             dirty_files: DirtyFiles::default(),
             failed_files: Mutex::default(),
             helpers: AtomicUsize::new(0),
-            reserve_line: Line::default(),
-            fill_line: Line::default(),
-            hold_line: Line::default(),
-            edge_line: Line::default(),
+            reserve_queue: FairQueue::default(),
+            fill_queue: FairQueue::default(),
+            hold_queue: FairQueue::default(),
+            edge_queue: FairQueue::default(),
             prefetched_slots: AtomicUsize::new(0),
             jobs: Jobs::default(),
             now_nanos: AtomicU64::new(0),

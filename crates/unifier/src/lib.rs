@@ -54,8 +54,8 @@ pub use policy::{Class, Policy};
 pub use query::Cached;
 pub use ranges::At;
 pub use read::PinnedRead;
-pub use unifier::{HoldTurn, Unifier};
-pub use wait::{Line, Turn};
+pub use unifier::{HoldPermit, Unifier};
+pub use wait::{FairQueue, Ticket};
 pub use write::WriteReservation;
 
 /// A session that writes: late errors are told to each once.

@@ -101,7 +101,7 @@ impl CachedFile {
     }
 
     fn begin_fills(self: &Arc<Self>, stretches: &[Stretch]) {
-        if !self.core.fill_line.is_empty() {
+        if !self.core.fill_queue.is_empty() {
             return;
         }
         let slots = stretches.iter().map(|stretch| stretch.count).sum();

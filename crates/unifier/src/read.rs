@@ -17,7 +17,7 @@ use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
 use crate::policy::Came;
 use crate::pool::{FRAME_SLOTS, Page, Pages, Runs, SLOT, units};
-use crate::wait::Turn;
+use crate::wait::Ticket;
 
 /// Requests of at least this size, and files of at most this size, are read in by clusters.
 const CLUSTER_BYTES: u64 = SLOT * FRAME_SLOTS as u64;
@@ -177,7 +177,7 @@ impl CachedFile {
     /// The store's; the file is not open.
     pub async fn read(self: &Arc<Self>, offset: u64, len: usize) -> Result<PinnedRead, Status> {
         let len = len.min(self.read_bytes_max());
-        let mut turn: Option<Turn<'_>> = None;
+        let mut ticket: Option<Ticket<'_>> = None;
         let mut exact = false;
         let mut missed = false;
         loop {
@@ -196,8 +196,8 @@ impl CachedFile {
                 }
                 Plan::Fill(stretches, awaited, there) => (stretches, awaited, there),
             };
-            let front = turn.is_some();
-            let pages = if front || self.core.fill_line.is_empty() {
+            let front = ticket.is_some();
+            let pages = if front || self.core.fill_queue.is_empty() {
                 self.allocate_all(&stretches)
             } else {
                 None
@@ -214,7 +214,7 @@ impl CachedFile {
                 None => {
                     drop((awaited, there));
                     // Kept until all is read: nobody behind evicts what this one fills.
-                    turn = Some(self.core.fill_line.turn().await);
+                    ticket = Some(self.core.fill_queue.enter().await);
                     continue;
                 }
             };

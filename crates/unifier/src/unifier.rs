@@ -15,15 +15,15 @@ use crate::core::Core;
 use crate::file::CachedFile;
 use crate::job::{Job, wait_all};
 use crate::pool::{FRAME_SLOTS, Pool};
-use crate::wait::Turn;
+use crate::wait::Ticket;
 use crate::{CacheStats, Config, Mark, Opening, WriterId};
 
 /// Files flushed at the same time for one SYNC_FS.
 const FLUSHES_MAX: usize = 16;
 
-/// See [`Unifier::turn_to_hold`]; ends when it is dropped.
-pub struct HoldTurn<'a> {
-    _turn: Turn<'a>,
+/// See [`Unifier::hold_permit`]; ends when it is dropped.
+pub struct HoldPermit<'a> {
+    _ticket: Ticket<'a>,
 }
 
 /// The cache of all files, shared by all workers.
@@ -68,8 +68,8 @@ impl Unifier {
 
     /// Waits for the right to wait for data while holding other data. One at a time: many who
     /// did would hold all pages and wait for each other.
-    pub async fn turn_to_hold(&self) -> HoldTurn<'_> {
-        HoldTurn { _turn: self.core.hold_line.turn().await }
+    pub async fn hold_permit(&self) -> HoldPermit<'_> {
+        HoldPermit { _ticket: self.core.hold_queue.enter().await }
     }
 
     /// What is known of a file, open or not.

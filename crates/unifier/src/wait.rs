@@ -95,60 +95,60 @@ impl Space {
 
 /// Who waits for something that one at a time may have: first come, first served.
 #[derive(Debug, Default)]
-pub struct Line {
-    queue: Mutex<Queue>,
+pub struct FairQueue {
+    queue: Mutex<Tickets>,
     len: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct Tickets {
     next: u64,
     tickets: VecDeque<(u64, Option<Waker>)>,
 }
 
-/// A place in a [`Line`]; dropped, the next one's turn comes.
+/// A place in a [`FairQueue`]; dropped, the next one goes on.
 #[derive(Debug)]
-pub struct Turn<'a> {
-    line: &'a Line,
-    ticket: u64,
+pub struct Ticket<'a> {
+    queue: &'a FairQueue,
+    number: u64,
 }
 
-impl Line {
-    /// Nobody waits, or has a turn.
+impl FairQueue {
+    /// Nobody waits, or is the first.
     pub fn is_empty(&self) -> bool {
         self.len.load(Ordering::Relaxed) == 0
     }
 
     /// Waits until everybody who came before has left.
-    pub async fn turn(&self) -> Turn<'_> {
-        let turn = {
+    pub async fn enter(&self) -> Ticket<'_> {
+        let ticket = {
             let mut queue = locked(&self.queue);
-            let ticket = queue.next;
+            let number = queue.next;
             queue.next += 1;
-            queue.tickets.push_back((ticket, None));
+            queue.tickets.push_back((number, None));
             self.len.store(queue.tickets.len(), Ordering::Relaxed);
-            Turn { line: self, ticket }
+            Ticket { queue: self, number }
         };
         poll_fn(|context| {
             let mut queue = locked(&self.queue);
-            if queue.tickets.front().is_some_and(|front| front.0 == turn.ticket) {
+            if queue.tickets.front().is_some_and(|front| front.0 == ticket.number) {
                 return Poll::Ready(());
             }
-            if let Some(place) = queue.tickets.iter_mut().find(|place| place.0 == turn.ticket) {
+            if let Some(place) = queue.tickets.iter_mut().find(|place| place.0 == ticket.number) {
                 place.1 = Some(context.waker().clone());
             }
             Poll::Pending
         })
         .await;
-        turn
+        ticket
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        let mut queue = locked(&self.line.queue);
-        queue.tickets.retain(|place| place.0 != self.ticket);
-        self.line.len.store(queue.tickets.len(), Ordering::Relaxed);
+        let mut queue = locked(&self.queue.queue);
+        queue.tickets.retain(|place| place.0 != self.number);
+        self.queue.len.store(queue.tickets.len(), Ordering::Relaxed);
         let next = queue.tickets.front_mut().and_then(|front| front.1.take());
         drop(queue);
         if let Some(next) = next {

@@ -14,7 +14,7 @@ use crate::planted::{Defect, planted};
 use crate::policy::Came;
 use crate::pool::{Page, Pages, Runs, SLOT, units};
 use crate::read::PinnedRead;
-use crate::wait::Turn;
+use crate::wait::Ticket;
 
 /// The end of the largest file.
 const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -140,7 +140,7 @@ impl CachedFile {
     /// As [`reserve`](Self::reserve); `None` if that would wait or fail.
     pub fn try_reserve(self: &Arc<Self>, offset: u64, len: usize) -> Option<WriteReservation> {
         let count = self.check(offset, len, false).ok()?;
-        if !self.core.reserve_line.is_empty() {
+        if !self.core.reserve_queue.is_empty() {
             return None;
         }
         self.attempt(offset, len, count)
@@ -182,12 +182,12 @@ impl CachedFile {
                 |(piece, count): (&(u64, usize), &usize)| self.attempt(piece.0, piece.1, *count);
             pieces.iter().zip(&counts).map(piece).collect()
         };
-        if self.core.reserve_line.is_empty()
+        if self.core.reserve_queue.is_empty()
             && let Some(reservations) = attempt()
         {
             return Ok(reservations);
         }
-        let _turn = self.core.reserve_line.turn().await;
+        let _ticket = self.core.reserve_queue.enter().await;
         Ok(self.core.when_space(attempt).await)
     }
 
@@ -207,12 +207,12 @@ impl CachedFile {
         spare: bool,
     ) -> Result<WriteReservation, Status> {
         let count = self.check(offset, len, spare)?;
-        if self.core.reserve_line.is_empty()
+        if self.core.reserve_queue.is_empty()
             && let Some(reservation) = self.attempt(offset, len, count)
         {
             return Ok(reservation);
         }
-        let _turn = self.core.reserve_line.turn().await;
+        let _ticket = self.core.reserve_queue.enter().await;
         Ok(self.core.when_space(|| self.attempt(offset, len, count)).await)
     }
 
@@ -311,7 +311,7 @@ impl CachedFile {
         at: Where,
     ) -> Result<u64, Status> {
         let mut held: SmallVec<[PinnedRead; 2]> = SmallVec::new();
-        let mut turn: Option<Turn<'_>> = None;
+        let mut ticket: Option<Ticket<'_>> = None;
         loop {
             match self.land(&mut reservation, writer, at)? {
                 Landed::Done(offset) => return Ok(offset),
@@ -322,9 +322,9 @@ impl CachedFile {
                 }
                 Landed::ReadIn(block) => {
                     // Both edges at once: one writer at a time holds one and waits for the other.
-                    if turn.is_none() && !held.is_empty() {
+                    if ticket.is_none() && !held.is_empty() {
                         held.clear();
-                        turn = Some(self.core.edge_line.turn().await);
+                        ticket = Some(self.core.edge_queue.enter().await);
                     }
                     held.push(self.read(block * SLOT, PAGE_BYTES).await?);
                 }

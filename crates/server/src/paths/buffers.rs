@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 
 use dafs_fabric::{ArenaError, Buffer, PostedBuffer, SgList, poison};
-use dafs_unifier::Line;
+use dafs_unifier::FairQueue;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -19,7 +19,7 @@ pub(super) const BUFFER_BYTES: usize = 64 << 10;
 pub(super) struct Buffers {
     inner: Mutex<Inner>,
     all: usize,
-    line: Line,
+    queue: FairQueue,
     /// As whom the server runs.
     own_uid: u32,
     /// The shares of users with sessions.
@@ -41,7 +41,7 @@ pub(crate) struct Share {
     most: usize,
     /// Those that it has, and the first of the line.
     taken: Mutex<(usize, Option<Waker>)>,
-    line: Line,
+    queue: FairQueue,
     /// Of a session: that of its user.
     of_user: Option<Arc<Share>>,
 }
@@ -59,8 +59,8 @@ impl Buffers {
         free.iter().for_each(|buffer| poison::fill(buffer.span()));
         let all = free.len();
         let inner = Mutex::new(Inner { free, lingering: Vec::new(), waker: None });
-        let (line, users) = (Line::default(), Mutex::default());
-        Ok(Arc::new(Buffers { inner, all, line, own_uid, users }))
+        let (queue, users) = (FairQueue::default(), Mutex::default());
+        Ok(Arc::new(Buffers { inner, all, queue, own_uid, users }))
     }
 
     /// The share of a session of this user.
@@ -81,8 +81,8 @@ impl Buffers {
 
 impl Share {
     fn new(pool: &Arc<Buffers>, most: usize, of_user: Option<Arc<Share>>) -> Arc<Share> {
-        let (pool, line) = (pool.clone(), Line::default());
-        Arc::new(Share { pool, most, taken: Mutex::default(), line, of_user })
+        let (pool, queue) = (pool.clone(), FairQueue::default());
+        Arc::new(Share { pool, most, taken: Mutex::default(), queue, of_user })
     }
 
     /// Itself, then that of its user.
@@ -93,8 +93,8 @@ impl Share {
     /// Room for `len` bytes, if it is free and nobody waits.
     pub(super) fn try_take(self: &Arc<Self>, len: usize) -> Option<Taken> {
         let count = len.div_ceil(BUFFER_BYTES);
-        let is_waited_for = self.levels().any(|level| !level.line.is_empty());
-        if is_waited_for || !self.pool.line.is_empty() {
+        let is_waited_for = self.levels().any(|level| !level.queue.is_empty());
+        if is_waited_for || !self.pool.queue.is_empty() {
             return None;
         }
         let mut grown = Grown::default();
@@ -115,9 +115,9 @@ impl Share {
             return taken;
         }
         let count = len.div_ceil(BUFFER_BYTES);
-        let (mut grown, mut turns) = (Grown::default(), SmallVec::<[_; 2]>::new());
+        let (mut grown, mut tickets) = (Grown::default(), SmallVec::<[_; 2]>::new());
         for level in self.levels() {
-            turns.push(level.line.turn().await);
+            tickets.push(level.queue.enter().await);
             poll_fn(|context| {
                 level.lock().1 = Some(context.waker().clone());
                 if level.grow(count) { Poll::Ready(()) } else { Poll::Pending }
@@ -141,7 +141,7 @@ impl Share {
 
     /// What the shares count already.
     async fn take_grown(self: &Arc<Self>, count: usize, grown: Grown<'_>) -> Taken {
-        let _turn = self.pool.line.turn().await;
+        let _ticket = self.pool.queue.enter().await;
         let taken = poll_fn(|context| {
             let mut inner = self.pool.lock();
             match inner.take(self, count) {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dafs_fabric::{ArenaError, FileMap, SgList, Span};
 use dafs_protocol::{CommitLevel, Status, WriteVerifier};
 use dafs_store::File;
-use dafs_unifier::Line;
+use dafs_unifier::FairQueue;
 
 use super::buffers::{Buffers, Share, Taken};
 use super::{DataPath, Lent, Pieces};
@@ -30,12 +30,12 @@ const MAP_STEP_BYTES: u64 = 1 << 30;
 /// Bytes of one step of a copy through buffers.
 const COPY_STEP_BYTES: usize = 256 << 10;
 /// Appends to different files rarely wait for each other.
-const APPEND_LINES: usize = 64;
+const APPEND_QUEUES: usize = 64;
 
 /// What all files share whose data path is not the unifier: buffers and limits.
 pub struct PageCache {
     buffers: Arc<Buffers>,
-    appends: [Line; APPEND_LINES],
+    appends: [FairQueue; APPEND_QUEUES],
     maps: AtomicUsize,
     mapped_bytes: AtomicUsize,
     verifier: WriteVerifier,
@@ -69,7 +69,7 @@ impl PageCache {
         let bytes = BUFFERS_BYTES.max((limits.data_bytes as usize).saturating_mul(16));
         Ok(Arc::new(PageCache {
             buffers: Buffers::new(bytes, own_uid)?,
-            appends: std::array::from_fn(|_| Line::default()),
+            appends: std::array::from_fn(|_| FairQueue::default()),
             maps: AtomicUsize::new(0),
             mapped_bytes: AtomicUsize::new(0),
             verifier,
@@ -225,9 +225,9 @@ impl PageCacheFile {
     /// Writes at the end of the file; where that was. Appends through this server are one after
     /// the other.
     pub(crate) async fn append(&self, from: SgList, clear: bool) -> Result<u64, Status> {
-        let line = usize::try_from(self.stored.id().inode).unwrap_or(0) % APPEND_LINES;
-        let _turn = match self.shared.appends.get(line) {
-            Some(line) => Some(line.turn().await),
+        let queue = usize::try_from(self.stored.id().inode).unwrap_or(0) % APPEND_QUEUES;
+        let _ticket = match self.shared.appends.get(queue) {
+            Some(queue) => Some(queue.enter().await),
             None => None,
         };
         let offset = self.stored.attr().await?.size;
