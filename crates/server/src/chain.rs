@@ -23,7 +23,7 @@ use dafs_store::Who;
 
 use crate::data::Held;
 use crate::intent_log;
-use crate::meters::Kind;
+use crate::metrics::Kind;
 use crate::name_lock::NameLock;
 use crate::numbers::LastNumber;
 use crate::planted::{Defect, planted};

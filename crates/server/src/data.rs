@@ -15,7 +15,7 @@ use dafs_unifier::{CachedFile, Mark, Opening, PinnedRead, Writer, WriterId};
 
 use crate::chain::{Chain, Context, Stop};
 use crate::exports::{Export, Exports, Place};
-use crate::meters::count;
+use crate::metrics::count;
 use crate::opens::Open;
 use crate::paths::{DataPath, FileData, Lent, PageCacheFile, Pieces, Taken};
 use crate::planted::{Defect, planted};

@@ -24,7 +24,8 @@ mod lists;
 mod local;
 mod locking;
 mod locks;
-mod meters;
+mod memory_pressure;
+mod metrics;
 mod name_lock;
 mod names;
 mod numbers;
@@ -33,7 +34,6 @@ mod own_changes;
 mod paths;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
-mod pressure;
 mod ranges;
 mod recorder;
 mod records;

@@ -27,8 +27,8 @@ use crate::identity::{self, IdentityError, Proof, Word};
 use crate::intent_log::LogStore;
 use crate::limits::Limits;
 use crate::local;
+use crate::memory_pressure::{self, Watch};
 use crate::paths::{DataPath, PageCache};
-use crate::pressure::{self, Watch};
 use crate::recorder::Recorder;
 use crate::records::{FileRecords, NoRecords};
 use crate::shared::{Key, Shared, SharedOptions, Stopwatch, tick};
@@ -174,7 +174,7 @@ impl Server {
         self.spawn("dafs-memory", move || {
             let mut told = false;
             while !stopping.load(Ordering::SeqCst) {
-                std::thread::park_timeout(pressure::INTERVAL);
+                std::thread::park_timeout(memory_pressure::INTERVAL);
                 if let Some(size) = watch.look() {
                     let now = unifier.resize(size);
                     tracing::debug!("memory: the cache is to take {size} bytes, and takes {now}");

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::budget::{Needs, UserShare};
 use crate::intent_log::SessionLog;
 use crate::locks::{Client, SessionNumber};
-use crate::meters::{SessionMeter, count};
+use crate::metrics::{SessionMeter, count};
 use crate::opens::Open;
 use crate::paths::{PageCache, Share};
 use crate::worker::Delayed;

@@ -15,7 +15,7 @@ use crate::exports::Exports;
 use crate::intent_log::{IntentLog, LogStore, Name};
 use crate::limits::Limits;
 use crate::locks::{Grace, LockLimits, Locks};
-use crate::meters::{Kind, Meters};
+use crate::metrics::{Kind, Metrics};
 use crate::name_lock::NameLocks;
 use crate::numbers::Numbers;
 use crate::opens::Open;
@@ -100,7 +100,7 @@ pub struct Shared {
     entropy: Entropy,
     pub(crate) process_stats: ProcessStats,
     pub(crate) stopwatch: Stopwatch,
-    pub(crate) meters: Meters,
+    pub(crate) metrics: Metrics,
     /// Counters, for the admin port.
     pub counters: Counters,
     /// Files whose data could not be written when the server ended.
@@ -239,7 +239,7 @@ impl Shared {
             entropy,
             process_stats,
             stopwatch,
-            meters: Meters::default(),
+            metrics: Metrics::default(),
             counters,
             unflushed: AtomicU64::new(0),
         })
@@ -269,7 +269,7 @@ impl Shared {
 
     /// A request that came at `start` is answered now.
     pub(crate) fn note_time(&self, kind: Kind, start: Duration) {
-        self.meters.latency.note(kind, (self.stopwatch)().saturating_sub(start));
+        self.metrics.latency.note(kind, (self.stopwatch)().saturating_sub(start));
     }
 
     /// Leaves something for another worker.

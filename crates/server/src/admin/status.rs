@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::meters::{CACHED_READS_PER_SAMPLE, Kind, Latency};
+use crate::metrics::{CACHED_READS_PER_SAMPLE, Kind, Latency};
 use crate::records::digits;
 use crate::shared::Shared;
 
@@ -65,10 +65,10 @@ pub fn count_lost_log_line() {
 
 fn sessions(shared: &Shared) -> Vec<serde_json::Value> {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let mut meters = shared.meters.sessions();
-    meters.sort_by_key(|meter| std::cmp::Reverse(load(&meter.requests)));
-    meters.truncate(SESSIONS_LISTED_MAX);
-    meters
+    let mut metrics = shared.metrics.sessions();
+    metrics.sort_by_key(|meter| std::cmp::Reverse(load(&meter.requests)));
+    metrics.truncate(SESSIONS_LISTED_MAX);
+    metrics
         .iter()
         .map(|meter| {
             // Who shows a client's name is taken for that client: it stays secret.
@@ -92,7 +92,7 @@ fn sessions(shared: &Shared) -> Vec<serde_json::Value> {
 /// the bounds but not less than the one before.
 fn latency(shared: &Shared) -> serde_json::Value {
     let kind = |(kind, name): &(Kind, &str)| {
-        let (sum, buckets) = shared.meters.latency.of(*kind);
+        let (sum, buckets) = shared.metrics.latency.of(*kind);
         let timed: u64 = buckets.iter().sum();
         let value = json!({"timed": timed, "sum_ns": sum, "buckets": buckets});
         (timed > 0).then(|| ((*name).to_owned(), value))

@@ -16,7 +16,7 @@ use super::Worker;
 use super::admission::{Delayed, Grant, needs_of, needs_of_hit};
 use crate::chain::{self, Cached};
 use crate::data::{self, Held};
-use crate::meters::{CACHED_READS_PER_SAMPLE, Kind, count};
+use crate::metrics::{CACHED_READS_PER_SAMPLE, Kind, count};
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::tick;

@@ -15,7 +15,7 @@ use crate::budget::UserShare;
 use crate::clients::Live;
 use crate::limits::Limits;
 use crate::locks::{Client, LockTable};
-use crate::meters::SessionMeter;
+use crate::metrics::SessionMeter;
 use crate::planted::{Defect, planted};
 use crate::session::{Link, Session};
 use crate::setup::WaitingBind;
@@ -101,7 +101,7 @@ impl Worker {
         tracing::info!(?connection, uid = who.uid, "session created");
         let earlier = self.shared.counters.sessions_total.fetch_add(1, Ordering::Relaxed);
         let meter = SessionMeter::new(earlier + 1, client, uid, peer);
-        self.shared.meters.enter(meter.clone());
+        self.shared.metrics.enter(meter.clone());
         let (who, client) = (Arc::new(who), Client { id: client, uid });
         let logged = user.part_of(limits.logged_sessions);
         let lock_files = user.part_of(limits.lock_files);
@@ -157,7 +157,7 @@ impl Worker {
     pub(super) fn destroy(&mut self, id: SessionId, end: End) {
         let Some(live) = self.sessions.remove(&id) else { return };
         let session = live.session;
-        self.shared.meters.leave(session.number());
+        self.shared.metrics.leave(session.number());
         let reason = end.reason();
         tracing::info!(uid = session.who.uid, reason, "session ended");
         session.ended.set(true);

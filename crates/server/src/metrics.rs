@@ -48,12 +48,12 @@ pub(crate) fn count(counter: &AtomicU64, by: u64) {
 
 /// Of all sessions, by their numbers, and of all requests.
 #[derive(Debug, Default)]
-pub(crate) struct Meters {
+pub(crate) struct Metrics {
     sessions: Mutex<BTreeMap<u64, Arc<SessionMeter>>>,
     pub latency: Latency,
 }
 
-impl Meters {
+impl Metrics {
     pub(crate) fn enter(&self, meter: Arc<SessionMeter>) {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(meter.number, meter);
     }
