@@ -10,8 +10,8 @@ use dafs_store::{File, FileId};
 use smallvec::SmallVec;
 
 use crate::core::{Core, Pinned};
+use crate::file_policy::FilePolicy;
 use crate::job::Job;
-use crate::keeping::Keeping;
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
 use crate::wait::locked;
@@ -26,7 +26,7 @@ pub struct CachedFile {
     id: FileId,
     number: u64,
     /// How its pages are kept.
-    pub(crate) keeping: Keeping,
+    pub(crate) keeping: FilePolicy,
     /// The store's file can end here and before.
     good_end: AtomicU64,
     /// Opens that have found it in the table and are not counted yet.
@@ -303,7 +303,7 @@ impl CachedFile {
             failed: None,
             listed_closed: false,
         };
-        let keeping = Keeping::new(core.config.policy);
+        let keeping = FilePolicy::new(core.config.policy);
         Arc::new(CachedFile {
             core,
             id,

@@ -17,17 +17,16 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 #![deny(missing_docs)]
 
-mod ahead;
 mod change;
 mod close;
 mod config;
 mod core;
+mod deferred_errors;
 mod dirty;
 mod entry;
 mod file;
+mod file_policy;
 mod job;
-mod keeping;
-mod late;
 mod memory;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
@@ -36,6 +35,7 @@ mod pool;
 mod query;
 mod ranges;
 mod read;
+mod read_ahead;
 pub mod simulate;
 #[cfg(test)]
 mod tests;
@@ -45,7 +45,6 @@ mod wait;
 mod write;
 mod write_back;
 
-pub use ahead::Reader;
 pub use config::{CacheStats, Clock, Config};
 pub use file::CachedFile;
 #[cfg(feature = "planted")]
@@ -54,6 +53,7 @@ pub use policy::{Class, Policy};
 pub use query::Cached;
 pub use ranges::At;
 pub use read::PinnedRead;
+pub use read_ahead::Reader;
 pub use unifier::{HoldPermit, Unifier};
 pub use wait::{FairQueue, Ticket};
 pub use write::WriteReservation;

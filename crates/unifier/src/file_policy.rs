@@ -10,15 +10,15 @@ use crate::policy::{Came, Class, Key, Policy};
 use crate::pool::{FRAME_SLOTS, Page, units};
 
 /// The choice of a file. Numbers as in a cache wish; 0: nothing is chosen.
-pub(crate) struct Keeping {
+pub(crate) struct FilePolicy {
     chosen: AtomicU8,
     default: AtomicU8,
     class: AtomicU8,
 }
 
-impl Keeping {
-    pub(crate) fn new(default: Policy) -> Keeping {
-        Keeping {
+impl FilePolicy {
+    pub(crate) fn new(default: Policy) -> FilePolicy {
+        FilePolicy {
             chosen: AtomicU8::new(0),
             default: AtomicU8::new(default.number()),
             class: AtomicU8::new(0),
