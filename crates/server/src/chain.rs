@@ -21,11 +21,11 @@ use dafs_protocol::{
 };
 use dafs_store::Who;
 
-use crate::data::Held;
 use crate::intent_log;
 use crate::metrics::Kind;
 use crate::name_lock::NameLock;
 use crate::numbers::LastNumber;
+use crate::operations::file::Held;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::{Shared, tick};

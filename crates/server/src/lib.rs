@@ -9,32 +9,27 @@
 
 mod admin;
 mod budget;
-mod caching;
 mod callbacks;
 mod chain;
 mod changes;
 mod clients;
 mod config;
-mod data;
 mod exports;
 mod identity;
 mod intent_log;
 mod limits;
-mod lists;
 mod local;
-mod locking;
 mod locks;
 mod memory_pressure;
 mod metrics;
 mod name_lock;
-mod names;
 mod numbers;
 mod opens;
+mod operations;
 mod own_changes;
 mod paths;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
-mod ranges;
 mod recorder;
 mod records;
 mod server;

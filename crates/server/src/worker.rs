@@ -23,9 +23,9 @@ use rustc_hash::FxHashMap;
 
 use crate::budget::Granted;
 use crate::chain::{self, Context};
-use crate::data::Held;
 use crate::identity::Proof;
 use crate::locks::{Ended, LockTable};
+use crate::operations::file::Held;
 use crate::planted::{Defect, planted};
 use crate::setup::WaitingBind;
 use crate::shared::Shared;

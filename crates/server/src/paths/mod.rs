@@ -17,7 +17,7 @@ use dafs_unifier::{CachedFile, Writer, WriterId};
 use serde::Deserialize;
 use smallvec::SmallVec;
 
-use crate::data::Held;
+use crate::operations::file::Held;
 pub(crate) use buffers::{Share, Taken};
 pub use page_cache::PageCache;
 pub(crate) use page_cache::PageCacheFile;

@@ -15,8 +15,8 @@ use dafs_unifier::FairQueue;
 
 use super::buffers::{Buffers, Share, Taken};
 use super::{DataPath, Lent, Pieces};
-use crate::data::Held;
 use crate::limits::Limits;
+use crate::operations::file::Held;
 
 /// Bytes of all buffers, or so many of the largest requests where that is more: the share of one
 /// session has room for two.

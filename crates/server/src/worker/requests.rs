@@ -15,8 +15,8 @@ use dafs_store::{Blocking, allow_blocking};
 use super::Worker;
 use super::admission::{Delayed, Grant, needs_of, needs_of_hit};
 use crate::chain::{self, Cached};
-use crate::data::{self, Held};
 use crate::metrics::{CACHED_READS_PER_SAMPLE, Kind, count};
+use crate::operations::file::{self, Held};
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::tick;
@@ -71,7 +71,7 @@ impl Worker {
         if prior.is_empty()
             && data_len == 0
             && let [Operation::Read { state, extents, .. }] = request.operations.as_slice()
-            && let Some(mut hit) = data::try_read(&self.context, session, *state, extents)
+            && let Some(mut hit) = file::try_read(&self.context, session, *state, extents)
             && let Some(grant) =
                 self.try_admit(session, needs_of_hit(extents, self.context.segments_max))
         {
