@@ -78,7 +78,7 @@ impl Worker {
         };
         if let Callback::Lock { ticket, .. } = what {
             let number = session.number();
-            self.context.locks(|table| table.told(number, ticket, result.is_ok()));
+            self.context.locks(|table| table.confirmed(number, ticket, result.is_ok()));
         }
         self.heard(&session, connection);
     }

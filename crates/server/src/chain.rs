@@ -400,7 +400,7 @@ impl Chain {
                     result
                 }
                 None => match self.run_one(operations, operation).await {
-                    Ok(outcome) => self.told(outcome),
+                    Ok(outcome) => self.with_numbers(outcome),
                     Err(Stop::Failed(status)) => Err(status),
                     Err(Stop::Broken) => return (results, true),
                 },
@@ -416,9 +416,9 @@ impl Chain {
     }
 
     /// As clients are told it.
-    fn told(&self, mut outcome: Outcome) -> OpResult {
+    fn with_numbers(&self, mut outcome: Outcome) -> OpResult {
         let Shared { numbers, exports, .. } = &*self.context.shared;
-        numbers.tell(exports, &self.context.last_number, &mut outcome)?;
+        numbers.assign(exports, &self.context.last_number, &mut outcome)?;
         Ok(outcome)
     }
 

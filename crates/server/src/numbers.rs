@@ -73,7 +73,7 @@ impl Numbers {
     ///
     /// # Errors
     /// RESOURCE: no place is left.
-    pub(crate) fn tell(
+    pub(crate) fn assign(
         &self,
         exports: &Exports,
         last: &Cell<LastNumber>,

@@ -33,7 +33,7 @@ use crate::recorder::Recorder;
 use crate::records::{FileRecords, NoRecords};
 use crate::shared::{Key, Shared, SharedOptions, Stopwatch, tick};
 use crate::users::Users;
-use crate::worker::{Inbox, Message, Worker};
+use crate::worker::{Mailbox, Message, Worker};
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +109,7 @@ pub struct Server {
     arena_bytes: usize,
     shared: Arc<Shared>,
     stopping: Arc<AtomicBool>,
-    inboxes: Vec<Arc<Inbox>>,
+    mailboxes: Vec<Arc<Mailbox>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -137,7 +137,7 @@ impl Server {
             arena_bytes,
             shared: shared.clone(),
             stopping: stopping.clone(),
-            inboxes: Vec::new(),
+            mailboxes: Vec::new(),
             threads: Vec::new(),
         };
         let count = config.workers.unwrap_or_else(default_workers).clamp(1, 64);
@@ -146,7 +146,7 @@ impl Server {
         }
         let acceptor = Acceptor {
             listeners,
-            inboxes: server.inboxes.clone(),
+            mailboxes: server.mailboxes.clone(),
             next: 0,
             anonymous: config.insecure.then(|| Identity {
                 uid: config.anon_uid,
@@ -215,12 +215,12 @@ impl Server {
             keep_identity_between_calls();
             let ring = ring(&shared);
             let worker = Worker::new(number, node, shared);
-            if sender.send(worker.inbox()).is_ok() {
+            if sender.send(worker.mailbox()).is_ok() {
                 work(worker, ring, &stopping);
             }
         })?;
         let lost = || std::io::Error::other("a worker thread ended early");
-        self.inboxes.push(receiver.recv().map_err(|_| lost())?);
+        self.mailboxes.push(receiver.recv().map_err(|_| lost())?);
         Ok(())
     }
 
@@ -267,8 +267,8 @@ impl Server {
 
     fn signal_stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        for inbox in &self.inboxes {
-            inbox.ready.wake_worker();
+        for mailbox in &self.mailboxes {
+            mailbox.ready.wake_worker();
         }
         for thread in &self.threads {
             thread.thread().unpark();
@@ -664,7 +664,7 @@ fn drain(mut worker: Worker, ring: Option<ThreadRing>, start: Instant) {
 
 struct Acceptor {
     listeners: Vec<Box<dyn Listener>>,
-    inboxes: Vec<Arc<Inbox>>,
+    mailboxes: Vec<Arc<Mailbox>>,
     next: usize,
     anonymous: Option<Identity>,
     users: Users,
@@ -688,20 +688,20 @@ impl Acceptor {
 
     /// Proves the peer and gives the connection to the worker that has its session.
     fn give(&mut self, incoming: Incoming) {
-        let Some(inbox) = self.inbox_of(&incoming) else { return };
+        let Some(mailbox) = self.mailbox_of(&incoming) else { return };
         let refused = Refused { peer: incoming.peer.clone(), shared: self.shared.clone() };
         let squash = self.squash;
         match self.prove(&incoming) {
             Ok(Word::Proof(Proof::Kernel(who))) => {
-                inbox.put(Message::Accept(incoming, Proof::Kernel(squash(who))));
+                mailbox.put(Message::Accept(incoming, Proof::Kernel(squash(who))));
             }
-            Ok(Word::Proof(proof)) => inbox.put(Message::Accept(incoming, proof)),
+            Ok(Word::Proof(proof)) => mailbox.put(Message::Accept(incoming, proof)),
             Ok(Word::User(uid)) => self.users.find(uid, move |found| {
                 let proof = found.map(squash).map(Proof::Kernel);
                 let proof = proof.unwrap_or_else(|error| refused.proof(error));
-                inbox.put(Message::Accept(incoming, proof));
+                mailbox.put(Message::Accept(incoming, proof));
             }),
-            Err(error) => inbox.put(Message::Accept(incoming, refused.proof(error.to_string()))),
+            Err(error) => mailbox.put(Message::Accept(incoming, refused.proof(error.to_string()))),
         }
     }
 
@@ -712,8 +712,8 @@ impl Acceptor {
         identity::prove(peer, owner, up, has_key, self.anonymous.as_ref())
     }
 
-    fn inbox_of(&mut self, incoming: &Incoming) -> Option<Arc<Inbox>> {
-        let count = self.inboxes.len();
+    fn mailbox_of(&mut self, incoming: &Incoming) -> Option<Arc<Mailbox>> {
+        let count = self.mailboxes.len();
         let private = incoming_private_data(incoming);
         let named = private.and_then(|p| p.first_chunk::<2>()).map(|n| u16::from_le_bytes(*n));
         let number = match named {
@@ -723,7 +723,7 @@ impl Acceptor {
                 self.next
             }
         };
-        self.inboxes.get(number).cloned()
+        self.mailboxes.get(number).cloned()
     }
 }
 

@@ -21,7 +21,7 @@ use crate::numbers::Numbers;
 use crate::opens::Open;
 use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
-use crate::worker::{Inbox, Message};
+use crate::worker::{Mailbox, Message};
 
 /// Fills bytes with randomness; injected so that a simulation is repeatable.
 pub type Entropy = Box<dyn Fn(&mut [u8]) + Send + Sync>;
@@ -96,7 +96,7 @@ pub struct Shared {
     pub(crate) budgets: Budgets,
     pub(crate) recorder: Option<Recorder>,
     /// By the workers' numbers.
-    inboxes: Mutex<BTreeMap<u16, Arc<Inbox>>>,
+    mailboxes: Mutex<BTreeMap<u16, Arc<Mailbox>>>,
     entropy: Entropy,
     pub(crate) process_stats: ProcessStats,
     pub(crate) stopwatch: Stopwatch,
@@ -235,7 +235,7 @@ impl Shared {
             name_locks: Arc::default(),
             budgets,
             recorder,
-            inboxes: Mutex::default(),
+            mailboxes: Mutex::default(),
             entropy,
             process_stats,
             stopwatch,
@@ -263,8 +263,8 @@ impl Shared {
         bytes
     }
 
-    pub(crate) fn join(&self, worker: u16, inbox: Arc<Inbox>) {
-        self.inboxes.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, inbox);
+    pub(crate) fn join(&self, worker: u16, mailbox: Arc<Mailbox>) {
+        self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, mailbox);
     }
 
     /// A request that came at `start` is answered now.
@@ -273,17 +273,17 @@ impl Shared {
     }
 
     /// Leaves something for another worker.
-    pub(crate) fn tell(&self, worker: u16, message: Message) {
-        let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(inbox) = inboxes.get(&worker) {
-            inbox.put(message);
+    pub(crate) fn send(&self, worker: u16, message: Message) {
+        let mailboxes = self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mailbox) = mailboxes.get(&worker) {
+            mailbox.put(message);
         }
     }
 
     /// Locks that are held or waited for, and ended waits that nobody confirmed.
     pub fn locks_left(&self) -> u64 {
         let stats = self.locks.stats();
-        stats.held + stats.waiting + stats.untold
+        stats.held + stats.waiting + stats.unreported
     }
 
     /// The exports.

@@ -77,12 +77,12 @@ pub(crate) enum Message {
 
 /// What is on its way to a worker.
 #[derive(Default)]
-pub(crate) struct Inbox {
+pub(crate) struct Mailbox {
     pub ready: Arc<Ready>,
     messages: Mutex<Vec<Message>>,
 }
 
-impl Inbox {
+impl Mailbox {
     pub(crate) fn put(&self, message: Message) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
         self.ready.wake_worker();
@@ -104,7 +104,7 @@ pub struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) context: Rc<Context>,
     tasks: Tasks,
-    inbox: Arc<Inbox>,
+    mailbox: Arc<Mailbox>,
     connections: FxHashMap<ConnId, Connection>,
     unproven: Crowd<ConnId>,
     complaints: Complaints,
@@ -138,18 +138,18 @@ const SHUT_DOWN_MAX: Duration = Duration::from_secs(5);
 impl Worker {
     /// A worker of `shared` over a node; `number` is part of its sessions' ids.
     pub fn new(number: u16, node: Node, shared: Arc<Shared>) -> Worker {
-        let inbox = Arc::new(Inbox::default());
-        inbox.ready.set_waiter(node.waiter());
-        shared.join(number, inbox.clone());
+        let mailbox = Arc::new(Mailbox::default());
+        mailbox.ready.set_waiter(node.waiter());
+        shared.join(number, mailbox.clone());
         let context = Rc::new(Context::new(shared.clone(), number, node.segments_max()));
         let unproven = Crowd::new(shared.limits.connections_unproven);
         Worker {
             number,
             node,
             context,
-            tasks: Tasks::new(inbox.ready.clone()),
+            tasks: Tasks::new(mailbox.ready.clone()),
             shared,
-            inbox,
+            mailbox,
             connections: FxHashMap::default(),
             unproven,
             complaints: Complaints::default(),
@@ -170,8 +170,8 @@ impl Worker {
         }
     }
 
-    pub(crate) fn inbox(&self) -> Arc<Inbox> {
-        self.inbox.clone()
+    pub(crate) fn mailbox(&self) -> Arc<Mailbox> {
+        self.mailbox.clone()
     }
 
     /// Does everything that can be done now; true if something was done. When the last call was
@@ -180,7 +180,7 @@ impl Worker {
         self.now = self.clock.pass(now);
         self.context.now.set(self.now);
         let mut busy = false;
-        for message in self.inbox.take() {
+        for message in self.mailbox.take() {
             self.message(message);
             busy = true;
         }
@@ -230,12 +230,12 @@ impl Worker {
 
     /// True when it is safe to sleep on [`waiter`](Worker::waiter).
     pub fn prepare_sleep(&mut self) -> bool {
-        self.inbox.ready.prepare_sleep() && self.inbox.is_empty() && self.node.arm()
+        self.mailbox.ready.prepare_sleep() && self.mailbox.is_empty() && self.node.arm()
     }
 
     /// The sleep is over.
     pub fn awake(&self) {
-        self.inbox.ready.awake();
+        self.mailbox.ready.awake();
     }
 
     /// What to sleep on.
@@ -280,7 +280,7 @@ impl Worker {
             Message::Granted(granted) => self.granted(granted),
             Message::Replaced { session, by, at } => {
                 self.destroy(session, End::Replaced);
-                self.shared.tell(at, Message::Freed { session: by });
+                self.shared.send(at, Message::Freed { session: by });
             }
             Message::Freed { session } => {
                 if let Some(session) = self.session(session) {
@@ -397,7 +397,7 @@ impl Worker {
         self.expire_sessions(lease);
         self.end_slow_transfers(lease);
         self.end_late_set_ups();
-        self.tell_withheld();
+        self.report_withheld();
         if self.number == 0 && self.shared.unifier.write_back_due(self.clock.caller()) {
             self.write_back();
         }

@@ -205,7 +205,7 @@ impl CachedFile {
             None => None,
         };
         let inner = &mut *self.lock();
-        inner.tell_loss(status);
+        inner.report_loss(status);
         (inner.stale, inner.store_size) = (true, None);
         match attr {
             Some(attr) => inner.size = attr.size,

@@ -36,7 +36,7 @@ impl Inner {
         }
     }
 
-    pub(crate) fn tell_writers(&mut self, status: Status) {
+    pub(crate) fn report_to_writers(&mut self, status: Status) {
         for writer in &self.writers {
             if !self.late.iter().any(|late| late.0 == *writer) {
                 self.late.push((*writer, status));
@@ -44,9 +44,9 @@ impl Inner {
         }
     }
 
-    /// As `tell_writers`, of what no later write-back brings back.
-    pub(crate) fn tell_loss(&mut self, status: Status) {
-        self.tell_writers(status);
+    /// As `report_to_writers`, of what no later write-back brings back.
+    pub(crate) fn report_loss(&mut self, status: Status) {
+        self.report_to_writers(status);
         // Until the last of them has been told.
         self.lost = !self.late.is_empty();
     }
@@ -74,7 +74,7 @@ impl CachedFile {
         let Some(status) = inner.failed.take() else { return Some(0) };
         let dropped = self.drop_pages(inner, 0, Which::Failed);
         if dropped > 0 {
-            inner.tell_loss(status);
+            inner.report_loss(status);
         }
         count(&self.core.counters.lost_slots, dropped);
         Some(dropped)

@@ -324,7 +324,7 @@ impl CachedFile {
             }
             Err(status) => {
                 if is_news {
-                    inner.tell_writers(status);
+                    inner.report_to_writers(status);
                 }
                 inner.failed = Some(status);
                 if !std::mem::replace(&mut inner.listed_failed, true) {
@@ -439,7 +439,7 @@ impl CachedFile {
         if let Err(status) = outcome {
             // The system tells this once: the data may be gone, and a sync that succeeds later
             // does not bring it back.
-            inner.tell_loss(status);
+            inner.report_loss(status);
         }
         outcome
     }

@@ -170,7 +170,7 @@ fn values(shared: &Shared) -> Vec<Value> {
         value("lock_reclaims", "Locks reclaimed after a restart", locks.reclaims),
         value("deadlocks", "Waits for locks refused as deadlocks", locks.deadlocks),
         value("callbacks", "Callbacks sent, again after breaks too", load(&counters.callbacks)),
-        gauge("callbacks_outstanding", "Callbacks without an answer", locks.untold),
+        gauge("callbacks_outstanding", "Callbacks without an answer", locks.unreported),
         value("cache_hits", "Reads answered from the cache", cache.hits),
         value("cache_misses", "Reads that went to the store", cache.misses),
         gauge("dirty_bytes", "Bytes written and not yet in the store", cache.dirty_bytes),

@@ -59,7 +59,7 @@ struct SessionLocks {
     /// What all sessions of the user may have of the files with locks.
     files_max: usize,
     /// Ended waits of which the session has not confirmed to know; what was granted.
-    untold: BTreeMap<LockTicket, Option<(Place, Owner, LockRange)>>,
+    unreported: BTreeMap<LockTicket, Option<(Place, Owner, LockRange)>>,
 }
 
 /// All locks of a server.
@@ -127,12 +127,12 @@ impl LockTable {
             waits: 0,
             uid,
             files_max,
-            untold: BTreeMap::new(),
+            unreported: BTreeMap::new(),
         };
         self.sessions.insert(number, session);
     }
 
-    /// A session is over: its locks are free, its waits end untold.
+    /// A session is over: its locks are free, its waits end unreported.
     pub(crate) fn end_session(&mut self, number: SessionNumber) {
         let Some(session) = self.sessions.get(&number) else { return };
         let places: Vec<Place> = session.places.keys().copied().collect();
@@ -285,9 +285,9 @@ impl LockTable {
     }
 
     /// The session knows of the end of a wait; or says that it never waited for that.
-    pub(crate) fn told(&mut self, session: SessionNumber, ticket: LockTicket, known: bool) {
+    pub(crate) fn confirmed(&mut self, session: SessionNumber, ticket: LockTicket, known: bool) {
         let Some(entry) = self.sessions.get_mut(&session) else { return };
-        let granted = entry.untold.remove(&ticket).flatten();
+        let granted = entry.unreported.remove(&ticket).flatten();
         if let (Some((place, owner, range)), false) = (granted, known)
             && let Some(locks) = self.places.get_mut(&place)
             && locks.held.clear(owner, range)
@@ -317,13 +317,13 @@ impl LockTable {
         }
         for (ticket, Waiter { wanted, stays }) in waiting {
             if wanted.place.whole && self.convert(&wanted) {
-                self.tell(ticket, &wanted, Ok(()));
+                self.report(ticket, &wanted, Ok(()));
                 continue;
             }
             match self.decide_as(ticket, wanted, stays) {
-                Ok(Locked::Granted) => self.tell(ticket, &wanted, Ok(())),
+                Ok(Locked::Granted) => self.report(ticket, &wanted, Ok(())),
                 Ok(Locked::Waiting(_)) => {}
-                Err(status) => self.tell(ticket, &wanted, Err(status)),
+                Err(status) => self.report(ticket, &wanted, Err(status)),
             }
         }
         self.settle();
@@ -362,7 +362,7 @@ impl LockTable {
         LockStats {
             held: self.places.values().map(|locks| locks.held.len() as u64).sum(),
             waiting: self.waiters.len() as u64,
-            untold: self.sessions.values().map(|session| session.untold.len() as u64).sum(),
+            unreported: self.sessions.values().map(|session| session.unreported.len() as u64).sum(),
             grants: self.grants,
             deadlocks: self.deadlocks,
             reclaims: self.reclaims,

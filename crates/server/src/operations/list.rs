@@ -118,13 +118,13 @@ impl Chain {
                 unifier.overlay(mark, attr);
             }
             entry.handle = entry.handle.map(|handle| Exports::mark(number, handle));
-            self.tell_entry(entry)?;
+            self.number_entry(entry)?;
         }
         Ok((entries, listing.end))
     }
 
     /// As clients are told it.
-    fn tell_entry(&self, entry: &mut DirEntry) -> Result<(), Status> {
+    fn number_entry(&self, entry: &mut DirEntry) -> Result<(), Status> {
         let Shared { numbers, exports, .. } = &*self.context.shared;
         let of = |device, inode| {
             numbers.of(exports, &self.context.last_number, FileId { device, inode })
@@ -153,7 +153,7 @@ impl Chain {
             entry.handle = handles.then(|| Exports::mark(number, root.handle));
             entry.id = (!attributes).then(|| root.attr.id());
             entry.attr = attributes.then_some(root.attr);
-            self.tell_entry(entry)?;
+            self.number_entry(entry)?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ impl Context {
             if ended.worker == self.number {
                 self.actions.borrow_mut().push_back(Action::LockEnded(ended));
             } else {
-                self.shared.tell(ended.worker, Message::LockEnded(ended));
+                self.shared.send(ended.worker, Message::LockEnded(ended));
             }
         }
         result

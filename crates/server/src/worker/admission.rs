@@ -57,14 +57,14 @@ impl Drop for Grant {
 fn give(shared: &Shared, user: &UserShare, needs: Needs) {
     let granted = shared.budgets.give(user, needs);
     if !granted.is_empty() {
-        tell(shared, granted);
+        send_granted(shared, granted);
     }
 }
 
 /// Tells the workers of those who can go on.
-pub(super) fn tell(shared: &Shared, granted: AllGranted) {
+pub(super) fn send_granted(shared: &Shared, granted: AllGranted) {
     for granted in granted {
-        shared.tell(granted.worker, Message::Granted(granted));
+        shared.send(granted.worker, Message::Granted(granted));
     }
 }
 
@@ -171,7 +171,7 @@ impl Worker {
         match self.shared.budgets.try_take(&session.share_of_user, needs) {
             Ok(()) => true,
             Err(granted) => {
-                tell(&self.shared, granted);
+                send_granted(&self.shared, granted);
                 false
             }
         }
@@ -291,7 +291,10 @@ impl Worker {
 
     fn leave_line(&self, session: &Session) {
         if session.in_line.take().is_some() {
-            tell(&self.shared, self.shared.budgets.forget(&session.share_of_user, session.id));
+            send_granted(
+                &self.shared,
+                self.shared.budgets.forget(&session.share_of_user, session.id),
+            );
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Complaints {
 
 impl Complaints {
     /// Whether one more is told; `None`: of an unknown origin.
-    pub(super) fn may_tell(&mut self, origin: Option<Origin>) -> bool {
+    pub(super) fn may_report(&mut self, origin: Option<Origin>) -> bool {
         let may = self.lines < LINES && {
             let of = self.of.entry(origin).or_default();
             *of += 1;
@@ -54,7 +54,7 @@ mod tests {
         let mut complaints = Complaints::default();
         let mut told = |uid: u32, times: u32| {
             let origin = Some(Origin::User(uid));
-            (0..times).filter(|_| complaints.may_tell(origin)).count()
+            (0..times).filter(|_| complaints.may_report(origin)).count()
         };
         assert_eq!((told(7, 1000), told(8, 2)), (LINES_OF_ONE as usize, 2));
         let all: usize = (100..1000).map(|uid| told(uid, 2)).sum();
@@ -64,6 +64,6 @@ mod tests {
         let withheld = 1000 + 2 + 1800 - u64::from(LINES);
         assert_eq!(complaints.end_window(WINDOW), Some(withheld));
         assert_eq!(complaints.end_window(WINDOW * 3), None, "nothing was withheld");
-        assert!(complaints.may_tell(Some(Origin::User(7))));
+        assert!(complaints.may_report(Some(Origin::User(7))));
     }
 }

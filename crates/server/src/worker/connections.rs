@@ -222,7 +222,7 @@ impl Worker {
     fn complain(&mut self, connection: ConnId, reason: &str) {
         tick(&self.shared.counters.peer_faults);
         let origin = self.origin(connection);
-        if self.complaints.may_tell(origin) {
+        if self.complaints.may_report(origin) {
             tracing::warn!(?connection, ?origin, reason, "peer violated the protocol");
         }
     }
@@ -236,7 +236,7 @@ impl Worker {
     }
 
     /// Once a minute: violations that were only counted.
-    pub(super) fn tell_withheld(&mut self) {
+    pub(super) fn report_withheld(&mut self) {
         if let Some(more) = self.complaints.end_window(self.now) {
             tracing::warn!(more, "peers violated the protocol; not told one by one");
         }

@@ -120,7 +120,7 @@ impl Worker {
         if let Some(Live { session: older, worker, .. }) = older {
             session.held_back.set(true);
             let message = Message::Replaced { session: older, by: id, at: self.number };
-            self.shared.tell(worker, message);
+            self.shared.send(worker, message);
         }
         self.sessions.insert(id, Kept { session: session.clone(), _place: place });
         self.wait_mode = self.choose_wait_mode();

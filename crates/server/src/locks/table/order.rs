@@ -53,7 +53,7 @@ impl LockTable {
                 self.take_hold(&wanted);
                 self.look_for_passers(wanted.owner);
             }
-            self.tell(ticket, &wanted, result);
+            self.report(ticket, &wanted, result);
             changed.insert(wanted.owner.session);
         }
         // Counting takes as long for one grant as for all.

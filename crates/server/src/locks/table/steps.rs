@@ -100,7 +100,7 @@ impl LockTable {
         let Wanted { place, owner, state, .. } = wanted;
         let session = self.sessions.get(&owner.session).ok_or(Status::BadSession)?;
         let locks = self.places.entry(place).or_default();
-        let full = session.waits + session.untold.len() >= self.limits.waits_per_session
+        let full = session.waits + session.unreported.len() >= self.limits.waits_per_session
             || locks.queue.len() >= self.limits.waits_per_file;
         if !full {
             locks.queue.push(ticket);
@@ -153,7 +153,7 @@ impl LockTable {
         }
     }
 
-    /// Ends what owners of a session have in a place; their waits with `status`, or untold.
+    /// Ends what owners of a session have in a place; their waits with `status`, or unreported.
     pub(super) fn drop_owners(
         &mut self,
         place: Place,
@@ -167,7 +167,7 @@ impl LockTable {
             }
             self.leave(ticket);
             if let Some(status) = status {
-                self.tell(ticket, &wanted, Err(status));
+                self.report(ticket, &wanted, Err(status));
             }
         }
         let Some(locks) = self.places.get_mut(&place) else { return };
@@ -199,10 +199,15 @@ impl LockTable {
         }
     }
 
-    pub(super) fn tell(&mut self, ticket: LockTicket, wanted: &Wanted, result: Result<(), Status>) {
+    pub(super) fn report(
+        &mut self,
+        ticket: LockTicket,
+        wanted: &Wanted,
+        result: Result<(), Status>,
+    ) {
         let Wanted { place, owner, range, origin, .. } = *wanted;
         let Some(session) = self.sessions.get_mut(&owner.session) else { return };
-        session.untold.insert(ticket, result.ok().map(|()| (place, owner, range)));
+        session.unreported.insert(ticket, result.ok().map(|()| (place, owner, range)));
         let (worker, id) = (session.worker, session.id);
         self.ended.push(Ended { worker, session: id, ticket, result, origin });
     }

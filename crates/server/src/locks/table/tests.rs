@@ -327,9 +327,9 @@ impl Game {
     /// Sessions tell that they know.
     fn confirm(&mut self) {
         let all = self.table.sessions.iter();
-        let all = all.flat_map(|(n, s)| s.untold.keys().map(|ticket| (*n, *ticket)));
+        let all = all.flat_map(|(n, s)| s.unreported.keys().map(|ticket| (*n, *ticket)));
         for (session, ticket) in all.collect::<Vec<_>>() {
-            self.table.told(session, ticket, true);
+            self.table.confirmed(session, ticket, true);
         }
     }
 }
@@ -440,9 +440,9 @@ fn a_grant_that_the_session_does_not_know_is_free_again() {
     let second = ticket(table.lock(want(1, posix(2), 0, 9, true), true));
     table.end_session(0);
     assert_eq!(ends(&mut table), [(first, Ok(()))]);
-    table.told(2, first, false);
+    table.confirmed(2, first, false);
     assert_eq!(ends(&mut table), [], "it is not its ticket");
-    table.told(1, first, false);
+    table.confirmed(1, first, false);
     assert_eq!(ends(&mut table), [(second, Ok(()))]);
 }
 

@@ -96,7 +96,7 @@ pub(crate) struct LockStats {
     pub held: u64,
     pub waiting: u64,
     /// Ended waits that their sessions did not confirm to know of.
-    pub untold: u64,
+    pub unreported: u64,
     pub grants: u64,
     pub deadlocks: u64,
     pub reclaims: u64,
