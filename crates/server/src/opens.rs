@@ -8,7 +8,7 @@ use dafs_store::File;
 use dafs_unifier::{Reader, Unifier, Writer};
 
 use crate::paths::FileData;
-use crate::shared::Place;
+use crate::shared::LimitGuard;
 
 pub(crate) struct Open {
     /// Its data.
@@ -26,7 +26,7 @@ pub(crate) struct Open {
     /// What was read of it lately, where the server reads ahead.
     pub reader: Option<RefCell<Reader>>,
     /// Counts against the server's limit of opens.
-    pub _place: Place,
+    pub _limit: LimitGuard,
 }
 
 impl Open {

@@ -111,12 +111,12 @@ pub struct Shared {
 /// clients are told when they come back. Bounded: the oldest are forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct EndedSessions {
-    left: Mutex<VecDeque<(SessionId, Left)>>,
+    left: Mutex<VecDeque<(SessionId, EndedState)>>,
 }
 
 /// What is left of a session that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum EndedState {
     /// Its files are being flushed.
     Flushing,
     /// Some could not be flushed.
@@ -131,23 +131,25 @@ impl EndedSessions {
         if left.len() >= ENDED_SESSIONS_MAX {
             left.pop_front();
         }
-        left.push_back((id, Left::Flushing));
+        left.push_back((id, EndedState::Flushing));
     }
 
     pub(crate) fn lost(&self, id: SessionId) {
         let mut left = self.left();
-        left.iter_mut().filter(|(known, _)| *known == id).for_each(|(_, what)| *what = Left::Lost);
+        left.iter_mut()
+            .filter(|(known, _)| *known == id)
+            .for_each(|(_, what)| *what = EndedState::Lost);
     }
 
     pub(crate) fn forget(&self, id: SessionId) {
         self.left().retain(|(known, _)| *known != id);
     }
 
-    pub(crate) fn find(&self, id: SessionId) -> Option<Left> {
+    pub(crate) fn find(&self, id: SessionId) -> Option<EndedState> {
         self.left().iter().find(|(known, _)| *known == id).map(|(_, what)| *what)
     }
 
-    fn left(&self) -> MutexGuard<'_, VecDeque<(SessionId, Left)>> {
+    fn left(&self) -> MutexGuard<'_, VecDeque<(SessionId, EndedState)>> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -333,20 +335,20 @@ impl Counted {
 
 /// One of a limited number, of all and of a user; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct LimitGuard {
     shared: Arc<Shared>,
     user: Arc<UserShare>,
     of: Counted,
 }
 
-impl Place {
+impl LimitGuard {
     /// Takes one, where all have at most `max` and this user `of_user`.
     pub(crate) fn take(
         shared: &Arc<Shared>,
         user: &Arc<UserShare>,
         of: Counted,
         (max, of_user): (usize, usize),
-    ) -> Option<Place> {
+    ) -> Option<LimitGuard> {
         let take = |counter: &AtomicUsize, max: usize| {
             let more = |taken: usize| (taken < max).then(|| taken + 1);
             counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
@@ -358,11 +360,11 @@ impl Place {
             of.of_user(user).fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Place { shared: shared.clone(), user: user.clone(), of })
+        Some(LimitGuard { shared: shared.clone(), user: user.clone(), of })
     }
 }
 
-impl Drop for Place {
+impl Drop for LimitGuard {
     fn drop(&mut self) {
         self.of.of_all(&self.shared.counters).fetch_sub(1, Ordering::Relaxed);
         self.of.of_user(&self.user).fetch_sub(1, Ordering::Relaxed);

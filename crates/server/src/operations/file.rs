@@ -167,7 +167,7 @@ impl Chain {
         }
         let user = &self.session.share_of_user;
         let most = (limits.opens, user.part_of(limits.opens));
-        let place = shared::Place::take(&self.context.shared, user, Counted::Opens, most)
+        let place = shared::LimitGuard::take(&self.context.shared, user, Counted::Opens, most)
             .ok_or(Status::Resource)?;
         let dir = self.handle(dir)?;
         let context = self.context.clone();
@@ -225,7 +225,7 @@ impl Chain {
             writer: Writer { id: writer, clear_privileges: self.who.uid != 0 },
             read_only_export: export.read_only,
             reader: reads_ahead.then(RefCell::default),
-            _place: place,
+            _limit: place,
         };
         let state = self.session.add_open(Rc::new(open));
         Ok(Outcome::Opened { handle, state, attr, created: opened.created })

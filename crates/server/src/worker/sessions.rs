@@ -19,7 +19,7 @@ use crate::metrics::SessionMeter;
 use crate::planted::{Defect, planted};
 use crate::session::{Link, Session};
 use crate::setup::WaitingBind;
-use crate::shared::{Counted, Left, Place, tick};
+use crate::shared::{Counted, EndedState, LimitGuard, tick};
 
 /// Why a session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl End {
 
 pub(super) struct Kept {
     pub session: Rc<Session>,
-    _place: Place,
+    _limit: LimitGuard,
 }
 
 /// The most that a session of this user is granted.
@@ -85,7 +85,7 @@ impl Worker {
             _ => limits.sessions_per_user.min(user.part_of(limits.sessions)),
         };
         let most = (limits.sessions, of_user);
-        let place = Place::take(&self.shared, &user, Counted::Sessions, most)
+        let place = LimitGuard::take(&self.shared, &user, Counted::Sessions, most)
             .ok_or((Status::Resource, "server limit reached: sessions"))?;
         let wish = SessionAttr { data_bytes_max: wish.data_bytes_max.max(4096), ..wish };
         let attr = SessionAttr::agree(&wish, &grants(limits, &user));
@@ -122,7 +122,7 @@ impl Worker {
             let message = Message::Replaced { session: older, by: id, at: self.number };
             self.shared.send(worker, message);
         }
-        self.sessions.insert(id, Kept { session: session.clone(), _place: place });
+        self.sessions.insert(id, Kept { session: session.clone(), _limit: place });
         self.wait_mode = self.choose_wait_mode();
         Ok((session, false))
     }
@@ -136,10 +136,10 @@ impl Worker {
         let none = (Status::BadSession, "no such session");
         let gone = || match self.shared.ended.find(id) {
             None => none,
-            Some(Left::Flushing) => {
+            Some(EndedState::Flushing) => {
                 (Status::Delay, "the session ended; its files are being flushed")
             }
-            Some(Left::Lost) => {
+            Some(EndedState::Lost) => {
                 (Status::WritesLost, "no such session; some of its writes are lost")
             }
         };
