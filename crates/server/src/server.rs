@@ -160,7 +160,7 @@ impl Server {
         };
         server.spawn("dafs-accept", move || acceptor.run())?;
         server.watch_memory()?;
-        server.back_memory()?;
+        server.prefault_memory()?;
         Ok(server)
     }
 
@@ -179,7 +179,7 @@ impl Server {
                     let now = unifier.resize(size);
                     tracing::debug!("memory: the cache is to take {size} bytes, and takes {now}");
                     watch.resized(now);
-                    if !told && unifier.stats().away_refused > 0 {
+                    if !told && unifier.stats().decommits_refused > 0 {
                         told = true;
                         tracing::warn!(
                             "memory: the system does not take back what the cache gives"
@@ -191,12 +191,12 @@ impl Server {
     }
 
     /// The cache has memory before a worker needs it.
-    fn back_memory(&mut self) -> std::io::Result<()> {
+    fn prefault_memory(&mut self) -> std::io::Result<()> {
         let (unifier, stopping) = (self.shared.unifier.clone(), self.stopping.clone());
         self.spawn("dafs-pages", move || {
             let goes_on = || !stopping.load(Ordering::SeqCst);
             while goes_on() {
-                unifier.back_ahead(std::thread::current(), goes_on);
+                unifier.prefault(std::thread::current(), goes_on);
                 std::thread::park();
             }
         })

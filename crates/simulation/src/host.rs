@@ -227,7 +227,7 @@ impl Host {
             ("faults of honest peers", counters.peer_faults.load(Ordering::Relaxed)),
             ("dirty bytes", stats.dirty_bytes),
             ("bytes held by nobody", stats.orphan_bytes),
-            ("bytes of the arena not fetched back", stats.away_bytes),
+            ("bytes of the arena not fetched back", stats.decommitted_bytes),
             ("locks, waits and their ends", shared.locks_left()),
         ]
         .into_iter()

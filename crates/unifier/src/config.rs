@@ -57,9 +57,9 @@ pub struct CacheStats {
     /// Bytes of the arena in use, for whatever.
     pub resident_bytes: u64,
     /// Bytes of the arena given back to the system while memory is short.
-    pub away_bytes: u64,
+    pub decommitted_bytes: u64,
     /// How often the system did not take what was to be given back.
-    pub away_refused: u64,
+    pub decommits_refused: u64,
     /// Bytes written but not in the store yet, and reserved for writes under way.
     pub dirty_bytes: u64,
     /// The bound of those, before which writers wait.

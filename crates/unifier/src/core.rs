@@ -17,7 +17,7 @@ use crate::dirty::DirtyFiles;
 use crate::file::CachedFile;
 use crate::job::{Job, Jobs};
 use crate::policy::shares::Search;
-use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, Sent, units};
+use crate::pool::{Decommit, FRAME_SLOTS, Page, Pages, Pool, units};
 use crate::wait::{FairQueue, locked};
 use crate::{Opening, WriterId};
 
@@ -337,15 +337,15 @@ impl Core {
         let least = least_frames(all, &self.config);
         let least = least.max((self.dirty_slots() * 4).div_ceil(3 * FRAME_SLOTS));
         let frames = frames.max(least).min(all);
-        self.pool.fetch_back(frames.saturating_sub(all - self.pool.away()));
-        while all - self.pool.away() > frames {
-            match self.pool.send_away() {
-                Sent::Away => {}
-                Sent::NoneFree if self.evict(FRAME_SLOTS, Some(FRAME_LOOKS)) > 0 => {}
-                Sent::NoneFree | Sent::Refused => break,
+        self.pool.recommit(frames.saturating_sub(all - self.pool.decommitted()));
+        while all - self.pool.decommitted() > frames {
+            match self.pool.decommit() {
+                Decommit::Done => {}
+                Decommit::NoneFree if self.evict(FRAME_SLOTS, Some(FRAME_LOOKS)) > 0 => {}
+                Decommit::NoneFree | Decommit::Refused => break,
             }
         }
-        all - self.pool.away()
+        all - self.pool.decommitted()
     }
 
     /// Waits until `attempt` succeeds, which is tried when slots may have become free. Writes

@@ -23,61 +23,61 @@ const GAP_FRAMES: usize = 4 * HUGE_FRAMES;
 pub(crate) struct Memory {
     arena: Arc<Arena>,
     /// Frames that have memory.
-    backed: Box<[AtomicBool]>,
+    resident: Box<[AtomicBool]>,
     /// Where the frames end that were used, and those that got memory ahead of use.
     reached: AtomicUsize,
     ahead: AtomicUsize,
     /// Who does that.
-    backer: OnceLock<Thread>,
+    prefaulter: OnceLock<Thread>,
 }
 
 impl Memory {
     pub(crate) fn new(arena: Arc<Arena>, frames: usize) -> Memory {
         Memory {
             arena,
-            backed: (0..frames).map(|_| AtomicBool::new(false)).collect(),
+            resident: (0..frames).map(|_| AtomicBool::new(false)).collect(),
             reached: AtomicUsize::new(0),
             ahead: AtomicUsize::new(0),
-            backer: OnceLock::new(),
+            prefaulter: OnceLock::new(),
         }
     }
 
     /// Asks for the memory of those frames that never had any.
-    pub(crate) fn back(&self, frames: impl Iterator<Item = usize>) {
+    pub(crate) fn fault_in(&self, frames: impl Iterator<Item = usize>) {
         let mut end = 0;
         for frame in frames {
             end = end.max(frame + 1);
-            if !self.backed[frame].load(Ordering::Relaxed) {
-                self.backed[frame].store(true, Ordering::Relaxed);
+            if !self.resident[frame].load(Ordering::Relaxed) {
+                self.resident[frame].store(true, Ordering::Relaxed);
                 self.arena.populate(frame * FRAME_BYTES, FRAME_BYTES);
             }
         }
         if self.reached.fetch_max(end, Ordering::Relaxed) < end
             && self.ahead.load(Ordering::Relaxed) < end + AHEAD_FRAMES / 2
-            && let Some(backer) = self.backer.get()
+            && let Some(prefaulter) = self.prefaulter.get()
         {
-            backer.unpark();
+            prefaulter.unpark();
         }
     }
 
-    /// This thread calls [`back_ahead`](Self::back_ahead) when it is unparked.
-    pub(crate) fn set_backer(&self, thread: Thread) {
-        let _ = self.backer.set(thread);
+    /// This thread calls [`prefault`](Self::prefault) when it is unparked.
+    pub(crate) fn set_prefaulter(&self, thread: Thread) {
+        let _ = self.prefaulter.set(thread);
     }
 
     /// Gets memory for some frames that will be used next; false: enough have it.
-    pub(crate) fn back_ahead(&self) -> bool {
+    pub(crate) fn prefault(&self) -> bool {
         let reached = self.reached.load(Ordering::Relaxed);
         let mut first = self.ahead.load(Ordering::Relaxed);
         if first < reached {
             first = (reached + GAP_FRAMES).next_multiple_of(HUGE_FRAMES);
         }
-        let end = (first + HUGE_FRAMES).min(self.backed.len());
+        let end = (first + HUGE_FRAMES).min(self.resident.len());
         if first >= end || first >= reached + AHEAD_FRAMES {
             return false;
         }
         self.arena.populate_huge(first * FRAME_BYTES, (end - first) * FRAME_BYTES);
-        self.backed[first..end].iter().for_each(|frame| frame.store(true, Ordering::Relaxed));
+        self.resident[first..end].iter().for_each(|frame| frame.store(true, Ordering::Relaxed));
         self.ahead.store(end, Ordering::Relaxed);
         true
     }
@@ -92,18 +92,18 @@ mod tests {
         let frames = 4 * AHEAD_FRAMES;
         let arena = Arena::for_huge_pages(frames * FRAME_BYTES).expect("arena");
         let memory = Memory::new(arena, frames);
-        while memory.back_ahead() {}
+        while memory.prefault() {}
         let ahead = || memory.ahead.load(Ordering::Relaxed);
         assert_eq!(ahead(), AHEAD_FRAMES, "and no more");
-        memory.back(0..AHEAD_FRAMES / 2);
-        while memory.back_ahead() {}
+        memory.fault_in(0..AHEAD_FRAMES / 2);
+        while memory.prefault() {}
         assert_eq!(ahead(), AHEAD_FRAMES + AHEAD_FRAMES / 2);
         // Use overtakes it: it begins again at some distance.
         let reached = 2 * AHEAD_FRAMES + AHEAD_FRAMES / 2;
-        memory.back(AHEAD_FRAMES / 2..reached);
-        assert!(memory.back_ahead());
+        memory.fault_in(AHEAD_FRAMES / 2..reached);
+        assert!(memory.prefault());
         assert_eq!(ahead(), reached + GAP_FRAMES + HUGE_FRAMES);
-        assert!(!memory.backed[reached].load(Ordering::Relaxed), "left to who needs it");
-        assert!(memory.backed[ahead() - 1].load(Ordering::Relaxed));
+        assert!(!memory.resident[reached].load(Ordering::Relaxed), "left to who needs it");
+        assert!(memory.resident[ahead() - 1].load(Ordering::Relaxed));
     }
 }

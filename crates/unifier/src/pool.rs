@@ -128,12 +128,12 @@ const FREE: u8 = 0;
 const WHOLE: u8 = 1;
 const SPLIT: u8 = 2;
 /// Given back to the system: nobody's.
-const AWAY: u8 = 3;
+const DECOMMITTED: u8 = 3;
 
 /// What became of a frame that was to be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sent {
-    Away,
+pub(crate) enum Decommit {
+    Done,
     NoneFree,
     /// The system does not take it: it is free as before.
     Refused,
@@ -152,7 +152,7 @@ pub(crate) struct Pool {
     free_frames: AtomicUsize,
     used_slots: AtomicUsize,
     /// Frames given back to the system.
-    away: AtomicUsize,
+    decommitted: AtomicUsize,
     /// How often the system did not take one.
     refused: AtomicU64,
     memory: Memory,
@@ -169,7 +169,7 @@ struct Free {
     frames: Vec<u64>,
     count: usize,
     /// No frame below this is free. The lowest comes first: neighbours come one after another,
-    /// and memory that was used before, and so is backed and warm, is used again before new.
+    /// and memory that was used before, and so is resident and warm, is used again before new.
     next: usize,
     /// A bit per free slot of each split frame.
     slots: Vec<u16>,
@@ -211,7 +211,7 @@ impl Pool {
             free: Mutex::new(free),
             free_frames: AtomicUsize::new(frames),
             used_slots: AtomicUsize::new(0),
-            away: AtomicUsize::new(0),
+            decommitted: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             orphan_slots: AtomicUsize::new(0),
             space: Space::default(),
@@ -239,8 +239,8 @@ impl Pool {
     }
 
     /// Frames given back to the system.
-    pub(crate) fn away(&self) -> usize {
-        self.away.load(Ordering::Relaxed)
+    pub(crate) fn decommitted(&self) -> usize {
+        self.decommitted.load(Ordering::Relaxed)
     }
 
     /// How often the system did not take a frame.
@@ -250,47 +250,48 @@ impl Pool {
 
     /// Slots of the frames that are not given back.
     pub(crate) fn kept_slots(&self) -> usize {
-        self.slot_count() - self.away() * FRAME_SLOTS
+        self.slot_count() - self.decommitted() * FRAME_SLOTS
     }
 
     /// Gives a free frame, the last one, back to the system.
-    pub(crate) fn send_away(&self) -> Sent {
+    pub(crate) fn decommit(&self) -> Decommit {
         let mut free = self.free();
-        let Some(frame) = free.take_last_frame() else { return Sent::NoneFree };
-        self.frames[frame].store(AWAY, Ordering::Relaxed);
+        let Some(frame) = free.take_last_frame() else { return Decommit::NoneFree };
+        self.frames[frame].store(DECOMMITTED, Ordering::Relaxed);
         self.free_frames.store(free.count, Ordering::Relaxed);
-        self.away.fetch_add(1, Ordering::Relaxed);
+        self.decommitted.fetch_add(1, Ordering::Relaxed);
         drop(free);
         let bytes = FRAME_SLOTS * PAGE_BYTES;
         if self.arena.discard(frame * bytes, bytes).is_ok() {
             let slots = self.poisoned.iter().skip(frame * FRAME_SLOTS).take(FRAME_SLOTS);
             slots.for_each(|slot| slot.store(false, Ordering::Relaxed));
-            return Sent::Away;
+            return Decommit::Done;
         }
         self.refused.fetch_add(1, Ordering::Relaxed);
         self.take_back(frame);
         self.space.changed();
-        Sent::Refused
+        Decommit::Refused
     }
 
     /// False: it was not given back.
     fn take_back(&self, frame: usize) -> bool {
         let mut free = self.free();
-        if self.frames[frame].load(Ordering::Relaxed) != AWAY {
+        if self.frames[frame].load(Ordering::Relaxed) != DECOMMITTED {
             return false;
         }
         free.put_frame(frame, &self.frames);
         self.free_frames.store(free.count, Ordering::Relaxed);
-        self.away.fetch_sub(1, Ordering::Relaxed);
+        self.decommitted.fetch_sub(1, Ordering::Relaxed);
         true
     }
 
     /// Takes frames again that were given back, the first ones, at most so many.
-    pub(crate) fn fetch_back(&self, most: usize) {
-        let is_away = |frame: &usize| self.frames[*frame].load(Ordering::Relaxed) == AWAY;
+    pub(crate) fn recommit(&self, most: usize) {
+        let is_decommitted =
+            |frame: &usize| self.frames[*frame].load(Ordering::Relaxed) == DECOMMITTED;
         let mut left = most;
         // Looked for without the lock, which others need; only who resizes changes these.
-        for frame in (0..self.frames.len()).filter(is_away) {
+        for frame in (0..self.frames.len()).filter(is_decommitted) {
             if left == 0 {
                 break;
             }
@@ -356,19 +357,19 @@ impl Pool {
             self.entries[page.index()].disturb(State::Landing);
             self.check_free(*page);
         }
-        self.memory.back(pages.iter().map(|page| page.index() / FRAME_SLOTS));
+        self.memory.fault_in(pages.iter().map(|page| page.index() / FRAME_SLOTS));
         Some(pages)
     }
 
-    /// This thread calls [`back_ahead`](Self::back_ahead) when it is unparked.
-    pub(crate) fn set_backer(&self, thread: Thread) {
-        self.memory.set_backer(thread);
+    /// This thread calls [`prefault`](Self::prefault) when it is unparked.
+    pub(crate) fn set_prefaulter(&self, thread: Thread) {
+        self.memory.set_prefaulter(thread);
     }
 
     /// Gets memory for some frames that will be used next; false: enough have it, or memory is
     /// short.
-    pub(crate) fn back_ahead(&self) -> bool {
-        self.away() == 0 && self.memory.back_ahead()
+    pub(crate) fn prefault(&self) -> bool {
+        self.decommitted() == 0 && self.memory.prefault()
     }
 
     fn put_back(&self, free: &mut Free, unit: Page) {
@@ -674,9 +675,9 @@ mod tests {
     #[test]
     fn no_memory_comes_ahead_of_use_while_it_is_short() {
         let pool = pool(64);
-        assert!(pool.back_ahead());
-        assert_eq!(pool.send_away(), Sent::Away);
-        assert!(!pool.back_ahead());
+        assert!(pool.prefault());
+        assert_eq!(pool.decommit(), Decommit::Done);
+        assert!(!pool.prefault());
     }
 
     #[test]

@@ -132,8 +132,8 @@ impl Unifier {
             hits: get(&counters.hits),
             misses: get(&counters.misses),
             resident_bytes: bytes(self.core.pool.used_slots()),
-            away_bytes: bytes(self.core.pool.away() * FRAME_SLOTS),
-            away_refused: self.core.pool.refused(),
+            decommitted_bytes: bytes(self.core.pool.decommitted() * FRAME_SLOTS),
+            decommits_refused: self.core.pool.refused(),
             dirty_bytes: bytes(self.core.dirty_slots()),
             dirty_bytes_max: bytes(self.core.dirty_slots_max()),
             orphan_bytes: bytes(self.core.pool.orphan_slots()),
@@ -161,9 +161,9 @@ impl Unifier {
     /// Gets memory for what will be cached next, so that nobody waits for that: to be called by a
     /// thread of its own, which is given here and is unparked when it is to go on. Returns when
     /// enough is there.
-    pub fn back_ahead(&self, thread: Thread, goes_on: impl Fn() -> bool) {
-        self.core.pool.set_backer(thread);
-        while goes_on() && self.core.pool.back_ahead() {}
+    pub fn prefault(&self, thread: Thread, goes_on: impl Fn() -> bool) {
+        self.core.pool.set_prefaulter(thread);
+        while goes_on() && self.core.pool.prefault() {}
     }
 
     /// True when [`write_back`](Self::write_back) has something to do. To be asked a few times a

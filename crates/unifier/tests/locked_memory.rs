@@ -20,9 +20,9 @@ fn what_the_system_does_not_take_is_not_counted_as_given_back() {
     let unifier = Unifier::new(arena, config, WriteVerifier([7; 16]));
     assert_eq!(unifier.resize(4 << 20), 8 << 20, "all of it is still there");
     let stats = unifier.stats();
-    assert_eq!((stats.away_bytes, stats.away_refused), (0, 1));
+    assert_eq!((stats.decommitted_bytes, stats.decommits_refused), (0, 1));
     munlockall().expect("unlocked");
     assert_eq!(unifier.resize(4 << 20), 4 << 20);
     let stats = unifier.stats();
-    assert_eq!((stats.away_bytes, stats.away_refused), (4 << 20, 1));
+    assert_eq!((stats.decommitted_bytes, stats.decommits_refused), (4 << 20, 1));
 }

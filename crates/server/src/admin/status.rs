@@ -176,11 +176,15 @@ fn values(shared: &Shared) -> Vec<Value> {
         gauge("dirty_bytes", "Bytes written and not yet in the store", cache.dirty_bytes),
         gauge("dirty_bytes_max", "The bound before which writers wait", cache.dirty_bytes_max),
         gauge(
-            "away_bytes",
+            "decommitted_bytes",
             "Bytes of the cache given back while memory is short",
-            cache.away_bytes,
+            cache.decommitted_bytes,
         ),
-        value("away_refused", "Times that the system did not take memory back", cache.away_refused),
+        value(
+            "decommits_refused",
+            "Times that the system did not take memory back",
+            cache.decommits_refused,
+        ),
         gauge("cached_bytes", "Bytes in the cache", cache.resident_bytes),
         gauge("cached_files", "Files that the cache knows, open or not", cache.files),
         value("evicted_bytes", "Bytes dropped from the cache for others", cache.evicted_bytes),

@@ -22,7 +22,7 @@ fn a_cache_gives_memory_back_and_takes_it_again() {
     });
     assert!(unifier.stats().resident_bytes >= 7 << 20);
     let now = unifier.resize(3 << 20);
-    assert_eq!((now, unifier.stats().away_bytes), (3 << 20, 5 << 20));
+    assert_eq!((now, unifier.stats().decommitted_bytes), (3 << 20, 5 << 20));
     assert!(unifier.stats().resident_bytes <= 3 << 20);
     // It works as before, in less room.
     let user = cached.clone();
@@ -36,7 +36,7 @@ fn a_cache_gives_memory_back_and_takes_it_again() {
     assert!(all == data);
     assert!(unifier.stats().resident_bytes <= 3 << 20);
     assert_eq!(unifier.resize(u64::MAX), 8 << 20);
-    assert_eq!(unifier.stats().away_bytes, 0);
+    assert_eq!(unifier.stats().decommitted_bytes, 0);
     let user = cached.clone();
     run(&disk, async move {
         for at in (0..7 * MIB).step_by(MIB) {

@@ -97,7 +97,7 @@ fn halved(mode: Mode) -> Line {
         copy.close().expect("close");
     }
     wrong += u64::from(fs::read(work.path().join("copy")).expect("read") != data);
-    let (away, cached) = (counter(&server, "away_bytes"), counter(&server, "cached_bytes"));
+    let (away, cached) = (counter(&server, "decommitted_bytes"), counter(&server, "cached_bytes"));
     let resident = server.peak_resident_bytes();
     drop(server);
     let text = format!(
