@@ -10,10 +10,10 @@ use dafs_protocol::{
     Stability, Status,
 };
 
-use crate::at::Changed;
 use crate::call::{Node, Output};
 use crate::core::{FileKey, Memory, Place, Work};
 use crate::error::{Error, Result};
+use crate::handle_calls::Changed;
 use crate::interrupt::{Interrupt, Until};
 use crate::reader::Reader;
 use crate::session::{Handle, Session, unexpected};

@@ -99,7 +99,7 @@ impl Group {
         sink.outstanding + sink.done.len()
     }
 
-    fn take(&self, state: &mut crate::drive::State, into: &mut Vec<Done>) {
+    fn take(&self, state: &mut crate::leader::State, into: &mut Vec<Done>) {
         let session = &self.session;
         into.extend(state.sink(self.sink).done.drain(..).map(|done| session.finish(done)));
     }

@@ -11,8 +11,8 @@ use dafs_fabric::Waiter;
 use dafs_protocol::OwnerKey;
 
 use crate::core::{Owner, Withdrawn};
-use crate::drive::{Inner, State};
 use crate::error::{Error, Result};
+use crate::leader::{Inner, State};
 
 /// How long a call that is given up waits for its answer before its connection is broken, where
 /// the network may still use memory that the caller lent.

@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::drive::Inner;
+use crate::leader::Inner;
 
 /// The thread: leads whenever it is poked or time has come, until stopped or the session is gone.
 pub(crate) fn keeper(weak: &Weak<Inner>, signal: &KeeperSignal) {

@@ -11,27 +11,26 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
-mod at;
 mod cache;
 mod call;
 mod callback;
 pub mod core;
 mod dir;
-mod drive;
 mod error;
 mod file;
 mod future;
 mod group;
+mod handle_calls;
 mod interrupt;
 mod keep;
 mod keeper;
+mod leader;
 mod options;
 mod planted;
 mod reader;
 mod session;
 mod url;
 
-pub use at::{Changed, DirAhead};
 pub use cache::{Advice, Advised};
 pub use call::{Call, Done, Node, Opened, Output};
 pub use dir::ReadDir;
@@ -39,6 +38,7 @@ pub use error::{Error, Result, SessionError};
 pub use file::{File, OpenOptions};
 pub use future::CallFuture;
 pub use group::Group;
+pub use handle_calls::{Changed, DirAhead};
 pub use interrupt::{Interrupt, InterruptGuard};
 pub use keep::{FlushAhead, KeptMemory, KeptOptions, SharedBytes};
 pub use options::{LocalSocket, OnRetry, ServerUid, SessionOptions, parse_duration, parse_wait};

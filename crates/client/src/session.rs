@@ -13,11 +13,11 @@ use crate::call::{Call, Done, Output};
 use crate::callback::Callbacks;
 use crate::core::{Core, CoreConfig, CoreDone, FileKey, Memory, Place, Way, Work};
 use crate::dir::ReadDir;
-use crate::drive::Inner;
 use crate::error::{Error, Result, SessionError};
 use crate::file::{File, OpenOptions, attr_of};
 use crate::future::CallFuture;
 use crate::group::Group;
+use crate::leader::Inner;
 use crate::options::SessionOptions;
 use crate::url::Url;
 
