@@ -42,7 +42,7 @@ impl Entry {
     }
 
     /// The bytes are about to change, or to mean nothing any more.
-    pub(crate) fn disturb(&self, state: State) {
+    pub(crate) fn invalidate(&self, state: State) {
         self.set_state(state, 0);
         let generation = self.generation.load(Ordering::Relaxed);
         // Only the slot's owner of the moment changes its entry.
@@ -50,7 +50,7 @@ impl Entry {
     }
 
     /// The bytes are this block of this file.
-    pub(crate) fn settle(&self, file: u64, block: u64, valid: u16) {
+    pub(crate) fn publish(&self, file: u64, block: u64, valid: u16) {
         self.file.store(file, Ordering::Relaxed);
         self.block.store(block, Ordering::Relaxed);
         self.set_state(State::Stable, valid);
@@ -76,12 +76,12 @@ mod tests {
     fn every_touch_raises_the_generation() {
         let entry = Entry::default();
         entry.set_epoch(7);
-        entry.disturb(State::Landing);
+        entry.invalidate(State::Landing);
         assert_eq!(entry.owner(), None);
-        entry.settle(3, 9, 4096);
+        entry.publish(3, 9, 4096);
         assert_eq!(entry.owner(), Some((3, 9)));
         assert_eq!(entry.generation.load(Ordering::Relaxed), 1);
-        entry.disturb(State::Retired);
+        entry.invalidate(State::Retired);
         assert_eq!(entry.owner(), None);
         assert_eq!(entry.generation.load(Ordering::Relaxed), 2);
         assert_eq!(entry.valid.load(Ordering::Relaxed) >> 32, 7);

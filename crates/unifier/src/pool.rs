@@ -354,7 +354,7 @@ impl Pool {
         }
         drop(free);
         for page in &pages {
-            self.entries[page.index()].disturb(State::Landing);
+            self.entries[page.index()].invalidate(State::Landing);
             self.check_free(*page);
         }
         self.memory.fault_in(pages.iter().map(|page| page.index() / FRAME_SLOTS));
@@ -407,7 +407,7 @@ impl Pool {
     /// Nobody uses the unit any more.
     fn release(&self, unit: Page) {
         for slot in 0..unit.unit_slots() {
-            self.entries[unit.index() + slot].disturb(State::Free);
+            self.entries[unit.index() + slot].invalidate(State::Free);
             self.poison(unit.index() + slot);
         }
         self.put_back(&mut self.free(), unit);
@@ -453,8 +453,8 @@ impl Pool {
     }
 
     /// What a mapped slot holds.
-    pub(crate) fn settle(&self, page: Page, file: u64, block: u64) {
-        self.entries[page.index()].settle(file, block, PAGE_BYTES as u16);
+    pub(crate) fn publish(&self, page: Page, file: u64, block: u64) {
+        self.entries[page.index()].publish(file, block, PAGE_BYTES as u16);
     }
 
     /// A slot belongs to its file no more; readers keep it while they hold it.
@@ -465,7 +465,7 @@ impl Pool {
     /// Slots of one unit belong to their file no more.
     pub(crate) fn unmap_all(&self, unit: Page, pages: &[Page]) {
         for page in pages {
-            self.entries[page.index()].disturb(State::Retired);
+            self.entries[page.index()].invalidate(State::Retired);
         }
         let mapped = MAPPED * pages.len() as u64;
         let orphaned = |users: u64| (users - mapped) & MAPPINGS == 0 && users & PINS != 0;
@@ -771,7 +771,7 @@ mod tests {
         let pages = pool.allocate(block, count).expect("space");
         for (index, page) in pages.iter().enumerate() {
             pool.map(page.unit(), 1);
-            pool.settle(*page, 5, block + index as u64);
+            pool.publish(*page, 5, block + index as u64);
         }
         pool.list(&pages, share, Key { file: 5, block }, Came::ByWrite);
         pages

@@ -460,7 +460,7 @@ impl CachedFile {
             if !old.is_none() {
                 self.core.pool.unmap(old);
             }
-            self.core.pool.settle(*page, self.number(), block);
+            self.core.pool.publish(*page, self.number(), block);
             count += 1;
         }
         let is_empty = cluster.is_empty() && cluster.writing == 0;

@@ -457,7 +457,7 @@ impl CachedFile {
         }
         let old = std::mem::replace(place, fresh);
         pool.map(fresh.unit(), 1);
-        pool.settle(fresh, self.number(), block);
+        pool.publish(fresh, self.number(), block);
         if !old.is_none() {
             pool.unmap(old);
         }
