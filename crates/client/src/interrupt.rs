@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use dafs_fabric::Waiter;
 use dafs_protocol::OwnerKey;
 
-use crate::core::{Owner, Withdrawn};
+use crate::core::{Cancelled, Owner};
 use crate::error::{Error, Result};
 use crate::leader::{Inner, State};
 
@@ -159,12 +159,12 @@ impl Inner {
         let patience = Instant::now() + PATIENCE;
         loop {
             let over = Instant::now() >= patience;
-            match state.core.withdraw(Owner(sink)) {
-                Withdrawn::Free => return state,
-                Withdrawn::Waiting if over || !state.core.is_connected() => return state,
+            match state.core.cancel(Owner(sink)) {
+                Cancelled::Free => return state,
+                Cancelled::Waiting if over || !state.core.is_connected() => return state,
                 // What they hold is free when the connection is quiescent.
-                Withdrawn::Lent if over => state.core.break_links_of(Owner(sink)),
-                Withdrawn::Waiting | Withdrawn::Lent => {}
+                Cancelled::Lent if over => state.core.break_links_of(Owner(sink)),
+                Cancelled::Waiting | Cancelled::Lent => {}
             }
             let want = state.sink(sink).done.len() + state.sink(sink).outstanding;
             state = self.wait(state, sink, want, Until::deadline(Instant::now() + SLICE));

@@ -8,9 +8,9 @@ use dafs_protocol::{
 
 use super::call::{Beside, CallRec, Flight};
 use super::chain;
-use super::doubts::Made;
 use super::files::OpenFile;
-use super::kept::KeptId;
+use super::in_doubt::Made;
+use super::replay_log::ReplayId;
 use super::work::{FileKey, Memory, Work};
 use super::{Core, Phase};
 use crate::cache::Advised;
@@ -299,7 +299,7 @@ impl Core {
         &mut self,
         work: &Work,
         outcome: &Outcome,
-        kept: Option<KeptId>,
+        kept: Option<ReplayId>,
     ) -> Option<Output<FileKey>> {
         self.file_output(work, outcome, 0, 0, kept).ok()
     }
@@ -318,7 +318,7 @@ impl Core {
         outcome: &Outcome,
         room: usize,
         writes: u64,
-        kept: Option<KeptId>,
+        kept: Option<ReplayId>,
     ) -> Parsed<Output<FileKey>> {
         let key = work.file().ok_or(UNEXPECTED)?;
         Ok(match (work, outcome) {
@@ -576,7 +576,7 @@ impl Core {
                 self.become_ready();
             }
             (Work::Register { user, .. }, [Ok(Outcome::Credential { cred })]) => {
-                self.users.registered(user, *cred);
+                self.credentials.registered(user, *cred);
                 self.deliver(call, Ok(Output::Unit));
             }
             (Work::Destroy, _) => {
@@ -632,7 +632,7 @@ impl Core {
                 self.become_ready();
             }
             Work::Register { ref user, .. } => {
-                self.users.refused(user, status);
+                self.credentials.refused(user, status);
                 self.deliver(call, Err(status.into()));
             }
             _ => self.deliver(call, Err(status.into())),

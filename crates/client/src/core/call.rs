@@ -6,8 +6,8 @@ use dafs_fabric::Buffer;
 use dafs_protocol::{Attr, CredHandle, Identity, SlotId, Status};
 
 use super::chain::Step;
-use super::doubts::Made;
-use super::kept::KeptId;
+use super::in_doubt::Made;
+use super::replay_log::ReplayId;
 use super::work::{FileKey, Memory, Owner, Work};
 use crate::call::Output;
 use crate::error::{Error, Result};
@@ -24,11 +24,11 @@ pub(super) struct CallRec {
     pub(super) work: Work,
     pub(super) memory: Memory,
     /// Its caller gave up and waits only for the memory that it lent.
-    pub(super) withdrawn: bool,
+    pub(super) cancelled: bool,
     /// Its chain did not fit a message: as little as possible in each.
     pub(super) tight: bool,
     /// It writes what is kept under this name.
-    pub(super) kept: Option<KeptId>,
+    pub(super) kept: Option<ReplayId>,
     /// It looks for what it made in a session before.
     pub(super) made: Option<Made>,
     /// Times that a session was lost under it.
@@ -59,7 +59,7 @@ impl CallRec {
             user: None,
             work,
             memory: Memory::None,
-            withdrawn: false,
+            cancelled: false,
             tight: false,
             kept: None,
             made: None,

@@ -7,8 +7,8 @@ use dafs_protocol::{
 };
 use smallvec::SmallVec;
 
-use super::doubts::PastRequest;
 use super::files::Files;
+use super::in_doubt::PastRequest;
 use super::work::{FileKey, Place, Put, Work};
 use crate::file::OpenOptions;
 

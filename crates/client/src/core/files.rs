@@ -8,7 +8,7 @@ use dafs_fabric::{ArenaError, Buffer};
 use dafs_protocol::{Attr, FileHandle, Identity, StateId, Status, WriteVerifier};
 
 use super::call::CallRec;
-use super::kept::{Acknowledged, Kept, KeptId, Piece, not_replaced};
+use super::replay_log::{Acknowledged, Piece, ReplayId, ReplayLog, not_replaced};
 use super::work::{FileKey, Memory, Owner, Place, Work};
 use crate::call::Node;
 use crate::file::OpenOptions;
@@ -63,7 +63,7 @@ pub(super) struct OpenFile {
     /// Some are not on its disk, and not kept here.
     not_on_disk: bool,
     /// Writes that are done again where the server's process ends.
-    pub(super) kept: Kept,
+    pub(super) kept: ReplayLog,
     /// Such writes went down with a server, and nobody was told yet.
     lost: bool,
     /// Calls that name it.
@@ -95,7 +95,7 @@ impl OpenFile {
             uncommitted: None,
             in_memory_only: false,
             not_on_disk: false,
-            kept: Kept::default(),
+            kept: ReplayLog::default(),
             writes: 0,
             lost: false,
             in_flight: 0,
@@ -330,7 +330,7 @@ impl Files {
     }
 
     /// A kept write was acknowledged as the so-manieth of the session.
-    pub(super) fn acknowledge(&mut self, key: FileKey, id: KeptId, number: u64, offset: u64) {
+    pub(super) fn acknowledge(&mut self, key: FileKey, id: ReplayId, number: u64, offset: u64) {
         let Some(of) = self.any(key).map(OpenFile::id) else { return };
         let Some(opens) = self.of_file.get_mut(&of) else { return };
         let together_from = opens.together_from(key, number);
@@ -469,7 +469,7 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kept::KeptId;
+    use super::super::replay_log::ReplayId;
     use super::*;
     use dafs_protocol::{FileKind, Timestamp};
 
@@ -528,10 +528,10 @@ mod tests {
     fn kept_writes_are_not_lost_until_they_are_flushed() {
         let mut file = file();
         for (id, verifier) in [(1, OLD), (2, SAME_MACHINE), (3, NEW)] {
-            file.kept.add(KeptId(id), vec![7]);
+            file.kept.add(ReplayId(id), vec![7]);
             file.wrote_kept(verifier);
             let (number, together_from) = (file.writes(), 1);
-            file.kept.acknowledge(KeptId(id), Acknowledged { number, offset: 0, together_from });
+            file.kept.acknowledge(ReplayId(id), Acknowledged { number, offset: 0, together_from });
             assert_eq!(file.take_lost(), Ok(()));
         }
         file.keep_after(2, false);
@@ -539,7 +539,7 @@ mod tests {
         assert_eq!(file.kept.acknowledged().next(), Some((3, 0..1)));
         file.saw(OLD);
         assert_eq!(file.take_lost(), Err(Status::WritesLost), "two were flushed and not committed");
-        file.kept.add(KeptId(4), vec![7]);
+        file.kept.add(ReplayId(4), vec![7]);
         file.wrote(OLD);
         file.saw(SAME_MACHINE);
         assert_eq!(file.take_lost(), Err(Status::WritesLost), "one was not kept");
@@ -548,10 +548,10 @@ mod tests {
     #[test]
     fn a_commit_makes_kept_writes_safe() {
         let mut file = file();
-        file.kept.add(KeptId(1), vec![7]);
+        file.kept.add(ReplayId(1), vec![7]);
         file.wrote_kept(OLD);
         let answer = Acknowledged { number: 1, offset: 0, together_from: 1 };
-        file.kept.acknowledge(KeptId(1), answer);
+        file.kept.acknowledge(ReplayId(1), answer);
         file.keep_after(1, true);
         assert_eq!(file.committed(OLD, 1), Ok(()));
         assert!(file.kept.is_empty());

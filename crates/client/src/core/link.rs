@@ -487,7 +487,7 @@ impl Core {
             if flight.posted == Some(conn) {
                 flight.posted = None;
                 self.unposted += 1;
-                if flight.call.withdrawn {
+                if flight.call.cancelled {
                     self.detach(slot);
                 }
             }

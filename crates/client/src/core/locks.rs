@@ -220,7 +220,7 @@ impl Core {
         self.lock_not_granted(&call.work);
         // However often the server restarts while it waits.
         call.sessions_lost = 0;
-        let unwanted = call.owner.is_none() || call.withdrawn;
+        let unwanted = call.owner.is_none() || call.cancelled;
         let wait = Wait { call, cancelled: false };
         if let Some(wait) = self.locks.waits.insert(ticket, wait) {
             let what = "the ticket of another wait";
@@ -246,7 +246,7 @@ impl Core {
         for (ticket, wait) in &mut self.locks.waits {
             if wait.call.owner == Some(owner) {
                 tickets.push(*ticket);
-                wait.call.withdrawn = true;
+                wait.call.cancelled = true;
                 if abandon {
                     wait.call.owner = None;
                     self.background += 1;

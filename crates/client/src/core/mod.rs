@@ -7,16 +7,16 @@
 mod answer;
 mod call;
 mod callbacks;
+mod cancel;
 mod chain;
-mod doubts;
+mod credentials;
+mod dispatch;
 mod files;
-mod flow;
-mod kept;
+mod in_doubt;
 mod link;
 mod locks;
 mod recovery;
-mod users;
-mod withdraw;
+mod replay_log;
 mod work;
 
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ use dafs_protocol::{
 };
 
 pub use call::{Beside, CoreDone};
-pub use withdraw::Withdrawn;
+pub use cancel::Cancelled;
 pub use work::{FileKey, Memory, Owner, Place, Put, Work};
 
 use crate::error::{Error, Result};
@@ -39,14 +39,14 @@ use crate::keep::KeptMemory;
 use crate::options::SessionOptions;
 use call::{CallRec, Flight};
 use callbacks::Callbacks;
-use doubts::Doubt;
+use credentials::Credentials;
 use files::{Files, Finder};
-pub use kept::KeptBytes;
-pub(crate) use kept::Spares;
-use kept::{KeptId, Rewriting};
+use in_doubt::InDoubt;
 use link::Link;
 use locks::Locks;
-use users::Users;
+pub use replay_log::KeptBytes;
+pub(crate) use replay_log::Spares;
+use replay_log::{ReplayId, Rewriting};
 
 /// Fills a nonce with random bytes.
 pub type NonceSource = Box<dyn FnMut(&mut Nonce) + Send>;
@@ -204,11 +204,11 @@ pub struct Core {
     /// Calls without an owner, queued or under way.
     background: usize,
     files: Files,
-    users: Users,
+    credentials: Credentials,
     locks: Locks,
     callbacks: Callbacks,
     /// Calls that a server may have done when it, or the session, was lost.
-    doubts: Vec<Doubt>,
+    in_doubt: Vec<InDoubt>,
     /// The server is another one: what is kept is written again.
     rewrites: bool,
     /// The last sign of the server of the session before, or that there was none.
@@ -276,10 +276,10 @@ impl Core {
             queues: [VecDeque::new(), VecDeque::new()],
             background: 0,
             files: Files::default(),
-            users: Users::default(),
+            credentials: Credentials::default(),
             locks: Locks::default(),
             callbacks: Callbacks::default(),
-            doubts: Vec::new(),
+            in_doubt: Vec::new(),
             rewrites: false,
             old_server_at: Duration::ZERO,
             last_kept: 0,
@@ -323,7 +323,7 @@ impl Core {
         // What is open for appending cannot be written again at its place.
         if let Some(file) = file.filter(|file| !file.options.append) {
             self.last_kept += 1;
-            let id = KeptId(self.last_kept);
+            let id = ReplayId(self.last_kept);
             file.kept.add(id, bytes);
             call.kept = Some(id);
         }

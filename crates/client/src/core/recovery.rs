@@ -7,11 +7,11 @@ use dafs_protocol::{ClientSlots, SessionAttr, Status, WriteVerifier};
 
 use super::call::{CallRec, Flight};
 use super::callbacks::Callbacks;
-use super::doubts::{Doubt, PastRequest};
+use super::credentials::Credentials;
 use super::files::OpenFile;
-use super::kept::Rewriting;
+use super::in_doubt::{InDoubt, PastRequest};
 use super::link::Link;
-use super::users::Users;
+use super::replay_log::Rewriting;
 use super::work::{FileKey, Work};
 use super::{Core, Next, Phase, SessionKeys};
 use crate::error::Error;
@@ -62,7 +62,7 @@ impl Core {
         self.flights = (0..slots).map(|_| None).collect();
         self.headers.resize_with(slots, Vec::new);
         self.unposted = 0;
-        self.users = Users::default();
+        self.credentials = Credentials::default();
         self.callbacks = Callbacks::default();
         self.phase = Phase::Rooting;
         self.background += 1;
@@ -231,7 +231,7 @@ impl Core {
                 }
             }
             Next::Fail(error) => {
-                let doubts = std::mem::take(&mut self.doubts).into_iter().map(|doubt| doubt.call);
+                let doubts = std::mem::take(&mut self.in_doubt).into_iter().map(|doubt| doubt.call);
                 let calls = urgent.into_iter().chain(waits).chain(doubts).collect();
                 self.fail_calls(flights, calls, &error);
             }
@@ -249,7 +249,7 @@ impl Core {
         match session.filter(|_| noted) {
             Some(SessionKeys { id, .. }) => {
                 let request = PastRequest { session: id, slot, sequence };
-                self.doubts.push(Doubt { call, request, operations: operations - beside });
+                self.in_doubt.push(InDoubt { call, request, operations: operations - beside });
             }
             None => self.finish(call, Err(Status::OutcomeUnknown.into())),
         }
@@ -323,5 +323,5 @@ impl Core {
 
 /// Nobody waits for its answer, nor needs it to be done.
 fn is_unwanted(call: &CallRec) -> bool {
-    call.withdrawn || (call.owner.is_none() && !matches!(call.work, Work::Close { .. }))
+    call.cancelled || (call.owner.is_none() && !matches!(call.work, Work::Close { .. }))
 }

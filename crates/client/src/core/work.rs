@@ -9,7 +9,7 @@ use dafs_protocol::{
     SetAttr, SetTime, Stability, StateId, Status, Timestamp, XATTR_BYTES_MAX,
 };
 
-use super::doubts::PastRequest;
+use super::in_doubt::PastRequest;
 use super::locks::GiveBack;
 use crate::file::OpenOptions;
 

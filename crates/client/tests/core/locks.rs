@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dafs_client::core::{FileKey, Memory, Owner, Withdrawn, Work};
+use dafs_client::core::{Cancelled, FileKey, Memory, Owner, Work};
 use dafs_client::{Error, OpenOptions, Output};
 use dafs_protocol::{
     Callback, LockKind, LockRange, LockRequest, LockTicket, OwnerKey, SlotId, Status,
@@ -223,9 +223,9 @@ fn lost_locks_are_told_until_the_file_is_closed() {
 fn an_interrupted_wait_leaves_the_queue() {
     let (mut pair, file) = Pair::with_file(209);
     let tag = pair.start_waiting(file, Owner(1));
-    assert_eq!(pair.core.withdraw(Owner(1)), Withdrawn::Waiting);
+    assert_eq!(pair.core.cancel(Owner(1)), Cancelled::Waiting);
     assert_eq!(pair.wait(tag).result.expect_err("given up"), Error::Interrupted);
-    assert_eq!(pair.core.withdraw(Owner(1)), Withdrawn::Free);
+    assert_eq!(pair.core.cancel(Owner(1)), Cancelled::Free);
     assert_eq!(pair.fake.waiting(), 0);
     pair.fake.unlock_foreign(b"f");
     pair.settle();
@@ -240,7 +240,7 @@ fn a_grant_that_nobody_wants_is_given_back_and_what_was_held_stays() {
     pair.start_waiting(file, Owner(1));
     // The grant is on its way when the caller goes, and the cancel comes too late.
     pair.fake.unlock_foreign(b"f");
-    pair.core.withdraw(Owner(1));
+    pair.core.cancel(Owner(1));
     pair.core.abandon_owner(Owner(1));
     assert!(pair.core.gives_back(OWNER));
     pair.settle();
@@ -267,7 +267,7 @@ fn a_lock_whose_caller_goes_at_any_time_is_not_left_behind() {
             pair.turn();
         }
         pair.fake.unlock_foreign(b"f");
-        pair.core.withdraw(Owner(1));
+        pair.core.cancel(Owner(1));
         pair.core.abandon_owner(Owner(1));
         let granted = pair.done.drain(..).any(|done| done.result.is_ok());
         pair.settle();

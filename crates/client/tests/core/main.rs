@@ -1,10 +1,10 @@
 //! The client's core against a scripted server, in virtual time.
 
-mod doubts;
 mod fake;
 mod handles;
-mod kept;
+mod in_doubt;
 mod locks;
+mod replay_log;
 
 use std::sync::Arc;
 use std::time::Duration;

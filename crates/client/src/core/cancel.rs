@@ -10,7 +10,7 @@ use super::work::{Memory, Owner, Work};
 
 /// What is left of calls that are given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Withdrawn {
+pub enum Cancelled {
     /// Nothing that matters to the owner.
     Free,
     /// The end of a wait for a lock; what comes of it is given back when the owner is abandoned.
@@ -21,12 +21,12 @@ pub enum Withdrawn {
 
 impl Core {
     /// The owner waits no longer: wants the memory back that it lent, and no locks. Answers may
-    /// still come; unless it is [`Withdrawn::Free`] this is to be asked again after progress.
-    pub fn withdraw(&mut self, owner: Owner) -> Withdrawn {
+    /// still come; unless it is [`Cancelled::Free`] this is to be asked again after progress.
+    pub fn cancel(&mut self, owner: Owner) -> Cancelled {
         self.drop_queued(owner);
-        let mut withdrawn = Withdrawn::Free;
+        let mut cancelled = Cancelled::Free;
         if self.cancel_waits(owner, false) {
-            withdrawn = Withdrawn::Waiting;
+            cancelled = Cancelled::Waiting;
         }
         for slot in 0..self.flights.len() {
             let flight = self.flights[slot].as_mut();
@@ -35,16 +35,16 @@ impl Core {
             };
             let lent = matches!(flight.call.memory, Memory::Span(_));
             if matches!(flight.call.work, Work::Lock { .. }) {
-                flight.call.withdrawn = true;
-                withdrawn = Withdrawn::Waiting;
+                flight.call.cancelled = true;
+                cancelled = Cancelled::Waiting;
             } else if lent && flight.posted.is_some() {
-                flight.call.withdrawn = true;
-                withdrawn = Withdrawn::Lent;
+                flight.call.cancelled = true;
+                cancelled = Cancelled::Lent;
             } else if lent {
                 self.detach(slot);
             }
         }
-        withdrawn
+        cancelled
     }
 
     /// Ends the connections that have memory which calls of `owner` were lent.
@@ -84,7 +84,7 @@ impl Core {
 
     /// Calls of `owner` that did not leave end.
     pub(super) fn drop_queued(&mut self, owner: Owner) {
-        self.drop_doubts(owner);
+        self.drop_in_doubt(owner);
         for index in 0..self.queues.len() {
             if !self.queues[index].iter().any(|call| call.owner == Some(owner)) {
                 continue;

@@ -11,7 +11,7 @@ use super::call::CallRec;
 use super::work::Work;
 
 /// Credentials of one session.
-const USERS_MAX: usize = 512;
+const CREDENTIALS_MAX: usize = 512;
 
 /// Whether a call for a user can leave.
 pub(super) enum Rights {
@@ -23,7 +23,7 @@ pub(super) enum Rights {
 
 /// The users of one session.
 #[derive(Debug, Default)]
-pub(super) struct Users {
+pub(super) struct Credentials {
     entries: HashMap<Arc<Identity>, User>,
     uses: u64,
 }
@@ -35,7 +35,7 @@ struct User {
     used: u64,
 }
 
-impl Users {
+impl Credentials {
     pub(super) fn registered(&mut self, user: &Arc<Identity>, cred: CredHandle) {
         if let Some(entry) = self.entries.get_mut(user) {
             entry.cred = Some(Ok(cred));
@@ -84,19 +84,19 @@ impl Core {
         if self.facts.uid != 0 {
             return Rights::Refused(Status::NotAuthorized);
         }
-        if let Some(rights) = self.users.rights(user) {
+        if let Some(rights) = self.credentials.rights(user) {
             return rights;
         }
-        if self.users.entries.len() >= USERS_MAX {
+        if self.credentials.entries.len() >= CREDENTIALS_MAX {
             let flights = &self.flights;
             let is_in_use = |cred| flights.iter().flatten().any(|flight| flight.cred == cred);
-            if let Some(cred) = self.users.retire(is_in_use) {
+            if let Some(cred) = self.credentials.retire(is_in_use) {
                 self.background += 1;
                 self.urgent.push_back(CallRec::internal(Work::Unregister { cred }));
             }
         }
-        let used = self.users.uses;
-        self.users.entries.insert(user.clone(), User { cred: None, used });
+        let used = self.credentials.uses;
+        self.credentials.entries.insert(user.clone(), User { cred: None, used });
         self.background += 1;
         let groups = user.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
         let work = Work::Register { user: user.clone(), groups };

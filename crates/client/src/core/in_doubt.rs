@@ -20,7 +20,7 @@ pub struct PastRequest {
 
 /// A call in doubt.
 #[derive(Debug)]
-pub(super) struct Doubt {
+pub(super) struct InDoubt {
     pub(super) call: CallRec,
     pub(super) request: PastRequest,
     /// Without those beside the work itself.
@@ -57,8 +57,8 @@ impl Made {
 impl Core {
     /// Asks what became of calls in doubt, and goes on when all is known.
     pub(super) fn begin_asking(&mut self) {
-        self.phase = Phase::Asking(self.doubts.len());
-        for doubt in &self.doubts {
+        self.phase = Phase::Asking(self.in_doubt.len());
+        for doubt in &self.in_doubt {
             self.background += 1;
             let work = Work::SlotQuery(doubt.request);
             self.urgent.push_back(CallRec::internal(work));
@@ -78,9 +78,9 @@ impl Core {
         request: PastRequest,
         request_outcome: RequestOutcome,
     ) {
-        if let Some(at) = self.doubts.iter().position(|doubt| doubt.request == request) {
-            let doubt = self.doubts.swap_remove(at);
-            self.settle_doubt(doubt, request_outcome);
+        if let Some(at) = self.in_doubt.iter().position(|doubt| doubt.request == request) {
+            let doubt = self.in_doubt.swap_remove(at);
+            self.resolve(doubt, request_outcome);
         }
         if let Phase::Asking(left) = &mut self.phase {
             *left = left.saturating_sub(1);
@@ -88,8 +88,8 @@ impl Core {
         self.questions_answered();
     }
 
-    fn settle_doubt(&mut self, doubt: Doubt, request_outcome: RequestOutcome) {
-        let Doubt { mut call, operations: own, .. } = doubt;
+    fn resolve(&mut self, doubt: InDoubt, request_outcome: RequestOutcome) {
+        let InDoubt { mut call, operations: own, .. } = doubt;
         match request_outcome {
             RequestOutcome::NotBegun => {
                 call.work.rewind();
@@ -197,24 +197,24 @@ impl Core {
 
     /// The session was lost again before all was known.
     pub(super) fn doubts_remain(&mut self, sessions_lost_max: u8) {
-        for mut doubt in std::mem::take(&mut self.doubts) {
+        for mut doubt in std::mem::take(&mut self.in_doubt) {
             let call = &mut doubt.call;
             call.sessions_lost = call.sessions_lost.saturating_add(1);
             if call.sessions_lost > sessions_lost_max && !self.config.is_hard() {
                 self.finish(doubt.call, Err(Status::OutcomeUnknown.into()));
             } else {
-                self.doubts.push(doubt);
+                self.in_doubt.push(doubt);
             }
         }
     }
 
     /// Nobody waits for the calls of `owner`.
-    pub(super) fn drop_doubts(&mut self, owner: Owner) {
-        let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.doubts)
+    pub(super) fn drop_in_doubt(&mut self, owner: Owner) {
+        let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.in_doubt)
             .into_iter()
             .partition(|doubt| doubt.call.owner == Some(owner));
-        self.doubts = kept;
-        for Doubt { mut call, .. } in dropped {
+        self.in_doubt = kept;
+        for InDoubt { mut call, .. } in dropped {
             call.owner = None;
             self.background += 1;
             self.finish(call, Err(Error::Interrupted));

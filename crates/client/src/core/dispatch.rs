@@ -8,7 +8,7 @@ use dafs_protocol::{CredHandle, Operation, RequestHead, Status};
 
 use super::call::{CallRec, Flight};
 use super::chain::{self, Chain};
-use super::users::Rights;
+use super::credentials::Rights;
 use super::work::{Memory, Work};
 use super::{Core, Phase};
 use crate::error::Error;

@@ -118,12 +118,12 @@ impl Drop for KeptBytes {
 
 /// Names a kept write; grows from write to write, over all files of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct KeptId(pub(super) u64);
+pub struct ReplayId(pub(super) u64);
 
 /// A write without an answer.
 #[derive(Debug)]
 struct UnderWay {
-    id: KeptId,
+    id: ReplayId,
     bytes: KeptBytes,
 }
 
@@ -138,7 +138,7 @@ struct Chunk {
 
 /// The kept writes of an open file. Each step takes the same time, however many there are.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct ReplayLog {
     /// In the order in which they were made.
     under_way: VecDeque<UnderWay>,
     /// In the order in which they were acknowledged.
@@ -160,7 +160,7 @@ pub(super) struct Acknowledged {
     pub(super) together_from: u64,
 }
 
-impl Kept {
+impl ReplayLog {
     /// Counts its memory in that of all.
     pub(super) fn count_in(&mut self, memory_of_all: &Arc<AtomicUsize>) {
         self.memory_of_all.fetch_sub(self.memory, Ordering::Relaxed);
@@ -183,21 +183,21 @@ impl Kept {
         self.memory_of_all.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn add(&mut self, id: KeptId, bytes: impl Into<KeptBytes>) {
+    pub(super) fn add(&mut self, id: ReplayId, bytes: impl Into<KeptBytes>) {
         let bytes = bytes.into();
         self.takes(bytes.memory());
         self.under_way.push_back(UnderWay { id, bytes });
     }
 
     /// One that was under way is it no more.
-    fn take(&mut self, id: KeptId) -> Option<UnderWay> {
+    fn take(&mut self, id: ReplayId) -> Option<UnderWay> {
         let at = self.under_way.binary_search_by_key(&id, |write| write.id).ok()?;
         let write = self.under_way.remove(at)?;
         self.gives(write.bytes.memory());
         Some(write)
     }
 
-    pub(super) fn acknowledge(&mut self, id: KeptId, answer: Acknowledged) {
+    pub(super) fn acknowledge(&mut self, id: ReplayId, answer: Acknowledged) {
         let Some(UnderWay { bytes, .. }) = self.take(id) else { return };
         let Acknowledged { number, offset, together_from } = answer;
         let last = self.chunks.pop_back();
@@ -215,7 +215,7 @@ impl Kept {
     }
 
     /// It failed.
-    pub(super) fn remove(&mut self, id: KeptId) {
+    pub(super) fn remove(&mut self, id: ReplayId) {
         self.take(id);
     }
 
@@ -260,7 +260,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for ReplayLog {
     fn drop(&mut self) {
         self.gives(self.memory);
     }
@@ -385,13 +385,13 @@ mod tests {
 
     #[test]
     fn a_write_is_kept_until_a_later_flush() {
-        let mut kept = Kept::default();
-        kept.add(KeptId(1), vec![1]);
-        kept.add(KeptId(2), vec![2]);
-        kept.acknowledge(KeptId(1), answer(1, 0, 0));
-        let there = |kept: &Kept| kept.acknowledged().collect::<Vec<_>>();
+        let mut kept = ReplayLog::default();
+        kept.add(ReplayId(1), vec![1]);
+        kept.add(ReplayId(2), vec![2]);
+        kept.acknowledge(ReplayId(1), answer(1, 0, 0));
+        let there = |kept: &ReplayLog| kept.acknowledged().collect::<Vec<_>>();
         assert_eq!(there(&kept), [(1, 0..1)], "the append is under way");
-        kept.acknowledge(KeptId(2), answer(2, 700, 0));
+        kept.acknowledge(ReplayId(2), answer(2, 700, 0));
         assert!(kept.safe(1));
         assert_eq!(there(&kept), [(2, 700..701)]);
         assert_eq!(kept.bytes(2, &(700..701)), Some(&[2][..]));
@@ -409,12 +409,12 @@ mod tests {
     #[test]
     fn small_writes_behind_each_other_are_kept_as_one() {
         const WRITES: u64 = 200_000;
-        let mut kept = Kept::default();
+        let mut kept = ReplayLog::default();
         let (mut memory, mut grown) = (0, 0);
         for number in 1..=WRITES {
-            kept.add(KeptId(number), vec![number as u8]);
+            kept.add(ReplayId(number), vec![number as u8]);
             assert_eq!(kept.under_way.len(), 1, "all that an answer searches");
-            kept.acknowledge(KeptId(number), answer(number, number - 1, 1));
+            kept.acknowledge(ReplayId(number), answer(number, number - 1, 1));
             grown += usize::from(kept.memory() != memory);
             memory = kept.memory();
         }
@@ -427,11 +427,11 @@ mod tests {
 
     #[test]
     fn what_lies_apart_is_counted_with_what_it_takes_beside_its_bytes() {
-        let (mut kept, all) = (Kept::default(), Arc::new(AtomicUsize::new(0)));
+        let (mut kept, all) = (ReplayLog::default(), Arc::new(AtomicUsize::new(0)));
         kept.count_in(&all);
         for number in 1..=1000 {
-            kept.add(KeptId(number), vec![1]);
-            kept.acknowledge(KeptId(number), answer(number, 2 * number, 1));
+            kept.add(ReplayId(number), vec![1]);
+            kept.acknowledge(ReplayId(number), answer(number, 2 * number, 1));
         }
         let list = kept.chunks.capacity() * size_of::<Chunk>();
         assert!(kept.memory() >= list + 1000 * 17, "{} bytes", kept.memory());
@@ -445,11 +445,11 @@ mod tests {
         let memory: Arc<dyn AsRef<[u8]> + Send + Sync> = Arc::new(vec![5_u8; 5000]);
         let part = SharedBytes::part_of(&memory, &(*memory).as_ref()[4000..4100]).expect("a part");
         assert!(SharedBytes::part_of(&memory, &[5]).is_none());
-        let mut kept = Kept::default();
-        kept.add(KeptId(1), part);
-        kept.acknowledge(KeptId(1), answer(1, 0, 1));
-        kept.add(KeptId(2), vec![6]);
-        kept.acknowledge(KeptId(2), answer(2, 100, 1));
+        let mut kept = ReplayLog::default();
+        kept.add(ReplayId(1), part);
+        kept.acknowledge(ReplayId(1), answer(1, 0, 1));
+        kept.add(ReplayId(2), vec![6]);
+        kept.acknowledge(ReplayId(2), answer(2, 100, 1));
         assert!(kept.memory() >= 5001);
         assert_eq!(kept.bytes(1, &(0..100)), Some(&[5; 100][..]));
         assert_eq!(kept.acknowledged().collect::<Vec<_>>(), [(1, 0..100), (2, 100..101)]);
@@ -459,10 +459,10 @@ mod tests {
 
     #[test]
     fn what_a_flush_may_part_is_kept_apart() {
-        let mut kept = Kept::default();
+        let mut kept = ReplayLog::default();
         for (number, together_from) in [(1, 1), (2, 1), (3, 3), (4, 3)] {
-            kept.add(KeptId(number), vec![7]);
-            kept.acknowledge(KeptId(number), answer(number, number, together_from));
+            kept.add(ReplayId(number), vec![7]);
+            kept.acknowledge(ReplayId(number), answer(number, number, together_from));
         }
         assert_eq!(kept.acknowledged().collect::<Vec<_>>(), [(2, 1..3), (4, 3..5)]);
         assert!(kept.safe(2));
@@ -471,12 +471,12 @@ mod tests {
 
     #[test]
     fn chunks_have_a_limit_and_large_writes_are_not_copied() {
-        let mut kept = Kept::default();
+        let mut kept = ReplayLog::default();
         let len = |number| if number % 64 == 0 { LARGE } else { LARGE - 1 };
         let mut at = 0;
         for number in 1..=128 {
-            kept.add(KeptId(number), vec![7; len(number)]);
-            kept.acknowledge(KeptId(number), answer(number, at, 1));
+            kept.add(ReplayId(number), vec![7; len(number)]);
+            kept.acknowledge(ReplayId(number), answer(number, at, 1));
             at += len(number) as u64;
         }
         let chunks: Vec<usize> = kept.chunks.iter().map(|chunk| chunk.bytes.len()).collect();
@@ -578,9 +578,9 @@ mod tests {
 
     #[test]
     fn a_failed_write_is_not_kept() {
-        let mut kept = Kept::default();
-        kept.add(KeptId(1), vec![1]);
-        kept.remove(KeptId(1));
+        let mut kept = ReplayLog::default();
+        kept.add(ReplayId(1), vec![1]);
+        kept.remove(ReplayId(1));
         assert!(kept.is_empty());
     }
 }
