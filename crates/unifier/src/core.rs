@@ -190,7 +190,7 @@ impl Core {
         cached.comes();
         // Many pages to drop take time, and so does to wait for who does that: not with the table.
         drop(table);
-        let recut = cached.came(mark, writer, (file, unwritten), attr, opening);
+        let recut = cached.origin(mark, writer, (file, unwritten), attr, opening);
         if let Some(job) = recut {
             self.jobs.start(&job);
         }

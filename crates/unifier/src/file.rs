@@ -362,7 +362,7 @@ impl CachedFile {
     }
 
     /// Counts an open that [came](Self::comes), as [`opened`](Self::opened).
-    pub(crate) fn came(
+    pub(crate) fn origin(
         self: &Arc<Self>,
         mark: u64,
         writer: WriterId,

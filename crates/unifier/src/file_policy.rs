@@ -6,7 +6,7 @@ use dafs_protocol::CacheHint;
 
 use crate::file::{CachedFile, Cluster, Inner};
 use crate::policy::shares::Share;
-use crate::policy::{Came, Class, Key, Policy};
+use crate::policy::{Class, Key, Origin, Policy};
 use crate::pool::{FRAME_SLOTS, Page, units};
 
 /// The choice of a file. Numbers as in a cache wish; 0: nothing is chosen.
@@ -103,8 +103,8 @@ impl CachedFile {
 
     /// These pages, of the blocks from `first` on, are the file's and in the store: they may be
     /// evicted. The caller has the file's lock.
-    pub(crate) fn may_go(&self, pages: &[Page], first: u64, came: Came) {
+    pub(crate) fn may_go(&self, pages: &[Page], first: u64, origin: Origin) {
         let key = Key { file: self.number(), block: first };
-        self.core.pool.list(pages, self.keeping.share(), key, came);
+        self.core.pool.list(pages, self.keeping.share(), key, origin);
     }
 }

@@ -51,7 +51,7 @@ pub use file::CachedFile;
 pub use planted::{Defect, plant};
 pub use policy::{Class, Policy};
 pub use query::Cached;
-pub use ranges::At;
+pub use ranges::FilePosition;
 pub use read::PinnedRead;
 pub use read_ahead::Reader;
 pub use unifier::{HoldPermit, Unifier};

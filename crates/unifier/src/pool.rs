@@ -18,7 +18,7 @@ use crate::entry::{Entry, State};
 use crate::memory::Memory;
 use crate::planted::{Defect, planted};
 use crate::policy::shares::{Search, Share, Shares};
-use crate::policy::{Came, Following, Key};
+use crate::policy::{Following, Key, Origin};
 use crate::wait::Space;
 
 /// Slots per frame, and per cluster of a file.
@@ -492,7 +492,7 @@ impl Pool {
 
     /// These pages of a file, which map consecutive blocks from `block` on, may be evicted from
     /// now on. The caller has the file's lock, and the pages are mapped.
-    pub(crate) fn list(&self, pages: &[Page], share: Share, key: Key, came: Came) {
+    pub(crate) fn list(&self, pages: &[Page], share: Share, key: Key, origin: Origin) {
         let mut free = self.free();
         let mut last = Page::NONE;
         for (index, page) in pages.iter().enumerate() {
@@ -505,11 +505,11 @@ impl Pool {
             let key = Key { block: (key.block + index as u64).saturating_sub(before), ..key };
             let number = last.index() as u32;
             if !free.shares.has(number) {
-                let known = free.shares.insert(number, last.unit_slots(), share, (key, came));
+                let known = free.shares.insert(number, last.unit_slots(), share, (key, origin));
                 let more = USE * u64::from(known - 1);
                 self.users[last.index()].fetch_add(more, Ordering::Relaxed);
                 free.shares.tell(number, self.uses(last));
-                if came == Came::ByRead {
+                if origin == Origin::ByRead {
                     free.shares.expect_use(number);
                 }
             }
@@ -773,7 +773,7 @@ mod tests {
             pool.map(page.unit(), 1);
             pool.publish(*page, 5, block + index as u64);
         }
-        pool.list(&pages, share, Key { file: 5, block }, Came::ByWrite);
+        pool.list(&pages, share, Key { file: 5, block }, Origin::ByWrite);
         pages
     }
 

@@ -8,7 +8,7 @@ use dafs_protocol::{CacheHint, CacheInfo, CachedRange};
 use crate::file::{CachedFile, Inner, Which};
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, SLOT};
-use crate::read::{Plan, Stretch};
+use crate::read::{BlockRange, Plan};
 
 /// Clusters that one query looks at: the file is locked meanwhile.
 const QUERY_CLUSTERS_MAX: usize = 4096;
@@ -80,8 +80,8 @@ impl CachedFile {
         if self.lock().fills.len() >= PREFETCHES_MAX {
             return;
         }
-        if let Plan::Fill(stretches, ..) = self.plan(offset, len, false) {
-            self.begin_fills(&stretches);
+        if let Plan::Fill(ranges, ..) = self.plan(offset, len, false) {
+            self.begin_fills(&ranges);
         }
     }
 
@@ -89,9 +89,9 @@ impl CachedFile {
     /// them at the same time, small holes between them too. As far as there is room that nobody
     /// has to wait for.
     pub fn prefetch_list(self: &Arc<Self>, pieces: &[(u64, usize)]) {
-        let stretches = self.missing(pieces);
-        if !stretches.is_empty() {
-            self.begin_fills(&stretches);
+        let ranges = self.missing(pieces);
+        if !ranges.is_empty() {
+            self.begin_fills(&ranges);
         }
     }
 
@@ -100,22 +100,22 @@ impl CachedFile {
         self.core.pool.slot_count() as u64 * SLOT
     }
 
-    fn begin_fills(self: &Arc<Self>, stretches: &[Stretch]) {
+    fn begin_fills(self: &Arc<Self>, ranges: &[BlockRange]) {
         if !self.core.fill_queue.is_empty() {
             return;
         }
-        let slots = stretches.iter().map(|stretch| stretch.count).sum();
+        let slots = ranges.iter().map(|range| range.count).sum();
         if !self.core.take_prefetch(slots) {
             return;
         }
-        let Some(mut pages) = self.allocate_all(stretches) else {
+        let Some(mut pages) = self.allocate_all(ranges) else {
             return self.core.end_prefetch(slots);
         };
         for pinned in &mut pages {
             Arc::get_mut(pinned).expect("nobody else has it yet").prefetched = true;
         }
         // Who reads there waits for it and is told; nobody else does.
-        let _ = self.start_fills(stretches, pages);
+        let _ = self.start_fills(ranges, pages);
     }
 
     /// Drops clean pages that lie within a range (`len` 0: to the end). The bytes dropped.

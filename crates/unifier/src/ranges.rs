@@ -18,7 +18,7 @@ const STEP_BYTES: usize = 256 << 10;
 
 /// A place in a file.
 #[derive(Debug, Clone)]
-pub struct At {
+pub struct FilePosition {
     /// The file.
     pub file: Arc<CachedFile>,
     /// The first byte.
@@ -82,8 +82,8 @@ impl CachedFile {
     /// # Errors
     /// INVAL for ranges that overlap in one file; the store's; a late one of this writer.
     pub async fn copy_range(
-        from: &At,
-        to: &At,
+        from: &FilePosition,
+        to: &FilePosition,
         len: u64,
         through_cache_max: u64,
         writer: Writer,
@@ -107,7 +107,12 @@ impl CachedFile {
     ///
     /// # Errors
     /// The store's; a file is not open.
-    pub async fn clone_range(from: &At, to: &At, len: u64, writer: Writer) -> Result<(), Status> {
+    pub async fn clone_range(
+        from: &FilePosition,
+        to: &FilePosition,
+        len: u64,
+        writer: Writer,
+    ) -> Result<(), Status> {
         let rest = from.file.size().saturating_sub(from.offset);
         if overlap(from, to, if len == 0 { rest } else { len }) {
             return Err(Status::Inval);
@@ -144,7 +149,7 @@ impl CachedFile {
     }
 }
 
-fn overlap(from: &At, to: &At, len: u64) -> bool {
+fn overlap(from: &FilePosition, to: &FilePosition, len: u64) -> bool {
     Arc::ptr_eq(&from.file, &to.file)
         && from.offset < to.offset.saturating_add(len)
         && to.offset < from.offset.saturating_add(len)
@@ -152,7 +157,7 @@ fn overlap(from: &At, to: &At, len: u64) -> bool {
 
 /// The store must have what is to be copied, and its file must be as long as it is for readers.
 /// (In one file this is done when the file is had alone.)
-async fn flush_source(from: &At, to: &At) -> Outcome {
+async fn flush_source(from: &FilePosition, to: &FilePosition) -> Outcome {
     if Arc::ptr_eq(&from.file, &to.file) {
         return Ok(());
     }
@@ -163,7 +168,12 @@ type Handles = (Arc<dyn dafs_store::File>, Arc<dyn dafs_store::File>);
 
 /// With the target had alone: writes back what the change does not replace, and answers both
 /// files of the store.
-async fn replace(from: &At, to: &At, len: u64, writer: Writer) -> Result<Handles, Status> {
+async fn replace(
+    from: &FilePosition,
+    to: &FilePosition,
+    len: u64,
+    writer: Writer,
+) -> Result<Handles, Status> {
     let range = blocks(to.offset, len);
     let same = Arc::ptr_eq(&from.file, &to.file);
     let (first, last) = if same { (0, u64::MAX) } else { (*range.start(), *range.end()) };
@@ -173,7 +183,12 @@ async fn replace(from: &At, to: &At, len: u64, writer: Writer) -> Result<Handles
     Ok((source, target))
 }
 
-async fn copy_in_store(from: &At, to: &At, len: u64, writer: Writer) -> Result<u64, Status> {
+async fn copy_in_store(
+    from: &FilePosition,
+    to: &FilePosition,
+    len: u64,
+    writer: Writer,
+) -> Result<u64, Status> {
     if flush_source(from, to).await.is_err() {
         // The cache has what could not be written.
         return Err(Status::XDev);
@@ -195,7 +210,12 @@ async fn copy_in_store(from: &At, to: &At, len: u64, writer: Writer) -> Result<u
     copied.await
 }
 
-async fn copy_through_cache(from: &At, to: &At, len: u64, writer: Writer) -> Result<u64, Status> {
+async fn copy_through_cache(
+    from: &FilePosition,
+    to: &FilePosition,
+    len: u64,
+    writer: Writer,
+) -> Result<u64, Status> {
     let mut done = 0u64;
     while done < len {
         let step = usize::try_from(len - done).unwrap_or(STEP_BYTES).min(STEP_BYTES);
@@ -215,9 +235,9 @@ async fn copy_through_cache(from: &At, to: &At, len: u64, writer: Writer) -> Res
 /// Room first, as for a write of a peer: nothing is held while it is waited for. No byte where
 /// the source has become shorter meanwhile.
 async fn copy_step(
-    from: &At,
+    from: &FilePosition,
     offset: u64,
-    to: &At,
+    to: &FilePosition,
     to_offset: u64,
     len: usize,
     writer: Writer,

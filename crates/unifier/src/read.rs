@@ -15,7 +15,7 @@ use crate::core::{Core, Counters, Pinned, count};
 use crate::file::{CachedFile, FILL_SLOTS_MAX, Filling, Inner, place};
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
-use crate::policy::Came;
+use crate::policy::Origin;
 use crate::pool::{FRAME_SLOTS, Page, Pages, Runs, SLOT, units};
 use crate::wait::Ticket;
 
@@ -69,16 +69,16 @@ impl Drop for PinnedRead {
 
 /// Consecutive blocks.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stretch {
+pub(crate) struct BlockRange {
     first: u64,
     pub(crate) count: usize,
 }
 
 /// Blocks to read in, in order.
 #[derive(Default)]
-struct Stretches(SmallVec<[Stretch; 4]>);
+struct BlockRanges(SmallVec<[BlockRange; 4]>);
 
-impl Stretches {
+impl BlockRanges {
     /// More blocks, joined to the last ones where `fills` says of all blocks of a small hole
     /// between them that they can be read in as well.
     fn add(&mut self, mut blocks: Range<u64>, fills: impl Fn(u64) -> bool) {
@@ -99,7 +99,7 @@ impl Stretches {
                 }
                 None => {
                     let count = left.min(FILL_SLOTS_MAX);
-                    self.0.push(Stretch { first: blocks.start, count });
+                    self.0.push(BlockRange { first: blocks.start, count });
                     count
                 }
             };
@@ -137,14 +137,14 @@ pub(crate) type Fills = SmallVec<[Awaited; 1]>;
 /// A fill that somebody waits for; what it brings stays until the waiter has seen it.
 pub(crate) struct Awaited {
     job: Arc<Job>,
-    blocks: Stretch,
+    blocks: BlockRange,
     _pages: Arc<Pinned>,
 }
 
 impl Awaited {
     /// It failed, and nothing but blocks of this range was asked for.
     fn has_failed_within(&self, offset: u64, len: usize) -> bool {
-        let Stretch { first, count } = self.blocks;
+        let BlockRange { first, count } = self.blocks;
         let end = offset.saturating_add(len as u64).div_ceil(SLOT);
         let within = offset / SLOT <= first && first + count as u64 <= end;
         within && matches!(self.job.poll(None), Poll::Ready(Err(_)))
@@ -159,7 +159,7 @@ pub(crate) enum Plan {
     /// Until this has ended.
     Wait(Arc<Job>),
     /// What lacks, what is being read in, and what is there: it stays meanwhile.
-    Fill(SmallVec<[Stretch; 4]>, Fills, Pinned),
+    Fill(SmallVec<[BlockRange; 4]>, Fills, Pinned),
 }
 
 impl CachedFile {
@@ -187,18 +187,18 @@ impl CachedFile {
                 let Counters { misses, hits, .. } = &self.core.counters;
                 count(if missed { misses } else { hits }, 1);
             }
-            let (stretches, mut awaited, there) = match plan {
+            let (ranges, mut awaited, there) = match plan {
                 Plan::Lease(lease) => return Ok(lease),
                 Plan::Wait(job) => {
                     // Whose outcome is told to who asked for it.
                     let _ = job.wait().await;
                     continue;
                 }
-                Plan::Fill(stretches, awaited, there) => (stretches, awaited, there),
+                Plan::Fill(ranges, awaited, there) => (ranges, awaited, there),
             };
             let front = ticket.is_some();
             let pages = if front || self.core.fill_queue.is_empty() {
-                self.allocate_all(&stretches)
+                self.allocate_all(&ranges)
             } else {
                 None
             };
@@ -209,7 +209,7 @@ impl CachedFile {
                 None if front => {
                     drop(awaited);
                     awaited = Fills::new();
-                    self.core.when_space(|| self.allocate_all(&stretches)).await
+                    self.core.when_space(|| self.allocate_all(&ranges)).await
                 }
                 None => {
                     drop((awaited, there));
@@ -218,7 +218,7 @@ impl CachedFile {
                     continue;
                 }
             };
-            awaited.extend(self.start_fills(&stretches, pages)?);
+            awaited.extend(self.start_fills(&ranges, pages)?);
             let jobs: SmallVec<[_; 1]> = awaited.iter().map(|fill| fill.job.clone()).collect();
             let outcome = wait_all(&jobs).await;
             // The pages of `awaited` and `there` are pinned until the lease has them.
@@ -315,35 +315,35 @@ impl CachedFile {
             (wanted.start.max(fill.first)..last).any(|block| inner.page(block).is_none())
         };
         let awaited = inner.fills.iter().filter(is_wanted).map(Filling::awaited);
-        let mut stretches = Stretches::default();
+        let mut ranges = BlockRanges::default();
         for (number, mask) in inner.lacking(from / SLOT..to.div_ceil(SLOT)) {
-            runs(number, mask).for_each(|blocks| stretches.add(blocks, |_| false));
+            runs(number, mask).for_each(|blocks| ranges.add(blocks, |_| false));
         }
         let there = wanted.clone().filter_map(|block| inner.page(block)).collect();
-        Plan::Fill(stretches.0, awaited.collect(), Pinned::more(&self.core, there))
+        Plan::Fill(ranges.0, awaited.collect(), Pinned::more(&self.core, there))
     }
 
     /// What is neither cached nor being read in of these pieces, with small holes between them.
-    pub(crate) fn missing(&self, pieces: &[(u64, usize)]) -> SmallVec<[Stretch; 4]> {
+    pub(crate) fn missing(&self, pieces: &[(u64, usize)]) -> SmallVec<[BlockRange; 4]> {
         let inner = &*self.lock();
-        let mut stretches = Stretches::default();
+        let mut ranges = BlockRanges::default();
         if inner.exclusive.is_some() || inner.fills.len() >= FILLS_MAX {
-            return stretches.0;
+            return ranges.0;
         }
         let lacks = |block| inner.page(block).is_none() && inner.filling(block).is_none();
         for &(offset, len) in pieces {
             let end = offset.saturating_add(len as u64).min(inner.size);
             for (number, mask) in inner.lacking(offset / SLOT..end.div_ceil(SLOT)) {
-                runs(number, mask).for_each(|blocks| stretches.add(blocks, lacks));
+                runs(number, mask).for_each(|blocks| ranges.add(blocks, lacks));
             }
         }
-        stretches.0
+        ranges.0
     }
 
-    pub(crate) fn allocate_all(&self, stretches: &[Stretch]) -> Option<Allocated> {
+    pub(crate) fn allocate_all(&self, ranges: &[BlockRange]) -> Option<Allocated> {
         let mut all = Allocated::new();
-        for stretch in stretches {
-            let pages = self.core.allocate(stretch.first, stretch.count)?;
+        for range in ranges {
+            let pages = self.core.allocate(range.first, range.count)?;
             all.push(Arc::new(Pinned::new(&self.core, pages)));
         }
         Some(all)
@@ -352,7 +352,7 @@ impl CachedFile {
     /// Begins to fill what still is missing.
     pub(crate) fn start_fills(
         self: &Arc<Self>,
-        stretches: &[Stretch],
+        ranges: &[BlockRange],
         pages: Allocated,
     ) -> Result<Fills, Status> {
         let mut started = Fills::new();
@@ -360,18 +360,18 @@ impl CachedFile {
         {
             let inner = &mut *self.lock();
             let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
-            for (stretch, pages) in stretches.iter().zip(pages) {
-                if inner.exclusive.is_some() || !inner.lacks(stretch) {
+            for (range, pages) in ranges.iter().zip(pages) {
+                if inner.exclusive.is_some() || !inner.lacks(range) {
                     unused.push(pages);
                     continue;
                 }
                 let id = inner.next_id();
-                let fill = self.clone().fill(handle.clone(), pages.clone(), id, stretch.first);
+                let fill = self.clone().fill(handle.clone(), pages.clone(), id, range.first);
                 let job = Job::prompt(fill);
                 let fill = Filling {
                     id,
-                    first: stretch.first,
-                    count: stretch.count,
+                    first: range.first,
+                    count: range.count,
                     void: [0; FILL_SLOTS_MAX / 64],
                     job,
                     pages,
@@ -430,7 +430,7 @@ impl CachedFile {
             self.install_in(inner, (number, slot), pages, |nth| void(index + nth));
             index += count;
         }
-        self.may_go(&installed, fill.first, Came::ByRead);
+        self.may_go(&installed, fill.first, Origin::ByRead);
     }
 
     /// Some pages of one cluster; those that are not installed become none.
@@ -477,7 +477,7 @@ impl CachedFile {
 
 impl Filling {
     fn awaited(&self) -> Awaited {
-        let blocks = Stretch { first: self.first, count: self.count };
+        let blocks = BlockRange { first: self.first, count: self.count };
         Awaited { job: self.job.clone(), blocks, _pages: self.pages.clone() }
     }
 }
@@ -509,10 +509,10 @@ impl Inner {
         })
     }
 
-    fn lacks(&self, stretch: &Stretch) -> bool {
-        let blocks = stretch.first..stretch.first + stretch.count as u64;
+    fn lacks(&self, range: &BlockRange) -> bool {
+        let blocks = range.first..range.first + range.count as u64;
         let lacking = self.lacking(blocks).map(|(_, mask)| mask.count_ones() as usize);
-        lacking.sum::<usize>() == stretch.count
+        lacking.sum::<usize>() == range.count
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::policy::shares::{Search, Share, Shares};
-use crate::policy::{Came, Class, Key, Policy};
+use crate::policy::{Class, Key, Origin, Policy};
 use crate::pool::{FRAME_SLOTS, SLOT};
 use crate::trace::{Event, Record};
 
@@ -144,13 +144,13 @@ impl Simulator {
         while at < to {
             let missing = (at..to).take_while(|block| self.unit_of(number, *block).is_none());
             let count = missing.count() as u64;
-            self.bring(number, at, count, Came::ByRead);
+            self.bring(number, at, count, Origin::ByRead);
             at += count.max(1);
         }
     }
 
     /// New units for blocks that have none, read in to be used or written.
-    fn bring(&mut self, number: u32, first: u64, count: u64, came: Came) {
+    fn bring(&mut self, number: u32, first: u64, count: u64, origin: Origin) {
         let frame = FRAME_SLOTS as u64;
         let mut at = first;
         let end = first + count;
@@ -161,8 +161,8 @@ impl Simulator {
             let unit = self.free.pop().expect("no more units than slots");
             self.used_slots += slots;
             let key = Key { file: u64::from(number), block: at };
-            let uses = self.shares.insert(unit, slots, self.share, (key, came));
-            if came == Came::ByRead {
+            let uses = self.shares.insert(unit, slots, self.share, (key, origin));
+            if origin == Origin::ByRead {
                 self.shares.expect_use(unit);
             }
             self.units[unit as usize] =
@@ -220,7 +220,7 @@ impl Simulator {
         for block in first..=last {
             self.unmap(number, block);
         }
-        self.bring(number, first, last + 1 - first, Came::ByWrite);
+        self.bring(number, first, last + 1 - first, Origin::ByWrite);
         let file = self.files.entry(number).or_default();
         file.size = file.size.max(end);
     }

@@ -11,7 +11,7 @@ use crate::Writer;
 use crate::file::{CachedFile, Inner, place};
 use crate::job::Job;
 use crate::planted::{Defect, planted};
-use crate::policy::Came;
+use crate::policy::Origin;
 use crate::pool::{Page, Pages, Runs, SLOT, units};
 use crate::read::PinnedRead;
 use crate::wait::Ticket;
@@ -443,7 +443,7 @@ impl CachedFile {
         self.core.recount_dirty(reserved + before, after);
         inner.unwritten = inner.unwritten + after - before;
         if planted(Defect::DirtyBlockEvicted) {
-            self.may_go(pages, first, Came::ByWrite);
+            self.may_go(pages, first, Origin::ByWrite);
         }
         inner.size = inner.size.max(end);
     }

@@ -13,7 +13,7 @@ use crate::core::{Pinned, count};
 use crate::file::{CachedFile, Inner, Which, Writing, place};
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
-use crate::policy::Came;
+use crate::policy::Origin;
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
 use crate::read::{slots, spans};
 
@@ -315,7 +315,7 @@ impl CachedFile {
         }
         self.core.recount_dirty(before, after);
         inner.unwritten = inner.unwritten + after - before;
-        self.may_go(&clean, first, Came::ByWrite);
+        self.may_go(&clean, first, Origin::ByWrite);
         match unwritten.outcome {
             // After the last close nobody will write it: the close has told.
             Err(_) if inner.handle.is_none() => {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use dafs_protocol::{FILE_EXTENT_BYTES, Operation, Outcome, StateId, Status, encode_file_extent};
 use dafs_store::SeekKind;
-use dafs_unifier::{At, CachedFile};
+use dafs_unifier::{CachedFile, FilePosition};
 
 use crate::chain::{Chain, SCRATCH_BYTES, Stop};
 use crate::opens::Open;
@@ -22,9 +22,9 @@ struct Side {
 }
 
 impl Side {
-    fn at(&self) -> Result<At, Status> {
+    fn at(&self) -> Result<FilePosition, Status> {
         let file = self.open.file.cached().ok_or(Status::XDev)?.clone();
-        Ok(At { file, offset: self.offset })
+        Ok(FilePosition { file, offset: self.offset })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Least recently used.
 
 use super::list::{Links, List};
-use super::{Came, Following, Key, Replacement};
+use super::{Following, Key, Origin, Replacement};
 
 /// The unit that was not used for longest goes first.
 pub struct Lru {
@@ -28,7 +28,7 @@ impl Lru {
 }
 
 impl Replacement for Lru {
-    fn insert(&mut self, unit: u32, _: u32, _: Key, _: Came) -> u32 {
+    fn insert(&mut self, unit: u32, _: u32, _: Key, _: Origin) -> u32 {
         self.push(unit);
         1
     }

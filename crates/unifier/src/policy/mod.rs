@@ -111,7 +111,7 @@ pub struct Key {
 
 /// How a unit came to hold what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Came {
+pub enum Origin {
     /// It was read in, to be used.
     ByRead,
     /// It was written, and nobody has asked for it yet.
@@ -122,7 +122,7 @@ pub enum Came {
 pub trait Replacement: Send {
     /// A unit of `slots` slots that was gone, or never there, holds `key` now. How often it was
     /// used as far as is remembered, this time included.
-    fn insert(&mut self, unit: u32, slots: u32, key: Key, came: Came) -> u32;
+    fn insert(&mut self, unit: u32, slots: u32, key: Key, origin: Origin) -> u32;
 
     /// It was used `uses` times more. With 0 it was not: it was the victim, and goes or cannot go.
     fn touch(&mut self, unit: u32, uses: u32);

@@ -2,7 +2,7 @@
 
 use super::ghosts::{Ghosts, tag};
 use super::list::{Links, List};
-use super::{Came, Following, Key, Replacement};
+use super::{Following, Key, Origin, Replacement};
 
 /// Queues; units in the last one were used at least 128 times.
 const QUEUES: usize = 8;
@@ -120,19 +120,19 @@ fn queue_of(uses: u32) -> usize {
 }
 
 impl Replacement for MultiQueue {
-    fn insert(&mut self, unit: u32, slots: u32, key: Key, came: Came) -> u32 {
+    fn insert(&mut self, unit: u32, slots: u32, key: Key, origin: Origin) -> u32 {
         let tag = tag(key);
         let known = self.ghosts.recall(tag);
         // To be written once more is no use.
-        let uses = if came == Came::ByRead { known.saturating_add(1) } else { known.max(1) };
+        let uses = if origin == Origin::ByRead { known.saturating_add(1) } else { known.max(1) };
         self.tags[unit as usize] = tag;
         self.uses[unit as usize] = uses;
         self.sizes[unit as usize] = slots;
-        self.unread[unit as usize] = came == Came::ByWrite;
+        self.unread[unit as usize] = origin == Origin::ByWrite;
         self.time = self.time.wrapping_add(1);
         self.count += 1;
         self.slots += u64::from(slots);
-        if came == Came::ByWrite && uses == 1 {
+        if origin == Origin::ByWrite && uses == 1 {
             self.push_written(unit);
         } else {
             self.push(unit, queue_of(uses));

@@ -1,6 +1,6 @@
 //! How the policies share one arena.
 
-use super::{Came, Class, Following, Key, Policy, Replacement};
+use super::{Class, Following, Key, Origin, Policy, Replacement};
 use crate::pool::USE_BITS;
 
 /// Where a file's units are kept in order: one policy of each kind, and least recently used for
@@ -84,13 +84,13 @@ impl Shares {
         unit: u32,
         slots: usize,
         share: Share,
-        (key, came): (Key, Came),
+        (key, origin): (Key, Origin),
     ) -> u32 {
         self.owner[unit as usize] = share as u8 + 1;
         let one = &mut self.shares[share as usize];
         one.units += 1;
         one.slots += slots;
-        let uses = one.policy.insert(unit, slots as u32, key, came);
+        let uses = one.policy.insert(unit, slots as u32, key, origin);
         self.told[unit as usize] = uses;
         uses
     }
@@ -113,7 +113,7 @@ impl Shares {
             return;
         }
         self.remove(unit, slots, uses);
-        self.insert(unit, slots, to, (key, Came::ByRead));
+        self.insert(unit, slots, to, (key, Origin::ByRead));
         self.told[unit as usize] = 1;
         self.tell(unit, uses);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::disk::{Disk, DiskFile, Handle, Rng, Task, allocate, overwrite, piece};
 use super::{VERIFIER, bytes, config, land, writer};
-use crate::{At, CachedFile, Config, Opening, PinnedRead, Unifier, WriterId};
+use crate::{CachedFile, Config, FilePosition, Opening, PinnedRead, Unifier, WriterId};
 use dafs_fabric::Arena;
 use dafs_protocol::{CacheHint, CommitLevel, Status};
 
@@ -280,13 +280,13 @@ impl Model {
         overwrite(&mut self.files[other].want, to_offset as usize, &bytes);
         let error = self.rng.chance(40).then_some(Status::XDev);
         self.files[at].disk.state().copy_error = error;
-        let from = At { file: cached, offset };
-        let to = At { file: target, offset: to_offset };
+        let from = FilePosition { file: cached, offset };
+        let to = FilePosition { file: target, offset: to_offset };
         let copied = self.run(async move {
             let mut done = 0;
             while done < len {
-                let from = At { offset: from.offset + done, ..from.clone() };
-                let to = At { offset: to.offset + done, ..to.clone() };
+                let from = FilePosition { offset: from.offset + done, ..from.clone() };
+                let to = FilePosition { offset: to.offset + done, ..to.clone() };
                 let left = len - done;
                 match CachedFile::copy_range(&from, &to, left, 30_000, writer(1)).await? {
                     0 => break,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::disk::Rng;
-use crate::policy::{Came, Key, Lru, MultiQueue, Policy, Replacement};
+use crate::policy::{Key, Lru, MultiQueue, Origin, Policy, Replacement};
 
 /// A cache of `capacity` units that are all alike.
 struct Cache<P> {
@@ -19,15 +19,15 @@ impl<P: Replacement> Cache<P> {
     }
 
     fn access(&mut self, key: u64) -> bool {
-        self.come(key, Came::ByRead)
+        self.come(key, Origin::ByRead)
     }
 
-    fn come(&mut self, key: u64, came: Came) -> bool {
+    fn come(&mut self, key: u64, origin: Origin) -> bool {
         if let Some(&unit) = self.units.get(&key) {
-            if came == Came::ByWrite {
+            if origin == Origin::ByWrite {
                 // Fresh pages take the place of the old ones.
                 self.policy.remove(unit);
-                self.policy.insert(unit, 1, Key { file: 1, block: key }, came);
+                self.policy.insert(unit, 1, Key { file: 1, block: key }, origin);
                 return false;
             }
             self.policy.touch(unit, 1);
@@ -47,7 +47,7 @@ impl<P: Replacement> Cache<P> {
         };
         self.keys[unit as usize] = Some(key);
         self.units.insert(key, unit);
-        self.policy.insert(unit, 1, Key { file: 1, block: key }, came);
+        self.policy.insert(unit, 1, Key { file: 1, block: key }, origin);
         false
     }
 
@@ -203,11 +203,11 @@ fn a_scan_leaves_what_is_used_often() {
 fn what_is_gone_is_remembered() {
     let mut policy = MultiQueue::new(2);
     let key = |block| Key { file: 1, block };
-    assert_eq!(policy.insert(0, 1, key(5), Came::ByRead), 1);
+    assert_eq!(policy.insert(0, 1, key(5), Origin::ByRead), 1);
     policy.touch(0, 6);
     policy.remove(0);
-    assert_eq!(policy.insert(1, 1, key(5), Came::ByRead), 8);
-    assert_eq!(policy.insert(0, 1, key(6), Came::ByRead), 1);
+    assert_eq!(policy.insert(1, 1, key(5), Origin::ByRead), 8);
+    assert_eq!(policy.insert(0, 1, key(6), Origin::ByRead), 1);
     assert_eq!(policy.victim(), Some(0), "used less");
     policy.touch(0, 20);
     assert_eq!(policy.victim(), Some(1), "used less now");
@@ -239,7 +239,7 @@ fn writes_displace_at_most_writes_where_they_have_their_part() {
     let mut hits = 0;
     for round in 0..100 {
         for key in 0..200 {
-            cache.come(1000 + round * 200 + key, Came::ByWrite);
+            cache.come(1000 + round * 200 + key, Origin::ByWrite);
         }
         hits += (0..20).filter(|key| cache.access(*key)).count();
     }
@@ -261,7 +261,7 @@ fn reads_of_what_is_only_written_since_are_forgotten() {
     let mut hits = 0;
     for round in 0..40 {
         file.clone().for_each(|key| {
-            cache.come(key, Came::ByWrite);
+            cache.come(key, Origin::ByWrite);
         });
         if round >= 10 {
             let all = (0..20).filter(|key| cache.access(*key)).count();
@@ -281,7 +281,7 @@ fn what_was_just_written_is_found() {
     for round in 0..100 {
         let first = 10_000 + round * 10;
         (first..first + 10).for_each(|key| {
-            cache.come(key, Came::ByWrite);
+            cache.come(key, Origin::ByWrite);
         });
         assert!((first..first + 10).all(|key| cache.access(key)), "{round}");
     }
@@ -292,7 +292,7 @@ fn what_was_just_written_is_found() {
 fn what_was_only_written_does_not_stay_for_ever() {
     let mut cache = Cache::new(MultiQueue::new(64), 64);
     (0..64).for_each(|key| {
-        cache.come(key, Came::ByWrite);
+        cache.come(key, Origin::ByWrite);
     });
     let hits = (0..300).filter(|nth| cache.access(100 + nth % 60)).count();
     assert_eq!(hits, 240, "all but the first time");

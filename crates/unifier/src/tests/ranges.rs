@@ -7,7 +7,7 @@ use dafs_protocol::{CommitLevel, Status};
 
 use super::disk::{Disk, run};
 use super::{VERIFIER, land, open, read, unifier, write, writer};
-use crate::{At, CachedFile, Writer, WriterId};
+use crate::{CachedFile, FilePosition, Writer, WriterId};
 
 const MIB: usize = 1 << 20;
 
@@ -86,17 +86,20 @@ fn a_copy_takes_dirty_pages_and_leaves_those_around_it() {
             read(&to, 0, 60_000).await;
             write(&from, 5000, &[4; 100], 1).await;
             write(&to, 30_000, &[3; 20_000], 1).await;
-            let (from, to) = (At { file: from, offset: 5000 }, At { file: to, offset: 20_000 });
+            let (from, to) = (
+                FilePosition { file: from, offset: 5000 },
+                FilePosition { file: to, offset: 20_000 },
+            );
             let copied = CachedFile::copy_range(&from, &to, 25_000, 1 << 30, writer(1)).await;
             assert_eq!(copied, Ok(25_000));
             assert_eq!(read(&to.file, 0, 70_000).await, want);
-            let end = At { offset: 49_990, ..from.clone() };
+            let end = FilePosition { offset: 49_990, ..from.clone() };
             let copied = CachedFile::copy_range(&end, &to, 100, 1 << 30, writer(1)).await;
             assert_eq!(copied, Ok(10), "the source ends");
-            let end = At { offset: 50_000, ..from.clone() };
+            let end = FilePosition { offset: 50_000, ..from.clone() };
             let copied = CachedFile::copy_range(&end, &to, 100, 1 << 30, writer(1)).await;
             assert_eq!(copied, Ok(0));
-            let near = At { offset: 5001, ..from.clone() };
+            let near = FilePosition { offset: 5001, ..from.clone() };
             let copied = CachedFile::copy_range(&from, &near, 2, 1 << 30, writer(1)).await;
             assert_eq!(copied, Err(Status::Inval));
             from.file.close(WriterId(1)).await.unwrap();
@@ -114,7 +117,8 @@ fn what_cannot_be_copied_is_told() {
     let (from, to) = (open(&unifier, &source), open(&unifier, &target));
     source.state().copy_error = Some(Status::NoSpc);
     run(&disk, async move {
-        let (from, to) = (At { file: from, offset: 0 }, At { file: to, offset: 0 });
+        let (from, to) =
+            (FilePosition { file: from, offset: 0 }, FilePosition { file: to, offset: 0 });
         let copied = CachedFile::copy_range(&from, &to, 100, 1 << 30, writer(1)).await;
         assert_eq!(copied, Err(Status::NoSpc));
         assert_eq!(read(&to.file, 0, 100).await, [2; 10]);
@@ -183,7 +187,7 @@ fn a_failed_sync_is_told_to_who_changed_data_in_the_store() {
     let unifier = unifier(MIB);
     let (from, first) = (open(&unifier, &source), open(&unifier, &file));
     run(&disk, async move {
-        let at = |file: &Arc<CachedFile>| At { file: file.clone(), offset: 0 };
+        let at = |file: &Arc<CachedFile>| FilePosition { file: file.clone(), offset: 0 };
         for change in 0..3 {
             let by = 10 + change;
             let (from, to) = (at(&from), at(&first));
