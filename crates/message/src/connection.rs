@@ -126,7 +126,7 @@ pub struct Connection {
     /// Where it is in its life.
     pub state: State,
     /// Its owner never heard of it, or heard that it was refused: no more events.
-    pub silent: bool,
+    pub unannounced: bool,
     /// As given.
     pub options: ConnOptions,
     /// What we told the peer.
@@ -142,7 +142,7 @@ pub struct Connection {
     /// What happened.
     pub counters: Counters,
     /// Receives that broke off with it; its transport may still write to them.
-    pub caught: Vec<u32>,
+    pub orphaned_receives: Vec<u32>,
     outbox: VecDeque<Deferred>,
     /// Posts since the last one that completes.
     silent_posts: u32,
@@ -162,7 +162,7 @@ impl Connection {
             id,
             queue_pair,
             state: State::Connecting,
-            silent: false,
+            unannounced: false,
             options,
             ours,
             receives,
@@ -170,7 +170,7 @@ impl Connection {
             requester: Requester::default(),
             responder: Responder::new(u32::from(ours.window), ours.push_bytes),
             counters: Counters::default(),
-            caught: Vec::new(),
+            orphaned_receives: Vec::new(),
             outbox: VecDeque::new(),
             silent_posts: 0,
         }
@@ -189,9 +189,9 @@ impl Connection {
     }
 
     /// Puts the credits that the peer has now into a header.
-    pub fn stamp(&mut self, header: &mut Header) {
-        header.credit_limit = self.responder.credits.tell();
-        header.push_limit = self.responder.push.tell();
+    pub fn piggyback_credits(&mut self, header: &mut Header) {
+        header.credit_limit = self.responder.credits.advertise();
+        header.push_limit = self.responder.push.advertise();
         self.responder.starved = false;
     }
 
@@ -293,7 +293,7 @@ impl Connection {
 
     /// Sends a message of headers only.
     pub fn send_control(&mut self, sh: &mut Shared, mut header: Header) {
-        self.stamp(&mut header);
+        self.piggyback_credits(&mut header);
         let mut message = std::mem::take(&mut sh.scratch);
         message.clear();
         header.encode(&mut message);
@@ -315,7 +315,7 @@ impl Connection {
         while at < from + len {
             let now = piece_bytes.min(from + len - at);
             (header.room, header.data_len) = (at as u32, now as u32);
-            self.stamp(&mut header);
+            self.piggyback_credits(&mut header);
             let mut message = std::mem::take(&mut sh.scratch);
             message.clear();
             header.encode(&mut message);

@@ -10,7 +10,7 @@ use crate::planted::{Defect, planted};
 #[derive(Debug, Default)]
 pub struct CreditGiver {
     window: u32,
-    told: u32,
+    advertised: u32,
     taken: u32,
     returned: u32,
 }
@@ -18,13 +18,13 @@ pub struct CreditGiver {
 impl CreditGiver {
     /// Gives `window` credits to begin with, which the other side knows from the set-up.
     pub fn new(window: u32) -> CreditGiver {
-        CreditGiver { window, told: window, taken: 0, returned: 0 }
+        CreditGiver { window, advertised: window, taken: 0, returned: 0 }
     }
 
     /// The limit to tell now.
-    pub fn tell(&mut self) -> u32 {
-        self.told = self.returned.wrapping_add(self.window);
-        self.told
+    pub fn advertise(&mut self) -> u32 {
+        self.advertised = self.returned.wrapping_add(self.window);
+        self.advertised
     }
 
     /// The peer used `amount`.
@@ -32,7 +32,7 @@ impl CreditGiver {
     /// # Errors
     /// It had fewer.
     pub fn take(&mut self, amount: u32) -> Result<(), Fault> {
-        if self.told.wrapping_sub(self.taken) < amount {
+        if self.advertised.wrapping_sub(self.taken) < amount {
             return Err(Fault::peer("more than its credits"));
         }
         self.taken = self.taken.wrapping_add(amount);
@@ -104,7 +104,7 @@ mod tests {
             giver.take(1 << 30).expect("told");
             assert!(giver.take(1).is_err());
             giver.give_back(1 << 30);
-            holder.update(giver.tell()).expect("honest");
+            holder.update(giver.advertise()).expect("honest");
         }
     }
 

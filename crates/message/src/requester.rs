@@ -271,7 +271,7 @@ impl Connection {
         header.reads = plan.reads.remotes.len() as u8;
         header.writes = plan.writes.remotes.len() as u8;
         header.header_len = caller_header.len() as u16;
-        self.stamp(&mut header);
+        self.piggyback_credits(&mut header);
         let slot = &mut self.requester.slots[tag_slot(wire)];
         (header.data_len, header.room) = (slot.data_len, slot.room);
         let memory = slot.memory.map(|index| sh.reply_memory.span(index));
@@ -500,7 +500,7 @@ impl Connection {
         for slot in self.requester.slots.iter_mut().filter(|slot| slot.busy) {
             let header = slot.release(sh);
             sh.recycle(header);
-            if slot.abandoned && !self.silent {
+            if slot.abandoned && !self.unannounced {
                 sh.events.push_back(Event::Abandoned { conn: self.id, tag: slot.tag });
             }
         }

@@ -65,7 +65,7 @@ struct Slot {
 }
 
 /// A reply that has not left.
-struct Leaving {
+struct PendingReply {
     token: u64,
     /// Work requests; 0: the entry is free.
     work: u32,
@@ -85,8 +85,8 @@ pub struct Responder {
     pub starved: bool,
     window: usize,
     slots: Vec<Slot>,
-    leaving: Vec<Leaving>,
-    leaving_free: Vec<u32>,
+    pending_replies: Vec<PendingReply>,
+    pending_free: Vec<u32>,
     /// Pushed data on its way to nowhere: tag and length.
     discards: Vec<(u32, u32)>,
     /// Delivered and not replied.
@@ -104,8 +104,8 @@ impl Responder {
             starved: false,
             window: window as usize,
             slots: Vec::new(),
-            leaving: Vec::new(),
-            leaving_free: Vec::new(),
+            pending_replies: Vec::new(),
+            pending_free: Vec::new(),
             discards: Vec::new(),
             in_service: 0,
             replying: 0,
@@ -138,18 +138,18 @@ impl Responder {
     }
 
     fn leave(&mut self, token: u64) -> u32 {
-        let entry = Leaving { token, work: 0, left: 0, message: None };
-        if let Some(index) = self.leaving_free.pop() {
-            self.leaving[index as usize] = entry;
+        let entry = PendingReply { token, work: 0, left: 0, message: None };
+        if let Some(index) = self.pending_free.pop() {
+            self.pending_replies[index as usize] = entry;
             return index;
         }
-        if self.leaving.is_empty() {
+        if self.pending_replies.is_empty() {
             // Replies are reported late now and then; the usual number fits.
-            self.leaving.reserve(self.window);
-            self.leaving_free.reserve(self.window);
+            self.pending_replies.reserve(self.window);
+            self.pending_free.reserve(self.window);
         }
-        self.leaving.push(entry);
-        (self.leaving.len() - 1) as u32
+        self.pending_replies.push(entry);
+        (self.pending_replies.len() - 1) as u32
     }
 }
 
@@ -170,7 +170,7 @@ impl Connection {
             self.responder.push.take(header.data_len)?;
         }
         self.responder.starved |= header.flags & FLAG_STARVED != 0;
-        if self.responder.leaving.len() - self.responder.leaving_free.len()
+        if self.responder.pending_replies.len() - self.responder.pending_free.len()
             >= REPLIES_PER_SLOT * self.responder.window + REPLIES_BESIDE
         {
             return Err(Fault::peer("it does not take its replies"));
@@ -397,10 +397,10 @@ impl Connection {
 
     /// See [`Node::replied_bytes`](crate::Node::replied_bytes).
     pub fn replied_bytes(&self, sh: &Shared, token: u64) -> u64 {
-        let is = |entry: &Leaving| entry.work > 0 && entry.token == token;
-        let Some(index) = self.responder.leaving.iter().position(is) else { return 0 };
+        let is = |entry: &PendingReply| entry.work > 0 && entry.token == token;
+        let Some(index) = self.responder.pending_replies.iter().position(is) else { return 0 };
         let id = self.work_id(Target::Reply, index as u32);
-        self.responder.leaving[index].left + sh.engine.moved(self.queue_pair, id)
+        self.responder.pending_replies[index].left + sh.engine.moved(self.queue_pair, id)
     }
 
     /// See [`Node::reply`](crate::Node::reply). With a token its end is told.
@@ -524,7 +524,7 @@ impl Connection {
             }
             unsent(sh, late);
         }
-        for entry in ended.leaving.iter().filter(|entry| entry.work > 0) {
+        for entry in ended.pending_replies.iter().filter(|entry| entry.work > 0) {
             sh.events.push_back(Event::ReplySent { token: entry.token });
         }
     }

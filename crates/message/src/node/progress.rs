@@ -46,7 +46,7 @@ impl Node {
             }
             None => "the peer speaks another message protocol",
         };
-        connection.silent = true;
+        connection.unannounced = true;
         connection.state = State::Closing;
         self.sh.engine.disconnect(queue_pair);
         let reason = reason.to_owned();
@@ -93,7 +93,7 @@ impl Node {
             return self.quiescent(queue_pair);
         }
         let conn = connection.id;
-        connection.silent = true;
+        connection.unannounced = true;
         self.quiescent(queue_pair);
         self.sh.events.push_back(Event::Refused { conn, refused, reason });
     }
@@ -101,9 +101,9 @@ impl Node {
     pub(super) fn handle_completion(&mut self, completion: &WorkCompletion) {
         let Some((target, index, number)) = parse_work_id(completion.wr_id.0) else { return };
         if target == Target::Receive {
-            let caught =
+            let is_orphaned =
                 completion.status == Status::Flushed && !planted(Defect::CaughtReceiveReused);
-            if caught && self.set_aside(completion, number) {
+            if is_orphaned && self.set_aside(completion, number) {
                 return;
             }
             self.handle_receive(completion, number);
@@ -131,7 +131,7 @@ impl Node {
         let index = self.by_queue_pair.get(&completion.queue_pair).copied();
         let connection = index.and_then(|index| self.connections[index as usize].as_mut());
         let Some(connection) = connection else { return false };
-        connection.caught.push(number);
+        connection.orphaned_receives.push(number);
         self.sh.pool.set_aside(number, &mut *self.sh.engine);
         true
     }
@@ -200,11 +200,11 @@ impl Node {
         connection.stop_service(&mut self.sh);
         connection.stop_requests(&mut self.sh);
         let conn = connection.id;
-        let early = planted(Defect::QuiescentTooEarly) && !connection.silent;
+        let early = planted(Defect::QuiescentTooEarly) && !connection.unannounced;
         if early {
             connection.end_service_all(&mut self.sh);
             connection.end_requests(&mut self.sh);
-            connection.silent = true;
+            connection.unannounced = true;
         }
         self.sh.events.push_back(Event::Disconnected { conn, reason, peer_fault });
         if early {
@@ -228,16 +228,16 @@ impl Node {
         connection.end_requests(&mut self.sh);
         self.sh.ended.add(&connection.counters);
         self.sh.pool.release(connection.receives);
-        for receive in connection.caught.drain(..) {
+        for receive in connection.orphaned_receives.drain(..) {
             self.sh.pool.put_back(receive);
         }
         let conn = connection.id;
-        let silent = connection.silent;
+        let unannounced = connection.unannounced;
         drop(connection);
         let generation = &mut self.generations[index as usize];
         *generation = generation.wrapping_add(1);
         self.free.push(index);
-        if !silent {
+        if !unannounced {
             self.sh.events.push_back(Event::Quiescent { conn });
         }
     }

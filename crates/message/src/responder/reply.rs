@@ -25,9 +25,9 @@ impl Connection {
         let reply_mode = slot.reply_mode;
         let agreed = self.agreed;
         let together = HEADER_BYTES + caller_header.len() + len;
-        let leaving = token.map_or(0, |token| self.responder.leave(token));
+        let pending = token.map_or(0, |token| self.responder.leave(token));
         let told = if token.is_some() { Target::Reply } else { Target::Control };
-        let id = self.work_id(told, leaving);
+        let id = self.work_id(told, pending);
         let (mut beside, mut work) = (SgList::new(), 0);
         if agreed.tagged {
             self.counters.replies_tagged += 1;
@@ -47,7 +47,7 @@ impl Connection {
                 // The connection outlives a refused write: the peer must not hear of data that
                 // was not written.
                 let message = Some(Box::new((header, caller_header.to_vec())));
-                let entry = &mut self.responder.leaving[leaving as usize];
+                let entry = &mut self.responder.pending_replies[pending as usize];
                 (entry.work, entry.message) = (work, message);
                 return;
             }
@@ -59,7 +59,7 @@ impl Connection {
             work += self.send_pieces(sh, piece, &data, (0, len), id);
         }
         if token.is_some() {
-            self.responder.leaving[leaving as usize].work = work + 1;
+            self.responder.pending_replies[pending as usize].work = work + 1;
         }
         self.send_reply_message(sh, header, caller_header, beside, token.map(|_| id));
     }
@@ -82,7 +82,7 @@ impl Connection {
         let room = room.saturating_sub(HEADER_BYTES);
         let caller_header = self.send_header_pieces(sh, wire, caller_header, room);
         header.header_len = caller_header.len() as u16;
-        self.stamp(&mut header);
+        self.piggyback_credits(&mut header);
         let mut message = std::mem::take(&mut sh.scratch);
         message.clear();
         header.encode(&mut message);
@@ -135,7 +135,7 @@ impl Connection {
             let (now, later) = rest.split_at(piece_max.min(rest.len() - room));
             piece.room = (caller_header.len() - rest.len()) as u32;
             piece.data_len = now.len() as u32;
-            self.stamp(&mut piece);
+            self.piggyback_credits(&mut piece);
             let mut message = std::mem::take(&mut sh.scratch);
             message.clear();
             piece.encode(&mut message);
@@ -150,7 +150,7 @@ impl Connection {
 
     /// A part of a reply left.
     pub fn reply_work_done(&mut self, sh: &mut Shared, index: u32, bytes: u32) {
-        let Some(entry) = self.responder.leaving.get_mut(index as usize) else { return };
+        let Some(entry) = self.responder.pending_replies.get_mut(index as usize) else { return };
         entry.work -= 1;
         entry.left += u64::from(bytes);
         if entry.work > 0 {
@@ -158,7 +158,7 @@ impl Connection {
         }
         let (token, message) = (entry.token, entry.message.take());
         sh.events.push_back(Event::ReplySent { token });
-        self.responder.leaving_free.push(index);
+        self.responder.pending_free.push(index);
         if let Some(message) = message {
             let (header, caller_header) = *message;
             self.send_reply_message(sh, header, &caller_header, SgList::new(), None);
