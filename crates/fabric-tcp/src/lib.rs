@@ -10,7 +10,7 @@
 //! it knows who listens there (`target`, `owner`).
 //!
 //! Beside the files that every provider has there are `frame` (the wire), `send`, `receive` and
-//! `guess`, `deliver` (how bytes leave, how they come, what they mean), `scatter_gather` (shared by them)
+//! `predict`, `deliver` (how bytes leave, how they come, what they mean), `scatter_gather` (shared by them)
 //! and `waiter` (the part of an engine that other threads hold).
 //!
 //! Where it is simpler than hardware, on purpose:
@@ -28,12 +28,12 @@ mod deliver;
 mod device;
 mod engine;
 mod frame;
-mod guess;
 mod memory_region;
 mod owner;
 mod progress;
 mod queue_pair;
 mod receive;
+mod receive_prediction;
 mod scatter_gather;
 mod send;
 #[allow(unsafe_code)]

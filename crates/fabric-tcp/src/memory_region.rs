@@ -71,7 +71,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Makes `span` reachable. Keys are random: knowing one is no help in guessing another.
+    /// Makes `span` reachable. Keys are random: knowing one is no help in prediction another.
     pub fn register(
         self: &Arc<Self>,
         span: Span,

@@ -287,7 +287,7 @@ pub struct Connection {
 
 impl Connection {
     /// On a socket whose handshake is over. Whoever connected expects answers in the order of
-    /// the requests, and guesses where they go.
+    /// the requests, and predictions where they go.
     pub fn new(id: QueuePair, socket: OwnedFd, connected: bool) -> Connection {
         let low_water = crate::sys::is_tcp(socket.as_raw_fd()).then_some(1);
         Connection {

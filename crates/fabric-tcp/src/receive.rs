@@ -5,9 +5,9 @@
 //! header, so that payload never lands in the staging memory; while only small messages come, it
 //! is all of the staging memory, so that one system call brings many.
 //!
-//! Whoever connected may guess instead ([`crate::guess`]) that answers come in the order in which their tags were
+//! Whoever connected may predict instead ([`crate::receive_prediction`]) that answers come in the order in which their tags were
 //! posted and fill their buffers; then one system call brings many answers to their places. A
-//! wrong guess costs a copy and stops the guessing for a while.
+//! wrong prediction costs a copy and stops the prediction for a while.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -32,9 +32,9 @@ const READ_BYTES: usize = 256 * 1024;
 const PLACED_BYTES: u32 = 1024;
 /// So many small frames in a row end the care for payload.
 const CARE_FRAMES: u8 = 64;
-/// The most messages guessed for one read.
+/// The most messages predicted for one read.
 const GUESSES_MAX: usize = 32;
-/// Tagged messages received without guessing after a wrong guess; more after each in a row.
+/// Tagged messages received without prediction after a wrong prediction; more after each in a row.
 const DISTRUST_FRAMES: u32 = 16;
 /// The most of them.
 const DISTRUST_FRAMES_MAX: u32 = 4096;
@@ -122,7 +122,7 @@ pub struct View {
     pub left: usize,
     /// So many bodies to come are in their place, not here.
     direct: usize,
-    /// So many guesses were judged.
+    /// So many predictions were judged.
     pub judged: usize,
 }
 
@@ -138,9 +138,9 @@ enum Looked {
     Through,
     /// It pauses, with these bytes unseen.
     Paused,
-    /// The next message is not the one that was guessed, and what follows its header is in the
+    /// The next message is not the one that was predicted, and what follows its header is in the
     /// wrong places.
-    Misguessed,
+    Mispredicted,
 }
 
 /// What a turn of receiving came to.
@@ -173,22 +173,22 @@ pub struct ReceiveSide {
     pub next_write: u32,
     /// Frames for which payload is still expected.
     care: u8,
-    /// Tagged receives for which the current read has guessed, in order.
-    pub guessed: Vec<u32>,
-    /// Header bytes that are guessed.
-    pub guessed_header: u16,
+    /// Tagged receives for which the current read has predicted, in order.
+    pub predicted: Vec<u32>,
+    /// Header bytes that are predicted.
+    pub predicted_header: u16,
     /// Guesses that the next read may make.
     pub trust: usize,
-    /// Tagged messages to come before the next guess.
+    /// Tagged messages to come before the next prediction.
     distrust: u32,
-    /// Wrong guesses since the last right one.
+    /// Wrong predictions since the last right one.
     wrong: u32,
 }
 
 impl ReceiveSide {
-    /// Of a new connection; `guess` where answers are expected.
-    pub fn new(guess: bool) -> ReceiveSide {
-        ReceiveSide { trust: usize::from(guess), ..ReceiveSide::default() }
+    /// Of a new connection; `predict` where answers are expected.
+    pub fn new(predict: bool) -> ReceiveSide {
+        ReceiveSide { trust: usize::from(predict), ..ReceiveSide::default() }
     }
 
     /// A frame begins.
@@ -199,7 +199,7 @@ impl ReceiveSide {
             self.care = self.care.saturating_sub(1);
         }
         if header.kind == Kind::Tagged && header.addr == 0 {
-            self.guessed_header = header.header_len;
+            self.predicted_header = header.header_len;
             if self.distrust > 0 {
                 self.distrust -= 1;
                 self.trust = usize::from(self.distrust == 0);
@@ -369,8 +369,8 @@ impl Connection {
     /// One system call.
     fn read(&mut self, core: &mut Core) -> io::Result<Pass> {
         let pin = self.pin_write();
-        let mut guessed = std::mem::take(&mut self.receive.guessed);
-        guessed.clear();
+        let mut predicted = std::mem::take(&mut self.receive.predicted);
+        predicted.clear();
         let mut io = Scatter::new(&mut core.io);
         let mut staging = &mut core.staging[..];
         let mut direct = 0;
@@ -399,14 +399,14 @@ impl Connection {
         }
         let exact = next.is_some() || self.receive.care > 0;
         if next.is_none() && exact {
-            (staging, head) = self.guess(&mut io, staging, head, &mut guessed);
+            (staging, head) = self.predict(&mut io, staging, head, &mut predicted);
         }
         let tail = if exact { head } else { staging.len() };
         io.bytes(&mut staging[..tail]);
         core.system_calls += 1;
         let got = io.receive(self.socket.as_raw_fd());
         let asked = io.len();
-        self.receive.guessed = guessed;
+        self.receive.predicted = predicted;
         Ok(Pass { got: got?, asked, direct })
     }
 
@@ -469,8 +469,8 @@ impl Connection {
         let mut bytes = std::mem::take(&mut core.staging);
         let mut view = View::new(0, pass.got, pass.direct);
         let mut looked = self.look(&bytes, &mut view, core);
-        let guesses = self.receive.guessed.len();
-        if matches!(looked, Ok(Looked::Misguessed)) {
+        let predictions = self.receive.predicted.len();
+        if matches!(looked, Ok(Looked::Mispredicted)) {
             self.receive.trust = 0;
             self.receive.distrust =
                 (DISTRUST_FRAMES << self.receive.wrong.min(16)).min(DISTRUST_FRAMES_MAX);
@@ -481,9 +481,9 @@ impl Connection {
                 core.keep_staging(std::mem::replace(&mut bytes, collected));
             }
             view = View::new(0, view.left, 0);
-            self.receive.guessed.clear();
+            self.receive.predicted.clear();
             looked = self.look(&bytes, &mut view, core);
-        } else if view.judged == guesses && guesses > 0 {
+        } else if view.judged == predictions && predictions > 0 {
             self.receive.trust = (self.receive.trust * 2).min(GUESSES_MAX);
             self.receive.wrong = 0;
         }
@@ -520,7 +520,7 @@ impl Connection {
         }
         let Some(staged) = self.receive.staged.take() else { return Ok(()) };
         let mut view = View::new(staged.start, staged.end - staged.start, 0);
-        self.receive.guessed.clear();
+        self.receive.predicted.clear();
         let looked = self.look(&staged.bytes, &mut view, core);
         self.put_back(staged.bytes, &view, &looked, core);
         looked.map(|_| ())
@@ -556,10 +556,10 @@ impl Connection {
             }
             let header = FrameHeader::decode(&self.receive.head)?;
             if view.direct == 0
-                && let Some(slot) = self.receive.guessed.get(view.judged)
+                && let Some(slot) = self.receive.predicted.get(view.judged)
             {
-                if !self.is_guessed(&header, *slot) {
-                    return Ok(Looked::Misguessed);
+                if !self.is_predicted(&header, *slot) {
+                    return Ok(Looked::Mispredicted);
                 }
                 view.judged += 1;
                 view.direct = 1;

@@ -549,9 +549,9 @@ fn random_numbers(seed: u64) -> impl FnMut() -> u64 {
 }
 
 /// Answers in many orders and lengths, between other messages and in any pieces: all arrive
-/// whole, guessed or not.
+/// whole, predicted or not.
 #[test]
-fn guesses_change_nothing_but_the_number_of_calls() {
+fn predictions_change_nothing_but_the_number_of_calls() {
     let mut calls = [0, 0];
     for round in 0..60 {
         let orderly = round / 2 % 3 == 0;
@@ -618,7 +618,7 @@ fn guesses_change_nothing_but_the_number_of_calls() {
         }
     }
     let [without, with] = calls;
-    assert!(with * 2 < without, "{with} calls with guesses, {without} without");
+    assert!(with * 2 < without, "{with} calls with predictions, {without} without");
 }
 
 #[test]

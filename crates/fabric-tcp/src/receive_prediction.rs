@@ -1,4 +1,4 @@
-//! Guessing where the next answers go: to the tagged receives in the order of posting, filled to
+//! Predicting where the next answers go: to the tagged receives in the order of posting, filled to
 //! the end, each with as many header bytes as the last one had.
 
 use dafs_fabric::Span;
@@ -9,20 +9,20 @@ use crate::queue_pair::{Connection, TagState};
 use crate::receive::View;
 use crate::sys::Scatter;
 
-/// The most bytes guessed for one read.
-const GUESSED_BYTES: usize = 512 * 1024;
+/// The most bytes predicted for one read.
+const PREDICTED_BYTES: usize = 512 * 1024;
 
 impl Connection {
     /// Adds the places of the messages that are likely to come next. Returns the staging memory
     /// that is left, and how many bytes of it are for the next header.
-    pub fn guess<'a>(
+    pub fn predict<'a>(
         &'a self,
         io: &mut Scatter<'a>,
         mut staging: &'a mut [u8],
         mut head: usize,
-        guessed: &mut Vec<u32>,
+        predicted: &mut Vec<u32>,
     ) -> (&'a mut [u8], usize) {
-        let header_len = usize::from(self.receive.guessed_header);
+        let header_len = usize::from(self.receive.predicted_header);
         let mut bytes = 2 * FRAME_HEADER_BYTES;
         for slot in self.tags.likely().take(self.receive.trust) {
             let receive = self.tags.slots.at(slot);
@@ -31,7 +31,7 @@ impl Connection {
             if header_len > header_room
                 || receive.capacity > FRAME_PAYLOAD_BYTES_MAX
                 || receive.capacity == 0
-                || bytes > GUESSED_BYTES
+                || bytes > PREDICTED_BYTES
             {
                 break;
             }
@@ -43,30 +43,30 @@ impl Connection {
                 io.span(span, 0, header_len);
             }
             receive.data.iter().for_each(|span| io.span(span, 0, span.len()));
-            guessed.push(slot);
+            predicted.push(slot);
         }
         (staging, head)
     }
 
-    /// True when `header` is that of the message guessed for `slot`.
-    pub fn is_guessed(&self, header: &FrameHeader, slot: u32) -> bool {
+    /// True when `header` is that of the message predicted for `slot`.
+    pub fn is_predicted(&self, header: &FrameHeader, slot: u32) -> bool {
         header.kind == Kind::Tagged
             && header.addr == 0
             && header.payload_len == header.total
-            && header.header_len == self.receive.guessed_header
+            && header.header_len == self.receive.predicted_header
             && self.tags.state(header.key) == TagState::Posted(slot)
             && self.tags.slots.at(slot).capacity == header.total as usize
     }
 
-    /// Collects `left` bytes in the order of the wire: those at the places guessed from `judged`
+    /// Collects `left` bytes in the order of the wire: those at the places predicted from `judged`
     /// on, and those of the staging memory from `at` on.
     pub fn collect(&self, staging: &[u8], view: &View, into: &mut [u8]) {
         let (mut at, mut rest) = (view.at, &mut into[..view.left]);
         let mut message = Vec::new();
-        for slot in self.receive.guessed.iter().skip(view.judged) {
+        for slot in self.receive.predicted.iter().skip(view.judged) {
             let receive = self.tags.slots.at(*slot);
             if let Some(span) = &receive.header {
-                let len = usize::from(self.receive.guessed_header).min(rest.len());
+                let len = usize::from(self.receive.predicted_header).min(rest.len());
                 span.read_message(len, &mut message);
                 let (to, after) = rest.split_at_mut(len);
                 to.copy_from_slice(&message);
