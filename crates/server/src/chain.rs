@@ -19,7 +19,7 @@ use dafs_protocol::{
     FileHandle, OpResult, Operation, Outcome, Reply, RequestOutcome, StateId, Status,
     decode_request, encode_reply,
 };
-use dafs_store::Who;
+use dafs_store::Caller;
 
 use crate::intent_log;
 use crate::metrics::Kind;
@@ -174,7 +174,7 @@ impl From<Status> for Stop {
 pub(crate) struct Chain {
     pub context: Rc<Context>,
     pub session: Rc<Session>,
-    pub who: Who,
+    pub who: Caller,
     id: RequestId,
     pub slot: dafs_protocol::SlotId,
     pub sequence: u32,

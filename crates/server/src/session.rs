@@ -11,7 +11,7 @@ use dafs_protocol::{
     CallbackSlots, CredHandle, Identity, ServerSlots, SessionAttr, SessionId, SessionSecret,
     SizeClass, SlotId, StateId, Status,
 };
-use dafs_store::Who;
+use dafs_store::Caller;
 use dafs_unifier::WriterId;
 use rustc_hash::FxHashMap;
 
@@ -38,7 +38,7 @@ pub(crate) struct Session {
     pub id: SessionId,
     pub secret: SessionSecret,
     /// The proven identity.
-    pub who: Who,
+    pub who: Caller,
     /// Whose it is.
     pub client: Client,
     pub attr: SessionAttr,
@@ -58,7 +58,7 @@ pub(crate) struct Session {
     /// Its buffers, once it has opened a file whose data the kernel caches.
     share: OnceCell<Arc<Share>>,
     next_state: Cell<u64>,
-    credentials: RefCell<FxHashMap<u32, Who>>,
+    credentials: RefCell<FxHashMap<u32, Caller>>,
     next_credential: Cell<u32>,
     /// The most that its requests under way may take.
     pub most: Needs,
@@ -88,7 +88,7 @@ impl Session {
     pub(crate) fn new(
         id: SessionId,
         secret: SessionSecret,
-        who: Who,
+        who: Caller,
         client: Client,
         attr: SessionAttr,
         (now, share_of_user): (Duration, Arc<UserShare>),
@@ -143,7 +143,7 @@ impl Session {
     }
 
     /// Under whose rights an operation with this credential runs.
-    pub(crate) fn identity(&self, cred: CredHandle) -> Result<Who, Status> {
+    pub(crate) fn identity(&self, cred: CredHandle) -> Result<Caller, Status> {
         if cred.0 == 0 {
             return Ok(self.who.clone());
         }

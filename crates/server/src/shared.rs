@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dafs_protocol::{Dialled, Identity, SessionId, Status, WriteVerifier};
-use dafs_store::Who;
+use dafs_store::Caller;
 use dafs_unifier::Unifier;
 
 use crate::budget::{Budgets, Needs, UserShare};
@@ -205,7 +205,7 @@ impl Shared {
         let budgets = Budgets::new(Needs { pages, memory: limits.request_bytes }, options.own.uid);
         let lease = Duration::from_secs(u64::from(limits.lease_seconds));
         let (slots, logged) = (limits.slots, limits.logged_sessions);
-        let who: Who = Arc::new(options.own);
+        let who: Caller = Arc::new(options.own);
         let begin = stopwatch();
         let look = |name: &Name| {
             if stopwatch().saturating_sub(begin) > LOOKS_TIME {

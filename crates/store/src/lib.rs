@@ -30,7 +30,7 @@ use dafs_protocol::{
 pub type Answer<T> = Pending<Result<T, Status>>;
 
 /// The caller on whose behalf something is done.
-pub type Who = Arc<Identity>;
+pub type Caller = Arc<Identity>;
 
 /// A found object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub enum SeekKind {
 
 /// A tree of files. Paths are relative to `dir`, components joined by `/`; they never lead out
 /// of the tree: not above `dir` by themselves (XDEV), and by symlinks as if the tree's root were
-/// `/`. All calls are checked by the store under the rights of `who`.
+/// `/`. All calls are checked by the store under the rights of `caller`.
 ///
 /// The handle of a file that lost its last name stays good while the file is open.
 ///
@@ -91,18 +91,24 @@ pub enum SeekKind {
 #[allow(clippy::too_many_arguments)] // the operations of the protocol have them
 pub trait Store: Send + Sync {
     /// The root directory.
-    fn root(&self, who: &Who) -> Answer<Found>;
+    fn root(&self, caller: &Caller) -> Answer<Found>;
     /// Walks `path`. An empty path is `dir` itself.
-    fn lookup(&self, who: &Who, dir: &FileHandle, path: &[u8], no_follow: bool) -> Answer<Found>;
+    fn lookup(
+        &self,
+        caller: &Caller,
+        dir: &FileHandle,
+        path: &[u8],
+        no_follow: bool,
+    ) -> Answer<Found>;
     /// What a name of a directory is of; symlinks are not followed.
-    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Attr>;
+    fn object(&self, caller: &Caller, dir: &FileHandle, name: &[u8]) -> Answer<Attr>;
     /// The parent; the root is its own.
-    fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Answer<Found>;
-    /// Opens or makes a regular file under the rights of `who`, also when it is open already. With
+    fn lookup_parent(&self, caller: &Caller, handle: &FileHandle) -> Answer<Found>;
+    /// Opens or makes a regular file under the rights of `caller`, also when it is open already. With
     /// `unlinked` a new one without a name, on the file system of the directory at `path`.
     fn open(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         path: &[u8],
         flags: OpenFlags,
@@ -111,7 +117,7 @@ pub trait Store: Send + Sync {
     /// Makes anything but a regular file. `target` is a symlink's.
     fn create(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         name: &[u8],
         kind: FileKind,
@@ -120,14 +126,21 @@ pub trait Store: Send + Sync {
         target: &[u8],
     ) -> Answer<Found>;
     /// A hard link.
-    fn link(&self, who: &Who, from: &FileHandle, dir: &FileHandle, name: &[u8]) -> Answer<Found>;
+    fn link(
+        &self,
+        caller: &Caller,
+        from: &FileHandle,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> Answer<Found>;
     /// Removes a name.
-    fn remove(&self, who: &Who, dir: &FileHandle, name: &[u8], directory: bool) -> Answer<()>;
+    fn remove(&self, caller: &Caller, dir: &FileHandle, name: &[u8], directory: bool)
+    -> Answer<()>;
     /// Renames. The last: replaces nothing; swaps the two; leaves a whiteout (a device 0:0) under
     /// the old name.
     fn rename(
         &self,
-        who: &Who,
+        caller: &Caller,
         from_dir: &FileHandle,
         from: &[u8],
         to_dir: &FileHandle,
@@ -137,7 +150,7 @@ pub trait Store: Send + Sync {
     /// Entries after `cookie` whose encoding takes at most `bytes_max`, at least one if any fits.
     fn read_dir(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         cookie: u64,
         bytes_max: usize,
@@ -145,30 +158,30 @@ pub trait Store: Send + Sync {
         handles: bool,
     ) -> Answer<Listing>;
     /// A symlink's target.
-    fn read_link(&self, who: &Who, handle: &FileHandle) -> Answer<Vec<u8>>;
+    fn read_link(&self, caller: &Caller, handle: &FileHandle) -> Answer<Vec<u8>>;
     /// Attributes.
-    fn attr(&self, who: &Who, handle: &FileHandle) -> Answer<Attr>;
+    fn attr(&self, caller: &Caller, handle: &FileHandle) -> Answer<Attr>;
     /// Changes attributes (size too: callers that cache data must know) and answers the new ones.
-    fn set_attr(&self, who: &Who, handle: &FileHandle, set: &SetAttr) -> Answer<Attr>;
+    fn set_attr(&self, caller: &Caller, handle: &FileHandle, set: &SetAttr) -> Answer<Attr>;
     /// Which of `mask` is permitted.
-    fn access(&self, who: &Who, handle: &FileHandle, mask: AccessMask) -> Answer<AccessMask>;
+    fn access(&self, caller: &Caller, handle: &FileHandle, mask: AccessMask) -> Answer<AccessMask>;
     /// Space and limits.
-    fn fs_attr(&self, who: &Who, handle: &FileHandle) -> Answer<FsAttr>;
+    fn fs_attr(&self, caller: &Caller, handle: &FileHandle) -> Answer<FsAttr>;
     /// An extended attribute's value.
-    fn xattr(&self, who: &Who, handle: &FileHandle, name: &[u8]) -> Answer<Vec<u8>>;
+    fn xattr(&self, caller: &Caller, handle: &FileHandle, name: &[u8]) -> Answer<Vec<u8>>;
     /// Sets one. `flags`: 1 create only, 2 replace only.
     fn set_xattr(
         &self,
-        who: &Who,
+        caller: &Caller,
         handle: &FileHandle,
         name: &[u8],
         value: &[u8],
         flags: u8,
     ) -> Answer<()>;
     /// All names, each ended by NUL.
-    fn list_xattr(&self, who: &Who, handle: &FileHandle) -> Answer<Vec<u8>>;
+    fn list_xattr(&self, caller: &Caller, handle: &FileHandle) -> Answer<Vec<u8>>;
     /// Removes one.
-    fn remove_xattr(&self, who: &Who, handle: &FileHandle, name: &[u8]) -> Answer<()>;
+    fn remove_xattr(&self, caller: &Caller, handle: &FileHandle, name: &[u8]) -> Answer<()>;
     /// The names in a directory, on disk. With the server's own rights: who may do it was checked
     /// when it was opened.
     fn sync_dir(&self, dir: &FileHandle) -> Answer<()>;
@@ -241,9 +254,9 @@ pub trait File: Send + Sync {
     ) -> Answer<()>;
     /// Allocated ranges that touch `offset..offset+len`, at most `most`.
     fn extents(&self, offset: u64, len: u64, most: usize) -> Answer<Extents>;
-    /// Gives it a name, under the rights of `who`: also a file that was opened `unlinked`, unless
+    /// Gives it a name, under the rights of `caller`: also a file that was opened `unlinked`, unless
     /// that was exclusive. One whose last name was removed gets no other (NOENT).
-    fn link(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Found>;
+    fn link(&self, caller: &Caller, dir: &FileHandle, name: &[u8]) -> Answer<Found>;
     /// The next data or hole; `None`: nothing there.
     fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>>;
     /// Attributes.
@@ -261,7 +274,7 @@ pub trait File: Send + Sync {
         Some(false)
     }
     /// As [`Store::set_attr`], without a look-up; also when the file has no name any more.
-    fn set_attr(&self, who: &Who, set: &SetAttr) -> Answer<Attr>;
+    fn set_attr(&self, caller: &Caller, set: &SetAttr) -> Answer<Attr>;
     /// Its data does not pass the page cache of a kernel.
     fn is_direct(&self) -> bool {
         false

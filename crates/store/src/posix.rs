@@ -45,7 +45,7 @@ use std::time::Instant;
 use dafs_protocol::{AccessMask, Status};
 
 use crate::pace::{Blocking, Pace, allowed_blocking};
-use crate::{Answer, FileId, Pending, Who, pending};
+use crate::{Answer, Caller, FileId, Pending, pending};
 use file::OpenFiles;
 use identity::Identities;
 use leases::Leases;
@@ -337,8 +337,13 @@ impl Inner {
     }
 
     /// Which of `mask` the caller may do.
-    fn granted(&self, who: &Who, object: &Object, mask: AccessMask) -> Result<AccessMask, Status> {
-        let _acting = self.identities.act_as(who)?;
+    fn granted(
+        &self,
+        caller: &Caller,
+        object: &Object,
+        mask: AccessMask,
+    ) -> Result<AccessMask, Status> {
+        let _acting = self.identities.act_as(caller)?;
         let mask = if self.options.read_only { mask & !2 } else { mask } & 7;
         let may = |mask: AccessMask| match sys::access(&object.fd, mask.into()) {
             Ok(()) => Ok(true),

@@ -22,8 +22,8 @@ fn what_could_not_be_opened_once_is_tried_again() {
         }
         Err(error) => panic!("{error}"),
     };
-    let who = std::sync::Arc::new(Identity::root());
-    let root = store.root(&who).wait().expect("root").handle;
+    let caller = std::sync::Arc::new(Identity::root());
+    let root = store.root(&caller).wait().expect("root").handle;
     let flags = OpenFlags {
         read: true,
         write: false,
@@ -34,7 +34,7 @@ fn what_could_not_be_opened_once_is_tried_again() {
         unlinked: false,
         again: false,
     };
-    let file = store.open(&who, &root, b"f", flags, 0).wait().expect("open").file;
+    let file = store.open(&caller, &root, b"f", flags, 0).wait().expect("open").file;
     let buffer = Buffer::new(LEN).expect("buffer").post();
     let read =
         || -> Answer<usize> { file.read_at(0, [buffer.span().clone()].into_iter().collect()) };

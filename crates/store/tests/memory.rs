@@ -58,7 +58,7 @@ fn a_crash_takes_unsynced_data() {
     assert_eq!(fs.bytes("lost"), b"");
     assert_eq!(error(read(&*kept.file, 0, 1)), Status::Stale);
     assert_eq!(error(write(&*unlinked.file, 0, b"x")), Status::Stale);
-    assert_eq!(fs.store.attr(&fs.who, &kept.handle).wait().expect("handles stay").size, 6);
+    assert_eq!(fs.store.attr(&fs.caller, &kept.handle).wait().expect("handles stay").size, 6);
     drop((kept, unlinked));
     assert_eq!(store.used_bytes(), 4096);
     fs.file("lost", b"again");
@@ -77,7 +77,7 @@ fn space_ends() {
     assert_eq!(error(write(&*opened.file, 8192, &[1; 1])), Status::NoSpc);
     write(&*opened.file, 0, &[2; 8192]).expect("no new block");
     assert_eq!(error(opened.file.fallocate(0, 0, 9000, true).wait()), Status::NoSpc);
-    assert_eq!(fs.store.fs_attr(&fs.who, &fs.root).wait().expect("attr").bytes_free, 0);
+    assert_eq!(fs.store.fs_attr(&fs.caller, &fs.root).wait().expect("attr").bytes_free, 0);
     fs.remove("f", false).expect("remove");
     assert_eq!(store.used_bytes(), 8192, "open still");
     drop(opened);
@@ -121,20 +121,20 @@ fn calls_complete_when_and_in_the_order_the_scheduler_likes() {
     let queue = jobs.clone();
     let store =
         MemoryStore::with_scheduler(Arc::new(move |job| queue.lock().expect("lock").push(job)));
-    let who = suite::myself();
-    let mut root = store.root(&who);
+    let caller = suite::myself();
+    let mut root = store.root(&caller);
     assert!(root.try_take().is_none(), "not yet");
     jobs.lock().expect("lock").pop().expect("a job")();
     let root = root.try_take().expect("done").expect("root").handle;
     let exclusive = OpenFlags { create: dafs_protocol::CreateMode::Exclusive, ..MAKE };
-    let mut first = store.open(&who, &root, b"f", exclusive, 0o644);
-    let mut second = store.open(&who, &root, b"f", exclusive, 0o644);
+    let mut first = store.open(&caller, &root, b"f", exclusive, 0o644);
+    let mut second = store.open(&caller, &root, b"f", exclusive, 0o644);
     let mut taken: Vec<Job> = std::mem::take(&mut *jobs.lock().expect("lock"));
     taken.pop().expect("the second")();
     taken.pop().expect("the first")();
     assert!(second.try_take().expect("done").is_ok());
     assert_eq!(error(first.try_take().expect("done")), Status::Exist);
-    let mut late = store.open(&who, &root, b"f", READ, 0);
+    let mut late = store.open(&caller, &root, b"f", READ, 0);
     store.crash();
     let job = jobs.lock().expect("lock").pop().expect("a job");
     job();
@@ -149,7 +149,7 @@ fn a_read_only_store_refuses_changes() {
     assert_eq!(error(fs.open("f", MAKE)), Status::RoFs);
     assert_eq!(error(fs.make("d", dafs_protocol::FileKind::Directory, 0o755)), Status::RoFs);
     assert_eq!(error(fs.chmod("", 0o700)), Status::RoFs);
-    assert!(fs.store.fs_attr(&fs.who, &fs.root).wait().expect("attr").read_only);
+    assert!(fs.store.fs_attr(&fs.caller, &fs.root).wait().expect("attr").read_only);
 }
 
 #[test]

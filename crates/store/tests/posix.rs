@@ -178,16 +178,16 @@ fn handles_survive_the_store() {
     fs.remove("gone", false).expect("remove");
     let again = open(&first.dir.0, options());
     if !again.handles_survive() {
-        assert_eq!(error(again.attr(&fs.who, &f).wait()), Status::Stale);
+        assert_eq!(error(again.attr(&fs.caller, &f).wait()), Status::Stale);
         return eprintln!("skipped: no kernel handles here");
     }
-    assert_eq!(again.attr(&fs.who, &f).wait().expect("attr").size, 1);
-    let found = again.lookup(&fs.who, &d, b"f", true).wait().expect("lookup");
+    assert_eq!(again.attr(&fs.caller, &f).wait().expect("attr").size, 1);
+    let found = again.lookup(&fs.caller, &d, b"f", true).wait().expect("lookup");
     assert_eq!(found.handle, f);
     assert_eq!(Fs::new(&*again).root, fs.root);
-    assert_eq!(error(again.attr(&fs.who, &gone).wait()), Status::Stale);
+    assert_eq!(error(again.attr(&fs.caller, &gone).wait()), Status::Stale);
     fs.rename("d/f", "elsewhere").expect("rename");
-    assert_eq!(again.attr(&fs.who, &f).wait().expect("a handle is no name").size, 1);
+    assert_eq!(again.attr(&fs.caller, &f).wait().expect("a handle is no name").size, 1);
 }
 
 /// A listing goes on after a restart, and while names that were listed are removed.
@@ -207,11 +207,11 @@ fn listings_survive_the_store() {
     let (mut seen, mut cookie) = (std::collections::BTreeSet::new(), 0);
     for round in 0.. {
         let store = if round % 2 == 0 { &first.store } else { &again };
-        let page = store.read_dir(&fs.who, &d, cookie, 65_536, true, true).wait().expect("page");
+        let page = store.read_dir(&fs.caller, &d, cookie, 65_536, true, true).wait().expect("page");
         assert!(page.end || page.entries.len() > 100, "{} entries", page.entries.len());
         for entry in page.entries {
             let attr = entry.attr.expect("attributes");
-            let by_handle = store.attr(&fs.who, &entry.handle.expect("a handle")).wait();
+            let by_handle = store.attr(&fs.caller, &entry.handle.expect("a handle")).wait();
             assert_eq!(by_handle.expect("a good one").inode, attr.inode);
             cookie = entry.cookie;
             let text = String::from_utf8(entry.name).expect("digits");
@@ -223,7 +223,8 @@ fn listings_survive_the_store() {
         }
     }
     assert_eq!(seen, (0..600).map(name).collect());
-    let page = again.read_dir(&fs.who, &d, 0, 65_536, true, true).wait().expect("from the start");
+    let page =
+        again.read_dir(&fs.caller, &d, 0, 65_536, true, true).wait().expect("from the start");
     assert!(page.entries.is_empty() && page.end);
 }
 
@@ -232,10 +233,10 @@ fn handles_are_good_for_one_export_and_key() {
     let (one, other) = (make(), make());
     let (fs, theirs) = (Fs::new(&*one.store), Fs::new(&*other.store));
     let f = fs.file("f", b"x");
-    assert_eq!(error(theirs.store.attr(&fs.who, &f).wait()), Status::BadHandle);
-    assert_eq!(error(theirs.store.attr(&fs.who, &fs.root).wait()), Status::BadHandle);
+    assert_eq!(error(theirs.store.attr(&fs.caller, &f).wait()), Status::BadHandle);
+    assert_eq!(error(theirs.store.attr(&fs.caller, &fs.root).wait()), Status::BadHandle);
     let rekeyed = open(&one.dir.0, PosixOptions { key: Some(HandleKey([8; 16])), ..options() });
-    assert_eq!(error(rekeyed.attr(&fs.who, &f).wait()), Status::BadHandle);
+    assert_eq!(error(rekeyed.attr(&fs.caller, &f).wait()), Status::BadHandle);
 }
 
 /// A bounded table: what falls out is stale, never something else.
@@ -246,7 +247,7 @@ fn a_full_table_forgets() {
     let handles: Vec<_> = (0..100).map(|i| fs.file(&format!("f{i}"), b"x")).collect();
     let mut good = 0;
     for (i, handle) in handles.iter().enumerate() {
-        match fs.store.attr(&fs.who, handle).wait() {
+        match fs.store.attr(&fs.caller, handle).wait() {
             Ok(attr) => {
                 assert_eq!(attr.inode, fs.attr(&format!("f{i}")).inode);
                 good += 1;
@@ -255,7 +256,7 @@ fn a_full_table_forgets() {
         }
     }
     assert!((1..=32).contains(&good), "{good}");
-    assert_eq!(fs.store.root(&fs.who).wait().expect("never forgotten").handle, fs.root);
+    assert_eq!(fs.store.root(&fs.caller).wait().expect("never forgotten").handle, fs.root);
 }
 
 #[test]
@@ -278,15 +279,15 @@ fn a_read_only_store_changes_nothing() {
     assert_eq!(error(fs.remove("f", false)), Status::RoFs);
     assert_eq!(error(fs.rename("f", "g")), Status::RoFs);
     assert_eq!(error(fs.chmod("f", 0o600)), Status::RoFs);
-    assert_eq!(error(fs.store.set_xattr(&fs.who, &f, b"user.a", b"", 0).wait()), Status::RoFs);
-    assert_eq!(error(fs.store.remove_xattr(&fs.who, &f, b"user.a").wait()), Status::RoFs);
+    assert_eq!(error(fs.store.set_xattr(&fs.caller, &f, b"user.a", b"", 0).wait()), Status::RoFs);
+    assert_eq!(error(fs.store.remove_xattr(&fs.caller, &f, b"user.a").wait()), Status::RoFs);
     let opened = fs.open("f", READ).expect("open");
     assert_eq!(error(write(&*opened.file, 0, b"x")), Status::RoFs);
     assert_eq!(error(opened.file.truncate(0, true).wait()), Status::RoFs);
     assert_eq!(error(opened.file.fallocate(0, 0, 1, true).wait()), Status::RoFs);
-    assert_eq!(error(opened.file.set_attr(&fs.who, &SetAttr::default()).wait()), Status::RoFs);
-    assert_eq!(fs.store.access(&fs.who, &f, 6).wait(), Ok(4));
-    assert!(fs.store.fs_attr(&fs.who, &fs.root).wait().expect("attr").read_only);
+    assert_eq!(error(opened.file.set_attr(&fs.caller, &SetAttr::default()).wait()), Status::RoFs);
+    assert_eq!(fs.store.access(&fs.caller, &f, 6).wait(), Ok(4));
+    assert!(fs.store.fs_attr(&fs.caller, &fs.root).wait().expect("attr").read_only);
     assert_eq!(std::fs::read_dir(&dir.0).expect("dir").count(), 1);
 }
 
@@ -295,17 +296,17 @@ fn what_the_kernel_knows_is_answered_at_once() {
     let made = make();
     let fs = Fs::new(&*made.store);
     let f = fs.file("f", b"x");
-    let mut lookup = fs.store.lookup(&fs.who, &fs.root, b"f", false);
+    let mut lookup = fs.store.lookup(&fs.caller, &fs.root, b"f", false);
     if std::fs::metadata("/proc/self").is_err() || lookup.try_take().is_none() {
         return eprintln!("skipped: no RESOLVE_CACHED here");
     }
-    assert!(fs.store.attr(&fs.who, &f).try_take().expect("at once").is_ok());
-    assert!(fs.store.access(&fs.who, &f, 7).try_take().expect("at once").is_ok());
-    let opened = fs.store.open(&fs.who, &fs.root, b"f", BOTH, 0).try_take();
+    assert!(fs.store.attr(&fs.caller, &f).try_take().expect("at once").is_ok());
+    assert!(fs.store.access(&fs.caller, &f, 7).try_take().expect("at once").is_ok());
+    let opened = fs.store.open(&fs.caller, &fs.root, b"f", BOTH, 0).try_take();
     let opened = opened.expect("at once").expect("open");
-    let missing = fs.store.lookup(&fs.who, &fs.root, b"missing", false);
+    let missing = fs.store.lookup(&fs.caller, &fs.root, b"missing", false);
     drop(missing.wait());
-    let mut missing = fs.store.lookup(&fs.who, &fs.root, b"missing", false);
+    let mut missing = fs.store.lookup(&fs.caller, &fs.root, b"missing", false);
     assert_eq!(error(missing.try_take().expect("known to be missing")), Status::NoEnt);
     assert!(opened.file.attr().try_take().is_some());
     let buffer = dafs_fabric::Buffer::new(1).expect("buffer").post();
@@ -322,10 +323,10 @@ fn changes_by_others_are_seen() {
     assert_eq!(std::fs::read(&path).expect("read"), b"ours");
     std::fs::write(&path, b"theirs, longer").expect("write");
     assert_eq!(fs.bytes("f"), b"theirs, longer");
-    assert_eq!(fs.store.attr(&fs.who, &f).wait().expect("attr").size, 14);
+    assert_eq!(fs.store.attr(&fs.caller, &f).wait().expect("attr").size, 14);
     std::fs::remove_file(&path).expect("remove");
     assert_eq!(error(fs.find("f")), Status::NoEnt);
-    assert_eq!(error(fs.store.attr(&fs.who, &f).wait()), Status::Stale);
+    assert_eq!(error(fs.store.attr(&fs.caller, &f).wait()), Status::Stale);
     std::fs::write(&path, b"new").expect("write");
     assert_ne!(fs.handle("f"), f);
 }
@@ -374,9 +375,9 @@ fn renames_lead_nobody_out() {
             let mut found = 0;
             for _ in 0..1500 {
                 let answers = [
-                    store.lookup(&fs.who, &sub, b"up", false).wait(),
-                    store.lookup(&fs.who, &fs.root, b"d/sub/up", false).wait(),
-                    store.lookup_parent(&fs.who, &sub).wait(),
+                    store.lookup(&fs.caller, &sub, b"up", false).wait(),
+                    store.lookup(&fs.caller, &fs.root, b"d/sub/up", false).wait(),
+                    store.lookup_parent(&fs.caller, &sub).wait(),
                 ];
                 for answer in answers.iter().flatten() {
                     assert_ne!(answer.attr.inode, secret, "a way out");
@@ -388,8 +389,8 @@ fn renames_lead_nobody_out() {
         });
         // Once it stays outside its handle is good, but no way leads up from there.
         std::fs::rename(outer.join("tree/d/sub"), outer.join("outside/sub")).expect("out");
-        assert_eq!(error(store.lookup_parent(&fs.who, &sub).wait()), Status::Stale);
-        assert_eq!(error(store.lookup(&fs.who, &sub, b"up", false).wait()), Status::Stale);
+        assert_eq!(error(store.lookup_parent(&fs.caller, &sub).wait()), Status::Stale);
+        assert_eq!(error(store.lookup(&fs.caller, &sub, b"up", false).wait()), Status::Stale);
     }
 }
 
@@ -437,10 +438,10 @@ fn other_file_systems_below_the_root() {
     let path = path.strip_prefix(dev).expect("below").to_str().expect("text");
     let found = fs.find(path).expect("across the mount");
     assert_eq!(found.attr.device, std::fs::metadata(inside.join("f")).expect("f").dev());
-    assert_eq!(fs.store.attr(&fs.who, &found.handle).wait(), Ok(found.attr));
+    assert_eq!(fs.store.attr(&fs.caller, &found.handle).wait(), Ok(found.attr));
     assert_eq!(fs.bytes(path), b"x");
     let shm = fs.handle("shm");
-    let up = fs.store.lookup_parent(&fs.who, &shm).wait().expect("back over the mount");
+    let up = fs.store.lookup_parent(&fs.caller, &shm).wait().expect("back over the mount");
     assert_eq!(up.handle, fs.root);
     let opened = fs.open(path, BOTH).expect("open");
     opened.file.sync(false).wait().expect("sync");
@@ -448,7 +449,7 @@ fn other_file_systems_below_the_root() {
     store.sync_fs().wait().expect("all of them");
     // A new store has not met that file system yet: its handles are stale, never another file.
     let again = open(dev, options());
-    let status = error(again.attr(&fs.who, &found.handle).wait());
+    let status = error(again.attr(&fs.caller, &found.handle).wait());
     assert_eq!(status, Status::Stale);
     let walked = Fs::new(&*again).find(path).expect("walked again");
     assert!(walked.handle == found.handle || !again.handles_survive());
@@ -512,7 +513,8 @@ fn many_users_at_once() {
                 scope.spawn(move || {
                     for round in 0..100 {
                         let own = format!("{number}-{round}");
-                        let opened = fs.store.open(&fs.who, &fs.root, own.as_bytes(), MAKE, 0o600);
+                        let opened =
+                            fs.store.open(&fs.caller, &fs.root, own.as_bytes(), MAKE, 0o600);
                         let attr = opened.wait().expect("made").attr;
                         assert_eq!((attr.uid, attr.gid), (20_000 + number, 30_000 + number));
                         fs.chown(&own, None, Some(40_000 + number)).expect("a group of theirs");
@@ -540,13 +542,13 @@ fn removed_files_free_their_space() {
     fs.remove("f", false).expect("remove");
     drop(opened);
     fs.file("g", b"x");
-    fs.store.attr(&fs.who, &fs.handle("g")).wait().expect("attr");
+    fs.store.attr(&fs.caller, &fs.handle("g")).wait().expect("attr");
     fs.remove("g", false).expect("remove");
     // The close may be under way in the pool still.
     let mine = made.dir.0.to_str().expect("text").to_owned();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     loop {
-        fs.store.fs_attr(&fs.who, &fs.root).wait().expect("attr");
+        fs.store.fs_attr(&fs.caller, &fs.root).wait().expect("attr");
         let open = std::fs::read_dir("/proc/self/fd").expect("fds").filter_map(|entry| {
             let target = std::fs::read_link(entry.ok()?.path()).ok()?;
             target.to_str().filter(|t| t.starts_with(&mine) && t.contains("(deleted)")).map(drop)
@@ -566,7 +568,7 @@ fn a_file_is_made_once() {
     for round in 0..50 {
         let name = format!("f{round}");
         let opens: Vec<_> = (0..8)
-            .map(|_| fs.store.open(&fs.who, &fs.root, name.as_bytes(), MAKE, 0o644))
+            .map(|_| fs.store.open(&fs.caller, &fs.root, name.as_bytes(), MAKE, 0o644))
             .collect();
         let opened: Vec<_> = opens.into_iter().map(|o| o.wait().expect("open")).collect();
         assert_eq!(opened.iter().filter(|o| o.created).count(), 1);

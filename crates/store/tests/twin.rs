@@ -12,7 +12,7 @@ use dafs_protocol::{
     CreateMode, FileHandle, FileKind, Identity, OpenFlags, SetAttr, SetTime, Status, Timestamp,
 };
 use dafs_store::posix::{HandleKey, PosixOptions, PosixStore};
-use dafs_store::{Store, Who};
+use dafs_store::{Caller, Store};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, open, renameat2};
 use nix::sys::stat::{self, Mode, SFlag, UtimensatFlags, utimensat};
@@ -46,7 +46,7 @@ const OMIT: i64 = -1;
 const NOW: i64 = -2;
 const NOBODY: u32 = u32::MAX;
 
-fn users() -> [Who; 4] {
+fn users() -> [Caller; 4] {
     [(0, 0, &[][..]), (12_345, 500, &[600]), (12_346, 500, &[]), (12_347, 700, &[600])]
         .map(|(uid, gid, groups)| Arc::new(Identity { uid, gid, groups: groups.to_vec() }))
 }
@@ -187,8 +187,8 @@ fn do_line(line: &str) -> Result<(), Errno> {
 #[test]
 #[ignore = "a worker of the test below"]
 fn worker() {
-    let Ok(who) = std::env::var(WHO) else { return };
-    let ids: Vec<u32> = who.split(':').map(|id| id.parse().expect("a number")).collect();
+    let Ok(caller) = std::env::var(WHO) else { return };
+    let ids: Vec<u32> = caller.split(':').map(|id| id.parse().expect("a number")).collect();
     let groups: Vec<Gid> = ids[2..].iter().copied().map(Gid::from_raw).collect();
     stat::umask(Mode::empty());
     nix::unistd::setgroups(&groups).expect("setgroups");
@@ -208,8 +208,8 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(who: &Identity, dir: &Path) -> Worker {
-        let ids = [who.uid, who.gid].into_iter().chain(who.groups.iter().copied());
+    fn start(caller: &Identity, dir: &Path) -> Worker {
+        let ids = [caller.uid, caller.gid].into_iter().chain(caller.groups.iter().copied());
         let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--ignored", "--exact", "worker", "--nocapture"])
@@ -247,13 +247,14 @@ impl Drop for Worker {
 /// Does a step through the store, as a client does.
 struct Through<'a> {
     store: &'a dyn Store,
-    who: &'a Who,
+    caller: &'a Caller,
     root: FileHandle,
 }
 
 impl Through<'_> {
     fn find(&self, path: &str, no_follow: bool) -> Result<FileHandle, Status> {
-        let found = self.store.lookup(self.who, &self.root, path.as_bytes(), no_follow).wait()?;
+        let found =
+            self.store.lookup(self.caller, &self.root, path.as_bytes(), no_follow).wait()?;
         Ok(found.handle)
     }
 
@@ -270,7 +271,7 @@ impl Through<'_> {
 
     fn set(&self, path: &str, no_follow: bool, set: SetAttr) -> Result<(), Status> {
         let handle = self.find(path, no_follow)?;
-        self.store.set_attr(self.who, &handle, &set).wait().map(drop)
+        self.store.set_attr(self.caller, &handle, &set).wait().map(drop)
     }
 
     fn create(
@@ -283,7 +284,7 @@ impl Through<'_> {
     ) -> Result<(), Status> {
         let (dir, name) = self.parent(path)?;
         let target = target.as_bytes();
-        self.store.create(self.who, &dir, name, kind, mode, rdev, target).wait().map(drop)
+        self.store.create(self.caller, &dir, name, kind, mode, rdev, target).wait().map(drop)
     }
 
     fn open(&self, path: &str, flags: i32, mode: u32) -> Result<(), Status> {
@@ -304,7 +305,7 @@ impl Through<'_> {
             unlinked: false,
             again: false,
         };
-        self.store.open(self.who, &self.root, path.as_bytes(), flags, mode).wait().map(drop)
+        self.store.open(self.caller, &self.root, path.as_bytes(), flags, mode).wait().map(drop)
     }
 
     fn run(&self, step: &Step) -> Result<(), Status> {
@@ -322,13 +323,13 @@ impl Through<'_> {
             Step::Link(from, to) => {
                 let from = self.find(from, true)?;
                 let (dir, name) = self.parent(to)?;
-                self.store.link(self.who, &from, &dir, name).wait().map(drop)
+                self.store.link(self.caller, &from, &dir, name).wait().map(drop)
             }
             Step::Rename(from, to, flags) => {
                 let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
                 let (no_replace, exchange) = (*flags == 1, *flags == 2);
                 let rename = self.store.rename(
-                    self.who,
+                    self.caller,
                     &from_dir,
                     from,
                     &to_dir,
@@ -339,7 +340,7 @@ impl Through<'_> {
             }
             Step::Remove(path, directory) => {
                 let (dir, name) = self.parent(path)?;
-                self.store.remove(self.who, &dir, name, *directory).wait()
+                self.store.remove(self.caller, &dir, name, *directory).wait()
             }
             Step::Chmod(path, mode) => self.set(path, false, SetAttr { mode: Some(*mode), ..none }),
             Step::Chown(path, uid, gid) => {
@@ -360,12 +361,12 @@ impl Through<'_> {
             }
             Step::Access(path, mask) => {
                 let handle = self.find(path, false)?;
-                let granted = self.store.access(self.who, &handle, *mask).wait()?;
+                let granted = self.store.access(self.caller, &handle, *mask).wait()?;
                 if granted == *mask { Ok(()) } else { Err(Status::Access) }
             }
             Step::List(path) => {
                 let handle = self.find(path, false)?;
-                self.store.read_dir(self.who, &handle, 0, 65_536, true, true).wait().map(drop)
+                self.store.read_dir(self.caller, &handle, 0, 65_536, true, true).wait().map(drop)
             }
         }
     }
@@ -428,7 +429,7 @@ fn run(seed: u64, steps: usize) {
         return eprintln!("skipped: needs root");
     }
     let users = users();
-    let mut workers = users.clone().map(|who| Worker::start(&who, &dirs[1]));
+    let mut workers = users.clone().map(|caller| Worker::start(&caller, &dirs[1]));
     let root = store.root(&users[0]).wait().expect("root").handle;
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut done = 0;
@@ -442,7 +443,7 @@ fn run(seed: u64, steps: usize) {
             continue;
         }
         let want = workers[user].run(&step);
-        let got = Through { store: &*store, who: &users[user], root }.run(&step);
+        let got = Through { store: &*store, caller: &users[user], root }.run(&step);
         let what = format!("seed {seed}, step {number}: {step:?} by {}", users[user].uid);
         assert_eq!(got.map_or_else(Status::errno, |()| 0), want, "{what}: {got:?}");
         let (ours, theirs) = (tree(&dirs[0]), tree(&dirs[1]));

@@ -34,7 +34,7 @@ impl State {
     pub(super) fn open(
         &mut self,
         shared: &Arc<Shared>,
-        who: &Identity,
+        caller: &Identity,
         dir: &FileHandle,
         path: &[u8],
         flags: OpenFlags,
@@ -49,28 +49,33 @@ impl State {
         }
         let start = self.tree.resolve(dir)?;
         if flags.unlinked {
-            let inode = self.add_unlinked(who, start, path, flags, mode)?;
+            let inode = self.add_unlinked(caller, start, path, flags, mode)?;
             let found = self.found(inode)?;
             return Ok((found, file::open(shared, self, inode)?, true));
         }
         let exclusive = flags.create == CreateMode::Exclusive;
-        let place = self.tree.walk(who, start, path, !flags.no_follow && !exclusive)?;
+        let place = self.tree.walk(caller, start, path, !flags.no_follow && !exclusive)?;
         let (inode, created) = match place.inode {
             Some(_) if exclusive => return Err(Status::Exist),
             Some(inode) => (inode, false),
             None if flags.create == CreateMode::No => return Err(Status::NoEnt),
             None if path.ends_with(b"/") => return Err(Status::IsDir),
-            None => (self.add_file(who, &place, mode)?, true),
+            None => (self.add_file(caller, &place, mode)?, true),
         };
         if !created {
-            self.open_there(who, inode, flags)?;
+            self.open_there(caller, inode, flags)?;
         }
         let found = self.found(inode)?;
         Ok((found, file::open(shared, self, inode)?, created))
     }
 
     /// Rights are those of the caller now, whoever has it open already.
-    fn open_there(&mut self, who: &Identity, inode: u64, flags: OpenFlags) -> Result<(), Status> {
+    fn open_there(
+        &mut self,
+        caller: &Identity,
+        inode: u64,
+        flags: OpenFlags,
+    ) -> Result<(), Status> {
         let node = self.tree.node(inode)?;
         if node.kind() == FileKind::Symlink {
             return Err(Status::Loop);
@@ -78,13 +83,13 @@ impl State {
         node.data()?;
         let read = if flags.read { READ } else { 0 };
         let write = if flags.write || flags.truncate { WRITE } else { 0 };
-        if !(flags.again && node.uid == who.uid) {
-            rights::need(node, who, read | write)?;
+        if !(flags.again && node.uid == caller.uid) {
+            rights::need(node, caller, read | write)?;
         }
         if flags.truncate {
             self.may_change()?;
             set_size(self, inode, 0)?;
-            if who.uid != 0 {
+            if caller.uid != 0 {
                 self.tree.node_mut(inode)?.clear_privileges();
             }
         }
@@ -94,7 +99,7 @@ impl State {
     /// A regular file without a name, which its open keeps.
     fn add_unlinked(
         &mut self,
-        who: &Identity,
+        caller: &Identity,
         start: u64,
         path: &[u8],
         flags: OpenFlags,
@@ -103,25 +108,25 @@ impl State {
         if !flags.write {
             return Err(Status::Inval);
         }
-        let place = self.tree.walk(who, start, path, !flags.no_follow)?;
+        let place = self.tree.walk(caller, start, path, !flags.no_follow)?;
         let dir = place.inode.ok_or(Status::NoEnt)?;
         self.tree.node(dir)?.directory()?;
         self.may_change()?;
-        let inode = self.add_inode(who, dir, new_file(), mode, 0)?;
+        let inode = self.add_inode(caller, dir, new_file(), mode, 0)?;
         let node = self.tree.node_mut(inode)?;
         node.links = 0;
         node.linkable = flags.create != CreateMode::Exclusive;
         Ok(inode)
     }
 
-    fn add_file(&mut self, who: &Identity, place: &Place, mode: u32) -> Result<u64, Status> {
-        self.add(who, place.dir, &place.name, new_file(), mode, 0)
+    fn add_file(&mut self, caller: &Identity, place: &Place, mode: u32) -> Result<u64, Status> {
+        self.add(caller, place.dir, &place.name, new_file(), mode, 0)
     }
 
     /// A new inode with a name that is free.
     fn add(
         &mut self,
-        who: &Identity,
+        caller: &Identity,
         dir: u64,
         name: &[u8],
         content: Content,
@@ -131,7 +136,7 @@ impl State {
         self.may_change()?;
         check_name(name)?;
         let is_dir = matches!(content, Content::Directory(_));
-        let inode = self.add_inode(who, dir, content, mode, rdev)?;
+        let inode = self.add_inode(caller, dir, content, mode, rdev)?;
         let parent = self.tree.node_mut(dir)?;
         parent.directory_mut()?.set(name, inode);
         parent.links += u32::from(is_dir);
@@ -142,25 +147,25 @@ impl State {
     /// A new inode with what it has from `dir`, without its name.
     fn add_inode(
         &mut self,
-        who: &Identity,
+        caller: &Identity,
         dir: u64,
         content: Content,
         mode: u32,
         rdev: u64,
     ) -> Result<u64, Status> {
-        rights::need(self.tree.node(dir)?, who, WRITE | EXECUTE)?;
+        rights::need(self.tree.node(dir)?, caller, WRITE | EXECUTE)?;
         if self.tree.node_count() >= self.tree.options.files_max {
             return Err(Status::NoSpc);
         }
-        let inode = self.tree.add_node(who, content, mode, rdev);
+        let inode = self.tree.add_node(caller, content, mode, rdev);
         self.inherit(dir, inode)?;
-        self.check_setgid(who, inode)?;
+        self.check_setgid(caller, inode)?;
         Ok(inode)
     }
 
     pub(super) fn create(
         &mut self,
-        who: &Identity,
+        caller: &Identity,
         dir: &FileHandle,
         name: &[u8],
         content: Content,
@@ -169,12 +174,12 @@ impl State {
     ) -> Result<Found, Status> {
         check_name(name)?;
         let dir = self.tree.resolve(dir)?;
-        if self.tree.child(who, dir, name)?.is_some() {
+        if self.tree.child(caller, dir, name)?.is_some() {
             return Err(Status::Exist);
         }
         let device =
             matches!(content, Content::Special(FileKind::CharDevice | FileKind::BlockDevice));
-        if device && who.uid != 0 {
+        if device && caller.uid != 0 {
             return Err(Status::Perm);
         }
         if let Content::Symlink(target) = &content {
@@ -189,35 +194,35 @@ impl State {
             Content::Directory(_) => Content::Directory(Directory::new(dir)),
             other => other,
         };
-        let inode = self.add(who, dir, name, content, mode, rdev)?;
+        let inode = self.add(caller, dir, name, content, mode, rdev)?;
         self.found(inode)
     }
 
     pub(super) fn link(
         &mut self,
-        who: &Identity,
+        caller: &Identity,
         from: &FileHandle,
         dir: &FileHandle,
         name: &[u8],
     ) -> Result<Found, Status> {
         let from = self.tree.resolve(from)?;
-        self.link_inode(who, from, dir, name)
+        self.link_inode(caller, from, dir, name)
     }
 
     pub(super) fn link_inode(
         &mut self,
-        who: &Identity,
+        caller: &Identity,
         from: u64,
         dir: &FileHandle,
         name: &[u8],
     ) -> Result<Found, Status> {
         check_name(name)?;
         let dir = self.tree.resolve(dir)?;
-        if self.tree.child(who, dir, name)?.is_some() {
+        if self.tree.child(caller, dir, name)?.is_some() {
             return Err(Status::Exist);
         }
         self.may_change()?;
-        rights::need(self.tree.node(dir)?, who, WRITE | EXECUTE)?;
+        rights::need(self.tree.node(dir)?, caller, WRITE | EXECUTE)?;
         let node = self.tree.node(from)?;
         if node.is_dir() {
             return Err(Status::Perm);
@@ -233,16 +238,16 @@ impl State {
 
     pub(super) fn remove(
         &mut self,
-        who: &Identity,
+        caller: &Identity,
         dir: &FileHandle,
         name: &[u8],
         directory: bool,
     ) -> Result<(), Status> {
         check_name(name)?;
         let dir = self.tree.resolve(dir)?;
-        let inode = self.tree.child(who, dir, name)?.ok_or(Status::NoEnt)?;
+        let inode = self.tree.child(caller, dir, name)?.ok_or(Status::NoEnt)?;
         self.may_change()?;
-        self.may_take(who, dir, inode)?;
+        self.may_take(caller, dir, inode)?;
         match (self.tree.node(inode)?.directory(), directory) {
             (Ok(names), true) if !names.is_empty() => return Err(Status::NotEmpty),
             (Ok(_), false) => return Err(Status::IsDir),
@@ -253,10 +258,10 @@ impl State {
     }
 
     /// May the name of `inode` leave `dir`?
-    fn may_take(&self, who: &Identity, dir: u64, inode: u64) -> Result<(), Status> {
+    fn may_take(&self, caller: &Identity, dir: u64, inode: u64) -> Result<(), Status> {
         let dir = self.tree.node(dir)?;
-        rights::need(dir, who, WRITE | EXECUTE)?;
-        rights::not_sticky(dir, self.tree.node(inode)?, who)
+        rights::need(dir, caller, WRITE | EXECUTE)?;
+        rights::not_sticky(dir, self.tree.node(inode)?, caller)
     }
 
     /// Removes a name; what it named loses a link.
@@ -270,7 +275,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn rename(&mut self, who: &Identity, what: &Rename) -> Result<(), Status> {
+    pub(super) fn rename(&mut self, caller: &Identity, what: &Rename) -> Result<(), Status> {
         check_name(&what.from)?;
         check_name(&what.to)?;
         // No overlay lies over this.
@@ -279,23 +284,23 @@ impl State {
         }
         let from_dir = self.tree.resolve(&what.from_dir)?;
         let to_dir = self.tree.resolve(&what.to_dir)?;
-        let inode = self.tree.child(who, from_dir, &what.from)?.ok_or(Status::NoEnt)?;
-        let there = self.tree.child(who, to_dir, &what.to)?;
+        let inode = self.tree.child(caller, from_dir, &what.from)?.ok_or(Status::NoEnt)?;
+        let there = self.tree.child(caller, to_dir, &what.to)?;
         self.may_change()?;
         if there.is_some() && what.no_replace {
             return Err(Status::Exist);
         }
-        self.may_take(who, from_dir, inode)?;
+        self.may_take(caller, from_dir, inode)?;
         match there {
-            Some(there) => self.may_take(who, to_dir, there)?,
-            None => rights::need(self.tree.node(to_dir)?, who, WRITE | EXECUTE)?,
+            Some(there) => self.may_take(caller, to_dir, there)?,
+            None => rights::need(self.tree.node(to_dir)?, caller, WRITE | EXECUTE)?,
         }
-        self.may_move(who, inode, from_dir, to_dir)?;
+        self.may_move(caller, inode, from_dir, to_dir)?;
         match there {
             None if what.exchange => Err(Status::NoEnt),
             Some(there) if there == inode => Ok(()),
             Some(there) if what.exchange => {
-                self.may_move(who, there, to_dir, from_dir)?;
+                self.may_move(caller, there, to_dir, from_dir)?;
                 self.set_name(from_dir, &what.from, to_dir, there)?;
                 self.set_name(to_dir, &what.to, from_dir, inode)
             }
@@ -313,13 +318,13 @@ impl State {
 
     /// A directory goes nowhere below itself, and to another parent only if it may be written
     /// (its `..` changes).
-    fn may_move(&self, who: &Identity, inode: u64, from: u64, to: u64) -> Result<(), Status> {
+    fn may_move(&self, caller: &Identity, inode: u64, from: u64, to: u64) -> Result<(), Status> {
         let node = self.tree.node(inode)?;
         if node.is_dir() && from != to {
             if self.tree.is_above(inode, to)? {
                 return Err(Status::Inval);
             }
-            rights::need(node, who, WRITE)?;
+            rights::need(node, caller, WRITE)?;
         }
         Ok(())
     }

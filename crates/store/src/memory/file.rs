@@ -9,7 +9,7 @@ use dafs_protocol::{Attr, FileHandle, SetAttr, Status};
 use super::data::BLOCK;
 use super::tree::{Content, Node};
 use super::{FaultKind, Shared, State};
-use crate::{Answer, Extents, File, FileId, Found, Pending, SeekKind, Who};
+use crate::{Answer, Caller, Extents, File, FileId, Found, Pending, SeekKind};
 
 /// Largest size of a file, as Linux has it.
 pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
@@ -190,9 +190,9 @@ impl File for MemoryFile {
         })
     }
 
-    fn link(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Found> {
-        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
-        self.call(move |state, inode| state.link_inode(&who, inode, &dir, &name))
+    fn link(&self, caller: &Caller, dir: &FileHandle, name: &[u8]) -> Answer<Found> {
+        let (caller, dir, name) = (caller.clone(), *dir, name.to_vec());
+        self.call(move |state, inode| state.link_inode(&caller, inode, &dir, &name))
     }
 
     fn seek(&self, offset: u64, kind: SeekKind) -> Answer<Option<u64>> {
@@ -203,9 +203,9 @@ impl File for MemoryFile {
         self.call(|state, inode| state.tree.attr(inode))
     }
 
-    fn set_attr(&self, who: &Who, set: &SetAttr) -> Answer<Attr> {
-        let (who, set) = (who.clone(), *set);
-        self.change(move |state, inode| state.set_attr(&who, inode, &set))
+    fn set_attr(&self, caller: &Caller, set: &SetAttr) -> Answer<Attr> {
+        let (caller, set) = (caller.clone(), *set);
+        self.change(move |state, inode| state.set_attr(&caller, inode, &set))
     }
 
     fn is_direct(&self) -> bool {

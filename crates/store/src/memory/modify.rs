@@ -17,11 +17,11 @@ impl State {
     /// All of `set`, or nothing.
     pub(super) fn set_attr(
         &mut self,
-        who: &Identity,
+        caller: &Identity,
         inode: u64,
         set: &SetAttr,
     ) -> Result<dafs_protocol::Attr, Status> {
-        check_set(self.tree.node(inode)?, who, set)?;
+        check_set(self.tree.node(inode)?, caller, set)?;
         if let Some(size) = set.size {
             set_size(self, inode, size)?;
         }
@@ -38,11 +38,11 @@ impl State {
         node.gid = set.gid.unwrap_or(node.gid);
         if let Some(mode) = set.mode {
             node.mode = mode & 0o7777;
-            if who.uid != 0 && !rights::in_group(who, node.gid) {
+            if caller.uid != 0 && !rights::in_group(caller, node.gid) {
                 node.mode &= !SETGID;
             }
         }
-        if set.size.is_some() && who.uid != 0 {
+        if set.size.is_some() && caller.uid != 0 {
             node.clear_privileges();
         }
         node.accessed = set.accessed.map_or(node.accessed, time);
@@ -53,22 +53,27 @@ impl State {
         self.tree.attr(inode)
     }
 
-    pub(super) fn xattr(&self, who: &Identity, inode: u64, name: &[u8]) -> Result<Vec<u8>, Status> {
+    pub(super) fn xattr(
+        &self,
+        caller: &Identity,
+        inode: u64,
+        name: &[u8],
+    ) -> Result<Vec<u8>, Status> {
         let node = self.tree.node(inode)?;
-        xattr_rights(node, who, name, READ)?;
+        xattr_rights(node, caller, name, READ)?;
         node.xattrs.get(name).cloned().ok_or(Status::NoData)
     }
 
     pub(super) fn set_xattr(
         &mut self,
-        who: &Identity,
+        caller: &Identity,
         inode: u64,
         name: &[u8],
         value: Vec<u8>,
         flags: u8,
     ) -> Result<(), Status> {
         let node = self.tree.node_mut(inode)?;
-        xattr_rights(node, who, name, WRITE)?;
+        xattr_rights(node, caller, name, WRITE)?;
         if value.len() > XATTR_BYTES_MAX {
             return Err(Status::TooBig);
         }
@@ -86,10 +91,10 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn list_xattr(&self, who: &Identity, inode: u64) -> Result<Vec<u8>, Status> {
+    pub(super) fn list_xattr(&self, caller: &Identity, inode: u64) -> Result<Vec<u8>, Status> {
         let mut list = Vec::new();
         for name in self.tree.node(inode)?.xattrs.keys() {
-            if who.uid == 0 || !name.starts_with(b"trusted.") {
+            if caller.uid == 0 || !name.starts_with(b"trusted.") {
                 list.extend_from_slice(name);
                 list.push(0);
             }
@@ -99,31 +104,31 @@ impl State {
 
     pub(super) fn remove_xattr(
         &mut self,
-        who: &Identity,
+        caller: &Identity,
         inode: u64,
         name: &[u8],
     ) -> Result<(), Status> {
         let node = self.tree.node_mut(inode)?;
-        xattr_rights(node, who, name, WRITE)?;
+        xattr_rights(node, caller, name, WRITE)?;
         node.xattrs.remove(name).ok_or(Status::NoData)?;
         self.tree.touch(inode, false);
         Ok(())
     }
 }
 
-fn check_set(node: &Node, who: &Identity, set: &SetAttr) -> Result<(), Status> {
-    let owner = rights::owns(node, who);
+fn check_set(node: &Node, caller: &Identity, set: &SetAttr) -> Result<(), Status> {
+    let owner = rights::owns(node, caller);
     if set.mode.is_some() && node.kind() == FileKind::Symlink {
         return Err(Status::NotSupp);
     }
     if set.mode.is_some() && !owner {
         return Err(Status::Perm);
     }
-    if set.uid.is_some_and(|uid| who.uid != 0 && (!owner || uid != node.uid)) {
+    if set.uid.is_some_and(|uid| caller.uid != 0 && (!owner || uid != node.uid)) {
         return Err(Status::Perm);
     }
-    let may_give = |gid| owner && (gid == node.gid || rights::in_group(who, gid));
-    if set.gid.is_some_and(|gid| who.uid != 0 && !may_give(gid)) {
+    let may_give = |gid| owner && (gid == node.gid || rights::in_group(caller, gid));
+    if set.gid.is_some_and(|gid| caller.uid != 0 && !may_give(gid)) {
         return Err(Status::Perm);
     }
     let times = [set.accessed, set.modified];
@@ -133,7 +138,7 @@ fn check_set(node: &Node, who: &Identity, set: &SetAttr) -> Result<(), Status> {
         return Err(Status::Perm);
     }
     if touched && !owner {
-        rights::need(node, who, WRITE)?;
+        rights::need(node, caller, WRITE)?;
     }
     let is_wrong = |time: &Option<SetTime>| matches!(time, Some(SetTime::To(time)) if time.nanoseconds > 999_999_999);
     if times.iter().any(is_wrong) {
@@ -141,29 +146,29 @@ fn check_set(node: &Node, who: &Identity, set: &SetAttr) -> Result<(), Status> {
     }
     if set.size.is_some() {
         node.data()?;
-        rights::need(node, who, WRITE)?;
+        rights::need(node, caller, WRITE)?;
     }
     Ok(())
 }
 
 /// The rules of xattr(7).
-fn xattr_rights(node: &Node, who: &Identity, name: &[u8], mask: u8) -> Result<(), Status> {
+fn xattr_rights(node: &Node, caller: &Identity, name: &[u8], mask: u8) -> Result<(), Status> {
     let writes = mask == WRITE;
     if name.starts_with(b"user.") {
         return match node.kind() {
-            FileKind::File => rights::need(node, who, mask),
+            FileKind::File => rights::need(node, caller, mask),
             FileKind::Directory
-                if writes && node.mode & 0o1000 != 0 && !rights::owns(node, who) =>
+                if writes && node.mode & 0o1000 != 0 && !rights::owns(node, caller) =>
             {
                 Err(Status::Perm)
             }
-            FileKind::Directory => rights::need(node, who, mask),
+            FileKind::Directory => rights::need(node, caller, mask),
             _ if writes => Err(Status::Perm),
             _ => Err(Status::NoData),
         };
     }
     if name.starts_with(b"trusted.") || name.starts_with(b"security.") {
-        return match (who.uid, writes) {
+        return match (caller.uid, writes) {
             (0, _) => Ok(()),
             (_, true) => Err(Status::Perm),
             (_, false) if name.starts_with(b"trusted.") => Err(Status::NoData),
@@ -174,7 +179,7 @@ fn xattr_rights(node: &Node, who: &Identity, name: &[u8], mask: u8) -> Result<()
 }
 
 impl State {
-    /// Mode and group of what `who` makes in `dir`: a setgid directory gives its group on.
+    /// Mode and group of what `caller` makes in `dir`: a setgid directory gives its group on.
     pub(super) fn inherit(&mut self, dir: u64, inode: u64) -> Result<(), Status> {
         let (dir_mode, dir_gid) = self.tree.node(dir).map(|dir| (dir.mode, dir.gid))?;
         let node = self.tree.node_mut(inode)?;
@@ -188,10 +193,10 @@ impl State {
     }
 
     /// A new file's setgid bit stays only for a member of its group, as inode_init_owner has it.
-    pub(super) fn check_setgid(&mut self, who: &Identity, inode: u64) -> Result<(), Status> {
+    pub(super) fn check_setgid(&mut self, caller: &Identity, inode: u64) -> Result<(), Status> {
         let node = self.tree.node_mut(inode)?;
         let executable = node.mode & (SETGID | GROUP_EXECUTE) == SETGID | GROUP_EXECUTE;
-        if executable && !node.is_dir() && who.uid != 0 && !rights::in_group(who, node.gid) {
+        if executable && !node.is_dir() && caller.uid != 0 && !rights::in_group(caller, node.gid) {
             node.mode &= !SETGID;
         }
         Ok(())

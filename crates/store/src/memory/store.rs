@@ -11,75 +11,81 @@ use super::rights::{self, EXECUTE, READ, WRITE};
 use super::tree::{Content, Directory, ROOT};
 use super::{FaultKind, MemoryStore, State};
 use crate::names::{check_path, check_xattr_name};
-use crate::{Answer, Found, Listing, Opened, Store, Who};
+use crate::{Answer, Caller, Found, Listing, Opened, Store};
 
 impl MemoryStore {
     /// Work on the object that `handle` names.
     fn with<T: Send + 'static>(
         &self,
-        who: &Who,
+        caller: &Caller,
         handle: &FileHandle,
         work: impl FnOnce(&mut State, &Identity, u64) -> Result<T, Status> + Send + 'static,
     ) -> Answer<T> {
-        let (who, handle) = (who.clone(), *handle);
+        let (caller, handle) = (caller.clone(), *handle);
         self.shared.call(move |state| {
             let inode = state.tree.resolve(&handle)?;
-            work(state, &who, inode)
+            work(state, &caller, inode)
         })
     }
 }
 
 impl Store for MemoryStore {
-    fn root(&self, _who: &Who) -> Answer<Found> {
+    fn root(&self, _who: &Caller) -> Answer<Found> {
         self.shared.call(|state| state.found(ROOT))
     }
 
-    fn lookup(&self, who: &Who, dir: &FileHandle, path: &[u8], no_follow: bool) -> Answer<Found> {
+    fn lookup(
+        &self,
+        caller: &Caller,
+        dir: &FileHandle,
+        path: &[u8],
+        no_follow: bool,
+    ) -> Answer<Found> {
         let path = path.to_vec();
-        self.with(who, dir, move |state, who, dir| {
+        self.with(caller, dir, move |state, caller, dir| {
             check_path(&path)?;
-            let place = state.tree.walk(who, dir, &path, !no_follow)?;
+            let place = state.tree.walk(caller, dir, &path, !no_follow)?;
             state.found(place.inode.ok_or(Status::NoEnt)?)
         })
     }
 
-    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Attr> {
+    fn object(&self, caller: &Caller, dir: &FileHandle, name: &[u8]) -> Answer<Attr> {
         let name = name.to_vec();
-        self.with(who, dir, move |state, who, dir| {
+        self.with(caller, dir, move |state, caller, dir| {
             check_path(&name)?;
-            let place = state.tree.walk(who, dir, &name, false)?;
+            let place = state.tree.walk(caller, dir, &name, false)?;
             Ok(state.found(place.inode.ok_or(Status::NoEnt)?)?.attr)
         })
     }
 
-    fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Answer<Found> {
-        self.with(who, handle, |state, who, inode| {
+    fn lookup_parent(&self, caller: &Caller, handle: &FileHandle) -> Answer<Found> {
+        self.with(caller, handle, |state, caller, inode| {
             let node = state.tree.node(inode)?;
             let parent = node.directory()?.parent;
-            rights::need(node, who, EXECUTE)?;
+            rights::need(node, caller, EXECUTE)?;
             state.found(parent)
         })
     }
 
     fn open(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         path: &[u8],
         flags: OpenFlags,
         mode: u32,
     ) -> Answer<Opened> {
-        let (who, dir, path) = (who.clone(), *dir, path.to_vec());
+        let (caller, dir, path) = (caller.clone(), *dir, path.to_vec());
         let shared = self.shared.clone();
         self.shared.call(move |state| {
-            let (found, file, created) = state.open(&shared, &who, &dir, &path, flags, mode)?;
+            let (found, file, created) = state.open(&shared, &caller, &dir, &path, flags, mode)?;
             Ok(Opened { handle: found.handle, attr: found.attr, file: file as _, created })
         })
     }
 
     fn create(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         name: &[u8],
         kind: FileKind,
@@ -87,7 +93,7 @@ impl Store for MemoryStore {
         rdev: u64,
         target: &[u8],
     ) -> Answer<Found> {
-        let (who, dir, name, target) = (who.clone(), *dir, name.to_vec(), target.to_vec());
+        let (caller, dir, name, target) = (caller.clone(), *dir, name.to_vec(), target.to_vec());
         self.shared.call(move |state| {
             let (content, mode) = match kind {
                 FileKind::File => return Err(Status::BadType),
@@ -95,113 +101,125 @@ impl Store for MemoryStore {
                 FileKind::Symlink => (Content::Symlink(target), 0o777),
                 kind => (Content::Special(kind), mode),
             };
-            state.create(&who, &dir, &name, content, mode, rdev)
+            state.create(&caller, &dir, &name, content, mode, rdev)
         })
     }
 
-    fn link(&self, who: &Who, from: &FileHandle, dir: &FileHandle, name: &[u8]) -> Answer<Found> {
-        let (who, from, dir, name) = (who.clone(), *from, *dir, name.to_vec());
-        self.shared.call(move |state| state.link(&who, &from, &dir, &name))
+    fn link(
+        &self,
+        caller: &Caller,
+        from: &FileHandle,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> Answer<Found> {
+        let (caller, from, dir, name) = (caller.clone(), *from, *dir, name.to_vec());
+        self.shared.call(move |state| state.link(&caller, &from, &dir, &name))
     }
 
-    fn remove(&self, who: &Who, dir: &FileHandle, name: &[u8], directory: bool) -> Answer<()> {
-        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
-        self.shared.call(move |state| state.remove(&who, &dir, &name, directory))
+    fn remove(
+        &self,
+        caller: &Caller,
+        dir: &FileHandle,
+        name: &[u8],
+        directory: bool,
+    ) -> Answer<()> {
+        let (caller, dir, name) = (caller.clone(), *dir, name.to_vec());
+        self.shared.call(move |state| state.remove(&caller, &dir, &name, directory))
     }
 
     fn rename(
         &self,
-        who: &Who,
+        caller: &Caller,
         from_dir: &FileHandle,
         from: &[u8],
         to_dir: &FileHandle,
         to: &[u8],
         (no_replace, exchange, whiteout): (bool, bool, bool),
     ) -> Answer<()> {
-        let (who, from_dir, to_dir) = (who.clone(), *from_dir, *to_dir);
+        let (caller, from_dir, to_dir) = (caller.clone(), *from_dir, *to_dir);
         let (from, to) = (from.to_vec(), to.to_vec());
         let what = Rename { from_dir, from, to_dir, to, no_replace, exchange, whiteout };
-        self.shared.call(move |state| state.rename(&who, &what))
+        self.shared.call(move |state| state.rename(&caller, &what))
     }
 
     fn read_dir(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         cookie: u64,
         bytes_max: usize,
         attributes: bool,
         handles: bool,
     ) -> Answer<Listing> {
-        self.with(who, dir, move |state, who, dir| {
-            list(state, who, dir, cookie, bytes_max, attributes, handles)
+        self.with(caller, dir, move |state, caller, dir| {
+            list(state, caller, dir, cookie, bytes_max, attributes, handles)
         })
     }
 
-    fn read_link(&self, who: &Who, handle: &FileHandle) -> Answer<Vec<u8>> {
-        self.with(who, handle, |state, _, inode| match &state.tree.node(inode)?.content {
+    fn read_link(&self, caller: &Caller, handle: &FileHandle) -> Answer<Vec<u8>> {
+        self.with(caller, handle, |state, _, inode| match &state.tree.node(inode)?.content {
             Content::Symlink(target) => Ok(target.clone()),
             _ => Err(Status::Inval),
         })
     }
 
-    fn attr(&self, who: &Who, handle: &FileHandle) -> Answer<Attr> {
-        self.with(who, handle, |state, _, inode| state.tree.attr(inode))
+    fn attr(&self, caller: &Caller, handle: &FileHandle) -> Answer<Attr> {
+        self.with(caller, handle, |state, _, inode| state.tree.attr(inode))
     }
 
-    fn set_attr(&self, who: &Who, handle: &FileHandle, set: &SetAttr) -> Answer<Attr> {
+    fn set_attr(&self, caller: &Caller, handle: &FileHandle, set: &SetAttr) -> Answer<Attr> {
         let set = *set;
-        self.with(who, handle, move |state, who, inode| {
+        self.with(caller, handle, move |state, caller, inode| {
             state.may_change()?;
-            state.set_attr(who, inode, &set)
+            state.set_attr(caller, inode, &set)
         })
     }
 
-    fn access(&self, who: &Who, handle: &FileHandle, mask: AccessMask) -> Answer<AccessMask> {
-        self.with(who, handle, move |state, who, inode| {
+    fn access(&self, caller: &Caller, handle: &FileHandle, mask: AccessMask) -> Answer<AccessMask> {
+        self.with(caller, handle, move |state, caller, inode| {
             let writes = if state.tree.options.read_only { WRITE } else { 0 };
-            Ok(rights::granted(state.tree.node(inode)?, who) & mask & !writes)
+            Ok(rights::granted(state.tree.node(inode)?, caller) & mask & !writes)
         })
     }
 
-    fn fs_attr(&self, who: &Who, handle: &FileHandle) -> Answer<FsAttr> {
-        self.with(who, handle, |state, _, _| Ok(fs_attr(state)))
+    fn fs_attr(&self, caller: &Caller, handle: &FileHandle) -> Answer<FsAttr> {
+        self.with(caller, handle, |state, _, _| Ok(fs_attr(state)))
     }
 
-    fn xattr(&self, who: &Who, handle: &FileHandle, name: &[u8]) -> Answer<Vec<u8>> {
+    fn xattr(&self, caller: &Caller, handle: &FileHandle, name: &[u8]) -> Answer<Vec<u8>> {
         let name = name.to_vec();
-        self.with(who, handle, move |state, who, inode| {
+        self.with(caller, handle, move |state, caller, inode| {
             check_xattr_name(&name)?;
-            state.xattr(who, inode, &name)
+            state.xattr(caller, inode, &name)
         })
     }
 
     fn set_xattr(
         &self,
-        who: &Who,
+        caller: &Caller,
         handle: &FileHandle,
         name: &[u8],
         value: &[u8],
         flags: u8,
     ) -> Answer<()> {
         let (name, value) = (name.to_vec(), value.to_vec());
-        self.with(who, handle, move |state, who, inode| {
+        self.with(caller, handle, move |state, caller, inode| {
             check_xattr_name(&name)?;
             state.may_change()?;
-            state.set_xattr(who, inode, &name, value, flags)
+            state.set_xattr(caller, inode, &name, value, flags)
         })
     }
 
-    fn list_xattr(&self, who: &Who, handle: &FileHandle) -> Answer<Vec<u8>> {
-        self.with(who, handle, |state, who, inode| state.list_xattr(who, inode))
+    fn list_xattr(&self, caller: &Caller, handle: &FileHandle) -> Answer<Vec<u8>> {
+        self.with(caller, handle, |state, caller, inode| state.list_xattr(caller, inode))
     }
 
-    fn remove_xattr(&self, who: &Who, handle: &FileHandle, name: &[u8]) -> Answer<()> {
+    fn remove_xattr(&self, caller: &Caller, handle: &FileHandle, name: &[u8]) -> Answer<()> {
         let name = name.to_vec();
-        self.with(who, handle, move |state, who, inode| {
+        self.with(caller, handle, move |state, caller, inode| {
             check_xattr_name(&name)?;
             state.may_change()?;
-            state.remove_xattr(who, inode, &name)
+            state.remove_xattr(caller, inode, &name)
         })
     }
 
@@ -237,7 +255,7 @@ impl Store for MemoryStore {
 
 fn list(
     state: &State,
-    who: &Identity,
+    caller: &Identity,
     dir: u64,
     cookie: u64,
     bytes_max: usize,
@@ -246,8 +264,8 @@ fn list(
 ) -> Result<Listing, Status> {
     let node = state.tree.node(dir)?;
     let directory = node.directory()?;
-    rights::need(node, who, READ)?;
-    let search = rights::granted(node, who) & EXECUTE != 0;
+    rights::need(node, caller, READ)?;
+    let search = rights::granted(node, caller) & EXECUTE != 0;
     let mut listing = Listing::default();
     let mut bytes = 0;
     for (cookie, name, inode) in directory.after(cookie) {

@@ -183,9 +183,9 @@ impl Tree {
             options,
             clock,
         };
-        let who = Identity { uid: tree.options.uid, gid: tree.options.gid, groups: Vec::new() };
+        let caller = Identity { uid: tree.options.uid, gid: tree.options.gid, groups: Vec::new() };
         let mode = tree.options.root_mode;
-        let root = tree.add_node(&who, Content::Directory(Directory::new(ROOT)), mode, 0);
+        let root = tree.add_node(&caller, Content::Directory(Directory::new(ROOT)), mode, 0);
         assert_eq!(root, ROOT, "the root is the first inode");
         tree
     }
@@ -241,7 +241,7 @@ impl Tree {
     /// Makes an inode with the lowest free number and one link (a directory: two).
     pub(super) fn add_node(
         &mut self,
-        who: &Identity,
+        caller: &Identity,
         content: Content,
         mode: u32,
         rdev: u64,
@@ -259,8 +259,8 @@ impl Tree {
             mode: mode & !umask,
             links,
             linkable: false,
-            uid: who.uid,
-            gid: who.gid,
+            uid: caller.uid,
+            gid: caller.gid,
             rdev,
             change: self.next_change(),
             accessed: now,
@@ -364,13 +364,13 @@ impl Tree {
     /// What is at `name` in `dir`, with the right to search it.
     pub(super) fn child(
         &self,
-        who: &Identity,
+        caller: &Identity,
         dir: u64,
         name: &[u8],
     ) -> Result<Option<u64>, Status> {
         let node = self.node(dir)?;
         let directory = node.directory()?;
-        rights::need(node, who, EXECUTE)?;
+        rights::need(node, caller, EXECUTE)?;
         Ok(directory.get(name))
     }
 
@@ -378,7 +378,7 @@ impl Tree {
     /// is a symlink and `follow`.
     pub(super) fn walk(
         &self,
-        who: &Identity,
+        caller: &Identity,
         start: u64,
         path: &[u8],
         follow: bool,
@@ -392,12 +392,12 @@ impl Tree {
             if name == b"." || name == b".." {
                 let node = self.node(at)?;
                 let parent = node.directory()?.parent;
-                rights::need(node, who, EXECUTE)?;
+                rights::need(node, caller, EXECUTE)?;
                 at = if name == b"." { at } else { parent };
                 last = Place { dir: at, name: Vec::new(), inode: Some(at) };
                 continue;
             }
-            let Some(child) = self.child(who, at, &name)? else {
+            let Some(child) = self.child(caller, at, &name)? else {
                 return if rest.is_empty() {
                     Ok(Place { dir: at, name, inode: None })
                 } else {

@@ -105,7 +105,7 @@ pub(super) fn size(size: u64) -> Result<i64, Status> {
 }
 
 /// Refuses, before anything is changed, what will fail for this caller.
-fn check(fd: &OwnedFd, kind: FileKind, who: &Identity, set: &SetAttr) -> Result<(), Status> {
+fn check(fd: &OwnedFd, kind: FileKind, caller: &Identity, set: &SetAttr) -> Result<(), Status> {
     if set.mode.is_some() && kind == FileKind::Symlink {
         return Err(Status::NotSupp);
     }
@@ -122,24 +122,24 @@ fn check(fd: &OwnedFd, kind: FileKind, who: &Identity, set: &SetAttr) -> Result<
         || set.gid.is_some()
         || is_given(set.accessed)
         || is_given(set.modified);
-    if for_owner && who.uid != 0 && who.uid != Stat::of(fd, false)?.uid() {
+    if for_owner && caller.uid != 0 && caller.uid != Stat::of(fd, false)?.uid() {
         return Err(Status::Perm);
     }
     Ok(())
 }
 
-/// Sets what `fd` names, which is a `kind`, under the rights of this thread, which acts as `who`.
+/// Sets what `fd` names, which is a `kind`, under the rights of this thread, which acts as `caller`.
 pub(super) fn set(
     fd: &OwnedFd,
     kind: FileKind,
-    who: &Identity,
+    caller: &Identity,
     set: &SetAttr,
 ) -> Result<(), Status> {
     if *set == SetAttr::default() {
         return Ok(());
     }
     let times = times(set)?;
-    check(fd, kind, who, set)?;
+    check(fd, kind, caller, set)?;
     if let Some(bytes) = set.size {
         sys::truncate(fd, size(bytes)?)?;
     }

@@ -15,7 +15,7 @@ use super::handles::generation;
 use super::ring::Way;
 use super::sys::{self, Errno};
 use super::{Inner, Shared, TELLS_STORES, direct, ranges};
-use crate::{Answer, Extents, File, FileId, Found, Pending, SeekKind, Who};
+use crate::{Answer, Caller, Extents, File, FileId, Found, Pending, SeekKind};
 
 /// Setuid and setgid.
 const PRIVILEGES: u32 = 0o6000;
@@ -298,11 +298,11 @@ impl File for PosixFile {
         self.call(self.any(), move |_, fd| ranges::extents(fd, offset, len, most))
     }
 
-    fn link(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Found> {
-        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
+    fn link(&self, caller: &Caller, dir: &FileHandle, name: &[u8]) -> Answer<Found> {
+        let (caller, dir, name) = (caller.clone(), *dir, name.to_vec());
         match self.any() {
             Err(status) => Pending::ready(Err(status)),
-            Ok(fd) => self.inner.call(move |inner| inner.link_open(&who, &fd, &dir, &name)),
+            Ok(fd) => self.inner.call(move |inner| inner.link_open(&caller, &fd, &dir, &name)),
         }
     }
 
@@ -343,16 +343,16 @@ impl File for PosixFile {
         sys::unwritten_pages(&fd).ok().map(|pages| pages > 0)
     }
 
-    fn set_attr(&self, who: &Who, set: &SetAttr) -> Answer<Attr> {
+    fn set_attr(&self, caller: &Caller, set: &SetAttr) -> Answer<Attr> {
         if self.inner.options.read_only {
             return Pending::ready(Err(Status::RoFs));
         }
-        let (who, set) = (who.clone(), *set);
+        let (caller, set) = (caller.clone(), *set);
         match self.any() {
             Err(status) => Pending::ready(Err(status)),
             Ok(fd) => self.inner.call(move |inner| {
-                let _acting = inner.identities.act_as(&who)?;
-                attr::set(&fd, FileKind::File, &who, &set)?;
+                let _acting = inner.identities.act_as(&caller)?;
+                attr::set(&fd, FileKind::File, &caller, &set)?;
                 Ok(Stat::of(&fd, false)?.attr())
             }),
         }

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use dafs_protocol::{Identity, Status};
 
 use super::sys;
-use crate::Who;
+use crate::Caller;
 
 thread_local! {
     /// What was set last; `None`: the thread is as the server was started, or nothing is known.
-    static CURRENT: RefCell<Option<Who>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Caller>> = const { RefCell::new(None) };
     static PREPARED: Cell<bool> = const { Cell::new(false) };
     static KEEPS: Cell<bool> = const { Cell::new(false) };
 }
@@ -28,7 +28,7 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Identities {
     /// The server's own.
-    server: Who,
+    server: Caller,
     can_switch: bool,
 }
 
@@ -62,13 +62,13 @@ impl Identities {
         self.can_switch
     }
 
-    pub(super) fn is_server(&self, who: &Identity) -> bool {
-        who.uid == self.server.uid
+    pub(super) fn is_server(&self, caller: &Identity) -> bool {
+        caller.uid == self.server.uid
     }
 
     /// Fails as [`act_as`](Self::act_as) would, for what needs no rights.
-    pub(super) fn may_act_as(&self, who: &Identity) -> Result<(), Status> {
-        if self.can_switch || self.is_server(who) { Ok(()) } else { Err(Status::Perm) }
+    pub(super) fn may_act_as(&self, caller: &Identity) -> Result<(), Status> {
+        if self.can_switch || self.is_server(caller) { Ok(()) } else { Err(Status::Perm) }
     }
 
     /// Acts as the server itself.
@@ -77,13 +77,13 @@ impl Identities {
         self.act_as(&server)
     }
 
-    /// Acts as `who` until the answer is dropped.
+    /// Acts as `caller` until the answer is dropped.
     ///
     /// # Errors
-    /// PERM where the server cannot: it is not root and `who` is somebody else.
-    pub(super) fn act_as(&self, who: &Who) -> Result<Acting<'_>, Status> {
+    /// PERM where the server cannot: it is not root and `caller` is somebody else.
+    pub(super) fn act_as(&self, caller: &Caller) -> Result<Acting<'_>, Status> {
         if !self.can_switch {
-            return if self.is_server(who) {
+            return if self.is_server(caller) {
                 Ok(Acting { restore: None })
             } else {
                 Err(Status::Perm)
@@ -91,42 +91,42 @@ impl Identities {
         }
         prepare();
         // Groups give root nothing that it has not: no switch to and fro for other ones.
-        let is_server = who.uid == self.server.uid && who.gid == self.server.gid;
-        let who = if is_server { &self.server } else { who };
+        let is_server = caller.uid == self.server.uid && caller.gid == self.server.gid;
+        let caller = if is_server { &self.server } else { caller };
         let is_current = CURRENT.with_borrow(|current| match current {
-            Some(current) => Arc::ptr_eq(current, who) || current == who,
+            Some(current) => Arc::ptr_eq(current, caller) || current == caller,
             None => false,
         });
         if !is_current {
-            self.switch(who)?;
+            self.switch(caller)?;
         }
         Ok(Acting { restore: (!KEEPS.get()).then_some(self) })
     }
 
-    /// Does one thing as the server within what is done as `who`.
+    /// Does one thing as the server within what is done as `caller`.
     ///
     /// # Errors
-    /// This thread is not `who` any more: nothing may be done for `who` after.
+    /// This thread is not `caller` any more: nothing may be done for `caller` after.
     pub(super) fn as_server_for<T>(
         &self,
-        who: &Who,
+        caller: &Caller,
         work: impl FnOnce() -> T,
     ) -> Result<T, Status> {
         let server = self.as_server()?;
         let result = work();
         drop(server);
-        // The guard of what is done as `who` is the one that ends it.
-        std::mem::forget(self.act_as(who)?);
+        // The guard of what is done as `caller` is the one that ends it.
+        std::mem::forget(self.act_as(caller)?);
         Ok(result)
     }
 
-    fn switch(&self, who: &Who) -> Result<(), Status> {
+    fn switch(&self, caller: &Caller) -> Result<(), Status> {
         // Until all is done nothing is known of this thread.
         let before = CURRENT.take();
-        set(who, before.as_deref()).inspect_err(|_| {
-            tracing::error!(uid = who.uid, gid = who.gid, "cannot act as this user");
+        set(caller, before.as_deref()).inspect_err(|_| {
+            tracing::error!(uid = caller.uid, gid = caller.gid, "cannot act as this user");
         })?;
-        CURRENT.set(Some(who.clone()));
+        CURRENT.set(Some(caller.clone()));
         Ok(())
     }
 }
@@ -134,8 +134,9 @@ impl Identities {
 impl Drop for Acting<'_> {
     fn drop(&mut self) {
         let Some(identities) = self.restore else { return };
-        let is_server = CURRENT
-            .with_borrow(|current| current.as_ref().is_some_and(|who| *who == identities.server));
+        let is_server = CURRENT.with_borrow(|current| {
+            current.as_ref().is_some_and(|caller| *caller == identities.server)
+        });
         if !is_server && identities.switch(&identities.server).is_err() {
             // The thread is the caller's, and would go on with rights that are not its own.
             tracing::error!("cannot return to the server's own identity");
@@ -154,16 +155,16 @@ pub(super) fn prepare() {
 }
 
 /// `before`: what is known to be set.
-fn set(who: &Identity, before: Option<&Identity>) -> Result<(), Status> {
+fn set(caller: &Identity, before: Option<&Identity>) -> Result<(), Status> {
     // u32::MAX means "no change" to the kernel, and is nobody.
-    if who.uid == u32::MAX || who.gid == u32::MAX || who.groups.contains(&u32::MAX) {
+    if caller.uid == u32::MAX || caller.gid == u32::MAX || caller.groups.contains(&u32::MAX) {
         return Err(Status::Perm);
     }
-    if before.is_none_or(|before| before.groups != who.groups) {
-        sys::set_groups(&who.groups)?;
+    if before.is_none_or(|before| before.groups != caller.groups) {
+        sys::set_groups(&caller.groups)?;
     }
-    let gid = before.is_some_and(|before| before.gid == who.gid) || sys::set_fs_gid(who.gid);
-    let uid = before.is_some_and(|before| before.uid == who.uid) || sys::set_fs_uid(who.uid);
+    let gid = before.is_some_and(|before| before.gid == caller.gid) || sys::set_fs_gid(caller.gid);
+    let uid = before.is_some_and(|before| before.uid == caller.uid) || sys::set_fs_uid(caller.uid);
     if gid && uid { Ok(()) } else { Err(Status::Perm) }
 }
 
@@ -185,8 +186,8 @@ mod tests {
             return eprintln!("skipped: needs root");
         }
         let groups = ids("Groups:");
-        let who = Arc::new(Identity { uid: 4711, gid: 4712, groups: vec![1, 2, 3] });
-        let acting = identities.act_as(&who).expect("root may");
+        let caller = Arc::new(Identity { uid: 4711, gid: 4712, groups: vec![1, 2, 3] });
+        let acting = identities.act_as(&caller).expect("root may");
         assert_eq!((ids("Uid:"), ids("Gid:")), (vec![0, 0, 0, 4711], vec![0, 0, 0, 4712]));
         assert_eq!(ids("Groups:"), [1, 2, 3]);
         drop(acting);

@@ -7,7 +7,7 @@ use dafs_protocol::{DirEntry, FileHandle, FileKind, ObjectId, Status, dir_entry_
 use super::attr::Stat;
 use super::sys::{self, Errno};
 use super::{Inner, OVERLAY};
-use crate::{FileId, Listing, Who};
+use crate::{Caller, FileId, Listing};
 
 /// Raw entries asked for at once, at most and at least.
 const BUFFER_BYTES_MAX: usize = 32 << 10;
@@ -32,7 +32,7 @@ struct Raw<'a> {
 impl Inner {
     pub(super) fn read_dir(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         request: &Request,
     ) -> Result<Listing, Status> {
@@ -40,7 +40,7 @@ impl Inner {
         if object.kind != FileKind::Directory {
             return Err(Status::NotDir);
         }
-        let _acting = self.identities.act_as(who)?;
+        let _acting = self.identities.act_as(caller)?;
         // Opened anew each time: that is the check of the caller's right to read it.
         let fd = sys::openat(&object.fd, b".", libc::O_RDONLY | libc::O_DIRECTORY, 0)
             .or_else(|errno| match errno {
@@ -53,7 +53,7 @@ impl Inner {
             let offset = i64::try_from(request.cookie).map_err(|_| Status::BadCookie)?;
             sys::lseek(&fd, offset, libc::SEEK_SET).map_err(|_| Status::BadCookie)?;
         }
-        self.list(who, &fd, request)
+        self.list(caller, &fd, request)
     }
 
     pub(super) fn sync_dir(&self, dir: &FileHandle) -> Result<(), Status> {
@@ -66,7 +66,7 @@ impl Inner {
         Ok(sys::fsync(&fd.map_err(gone)?, false)?)
     }
 
-    fn list(&self, who: &Who, fd: &OwnedFd, request: &Request) -> Result<Listing, Status> {
+    fn list(&self, caller: &Caller, fd: &OwnedFd, request: &Request) -> Result<Listing, Status> {
         let mut listing = Listing::default();
         let mut bytes = 0;
         let stat = Stat::of(fd, true)?;
@@ -86,7 +86,7 @@ impl Inner {
                 if raw.name == b"." || raw.name == b".." {
                     continue;
                 }
-                let entry = self.entry(who, (fd, device), &raw, request, looks)?;
+                let entry = self.entry(caller, (fd, device), &raw, request, looks)?;
                 bytes += dir_entry_bytes(&entry);
                 if bytes > request.bytes_max {
                     let none = listing.entries.is_empty();
@@ -99,7 +99,7 @@ impl Inner {
 
     fn entry(
         &self,
-        who: &Who,
+        caller: &Caller,
         (dir, device): (&OwnedFd, u64),
         raw: &Raw<'_>,
         request: &Request,
@@ -113,7 +113,7 @@ impl Inner {
         if !self.objects.knows(id.device)
             && let Ok(fd) = sys::openat(dir, raw.name, libc::O_PATH, 0)
         {
-            self.meet(who, &fd)?;
+            self.meet(caller, &fd)?;
         }
         let id = ObjectId { inode: id.inode, device: id.device, number: 0 };
         let handle = if request.handles { self.objects.handle_at(dir, raw.name) } else { None };

@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    fn root() -> crate::Who {
+    fn root() -> crate::Caller {
         Arc::new(Identity::root())
     }
 

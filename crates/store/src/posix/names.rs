@@ -10,7 +10,7 @@ use super::umask::Masking;
 use super::walk::Cached;
 use super::{Inner, sys};
 use crate::names::{check_name, check_path};
-use crate::{Found, Who};
+use crate::{Caller, Found};
 
 /// What [`Inner::create`] makes.
 pub(super) struct Creation {
@@ -33,12 +33,12 @@ pub(super) struct Rename {
 
 impl Inner {
     /// Handle and attributes of what a fresh O_PATH descriptor names.
-    pub(super) fn found(&self, who: &Who, fd: OwnedFd, lazy: bool) -> Result<Found, Status> {
+    pub(super) fn found(&self, caller: &Caller, fd: OwnedFd, lazy: bool) -> Result<Found, Status> {
         let found = match self.objects.found(fd, lazy, false)? {
             Ok(found) => found,
             Err(fd) => {
                 // Where this fails, numbers of the table do.
-                let _ = self.identities.as_server_for(who, || self.objects.add_mount(&fd))?;
+                let _ = self.identities.as_server_for(caller, || self.objects.add_mount(&fd))?;
                 let found = self.objects.found(fd, lazy, true)?;
                 found.map_err(|_| Status::ServerFault)?
             }
@@ -46,14 +46,14 @@ impl Inner {
         if !self.objects.knows(found.attr.device)
             && let Some(object) = self.objects.cached(&found.handle)
         {
-            self.meet(who, &object.fd)?;
+            self.meet(caller, &object.fd)?;
         }
         Ok(found)
     }
 
     /// Something is in a file system that was not met before.
-    pub(super) fn meet(&self, who: &Who, fd: &OwnedFd) -> Result<(), Status> {
-        let met = self.identities.as_server_for(who, || self.objects.meet(fd))?;
+    pub(super) fn meet(&self, caller: &Caller, fd: &OwnedFd) -> Result<(), Status> {
+        let met = self.identities.as_server_for(caller, || self.objects.meet(fd))?;
         if let Err(status) = met {
             tracing::debug!(?status, "a file system that does not say which it is");
         }
@@ -63,24 +63,24 @@ impl Inner {
     /// As [`found`](Self::found), for a file open for I/O.
     pub(super) fn handle_of_open(
         &self,
-        who: &Who,
+        caller: &Caller,
         fd: &OwnedFd,
         stat: &Stat,
     ) -> Result<FileHandle, Status> {
         if !self.objects.knows(stat.id().device) {
-            self.meet(who, fd)?;
+            self.meet(caller, fd)?;
         }
         if let Some(handle) = self.objects.handle_of_open(fd, stat, false)? {
             return Ok(handle);
         }
-        let _ = self.identities.as_server_for(who, || self.objects.add_mount(fd))?;
+        let _ = self.identities.as_server_for(caller, || self.objects.add_mount(fd))?;
         self.objects.handle_of_open(fd, stat, true)?.ok_or(Status::ServerFault)
     }
 
     /// Answers a look-up if the kernel can without reading.
     pub(super) fn lookup_cached(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         path: &[u8],
         follow: bool,
@@ -90,14 +90,14 @@ impl Inner {
         }
         let object = self.objects.cached(dir)?;
         if path.is_empty() {
-            return Some(self.itself(who, dir, &object.fd, true));
+            return Some(self.itself(caller, dir, &object.fd, true));
         }
-        let _acting = match self.identities.act_as(who) {
+        let _acting = match self.identities.act_as(caller) {
             Ok(acting) => acting,
             Err(status) => return Some(Err(status)),
         };
         match self.walking.cached(&self.tree(), &object, path, follow) {
-            Cached::Found(fd) => Some(self.found(who, fd, true)),
+            Cached::Found(fd) => Some(self.found(caller, fd, true)),
             Cached::Failed(status) => Some(Err(status)),
             Cached::Unknown => None,
         }
@@ -105,7 +105,7 @@ impl Inner {
 
     pub(super) fn lookup(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         path: &[u8],
         follow: bool,
@@ -113,22 +113,22 @@ impl Inner {
         check_path(path)?;
         let object = self.objects.resolve(&self.identities, dir)?;
         if path.is_empty() {
-            return self.itself(who, dir, &object.fd, false);
+            return self.itself(caller, dir, &object.fd, false);
         }
-        let _acting = self.identities.act_as(who)?;
+        let _acting = self.identities.act_as(caller)?;
         let fd = self.walking.open(&self.tree(), &object, path, follow)?;
-        self.found(who, fd, false)
+        self.found(caller, fd, false)
     }
 
     /// What a handle names, as it is.
     pub(super) fn itself(
         &self,
-        who: &Who,
+        caller: &Caller,
         handle: &FileHandle,
         fd: &OwnedFd,
         lazy: bool,
     ) -> Result<Found, Status> {
-        self.identities.may_act_as(who)?;
+        self.identities.may_act_as(caller)?;
         let stat = Stat::of(fd, lazy)?;
         self.still_there(&stat)?;
         Ok(Found { handle: *handle, attr: stat.attr() })
@@ -140,23 +140,27 @@ impl Inner {
         if there { Ok(()) } else { Err(Status::Stale) }
     }
 
-    pub(super) fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Result<Found, Status> {
+    pub(super) fn lookup_parent(
+        &self,
+        caller: &Caller,
+        handle: &FileHandle,
+    ) -> Result<Found, Status> {
         let object = self.objects.resolve(&self.identities, handle)?;
         if object.kind != FileKind::Directory {
             return Err(Status::NotDir);
         }
         let tree = self.tree();
         if tree.is_root(&object.fd)? {
-            return self.itself(who, handle, &object.fd, false);
+            return self.itself(caller, handle, &object.fd, false);
         }
-        let _acting = self.identities.act_as(who)?;
+        let _acting = self.identities.act_as(caller)?;
         let parent = tree.parent(&object.fd)?;
-        self.found(who, parent, false)
+        self.found(caller, parent, false)
     }
 
     pub(super) fn create(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         name: &[u8],
         what: &Creation,
@@ -164,7 +168,7 @@ impl Inner {
         self.may_change()?;
         check_name(name)?;
         let dir = self.objects.resolve(&self.identities, dir)?;
-        let _acting = self.identities.act_as(who)?;
+        let _acting = self.identities.act_as(caller)?;
         let (masking, mode) = Masking::new(what.mode);
         let node = |kind: u32| sys::mknodat(&dir.fd, name, kind | mode, what.rdev);
         match what.kind {
@@ -189,12 +193,12 @@ impl Inner {
             let made = Stat::of(&fd, true)?.mode();
             sys::chmod(&fd, made | special)?;
         }
-        self.found(who, fd, true)
+        self.found(caller, fd, true)
     }
 
     pub(super) fn link(
         &self,
-        who: &Who,
+        caller: &Caller,
         from: &FileHandle,
         dir: &FileHandle,
         name: &[u8],
@@ -203,7 +207,7 @@ impl Inner {
         check_name(name)?;
         let object = self.objects.resolve(&self.identities, from)?;
         let dir = self.objects.resolve(&self.identities, dir)?;
-        let _acting = self.identities.act_as(who)?;
+        let _acting = self.identities.act_as(caller)?;
         sys::link(&object.fd, &dir.fd, name)?;
         let stat = Stat::of(&object.fd, true)?;
         Ok(Found { handle: *from, attr: stat.attr() })
@@ -212,7 +216,7 @@ impl Inner {
     /// Gives an open file a name.
     pub(super) fn link_open(
         &self,
-        who: &Who,
+        caller: &Caller,
         fd: &OwnedFd,
         dir: &FileHandle,
         name: &[u8],
@@ -220,24 +224,29 @@ impl Inner {
         self.may_change()?;
         check_name(name)?;
         let dir = self.objects.resolve(&self.identities, dir)?;
-        let _acting = self.identities.act_as(who)?;
+        let _acting = self.identities.act_as(caller)?;
         sys::link(fd, &dir.fd, name)?;
         let stat = Stat::of(fd, true)?;
-        let handle = self.handle_of_open(who, fd, &stat)?;
+        let handle = self.handle_of_open(caller, fd, &stat)?;
         Ok(Found { handle, attr: stat.attr() })
     }
 
     /// What a name of a directory is of.
-    pub(super) fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Result<Attr, Status> {
+    pub(super) fn object(
+        &self,
+        caller: &Caller,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> Result<Attr, Status> {
         check_name(name)?;
         let dir = self.objects.resolve(&self.identities, dir)?;
-        let _acting = self.identities.act_as(who)?;
+        let _acting = self.identities.act_as(caller)?;
         Ok(Stat::at(&dir.fd, name, true)?.attr())
     }
 
     pub(super) fn remove(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         name: &[u8],
         directory: bool,
@@ -245,14 +254,14 @@ impl Inner {
         self.may_change()?;
         check_name(name)?;
         let dir = self.objects.resolve(&self.identities, dir)?;
-        let _acting = self.identities.act_as(who)?;
+        let _acting = self.identities.act_as(caller)?;
         let leaving = self.objects.before_removal(&dir.fd, name);
         sys::unlinkat(&dir.fd, name, directory)?;
         self.removed(leaving);
         Ok(())
     }
 
-    pub(super) fn rename(&self, who: &Who, what: &Rename) -> Result<(), Status> {
+    pub(super) fn rename(&self, caller: &Caller, what: &Rename) -> Result<(), Status> {
         self.may_change()?;
         check_name(&what.from)?;
         check_name(&what.to)?;
@@ -266,7 +275,7 @@ impl Inner {
         let replaces = !what.no_replace && !what.exchange;
         let from_dir = self.objects.resolve(&self.identities, &what.from_dir)?;
         let to_dir = self.objects.resolve(&self.identities, &what.to_dir)?;
-        let _acting = self.identities.act_as(who)?;
+        let _acting = self.identities.act_as(caller)?;
         let replaced = replaces.then(|| self.objects.before_removal(&to_dir.fd, &what.to));
         match sys::renameat2(&from_dir.fd, &what.from, &to_dir.fd, &what.to, flags) {
             Err(errno) => Err(errno.into()),

@@ -12,7 +12,7 @@ use super::umask::Masking;
 use super::walk::Cached;
 use super::{Inner, Shared};
 use crate::names::check_path;
-use crate::{Opened, Who};
+use crate::{Caller, Opened};
 
 /// How often a file may come and go while it is opened.
 const TRIES: usize = 16;
@@ -22,7 +22,7 @@ const FLAGS: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
 
 /// Arguments of OPEN.
 pub(super) struct Request {
-    pub(super) who: Who,
+    pub(super) caller: Caller,
     pub(super) dir: FileHandle,
     pub(super) path: Vec<u8>,
     pub(super) flags: OpenFlags,
@@ -41,7 +41,7 @@ impl Request {
 
     /// The file's owner opens it again: the mode is not asked.
     fn is_owners(&self, stat: &Stat) -> bool {
-        self.flags.again && stat.uid() == self.who.uid
+        self.flags.again && stat.uid() == self.caller.uid
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) fn open_cached(inner: &Shared, request: &Request) -> Option<Result<Op
         return Some(Err(status));
     }
     let dir = inner.objects.cached(&request.dir)?;
-    let _acting = match inner.identities.act_as(&request.who) {
+    let _acting = match inner.identities.act_as(&request.caller) {
         Ok(acting) => acting,
         Err(status) => return Some(Err(status)),
     };
@@ -82,7 +82,7 @@ fn is_leased(result: &Result<Opened, Status>) -> bool {
 pub(super) fn open(inner: &Shared, request: &Request) -> Result<Opened, Status> {
     request.check(inner.options.read_only)?;
     let dir = inner.objects.resolve(&inner.identities, &request.dir)?;
-    let _acting = inner.identities.act_as(&request.who)?;
+    let _acting = inner.identities.act_as(&request.caller)?;
     if request.flags.unlinked {
         return open_unlinked(inner, request, &dir);
     }
@@ -146,7 +146,7 @@ fn open_unlinked(inner: &Shared, request: &Request, dir: &Object) -> Result<Open
 
 fn made(inner: &Shared, request: &Request, fd: OwnedFd) -> Result<Opened, Status> {
     let stat = Stat::of(&fd, true)?;
-    let handle = inner.handle_of_open(&request.who, &fd, &stat)?;
+    let handle = inner.handle_of_open(&request.caller, &fd, &stat)?;
     let opened = Descriptor { fd, reads: true, writes: true };
     let file = inner.files.add(inner, stat.id(), &handle, opened, true);
     Ok(Opened { handle, attr: stat.attr(), file, created: true })
@@ -170,7 +170,7 @@ fn open_object(
     let handle = if request.path.is_empty() {
         request.dir
     } else {
-        inner.handle_of_open(&request.who, path, &stat)?
+        inner.handle_of_open(&request.caller, path, &stat)?
     };
     let OpenFlags { write, truncate, .. } = request.flags;
     // An open for nothing does not exist; it would read.
@@ -211,7 +211,7 @@ fn owners_descriptor(
 ) -> Result<Descriptor, Status> {
     let access = if write { libc::O_RDWR } else { libc::O_RDONLY };
     let reopen = || sys::reopen(path, access | FLAGS);
-    let fd = inner.identities.as_server_for(&request.who, reopen)??;
+    let fd = inner.identities.as_server_for(&request.caller, reopen)??;
     Ok(Descriptor { fd, reads: true, writes: write })
 }
 
@@ -238,7 +238,7 @@ fn descriptor(
         return Ok(Descriptor { fd, reads: false, writes: true });
     }
     let reopen = || sys::reopen(path, libc::O_RDWR | FLAGS);
-    let both = inner.identities.as_server_for(&request.who, reopen)?;
+    let both = inner.identities.as_server_for(&request.caller, reopen)?;
     match both {
         Ok(fd) => Ok(Descriptor { fd, reads: true, writes: true }),
         Err(_) => Ok(Descriptor { fd, reads: false, writes: true }),

@@ -6,7 +6,7 @@ use super::attr::{self, Stat};
 use super::names::{Creation, Rename};
 use super::{PosixStore, Shared, list, open, sys};
 use crate::pace::Blocking;
-use crate::{Answer, Found, Listing, Opened, Pending, Store, Who};
+use crate::{Answer, Caller, Found, Listing, Opened, Pending, Store};
 
 impl PosixStore {
     /// In the pool.
@@ -44,41 +44,47 @@ impl PosixStore {
 }
 
 impl Store for PosixStore {
-    fn root(&self, who: &Who) -> Answer<Found> {
-        self.lookup(who, &self.inner.objects.root_handle(), b"", true)
+    fn root(&self, caller: &Caller) -> Answer<Found> {
+        self.lookup(caller, &self.inner.objects.root_handle(), b"", true)
     }
 
-    fn lookup(&self, who: &Who, dir: &FileHandle, path: &[u8], no_follow: bool) -> Answer<Found> {
-        let cached = |inner: &Shared| inner.lookup_cached(who, dir, path, !no_follow);
+    fn lookup(
+        &self,
+        caller: &Caller,
+        dir: &FileHandle,
+        path: &[u8],
+        no_follow: bool,
+    ) -> Answer<Found> {
+        let cached = |inner: &Shared| inner.lookup_cached(caller, dir, path, !no_follow);
         if self.inner.local
             && let Some(result) = cached(&self.inner)
         {
             return Pending::ready(result);
         }
-        let (who, dir, path) = (who.clone(), *dir, path.to_vec());
-        self.call(move |inner| inner.lookup(&who, &dir, &path, !no_follow))
+        let (caller, dir, path) = (caller.clone(), *dir, path.to_vec());
+        self.call(move |inner| inner.lookup(&caller, &dir, &path, !no_follow))
     }
 
-    fn object(&self, who: &Who, dir: &FileHandle, name: &[u8]) -> Answer<Attr> {
-        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
-        self.change(move |inner| inner.object(&who, &dir, &name))
+    fn object(&self, caller: &Caller, dir: &FileHandle, name: &[u8]) -> Answer<Attr> {
+        let (caller, dir, name) = (caller.clone(), *dir, name.to_vec());
+        self.change(move |inner| inner.object(&caller, &dir, &name))
     }
 
-    fn lookup_parent(&self, who: &Who, handle: &FileHandle) -> Answer<Found> {
-        let (who, handle) = (who.clone(), *handle);
-        self.call(move |inner| inner.lookup_parent(&who, &handle))
+    fn lookup_parent(&self, caller: &Caller, handle: &FileHandle) -> Answer<Found> {
+        let (caller, handle) = (caller.clone(), *handle);
+        self.call(move |inner| inner.lookup_parent(&caller, &handle))
     }
 
     fn open(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         path: &[u8],
         flags: OpenFlags,
         mode: u32,
     ) -> Answer<Opened> {
-        let (who, dir, path) = (who.clone(), *dir, path.to_vec());
-        let request = open::Request { who, dir, path, flags, mode };
+        let (caller, dir, path) = (caller.clone(), *dir, path.to_vec());
+        let request = open::Request { caller, dir, path, flags, mode };
         if self.inner.local
             && let Some(result) = open::open_cached(&self.inner, &request)
         {
@@ -97,7 +103,7 @@ impl Store for PosixStore {
 
     fn create(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         name: &[u8],
         kind: FileKind,
@@ -105,68 +111,80 @@ impl Store for PosixStore {
         rdev: u64,
         target: &[u8],
     ) -> Answer<Found> {
-        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
+        let (caller, dir, name) = (caller.clone(), *dir, name.to_vec());
         let what = Creation { kind, mode, rdev, target: target.to_vec() };
-        self.change(move |inner| inner.create(&who, &dir, &name, &what))
+        self.change(move |inner| inner.create(&caller, &dir, &name, &what))
     }
 
-    fn link(&self, who: &Who, from: &FileHandle, dir: &FileHandle, name: &[u8]) -> Answer<Found> {
-        let (who, from, dir, name) = (who.clone(), *from, *dir, name.to_vec());
-        self.change(move |inner| inner.link(&who, &from, &dir, &name))
+    fn link(
+        &self,
+        caller: &Caller,
+        from: &FileHandle,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> Answer<Found> {
+        let (caller, from, dir, name) = (caller.clone(), *from, *dir, name.to_vec());
+        self.change(move |inner| inner.link(&caller, &from, &dir, &name))
     }
 
-    fn remove(&self, who: &Who, dir: &FileHandle, name: &[u8], directory: bool) -> Answer<()> {
-        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
-        self.change(move |inner| inner.remove(&who, &dir, &name, directory))
+    fn remove(
+        &self,
+        caller: &Caller,
+        dir: &FileHandle,
+        name: &[u8],
+        directory: bool,
+    ) -> Answer<()> {
+        let (caller, dir, name) = (caller.clone(), *dir, name.to_vec());
+        self.change(move |inner| inner.remove(&caller, &dir, &name, directory))
     }
 
     fn rename(
         &self,
-        who: &Who,
+        caller: &Caller,
         from_dir: &FileHandle,
         from: &[u8],
         to_dir: &FileHandle,
         to: &[u8],
         (no_replace, exchange, whiteout): (bool, bool, bool),
     ) -> Answer<()> {
-        let (who, from_dir, to_dir) = (who.clone(), *from_dir, *to_dir);
+        let (caller, from_dir, to_dir) = (caller.clone(), *from_dir, *to_dir);
         let (from, to) = (from.to_vec(), to.to_vec());
         let what = Rename { from_dir, from, to_dir, to, no_replace, exchange, whiteout };
-        self.change(move |inner| inner.rename(&who, &what))
+        self.change(move |inner| inner.rename(&caller, &what))
     }
 
     fn read_dir(
         &self,
-        who: &Who,
+        caller: &Caller,
         dir: &FileHandle,
         cookie: u64,
         bytes_max: usize,
         attributes: bool,
         handles: bool,
     ) -> Answer<Listing> {
-        let (who, dir) = (who.clone(), *dir);
+        let (caller, dir) = (caller.clone(), *dir);
         let request = list::Request { cookie, bytes_max, attributes, handles };
-        self.call(move |inner| inner.read_dir(&who, &dir, &request))
+        self.call(move |inner| inner.read_dir(&caller, &dir, &request))
     }
 
-    fn read_link(&self, who: &Who, handle: &FileHandle) -> Answer<Vec<u8>> {
-        let (who, handle) = (who.clone(), *handle);
+    fn read_link(&self, caller: &Caller, handle: &FileHandle) -> Answer<Vec<u8>> {
+        let (caller, handle) = (caller.clone(), *handle);
         self.call(move |inner| {
             let object = inner.objects.resolve(&inner.identities, &handle)?;
             if object.kind != FileKind::Symlink {
                 return Err(Status::Inval);
             }
-            inner.identities.may_act_as(&who)?;
+            inner.identities.may_act_as(&caller)?;
             Ok(sys::readlink(&object.fd)?)
         })
     }
 
-    fn attr(&self, who: &Who, handle: &FileHandle) -> Answer<Attr> {
-        let (later, handle) = (who.clone(), *handle);
+    fn attr(&self, caller: &Caller, handle: &FileHandle) -> Answer<Attr> {
+        let (later, handle) = (caller.clone(), *handle);
         self.quick(
             |inner| {
                 let object = inner.objects.cached(&handle)?;
-                Some(inner.itself(who, &handle, &object.fd, true).map(|found| found.attr))
+                Some(inner.itself(caller, &handle, &object.fd, true).map(|found| found.attr))
             },
             move |inner| {
                 let object = inner.objects.resolve(&inner.identities, &handle)?;
@@ -175,23 +193,23 @@ impl Store for PosixStore {
         )
     }
 
-    fn set_attr(&self, who: &Who, handle: &FileHandle, set: &SetAttr) -> Answer<Attr> {
-        let (who, handle, set) = (who.clone(), *handle, *set);
+    fn set_attr(&self, caller: &Caller, handle: &FileHandle, set: &SetAttr) -> Answer<Attr> {
+        let (caller, handle, set) = (caller.clone(), *handle, *set);
         self.change(move |inner| {
             inner.may_change()?;
             let object = inner.objects.resolve(&inner.identities, &handle)?;
-            let _acting = inner.identities.act_as(&who)?;
-            attr::set(&object.fd, object.kind, &who, &set)?;
+            let _acting = inner.identities.act_as(&caller)?;
+            attr::set(&object.fd, object.kind, &caller, &set)?;
             let stat = Stat::of(&object.fd, false)?;
             inner.still_there(&stat)?;
             Ok(stat.attr())
         })
     }
 
-    fn access(&self, who: &Who, handle: &FileHandle, mask: AccessMask) -> Answer<AccessMask> {
-        let (later, handle) = (who.clone(), *handle);
+    fn access(&self, caller: &Caller, handle: &FileHandle, mask: AccessMask) -> Answer<AccessMask> {
+        let (later, handle) = (caller.clone(), *handle);
         self.quick(
-            |inner| Some(inner.granted(who, &*inner.objects.cached(&handle)?, mask)),
+            |inner| Some(inner.granted(caller, &*inner.objects.cached(&handle)?, mask)),
             move |inner| {
                 let object = inner.objects.resolve(&inner.identities, &handle)?;
                 inner.granted(&later, &object, mask)
@@ -199,40 +217,41 @@ impl Store for PosixStore {
         )
     }
 
-    fn fs_attr(&self, who: &Who, handle: &FileHandle) -> Answer<FsAttr> {
-        let (who, handle) = (who.clone(), *handle);
+    fn fs_attr(&self, caller: &Caller, handle: &FileHandle) -> Answer<FsAttr> {
+        let (caller, handle) = (caller.clone(), *handle);
         self.call(move |inner| {
             let object = inner.objects.resolve(&inner.identities, &handle)?;
-            inner.identities.may_act_as(&who)?;
+            inner.identities.may_act_as(&caller)?;
             attr::fs_attr(&object.fd, inner.options.read_only)
         })
     }
 
-    fn xattr(&self, who: &Who, handle: &FileHandle, name: &[u8]) -> Answer<Vec<u8>> {
-        let (who, handle, name) = (who.clone(), *handle, name.to_vec());
-        self.call(move |inner| inner.xattr(&who, &handle, &name))
+    fn xattr(&self, caller: &Caller, handle: &FileHandle, name: &[u8]) -> Answer<Vec<u8>> {
+        let (caller, handle, name) = (caller.clone(), *handle, name.to_vec());
+        self.call(move |inner| inner.xattr(&caller, &handle, &name))
     }
 
     fn set_xattr(
         &self,
-        who: &Who,
+        caller: &Caller,
         handle: &FileHandle,
         name: &[u8],
         value: &[u8],
         flags: u8,
     ) -> Answer<()> {
-        let (who, handle, name, value) = (who.clone(), *handle, name.to_vec(), value.to_vec());
-        self.change(move |inner| inner.set_xattr(&who, &handle, &name, &value, flags))
+        let (caller, handle, name, value) =
+            (caller.clone(), *handle, name.to_vec(), value.to_vec());
+        self.change(move |inner| inner.set_xattr(&caller, &handle, &name, &value, flags))
     }
 
-    fn list_xattr(&self, who: &Who, handle: &FileHandle) -> Answer<Vec<u8>> {
-        let (who, handle) = (who.clone(), *handle);
-        self.call(move |inner| inner.list_xattr(&who, &handle))
+    fn list_xattr(&self, caller: &Caller, handle: &FileHandle) -> Answer<Vec<u8>> {
+        let (caller, handle) = (caller.clone(), *handle);
+        self.call(move |inner| inner.list_xattr(&caller, &handle))
     }
 
-    fn remove_xattr(&self, who: &Who, handle: &FileHandle, name: &[u8]) -> Answer<()> {
-        let (who, handle, name) = (who.clone(), *handle, name.to_vec());
-        self.change(move |inner| inner.remove_xattr(&who, &handle, &name))
+    fn remove_xattr(&self, caller: &Caller, handle: &FileHandle, name: &[u8]) -> Answer<()> {
+        let (caller, handle, name) = (caller.clone(), *handle, name.to_vec());
+        self.change(move |inner| inner.remove_xattr(&caller, &handle, &name))
     }
 
     fn sync_dir(&self, dir: &FileHandle) -> Answer<()> {

@@ -5,9 +5,9 @@ use dafs_protocol::{FileHandle, FileKind, SetAttr, SetTime, Status, Timestamp};
 use super::{Fs, error};
 
 pub fn the_root_is_found(fs: &Fs) {
-    let root = fs.store.root(&fs.who).wait().expect("root");
+    let root = fs.store.root(&fs.caller).wait().expect("root");
     assert_eq!(root.attr.kind, FileKind::Directory);
-    let parent = fs.store.lookup_parent(&fs.who, &root.handle).wait().expect("parent");
+    let parent = fs.store.lookup_parent(&fs.caller, &root.handle).wait().expect("parent");
     assert_eq!(parent.handle, root.handle);
     let empty = fs.find("").expect("empty path");
     assert_eq!((empty.handle, empty.attr.inode), (root.handle, root.attr.inode));
@@ -23,21 +23,21 @@ pub fn paths_are_walked(fs: &Fs) {
     assert_eq!(error(fs.find("a/b/f/g")), Status::NotDir);
     assert_eq!(error(fs.find("a/b/f/")), Status::NotDir);
     assert_eq!(error(fs.find("nothing")), Status::NoEnt);
-    let f = fs.store.lookup(&fs.who, &b, b"f", false).wait().expect("from a directory");
+    let f = fs.store.lookup(&fs.caller, &b, b"f", false).wait().expect("from a directory");
     assert_eq!(f.handle, fs.handle("a/b/f"));
-    let up = fs.store.lookup_parent(&fs.who, &b).wait().expect("parent");
+    let up = fs.store.lookup_parent(&fs.caller, &b).wait().expect("parent");
     assert_eq!(up.handle, fs.handle("a"));
-    let of_file = fs.store.lookup_parent(&fs.who, &f.handle).wait();
+    let of_file = fs.store.lookup_parent(&fs.caller, &f.handle).wait();
     assert_eq!(error(of_file), Status::NotDir);
 }
 
 pub fn attributes_are_true(fs: &Fs) {
     fs.mkdir("d");
     let handle = fs.file("d/f", &[7; 5000]);
-    let attr = fs.store.attr(&fs.who, &handle).wait().expect("attr");
+    let attr = fs.store.attr(&fs.caller, &handle).wait().expect("attr");
     assert_eq!(attr.kind, FileKind::File);
     assert_eq!((attr.mode, attr.links, attr.size), (0o644, 1, 5000));
-    assert_eq!((attr.uid, attr.gid), (fs.who.uid, fs.who.gid));
+    assert_eq!((attr.uid, attr.gid), (fs.caller.uid, fs.caller.gid));
     assert_eq!(attr, fs.attr("d/f"));
     assert!(attr.modified >= attr.created.unwrap_or_default());
     let opened = fs.open("d/f", super::WRITE).expect("open");
@@ -106,7 +106,7 @@ pub fn set_attr_is_all_or_nothing(fs: &Fs) {
 pub fn extended_attributes(fs: &Fs) {
     let f = fs.file("f", b"");
     let set = |name: &[u8], value: &[u8], flags| {
-        fs.store.set_xattr(&fs.who, &f, name, value, flags).wait()
+        fs.store.set_xattr(&fs.caller, &f, name, value, flags).wait()
     };
     if set(b"user.a", b"1", 0) == Err(Status::NotSupp) {
         eprintln!("not of this store: this file system has no extended attributes");
@@ -119,16 +119,16 @@ pub fn extended_attributes(fs: &Fs) {
     assert_eq!(set(b"user.c", b"", 9), Err(Status::Inval));
     assert_eq!(set(b"", b"", 0), Err(Status::Inval));
     assert_eq!(set(b"user.a\0b", b"", 0), Err(Status::Inval));
-    let get = |name: &[u8]| fs.store.xattr(&fs.who, &f, name).wait();
+    let get = |name: &[u8]| fs.store.xattr(&fs.caller, &f, name).wait();
     assert_eq!(get(b"user.a"), Ok(b"two\0bytes".to_vec()));
     assert_eq!(get(b"user.b"), Ok(Vec::new()));
     assert_eq!(get(b"user.c"), Err(Status::NoData));
-    let names = fs.store.list_xattr(&fs.who, &f).wait().expect("list");
+    let names = fs.store.list_xattr(&fs.caller, &f).wait().expect("list");
     let mut names: Vec<&[u8]> =
         names.split(|b| *b == 0).filter(|name| name.starts_with(b"user.")).collect();
     names.sort();
     assert_eq!(names, [&b"user.a"[..], b"user.b"]);
-    let remove = |name: &[u8]| fs.store.remove_xattr(&fs.who, &f, name).wait();
+    let remove = |name: &[u8]| fs.store.remove_xattr(&fs.caller, &f, name).wait();
     assert_eq!(remove(b"user.a"), Ok(()));
     assert_eq!(remove(b"user.a"), Err(Status::NoData));
     assert_eq!(set(b"user.b", &[0; 65_537], 0), Err(Status::TooBig));
@@ -143,13 +143,13 @@ pub fn extended_attributes(fs: &Fs) {
     assert_eq!(get(b"user.b"), Ok(large));
     fs.symlink("l", "f").expect("symlink");
     let l = fs.handle("l");
-    let on_symlink = fs.store.set_xattr(&fs.who, &l, b"user.x", b"", 0).wait();
+    let on_symlink = fs.store.set_xattr(&fs.caller, &l, b"user.x", b"", 0).wait();
     assert_eq!(error(on_symlink), Status::Perm, "not the symlink's target");
-    assert_eq!(fs.store.xattr(&fs.who, &l, b"user.b").wait(), Err(Status::NoData));
+    assert_eq!(fs.store.xattr(&fs.caller, &l, b"user.b").wait(), Err(Status::NoData));
 }
 
 pub fn space_is_told(fs: &Fs) {
-    let attr = fs.store.fs_attr(&fs.who, &fs.root).wait().expect("fs_attr");
+    let attr = fs.store.fs_attr(&fs.caller, &fs.root).wait().expect("fs_attr");
     assert!(attr.bytes_total >= attr.bytes_free && attr.bytes_free >= attr.bytes_available);
     assert!(attr.block_size >= 512 && attr.name_bytes_max == 255 && !attr.read_only);
 }
@@ -157,7 +157,7 @@ pub fn space_is_told(fs: &Fs) {
 pub fn access_is_told(fs: &Fs) {
     fs.file("f", b"");
     fs.chmod("f", 0o444).expect("chmod");
-    let access = |path: &str, mask| fs.store.access(&fs.who, &fs.handle(path), mask).wait();
+    let access = |path: &str, mask| fs.store.access(&fs.caller, &fs.handle(path), mask).wait();
     assert_eq!(access("f", 5), Ok(4), "nobody may execute it");
     assert_eq!(access("", 7), Ok(7));
     assert_eq!(access("f", 0), Ok(0));
@@ -168,13 +168,13 @@ pub fn bad_handles_are_refused(fs: &Fs) {
     for place in 0..64 {
         let mut bad = good;
         bad.0[place] ^= 1;
-        let status = error(fs.store.attr(&fs.who, &bad).wait());
+        let status = error(fs.store.attr(&fs.caller, &bad).wait());
         assert!(matches!(status, Status::BadHandle | Status::Stale), "byte {place}: {status}");
     }
     for bad in [FileHandle::default(), FileHandle::PREVIOUS, FileHandle([0x5a; 64])] {
-        assert_eq!(error(fs.store.attr(&fs.who, &bad).wait()), Status::BadHandle);
-        assert_eq!(error(fs.store.lookup(&fs.who, &bad, b"f", true).wait()), Status::BadHandle);
-        let open = fs.store.open(&fs.who, &bad, b"f", super::READ, 0).wait();
+        assert_eq!(error(fs.store.attr(&fs.caller, &bad).wait()), Status::BadHandle);
+        assert_eq!(error(fs.store.lookup(&fs.caller, &bad, b"f", true).wait()), Status::BadHandle);
+        let open = fs.store.open(&fs.caller, &bad, b"f", super::READ, 0).wait();
         assert_eq!(error(open), Status::BadHandle);
     }
 }
@@ -188,13 +188,13 @@ pub fn removed_objects_are_stale(fs: &Fs) {
     fs.file("g", b"other");
     fs.mkdir("e");
     for gone in [f, d] {
-        assert_eq!(error(fs.store.attr(&fs.who, &gone).wait()), Status::Stale);
+        assert_eq!(error(fs.store.attr(&fs.caller, &gone).wait()), Status::Stale);
         let set = SetAttr { mode: Some(0), ..SetAttr::default() };
-        assert_eq!(error(fs.store.set_attr(&fs.who, &gone, &set).wait()), Status::Stale);
+        assert_eq!(error(fs.store.set_attr(&fs.caller, &gone, &set).wait()), Status::Stale);
     }
-    assert_eq!(error(fs.store.open(&fs.who, &f, b"", super::READ, 0).wait()), Status::Stale);
-    let page = fs.store.read_dir(&fs.who, &d, 0, 4096, false, false).wait();
+    assert_eq!(error(fs.store.open(&fs.caller, &f, b"", super::READ, 0).wait()), Status::Stale);
+    let page = fs.store.read_dir(&fs.caller, &d, 0, 4096, false, false).wait();
     assert_eq!(error(page), Status::Stale);
-    let made = fs.store.create(&fs.who, &d, b"x", FileKind::Directory, 0o755, 0, b"").wait();
+    let made = fs.store.create(&fs.caller, &d, b"x", FileKind::Directory, 0o755, 0, b"").wait();
     assert!(matches!(error(made), Status::Stale | Status::NoEnt));
 }

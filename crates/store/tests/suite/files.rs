@@ -37,7 +37,7 @@ pub fn open_flags(fs: &Fs) {
     let truncate = OpenFlags { truncate: true, ..WRITE };
     assert_eq!(fs.open("f", truncate).expect("truncated").attr.size, 0);
     assert_eq!(fs.attr("f").size, 0);
-    let by_handle = fs.store.open(&fs.who, &fs.handle("f"), b"", BOTH, 0).wait().expect("open");
+    let by_handle = fs.store.open(&fs.caller, &fs.handle("f"), b"", BOTH, 0).wait().expect("open");
     assert_eq!(by_handle.handle, again.handle);
     assert!(Arc::ptr_eq(&by_handle.file, &again.file));
     fs.symlink("l", "f").expect("symlink");
@@ -48,7 +48,7 @@ pub fn open_flags(fs: &Fs) {
     assert!(fs.open("dangling", MAKE).expect("made where it points").created);
     assert_eq!(fs.attr("made").size, 0);
     assert_eq!(error(fs.open("f/", MAKE)), Status::NotDir);
-    let mode = fs.store.open(&fs.who, &fs.root, b"m", MAKE, 0o4640).wait().expect("made");
+    let mode = fs.store.open(&fs.caller, &fs.root, b"m", MAKE, 0o4640).wait().expect("made");
     assert_eq!(mode.attr.mode, 0o4640, "the mode is taken as it is");
 }
 
@@ -146,7 +146,7 @@ pub fn sizes_are_set(fs: &Fs) {
     let set = SetAttr { size: Some(3), ..SetAttr::default() };
     assert_eq!(fs.set("f", set).expect("by handle").size, 3);
     let set = SetAttr { size: Some(7), mode: Some(0o600), ..SetAttr::default() };
-    let attr = file.set_attr(&fs.who, &set).wait().expect("by the open file");
+    let attr = file.set_attr(&fs.caller, &set).wait().expect("by the open file");
     assert_eq!((attr.size, attr.mode), (7, 0o600));
     assert_eq!(read(file, 0, 20).expect("read"), [9, 9, 9, 0, 0, 0, 0]);
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use dafs_fabric::{Buffer, SgList};
 use dafs_protocol::{Attr, CreateMode, FileHandle, FileKind, Identity, OpenFlags, SetAttr, Status};
-use dafs_store::{File, Found, Opened, Store, Who};
+use dafs_store::{Caller, File, Found, Opened, Store};
 
 /// Makes tests of all cases: `store_suite!(make)`, where `make()` of the same module answers
 /// something that is [`Made`]; `rights` adds the cases for several users.
@@ -78,7 +78,7 @@ macro_rules! store_suite {
 /// A store, somebody, and short forms of its calls.
 pub struct Fs<'a> {
     pub store: &'a dyn Store,
-    pub who: Who,
+    pub caller: Caller,
     pub root: FileHandle,
 }
 
@@ -89,12 +89,12 @@ pub trait Made {
     fn switches(&self) -> bool;
 }
 
-pub fn user(uid: u32, gid: u32, groups: &[u32]) -> Who {
+pub fn user(uid: u32, gid: u32, groups: &[u32]) -> Caller {
     Arc::new(Identity { uid, gid, groups: groups.to_vec() })
 }
 
 /// Whom this process is.
-pub fn myself() -> Who {
+pub fn myself() -> Caller {
     use std::os::unix::fs::MetadataExt;
     let of = std::fs::metadata("/proc/self").expect("this process");
     user(of.uid(), of.gid(), &[])
@@ -116,22 +116,22 @@ pub const MAKE: OpenFlags = OpenFlags { create: CreateMode::Unchecked, ..BOTH };
 
 impl<'a> Fs<'a> {
     pub fn new(store: &'a dyn Store) -> Fs<'a> {
-        let who = myself();
-        let root = store.root(&who).wait().expect("root").handle;
-        Fs { store, who, root }
+        let caller = myself();
+        let root = store.root(&caller).wait().expect("root").handle;
+        Fs { store, caller, root }
     }
 
     /// The same store for somebody else.
-    pub fn by(&self, who: &Who) -> Fs<'a> {
-        Fs { store: self.store, who: who.clone(), root: self.root }
+    pub fn by(&self, caller: &Caller) -> Fs<'a> {
+        Fs { store: self.store, caller: caller.clone(), root: self.root }
     }
 
     pub fn find(&self, path: &str) -> Result<Found, Status> {
-        self.store.lookup(&self.who, &self.root, path.as_bytes(), true).wait()
+        self.store.lookup(&self.caller, &self.root, path.as_bytes(), true).wait()
     }
 
     pub fn follow(&self, path: &str) -> Result<Found, Status> {
-        self.store.lookup(&self.who, &self.root, path.as_bytes(), false).wait()
+        self.store.lookup(&self.caller, &self.root, path.as_bytes(), false).wait()
     }
 
     pub fn handle(&self, path: &str) -> FileHandle {
@@ -152,7 +152,7 @@ impl<'a> Fs<'a> {
 
     pub fn make(&self, path: &str, kind: FileKind, mode: u32) -> Result<Found, Status> {
         let (dir, name) = self.split(path)?;
-        self.store.create(&self.who, &dir, name, kind, mode, 0, b"").wait()
+        self.store.create(&self.caller, &dir, name, kind, mode, 0, b"").wait()
     }
 
     pub fn mkdir(&self, path: &str) -> FileHandle {
@@ -162,11 +162,11 @@ impl<'a> Fs<'a> {
     pub fn symlink(&self, path: &str, target: &str) -> Result<Found, Status> {
         let (dir, name) = self.split(path)?;
         let target = target.as_bytes();
-        self.store.create(&self.who, &dir, name, FileKind::Symlink, 0, 0, target).wait()
+        self.store.create(&self.caller, &dir, name, FileKind::Symlink, 0, 0, target).wait()
     }
 
     pub fn open(&self, path: &str, flags: OpenFlags) -> Result<Opened, Status> {
-        self.store.open(&self.who, &self.root, path.as_bytes(), flags, 0o644).wait()
+        self.store.open(&self.caller, &self.root, path.as_bytes(), flags, 0o644).wait()
     }
 
     /// Makes a file.
@@ -185,12 +185,12 @@ impl<'a> Fs<'a> {
     pub fn link(&self, from: &str, to: &str) -> Result<Found, Status> {
         let from = self.find(from)?.handle;
         let (dir, name) = self.split(to)?;
-        self.store.link(&self.who, &from, &dir, name).wait()
+        self.store.link(&self.caller, &from, &dir, name).wait()
     }
 
     pub fn remove(&self, path: &str, directory: bool) -> Result<(), Status> {
         let (dir, name) = self.split(path)?;
-        self.store.remove(&self.who, &dir, name, directory).wait()
+        self.store.remove(&self.caller, &dir, name, directory).wait()
     }
 
     pub fn rename(&self, from: &str, to: &str) -> Result<(), Status> {
@@ -206,12 +206,12 @@ impl<'a> Fs<'a> {
     ) -> Result<(), Status> {
         let ((from_dir, from), (to_dir, to)) = (self.split(from)?, self.split(to)?);
         self.store
-            .rename(&self.who, &from_dir, from, &to_dir, to, (no_replace, exchange, false))
+            .rename(&self.caller, &from_dir, from, &to_dir, to, (no_replace, exchange, false))
             .wait()
     }
 
     pub fn set(&self, path: &str, set: SetAttr) -> Result<Attr, Status> {
-        self.store.set_attr(&self.who, &self.find(path)?.handle, &set).wait()
+        self.store.set_attr(&self.caller, &self.find(path)?.handle, &set).wait()
     }
 
     pub fn chmod(&self, path: &str, mode: u32) -> Result<Attr, Status> {
@@ -227,7 +227,7 @@ impl<'a> Fs<'a> {
         let dir = if path.is_empty() { self.root } else { self.find(path)?.handle };
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
-            let page = self.store.read_dir(&self.who, &dir, cookie, 512, false, false).wait()?;
+            let page = self.store.read_dir(&self.caller, &dir, cookie, 512, false, false).wait()?;
             for entry in &page.entries {
                 cookie = entry.cookie;
                 names.push(String::from_utf8_lossy(&entry.name).into_owned());

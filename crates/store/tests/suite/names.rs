@@ -21,16 +21,16 @@ pub fn hostile_names(fs: &Fs) {
         (b"a\0b", Status::Inval),
         (&long, Status::NameTooLong),
     ];
-    let (who, root) = (&fs.who, &fs.root);
+    let (caller, root) = (&fs.caller, &fs.root);
     for (name, status) in cases {
-        let made = fs.store.create(who, root, name, FileKind::Directory, 0o755, 0, b"").wait();
+        let made = fs.store.create(caller, root, name, FileKind::Directory, 0o755, 0, b"").wait();
         assert_eq!(error(made), status, "create {name:?}");
-        assert_eq!(error(fs.store.link(who, &f, root, name).wait()), status, "link {name:?}");
-        assert_eq!(error(fs.store.remove(who, root, name, false).wait()), status);
-        assert_eq!(error(fs.store.remove(who, root, name, true).wait()), status);
-        let from = fs.store.rename(who, root, name, root, b"to", (false, false, false)).wait();
+        assert_eq!(error(fs.store.link(caller, &f, root, name).wait()), status, "link {name:?}");
+        assert_eq!(error(fs.store.remove(caller, root, name, false).wait()), status);
+        assert_eq!(error(fs.store.remove(caller, root, name, true).wait()), status);
+        let from = fs.store.rename(caller, root, name, root, b"to", (false, false, false)).wait();
         assert_eq!(error(from), status);
-        let to = fs.store.rename(who, root, b"f", root, name, (false, false, false)).wait();
+        let to = fs.store.rename(caller, root, b"f", root, name, (false, false, false)).wait();
         assert_eq!(error(to), status);
     }
     assert_eq!(fs.list("").expect("list"), ["d", "f"]);
@@ -40,10 +40,10 @@ pub fn hostile_paths(fs: &Fs) {
     fs.mkdir("d");
     fs.file("d/f", b"x");
     let d = fs.handle("d");
-    let lookup = |path: &[u8]| fs.store.lookup(&fs.who, &d, path, false).wait();
+    let lookup = |path: &[u8]| fs.store.lookup(&fs.caller, &d, path, false).wait();
     for path in [&b".."[..], b"../d", b"f/../..", b"/", b"/etc/passwd", b"x/../../d/f"] {
         assert_eq!(error(lookup(path)), Status::XDev, "{path:?}");
-        let open = fs.store.open(&fs.who, &d, path, MAKE, 0o644).wait();
+        let open = fs.store.open(&fs.caller, &d, path, MAKE, 0o644).wait();
         assert_eq!(error(open), Status::XDev, "{path:?}");
     }
     assert_eq!(error(lookup(b"f\0")), Status::Inval);
@@ -51,7 +51,7 @@ pub fn hostile_paths(fs: &Fs) {
     assert_eq!(error(lookup(&b"./".repeat(3000))), Status::NameTooLong);
     assert_eq!(error(lookup(&[b'x'; 255])), Status::NoEnt);
     assert_eq!(lookup(&b"./".repeat(300)).expect("itself").handle, d);
-    let opened = fs.store.open(&fs.who, &d, &[b'x'; 255], MAKE, 0o600).wait();
+    let opened = fs.store.open(&fs.caller, &d, &[b'x'; 255], MAKE, 0o600).wait();
     assert!(opened.expect("the longest name").created);
 }
 
@@ -67,18 +67,18 @@ pub fn no_way_out(fs: &Fs) {
     fs.symlink("d/passwd", "/etc/passwd").expect("symlink");
     fs.symlink("d/passwd2", "../../../../../../../../../../etc/passwd").expect("symlink");
     let (f, d) = (fs.handle("f"), fs.handle("d"));
-    let from_d = |path: &str| fs.store.lookup(&fs.who, &d, path.as_bytes(), false).wait();
+    let from_d = |path: &str| fs.store.lookup(&fs.caller, &d, path.as_bytes(), false).wait();
     for path in ["absolute", "up", "e/far-up", "root/f", "root/d/root/f"] {
         assert_eq!(fs.follow(&format!("d/{path}")).expect(path).handle, f, "{path}");
         assert_eq!(from_d(path).expect(path).handle, f, "from d: {path}");
-        let open = fs.store.open(&fs.who, &d, path.as_bytes(), READ, 0).wait();
+        let open = fs.store.open(&fs.caller, &d, path.as_bytes(), READ, 0).wait();
         assert_eq!(open.expect(path).handle, f, "open {path}");
     }
     assert_eq!(from_d("root").expect("root").handle, fs.root);
     for path in ["passwd", "passwd2", "root/../../etc/passwd"] {
         let status = error(from_d(path));
         assert!(matches!(status, Status::NoEnt | Status::XDev), "{path}: {status}");
-        let status = error(fs.store.open(&fs.who, &d, path.as_bytes(), READ, 0).wait());
+        let status = error(fs.store.open(&fs.caller, &d, path.as_bytes(), READ, 0).wait());
         assert!(matches!(status, Status::NoEnt | Status::XDev), "{path}: {status}");
     }
 }
@@ -92,7 +92,7 @@ pub fn hard_links(fs: &Fs) {
     assert_eq!(error(fs.link("f", "d/g")), Status::Exist);
     assert_eq!(error(fs.link("d", "e")), Status::Perm);
     fs.remove("f", false).expect("remove");
-    assert_eq!(fs.store.attr(&fs.who, &f).wait().expect("attr").links, 1);
+    assert_eq!(fs.store.attr(&fs.caller, &f).wait().expect("attr").links, 1);
     assert_eq!(fs.bytes("d/g"), b"x");
     fs.symlink("l", "d/g").expect("symlink");
     assert_eq!(fs.link("l", "l2").expect("a link to a symlink").attr.kind, FileKind::Symlink);
@@ -103,7 +103,7 @@ pub fn symlinks(fs: &Fs) {
     fs.file("d/f", b"x");
     let made = fs.symlink("l", "d/f").expect("symlink");
     assert_eq!((made.attr.kind, made.attr.size), (FileKind::Symlink, 3));
-    let read = |path: &str| fs.store.read_link(&fs.who, &fs.handle(path)).wait();
+    let read = |path: &str| fs.store.read_link(&fs.caller, &fs.handle(path)).wait();
     assert_eq!(read("l"), Ok(b"d/f".to_vec()));
     assert_eq!(read("d"), Err(Status::Inval));
     assert_eq!(fs.find("l").expect("itself").attr.kind, FileKind::Symlink);
@@ -176,7 +176,7 @@ pub fn renames_of_directories(fs: &Fs) {
     fs.rename("c/b", "e/b2").expect("rename");
     assert_eq!((fs.attr("c").links, fs.attr("e").links), (2, 3));
     let b = fs.handle("e/b2");
-    let up = fs.store.lookup_parent(&fs.who, &b).wait().expect("parent");
+    let up = fs.store.lookup_parent(&fs.caller, &b).wait().expect("parent");
     assert_eq!(up.handle, fs.handle("e"));
 }
 
@@ -202,7 +202,7 @@ pub fn listing_pages(fs: &Fs) {
     }
     assert_eq!(fs.list("d").expect("list"), names.into_iter().collect::<Vec<_>>());
     let d = fs.handle("d");
-    let page = |cookie, bytes| fs.store.read_dir(&fs.who, &d, cookie, bytes, true, true).wait();
+    let page = |cookie, bytes| fs.store.read_dir(&fs.caller, &d, cookie, bytes, true, true).wait();
     let first = page(0, 10_000).expect("page");
     assert!(!first.end && first.entries.len() > 10);
     for entry in &first.entries {
@@ -219,14 +219,14 @@ pub fn listing_pages(fs: &Fs) {
     assert_eq!(second.entries[0].name, first.entries[5].name, "any cookie can be gone on from");
     assert_eq!(error(page(0, 10)), Status::Range);
     fs.file("f", b"");
-    let of_file = fs.store.read_dir(&fs.who, &fs.handle("f"), 0, 4096, false, false).wait();
+    let of_file = fs.store.read_dir(&fs.caller, &fs.handle("f"), 0, 4096, false, false).wait();
     assert_eq!(error(of_file), Status::NotDir);
-    let root = fs.store.read_dir(&fs.who, &fs.root, 0, 4096, false, false).wait().expect("page");
+    let root = fs.store.read_dir(&fs.caller, &fs.root, 0, 4096, false, false).wait().expect("page");
     let plain = &root.entries[0];
     assert!(plain.attr.is_none() && plain.handle.is_none(), "only what was asked for");
     fs.mkdir("empty");
     let empty = fs.handle("empty");
-    let page = fs.store.read_dir(&fs.who, &empty, 0, 4096, false, false).wait().expect("page");
+    let page = fs.store.read_dir(&fs.caller, &empty, 0, 4096, false, false).wait().expect("page");
     assert!(page.entries.is_empty() && page.end);
 }
 
@@ -240,7 +240,8 @@ pub fn listing_while_it_changes(fs: &Fs) {
     let d = fs.handle("d");
     let (mut seen, mut cookie) = (Vec::new(), 0);
     for step in 0.. {
-        let page = fs.store.read_dir(&fs.who, &d, cookie, 400, false, false).wait().expect("page");
+        let page =
+            fs.store.read_dir(&fs.caller, &d, cookie, 400, false, false).wait().expect("page");
         for entry in &page.entries {
             cookie = entry.cookie;
             if entry.name.starts_with(b"stays") {
@@ -263,12 +264,13 @@ pub fn special_files(fs: &Fs) {
     for (name, kind) in [("fifo", FileKind::Fifo), ("socket", FileKind::Socket)] {
         let made = fs.make(name, kind, 0o640).expect(name);
         assert_eq!((made.attr.kind, made.attr.mode), (kind, 0o640));
-        let page = fs.store.read_dir(&fs.who, &fs.root, 0, 4096, false, false).wait();
+        let page = fs.store.read_dir(&fs.caller, &fs.root, 0, 4096, false, false).wait();
         assert!(page.expect("page").entries.iter().any(|e| e.kind == Some(kind)));
         fs.remove(name, false).expect("remove");
     }
     assert_eq!(error(fs.make("file", FileKind::File, 0o644)), Status::BadType);
-    let device = fs.store.create(&fs.who, &fs.root, b"null", FileKind::CharDevice, 0o600, 259, b"");
+    let device =
+        fs.store.create(&fs.caller, &fs.root, b"null", FileKind::CharDevice, 0o600, 259, b"");
     match device.wait() {
         Ok(made) => {
             assert_eq!((made.attr.kind, made.attr.rdev), (FileKind::CharDevice, 259));
@@ -283,11 +285,11 @@ pub fn odd_names(fs: &Fs) {
     let names: [&[u8]; 6] =
         [b"\xff\xfe not text", b"new\nline", b" ", b"-rf", b"...", "\u{1f980}".as_bytes()];
     for name in names {
-        let opened = fs.store.open(&fs.who, &fs.root, name, MAKE, 0o644).wait().expect("open");
-        let found = fs.store.lookup(&fs.who, &fs.root, name, true).wait().expect("lookup");
+        let opened = fs.store.open(&fs.caller, &fs.root, name, MAKE, 0o644).wait().expect("open");
+        let found = fs.store.lookup(&fs.caller, &fs.root, name, true).wait().expect("lookup");
         assert_eq!(found.handle, opened.handle);
     }
-    let page = fs.store.read_dir(&fs.who, &fs.root, 0, 4096, false, false).wait().expect("page");
+    let page = fs.store.read_dir(&fs.caller, &fs.root, 0, 4096, false, false).wait().expect("page");
     let listed: BTreeSet<&[u8]> = page.entries.iter().map(|entry| &entry.name[..]).collect();
     assert_eq!(listed, names.into_iter().collect());
 }

@@ -1,4 +1,4 @@
-//! Several users at once. The store can act as any of them; `fs.who` is root.
+//! Several users at once. The store can act as any of them; `fs.caller` is root.
 
 use dafs_protocol::{
     CreateMode, FileKind, OpenFlags, SetAttr, SetTime, Status, Timestamp, mode_with_umask,
@@ -10,27 +10,27 @@ use super::{BOTH, Fs, MAKE, READ, WRITE, error, user};
 pub fn a_private_file_is_private(fs: &Fs) {
     let (alice, bob) = (fs.by(&user(12_345, 12_345, &[])), fs.by(&user(12_346, 12_346, &[])));
     let opened =
-        alice.store.open(&alice.who, &alice.root, b"secret", MAKE, 0o600).wait().expect("made");
+        alice.store.open(&alice.caller, &alice.root, b"secret", MAKE, 0o600).wait().expect("made");
     assert_eq!((opened.attr.uid, opened.attr.gid), (12_345, 12_345));
     super::write(&*opened.file, 0, b"secret").expect("write");
     assert_eq!(alice.bytes("secret"), b"secret");
     // Also while it is open, by handle as by name.
     for flags in [READ, WRITE, BOTH, OpenFlags { truncate: true, ..WRITE }, MAKE] {
         assert_eq!(error(bob.open("secret", flags)), Status::Access);
-        let by_handle = bob.store.open(&bob.who, &opened.handle, b"", flags, 0).wait();
+        let by_handle = bob.store.open(&bob.caller, &opened.handle, b"", flags, 0).wait();
         assert_eq!(error(by_handle), Status::Access);
     }
     let cut = SetAttr { size: Some(0), ..SetAttr::default() };
     assert_eq!(error(bob.set("secret", cut)), Status::Access);
     assert_eq!(bob.attr("secret").size, 6, "attributes are not secret");
-    assert_eq!(bob.store.access(&bob.who, &opened.handle, 7).wait(), Ok(0));
-    assert_eq!(alice.store.access(&alice.who, &opened.handle, 7).wait(), Ok(6));
+    assert_eq!(bob.store.access(&bob.caller, &opened.handle, 7).wait(), Ok(0));
+    assert_eq!(alice.store.access(&alice.caller, &opened.handle, 7).wait(), Ok(6));
     assert_eq!(alice.bytes("secret"), b"secret");
 }
 
 pub fn groups_count(fs: &Fs) {
     let owner = fs.by(&user(12_345, 500, &[]));
-    owner.store.open(&owner.who, &owner.root, b"shared", MAKE, 0o640).wait().expect("made");
+    owner.store.open(&owner.caller, &owner.root, b"shared", MAKE, 0o640).wait().expect("made");
     let cases = [
         (user(12_346, 500, &[]), true),
         (user(12_346, 1, &[2, 3, 500]), true),
@@ -40,10 +40,10 @@ pub fn groups_count(fs: &Fs) {
         (user(12_347, 1, &[501]), false),
     ];
     // Twice, in changing order: no thread may keep another's groups.
-    for (who, may) in cases.iter().chain(cases.iter().rev()) {
-        let opened = fs.by(who).open("shared", READ).map(|_| ());
-        assert_eq!(opened, if *may { Ok(()) } else { Err(Status::Access) }, "{who:?}");
-        assert_eq!(error(fs.by(who).open("shared", WRITE)), Status::Access, "{who:?}");
+    for (caller, may) in cases.iter().chain(cases.iter().rev()) {
+        let opened = fs.by(caller).open("shared", READ).map(|_| ());
+        assert_eq!(opened, if *may { Ok(()) } else { Err(Status::Access) }, "{caller:?}");
+        assert_eq!(error(fs.by(caller).open("shared", WRITE)), Status::Access, "{caller:?}");
     }
     // The owner's bits count for the owner, even where the group has more.
     owner.chmod("shared", 0o060).expect("chmod");
@@ -66,12 +66,12 @@ pub fn directories_are_guarded(fs: &Fs) {
     alice.chmod("d", 0o744).expect("chmod");
     assert_eq!(error(bob.find("d/f")), Status::Access);
     let d = bob.handle("d");
-    let page = bob.store.read_dir(&bob.who, &d, 0, 4096, true, true).wait().expect("names");
+    let page = bob.store.read_dir(&bob.caller, &d, 0, 4096, true, true).wait().expect("names");
     assert_eq!(page.entries.len(), 1);
     assert!(page.entries[0].attr.is_none(), "no attributes without search");
     alice.chmod("d", 0o700).expect("chmod");
     assert_eq!(error(bob.find("d/f")), Status::Access);
-    assert_eq!(error(bob.store.lookup_parent(&bob.who, &d).wait()), Status::Access);
+    assert_eq!(error(bob.store.lookup_parent(&bob.caller, &d).wait()), Status::Access);
 }
 
 pub fn sticky_directories(fs: &Fs) {
@@ -106,7 +106,7 @@ pub fn owners_change_their_files(fs: &Fs) {
 
 pub fn umasks_come_along(fs: &Fs) {
     let open = |flags, name: &[u8], mode| {
-        let opened = fs.store.open(&fs.who, &fs.root, name, flags, mode).wait();
+        let opened = fs.store.open(&fs.caller, &fs.root, name, flags, mode).wait();
         opened.map(|opened| opened.attr.mode)
     };
     assert_eq!(open(MAKE, b"f", mode_with_umask(0o666, 0o027)), Ok(0o640));
@@ -130,7 +130,7 @@ pub fn root_opens_all(fs: &Fs) {
     assert_eq!(fs.bytes("f"), b"x");
     // (Device 0 is an overlay's whiteout, which anybody may make.)
     let kind = FileKind::CharDevice;
-    let device = fs.store.create(&alice.who, &fs.root, b"device", kind, 0o666, 259, b"");
+    let device = fs.store.create(&alice.caller, &fs.root, b"device", kind, 0o666, 259, b"");
     assert_eq!(error(device.wait()), Status::Perm);
 }
 
@@ -191,18 +191,18 @@ pub fn setgid_directories_inherit(fs: &Fs) {
 pub fn attributes_need_rights(fs: &Fs) {
     let (alice, bob) = (fs.by(&user(12_345, 500, &[])), fs.by(&user(12_346, 501, &[])));
     let f = alice.file("f", b"");
-    if alice.store.set_xattr(&alice.who, &f, b"user.a", b"1", 0).wait() == Err(Status::NotSupp) {
+    if alice.store.set_xattr(&alice.caller, &f, b"user.a", b"1", 0).wait() == Err(Status::NotSupp) {
         return eprintln!("not of this store: this file system has no extended attributes");
     }
-    let set = |fs: &Fs, name: &[u8]| fs.store.set_xattr(&fs.who, &f, name, b"2", 0).wait();
+    let set = |fs: &Fs, name: &[u8]| fs.store.set_xattr(&fs.caller, &f, name, b"2", 0).wait();
     assert_eq!(set(&bob, b"user.a"), Err(Status::Access));
-    assert_eq!(bob.store.xattr(&bob.who, &f, b"user.a").wait(), Ok(b"1".to_vec()));
+    assert_eq!(bob.store.xattr(&bob.caller, &f, b"user.a").wait(), Ok(b"1".to_vec()));
     alice.chmod("f", 0o600).expect("chmod");
-    assert_eq!(bob.store.xattr(&bob.who, &f, b"user.a").wait(), Err(Status::Access));
-    assert_eq!(bob.store.remove_xattr(&bob.who, &f, b"user.a").wait(), Err(Status::Access));
+    assert_eq!(bob.store.xattr(&bob.caller, &f, b"user.a").wait(), Err(Status::Access));
+    assert_eq!(bob.store.remove_xattr(&bob.caller, &f, b"user.a").wait(), Err(Status::Access));
     assert_eq!(set(&alice, b"trusted.a"), Err(Status::Perm));
     assert_eq!(set(fs, b"trusted.a"), Ok(()));
-    let names = alice.store.list_xattr(&alice.who, &f).wait().expect("list");
+    let names = alice.store.list_xattr(&alice.caller, &f).wait().expect("list");
     assert!(!names.starts_with(b"trusted.") && names.starts_with(b"user.a\0"));
 }
 
@@ -239,31 +239,35 @@ pub fn access_lists(fs: &Fs) {
         (other, 0, nobody),
     ]);
     let name = b"system.posix_acl_access";
-    match alice.store.set_xattr(&alice.who, &f, name, &value, 0).wait() {
+    match alice.store.set_xattr(&alice.caller, &f, name, &value, 0).wait() {
         Err(Status::NotSupp) => return eprintln!("not of this store: no access lists here"),
         other => assert_eq!(other, Ok(())),
     }
-    assert_eq!(bob.store.xattr(&bob.who, &f, name).wait(), Ok(value.clone()));
+    assert_eq!(bob.store.xattr(&bob.caller, &f, name).wait(), Ok(value.clone()));
     assert_eq!(alice.attr("f").mode, 0o640);
     assert!(bob.open("f", READ).is_ok());
     assert_eq!(error(bob.open("f", WRITE)), Status::Access);
     assert_eq!(error(carol.open("f", READ)), Status::Access);
-    assert_eq!(bob.store.access(&bob.who, &f, 7).wait(), Ok(4));
-    assert_eq!(error(bob.store.set_xattr(&bob.who, &f, name, &value, 0).wait()), Status::Perm);
+    assert_eq!(bob.store.access(&bob.caller, &f, 7).wait(), Ok(4));
+    assert_eq!(error(bob.store.set_xattr(&bob.caller, &f, name, &value, 0).wait()), Status::Perm);
     alice.chmod("f", 0o600).expect("takes the mask away");
     assert_eq!(error(bob.open("f", READ)), Status::Access);
     let d = alice.mkdir("d");
     let name = b"system.posix_acl_default";
-    alice.store.set_xattr(&alice.who, &d, name, &value, 0).wait().expect("for what is made there");
+    alice
+        .store
+        .set_xattr(&alice.caller, &d, name, &value, 0)
+        .wait()
+        .expect("for what is made there");
     alice.file("d/f", b"y");
     alice.chmod("d", 0o755).expect("chmod");
     assert_eq!(bob.bytes("d/f"), b"y");
     assert_eq!(error(carol.open("d/f", READ)), Status::Access);
     let mode = mode_with_umask(0o666, 0o777);
-    let made = alice.store.open(&alice.who, &d, b"g", MAKE, mode).wait().expect("made");
+    let made = alice.store.open(&alice.caller, &d, b"g", MAKE, mode).wait().expect("made");
     assert_eq!(made.attr.mode, 0o640, "the list counts, and no umask");
     let made = alice.make("d/d", FileKind::Directory, mode_with_umask(0o2777, 0o777));
     assert_eq!(made.expect("made").attr.mode, 0o2640);
-    alice.store.remove_xattr(&alice.who, &d, name).wait().expect("remove");
-    assert_eq!(alice.store.xattr(&alice.who, &d, name).wait(), Err(Status::NoData));
+    alice.store.remove_xattr(&alice.caller, &d, name).wait().expect("remove");
+    assert_eq!(alice.store.xattr(&alice.caller, &d, name).wait(), Err(Status::NoData));
 }

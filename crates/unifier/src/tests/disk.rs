@@ -380,7 +380,7 @@ impl File for Handle {
         })
     }
 
-    fn link(&self, _: &dafs_store::Who, _: &FileHandle, _: &[u8]) -> Answer<Found> {
+    fn link(&self, _: &dafs_store::Caller, _: &FileHandle, _: &[u8]) -> Answer<Found> {
         Pending::ready(Err(Status::NotSupp))
     }
 
@@ -403,7 +403,7 @@ impl File for Handle {
         (!state.tells_nothing).then_some(state.unwritten)
     }
 
-    fn set_attr(&self, _: &dafs_store::Who, _: &SetAttr) -> Answer<Attr> {
+    fn set_attr(&self, _: &dafs_store::Caller, _: &SetAttr) -> Answer<Attr> {
         self.attr()
     }
 
