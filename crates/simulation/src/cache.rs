@@ -5,8 +5,8 @@ use dafs_client::core::{FileKey, Work};
 use dafs_protocol::{CacheHint, CacheInfo, CachedRange, Status};
 
 use crate::calls::{Kind, Piece};
+use crate::client::Open;
 use crate::data::data_place;
-use crate::guest::Open;
 use crate::model::Span;
 use crate::plan::DATA_FILES;
 use crate::sim::Sim;
@@ -19,9 +19,9 @@ const PAGE_BYTES: u64 = 4096;
 
 impl Sim {
     /// A call about the cache of an open file.
-    pub(crate) fn ask_cache(&mut self, guest: usize, open: &Open) -> Result<(), String> {
+    pub(crate) fn ask_cache(&mut self, client: usize, open: &Open) -> Result<(), String> {
         if open.write && !open.append && self.rng.below(4) == 0 {
-            return self.overtake(guest, open);
+            return self.overtake(client, open);
         }
         let whole = self.rng.below(3) == 0;
         let (offset, len) = match whole {
@@ -42,26 +42,26 @@ impl Sim {
             }
         };
         let of = (!matches!(work, Work::CacheQueryAt { .. })).then_some(open.file);
-        self.submit_cache(guest, of, work);
+        self.submit_cache(client, of, work);
         Ok(())
     }
 
-    fn submit_cache(&mut self, guest: usize, file: Option<usize>, work: Work) {
-        let call = self.call(guest, Kind::Cache { file }, 0);
-        self.guests[guest].submit(call, work, None);
+    fn submit_cache(&mut self, client: usize, file: Option<usize>, work: Work) {
+        let call = self.call(client, Kind::Cache { file }, 0);
+        self.clients[client].submit(call, work, None);
     }
 
     /// Writes whole pages that are just being read in.
-    fn overtake(&mut self, guest: usize, open: &Open) -> Result<(), String> {
+    fn overtake(&mut self, client: usize, open: &Open) -> Result<(), String> {
         let len = PAGE_BYTES * self.rng.range(1, 2);
         let most = self.files[open.file].size_max().min(self.plan.file_max.saturating_sub(len));
         let offset = self.rng.below(most / PAGE_BYTES + 1) * PAGE_BYTES;
         for advice in [DROP, PREFETCH] {
             let cache = CacheHint::default();
             let work = Work::Advise { file: open.key, offset, len, advice, cache };
-            self.submit_cache(guest, Some(open.file), work);
+            self.submit_cache(client, Some(open.file), work);
         }
-        self.write_pieces(guest, open, vec![Piece { offset, len, change: 0 }])
+        self.write_pieces(client, open, vec![Piece { offset, len, change: 0 }])
     }
 
     /// Wishes, of which some cannot be had.

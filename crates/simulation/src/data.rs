@@ -6,7 +6,7 @@ use dafs_fabric::Buffer;
 use dafs_protocol::{CommitLevel, Extent, ExtentList, SetAttr, Stability};
 
 use crate::calls::{Call, Kind, Piece};
-use crate::guest::{Open, Stream};
+use crate::client::{Open, Stream};
 use crate::model::file::{STEP, Shape, WORD};
 use crate::plan::DATA_FILES;
 use crate::sim::Sim;
@@ -35,96 +35,96 @@ pub(crate) fn data_place(slot: usize) -> Place {
 
 impl Sim {
     /// One call on open files.
-    pub(crate) fn data_call(&mut self, guest: usize) -> Result<(), String> {
+    pub(crate) fn data_call(&mut self, client: usize) -> Result<(), String> {
         let usable: Vec<Open> =
-            self.guests[guest].opens.iter().filter(|open| !open.closing).cloned().collect();
-        let opens = self.guests[guest].opens.len();
+            self.clients[client].opens.iter().filter(|open| !open.closing).cloned().collect();
+        let opens = self.clients[client].opens.len();
         if usable.is_empty() || (opens < OPENS_MAX && self.rng.below(12) == 0) {
             let slot = self.rng.index(DATA_FILES);
             if !self.slots[slot].replacing {
-                self.ask_open(guest, slot);
+                self.ask_open(client, slot);
                 return Ok(());
             }
             if usable.is_empty() {
-                let call = self.call(guest, Kind::Ping, 0);
-                self.guests[guest].submit(call, Work::Null, None);
+                let call = self.call(client, Kind::Ping, 0);
+                self.clients[client].submit(call, Work::Null, None);
                 return Ok(());
             }
         }
         let open = usable[self.rng.index(usable.len())].clone();
         let cache = self.plan.cache_percent;
         if cache > 0 && self.rng.below(100) < cache {
-            return self.ask_cache(guest, &open);
+            return self.ask_cache(client, &open);
         }
         match self.rng.below(100) {
-            0..=33 if open.read => self.ask_read(guest, &open),
-            34..=67 if open.write && !open.append => self.ask_write(guest, &open),
-            68..=75 if open.write => self.ask_append(guest, &open),
-            76..=78 if open.write && !self.guests[guest].keeps => {
-                self.ask_cut(guest, &open);
+            0..=33 if open.read => self.ask_read(client, &open),
+            34..=67 if open.write && !open.append => self.ask_write(client, &open),
+            68..=75 if open.write => self.ask_append(client, &open),
+            76..=78 if open.write && !self.clients[client].keeps => {
+                self.ask_cut(client, &open);
                 Ok(())
             }
             79..=86 => {
-                self.ask_commit(guest, &open);
+                self.ask_commit(client, &open);
                 Ok(())
             }
             87..=89 => {
-                let call = self.call(guest, Kind::Size { file: open.file }, 0);
-                self.guests[guest].submit(call, Work::FileAttr { file: open.key }, None);
+                let call = self.call(client, Kind::Size { file: open.file }, 0);
+                self.clients[client].submit(call, Work::FileAttr { file: open.key }, None);
                 Ok(())
             }
             90..=93 => {
-                self.ask_sync(guest);
+                self.ask_sync(client);
                 Ok(())
             }
             94..=98 => {
-                self.ask_close(guest, open.number);
+                self.ask_close(client, open.number);
                 Ok(())
             }
             _ if self.rng.coin() && self.slots[open.slot].is_free() => {
-                self.ask_replace(guest, open.slot)
+                self.ask_replace(client, open.slot)
             }
             _ => {
-                let call = self.call(guest, Kind::Ping, 0);
-                self.guests[guest].submit(call, Work::Null, None);
+                let call = self.call(client, Kind::Ping, 0);
+                self.clients[client].submit(call, Work::Null, None);
                 Ok(())
             }
         }
     }
 
     /// Opens a data file.
-    pub(crate) fn ask_open(&mut self, guest: usize, slot: usize) {
+    pub(crate) fn ask_open(&mut self, client: usize, slot: usize) {
         let write = self.rng.below(7) > 0;
         let append = write && self.rng.below(8) == 0;
         // Who keeps writes does not cut: they would be written again after it.
-        let keeps = self.guests[guest].keeps;
+        let keeps = self.clients[client].keeps;
         let truncate = write && self.rng.below(16) == 0 && !keeps;
         let read = !write || self.rng.below(4) > 0;
         let create = write && self.rng.below(4) == 0;
         let options =
             OpenOptions { read, write, create, truncate, append, ..OpenOptions::default() };
-        self.open_file(guest, slot, options);
+        self.open_file(client, slot, options);
     }
 
-    pub(crate) fn open_file(&mut self, guest: usize, slot: usize, options: OpenOptions) {
+    pub(crate) fn open_file(&mut self, client: usize, slot: usize, options: OpenOptions) {
         let file = self.slots[slot].file;
         self.slots[slot].opening += 1;
         let cut = options.truncate.then(|| self.new_change());
         let how = (options.read, options.write, options.append);
-        let call = self.call(guest, Kind::Open { slot, file, how, cut }, 0);
+        let call = self.call(client, Kind::Open { slot, file, how, cut }, 0);
         if let Some(change) = cut {
-            let who = self.guests[guest].who;
+            let who = self.clients[client].who;
             self.files[file].begin(change, Shape::Cut { size: 0 }, who, None, call.start);
         }
-        self.guests[guest].submit(call, Work::Open { place: data_place(slot), options }, None);
+        self.clients[client].submit(call, Work::Open { place: data_place(slot), options }, None);
     }
 
-    pub(crate) fn ask_close(&mut self, guest: usize, number: u64) {
-        let Some(open) = self.guests[guest].open(number) else { return };
+    pub(crate) fn ask_close(&mut self, client: usize, number: u64) {
+        let Some(open) = self.clients[client].open(number) else { return };
         open.closing = true;
         let (key, file) = (open.key, open.file);
-        let call = self.call(guest, Kind::Close { open: number, file }, 0);
-        self.guests[guest].submit(call, Work::Close { file: key }, None);
+        let call = self.call(client, Kind::Close { open: number, file }, 0);
+        self.clients[client].submit(call, Work::Close { file: key }, None);
     }
 
     /// A place for so many bytes, often near an edge of a page.
@@ -164,17 +164,17 @@ impl Sim {
         (0..count).map(|_| Piece { offset: self.offset(file, len), len, change: 0 }).collect()
     }
 
-    pub(crate) fn ask_read(&mut self, guest: usize, open: &Open) -> Result<(), String> {
-        let pieces = match self.next_of_stream(guest, open) {
+    pub(crate) fn ask_read(&mut self, client: usize, open: &Open) -> Result<(), String> {
+        let pieces = match self.next_of_stream(client, open) {
             Some(piece) => vec![piece],
             None => self.pieces(open.file),
         };
-        self.read_pieces(guest, open, pieces)
+        self.read_pieces(client, open, pieces)
     }
 
     /// Where files are read ahead, many reads go on where the last one ended, or a distance
     /// behind it.
-    fn next_of_stream(&mut self, guest: usize, open: &Open) -> Option<Piece> {
+    fn next_of_stream(&mut self, client: usize, open: &Open) -> Option<Piece> {
         if !self.plan.direct || self.rng.below(4) == 0 {
             return None;
         }
@@ -186,51 +186,51 @@ impl Sim {
             Stream { offset: self.rng.below(size / STEP + 1) * STEP / 4096 * 4096, len, stride }
         });
         let next = Stream { offset: stream.offset + stream.stride, ..stream };
-        self.guests[guest].open(open.number)?.stream = Some(next);
+        self.clients[client].open(open.number)?.stream = Some(next);
         Some(Piece { offset: stream.offset, len: stream.len, change: 0 })
     }
 
     pub(crate) fn read_pieces(
         &mut self,
-        guest: usize,
+        client: usize,
         open: &Open,
         pieces: Vec<Piece>,
     ) -> Result<(), String> {
         let total: u64 = pieces.iter().map(|piece| piece.len).sum();
-        let buffer = self.guests[guest].buffers.take()?;
+        let buffer = self.clients[client].buffers.take()?;
         let (file, len) = (open.key, total as u32);
         let work = match pieces.as_slice() {
             [one] => Work::Read { file, offset: one.offset, len },
             many => Work::ReadList { file, extents: extents(many)?, len },
         };
-        let call = self.call(guest, Kind::Read { file: open.file, pieces }, total as usize);
-        self.guests[guest].submit(call, work, Some(buffer));
+        let call = self.call(client, Kind::Read { file: open.file, pieces }, total as usize);
+        self.clients[client].submit(call, work, Some(buffer));
         Ok(())
     }
 
-    fn stability(&mut self, guest: usize) -> Stability {
+    fn stability(&mut self, client: usize) -> Stability {
         match self.rng.below(12) {
-            _ if self.guests[guest].keeps => Stability::Unstable,
+            _ if self.clients[client].keeps => Stability::Unstable,
             0 => Stability::Data,
             1 => Stability::File,
             _ => Stability::Unstable,
         }
     }
 
-    fn ask_write(&mut self, guest: usize, open: &Open) -> Result<(), String> {
+    fn ask_write(&mut self, client: usize, open: &Open) -> Result<(), String> {
         let pieces = self.pieces(open.file);
-        self.write_pieces(guest, open, pieces)
+        self.write_pieces(client, open, pieces)
     }
 
     pub(crate) fn write_pieces(
         &mut self,
-        guest: usize,
+        client: usize,
         open: &Open,
         mut pieces: Vec<Piece>,
     ) -> Result<(), String> {
-        let stability = self.stability(guest);
-        pieces.truncate(if self.guests[guest].keeps { 1 } else { pieces.len() });
-        let mut buffer = self.guests[guest].buffers.take()?;
+        let stability = self.stability(client);
+        pieces.truncate(if self.clients[client].keeps { 1 } else { pieces.len() });
+        let mut buffer = self.clients[client].buffers.take()?;
         let total = self.fill_pieces(&mut pieces, &mut buffer);
         let (file, len) = (open.key, total as u32);
         let work = match pieces.as_slice() {
@@ -239,13 +239,13 @@ impl Sim {
         };
         let stable = stability != Stability::Unstable;
         let kind = Kind::Write { file: open.file, pieces: pieces.clone(), stable };
-        let call = self.call(guest, kind, total);
-        let who = self.guests[guest].who;
+        let call = self.call(client, kind, total);
+        let who = self.clients[client].who;
         for piece in pieces {
             let shape = Shape::Write { offset: piece.offset, len: piece.len };
             self.files[open.file].begin(piece.change, shape, who, Some(open.number), call.start);
         }
-        self.submit_write(guest, open, call, work, buffer);
+        self.submit_write(client, open, call, work, buffer);
         Ok(())
     }
 
@@ -262,33 +262,33 @@ impl Sim {
         at
     }
 
-    fn ask_append(&mut self, guest: usize, open: &Open) -> Result<(), String> {
+    fn ask_append(&mut self, client: usize, open: &Open) -> Result<(), String> {
         if self.files[open.file].size_max() > self.plan.file_max {
-            match self.guests[guest].keeps {
-                true => self.ask_commit(guest, open),
-                false => self.ask_cut(guest, open),
+            match self.clients[client].keeps {
+                true => self.ask_commit(client, open),
+                false => self.ask_cut(client, open),
             }
             return Ok(());
         }
-        let stability = self.stability(guest);
+        let stability = self.stability(client);
         let mut pieces = [Piece { offset: 0, len: self.len() / 2 / STEP * STEP + STEP, change: 0 }];
-        let mut buffer = self.guests[guest].buffers.take()?;
+        let mut buffer = self.clients[client].buffers.take()?;
         let total = self.fill_pieces(&mut pieces, &mut buffer);
         let [piece] = pieces;
         let stable = stability != Stability::Unstable;
-        let call = self.call(guest, Kind::Append { file: open.file, piece, stable }, total);
-        let (who, len) = (self.guests[guest].who, piece.len);
+        let call = self.call(client, Kind::Append { file: open.file, piece, stable }, total);
+        let (who, len) = (self.clients[client].who, piece.len);
         let shape = Shape::Append { len, offset: None };
         self.files[open.file].begin(piece.change, shape, who, Some(open.number), call.start);
         let work = Work::Append { file: open.key, len: len as u32, stability };
-        self.submit_write(guest, open, call, work, buffer);
+        self.submit_write(client, open, call, work, buffer);
         Ok(())
     }
 
     /// A write, kept where its client keeps them.
-    fn submit_write(&mut self, guest: usize, open: &Open, call: Call, work: Work, buffer: Buffer) {
-        if !self.guests[guest].keeps || open.append {
-            return self.guests[guest].submit(call, work, Some(buffer));
+    fn submit_write(&mut self, client: usize, open: &Open, call: Call, work: Work, buffer: Buffer) {
+        if !self.clients[client].keeps || open.append {
+            return self.clients[client].submit(call, work, Some(buffer));
         }
         let pieces = match &call.kind {
             Kind::Write { pieces, .. } => pieces.as_slice(),
@@ -296,33 +296,33 @@ impl Sim {
             _ => &[],
         };
         pieces.iter().for_each(|piece| self.files[open.file].keep(piece.change));
-        self.guests[guest].submit_kept(call, work, buffer);
+        self.clients[client].submit_kept(call, work, buffer);
     }
 
-    fn ask_cut(&mut self, guest: usize, open: &Open) {
+    fn ask_cut(&mut self, client: usize, open: &Open) {
         let size = self.offset(open.file, 0);
         let change = self.new_change();
-        let call = self.call(guest, Kind::Cut { file: open.file, change }, 0);
-        let who = self.guests[guest].who;
+        let call = self.call(client, Kind::Cut { file: open.file, change }, 0);
+        let who = self.clients[client].who;
         self.files[open.file].begin(change, Shape::Cut { size }, who, None, call.start);
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.guests[guest].submit(call, Work::FileSetAttr { file: open.key, set }, None);
+        self.clients[client].submit(call, Work::FileSetAttr { file: open.key, set }, None);
     }
 
-    pub(crate) fn ask_sync(&mut self, guest: usize) {
-        let call = self.call(guest, Kind::Sync, 0);
-        self.guests[guest].submit(call, Work::Sync, None);
+    pub(crate) fn ask_sync(&mut self, client: usize) {
+        let call = self.call(client, Kind::Sync, 0);
+        self.clients[client].submit(call, Work::Sync, None);
     }
 
-    pub(crate) fn commit_all(&mut self, guest: usize, open: &Open) {
+    pub(crate) fn commit_all(&mut self, client: usize, open: &Open) {
         let kind = Kind::Commit { open: open.number, file: open.file, range: None, flush: false };
-        let call = self.call(guest, kind, 0);
+        let call = self.call(client, kind, 0);
         let level = CommitLevel::File;
         let work = Work::Commit { file: open.key, offset: 0, len: 0, level };
-        self.guests[guest].submit(call, work, None);
+        self.clients[client].submit(call, work, None);
     }
 
-    fn ask_commit(&mut self, guest: usize, open: &Open) {
+    fn ask_commit(&mut self, client: usize, open: &Open) {
         let part = self.rng.below(6) == 0;
         let (offset, len) = match part {
             true => (self.offset(open.file, 0), self.len()),
@@ -336,9 +336,9 @@ impl Sim {
         };
         let flush = level == CommitLevel::Flush;
         let kind = Kind::Commit { open: open.number, file: open.file, range, flush };
-        let call = self.call(guest, kind, 0);
+        let call = self.call(client, kind, 0);
         let work = Work::Commit { file: open.key, offset, len, level };
-        self.guests[guest].submit(call, work, None);
+        self.clients[client].submit(call, work, None);
     }
 }
 

@@ -13,11 +13,11 @@ use crate::sim::Sim;
 impl Sim {
     /// Clients ask for what it is time for.
     pub(crate) fn make_calls(&mut self) -> Result<(), String> {
-        for guest in 0..self.guests.len() {
+        for client in 0..self.clients.len() {
             if self.report.operations >= self.plan.operations {
                 break;
             }
-            if self.guests[guest].next_at > self.now() {
+            if self.clients[client].next_at > self.now() {
                 continue;
             }
             let pause = match self.rng.below(100) {
@@ -25,12 +25,12 @@ impl Sim {
                 1..=9 => self.rng.range(1000, 20_000),
                 _ => self.rng.range(1, 500),
             };
-            self.guests[guest].next_at = self.now() + Duration::from_micros(pause);
-            let calls = self.guests[guest].calls.values();
+            self.clients[client].next_at = self.now() + Duration::from_micros(pause);
+            let calls = self.clients[client].calls.values();
             if calls.filter(|call| call.kind.locker().is_none()).count() >= self.plan.depth {
                 continue;
             }
-            self.make_call(guest)?;
+            self.make_call(client)?;
             self.report.operations += 1;
             self.mishaps()?;
             self.resize_cache();
@@ -38,46 +38,46 @@ impl Sim {
         Ok(())
     }
 
-    fn make_call(&mut self, guest: usize) -> Result<(), String> {
+    fn make_call(&mut self, client: usize) -> Result<(), String> {
         let locks = self.plan.lock_percent;
-        if locks > 0 && self.rng.below(100) < locks && self.lock_call(guest) {
+        if locks > 0 && self.rng.below(100) < locks && self.lock_call(client) {
             return Ok(());
         }
         if self.rng.below(100) >= self.plan.data_percent {
-            if self.rng.below(6) == 0 && self.join_race(guest) {
+            if self.rng.below(6) == 0 && self.join_race(client) {
                 return Ok(());
             }
-            if self.name_call(guest)? {
+            if self.name_call(client)? {
                 return Ok(());
             }
         }
-        self.data_call(guest)
+        self.data_call(client)
     }
 
     /// Closes everything, looks at everything, and ends the sessions.
     pub(crate) fn finish(&mut self) -> Result<(), String> {
-        for guest in 0..self.guests.len() {
+        for client in 0..self.clients.len() {
             let numbers: Vec<u64> =
-                self.guests[guest].opens.iter().map(|open| open.number).collect();
-            numbers.into_iter().for_each(|number| self.ask_close(guest, number));
+                self.clients[client].opens.iter().map(|open| open.number).collect();
+            numbers.into_iter().for_each(|number| self.ask_close(client, number));
             for file in 0..LOCK_FILES {
-                self.close_lock_file(guest, file);
+                self.close_lock_file(client, file);
             }
         }
         self.wait_idle()?;
-        let guest = self.rng.index(self.guests.len());
+        let client = self.rng.index(self.clients.len());
         for slot in 0..DATA_FILES {
-            self.read_file(guest, slot)?;
+            self.read_file(client, slot)?;
         }
         for yard in 0..YARDS {
-            self.ask_list(guest, yard);
+            self.ask_list(client, yard);
             self.wait_idle()?;
             for path in self.paths_below(&Path { yard, parts: Vec::new() }) {
-                self.ask_stat(guest, &path);
+                self.ask_stat(client, &path);
                 self.wait_idle()?;
                 let node = self.names.find(&path).unwrap_or_default();
                 if node.is_some_and(|node| self.names.node(node).kind == FileKind::File) {
-                    self.ask_get(guest, &path)?;
+                    self.ask_get(client, &path)?;
                     self.wait_idle()?;
                 }
             }
@@ -100,35 +100,35 @@ impl Sim {
     }
 
     /// Reads all of a data file, with what may be beyond its end.
-    fn read_file(&mut self, guest: usize, slot: usize) -> Result<(), String> {
+    fn read_file(&mut self, client: usize, slot: usize) -> Result<(), String> {
         let file = self.slots[slot].file;
-        self.open_file(guest, slot, OpenOptions::read());
+        self.open_file(client, slot, OpenOptions::read());
         self.wait_idle()?;
-        let open = self.guests[guest].opens.last().cloned().ok_or("a file was not opened")?;
+        let open = self.clients[client].opens.last().cloned().ok_or("a file was not opened")?;
         let (size, step) = (self.files[file].size_max() + 8192, self.plan.io_max / 8 * 8);
         let mut offset = 0;
         while offset < size {
-            self.read_pieces(guest, &open, vec![Piece { offset, len: step, change: 0 }])?;
+            self.read_pieces(client, &open, vec![Piece { offset, len: step, change: 0 }])?;
             self.wait_idle()?;
             offset += step;
         }
-        self.ask_close(guest, open.number);
+        self.ask_close(client, open.number);
         self.wait_idle()
     }
 
     fn end_sessions(&mut self) -> Result<(), String> {
-        self.guests.iter_mut().for_each(|guest| guest.core.close_session());
+        self.clients.iter_mut().for_each(|client| client.core.close_session());
         let end = self.now() + self.patience();
-        while !self.guests.iter().all(|guest| guest.core.is_destroyed()) {
+        while !self.clients.iter().all(|client| client.core.is_destroyed()) {
             if self.now() > end {
                 return Err("a session does not end".into());
             }
             self.turn()?;
         }
-        for guest in &mut self.guests {
-            guest.core.end(dafs_client::Error::Interrupted);
+        for client in &mut self.clients {
+            client.core.end(dafs_client::Error::Interrupted);
         }
-        while !self.guests.iter().all(|guest| guest.core.is_closed()) {
+        while !self.clients.iter().all(|client| client.core.is_closed()) {
             if self.now() > end {
                 return Err("a client does not come to its end".into());
             }
@@ -139,16 +139,16 @@ impl Sim {
 
     /// One lease and a second later nothing is held for anybody.
     fn check_leftovers(&mut self) -> Result<(), String> {
-        for guest in &self.guests {
-            guest.buffers.check()?;
-            if guest.buffers.out > 0 {
-                return Err(format!("{} buffers did not come back", guest.buffers.out));
+        for client in &self.clients {
+            client.buffers.check()?;
+            if client.buffers.out > 0 {
+                return Err(format!("{} buffers did not come back", client.buffers.out));
             }
         }
         let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
         self.wait_for(lease + Duration::from_secs(1))?;
-        for guest in &self.guests {
-            guest.buffers.check()?;
+        for client in &self.clients {
+            client.buffers.check()?;
         }
         match self.host.leftovers().as_slice() {
             [] => Ok(()),

@@ -6,26 +6,26 @@
 
 #![forbid(unsafe_code)]
 
-mod answers;
 mod cache;
 mod calls;
+mod checker;
+mod client;
 mod data;
+mod faults;
+mod file_names;
 mod finish;
-mod guest;
-mod host;
 mod locks;
-mod mishaps;
 mod model;
+mod name_workload;
 mod plan;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod races;
 mod records;
 mod report;
+mod server;
 mod sim;
-mod slots;
 mod storage;
-mod yards;
 
 pub use report::{FAULTS, Report};
 

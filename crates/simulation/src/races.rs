@@ -68,7 +68,7 @@ fn place(name: usize) -> Place {
 
 impl Sim {
     /// A client joins a race. False: there is none to join.
-    pub(crate) fn join_race(&mut self, guest: usize) -> bool {
+    pub(crate) fn join_race(&mut self, client: usize) -> bool {
         let name = self.rng.index(self.races.len());
         let directory = self.rng.coin();
         let race = &mut self.races[name];
@@ -93,8 +93,8 @@ impl Sim {
             }
         };
         let is_second = race.running == 2;
-        let call = self.call(guest, Kind::Race { name }, 0);
-        self.guests[guest].submit(call, work, None);
+        let call = self.call(client, Kind::Race { name }, 0);
+        self.clients[client].submit(call, work, None);
         if is_second {
             self.race_trap();
         }
@@ -103,7 +103,7 @@ impl Sim {
 
     pub(crate) fn race_answered(
         &mut self,
-        guest: usize,
+        client: usize,
         call: &Call,
         name: usize,
         result: &Result<Output<dafs_client::core::FileKey>, Error>,
@@ -111,7 +111,7 @@ impl Sim {
         let race = &self.races[name];
         let beaten = if race.present { Status::NoEnt } else { Status::Exist };
         let error = result.as_ref().err();
-        let excused = error.is_some_and(|error| self.is_excused(guest, call, error));
+        let excused = error.is_some_and(|error| self.is_excused(client, call, error));
         let now = self.now();
         let race = &mut self.races[name];
         match error {
@@ -124,7 +124,7 @@ impl Sim {
             Some(error) => return Err(format!("race for r{name}: {error}")),
         }
         if let Some(error) = error {
-            self.without_server(guest, error);
+            self.without_server(client, error);
         }
         let race = &mut self.races[name];
         let last = race.running == 1;
@@ -150,21 +150,21 @@ impl Sim {
                 continue;
             }
             (race.unclear, race.looking) = (false, true);
-            let guest = self.rng.index(self.guests.len());
-            let call = self.call(guest, Kind::RaceLook { name }, 0);
+            let client = self.rng.index(self.clients.len());
+            let call = self.call(client, Kind::RaceLook { name }, 0);
             let work = Work::Stat { place: place(name), no_follow: true };
-            self.guests[guest].submit(call, work, None);
+            self.clients[client].submit(call, work, None);
         }
     }
 
     pub(crate) fn race_looked_at(
         &mut self,
-        guest: usize,
+        client: usize,
         call: &Call,
         name: usize,
         result: &Result<Output<dafs_client::core::FileKey>, Error>,
     ) -> Result<(), String> {
-        let excused = result.as_ref().is_err_and(|error| self.is_excused(guest, call, error));
+        let excused = result.as_ref().is_err_and(|error| self.is_excused(client, call, error));
         let now = self.now();
         let race = &mut self.races[name];
         race.looking = false;

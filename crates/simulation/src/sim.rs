@@ -10,10 +10,10 @@ use dafs_protocol::{CreateMode, FileKind, Identity, OpenFlags, SessionId, Status
 use dafs_store::Store;
 
 use crate::calls::{Call, Kind, Look};
-use crate::guest::Guest;
-use crate::host::Host;
+use crate::client::SimClient;
+use crate::faults::Wake;
+use crate::file_names::Slot;
 use crate::locks::Door;
-use crate::mishaps::Wake;
 use crate::model::Moment;
 use crate::model::file::File;
 use crate::model::locks::Locks;
@@ -21,7 +21,7 @@ use crate::model::names::Names;
 use crate::plan::{CAPACITY_BYTES, DATA_FILES, LOCK_FILES, Plan, RACES, YARDS};
 use crate::races::Race;
 use crate::report::Report;
-use crate::slots::Slot;
+use crate::server::SimServer;
 use crate::storage::{Clock, Storage};
 
 /// Rounds without time going by: more is a loop.
@@ -45,8 +45,8 @@ pub struct Sim {
     pub(crate) plan: Plan,
     pub(crate) net: Arc<SimNet>,
     clock: Clock,
-    pub(crate) host: Host,
-    pub(crate) guests: Vec<Guest>,
+    pub(crate) host: SimServer,
+    pub(crate) clients: Vec<SimClient>,
     pub(crate) rng: Rng,
     moment: Moment,
     next_tag: u64,
@@ -102,11 +102,11 @@ impl Sim {
         let storage = Storage::new(&clock, net.rng(1), CAPACITY_BYTES, plan.direct);
         let inodes = prepare(&storage).map_err(|status| format!("the first files: {status}"))?;
         storage.set_pace(plan.pace);
-        let mut host = Host::new(net.clone(), clock.clone(), storage);
+        let mut host = SimServer::new(net.clone(), clock.clone(), storage);
         host.start(&plan)?;
-        let mut guests = Vec::new();
+        let mut clients = Vec::new();
         for who in 0..plan.clients {
-            guests.push(Guest::new(&net, &plan, 10 + who as u32, who)?);
+            clients.push(SimClient::new(&net, &plan, 10 + who as u32, who)?);
         }
         let files = (0..DATA_FILES).map(|i| File::new(format!("data/f{i}"))).collect();
         Ok(Sim {
@@ -116,7 +116,7 @@ impl Sim {
             net,
             clock,
             host,
-            guests,
+            clients,
             moment: 0,
             next_tag: 0,
             next_change: 0,
@@ -184,7 +184,7 @@ impl Sim {
     }
 
     /// A call of a client, not yet handed over.
-    pub(crate) fn call(&mut self, guest: usize, kind: Kind, len: usize) -> Call {
+    pub(crate) fn call(&mut self, client: usize, kind: Kind, len: usize) -> Call {
         self.next_tag += 1;
         let start = self.tick();
         let call = Call {
@@ -193,10 +193,10 @@ impl Sim {
             start,
             since: self.now(),
             len,
-            sessions: self.guests[guest].sessions,
+            sessions: self.clients[client].sessions,
         };
         self.log(|| {
-            format!("client {} asks {}: {:?}", self.guests[guest].who, call.tag, call.kind)
+            format!("client {} asks {}: {:?}", self.clients[client].who, call.tag, call.kind)
         });
         call
     }
@@ -219,12 +219,12 @@ impl Sim {
     /// Everybody works until nobody has anything to do.
     fn progress(&mut self) -> Result<(), String> {
         let now = self.now();
-        let mut worked = vec![false; self.guests.len() + 1];
+        let mut worked = vec![false; self.clients.len() + 1];
         for _ in 0..ROUNDS_MAX {
             let mut busy = self.host.awake_at <= now && self.host.progress(self.plan.key);
-            worked[self.guests.len()] |= busy;
-            for (index, worked) in worked.iter_mut().enumerate().take(self.guests.len()) {
-                let works = self.guests[index].awake_at <= now && self.guest_works(index, now)?;
+            worked[self.clients.len()] |= busy;
+            for (index, worked) in worked.iter_mut().enumerate().take(self.clients.len()) {
+                let works = self.clients[index].awake_at <= now && self.guest_works(index, now)?;
                 *worked |= works;
                 busy |= works;
             }
@@ -237,15 +237,15 @@ impl Sim {
     }
 
     fn guest_works(&mut self, index: usize, now: Duration) -> Result<bool, String> {
-        let mut busy = self.guests[index].core.progress(now);
+        let mut busy = self.clients[index].core.progress(now);
         self.notice_sessions(index);
         self.notice_recovery(index);
-        while let Some((call, result, buffer)) = self.guests[index].next_done()? {
+        while let Some((call, result, buffer)) = self.clients[index].next_done()? {
             self.answered(index, call, result, buffer)?;
             busy = true;
         }
-        while let Some(notice) = self.guests[index].core.next_notice() {
-            self.log(|| format!("client {} hears: {notice}", self.guests[index].who));
+        while let Some(notice) = self.clients[index].core.next_notice() {
+            self.log(|| format!("client {} hears: {notice}", self.clients[index].who));
         }
         Ok(busy)
     }
@@ -253,7 +253,7 @@ impl Sim {
     /// Who had something to do looks at the network again later; much may happen meanwhile.
     fn fall_asleep(&mut self, worked: &[bool]) {
         let (now, lag) = (self.now(), self.plan.lag.as_nanos() as u64);
-        let awake = self.guests.iter_mut().map(|guest| &mut guest.awake_at);
+        let awake = self.clients.iter_mut().map(|client| &mut client.awake_at);
         let awake = awake.chain([&mut self.host.awake_at]).zip(worked);
         for (at, _) in awake.filter(|(_, worked)| **worked && lag > 0) {
             *at = now + Duration::from_nanos(self.rng.below(lag));
@@ -265,35 +265,35 @@ impl Sim {
         let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
         if self.now() >= self.host.started + lease {
             let boot = self.boots;
-            let absent = self.guests.iter_mut().filter(|guest| guest.boot != boot);
-            absent.for_each(|guest| guest.late = true);
+            let absent = self.clients.iter_mut().filter(|client| client.boot != boot);
+            absent.for_each(|client| client.late = true);
         }
     }
 
     /// What was under way in a lost session may be done again in the next one.
     fn notice_sessions(&mut self, index: usize) {
-        let facts = self.guests[index].core.facts();
-        if facts.new_sessions != self.guests[index].sessions {
+        let facts = self.clients[index].core.facts();
+        if facts.new_sessions != self.clients[index].sessions {
             self.note_late();
         }
-        let guest = &mut self.guests[index];
-        guest.established |= facts.verifier != WriteVerifier::default();
-        if facts.new_sessions == guest.sessions {
+        let client = &mut self.clients[index];
+        client.established |= facts.verifier != WriteVerifier::default();
+        if facts.new_sessions == client.sessions {
             return;
         }
-        guest.sessions = facts.new_sessions;
-        guest.boot = self.boots;
-        guest.recovers = true;
-        for door in &mut guest.doors {
+        client.sessions = facts.new_sessions;
+        client.boot = self.boots;
+        client.recovers = true;
+        for door in &mut client.doors {
             if let Door::Open(open) = door {
-                open.excused |= guest.cut_off || guest.late;
+                open.excused |= client.cut_off || client.late;
             }
         }
-        guest.late = false;
-        if std::mem::take(&mut guest.cut_off) {
-            guest.cut_off_before = guest.sessions;
+        client.late = false;
+        if std::mem::take(&mut client.cut_off) {
+            client.cut_off_before = client.sessions;
         }
-        let who = guest.who;
+        let who = client.who;
         let now = self.tick();
         self.files.iter_mut().for_each(|file| file.session_lost(who, now));
         self.log(|| format!("client {who} has a new session"));
@@ -301,14 +301,14 @@ impl Sim {
 
     /// When calls flow again, what was kept has been written again.
     fn notice_recovery(&mut self, index: usize) {
-        let guest = &mut self.guests[index];
+        let client = &mut self.clients[index];
         let server = self.host.verifier;
-        let here = guest.core.is_connected() && server == Some(guest.core.facts().verifier);
-        if !guest.recovers || !here {
+        let here = client.core.is_connected() && server == Some(client.core.facts().verifier);
+        if !client.recovers || !here {
             return;
         }
-        guest.recovers = false;
-        let who = guest.who;
+        client.recovers = false;
+        let who = client.who;
         let now = self.tick();
         self.files.iter_mut().for_each(|file| file.written_again(who, now));
         self.log(|| format!("client {who} goes on"));
@@ -316,11 +316,11 @@ impl Sim {
 
     fn pass_time(&mut self) -> Result<(), String> {
         let now = self.now();
-        let cores = self.guests.iter().filter_map(|guest| guest.core.next_timeout());
-        let asks = self.guests.iter().map(|guest| guest.next_at).filter(|_| self.is_wild);
+        let cores = self.clients.iter().filter_map(|client| client.core.next_timeout());
+        let asks = self.clients.iter().map(|client| client.next_at).filter(|_| self.is_wild);
         let looks = self.looks.iter().map(|look| look.not_before).filter(|at| *at > now);
         let wakes = self.wakes.keys().next().map(|key| key.0);
-        let awake = self.guests.iter().map(|guest| guest.awake_at).chain([self.host.awake_at]);
+        let awake = self.clients.iter().map(|client| client.awake_at).chain([self.host.awake_at]);
         let awake = awake.filter(|at| *at > now).min();
         let slots = self.slots.iter().filter_map(|slot| slot.not_before(now));
         let races = self.races.iter().filter_map(|race| race.not_before(now));
@@ -349,10 +349,10 @@ impl Sim {
         let (now, patience) = (self.now(), self.patience());
         let moment = self.tick();
         self.locks.check_waits((moment, now), patience)?;
-        for guest in &self.guests {
-            let oldest = guest.calls.values().find(|call| !call.kind.may_wait());
+        for client in &self.clients {
+            let oldest = client.calls.values().find(|call| !call.kind.may_wait());
             if let Some(call) = oldest.filter(|call| now.saturating_sub(call.since) > patience) {
-                let (who, state) = (guest.who, self.host.state());
+                let (who, state) = (client.who, self.host.state());
                 return Err(format!(
                     "no answer for {patience:?} to client {who}: {call:?}\n  server: {state}"
                 ));
@@ -377,10 +377,10 @@ impl Sim {
         }
         self.look_at_lock_files();
         let end = self.now() + self.patience();
-        let looks = |guest: &Guest| {
-            guest.calls.values().any(|call| matches!(call.kind, Kind::LockLook { .. }))
+        let looks = |client: &SimClient| {
+            client.calls.values().any(|call| matches!(call.kind, Kind::LockLook { .. }))
         };
-        while self.guests.iter().any(looks) && self.now() < end {
+        while self.clients.iter().any(looks) && self.now() < end {
             self.turn()?;
         }
         self.gives_up_locks = true;
@@ -391,7 +391,7 @@ impl Sim {
     pub(crate) fn wait_idle(&mut self) -> Result<(), String> {
         let end = self.now() + self.patience() * 2;
         let is_idle = |sim: &Sim| {
-            sim.guests.iter().all(|guest| guest.calls.is_empty())
+            sim.clients.iter().all(|client| client.calls.is_empty())
                 && sim.looks.is_empty()
                 && sim.races.iter().all(Race::is_idle)
                 && sim.slots.iter().all(Slot::is_settled)
@@ -415,12 +415,12 @@ impl Sim {
     }
 
     /// What became of a call is not known: the server must have died in the middle of it.
-    pub(crate) fn outcome_unknown(&mut self, guest: usize, call: &Call) -> Result<(), String> {
+    pub(crate) fn outcome_unknown(&mut self, client: usize, call: &Call) -> Result<(), String> {
         // What was appended to its memory is gone with it, though it was done.
         let in_memory = matches!(call.kind, Kind::Append { .. });
-        let guest = &self.guests[guest];
+        let client = &self.clients[client];
         // Its session may have ended in the middle of it.
-        let cut_off = guest.cut_off || call.sessions < guest.cut_off_before;
+        let cut_off = client.cut_off || call.sessions < client.cut_off_before;
         if self.machine_died || cut_off || in_memory {
             return Ok(());
         }
@@ -432,10 +432,10 @@ impl Sim {
     }
 
     /// Whether a call may end with this error, given what went wrong.
-    pub(crate) fn is_excused(&self, guest: usize, call: &Call, error: &Error) -> bool {
-        let guest = &self.guests[guest];
+    pub(crate) fn is_excused(&self, client: usize, call: &Call, error: &Error) -> bool {
+        let client = &self.clients[client];
         match error {
-            Error::Connect { .. } => !guest.established,
+            Error::Connect { .. } => !client.established,
             Error::Status { status, .. } => match status {
                 Status::Io | Status::NoSpc => self.store_failed,
                 Status::Stale => {
@@ -449,14 +449,14 @@ impl Sim {
                         Kind::Commit { open, .. } | Kind::Close { open, .. } => Some(open),
                         _ => None,
                     };
-                    let open = guest.opens.iter().find(|open| Some(open.number) == number);
-                    let kept = guest.keeps && open.is_some_and(|open| !open.append);
+                    let open = client.opens.iter().find(|open| Some(open.number) == number);
+                    let kept = client.keeps && open.is_some_and(|open| !open.append);
                     let lost = !kept || self.machine_died || self.store_failed;
                     self.restarted && tells && lost
                 }
                 Status::OutcomeUnknown => {
-                    let lost = guest.sessions != call.sessions || guest.boot != self.boots;
-                    lost || guest.cut_off || self.stopping.is_some()
+                    let lost = client.sessions != call.sessions || client.boot != self.boots;
+                    lost || client.cut_off || self.stopping.is_some()
                 }
                 _ => false,
             },

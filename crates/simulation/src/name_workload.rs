@@ -7,8 +7,8 @@ use dafs_client::core::{Place, Put, Work};
 use dafs_fabric::Buffer;
 use dafs_protocol::{Attr, FileKind, SetAttr, Status};
 
-use crate::answers::Answer;
 use crate::calls::{Call, Kind, Look, NameCall, NameOp, Piece};
+use crate::checker::Answer;
 use crate::data;
 use crate::model::Span;
 use crate::model::file::{File, STEP, Safety, Shape};
@@ -75,7 +75,7 @@ impl Sim {
     }
 
     /// One call about names. False: all yards are busy.
-    pub(crate) fn name_call(&mut self, guest: usize) -> Result<bool, String> {
+    pub(crate) fn name_call(&mut self, client: usize) -> Result<bool, String> {
         let Some(yard) = self.free_yard() else { return Ok(false) };
         let path = self.path(yard);
         let there = self.names.find(&path).unwrap_or_default();
@@ -83,8 +83,8 @@ impl Sim {
         let ready = match self.rng.below(100) {
             0..=11 => self.mkdir(&path),
             12..=15 => self.symlink(&path),
-            16..=39 if kind != Some(FileKind::Symlink) => self.put(guest, &path)?,
-            40..=49 if matches!(kind, None | Some(FileKind::File)) => self.get(guest, &path)?,
+            16..=39 if kind != Some(FileKind::Symlink) => self.put(client, &path)?,
+            40..=49 if matches!(kind, None | Some(FileKind::File)) => self.get(client, &path)?,
             50..=57 => self.stat(&path),
             58..=61 => self.read_dir(yard),
             62..=64 if kind.is_some() => self.read_link(&path),
@@ -108,21 +108,21 @@ impl Sim {
             }
             _ => self.stat(&path),
         };
-        self.ask_name(guest, ready);
+        self.ask_name(client, ready);
         Ok(true)
     }
 
-    fn ask_name(&mut self, guest: usize, ready: Ready) {
+    fn ask_name(&mut self, client: usize, ready: Ready) {
         let Ready { mut call, work, buffer, len, shapes } = ready;
         call.yards.iter().for_each(|yard| self.busy_yards[*yard] = true);
         call.changes = shapes.iter().map(|shape| shape.0).collect();
         let file = call.node.map_or(0, |node| self.names.node(node).file);
-        let call = self.call(guest, Kind::Name(Box::new(call)), len);
-        let who = self.guests[guest].who;
+        let call = self.call(client, Kind::Name(Box::new(call)), len);
+        let who = self.clients[client].who;
         for (change, shape) in shapes {
             self.files[file].begin(change, shape, who, None, call.start);
         }
-        self.guests[guest].submit(call, work, buffer);
+        self.clients[client].submit(call, work, buffer);
     }
 
     fn mkdir(&mut self, path: &Path) -> Ready {
@@ -146,7 +146,7 @@ impl Sim {
     }
 
     /// A file is made, or made anew, and perhaps gets another name.
-    fn put(&mut self, guest: usize, path: &Path) -> Result<Ready, String> {
+    fn put(&mut self, client: usize, path: &Path) -> Result<Ready, String> {
         let exclusive = self.rng.below(4) == 0;
         let commit = self.rng.below(4) == 0;
         let mode = 0o600 | self.rng.below(0o100) as u32;
@@ -185,7 +185,7 @@ impl Sim {
             ready.shapes.push((piece.change, Shape::Write { offset: 0, len }));
         }
         if len > 0 {
-            let mut buffer = self.guests[guest].buffers.take()?;
+            let mut buffer = self.clients[client].buffers.take()?;
             buffer.get_mut(..len as usize).into_iter().for_each(|bytes| data::fill(&piece, bytes));
             (ready.buffer, ready.len) = (Some(buffer), len as usize);
         }
@@ -211,13 +211,13 @@ impl Sim {
         }
     }
 
-    pub(crate) fn ask_get(&mut self, guest: usize, path: &Path) -> Result<(), String> {
-        let ready = self.get(guest, path)?;
-        self.ask_name(guest, ready);
+    pub(crate) fn ask_get(&mut self, client: usize, path: &Path) -> Result<(), String> {
+        let ready = self.get(client, path)?;
+        self.ask_name(client, ready);
         Ok(())
     }
 
-    fn get(&mut self, guest: usize, path: &Path) -> Result<Ready, String> {
+    fn get(&mut self, client: usize, path: &Path) -> Result<Ready, String> {
         let found = self.names.find(path);
         let node = found.unwrap_or_default();
         let expect = found.and_then(|node| node.ok_or(Status::NoEnt)).map(|_| vec![]);
@@ -225,13 +225,13 @@ impl Sim {
         call.node = node;
         let len = self.plan.io_max as usize;
         let work = Work::Get { place: place(path), len: len as u32 };
-        let buffer = Some(self.guests[guest].buffers.take()?);
+        let buffer = Some(self.clients[client].buffers.take()?);
         Ok(Ready { buffer, len, ..Ready::new(call, work) })
     }
 
-    pub(crate) fn ask_stat(&mut self, guest: usize, path: &Path) {
+    pub(crate) fn ask_stat(&mut self, client: usize, path: &Path) {
         let ready = self.stat(path);
-        self.ask_name(guest, ready);
+        self.ask_name(client, ready);
     }
 
     fn stat(&mut self, path: &Path) -> Ready {
@@ -243,9 +243,9 @@ impl Sim {
         Ready::new(call, Work::Stat { place: place(path), no_follow: true })
     }
 
-    pub(crate) fn ask_list(&mut self, guest: usize, yard: usize) {
+    pub(crate) fn ask_list(&mut self, client: usize, yard: usize) {
         let ready = self.read_dir(yard);
-        self.ask_name(guest, ready);
+        self.ask_name(client, ready);
     }
 
     fn read_dir(&mut self, yard: usize) -> Ready {
@@ -321,7 +321,7 @@ impl Sim {
 
     pub(crate) fn name_answered(
         &mut self,
-        guest: usize,
+        client: usize,
         mut call: Call,
         answer: Answer,
         buffer: Option<Buffer>,
@@ -330,26 +330,26 @@ impl Sim {
         let kind = std::mem::replace(&mut call.kind, Kind::Ping);
         let Kind::Name(name) = kind else { return Ok(()) };
         let span = Span { start: call.start, end };
-        let who = self.guests[guest].who;
+        let who = self.clients[client].who;
         match (answer, &name.expect) {
             (Ok(output), Ok(steps)) => {
                 steps.iter().for_each(|edits| self.names.apply(edits));
                 self.name_succeeded(&name, output, buffer.as_deref().unwrap_or(&[]), span, who)?;
-                self.settle(guest, &call, buffer, &name)?;
+                self.settle(client, &call, buffer, &name)?;
             }
             (Ok(output), Err(status)) => {
                 return Err(format!("should have failed with {status}, answered {output:?}"));
             }
             (Err(error), expect) => {
-                self.settle(guest, &call, buffer, &name)?;
+                self.settle(client, &call, buffer, &name)?;
                 if expect.as_ref().err() == error.status().as_ref() {
                     return Ok(());
                 }
-                if !self.is_excused(guest, &call, &error) {
+                if !self.is_excused(client, &call, &error) {
                     return Err(format!("expected {expect:?}, answered {error:?}"));
                 }
                 self.report.excused += 1;
-                self.without_server(guest, &error);
+                self.without_server(client, &error);
                 if let Some(node) = name.node {
                     let file = self.names.node(node).file;
                     name.changes.iter().for_each(|change| self.files[file].failed(*change, end));
@@ -364,13 +364,13 @@ impl Sim {
     /// The call is over: its yards are free and its buffer is ours.
     fn settle(
         &mut self,
-        guest: usize,
+        client: usize,
         call: &Call,
         buffer: Option<Buffer>,
         name: &NameCall,
     ) -> Result<(), String> {
         name.yards.iter().for_each(|yard| self.busy_yards[*yard] = false);
-        self.give_back(guest, call, buffer)
+        self.give_back(client, call, buffer)
     }
 
     fn name_succeeded(
@@ -513,15 +513,15 @@ impl Sim {
         let look = self.looks.swap_remove(due);
         let Some(path) = look.paths.get(look.found.len()) else { return self.clear_up(look) };
         let work = Work::Stat { place: place(path), no_follow: true };
-        let guest = self.rng.index(self.guests.len());
-        let call = self.call(guest, Kind::Look(Box::new(look)), 0);
-        self.guests[guest].submit(call, work, None);
+        let client = self.rng.index(self.clients.len());
+        let call = self.call(client, Kind::Look(Box::new(look)), 0);
+        self.clients[client].submit(call, work, None);
         Ok(())
     }
 
     pub(crate) fn looked(
         &mut self,
-        guest: usize,
+        client: usize,
         mut call: Call,
         answer: Answer,
     ) -> Result<(), String> {
@@ -533,7 +533,7 @@ impl Sim {
             Err(error) if matches!(error.status(), Some(Status::NoEnt | Status::NotDir)) => {
                 look.found.push(None);
             }
-            Err(error) if self.is_excused(guest, &call, &error) => {
+            Err(error) if self.is_excused(client, &call, &error) => {
                 look.not_before = self.now() + Duration::from_millis(20);
             }
             other => return Err(format!("a look at {:?}: {other:?}", look.paths)),

@@ -29,7 +29,7 @@ struct Running {
 }
 
 /// The server, running or not.
-pub struct Host {
+pub struct SimServer {
     net: Arc<SimNet>,
     clock: Clock,
     /// Where its files are.
@@ -56,13 +56,13 @@ pub fn address() -> Address {
     Address { scheme: "sim".into(), target: NODE.to_string() }
 }
 
-impl Host {
+impl SimServer {
     /// One that is down.
-    pub fn new(net: Arc<SimNet>, clock: Clock, storage: Storage) -> Host {
+    pub fn new(net: Arc<SimNet>, clock: Clock, storage: Storage) -> SimServer {
         let records = Records::new(&storage);
         let time = net.clone();
         let intent_log = MemoryLog::new(Arc::new(move || time.now()));
-        Host {
+        SimServer {
             net,
             clock,
             storage,

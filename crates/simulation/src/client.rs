@@ -10,9 +10,9 @@ use dafs_fabric::sim::SimNet;
 use dafs_fabric::{Buffer, Provider};
 
 use crate::calls::Call;
-use crate::host;
 use crate::locks::{Door, Locker, lockers};
 use crate::plan::{LOCK_FILES, Plan};
+use crate::server;
 
 /// What free buffers hold, so that a late write shows.
 const POISON: u8 = 0xd5;
@@ -55,7 +55,7 @@ pub struct Stream {
 }
 
 /// A client.
-pub struct Guest {
+pub struct SimClient {
     /// Its node in the network.
     pub node: u32,
     /// A number that no other client ever has.
@@ -94,23 +94,23 @@ pub struct Guest {
     pub cut_off_before: u64,
 }
 
-impl Guest {
+impl SimClient {
     /// One that has not connected.
     ///
     /// # Errors
     /// What refused.
-    pub fn new(net: &Arc<SimNet>, plan: &Plan, node: u32, who: usize) -> Result<Guest, String> {
+    pub fn new(net: &Arc<SimNet>, plan: &Plan, node: u32, who: usize) -> Result<SimClient, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let device = net.provider(node).open().map_err(|e| text(&e))?;
         let engine = device.engine().map_err(|e| text(&e))?;
-        let message_node = host::node(net, plan, device, engine)?;
+        let message_node = server::node(net, plan, device, engine)?;
         let mut rng = net.rng(5000 + who as u64);
         let nonces = Box::new(move |nonce: &mut dafs_protocol::Nonce| {
             let len = nonce.len();
             nonce.copy_from_slice(&rng.bytes(len));
         });
-        let config = CoreConfig::new(&host::address(), &plan.options);
-        Ok(Guest {
+        let config = CoreConfig::new(&server::address(), &plan.options);
+        Ok(SimClient {
             node,
             who,
             core: Core::new(message_node, config, nonces),

@@ -8,8 +8,8 @@ use dafs_fabric::Buffer;
 use dafs_protocol::Status;
 
 use crate::calls::{Call, Kind, Piece};
+use crate::client::Open;
 use crate::data;
-use crate::guest::Open;
 use crate::model::Span;
 use crate::model::file::Safety;
 use crate::sim::Sim;
@@ -21,49 +21,49 @@ impl Sim {
     /// A call ended.
     pub(crate) fn answered(
         &mut self,
-        guest: usize,
+        client: usize,
         call: Call,
         answer: Answer,
         buffer: Option<Buffer>,
     ) -> Result<(), String> {
         let end = self.tick();
-        let (tag, who) = (call.tag, self.guests[guest].who);
+        let (tag, who) = (call.tag, self.clients[client].who);
         self.log(|| format!("client {who} hears {tag}: {answer:?}"));
         self.report.note(tag);
         self.report.note(self.now().as_nanos() as u64);
         self.report.note(answer.as_ref().map_or(1, |output| output.bytes() as u64 + 2));
         let text = format!("{:?} by client {who}", call.kind);
-        if answer.is_ok() && call.sessions == self.guests[guest].sessions {
+        if answer.is_ok() && call.sessions == self.clients[client].sessions {
             self.locks.session_lives(who, call.start, call.sessions)?;
         }
         if let Err(error) = &answer
             && error.status() == Some(Status::OutcomeUnknown)
         {
-            self.outcome_unknown(guest, &call)?;
+            self.outcome_unknown(client, &call)?;
         }
-        let checked = self.check(guest, call, answer, buffer, end);
+        let checked = self.check(client, call, answer, buffer, end);
         checked.map_err(|why| format!("{why}\n  in answer {tag} to {text}"))
     }
 
     fn check(
         &mut self,
-        guest: usize,
+        client: usize,
         call: Call,
         answer: Answer,
         buffer: Option<Buffer>,
         end: u64,
     ) -> Result<(), String> {
         match &call.kind {
-            Kind::Name(_) => return self.name_answered(guest, call, answer, buffer, end),
-            Kind::Look(_) => return self.looked(guest, call, answer),
-            Kind::Race { name } => return self.race_answered(guest, &call, *name, &answer),
-            Kind::RaceLook { name } => return self.race_looked_at(guest, &call, *name, &answer),
-            Kind::Replace { .. } => return self.replaced(guest, call, answer, buffer, end),
+            Kind::Name(_) => return self.name_answered(client, call, answer, buffer, end),
+            Kind::Look(_) => return self.looked(client, call, answer),
+            Kind::Race { name } => return self.race_answered(client, &call, *name, &answer),
+            Kind::RaceLook { name } => return self.race_looked_at(client, &call, *name, &answer),
+            Kind::Replace { .. } => return self.replaced(client, call, answer, buffer, end),
             Kind::SlotLook { slot, file } => {
-                return self.slot_looked_at(guest, &call, (*slot, *file), &answer);
+                return self.slot_looked_at(client, &call, (*slot, *file), &answer);
             }
             kind if kind.locker().is_some() || kind.lock_file().is_some() => {
-                return self.lock_answered(guest, &call, answer, end);
+                return self.lock_answered(client, &call, answer, end);
             }
             _ => {}
         }
@@ -72,10 +72,10 @@ impl Sim {
         }
         let span = Span { start: call.start, end };
         match answer {
-            Ok(output) => self.succeeded(guest, &call, output, buffer, span),
+            Ok(output) => self.succeeded(client, &call, output, buffer, span),
             Err(error) => {
-                self.give_back(guest, &call, buffer)?;
-                self.failed(guest, &call, error, end)
+                self.give_back(client, &call, buffer)?;
+                self.failed(client, &call, error, end)
             }
         }
     }
@@ -83,7 +83,7 @@ impl Sim {
     /// A buffer came back, with what was in it.
     pub(crate) fn give_back(
         &mut self,
-        guest: usize,
+        client: usize,
         call: &Call,
         buffer: Option<Buffer>,
     ) -> Result<(), String> {
@@ -92,7 +92,7 @@ impl Sim {
             (None, _) => Err("the buffer did not come back".into()),
             (Some(buffer), len) => {
                 self.check_source(call, &buffer)?;
-                self.guests[guest].buffers.give_back(buffer, len)
+                self.clients[client].buffers.give_back(buffer, len)
             }
         }
     }
@@ -117,13 +117,13 @@ impl Sim {
 
     fn succeeded(
         &mut self,
-        guest: usize,
+        client: usize,
         call: &Call,
         output: Output<FileKey>,
         buffer: Option<Buffer>,
         span: Span,
     ) -> Result<(), String> {
-        let who = self.guests[guest].who;
+        let who = self.clients[client].who;
         if self.store_bad > 0 {
             // What others wrote may be given up now; they are told when they ask.
             self.files.iter_mut().for_each(|file| file.store_fails());
@@ -140,10 +140,10 @@ impl Sim {
             }
             (Kind::Open { slot, file, how, cut }, Output::File(key, _)) => {
                 self.slots[*slot].opening -= 1;
-                self.opened(guest, (*slot, *file), *how, *cut, key, span)
+                self.opened(client, (*slot, *file), *how, *cut, key, span)
             }
             (Kind::Close { open, file }, Output::Attr(attr)) => {
-                self.guests[guest].opens.retain(|other| other.number != *open);
+                self.clients[client].opens.retain(|other| other.number != *open);
                 self.files[*file].flushed(who, span.start);
                 self.files[*file].committed(who, Some(*open), span, Safety::Stored, None);
                 self.files[*file].check_size(attr.size, span)
@@ -151,10 +151,10 @@ impl Sim {
             (Kind::Read { file, pieces }, Output::Read { bytes, end_of_file }) => {
                 let buffer = buffer.ok_or("the buffer did not come back")?;
                 self.check_pieces(*file, pieces, &buffer, (bytes, end_of_file), span)?;
-                self.guests[guest].buffers.give_back(buffer, call.len)
+                self.clients[client].buffers.give_back(buffer, call.len)
             }
             (Kind::Write { file, pieces, stable }, Output::Written { bytes, .. }) => {
-                self.give_back(guest, call, buffer)?;
+                self.give_back(client, call, buffer)?;
                 if bytes != call.len {
                     return Err(format!("{bytes} of {} bytes were written", call.len));
                 }
@@ -167,7 +167,7 @@ impl Sim {
                 Ok(())
             }
             (Kind::Append { file, piece, stable }, Output::Written { bytes, offset }) => {
-                self.give_back(guest, call, buffer)?;
+                self.give_back(client, call, buffer)?;
                 if bytes != call.len {
                     return Err(format!("{bytes} of {} bytes were appended", call.len));
                 }
@@ -203,7 +203,7 @@ impl Sim {
 
     fn opened(
         &mut self,
-        guest: usize,
+        client: usize,
         (slot, file): (usize, usize),
         how: (bool, bool, bool),
         cut: Option<u32>,
@@ -218,9 +218,9 @@ impl Sim {
         let number = self.next_open;
         let open =
             Open { key, number, slot, file, read, write, append, closing: false, stream: None };
-        let guest = &mut self.guests[guest];
-        guest.opens.push(open);
-        let attr = guest.core.file_attr(key).ok_or("a file without attributes was opened")?;
+        let client = &mut self.clients[client];
+        client.opens.push(open);
+        let attr = client.core.file_attr(key).ok_or("a file without attributes was opened")?;
         self.files[file].check_size(attr.size, span)
     }
 
@@ -251,13 +251,13 @@ impl Sim {
         Ok(())
     }
 
-    fn failed(&mut self, guest: usize, call: &Call, error: Error, end: u64) -> Result<(), String> {
-        if !self.is_excused(guest, call, &error) {
+    fn failed(&mut self, client: usize, call: &Call, error: Error, end: u64) -> Result<(), String> {
+        if !self.is_excused(client, call, &error) {
             return Err(format!("an error without a cause: {error} ({error:?})"));
         }
         self.report.excused += 1;
-        self.without_server(guest, &error);
-        let who = self.guests[guest].who;
+        self.without_server(client, &error);
+        let who = self.clients[client].who;
         let status = error.status();
         let late = matches!(status, Some(Status::Io | Status::NoSpc));
         let lost = status == Some(Status::WritesLost);
@@ -290,7 +290,7 @@ impl Sim {
                     self.files[*file].flushed(who, call.start);
                 }
                 if matches!(call.kind, Kind::Close { .. }) {
-                    self.guests[guest].opens.retain(|other| other.number != *open);
+                    self.clients[client].opens.retain(|other| other.number != *open);
                 }
             }
             Kind::Sync if lost => self.files.iter_mut().for_each(|file| file.sync_told(who)),
@@ -300,10 +300,10 @@ impl Sim {
     }
 
     /// A call that met no server at all counts for nothing, and is not repeated at once.
-    pub(crate) fn without_server(&mut self, guest: usize, error: &Error) {
+    pub(crate) fn without_server(&mut self, client: usize, error: &Error) {
         if matches!(error, Error::Connect { .. }) {
             self.report.operations = self.report.operations.saturating_sub(1);
-            self.guests[guest].next_at = self.now() + Duration::from_millis(20);
+            self.clients[client].next_at = self.now() + Duration::from_millis(20);
         }
     }
 

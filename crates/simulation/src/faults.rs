@@ -8,11 +8,11 @@ use dafs_protocol::Status;
 use dafs_store::memory::FaultKind;
 
 use crate::calls::{Kind, Look};
-use crate::guest::Guest;
-use crate::host;
+use crate::client::SimClient;
 use crate::model::Span;
 use crate::model::file::{Crash, Safety};
 use crate::plan::{CAPACITY_BYTES, Mishap};
+use crate::server;
 use crate::sim::Sim;
 use crate::storage::Pace;
 
@@ -93,7 +93,7 @@ impl Sim {
         self.log(|| format!("{wake:?}"));
         match wake {
             Wake::Break(node) => self.net.break_connections(node),
-            Wake::Heal(node) => self.net.heal(host::NODE, node),
+            Wake::Heal(node) => self.net.heal(server::NODE, node),
             Wake::Start => {
                 if !self.host.is_up() {
                     self.host.start(&self.plan)?;
@@ -116,14 +116,14 @@ impl Sim {
             }
             Wake::CutOff(node) => {
                 self.net.break_connections(node);
-                self.net.partition(host::NODE, node);
+                self.net.partition(server::NODE, node);
                 self.later(CUT_OFF, Wake::Heal(node));
             }
             Wake::Crash => self.stop_server(Mishap::ProcessCrash(DOWN), DOWN),
             Wake::CrashAndFlush(who, open) => {
                 self.stop_server(Mishap::ProcessCrash(DOWN), DOWN);
-                let guest = self.guests.iter().position(|guest| guest.who == who);
-                guest.into_iter().for_each(|guest| self.flush_again(guest, open));
+                let client = self.clients.iter().position(|client| client.who == who);
+                client.into_iter().for_each(|client| self.flush_again(client, open));
             }
         }
         Ok(())
@@ -131,11 +131,11 @@ impl Sim {
 
     fn mishap(&mut self, mishap: Mishap) -> Result<(), String> {
         self.log(|| format!("{mishap:?}"));
-        let victim = self.rng.index(self.guests.len());
-        let node = self.guests[victim].node;
+        let victim = self.rng.index(self.clients.len());
+        let node = self.clients[victim].node;
         match mishap {
             Mishap::Break => {
-                let node = if self.rng.coin() { node } else { host::NODE };
+                let node = if self.rng.coin() { node } else { server::NODE };
                 self.net.break_connections(node);
                 // Often it breaks again as soon as it is back.
                 for _ in 0..self.rng.below(6) {
@@ -144,12 +144,12 @@ impl Sim {
                 }
             }
             Mishap::Partition(time) => {
-                self.net.partition(host::NODE, node);
+                self.net.partition(server::NODE, node);
                 self.later(time, Wake::Heal(node));
                 self.report.fault("partition");
                 let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
                 if time >= lease / 2 {
-                    self.guests[victim].cut_off = true;
+                    self.clients[victim].cut_off = true;
                     self.report.fault("session cut off");
                 }
             }
@@ -171,7 +171,7 @@ impl Sim {
                 self.report.fault("slow store");
             }
             Mishap::SlowNode(time) => {
-                let slow = if self.rng.coin() { node } else { host::NODE };
+                let slow = if self.rng.coin() { node } else { server::NODE };
                 let faults = FaultConfig { slow_node: Some(slow), ..self.net.faults() };
                 self.net.set_faults(faults);
                 self.later(time, Wake::FastNode);
@@ -189,44 +189,44 @@ impl Sim {
 
     fn outlive_lease(&mut self, victim: usize) {
         let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
-        let node = self.guests[victim].node;
-        self.net.partition(host::NODE, node);
+        let node = self.clients[victim].node;
+        self.net.partition(server::NODE, node);
         self.later(lease * 5 / 4, Wake::Heal(node));
         self.report.fault("partition");
         self.report.fault("session cut off");
-        self.guests[victim].cut_off = true;
+        self.clients[victim].cut_off = true;
         let until = self.now() + lease * 9 / 10;
-        self.guests.iter_mut().for_each(|guest| guest.next_at = guest.next_at.max(until));
+        self.clients.iter_mut().for_each(|client| client.next_at = client.next_at.max(until));
     }
 
     /// The answer that a lock is waited for may be lost, and the callback that it is held come
     /// before it: the server sends that when it hears anything, so something else is asked for
     /// first, and again.
-    pub(crate) fn break_at_wait(&mut self, guest: usize) {
+    pub(crate) fn break_at_wait(&mut self, client: usize) {
         if self.rng.below(8) > 0 {
             return;
         }
         for _ in 0..self.rng.below(3) {
-            let call = self.call(guest, Kind::Ping, 0);
-            self.guests[guest].submit(call, Work::Null, None);
+            let call = self.call(client, Kind::Ping, 0);
+            self.clients[client].submit(call, Work::Null, None);
         }
         let way = (self.plan.sim.faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
         let time = Duration::from_micros(self.rng.range(1, 4 * way));
-        let node = self.guests[guest].node;
+        let node = self.clients[client].node;
         // Cut off for a while, in which others give up what it waits for.
         let wake = if self.rng.coin() { Wake::CutOff(node) } else { Wake::Break(node) };
         self.later(time, wake);
     }
 
     /// A lock that somebody waits for is given up: perhaps its client is not to hear the answer.
-    pub(crate) fn unlock_trap(&mut self, guest: usize) {
+    pub(crate) fn unlock_trap(&mut self, client: usize) {
         if !std::mem::take(&mut self.traps.unlock) {
             return;
         }
         let way = (self.plan.sim.faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
         let cut = Duration::from_micros(self.rng.range(1, 3 * way));
         let crash = cut + Duration::from_micros(self.rng.range(way, 8 * way));
-        self.later(cut, Wake::CutOff(self.guests[guest].node));
+        self.later(cut, Wake::CutOff(self.clients[client].node));
         self.later(crash, Wake::Crash);
     }
 
@@ -251,10 +251,10 @@ impl Sim {
     }
 
     /// Who was told that all is safe asks again.
-    fn flush_again(&mut self, guest: usize, open: Option<u64>) {
-        let Some(number) = open else { return self.ask_sync(guest) };
-        let open = self.guests[guest].open(number).filter(|open| !open.closing).cloned();
-        open.into_iter().for_each(|open| self.commit_all(guest, &open));
+    fn flush_again(&mut self, client: usize, open: Option<u64>) {
+        let Some(number) = open else { return self.ask_sync(client) };
+        let open = self.clients[client].open(number).filter(|open| !open.closing).cloned();
+        open.into_iter().for_each(|open| self.commit_all(client, &open));
     }
 
     fn store_fails(&mut self) {
@@ -328,12 +328,12 @@ impl Sim {
     /// A client is gone with all its calls; another one takes its place.
     fn client_dies(&mut self, victim: usize) -> Result<(), String> {
         self.report.fault("client died");
-        self.net.crash(self.guests[victim].node);
-        let (node, who) = (self.guests[victim].node + 10, self.next_who);
+        self.net.crash(self.clients[victim].node);
+        let (node, who) = (self.clients[victim].node + 10, self.next_who);
         self.next_who += 1;
-        let heir = Guest::new(&self.net, &self.plan, node, who)?;
-        let dead = std::mem::replace(&mut self.guests[victim], heir);
-        self.net.heal(host::NODE, dead.node);
+        let heir = SimClient::new(&self.net, &self.plan, node, who)?;
+        let dead = std::mem::replace(&mut self.clients[victim], heir);
+        self.net.heal(server::NODE, dead.node);
         let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
         // Until then the server may go on with what it was asked.
         let not_before = self.now() + lease + Duration::from_secs(3);
@@ -383,21 +383,21 @@ impl Sim {
 
     /// A caller does not wait for its answer any more.
     fn give_up(&mut self, victim: usize) {
-        let guest = &mut self.guests[victim];
+        let client = &mut self.clients[victim];
         let may = |kind: &Kind| {
             matches!(kind, Kind::Read { .. } | Kind::Write { .. } | Kind::Size { .. } | Kind::Ping)
                 || matches!(kind, Kind::Lock { .. })
         };
-        let tags = guest.calls.values().filter(|call| may(&call.kind)).map(|call| call.tag);
+        let tags = client.calls.values().filter(|call| may(&call.kind)).map(|call| call.tag);
         let tags: Vec<u64> = tags.collect();
         if tags.is_empty() {
             return;
         }
         let tag = tags[self.rng.index(tags.len())];
-        guest.core.abandon_owner(Owner(tag as usize));
-        let Some(call) = guest.calls.remove(&tag) else { return };
+        client.core.abandon_owner(Owner(tag as usize));
+        let Some(call) = client.calls.remove(&tag) else { return };
         if matches!(call.kind, Kind::Read { .. } | Kind::Write { .. }) {
-            guest.buffers.out -= 1;
+            client.buffers.out -= 1;
         }
         self.report.fault("call given up");
         if let Kind::Lock { locker, .. } = call.kind {

@@ -7,8 +7,8 @@ use dafs_client::core::{Place, Put, Work};
 use dafs_fabric::Buffer;
 use dafs_protocol::Attr;
 
-use crate::answers::Answer;
 use crate::calls::{Call, Kind, Piece};
+use crate::checker::Answer;
 use crate::data::{data_place, fill, is_filled};
 use crate::model::Span;
 use crate::model::file::{File, STEP, Shape};
@@ -74,17 +74,17 @@ impl Sim {
     }
 
     /// A new file, written beside, takes the name.
-    pub(crate) fn ask_replace(&mut self, guest: usize, slot: usize) -> Result<(), String> {
+    pub(crate) fn ask_replace(&mut self, client: usize, slot: usize) -> Result<(), String> {
         self.slots[slot].replacing = true;
         self.files.push(File::new(format!("data/f{slot}, again")));
         let file = self.files.len() - 1;
         let len = self.rng.range(1, self.plan.io_max / STEP) * STEP;
         let changes = [self.new_change(), self.new_change()];
-        let mut buffer = self.guests[guest].buffers.take()?;
+        let mut buffer = self.clients[client].buffers.take()?;
         let piece = Piece { offset: 0, len, change: changes[1] };
         buffer.get_mut(..len as usize).into_iter().for_each(|bytes| fill(&piece, bytes));
-        let call = self.call(guest, Kind::Replace { slot, file, changes }, len as usize);
-        let (who, start) = (self.guests[guest].who, call.start);
+        let call = self.call(client, Kind::Replace { slot, file, changes }, len as usize);
+        let (who, start) = (self.clients[client].who, call.start);
         self.files[file].begin(changes[0], Shape::Cut { size: 0 }, who, None, start);
         self.files[file].begin(changes[1], Shape::Write { offset: 0, len }, who, None, start);
         // A name of its own: what a lost call may have left under another is not known.
@@ -92,13 +92,13 @@ impl Sim {
         let set = Put::attributes(0o644, None, None);
         let to = Some(data_place(slot));
         let put = Put::new(place, len as u32, 0o644, false, set, false, to);
-        self.guests[guest].submit(call, Work::Put(Box::new(put)), Some(buffer));
+        self.clients[client].submit(call, Work::Put(Box::new(put)), Some(buffer));
         Ok(())
     }
 
     pub(crate) fn replaced(
         &mut self,
-        guest: usize,
+        client: usize,
         call: Call,
         answer: Answer,
         buffer: Option<Buffer>,
@@ -110,7 +110,7 @@ impl Sim {
         if !source.is_some_and(|bytes| is_filled(&piece, bytes)) {
             return Err("the source of a write was changed, or lost".into());
         }
-        self.give_back(guest, &call, buffer)?;
+        self.give_back(client, &call, buffer)?;
         match answer {
             Ok(Output::Attr(attr)) => {
                 for change in changes {
@@ -119,9 +119,9 @@ impl Sim {
                 self.slots[slot].is_now(file, &attr);
                 self.files[file].check_size(attr.size, Span { start: call.start, end })
             }
-            Err(error) if self.is_excused(guest, &call, &error) => {
+            Err(error) if self.is_excused(client, &call, &error) => {
                 self.report.excused += 1;
-                self.without_server(guest, &error);
+                self.without_server(client, &error);
                 changes.iter().for_each(|change| self.files[file].failed(*change, end));
                 let now = self.now();
                 self.slots[slot].look_at(file, now);
@@ -137,16 +137,16 @@ impl Sim {
         for slot in 0..self.slots.len() {
             let due = self.slots[slot].unclear.take_if(|unclear| unclear.1 <= now);
             let Some((file, _)) = due else { continue };
-            let guest = self.rng.index(self.guests.len());
-            let call = self.call(guest, Kind::SlotLook { slot, file }, 0);
+            let client = self.rng.index(self.clients.len());
+            let call = self.call(client, Kind::SlotLook { slot, file }, 0);
             let work = Work::Stat { place: data_place(slot), no_follow: true };
-            self.guests[guest].submit(call, work, None);
+            self.clients[client].submit(call, work, None);
         }
     }
 
     pub(crate) fn slot_looked_at(
         &mut self,
-        guest: usize,
+        client: usize,
         call: &Call,
         (slot, file): (usize, usize),
         answer: &Answer,
@@ -156,7 +156,7 @@ impl Sim {
                 self.slots[slot].replacing = false;
             }
             Ok(Output::Attr(attr)) => self.slots[slot].is_now(file, attr),
-            Err(error) if self.is_excused(guest, call, error) => {
+            Err(error) if self.is_excused(client, call, error) => {
                 let later = self.now() + Duration::from_millis(20);
                 self.slots[slot].look_at(file, later);
             }
