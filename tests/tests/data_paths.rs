@@ -36,7 +36,8 @@ fn a_file_that_is_cut_while_it_is_read_hurts_nobody() {
         config.exports[0].data_path = data_path;
         config.listen = vec!["tcp://127.0.0.1:0".into()];
         config.state = Some(state.path().to_owned());
-        let server = Server::start(&config, &TcpProvider::new()).expect("server");
+        let server =
+            Server::start(&config, &TcpProvider::new(), &dafs_store_posix::open).expect("server");
         let url = format!("dafs://{}/", server.addresses()[0].target);
         let local = directory.path().join("f");
         std::fs::write(&local, pattern()).expect("write");

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use dafs_fabric::{Buffer, PostedBuffer, SgList};
 use dafs_protocol::{CreateMode, Identity, OpenFlags, Status};
-use dafs_store::posix::{Disk, PosixOptions, PosixStore, ThreadRing};
-use dafs_store::{Answer, File, Store};
+use dafs_store::{Answer, File};
+use dafs_store::{Disk, OpenStore, ThreadIo};
 
 use crate::offsets::Offsets;
 use crate::slice::Slice;
@@ -41,7 +41,7 @@ pub struct StoreOptions<'a> {
 pub struct StoreFile {
     file: Arc<dyn File>,
     bytes: u64,
-    ring: Option<ThreadRing>,
+    thread_io: Option<Box<dyn ThreadIo>>,
     /// Of this user.
     is_new: bool,
 }
@@ -57,17 +57,21 @@ fn failed(status: Status) -> io::Error {
 
 impl StoreFile {
     /// A new file without a name in the directory `target`, with `bytes` in it; or the file
-    /// `target`, to be read only. This thread gets the ring that direct transfers want.
+    /// `target`, to be read only. This thread does what direct transfers want.
     ///
     /// # Errors
     /// It cannot be opened so.
-    pub fn open(target: &Path, disk: Disk, bytes: u64) -> io::Result<StoreFile> {
+    pub fn open(
+        target: &Path,
+        disk: Disk,
+        bytes: u64,
+        open_store: &OpenStore,
+    ) -> io::Result<StoreFile> {
         let is_new = target.metadata()?.is_dir();
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
         let dir = if is_new { target } else { parent.unwrap_or(Path::new(".")) };
-        let options = PosixOptions { disk, read_only: !is_new, ..PosixOptions::default() };
-        let store = PosixStore::open(dir, options).map_err(io::Error::other)?;
-        let ring = store.is_direct().then(ThreadRing::open).transpose()?;
+        let store = open_store(dir, !is_new, disk).map_err(io::Error::other)?;
+        let thread_io = store.attach_thread()?;
         let who = Arc::new(myself()?);
         let root = store.root(&who).wait().map_err(failed)?.handle;
         let name = target.file_name().unwrap_or_default().as_encoded_bytes();
@@ -84,7 +88,7 @@ impl StoreFile {
         let name = if is_new { &b""[..] } else { name };
         let opened = store.open(&who, &root, name, flags, 0o600).wait().map_err(failed)?;
         let bytes = if is_new { bytes } else { opened.attr.size };
-        let file = StoreFile { file: opened.file, bytes, ring, is_new };
+        let file = StoreFile { file: opened.file, bytes, thread_io, is_new };
         if is_new {
             file.fill()?;
         }
@@ -123,7 +127,7 @@ impl StoreFile {
             memory.iter().map(|m| Some(self.begin(options, &mut offsets, m))).collect();
         let mut left = count;
         while left > 0 {
-            let mut any = self.ring.as_ref().is_some_and(ThreadRing::poll);
+            let mut any = self.thread_io.as_ref().is_some_and(|io| io.poll());
             for (slot, memory) in begun.iter_mut().zip(&memory) {
                 let Some((since, way)) = slot else { continue };
                 let Some(bytes) = way.ended(options.size) else { continue };
@@ -221,14 +225,16 @@ mod tests {
             StoreOptions { write: true, random: true, size: 4096, depth: 4, time, stop: &stop };
         let read = StoreOptions { write: false, ..options };
         for disk in [Disk::Buffered, Disk::Auto] {
-            let file = StoreFile::open(&dir, disk, 4 << 20).expect("a file");
+            let file =
+                StoreFile::open(&dir, disk, 4 << 20, &dafs_store_posix::open).expect("a file");
             for options in [options, read] {
                 let slice = file.run(&options).expect("runs");
                 assert!(slice.ops >= 4 && slice.bytes == slice.ops * 4096);
             }
         }
         let own = std::env::current_exe().expect("this program");
-        let file = StoreFile::open(&own, Disk::Buffered, 0).expect("a file");
+        let file =
+            StoreFile::open(&own, Disk::Buffered, 0, &dafs_store_posix::open).expect("a file");
         assert!(file.run(&read).expect("reads").ops >= 4);
         assert!(file.run(&options).is_err(), "it is not ours to write");
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use dafs_fabric::Address;
 use dafs_fabric_tcp::TcpProvider;
 use dafs_server::{Config, DataPath, ExportConfig, LocalSocket, Policy, Server};
-use dafs_store::posix::Disk;
+use dafs_store::Disk;
 
 use crate::failure::{Failure, PANICKED, USAGE};
 use crate::find::size;
@@ -131,10 +131,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Err(error) = sys::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open descriptors");
     }
-    let server = Server::start(&config, &TcpProvider::new()).map_err(|error| {
-        let usage = matches!(error, dafs_server::StartError::Config(_));
-        Failure { code: if usage { USAGE } else { 1 }, ..Failure::about("", error.to_string()) }
-    })?;
+    let server =
+        Server::start(&config, &TcpProvider::new(), &dafs_store_posix::open).map_err(|error| {
+            let usage = matches!(error, dafs_server::StartError::Config(_));
+            Failure { code: if usage { USAGE } else { 1 }, ..Failure::about("", error.to_string()) }
+        })?;
     let urls: Vec<String> = server.addresses().iter().map(url).collect();
     let _note = announce(&server, &config, &urls)?;
     interrupt::wait();

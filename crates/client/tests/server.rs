@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_client::{Advice, Call, Error, OpenOptions, Output, Session, SessionOptions, Url};
-use dafs_fabric::{Buffer, Provider};
+use dafs_fabric::Buffer;
 use dafs_fabric_tcp::TcpProvider;
 use dafs_protocol::{
     CacheHint, CacheInfo, CachedRange, Extent, FileKind, SetAttr, SetTime, Stability, Status,
@@ -53,7 +53,7 @@ fn serve(directory: &Path, address: &str, configure: impl FnOnce(&mut Config)) -
     configure(&mut config);
     config.listen = vec![address.into()];
     config.arena_bytes = Some(64 << 20);
-    Server::start(&config, &TcpProvider::new() as &dyn Provider).expect("server")
+    Server::start(&config, &TcpProvider::new(), &dafs_store_posix::open).expect("server")
 }
 
 fn connect(server: &Server) -> Session {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dafs_fabric::Address;
-use dafs_store::posix::Disk;
+use dafs_store::Disk;
 use dafs_unifier::Policy;
 use serde::{Deserialize, Deserializer};
 

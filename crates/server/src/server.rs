@@ -13,9 +13,7 @@ use dafs_fabric::{
 };
 use dafs_message::{Node, NodeConfig, incoming_private_data};
 use dafs_protocol::{Dialled, Identity, Timestamp, WaitMode, WriteVerifier};
-use dafs_store::posix::{
-    Disk, OpenStoreError, PosixOptions, PosixStore, ThreadRing, keep_identity_between_calls,
-};
+use dafs_store::{Disk, OpenStore, ThreadIo};
 use dafs_unifier::Unifier;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -118,7 +116,11 @@ impl Server {
     ///
     /// # Errors
     /// [`StartError`] names the directory, address or file at fault.
-    pub fn start(config: &Config, provider: &dyn Provider) -> Result<Server, StartError> {
+    pub fn start(
+        config: &Config,
+        provider: &dyn Provider,
+        open_store: &OpenStore,
+    ) -> Result<Server, StartError> {
         config.check()?;
         let addresses = config.addresses()?;
         let device = provider.open()?;
@@ -127,7 +129,7 @@ impl Server {
         let addresses: Vec<_> = public.iter().map(|listener| listener.address()).collect();
         // Dropped in this order: a local socket is gone before the next server can have its port.
         let listeners = local.into_iter().chain(public).collect();
-        let shared = share(config)?;
+        let shared = share(config, open_store)?;
         let arena_bytes = shared.arena_bytes;
         let admin = Admin::start(config.admin.as_deref(), &addresses, shared.clone())?;
         let stopping = Arc::new(AtomicBool::new(false));
@@ -211,12 +213,10 @@ impl Server {
         let (sender, receiver) = std::sync::mpsc::channel();
         self.spawn(&format!("dafs-worker-{number}"), move || {
             let number = u16::try_from(number).unwrap_or(0);
-            // This thread opens no files of its own.
-            keep_identity_between_calls();
-            let ring = ring(&shared);
+            let store_io = attach_thread(&shared);
             let worker = Worker::new(number, node, shared);
             if sender.send(worker.mailbox()).is_ok() {
-                work(worker, ring, &stopping);
+                work(worker, store_io, &stopping);
             }
         })?;
         let lost = || std::io::Error::other("a worker thread ended early");
@@ -354,13 +354,13 @@ fn check_data_paths(config: &Config, device: &dyn Device) -> Result<(), StartErr
     }
 }
 
-fn share(config: &Config) -> Result<Arc<Shared>, StartError> {
+fn share(config: &Config, open_store: &OpenStore) -> Result<Arc<Shared>, StartError> {
     let own = nix::unistd::geteuid().as_raw();
     if config.insecure && own != 0 && config.anon_uid != own {
         return Err(StartError::AnonymousUid(own));
     }
     let key = config.key_file.as_deref().map(|path| load_key(config, path)).transpose()?;
-    let exports = open_exports(config)?;
+    let exports = open_exports(config, open_store)?;
     let arena_bytes = match config.arena_bytes {
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
         None => memory_bytes() / 4,
@@ -473,7 +473,7 @@ fn check_overlap(config: &Config) -> Result<(), StartError> {
     Ok(())
 }
 
-fn open_exports(config: &Config) -> Result<Exports, StartError> {
+fn open_exports(config: &Config, open_store: &OpenStore) -> Result<Exports, StartError> {
     check_overlap(config)?;
     let open = |export: &ExportConfig| {
         let read_only = export.read_only;
@@ -482,9 +482,8 @@ fn open_exports(config: &Config) -> Result<Exports, StartError> {
             DataPath::Unifier => config.disk,
             _ => Disk::Buffered,
         };
-        let options = PosixOptions { read_only, disk, ..PosixOptions::default() };
         let path = export.path.display().to_string();
-        match PosixStore::open(&export.path, options) {
+        match open_store(&export.path, read_only, disk) {
             Ok(store) => Ok(Export {
                 name: export.name.clone(),
                 store,
@@ -493,10 +492,7 @@ fn open_exports(config: &Config) -> Result<Exports, StartError> {
                 data_path: export.data_path,
                 path,
             }),
-            Err(OpenStoreError::Directory { status, .. }) => {
-                Err(StartError::Export { path, reason: status.to_string() })
-            }
-            Err(error) => Err(StartError::Export { path, reason: error.to_string() }),
+            Err(reason) => Err(StartError::Export { path, reason }),
         }
     };
     Ok(Exports::new(config.exports.iter().map(open).collect::<Result<_, _>>()?))
@@ -579,29 +575,37 @@ fn process_stats() -> (u64, u64) {
     (cpu, pages.unwrap_or(0) * 4096)
 }
 
-/// A ring for this thread, where file data goes directly. Without one the store's own threads do
-/// that.
-fn ring(shared: &Shared) -> Option<ThreadRing> {
-    if shared.exports.iter().all(|export| export.store.disk() != "direct") {
-        return None;
-    }
-    ThreadRing::open().inspect_err(|error| tracing::warn!(%error, "a worker without io_uring")).ok()
+/// What the stores do in this thread. Where they cannot, their own threads do that.
+fn attach_thread(shared: &Shared) -> Vec<Box<dyn ThreadIo>> {
+    let attach = |export: &Export| match export.store.attach_thread() {
+        Ok(io) => io,
+        Err(error) => {
+            tracing::warn!(%error, export = %export.path, "its I/O is not in the worker's thread");
+            None
+        }
+    };
+    shared.exports.iter().filter_map(attach).collect()
 }
 
-/// Drives a worker and the ring of its thread until the server stops.
-fn work(mut worker: Worker, ring: Option<ThreadRing>, stopping: &AtomicBool) {
+/// Looks at all; true if there was any work.
+fn poll_all(store_io: &[Box<dyn ThreadIo>]) -> bool {
+    store_io.iter().fold(false, |busy, io| io.poll() | busy)
+}
+
+/// Drives a worker, and what the stores do in its thread, until the server stops.
+fn work(mut worker: Worker, mut store_io: Vec<Box<dyn ThreadIo>>, stopping: &AtomicBool) {
     let start = Instant::now();
     let waiter = worker.waiter();
-    // A waiter that cannot watch it would sleep over completions: then the ring is given up.
-    let ring = ring.filter(|ring| waiter.watch(ring.event()).is_ok());
+    // A waiter that cannot watch it would sleep over completions: then it is given up.
+    store_io.retain(|io| waiter.watch(io.event()).is_ok());
     let mut spin = Spin::default();
     loop {
         let now = start.elapsed();
         let mut busy = worker.progress(now);
         // What was begun is handed over; what has ended makes tasks ready for the next pass.
-        busy |= ring.as_ref().is_some_and(ThreadRing::poll);
+        busy |= poll_all(&store_io);
         if stopping.load(Ordering::SeqCst) {
-            return drain(worker, ring, start);
+            return drain(worker, store_io, start);
         }
         let keep_on = match worker.wait_mode() {
             WaitMode::Polled => true,
@@ -618,11 +622,11 @@ fn work(mut worker: Worker, ring: Option<ThreadRing>, stopping: &AtomicBool) {
             std::hint::spin_loop();
             continue;
         }
-        if worker.prepare_sleep() && ring.as_ref().is_none_or(ThreadRing::prepare_sleep) {
+        if worker.prepare_sleep() && store_io.iter().all(|io| io.prepare_sleep()) {
             waiter.wait(Some(worker.next_timeout().saturating_sub(now)));
         }
         worker.awake();
-        ring.as_ref().inspect(|ring| ring.awake());
+        store_io.iter().for_each(|io| io.awake());
     }
 }
 
@@ -630,7 +634,7 @@ fn work(mut worker: Worker, ring: Option<ThreadRing>, stopping: &AtomicBool) {
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Closes all sessions and flushes. A disk that does not answer does not hold up the end.
-fn drain(mut worker: Worker, ring: Option<ThreadRing>, start: Instant) {
+fn drain(mut worker: Worker, store_io: Vec<Box<dyn ThreadIo>>, start: Instant) {
     worker.shut_down();
     let waiter = worker.waiter();
     let mut patience = PATIENCE;
@@ -638,7 +642,7 @@ fn drain(mut worker: Worker, ring: Option<ThreadRing>, start: Instant) {
     let mut last = (start.elapsed(), (0, 0));
     while worker.running() > 0 {
         let now = start.elapsed();
-        let busy = worker.progress(now) | ring.as_ref().is_some_and(ThreadRing::poll);
+        let busy = worker.progress(now) | poll_all(&store_io);
         let cache = worker.shared.unifier.stats();
         let state = (worker.running(), cache.written_bytes);
         if state != last.1 {
@@ -657,7 +661,7 @@ fn drain(mut worker: Worker, ring: Option<ThreadRing>, start: Instant) {
             waiter.wait(Some(Duration::from_millis(5)));
         }
     }
-    if let Some(Err(left)) = ring.map(|ring| ring.close(patience)) {
+    for left in store_io.into_iter().filter_map(|io| io.close(patience).err()) {
         tracing::error!("gave up waiting for {left} transfers that the disk does not answer");
     }
 }

@@ -4,20 +4,24 @@
 //! answered in the calling thread) or complete later from another thread. Nothing here knows of
 //! networks or sessions.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
+mod blocking;
+mod disk;
 pub mod memory;
-mod names;
-mod pace;
+pub mod names;
 mod pending;
-pub mod posix;
+mod thread_io;
 
-pub use pace::{Blocking, allow_blocking};
+pub use blocking::{Blocking, allow_blocking, allowed_blocking};
+pub use disk::Disk;
 pub use pending::{Completer, Pending, pending};
+pub use thread_io::{ThreadIo, set_thread_wait};
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use dafs_fabric::SgList;
@@ -31,6 +35,10 @@ pub type Answer<T> = Pending<Result<T, Status>>;
 
 /// The caller on whose behalf something is done.
 pub type Caller = Arc<Identity>;
+
+/// Opens the store that a directory of this host is (read-only: it refuses changes), or says what
+/// is wrong, for people. Who puts a server together gives it one.
+pub type OpenStore = dyn Fn(&Path, bool, Disk) -> Result<Arc<dyn Store>, String>;
 
 /// A found object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,6 +203,15 @@ pub trait Store: Send + Sync {
     fn file_system(&self, device: u64) -> Option<u64> {
         let _ = device;
         None
+    }
+    /// The calling thread is a worker: it opens no files of its own, and lives as long as what is
+    /// answered. That completes what its calls begin; `None`: this store, or one attached before,
+    /// needs no other.
+    ///
+    /// # Errors
+    /// The system's; the store's own threads then do what this one would.
+    fn attach_thread(&self) -> std::io::Result<Option<Box<dyn ThreadIo>>> {
+        Ok(None)
     }
     /// How file data is kept, for people: `direct` or `buffered` (disk), or `memory`.
     fn disk(&self) -> &'static str;

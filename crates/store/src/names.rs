@@ -3,10 +3,10 @@
 use dafs_protocol::{NAME_BYTES_MAX, Status};
 
 /// Bytes of a path that a store takes, as Linux has it.
-pub(crate) const PATH_MAX: usize = 4095;
+pub const PATH_MAX: usize = 4095;
 
 /// One new name: not empty, `.` or `..`, without `/` and NUL.
-pub(crate) fn check_name(name: &[u8]) -> Result<(), Status> {
+pub fn check_name(name: &[u8]) -> Result<(), Status> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Status::NameTooLong);
     }
@@ -19,7 +19,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Status> {
 
 /// A path to walk from a directory: relative, and nowhere above where it starts. (Symlinks on
 /// the way are another matter: they may lead anywhere within the tree.)
-pub(crate) fn check_path(path: &[u8]) -> Result<(), Status> {
+pub fn check_path(path: &[u8]) -> Result<(), Status> {
     if path.len() > PATH_MAX {
         return Err(Status::NameTooLong);
     }
@@ -42,7 +42,7 @@ pub(crate) fn check_path(path: &[u8]) -> Result<(), Status> {
 }
 
 /// A name of an extended attribute.
-pub(crate) fn check_xattr_name(name: &[u8]) -> Result<(), Status> {
+pub fn check_xattr_name(name: &[u8]) -> Result<(), Status> {
     if name.is_empty() || name.contains(&0) {
         return Err(Status::Inval);
     }

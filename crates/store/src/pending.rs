@@ -111,8 +111,8 @@ impl<T> Pending<T> {
                     let slot = shared.lock();
                     slot.value.is_some() || slot.lost
                 };
-                // What this thread's ring brings comes when it looks.
-                while !here(shared) && crate::posix::ring::wait_for_one() {}
+                // What this thread's own transfers bring comes when it looks.
+                while !here(shared) && crate::thread_io::wait_for_one() {}
                 let mut slot = shared.lock();
                 loop {
                     if let Some(value) = slot.value.take() {

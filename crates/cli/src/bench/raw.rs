@@ -8,7 +8,7 @@ use dafs_bench::null::NullMount;
 use dafs_bench::raw::{self, Raw, RawOp, RawOptions};
 use dafs_bench::target::{Op, Work};
 use dafs_bench::{Point, Report, Wait};
-use dafs_store::posix::Disk;
+use dafs_store::Disk;
 
 use crate::failure::{Cause, Failure};
 use crate::find::size;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dafs_bench::store::{StoreFile, StoreOptions, memcpy};
 use dafs_bench::{Point, Report};
-use dafs_store::posix::Disk;
+use dafs_store::Disk;
 
 use super::raw::{Args, RawOpName};
 use crate::failure::{Cause, Failure};
@@ -46,7 +46,8 @@ pub(super) fn store(args: &Args) -> Result<(), Failure> {
     let failure = |error| Failure::about(target.display().to_string(), error);
     let mut report = Report::new(args.json);
     for disk in &args.disk {
-        let file = StoreFile::open(target, *disk, args.file_size).map_err(failure)?;
+        let file = StoreFile::open(target, *disk, args.file_size, &dafs_store_posix::open)
+            .map_err(failure)?;
         let transport = match disk {
             Disk::Auto => "disk-auto",
             Disk::Direct => "disk-dir",

@@ -3,10 +3,11 @@
 use dafs_protocol::{AccessMask, Attr, FileHandle, FileKind, FsAttr, OpenFlags, SetAttr, Status};
 
 use super::attr::{self, Stat};
+use super::identity::keep_identity_between_calls;
 use super::names::{Creation, Rename};
+use super::ring::ThreadRing;
 use super::{PosixStore, Shared, list, open, sys};
-use crate::pace::Blocking;
-use crate::{Answer, Caller, Found, Listing, Opened, Pending, Store};
+use dafs_store::{Answer, Blocking, Caller, Found, Listing, Opened, Pending, Store, ThreadIo};
 
 impl PosixStore {
     /// In the pool.
@@ -269,6 +270,15 @@ impl Store for PosixStore {
 
     fn file_system(&self, device: u64) -> Option<u64> {
         self.inner.objects.file_system(device)
+    }
+
+    fn attach_thread(&self) -> std::io::Result<Option<Box<dyn ThreadIo>>> {
+        // It opens no files of its own.
+        keep_identity_between_calls();
+        if !self.is_direct() {
+            return Ok(None);
+        }
+        Ok(ThreadRing::attach()?.map(|ring| Box::new(ring) as Box<dyn ThreadIo>))
     }
 
     fn disk(&self) -> &'static str {

@@ -16,6 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
+use dafs_store::{ThreadIo, set_thread_wait};
+
 use super::direct::Waiting;
 use super::identity;
 use sys::{Enter, Queue};
@@ -91,9 +93,22 @@ impl ThreadRing {
             Some(_) => Err(io::Error::from(io::ErrorKind::AlreadyExists)),
             none => {
                 *none = Some(Ring { queue, behind: VecDeque::new() });
+                // Who blocks on an answer looks meanwhile: nobody else does.
+                set_thread_wait(Some(wait_for_one));
                 Ok(ThreadRing { event, _here: PhantomData })
             }
         })
+    }
+
+    /// One for the stores of a thread that has none yet.
+    ///
+    /// # Errors
+    /// As [`open`](ThreadRing::open).
+    pub(super) fn attach() -> io::Result<Option<ThreadRing>> {
+        match RING.with_borrow(Option::is_some) {
+            true => Ok(None),
+            false => ThreadRing::open().map(Some),
+        }
     }
 
     /// Becomes readable when something completes while this thread sleeps. It is never read: the
@@ -162,9 +177,32 @@ impl ThreadRing {
     }
 }
 
+impl ThreadIo for ThreadRing {
+    fn event(&self) -> BorrowedFd<'_> {
+        ThreadRing::event(self)
+    }
+
+    fn prepare_sleep(&self) -> bool {
+        ThreadRing::prepare_sleep(self)
+    }
+
+    fn awake(&self) {
+        ThreadRing::awake(self);
+    }
+
+    fn poll(&self) -> bool {
+        ThreadRing::poll(self)
+    }
+
+    fn close(self: Box<Self>, patience: Duration) -> Result<(), usize> {
+        ThreadRing::close(*self, patience)
+    }
+}
+
 impl Drop for ThreadRing {
     fn drop(&mut self) {
         while wait_for_one() {}
+        set_thread_wait(None);
         RING.take();
     }
 }
@@ -181,7 +219,7 @@ pub(super) fn start(transfer: Transfer<Waiting>) -> Option<Transfer<Waiting>> {
 }
 
 /// Blocks until a transfer of this thread has completed; false: none is under way.
-pub(crate) fn wait_for_one() -> bool {
+pub(super) fn wait_for_one() -> bool {
     let waited = RING.with_borrow_mut(|ring| {
         let Some(ring) = ring.as_mut().filter(|ring| ring.queue.in_flight() > 0) else {
             return false;

@@ -248,8 +248,8 @@ mod tests {
     use dafs_protocol::{FileKind, Identity};
 
     use super::*;
-    use crate::Store;
-    use crate::posix::{PosixOptions, PosixStore};
+    use crate::{PosixOptions, PosixStore};
+    use dafs_store::Store;
 
     /// A file system in memory, below an export.
     struct Below {
@@ -284,7 +284,7 @@ mod tests {
             done("mount", &["-t", "tmpfs", "-o", "size=1m", "tmpfs"], &self.at())
         }
 
-        fn find(&self, path: &str) -> crate::Found {
+        fn find(&self, path: &str) -> dafs_store::Found {
             let top = self.store.root(&root()).wait().expect("root").handle;
             self.store.lookup(&root(), &top, path.as_bytes(), false).wait().expect(path)
         }
@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    fn root() -> crate::Caller {
+    fn root() -> dafs_store::Caller {
         Arc::new(Identity::root())
     }
 

@@ -10,7 +10,6 @@
 //! after all) is done by plain calls in the pool, which give the answer.
 
 use std::os::fd::OwnedFd;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -22,7 +21,7 @@ use super::file::{self, PosixFile};
 use super::ring::{self, Transfer, Way};
 use super::sys::{self, Errno};
 use super::{BTRFS, EXT4, F2FS, OVERLAY, Shared, TMPFS, XFS};
-use crate::{Answer, Completer, Pending, pending};
+use dafs_store::{Answer, Completer, Pending, pending};
 
 /// Files up to this size stay in the page cache: a create, a few bytes and an fsync are served
 /// better there.
@@ -32,31 +31,6 @@ const SMALL_BYTES: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
 /// File systems known to have O_DIRECT, for directories where it cannot be tried.
 const DIRECT: [i64; 4] = [EXT4, XFS, BTRFS, F2FS];
-
-/// How file data gets from the disk to the cache and back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Disk {
-    /// Directly where that is possible, otherwise through the page cache.
-    #[default]
-    Auto,
-    /// Directly: O_DIRECT, by io_uring.
-    Direct,
-    /// Through the kernel's page cache, by plain system calls.
-    Buffered,
-}
-
-impl FromStr for Disk {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Disk, String> {
-        match text {
-            "auto" => Ok(Disk::Auto),
-            "direct" => Ok(Disk::Direct),
-            "buffered" => Ok(Disk::Buffered),
-            other => Err(format!("'{other}' is not auto, direct or buffered")),
-        }
-    }
-}
 
 /// Tries direct transfers in a directory; what is in their way.
 pub(super) fn probe(dir: &OwnedFd, magic: i64, read_only: bool) -> Result<(), String> {
@@ -350,7 +324,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::posix::{HandleKey, PosixOptions, PosixStore};
+    use crate::{HandleKey, PosixOptions, PosixStore};
 
     /// What who waits is told of a transfer of one block that ends so, in a file of two blocks.
     fn told(way: Way, result: i32) -> Result<usize, Status> {

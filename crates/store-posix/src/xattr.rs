@@ -3,8 +3,8 @@
 use dafs_protocol::{FileHandle, Identity, Status, XATTR_BYTES_MAX};
 
 use super::{Inner, sys};
-use crate::Caller;
-use crate::names::check_xattr_name;
+use dafs_store::Caller;
+use dafs_store::names::check_xattr_name;
 
 const LIST_BYTES_MAX: usize = 65_536;
 /// What most values and lists fit.

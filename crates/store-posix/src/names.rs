@@ -9,8 +9,8 @@ use super::objects::Leaving;
 use super::umask::Masking;
 use super::walk::Cached;
 use super::{Inner, sys};
-use crate::names::{check_name, check_path};
-use crate::{Caller, Found};
+use dafs_store::names::{check_name, check_path};
+use dafs_store::{Caller, Found};
 
 /// What [`Inner::create`] makes.
 pub(super) struct Creation {

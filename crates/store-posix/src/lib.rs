@@ -14,6 +14,9 @@
 //! Modes of new files are taken as they are: the client has applied its umask, or sends it along
 //! ([`dafs_protocol::mode_with_umask`]). The process's is cleared by [`PosixStore::open`].
 
+#![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
+
 mod attr;
 mod direct;
 mod file;
@@ -26,6 +29,7 @@ mod mounts;
 mod names;
 mod objects;
 mod open;
+mod pace;
 mod pool;
 mod ranges;
 pub(crate) mod ring;
@@ -43,19 +47,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use dafs_protocol::{AccessMask, Status};
+use dafs_store::{Blocking, Disk, Store, allowed_blocking};
 
-use crate::pace::{Blocking, Pace, allowed_blocking};
-use crate::{Answer, Caller, FileId, Pending, pending};
+use dafs_store::{Answer, Caller, FileId, Pending, pending};
 use file::OpenFiles;
 use identity::Identities;
 use leases::Leases;
 use objects::{Object, Objects};
+use pace::Pace;
 use pool::Pool;
 use walk::{Tree, Walking};
 
-pub use direct::Disk;
 pub use handles::{HandleKey, load_or_create_key, state_dir};
-pub use identity::keep_identity_between_calls;
 pub use ring::ThreadRing;
 
 /// How a [`PosixStore`] is opened.
@@ -123,6 +126,20 @@ pub enum OpenStoreError {
         /// Why.
         reason: String,
     },
+}
+
+/// Opens a directory as it is by default: see [`dafs_store::OpenStore`].
+///
+/// # Errors
+/// What is wrong, for people.
+pub fn open(path: &Path, read_only: bool, disk: Disk) -> Result<Arc<dyn Store>, String> {
+    let options = PosixOptions { read_only, disk, ..PosixOptions::default() };
+    match PosixStore::open(path, options) {
+        Ok(store) => Ok(store),
+        // Who asked names the path.
+        Err(OpenStoreError::Directory { status, .. }) => Err(status.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// A directory of this host.

@@ -11,8 +11,8 @@ use super::sys::{self, Errno};
 use super::umask::Masking;
 use super::walk::Cached;
 use super::{Inner, Shared};
-use crate::names::check_path;
-use crate::{Caller, Opened};
+use dafs_store::names::check_path;
+use dafs_store::{Caller, Opened};
 
 /// How often a file may come and go while it is opened.
 const TRIES: usize = 16;

@@ -1,6 +1,7 @@
 //! The store over a directory of this host: the suite in all its ways of working, and what only
 //! it can do. The cases for several users run as root only.
 
+#[path = "../../store/tests/suite/mod.rs"]
 mod suite;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -9,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use dafs_protocol::{CreateMode, FileKind, OpenFlags, SetAttr, Status};
+use dafs_store::Disk;
 use dafs_store::Store;
-use dafs_store::posix::{Disk, HandleKey, PosixOptions, PosixStore, ThreadRing};
+use dafs_store_posix::{HandleKey, PosixOptions, PosixStore, ThreadRing};
 use suite::{BOTH, Fs, MAKE, READ, WRITE, error, read, user, write};
 
 const KEY: HandleKey = HandleKey([7; 16]);

@@ -19,7 +19,7 @@ use super::lru::Lru;
 use super::mounts::Mounts;
 use super::sys::{self, KernelHandle};
 use super::{BTRFS, OVERLAY};
-use crate::{FileId, Found};
+use dafs_store::{FileId, Found};
 
 /// Objects other than directories that stay open for a while.
 const RECENT_MAX: usize = 256;

@@ -2,6 +2,7 @@
 //! agree.
 
 #[macro_use]
+#[path = "../../store/tests/suite/mod.rs"]
 mod suite;
 mod trace;
 
@@ -10,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_fabric::{Buffer, SgList};
+use dafs_store::Disk;
 use dafs_store::File;
-use dafs_store::posix::{Disk, HandleKey, OpenStoreError, PosixOptions, PosixStore, ThreadRing};
+use dafs_store_posix::{HandleKey, OpenStoreError, PosixOptions, PosixStore, ThreadRing};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use suite::{Fs, MAKE, READ, read, write};
 use trace::{Rng, Step, begin_write, read_all};

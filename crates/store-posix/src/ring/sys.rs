@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dafs_fabric::SgList;
 use io_uring::{IoUring, opcode, squeue, types};
 
-use crate::posix::sys::Pieces;
+use crate::sys::Pieces;
 
 /// Calls under way, at most; the completion queue has twice the room.
 pub(super) const IN_FLIGHT_MAX: u32 = 256;
@@ -27,7 +27,7 @@ pub(super) enum Enter {
 
 /// Which way data goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::posix) enum Way {
+pub(crate) enum Way {
     /// From the file.
     Read,
     /// To the file.
@@ -35,12 +35,12 @@ pub(in crate::posix) enum Way {
 }
 
 /// Data between a file and memory, and who waits for it.
-pub(in crate::posix) struct Transfer<T> {
-    pub(in crate::posix) way: Way,
-    pub(in crate::posix) fd: Arc<OwnedFd>,
-    pub(in crate::posix) offset: u64,
-    pub(in crate::posix) memory: SgList,
-    pub(in crate::posix) owner: T,
+pub(crate) struct Transfer<T> {
+    pub(crate) way: Way,
+    pub(crate) fd: Arc<OwnedFd>,
+    pub(crate) offset: u64,
+    pub(crate) memory: SgList,
+    pub(crate) owner: T,
 }
 
 /// A transfer that the kernel has or will get; its descriptor, memory and pieces stay where they

@@ -2,8 +2,9 @@
 
 use dafs_fabric::Buffer;
 use dafs_protocol::{CreateMode, Identity, OpenFlags};
-use dafs_store::posix::{Disk, HandleKey, OpenStoreError, PosixOptions, PosixStore};
+use dafs_store::Disk;
 use dafs_store::{Answer, Store};
+use dafs_store_posix::{HandleKey, OpenStoreError, PosixOptions, PosixStore};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 

@@ -1,37 +1,7 @@
-//! When a store may block the thread that calls it.
-//!
-//! A hand-over to another thread and back costs two wake-ups, which is more than most calls
-//! take. A caller with nothing else to do says so, and the store does the work in its thread, as
-//! long as that has been quick of late.
+//! How long calls took of late: whether a caller's thread does the next one itself.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// For how much of a store's work the calling thread may be blocked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Blocking {
-    /// None: others wait for this thread.
-    None,
-    /// Names and attributes, which local file systems change in memory.
-    Names,
-    /// All: moving much data and waiting for a device, too.
-    All,
-}
-
-thread_local! {
-    static ALLOWED: Cell<Blocking> = const { Cell::new(Blocking::None) };
-}
-
-/// What store calls of this thread may do from now on.
-pub fn allow_blocking(allowed: Blocking) {
-    ALLOWED.set(allowed);
-}
-
-/// As last allowed.
-pub(crate) fn allowed_blocking() -> Blocking {
-    ALLOWED.get()
-}
 
 /// How long calls took of late.
 #[derive(Debug, Default)]

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use dafs_protocol::{
     CreateMode, FileHandle, FileKind, Identity, OpenFlags, SetAttr, SetTime, Status, Timestamp,
 };
-use dafs_store::posix::{HandleKey, PosixOptions, PosixStore};
 use dafs_store::{Caller, Store};
+use dafs_store_posix::{HandleKey, PosixOptions, PosixStore};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, open, renameat2};
 use nix::sys::stat::{self, Mode, SFlag, UtimensatFlags, utimensat};

@@ -7,7 +7,7 @@ use dafs_protocol::{DirEntry, FileHandle, FileKind, ObjectId, Status, dir_entry_
 use super::attr::Stat;
 use super::sys::{self, Errno};
 use super::{Inner, OVERLAY};
-use crate::{Caller, FileId, Listing};
+use dafs_store::{Caller, FileId, Listing};
 
 /// Raw entries asked for at once, at most and at least.
 const BUFFER_BYTES_MAX: usize = 32 << 10;

@@ -15,7 +15,7 @@ use super::handles::generation;
 use super::ring::Way;
 use super::sys::{self, Errno};
 use super::{Inner, Shared, TELLS_STORES, direct, ranges};
-use crate::{Answer, Caller, Extents, File, FileId, Found, Pending, SeekKind};
+use dafs_store::{Answer, Caller, Extents, File, FileId, Found, Pending, SeekKind};
 
 /// Setuid and setgid.
 const PRIVILEGES: u32 = 0o6000;
@@ -474,11 +474,11 @@ pub(super) fn clear(fd: &OwnedFd) -> Result<(), Status> {
 mod tests {
     use std::time::Duration;
 
-    use crate::posix::{PosixOptions, PosixStore};
+    use crate::{PosixOptions, PosixStore};
 
     #[test]
     fn short_writes_are_handed_over_while_they_are_slow() {
-        let key = Some(super::super::HandleKey([7; 16]));
+        let key = Some(crate::HandleKey([7; 16]));
         let options = PosixOptions { key, ..PosixOptions::default() };
         let store = PosixStore::open(&std::env::temp_dir(), options).expect("a store");
         let inner = &store.inner;

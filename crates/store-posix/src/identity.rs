@@ -15,7 +15,7 @@ use std::sync::Arc;
 use dafs_protocol::{Identity, Status};
 
 use super::sys;
-use crate::Caller;
+use dafs_store::Caller;
 
 thread_local! {
     /// What was set last; `None`: the thread is as the server was started, or nothing is known.
@@ -42,7 +42,7 @@ pub(super) struct Acting<'a> {
 /// open no files but by the store.
 ///
 /// [`PosixStore`]: super::PosixStore
-pub fn keep_identity_between_calls() {
+pub(super) fn keep_identity_between_calls() {
     KEEPS.set(true);
 }
 

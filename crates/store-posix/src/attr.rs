@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use dafs_protocol::{Attr, FileKind, FsAttr, Identity, SetAttr, SetTime, Status, Timestamp};
 
 use super::sys;
-use crate::FileId;
+use dafs_store::FileId;
 
 const MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_MNT_ID;
 

@@ -5,6 +5,7 @@
 //! not flushed is not covered.
 
 #[macro_use]
+#[path = "../../store/tests/suite/mod.rs"]
 mod suite;
 mod trace;
 
@@ -12,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
+use dafs_store::Disk;
 use dafs_store::File;
-use dafs_store::posix::{Disk, HandleKey, PosixOptions, PosixStore, ThreadRing};
+use dafs_store_posix::{HandleKey, PosixOptions, PosixStore, ThreadRing};
 use suite::{Fs, MAKE};
 use trace::{Rng, Step};
 

@@ -8,7 +8,7 @@ use dafs_protocol::{FileExtent, Status};
 use super::attr::{self, Stat};
 use super::file::{PosixFile, clear};
 use super::sys::{self, Errno, RawExtent};
-use crate::{Answer, Extents, File, Pending};
+use dafs_store::{Answer, Extents, File, Pending};
 
 /// fallocate(2) modes that mean something to the file systems of today.
 const MODES: u32 = 0x1 | 0x2 | 0x8 | 0x10 | 0x20 | 0x40;
