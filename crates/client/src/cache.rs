@@ -3,7 +3,7 @@
 use dafs_protocol::{CacheHint, CacheInfo, CachedRange};
 
 use crate::call::Output;
-use crate::core::Work;
+use crate::core::{Advised, Work};
 use crate::error::Result;
 use crate::file::File;
 use crate::session::{Session, unexpected};
@@ -23,16 +23,6 @@ pub enum Advice {
     /// What is not 0 in it is wished for the whole file, for all of its users, by root, its owner or
     /// somebody who may write it. The range says nothing.
     Wish(CacheHint),
-}
-
-/// What the server took of an advice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Advised {
-    /// Bytes from the start of the range on that are cached now or being read in, or bytes that
-    /// were dropped.
-    pub bytes: u64,
-    /// What holds for the file.
-    pub cache: CacheHint,
 }
 
 impl Advice {

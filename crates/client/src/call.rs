@@ -2,15 +2,14 @@
 
 use dafs_fabric::Buffer;
 use dafs_protocol::{
-    AccessMask, Attr, CacheInfo, CachedRange, CommitLevel, DirEntry, Extent, ExtentList,
-    FileExtent, FileHandle, FileKind, FsAttr, LockRequest, SessionStats, SetAttr, Stability,
-    Timestamp,
+    AccessMask, Attr, CommitLevel, Extent, ExtentList, FileKind, SetAttr, Stability, Timestamp,
 };
 
-use crate::cache::{Advice, Advised};
+use crate::cache::Advice;
+use crate::core::OpenOptions;
 use crate::core::{Memory, Place, Put, Work};
 use crate::error::{Error, Result};
-use crate::file::{File, OpenOptions};
+use crate::file::File;
 
 /// One thing to do. Paths are bytes relative to the export's root; empty: the root itself.
 ///
@@ -156,14 +155,14 @@ pub enum Call {
         /// On disk before it is answered.
         commit: bool,
     },
-    /// Makes a directory. [`Output::Node`].
+    /// Makes a directory. [`Output::Object`].
     Mkdir {
         /// Its name.
         path: Vec<u8>,
         /// Permission bits.
         mode: u32,
     },
-    /// Makes a fifo, socket or device. [`Output::Node`].
+    /// Makes a fifo, socket or device. [`Output::Object`].
     Mknod {
         /// Its name.
         path: Vec<u8>,
@@ -174,7 +173,7 @@ pub enum Call {
         /// Of a device.
         rdev: u64,
     },
-    /// Makes a symbolic link. [`Output::Node`].
+    /// Makes a symbolic link. [`Output::Object`].
     Symlink {
         /// What it says.
         target: Vec<u8>,
@@ -186,7 +185,7 @@ pub enum Call {
         /// The symlink.
         path: Vec<u8>,
     },
-    /// A hard link: `to` is a new name of `from`. [`Output::Node`].
+    /// A hard link: `to` is a new name of `from`. [`Output::Object`].
     Link {
         /// What there is (a symlink is not followed).
         from: Vec<u8>,
@@ -251,107 +250,8 @@ pub enum Call {
     Stats,
 }
 
-/// An object by its handle.
-#[derive(Debug, Clone, Copy)]
-pub struct Node {
-    /// Names it for as long as it exists.
-    pub handle: FileHandle,
-    /// As they were when it was looked up, made or opened.
-    pub attr: Attr,
-}
-
-/// What an open found or made.
-#[derive(Debug, Clone, Copy)]
-pub struct Opened {
-    /// The file.
-    pub node: Node,
-    /// It was not there before.
-    pub created: bool,
-}
-
 /// What a successful call answers.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Output<F = File> {
-    /// Nothing to say.
-    Unit,
-    /// Of a read.
-    Read {
-        /// Bytes that are in the buffer.
-        bytes: usize,
-        /// Nothing follows.
-        end_of_file: bool,
-    },
-    /// Of a write.
-    Written {
-        /// Bytes.
-        bytes: usize,
-        /// Where they went.
-        offset: u64,
-    },
-    /// Attributes.
-    Attr(Attr),
-    /// What was made, or got another name.
-    Node(Node),
-    /// Of [`Call::GetFile`].
-    Got {
-        /// When it was opened.
-        attr: Attr,
-        /// Bytes that are in the buffer.
-        bytes: usize,
-    },
-    /// Of [`Call::Open`].
-    File(F, Opened),
-    /// Of [`Call::ReadLink`].
-    Target(Vec<u8>),
-    /// Of [`Call::Access`].
-    Access(AccessMask),
-    /// Of [`Call::StatFs`].
-    FileSystem(FsAttr),
-    /// Of [`Call::ReadDir`].
-    Entries {
-        /// The directory's.
-        handle: FileHandle,
-        /// In the server's order.
-        entries: Vec<DirEntry>,
-        /// Nothing follows.
-        end: bool,
-    },
-    /// Bytes of an extended attribute or a list of names, or the size that was asked for.
-    Bytes {
-        /// How many.
-        bytes: usize,
-        /// The bytes, where they were asked for.
-        data: Vec<u8>,
-    },
-    /// Of a seek.
-    Offset(Option<u64>),
-    /// The lock that stands against one; true: of an owner of this client.
-    Conflict(Option<(LockRequest, bool)>),
-    /// Of a copy within the server.
-    Copied {
-        /// How many bytes.
-        bytes: u64,
-    },
-    /// Allocated ranges.
-    Extents {
-        /// In order.
-        extents: Vec<FileExtent>,
-        /// Nothing follows.
-        end: bool,
-    },
-    /// Of [`Call::Advise`].
-    Advised(Advised),
-    /// Of [`Call::CacheQuery`].
-    Cached {
-        /// Sums, and where to go on.
-        info: CacheInfo,
-        /// In order.
-        ranges: Vec<CachedRange>,
-    },
-    /// Of [`Call::Stats`].
-    Stats(Box<SessionStats>),
-}
+pub type Output<F = File> = crate::core::Output<F>;
 
 /// A call in the core's form, with the file that must not be dropped under the lock.
 type Taken = (Work, Memory, Option<File>);
@@ -528,42 +428,6 @@ fn extent_list(extents: &[Extent]) -> Result<(ExtentList, u32)> {
     Ok((list, len))
 }
 
-impl<F> Output<F> {
-    /// Bytes read or written; 0 where the call moves none.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Output::Read { bytes, .. } | Output::Written { bytes, .. } => *bytes,
-            Output::Got { bytes, .. } | Output::Bytes { bytes, .. } => *bytes,
-            _ => 0,
-        }
-    }
-
-    /// The same with another kind of file in it.
-    pub(crate) fn map_file<G>(self, make: impl FnOnce(F, Node) -> G) -> Output<G> {
-        match self {
-            Output::Unit => Output::Unit,
-            Output::Read { bytes, end_of_file } => Output::Read { bytes, end_of_file },
-            Output::Written { bytes, offset } => Output::Written { bytes, offset },
-            Output::Attr(attr) => Output::Attr(attr),
-            Output::Got { attr, bytes } => Output::Got { attr, bytes },
-            Output::Node(node) => Output::Node(node),
-            Output::File(file, opened) => Output::File(make(file, opened.node), opened),
-            Output::Target(target) => Output::Target(target),
-            Output::Access(mask) => Output::Access(mask),
-            Output::FileSystem(attr) => Output::FileSystem(attr),
-            Output::Entries { handle, entries, end } => Output::Entries { handle, entries, end },
-            Output::Bytes { bytes, data } => Output::Bytes { bytes, data },
-            Output::Offset(offset) => Output::Offset(offset),
-            Output::Conflict(held) => Output::Conflict(held),
-            Output::Copied { bytes } => Output::Copied { bytes },
-            Output::Extents { extents, end } => Output::Extents { extents, end },
-            Output::Advised(advised) => Output::Advised(advised),
-            Output::Cached { info, ranges } => Output::Cached { info, ranges },
-            Output::Stats(stats) => Output::Stats(stats),
-        }
-    }
-}
-
 /// A call that ended.
 #[derive(Debug)]
 pub struct Done {
@@ -594,7 +458,7 @@ impl Done {
     pub fn attr(self) -> Result<Attr> {
         match self.result? {
             Output::Attr(attr) | Output::Got { attr, .. } => Ok(attr),
-            Output::Node(node) => Ok(node.attr),
+            Output::Object(node) => Ok(node.attr),
             other => Err(Error::PeerProtocol(format!("no attributes in {other:?}"))),
         }
     }

@@ -10,66 +10,13 @@ use dafs_protocol::{
     Stability, Status,
 };
 
-use crate::call::{Node, Output};
-use crate::core::{FileKey, Memory, Place, Work};
+use crate::call::Output;
+use crate::core::{FileKey, Memory, Object, Place, Work};
 use crate::error::{Error, Result};
 use crate::handle_calls::Changed;
 use crate::interrupt::{Interrupt, Until};
 use crate::reader::Reader;
 use crate::session::{Handle, Session, unexpected};
-
-/// How a file is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// Reading is wanted.
-    pub read: bool,
-    /// Writing is wanted.
-    pub write: bool,
-    /// Make it where it is missing.
-    pub create: bool,
-    /// With `create`: fail where it exists.
-    pub exclusive: bool,
-    /// Empty it.
-    pub truncate: bool,
-    /// All writes go to the end; implies `write`.
-    pub append: bool,
-    /// Fail where the last component is a symlink.
-    pub no_follow: bool,
-    /// A new file without a name in the directory that is named, as `O_TMPFILE` makes; implies
-    /// `create`. With `exclusive` it never gets a name.
-    pub unlinked: bool,
-    /// Permission bits of a new file.
-    pub mode: u32,
-}
-
-impl Default for OpenOptions {
-    /// Neither reading nor writing; 0644 for new files.
-    fn default() -> Self {
-        OpenOptions {
-            read: false,
-            write: false,
-            create: false,
-            exclusive: false,
-            truncate: false,
-            append: false,
-            no_follow: false,
-            unlinked: false,
-            mode: 0o644,
-        }
-    }
-}
-
-impl OpenOptions {
-    /// For reading.
-    pub fn read() -> OpenOptions {
-        OpenOptions { read: true, ..OpenOptions::default() }
-    }
-
-    /// For writing, made or emptied.
-    pub fn write() -> OpenOptions {
-        OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::default() }
-    }
-}
 
 /// An open file. Clones are the same open; the last one to be dropped closes it in the
 /// background, where errors are only logged: use [`close`](Self::close).
@@ -85,7 +32,7 @@ pub struct File {
 pub(crate) struct FileInner {
     pub(crate) session: Arc<Handle>,
     pub(crate) key: FileKey,
-    opened: Node,
+    opened: Object,
 }
 
 impl Drop for FileInner {
@@ -111,7 +58,7 @@ enum Way {
 }
 
 impl File {
-    pub(crate) fn new(session: Arc<Handle>, key: FileKey, opened: Node) -> File {
+    pub(crate) fn new(session: Arc<Handle>, key: FileKey, opened: Object) -> File {
         File { inner: Arc::new(FileInner { session, key, opened }) }
     }
 
@@ -423,11 +370,11 @@ impl File {
     }
 
     /// Gives the file a name in a directory; also one that was opened
-    /// [`unlinked`](OpenOptions::unlinked).
+    /// [`unlinked`](crate::OpenOptions::unlinked).
     ///
     /// # Errors
     /// [`Error`].
-    pub fn link_to(&self, dir: FileHandle, name: &[u8]) -> Result<Changed<Node>> {
+    pub fn link_to(&self, dir: FileHandle, name: &[u8]) -> Result<Changed<Object>> {
         let to = Place::child(dir, name)?.with_dir();
         let work = Work::LinkFile { file: self.inner.key, to };
         let (output, beside) = self.inner.session.inner.call_beside(None, work, Memory::None)?;
@@ -528,9 +475,9 @@ impl File {
     }
 }
 
-pub(crate) fn node_of<F: std::fmt::Debug>(output: Output<F>) -> Result<Node> {
+pub(crate) fn node_of<F: std::fmt::Debug>(output: Output<F>) -> Result<Object> {
     match output {
-        Output::Node(node) => Ok(node),
+        Output::Object(node) => Ok(node),
         other => Err(unexpected(&other)),
     }
 }
@@ -538,7 +485,7 @@ pub(crate) fn node_of<F: std::fmt::Debug>(output: Output<F>) -> Result<Node> {
 pub(crate) fn attr_of<F: std::fmt::Debug>(output: Output<F>) -> Result<Attr> {
     match output {
         Output::Attr(attr) | Output::Got { attr, .. } => Ok(attr),
-        Output::Node(node) => Ok(node.attr),
+        Output::Object(node) => Ok(node.attr),
         other => Err(unexpected(&other)),
     }
 }

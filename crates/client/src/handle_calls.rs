@@ -11,11 +11,13 @@ use dafs_protocol::{
     AccessMask, Attr, DirEntry, FileHandle, FileKind, FsAttr, OwnerKey, SetAttr, XATTR_BYTES_MAX,
 };
 
-use crate::call::{Node, Output};
+use crate::call::Output;
+use crate::core::Object;
+use crate::core::OpenOptions;
 use crate::core::{FileKey, Memory, Place, Work};
 use crate::dir::BATCH_BYTES;
 use crate::error::{Error, Result};
-use crate::file::{File, OpenOptions, attr_of, node_of};
+use crate::file::{File, attr_of, node_of};
 use crate::session::{Handle, Session, bytes_of, unexpected};
 
 /// What a change of names answers.
@@ -38,7 +40,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error`], as all calls.
-    pub fn root(&self) -> Result<Node> {
+    pub fn root(&self) -> Result<Object> {
         node_of(self.call_for_user(Work::Find { place: Place::new(b"")? })?)
     }
 
@@ -46,7 +48,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn lookup_at(&self, dir: FileHandle, name: &[u8]) -> Result<Node> {
+    pub fn lookup_at(&self, dir: FileHandle, name: &[u8]) -> Result<Object> {
         node_of(self.call_for_user(Work::Find { place: Place::child(dir, name)? })?)
     }
 
@@ -54,7 +56,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn parent_of(&self, handle: FileHandle) -> Result<Node> {
+    pub fn parent_of(&self, handle: FileHandle) -> Result<Object> {
         node_of(self.call_for_user(Work::Parent { handle })?)
     }
 
@@ -160,7 +162,7 @@ impl Session {
         mode: u32,
         rdev: u64,
         target: &[u8],
-    ) -> Result<Changed<Node>> {
+    ) -> Result<Changed<Object>> {
         let (place, target) = (Place::child(dir, name)?.with_dir(), target.into());
         self.change(Work::Make { place, kind, mode, rdev, target }, node_of)
     }
@@ -169,7 +171,12 @@ impl Session {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn link_at(&self, from: FileHandle, dir: FileHandle, name: &[u8]) -> Result<Changed<Node>> {
+    pub fn link_at(
+        &self,
+        from: FileHandle,
+        dir: FileHandle,
+        name: &[u8],
+    ) -> Result<Changed<Object>> {
         let (from, to) = (Place::at(from), Place::child(dir, name)?.with_dir());
         self.change(Work::Link { from, to, from_handle: None }, node_of)
     }

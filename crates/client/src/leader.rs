@@ -19,9 +19,9 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::call::Output;
 use crate::core::{Beside, Core, CoreDone, FileKey, KeptBytes, Memory, Owner, Spares, Work};
+use crate::core::{KeptMemory, SharedBytes};
 use crate::error::{Error, Result};
 use crate::interrupt::{Interrupt, Until};
-use crate::keep::{KeptMemory, SharedBytes};
 use crate::keeper::{KeeperSignal, keeper};
 use crate::options::{OnRetry, SessionOptions};
 

@@ -31,16 +31,17 @@ mod reader;
 mod session;
 mod url;
 
-pub use cache::{Advice, Advised};
-pub use call::{Call, Done, Node, Opened, Output};
+pub use cache::Advice;
+pub use call::{Call, Done, Output};
+pub use core::{Advised, KeptMemory, Object, OpenOptions, Opened, SharedBytes};
 pub use dir::ReadDir;
 pub use error::{Error, Result, SessionError};
-pub use file::{File, OpenOptions};
+pub use file::File;
 pub use future::CallFuture;
 pub use group::Group;
 pub use handle_calls::{Changed, DirAhead};
 pub use interrupt::{Interrupt, InterruptGuard};
-pub use keep::{FlushAhead, KeptMemory, KeptOptions, SharedBytes};
+pub use keep::{FlushAhead, KeptOptions};
 pub use options::{LocalSocket, OnRetry, ServerUid, SessionOptions, parse_duration, parse_wait};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};

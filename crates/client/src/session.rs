@@ -11,10 +11,11 @@ use dafs_protocol::{
 
 use crate::call::{Call, Done, Output};
 use crate::callback::Callbacks;
+use crate::core::OpenOptions;
 use crate::core::{Core, CoreConfig, CoreDone, FileKey, Memory, Place, Way, Work};
 use crate::dir::ReadDir;
 use crate::error::{Error, Result, SessionError};
-use crate::file::{File, OpenOptions, attr_of};
+use crate::file::{File, attr_of};
 use crate::future::CallFuture;
 use crate::group::Group;
 use crate::leader::Inner;

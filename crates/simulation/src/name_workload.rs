@@ -422,7 +422,9 @@ impl Sim {
                 self.check_attr(node, &attr, Some(span))
             }
             (_, Output::Attr(attr), Some(node)) => self.check_attr(node, &attr, Some(span)),
-            (_, Output::Node(found), Some(node)) => self.check_attr(node, &found.attr, Some(span)),
+            (_, Output::Object(found), Some(node)) => {
+                self.check_attr(node, &found.attr, Some(span))
+            }
             (_, other, _) => Err(format!("an answer of another kind: {other:?}")),
         }
     }

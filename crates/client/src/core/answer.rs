@@ -10,11 +10,11 @@ use super::call::{Beside, CallRec, Flight};
 use super::chain;
 use super::files::OpenFile;
 use super::in_doubt::Made;
+use super::output::Advised;
+use super::output::{Object, Opened, Output};
 use super::replay_log::ReplayId;
 use super::work::{FileKey, Memory, Work};
 use super::{Core, Phase};
-use crate::cache::Advised;
-use crate::call::{Node, Opened, Output};
 use crate::error::{Error, Result};
 use crate::planted::{Defect, planted};
 
@@ -180,7 +180,7 @@ impl Core {
         flight: &mut Flight,
         outcomes: &[OpResult],
         data_len: u32,
-    ) -> Parsed<Option<Output<FileKey>>> {
+    ) -> Parsed<Option<Output>> {
         let (writes, kept_writes) = (flight.writes, flight.kept_writes);
         let kept = flight.call.kept;
         let CallRec { work, memory, .. } = &mut flight.call;
@@ -222,7 +222,7 @@ impl Core {
             },
             Work::Open { place, options } => match last {
                 Outcome::Opened { handle, state, attr, created } => {
-                    let node = Node { handle: *handle, attr: *attr };
+                    let node = Object { handle: *handle, attr: *attr };
                     let place = if options.unlinked {
                         super::Place::at(node.handle)
                     } else {
@@ -241,7 +241,7 @@ impl Core {
                     Outcome::Attributes { attr } => (place.base(self.root), *attr),
                     _ => return Err(UNEXPECTED),
                 };
-                Output::Node(Node { handle, attr })
+                Output::Object(Object { handle, attr })
             }
             Work::ReadDir { place, .. } => {
                 let handle = match outcomes.first() {
@@ -300,7 +300,7 @@ impl Core {
         work: &Work,
         outcome: &Outcome,
         kept: Option<ReplayId>,
-    ) -> Option<Output<FileKey>> {
+    ) -> Option<Output> {
         self.file_output(work, outcome, 0, 0, kept).ok()
     }
 
@@ -319,7 +319,7 @@ impl Core {
         room: usize,
         writes: u64,
         kept: Option<ReplayId>,
-    ) -> Parsed<Output<FileKey>> {
+    ) -> Parsed<Output> {
         let key = work.file().ok_or(UNEXPECTED)?;
         Ok(match (work, outcome) {
             (Work::Read { .. } | Work::ReadList { .. }, Outcome::Read { bytes, end_of_file }) => {
@@ -381,7 +381,7 @@ impl Core {
                 Output::Advised(Advised { bytes: *bytes, cache: *cache })
             }
             (Work::LinkFile { .. }, Outcome::Found { handle, attr }) => {
-                Output::Node(Node { handle: *handle, attr: *attr })
+                Output::Object(Object { handle: *handle, attr: *attr })
             }
             (Work::Unlock { owner, range, .. }, Outcome::Done) => {
                 if let Some(file) = self.files.any(key) {
@@ -448,14 +448,14 @@ impl Core {
         memory: &Memory,
         outcome: &Outcome,
         room: usize,
-    ) -> Parsed<Output<FileKey>> {
+    ) -> Parsed<Output> {
         Ok(match (work, outcome) {
             (Work::Stat { .. } | Work::SetAttr { .. }, Outcome::Attributes { attr })
             | (Work::Stat { .. }, Outcome::Found { attr, .. }) => Output::Attr(*attr),
             (
                 Work::Make { .. } | Work::Link { .. } | Work::Parent { .. },
                 Outcome::Found { handle, attr },
-            ) => Output::Node(Node { handle: *handle, attr: *attr }),
+            ) => Output::Object(Object { handle: *handle, attr: *attr }),
             (Work::Access { mask: asked, .. }, Outcome::Granted { mask }) => {
                 Output::Access(*mask & *asked)
             }
@@ -698,11 +698,7 @@ impl Core {
     }
 
     /// The answer of a call on a file that is broken.
-    pub(super) fn refused_locally(
-        &mut self,
-        work: &Work,
-        status: Status,
-    ) -> Result<Output<FileKey>> {
+    pub(super) fn refused_locally(&mut self, work: &Work, status: Status) -> Result<Output> {
         let mut status = status;
         if let Work::Close { file } = work
             && let Some(mut file) = self.remove_file(*file)

@@ -7,9 +7,9 @@ use dafs_protocol::{Attr, CredHandle, Identity, SlotId, Status};
 
 use super::chain::Step;
 use super::in_doubt::Made;
+use super::output::Output;
 use super::replay_log::ReplayId;
-use super::work::{FileKey, Memory, Owner, Work};
-use crate::call::Output;
+use super::work::{Memory, Owner, Work};
 use crate::error::{Error, Result};
 use dafs_message::ConnId;
 
@@ -105,7 +105,7 @@ pub struct CoreDone {
     /// As submitted.
     pub tag: u64,
     /// How it ended.
-    pub result: Result<Output<FileKey>>,
+    pub result: Result<Output>,
     /// The buffer of the call.
     pub buffer: Option<Buffer>,
     /// What was asked for beside the answer, where there is an answer.

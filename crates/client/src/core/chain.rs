@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 use super::files::Files;
 use super::in_doubt::PastRequest;
+use super::open_options::OpenOptions;
 use super::work::{FileKey, Place, Put, Work};
-use crate::file::OpenOptions;
 
 /// Operations of one request.
 pub(super) type Chain<'a> = SmallVec<[Operation<'a>; 2]>;

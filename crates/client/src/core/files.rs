@@ -8,11 +8,11 @@ use dafs_fabric::{ArenaError, Buffer};
 use dafs_protocol::{Attr, FileHandle, Identity, StateId, Status, WriteVerifier};
 
 use super::call::CallRec;
+use super::kept_memory::KeptMemory;
+use super::open_options::OpenOptions;
+use super::output::Object;
 use super::replay_log::{Acknowledged, Piece, ReplayId, ReplayLog, not_replaced};
 use super::work::{FileKey, Memory, Owner, Place, Work};
-use crate::call::Node;
-use crate::file::OpenOptions;
-use crate::keep::KeptMemory;
 use crate::planted::{Defect, planted};
 
 /// Device and inode number.
@@ -79,7 +79,7 @@ impl OpenFile {
         place: Place,
         options: OpenOptions,
         user: Option<Arc<Identity>>,
-        node: Node,
+        node: Object,
         state: StateId,
     ) -> OpenFile {
         OpenFile {
@@ -495,7 +495,7 @@ mod tests {
             created: None,
         };
         let place = Place::new(b"f").expect("place");
-        let node = Node { handle: FileHandle::default(), attr };
+        let node = Object { handle: FileHandle::default(), attr };
         OpenFile::new(place, OpenOptions::write(), None, node, StateId(1))
     }
 

@@ -5,9 +5,9 @@
 use dafs_protocol::{Outcome, RequestOutcome, SessionId, SlotId, Stability, Status};
 
 use super::call::CallRec;
-use super::work::{FileKey, Memory, Owner, Work};
+use super::output::Output;
+use super::work::{Memory, Owner, Work};
 use super::{Core, Phase};
-use crate::call::Output;
 use crate::error::{Error, Result};
 
 /// A request of a session that was lost.
@@ -169,14 +169,14 @@ impl Core {
         self.requeue(call);
     }
 
-    fn answer_doubt(&mut self, mut call: CallRec, work: Work, result: Result<Output<FileKey>>) {
+    fn answer_doubt(&mut self, mut call: CallRec, work: Work, result: Result<Output>) {
         call.work = work;
         self.finish(call, result);
     }
 
     /// What was appended is on the server's disk, or kept here and written again. In its memory it
     /// is gone.
-    fn appended(&mut self, call: &CallRec, work: &Work, offset: u64) -> Result<Output<FileKey>> {
+    fn appended(&mut self, call: &CallRec, work: &Work, offset: u64) -> Result<Output> {
         let Work::Append { len, stability, .. } = work else { return Err(Error::Interrupted) };
         if *stability == Stability::Unstable && call.kept.is_none() {
             return Err(Status::OutcomeUnknown.into());

@@ -9,9 +9,9 @@ use dafs_protocol::{
 
 use super::call::CallRec;
 use super::files::FileId;
+use super::output::Output;
 use super::work::{FileKey, Owner, Work};
 use super::{Core, Phase};
-use crate::call::Output;
 use crate::error::Error;
 use crate::planted::{Defect, planted};
 

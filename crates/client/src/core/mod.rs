@@ -13,8 +13,11 @@ mod credentials;
 mod dispatch;
 mod files;
 mod in_doubt;
+mod kept_memory;
 mod link;
 mod locks;
+mod open_options;
+mod output;
 mod recovery;
 mod replay_log;
 mod work;
@@ -32,10 +35,12 @@ use dafs_protocol::{
 
 pub use call::{Beside, CoreDone};
 pub use cancel::Cancelled;
+pub use kept_memory::{KeptMemory, SharedBytes};
+pub use open_options::OpenOptions;
+pub use output::{Advised, Object, Opened, Output};
 pub use work::{FileKey, Memory, Owner, Place, Put, Work};
 
 use crate::error::{Error, Result};
-use crate::keep::KeptMemory;
 use crate::options::SessionOptions;
 use call::{CallRec, Flight};
 use callbacks::Callbacks;
@@ -664,7 +669,7 @@ impl Core {
     }
 
     /// A call that was accepted ended.
-    fn finish(&mut self, call: CallRec, result: Result<crate::call::Output<FileKey>>) {
+    fn finish(&mut self, call: CallRec, result: Result<Output>) {
         if let (Some(id), Err(_)) = (call.kept, &result)
             && let Some(file) = call.work.file().and_then(|key| self.files.any_mut(key))
         {
@@ -686,7 +691,7 @@ impl Core {
     }
 
     /// Hands an answer out, when the call's buffer is free.
-    fn deliver(&mut self, call: CallRec, result: Result<crate::call::Output<FileKey>>) {
+    fn deliver(&mut self, call: CallRec, result: Result<Output>) {
         let scratch = call.work.uses_scratch();
         if call.owner.is_none() && self.background > 0 {
             self.background -= 1;
@@ -717,7 +722,7 @@ impl Core {
     /// Nobody takes this answer.
     fn clean_up(&mut self, done: CoreDone) {
         match done.result {
-            Ok(crate::call::Output::File(key, _)) => {
+            Ok(Output::File(key, _)) => {
                 self.close_file(key);
             }
             _ => drop(done.buffer),

@@ -11,7 +11,7 @@ use dafs_protocol::{
 
 use super::in_doubt::PastRequest;
 use super::locks::GiveBack;
-use crate::file::OpenOptions;
+use super::open_options::OpenOptions;
 
 /// A file that the core has open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

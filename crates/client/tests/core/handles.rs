@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::core::{FileKey, Memory, Owner, Place, Work};
-use dafs_client::{Error, Node, OpenOptions, Output, SessionOptions};
+use dafs_client::{Error, Object, OpenOptions, Output, SessionOptions};
 use dafs_protocol::{CacheHint, CachedRange, CommitLevel, FileHandle, FileKind, Identity, Status};
 
 use super::{Pair, place, read_write, room, status};
 
-fn node(result: Result<Output<FileKey>, Error>) -> Node {
+fn node(result: Result<Output<FileKey>, Error>) -> Object {
     match result {
-        Ok(Output::Node(node)) => node,
+        Ok(Output::Object(node)) => node,
         other => panic!("{other:?}"),
     }
 }
@@ -77,7 +77,7 @@ fn a_change_answers_its_directories_too() {
         assert_eq!(pair.fake.requests, requests + 1);
         done.beside.expect("directories").dirs.map(|attr| attr.map(|attr| attr.size))
     };
-    let at = |dir: Node, name| child(dir.handle, name).with_dir();
+    let at = |dir: Object, name| child(dir.handle, name).with_dir();
     let [of_root, of_dir] = [root, dir].map(|node| Some(node.attr.size));
     assert_ne!(of_root, of_dir);
     let both = change(&mut pair, rename(at(dir, b"f"), at(root, b"f")));

@@ -112,7 +112,7 @@ fn a_name_that_was_made_is_looked_up() {
         target: b"there".to_vec(),
     };
     let (pair, answer) = after(done(1, Ok(()), 2), "create", work, Memory::None);
-    let Ok(Output::Node(node)) = answer.result else { panic!("{:?}", answer.result) };
+    let Ok(Output::Object(node)) = answer.result else { panic!("{:?}", answer.result) };
     assert_eq!((node.attr.inode, pair.fake.executed["create"]), (2, 1));
     assert!(answer.buffer.is_none(), "the target's memory is the core's");
 }

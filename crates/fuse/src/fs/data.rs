@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use dafs_client::{File, Node as Found, OpenOptions, Session};
+use dafs_client::{File, Object as Found, OpenOptions, Session};
 use dafs_fabric::Buffer;
 use dafs_protocol::{LockKind, OwnerKey};
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use dafs_client::{Error, Node as Found, Session};
+use dafs_client::{Error, Object as Found, Session};
 use dafs_protocol::{Attr, DirEntry, FileHandle, FileKind};
 
 use super::DafsFs;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use dafs_client::{Changed, Error, Node as Found, OpenOptions, Session};
+use dafs_client::{Changed, Error, Object as Found, OpenOptions, Session};
 use dafs_protocol::{Attr, FileHandle, FileKind, SetAttr, SetTime};
 
 use super::DafsFs;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use dafs_client::{Changed, Node as Found};
+use dafs_client::{Changed, Object as Found};
 use dafs_protocol::{Attr, FileHandle, FileKind, NUMBER_TOP, ObjectId, OwnerKey, Timestamp};
 use rustc_hash::FxHashMap;
 

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use dafs_client::{File, Node as Found, OpenOptions, Result as Outcome, Session};
+use dafs_client::{File, Object as Found, OpenOptions, Result as Outcome, Session};
 use dafs_protocol::{Attr, FileKind, Status};
 
 use super::DafsFs;
