@@ -52,18 +52,18 @@ tests tests "unit, conformance and system tests" --workspace
 tests tests "fuzzers' own tests" --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 step page "the page of the admin port, in a browser" scripts/admin-page.sh
 # shellcheck disable=SC2086 # no mode is no argument
-step bars "bars" target/release/bars $mode
+step acceptance "acceptance" target/release/acceptance $mode
 if [ "$mode" = --long ]; then
     # A server and mounts with a defect each, to be found.
     cargo build --release --package dafs-cli --features planted --target-dir target/planted
     export DAFS_TEST_PLANTED=$PWD/target/planted/release/dafs
 fi
 # shellcheck disable=SC2086
-step mount-bars "bars of the mount" target/release/mount-bars $mode
+step mount-acceptance "acceptance of the mount" target/release/mount-acceptance $mode
 # shellcheck disable=SC2086
-step cache-bars "bars of the cache" target/release/cache-bars $mode
+step cache-acceptance "acceptance of the cache" target/release/cache-acceptance $mode
 
 closed=0
-target/release/closing-line "$out"/{tests,bars,mount-bars,cache-bars} || closed=$?
+target/release/closing-line "$out"/{tests,acceptance,mount-acceptance,cache-acceptance} || closed=$?
 [ -z "$failed" ] || { echo "== FAILED:${failed%;} (see $out)"; exit 1; }
 exit $closed

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::bars::Verdict;
+use crate::acceptance::Verdict;
 use crate::machine::SKIPPED;
 
 /// Verdicts of tests and of bars.

@@ -2,7 +2,7 @@
 
 #![deny(unsafe_code)]
 
-pub mod bars;
+pub mod acceptance;
 pub mod client;
 pub mod closing;
 pub mod dice;

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-use dafs_tests::bars::median;
+use dafs_tests::acceptance::median;
 use serde_json::Value;
 
 /// What is measured: a name, what is served with, what `dafs bench io` is told.

@@ -1,0 +1,46 @@
+//! The bars: what this project promises, measured. One line per bar:
+//! name, what, required, measured, pass or miss.
+//!
+//! `acceptance` runs the short form, `acceptance --long` full sizes, `acceptance --only stream,latency`
+//! some. Times are
+//! reported and never fail a run, since machines are shared; everything else does.
+
+#![forbid(unsafe_code)]
+
+mod copies;
+mod direct;
+mod fairness;
+mod faults;
+mod fresh;
+mod idle;
+mod speed;
+mod suites;
+mod variants;
+
+use std::process::ExitCode;
+
+use dafs_tests::acceptance::{Bar, run};
+pub(crate) use dafs_tests::acceptance::{Line, Mode};
+
+const BARS: &[Bar] = &[
+    ("start", fresh::first_byte),
+    ("trees", copies::trees),
+    ("stream", speed::stream),
+    ("latency", speed::latency),
+    ("rate", speed::rate),
+    ("direct", direct::counts),
+    ("writes", speed::writes),
+    ("small-files", speed::small_files),
+    ("simulation", suites::simulation),
+    ("fairness", fairness::small_beside_bulk),
+    ("faults", faults::kills),
+    ("hostile", suites::hostile),
+    ("dropped-calls", suites::dropped_calls),
+    ("variants", variants::all),
+    ("idle", idle::sessions),
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    run(BARS, &args)
+}

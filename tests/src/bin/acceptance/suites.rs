@@ -1,0 +1,120 @@
+//! Bars 9, 12, 13: simulation, fuzzers and hostile peers, calls dropped at random points.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use crate::{Line, Mode};
+
+fn root() -> PathBuf {
+    let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    path.pop();
+    path
+}
+
+fn output(name: &str, args: &[&str]) -> Result<Output, String> {
+    let path = root().join("scripts").join(name);
+    let output = Command::new(path).args(args).current_dir(root()).output();
+    output.map_err(|error| format!("{name}: {error}"))
+}
+
+/// Runs a script; its last line is the summary.
+fn script(name: &str, args: &[&str]) -> (bool, String) {
+    match output(name, args) {
+        Ok(output) => (output.status.success(), last_line(&output)),
+        Err(error) => (false, error),
+    }
+}
+
+fn last_line(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let last = |text: &str| text.lines().rev().find(|l| !l.trim().is_empty()).map(str::to_string);
+    last(&text).or_else(|| last(&errors)).unwrap_or_default()
+}
+
+pub(crate) fn simulation(mode: Mode) -> Vec<Line> {
+    let seeds = mode.pick("200", "2000");
+    let (ok, text) = script("simulate.sh", &["--seeds", seeds]);
+    let what = format!("{seeds} seeds of clients and server against a model, with faults");
+    let mut lines = vec![Line::new("simulation", &what, "no failure").measured(text, ok)];
+    let (ok, text) = script("simulate.sh", &["--planted"]);
+    lines.push(
+        Line::new("simulation", "planted defects, found within 200 seeds", "≥ 12; all within 600")
+            .measured(text, ok),
+    );
+    lines
+}
+
+pub(crate) fn hostile(mode: Mode) -> Vec<Line> {
+    let seconds = mode.pick("15", "600");
+    let (ok, text) = script("fuzz.sh", &[seconds]);
+    let what = format!("fuzzers, {seconds} s each");
+    let mut lines = vec![Line::new("hostile", &what, "no crash, no leak").measured(text, ok)];
+    lines.extend(known_lies());
+    lines.extend(lies(mode));
+    lines
+}
+
+/// What a line of this name says, and whether that is as it must be.
+fn told(text: &str, name: &str) -> Option<(String, bool)> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))?;
+    let parts = line.rsplit_once(": ");
+    Some(match parts {
+        Some((figures, verdict)) => (figures.to_string(), verdict == "pass"),
+        None => (line.to_string(), false),
+    })
+}
+
+fn known_lies() -> Vec<Line> {
+    let (text, ended) = match output("hostile.sh", &[]) {
+        Ok(output) => (String::from_utf8_lossy(&output.stdout).into_owned(), last_line(&output)),
+        Err(error) => (String::new(), error),
+    };
+    let line = |name, what, required| {
+        let (figures, is_good) = told(&text, name).unwrap_or_else(|| (ended.clone(), false));
+        Line::new("hostile", what, required).measured(figures, is_good)
+    };
+    let most = "arena + 64 MiB + 70 KiB x connections";
+    vec![
+        line("kinds", "nobody's clients that send well-formed lies, by kinds", "all refused"),
+        line("memory", "resident memory of their server, nearest to its bound", most),
+        line("waits", "4 KiB of root's beside them, and alone, by turns", "at most 0.5 s more")
+            .timing(),
+    ]
+}
+
+fn lies(mode: Mode) -> Vec<Line> {
+    let seconds = mode.pick("30", "3600");
+    let (ok, text) = script("lies.sh", &["--seconds", seconds]);
+    let what = format!("{seconds} s of random lies by a process without rights");
+    let required = "nothing seen, no end, data right";
+    let mut lines = vec![Line::new("hostile", &what, required).measured(text, ok)];
+    if mode.long {
+        let (ok, text) = script("lies.sh", &["--planted"]);
+        let what = "planted defects, found by random lies";
+        lines.push(Line::new("hostile", what, "all within 600 s").measured(text, ok));
+    }
+    lines
+}
+
+pub(crate) fn dropped_calls(mode: Mode) -> Vec<Line> {
+    let calls = mode.pick("5000", "100000");
+    let (ok, text) = script("dropped-calls.sh", &[calls]);
+    let what = format!("{calls} calls dropped or timed out, AddressSanitizer");
+    vec![Line::new("dropped-calls", &what, "no buffer written after its return").measured(text, ok)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_found_by_its_name_and_says_how_it_ended() {
+        let text = "kinds: 3 of 4 refused, 1 skipped: pass\nmemory: 5 of 6 MiB: MISS\nwaits: none";
+        let found = |name| told(text, name);
+        assert_eq!(found("kinds"), Some(("3 of 4 refused, 1 skipped".into(), true)));
+        assert_eq!(found("memory"), Some(("5 of 6 MiB".into(), false)));
+        assert_eq!(found("waits"), Some(("none".into(), false)));
+        assert_eq!(found("wait"), None);
+    }
+}
