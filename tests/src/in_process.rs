@@ -14,7 +14,11 @@ use dafs_server::{
 use dafs_store::memory::MemoryStore;
 use dafs_unifier::Unifier;
 
-fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared> {
+/// What a worker over this store shares with others.
+///
+/// # Panics
+/// When the system refuses.
+pub fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared> {
     let arena = Arena::new(arena_bytes).expect("arena");
     let clock = Arc::new(Timestamp::default);
     let config = dafs_unifier::Config::new(arena.len(), clock);
