@@ -10,6 +10,8 @@
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
+// Records of calls are large, and go from queue to slot to answer.
+#![allow(clippy::vec_box)]
 
 mod cache;
 mod call;

@@ -6,7 +6,7 @@ use dafs_protocol::{
     Outcome, RequestOutcome, Stability, StateId, Status, WriteVerifier,
 };
 
-use super::call::{Beside, CallRec, Flight};
+use super::call::{Beside, CallRecord, Flight};
 use super::chain;
 use super::files::OpenFile;
 use super::in_doubt::Made;
@@ -124,7 +124,7 @@ impl Core {
     }
 
     /// The server answers what no server may: the call fails, the connection ends.
-    pub(super) fn fault(&mut self, conn: ConnId, call: CallRec, what: &str) {
+    pub(super) fn fault(&mut self, conn: ConnId, call: Box<CallRecord>, what: &str) {
         self.node.disconnect(conn, what);
         let root_or_file = call.work.is_internal();
         self.finish(call, Err(Error::PeerProtocol(what.into())));
@@ -183,7 +183,7 @@ impl Core {
     ) -> Parsed<Option<Output>> {
         let (writes, kept_writes) = (flight.writes, flight.kept_writes);
         let kept = flight.call.kept;
-        let CallRec { work, memory, .. } = &mut flight.call;
+        let CallRecord { work, memory, .. } = &mut *flight.call;
         let room = work.reply_bytes().min(memory.len()).min(data_len as usize);
         let last = match (&*work, outcomes) {
             (
@@ -199,7 +199,7 @@ impl Core {
             self.close_opened(last);
             return Err(Status::Stale.into());
         }
-        let CallRec { work, memory, user, beside, .. } = &mut flight.call;
+        let CallRecord { work, memory, user, beside, .. } = &mut *flight.call;
         Ok(Some(match work {
             Work::Put(put) => {
                 self.saw_unsynced(outcomes, put.commit);
@@ -285,7 +285,7 @@ impl Core {
 
     fn close_state(&mut self, state: StateId) {
         self.background += 1;
-        self.urgent.push_back(CallRec::internal(Work::CloseState { state }));
+        self.urgent.push_back(CallRecord::internal(Work::CloseState { state }));
     }
 
     fn close_opened(&mut self, outcome: &Outcome) {
@@ -530,7 +530,7 @@ impl Core {
     }
 
     /// One of the core's own calls was answered.
-    fn on_internal(&mut self, conn: ConnId, call: CallRec, outcomes: &[OpResult]) {
+    fn on_internal(&mut self, conn: ConnId, call: Box<CallRecord>, outcomes: &[OpResult]) {
         match (&call.work, outcomes) {
             (Work::Root, [Ok(Outcome::Found { handle, .. })]) => {
                 self.root = *handle;
@@ -565,7 +565,7 @@ impl Core {
             (Work::Reclaim { file, lock }, [Ok(Outcome::Lock(locked))]) => {
                 if let Locked::Waiting(ticket) = *locked {
                     self.background += 1;
-                    self.urgent.push_back(CallRec::internal(Work::CancelLock { ticket }));
+                    self.urgent.push_back(CallRecord::internal(Work::CancelLock { ticket }));
                 }
                 let (file, lock) = (*file, *lock);
                 self.deliver(call, Ok(Output::Unit));
@@ -587,7 +587,7 @@ impl Core {
         }
     }
 
-    pub(super) fn on_internal_failed(&mut self, call: CallRec, status: Status) {
+    pub(super) fn on_internal_failed(&mut self, call: Box<CallRecord>, status: Status) {
         match call.work {
             Work::Rewrite { file, .. } => {
                 self.deliver(call, Ok(Output::Unit));
@@ -640,9 +640,9 @@ impl Core {
     }
 
     /// An internal call that acts for whom the file was opened.
-    pub(super) fn for_user_of(&self, file: FileKey, work: Work) -> CallRec {
+    pub(super) fn for_user_of(&self, file: FileKey, work: Work) -> Box<CallRecord> {
         let user = self.files.any(file).and_then(|file| file.user.clone());
-        CallRec { user, ..CallRec::internal(work) }
+        Box::new(CallRecord { user, ..*CallRecord::internal(work) })
     }
 
     /// A file is closed; its locks with it.

@@ -13,9 +13,9 @@ use super::work::{Memory, Owner, Work};
 use crate::error::{Error, Result};
 use dafs_message::ConnId;
 
-/// A call that is queued or under way.
+/// A call that is queued or under way. Boxed, since it is large and goes from queue to slot.
 #[derive(Debug)]
-pub(super) struct CallRec {
+pub(super) struct CallRecord {
     /// `None`: nobody waits for the answer (any more).
     pub(super) owner: Option<Owner>,
     pub(super) tag: u64,
@@ -51,9 +51,9 @@ pub struct Beside {
     pub flushed: std::result::Result<(), Status>,
 }
 
-impl CallRec {
-    pub(super) fn internal(work: Work) -> CallRec {
-        CallRec {
+impl CallRecord {
+    pub(super) fn internal(work: Work) -> Box<CallRecord> {
+        Box::new(CallRecord {
             owner: None,
             tag: 0,
             user: None,
@@ -66,14 +66,36 @@ impl CallRec {
             sessions_lost: 0,
             link: None,
             beside: None,
-        }
+        })
+    }
+
+    /// Another call, in the memory of one that [ended](CallRecord::end).
+    pub(super) fn reuse(
+        &mut self,
+        owner: Option<Owner>,
+        tag: u64,
+        user: Option<Arc<Identity>>,
+        work: Work,
+        memory: Memory,
+    ) {
+        (self.owner, self.tag, self.user) = (owner, tag, user);
+        (self.work, self.memory) = (work, memory);
+        (self.cancelled, self.tight, self.sessions_lost) = (false, false, 0);
+        (self.kept, self.made, self.link) = (None, None, None);
+        self.beside = None;
+    }
+
+    /// It ended: what it holds is let go, but its memory, which is given back.
+    pub(super) fn end(&mut self) -> Memory {
+        (self.user, self.work, self.beside) = (None, Work::Null, None);
+        std::mem::replace(&mut self.memory, Memory::None)
     }
 }
 
 /// A call in its slot.
 #[derive(Debug)]
 pub(super) struct Flight {
-    pub(super) call: CallRec,
+    pub(super) call: Box<CallRecord>,
     pub(super) slot: SlotId,
     pub(super) sequence: u32,
     pub(super) cred: CredHandle,

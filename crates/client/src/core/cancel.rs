@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use dafs_fabric::Buffer;
 
 use super::Core;
-use super::call::CallRec;
+use super::call::CallRecord;
 use super::work::{Memory, Owner, Work};
 
 /// What is left of calls that are given up.
@@ -90,7 +90,7 @@ impl Core {
                 continue;
             }
             let queue = std::mem::take(&mut self.queues[index]);
-            let (dropped, kept): (VecDeque<CallRec>, _) =
+            let (dropped, kept): (VecDeque<Box<CallRecord>>, _) =
                 queue.into_iter().partition(|call| call.owner == Some(owner));
             self.queues[index] = kept;
             for mut call in dropped {

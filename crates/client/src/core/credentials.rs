@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dafs_protocol::{CredHandle, Identity, Status};
 
 use super::Core;
-use super::call::CallRec;
+use super::call::CallRecord;
 use super::work::Work;
 
 /// Credentials of one session.
@@ -92,7 +92,7 @@ impl Core {
             let is_in_use = |cred| flights.iter().flatten().any(|flight| flight.cred == cred);
             if let Some(cred) = self.credentials.retire(is_in_use) {
                 self.background += 1;
-                self.urgent.push_back(CallRec::internal(Work::Unregister { cred }));
+                self.urgent.push_back(CallRecord::internal(Work::Unregister { cred }));
             }
         }
         let used = self.credentials.uses;
@@ -100,7 +100,7 @@ impl Core {
         self.background += 1;
         let groups = user.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
         let work = Work::Register { user: user.clone(), groups };
-        self.urgent.push_back(CallRec::internal(work));
+        self.urgent.push_back(CallRecord::internal(work));
         Rights::Asked
     }
 }

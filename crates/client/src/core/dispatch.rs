@@ -6,7 +6,7 @@ use dafs_fabric::{SgList, poison};
 use dafs_message::{ConnId, SubmitError};
 use dafs_protocol::{CredHandle, Operation, RequestHead, Status};
 
-use super::call::{CallRec, Flight};
+use super::call::{CallRecord, Flight};
 use super::chain::{self, Chain};
 use super::credentials::Rights;
 use super::work::{Memory, Work};
@@ -85,7 +85,7 @@ impl Core {
     }
 
     /// Puts a call into a slot and sends it.
-    fn start(&mut self, mut call: CallRec, link: usize, cred: CredHandle) {
+    fn start(&mut self, mut call: Box<CallRecord>, link: usize, cred: CredHandle) {
         let tight = call.tight;
         let step = chain::step(&mut call.work, tight);
         if let Err(status) = self.file_state(&call.work) {
@@ -134,7 +134,7 @@ impl Core {
     fn encode(
         &self,
         head: &RequestHead,
-        call: &mut CallRec,
+        call: &mut CallRecord,
         step: Option<chain::Step>,
         header: &mut Vec<u8>,
     ) -> Result<Parts, Unsendable> {
@@ -173,7 +173,7 @@ impl Core {
         dafs_protocol::encode_request(&head, &[Operation::Null], &mut header)
             .expect("an empty request has no lists");
         self.headers[usize::from(slot.0)] = header;
-        let null = CallRec::internal(Work::Null);
+        let null = CallRecord::internal(Work::Null);
         self.background += 1;
         self.unposted += 1;
         self.post(Flight {
@@ -206,7 +206,7 @@ impl Core {
     }
 
     /// To the front of its queue.
-    pub(super) fn requeue(&mut self, call: CallRec) {
+    pub(super) fn requeue(&mut self, call: Box<CallRecord>) {
         if call.work.is_internal() {
             self.urgent.push_front(call);
             return;

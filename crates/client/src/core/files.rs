@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use dafs_fabric::{ArenaError, Buffer};
 use dafs_protocol::{Attr, FileHandle, Identity, StateId, Status, WriteVerifier};
 
-use super::call::CallRec;
+use super::call::CallRecord;
 use super::kept_memory::KeptMemory;
 use super::open_options::OpenOptions;
 use super::output::Object;
@@ -71,7 +71,7 @@ pub(super) struct OpenFile {
     /// No new calls.
     closing: bool,
     /// To be sent when no other call is under way.
-    close: Option<Box<CallRec>>,
+    close: Option<Box<CallRecord>>,
 }
 
 impl OpenFile {
@@ -427,7 +427,7 @@ impl Files {
     }
 
     /// A call on a file ended. The close that waited for it, if it was the last.
-    pub(super) fn end(&mut self, key: FileKey) -> Option<Box<CallRec>> {
+    pub(super) fn end(&mut self, key: FileKey) -> Option<Box<CallRecord>> {
         let file = self.any_mut(key)?;
         file.in_flight = file.in_flight.saturating_sub(1);
         if file.in_flight == 0 { file.close.take() } else { None }
@@ -440,8 +440,8 @@ impl Files {
     pub(super) fn begin_close(
         &mut self,
         key: FileKey,
-        close: Box<CallRec>,
-    ) -> Result<Option<Box<CallRec>>, Box<CallRec>> {
+        close: Box<CallRecord>,
+    ) -> Result<Option<Box<CallRecord>>, Box<CallRecord>> {
         let Some(file) = self.any_mut(key).filter(|file| !file.closing) else {
             return Err(close);
         };

@@ -4,7 +4,7 @@
 
 use dafs_protocol::{Outcome, RequestOutcome, SessionId, SlotId, Stability, Status};
 
-use super::call::CallRec;
+use super::call::CallRecord;
 use super::output::Output;
 use super::work::{Memory, Owner, Work};
 use super::{Core, Phase};
@@ -21,7 +21,7 @@ pub struct PastRequest {
 /// A call in doubt.
 #[derive(Debug)]
 pub(super) struct InDoubt {
-    pub(super) call: CallRec,
+    pub(super) call: Box<CallRecord>,
     pub(super) request: PastRequest,
     /// Without those beside the work itself.
     pub(super) operations: usize,
@@ -61,7 +61,7 @@ impl Core {
         for doubt in &self.in_doubt {
             self.background += 1;
             let work = Work::SlotQuery(doubt.request);
-            self.urgent.push_back(CallRec::internal(work));
+            self.urgent.push_back(CallRecord::internal(work));
         }
         self.questions_answered();
     }
@@ -113,7 +113,7 @@ impl Core {
     }
 
     /// The call succeeded: answers it, or looks for what it made.
-    fn was_done(&mut self, mut call: CallRec, value: u64, created: bool) {
+    fn was_done(&mut self, mut call: Box<CallRecord>, value: u64, created: bool) {
         let work = std::mem::replace(&mut call.work, Work::Null);
         let made = match work {
             Work::Remove { .. }
@@ -169,14 +169,14 @@ impl Core {
         self.requeue(call);
     }
 
-    fn answer_doubt(&mut self, mut call: CallRec, work: Work, result: Result<Output>) {
+    fn answer_doubt(&mut self, mut call: Box<CallRecord>, work: Work, result: Result<Output>) {
         call.work = work;
         self.finish(call, result);
     }
 
     /// What was appended is on the server's disk, or kept here and written again. In its memory it
     /// is gone.
-    fn appended(&mut self, call: &CallRec, work: &Work, offset: u64) -> Result<Output> {
+    fn appended(&mut self, call: &CallRecord, work: &Work, offset: u64) -> Result<Output> {
         let Work::Append { len, stability, .. } = work else { return Err(Error::Interrupted) };
         if *stability == Stability::Unstable && call.kept.is_none() {
             return Err(Status::OutcomeUnknown.into());
@@ -187,7 +187,7 @@ impl Core {
     }
 
     /// The call has small data no more.
-    fn free_scratch(&mut self, call: &mut CallRec) {
+    fn free_scratch(&mut self, call: &mut CallRecord) {
         if let Memory::Buffer(posted) = std::mem::replace(&mut call.memory, Memory::None)
             && let Ok(buffer) = posted.take_back()
         {

@@ -11,7 +11,7 @@ use dafs_protocol::{
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use super::call::CallRec;
+use super::call::CallRecord;
 use super::work::Work;
 use super::{Core, CoreConfig, Next, Phase, SessionKeys, Way};
 use crate::error::Error;
@@ -230,7 +230,8 @@ impl Core {
         }
         link.pinged = now;
         self.background += 1;
-        self.urgent.push_back(CallRec { link: Some(index), ..CallRec::internal(Work::Null) });
+        let ping = CallRecord { link: Some(index), ..*CallRecord::internal(Work::Null) };
+        self.urgent.push_back(Box::new(ping));
     }
 
     fn connect(&mut self, index: usize) {

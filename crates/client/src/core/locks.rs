@@ -7,7 +7,7 @@ use dafs_protocol::{
     OwnerKey, RangeLocks, StateId, Status,
 };
 
-use super::call::CallRec;
+use super::call::CallRecord;
 use super::files::FileId;
 use super::output::Output;
 use super::work::{FileKey, Owner, Work};
@@ -34,7 +34,7 @@ struct FileLocks {
 
 #[derive(Debug)]
 struct Wait {
-    call: CallRec,
+    call: Box<CallRecord>,
     /// The server was asked to end it.
     cancelled: bool,
 }
@@ -176,7 +176,7 @@ impl Locks {
     }
 
     /// All calls that wait, the oldest first; nothing waits any more.
-    pub(super) fn take_waits(&mut self) -> Vec<CallRec> {
+    pub(super) fn take_waits(&mut self) -> Vec<Box<CallRecord>> {
         std::mem::take(&mut self.waits).into_values().map(|wait| wait.call).collect()
     }
 }
@@ -216,7 +216,7 @@ impl Core {
     }
 
     /// LOCK answered that it waits.
-    pub(super) fn lock_waits(&mut self, mut call: CallRec, ticket: LockTicket) {
+    pub(super) fn lock_waits(&mut self, mut call: Box<CallRecord>, ticket: LockTicket) {
         self.lock_not_granted(&call.work);
         // However often the server restarts while it waits.
         call.sessions_lost = 0;
@@ -235,7 +235,7 @@ impl Core {
         let Some(wait) = self.locks.waits.get_mut(&ticket) else { return };
         if !std::mem::replace(&mut wait.cancelled, true) {
             self.background += 1;
-            self.urgent.push_back(CallRec::internal(Work::CancelLock { ticket }));
+            self.urgent.push_back(CallRecord::internal(Work::CancelLock { ticket }));
             self.wants_progress = true;
         }
     }
@@ -284,7 +284,7 @@ impl Core {
     }
 
     /// The lock of a call is held; given back where nobody wants it any more.
-    pub(super) fn lock_granted(&mut self, mut call: CallRec) {
+    pub(super) fn lock_granted(&mut self, mut call: Box<CallRecord>) {
         let Work::Lock { file, lock, .. } = call.work else { return };
         let id = self.files.any(file).map(super::files::OpenFile::id);
         let Some(id) = id else { return self.finish(call, Err(Status::BadF.into())) };
@@ -302,7 +302,7 @@ impl Core {
     }
 
     /// Steps of a give-back were answered; what could not be restored stays as it was granted.
-    pub(super) fn gave_back(&mut self, mut call: CallRec, results: &[OpResult]) {
+    pub(super) fn gave_back(&mut self, mut call: Box<CallRecord>, results: &[OpResult]) {
         let Work::GiveBack { file, steps } = &mut call.work else { return };
         let done = results.len().clamp(1, steps.len().max(1));
         let (file, id) = (*file, self.files.any(*file).map(super::files::OpenFile::id));
@@ -320,14 +320,14 @@ impl Core {
 
     /// A lock of `owner` that nobody wants any more is still to be given back.
     pub fn gives_back(&self, owner: OwnerKey) -> bool {
-        let of_owner = |call: &CallRec| match &call.work {
+        let of_owner = |call: &CallRecord| match &call.work {
             Work::Lock { lock, .. } => call.owner.is_none() && lock.owner == owner,
             Work::GiveBack { steps, .. } => steps.iter().any(|step| step.owner == owner),
             _ => false,
         };
         self.background > 0
             && (self.flights.iter().flatten().any(|flight| of_owner(&flight.call))
-                || self.queues.iter().flatten().any(of_owner)
+                || self.queues.iter().flatten().any(|call| of_owner(call))
                 || self.locks.waits.values().any(|wait| of_owner(&wait.call)))
     }
 
@@ -446,7 +446,7 @@ impl Core {
     pub(super) fn complete_reclaim(&mut self) {
         self.phase = Phase::Completing;
         self.background += 1;
-        self.urgent.push_back(CallRec::internal(Work::ReclaimComplete));
+        self.urgent.push_back(CallRecord::internal(Work::ReclaimComplete));
     }
 
     /// Others may have had the lock meanwhile: whoever works under it must learn of it.

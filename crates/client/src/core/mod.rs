@@ -42,7 +42,7 @@ pub use work::{FileKey, Memory, Owner, Place, Put, Work};
 
 use crate::error::{Error, Result};
 use crate::options::SessionOptions;
-use call::{CallRec, Flight};
+use call::{CallRecord, Flight};
 use callbacks::Callbacks;
 use credentials::Credentials;
 use files::{Files, Finder};
@@ -60,6 +60,8 @@ pub type NonceSource = Box<dyn FnMut(&mut Nonce) + Send>;
 const QUEUE_MAX: usize = 4096;
 /// Notices to people that nobody fetched.
 const NOTICES_MAX: usize = 64;
+/// Records of ended calls that are kept for the next ones.
+const RECORDS_MAX: usize = 64;
 /// Scratch buffers that are kept.
 const SCRATCH_MAX: usize = 8;
 /// Bytes of a scratch buffer: a batch of entries, or the longest attribute.
@@ -203,9 +205,9 @@ pub struct Core {
     /// Flights that are not posted now.
     unposted: usize,
     /// The core's own calls; they go first.
-    urgent: VecDeque<CallRec>,
+    urgent: VecDeque<Box<CallRecord>>,
     /// Small and bulk calls that wait.
-    queues: [VecDeque<CallRec>; 2],
+    queues: [VecDeque<Box<CallRecord>>; 2],
     /// Calls without an owner, queued or under way.
     background: usize,
     files: Files,
@@ -238,6 +240,8 @@ pub struct Core {
     lingering: Vec<(CoreDone, PostedBuffer)>,
     notices: VecDeque<String>,
     scratch: Vec<Buffer>,
+    
+    records: Vec<Box<CallRecord>>,
     rung: bool,
 }
 
@@ -299,6 +303,7 @@ impl Core {
             lingering: Vec::new(),
             notices: VecDeque::new(),
             scratch: Vec::new(),
+            records: Vec::new(),
             rung: true,
         }
     }
@@ -319,7 +324,7 @@ impl Core {
         memory: Memory,
         bytes: impl Into<KeptBytes>,
     ) {
-        let mut call = CallRec { owner: Some(owner), tag, memory, ..CallRec::internal(work) };
+        let mut call = self.record(Some(owner), tag, None, work, memory);
         if let Err(error) = self.check(&mut call) {
             self.deliver(call, Err(error));
             return;
@@ -356,12 +361,34 @@ impl Core {
         work: Work,
         memory: Memory,
     ) {
-        let mut call = CallRec { owner: Some(owner), tag, user, memory, ..CallRec::internal(work) };
+        let mut call = self.record(Some(owner), tag, user, work, memory);
         if let Err(error) = self.check(&mut call) {
             self.deliver(call, Err(error));
             return;
         }
         self.accept(call);
+    }
+
+    /// A record for a call, in memory that an ended one left.
+    fn record(
+        &mut self,
+        owner: Option<Owner>,
+        tag: u64,
+        user: Option<Arc<Identity>>,
+        work: Work,
+        memory: Memory,
+    ) -> Box<CallRecord> {
+        let Some(mut call) = self.records.pop() else {
+            return Box::new(CallRecord {
+                owner,
+                tag,
+                user,
+                memory,
+                ..*CallRecord::internal(work)
+            });
+        };
+        call.reuse(owner, tag, user, work, memory);
+        call
     }
 
     /// The answers for `owner` are not wanted any more. Calls that did not leave are dropped;
@@ -538,7 +565,7 @@ impl Core {
         if self.files.is_closing(key) || self.closing {
             return false;
         }
-        self.accept(CallRec::internal(Work::Close { file: key }));
+        self.accept(CallRecord::internal(Work::Close { file: key }));
         true
     }
 
@@ -551,7 +578,7 @@ impl Core {
         self.closing = true;
         if matches!(self.phase, Phase::Ready) && self.links[0].is_ready() {
             self.background += 1;
-            self.urgent.push_back(CallRec::internal(Work::Destroy));
+            self.urgent.push_back(CallRecord::internal(Work::Destroy));
         } else {
             self.destroyed = true;
         }
@@ -576,7 +603,7 @@ impl Core {
     }
 
     /// Arguments against the limits of the session; takes scratch memory.
-    fn check(&mut self, call: &mut CallRec) -> Result<()> {
+    fn check(&mut self, call: &mut CallRecord) -> Result<()> {
         if self.closing {
             return Err(Error::Interrupted);
         }
@@ -627,16 +654,16 @@ impl Core {
     }
 
     /// Queues a call, begins to connect where nobody did.
-    fn accept(&mut self, mut call: CallRec) {
+    fn accept(&mut self, mut call: Box<CallRecord>) {
         if call.owner.is_none() {
             self.background += 1;
         }
         if let Some(key) = call.work.file() {
             if matches!(call.work, Work::Close { .. }) {
-                match self.files.begin_close(key, Box::new(call)) {
-                    Ok(Some(call)) => self.enqueue(*call),
+                match self.files.begin_close(key, call) {
+                    Ok(Some(call)) => self.enqueue(call),
                     Ok(None) => {}
-                    Err(call) => self.deliver(*call, Err(Status::BadF.into())),
+                    Err(call) => self.deliver(call, Err(Status::BadF.into())),
                 }
                 return;
             }
@@ -658,7 +685,7 @@ impl Core {
         self.enqueue(call);
     }
 
-    fn enqueue(&mut self, call: CallRec) {
+    fn enqueue(&mut self, call: Box<CallRecord>) {
         if matches!(self.phase, Phase::Idle) {
             self.phase = Phase::Opening;
             self.wants_progress = true;
@@ -669,7 +696,7 @@ impl Core {
     }
 
     /// A call that was accepted ended.
-    fn finish(&mut self, call: CallRec, result: Result<Output>) {
+    fn finish(&mut self, call: Box<CallRecord>, result: Result<Output>) {
         if let (Some(id), Err(_)) = (call.kept, &result)
             && let Some(file) = call.work.file().and_then(|key| self.files.any_mut(key))
         {
@@ -686,19 +713,23 @@ impl Core {
     /// A call on a file ended: a close may have waited for it.
     fn end_of_call(&mut self, key: FileKey) {
         if let Some(close) = self.files.end(key) {
-            self.enqueue(*close);
+            self.enqueue(close);
         }
     }
 
     /// Hands an answer out, when the call's buffer is free.
-    fn deliver(&mut self, call: CallRec, result: Result<Output>) {
+    fn deliver(&mut self, mut call: Box<CallRecord>, result: Result<Output>) {
         let scratch = call.work.uses_scratch();
         if call.owner.is_none() && self.background > 0 {
             self.background -= 1;
         }
-        let CallRec { owner, tag, beside, .. } = call;
+        let (owner, tag, beside) = (call.owner, call.tag, call.beside.take());
+        let memory = call.end();
+        if self.records.len() < RECORDS_MAX {
+            self.records.push(call);
+        }
         let mut done = CoreDone { owner, tag, result, buffer: None, beside };
-        if let Memory::Buffer(posted) = call.memory {
+        if let Memory::Buffer(posted) = memory {
             match posted.take_back() {
                 Ok(buffer) if scratch => self.keep_scratch(buffer),
                 Ok(buffer) => done.buffer = Some(buffer),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dafs_protocol::{ClientSlots, SessionAttr, Status, WriteVerifier};
 
-use super::call::{CallRec, Flight};
+use super::call::{CallRecord, Flight};
 use super::callbacks::Callbacks;
 use super::credentials::Credentials;
 use super::files::OpenFile;
@@ -66,7 +66,7 @@ impl Core {
         self.callbacks = Callbacks::default();
         self.phase = Phase::Rooting;
         self.background += 1;
-        self.urgent.push_front(CallRec::internal(Work::Root));
+        self.urgent.push_front(CallRecord::internal(Work::Root));
     }
 
     /// A link is connected again, in the same session.
@@ -125,7 +125,8 @@ impl Core {
                     self.background += 1;
                     // Also setuid ends again where it did.
                     let user = self.files.any(file).and_then(OpenFile::writer);
-                    self.urgent.push_back(CallRec { user, memory, ..CallRec::internal(work) });
+                    let call = CallRecord { user, memory, ..*CallRecord::internal(work) };
+                    self.urgent.push_back(Box::new(call));
                 }
                 Some(Err(_)) => self.files.for_opens_of(file, OpenFile::lose_kept),
                 // It was given up since.
@@ -256,7 +257,7 @@ impl Core {
     }
 
     /// A call that goes on in the next session.
-    fn carry_over(&mut self, mut call: CallRec) {
+    fn carry_over(&mut self, mut call: Box<CallRecord>) {
         if call.work.is_internal() || call.link.is_some() {
             self.deliver(call, Err(Error::Interrupted));
             return;
@@ -286,19 +287,24 @@ impl Core {
         }
     }
 
-    fn fail_calls(&mut self, flights: Vec<Option<Flight>>, urgent: Vec<CallRec>, error: &Error) {
+    fn fail_calls(
+        &mut self,
+        flights: Vec<Option<Flight>>,
+        urgent: Vec<Box<CallRecord>>,
+        error: &Error,
+    ) {
         self.phase = if self.closing { Phase::Closed } else { Phase::Idle };
         self.lost_since = [None; 2];
-        let queued: Vec<CallRec> =
+        let queued: Vec<Box<CallRecord>> =
             self.queues.iter_mut().flat_map(|queue| queue.drain(..)).collect();
         let calls = flights.into_iter().flatten().map(|flight| flight.call);
-        let calls: Vec<CallRec> = calls.chain(urgent).chain(queued).collect();
+        let calls: Vec<Box<CallRecord>> = calls.chain(urgent).chain(queued).collect();
         // Closes that wait for these calls find the queue open, and fail in turn.
         for call in calls {
             self.fail_call(call, error);
         }
         loop {
-            let queued: Vec<CallRec> =
+            let queued: Vec<Box<CallRecord>> =
                 self.queues.iter_mut().flat_map(|queue| queue.drain(..)).collect();
             if queued.is_empty() {
                 break;
@@ -312,7 +318,7 @@ impl Core {
         }
     }
 
-    fn fail_call(&mut self, call: CallRec, error: &Error) {
+    fn fail_call(&mut self, call: Box<CallRecord>, error: &Error) {
         if let Work::Close { file } = call.work {
             // Nobody can use it any more.
             self.remove_file(file);
@@ -322,6 +328,6 @@ impl Core {
 }
 
 /// Nobody waits for its answer, nor needs it to be done.
-fn is_unwanted(call: &CallRec) -> bool {
+fn is_unwanted(call: &CallRecord) -> bool {
     call.cancelled || (call.owner.is_none() && !matches!(call.work, Work::Close { .. }))
 }
