@@ -12,6 +12,9 @@ use crate::wait::Wait;
 const SPIN: Duration = Duration::from_micros(50);
 /// Pieces in one system call.
 const PIECES_MAX: usize = 1024;
+/// Bytes in one system call, either way. With more, what one end copies in has left the processor's
+/// cache before the other copies it out.
+const CALL_BYTES_MAX: usize = 512 << 10;
 
 #[derive(Debug)]
 pub(super) struct Wire {
@@ -41,13 +44,18 @@ impl Wire {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Receives what is there, at least one byte.
+    /// Receives what is there, at least one byte, at most [`CALL_BYTES_MAX`].
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let most = into.len().min(CALL_BYTES_MAX);
+        let into = &mut into[..most];
         self.retry(false, |stream| stream.read(into))
     }
 
     /// As [`read`](Wire::read), into two places one after the other.
     pub(super) fn read_two(&mut self, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
+        if first.len() >= CALL_BYTES_MAX {
+            return self.read(first);
+        }
         let mut into = [IoSliceMut::new(first), IoSliceMut::new(second)];
         self.retry(false, |stream| stream.read_vectored(&mut into))
     }
@@ -70,8 +78,22 @@ impl Wire {
     pub(super) fn write_all(&mut self, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut pieces, 0);
         while !pieces.is_empty() {
-            let some = &pieces[..pieces.len().min(PIECES_MAX)];
-            let sent = self.retry(true, |stream| stream.write_vectored(some))?;
+            let mut bytes = 0;
+            let fits = |piece: &&IoSlice<'_>| {
+                bytes += piece.len();
+                bytes <= CALL_BYTES_MAX
+            };
+            let count = pieces.iter().take(PIECES_MAX).take_while(fits).count();
+            let sent = match count {
+                0 => {
+                    let part = &pieces[0][..CALL_BYTES_MAX];
+                    self.retry(true, |stream| stream.write(part))?
+                }
+                count => {
+                    let some = &pieces[..count];
+                    self.retry(true, |stream| stream.write_vectored(some))?
+                }
+            };
             IoSlice::advance_slices(&mut pieces, sent);
         }
         Ok(())

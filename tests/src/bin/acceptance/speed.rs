@@ -1,7 +1,7 @@
 //! Bars 3, 4, 5, 7, 8: speed against the raw transport of the same run.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use dafs_tests::acceptance::median;
@@ -84,8 +84,63 @@ pub(crate) fn stream(mode: Mode) -> Vec<Line> {
                 Line::new("stream", "CPU per GiB of the same, sleeping", "≤ 1.20 × raw").timing();
             lines.push(line.measured(format!("{cpu:.2} × raw"), cpu <= 1.20));
         }
+        // What is compared with must not be the slower one.
+        let what = format!("plain sockets beside DAFS, {wait}");
+        let line = Line::new("3", &what, "≥ 0.95 of DAFS").timing();
+        lines.push(line.measured(format!("{:.2} of DAFS", 1.0 / ratio), ratio <= 1.0 / 0.95));
+    }
+    if mode.long {
+        lines.push(yardstick());
     }
     lines
+}
+
+/// Bytes per second of a stream by iperf3; `None` where it is not installed.
+fn iperf3() -> Option<f64> {
+    let port = "127.0.0.1:0".parse::<std::net::SocketAddr>().ok()?;
+    let port = std::net::TcpListener::bind(port).ok()?.local_addr().ok()?.port().to_string();
+    let mut server = Command::new("iperf3")
+        .args(["-s", "-1", "-p", &port])
+        .stdout(Stdio::null())
+        .spawn()
+        .ok()?;
+    let ask = || {
+        let output = Command::new("iperf3")
+            .args(["-c", "127.0.0.1", "-p", &port, "-t", "2", "-l", "128K", "-J"])
+            .output()
+            .ok()?;
+        let report: Value = serde_json::from_slice(&output.stdout).ok()?;
+        Some(report.pointer("/end/sum_received/bits_per_second")?.as_f64()? / 8.0)
+    };
+    // It listens a moment after it was started.
+    let rate = (0..50).find_map(|_| {
+        let rate = ask();
+        if rate.is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        rate
+    });
+    let _ = server.kill();
+    let _ = server.wait();
+    rate
+}
+
+/// The plain sockets that all else is compared with, beside what others measure.
+fn yardstick() -> Line {
+    let line = Line::new("3", "plain sockets, stream, beside iperf3", "≥ 0.90 of iperf3").timing();
+    let plain = || {
+        let out = run_ok(&["bench", "raw", "tcp", "--op", "stream", "--size", "128k", "--json"]);
+        let of = |line: &str| {
+            let point: Value = serde_json::from_str(line).expect("a JSON object per line");
+            (text(&point, "wait") == "sleeping").then(|| number(&point, "bytes_per_s"))
+        };
+        out.lines().find_map(of).unwrap_or(f64::NAN)
+    };
+    let turns: Option<Vec<(f64, f64)>> = (0..5).map(|_| Some((plain(), iperf3()?))).collect();
+    let Some(turns) = turns else { return line.skipped("no iperf3") };
+    let ratio = median(turns.iter().map(|(plain, other)| plain / other).collect());
+    let rate = median(turns.iter().map(|(plain, _)| *plain).collect()) / 1e9;
+    line.measured(format!("{ratio:.2} of iperf3 ({rate:.2} GB/s)"), ratio >= 0.90)
 }
 
 fn cpu(point: &Value) -> f64 {
