@@ -3,7 +3,7 @@
 # payload is copied, where `unsafe` is. Each step says what is wrong; the last line sums up.
 #
 #   scripts/lint.sh            all steps
-#   scripts/lint.sh STEP...    some of: format scripts copies unsafe words prints links clippy docs
+#   scripts/lint.sh STEP...    some of: format scripts layers copies unsafe words prints links clippy docs
 #
 # Exit status 1: a step failed. What is not installed (clippy, rustfmt) is skipped, and said.
 set -uo pipefail
@@ -42,6 +42,13 @@ format() {
 scripts() {
     local file status=0
     for file in scripts/*.sh .ci/run; do bash -n "$file" || status=1; done
+    return $status
+}
+
+layers() {
+    local status=0
+    scripts/lint-layers.sh || status=1
+    scripts/lint-layers.sh --self-test || status=1
     return $status
 }
 
@@ -169,11 +176,11 @@ docs() {
     RUSTDOCFLAGS="-Dwarnings" cargo doc --quiet --workspace --no-deps
 }
 
-all="format scripts copies unsafe words prints links clippy docs"
+all="format scripts layers copies unsafe words prints links clippy docs"
 for name in ${*:-$all}; do
     case $name in
         unsafe) step unsafe unsafe_code ;;
-        format | scripts | copies | words | prints | links | clippy | docs) step "$name" "$name" ;;
+        format | scripts | layers | copies | words | prints | links | clippy | docs) step "$name" "$name" ;;
         *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
