@@ -1,6 +1,6 @@
 # Two commands do all the set-up: `make serve DIR=/some/dir` and `make test`.
 .POSIX:
-.PHONY: help build serve install test test-long bench-compare fuzz lint docs clean
+.PHONY: help build serve install check test test-long bench-compare fuzz lint docs clean
 
 DIR ?=
 ARGS ?=
@@ -14,6 +14,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 help:
 	@echo "make serve DIR=/some/dir   install what is missing, build, serve the directory"
 	@echo "make install               dafs to PREFIX=/usr/local, and the helper for /etc/fstab"
+	@echo "make check                 format, lints, unit tests, 100 seeds (3 minutes)"
 	@echo "make test                  all tests in their short form (20 to 30 minutes)"
 	@echo "make test-long             every bar at full size, one line per bar"
 	@echo "make bench-compare OLD=COMMIT   this build beside that of a commit, by turns"
@@ -32,6 +33,10 @@ install: build
 	install -D -m 0755 target/release/dafs "$(DESTDIR)$(PREFIX)/bin/dafs"
 	install -d "$(DESTDIR)/sbin"
 	ln -sf "$(PREFIX)/bin/dafs" "$(DESTDIR)/sbin/mount.fuse.dafs"
+
+check:
+	@scripts/setup.sh build
+	scripts/check.sh
 
 test:
 	@scripts/setup.sh test
