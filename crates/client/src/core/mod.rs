@@ -240,7 +240,7 @@ pub struct Core {
     lingering: Vec<(CoreDone, PostedBuffer)>,
     notices: VecDeque<String>,
     scratch: Vec<Buffer>,
-    
+
     records: Vec<Box<CallRecord>>,
     rung: bool,
 }
