@@ -47,6 +47,9 @@ pub enum Defect {
     /// A request sent again with less data ends the fetch of the first, and what nobody filled is
     /// taken for written.
     ResentWithOtherData,
+    /// A request sent again with less data goes on as the first: what stands behind that comparison
+    /// finds it.
+    LengthsNotCompared,
     /// What a READ holds until its reply has left is not counted, however small its pieces are.
     ReadersNotCounted,
     /// What requests hold while they wait for their peers is not counted.

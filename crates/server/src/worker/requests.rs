@@ -44,7 +44,9 @@ impl Worker {
         let number = self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
         count(&session.counters.requests, 1);
         let head = request.head;
-        let compared = if planted(Defect::ResentWithOtherData) { 0 } else { data_len };
+        let is_compared =
+            !planted(Defect::ResentWithOtherData) && !planted(Defect::LengthsNotCompared);
+        let compared = if is_compared { data_len } else { 0 };
         let verdict =
             session.slots.borrow_mut().begin(head.slot, head.sequence, request.hash, compared);
         let prior: Cached = match verdict {

@@ -13,10 +13,10 @@ use dafs_fabric::{Address, Arena, Provider, SgList};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 use dafs_protocol::{
-    CacheHint, ClientId, CreateMode, CredHandle, ExtentList, FileHandle, OpenFlags, Operation,
-    Outcome, PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SessionId, SessionSecret,
-    SetupReply, SetupRequest, SizeClass, SlotId, Stability, StateId, Status, WaitMode,
-    decode_reply, decode_setup_reply, encode_request, encode_setup_request,
+    CacheHint, ClientId, CreateMode, CredHandle, ExtentList, FileHandle, OpResult, OpenFlags,
+    Operation, Outcome, PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SessionId,
+    SessionSecret, SetupReply, SetupRequest, SizeClass, SlotId, Stability, StateId, Status,
+    WaitMode, decode_reply, decode_setup_reply, encode_request, encode_setup_request,
 };
 use dafs_server::{Config, DataPath, Server};
 use dafs_unifier::Unifier;
@@ -123,6 +123,11 @@ pub struct Raw {
     session: (SessionId, SessionSecret),
     pub root: FileHandle,
     pub cred: CredHandle,
+}
+
+pub fn write_of(state: StateId, offset: u64, bytes: u32) -> Operation<'static> {
+    let extents = ExtentList::one(offset, bytes);
+    Operation::Write { state, extents, stability: Stability::Unstable, within: false }
 }
 
 type Results = Result<(Vec<Outcome>, Vec<u8>), Status>;
@@ -323,6 +328,16 @@ impl Raw {
                 let reply = decode_reply(&header).expect("a reply");
                 assert!(reply.results.expect("begun").iter().all(Result::is_ok));
                 return reply.slot.0;
+            }
+        }
+    }
+
+    /// The slot whose chain is answered next, and how.
+    pub fn results(&mut self) -> (u16, Result<Vec<OpResult>, Status>) {
+        loop {
+            if let Event::Reply { header, .. } = self.event() {
+                let reply = decode_reply(&header).expect("a reply");
+                return (reply.slot.0, reply.results);
             }
         }
     }
