@@ -9,7 +9,7 @@ pub const MARK: usize = 8;
 const WHAT: [&str; 4] =
     ["memory that nobody filled", "root's secret", "what root writes", "names that root reads"];
 
-/// Where a mark stands; see [`WHAT`].
+/// Where a mark stands; see `WHAT`.
 #[derive(Debug, Clone)]
 pub struct Marks {
     /// In memory that nobody filled: the server's `DAFS_POISON`.
