@@ -116,12 +116,17 @@ pub struct Handshake {
     pub stale: bool,
 }
 
+/// # Errors
+/// More than a hello has room for.
+pub fn check_private_data(private_data: &[u8]) -> Result<(), ConnectError> {
+    let (bytes, bytes_max) = (private_data.len(), PRIVATE_DATA_BYTES_MAX);
+    if bytes > bytes_max { Err(ConnectError::PrivateData { bytes, bytes_max }) } else { Ok(()) }
+}
+
 impl Handshake {
     /// Resolves the address and starts.
     pub fn start(address: &Address, private_data: &[u8]) -> Result<Handshake, ConnectError> {
-        if private_data.len() > PRIVATE_DATA_BYTES_MAX {
-            return Err(bad(address, "too much private data"));
-        }
+        check_private_data(private_data)?;
         Ok(Handshake {
             targets: resolve(address)?,
             untrusted: None,

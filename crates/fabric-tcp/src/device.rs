@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dafs_fabric::{
     Access, Address, Arena, ConnectError, Device, DeviceAttr, Engine, Listener, MemoryRegion,
-    OpenError, Provider, RegisterError, Span,
+    OpenError, PRIVATE_DATA_BYTES_MAX, Provider, RegisterError, Span,
 };
 
 use crate::connection::StreamListener;
@@ -104,6 +104,7 @@ fn attributes(rdma_read: bool) -> DeviceAttr {
     attr.sge_max = SGE_MAX;
     attr.send_queue_depth = SEND_QUEUE_DEPTH;
     attr.receive_queue_depth = RECEIVE_QUEUE_DEPTH;
+    attr.private_data_bytes_max = PRIVATE_DATA_BYTES_MAX;
     attr
 }
 

@@ -354,9 +354,7 @@ impl Engine for TcpEngine {
         incoming: Incoming,
         private_data: &[u8],
     ) -> Result<QueuePair, ConnectError> {
-        if private_data.len() > dafs_fabric::PRIVATE_DATA_BYTES_MAX {
-            return Err(ConnectError::Resource("private data"));
-        }
+        crate::connection::check_private_data(private_data)?;
         let Some(accepted) = incoming.into_inner::<Accepted>() else {
             return Err(ConnectError::PeerProtocol("a request of another provider"));
         };

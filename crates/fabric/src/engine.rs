@@ -71,7 +71,7 @@ pub trait Engine: Send {
     /// Starts to connect; `Connected` or `Refused` follows as an event.
     ///
     /// # Errors
-    /// What can be known at once: a bad address, no descriptor.
+    /// What can be known at once: a bad address, no descriptor, [`ConnectError::PrivateData`].
     fn connect(
         &mut self,
         address: &Address,
@@ -80,7 +80,7 @@ pub trait Engine: Send {
     /// Takes a connection request; the queue pair is connected at once (no event).
     ///
     /// # Errors
-    /// [`ConnectError::Resource`], [`ConnectError::Io`].
+    /// [`ConnectError::Resource`], [`ConnectError::PrivateData`], [`ConnectError::Io`].
     fn accept(
         &mut self,
         incoming: Incoming,

@@ -60,6 +60,15 @@ pub enum ConnectError {
     /// No more queue pairs or descriptors.
     #[error("out of resources: {0}")]
     Resource(&'static str),
+    /// The device carries less private data
+    /// ([`DeviceAttr::private_data_bytes_max`](crate::DeviceAttr::private_data_bytes_max)).
+    #[error("{bytes} bytes of private data, and the device carries {bytes_max}")]
+    PrivateData {
+        /// As given.
+        bytes: usize,
+        /// What it carries.
+        bytes_max: usize,
+    },
     /// No answer in time.
     #[error("no answer in time")]
     TimedOut,

@@ -117,6 +117,8 @@ pub struct DeviceAttr {
     pub send_queue_depth: usize,
     /// Receives that may be posted per engine.
     pub receive_queue_depth: usize,
+    /// Bytes of private data that a connect or accept carries, at most [`PRIVATE_DATA_BYTES_MAX`].
+    pub private_data_bytes_max: usize,
 }
 
 impl DeviceAttr {
@@ -140,6 +142,7 @@ impl DeviceAttr {
             sge_max: 0,
             send_queue_depth: 0,
             receive_queue_depth: 0,
+            private_data_bytes_max: 0,
         }
     }
 }
@@ -307,5 +310,6 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// The most private data a connect or accept carries.
+/// The most private data that any device carries with a connect or accept; a device may carry less
+/// ([`DeviceAttr::private_data_bytes_max`]).
 pub const PRIVATE_DATA_BYTES_MAX: usize = 256;

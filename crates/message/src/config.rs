@@ -1,16 +1,13 @@
 //! Settings of nodes and connections, and what can fail at once.
 
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_fabric::{ArenaError, DeviceAttr, PRIVATE_DATA_BYTES_MAX, PostError};
+use dafs_fabric::{ArenaError, DeviceAttr, PostError};
 use thiserror::Error;
 
-use crate::header::SETUP_BYTES;
 use crate::work::CONNECTIONS_MAX;
 
 /// The most bytes of a reply's header.
 pub const REPLY_HEADER_BYTES_MAX: usize = 4096;
-/// The most private data that `connect` and `accept` of a node take.
-pub const PRIVATE_DATA_MAX: usize = PRIVATE_DATA_BYTES_MAX - SETUP_BYTES;
 
 /// Settings of a [`Node`](crate::Node).
 #[derive(Debug, Clone)]

@@ -134,9 +134,7 @@ pub mod fuzzing {
     }
 }
 
-pub use config::{
-    ConnOptions, NodeConfig, NodeError, PRIVATE_DATA_MAX, REPLY_HEADER_BYTES_MAX, SubmitError,
-};
+pub use config::{ConnOptions, NodeConfig, NodeError, REPLY_HEADER_BYTES_MAX, SubmitError};
 pub use event::{ConnId, Event, RequestId};
 pub use node::{Node, incoming_private_data};
 #[cfg(feature = "planted")]

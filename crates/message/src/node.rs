@@ -11,7 +11,7 @@ use dafs_fabric::{
     Waiter, WorkCompletion,
 };
 
-use crate::config::{ConnOptions, NodeConfig, NodeError, PRIVATE_DATA_MAX, SubmitError};
+use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
 use crate::connection::{Connection, State};
 use crate::event::{ConnId, Event, RequestId};
 use crate::header::{SETUP_BYTES, Setup};
@@ -85,7 +85,7 @@ impl Node {
     }
 
     /// Begins to connect. [`Event::Connected`] or [`Event::Refused`] follows. `private_data` is
-    /// at most [`PRIVATE_DATA_MAX`] bytes.
+    /// at most [`private_data_max`](Self::private_data_max) bytes.
     ///
     /// # Errors
     /// What can be known at once.
@@ -165,8 +165,9 @@ impl Node {
         private_data: &[u8],
         options: &ConnOptions,
     ) -> Result<(Setup, usize), ConnectError> {
-        if private_data.len() > PRIVATE_DATA_MAX {
-            return Err(ConnectError::Resource("room for private data"));
+        let (bytes, bytes_max) = (private_data.len(), self.private_data_max());
+        if bytes > bytes_max {
+            return Err(ConnectError::PrivateData { bytes, bytes_max });
         }
         if self.connections.len() - self.free.len() >= self.sh.config.connections_max {
             return Err(ConnectError::Resource("connections"));
@@ -300,6 +301,11 @@ impl Node {
     pub fn request_header_max(&self, conn: ConnId) -> usize {
         let open = self.peek(conn).filter(|connection| connection.state == State::Open);
         open.map_or(0, Connection::request_header_max)
+    }
+
+    /// The most private data that [`connect`](Self::connect) and [`accept`](Self::accept) take.
+    pub fn private_data_max(&self) -> usize {
+        self.sh.attr.private_data_bytes_max.saturating_sub(SETUP_BYTES)
     }
 
     /// The most bytes of data that a request or a reply carries.

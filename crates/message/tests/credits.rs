@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
-use dafs_fabric::{Address, Buffer, Listener, Provider, SgList};
+use dafs_fabric::{Address, Buffer, ConnectError, Listener, Provider, SgList};
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, SubmitError};
 
 struct Two {
@@ -246,4 +246,19 @@ fn stale_names_do_no_harm() {
         "{told:?}"
     );
     pages.take_back().unwrap();
+}
+
+#[test]
+fn private_data_is_what_the_device_carries_beside_the_set_up() {
+    let mut sim = SimConfig::new(3);
+    sim.attr.private_data_bytes_max = 56;
+    let options = ConnOptions::default();
+    let mut two = Two::on(sim, config(), options);
+    let room = two.client.private_data_max();
+    assert_eq!(room, 40);
+    let data = [7; 41];
+    two.client.connect(&address(), &data[..room], options).unwrap();
+    let refused = two.client.connect(&address(), &data, options);
+    let told = matches!(refused, Err(ConnectError::PrivateData { bytes: 41, bytes_max: 40 }));
+    assert!(told, "{refused:?}");
 }

@@ -2,6 +2,7 @@
 
 use super::Harness;
 use super::pair::Pair;
+use crate::error::ConnectError;
 use crate::types::{Address, PRIVATE_DATA_BYTES_MAX, QueuePairEvent};
 
 pub(super) fn connect_and_accept_carry_private_data(h: &mut Harness<'_>) {
@@ -28,7 +29,12 @@ pub(super) fn connect_and_accept_carry_private_data(h: &mut Harness<'_>) {
 
 pub(super) fn private_data_has_a_limit(h: &mut Harness<'_>) {
     let mut p = h.nodes();
-    let most = [7; PRIVATE_DATA_BYTES_MAX];
+    let bytes_max = p.a.attr().private_data_bytes_max;
+    assert!(bytes_max <= PRIVATE_DATA_BYTES_MAX, "more than any peer takes");
+    let (most, too_much) = (vec![7; bytes_max], vec![7; bytes_max + 1]);
+    let is_refused = |error| matches!(error, ConnectError::PrivateData { .. });
+    let refused = p.a.engine.connect(&p.listener.address(), &too_much).expect_err("too much data");
+    assert!(is_refused(refused), "connect tells what is too much");
     p.a.connect(&p.listener.address(), &most);
     h.wait(&mut p, "connection request", |p| {
         let Some(incoming) = p.listener.poll_accept() else { return false };
@@ -42,8 +48,13 @@ pub(super) fn private_data_has_a_limit(h: &mut Harness<'_>) {
         )
         .is_some()
     });
-    let too_much = [7; PRIVATE_DATA_BYTES_MAX + 1];
-    assert!(p.a.engine.connect(&p.listener.address(), &too_much).is_err(), "too much data");
+    p.a.connect(&p.listener.address(), b"");
+    h.wait(&mut p, "connection request", |p| {
+        let Some(incoming) = p.listener.poll_accept() else { return false };
+        let refused = p.b.engine.accept(incoming, &too_much).expect_err("too much data");
+        assert!(is_refused(refused), "accept tells what is too much");
+        true
+    });
 }
 
 /// The `Refused` event at `a`: whether nobody listened, and the reason.

@@ -11,8 +11,8 @@ use crate::engine::{Engine, Waiter};
 use crate::error::{ConnectError, PostError};
 use crate::mem::Span;
 use crate::types::{
-    Address, DeviceAttr, Incoming, Opcode, PRIVATE_DATA_BYTES_MAX, QueuePair, QueuePairEvent,
-    RemoteSpan, SgList, Status, Tag, WorkCompletion, WrId, sg_bytes,
+    Address, DeviceAttr, Incoming, Opcode, QueuePair, QueuePairEvent, RemoteSpan, SgList, Status,
+    Tag, WorkCompletion, WrId, sg_bytes,
 };
 
 /// Queue pairs, shared receive queue and completion queue of a simulated node.
@@ -71,6 +71,11 @@ impl SimEngine {
         Ok(())
     }
 
+    fn carries(&self, private_data: &[u8]) -> Result<(), ConnectError> {
+        let (bytes, bytes_max) = (private_data.len(), self.net.attr.private_data_bytes_max);
+        if bytes > bytes_max { Err(ConnectError::PrivateData { bytes, bytes_max }) } else { Ok(()) }
+    }
+
     fn offers(&self, offered: impl Fn(&DeviceAttr) -> bool) -> Result<(), PostError> {
         if offered(&self.net.attr) { Ok(()) } else { Err(PostError::Unsupported) }
     }
@@ -123,9 +128,7 @@ impl Engine for SimEngine {
         private_data: &[u8],
     ) -> Result<QueuePair, ConnectError> {
         let (name, _) = parse(address)?;
-        if private_data.len() > PRIVATE_DATA_BYTES_MAX {
-            return Err(ConnectError::Resource("too much private data"));
-        }
+        self.carries(private_data)?;
         let qp = self.net.world().connect(self.id, name, private_data);
         qp.map(QueuePair).ok_or(ConnectError::Resource("the node crashed"))
     }
@@ -135,9 +138,7 @@ impl Engine for SimEngine {
         incoming: Incoming,
         private_data: &[u8],
     ) -> Result<QueuePair, ConnectError> {
-        if private_data.len() > PRIVATE_DATA_BYTES_MAX {
-            return Err(ConnectError::Resource("too much private data"));
-        }
+        self.carries(private_data)?;
         let from = Request::of(incoming, &self.net);
         let from = from.ok_or(ConnectError::Resource("a request of another network"))?;
         let qp = self.net.world().accept(self.id, from, private_data);

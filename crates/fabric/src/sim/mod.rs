@@ -52,7 +52,7 @@ pub use provider::SimProvider;
 pub use rng::Rng;
 use world::World;
 
-use crate::types::DeviceAttr;
+use crate::types::{DeviceAttr, PRIVATE_DATA_BYTES_MAX};
 
 /// What decides a simulation.
 #[derive(Debug, Clone)]
@@ -80,6 +80,7 @@ impl SimConfig {
             sge_max: 64,
             send_queue_depth: 256,
             receive_queue_depth: 4096,
+            private_data_bytes_max: PRIVATE_DATA_BYTES_MAX,
             ..DeviceAttr::none("sim")
         };
         SimConfig { seed, attr, faults: FaultConfig::default() }
