@@ -181,7 +181,7 @@ impl World {
             let remote = RemoteSpan { rkey: Rkey(5), addr: 4096, len: 9000 };
             if number % 2 == 0 {
                 let id = self.wr_id(3);
-                self.engine.post_rdma_read(queue_pair, id, data, remote).expect("read");
+                self.engine.post_rdma_read(queue_pair, id, data, remote, false).expect("read");
             } else {
                 let id = self.wr_id(4);
                 self.engine.post_rdma_write(queue_pair, id, data, remote, true).expect("write");

@@ -451,7 +451,9 @@ impl Engine for TcpEngine {
         wr_id: WrId,
         into: SgList,
         remote: RemoteSpan,
+        _fence: bool,
     ) -> Result<(), PostError> {
+        // A stream keeps reads in order without.
         if !self.core.rdma_read {
             return Err(PostError::Unsupported);
         }

@@ -69,7 +69,10 @@ impl Receiver {
                 .engine
                 .post_rdma_write(queue_pair, WrId(1), data.clone(), remote, true)
                 .expect("a write");
-            receiver.engine.post_rdma_read(queue_pair, WrId(2), data, remote).expect("a read");
+            receiver
+                .engine
+                .post_rdma_read(queue_pair, WrId(2), data, remote, false)
+                .expect("a read");
         }
         receiver
     }

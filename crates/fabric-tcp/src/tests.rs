@@ -481,7 +481,7 @@ fn answers_complete_writes_and_reads() {
             .expect("write");
         bench
             .engine
-            .post_rdma_read(queue_pair, WrId(10 + wr_id), smallvec![data.clone()], remote)
+            .post_rdma_read(queue_pair, WrId(10 + wr_id), smallvec![data.clone()], remote, false)
             .expect("read");
     }
     assert_eq!(heads(&bench.hear()).len(), 8);

@@ -115,7 +115,7 @@ fn one_sided(pair: &mut Pair, device: &dyn dafs_fabric::Device, from: &Span, int
         for wr_id in 0..10 {
             let part = region.part(wr_id as usize * 4096, len);
             let data: SgList = smallvec![into.part(0, len)];
-            pair.a.post_rdma_read(pair.qa, WrId(wr_id), data.clone(), part).expect("read");
+            pair.a.post_rdma_read(pair.qa, WrId(wr_id), data.clone(), part, false).expect("read");
             pair.run(Opcode::RdmaRead, 1);
             pair.a.post_rdma_write(pair.qa, WrId(wr_id), data, part, true).expect("write");
             pair.run(Opcode::RdmaWrite, 1);

@@ -204,7 +204,7 @@ fn no_read_outlives_access() {
         let stale = RemoteSpan { rkey: Rkey(1), addr: 0, len: 1 };
         for remote in offered.iter().chain([stale]) {
             engine
-                .post_rdma_read(queue_pair, WrId(1), smallvec![into.clone()], remote)
+                .post_rdma_read(queue_pair, WrId(1), smallvec![into.clone()], remote, false)
                 .expect("read");
             while engine.poll(&mut done, 1) == 0 {}
             let status = done.pop().expect("a completion").status;

@@ -137,7 +137,9 @@ pub trait Engine: Send {
         remote: RemoteSpan,
         signaled: bool,
     ) -> Result<(), PostError>;
-    /// Reads `remote` into `into`, always signaled.
+    /// Reads `remote` into `into`, always signaled. With `fence` it is performed after all reads of
+    /// this queue pair that were posted before it; without, where the device does not promise
+    /// [`ordered_reads`](DeviceAttr::ordered_reads), in any order with them.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -147,6 +149,7 @@ pub trait Engine: Send {
         wr_id: WrId,
         into: SgList,
         remote: RemoteSpan,
+        fence: bool,
     ) -> Result<(), PostError>;
     /// Sends `header`, which is copied now, and `data` to the buffers that the peer posted for
     /// `tag`. Large tagged sends interleave and are not ordered among each other, but never

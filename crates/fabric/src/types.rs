@@ -92,7 +92,7 @@ pub struct DeviceAttr {
     pub tag_match: bool,
     /// A remote access fault fails that work request only; the queue pair lives (\[ODAFS\] 4.1).
     pub recoverable_access_fault: bool,
-    /// Two RDMA reads of one queue pair are performed in order.
+    /// Two RDMA reads of one queue pair are performed in order, also without a fence.
     pub ordered_reads: bool,
     /// An RDMA write is placed before a send posted after it is delivered.
     pub write_before_send: bool,

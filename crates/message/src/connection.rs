@@ -426,7 +426,7 @@ fn issue(
         Work::TaggedRecv(tag, span) => {
             engine.post_tagged_recv(queue_pair, id, *tag, span.clone(), data)
         }
-        Work::Read(remote) => engine.post_rdma_read(queue_pair, id, data, *remote),
+        Work::Read(remote) => engine.post_rdma_read(queue_pair, id, data, *remote, false),
         Work::Write(remote) => engine.post_rdma_write(queue_pair, id, data, *remote, signaled),
     }
 }

@@ -114,8 +114,9 @@ impl Engine for Quiet {
         id: WrId,
         into: SgList,
         remote: RemoteSpan,
+        fence: bool,
     ) -> Result<(), PostError> {
-        uncounted(|| self.0.post_rdma_read(qp, id, into, remote))
+        uncounted(|| self.0.post_rdma_read(qp, id, into, remote, fence))
     }
     fn post_tagged_send(
         &mut self,

@@ -151,9 +151,9 @@ impl<'o> Run<'o> {
             // One byte alone asks for costs.
             FabricOp::Send if size == 1 => self.link.send(queue_pair, &[1], &data)?,
             FabricOp::Send => self.link.send(queue_pair, &[], &data)?,
-            FabricOp::Read => self
-                .link
-                .post(|engine| engine.post_rdma_read(queue_pair, id, data.clone(), remote))?,
+            FabricOp::Read => self.link.post(|engine| {
+                engine.post_rdma_read(queue_pair, id, data.clone(), remote, false)
+            })?,
             FabricOp::Write => {
                 self.link.post(|engine| {
                     engine.post_rdma_write(queue_pair, id, data.clone(), remote, false)

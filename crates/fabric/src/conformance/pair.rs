@@ -145,8 +145,19 @@ impl Node {
         into: &[Span],
         remote: RemoteSpan,
     ) -> Result<WrId, PostError> {
+        self.read_behind(qp, into, remote, false)
+    }
+
+    /// As `read`, with a fence or without.
+    pub fn read_behind(
+        &mut self,
+        qp: QueuePair,
+        into: &[Span],
+        remote: RemoteSpan,
+        fence: bool,
+    ) -> Result<WrId, PostError> {
         self.post(Opcode::RdmaRead, Some(qp), true, |e, wr| {
-            e.post_rdma_read(qp, wr, list(into), remote)
+            e.post_rdma_read(qp, wr, list(into), remote, fence)
         })
     }
 

@@ -76,6 +76,39 @@ pub(super) fn rdma_read_fetches_data(h: &mut Harness<'_>) {
     }
 }
 
+/// The peer counts in its memory meanwhile: a later read finds no smaller number than an earlier
+/// one. With fences anywhere, without them where the device promises it.
+pub(super) fn reads_are_performed_in_order(h: &mut Harness<'_>) {
+    const READS: usize = 8;
+    let mut p = h.pair();
+    let (qa, attr) = (p.qa, p.a.attr());
+    if !attr.rdma_read {
+        return;
+    }
+    // One byte, which no device reads in two pieces.
+    let counter = p.b.buffer(1);
+    let region = p.b.register(counter.span(), READ_WRITE);
+    let into = p.a.buffer(READS);
+    for round in 0..16 {
+        let fence = round % 2 == 0 || !attr.ordered_reads;
+        let reads = READS.min(attr.send_queue_depth);
+        counter.span().zero();
+        for read in 0..reads {
+            let list = [into.span().part(read, 1)];
+            p.a.read_behind(qa, &list, region.remote(), fence).expect("posted");
+        }
+        let mut count = 0u8;
+        h.wait(&mut p, "all reads", |p| {
+            count = count.saturating_add(1);
+            counter.span().copy_from(0, &[count]);
+            p.a.open() == 0
+        });
+        assert!(p.a.completions.drain(..).all(|c| c.status == Status::Success));
+        let found = bytes(&into.span().part(0, reads));
+        assert!(found.is_sorted(), "a read overtook one before it, fence {fence}: {found:?}");
+    }
+}
+
 /// Several transfers of a mebibyte each way at a time.
 pub(super) fn bulk_transfers(h: &mut Harness<'_>) {
     const COUNT: usize = 4;

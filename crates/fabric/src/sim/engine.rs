@@ -100,6 +100,7 @@ fn work(opcode: Opcode, wr_id: WrId, signaled: bool, header: &[u8], local: SgLis
         len: sg_bytes(&local),
         local,
         remote: None,
+        fence: false,
         tag: Tag(0),
         rung: false,
         stages: false,
@@ -209,11 +210,12 @@ impl Engine for SimEngine {
         wr_id: WrId,
         into: SgList,
         remote: RemoteSpan,
+        fence: bool,
     ) -> Result<(), PostError> {
         self.offers(|attr| attr.rdma_read)?;
         assert_writable(&into);
         let work = work(Opcode::RdmaRead, wr_id, true, &[], into);
-        self.post(queue_pair, Work { remote: Some(remote), ..work })
+        self.post(queue_pair, Work { remote: Some(remote), fence, ..work })
     }
 
     fn post_tagged_send(

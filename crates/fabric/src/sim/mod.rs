@@ -6,7 +6,7 @@
 //! contract of [`Engine`](crate::Engine) allow:
 //!
 //! * one-sided and tagged data moves in pieces, in any order, at any time before its completion;
-//!   reads (unless `ordered_reads`) and tagged messages overtake each other, completions too;
+//!   reads (unless `ordered_reads`, or with a fence) and tagged messages overtake each other, completions too;
 //! * source memory is sampled when a piece moves, or copied once before: both happen;
 //! * any posted receive may take a message;
 //! * after a break work comes back in any order and at any time, and data may still move until

@@ -29,6 +29,8 @@ pub(super) struct Work {
     pub local: SgList,
     pub len: usize,
     pub remote: Option<RemoteSpan>,
+    /// Not before the reads in front of it are done.
+    pub fence: bool,
     pub tag: Tag,
     /// Handed to the network.
     pub rung: bool,

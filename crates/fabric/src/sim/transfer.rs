@@ -83,7 +83,7 @@ impl World {
             let in_order = match work.opcode {
                 Opcode::Send => !(send_before || write_before && self.attr.write_before_send),
                 Opcode::TaggedSend => !send_before,
-                Opcode::RdmaRead => !(read_before && self.attr.ordered_reads),
+                Opcode::RdmaRead => !(read_before && (self.attr.ordered_reads || work.fence)),
                 _ => true,
             };
             if in_order && peer.is_some_and(|peer| self.is_taken(qp, peer, work)) {
