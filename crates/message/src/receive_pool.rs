@@ -238,7 +238,10 @@ impl ReceivePool {
 }
 
 /// Makes an arena known to a device that wants that.
-fn register_local(
+///
+/// # Errors
+/// [`NodeError::Register`].
+pub fn register_local(
     device: &dyn Device,
     arena: &Arc<Arena>,
 ) -> Result<Option<MemoryRegion>, NodeError> {

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dafs_fabric::{Device, DeviceAttr, Engine, SgList, Span};
+use dafs_fabric::{Device, DeviceAttr, Engine, MemoryRegion, SgList, Span};
 
 use crate::config::{NodeConfig, NodeError};
 use crate::connection::Fault;
 use crate::event::{Event, RequestId};
 use crate::header::HEADER_BYTES;
-use crate::receive_pool::{ReceivePool, ReplyMemory};
+use crate::receive_pool::{ReceivePool, ReplyMemory, register_local};
 use crate::registration::RegistrationCache;
 use crate::segments;
 use crate::stats::Counters;
@@ -70,7 +70,8 @@ pub struct Shared {
     /// Counters of connections that ended.
     pub ended: Counters,
     headers: Vec<Vec<u8>>,
-    sink: Option<Span>,
+    /// With its registration where the device needs one.
+    sink: Option<(Span, Option<MemoryRegion>)>,
 }
 
 impl Shared {
@@ -135,9 +136,10 @@ impl Shared {
     pub fn sink(&mut self, len: usize) -> Option<SgList> {
         if self.sink.is_none() {
             let arena = dafs_fabric::Arena::new(SINK_BYTES).ok()?;
-            self.sink = Some(arena.span(0, SINK_BYTES));
+            let region = register_local(&*self.device, &arena).ok()?;
+            self.sink = Some((arena.span(0, SINK_BYTES), region));
         }
-        let sink = self.sink.as_ref()?;
+        let (sink, _) = self.sink.as_ref()?;
         let whole: SgList = (0..len.div_ceil(SINK_BYTES)).map(|_| sink.clone()).collect();
         (whole.len() <= self.attr.sge_max).then(|| segments::cut(&whole, 0, len))
     }
