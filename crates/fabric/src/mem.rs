@@ -285,6 +285,11 @@ impl Span {
         !matches!(self.keep, Keep::Lent(_, false) | Keep::File(_))
     }
 
+    /// True for bytes of a mapped file.
+    pub(crate) fn is_of_file(&self) -> bool {
+        matches!(self.keep, Keep::File(_))
+    }
+
     /// A part of it.
     ///
     /// # Panics

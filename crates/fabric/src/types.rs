@@ -100,10 +100,13 @@ pub struct DeviceAttr {
     pub target_cpu_free: bool,
     /// Registered memory is pinned.
     pub registration_pins: bool,
-    /// Memory in a [`SgList`] must belong to a registered arena or region.
+    /// Memory in a [`SgList`] (and of the header of a tagged receive) must be registered with the
+    /// device, each entry by one region, from before it is posted until it is the caller's again.
+    /// What is not is refused ([`PostError::NotRegistered`](crate::PostError::NotRegistered)).
     pub local_registration: bool,
     /// Sends, tagged sends and RDMA writes take spans of mapped files ([`Span::of_file`]), whose
-    /// bytes only the kernel reads: a file that is cut meanwhile breaks the queue pair.
+    /// bytes only the kernel reads: a file that is cut meanwhile breaks the queue pair. Without, such
+    /// spans are refused ([`PostError::Unsupported`](crate::PostError::Unsupported)).
     pub file_spans: bool,
     /// Bytes of `header` that a send takes.
     pub header_bytes_max: usize,

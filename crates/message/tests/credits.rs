@@ -5,11 +5,13 @@
 use std::sync::Arc;
 
 use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
-use dafs_fabric::{Address, Buffer, ConnectError, Listener, Provider, SgList};
+use dafs_fabric::{Access, Address, Buffer, ConnectError, Device, Listener, Provider, SgList};
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, SubmitError};
 
 struct Two {
     net: Arc<SimNet>,
+    /// The client's.
+    device: Arc<dyn Device>,
     listener: Box<dyn Listener>,
     server: Node,
     client: Node,
@@ -30,15 +32,18 @@ impl Two {
 
     fn on(sim: SimConfig, config: NodeConfig, options: ConnOptions) -> Two {
         let net = SimNet::new(sim);
-        let make = |node: u32| {
-            let device = net.provider(node).open().unwrap();
+        let make = |device: &Arc<dyn Device>| {
             Node::new(device.clone(), device.engine().unwrap(), config.clone()).unwrap()
         };
-        let (server, mut client) = (make(1), make(2));
+        let device = net.provider(2).open().unwrap();
+        let server = make(&net.provider(1).open().unwrap());
+        let mut client = make(&device);
         let listener = net.provider(1).open().unwrap().listen(&address()).unwrap();
         let conn = client.connect(&address(), b"", options).unwrap();
         let (requests, events) = (Vec::new(), Vec::new());
-        let mut two = Two { net, listener, server, client, conn, requests, replies: 0, events };
+        let replies = 0;
+        let mut two =
+            Two { net, device, listener, server, client, conn, requests, replies, events };
         two.settle(options);
         assert!(two.client.request_header_max(conn) > 900);
         two
@@ -150,6 +155,8 @@ fn a_request_that_finds_no_memory_costs_no_byte_credits() {
     let mut two = Two::on(sim, config(), options);
     let before = two.net.faults();
     let buffer = Buffer::new(3000).unwrap().post();
+    let none = Access { remote_read: false, remote_write: false };
+    let _region = two.device.register(buffer.span().clone(), none).unwrap();
     let submit = |two: &mut Two| {
         let data = SgList::from_iter([buffer.span().clone()]);
         two.client.submit(two.conn, 1, b"?", data, SgList::new())
@@ -261,4 +268,25 @@ fn private_data_is_what_the_device_carries_beside_the_set_up() {
     let refused = two.client.connect(&address(), &data, options);
     let told = matches!(refused, Err(ConnectError::PrivateData { bytes: 41, bytes_max: 40 }));
     assert!(told, "{refused:?}");
+}
+
+#[test]
+fn data_that_nobody_wants_lands_in_registered_memory() {
+    let options = ConnOptions { credits: 4, push_bytes: 5000, ..ConnOptions::default() };
+    let mut sim = SimConfig::new(3);
+    sim.attr.local_registration = true;
+    let mut two = Two::on(sim, config(), options);
+    let buffer = Buffer::new(3000).unwrap().post();
+    let none = Access { remote_read: false, remote_write: false };
+    let _region = two.device.register(buffer.span().clone(), none).unwrap();
+    let data = SgList::from_iter([buffer.span().clone()]);
+    two.client.submit(two.conn, 1, b"?", data, SgList::new()).unwrap();
+    two.client.ring();
+    two.settle(options);
+    // Not fetched: it is thrown away.
+    two.server.reply(two.requests[0], b"no", SgList::new(), 0);
+    two.settle(options);
+    assert_eq!(two.server.stats().counters.discarded_bytes, 3000);
+    let broken = two.events.iter().find(|event| !matches!(event, Event::Connected { .. }));
+    assert!(two.replies == 1 && broken.is_none(), "{broken:?}");
 }

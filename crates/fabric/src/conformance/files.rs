@@ -12,7 +12,7 @@ use crate::sys::FileMap;
 use crate::types::{QueuePairEvent, Status};
 
 /// A file without a name that holds these bytes, and a map of it.
-fn mapped(content: &[u8], by_descriptor: bool) -> (File, Arc<FileMap>) {
+pub(super) fn mapped(content: &[u8], by_descriptor: bool) -> (File, Arc<FileMap>) {
     let directory = std::env::temp_dir();
     let unique = format!("dafs-conformance-{}-{:p}", std::process::id(), content.as_ptr());
     let path = directory.join(unique);

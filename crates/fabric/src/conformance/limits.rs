@@ -1,9 +1,10 @@
 //! Attributes are limits that hold, and full queues are a normal status.
 
 use super::Harness;
-use super::pair::{READ_WRITE, pattern};
+use super::pair::{Pair, READ_WRITE, pattern};
 use crate::error::PostError;
-use crate::types::{Access, Opcode, QueuePair, RemoteSpan, Rkey, Status};
+use crate::mem::{Buffer, Span};
+use crate::types::{Access, Opcode, QueuePair, RemoteSpan, Rkey, Status, sg_bytes};
 
 pub(super) fn limits_are_enforced(h: &mut Harness<'_>) {
     let mut p = h.pair();
@@ -39,7 +40,7 @@ pub(super) fn limits_are_enforced(h: &mut Harness<'_>) {
 }
 
 /// One byte more than `bulk_bytes_max`, from a list that repeats a smaller piece.
-fn bulk_limit(_: &mut Harness<'_>, p: &mut super::pair::Pair) {
+fn bulk_limit(_: &mut Harness<'_>, p: &mut Pair) {
     let (qa, attr) = (p.qa, p.a.attr());
     let Ok(len) = u32::try_from(attr.bulk_bytes_max + 1) else { return };
     let piece = attr.bulk_bytes_max / attr.sge_max + 1;
@@ -75,12 +76,66 @@ pub(super) fn what_is_not_offered_is_refused(h: &mut Harness<'_>) {
         assert_eq!(p.a.tagged_send(qa, 1, b"", &span, true), unsupported);
         assert_eq!(p.a.tagged_recv(qa, 1, None, &span), unsupported);
     }
-    if attr.local_registration {
-        let stray = crate::mem::Buffer::new(64).expect("memory").post();
-        let refused = p.a.send(qa, b"", &[stray.span().clone()], true);
-        assert_eq!(refused, Err(PostError::NotRegistered));
+    if !attr.file_spans {
+        let (_file, map) = super::files::mapped(b"content", false);
+        let file = [Span::of_file(&map, 0, 7)];
+        assert_eq!(p.a.send(qa, b"", &file, true), unsupported);
+        if attr.tag_match {
+            assert_eq!(p.a.tagged_send(qa, 1, b"", &file, true), unsupported);
+        }
+        if attr.rdma_write {
+            let remote = RemoteSpan { len: 7, ..remote };
+            assert_eq!(p.a.write(qa, &file, remote, true), unsupported);
+        }
     }
     h.ping(&mut p);
+}
+
+pub(super) fn local_memory_must_be_registered(h: &mut Harness<'_>) {
+    let mut p = h.pair();
+    if !p.a.attr().local_registration {
+        return;
+    }
+    // Memory that never was registered, that was, that is registered with another device, or is in
+    // part.
+    let stray = Buffer::new(64).expect("memory").post();
+    only_registered(&mut p, &[stray.span().clone()]);
+    drop(p.a.register(stray.span(), READ_WRITE));
+    only_registered(&mut p, &[stray.span().clone()]);
+    let _other = p.b.register(stray.span(), READ_WRITE);
+    only_registered(&mut p, &[stray.span().clone()]);
+    let _half = p.a.register(&stray.span().part(0, 32), READ_WRITE);
+    only_registered(&mut p, &[stray.span().clone()]);
+    only_registered(&mut p, &[stray.span().part(0, 16), stray.span().part(31, 2)]);
+    // Any right will do.
+    let recv = p.b.recv(&[stray.span().part(32, 32)]).expect("it is registered there");
+    let sent = p.a.send(p.qa, b"", &[stray.span().part(0, 32)], true).expect("and here");
+    assert_eq!(h.finish_b(&mut p, recv).status, Status::Success);
+    assert_eq!(h.finish_a(&mut p, sent).status, Status::Success);
+    h.ping(&mut p);
+    assert!(p.a.open() == 0, "what was refused was not posted");
+}
+
+/// All that `a` can post refuses this memory.
+fn only_registered(p: &mut Pair, list: &[Span]) {
+    let (qa, attr) = (p.qa, p.a.attr());
+    let len = sg_bytes(list) as u32;
+    let remote = RemoteSpan { rkey: Rkey(1), addr: 4096, len };
+    let refused = Err(PostError::NotRegistered);
+    assert_eq!(p.a.send(qa, b"x", list, true), refused);
+    assert_eq!(p.a.recv(list), refused);
+    if attr.rdma_write {
+        assert_eq!(p.a.write(qa, list, remote, true), refused);
+    }
+    if attr.rdma_read {
+        assert_eq!(p.a.read(qa, list, remote), refused);
+    }
+    if attr.tag_match {
+        assert_eq!(p.a.tagged_send(qa, 1, b"", list, true), refused);
+        assert_eq!(p.a.tagged_recv(qa, 1, None, list), refused);
+        let whole = Some(list[list.len() - 1].clone());
+        assert_eq!(p.a.tagged_recv(qa, 1, whole, &[]), refused);
+    }
 }
 
 pub(super) fn unknown_queue_pairs_are_refused(h: &mut Harness<'_>) {

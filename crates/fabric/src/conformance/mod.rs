@@ -87,6 +87,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("one_engine_serves_64_queue_pairs", sends::one_engine_serves_64_queue_pairs),
     ("limits_are_enforced", limits::limits_are_enforced),
     ("what_is_not_offered_is_refused", limits::what_is_not_offered_is_refused),
+    ("local_memory_must_be_registered", limits::local_memory_must_be_registered),
     ("unknown_queue_pairs_are_refused", limits::unknown_queue_pairs_are_refused),
     ("a_full_send_queue_recovers", limits::a_full_send_queue_recovers),
     ("a_full_receive_queue_recovers", limits::a_full_receive_queue_recovers),

@@ -71,7 +71,7 @@ impl Node {
     /// Zeroed memory, registered if the device needs that.
     pub fn buffer(&mut self, bytes: usize) -> PostedBuffer {
         let posted = Buffer::new(bytes).expect("memory").post();
-        if self.device.attr().local_registration {
+        if self.device.attr().local_registration && bytes > 0 {
             let none = Access { remote_read: false, remote_write: false };
             let region = self.device.register(posted.span().clone(), none).expect("a region");
             self.local.push(region);

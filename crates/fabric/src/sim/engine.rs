@@ -56,6 +56,7 @@ impl SimEngine {
         let mut world = self.net.world();
         let (rate, depth) = (world.faults.queue_full_per_million, attr.send_queue_depth);
         let slots = connected(&mut world, self.id, queue_pair)?.slots;
+        world.takes(self.id, &work.local)?;
         let unlucky = slots > 0 && world.rng.chance(rate);
         world.counts.queue_full += u64::from(unlucky);
         if unlucky || slots >= depth {
@@ -166,6 +167,7 @@ impl Engine for SimEngine {
             return Err(PostError::TooLarge);
         }
         let mut world = self.net.world();
+        world.takes(self.id, &buffers)?;
         let engine = world.engines.get_mut(&self.id).ok_or(PostError::NotConnected)?;
         if engine.receives.len() >= self.net.attr.receive_queue_depth {
             return Err(PostError::QueueFull);
@@ -250,6 +252,9 @@ impl Engine for SimEngine {
         if qp.tagged.contains_key(&tag.0) {
             return Err(PostError::TagInUse);
         }
+        world.takes(self.id, header.as_slice())?;
+        world.takes(self.id, &data)?;
+        let qp = connected(&mut world, self.id, queue_pair)?;
         let posted =
             PostedTag { wr_id, header, data, taken: false, cancelled: false, flushed: false };
         qp.tagged.insert(tag.0, Landing::Posted(posted));

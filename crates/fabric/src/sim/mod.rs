@@ -33,6 +33,7 @@
 mod connection;
 mod engine;
 mod faults;
+mod memory;
 mod provider;
 mod queue_pair;
 mod rng;
@@ -151,6 +152,12 @@ impl SimNet {
     /// What has gone wrong so far.
     pub fn fault_counts(&self) -> FaultCounts {
         self.world().counts.clone()
+    }
+
+    /// What was done that a real device would not forgive, in words: a registration that ended under
+    /// posted work. A run in which this is not empty has failed.
+    pub fn violations(&self) -> Vec<String> {
+        self.world().violations.clone()
     }
 
     /// Breaks all connections of `node`. Both ends are told, the other one later.

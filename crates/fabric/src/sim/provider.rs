@@ -110,7 +110,7 @@ struct Regions(Arc<SimNet>);
 
 impl Deregister for Regions {
     fn deregister(&self, rkey: Rkey) {
-        self.0.world().regions.remove(&rkey.0);
+        self.0.world().end_region(rkey.0);
     }
 }
 

@@ -18,6 +18,8 @@ fn config(seed: u64) -> SimConfig {
     config.attr.ordered_reads = bit(3);
     config.attr.write_before_send = !bit(4);
     config.attr.rdma_write = seed % 11 != 10;
+    config.attr.local_registration = seed % 5 == 4;
+    config.attr.private_data_bytes_max = if seed % 3 == 2 { 56 } else { 256 };
     config.attr.bulk_bytes_max = if seed.is_multiple_of(64) { 16 << 20 } else { 200_000 };
     config.attr.sge_max = [64, 4, 2, 16][(seed / 32 % 4) as usize];
     config.attr.send_queue_depth = [64, 100, 300][(seed % 3) as usize];
@@ -38,6 +40,7 @@ fn run(seed: u64) {
     harness.rounds_max = 300_000;
     harness.settle_rounds = 300;
     conformance::run_all(&mut harness);
+    assert_eq!(net.violations(), [""; 0], "seed {seed}");
 }
 
 /// Fifty seeds of those that agree in the lowest two bits.

@@ -266,8 +266,7 @@ impl World {
         let is_write = work.opcode == Opcode::RdmaWrite;
         let is_first = !work.started;
         if is_first && self.rng.chance(self.faults.revoke_per_million) {
-            let revoked = self.regions.remove(&remote.rkey.0);
-            self.counts.revoked_keys += u64::from(revoked.is_some());
+            self.revoke(remote.rkey.0);
         }
         let unlucky = is_first && self.rng.chance(self.faults.access_fault_per_million);
         self.counts.access_faults += u64::from(unlucky);
