@@ -9,10 +9,15 @@
 //! Payload moves by [`Span::copy_from`], [`Span::copy_to`] and [`Span::copy_span`] only, which
 //! count: see [`copied_bytes`].
 
+mod pins;
+
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+pub(crate) use pins::Pin;
+use pins::Pins;
 
 use crate::error::ArenaError;
 use crate::sys::FileMap;
@@ -54,6 +59,7 @@ unsafe fn copy_payload(from: *const u8, to: *mut u8, len: usize) {
 pub struct Arena {
     base: NonNull<u8>,
     len: usize,
+    pins: Pins,
 }
 
 // SAFETY: the mapping is plain memory that any thread may access; the type gives out no
@@ -110,7 +116,7 @@ impl Arena {
             unsafe { libc::munmap(end.cast(), after) };
         }
         let base = NonNull::new(base).ok_or(ArenaError::Size(bytes))?;
-        Ok(Arena { base, len })
+        Ok(Arena { base, len, pins: Pins::default() })
     }
 
     /// Bytes, whole pages.
@@ -157,7 +163,9 @@ impl Arena {
         self.populate(offset, len);
     }
 
-    /// Gives the memory of whole pages in this range back to the system; they read as zero.
+    /// Gives the memory of whole pages in this range back to the system; they read as zero. Not while
+    /// a device that pins ([`DeviceAttr::registration_pins`](crate::DeviceAttr::registration_pins))
+    /// has them registered: it would go on with the old ones.
     ///
     /// # Errors
     /// The system does not take it, for example since it is locked in memory.
@@ -165,11 +173,24 @@ impl Arena {
         assert!(offset <= self.len && len <= self.len - offset, "range outside of the arena");
         // SAFETY: inside the mapping, as just checked.
         let start = unsafe { self.base.add(offset) };
+        let old = self.pins.old_pages(self, offset, len);
         // SAFETY: the range is mapped; its contents are given up.
         match unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTNEED) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
+            0 => old.into_iter().for_each(|(pin, addr, page)| pin.keep(addr, page)),
+            _ => return Err(std::io::Error::last_os_error()),
         }
+        Ok(())
+    }
+
+    /// Of the page at `offset`, for a simulated device.
+    fn copy_of_page(&self, offset: usize) -> Option<Span> {
+        let page = Arc::new(Arena::map(PAGE_BYTES, PAGE_BYTES).ok()?);
+        // SAFETY: inside the mapping: the caller checked its range.
+        let from = unsafe { self.base.add(offset) };
+        // SAFETY: both are whole pages that are mapped.
+        // not payload: what a real device would have kept
+        unsafe { std::ptr::copy(from.as_ptr(), page.base.as_ptr(), PAGE_BYTES) };
+        Some(page.span(0, PAGE_BYTES))
     }
 }
 

@@ -98,7 +98,9 @@ pub struct DeviceAttr {
     pub write_before_send: bool,
     /// One-sided access needs no CPU at the target.
     pub target_cpu_free: bool,
-    /// Registered memory is pinned.
+    /// Registered memory is pinned: pages of it that are given back
+    /// ([`Arena::discard`](crate::Arena::discard)) stay with the device, which then writes where
+    /// nobody looks. Otherwise it goes where this process sees it.
     pub registration_pins: bool,
     /// Memory in a [`SgList`] (and of the header of a tagged receive) must be registered with the
     /// device, each entry by one region, from before it is posted until it is the caller's again.

@@ -2,7 +2,7 @@
 
 use super::Harness;
 use super::pair::{Pair, READ_WRITE, bytes, pattern};
-use crate::mem::{PostedBuffer, Span};
+use crate::mem::{Arena, PAGE_BYTES, PostedBuffer, Span};
 use crate::types::{Access, QueuePairEvent, RemoteSpan, Rkey, Status, WrId};
 
 /// Lists over `span` with odd cuts: one piece, two, and as many as the device takes (up to 5).
@@ -290,4 +290,46 @@ pub(super) fn an_unsignaled_fault_is_told(h: &mut Harness<'_>) {
     let remote = RemoteSpan { rkey: Rkey(12345), addr: 4096, len: 64 };
     let wr = p.a.write(qa, &[source.span().clone()], remote, false).expect("posted");
     expect_fault(h, p, wr);
+}
+
+/// A page is given back while it is registered. A device that pins goes on with the old one, any
+/// other finds the new one; both keep the page beside it.
+pub(super) fn registration_pins_pages(h: &mut Harness<'_>) {
+    let mut p = h.pair();
+    let (qa, attr) = (p.qa, p.a.attr());
+    let arena = Arena::new(2 * PAGE_BYTES).expect("memory");
+    let whole = arena.span(0, arena.len());
+    let region = p.b.register(&whole, READ_WRITE);
+    let (before, written) = (pattern(1, PAGE_BYTES), pattern(2, 2 * PAGE_BYTES));
+    whole.copy_from(0, &before);
+    if arena.discard(0, PAGE_BYTES).is_err() {
+        // Pages that the system does not take back stay where they are.
+        return;
+    }
+    if attr.rdma_read {
+        let into = p.a.buffer(PAGE_BYTES);
+        let wr = p.a.read(qa, &[into.span().clone()], region.part(0, PAGE_BYTES)).expect("posted");
+        assert_eq!(h.finish_a(&mut p, wr).status, Status::Success);
+        let is_old = bytes(into.span()) == before;
+        assert_eq!(is_old, attr.registration_pins, "a read found the old page: {is_old}");
+    }
+    if attr.rdma_write {
+        let source = p.a.filled(2, 2 * PAGE_BYTES);
+        let wr = p.a.write(qa, &[source.span().clone()], region.remote(), true).expect("posted");
+        assert_eq!(h.finish_a(&mut p, wr).status, Status::Success);
+        fence(h, &mut p);
+        let found = bytes(&whole);
+        assert!(found[PAGE_BYTES..] == written[PAGE_BYTES..], "wrong data in the page beside");
+        let is_seen = found[..PAGE_BYTES] == written[..PAGE_BYTES];
+        assert_eq!(!is_seen, attr.registration_pins, "a write is seen: {is_seen}");
+    }
+    if attr.local_registration {
+        // A receive by the local key.
+        let recv = p.b.recv(&[whole.part(0, 64)]).expect("posted");
+        let sent = p.a.send(qa, &[0xa5; 64], &[], true).expect("posted");
+        assert_eq!(h.finish_b(&mut p, recv).status, Status::Success);
+        assert_eq!(h.finish_a(&mut p, sent).status, Status::Success);
+        let is_seen = bytes(&whole.part(0, 64)) == [0xa5; 64];
+        assert_eq!(!is_seen, attr.registration_pins, "a message is seen: {is_seen}");
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::memory::seen;
 use super::queue_pair::{Landing, Qp, State};
 use super::transfer::scatter_bytes;
 use super::world::{Action, World};
@@ -200,7 +201,8 @@ impl World {
         let Some(qp) = self.qps.remove(&id) else { return };
         for (receive, message, _) in &qp.caught {
             self.counts.late_writes += 1;
-            scatter_bytes(message, &receive.buffers);
+            let to = seen(&self.regions, &self.attr, qp.device, &receive.buffers);
+            scatter_bytes(message, &to);
         }
         let engine = qp.engine;
         drop(qp);

@@ -65,6 +65,7 @@ impl SimEngine {
         work.stages = work.opcode != Opcode::RdmaRead && world.rng.coin();
         let qp = connected(&mut world, self.id, queue_pair)?;
         qp.slots += 1;
+        work.device = qp.device;
         qp.works.push(work);
         if let Some(engine) = world.engines.get_mut(&self.id) {
             engine.posted_to.insert(queue_pair.0);
@@ -97,6 +98,7 @@ fn work(opcode: Opcode, wr_id: WrId, signaled: bool, header: &[u8], local: SgLis
         wr_id,
         opcode,
         signaled,
+        device: 0,
         header: header.to_vec(),
         len: sg_bytes(&local),
         local,

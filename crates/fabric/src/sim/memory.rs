@@ -1,11 +1,14 @@
 //! What a device knows of memory: which of it is registered, and what was done to it that a real
 //! device would not forgive.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use super::queue_pair::{Landing, Qp};
-use super::world::World;
+use super::world::{Region, World};
 use crate::error::PostError;
 use crate::mem::Span;
-use crate::types::Access;
+use crate::types::{Access, DeviceAttr, SgList};
 
 impl World {
     /// Whether `engine` can take these spans as local memory.
@@ -26,8 +29,21 @@ impl World {
         self.regions.values().any(|region| region.device == device && holds(&region.span, span))
     }
 
+    /// Books the pages that were given back although a device has them.
+    pub fn look_at_pins(&mut self) {
+        for region in self.regions.values() {
+            let pages = region.pin.as_ref().map_or(0, |pin| pin.take_given_back());
+            if pages > 0 {
+                let node = region.node;
+                self.violations
+                    .push(format!("{pages} pages of node {node} given back while registered"));
+            }
+        }
+    }
+
     /// A registration ends. Posted work that needs it must have come back before.
     pub fn end_region(&mut self, rkey: u64) {
+        self.look_at_pins();
         let Some(region) = self.regions.remove(&rkey) else { return };
         if !self.attr.local_registration {
             return;
@@ -61,6 +77,25 @@ impl World {
     }
 }
 
+/// The memory that a device has where its owner sees `list`: other memory only where pages were
+/// given back while a device that pins had them registered.
+pub(super) fn seen<'a>(
+    regions: &BTreeMap<u64, Region>,
+    attr: &DeviceAttr,
+    device: u64,
+    list: &'a [Span],
+) -> Cow<'a, [Span]> {
+    if !(attr.local_registration && attr.registration_pins) {
+        return Cow::Borrowed(list);
+    }
+    let part = |span: &Span| {
+        let region = regions.values().find(|r| r.device == device && holds(&r.span, span));
+        let pin = region.and_then(|region| region.pin.as_ref());
+        pin.map_or_else(|| SgList::from_iter([span.clone()]), |pin| pin.seen(span))
+    };
+    Cow::Owned(list.iter().flat_map(part).collect())
+}
+
 impl Qp {
     /// Local memory of posted work, until the transport has left it.
     fn held(&self) -> Vec<&Span> {
@@ -91,7 +126,7 @@ fn overlap(a: &Span, b: &Span) -> bool {
 mod tests {
     use crate::conformance::pair::{Node, READ_WRITE};
     use crate::engine::Provider;
-    use crate::mem::Buffer;
+    use crate::mem::{Arena, Buffer, PAGE_BYTES};
     use crate::sim::{SimConfig, SimNet};
 
     #[test]
@@ -108,5 +143,21 @@ mod tests {
         drop(second);
         let told = "a registration of node 1 ended under posted work of 20 bytes";
         assert_eq!(net.violations(), [told]);
+    }
+
+    #[test]
+    fn a_page_given_back_while_registered_is_told() {
+        let mut config = SimConfig::new(1);
+        config.attr.registration_pins = true;
+        let net = SimNet::new(config);
+        let node = Node::new(net.provider(1).open().expect("a device"));
+        let arena = Arena::new(3 * PAGE_BYTES).expect("memory");
+        let region = node.register(&arena.span(PAGE_BYTES, 10), READ_WRITE);
+        arena.discard(2 * PAGE_BYTES, PAGE_BYTES).expect("discard");
+        assert_eq!(net.violations(), [""; 0], "another page");
+        arena.discard(0, 2 * PAGE_BYTES).expect("discard");
+        drop(region);
+        arena.discard(0, 2 * PAGE_BYTES).expect("discard");
+        assert_eq!(net.violations(), ["1 pages of node 1 given back while registered"]);
     }
 }

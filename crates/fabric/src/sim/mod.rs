@@ -154,10 +154,12 @@ impl SimNet {
         self.world().counts.clone()
     }
 
-    /// What was done that a real device would not forgive, in words: a registration that ended under
-    /// posted work. A run in which this is not empty has failed.
+    /// What was done that a real device would not forgive, in words: a page given back while it was
+    /// registered, a registration that ended under posted work. A run in which this is not empty has failed.
     pub fn violations(&self) -> Vec<String> {
-        self.world().violations.clone()
+        let mut world = self.world();
+        world.look_at_pins();
+        world.violations.clone()
     }
 
     /// Breaks all connections of `node`. Both ends are told, the other one later.

@@ -66,7 +66,9 @@ impl Device for SimDevice {
         while world.regions.contains_key(&rkey) {
             rkey = world.rng.next();
         }
-        let region = Region { device: self.id, node: self.node, span: span.clone(), access };
+        let pin = if self.net.attr.registration_pins { span.pin() } else { None };
+        let (device, node, memory) = (self.id, self.node, span.clone());
+        let region = Region { device, node, span: memory, access, pin };
         world.regions.insert(rkey, region);
         Ok(MemoryRegion::new(span, Rkey(rkey), Arc::new(Regions(self.net.clone()))))
     }

@@ -24,6 +24,8 @@ pub(super) struct Work {
     pub wr_id: WrId,
     pub opcode: Opcode,
     pub signaled: bool,
+    /// Whose local memory it has.
+    pub device: u64,
     pub header: Vec<u8>,
     /// Local memory; empty once the data is staged.
     pub local: SgList,

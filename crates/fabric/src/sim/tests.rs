@@ -19,6 +19,7 @@ fn config(seed: u64) -> SimConfig {
     config.attr.write_before_send = !bit(4);
     config.attr.rdma_write = seed % 11 != 10;
     config.attr.local_registration = seed % 5 == 4;
+    config.attr.registration_pins = seed % 7 > 4;
     config.attr.private_data_bytes_max = if seed % 3 == 2 { 56 } else { 256 };
     config.attr.bulk_bytes_max = if seed.is_multiple_of(64) { 16 << 20 } else { 200_000 };
     config.attr.sge_max = [64, 4, 2, 16][(seed / 32 % 4) as usize];
@@ -40,7 +41,10 @@ fn run(seed: u64) {
     harness.rounds_max = 300_000;
     harness.settle_rounds = 300;
     conformance::run_all(&mut harness);
-    assert_eq!(net.violations(), [""; 0], "seed {seed}");
+    // One case gives pages back to see what becomes of them.
+    let planned = |text: &&String| !text.contains("given back while registered");
+    let violations = net.violations();
+    assert_eq!(violations.iter().find(planned), None, "seed {seed}");
 }
 
 /// Fifty seeds of those that agree in the lowest two bits.

@@ -1,10 +1,11 @@
 //! Data moves: one random move of a queue pair's work at a time.
 
+use super::memory::seen;
 use super::queue_pair::{Landing, Qp, Work};
 use super::rng::Rng;
 use super::world::{Action, World};
 use crate::mem::Span;
-use crate::types::{Opcode, QueuePair, QueuePairEvent, RemoteSpan, Status, Tag, sg_bytes};
+use crate::types::{Opcode, QueuePair, QueuePairEvent, RemoteSpan, SgList, Status, Tag, sg_bytes};
 
 /// Pieces into which a transfer is cut, at most.
 const PIECES_MAX: u64 = 8;
@@ -27,10 +28,11 @@ enum Source<'a> {
 }
 
 impl Work {
-    fn source(&self) -> Source<'_> {
+    /// `local` is its local memory as the device sees it.
+    fn source<'a>(&'a self, local: &'a [Span]) -> Source<'a> {
         match &self.staged {
             Some(staged) => Source::Staged(staged),
-            None => Source::Memory(&self.local),
+            None => Source::Memory(local),
         }
     }
 
@@ -140,7 +142,7 @@ impl World {
 
     fn stage(&mut self, id: u64, index: usize) {
         let Some(work) = self.qps.get_mut(&id).map(|qp| &mut qp.works[index]) else { return };
-        work.staged = Some(gather(&work.local));
+        work.staged = Some(gather(&seen(&self.regions, &self.attr, work.device, &work.local)));
         work.local.clear();
     }
 
@@ -197,7 +199,9 @@ impl World {
 
     /// A message goes to any posted receive.
     fn deliver(&mut self, work: &mut Work, peer: u64) {
-        let Some(engine) = self.qps.get(&peer).map(|qp| qp.engine) else { return };
+        let Some((engine, device)) = self.qps.get(&peer).map(|qp| (qp.engine, qp.device)) else {
+            return;
+        };
         let Some(engine) = self.engines.get_mut(&engine) else { return };
         let receive = engine.receives.swap_remove(self.rng.index(engine.receives.len()));
         work.done = true;
@@ -207,8 +211,11 @@ impl World {
             self.complete(peer, receive.wr_id, Opcode::Recv, Status::LocalLength, (0, 0));
             return self.break_end(peer, Some("a message was longer than its receive"));
         }
-        scatter_bytes(&work.header, &receive.buffers);
-        copy(&work.source(), 0, &receive.buffers, header, work.len);
+        let to = seen(&self.regions, &self.attr, device, &receive.buffers);
+        let local = seen(&self.regions, &self.attr, work.device, &work.local);
+        scatter_bytes(&work.header, &to);
+        copy(&work.source(&local), 0, &to, header, work.len);
+        drop(to);
         drop(receive.buffers);
         self.complete(peer, receive.wr_id, Opcode::Recv, Status::Success, (total, 0));
     }
@@ -217,7 +224,7 @@ impl World {
     fn land(&mut self, work: &mut Work, peer: u64) {
         let Tag(tag) = work.tag;
         let Some(qp) = self.qps.get_mut(&peer) else { return };
-        let (engine, is_connected) = (qp.engine, qp.is_connected());
+        let (engine, device, is_connected) = (qp.engine, qp.device, qp.is_connected());
         let posted = match qp.tagged.get_mut(&tag) {
             Some(Landing::Posted(posted)) => posted,
             None if !work.started => {
@@ -244,8 +251,11 @@ impl World {
         let too_long = header > header_room || work.len > sg_bytes(&posted.data);
         if !too_long {
             let (at, len) = work.next_piece(&mut self.rng);
-            posted.header.iter().for_each(|span| span.write_message(0, &work.header));
-            copy(&work.source(), at, &posted.data, at, len);
+            let (regions, attr) = (&self.regions, &self.attr);
+            let local = seen(regions, attr, work.device, &work.local);
+            let data = seen(regions, attr, device, &posted.data);
+            scatter_bytes(&work.header, &seen(regions, attr, device, posted.header.as_slice()));
+            copy(&work.source(&local), at, &data, at, len);
         }
         if !is_connected || !(work.done || too_long) {
             return;
@@ -277,24 +287,30 @@ impl World {
             }
             Some(target) => {
                 let (at, len) = work.next_piece(&mut self.rng);
-                let target = [target];
+                let local = seen(&self.regions, &self.attr, work.device, &work.local);
                 if is_write {
-                    copy(&work.source(), at, &target, at, len);
+                    copy(&work.source(&local), at, &target, at, len);
                 } else {
-                    copy(&Source::Memory(&target), at, &work.local, at, len);
+                    copy(&Source::Memory(&target), at, &local, at, len);
                 }
             }
         }
     }
 
     /// The memory behind a key: the device's own, within bounds, with the right.
-    fn check(&self, device: u64, remote: RemoteSpan, is_write: bool) -> Option<Span> {
+    fn check(&self, device: u64, remote: RemoteSpan, is_write: bool) -> Option<SgList> {
         let region = self.regions.get(&remote.rkey.0).filter(|r| r.device == device)?;
         let right = if is_write { region.access.remote_write } else { region.access.remote_read };
         let offset = remote.addr.checked_sub(region.span.addr()).filter(|_| right)?;
         let room = (region.span.len() as u64).checked_sub(offset)?;
         let len = remote.len as usize;
-        (u64::from(remote.len) <= room).then(|| region.span.part(offset as usize, len))
+        (u64::from(remote.len) <= room).then(|| {
+            let span = region.span.part(offset as usize, len);
+            region
+                .pin
+                .as_ref()
+                .map_or_else(|| SgList::from_iter([span.clone()]), |pin| pin.seen(&span))
+        })
     }
 }
 

@@ -1,13 +1,14 @@
 //! The state of the network: clock, schedule, and tables of everything by number.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::Backlog;
 use super::faults::{FaultConfig, FaultCounts};
 use super::queue_pair::Qp;
 use super::rng::Rng;
-use crate::mem::Span;
+use crate::mem::{Pin, Span};
 use crate::types::{
     Access, DeviceAttr, Opcode, QueuePair, QueuePairEvent, SgList, Status, WorkCompletion, WrId,
 };
@@ -42,6 +43,8 @@ pub(super) struct Region {
     pub node: u32,
     pub span: Span,
     pub access: Access,
+    /// Where registration pins.
+    pub pin: Option<Arc<Pin>>,
 }
 
 #[derive(Debug)]
@@ -244,6 +247,7 @@ impl World {
         let engines: Vec<u64> =
             self.engines.iter().filter(|(_, e)| e.node == node).map(|(id, _)| *id).collect();
         engines.into_iter().for_each(|id| self.remove_engine(id));
+        self.look_at_pins();
         self.regions.retain(|_, region| region.node != node);
         let names: Vec<String> =
             self.listeners.iter().filter(|(_, l)| l.node == node).map(|(n, _)| n.clone()).collect();
