@@ -96,7 +96,7 @@ pub struct DeviceAttr {
     pub ordered_reads: bool,
     /// An RDMA write is placed before a send posted after it is delivered.
     pub write_before_send: bool,
-    /// One-sided access needs no CPU at the target.
+    /// One-sided access needs no CPU at the target: it is done while nobody polls there.
     pub target_cpu_free: bool,
     /// Registered memory is pinned: pages of it that are given back
     /// ([`Arena::discard`](crate::Arena::discard)) stay with the device, which then writes where

@@ -94,6 +94,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("rdma_write_places_data", rdma::rdma_write_places_data),
     ("rdma_read_fetches_data", rdma::rdma_read_fetches_data),
     ("reads_are_performed_in_order", rdma::reads_are_performed_in_order),
+    ("the_target_sleeps", rdma::the_target_sleeps),
     ("bulk_transfers", rdma::bulk_transfers),
     ("a_write_is_placed_before_a_send", rdma::a_write_is_placed_before_a_send),
     ("access_rights_hold", rdma::access_rights_hold),

@@ -109,6 +109,45 @@ pub(super) fn reads_are_performed_in_order(h: &mut Harness<'_>) {
     }
 }
 
+/// Nobody polls at the target, where the device promises that nobody need.
+pub(super) fn the_target_sleeps(h: &mut Harness<'_>) {
+    let mut p = h.pair();
+    let (qa, attr) = (p.qa, p.a.attr());
+    if !attr.target_cpu_free {
+        return;
+    }
+    let len = attr.bulk_bytes_max.min(100_000);
+    let (target, source, into) = (p.b.filled(1, len), p.a.filled(2, len), p.a.buffer(len));
+    let region = p.b.register(target.span(), READ_WRITE);
+    if attr.rdma_read {
+        let wr = p.a.read(qa, &[into.span().clone()], region.remote()).expect("posted");
+        assert_eq!(alone(h, &mut p, wr), Status::Success);
+        assert!(bytes(into.span()) == pattern(1, len), "wrong data read");
+    }
+    if attr.rdma_write {
+        let wr = p.a.write(qa, &[source.span().clone()], region.remote(), true).expect("posted");
+        assert_eq!(alone(h, &mut p, wr), Status::Success);
+        // A completion does not say that the data is there.
+        for _ in 0..h.settle_rounds {
+            p.a.poll();
+            (h.progress)();
+        }
+        assert!(bytes(target.span()) == pattern(2, len), "wrong data written");
+    }
+}
+
+/// How `wr` of `a` ends, while only `a` is polled.
+fn alone(h: &mut Harness<'_>, p: &mut Pair, wr: WrId) -> Status {
+    for _ in 0..h.rounds_max {
+        p.a.poll();
+        if let Some(done) = p.a.take(wr) {
+            return done.status;
+        }
+        (h.progress)();
+    }
+    panic!("{}: {wr:?} needs the target's processor", h.case);
+}
+
 /// Several transfers of a mebibyte each way at a time.
 pub(super) fn bulk_transfers(h: &mut Harness<'_>) {
     const COUNT: usize = 4;

@@ -33,6 +33,7 @@ impl SimEngine {
                 device,
                 receives: Vec::new(),
                 ready: Default::default(),
+                looked: false,
                 posted_to: Default::default(),
             };
             world.engines.insert(id, state);
@@ -305,6 +306,9 @@ impl Engine for SimEngine {
             completions.push(*completion);
             engine.ready.pop_front();
             count += 1;
+        }
+        if !self.net.attr.target_cpu_free {
+            world.look(self.id);
         }
         count
     }

@@ -75,6 +75,7 @@ impl SimConfig {
             tag_match: true,
             recoverable_access_fault: true,
             write_before_send: true,
+            target_cpu_free: true,
             header_bytes_max: 4096,
             send_bytes_max: 64 << 10,
             bulk_bytes_max: 64 << 20,

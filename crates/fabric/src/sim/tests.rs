@@ -19,6 +19,7 @@ fn config(seed: u64) -> SimConfig {
     config.attr.write_before_send = !bit(4);
     config.attr.rdma_write = seed % 11 != 10;
     config.attr.local_registration = seed % 5 == 4;
+    config.attr.target_cpu_free = seed % 3 > 0;
     config.attr.registration_pins = seed % 7 > 4;
     config.attr.private_data_bytes_max = if seed % 3 == 2 { 56 } else { 256 };
     config.attr.bulk_bytes_max = if seed.is_multiple_of(64) { 16 << 20 } else { 200_000 };

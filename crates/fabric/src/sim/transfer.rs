@@ -101,8 +101,9 @@ impl World {
     /// The receiving end takes what `work` brings.
     fn is_taken(&self, qp: &Qp, peer: &Qp, work: &Work) -> bool {
         match work.opcode {
-            Opcode::RdmaRead => qp.paused.is_none(),
+            Opcode::RdmaRead => qp.paused.is_none() && self.is_attentive(peer),
             _ if peer.paused.is_some() => false,
+            Opcode::RdmaWrite => self.is_attentive(peer),
             Opcode::Send => {
                 let engine = self.engines.get(&peer.engine);
                 peer.is_connected() && engine.is_some_and(|engine| !engine.receives.is_empty())
@@ -114,6 +115,12 @@ impl World {
             },
             _ => true,
         }
+    }
+
+    /// The target's CPU, if that is needed, does one-sided work now.
+    fn is_attentive(&self, peer: &Qp) -> bool {
+        let looked = || self.engines.get(&peer.engine).is_some_and(|engine| engine.looked);
+        self.attr.target_cpu_free || looked()
     }
 
     pub fn step_queue_pair(&mut self, id: u64) {
@@ -272,7 +279,8 @@ impl World {
     /// A piece of a write or read moves, if the target allows it still.
     fn access(&mut self, work: &mut Work, peer: u64) {
         let Some(remote) = work.remote else { return };
-        let device = self.qps.get(&peer).map_or(0, |qp| qp.device);
+        let (device, engine) = self.qps.get(&peer).map_or((0, 0), |qp| (qp.device, qp.engine));
+        self.engines.get_mut(&engine).into_iter().for_each(|engine| engine.looked = false);
         let is_write = work.opcode == Opcode::RdmaWrite;
         let is_first = !work.started;
         if is_first && self.rng.chance(self.faults.revoke_per_million) {

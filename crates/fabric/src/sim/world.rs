@@ -70,6 +70,8 @@ pub(super) struct EngineState {
     pub device: u64,
     pub receives: Vec<Receive>,
     pub ready: VecDeque<Ready>,
+    /// It was polled since a piece of one-sided data moved last.
+    pub looked: bool,
     /// Queue pairs with work that `ring` has to hand out.
     pub posted_to: BTreeSet<u64>,
 }
@@ -200,6 +202,17 @@ impl World {
         if let Some(engine) = self.engines.get_mut(&engine) {
             engine.ready.push_back(Ready::Event(event));
         }
+    }
+
+    /// An engine is polled: one-sided data can move from and to its memory, where that takes its CPU.
+    pub fn look(&mut self, id: u64) {
+        let Some(engine) = self.engines.get_mut(&id) else { return };
+        if std::mem::replace(&mut engine.looked, true) {
+            return;
+        }
+        let own = self.qps.values().filter(|qp| qp.engine == id);
+        let peers: Vec<u64> = own.filter_map(|qp| qp.peer).collect();
+        peers.into_iter().for_each(|peer| self.kick(peer));
     }
 
     pub fn is_partitioned(&self, a: u32, b: u32) -> bool {
