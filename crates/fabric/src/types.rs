@@ -78,7 +78,9 @@ pub struct Access {
     pub remote_write: bool,
 }
 
-/// What a device can do. Flags equal what the engine does: a flag that lies fails conformance.
+/// What a device can do. Flags and limits equal what the engine does: one that lies fails conformance.
+/// [`ordered_reads`](Self::ordered_reads), [`write_before_send`](Self::write_before_send) and
+/// [`target_cpu_free`](Self::target_cpu_free) are promises: a device may do more than it promises.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceAttr {

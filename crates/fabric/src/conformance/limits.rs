@@ -1,9 +1,9 @@
 //! Attributes are limits that hold, and full queues are a normal status.
 
 use super::Harness;
-use super::pair::{Pair, READ_WRITE, pattern};
+use super::pair::{Pair, READ_WRITE, bytes, pattern};
 use crate::error::PostError;
-use crate::mem::{Buffer, Span};
+use crate::mem::{Buffer, PostedBuffer, Span};
 use crate::types::{Access, Opcode, QueuePair, RemoteSpan, Rkey, Status, sg_bytes};
 
 pub(super) fn limits_are_enforced(h: &mut Harness<'_>) {
@@ -34,29 +34,65 @@ pub(super) fn limits_are_enforced(h: &mut Harness<'_>) {
         assert_eq!(p.a.tagged_send(qa, 1, b"", &many, true), too_large);
         assert_eq!(p.a.tagged_recv(qa, 1, None, &many), too_large);
     }
-    bulk_limit(h, &mut p);
+    bulk_of(&mut p, attr.bulk_bytes_max + 1, Err(PostError::TooLarge));
     h.ping(&mut p);
     assert!(p.a.open() == 0, "what was refused was not posted");
 }
 
-/// One byte more than `bulk_bytes_max`, from a list that repeats a smaller piece.
-fn bulk_limit(_: &mut Harness<'_>, p: &mut Pair) {
+/// Whether so many bytes are taken in one work request, from a list that repeats a smaller piece.
+/// Nothing is polled: where they are taken, the pair is of no use afterwards.
+fn bulk_of(p: &mut Pair, bytes: usize, taken: Result<(), PostError>) {
     let (qa, attr) = (p.qa, p.a.attr());
-    let Ok(len) = u32::try_from(attr.bulk_bytes_max + 1) else { return };
-    let piece = attr.bulk_bytes_max / attr.sge_max + 1;
+    let Ok(len) = u32::try_from(bytes) else { return };
+    let piece = bytes.div_ceil(attr.sge_max);
     let memory = p.a.buffer(piece);
-    let mut list = vec![memory.span().clone(); len as usize / piece];
-    list.push(memory.span().part(0, len as usize % piece));
+    let mut list = vec![memory.span().clone(); bytes / piece];
+    list.extend((!bytes.is_multiple_of(piece)).then(|| memory.span().part(0, bytes % piece)));
     let remote = RemoteSpan { rkey: Rkey(1), addr: 4096, len };
     if attr.rdma_write {
-        assert_eq!(p.a.write(qa, &list, remote, true), Err(PostError::TooLarge));
+        assert_eq!(p.a.write(qa, &list, remote, true).map(drop), taken);
     }
     if attr.rdma_read {
-        assert_eq!(p.a.read(qa, &list, remote), Err(PostError::TooLarge));
+        assert_eq!(p.a.read(qa, &list, remote).map(drop), taken);
     }
     if attr.tag_match {
-        assert_eq!(p.a.tagged_send(qa, 1, b"", &list, true), Err(PostError::TooLarge));
+        assert_eq!(p.a.tagged_send(qa, 1, b"", &list, true).map(drop), taken);
     }
+}
+
+pub(super) fn limits_can_be_used(h: &mut Harness<'_>) {
+    let mut p = h.pair();
+    let (qa, qb, attr) = (p.qa, p.qb, p.a.attr());
+    let many = attr.sge_max;
+    let (source, target) = (p.a.filled(1, many), p.b.filled(2, many));
+    // Single bytes, the last one first.
+    let pieces = |memory: &PostedBuffer| -> Vec<Span> {
+        (0..many).rev().map(|at| memory.span().part(at, 1)).collect()
+    };
+    let recv = p.b.recv(&pieces(&target)).expect("as many entries as allowed");
+    let sent = p.a.send(qa, b"", &pieces(&source), true).expect("as many entries as allowed");
+    assert_eq!(h.finish_b(&mut p, recv).status, Status::Success);
+    assert_eq!(h.finish_a(&mut p, sent).status, Status::Success);
+    assert!(bytes(target.span()) == bytes(source.span()), "wrong data");
+    if attr.tag_match {
+        target.span().zero();
+        let recv = p.b.tagged_recv(qb, 1, None, &pieces(&target)).expect("as many as allowed");
+        let sent = p.a.tagged_send(qa, 1, b"", &pieces(&source), true).expect("as many");
+        assert_eq!(h.finish_b(&mut p, recv).status, Status::Success);
+        assert_eq!(h.finish_a(&mut p, sent).status, Status::Success);
+        assert!(bytes(target.span()) == bytes(source.span()), "wrong data");
+    }
+    let region = p.b.register(target.span(), READ_WRITE);
+    if attr.rdma_write {
+        let wr =
+            p.a.write(qa, &pieces(&source), region.remote(), true).expect("as many as allowed");
+        assert_eq!(h.finish_a(&mut p, wr).status, Status::Success);
+    }
+    if attr.rdma_read {
+        let wr = p.a.read(qa, &pieces(&source), region.remote()).expect("as many as allowed");
+        assert_eq!(h.finish_a(&mut p, wr).status, Status::Success);
+    }
+    bulk_of(&mut p, attr.bulk_bytes_max, Ok(()));
 }
 
 pub(super) fn what_is_not_offered_is_refused(h: &mut Harness<'_>) {
@@ -94,6 +130,11 @@ pub(super) fn what_is_not_offered_is_refused(h: &mut Harness<'_>) {
 pub(super) fn local_memory_must_be_registered(h: &mut Harness<'_>) {
     let mut p = h.pair();
     if !p.a.attr().local_registration {
+        let [stray, at_b] = [(); 2].map(|()| Buffer::new(64).expect("memory").post());
+        let recv = p.b.recv(&[at_b.span().clone()]).expect("any memory will do");
+        let sent = p.a.send(p.qa, b"", &[stray.span().clone()], true).expect("any memory will do");
+        assert_eq!(h.finish_b(&mut p, recv).status, Status::Success);
+        assert_eq!(h.finish_a(&mut p, sent).status, Status::Success);
         return;
     }
     // Memory that never was registered, that was, that is registered with another device, or is in

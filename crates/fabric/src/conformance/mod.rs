@@ -86,6 +86,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("a_completion_gives_buffers_back", sends::a_completion_gives_buffers_back),
     ("one_engine_serves_64_queue_pairs", sends::one_engine_serves_64_queue_pairs),
     ("limits_are_enforced", limits::limits_are_enforced),
+    ("limits_can_be_used", limits::limits_can_be_used),
     ("what_is_not_offered_is_refused", limits::what_is_not_offered_is_refused),
     ("local_memory_must_be_registered", limits::local_memory_must_be_registered),
     ("unknown_queue_pairs_are_refused", limits::unknown_queue_pairs_are_refused),

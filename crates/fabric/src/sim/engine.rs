@@ -44,7 +44,7 @@ impl SimEngine {
 
     /// Queues `work`, if there is room for it.
     fn post(&mut self, queue_pair: QueuePair, mut work: Work) -> Result<(), PostError> {
-        let attr = &self.net.attr;
+        let attr = &self.net.truth;
         let bytes_max = match work.opcode {
             Opcode::Send => attr.send_bytes_max.saturating_sub(work.header.len()),
             _ => attr.bulk_bytes_max,
@@ -75,12 +75,12 @@ impl SimEngine {
     }
 
     fn carries(&self, private_data: &[u8]) -> Result<(), ConnectError> {
-        let (bytes, bytes_max) = (private_data.len(), self.net.attr.private_data_bytes_max);
+        let (bytes, bytes_max) = (private_data.len(), self.net.truth.private_data_bytes_max);
         if bytes > bytes_max { Err(ConnectError::PrivateData { bytes, bytes_max }) } else { Ok(()) }
     }
 
     fn offers(&self, offered: impl Fn(&DeviceAttr) -> bool) -> Result<(), PostError> {
-        if offered(&self.net.attr) { Ok(()) } else { Err(PostError::Unsupported) }
+        if offered(&self.net.truth) { Ok(()) } else { Err(PostError::Unsupported) }
     }
 }
 
@@ -166,13 +166,13 @@ impl Engine for SimEngine {
 
     fn post_recv(&mut self, wr_id: WrId, buffers: SgList) -> Result<(), PostError> {
         assert_writable(&buffers);
-        if buffers.len() > self.net.attr.sge_max {
+        if buffers.len() > self.net.truth.sge_max {
             return Err(PostError::TooLarge);
         }
         let mut world = self.net.world();
         world.takes(self.id, &buffers)?;
         let engine = world.engines.get_mut(&self.id).ok_or(PostError::NotConnected)?;
-        if engine.receives.len() >= self.net.attr.receive_queue_depth {
+        if engine.receives.len() >= self.net.truth.receive_queue_depth {
             return Err(PostError::QueueFull);
         }
         engine.receives.push(Receive { wr_id, buffers });
@@ -247,7 +247,7 @@ impl Engine for SimEngine {
     ) -> Result<(), PostError> {
         self.offers(|attr| attr.tag_match)?;
         assert_writable(&data);
-        if data.len() > self.net.attr.sge_max {
+        if data.len() > self.net.truth.sge_max {
             return Err(PostError::TooLarge);
         }
         let mut world = self.net.world();
@@ -307,7 +307,7 @@ impl Engine for SimEngine {
             engine.ready.pop_front();
             count += 1;
         }
-        if !self.net.attr.target_cpu_free {
+        if !self.net.truth.target_cpu_free {
             world.look(self.id);
         }
         count

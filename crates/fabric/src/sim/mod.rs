@@ -7,6 +7,8 @@
 //!
 //! * one-sided and tagged data moves in pieces, in any order, at any time before its completion;
 //!   reads (unless `ordered_reads`, or with a fence) and tagged messages overtake each other, completions too;
+//! * where devices want registered memory, what is not registered is refused, and where they pin it,
+//!   pages that were given back are written where nobody looks ([`SimNet::violations`]);
 //! * source memory is sampled when a piece moves, or copied once before: both happen;
 //! * any posted receive may take a message;
 //! * after a break work comes back in any order and at any time, and data may still move until
@@ -33,6 +35,8 @@
 mod connection;
 mod engine;
 mod faults;
+#[cfg(test)]
+mod lies;
 mod memory;
 mod provider;
 mod queue_pair;
@@ -60,7 +64,8 @@ use crate::types::{DeviceAttr, PRIVATE_DATA_BYTES_MAX};
 pub struct SimConfig {
     /// Decides all that is random.
     pub seed: u64,
-    /// What devices can do. The simulation honours all flags and limits.
+    /// What devices can do, and what they ask for. The simulation honours all flags and limits, but
+    /// has no spans of files.
     pub attr: DeviceAttr,
     /// What goes wrong; can be changed later.
     pub faults: FaultConfig,
@@ -87,22 +92,43 @@ impl SimConfig {
         };
         SimConfig { seed, attr, faults: FaultConfig::default() }
     }
+
+    /// Devices that forgive no more than those of verbs do (docs/decisions/0002): memory must be
+    /// registered and stays where it was when it was, no tags, reads in any order, a bad access ends
+    /// both queue pairs, two gather entries, 56 bytes of private data. Nothing goes wrong.
+    pub fn of_verbs(seed: u64) -> SimConfig {
+        let mut config = SimConfig::new(seed);
+        let attr = &mut config.attr;
+        (attr.local_registration, attr.registration_pins) = (true, true);
+        (attr.tag_match, attr.ordered_reads, attr.recoverable_access_fault) = (false, false, false);
+        (attr.sge_max, attr.private_data_bytes_max) = (2, 56);
+        config
+    }
 }
 
 /// A network with its nodes, clock and dice.
 #[derive(Debug)]
 pub struct SimNet {
     seed: u64,
+    /// What devices say of themselves.
     attr: DeviceAttr,
+    /// What they are: the same, but in tests of what finds liars.
+    truth: DeviceAttr,
     world: Mutex<World>,
 }
 
 impl SimNet {
     /// An empty network at time zero.
     pub fn new(config: SimConfig) -> Arc<SimNet> {
-        let SimConfig { seed, attr, faults } = config;
-        let world = Mutex::new(World::new(seed, attr.clone(), faults));
-        Arc::new(SimNet { seed, attr, world })
+        let claims = config.attr.clone();
+        SimNet::lying(config, claims)
+    }
+
+    /// A network whose devices claim to be something else than they are.
+    fn lying(config: SimConfig, claims: DeviceAttr) -> Arc<SimNet> {
+        let SimConfig { seed, attr: truth, faults } = config;
+        let world = Mutex::new(World::new(seed, truth.clone(), faults));
+        Arc::new(SimNet { seed, attr: claims, truth, world })
     }
 
     /// The network card of `node`. All devices opened through it fall with the node.

@@ -66,7 +66,7 @@ impl Device for SimDevice {
         while world.regions.contains_key(&rkey) {
             rkey = world.rng.next();
         }
-        let pin = if self.net.attr.registration_pins { span.pin() } else { None };
+        let pin = if self.net.truth.registration_pins { span.pin() } else { None };
         let (device, node, memory) = (self.id, self.node, span.clone());
         let region = Region { device, node, span: memory, access, pin };
         world.regions.insert(rkey, region);

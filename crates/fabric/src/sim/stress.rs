@@ -100,6 +100,12 @@ impl Stress {
             ..FaultConfig::default()
         };
         config.faults = unlucky;
+        if seed % 6 == 5 {
+            // All local memory is registered then, and must be.
+            (config.attr.local_registration, config.attr.registration_pins) = (true, true);
+            config.attr.target_cpu_free = false;
+            config.faults.refuse_registration_per_million = 0;
+        }
         let net = SimNet::new(config);
         let stations = (1..=STATIONS as u32).map(|id| station(&net, id)).collect();
         Stress {
@@ -146,6 +152,7 @@ impl Stress {
         self.drain();
         self.check_done();
         self.end();
+        assert_eq!(self.net.violations(), [""; 0]);
         (self.trace, self.net.fault_counts())
     }
 
