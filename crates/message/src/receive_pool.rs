@@ -3,7 +3,7 @@
 //! Connections *promise* receives to their peers (as credits) before they tell them; as many are
 //! posted, and a few more. A message is copied out and its receive posted again at once, so a
 //! promise holds at any time. Memory is committed by the system when a receive is first filled,
-//! and given back when the pool shrinks.
+//! and given back when the pool shrinks; where the device pins it, neither.
 
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ pub struct ReceivePool {
     promised: usize,
     /// Posted receives whose header touches a page, per page.
     page_users: Vec<u16>,
+    /// Pages that nobody needs go back to the system: not those that a device has pinned.
+    gives_back: bool,
 }
 
 impl ReceivePool {
@@ -51,6 +53,7 @@ impl ReceivePool {
         let arena = Arena::new(area_base + depth * area_bytes)?;
         let region = register_local(device, &arena)?;
         let page_users = vec![0; area_base / PAGE_BYTES];
+        let gives_back = region.is_none() || !device.attr().registration_pins;
         Ok(ReceivePool {
             arena,
             _region: region,
@@ -63,6 +66,7 @@ impl ReceivePool {
             posted: 0,
             promised: 0,
             page_users,
+            gives_back,
         })
     }
 
@@ -152,6 +156,9 @@ impl ReceivePool {
             return;
         }
         self.free.push(index);
+        if !self.gives_back {
+            return;
+        }
         // Where the system does not take it, the next message finds it there.
         if self.area_bytes > 0 {
             let area = self.area_base + index as usize * self.area_bytes;

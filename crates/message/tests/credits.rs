@@ -290,3 +290,26 @@ fn data_that_nobody_wants_lands_in_registered_memory() {
     let broken = two.events.iter().find(|event| !matches!(event, Event::Connected { .. }));
     assert!(two.replies == 1 && broken.is_none(), "{broken:?}");
 }
+
+#[test]
+fn receives_that_a_device_pinned_are_not_given_back() {
+    let options = ConnOptions { credits: 8, ..ConnOptions::default() };
+    let mut sim = SimConfig::new(3);
+    (sim.attr.local_registration, sim.attr.registration_pins) = (true, true);
+    let areas = NodeConfig { data_area_bytes: Some(4096), ..config() };
+    let mut two = Two::on(sim, areas, options);
+    let second = two.client.connect(&address(), b"", options).unwrap();
+    two.settle(options);
+    let most = two.server.stats().receives_posted;
+    two.client.disconnect(second, "done");
+    two.settle(options);
+    for tag in 0..60 {
+        two.ask(tag).unwrap();
+        two.settle(options);
+        let id = two.requests.pop().unwrap();
+        two.server.reply(id, b"", SgList::new(), 0);
+        two.settle(options);
+    }
+    assert!(two.server.stats().receives_posted < most, "fewer are wanted");
+    assert_eq!(two.net.violations(), [""; 0]);
+}
