@@ -308,6 +308,12 @@ impl Sim {
             return;
         }
         client.recovers = false;
+        // Who was cut off before its locks were reclaimed may be late with that.
+        for door in &mut client.doors {
+            if let Door::Open(open) = door {
+                open.excused |= client.cut_off;
+            }
+        }
         let who = client.who;
         let now = self.tick();
         self.files.iter_mut().for_each(|file| file.written_again(who, now));
