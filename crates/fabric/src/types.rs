@@ -118,7 +118,8 @@ pub struct DeviceAttr {
     pub send_bytes_max: usize,
     /// Bytes of one tagged send, RDMA read or write.
     pub bulk_bytes_max: usize,
-    /// Entries of a [`SgList`].
+    /// Entries of a [`SgList`], two or more. A header is none of them: a provider that sends it as
+    /// one has one less to offer.
     pub sge_max: usize,
     /// Work requests under way per queue pair (sends, reads and writes together).
     pub send_queue_depth: usize,

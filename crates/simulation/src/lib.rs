@@ -27,16 +27,17 @@ mod server;
 mod sim;
 mod storage;
 
+pub use plan::Devices;
 pub use report::{FAULTS, Report};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a seed. With `trace` every step is told on standard error.
+/// Runs a seed on these devices. With `trace` every step is told on standard error.
 ///
 /// # Errors
 /// What is wrong, for people.
-pub fn run(seed: u64, trace: bool) -> Result<Report, String> {
-    let run = || sim::Sim::new(seed, trace)?.run();
+pub fn run(seed: u64, devices: Devices, trace: bool) -> Result<Report, String> {
+    let run = || sim::Sim::new(seed, devices, trace)?.run();
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result,
         Err(panic) => {

@@ -61,6 +61,15 @@ pub enum Mishap {
     CrashInRace,
 }
 
+/// Which network cards the nodes of a run have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Devices {
+    /// The seed decides; every fourth is hard, or so.
+    OfSeed,
+    /// They forgive as little as the whole client and server can live with.
+    Hard,
+}
+
 /// Everything of a run but the random numbers drawn on the way.
 pub struct Plan {
     /// The network.
@@ -139,11 +148,12 @@ fn ms(from: u64, to: u64, rng: &mut Rng) -> Duration {
 
 impl Plan {
     /// The plan of a seed.
-    pub fn new(seed: u64) -> Plan {
+    pub fn new(seed: u64, wanted: Devices) -> Plan {
         let mut rng = Rng::new(seed).fork(100);
         let mut sim = SimConfig::new(seed);
         devices(&mut sim, &mut rng);
         sim.faults = faults(&mut rng);
+        harden(&mut sim, wanted);
         let arena_bytes = [128 << 10, 256 << 10, 1 << 20, 4 << 20][rng.index(4)];
         let io_max = (arena_bytes as u64 / 16).min(160 << 10);
         let limits = Limits {
@@ -301,6 +311,35 @@ fn devices(sim: &mut SimConfig, rng: &mut Rng) {
     sim.attr.send_queue_depth = [16, 256][rng.index(2)];
 }
 
+/// Hard devices, each of which has most of what a device of verbs has ([`SimConfig::of_verbs`]), but
+/// takes local memory that is not registered: the client's buffers and the server's cache are not.
+/// Drawn apart, so that all else of a seed is the same with them and without.
+fn harden(sim: &mut SimConfig, wanted: Devices) {
+    let mut rng = Rng::new(sim.seed).fork(200);
+    let is_hard = rng.below(4) == 0 || wanted == Devices::Hard;
+    let mut mostly = || rng.below(4) > 0;
+    let attr = &mut sim.attr;
+    attr.target_cpu_free = mostly();
+    if !is_hard {
+        return;
+    }
+    attr.tag_match &= !mostly();
+    attr.rdma_read &= mostly();
+    attr.recoverable_access_fault &= !mostly();
+    attr.ordered_reads &= !mostly();
+    attr.registration_pins = mostly();
+    if mostly() {
+        attr.private_data_bytes_max = 56;
+    }
+    if mostly() {
+        attr.sge_max = 2;
+    }
+    if mostly() {
+        // As at a limit of pinned memory: a few fit, most do not.
+        sim.faults.refuse_registration_per_million = [100_000, 500_000, 900_000][rng.index(3)];
+    }
+}
+
 /// What goes wrong on the network at random.
 fn faults(rng: &mut Rng) -> FaultConfig {
     let mut rate = |most: u64| match rng.below(3) {
@@ -317,5 +356,42 @@ fn faults(rng: &mut Rng) -> FaultConfig {
         refuse_connection_per_million: rate(300_000),
         delay_max: Duration::from_micros([10, 50, 400][rate(3) as usize]),
         ..FaultConfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of 200 seeds have devices of this kind.
+    fn count(devices: Devices, of: fn(&SimConfig) -> bool) -> usize {
+        (0..200).filter(|seed| of(&Plan::new(*seed, devices).sim)).count()
+    }
+
+    #[test]
+    fn hard_devices_are_among_the_seeds() {
+        let kinds: [fn(&SimConfig) -> bool; 4] = [
+            |sim| sim.attr.sge_max == 2,
+            |sim| sim.attr.private_data_bytes_max == 56,
+            |sim| sim.attr.registration_pins,
+            |sim| sim.faults.refuse_registration_per_million >= 500_000,
+        ];
+        for (number, kind) in kinds.into_iter().enumerate() {
+            let (some, most) = (count(Devices::OfSeed, kind), count(Devices::Hard, kind));
+            assert!(
+                (10..60).contains(&some) && (80..200).contains(&most),
+                "{number} {some} {most}"
+            );
+        }
+        // The client's buffers and the server's cache are not registered.
+        assert_eq!(count(Devices::Hard, |sim| sim.attr.local_registration), 0);
+    }
+
+    #[test]
+    fn all_else_of_a_seed_is_the_same_on_hard_devices() {
+        for seed in 0..50 {
+            let [some, hard] = [Devices::OfSeed, Devices::Hard].map(|of| Plan::new(seed, of));
+            assert_eq!((some.mishaps, some.io_max), (hard.mishaps, hard.io_max));
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::process::ExitCode;
 
-use crate::run;
+use crate::{Devices, run};
 
 /// Seeds within which a defect must be found.
 const SEEDS_MAX: u64 = 600;
@@ -54,7 +54,8 @@ pub fn find_all(only: Option<&str>) -> ExitCode {
     let (mut found, mut early, mut worst, mut lost) = (0, 0, 0, 0);
     for planted in &all {
         (planted.plant)(true);
-        let caught = (0..SEEDS_MAX).find_map(|seed| Some((seed, run(seed, false).err()?)));
+        let caught =
+            (0..SEEDS_MAX).find_map(|seed| Some((seed, run(seed, Devices::OfSeed, false).err()?)));
         (planted.plant)(false);
         match caught {
             Some((seed, why)) => {

@@ -18,7 +18,7 @@ use crate::model::Moment;
 use crate::model::file::File;
 use crate::model::locks::Locks;
 use crate::model::names::Names;
-use crate::plan::{CAPACITY_BYTES, DATA_FILES, LOCK_FILES, Plan, RACES, YARDS};
+use crate::plan::{CAPACITY_BYTES, DATA_FILES, Devices, LOCK_FILES, Plan, RACES, YARDS};
 use crate::races::Race;
 use crate::report::Report;
 use crate::server::SimServer;
@@ -95,8 +95,8 @@ impl Sim {
     ///
     /// # Errors
     /// What refused.
-    pub fn new(seed: u64, trace: bool) -> Result<Sim, String> {
-        let plan = Plan::new(seed);
+    pub fn new(seed: u64, devices: Devices, trace: bool) -> Result<Sim, String> {
+        let plan = Plan::new(seed, devices);
         let net = SimNet::new(plan.sim.clone());
         let clock = Clock::default();
         let storage = Storage::new(&clock, net.rng(1), CAPACITY_BYTES, plan.direct);
@@ -213,7 +213,13 @@ impl Sim {
         self.look()?;
         self.progress()?;
         self.check_patience()?;
+        self.check_devices()?;
         self.pass_time()
+    }
+
+    /// Nobody does to memory what a real device would not forgive.
+    fn check_devices(&self) -> Result<(), String> {
+        self.net.violations().first().map_or(Ok(()), |first| Err(first.clone()))
     }
 
     /// Everybody works until nobody has anything to do.

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use dafs_simulation::{Report, run};
+use dafs_simulation::{Devices, Report, run};
 
 /// Runs the whole client and server in one thread, against a model file system.
 #[derive(Parser)]
@@ -20,6 +20,9 @@ struct Options {
     /// The first of them.
     #[arg(long, default_value_t = 0)]
     from: u64,
+    /// Give every seed hard devices: as little forgiven as client and server can live with.
+    #[arg(long, conflicts_with = "planted")]
+    hard: bool,
     /// Tell every step on standard error.
     #[arg(long)]
     trace: bool,
@@ -55,13 +58,15 @@ fn main() -> ExitCode {
 fn seeds(options: &Options, from: u64, count: u64) -> ExitCode {
     let mut total = Report::default();
     let mut failures = 0;
+    let (devices, hard) =
+        if options.hard { (Devices::Hard, " --hard") } else { (Devices::OfSeed, "") };
     for (number, seed) in (from..from.saturating_add(count)).enumerate() {
-        match run(seed, options.trace) {
+        match run(seed, devices, options.trace) {
             Ok(report) => total.add(&report),
             Err(why) => {
                 failures += 1;
                 println!("seed {seed} FAILED: {why}");
-                println!("  to see it again: scripts/simulate.sh --seed {seed} --trace");
+                println!("  to see it again: scripts/simulate.sh --seed {seed}{hard} --trace");
                 if !options.keep_going {
                     break;
                 }
