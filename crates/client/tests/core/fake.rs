@@ -64,6 +64,8 @@ pub struct Script {
     pub stall: bool,
     /// As `stall`, of writes.
     pub stall_writes: bool,
+    /// Commits are done, and answered when this is over.
+    pub hold_commits: bool,
     /// Of new sessions.
     pub lease_ms: u32,
     /// Of new sessions; `None`: 4.
@@ -101,6 +103,8 @@ pub struct Fake {
     hellos: HashMap<ConnId, (SetupRequest, Purpose)>,
     fetching: HashMap<RequestId, Fetching>,
     stalled: Vec<Stalled>,
+    /// Replies to commits that are held.
+    held: Vec<(RequestId, Vec<u8>)>,
     sending: HashMap<u64, PostedBuffer>,
     next: u64,
     boot: u8,
@@ -146,6 +150,7 @@ impl Fake {
             hellos: HashMap::new(),
             fetching: HashMap::new(),
             stalled: Vec::new(),
+            held: Vec::new(),
             sending: HashMap::new(),
             next: 1,
             boot: 1,
@@ -178,6 +183,7 @@ impl Fake {
         self.hellos.clear();
         self.fetching.clear();
         self.stalled.clear();
+        self.held.clear();
         self.drop_session_locks();
         self.sending.clear();
         self.live = true;
@@ -258,6 +264,11 @@ impl Fake {
                 if let Some(session) = self.conns.get(&id.conn()).copied() {
                     self.on_request(id, session, header, data_len, reply_max);
                 }
+            }
+        }
+        if !self.script.hold_commits {
+            for (id, reply) in std::mem::take(&mut self.held) {
+                self.node.reply(id, &reply, SgList::new(), 0);
             }
         }
         self.node.poll();
@@ -507,6 +518,10 @@ impl Fake {
         }
         let mut bytes = Vec::new();
         encode_reply(&reply, &mut bytes);
+        let commits = matches!(reply.results.as_deref(), Ok([.., Ok(Outcome::Committed { .. })]));
+        if self.script.hold_commits && commits {
+            return self.held.push((id, bytes));
+        }
         self.next += 1;
         let spans = data.iter().map(|data| data.span().clone()).collect();
         self.node.reply(id, &bytes, spans, self.next);

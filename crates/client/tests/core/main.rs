@@ -331,6 +331,25 @@ fn lost_unstable_writes_are_told_once() {
 }
 
 #[test]
+fn a_commit_does_not_cover_what_was_written_after_it() {
+    let mut pair = Pair::new(8);
+    pair.fake.put(b"f", b"");
+    let file = pair.open(b"f", read_write());
+    pair.write(file, 0, b"committed").expect("write");
+    pair.fake.script.hold_commits = true;
+    let work = Work::Commit { file, offset: 0, len: 0, level: CommitLevel::File };
+    let commit = pair.submit(work, Memory::None);
+    let is_done = |pair: &mut Pair| pair.fake.disk.files[&b"f"[..]] == b"committed";
+    pair.run_until("the commit", is_done);
+    pair.write(file, 0, b"lost").expect("write");
+    pair.fake.script.hold_commits = false;
+    pair.wait(commit).result.expect("commit");
+    pair.fake.restart();
+    assert_eq!(status(pair.commit(file)), Some(Status::WritesLost));
+    assert_eq!(pair.read(file, 0, 100).expect("read"), b"committed");
+}
+
+#[test]
 fn a_close_tells_of_lost_writes() {
     let mut pair = Pair::new(9);
     pair.fake.put(b"f", b"");

@@ -175,6 +175,8 @@ impl Engine for SimEngine {
         if engine.receives.len() >= self.net.truth.receive_queue_depth {
             return Err(PostError::QueueFull);
         }
+        world.look_at_early_use(self.id, &buffers);
+        let engine = world.engines.get_mut(&self.id).ok_or(PostError::NotConnected)?;
         engine.receives.push(Receive { wr_id, buffers });
         if engine.receives.len() == 1 {
             // Messages may have waited for it.

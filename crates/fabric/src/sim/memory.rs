@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::queue_pair::{Landing, Qp};
-use super::world::{Region, World};
+use super::world::{Receive, Region, World};
 use crate::error::PostError;
 use crate::mem::Span;
 use crate::types::{Access, DeviceAttr, SgList};
@@ -38,6 +38,19 @@ impl World {
                 self.violations
                     .push(format!("{pages} pages of node {node} given back while registered"));
             }
+        }
+    }
+
+    /// Books that messages may go where a broken connection may write until it is quiescent.
+    pub fn look_at_early_use(&mut self, engine: u64, buffers: &[Span]) {
+        let qps = self.qps.values().filter(|qp| qp.engine == engine);
+        let early = qps.flat_map(|qp| qp.caught.iter().map(|(receive, ..)| (qp.node, receive)));
+        let is_early = |receive: &Receive| {
+            receive.buffers.iter().any(|held| buffers.iter().any(|span| overlap(held, span)))
+        };
+        let found = early.into_iter().find_map(|(node, receive)| is_early(receive).then_some(node));
+        if let Some(node) = found {
+            self.violations.push(format!("a receive of node {node} posted before quiescence"));
         }
     }
 

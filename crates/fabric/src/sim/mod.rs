@@ -182,7 +182,8 @@ impl SimNet {
     }
 
     /// What was done that a real device would not forgive, in words: a page given back while it was
-    /// registered, a registration that ended under posted work. A run in which this is not empty has failed.
+    /// registered, a registration that ended under posted work, a receive posted again while a
+    /// broken connection may write to it. A run in which this is not empty has failed.
     pub fn violations(&self) -> Vec<String> {
         let mut world = self.world();
         world.look_at_pins();

@@ -468,6 +468,7 @@ impl Pair {
             rounds += 1;
             assert!(idle < 5000 && rounds < 20_000_000, "no progress: {}", self.state());
         }
+        assert_eq!(self.net.violations(), [""; 0]);
     }
 
     fn state(&self) -> String {
