@@ -10,9 +10,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use common::{FileSystem, Mounted, Server, Temporary, path, program};
+use common::{FileSystem, Mounted, Server, Temporary, path, program, unmount_when_let_go};
 use dafs_client::{OpenOptions, Session, SessionOptions, Url};
 use dafs_fabric_tcp::TcpProvider;
 
@@ -380,15 +379,7 @@ fn a_file_system_below_an_export_can_be_unmounted_after_its_last_use() {
         }
         fs::write(at.join("file"), which).expect("write");
         assert_eq!(client.read("below/file"), which.as_bytes());
-        let start = Instant::now();
-        while program("umount", &[path(&at)]).is_none() {
-            let busy = start.elapsed() > Duration::from_secs(60);
-            if busy {
-                program("umount", &["-l", path(&at)]);
-            }
-            assert!(!busy, "{which}: the server keeps it");
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        unmount_when_let_go(&at);
         assert_eq!(client.stat("below/file"), None, "{which}");
     });
 }

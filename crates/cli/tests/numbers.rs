@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use common::{FileSystem, Mounted, Server, Temporary, path, program};
+use common::{FileSystem, Mounted, Server, Temporary, path, program, unmount_when_let_go};
 
 /// File systems in memory, below one directory; gone at the end.
 struct Memory(Vec<PathBuf>);
@@ -225,10 +225,11 @@ impl Disk {
     /// The same file system by another device.
     fn move_to_another_device(&mut self) {
         let before = self.device();
-        program("umount", &[path(&self.at)]).expect("nobody uses it");
-        let other = self.image.with_file_name("other");
-        let other = program("losetup", &["-f", "--show", path(&other)]).expect("a free one");
-        self.other = Some(other.trim().to_owned());
+        unmount_when_let_go(&self.at);
+        // Nobody gets that one now, unless somebody has it already.
+        let (loop_device, other) =
+            (format!("/dev/loop{}", libc::minor(before)), self.image.with_file_name("other"));
+        self.other = program("losetup", &[&loop_device, path(&other)]).map(|_| loop_device);
         self.mount().expect("again");
         assert_ne!(self.device(), before);
     }
@@ -241,6 +242,47 @@ impl Drop for Disk {
             program("losetup", &["-d", other]);
         }
     }
+}
+
+/// The number of a device that is unmounted is the next one's.
+#[test]
+fn a_file_system_on_the_device_of_another_has_numbers_of_its_own() {
+    let temporary = Temporary::new();
+    let served = temporary.join("served");
+    let Some(memory) = Memory::below(&served, &["one"]) else { return };
+    let server = Server::start_in(temporary, served, &[]);
+    let Some(mount) = Mounted::new(&server, &[]) else { return };
+    let stat = |of: &Path| fs::metadata(of).expect("stat");
+    let local = |name: &str| stat(&server.directory.join(name).join("file"));
+    let (device, inode) = (local("one").dev(), local("one").ino());
+    let before = stat(&mount.join("one/file")).ino();
+    unmount_when_let_go(&memory.0[0]);
+    // Other tests may be faster than one of them.
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let others = Memory::below(&server.directory, &names).expect("they could be mounted");
+    let same = names.iter().find(|name| local(name).dev() == device);
+    let Some(same) = same else { return println!("the device is somebody else's") };
+    assert_eq!(local(same).ino(), inode, "as it always is");
+    let file = Path::new(same).join("file");
+    let after = stat(&mount.path().join(&file)).ino();
+    assert_ne!(after, before);
+    assert_eq!(numbers(mount.path())[&file], after);
+    drop((mount, others));
+}
+
+#[test]
+fn a_file_system_keeps_its_numbers_on_another_device() {
+    let temporary = Temporary::new();
+    let served = temporary.join("served");
+    let Some(mut disk) = Disk::new(served.join("one")) else { return };
+    fs::write(disk.at.join("file"), "kept").expect("write");
+    let server = Server::start_in(temporary, served, &[]);
+    let Some(mount) = Mounted::new(&server, &[]) else { return };
+    let number = || fs::metadata(mount.join("one/file")).expect("stat").ino();
+    let before = number();
+    disk.move_to_another_device();
+    assert_eq!(number(), before);
+    drop((mount, server));
 }
 
 /// As after a reboot.

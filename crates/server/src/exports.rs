@@ -5,9 +5,10 @@
 //! directory whose entries are their names.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_protocol::{Attr, DirEntry, FileHandle, FileKind, Status, Timestamp};
-use dafs_store::Store;
+use dafs_store::{FileSystem, Store};
 use dafs_unifier::Policy;
 
 use crate::paths::DataPath;
@@ -31,6 +32,8 @@ pub struct Export {
 /// All of them.
 pub struct Exports {
     list: Vec<Export>,
+    /// File systems that their stores met.
+    met: Arc<AtomicU64>,
 }
 
 const EXPORT_BYTE: usize = 63;
@@ -53,7 +56,26 @@ impl Exports {
     /// On none or too many ([`crate::Config::check`] tells before).
     pub fn new(list: Vec<Export>) -> Exports {
         assert!(!list.is_empty() && list.len() <= 200, "1 to 200 exports");
-        Exports { list }
+        let met = Arc::default();
+        list.iter().for_each(|export| export.store.count_file_systems(&met));
+        Exports { list, met }
+    }
+
+    /// Grows when a device may have become another file system.
+    pub(crate) fn file_systems_met(&self) -> u64 {
+        self.met.load(Ordering::Acquire)
+    }
+
+    /// What was met last on a device.
+    pub(crate) fn file_system(&self, device: u64) -> Option<FileSystem> {
+        let of = |export: &Export| export.store.file_system(device);
+        self.list.iter().filter_map(of).max_by_key(|file_system| file_system.met)
+    }
+
+    /// What was met on a device is known to be unmounted.
+    pub(crate) fn is_unmounted(&self, device: u64) -> bool {
+        let mut told = self.list.iter().filter_map(|export| export.store.is_mounted(device));
+        told.next().is_some_and(|first| !first) && !told.any(|is_mounted| is_mounted)
     }
 
     /// All.

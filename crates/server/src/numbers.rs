@@ -37,18 +37,30 @@ pub(crate) struct Numbers {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// What clients are told of devices of this host, and which of them has that.
-    file_systems: FxHashMap<u64, u64>,
+    /// Devices of this host, and which of them has what clients are told.
+    file_systems: FxHashMap<u64, Known>,
     devices: FxHashMap<u64, u64>,
     places: FxHashMap<Segment, u32>,
     given: FxHashSet<u32>,
     kept: Option<File>,
 }
 
+/// The file system on a device.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    identity: u64,
+    /// What clients are told: its identity, unless another device has that.
+    told: u64,
+    /// Up to date when so many were met.
+    met: u64,
+}
+
 /// What a worker asked for last: most objects are of one file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LastNumber {
     device: u64,
+    /// Up to date when so many were met.
+    met: u64,
     segment: Segment,
     place: u32,
 }
@@ -58,7 +70,7 @@ impl Numbers {
     pub(crate) fn load(kept: Option<File>) -> Numbers {
         let mut table = Table::default();
         table.devices.insert(0, 0);
-        table.file_systems.insert(0, 0);
+        table.file_systems.insert(0, Known { met: u64::MAX, ..Known::default() });
         table.give((0, 0), NOWHERE);
         if let Some(file) = kept {
             match table.read(&file) {
@@ -96,29 +108,43 @@ impl Numbers {
         file: FileId,
     ) -> Result<ObjectId, Status> {
         let (high, low) = ((file.inode >> 32) as u32, file.inode & u64::from(u32::MAX));
-        let mut known = last.get();
-        if known.place == NOWHERE || (known.device, known.segment.1) != (file.device, high) {
-            known = self.look(exports, file.device, high)?;
+        let (mut known, met) = (last.get(), exports.file_systems_met());
+        let is_it = (known.device, known.segment.1, known.met) == (file.device, high, met);
+        if known.place == NOWHERE || !is_it {
+            known = self.look(exports, (file.device, high), met)?;
             last.set(known);
         }
         let number = NUMBER_TOP << 56 | u64::from(known.place) << 32 | low;
         Ok(ObjectId { inode: file.inode, device: known.segment.0, number })
     }
 
-    fn look(&self, exports: &Exports, device: u64, high: u32) -> Result<LastNumber, Status> {
+    fn look(
+        &self,
+        exports: &Exports,
+        (device, high): (u64, u32),
+        met: u64,
+    ) -> Result<LastNumber, Status> {
+        let known = self.table().file_systems.get(&device).copied();
+        let known = known.filter(|known| known.met >= met);
+        let told = known.map_or_else(|| self.ask(exports, device, met), |known| known.told);
+        let segment = (told, high);
+        let place = self.table().place(segment)?;
+        Ok(LastNumber { device, met, segment, place })
+    }
+
+    /// What clients are told of a device, asked anew.
+    fn ask(&self, exports: &Exports, device: u64, met: u64) -> u64 {
+        let found = exports.file_system(device).map(|found| found.identity);
+        let before = || self.table().file_systems.get(&device).map(|known| known.identity);
+        let identity = found.or_else(before).unwrap_or_else(|| mixed(&[device]));
+        let other = self.table().devices.get(&identity).copied();
+        // It may be here again, on another device.
+        let is_free = other.is_some_and(|other| other != device && exports.is_unmounted(other));
         let mut table = self.table();
-        let file_system = match table.file_systems.get(&device) {
-            Some(known) => *known,
-            None => {
-                drop(table);
-                let of = |export: &crate::Export| export.store.file_system(device);
-                let found = exports.iter().find_map(of);
-                table = self.table();
-                table.meet(device, found.unwrap_or_else(|| mixed(&[device])))
-            }
-        };
-        let segment = (file_system, high);
-        Ok(LastNumber { device, segment, place: table.place(segment)? })
+        if let Some(other) = other.filter(|_| is_free) {
+            table.leave(other);
+        }
+        table.meet(device, identity, met)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -128,12 +154,27 @@ impl Numbers {
 
 impl Table {
     /// Two devices at a time are two file systems, though one be a copy of the other.
-    fn meet(&mut self, device: u64, mut file_system: u64) -> u64 {
-        while *self.devices.entry(file_system).or_insert(device) != device {
-            file_system = mixed(&[file_system]);
+    fn meet(&mut self, device: u64, identity: u64, met: u64) -> u64 {
+        if let Some(known) = self.file_systems.get_mut(&device)
+            && known.identity == identity
+        {
+            known.met = known.met.max(met);
+            return known.told;
         }
-        self.file_systems.insert(device, file_system);
-        file_system
+        self.leave(device);
+        let mut told = identity;
+        while *self.devices.entry(told).or_insert(device) != device {
+            told = mixed(&[told]);
+        }
+        self.file_systems.insert(device, Known { identity, told, met });
+        told
+    }
+
+    /// A device is no more, or another file system.
+    fn leave(&mut self, device: u64) {
+        if let Some(known) = self.file_systems.remove(&device) {
+            self.devices.remove(&known.told);
+        }
     }
 
     fn place(&mut self, segment: Segment) -> Result<u32, Status> {
@@ -271,9 +312,11 @@ mod tests {
     #[test]
     fn a_copy_of_a_file_system_is_another() {
         let numbers = Numbers::load(None);
-        let meet = |device, file_system| numbers.table().meet(device, file_system);
+        let meet = |device, file_system| numbers.table().meet(device, file_system, 1);
         assert_eq!((meet(1, 77), meet(1, 77)), (77, 77));
         assert_ne!(meet(2, 77), 77);
         assert_ne!(meet(3, 77), meet(2, 77));
+        // Another file system has the first device, and the first one is on another.
+        assert_eq!((meet(1, 78), meet(4, 77), meet(1, 78)), (78, 77, 78));
     }
 }

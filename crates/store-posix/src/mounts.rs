@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dafs_protocol::Status;
@@ -46,6 +47,8 @@ pub(super) struct Mounts {
     root_stat: Stat,
     root_number: u32,
     others: Mutex<HashMap<u32, Place>>,
+    /// How often the root of one of them was opened.
+    opened: AtomicU64,
 }
 
 impl Mounts {
@@ -53,7 +56,14 @@ impl Mounts {
     pub(super) fn new(readable: OwnedFd, number: i32) -> Result<Mounts, Status> {
         let (root_stat, root_number) = (Stat::of(&readable, true)?, number.unsigned_abs());
         let root = Arc::new(Mount::of(readable)?);
-        Ok(Mounts { root, root_stat, root_number, others: Mutex::default() })
+        let (others, opened) = (Mutex::default(), AtomicU64::new(0));
+        Ok(Mounts { root, root_stat, root_number, others, opened })
+    }
+
+    /// How often the root of one of them was opened. While it stays open its device has no other
+    /// file system; after that it may.
+    pub(super) fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Acquire)
     }
 
     fn others(&self) -> MutexGuard<'_, HashMap<u32, Place>> {
@@ -129,7 +139,10 @@ impl Mounts {
         if !is_it || !self.is_inside(&fd)? {
             return Err(Status::Stale);
         }
-        Mount::of(sys::reopen(&fd, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK)?)
+        let fd = sys::reopen(&fd, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK)?;
+        let mount = Mount::of(fd)?;
+        self.opened.fetch_add(1, Ordering::AcqRel);
+        Ok(mount)
     }
 
     fn is_inside(&self, fd: &OwnedFd) -> Result<bool, Status> {
@@ -211,6 +224,15 @@ impl Mount {
         let (fs, device) = (sys::statvfs(&fd)?.f_fsid, Stat::of(&fd, true)?.id().device);
         Ok(Mount { fd, fs, device })
     }
+}
+
+/// Something with this device is mounted; `None`: that cannot be told. Devices of subvolumes never
+/// are.
+pub(super) fn is_mounted(device: u64) -> Option<bool> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let wanted = format!("{}:{}", libc::major(device), libc::minor(device));
+    let mut lines = table.split(|byte| *byte == b'\n');
+    Some(lines.any(|line| line.split(|byte| *byte == b' ').nth(2) == Some(wanted.as_bytes())))
 }
 
 /// Where a mount is, by the table of the kernel: `36 35 98:0 /inside /the\040place ...`.

@@ -67,14 +67,17 @@ impl Inner {
         fd: &OwnedFd,
         stat: &Stat,
     ) -> Result<FileHandle, Status> {
+        let handle = match self.objects.handle_of_open(fd, stat, false)? {
+            Some(handle) => handle,
+            None => {
+                let _ = self.identities.as_server_for(caller, || self.objects.add_mount(fd))?;
+                self.objects.handle_of_open(fd, stat, true)?.ok_or(Status::ServerFault)?
+            }
+        };
         if !self.objects.knows(stat.id().device) {
             self.meet(caller, fd)?;
         }
-        if let Some(handle) = self.objects.handle_of_open(fd, stat, false)? {
-            return Ok(handle);
-        }
-        let _ = self.identities.as_server_for(caller, || self.objects.add_mount(fd))?;
-        self.objects.handle_of_open(fd, stat, true)?.ok_or(Status::ServerFault)
+        Ok(handle)
     }
 
     /// Answers a look-up if the kernel can without reading.

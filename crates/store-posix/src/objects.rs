@@ -8,7 +8,8 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use dafs_protocol::{FileHandle, FileKind, Status};
 
@@ -16,10 +17,10 @@ use super::attr::Stat;
 use super::handles::{HandleKey, Named, Sealer};
 use super::identity::Identities;
 use super::lru::Lru;
-use super::mounts::Mounts;
+use super::mounts::{self, Mounts};
 use super::sys::{self, KernelHandle};
 use super::{BTRFS, OVERLAY};
-use dafs_store::{FileId, Found};
+use dafs_store::{FileId, FileSystem, Found};
 
 /// Objects other than directories that stay open for a while.
 const RECENT_MAX: usize = 256;
@@ -47,7 +48,18 @@ pub(super) struct Objects {
     last: Mutex<Option<Last>>,
     table: Mutex<Table>,
     /// Which file systems the devices met so far are.
-    file_systems: RwLock<HashMap<u64, u64>>,
+    file_systems: RwLock<HashMap<u64, Met>>,
+    /// Counts them; others may too.
+    met: OnceLock<Arc<AtomicU64>>,
+}
+
+/// What is known of a device.
+struct Met {
+    file_system: FileSystem,
+    /// Roots of mounts that were opened before it was asked ([`Mounts::opened`]).
+    opened: u64,
+    /// The device was in the kernel's table of mounts.
+    mounted: bool,
 }
 
 /// A directory and its handle, which is good as long as the descriptor keeps the inode.
@@ -97,7 +109,9 @@ impl Objects {
             None => sealer.table(epoch, 0),
         };
         let table = Table { objects: Lru::new(descriptors_max), numbers: HashMap::new(), next: 1 };
-        let file_systems = HashMap::from([(root_stat.id().device, identity(&root)?)]);
+        let file_system = FileSystem { identity: identity(&root)?, met: 0 };
+        let met = Met { file_system, opened: 0, mounted: false };
+        let file_systems = HashMap::from([(root_stat.id().device, met)]);
         let mounts = Mounts::new(readable, root_mount)?;
         Ok(Objects {
             sealer,
@@ -112,6 +126,7 @@ impl Objects {
             last: Mutex::new(None),
             table: Mutex::new(table),
             file_systems: RwLock::new(file_systems),
+            met: OnceLock::new(),
         })
     }
 
@@ -357,25 +372,49 @@ impl Objects {
         }
     }
 
-    fn file_systems(&self) -> RwLockReadGuard<'_, HashMap<u64, u64>> {
+    fn file_systems(&self) -> RwLockReadGuard<'_, HashMap<u64, Met>> {
         self.file_systems.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Which file system a device is, if it was met.
-    pub(super) fn file_system(&self, device: u64) -> Option<u64> {
-        self.file_systems().get(&device).copied()
+    pub(super) fn file_system(&self, device: u64) -> Option<FileSystem> {
+        self.file_systems().get(&device).map(|met| met.file_system)
     }
 
+    /// It was met, and no mount since then that could have its device.
     pub(super) fn knows(&self, device: u64) -> bool {
-        device == self.root_stat.id().device || self.file_systems().contains_key(&device)
+        let is_known = |met: &Met| met.opened == self.mounts.opened();
+        device == self.root_stat.id().device
+            || self.file_systems().get(&device).is_some_and(is_known)
     }
 
-    /// Something is in a file system that was not met before; this thread should act as the server.
+    /// See [`dafs_store::Store::count_file_systems`].
+    pub(super) fn count_file_systems(&self, met: &Arc<AtomicU64>) {
+        // Only the first is told: a store is of one server.
+        let _ = self.met.set(met.clone());
+    }
+
+    /// Asks which file system something is in; this thread should act as the server.
     pub(super) fn meet(&self, fd: &OwnedFd) -> Result<(), Status> {
+        let opened = self.mounts.opened();
         let (device, identity) = (Stat::of(fd, true)?.id().device, identity(fd)?);
         let mut known = self.file_systems.write().unwrap_or_else(PoisonError::into_inner);
-        known.insert(device, identity);
+        match known.get_mut(&device) {
+            Some(met) if met.file_system.identity == identity => met.opened = opened,
+            _ => {
+                let count = self.met.get().map_or(0, |met| met.fetch_add(1, Ordering::AcqRel) + 1);
+                let file_system = FileSystem { identity, met: count };
+                let mounted = mounts::is_mounted(device) == Some(true);
+                known.insert(device, Met { file_system, opened, mounted });
+            }
+        }
         Ok(())
+    }
+
+    /// Whether what was met on a device is still there, as far as can be told.
+    pub(super) fn is_mounted(&self, device: u64) -> Option<bool> {
+        let was_mounted = self.file_systems().get(&device).map(|met| met.mounted)?;
+        Some(!was_mounted || mounts::is_mounted(device).unwrap_or(true))
     }
 
     /// All file systems met so far.

@@ -1,5 +1,8 @@
 //! The trait: what is answered in the calling thread, and what goes to the pool.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use dafs_protocol::{AccessMask, Attr, FileHandle, FileKind, FsAttr, OpenFlags, SetAttr, Status};
 
 use super::attr::{self, Stat};
@@ -7,7 +10,9 @@ use super::identity::keep_identity_between_calls;
 use super::names::{Creation, Rename};
 use super::ring::ThreadRing;
 use super::{PosixStore, Shared, list, open, sys};
-use dafs_store::{Answer, Blocking, Caller, Found, Listing, Opened, Pending, Store, ThreadIo};
+use dafs_store::{
+    Answer, Blocking, Caller, FileSystem, Found, Listing, Opened, Pending, Store, ThreadIo,
+};
 
 impl PosixStore {
     /// In the pool.
@@ -268,8 +273,16 @@ impl Store for PosixStore {
         self.inner.objects.has_device(device)
     }
 
-    fn file_system(&self, device: u64) -> Option<u64> {
+    fn file_system(&self, device: u64) -> Option<FileSystem> {
         self.inner.objects.file_system(device)
+    }
+
+    fn is_mounted(&self, device: u64) -> Option<bool> {
+        self.inner.objects.is_mounted(device)
+    }
+
+    fn count_file_systems(&self, met: &Arc<AtomicU64>) {
+        self.inner.objects.count_file_systems(met);
     }
 
     fn attach_thread(&self) -> std::io::Result<Option<Box<dyn ThreadIo>>> {

@@ -23,6 +23,7 @@ use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use dafs_fabric::SgList;
 use dafs_protocol::{
@@ -197,12 +198,22 @@ pub trait Store: Send + Sync {
     fn sync_fs(&self) -> Answer<()>;
     /// Its files may be on this device ([`FileId::device`]).
     fn has_device(&self, device: u64) -> bool;
-    /// Tells the file system on this device ([`FileId::device`]) from all others, the same after a
-    /// reboot; `None` where nothing of it was met. Two have the same where one is a copy of the
-    /// other.
-    fn file_system(&self, device: u64) -> Option<u64> {
+    /// The file system that was met last on this device ([`FileId::device`]); `None`: none was.
+    fn file_system(&self, device: u64) -> Option<FileSystem> {
         let _ = device;
         None
+    }
+    /// False when the file system that was met on this device is mounted no more; `None`: none was
+    /// met.
+    fn is_mounted(&self, device: u64) -> Option<bool> {
+        let _ = device;
+        None
+    }
+    /// From now on counts there, before it answers anything of it, each file system that is met on
+    /// a device for the first time or in another one's place. The number of a device that is
+    /// unmounted is given to the next.
+    fn count_file_systems(&self, met: &Arc<AtomicU64>) {
+        let _ = met;
     }
     /// The calling thread is a worker: it opens no files of its own, and lives as long as what is
     /// answered. That completes what its calls begin; `None`: this store, or one attached before,
@@ -215,6 +226,17 @@ pub trait Store: Send + Sync {
     }
     /// How file data is kept, for people: `direct` or `buffered` (disk), or `memory`.
     fn disk(&self) -> &'static str;
+}
+
+/// A file system of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileSystem {
+    /// Tells it from all others, the same after a reboot. Two have the same where one is a copy of
+    /// the other.
+    pub identity: u64,
+    /// The count when it was met ([`Store::count_file_systems`]): of two that were met on one
+    /// device, the later one is there.
+    pub met: u64,
 }
 
 /// An open regular file, with the server's own rights: who may do what was checked at OPEN.

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 #[path = "../../../../tests/src/marked.rs"]
 mod marked;
@@ -263,6 +264,19 @@ impl Drop for FileSystem {
 pub fn program(name: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(name).args(arguments).output().ok()?;
     output.status.success().then(|| text(&output.stdout))
+}
+
+/// Unmounts what the server may have open for some seconds yet.
+pub fn unmount_when_let_go(at: &Path) {
+    let start = Instant::now();
+    while program("umount", &[path(at)]).is_none() {
+        let busy = start.elapsed() > Duration::from_secs(60);
+        if busy {
+            program("umount", &["-l", path(at)]);
+        }
+        assert!(!busy, "the server keeps {}", at.display());
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 /// As Ctrl-C.
