@@ -18,7 +18,7 @@ pub(crate) const DATA: u32 = 1 << 20;
 /// Requests that a session may have under way.
 pub(crate) const SLOTS: u16 = 64;
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) type Results = Result<Vec<OpResult>, Status>;
 

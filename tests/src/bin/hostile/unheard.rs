@@ -2,15 +2,17 @@
 //! is somebody else's by then; requests of sessions while the server stood still.
 
 use std::net::TcpStream;
+use std::time::Instant;
 
 use dafs_protocol::{
-    CacheHint, FileHandle, Operation, PROTOCOL_VERSION, SizeClass, encode_setup_request,
+    CacheHint, FileHandle, Operation, PROTOCOL_VERSION, SizeClass, decode_reply,
+    encode_setup_request,
 };
-use dafs_tests::wire::{Asked, Mode, Wire};
+use dafs_tests::wire::{Asked, Came, Mode, Wire};
 
 use crate::attack::Attack;
 use crate::frames::{
-    Counted, Frames, ROOT, create, expect, hello, open_flags, request, tag, target,
+    Counted, Frames, PATIENCE, ROOT, create, expect, hello, open_flags, request, tag, target,
 };
 
 const ROUNDS: usize = 20;
@@ -20,6 +22,7 @@ const CHANCES: usize = 20;
 /// Sends set-up and a request in one piece, resets, and has root connect from the same port,
 /// before the server has seen anything of it. Nothing may be done as root.
 pub(crate) fn dead_connections(attack: &Attack) -> Result<(), String> {
+    is_obeyed_while_it_lives(attack)?;
     let (mut names, mut chances) = (Vec::new(), CHANCES);
     while names.len() < ROUNDS {
         let name = format!("of root {}", names.len());
@@ -40,10 +43,35 @@ pub(crate) fn dead_connections(attack: &Attack) -> Result<(), String> {
     names.iter().try_for_each(|name| attack.ask(&format!("nothing {name}")))
 }
 
+/// What is sent is good, else it would not be done for a dead connection either.
+fn is_obeyed_while_it_lives(attack: &Attack) -> Result<(), String> {
+    let _counted = Counted::new();
+    let (_, mut wire) = send(attack, b"of a living connection")?;
+    let (start, mut replies) = (Instant::now(), Vec::new());
+    while replies.len() < 2 && start.elapsed() < dafs_tests::patient(PATIENCE) {
+        wire.pull(&mut |_| {});
+        match wire.take() {
+            Some(Came::Reply(_, header)) => replies.push(header),
+            Some(Came::Ended) => break,
+            _ => std::thread::yield_now(),
+        }
+    }
+    let opened = replies.get(1).and_then(|header| decode_reply(header).ok()?.results.ok());
+    let is_done = opened.is_some_and(|results| results.iter().all(Result::is_ok));
+    expect(&format!("a living connection is obeyed: {replies:?}"), is_done)
+}
+
 /// From which port.
 fn send_and_reset(attack: &Attack, path: &[u8]) -> Result<u16, String> {
-    let text = |error: std::io::Error| error.to_string();
     let _counted = Counted::new();
+    let (port, wire) = send(attack, path)?;
+    wire.reset().map_err(|error| error.to_string())?;
+    Ok(port)
+}
+
+/// Set-up and the making of a file in one piece; from which port.
+fn send(attack: &Attack, path: &[u8]) -> Result<(u16, Wire), String> {
+    let text = |error: std::io::Error| error.to_string();
     let stream = TcpStream::connect(target(&attack.url)).map_err(text)?;
     let port = stream.local_addr().map_err(text)?.port();
     let mut wire = Wire::over(stream, true).map_err(text)?;
@@ -59,8 +87,7 @@ fn send_and_reset(attack: &Attack, path: &[u8]) -> Result<u16, String> {
     ask(tag(0, 2), &request(0, 1, 0, &[ROOT, open])?);
     wire.push();
     expect("all of it has left", wire.unsent() == 0)?;
-    wire.reset().map_err(text)?;
-    Ok(port)
+    Ok((port, wire))
 }
 
 /// More than are looked at in one pass of the server.
