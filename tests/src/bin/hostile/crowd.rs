@@ -15,6 +15,10 @@ fn text(error: &std::io::Error) -> String {
     error.to_string()
 }
 
+pub(crate) fn configuration() -> String {
+    format!("connections_unproven = {ROOM}\n")
+}
+
 pub(crate) fn garbage(attack: &Attack) -> Result<(), String> {
     for i in 0..64u64 {
         let _counted = Counted::new();
@@ -33,6 +37,8 @@ pub(crate) fn garbage(attack: &Attack) -> Result<(), String> {
     Ok(())
 }
 
+/// Connections that are being set up, of each worker.
+const ROOM: usize = 64;
 /// More of them than the server has room for, at a time.
 const CROWD: usize = 400;
 /// Between two newcomers: as fast as a crowd came that once kept others out.

@@ -20,7 +20,8 @@ pub(crate) fn configuration() -> String {
     format!(
         "[limits]\nsessions = {SESSIONS}\nsessions_per_user = {sessions_per_user}\n\
          opens_per_session = {OPENS_OF_A_SESSION}\nopens = {OPENS}\nlock_files = {LOCKED_FILES}\n\
-         lease_seconds = {LEASE}\n{locks}"
+         lease_seconds = {LEASE}\n{}{locks}",
+        crate::crowd::configuration()
     )
 }
 

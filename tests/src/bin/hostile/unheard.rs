@@ -16,8 +16,9 @@ use crate::frames::{
 };
 
 const ROUNDS: usize = 20;
-/// Times that a port may be somebody else's by chance: all programs of the machine draw them.
-const CHANCES: usize = 20;
+/// Times that a port may be somebody else's by chance: all programs of the machine draw them, and
+/// what they had lately cannot be had.
+const CHANCES: usize = 1000;
 
 /// Sends set-up and a request in one piece, resets, and has root connect from the same port,
 /// before the server has seen anything of it. Nothing may be done as root.
