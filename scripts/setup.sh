@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing on this machine: `setup.sh build|browser|test|test-long`.
+# Installs what is missing on this machine: `setup.sh build|browser|test|test-long|small-work`.
 # Does nothing, quickly, when everything is there.
 set -euo pipefail
 
@@ -38,8 +38,15 @@ rust_is_new_enough || { say "Rust $rust_least or newer is needed: see https://ru
 command -v cc >/dev/null || apt_install gcc libc6-dev
 
 has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
-if [ "$need" != build ]; then
+if [ "$need" != build ] && [ "$need" != small-work ]; then
     has_browser >/dev/null || apt_install chromium
+fi
+
+if [ "$need" = small-work ]; then
+    for pair in dbench:dbench bonnie++:bonnie++ zip:zip unzip:unzip db_bench:rocksdb-tools; do
+        command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
+    done
+    /usr/bin/python3 -c 'import plyvel' 2>/dev/null || apt_install python3 python3-plyvel
 fi
 
 if [ "$need" = test-long ] || [ "$need" = test ]; then
