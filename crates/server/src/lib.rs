@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
+mod acceptor;
 mod admin;
 mod budget;
 mod callbacks;
@@ -39,6 +40,7 @@ mod shared;
 mod tasks;
 mod users;
 mod worker;
+mod worker_loop;
 
 pub use admin::count_lost_log_line;
 pub use clients::{ClientRecords, MemoryRecords};

@@ -6,22 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use dafs_fabric::{
-    Address, Arena, ConnectError, Device, Incoming, Listener, OpenError, PeerInfo, Provider, Spin,
-};
-use dafs_message::{Node, NodeConfig, incoming_private_data};
-use dafs_protocol::{Dialled, Identity, Timestamp, WaitMode, WriteVerifier};
-use dafs_store::{Disk, OpenStore, ThreadIo};
+use dafs_fabric::{Address, Arena, ConnectError, Device, Listener, OpenError, Provider};
+use dafs_message::{Node, NodeConfig};
+use dafs_protocol::{Dialled, Identity, Timestamp, WriteVerifier};
+use dafs_store::{Disk, OpenStore};
 use dafs_unifier::Unifier;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::acceptor::Acceptor;
 use crate::admin::Admin;
 use crate::clients::ClientRecords;
 use crate::config::{Config, ConfigError, ExportConfig};
 use crate::exports::{Export, Exports};
-use crate::identity::{self, IdentityError, Proof, Word};
+use crate::identity;
 use crate::intent_log::LogStore;
 use crate::limits::Limits;
 use crate::local;
@@ -29,9 +26,10 @@ use crate::memory_pressure::{self, Watch};
 use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
 use crate::records::{FileRecords, NoRecords};
-use crate::shared::{Key, Shared, SharedOptions, Stopwatch, tick};
+use crate::shared::{Key, Shared, SharedOptions, Stopwatch};
 use crate::users::Users;
-use crate::worker::{Mailbox, Message, Worker};
+use crate::worker::{Mailbox, Worker};
+use crate::worker_loop::{attach_thread, work};
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -573,182 +571,4 @@ fn process_stats() -> (u64, u64) {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
     (cpu, pages.unwrap_or(0) * 4096)
-}
-
-/// What the stores do in this thread. Where they cannot, their own threads do that.
-fn attach_thread(shared: &Shared) -> Vec<Box<dyn ThreadIo>> {
-    let attach = |export: &Export| match export.store.attach_thread() {
-        Ok(io) => io,
-        Err(error) => {
-            tracing::warn!(%error, export = %export.path, "its I/O is not in the worker's thread");
-            None
-        }
-    };
-    shared.exports.iter().filter_map(attach).collect()
-}
-
-/// Looks at all; true if there was any work.
-fn poll_all(store_io: &[Box<dyn ThreadIo>]) -> bool {
-    store_io.iter().fold(false, |busy, io| io.poll() | busy)
-}
-
-/// Drives a worker, and what the stores do in its thread, until the server stops.
-fn work(mut worker: Worker, mut store_io: Vec<Box<dyn ThreadIo>>, stopping: &AtomicBool) {
-    let start = Instant::now();
-    let waiter = worker.waiter();
-    // A waiter that cannot watch it would sleep over completions: then it is given up.
-    store_io.retain(|io| waiter.watch(io.event()).is_ok());
-    let mut spin = Spin::default();
-    loop {
-        let now = start.elapsed();
-        let mut busy = worker.progress(now);
-        // What was begun is handed over; what has ended makes tasks ready for the next pass.
-        busy |= poll_all(&store_io);
-        if stopping.load(Ordering::SeqCst) {
-            return drain(worker, store_io, start);
-        }
-        let keep_on = match worker.wait_mode() {
-            WaitMode::Polled => true,
-            WaitMode::Adaptive if busy => {
-                spin.came(now);
-                true
-            }
-            WaitMode::Adaptive => spin.goes_on(now),
-            // No second look before the sleep: it costs a system call, and the waiter returns
-            // at once when more has come.
-            WaitMode::Sleeping => false,
-        };
-        if keep_on {
-            std::hint::spin_loop();
-            continue;
-        }
-        if worker.prepare_sleep() && store_io.iter().all(|io| io.prepare_sleep()) {
-            waiter.wait(Some(worker.next_timeout().saturating_sub(now)));
-        }
-        worker.awake();
-        store_io.iter().for_each(|io| io.awake());
-    }
-}
-
-/// How long a shut-down waits for a disk after the last progress.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Closes all sessions and flushes. A disk that does not answer does not hold up the end.
-fn drain(mut worker: Worker, store_io: Vec<Box<dyn ThreadIo>>, start: Instant) {
-    worker.shut_down();
-    let waiter = worker.waiter();
-    let mut patience = PATIENCE;
-    // Progress is that something has ended or was written: peers and timers go on for ever.
-    let mut last = (start.elapsed(), (0, 0));
-    while worker.running() > 0 {
-        let now = start.elapsed();
-        let busy = worker.progress(now) | poll_all(&store_io);
-        let cache = worker.shared.unifier.stats();
-        let state = (worker.running(), cache.written_bytes);
-        if state != last.1 {
-            last = (now, state);
-        } else if now.saturating_sub(last.0) > PATIENCE {
-            let bytes = cache.dirty_bytes;
-            tracing::error!(
-                "gave up flushing: the file system does not answer; \
-                 {bytes} bytes that clients wrote are lost"
-            );
-            worker.shared.unflushed.fetch_add(state.0 as u64, Ordering::SeqCst);
-            patience = Duration::ZERO;
-            break;
-        }
-        if !busy {
-            waiter.wait(Some(Duration::from_millis(5)));
-        }
-    }
-    for left in store_io.into_iter().filter_map(|io| io.close(patience).err()) {
-        tracing::error!("gave up waiting for {left} transfers that the disk does not answer");
-    }
-}
-
-struct Acceptor {
-    listeners: Vec<Box<dyn Listener>>,
-    mailboxes: Vec<Arc<Mailbox>>,
-    next: usize,
-    anonymous: Option<Identity>,
-    users: Users,
-    /// As whom a peer acts that the kernel knows.
-    squash: fn(Identity) -> Identity,
-    stopping: Arc<AtomicBool>,
-    shared: Arc<Shared>,
-}
-
-impl Acceptor {
-    fn run(mut self) {
-        while !self.stopping.load(Ordering::SeqCst) {
-            wait_readable(&self.listeners);
-            for i in 0..self.listeners.len() {
-                while let Some(incoming) = self.listeners.get_mut(i).and_then(|l| l.poll_accept()) {
-                    self.give(incoming);
-                }
-            }
-        }
-    }
-
-    /// Proves the peer and gives the connection to the worker that has its session.
-    fn give(&mut self, incoming: Incoming) {
-        let Some(mailbox) = self.mailbox_of(&incoming) else { return };
-        let refused = Refused { peer: incoming.peer.clone(), shared: self.shared.clone() };
-        let squash = self.squash;
-        match self.prove(&incoming) {
-            Ok(Word::Proof(Proof::Kernel(who))) => {
-                mailbox.put(Message::Accept(incoming, Proof::Kernel(squash(who))));
-            }
-            Ok(Word::Proof(proof)) => mailbox.put(Message::Accept(incoming, proof)),
-            Ok(Word::User(uid)) => self.users.find(uid, move |found| {
-                let proof = found.map(squash).map(Proof::Kernel);
-                let proof = proof.unwrap_or_else(|error| refused.proof(error));
-                mailbox.put(Message::Accept(incoming, proof));
-            }),
-            Err(error) => mailbox.put(Message::Accept(incoming, refused.proof(error.to_string()))),
-        }
-    }
-
-    fn prove(&self, incoming: &Incoming) -> Result<Word, IdentityError> {
-        let has_key = self.shared.key.is_some();
-        let (peer, inner) = (&incoming.peer, &incoming.inner);
-        let (owner, up) = (|| inner.owner(), || inner.is_established());
-        identity::prove(peer, owner, up, has_key, self.anonymous.as_ref())
-    }
-
-    fn mailbox_of(&mut self, incoming: &Incoming) -> Option<Arc<Mailbox>> {
-        let count = self.mailboxes.len();
-        let private = incoming_private_data(incoming);
-        let named = private.and_then(|p| p.first_chunk::<2>()).map(|n| u16::from_le_bytes(*n));
-        let number = match named {
-            Some(number) if usize::from(number) < count => usize::from(number),
-            _ => {
-                self.next = (self.next + 1) % count;
-                self.next
-            }
-        };
-        self.mailboxes.get(number).cloned()
-    }
-}
-
-/// Tells of a connection that is refused.
-struct Refused {
-    peer: PeerInfo,
-    shared: Arc<Shared>,
-}
-
-impl Refused {
-    fn proof(&self, error: String) -> Proof {
-        tick(&self.shared.counters.refused);
-        tracing::info!(peer = ?self.peer, %error, "connection refused");
-        Proof::Refused(error)
-    }
-}
-
-/// Waits until a connection request may be there, or a moment has passed.
-fn wait_readable(listeners: &[Box<dyn Listener>]) {
-    let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
-    let mut fds: Vec<_> =
-        listeners.iter().filter_map(|listener| listener.event_fd()).map(readable).collect();
-    let _ = poll(&mut fds, PollTimeout::from(200u16));
 }
