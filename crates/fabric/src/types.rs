@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use crate::mem::Span;
 
 /// A scatter/gather list: local memory in the order in which bytes fill it or leave it.
-/// Up to four entries cost no allocation.
-pub type SgList = SmallVec<[Span; 4]>;
+/// Up to two entries cost no allocation.
+pub type SgList = SmallVec<[Span; 2]>;
 
 /// The bytes that a list covers.
 pub fn sg_bytes(list: &[Span]) -> usize {

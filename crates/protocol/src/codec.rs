@@ -145,16 +145,27 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
 /// Appends a reply to `out`: at most [`REPLY_BYTES_MAX`] bytes. There must be 1 to
 /// [`CHAIN_MAX`] results.
 pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
+    let results = reply.results.as_deref().map_err(|status| *status);
+    encode_results(reply.slot, reply.sequence, results, out);
+}
+
+/// As [`encode_reply`], of results that are in no [`Reply`].
+pub fn encode_results(
+    slot: SlotId,
+    sequence: u32,
+    results: Result<&[OpResult], Status>,
+    out: &mut Vec<u8>,
+) {
     let start = out.len();
-    let (results, status) = match &reply.results {
-        Ok(results) => (results.as_slice(), 0),
-        Err(status) => (&[][..], status_code(*status)),
+    let (results, status) = match results {
+        Ok(results) => (results, 0),
+        Err(status) => (&[][..], status_code(status)),
     };
-    debug_assert!(status != 0 || chain_length(results.len()).is_ok(), "{reply:?}");
+    debug_assert!(status != 0 || chain_length(results.len()).is_ok(), "{results:?}");
     let results = results.get(..CHAIN_MAX).unwrap_or(results);
-    out.u16(reply.slot.0);
+    out.u16(slot.0);
     out.u16(u16::try_from(results.len()).unwrap_or(u16::MAX));
-    out.u32(reply.sequence);
+    out.u32(sequence);
     out.u32(status);
     results.iter().for_each(|result| put_result(out, result));
     debug_assert!(out.len() - start <= REPLY_BYTES_MAX);

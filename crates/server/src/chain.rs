@@ -60,6 +60,7 @@ pub(crate) struct Context {
     /// Of fetches and replies.
     next_transfer: Cell<u64>,
     headers: RefCell<Vec<Vec<u8>>>,
+    held: RefCell<Vec<Vec<Held>>>,
     scratch: RefCell<Vec<Span>>,
 }
 
@@ -67,6 +68,8 @@ pub(crate) struct Context {
 pub(crate) const SCRATCH_BYTES: usize = 65_536;
 const SCRATCH_KEPT: usize = 16;
 const HEADERS_KEPT: usize = 64;
+const HELD_KEPT: usize = 64;
+const HELD_CAPACITY_MAX: usize = 8;
 
 impl Context {
     pub(crate) fn new(shared: Arc<Shared>, number: u16, segments_max: usize) -> Context {
@@ -81,6 +84,7 @@ impl Context {
             last_number: Cell::default(),
             next_transfer: Cell::new(1),
             headers: RefCell::default(),
+            held: RefCell::default(),
             scratch: RefCell::default(),
         }
     }
@@ -102,6 +106,19 @@ impl Context {
         if headers.len() < HEADERS_KEPT {
             header.clear();
             headers.push(header);
+        }
+    }
+
+    /// An empty list of what keeps a reply's data alive.
+    pub(crate) fn held(&self) -> Vec<Held> {
+        self.held.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// `held` is empty. Long ones are rare, and not kept.
+    pub(crate) fn recycle_held(&self, held: Vec<Held>) {
+        let mut kept = self.held.borrow_mut();
+        if (1..=HELD_CAPACITY_MAX).contains(&held.capacity()) && kept.len() < HELD_KEPT {
+            kept.push(held);
         }
     }
 

@@ -359,11 +359,13 @@ impl Worker {
 
     fn reply_sent(&mut self, token: u64) {
         let Some(leaving) = self.leaving.remove(&token) else { return };
-        for held in leaving.held {
+        let mut held = leaving.held;
+        for held in held.drain(..) {
             if let Held::Scratch(scratch) = held {
                 self.context.give_back_scratch(scratch);
             }
         }
+        self.context.recycle_held(held);
     }
 
     fn request(&mut self, id: RequestId, header: Vec<u8>, data_len: u32, pushed: bool) {

@@ -91,13 +91,27 @@ fn note_read(context: &Context, session: &Session, bytes: usize) {
     count(&session.counters.bytes_read, bytes as u64);
 }
 
+/// A read that the cache holds.
+pub(crate) struct Hit {
+    pub len: usize,
+    pub end_of_file: bool,
+    pub spans: SgList,
+    pub held: Vec<Held>,
+}
+
+impl Hit {
+    pub(crate) fn result(&self) -> OpResult {
+        read_result(self.len, self.end_of_file)
+    }
+}
+
 /// Answers a plain read of one piece from the cache, or `None` for everything else.
 pub(crate) fn try_read(
     context: &Context,
     session: &Session,
     state: StateId,
     extents: &ExtentList,
-) -> Option<(OpResult, SgList, Vec<Held>)> {
+) -> Option<Hit> {
     let [extent] = extents.as_slice() else { return None };
     if extent.count != 1 || extent.len > session.attr.data_bytes_max {
         return None;
@@ -107,13 +121,11 @@ pub(crate) fn try_read(
     if let (Some(recorder), Some(file)) = (&context.shared.recorder, open.file.cached()) {
         recorder.read(file, extent.offset, extent.len as usize);
     }
-    let result = read_result(lent.len, lent.end_of_file);
     note_read(context, session, lent.len);
     open.read_ahead(extent.offset, extent.len as usize, true);
-    // With what the request took.
-    let mut held = Vec::with_capacity(2);
+    let mut held = context.held();
     held.extend(lent.held);
-    Some((result, lent.spans, held))
+    Some(Hit { len: lent.len, end_of_file: lent.end_of_file, spans: lent.spans, held })
 }
 
 impl Chain {

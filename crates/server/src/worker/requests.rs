@@ -7,8 +7,7 @@ use std::time::Duration;
 use dafs_fabric::SgList;
 use dafs_message::RequestId;
 use dafs_protocol::{
-    OpResult, Operation, Reply, Request, RequestHead, SessionId, Status, Verdict, decode_request,
-    encode_reply,
+    Operation, Request, RequestHead, SessionId, Status, Verdict, decode_request, encode_results,
 };
 use dafs_store::{Blocking, allow_blocking};
 
@@ -16,7 +15,7 @@ use super::Worker;
 use super::admission::{Delayed, Grant, needs_of, needs_of_hit};
 use crate::chain::{self, Cached};
 use crate::metrics::{CACHED_READS_PER_SAMPLE, Kind, count};
-use crate::operations::file::{self, Held};
+use crate::operations::file::{self, Held, Hit};
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::tick;
@@ -77,7 +76,7 @@ impl Worker {
             && let Some(grant) =
                 self.try_admit(session, needs_of_hit(extents, self.context.segments_max))
         {
-            hit.2.push(Held::Grant(grant));
+            hit.held.push(Held::Grant(grant));
             self.read_hit(session, id, &request, hit);
             drop(request);
             if let Some(start) = start {
@@ -135,19 +134,12 @@ impl Worker {
     }
 
     /// Answers a read that the cache holds, in the pass that received it.
-    fn read_hit(
-        &mut self,
-        session: &Rc<Session>,
-        id: RequestId,
-        request: &Request<'_>,
-        (result, spans, held): (OpResult, SgList, Vec<Held>),
-    ) {
+    fn read_hit(&mut self, session: &Rc<Session>, id: RequestId, request: &Request<'_>, hit: Hit) {
         let head = request.head;
         session.slots.borrow_mut().finish(head.slot, []);
-        let reply = Reply { slot: head.slot, sequence: head.sequence, results: Ok(vec![result]) };
         let mut bytes = self.context.header();
-        encode_reply(&reply, &mut bytes);
-        self.reply(id, bytes, spans, held);
+        encode_results(head.slot, head.sequence, Ok(&[hit.result()]), &mut bytes);
+        self.reply(id, bytes, hit.spans, hit.held);
     }
 
     fn refuse(&mut self, id: RequestId, head: RequestHead, status: Status) {
@@ -157,9 +149,8 @@ impl Worker {
 
     /// Answers that nothing of a request was done.
     pub(super) fn answer_status(&mut self, id: RequestId, head: RequestHead, status: Status) {
-        let reply = Reply { slot: head.slot, sequence: head.sequence, results: Err(status) };
         let mut bytes = self.context.header();
-        encode_reply(&reply, &mut bytes);
+        encode_results(head.slot, head.sequence, Err(status), &mut bytes);
         self.reply(id, bytes, SgList::new(), Vec::new());
     }
 }
