@@ -216,8 +216,7 @@ impl Connection {
         // for it: it must not wait for the peer.
         let at_once = matches!(work, Work::TaggedRecv(..));
         if at_once || self.outbox.is_empty() {
-            sh.keep.clear();
-            sh.keep.extend(data.iter().cloned());
+            keep(&mut sh.keep, &data);
             let engine = &mut *sh.engine;
             match issue(engine, self.queue_pair, &work, id, header, data, signaled) {
                 Ok(()) => {
@@ -263,8 +262,7 @@ impl Connection {
     /// Posts what waits, as far as there is room. True when nothing is left.
     pub fn flush(&mut self, sh: &mut Shared) -> bool {
         while let Some(mut next) = self.outbox.pop_front() {
-            sh.keep.clear();
-            sh.keep.extend(next.data.iter().cloned());
+            keep(&mut sh.keep, &next.data);
             let engine = &mut *sh.engine;
             let data = std::mem::take(&mut next.data);
             let (work, header) = (&next.work, &next.header);
@@ -406,6 +404,16 @@ impl Message {
         offset
             .filter(|at| (*at == HEADER_BYTES || *at == area_offset) && self.header.data_len > 0)
             .ok_or(Fault::peer("piece of another length than it says"))
+    }
+}
+
+/// Remembers what an engine may not take. Most have one span or none.
+fn keep(kept: &mut SgList, data: &[Span]) {
+    kept.clear();
+    match data {
+        [] => {}
+        [one] => kept.push(one.clone()),
+        many => kept.extend(many.iter().cloned()),
     }
 }
 

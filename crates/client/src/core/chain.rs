@@ -196,7 +196,7 @@ pub(super) fn beside(
     files: &Files,
     tight: bool,
 ) -> Result<(), Status> {
-    if !tight {
+    if !tight && work.changes_names() {
         let looks = work.dirs_to_look_at(root).into_iter().flatten();
         chain.extend(looks.map(|handle| Operation::GetAttr { handle, state: StateId::NONE }));
     }

@@ -552,6 +552,20 @@ impl Work {
         }
     }
 
+    /// It may have [`dirs_to_look_at`](Self::dirs_to_look_at).
+    pub(crate) fn changes_names(&self) -> bool {
+        use Work::{Link, LinkFile, Make, Open, Remove, Rename};
+        matches!(
+            self,
+            Open { .. }
+                | Make { .. }
+                | Remove { .. }
+                | Link { .. }
+                | LinkFile { .. }
+                | Rename { .. }
+        )
+    }
+
     /// The directories whose attributes are asked for after the change.
     pub(crate) fn dirs_to_look_at(&self, root: FileHandle) -> [Option<FileHandle>; 2] {
         let dir = |place: &Place| place.dir_to_look_at(root);
