@@ -306,6 +306,39 @@ fn callers_that_are_killed_end_while_the_server_does_not_answer() {
     assert_eq!(fs::read(mount.join("f")).expect("the mount lives"), b"x");
 }
 
+/// In a process of its own: each that a test starts closes what it inherited.
+const CLOSES: &str = "import os, signal, sys, threading, time\n\
+    path, server = sys.argv[1], int(sys.argv[2])\n\
+    file = os.open(path, os.O_CREAT | os.O_WRONLY)\n\
+    other = os.dup(file)\n\
+    # The first one is flushed with its request.\n\
+    os.write(file, b'ke')\n\
+    os.write(file, b'pt')\n\
+    os.kill(server, signal.SIGSTOP)\n\
+    tasks = f'/proc/{server}/task'\n\
+    state = lambda task: open(f'{tasks}/{task}/stat').read().rsplit(') ', 1)[1][0]\n\
+    while any(state(task) != 'T' for task in os.listdir(tasks)): pass\n\
+    closers = [threading.Thread(target=os.close, args=[fd]) for fd in (file, other)]\n\
+    for closer in closers: closer.start()\n\
+    time.sleep(0.5)\n\
+    print(sum(closer.is_alive() for closer in closers), 'wait')\n\
+    os.kill(server, signal.SIGCONT)\n\
+    for closer in closers: closer.join()\n";
+
+/// What was written before a close is safe when it returns, also where another close of the same
+/// open is at it.
+#[test]
+fn no_close_of_an_open_returns_before_its_flush() {
+    let server = Server::start(&[]);
+    let Some(mount) = Mounted::new(&server, &[]) else { return };
+    let pid = server.child.id().to_string();
+    let Some(said) = program("python3", &["-c", CLOSES, path(&mount.join("f")), &pid]) else {
+        return println!("skipped: no python3");
+    };
+    assert_eq!(said.trim(), "2 wait");
+    assert_eq!(fs::read(server.file("f")).expect("read"), b"kept");
+}
+
 /// Told at once, and nothing is changed: as on the disk.
 #[test]
 fn a_write_beyond_the_largest_file_is_refused() {
