@@ -23,31 +23,41 @@ export DAFS_POISON
 out=target/test-output
 rm -rf "$out"
 mkdir -p "$out"
-failed=""
+failed="" times=""
 
 # Runs a step, with its standard output in a file and on the screen.
 step() { # FILE WHAT COMMAND…
-    local file=$out/$1 what=$2
+    local file=$out/$1 what=$2 start=$SECONDS
     shift 2
     echo "== $what"
     # Servers that end in order say so, for people.
     "$@" 2> >(grep --line-buffered -v "dafs serve: flushing" >&2) | tee "$file" || failed+=" $what;"
+    took "$what" "$start"
+}
+
+took() { # WHAT SINCE
+    times+="== $(printf '%5d s  %s' $((SECONDS - $2)) "$1")"$'\n'
 }
 
 # Runs tests. A test that skips says so and passes, so all is kept, and the screen gets failures.
 tests() { # FILE WHAT ARGUMENTS…
-    local file=$out/$1 what=$2
+    local file=$out/$1 what=$2 start=$SECONDS
     shift 2
     echo "== $what"
     cargo test --no-run "$@"
+    took "building $what" "$start"
+    start=$SECONDS
     if ! cargo test --no-fail-fast "$@" -- --show-output >>"$file" 2>&1; then
         awk '/^(failures|successes):$/ { shown = $0 == "failures:" } shown' "$file"
         grep -E "^(test result: FAILED|error)" "$file" || true
         failed+=" $what;"
     fi
+    took "$what" "$start"
 }
 
+start=$SECONDS
 cargo build --release --package dafs-cli --package dafs-tests
+took "building the release" "$start"
 tests tests "unit, conformance and system tests" --workspace
 tests tests "fuzzers' own tests" --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 step page "the page of the admin port, in a browser" scripts/admin-page.sh
@@ -63,6 +73,7 @@ step mount-acceptance "acceptance of the mount" target/release/mount-acceptance 
 # shellcheck disable=SC2086
 step cache-acceptance "acceptance of the cache" target/release/cache-acceptance $mode
 
+printf '%s== %5d s  in all\n' "$times" "$SECONDS"
 closed=0
 target/release/closing-line "$out"/{tests,acceptance,mount-acceptance,cache-acceptance} || closed=$?
 [ -z "$failed" ] || { echo "== FAILED:${failed%;} (see $out)"; exit 1; }

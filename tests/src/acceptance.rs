@@ -1,6 +1,7 @@
 //! Bars: what is promised, one line each: number, what, required, measured, pass or miss.
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use crate::closing::Closing;
 use crate::machine::SKIPPED;
@@ -143,13 +144,14 @@ pub fn run(bars: &[Bar], args: &[String]) -> ExitCode {
             }
         }
     }
-    let mut closing = Closing::default();
+    let (mut closing, mut times) = (Closing::default(), Vec::new());
     println!("{:<13} {:<58} {:<34} {:<46} verdict", "bar", "what", "required", "measured");
     for (number, run) in bars {
         if wanted.as_ref().is_some_and(|list| !list.contains(number)) {
             continue;
         }
         crate::served::as_in_use(false);
+        let start = Instant::now();
         let lines = std::panic::catch_unwind(|| run(mode)).unwrap_or_else(|panic| {
             let text = panic
                 .downcast_ref::<String>()
@@ -162,7 +164,9 @@ pub fn run(bars: &[Bar], args: &[String]) -> ExitCode {
             line.print();
             closing.add_bar(&format!("{number} {}", line.what), &line.verdict, line.timing);
         }
+        times.push(format!("{number} {} s", start.elapsed().as_secs()));
     }
+    println!("took: {}", times.join(", "));
     println!("== {}", closing.line());
     let complete = closing.is_complete() || !crate::must_try_all();
     if closing.is_good() && complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }
