@@ -50,7 +50,7 @@ if [ "$need" = small-work ]; then
 fi
 
 if [ "$need" = test-long ] || [ "$need" = test ]; then
-    for pair in strace:strace iperf3:iperf3; do
+    for pair in strace:strace iperf3:iperf3 valgrind:valgrind; do
         command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
     done
     for pair in fio:fio rsync:rsync sqlite3:sqlite3 redis-server:redis-server git:git \

@@ -10,6 +10,8 @@ const BESIDE: u64 = 64 << 20;
 const BUFFERS: u64 = 64 << 20;
 /// Of each connection.
 const PER_CONNECTION: u64 = 70 << 10;
+/// Of each session with 64 slots, for results that it may be asked for again.
+const KEPT_RESULTS: u64 = 256 << 10;
 
 /// The most that it may have.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +31,13 @@ impl Bound {
     #[must_use]
     pub fn with_buffers(mut self) -> Bound {
         self.beside += BUFFERS;
+        self
+    }
+
+    /// With what sessions keep of requests that changed something, of one session a connection.
+    #[must_use]
+    pub fn with_kept_results(mut self) -> Bound {
+        self.beside += KEPT_RESULTS * self.connections;
         self
     }
 

@@ -31,6 +31,7 @@ const BARS: &[Bar] = &[
     ("direct", direct::counts),
     ("writes", speed::writes),
     ("small-files", speed::small_files),
+    ("counted", suites::counted),
     ("simulation", suites::simulation),
     ("fairness", fairness::small_beside_bulk),
     ("faults", faults::kills),

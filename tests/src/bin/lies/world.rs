@@ -74,7 +74,8 @@ impl World {
         if let Some(status) = self.server.ended() {
             return Some(format!("the server ended: {status}"));
         }
-        let check = Check::new(&self.server, Bound::new(ARENA, self.connections));
+        let bound = Bound::new(ARENA, self.connections).with_kept_results();
+        let check = Check::new(&self.server, bound);
         if !check.holds() {
             return Some(format!("{check} ({} MiB now)", self.server.resident_bytes() >> 20));
         }
