@@ -8,10 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Access, Arena, Device, Engine, Opcode, QueuePair, QueuePairEvent, RemoteSpan, Rkey, Span,
-    Status, Tag, WorkCompletion, WrId,
+    Access, Arena, Device, Engine, Opcode, QueuePair, QueuePairEvent, RemoteSpan, Rkey, SgList,
+    Span, Status, Tag, WorkCompletion, WrId,
 };
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::device::TcpDevice;
 use crate::engine::TcpEngine;
@@ -97,7 +97,7 @@ impl Bench {
     }
 
     fn tagged_recv(&mut self, tag: u64, header: Option<Span>, data: &[Span]) {
-        let data = SmallVec::from(data);
+        let data = SgList::from(data);
         self.engine
             .post_tagged_recv(self.queue_pair, WrId(tag), Tag(tag), header, data)
             .expect("tagged recv");
@@ -313,7 +313,7 @@ fn a_tagged_message_never_overtakes_a_send() {
     let queue_pair = bench.queue_pair;
     let data = bench.arena.span(0, 1 << 20);
     let remote = RemoteSpan { rkey: Rkey(1), addr: 0, len: 32 << 20 };
-    let long: SmallVec<[Span; 4]> = (0..32).map(|_| data.clone()).collect();
+    let long: SgList = (0..32).map(|_| data.clone()).collect();
     // A long write is in front of the send; the tagged messages wait for both.
     bench.engine.post_rdma_write(queue_pair, WrId(1), long, remote, true).expect("write");
     bench.engine.post_send(queue_pair, WrId(2), b"first", smallvec![], true).expect("send");
@@ -344,7 +344,7 @@ fn a_long_write_lets_tagged_messages_pass() {
     let queue_pair = bench.queue_pair;
     let data = bench.arena.span(0, 1 << 20);
     let remote = RemoteSpan { rkey: Rkey(1), addr: 0, len: 32 << 20 };
-    let long: SmallVec<[Span; 4]> = (0..32).map(|_| data.clone()).collect();
+    let long: SgList = (0..32).map(|_| data.clone()).collect();
     bench.engine.post_rdma_write(queue_pair, WrId(1), long, remote, true).expect("write");
     bench
         .engine
@@ -366,7 +366,7 @@ fn a_small_socket_buffer_only_slows_down() {
     let data = arena.span(3, 300_000);
     let expected = pattern(300_000, 5);
     data.write_message(0, &expected);
-    let pieces: SmallVec<[Span; 4]> = (0..300).map(|index| data.part(index * 1000, 1000)).collect();
+    let pieces: SgList = (0..300).map(|index| data.part(index * 1000, 1000)).collect();
     small.post_tagged_send(queue_pair, WrId(1), Tag(1), b"header", pieces, true).expect("tagged");
     small.ring();
     let mut completions = Vec::new();
