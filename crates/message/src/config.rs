@@ -98,6 +98,10 @@ pub enum SubmitError {
     /// As many requests as allowed are under way: submit again after a reply.
     #[error("queue full")]
     QueueFull,
+    /// The system has no memory for a reply, or the device did not take it, and no reply will come
+    /// that gives some back.
+    #[error("no memory for a reply")]
+    NoMemory,
     /// No such connection, or not (or no longer) connected.
     #[error("not connected")]
     NotConnected,
@@ -121,6 +125,9 @@ pub fn data_area_bytes(config: &NodeConfig, attr: &DeviceAttr) -> Result<usize, 
     let area = config.data_area_bytes.unwrap_or(default);
     if !(256..=32768).contains(&config.header_bytes) {
         return Err(NodeError::Config("header_bytes: must be from 256 to 32768"));
+    }
+    if area > 0 && attr.sge_max < 2 {
+        return Err(NodeError::Config("data_area_bytes: the device takes one gather entry alone"));
     }
     if area > 60 << 10 || !area.is_multiple_of(PAGE_BYTES) {
         return Err(NodeError::Config("data_area_bytes: must be whole pages, at most 60 KiB"));

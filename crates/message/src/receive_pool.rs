@@ -10,7 +10,7 @@ use std::sync::Arc;
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::{Access, Arena, Device, Engine, MemoryRegion, SgList, Span, WrId, poison};
 
-use crate::config::NodeError;
+use crate::config::{NodeError, SubmitError};
 use crate::segments;
 use crate::work::{Target, work_id};
 
@@ -276,16 +276,28 @@ impl ReplyMemory {
         ReplyMemory { bytes: bytes.next_multiple_of(64), ..ReplyMemory::default() }
     }
 
-    /// A piece, if there is memory.
-    pub fn take(&mut self, device: &dyn Device) -> Option<u32> {
-        if self.free.is_empty() {
-            let arena = Arena::new(CHUNK * self.bytes).ok()?;
-            let region = register_local(device, &arena).ok()?;
-            let first = (self.chunks.len() * CHUNK) as u32;
-            self.chunks.push((arena, region));
-            self.free.extend((first..first + CHUNK as u32).rev());
+    /// A piece.
+    ///
+    /// # Errors
+    /// [`SubmitError::QueueFull`] where replies give some back, else [`SubmitError::NoMemory`].
+    pub fn take(&mut self, device: &dyn Device) -> Result<u32, SubmitError> {
+        if let Some(piece) = self.free.pop() {
+            return Ok(piece);
         }
-        self.free.pop()
+        let is_in_use = !self.chunks.is_empty();
+        let none = if is_in_use { SubmitError::QueueFull } else { SubmitError::NoMemory };
+        self.grow(device).map_err(|_| none)?;
+        self.free.pop().ok_or(none)
+    }
+
+    #[cold]
+    fn grow(&mut self, device: &dyn Device) -> Result<(), NodeError> {
+        let arena = Arena::new(CHUNK * self.bytes)?;
+        let region = register_local(device, &arena)?;
+        let first = (self.chunks.len() * CHUNK) as u32;
+        self.chunks.push((arena, region));
+        self.free.extend((first..first + CHUNK as u32).rev());
+        Ok(())
     }
 
     /// Gives it back.

@@ -173,11 +173,8 @@ impl Connection {
             return Err(error);
         }
         // What can fail goes before the plan, which spends byte credits.
-        let memory = if self.agreed.tagged {
-            Some(sh.reply_memory.take(&*sh.device).ok_or(SubmitError::QueueFull)?)
-        } else {
-            None
-        };
+        let memory =
+            if self.agreed.tagged { Some(sh.reply_memory.take(&*sh.device)?) } else { None };
         let may_push = how != Submit::OnGrant;
         let plan = self.plan(sh, header.len(), &data, (data_len, may_push), &reply_into, room);
         debug_assert_eq!(memory.is_some(), plan.reply_mode == Mode::Tagged);

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
 use dafs_fabric::{Access, Address, Buffer, ConnectError, Device, Listener, Provider, SgList};
-use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, SubmitError};
+use dafs_message::{
+    ConnId, ConnOptions, Event, Node, NodeConfig, NodeError, RequestId, SubmitError,
+};
 
 struct Two {
     net: Arc<SimNet>,
@@ -162,12 +164,22 @@ fn a_request_that_finds_no_memory_costs_no_byte_credits() {
         two.client.submit(two.conn, 1, b"?", data, SgList::new())
     };
     two.net.set_faults(FaultConfig { refuse_registration_per_million: 1_000_000, ..before });
-    assert_eq!(submit(&mut two), Err(SubmitError::QueueFull));
-    assert_eq!(submit(&mut two), Err(SubmitError::QueueFull));
+    assert_eq!(submit(&mut two), Err(SubmitError::NoMemory));
+    assert_eq!(submit(&mut two), Err(SubmitError::NoMemory));
     two.net.set_faults(before);
     submit(&mut two).unwrap();
     let counters = two.client.stats().counters;
     assert_eq!((counters.data_pushed, counters.data_granted), (1, 0));
+}
+
+#[test]
+fn a_device_of_one_gather_entry_is_refused() {
+    let mut sim = SimConfig::new(3);
+    (sim.attr.sge_max, sim.attr.tag_match) = (1, false);
+    let device = SimNet::new(sim).provider(1).open().unwrap();
+    let engine = device.engine().unwrap();
+    let node = Node::new(device, engine, NodeConfig::default());
+    assert!(matches!(node, Err(NodeError::Config(_))));
 }
 
 #[test]

@@ -254,6 +254,11 @@ impl Core {
                     }
                     return;
                 }
+                // Nothing would bring it on its way: perhaps there is memory when a new one is up.
+                Err(SubmitError::NoMemory) => {
+                    self.node.disconnect(conn, "no memory for a reply");
+                    self.wants_progress = true;
+                }
                 // Credits come with replies, or the link breaks: it stays unposted.
                 Err(_) => {}
             }
