@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use dafs_fabric::{
-    Address, ConnectError, Incoming, Listener, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending,
+    Address, ConnectError, Ends, Incoming, Listener, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending,
 };
 
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader, Kind};
@@ -296,7 +296,7 @@ impl Socket {
                 let (stream, peer) = listener.accept()?;
                 prepare_tcp(&stream)?;
                 let local = stream.local_addr()?;
-                Ok((stream.into(), PeerInfo::Tcp { local, peer }))
+                Ok((stream.into(), Ends { local, peer }.into()))
             }
             Socket::Unix(listener, _) => {
                 let (stream, _) = listener.accept()?;

@@ -53,7 +53,7 @@ fn a_hello_may_come_in_pieces() {
     let incoming = accept(&mut listener);
     assert_eq!(incoming.private_data, b"who I am");
     let local = peer.local_addr().expect("address");
-    assert_eq!(incoming.peer, PeerInfo::Tcp { local: address, peer: local });
+    assert_eq!(incoming.peer, Ends { local: address, peer: local }.into());
     assert!(listener.half_open.is_empty());
 }
 
@@ -153,10 +153,9 @@ fn unix_peers_are_known_by_the_system() {
     let mut listener = StreamListener::open(&address).expect("listener");
     let mut engine = engine();
     engine.connect(&address, b"").expect("connect");
-    let PeerInfo::Unix { pid, groups, .. } = accept(&mut listener).peer else {
-        panic!("a unix peer")
-    };
-    assert_eq!(pid, std::process::id() as i32);
+    let peer = accept(&mut listener).peer;
+    assert_eq!(peer.text, format!("process {}", std::process::id()));
+    let groups = peer.credentials.expect("a unix peer").groups;
     let status = std::fs::read_to_string("/proc/self/status").expect("status");
     let mine = status.lines().find_map(|line| line.strip_prefix("Groups:")).expect("groups");
     let mine: Vec<u32> = mine.split_whitespace().map(|group| group.parse().unwrap()).collect();

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use dafs_fabric::PeerInfo;
+use dafs_fabric::{Credentials, Ends, PeerInfo};
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_sock_diag::{
     SockDiagMessage,
@@ -31,10 +31,11 @@ pub fn peer_info(socket: BorrowedFd<'_>) -> io::Result<PeerInfo> {
     let fd = socket.as_raw_fd();
     if sys::is_tcp(fd) {
         let (local, peer) = addresses(socket)?;
-        return Ok(PeerInfo::Tcp { local, peer });
+        return Ok(Ends { local, peer }.into());
     }
     let (pid, uid, gid) = sys::peer_credentials(fd)?;
-    Ok(PeerInfo::Unix { pid, uid, gid, groups: sys::peer_groups(fd)? })
+    let credentials = Credentials { uid, gid, groups: sys::peer_groups(fd)? };
+    Ok(PeerInfo { credentials: Some(credentials), ends: None, text: format!("process {pid}") })
 }
 
 /// The owner of what is at the other end of a TCP socket; `None`: not a socket of this host's

@@ -250,32 +250,50 @@ pub enum QueuePairEvent {
     },
 }
 
-/// Who asks to be connected.
+/// Who is at the other end of a connection, as far as the system knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PeerInfo {
-    /// A TCP peer: both ends of the connection as the kernel knows them.
-    Tcp {
-        /// Our end.
-        local: SocketAddr,
-        /// Their end.
-        peer: SocketAddr,
-    },
-    /// A process on this host, as SO_PEERCRED told at connect time.
-    Unix {
-        /// Process.
-        pid: i32,
-        /// User.
-        uid: u32,
-        /// Effective group.
-        gid: u32,
-        /// Supplementary groups, of that process (SO_PEERGROUPS).
-        groups: Vec<u32>,
-    },
-    /// A simulated node.
-    Sim {
-        /// Its number.
-        node: u32,
-    },
+pub struct PeerInfo {
+    /// Whose process it was when it connected, by the kernel's word; `None`: a network that does not
+    /// tell.
+    pub credentials: Option<Credentials>,
+    /// The addresses of the connection, where it has some.
+    pub ends: Option<Ends>,
+    /// Where it comes from, for people: an address, a process.
+    pub text: String,
+}
+
+/// As whom a process acts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// User.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// Both ends of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// Ours.
+    pub local: SocketAddr,
+    /// Theirs.
+    pub peer: SocketAddr,
+}
+
+impl Ends {
+    /// Both are this host's, by a network that no other host reaches.
+    pub fn are_loopback(&self) -> bool {
+        self.local.ip().is_loopback() && self.peer.ip().is_loopback()
+    }
+}
+
+impl From<Ends> for PeerInfo {
+    /// Known by its address alone.
+    fn from(ends: Ends) -> PeerInfo {
+        PeerInfo { credentials: None, ends: Some(ends), text: ends.peer.to_string() }
+    }
 }
 
 /// A connection request, to be given to [`Engine::accept`](crate::Engine::accept) of any engine

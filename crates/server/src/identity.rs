@@ -8,8 +8,6 @@
 //! question: established then, it was so while the kernel answered, and as long as it is, nobody
 //! else can be connected from that port to this one.
 
-use std::net::SocketAddr;
-
 use dafs_fabric::{PeerInfo, local};
 use dafs_protocol::{GROUPS_MAX, Identity};
 
@@ -53,13 +51,13 @@ pub(crate) fn squash(who: Identity) -> Identity {
 pub enum IdentityError {
     /// The kernel does not know the socket (any more), or it is not on this host.
     #[error("no established socket of this host has the peer's address {0}")]
-    Unknown(SocketAddr),
+    Unknown(String),
     /// A user of another user namespace: one of many with this number.
     #[error("the peer's user has no number in the server's user namespace (uid {0})")]
     Unmapped(u32),
     /// Not a loopback connection, and no key is configured.
     #[error("peer {0} is not on this host and no key is configured")]
-    Remote(SocketAddr),
+    Remote(String),
     /// The user database.
     #[error("groups of uid {uid}: {source}")]
     Groups {
@@ -97,23 +95,20 @@ fn prove_among(
     anonymous: Option<&Identity>,
 ) -> Result<Word, IdentityError> {
     let known = |uid| if is_ambiguous(uid) { Err(IdentityError::Unmapped(uid)) } else { Ok(uid) };
-    let proof = match peer {
-        PeerInfo::Unix { uid, gid, groups, .. } => {
-            let groups = groups.iter().copied().take(GROUPS_MAX).collect();
-            Proof::Kernel(Identity { uid: known(*uid)?, gid: *gid, groups })
+    let proof = match (&peer.credentials, anonymous) {
+        (Some(who), _) => {
+            let groups = who.groups.iter().copied().take(GROUPS_MAX).collect();
+            Proof::Kernel(Identity { uid: known(who.uid)?, gid: who.gid, groups })
         }
-        PeerInfo::Tcp { local, peer } if local.ip().is_loopback() && peer.ip().is_loopback() => {
+        _ if peer.ends.is_some_and(|ends| ends.are_loopback()) => {
             match owner()?.filter(|_| is_established()) {
                 Some(uid) => return Ok(Word::User(known(uid)?)),
-                None => return Err(IdentityError::Unknown(*peer)),
+                None => return Err(IdentityError::Unknown(peer.text.clone())),
             }
         }
-        PeerInfo::Tcp { .. } if has_key => Proof::Key,
-        PeerInfo::Tcp { peer, .. } => match anonymous {
-            Some(identity) => Proof::Anonymous(identity.clone()),
-            None => return Err(IdentityError::Remote(*peer)),
-        },
-        PeerInfo::Sim { .. } => Proof::Kernel(Identity::root()),
+        _ if has_key => Proof::Key,
+        (None, Some(identity)) => Proof::Anonymous(identity.clone()),
+        (None, None) => return Err(IdentityError::Remote(peer.text.clone())),
     };
     Ok(Word::Proof(proof))
 }
@@ -134,11 +129,11 @@ pub(crate) fn with_groups(uid: u32) -> Result<Identity, IdentityError> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, TcpStream};
+    use std::net::{IpAddr, SocketAddr, TcpStream};
     use std::os::fd::{AsRawFd, OwnedFd};
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    use dafs_fabric::{Address, Device, Incoming, Listener, Provider};
+    use dafs_fabric::{Address, Credentials, Device, Ends, Incoming, Listener, Provider};
     use dafs_fabric_tcp::TcpProvider;
     use nix::sys::socket::{
         AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket,
@@ -330,14 +325,18 @@ mod tests {
         assert_eq!((who.uid, who.gid, who.groups), (uid, NOBODY, Vec::new()));
     }
 
+    /// One of this host, in group 7 and these.
+    fn process(uid: u32, groups: &[u32]) -> PeerInfo {
+        let credentials = Credentials { uid, gid: 7, groups: groups.to_vec() };
+        PeerInfo { credentials: Some(credentials), ends: None, text: "process 1".into() }
+    }
+
     /// As in a user namespace that has no number for some users.
     #[test]
     fn nobody_is_let_in_by_a_number_that_stands_for_many() {
         let local: SocketAddr = ([127, 0, 0, 1], 7).into();
-        let peers = |uid| {
-            let unix = PeerInfo::Unix { pid: 1, uid, gid: 7, groups: vec![8] };
-            [(unix, None), (PeerInfo::Tcp { local, peer: local }, Some(uid))]
-        };
+        let peers =
+            |uid| [(process(uid, &[8]), None), (Ends { local, peer: local }.into(), Some(uid))];
         let word = |(peer, owner): (PeerInfo, Option<u32>)| {
             let asked = (|| Ok(owner), || true);
             prove_among(|uid| uid == NOBODY, &peer, asked, true, None)
@@ -353,7 +352,7 @@ mod tests {
     /// The groups of the process count, not those of the database.
     #[test]
     fn a_peer_of_a_unix_socket_has_the_groups_of_its_process() {
-        let peer = PeerInfo::Unix { pid: 1, uid: 0, gid: 7, groups: vec![8, 9] };
+        let peer = process(0, &[8, 9]);
         let proof = prove(&peer, || Ok(None), || false, false, None);
         let expected = Identity { uid: 0, gid: 7, groups: vec![8, 9] };
         assert!(matches!(proof, Ok(Word::Proof(Proof::Kernel(who))) if who == expected));
@@ -370,7 +369,7 @@ mod tests {
     #[test]
     fn remote_peers_need_a_key() {
         let remote = |last| SocketAddr::new(IpAddr::from([10, 0, 0, last]), last.into());
-        let peer = PeerInfo::Tcp { local: remote(1), peer: remote(2) };
+        let peer = PeerInfo::from(Ends { local: remote(1), peer: remote(2) });
         let (owner, up) = (|| Ok(None), || true);
         assert!(matches!(prove(&peer, owner, up, false, None), Err(IdentityError::Remote(_))));
         assert!(matches!(prove(&peer, owner, up, true, None), Ok(Word::Proof(Proof::Key))));

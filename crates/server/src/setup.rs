@@ -37,11 +37,8 @@ pub(crate) enum Step {
 
 impl Unproven {
     pub(crate) fn new(proof: Proof, peer: &PeerInfo, since: Duration) -> Unproven {
-        let own = match peer {
-            PeerInfo::Tcp { local, .. } => (*local).into(),
-            PeerInfo::Unix { .. } | PeerInfo::Sim { .. } => Dialled::default(),
-        };
-        Unproven { proof, peer: name(peer), since, own, hello: None }
+        let own = peer.ends.map_or_else(Dialled::default, |ends| ends.local.into());
+        Unproven { proof, peer: peer.text.clone(), since, own, hello: None }
     }
 
     pub(crate) fn step(&mut self, shared: &Shared, request: SetupRequest) -> Step {
@@ -126,15 +123,6 @@ pub(crate) fn prove_ready(shared: &Shared, handshake: &KeyHandshake, ready: &mut
     let ours = mac(key, &handshake.server_input(ready)).finalize().into_bytes().into();
     if let SetupReply::Ready { proof, .. } = ready {
         *proof = Some(ours);
-    }
-}
-
-/// Where a connection comes from, for people.
-fn name(peer: &PeerInfo) -> String {
-    match peer {
-        PeerInfo::Tcp { peer, .. } => peer.to_string(),
-        PeerInfo::Unix { pid, .. } => format!("process {pid}"),
-        PeerInfo::Sim { node } => format!("node {node}"),
     }
 }
 

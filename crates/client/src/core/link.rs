@@ -329,10 +329,8 @@ impl Core {
 
     /// The server's address, as far as it has one.
     fn dialled(&self, conn: ConnId) -> Dialled {
-        match self.node.peer(conn) {
-            Some(PeerInfo::Tcp { peer, .. }) => peer.into(),
-            _ => Dialled::default(),
-        }
+        let ends = self.node.peer(conn).and_then(|peer| peer.ends);
+        ends.map_or_else(Dialled::default, |ends| ends.peer.into())
     }
 
     fn is_proven(&self, state: LinkState, ready: &SetupReply) -> bool {
@@ -398,7 +396,7 @@ impl Core {
         link.wanted = true;
         if let (0, Some(conn)) = (index, link.conn) {
             self.facts.way = match self.node.peer(conn) {
-                Some(PeerInfo::Unix { .. }) => Way::UnixSocket,
+                Some(PeerInfo { credentials: Some(_), .. }) => Way::UnixSocket,
                 _ => Way::Network,
             };
         }

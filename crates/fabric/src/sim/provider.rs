@@ -10,7 +10,7 @@ use super::world::Region;
 use crate::engine::{Device, Engine, Listener, Provider};
 use crate::error::{ConnectError, OpenError, RegisterError};
 use crate::mem::{Deregister, MemoryRegion, Span};
-use crate::types::{Access, Address, DeviceAttr, Incoming, PeerInfo, Pending, Rkey};
+use crate::types::{Access, Address, Credentials, DeviceAttr, Incoming, PeerInfo, Pending, Rkey};
 
 /// The network card of one node.
 #[derive(Debug, Clone)]
@@ -136,7 +136,11 @@ impl Listener for SimListener {
             let Some(qp) = world.qps.get(&from) else { continue };
             let (private_data, node) = (qp.private_data.clone(), qp.node);
             let inner = Box::new(Request { net: self.net.clone(), from: Some(from) });
-            return Some(Incoming { private_data, peer: PeerInfo::Sim { node }, inner });
+            // A node is one machine, of root.
+            let root = Credentials { uid: 0, gid: 0, groups: Vec::new() };
+            let text = format!("node {node}");
+            let peer = PeerInfo { credentials: Some(root), ends: None, text };
+            return Some(Incoming { private_data, peer, inner });
         }
     }
 

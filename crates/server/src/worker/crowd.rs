@@ -15,16 +15,17 @@ pub(super) enum Origin {
     User(u32),
     /// Of IPv6 the network, in which one has all addresses.
     Address(IpAddr),
-    Node(u32),
+    /// In a network that has no addresses: all of it is one.
+    Elsewhere,
 }
 
 impl Origin {
     pub(super) fn of(peer: &PeerInfo, proof: &Proof) -> Origin {
         match (proof, peer) {
             (Proof::Kernel(who), _) => Origin::User(who.uid),
-            (_, PeerInfo::Unix { uid, .. }) => Origin::User(*uid),
-            (_, PeerInfo::Tcp { peer, .. }) => Origin::Address(network(peer.ip())),
-            (_, PeerInfo::Sim { node }) => Origin::Node(*node),
+            (_, PeerInfo { credentials: Some(who), .. }) => Origin::User(who.uid),
+            (_, PeerInfo { ends: Some(ends), .. }) => Origin::Address(network(ends.peer.ip())),
+            _ => Origin::Elsewhere,
         }
     }
 }
@@ -88,6 +89,8 @@ impl<C: Copy + PartialEq> Crowd<C> {
 mod tests {
     use std::net::SocketAddr;
 
+    use dafs_fabric::Ends;
+
     use super::*;
 
     #[test]
@@ -119,7 +122,7 @@ mod tests {
     fn one_network_of_ipv6_is_one_origin() {
         let origin = |text: &str| {
             let peer: SocketAddr = text.parse().expect("an address");
-            Origin::of(&PeerInfo::Tcp { local: peer, peer }, &Proof::Key)
+            Origin::of(&Ends { local: peer, peer }.into(), &Proof::Key)
         };
         assert_eq!(origin("[2001:db8::1]:5"), origin("[2001:db8::ffff:1:2:3]:6"));
         assert_ne!(origin("[2001:db8::1]:5"), origin("[2001:db8:0:1::1]:5"));
