@@ -110,8 +110,8 @@ impl Inner {
         // Fails without the right to search, and for what was removed meanwhile.
         let stat = if looks { Stat::at(dir, raw.name, true).ok() } else { None };
         let id = stat.as_ref().map_or(FileId { device, inode: raw.inode }, Stat::id);
-        // What is mounted there may not have been opened since it is.
-        if (id.device != device || !self.objects.knows(id.device))
+        // To ask anew at each listing would have the system mount what waits for its first use.
+        if !self.objects.knows(id.device)
             && let Ok(fd) = sys::openat(dir, raw.name, libc::O_PATH, 0)
         {
             self.meet(caller, &fd)?;
