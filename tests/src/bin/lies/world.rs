@@ -42,6 +42,9 @@ fn make(dir: &Path, marks: &Marks) -> io::Result<()> {
     (0..50).try_for_each(|number| fs::write(dir.join(format!("private/{name}{number}")), b""))
 }
 
+/// Open files have memory of their own beside what is bounded here: a user has a quarter of them.
+const LIMITS: &str = "[limits]\nlease_seconds = 8\nopens = 16384\n";
+
 impl World {
     pub(crate) fn start(seed: u64, plant: Option<&str>) -> World {
         let work = tempfile::tempdir().expect("tempdir");
@@ -49,7 +52,7 @@ impl World {
         let (dir, marks) = (work.path().join("served"), Marks::new(seed));
         make(&dir, &marks).expect("files");
         let config = work.path().join("dafs.toml");
-        fs::write(&config, "[limits]\nlease_seconds = 8\n").expect("write");
+        fs::write(&config, LIMITS).expect("write");
         let arena = ARENA.to_string();
         let args = ["--config", &config.display().to_string(), "--arena", &arena];
         let poison = PathBuf::from(marks.poison_digits());
