@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Harness;
 use super::pair::{READ_WRITE, bytes, pattern};
@@ -11,10 +12,14 @@ use crate::mem::{PAGE_BYTES, Span};
 use crate::sys::FileMap;
 use crate::types::{QueuePairEvent, Status};
 
+/// Files made so far: cases run in several threads.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
 /// A file without a name that holds these bytes, and a map of it.
 pub(super) fn mapped(content: &[u8], by_descriptor: bool) -> (File, Arc<FileMap>) {
     let directory = std::env::temp_dir();
-    let unique = format!("dafs-conformance-{}-{:p}", std::process::id(), content.as_ptr());
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let unique = format!("dafs-conformance-{}-{number}", std::process::id());
     let path = directory.join(unique);
     let made = File::options().read(true).write(true).create_new(true).open(&path);
     let file = made.expect("a file");
