@@ -44,12 +44,11 @@ impl World {
     /// Books that messages may go where a broken connection may write until it is quiescent.
     pub fn look_at_early_use(&mut self, engine: u64, buffers: &[Span]) {
         let qps = self.qps.values().filter(|qp| qp.engine == engine);
-        let early = qps.flat_map(|qp| qp.caught.iter().map(|(receive, ..)| (qp.node, receive)));
+        let mut held = qps.flat_map(|qp| qp.caught.iter().map(|(receive, ..)| (qp.node, receive)));
         let is_early = |receive: &Receive| {
             receive.buffers.iter().any(|held| buffers.iter().any(|span| overlap(held, span)))
         };
-        let found = early.into_iter().find_map(|(node, receive)| is_early(receive).then_some(node));
-        if let Some(node) = found {
+        if let Some((node, _)) = held.find(|(_, receive)| is_early(receive)) {
             self.violations.push(format!("a receive of node {node} posted before quiescence"));
         }
     }
