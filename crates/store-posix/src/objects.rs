@@ -398,13 +398,14 @@ impl Objects {
     pub(super) fn meet(&self, fd: &OwnedFd) -> Result<(), Status> {
         let opened = self.mounts.opened();
         let (device, identity) = (Stat::of(fd, true)?.id().device, identity(fd)?);
+        // Before the lock, which workers wait for.
+        let mounted = mounts::is_mounted(device) == Some(true);
         let mut known = self.file_systems.write().unwrap_or_else(PoisonError::into_inner);
         match known.get_mut(&device) {
             Some(met) if met.file_system.identity == identity => met.opened = opened,
             _ => {
                 let count = self.met.get().map_or(0, |met| met.fetch_add(1, Ordering::AcqRel) + 1);
                 let file_system = FileSystem { identity, met: count };
-                let mounted = mounts::is_mounted(device) == Some(true);
                 known.insert(device, Met { file_system, opened, mounted });
             }
         }
