@@ -15,6 +15,7 @@ work=$(cd "$work" && pwd)
 mkdir "$work/served" "$work/local" "$work/mount" "$work/state"
 
 server='' mount=''
+# What fails while it is cleaned up is told by who fails, and is no result of the measurement.
 end() {
     [ -z "$mount" ] || "$dafs" umount "$work/mount" || umount -l "$work/mount" || true
     [ -z "$server" ] || { kill "$server" && wait "$server"; } || true
