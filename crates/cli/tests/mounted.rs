@@ -320,6 +320,13 @@ const CLOSES: &str = "import os, signal, sys, threading, time\n\
     while any(state(task) != 'T' for task in os.listdir(tasks)): pass\n\
     closers = [threading.Thread(target=os.close, args=[fd]) for fd in (file, other)]\n\
     for closer in closers: closer.start()\n\
+    at = lambda closer: open(f'/proc/self/task/{closer.native_id}/wchan').read()\n\
+    def is_there(closer):\n\
+    \x20   try: return 'request_wait' in at(closer)\n\
+    \x20   except OSError: return True\n\
+    limit = time.time() + 10\n\
+    while not all(is_there(closer) for closer in closers) and time.time() < limit: pass\n\
+    # That nothing ends can only be watched for a while.\n\
     time.sleep(0.5)\n\
     print(sum(closer.is_alive() for closer in closers), 'wait')\n\
     os.kill(server, signal.SIGCONT)\n\
