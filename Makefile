@@ -14,8 +14,8 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 help:
 	@echo "make serve DIR=/some/dir   install what is missing, build, serve the directory"
 	@echo "make install               dafs to PREFIX=/usr/local, and the helper for /etc/fstab"
-	@echo "make check                 format, lints, unit tests, 100 seeds (3 minutes)"
-	@echo "make test                  all tests in their short form (20 to 30 minutes)"
+	@echo "make check                 format, lints, unit tests, 100 seeds (1 minute once it is built)"
+	@echo "make test                  all tests in their short form (some 30 minutes)"
 	@echo "make test-long             every bar at full size, one line per bar"
 	@echo "make bench-compare OLD=COMMIT   this build beside that of a commit, by turns"
 	@echo "make fuzz                  each fuzzer for SECONDS=600"
