@@ -15,6 +15,7 @@ mod chain;
 mod changes;
 mod clients;
 mod config;
+mod context;
 mod exports;
 mod identity;
 mod intent_log;

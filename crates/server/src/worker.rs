@@ -9,7 +9,6 @@ mod requests;
 mod sessions;
 mod transfers;
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +21,7 @@ use dafs_store::{Blocking, allow_blocking};
 use rustc_hash::FxHashMap;
 
 use crate::budget::Granted;
-use crate::chain::{self, Context};
+use crate::context::Context;
 use crate::identity::Proof;
 use crate::locks::{Ended, LockTable};
 use crate::operations::file::Held;
@@ -430,6 +429,3 @@ struct Leaving {
     held: Vec<Held>,
     connection: ConnId,
 }
-
-/// Fetches under way: who waits for them.
-pub(crate) type Fetches = RefCell<FxHashMap<RequestId, chain::Fetch>>;

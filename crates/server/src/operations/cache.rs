@@ -9,7 +9,8 @@ use dafs_protocol::{
 use dafs_store::FileId;
 use dafs_unifier::CachedFile;
 
-use crate::chain::{Chain, SCRATCH_BYTES, Stop};
+use crate::chain::{Chain, Stop};
+use crate::context::SCRATCH_BYTES;
 use crate::opens::Open;
 
 // As posix_fadvise.

@@ -13,7 +13,8 @@ use dafs_protocol::{
 use dafs_store::Opened;
 use dafs_unifier::{CachedFile, Mark, Opening, PinnedRead, Writer, WriterId};
 
-use crate::chain::{Chain, Context, Stop};
+use crate::chain::{Chain, Stop};
+use crate::context::Context;
 use crate::exports::{Export, Exports, Place};
 use crate::metrics::count;
 use crate::opens::Open;

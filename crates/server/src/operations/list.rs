@@ -4,7 +4,8 @@ use dafs_protocol::{DirEntry, FileHandle, Identity, Operation, Outcome, Status, 
 use dafs_store::{FileId, Store};
 use std::sync::Arc;
 
-use crate::chain::{Chain, SCRATCH_BYTES, Stop};
+use crate::chain::{Chain, Stop};
+use crate::context::SCRATCH_BYTES;
 use crate::exports::Exports;
 use crate::shared::Shared;
 

@@ -4,7 +4,8 @@ use dafs_protocol::{
     LockKind, LockRange, LockRequest, Operation, Outcome, OwnerKey, StateId, Status,
 };
 
-use crate::chain::{Chain, Context, Stop};
+use crate::chain::{Chain, Stop};
+use crate::context::Context;
 use crate::locks::{Client, LockFile, LockTable, Owner, Place, Wanted};
 use crate::opens::Open;
 use crate::planted::{Defect, planted};

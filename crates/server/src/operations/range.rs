@@ -6,7 +6,8 @@ use dafs_protocol::{FILE_EXTENT_BYTES, Operation, Outcome, StateId, Status, enco
 use dafs_store::SeekKind;
 use dafs_unifier::{CachedFile, FilePosition};
 
-use crate::chain::{Chain, SCRATCH_BYTES, Stop};
+use crate::chain::{Chain, Stop};
+use crate::context::SCRATCH_BYTES;
 use crate::opens::Open;
 use crate::paths::{FileData, PageCacheFile};
 

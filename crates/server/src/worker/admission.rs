@@ -12,7 +12,8 @@ use dafs_protocol::{Extent, ExtentList, Operation, RequestHead, SessionId, SlotI
 
 use super::{Action, Message, Worker};
 use crate::budget::{AllGranted, Granted, Needs, UserShare};
-use crate::chain::{Cached, Context, SCRATCH_BYTES};
+use crate::chain::Cached;
+use crate::context::{Context, SCRATCH_BYTES};
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::{Shared, tick};
