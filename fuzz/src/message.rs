@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use dafs_fabric::sim::{SimConfig, SimNet};
 use dafs_fabric::{
-    Access, Address, Arena, Device, Engine, MemoryRegion, Opcode, Provider, QueuePair,
+    Access, Address, Arena, Domain, Engine, MemoryRegion, Opcode, Provider, QueuePair,
     QueuePairEvent, Span, Status, Tag, WrId,
 };
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId};
@@ -44,9 +44,9 @@ fn memory(which: usize) -> Arc<Arena> {
 pub fn run(bytes: &[u8]) {
     let Some((setup, steps)) = bytes.split_first_chunk::<SETUP>() else { return };
     let net = SimNet::new(SimConfig::new(1));
-    let (mut side, device) = Side::new(&net);
+    let (mut side, domain) = Side::new(&net);
     let address = Address { scheme: "sim".into(), target: "1".into() };
-    let mut listener = device.listen(&address).expect("listen");
+    let mut listener = domain.device().listen(&address).expect("listen");
     let mut peer = Peer::new(&net, &address, setup);
     let conn = loop {
         assert!(net.step(), "no connection request");
@@ -87,19 +87,18 @@ struct Side {
 }
 
 impl Side {
-    fn new(net: &Arc<SimNet>) -> (Side, Arc<dyn Device>) {
-        let device = net.provider(1).open().expect("device");
-        let engine = device.engine().expect("engine");
+    fn new(net: &Arc<SimNet>) -> (Side, Arc<Domain>) {
+        let domain = Domain::open(&net.provider(1)).expect("device");
         let config = NodeConfig {
             receives_max: 64,
             connections_max: 4,
             requests_in_service_max: 16,
             ..NodeConfig::default()
         };
-        let node = Node::new(device.clone(), engine, config).expect("node");
+        let node = Node::new(domain.clone(), config).expect("node");
         let memory = memory(0);
         let sets = (BTreeSet::new(), BTreeSet::new());
-        (Side { node, memory, fetching: sets.0, replying: sets.1, tokens: 0, ended: false }, device)
+        (Side { node, memory, fetching: sets.0, replying: sets.1, tokens: 0, ended: false }, domain)
     }
 
     /// Places 1 and 4 are written by the peer's data, 3 is only read.
@@ -397,9 +396,9 @@ mod tests {
     #[test]
     fn an_honest_request_is_served() {
         let net = SimNet::new(SimConfig::new(1));
-        let (mut side, device) = Side::new(&net);
+        let (mut side, domain) = Side::new(&net);
         let address = Address { scheme: "sim".into(), target: "1".into() };
-        let mut listener = device.listen(&address).expect("listen");
+        let mut listener = domain.device().listen(&address).expect("listen");
         let mut peer = Peer::new(&net, &address, &SETUP_BYTES);
         let incoming = loop {
             assert!(net.step());

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Address, Arena, Provider};
+use dafs_fabric::{Address, Arena, Domain};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Timestamp, WriteVerifier};
@@ -104,15 +104,14 @@ pub fn late_store() -> MemoryStore {
 /// # Panics
 /// When the system refuses.
 pub fn serve_with_arena(store: MemoryStore, limits: Limits, arena_bytes: usize) -> InProcess {
-    let device = TcpProvider::default().open().expect("device");
+    let domain = Domain::open(&TcpProvider::default()).expect("device");
     let address = Address::parse("tcp://127.0.0.1:0").expect("address");
-    let mut listener = device.listen(&address).expect("listen");
+    let mut listener = domain.device().listen(&address).expect("listen");
     let address = listener.address();
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
     let thread = std::thread::spawn(move || {
-        let engine = device.engine().expect("engine");
-        let node = Node::new(device, engine, NodeConfig::default()).expect("node");
+        let node = Node::new(domain, NodeConfig::default()).expect("node");
         let mut worker = Worker::new(0, node, shared(store, limits, arena_bytes));
         let start = Instant::now();
         while !stopped.load(Ordering::SeqCst) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Address, Provider};
+use dafs_fabric::{Address, Domain, Provider};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{
     AccessMask, Attr, FileKind, FsAttr, Identity, SessionAttr, SessionStats, SetAttr, WriteVerifier,
@@ -110,10 +110,9 @@ impl Session {
     ) -> Result<Session, SessionError> {
         options.clamp();
         let local = |error: &dyn std::fmt::Display| Error::Local(error.to_string());
-        let device = provider.open().map_err(|error| local(&error))?;
-        let engine = device.engine().map_err(|error| local(&error))?;
+        let domain = Domain::open(&*provider).map_err(|error| local(&error))?;
         let config = NodeConfig { connections_max: 4, ..NodeConfig::default() };
-        let node = Node::new(device, engine, config).map_err(|error| local(&error))?;
+        let node = Node::new(domain, config).map_err(|error| local(&error))?;
         let core = Core::new(node, CoreConfig::new(address, &options), nonce_source());
         let inner = Arc::new(Inner::new(core, &options));
         inner.start_keeper().map_err(|error| local(&error))?;

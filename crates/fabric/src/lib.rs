@@ -3,6 +3,7 @@
 //!
 //! * [`mem`]: memory that a network may touch: [`Arena`], [`Span`], [`Buffer`].
 //! * [`Provider`], [`Device`], [`Listener`], [`Engine`]: what a transport offers.
+//! * [`Domain`]: an open device and the memory that it is to know.
 //! * [`DeviceAttr`]: what it can do, as data. Callers read the data, never a provider's name.
 //!
 //! # What a completion means
@@ -18,19 +19,25 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 pub mod conformance;
+mod domain;
 mod engine;
 mod error;
 pub mod local;
 pub mod mem;
+#[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
+mod planted;
 pub mod poison;
 pub mod sim;
 mod spin;
 mod sys;
 mod types;
 
+pub use domain::Domain;
 pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
 pub use mem::{Arena, Buffer, MemoryRegion, PostedBuffer, Span};
+#[cfg(feature = "planted")]
+pub use planted::{Defect, plant};
 pub use spin::Spin;
 pub use sys::FileMap;
 pub use types::*;

@@ -16,10 +16,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-pub(crate) use pins::Pin;
+pub use pins::Pin;
 use pins::Pins;
 
 use crate::error::ArenaError;
+use crate::planted::{Defect, planted};
 use crate::sys::FileMap;
 use crate::types::{RemoteSpan, Rkey};
 
@@ -163,13 +164,32 @@ impl Arena {
         self.populate(offset, len);
     }
 
-    /// Gives the memory of whole pages in this range back to the system; they read as zero. Not while
-    /// a device that pins ([`DeviceAttr::registration_pins`](crate::DeviceAttr::registration_pins))
-    /// has them registered: it would go on with the old ones.
+    /// Gives the memory of whole pages in this range back to the system; they read as zero.
     ///
     /// # Errors
-    /// The system does not take it, for example since it is locked in memory.
+    /// [`ResourceBusy`](std::io::ErrorKind::ResourceBusy) while a device holds some of it
+    /// ([`Span::pin`]): it would go on with the old pages. Or the system does not take it, for example
+    /// since it is locked in memory.
     pub fn discard(&self, offset: usize, len: usize) -> std::io::Result<()> {
+        assert!(offset <= self.len && len <= self.len - offset, "range outside of the arena");
+        if planted(Defect::PinnedPagesGivenBack) {
+            return self.discard_pinned(offset, len);
+        }
+        // SAFETY: inside the mapping, as just checked.
+        let start = unsafe { self.base.add(offset) };
+        let addr = start.as_ptr() as u64;
+        // SAFETY: the range is mapped; its contents are given up.
+        let give_back =
+            || unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTNEED) };
+        match self.pins.unless_pinned(addr..addr + len as u64, give_back) {
+            Some(0) => Ok(()),
+            Some(_) => Err(std::io::Error::last_os_error()),
+            None => Err(std::io::ErrorKind::ResourceBusy.into()),
+        }
+    }
+
+    /// As [`discard`](Self::discard), also of what devices hold: for the proof that this goes wrong.
+    pub(crate) fn discard_pinned(&self, offset: usize, len: usize) -> std::io::Result<()> {
         assert!(offset <= self.len && len <= self.len - offset, "range outside of the arena");
         // SAFETY: inside the mapping, as just checked.
         let start = unsafe { self.base.add(offset) };
@@ -333,6 +353,12 @@ impl Span {
             Keep::Buffer(memory) => Some(memory.arena.span(memory.offset, memory.len)),
             Keep::Lent(..) | Keep::File(_) => None,
         }
+    }
+
+    /// True when the addresses of `part` are among those of this one.
+    pub fn contains(&self, part: &Span) -> bool {
+        let (start, end) = (self.addr(), self.addr() + self.len as u64);
+        start <= part.addr() && part.addr() + part.len as u64 <= end
     }
 
     /// True when `next` begins where this one ends, in the same owner.

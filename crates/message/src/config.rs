@@ -83,9 +83,12 @@ pub enum NodeError {
     /// No memory for receives.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// The device did not take the receive memory.
+    /// The device did not take the memory for messages.
     #[error(transparent)]
     Register(#[from] dafs_fabric::RegisterError),
+    /// The device has no more engines.
+    #[error(transparent)]
+    Engine(#[from] dafs_fabric::OpenError),
 }
 
 /// Why a request was not taken. Nothing of it was done and no span of it is held.
@@ -98,9 +101,9 @@ pub enum SubmitError {
     /// As many requests as allowed are under way: submit again after a reply.
     #[error("queue full")]
     QueueFull,
-    /// The system has no memory for a reply, or the device did not take it, and no reply will come
-    /// that gives some back.
-    #[error("no memory for a reply")]
+    /// The system has no memory for the request or its reply, or the device did not take it, and no
+    /// reply will come that gives some back.
+    #[error("no memory for a request")]
     NoMemory,
     /// No such connection, or not (or no longer) connected.
     #[error("not connected")]

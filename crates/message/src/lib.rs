@@ -54,16 +54,16 @@
 //!
 //! ```
 //! use dafs_fabric::sim::{SimConfig, SimNet};
-//! use dafs_fabric::{Address, Provider, SgList};
+//! use dafs_fabric::{Address, Domain, SgList};
 //! use dafs_message::{ConnOptions, Event, Node, NodeConfig};
 //!
 //! let net = SimNet::new(SimConfig::new(1));
 //! let config = NodeConfig { receives_max: 64, ..NodeConfig::default() };
-//! let (one, two) = (net.provider(1).open()?, net.provider(2).open()?);
+//! let (one, two) = (Domain::open(&net.provider(1))?, Domain::open(&net.provider(2))?);
 //! let address = Address::parse("sim://1").expect("an address");
-//! let mut listener = one.listen(&address)?;
-//! let mut server = Node::new(one.clone(), one.engine()?, config.clone())?;
-//! let mut client = Node::new(two.clone(), two.engine()?, config)?;
+//! let mut listener = one.device().listen(&address)?;
+//! let mut server = Node::new(one, config.clone())?;
+//! let mut client = Node::new(two, config)?;
 //! let conn = client.connect(&address, b"it is me", ConnOptions::default())?;
 //! loop {
 //!     net.step();
@@ -95,6 +95,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 #![deny(missing_docs)]
 
+mod bounce;
 mod config;
 mod connection;
 mod credits;

@@ -7,8 +7,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Address, ConnectError, Device, Engine, Incoming, PeerInfo, QueuePair, QueuePairEvent, SgList,
-    Waiter, WorkCompletion,
+    Address, ConnectError, Domain, Incoming, PeerInfo, QueuePair, QueuePairEvent, SgList, Waiter,
+    WorkCompletion,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
@@ -64,17 +64,15 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node over `engine`, which is one of `device`.
+    /// A node over an engine of its own. What it posts of memory that `domain` knows costs nothing
+    /// where the device must know it; other memory is registered when it is first used, as a whole
+    /// (arena or buffer), and lent memory is copied.
     ///
     /// # Errors
     /// [`NodeError`].
-    pub fn new(
-        device: Arc<dyn Device>,
-        engine: Box<dyn Engine>,
-        config: NodeConfig,
-    ) -> Result<Node, NodeError> {
+    pub fn new(domain: Arc<Domain>, config: NodeConfig) -> Result<Node, NodeError> {
         Ok(Node {
-            sh: Shared::new(device, engine, config)?,
+            sh: Shared::new(domain, config)?,
             connections: Vec::new(),
             generations: Vec::new(),
             free: Vec::new(),

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_fabric::{Access, Arena, Device, Engine, MemoryRegion, SgList, Span, WrId, poison};
+use dafs_fabric::{Access, Arena, Domain, Engine, MemoryRegion, SgList, Span, WrId, poison};
 
 use crate::config::{NodeError, SubmitError};
 use crate::segments;
@@ -34,8 +34,6 @@ pub struct ReceivePool {
     promised: usize,
     /// Posted receives whose header touches a page, per page.
     page_users: Vec<u16>,
-    /// Pages that nobody needs go back to the system: not those that a device has pinned.
-    gives_back: bool,
 }
 
 impl ReceivePool {
@@ -44,16 +42,15 @@ impl ReceivePool {
     /// # Errors
     /// [`NodeError`].
     pub fn new(
-        device: &dyn Device,
+        domain: &Domain,
         header_bytes: usize,
         area_bytes: usize,
         depth: usize,
     ) -> Result<ReceivePool, NodeError> {
         let area_base = (depth * header_bytes).next_multiple_of(PAGE_BYTES);
         let arena = Arena::new(area_base + depth * area_bytes)?;
-        let region = register_local(device, &arena)?;
+        let region = register_local(domain, &arena)?;
         let page_users = vec![0; area_base / PAGE_BYTES];
-        let gives_back = region.is_none() || !device.attr().registration_pins;
         Ok(ReceivePool {
             arena,
             _region: region,
@@ -66,7 +63,6 @@ impl ReceivePool {
             posted: 0,
             promised: 0,
             page_users,
-            gives_back,
         })
     }
 
@@ -156,10 +152,7 @@ impl ReceivePool {
             return;
         }
         self.free.push(index);
-        if !self.gives_back {
-            return;
-        }
-        // Where the system does not take it, the next message finds it there.
+        // What a device has pinned, or the system does not take, the next message finds there.
         if self.area_bytes > 0 {
             let area = self.area_base + index as usize * self.area_bytes;
             let _ = self.arena.discard(area, self.area_bytes);
@@ -249,14 +242,14 @@ impl ReceivePool {
 /// # Errors
 /// [`NodeError::Register`].
 pub fn register_local(
-    device: &dyn Device,
+    domain: &Domain,
     arena: &Arc<Arena>,
 ) -> Result<Option<MemoryRegion>, NodeError> {
-    if !device.attr().local_registration {
+    if !domain.attr().local_registration {
         return Ok(None);
     }
     let access = Access { remote_read: false, remote_write: false };
-    Ok(Some(device.register(arena.span(0, arena.len()), access)?))
+    Ok(Some(domain.device().register(arena.span(0, arena.len()), access)?))
 }
 
 /// Where headers of tagged replies land: a piece of memory per request under way, made when it
@@ -280,20 +273,20 @@ impl ReplyMemory {
     ///
     /// # Errors
     /// [`SubmitError::QueueFull`] where replies give some back, else [`SubmitError::NoMemory`].
-    pub fn take(&mut self, device: &dyn Device) -> Result<u32, SubmitError> {
+    pub fn take(&mut self, domain: &Domain) -> Result<u32, SubmitError> {
         if let Some(piece) = self.free.pop() {
             return Ok(piece);
         }
         let is_in_use = !self.chunks.is_empty();
         let none = if is_in_use { SubmitError::QueueFull } else { SubmitError::NoMemory };
-        self.grow(device).map_err(|_| none)?;
+        self.grow(domain).map_err(|_| none)?;
         self.free.pop().ok_or(none)
     }
 
     #[cold]
-    fn grow(&mut self, device: &dyn Device) -> Result<(), NodeError> {
+    fn grow(&mut self, domain: &Domain) -> Result<(), NodeError> {
         let arena = Arena::new(CHUNK * self.bytes)?;
-        let region = register_local(device, &arena)?;
+        let region = register_local(domain, &arena)?;
         let first = (self.chunks.len() * CHUNK) as u32;
         self.chunks.push((arena, region));
         self.free.extend((first..first + CHUNK as u32).rev());

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::{Access, Device, MemoryRegion, RemoteSpan, Span};
+use dafs_fabric::{Access, Device, Domain, MemoryRegion, RemoteSpan, Span};
 use smallvec::SmallVec;
 
 use crate::header::REMOTE_SPANS_MAX;
@@ -14,11 +14,14 @@ use crate::header::REMOTE_SPANS_MAX;
 /// Regions in the cache; the least recently used one goes first.
 const REGIONS_MAX: usize = 64;
 
+/// Keep memory registered while they are held.
+pub type Regions = SmallVec<[Arc<MemoryRegion>; 2]>;
+
 /// The regions that a request relies on, and what its peer is told.
 #[derive(Default)]
 pub struct Registered {
     /// Alive until the request ends.
-    pub regions: SmallVec<[Arc<MemoryRegion>; 2]>,
+    pub regions: Regions,
     /// In the order of the list.
     pub remotes: SmallVec<[RemoteSpan; 2]>,
 }
@@ -71,6 +74,22 @@ impl RegistrationCache {
         Some(registered)
     }
 
+    /// The regions by which the device knows all of `list` as local memory; `None` when it does not
+    /// and something of it cannot be registered.
+    pub fn local(&mut self, domain: &Domain, list: &[Span]) -> Option<Regions> {
+        let none = Access { remote_read: false, remote_write: false };
+        let mut regions = Regions::new();
+        for span in list {
+            let is_in = |region: &Arc<MemoryRegion>| region.span().contains(span);
+            if regions.last().is_some_and(is_in) {
+                continue;
+            }
+            let known = domain.find(span);
+            regions.push(known.or_else(|| self.region(domain.device(), span, none))?);
+        }
+        Some(regions)
+    }
+
     /// Takes regions out of the cache: a connection that relied on them broke, perhaps since the
     /// device had ended them.
     pub fn forget(&mut self, regions: &[Arc<MemoryRegion>]) {
@@ -84,13 +103,9 @@ impl RegistrationCache {
         access: Access,
     ) -> Option<Arc<MemoryRegion>> {
         self.uses += 1;
-        let (start, end) = (span.addr(), span.addr() + span.len() as u64);
-        let hit = self.entries.iter_mut().find(|entry| {
-            let memory = entry.region.span();
-            entry.access == access
-                && memory.addr() <= start
-                && end <= memory.addr() + memory.len() as u64
-        });
+        let is_hit =
+            |entry: &&mut Entry| entry.access == access && entry.region.span().contains(span);
+        let hit = self.entries.iter_mut().find(is_hit);
         if let Some(entry) = hit {
             entry.used = self.uses;
             return Some(entry.region.clone());

@@ -1,10 +1,9 @@
 //! Our requests on a connection: from `submit` to the reply.
 
-use dafs_fabric::{Access, MemoryRegion, SgList, Span, Status, WorkCompletion, sg_bytes};
-use smallvec::SmallVec;
-use std::sync::Arc;
+use dafs_fabric::{Access, RemoteSpan, SgList, Span, Status, WorkCompletion, sg_bytes};
 
 use crate::REPLY_HEADER_BYTES_MAX;
+use crate::bounce::Bounce;
 use crate::config::SubmitError;
 use crate::connection::{Connection, Fault, Message, State, Work, push_tag, reply_tag};
 use crate::credits::CreditHolder;
@@ -13,9 +12,9 @@ use crate::header::{
     FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, REMOTE_SPAN_BYTES, Setup,
     encode_remote, tag_slot, wire_tag,
 };
-use crate::registration::Registered;
+use crate::registration::{Regions, Registered};
 use crate::segments;
-use crate::shared::Shared;
+use crate::shared::{Held, Shared};
 use crate::work::Target;
 
 /// How a request goes.
@@ -45,8 +44,10 @@ struct Slot {
     data: SgList,
     /// Targets that the engine does not have.
     reply_into: SgList,
-    /// Keeps what the peer may reach registered.
-    regions: SmallVec<[Arc<MemoryRegion>; 2]>,
+    /// Keeps what the peer may reach registered, and what is posted.
+    regions: Regions,
+    /// What stands in for sources and targets.
+    bounced: Bounced,
     /// Where the header of a tagged reply lands.
     memory: Option<u32>,
     /// Work requests posted (or to be posted) and not complete.
@@ -126,6 +127,13 @@ impl Requester {
     }
 }
 
+/// What stands in for memory of a request.
+#[derive(Default)]
+struct Bounced {
+    source: Option<Box<Bounce>>,
+    target: Option<Box<Bounce>>,
+}
+
 /// How a request goes.
 struct Plan {
     mode: Mode,
@@ -133,6 +141,48 @@ struct Plan {
     flags: u8,
     reads: Registered,
     writes: Registered,
+    /// Of what is posted.
+    regions: Regions,
+    bounced: Bounced,
+}
+
+/// Room for descriptors in the header of a request.
+struct Descriptors {
+    used: usize,
+    max: usize,
+}
+
+impl Descriptors {
+    /// Describes `list` to the peer, if that fits and it can be registered.
+    fn list(&mut self, sh: &mut Shared, list: &[Span], is_source: bool) -> Option<Registered> {
+        let bytes = list.len() * REMOTE_SPAN_BYTES;
+        if self.used + bytes > self.max {
+            return None;
+        }
+        let access = Access { remote_read: is_source, remote_write: !is_source };
+        let registered = sh.registrations.list(sh.domain.device(), list, access)?;
+        self.used += bytes;
+        Some(registered)
+    }
+
+    /// As [`list`](Self::list), else with memory in its place.
+    fn list_or_bounce(
+        &mut self,
+        sh: &mut Shared,
+        list: &mut SgList,
+        is_source: bool,
+    ) -> Option<(Registered, Option<Box<Bounce>>)> {
+        if let Some(registered) = self.list(sh, list, is_source) {
+            return Some((registered, None));
+        }
+        let bounce = sh.bounces.take(&sh.domain, list.clone()).ok()?;
+        let registered = self.list(sh, &bounce.list(), is_source)?;
+        *list = bounce.list();
+        if is_source {
+            bounce.copy_in();
+        }
+        Some((registered, Some(bounce)))
+    }
 }
 
 impl Connection {
@@ -157,7 +207,7 @@ impl Connection {
         if self.state != State::Open {
             return Err(SubmitError::NotConnected);
         }
-        let (data, reply_into) = (segments::join(data), segments::join(reply_into));
+        let (mut data, mut reply_into) = (segments::join(data), segments::join(reply_into));
         let (data_len, room) = (sg_bytes(&data), sg_bytes(&reply_into));
         let too_large = header.len() > self.request_header_max()
             || data_len.max(room) > sh.attr.bulk_bytes_max.min(u32::MAX as usize)
@@ -172,12 +222,17 @@ impl Connection {
             self.counters.credit_stalls += u64::from(error == SubmitError::NoCredit);
             return Err(error);
         }
-        // What can fail goes before the plan, which spends byte credits.
-        let memory =
-            if self.agreed.tagged { Some(sh.reply_memory.take(&*sh.device)?) } else { None };
+        // Nothing is spent before all that can fail.
         let may_push = how != Submit::OnGrant;
-        let plan = self.plan(sh, header.len(), &data, (data_len, may_push), &reply_into, room);
+        let plan = self.plan(sh, header.len(), &mut data, may_push, &mut reply_into)?;
+        let memory =
+            if self.agreed.tagged { Some(sh.reply_memory.take(&sh.domain)?) } else { None };
         debug_assert_eq!(memory.is_some(), plan.reply_mode == Mode::Tagged);
+        self.count(plan.mode);
+        if plan.mode == Mode::Tagged {
+            self.requester.push.spend(data_len as u32);
+        }
+        self.counters.push_stalls += u64::from(plan.flags & FLAG_STARVED != 0);
         self.requester.credits.spend(1);
         let index = self.requester.take_slot();
         let slot = &mut self.requester.slots[usize::from(index)];
@@ -185,32 +240,44 @@ impl Connection {
         (slot.tag, slot.mode, slot.reply_mode) = (tag, plan.mode, plan.reply_mode);
         (slot.data_len, slot.room) = (data_len as u32, room as u32);
         (slot.data, slot.reply_into, slot.memory) = (data, reply_into, memory);
-        slot.regions.extend(plan.reads.regions.iter().chain(&plan.writes.regions).cloned());
+        let Plan { mode, reply_mode, flags, reads, writes, regions, bounced } = plan;
+        slot.regions = regions;
+        slot.regions.extend(reads.regions.into_iter().chain(writes.regions));
+        slot.bounced = bounced;
         let wire = wire_tag(index, slot.generation);
-        self.send_request(sh, wire, header, &plan);
+        let mut message = Header::new(Kind::Request, wire);
+        (message.mode, message.reply_mode, message.flags) = (mode, reply_mode, flags);
+        self.send_request(sh, message, header, &reads.remotes, &writes.remotes);
         Ok(())
     }
 
+    fn count(&mut self, mode: Mode) {
+        let counters = &mut self.counters;
+        let counter = match mode {
+            Mode::None | Mode::Write => &mut counters.data_none,
+            Mode::Inline => &mut counters.data_inline,
+            Mode::Tagged => &mut counters.data_pushed,
+            Mode::Grant => &mut counters.data_granted,
+            Mode::Read => &mut counters.data_read,
+            Mode::Pieces => &mut counters.data_pieces,
+        };
+        *counter += 1;
+    }
+
+    /// Decides how data goes, and makes it ready: lists may be replaced.
     fn plan(
         &mut self,
         sh: &mut Shared,
         header_len: usize,
-        data: &[Span],
-        (data_len, may_push): (usize, bool),
-        reply_into: &[Span],
-        room: usize,
-    ) -> Plan {
+        data: &mut SgList,
+        may_push: bool,
+        reply_into: &mut SgList,
+    ) -> Result<Plan, SubmitError> {
         let (agreed, inline) = (self.agreed, self.options.inline_bytes as usize);
-        let mut used = HEADER_BYTES + header_len;
-        let mut describe = |sh: &mut Shared, list: &[Span], read: bool| {
-            let bytes = list.len() * REMOTE_SPAN_BYTES;
-            if used + bytes > agreed.peer_header_bytes.min(agreed.send_header_bytes) {
-                return None;
-            }
-            let access = Access { remote_read: read, remote_write: !read };
-            let registered = sh.registrations.list(&*sh.device, list, access)?;
-            used += bytes;
-            Some(registered)
+        let data_len = sg_bytes(data);
+        let mut descriptors = Descriptors {
+            used: HEADER_BYTES + header_len,
+            max: agreed.peer_header_bytes.min(agreed.send_header_bytes),
         };
         let mut plan = Plan {
             mode: Mode::None,
@@ -218,55 +285,58 @@ impl Connection {
             flags: 0,
             reads: Registered::default(),
             writes: Registered::default(),
+            regions: Regions::new(),
+            bounced: Bounced::default(),
         };
-        if !agreed.tagged
-            && agreed.rdma_write
-            && room > inline
-            && let Some(writes) = describe(sh, reply_into, false)
+        if agreed.tagged {
+            let held = sh.make_known(reply_into, false)?;
+            (plan.regions, plan.bounced.target) = (held.regions, held.bounce);
+        } else if agreed.rdma_write
+            && sg_bytes(reply_into) > inline
+            && let Some((writes, bounce)) = descriptors.list_or_bounce(sh, reply_into, false)
         {
-            (plan.writes, plan.reply_mode) = (writes, Mode::Write);
+            (plan.writes, plan.bounced.target, plan.reply_mode) = (writes, bounce, Mode::Write);
         }
         if data_len == 0 {
-            self.counters.data_none += 1;
-            return plan;
+            return Ok(plan);
         }
-        let beside = HEADER_BYTES + header_len + plan.writes.remotes.len() * REMOTE_SPAN_BYTES;
-        if data_len <= inline && beside + data_len <= agreed.peer_header_bytes {
+        if data_len <= inline && descriptors.used + data_len <= agreed.peer_header_bytes {
             plan.mode = Mode::Inline;
-            self.counters.data_inline += 1;
         } else if agreed.tagged {
             if may_push && data_len <= self.requester.push.available() as usize {
                 plan.mode = Mode::Tagged;
-                self.counters.data_pushed += 1;
-                self.requester.push.spend(data_len as u32);
             } else {
                 // To wait for a grant costs a round trip; to register would cost more.
                 plan.mode = Mode::Grant;
-                self.counters.data_granted += 1;
                 if may_push && data_len <= self.requester.push_window as usize {
                     plan.flags |= FLAG_STARVED;
-                    self.counters.push_stalls += 1;
                 }
             }
         } else if agreed.rdma_read
-            && let Some(reads) = describe(sh, data, true)
+            && let Some((reads, bounce)) = descriptors.list_or_bounce(sh, data, true)
         {
-            (plan.reads, plan.mode) = (reads, Mode::Read);
-            self.counters.data_read += 1;
+            (plan.reads, plan.bounced.source, plan.mode) = (reads, bounce, Mode::Read);
+            return Ok(plan);
         } else {
             plan.mode = Mode::Pieces;
-            self.counters.data_pieces += 1;
         }
-        plan
+        let Held { regions, bounce } = sh.make_known(data, true)?;
+        plan.regions.extend(regions);
+        plan.bounced.source = bounce;
+        Ok(plan)
     }
 
-    fn send_request(&mut self, sh: &mut Shared, wire: u32, caller_header: &[u8], plan: &Plan) {
+    fn send_request(
+        &mut self,
+        sh: &mut Shared,
+        mut header: Header,
+        caller_header: &[u8],
+        reads: &[RemoteSpan],
+        writes: &[RemoteSpan],
+    ) {
         self.counters.requests_sent += 1;
-        let mut header = Header::new(Kind::Request, wire);
-        (header.mode, header.reply_mode) = (plan.mode, plan.reply_mode);
-        header.flags = plan.flags;
-        header.reads = plan.reads.remotes.len() as u8;
-        header.writes = plan.writes.remotes.len() as u8;
+        let wire = header.tag;
+        (header.reads, header.writes) = (reads.len() as u8, writes.len() as u8);
         header.header_len = caller_header.len() as u16;
         self.piggyback_credits(&mut header);
         let slot = &mut self.requester.slots[tag_slot(wire)];
@@ -278,7 +348,7 @@ impl Connection {
             slot.work += 1;
         }
         let (mut inline, mut push) = (SgList::new(), SgList::new());
-        match plan.mode {
+        match header.mode {
             Mode::Inline => inline = std::mem::take(&mut slot.data),
             Mode::Tagged => push = std::mem::take(&mut slot.data),
             _ => {}
@@ -292,7 +362,7 @@ impl Connection {
         let mut message = std::mem::take(&mut sh.scratch);
         message.clear();
         header.encode(&mut message);
-        for remote in plan.reads.remotes.iter().chain(&plan.writes.remotes) {
+        for remote in reads.iter().chain(writes) {
             encode_remote(remote, &mut message);
         }
         message.extend_from_slice(caller_header);
@@ -473,6 +543,10 @@ impl Connection {
     fn finish(&mut self, sh: &mut Shared, wire: u32) {
         let slot = &mut self.requester.slots[tag_slot(wire)];
         let (0, Some(data_len)) = (slot.work, slot.reply) else { return };
+        if let Some(bounce) = slot.bounced.target.as_ref().filter(|_| !slot.abandoned) {
+            bounce.copy_out(data_len as usize);
+            self.counters.copied_bytes += u64::from(data_len);
+        }
         let header = slot.release(sh);
         if slot.abandoned {
             sh.recycle(header);
@@ -514,6 +588,7 @@ impl Slot {
         self.data.clear();
         self.reply_into.clear();
         self.regions.clear();
+        self.bounced = Bounced::default();
         (self.busy, self.reply) = (false, None);
         (self.work, self.granted, self.arrived) = (0, 0, 0);
         self.generation = self.generation.wrapping_add(1);

@@ -13,7 +13,7 @@ use crate::header::{
 };
 use crate::planted::{Defect, planted};
 use crate::segments;
-use crate::shared::{Shared, Waiting};
+use crate::shared::{Held, Shared, Waiting};
 use crate::work::Target;
 
 /// Pieces that a grant asks for: they take receives that nobody promised.
@@ -58,6 +58,8 @@ struct Slot {
     work: u32,
     /// Where pieces go.
     into: SgList,
+    /// Of what is posted.
+    held: Held,
     /// Bytes of pieces, and of reads that are done.
     arrived: u32,
     granted: u32,
@@ -71,6 +73,8 @@ struct PendingReply {
     work: u32,
     /// Bytes of those that are done.
     left: u64,
+    /// Of the data.
+    held: Held,
     /// The message that follows when the data was written.
     message: Option<Box<(Header, Vec<u8>)>>,
 }
@@ -137,8 +141,8 @@ impl Responder {
         self.replying = self.replying.saturating_sub(1);
     }
 
-    fn leave(&mut self, token: u64) -> u32 {
-        let entry = PendingReply { token, work: 0, left: 0, message: None };
+    fn leave(&mut self, token: u64, held: Held) -> u32 {
+        let entry = PendingReply { token, work: 0, left: 0, held, message: None };
         if let Some(index) = self.pending_free.pop() {
             self.pending_replies[index as usize] = entry;
             return index;
@@ -249,7 +253,17 @@ impl Connection {
             drop(into);
             return sh.events.push_back(Event::Fetched { id, placed: None });
         };
-        let into = segments::truncate(into, slot.data_len as usize);
+        let mut into = segments::truncate(into, slot.data_len as usize);
+        if matches!(slot.mode, Mode::Tagged | Mode::Grant | Mode::Read) {
+            match sh.make_known(&mut into, false) {
+                Ok(held) => slot.held = held,
+                Err(_) => {
+                    drop(into);
+                    sh.faults.push((self.id.index, Fault::local("no memory for data")));
+                    return sh.events.push_back(Event::Fetched { id, placed: None });
+                }
+            }
+        }
         slot.fetch = Fetch::Posted;
         match slot.mode {
             Mode::None | Mode::Write => self.fetched(sh, tag),
@@ -379,6 +393,10 @@ impl Connection {
         slot.fetch = Fetch::Done;
         let placed = Some(slot.data_len);
         slot.into.clear();
+        if let Held { bounce: Some(bounce), .. } = std::mem::take(&mut slot.held) {
+            bounce.copy_out(slot.data_len as usize);
+            self.counters.copied_bytes += u64::from(slot.data_len);
+        }
         sh.recycle(std::mem::take(&mut slot.inline));
         let late = slot.late.take();
         sh.events.push_back(Event::Fetched { id: RequestId { conn: self.id, tag }, placed });
@@ -411,7 +429,7 @@ impl Connection {
         header: &[u8],
         (data, token): (SgList, Option<u64>),
     ) {
-        let data = segments::join(data);
+        let mut data = segments::join(data);
         let len = sg_bytes(&data);
         let open = self.state == State::Open;
         let Some(slot) = self.responder.serving(tag).filter(|_| open) else {
@@ -428,10 +446,14 @@ impl Connection {
             sh.faults.push((self.id.index, Fault::local("reply larger than the request's room")));
             return unsent(sh, token);
         }
+        let Ok(held) = sh.make_known(&mut data, true) else {
+            sh.faults.push((self.id.index, Fault::local("no memory for a reply")));
+            return unsent(sh, token);
+        };
         self.end_service(sh, tag);
         let mut message = Header::new(Kind::Reply, tag);
         message.data_len = len as u32;
-        self.send_reply(sh, message, header, data, token);
+        self.send_reply(sh, message, header, (data, held), token);
     }
 
     /// Frees the slot of a request that is replied now.

@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dafs_fabric::{Device, DeviceAttr, Engine, MemoryRegion, SgList, Span};
+use dafs_fabric::{DeviceAttr, Domain, Engine, MemoryRegion, SgList, Span};
 
-use crate::config::{NodeConfig, NodeError};
+use crate::bounce::{Bounce, BouncePool};
+use crate::config::{NodeConfig, NodeError, SubmitError};
 use crate::connection::Fault;
 use crate::event::{Event, RequestId};
 use crate::header::HEADER_BYTES;
 use crate::receive_pool::{ReceivePool, ReplyMemory, register_local};
-use crate::registration::RegistrationCache;
+use crate::registration::{Regions, RegistrationCache};
 use crate::segments;
 use crate::stats::Counters;
 use crate::{REPLY_HEADER_BYTES_MAX, config};
@@ -35,10 +36,19 @@ pub struct Waiting {
     pub pushed: bool,
 }
 
+/// What posted memory needs until it is the caller's again.
+#[derive(Default)]
+pub struct Held {
+    /// In which it is.
+    pub regions: Regions,
+    /// What was posted in its place.
+    pub bounce: Option<Box<Bounce>>,
+}
+
 /// The engine, memory, and queues of a node.
 pub struct Shared {
-    /// The device of `engine`.
-    pub device: Arc<dyn Device>,
+    /// The device of `engine`, and the memory that it knows.
+    pub domain: Arc<Domain>,
     /// The completion queue and queue pairs.
     pub engine: Box<dyn Engine>,
     /// As of the device.
@@ -53,6 +63,8 @@ pub struct Shared {
     pub reply_memory: ReplyMemory,
     /// Memory regions.
     pub registrations: RegistrationCache,
+    /// What stands in for memory that cannot be registered.
+    pub bounces: BouncePool,
     /// Message under construction, or its first bytes on arrival.
     pub scratch: Vec<u8>,
     /// The spans of the work request being posted, in case that the queue is full.
@@ -79,17 +91,15 @@ impl Shared {
     ///
     /// # Errors
     /// [`NodeError`].
-    pub fn new(
-        device: Arc<dyn Device>,
-        engine: Box<dyn Engine>,
-        config: NodeConfig,
-    ) -> Result<Shared, NodeError> {
+    pub fn new(domain: Arc<Domain>, config: NodeConfig) -> Result<Shared, NodeError> {
+        let engine = domain.engine()?;
         let attr = engine.attr().clone();
         let area_bytes = config::data_area_bytes(&config, &attr)?;
         let depth = config.receives_max.min(attr.receive_queue_depth);
-        let pool = ReceivePool::new(&*device, config.header_bytes, area_bytes, depth)?;
+        let pool = ReceivePool::new(&domain, config.header_bytes, area_bytes, depth)?;
+        let bounces = BouncePool::new(&domain)?;
         Ok(Shared {
-            device,
+            domain,
             engine,
             attr,
             config,
@@ -97,6 +107,7 @@ impl Shared {
             pool,
             reply_memory: ReplyMemory::new(HEADER_BYTES + REPLY_HEADER_BYTES_MAX),
             registrations: RegistrationCache::default(),
+            bounces,
             scratch: Vec::new(),
             keep: SgList::new(),
             waiting: VecDeque::new(),
@@ -136,12 +147,32 @@ impl Shared {
     pub fn sink(&mut self, len: usize) -> Option<SgList> {
         if self.sink.is_none() {
             let arena = dafs_fabric::Arena::new(SINK_BYTES).ok()?;
-            let region = register_local(&*self.device, &arena).ok()?;
+            let region = register_local(&self.domain, &arena).ok()?;
             self.sink = Some((arena.span(0, SINK_BYTES), region));
         }
         let (sink, _) = self.sink.as_ref()?;
         let whole: SgList = (0..len.div_ceil(SINK_BYTES)).map(|_| sink.clone()).collect();
         (whole.len() <= self.attr.sge_max).then(|| segments::cut(&whole, 0, len))
+    }
+
+    /// Makes sure that the device knows `list`, which is posted next, where it must: what it does not
+    /// know and cannot be told of is replaced, and copied if it is a source.
+    ///
+    /// # Errors
+    /// Those of [`BouncePool::take`].
+    pub fn make_known(&mut self, list: &mut SgList, is_source: bool) -> Result<Held, SubmitError> {
+        if !self.attr.local_registration || list.is_empty() {
+            return Ok(Held::default());
+        }
+        if let Some(regions) = self.registrations.local(&self.domain, list) {
+            return Ok(Held { regions, bounce: None });
+        }
+        let bounce = self.bounces.take(&self.domain, std::mem::take(list))?;
+        *list = bounce.list();
+        if is_source {
+            bounce.copy_in();
+        }
+        Ok(Held { regions: Regions::new(), bounce: Some(bounce) })
     }
 
     /// Delivers requests as far as the limit of requests in service allows.

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use dafs_fabric::sim::{SimConfig, SimNet};
 use dafs_fabric::{
-    Address, Arena, ConnectError, DeviceAttr, Engine, Incoming, PostError, Provider, QueuePair,
-    QueuePairEvent, RemoteSpan, SgList, Span, Tag, Waiter, WorkCompletion, WrId,
+    Access, Address, Arena, ConnectError, Device, DeviceAttr, Domain, Engine, Incoming, Listener,
+    MemoryRegion, OpenError, PostError, Provider, QueuePair, QueuePairEvent, RegisterError,
+    RemoteSpan, SgList, Span, Tag, Waiter, WorkCompletion, WrId,
 };
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 
@@ -64,6 +65,24 @@ fn uncounted<R>(body: impl FnOnce() -> R) -> R {
     let result = body();
     COUNTING.set(before);
     result
+}
+
+/// A device with engines whose allocations are not counted.
+struct QuietDevice(Arc<dyn Device>);
+
+impl Device for QuietDevice {
+    fn attr(&self) -> &DeviceAttr {
+        self.0.attr()
+    }
+    fn register(&self, span: Span, access: Access) -> Result<MemoryRegion, RegisterError> {
+        self.0.register(span, access)
+    }
+    fn engine(&self) -> Result<Box<dyn Engine>, OpenError> {
+        Ok(Box::new(Quiet(self.0.engine()?)))
+    }
+    fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError> {
+        self.0.listen(address)
+    }
 }
 
 /// An engine whose allocations are not counted.
@@ -173,10 +192,9 @@ impl Two {
     fn new(config: SimConfig, options: ConnOptions) -> Two {
         let net = SimNet::new(config);
         let make = |node: u32| {
-            let device = net.provider(node).open().unwrap();
-            let engine = Box::new(Quiet(device.engine().unwrap()));
+            let domain = Domain::new(Arc::new(QuietDevice(net.provider(node).open().unwrap())));
             let config = NodeConfig { receives_max: 128, ..NodeConfig::default() };
-            Node::new(device, engine, config).unwrap()
+            Node::new(domain, config).unwrap()
         };
         let [mut server, mut client] = [make(1), make(2)];
         let address = Address::parse("sim://1").unwrap();

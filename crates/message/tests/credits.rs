@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
-use dafs_fabric::{Access, Address, Buffer, ConnectError, Device, Listener, Provider, SgList};
+use dafs_fabric::{Access, Address, Buffer, ConnectError, Domain, Listener, Provider, SgList};
 use dafs_message::{
     ConnId, ConnOptions, Event, Node, NodeConfig, NodeError, RequestId, SubmitError,
 };
@@ -13,7 +13,7 @@ use dafs_message::{
 struct Two {
     net: Arc<SimNet>,
     /// The client's.
-    device: Arc<dyn Device>,
+    domain: Arc<Domain>,
     listener: Box<dyn Listener>,
     server: Node,
     client: Node,
@@ -34,18 +34,16 @@ impl Two {
 
     fn on(sim: SimConfig, config: NodeConfig, options: ConnOptions) -> Two {
         let net = SimNet::new(sim);
-        let make = |device: &Arc<dyn Device>| {
-            Node::new(device.clone(), device.engine().unwrap(), config.clone()).unwrap()
-        };
-        let device = net.provider(2).open().unwrap();
-        let server = make(&net.provider(1).open().unwrap());
-        let mut client = make(&device);
+        let make = |domain: &Arc<Domain>| Node::new(domain.clone(), config.clone()).unwrap();
+        let domain = Domain::open(&net.provider(2)).unwrap();
+        let server = make(&Domain::open(&net.provider(1)).unwrap());
+        let mut client = make(&domain);
         let listener = net.provider(1).open().unwrap().listen(&address()).unwrap();
         let conn = client.connect(&address(), b"", options).unwrap();
         let (requests, events) = (Vec::new(), Vec::new());
         let replies = 0;
         let mut two =
-            Two { net, device, listener, server, client, conn, requests, replies, events };
+            Two { net, domain, listener, server, client, conn, requests, replies, events };
         two.settle(options);
         assert!(two.client.request_header_max(conn) > 900);
         two
@@ -158,7 +156,7 @@ fn a_request_that_finds_no_memory_costs_no_byte_credits() {
     let before = two.net.faults();
     let buffer = Buffer::new(3000).unwrap().post();
     let none = Access { remote_read: false, remote_write: false };
-    let _region = two.device.register(buffer.span().clone(), none).unwrap();
+    let _region = two.domain.device().register(buffer.span().clone(), none).unwrap();
     let submit = |two: &mut Two| {
         let data = SgList::from_iter([buffer.span().clone()]);
         two.client.submit(two.conn, 1, b"?", data, SgList::new())
@@ -176,9 +174,8 @@ fn a_request_that_finds_no_memory_costs_no_byte_credits() {
 fn a_device_of_one_gather_entry_is_refused() {
     let mut sim = SimConfig::new(3);
     (sim.attr.sge_max, sim.attr.tag_match) = (1, false);
-    let device = SimNet::new(sim).provider(1).open().unwrap();
-    let engine = device.engine().unwrap();
-    let node = Node::new(device, engine, NodeConfig::default());
+    let domain = Domain::open(&SimNet::new(sim).provider(1)).unwrap();
+    let node = Node::new(domain, NodeConfig::default());
     assert!(matches!(node, Err(NodeError::Config(_))));
 }
 
@@ -189,10 +186,9 @@ fn receives_are_promised_and_given_back() {
     let one = two.server.stats();
     // Eight requests, one for control, one for messages without credit.
     assert_eq!((one.receives_promised, one.receives_posted), (10, 18));
-    let device = two.net.provider(3).open().unwrap();
-    let engine = device.engine().unwrap();
+    let domain = Domain::open(&two.net.provider(3)).unwrap();
     let many = NodeConfig { receives_max: 512, ..NodeConfig::default() };
-    let mut third = Node::new(device, engine, many).unwrap();
+    let mut third = Node::new(domain, many).unwrap();
     let conns: Vec<ConnId> =
         (0..10).map(|_| third.connect(&address(), b"", options).unwrap()).collect();
     for _ in 0..200 {
@@ -290,7 +286,7 @@ fn data_that_nobody_wants_lands_in_registered_memory() {
     let mut two = Two::on(sim, config(), options);
     let buffer = Buffer::new(3000).unwrap().post();
     let none = Access { remote_read: false, remote_write: false };
-    let _region = two.device.register(buffer.span().clone(), none).unwrap();
+    let _region = two.domain.device().register(buffer.span().clone(), none).unwrap();
     let data = SgList::from_iter([buffer.span().clone()]);
     two.client.submit(two.conn, 1, b"?", data, SgList::new()).unwrap();
     two.client.ring();

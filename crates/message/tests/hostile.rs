@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use dafs_fabric::sim::{SimConfig, SimNet};
 use dafs_fabric::{
-    Address, Arena, Buffer, Engine, Incoming, Listener, Opcode, Provider, QueuePair,
+    Address, Arena, Buffer, Domain, Engine, Incoming, Listener, Opcode, Provider, QueuePair,
     QueuePairEvent, SgList, Span, Tag, WorkCompletion, WrId,
 };
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
@@ -114,11 +114,11 @@ impl Scene {
     /// Flags of the attacker's set-up block: 1 tags, 2 reads, 4 writes.
     fn new(flags: u8) -> Scene {
         let net = SimNet::new(SimConfig::new(5));
-        let device = net.provider(1).open().unwrap();
+        let domain = Domain::open(&net.provider(1)).unwrap();
         let address = Address::parse("sim://1").unwrap();
-        let mut listener = device.listen(&address).unwrap();
+        let mut listener = domain.device().listen(&address).unwrap();
         let config = NodeConfig { receives_max: 64, ..NodeConfig::default() };
-        let mut node = Node::new(device.clone(), device.engine().unwrap(), config).unwrap();
+        let mut node = Node::new(domain, config).unwrap();
         let mut engine = net.provider(2).open().unwrap().engine().unwrap();
         let qp = engine.connect(&address, &setup_block(flags)).unwrap();
         let incoming = next_request(&net, &mut *listener);
@@ -544,9 +544,9 @@ fn an_acceptor_that_takes_the_tags_away_is_refused() {
         let server = net.provider(1).open().unwrap();
         let mut listener = server.listen(&address).unwrap();
         let mut server = server.engine().unwrap();
-        let device = net.provider(2).open().unwrap();
         let config = NodeConfig { receives_max: 64, ..NodeConfig::default() };
-        let mut node = Node::new(device.clone(), device.engine().unwrap(), config).unwrap();
+        let domain = Domain::open(&net.provider(2)).unwrap();
+        let mut node = Node::new(domain, config).unwrap();
         let options =
             ConnOptions { credits: 4, use_tagged: ours, requests_max: 4, ..ConnOptions::default() };
         node.connect(&address, b"", options).unwrap();
@@ -573,12 +573,12 @@ fn an_acceptor_that_takes_the_tags_away_is_refused() {
 #[test]
 fn a_stranger_is_turned_away() {
     let net = SimNet::new(SimConfig::new(5));
-    let device = net.provider(1).open().unwrap();
+    let domain = Domain::open(&net.provider(1)).unwrap();
     let address = Address::parse("sim://1").unwrap();
-    let mut listener = device.listen(&address).unwrap();
+    let mut listener = domain.device().listen(&address).unwrap();
     let config = NodeConfig { receives_max: 64, ..NodeConfig::default() };
-    let mut node = Node::new(device.clone(), device.engine().unwrap(), config.clone()).unwrap();
-    let stranger = net.provider(2).open().unwrap();
+    let mut node = Node::new(domain.clone(), config.clone()).unwrap();
+    let stranger = Domain::open(&net.provider(2)).unwrap();
     let mut engine = stranger.engine().unwrap();
     engine.connect(&address, b"GET / HTTP/1.0").unwrap();
     let incoming = next_request(&net, &mut *listener);
@@ -587,10 +587,10 @@ fn a_stranger_is_turned_away() {
     while net.step() {}
     assert!(matches!(engine.poll_event(), Some(QueuePairEvent::Refused { refused: false, .. })));
     // The other way round: the acceptor is a stranger.
-    let mut node = Node::new(stranger.clone(), stranger.engine().unwrap(), config).unwrap();
+    let mut node = Node::new(stranger, config).unwrap();
     let conn = node.connect(&address, b"", ConnOptions::default()).unwrap();
     let incoming = next_request(&net, &mut *listener);
-    let mut server = device.engine().unwrap();
+    let mut server = domain.engine().unwrap();
     server.accept(incoming, b"HTTP/1.0 400").unwrap();
     let mut events = Vec::new();
     for _ in 0..5 {

@@ -4,9 +4,7 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::{
-    Address, Buffer, Device, Listener, PostedBuffer, Provider, QueuePairEvent, SgList, WrId,
-};
+use dafs_fabric::{Address, Buffer, Domain, Listener, PostedBuffer, QueuePairEvent, SgList, WrId};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 
@@ -17,16 +15,16 @@ struct Two {
     _listener: Box<dyn Listener>,
 }
 
-fn node(device: &Arc<dyn Device>) -> Node {
+fn node(domain: &Arc<Domain>) -> Node {
     let config = NodeConfig { receives_max: 256, ..NodeConfig::default() };
-    Node::new(device.clone(), device.engine().unwrap(), config).unwrap()
+    Node::new(domain.clone(), config).unwrap()
 }
 
 fn connect(options: ConnOptions) -> Two {
-    let device = TcpProvider::new().open().unwrap();
+    let domain = Domain::open(&TcpProvider::new()).unwrap();
     let address = Address::parse("tcp://127.0.0.1:0").unwrap();
-    let mut listener = device.listen(&address).unwrap();
-    let (mut server, mut client) = (node(&device), node(&device));
+    let mut listener = domain.device().listen(&address).unwrap();
+    let (mut server, mut client) = (node(&domain), node(&domain));
     let conn = client.connect(&listener.address(), b"me", options).unwrap();
     loop {
         if let Some(incoming) = listener.poll_accept() {
@@ -192,10 +190,10 @@ fn bare_request(number: u32, window: u32) -> Vec<u8> {
 #[test]
 fn replies_that_are_not_taken_are_few_whatever_the_sockets_hold() {
     const WINDOW: u32 = 8;
-    let device = TcpProvider::new().open().unwrap();
+    let domain = Domain::open(&TcpProvider::new()).unwrap();
     let address = Address::parse("tcp://127.0.0.1:0").unwrap();
-    let mut listener = device.listen(&address).unwrap();
-    let (mut server, mut peer) = (node(&device), device.engine().unwrap());
+    let mut listener = domain.device().listen(&address).unwrap();
+    let (mut server, mut peer) = (node(&domain), domain.engine().unwrap());
     let mut setup = vec![0x44, 0x4d, 1, 7];
     setup.extend(1024u16.to_le_bytes());
     setup.extend(9u16.to_le_bytes());

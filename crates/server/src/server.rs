@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use dafs_fabric::{Address, Arena, ConnectError, Device, Listener, OpenError, Provider};
+use dafs_fabric::{Address, Arena, ConnectError, Device, Domain, Listener, OpenError, Provider};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Dialled, Identity, Timestamp, WriteVerifier};
 use dafs_store::{Disk, OpenStore};
@@ -121,9 +121,9 @@ impl Server {
     ) -> Result<Server, StartError> {
         config.check()?;
         let addresses = config.addresses()?;
-        let device = provider.open()?;
-        check_data_paths(config, device.as_ref())?;
-        let Listeners { public, local } = listen(device.as_ref(), &addresses, config)?;
+        let domain = Domain::open(provider)?;
+        check_data_paths(config, domain.device())?;
+        let Listeners { public, local } = listen(domain.device(), &addresses, config)?;
         let addresses: Vec<_> = public.iter().map(|listener| listener.address()).collect();
         // Dropped in this order: a local socket is gone before the next server can have its port.
         let listeners = local.into_iter().chain(public).collect();
@@ -142,7 +142,7 @@ impl Server {
         };
         let count = config.workers.unwrap_or_else(default_workers).clamp(1, 64);
         for number in 0..count {
-            server.start_worker(number, &device)?;
+            server.start_worker(number, &domain)?;
         }
         let acceptor = Acceptor {
             listeners,
@@ -202,9 +202,8 @@ impl Server {
         })
     }
 
-    fn start_worker(&mut self, number: usize, device: &Arc<dyn Device>) -> Result<(), StartError> {
-        let engine = device.engine()?;
-        let node = Node::new(device.clone(), engine, node_config(&self.shared.limits))
+    fn start_worker(&mut self, number: usize, domain: &Arc<Domain>) -> Result<(), StartError> {
+        let node = Node::new(domain.clone(), node_config(&self.shared.limits))
             .map_err(|error| StartError::Node(error.to_string()))?;
         let shared = self.shared.clone();
         let stopping = self.stopping.clone();

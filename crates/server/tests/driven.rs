@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_fabric::{Address, Arena, Device, Listener, Provider, SgList};
+use dafs_fabric::{Address, Arena, Domain, Listener, SgList};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 use dafs_protocol::*;
@@ -57,21 +57,20 @@ fn shared(limits: Limits) -> Arc<Shared> {
     })
 }
 
-fn node(device: Arc<dyn Device>) -> Node {
-    let engine = device.engine().expect("engine");
+fn node(domain: Arc<Domain>) -> Node {
     let config = NodeConfig { receives_max: 1 << 15, ..NodeConfig::default() };
-    Node::new(device, engine, config).expect("node")
+    Node::new(domain, config).expect("node")
 }
 
 impl Driven {
     fn new(limits: Limits) -> Driven {
         let shared = shared(limits);
-        let device = TcpProvider::default().open().expect("device");
+        let domain = Domain::open(&TcpProvider::default()).expect("device");
         let address = Address::parse("tcp://127.0.0.1:0").expect("address");
-        let listener = device.listen(&address).expect("listen");
-        let worker = Worker::new(0, node(device.clone()), shared.clone());
+        let listener = domain.device().listen(&address).expect("listen");
+        let worker = Worker::new(0, node(domain), shared.clone());
         let now = Duration::ZERO;
-        let clients = node(TcpProvider::default().open().expect("device"));
+        let clients = node(Domain::open(&TcpProvider::default()).expect("device"));
         Driven { worker, listener, shared, now, clients, conns: Vec::new() }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dafs_client::core::{Core, CoreConfig, FileKey, Memory, Owner, Work};
 use dafs_client::{Error, Output};
 use dafs_fabric::sim::SimNet;
-use dafs_fabric::{Buffer, Provider};
+use dafs_fabric::{Buffer, Domain};
 
 use crate::calls::Call;
 use crate::locks::{Door, Locker, lockers};
@@ -101,9 +101,8 @@ impl SimClient {
     /// What refused.
     pub fn new(net: &Arc<SimNet>, plan: &Plan, node: u32, who: usize) -> Result<SimClient, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
-        let device = net.provider(node).open().map_err(|e| text(&e))?;
-        let engine = device.engine().map_err(|e| text(&e))?;
-        let message_node = server::node(net, plan, device, engine)?;
+        let domain = Domain::open(&net.provider(node)).map_err(|e| text(&e))?;
+        let message_node = server::node(net, plan, domain)?;
         let mut rng = net.rng(5000 + who as u64);
         let nonces = Box::new(move |nonce: &mut dafs_protocol::Nonce| {
             let len = nonce.len();

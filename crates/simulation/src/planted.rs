@@ -41,7 +41,8 @@ fn of_crate<D: Debug + Copy + 'static>(of: &str, all: &[D], plant: fn(Option<D>)
 }
 
 fn all() -> Vec<Planted> {
-    let mut all = of_crate("message", &dafs_message::Defect::ALL, dafs_message::plant);
+    let mut all = of_crate("fabric", &dafs_fabric::Defect::ALL, dafs_fabric::plant);
+    all.extend(of_crate("message", &dafs_message::Defect::ALL, dafs_message::plant));
     all.extend(of_crate("client", &dafs_client::Defect::ALL, dafs_client::plant));
     all.extend(of_crate("server", &dafs_server::Defect::ALL, dafs_server::plant));
     all.extend(of_crate("unifier", &dafs_unifier::Defect::ALL, dafs_unifier::plant));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dafs_fabric::sim::{Rng, SimNet};
-use dafs_fabric::{Address, Arena, Listener, Provider, poison};
+use dafs_fabric::{Address, Arena, Domain, Listener, poison};
 use dafs_message::Node;
 use dafs_protocol::{Identity, SessionId, WriteVerifier};
 use dafs_server::{
@@ -135,24 +135,14 @@ impl SimServer {
         };
         // It looks what became of changes before it serves.
         let shared = self.storage.at_once(|| Shared::new(options));
-        let device = self.net.provider(NODE).open().map_err(|e| text(&e))?;
-        let listener = device.listen(&address()).map_err(|e| text(&e))?;
-        let engine = device.engine().map_err(|e| text(&e))?;
-        let node = self.node(plan, device, engine)?;
+        let domain = Domain::open(&self.net.provider(NODE)).map_err(|e| text(&e))?;
+        let listener = domain.device().listen(&address()).map_err(|e| text(&e))?;
+        let node = node(&self.net, plan, domain)?;
         let worker = Worker::new(0, node, shared.clone());
         self.running = Some(Running { listener, worker, shared });
         self.stopping = false;
         self.verifier = Some(verifier);
         Ok(())
-    }
-
-    fn node(
-        &self,
-        plan: &Plan,
-        device: Arc<dyn dafs_fabric::Device>,
-        engine: Box<dyn dafs_fabric::Engine>,
-    ) -> Result<Node, String> {
-        node(&self.net, plan, device, engine)
     }
 
     /// Does what can be done now.
@@ -247,17 +237,12 @@ fn entropy(rng: Rng) -> dafs_server::Entropy {
 }
 
 /// A node of the message layer; the network may refuse memory meanwhile, but not for ever.
-pub fn node(
-    net: &Arc<SimNet>,
-    plan: &Plan,
-    device: Arc<dyn dafs_fabric::Device>,
-    engine: Box<dyn dafs_fabric::Engine>,
-) -> Result<Node, String> {
+pub fn node(net: &Arc<SimNet>, plan: &Plan, domain: Arc<Domain>) -> Result<Node, String> {
     let faults = net.faults();
     let gentle =
         dafs_fabric::sim::FaultConfig { refuse_registration_per_million: 0, ..faults.clone() };
     net.set_faults(gentle);
-    let node = Node::new(device, engine, plan.node.clone());
+    let node = Node::new(domain, plan.node.clone());
     net.set_faults(faults);
     node.map_err(|error| error.to_string())
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use dafs_fabric::sim::SimNet;
-use dafs_fabric::{Address, Buffer, Listener, PostedBuffer, Provider, SgList, Waiter};
+use dafs_fabric::{Address, Buffer, Domain, Listener, PostedBuffer, Provider, SgList, Waiter};
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId};
 use dafs_protocol::*;
 use hmac::{Hmac, Mac};
@@ -818,10 +818,9 @@ fn name(operation: &Operation<'_>) -> &'static str {
 }
 
 fn open(provider: &dyn Provider, address: &Address) -> (Node, Box<dyn Listener>) {
-    let device = provider.open().expect("device");
-    let listener = device.listen(address).expect("listener");
-    let engine = device.engine().expect("engine");
-    (Node::new(device, engine, NodeConfig::default()).expect("node"), listener)
+    let domain = Domain::open(provider).expect("device");
+    let listener = domain.device().listen(address).expect("listener");
+    (Node::new(domain, NodeConfig::default()).expect("node"), listener)
 }
 
 fn is_write(header: &[u8]) -> bool {

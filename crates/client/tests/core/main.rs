@@ -12,7 +12,7 @@ use std::time::Duration;
 use dafs_client::core::{Core, CoreConfig, CoreDone, FileKey, Memory, Owner, Place, Put, Work};
 use dafs_client::{Error, OpenOptions, Output, SessionOptions};
 use dafs_fabric::sim::{SimConfig, SimNet};
-use dafs_fabric::{Buffer, Provider};
+use dafs_fabric::{Buffer, Domain};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{CommitLevel, ExtentList, Outcome, Reply, SetAttr, Stability, Status};
 use fake::{Fake, SERVER};
@@ -120,9 +120,8 @@ impl Pair {
 }
 
 fn core(net: &Arc<SimNet>, options: &SessionOptions) -> Core {
-    let device = net.provider(CLIENT).open().expect("device");
-    let engine = device.engine().expect("engine");
-    let node = Node::new(device, engine, NodeConfig::default()).expect("node");
+    let domain = Domain::open(&net.provider(CLIENT)).expect("device");
+    let node = Node::new(domain, NodeConfig::default()).expect("node");
     let config = CoreConfig::new(&net.provider(SERVER).address(), options);
     let mut count = 0;
     let nonces = move |nonce: &mut [u8; 32]| {

@@ -341,7 +341,7 @@ pub(super) fn registration_pins_pages(h: &mut Harness<'_>) {
     let region = p.b.register(&whole, READ_WRITE);
     let (before, written) = (pattern(1, PAGE_BYTES), pattern(2, 2 * PAGE_BYTES));
     whole.copy_from(0, &before);
-    if arena.discard(0, PAGE_BYTES).is_err() {
+    if arena.discard_pinned(0, PAGE_BYTES).is_err() {
         // Pages that the system does not take back stay where they are.
         return;
     }

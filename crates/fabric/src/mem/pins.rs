@@ -1,12 +1,13 @@
-//! Memory that a device holds on to: what happens to it when it is given back all the same.
+//! Memory that a device holds on to.
 //!
 //! A device that pins ([`DeviceAttr::registration_pins`](crate::DeviceAttr::registration_pins)) goes
-//! on with the pages that were there when a region was registered. Pages that are given back
-//! ([`Arena::discard`]) are replaced by fresh ones in this process, and the device keeps the old
-//! ones, where nobody looks. Real devices do so by themselves; the simulated one pins its regions
-//! here, and asks [`Pin::seen`] for the memory behind a span.
+//! on with the pages that were there when a region was registered. Would they be given back, fresh
+//! ones took their place in this process, and the device kept the old ones, where nobody looks. So
+//! [`Arena::discard`] refuses what is pinned. What happens to it all the same when that is passed by,
+//! the simulated device shows: it asks [`Pin::seen`] for the memory behind a span.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -21,9 +22,9 @@ pub(super) struct Pins {
     list: Mutex<Vec<Weak<Pin>>>,
 }
 
-/// A range of an arena that a device holds, until it is dropped.
+/// A range of an arena that a device holds, until this is dropped: see [`Span::pin`].
 #[derive(Debug)]
-pub(crate) struct Pin {
+pub struct Pin {
     /// The addresses of its first page and behind its last one.
     start: u64,
     end: u64,
@@ -36,6 +37,18 @@ pub(crate) struct Pin {
 pub(super) type OldPage = (Arc<Pin>, u64, Span);
 
 impl Pins {
+    /// What `body` answers, unless something of these addresses is pinned. Nobody pins meanwhile.
+    pub(super) fn unless_pinned<R>(
+        &self,
+        addresses: Range<u64>,
+        body: impl FnOnce() -> R,
+    ) -> Option<R> {
+        let list = locked(&self.list);
+        let mut pins = list.iter().filter_map(Weak::upgrade);
+        let is_pinned = pins.any(|pin| pin.start < addresses.end && addresses.start < pin.end);
+        (!is_pinned).then(body)
+    }
+
     /// Copies of the pages of this range that devices hold.
     pub(super) fn old_pages(&self, arena: &Arena, offset: usize, len: usize) -> Vec<OldPage> {
         let mut old = Vec::new();
@@ -56,8 +69,9 @@ impl Pins {
 }
 
 impl Span {
-    /// Pins the pages of this span, where they are of an arena.
-    pub(crate) fn pin(&self) -> Option<Arc<Pin>> {
+    /// Keeps the pages of this span, where they are of an arena, from being given back: for providers
+    /// whose devices pin, from before a registration until it has ended.
+    pub fn pin(&self) -> Option<Arc<Pin>> {
         let arena = match &self.keep {
             Keep::Arena(arena) => arena,
             Keep::Buffer(memory) => &memory.arena,
@@ -137,18 +151,20 @@ mod tests {
         let (pinned, across) = (arena.span(PAGE_BYTES + 5, PAGE_BYTES), 2 * PAGE_BYTES - 3);
         let pin = pinned.pin().expect("of an arena");
         whole.copy_from(across, b"abcdef");
-        arena.discard(0, PAGE_BYTES).expect("discard");
-        assert_eq!(pin.take_given_back(), 0, "another page");
+        arena.discard(0, PAGE_BYTES).expect("another page");
+        let refused = arena.discard(PAGE_BYTES, 2 * PAGE_BYTES).expect_err("pinned");
+        assert_eq!(refused.kind(), std::io::ErrorKind::ResourceBusy);
+        assert_eq!(pin.take_given_back(), 0);
         let span = whole.part(across, 6);
         assert_eq!(pin.seen(&span).len(), 1);
-        arena.discard(PAGE_BYTES, PAGE_BYTES).expect("discard");
+        arena.discard_pinned(PAGE_BYTES, PAGE_BYTES).expect("discard");
         assert_eq!((pin.take_given_back(), pin.take_given_back()), (1, 0));
         assert_eq!(text(std::slice::from_ref(&span)), "\0\0\0def");
         let seen = pin.seen(&span);
         assert_eq!(text(&seen), "abcdef");
         // What the device writes there nobody sees, and it lasts.
         seen[0].copy_from(0, b"xyz");
-        arena.discard(PAGE_BYTES, PAGE_BYTES).expect("discard");
+        arena.discard_pinned(PAGE_BYTES, PAGE_BYTES).expect("discard");
         assert_eq!(text(std::slice::from_ref(&span)), "\0\0\0def");
         assert_eq!(text(&pin.seen(&span)), "xyzdef");
     }
@@ -157,6 +173,7 @@ mod tests {
     fn what_is_pinned_no_more_is_not_kept() {
         let arena = Arena::new(PAGE_BYTES).expect("arena");
         drop(arena.span(0, 10).pin());
+        arena.discard(0, PAGE_BYTES).expect("discard");
         assert!(arena.pins.old_pages(&arena, 0, PAGE_BYTES).is_empty());
         assert!(arena.span(0, 10).pin().is_some());
         assert_eq!(locked(&arena.pins.list).len(), 1);

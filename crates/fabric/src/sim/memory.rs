@@ -165,9 +165,10 @@ mod tests {
         let node = Node::new(net.provider(1).open().expect("a device"));
         let arena = Arena::new(3 * PAGE_BYTES).expect("memory");
         let region = node.register(&arena.span(PAGE_BYTES, 10), READ_WRITE);
-        arena.discard(2 * PAGE_BYTES, PAGE_BYTES).expect("discard");
+        arena.discard_pinned(2 * PAGE_BYTES, PAGE_BYTES).expect("discard");
         assert_eq!(net.violations(), [""; 0], "another page");
-        arena.discard(0, 2 * PAGE_BYTES).expect("discard");
+        assert!(arena.discard(0, 2 * PAGE_BYTES).is_err(), "a device holds it");
+        arena.discard_pinned(0, 2 * PAGE_BYTES).expect("discard");
         drop(region);
         arena.discard(0, 2 * PAGE_BYTES).expect("discard");
         assert_eq!(net.violations(), ["1 pages of node 1 given back while registered"]);

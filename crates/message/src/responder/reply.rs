@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::header::{FLAG_OF_HEADER, FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Mode, tag_slot};
 use crate::planted::{Defect, planted};
 use crate::segments;
-use crate::shared::Shared;
+use crate::shared::{Held, Shared};
 use crate::work::Target;
 
 impl Connection {
@@ -17,7 +17,7 @@ impl Connection {
         sh: &mut Shared,
         mut header: Header,
         caller_header: &[u8],
-        data: SgList,
+        (data, held): (SgList, Held),
         token: Option<u64>,
     ) {
         let (wire, len) = (header.tag, header.data_len as usize);
@@ -25,7 +25,7 @@ impl Connection {
         let reply_mode = slot.reply_mode;
         let agreed = self.agreed;
         let together = HEADER_BYTES + caller_header.len() + len;
-        let pending = token.map_or(0, |token| self.responder.leave(token));
+        let pending = token.map_or(0, |token| self.responder.leave(token, held));
         let told = if token.is_some() { Target::Reply } else { Target::Control };
         let id = self.work_id(told, pending);
         let (mut beside, mut work) = (SgList::new(), 0);
@@ -157,6 +157,7 @@ impl Connection {
             return;
         }
         let (token, message) = (entry.token, entry.message.take());
+        entry.held = Held::default();
         sh.events.push_back(Event::ReplySent { token });
         self.responder.pending_free.push(index);
         if let Some(message) = message {

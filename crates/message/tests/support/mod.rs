@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dafs_fabric::sim::{Rng, SimConfig, SimNet};
-use dafs_fabric::{Address, Buffer, Listener, PostedBuffer, Provider, SgList, Span};
+use dafs_fabric::{Address, Buffer, Domain, Listener, PostedBuffer, SgList, Span};
 use dafs_message::{
     ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, SubmitError, incoming_private_data,
 };
@@ -399,14 +399,13 @@ pub fn address() -> Address {
 impl Pair {
     pub fn new(plan: Plan, seed: u64) -> Pair {
         let net = SimNet::new(plan.sim.clone());
-        let mut devices = Vec::new();
+        let mut domains = Vec::new();
         let sides = [1, 2].map(|node| {
-            let device = net.provider(node).open().unwrap();
-            let engine = device.engine().unwrap();
-            devices.push(device.clone());
+            let domain = Domain::open(&net.provider(node)).unwrap();
+            domains.push(domain.clone());
             let index = node as usize - 1;
             Side {
-                node: Node::new(device, engine, plan.node.clone()).unwrap(),
+                node: Node::new(domain, plan.node.clone()).unwrap(),
                 conn: None,
                 connecting: false,
                 options: plan.options[index],
@@ -424,7 +423,7 @@ impl Pair {
                 abandoned: 0,
             }
         });
-        let listener = devices[0].listen(&address()).unwrap();
+        let listener = domains[0].device().listen(&address()).unwrap();
         Pair { net, plan, sides, listener, rng: Rng::new(seed).fork(99), seed }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_fabric::sim::{SimConfig, SimNet};
-use dafs_fabric::{Address, Arena, Listener, Provider, SgList};
+use dafs_fabric::{Address, Arena, Domain, Listener, Provider, SgList};
 use dafs_message::{
     ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, incoming_private_data,
 };
@@ -64,10 +64,9 @@ struct Peer {
 }
 
 fn node(net: &Arc<SimNet>, number: u32) -> Node {
-    let device = net.provider(number).open().expect("device");
-    let engine = device.engine().expect("engine");
+    let domain = Domain::open(&net.provider(number)).expect("device");
     let config = NodeConfig { receives_max: 1024, ..NodeConfig::default() };
-    Node::new(device, engine, config).expect("node")
+    Node::new(domain, config).expect("node")
 }
 
 impl World {

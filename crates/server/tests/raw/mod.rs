@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Address, Arena, Provider, SgList};
+use dafs_fabric::{Address, Arena, Domain, SgList};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 use dafs_protocol::{
@@ -176,9 +176,8 @@ impl Raw {
     }
 
     fn dial(address: &Address, options: ConnOptions, private: &[u8]) -> Raw {
-        let device = TcpProvider::default().open().expect("device");
-        let engine = device.engine().expect("engine");
-        let mut node = Node::new(device, engine, NodeConfig::default()).expect("node");
+        let domain = Domain::open(&TcpProvider::default()).expect("device");
+        let mut node = Node::new(domain, NodeConfig::default()).expect("node");
         let conn = node.connect(address, private, options).expect("connect");
         let arena = || Arena::new(1 << 20).expect("arena");
         let mut raw = Raw {

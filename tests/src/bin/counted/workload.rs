@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dafs_client::core::{Core, CoreConfig, FileKey, Memory, Owner, Place, Work};
 use dafs_client::{OpenOptions, Output, SessionOptions};
-use dafs_fabric::{Address, Buffer, Provider};
+use dafs_fabric::{Address, Buffer, Domain};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Stability};
@@ -56,14 +56,12 @@ fn counted_client(
 
 impl Pair {
     fn new() -> Pair {
-        let device = TcpProvider::default().open().expect("device");
+        let domain = Domain::open(&TcpProvider::default()).expect("device");
         let address = Address::parse("tcp://127.0.0.1:0").expect("address");
-        let listener = device.listen(&address).expect("listen");
-        let engine = device.engine().expect("engine");
-        let node = Node::new(device.clone(), engine, NodeConfig::default()).expect("node");
+        let listener = domain.device().listen(&address).expect("listen");
+        let node = Node::new(domain.clone(), NodeConfig::default()).expect("node");
         let worker = Worker::new(0, node, shared(MemoryStore::new(), Limits::default(), 64 << 20));
-        let engine = device.engine().expect("engine");
-        let node = Node::new(device, engine, NodeConfig::default()).expect("node");
+        let node = Node::new(domain, NodeConfig::default()).expect("node");
         let config = CoreConfig::new(&listener.address(), &SessionOptions::default());
         let core = Core::new(node, config, Box::new(|nonce| nonce.fill(7)));
         let buffers = Buffer::many(DEPTH, BLOCK).expect("buffers");
