@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dafs_fabric::{Arena, Domain, MemoryRegion, SgList, Span, sg_bytes};
 
-use crate::config::{NodeError, SubmitError};
+use crate::config::NodeError;
 use crate::receive_pool::register_local;
 use crate::segments;
 
@@ -71,11 +71,8 @@ impl BouncePool {
         Ok(BouncePool(Arc::new(Mutex::new(pieces))))
     }
 
-    /// What stands in for `memory`, whose bytes are not there yet.
-    ///
-    /// # Errors
-    /// [`SubmitError::QueueFull`] where others give some back, else [`SubmitError::NoMemory`].
-    pub fn take(&self, domain: &Domain, memory: SgList) -> Result<Box<Bounce>, SubmitError> {
+    /// What stands in for `memory`, whose bytes are not there yet; `None`: there is nothing left.
+    pub fn take(&self, domain: &Domain, memory: SgList) -> Option<Box<Bounce>> {
         let len = sg_bytes(&memory);
         let mut pieces = locked(&self.0);
         let fits = |(_, piece): &(usize, &Piece)| piece.arena.len() >= len;
@@ -85,26 +82,30 @@ impl BouncePool {
             None => pieces.grow(domain, len)?,
         };
         pieces.used += 1;
-        Ok(Box::new(Bounce { piece: Some(piece), memory, pool: self.0.clone() }))
+        Some(Box::new(Bounce { piece: Some(piece), memory, pool: self.0.clone() }))
+    }
+
+    /// Nobody has a piece that would come back.
+    pub fn is_idle(&self) -> bool {
+        locked(&self.0).used == 0
     }
 }
 
 impl Pieces {
     #[cold]
-    fn grow(&mut self, domain: &Domain, len: usize) -> Result<Piece, SubmitError> {
-        let bytes = len.next_power_of_two().max(PIECE_BYTES_MIN);
+    fn grow(&mut self, domain: &Domain, len: usize) -> Option<Piece> {
+        let bytes = len.checked_next_power_of_two()?.max(PIECE_BYTES_MIN);
         if self.bytes + bytes > BYTES_MAX {
             // All that are free are too small.
             let dropped = self.free.extract_if(.., |piece| !piece.is_reserve);
             self.bytes -= dropped.map(|piece| piece.arena.len()).sum::<usize>();
         }
-        let none = if self.used > 0 { SubmitError::QueueFull } else { SubmitError::NoMemory };
         if self.bytes + bytes > BYTES_MAX {
-            return Err(none);
+            return None;
         }
-        let piece = Piece::new(domain, bytes, false).map_err(|_| none)?;
+        let piece = Piece::new(domain, bytes, false).ok()?;
         self.bytes += bytes;
-        Ok(piece)
+        Some(piece)
     }
 }
 

@@ -283,8 +283,12 @@ impl ReplyMemory {
         self.free.pop().ok_or(none)
     }
 
+    /// Makes some more pieces.
+    ///
+    /// # Errors
+    /// [`NodeError`].
     #[cold]
-    fn grow(&mut self, domain: &Domain) -> Result<(), NodeError> {
+    pub fn grow(&mut self, domain: &Domain) -> Result<(), NodeError> {
         let arena = Arena::new(CHUNK * self.bytes)?;
         let region = register_local(domain, &arena)?;
         let first = (self.chunks.len() * CHUNK) as u32;

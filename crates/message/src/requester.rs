@@ -14,7 +14,7 @@ use crate::header::{
 };
 use crate::registration::{Regions, Registered};
 use crate::segments;
-use crate::shared::{Held, Shared};
+use crate::shared::{Held, Role, Shared};
 use crate::work::Target;
 
 /// How a request goes.
@@ -175,7 +175,7 @@ impl Descriptors {
         if let Some(registered) = self.list(sh, list, is_source) {
             return Some((registered, None));
         }
-        let bounce = sh.bounces.take(&sh.domain, list.clone()).ok()?;
+        let bounce = sh.bounces[Role::Requester as usize].take(&sh.domain, list.clone())?;
         let registered = self.list(sh, &bounce.list(), is_source)?;
         *list = bounce.list();
         if is_source {
@@ -224,7 +224,13 @@ impl Connection {
         }
         // Nothing is spent before all that can fail.
         let may_push = how != Submit::OnGrant;
-        let plan = self.plan(sh, header.len(), &mut data, may_push, &mut reply_into)?;
+        let Some(plan) = self.plan(sh, header.len(), &mut data, may_push, &mut reply_into) else {
+            let nothing_comes_back = sh.bounces[Role::Requester as usize].is_idle();
+            return Err(match nothing_comes_back {
+                true => SubmitError::NoMemory,
+                false => SubmitError::QueueFull,
+            });
+        };
         let memory =
             if self.agreed.tagged { Some(sh.reply_memory.take(&sh.domain)?) } else { None };
         debug_assert_eq!(memory.is_some(), plan.reply_mode == Mode::Tagged);
@@ -264,7 +270,8 @@ impl Connection {
         *counter += 1;
     }
 
-    /// Decides how data goes, and makes it ready: lists may be replaced.
+    /// Decides how data goes, and makes it ready: lists may be replaced. `None`: there is no memory for
+    /// that.
     fn plan(
         &mut self,
         sh: &mut Shared,
@@ -272,7 +279,7 @@ impl Connection {
         data: &mut SgList,
         may_push: bool,
         reply_into: &mut SgList,
-    ) -> Result<Plan, SubmitError> {
+    ) -> Option<Plan> {
         let (agreed, inline) = (self.agreed, self.options.inline_bytes as usize);
         let data_len = sg_bytes(data);
         let mut descriptors = Descriptors {
@@ -289,7 +296,7 @@ impl Connection {
             bounced: Bounced::default(),
         };
         if agreed.tagged {
-            let held = sh.make_known(reply_into, false)?;
+            let held = sh.make_known(Role::Requester, reply_into, false)?;
             (plan.regions, plan.bounced.target) = (held.regions, held.bounce);
         } else if agreed.rdma_write
             && sg_bytes(reply_into) > inline
@@ -298,7 +305,7 @@ impl Connection {
             (plan.writes, plan.bounced.target, plan.reply_mode) = (writes, bounce, Mode::Write);
         }
         if data_len == 0 {
-            return Ok(plan);
+            return Some(plan);
         }
         if data_len <= inline && descriptors.used + data_len <= agreed.peer_header_bytes {
             plan.mode = Mode::Inline;
@@ -316,14 +323,14 @@ impl Connection {
             && let Some((reads, bounce)) = descriptors.list_or_bounce(sh, data, true)
         {
             (plan.reads, plan.bounced.source, plan.mode) = (reads, bounce, Mode::Read);
-            return Ok(plan);
+            return Some(plan);
         } else {
             plan.mode = Mode::Pieces;
         }
-        let Held { regions, bounce } = sh.make_known(data, true)?;
+        let Held { regions, bounce } = sh.make_known(Role::Requester, data, true)?;
         plan.regions.extend(regions);
         plan.bounced.source = bounce;
-        Ok(plan)
+        Some(plan)
     }
 
     fn send_request(

@@ -13,7 +13,7 @@ use crate::header::{
 };
 use crate::planted::{Defect, planted};
 use crate::segments;
-use crate::shared::{Held, Shared, Waiting};
+use crate::shared::{Held, Role, Shared, Waiting};
 use crate::work::Target;
 
 /// Pieces that a grant asks for: they take receives that nobody promised.
@@ -255,9 +255,9 @@ impl Connection {
         };
         let mut into = segments::truncate(into, slot.data_len as usize);
         if matches!(slot.mode, Mode::Tagged | Mode::Grant | Mode::Read) {
-            match sh.make_known(&mut into, false) {
-                Ok(held) => slot.held = held,
-                Err(_) => {
+            match sh.make_known(Role::Responder, &mut into, false) {
+                Some(held) => slot.held = held,
+                None => {
                     drop(into);
                     sh.faults.push((self.id.index, Fault::local("no memory for data")));
                     return sh.events.push_back(Event::Fetched { id, placed: None });
@@ -446,7 +446,7 @@ impl Connection {
             sh.faults.push((self.id.index, Fault::local("reply larger than the request's room")));
             return unsent(sh, token);
         }
-        let Ok(held) = sh.make_known(&mut data, true) else {
+        let Some(held) = sh.make_known(Role::Responder, &mut data, true) else {
             sh.faults.push((self.id.index, Fault::local("no memory for a reply")));
             return unsent(sh, token);
         };

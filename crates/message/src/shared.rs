@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dafs_fabric::{DeviceAttr, Domain, Engine, MemoryRegion, SgList, Span};
+use dafs_fabric::{Arena, DeviceAttr, Domain, Engine, MemoryRegion, SgList, Span};
 
 use crate::bounce::{Bounce, BouncePool};
-use crate::config::{NodeConfig, NodeError, SubmitError};
+use crate::config::{NodeConfig, NodeError};
 use crate::connection::Fault;
 use crate::event::{Event, RequestId};
 use crate::header::HEADER_BYTES;
@@ -36,6 +36,15 @@ pub struct Waiting {
     pub pushed: bool,
 }
 
+/// Whose memory it is.
+#[derive(Debug, Clone, Copy)]
+pub enum Role {
+    /// That of our requests.
+    Requester,
+    /// That of the peer's.
+    Responder,
+}
+
 /// What posted memory needs until it is the caller's again.
 #[derive(Default)]
 pub struct Held {
@@ -63,8 +72,9 @@ pub struct Shared {
     pub reply_memory: ReplyMemory,
     /// Memory regions.
     pub registrations: RegistrationCache,
-    /// What stands in for memory that cannot be registered.
-    pub bounces: BouncePool,
+    /// What stands in for memory that cannot be registered, for each role: what waits for the peer's
+    /// answers takes nothing from what answers.
+    pub bounces: [BouncePool; 2],
     /// Message under construction, or its first bytes on arrival.
     pub scratch: Vec<u8>,
     /// The spans of the work request being posted, in case that the queue is full.
@@ -82,8 +92,22 @@ pub struct Shared {
     /// Counters of connections that ended.
     pub ended: Counters,
     headers: Vec<Vec<u8>>,
-    /// With its registration where the device needs one.
-    sink: Option<(Span, Option<MemoryRegion>)>,
+    sink: Option<Sink>,
+}
+
+/// Memory for data that nobody wants.
+struct Sink {
+    span: Span,
+    /// Keeps it known to devices that need that.
+    _region: Option<MemoryRegion>,
+}
+
+impl Sink {
+    fn new(domain: &Domain) -> Result<Sink, NodeError> {
+        let arena = Arena::new(SINK_BYTES)?;
+        let region = register_local(domain, &arena)?;
+        Ok(Sink { span: arena.span(0, SINK_BYTES), _region: region })
+    }
 }
 
 impl Shared {
@@ -97,7 +121,16 @@ impl Shared {
         let area_bytes = config::data_area_bytes(&config, &attr)?;
         let depth = config.receives_max.min(attr.receive_queue_depth);
         let pool = ReceivePool::new(&domain, config.header_bytes, area_bytes, depth)?;
-        let bounces = BouncePool::new(&domain)?;
+        let bounces = [BouncePool::new(&domain)?, BouncePool::new(&domain)?];
+        let mut reply_memory = ReplyMemory::new(HEADER_BYTES + REPLY_HEADER_BYTES_MAX);
+        let mut sink = None;
+        // What a device may refuse later is asked for now.
+        if attr.local_registration {
+            if attr.tag_match {
+                reply_memory.grow(&domain)?;
+            }
+            sink = Some(Sink::new(&domain)?);
+        }
         Ok(Shared {
             domain,
             engine,
@@ -105,7 +138,7 @@ impl Shared {
             config,
             events: VecDeque::new(),
             pool,
-            reply_memory: ReplyMemory::new(HEADER_BYTES + REPLY_HEADER_BYTES_MAX),
+            reply_memory,
             registrations: RegistrationCache::default(),
             bounces,
             scratch: Vec::new(),
@@ -117,7 +150,7 @@ impl Shared {
             posted: false,
             ended: Counters::default(),
             headers: Vec::new(),
-            sink: None,
+            sink,
         })
     }
 
@@ -146,33 +179,29 @@ impl Shared {
     /// `None` when it would be too long for the device, or there is no memory.
     pub fn sink(&mut self, len: usize) -> Option<SgList> {
         if self.sink.is_none() {
-            let arena = dafs_fabric::Arena::new(SINK_BYTES).ok()?;
-            let region = register_local(&self.domain, &arena).ok()?;
-            self.sink = Some((arena.span(0, SINK_BYTES), region));
+            self.sink = Some(Sink::new(&self.domain).ok()?);
         }
-        let (sink, _) = self.sink.as_ref()?;
+        let sink = &self.sink.as_ref()?.span;
         let whole: SgList = (0..len.div_ceil(SINK_BYTES)).map(|_| sink.clone()).collect();
         (whole.len() <= self.attr.sge_max).then(|| segments::cut(&whole, 0, len))
     }
 
     /// Makes sure that the device knows `list`, which is posted next, where it must: what it does not
-    /// know and cannot be told of is replaced, and copied if it is a source.
-    ///
-    /// # Errors
-    /// Those of [`BouncePool::take`].
-    pub fn make_known(&mut self, list: &mut SgList, is_source: bool) -> Result<Held, SubmitError> {
+    /// know and cannot be told of is replaced, and copied if it is a source. `None`: there is nothing
+    /// to replace it by.
+    pub fn make_known(&mut self, role: Role, list: &mut SgList, is_source: bool) -> Option<Held> {
         if !self.attr.local_registration || list.is_empty() {
-            return Ok(Held::default());
+            return Some(Held::default());
         }
         if let Some(regions) = self.registrations.local(&self.domain, list) {
-            return Ok(Held { regions, bounce: None });
+            return Some(Held { regions, bounce: None });
         }
-        let bounce = self.bounces.take(&self.domain, std::mem::take(list))?;
+        let bounce = self.bounces[role as usize].take(&self.domain, std::mem::take(list))?;
         *list = bounce.list();
         if is_source {
             bounce.copy_in();
         }
-        Ok(Held { regions: Regions::new(), bounce: Some(bounce) })
+        Some(Held { regions: Regions::new(), bounce: Some(bounce) })
     }
 
     /// Delivers requests as far as the limit of requests in service allows.

@@ -47,6 +47,8 @@ fn vary(plan: &mut Plan, seed: u64) {
     plan.sim.attr.rdma_read = seed.is_multiple_of(2);
     plan.sim.attr.rdma_write = seed % 4 < 2;
     plan.sim.attr.recoverable_access_fault = seed % 8 < 4;
+    plan.sim.attr.local_registration = seed % 7 < 3;
+    plan.sim.attr.registration_pins = seed % 7 < 2;
     for options in &mut plan.options {
         options.push_bytes = [0, 30_000, 1 << 20][seed as usize % 5 % 3];
     }

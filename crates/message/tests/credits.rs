@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
-use dafs_fabric::{Access, Address, Buffer, ConnectError, Domain, Listener, Provider, SgList};
+use dafs_fabric::{Address, Buffer, ConnectError, Domain, Listener, Provider, SgList};
 use dafs_message::{
     ConnId, ConnOptions, Event, Node, NodeConfig, NodeError, RequestId, SubmitError,
 };
@@ -13,7 +13,6 @@ use dafs_message::{
 struct Two {
     net: Arc<SimNet>,
     /// The client's.
-    domain: Arc<Domain>,
     listener: Box<dyn Listener>,
     server: Node,
     client: Node,
@@ -42,8 +41,7 @@ impl Two {
         let conn = client.connect(&address(), b"", options).unwrap();
         let (requests, events) = (Vec::new(), Vec::new());
         let replies = 0;
-        let mut two =
-            Two { net, domain, listener, server, client, conn, requests, replies, events };
+        let mut two = Two { net, listener, server, client, conn, requests, replies, events };
         two.settle(options);
         assert!(two.client.request_header_max(conn) > 900);
         two
@@ -149,14 +147,14 @@ fn byte_credits_come_back_without_a_reply() {
 
 #[test]
 fn a_request_that_finds_no_memory_costs_no_byte_credits() {
-    let options = ConnOptions { credits: 4, push_bytes: 5000, ..ConnOptions::default() };
+    // More than a node has in reserve.
+    const LARGE: usize = (1 << 20) + 1;
+    let options = ConnOptions { credits: 4, push_bytes: 2 << 20, ..ConnOptions::default() };
     let mut sim = SimConfig::new(3);
     sim.attr.local_registration = true;
     let mut two = Two::on(sim, config(), options);
     let before = two.net.faults();
-    let buffer = Buffer::new(3000).unwrap().post();
-    let none = Access { remote_read: false, remote_write: false };
-    let _region = two.domain.device().register(buffer.span().clone(), none).unwrap();
+    let buffer = Buffer::new(LARGE).unwrap().post();
     let submit = |two: &mut Two| {
         let data = SgList::from_iter([buffer.span().clone()]);
         two.client.submit(two.conn, 1, b"?", data, SgList::new())
@@ -166,6 +164,7 @@ fn a_request_that_finds_no_memory_costs_no_byte_credits() {
     assert_eq!(submit(&mut two), Err(SubmitError::NoMemory));
     two.net.set_faults(before);
     submit(&mut two).unwrap();
+    two.settle(options);
     let counters = two.client.stats().counters;
     assert_eq!((counters.data_pushed, counters.data_granted), (1, 0));
 }
@@ -285,8 +284,6 @@ fn data_that_nobody_wants_lands_in_registered_memory() {
     sim.attr.local_registration = true;
     let mut two = Two::on(sim, config(), options);
     let buffer = Buffer::new(3000).unwrap().post();
-    let none = Access { remote_read: false, remote_write: false };
-    let _region = two.domain.device().register(buffer.span().clone(), none).unwrap();
     let data = SgList::from_iter([buffer.span().clone()]);
     two.client.submit(two.conn, 1, b"?", data, SgList::new()).unwrap();
     two.client.ring();

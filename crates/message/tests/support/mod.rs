@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dafs_fabric::sim::{Rng, SimConfig, SimNet};
+use dafs_fabric::sim::{FaultConfig, Rng, SimConfig, SimNet};
 use dafs_fabric::{Address, Buffer, Domain, Listener, PostedBuffer, SgList, Span};
 use dafs_message::{
     ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, SubmitError, incoming_private_data,
@@ -399,6 +399,9 @@ pub fn address() -> Address {
 impl Pair {
     pub fn new(plan: Plan, seed: u64) -> Pair {
         let net = SimNet::new(plan.sim.clone());
+        // What a node needs for itself it has from the start.
+        let faults = net.faults();
+        net.set_faults(FaultConfig { refuse_registration_per_million: 0, ..faults });
         let mut domains = Vec::new();
         let sides = [1, 2].map(|node| {
             let domain = Domain::open(&net.provider(node)).unwrap();
@@ -423,6 +426,7 @@ impl Pair {
                 abandoned: 0,
             }
         });
+        net.set_faults(faults);
         let listener = domains[0].device().listen(&address()).unwrap();
         Pair { net, plan, sides, listener, rng: Rng::new(seed).fork(99), seed }
     }
