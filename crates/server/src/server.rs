@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use dafs_fabric::{Address, Arena, ConnectError, Device, Domain, Listener, OpenError, Provider};
+use dafs_fabric::{
+    Address, Arena, ConnectError, Device, Domain, Listener, OpenError, Provider, RegisterError,
+};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Dialled, Identity, Timestamp, WriteVerifier};
 use dafs_store::{Disk, OpenStore};
@@ -57,6 +59,17 @@ pub enum StartError {
     /// The cache.
     #[error("cache: {0}")]
     Arena(#[from] dafs_fabric::ArenaError),
+    /// The cache, which the device must know.
+    #[error(
+        "the transport does not take the cache of {bytes} bytes: {source}; make it smaller with \
+         --arena, or raise the limit of locked memory (ulimit -l)"
+    )]
+    Register {
+        /// Of the cache.
+        bytes: usize,
+        /// Why not.
+        source: RegisterError,
+    },
     /// The trace.
     #[error("trace {}: {source}", path.display())]
     Trace {
@@ -127,7 +140,7 @@ impl Server {
         let addresses: Vec<_> = public.iter().map(|listener| listener.address()).collect();
         // Dropped in this order: a local socket is gone before the next server can have its port.
         let listeners = local.into_iter().chain(public).collect();
-        let shared = share(config, open_store)?;
+        let shared = share(config, open_store, &domain)?;
         let arena_bytes = shared.arena_bytes;
         let admin = Admin::start(config.admin.as_deref(), &addresses, shared.clone())?;
         let stopping = Arc::new(AtomicBool::new(false));
@@ -351,7 +364,11 @@ fn check_data_paths(config: &Config, device: &dyn Device) -> Result<(), StartErr
     }
 }
 
-fn share(config: &Config, open_store: &OpenStore) -> Result<Arc<Shared>, StartError> {
+fn share(
+    config: &Config,
+    open_store: &OpenStore,
+    domain: &Domain,
+) -> Result<Arc<Shared>, StartError> {
     let own = nix::unistd::geteuid().as_raw();
     if config.insecure && own != 0 && config.anon_uid != own {
         return Err(StartError::AnonymousUid(own));
@@ -364,6 +381,9 @@ fn share(config: &Config, open_store: &OpenStore) -> Result<Arc<Shared>, StartEr
     };
     let arena = Arena::for_huge_pages(arena_bytes.max(16 << 20))?;
     let arena_bytes = arena.len();
+    domain
+        .register(&arena.span(0, arena_bytes))
+        .map_err(|source| StartError::Register { bytes: arena_bytes, source })?;
     let mut process = [0; 8];
     fill_random(&mut process);
     let verifier = WriteVerifier::new(machine_run(), process);

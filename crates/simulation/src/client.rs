@@ -102,7 +102,7 @@ impl SimClient {
     pub fn new(net: &Arc<SimNet>, plan: &Plan, node: u32, who: usize) -> Result<SimClient, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let domain = Domain::open(&net.provider(node)).map_err(|e| text(&e))?;
-        let message_node = server::node(net, plan, domain)?;
+        let message_node = server::gently(net, || server::node(plan, domain))?;
         let mut rng = net.rng(5000 + who as u64);
         let nonces = Box::new(move |nonce: &mut dafs_protocol::Nonce| {
             let len = nonce.len();

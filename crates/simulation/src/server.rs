@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dafs_fabric::sim::{Rng, SimNet};
+use dafs_fabric::sim::{FaultConfig, Rng, SimNet};
 use dafs_fabric::{Address, Arena, Domain, Listener, poison};
 use dafs_message::Node;
 use dafs_protocol::{Identity, SessionId, WriteVerifier};
@@ -106,7 +106,7 @@ impl SimServer {
             least_bytes: plan.least_bytes,
             ..Config::new(plan.arena_bytes, Arc::new(move || clock.timestamp()))
         };
-        let unifier = Unifier::new(arena, config, verifier);
+        let unifier = Unifier::new(arena.clone(), config, verifier);
         let store: Arc<dyn Store> = Arc::new(self.storage.store.clone());
         let export = Export {
             name: String::new(),
@@ -137,7 +137,10 @@ impl SimServer {
         let shared = self.storage.at_once(|| Shared::new(options));
         let domain = Domain::open(&self.net.provider(NODE)).map_err(|e| text(&e))?;
         let listener = domain.device().listen(&address()).map_err(|e| text(&e))?;
-        let node = node(&self.net, plan, domain)?;
+        let node = gently(&self.net, || {
+            domain.register(&arena.span(0, arena.len())).map_err(|e| text(&e))?;
+            node(plan, domain)
+        })?;
         let worker = Worker::new(0, node, shared.clone());
         self.running = Some(Running { listener, worker, shared });
         self.stopping = false;
@@ -236,13 +239,24 @@ fn entropy(rng: Rng) -> dafs_server::Entropy {
     })
 }
 
-/// A node of the message layer; the network may refuse memory meanwhile, but not for ever.
-pub fn node(net: &Arc<SimNet>, plan: &Plan, domain: Arc<Domain>) -> Result<Node, String> {
+/// What nobody can do without when it starts: the network may refuse memory meanwhile, but not for
+/// ever.
+///
+/// # Errors
+/// As `start`.
+pub fn gently<R>(net: &SimNet, start: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
     let faults = net.faults();
-    let gentle =
-        dafs_fabric::sim::FaultConfig { refuse_registration_per_million: 0, ..faults.clone() };
+    let gentle = FaultConfig { refuse_registration_per_million: 0, ..faults.clone() };
     net.set_faults(gentle);
-    let node = Node::new(domain, plan.node.clone());
+    let started = start();
     net.set_faults(faults);
-    node.map_err(|error| error.to_string())
+    started
+}
+
+/// A node of the message layer.
+///
+/// # Errors
+/// What refused.
+pub fn node(plan: &Plan, domain: Arc<Domain>) -> Result<Node, String> {
+    Node::new(domain, plan.node.clone()).map_err(|error| error.to_string())
 }
