@@ -5,6 +5,8 @@
 //! pins 16 units, a random read of 4 KiB one. A unit lives while a file maps one of its slots or
 //! somebody pins it. Units that may be evicted are in the order of a replacement policy.
 
+mod free;
+
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
@@ -17,9 +19,10 @@ use smallvec::SmallVec;
 use crate::entry::{Entry, State};
 use crate::memory::Memory;
 use crate::planted::{Defect, planted};
-use crate::policy::shares::{Search, Share, Shares};
+use crate::policy::shares::{Search, Share};
 use crate::policy::{Following, Key, Origin};
 use crate::wait::Space;
+use free::Free;
 
 /// Slots per frame, and per cluster of a file.
 pub(crate) const FRAME_SLOTS: usize = 16;
@@ -164,40 +167,11 @@ pub(crate) struct Pool {
     pub(crate) space: Space,
 }
 
-struct Free {
-    /// A bit per free frame.
-    frames: Vec<u64>,
-    count: usize,
-    /// No frame below this is free. The lowest comes first: neighbours come one after another,
-    /// and memory that was used before, and so is resident and warm, is used again before new.
-    next: usize,
-    /// A bit per free slot of each split frame.
-    slots: Vec<u16>,
-    /// Split frames that may have free slots, each at most once.
-    partial: Vec<u32>,
-    listed: Vec<bool>,
-    /// The order in which units go.
-    shares: Shares,
-}
-
 impl Pool {
     pub(crate) fn new(arena: Arc<Arena>, epoch: u32) -> Pool {
         let frames = (arena.len() / PAGE_BYTES / FRAME_SLOTS).min((Page::WHOLE >> 4) as usize - 1);
         assert!(frames > 0, "an arena has at least one frame of 64 KiB");
         let slots = frames * FRAME_SLOTS;
-        let mut bits = vec![u64::MAX; frames.div_ceil(64)];
-        if !frames.is_multiple_of(64) {
-            bits[frames / 64] = (1 << (frames % 64)) - 1;
-        }
-        let free = Free {
-            frames: bits,
-            count: frames,
-            next: 0,
-            slots: vec![0; frames],
-            partial: Vec::new(),
-            listed: vec![false; frames],
-            shares: Shares::new(slots),
-        };
         let entries: Box<[Entry]> = (0..slots).map(|_| Entry::default()).collect();
         entries.iter().for_each(|entry| entry.set_epoch(epoch));
         let poisoned = if poison::is_on() { slots } else { 0 };
@@ -208,7 +182,7 @@ impl Pool {
             entries,
             users: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             frames: (0..frames).map(|_| AtomicU8::new(FREE)).collect(),
-            free: Mutex::new(free),
+            free: Mutex::new(Free::new(frames)),
             free_frames: AtomicUsize::new(frames),
             used_slots: AtomicUsize::new(0),
             decommitted: AtomicUsize::new(0),
@@ -587,249 +561,5 @@ impl Pool {
     }
 }
 
-impl Free {
-    fn take_frame(&mut self) -> Option<usize> {
-        if self.count == 0 {
-            return None;
-        }
-        let words = self.frames.len();
-        let start = self.next / 64 % words;
-        // The first word twice: from `next` on, and in the end whole.
-        for step in 0..=words {
-            let word = (start + step) % words;
-            let mask = if step == 0 { u64::MAX << (self.next % 64) } else { u64::MAX };
-            let bits = self.frames[word] & mask;
-            if bits != 0 {
-                let frame = word * 64 + bits.trailing_zeros() as usize;
-                self.frames[word] &= !(1 << (frame % 64));
-                self.count -= 1;
-                self.next = frame + 1;
-                return Some(frame);
-            }
-        }
-        unreachable!("free frames are counted");
-    }
-
-    fn take_last_frame(&mut self) -> Option<usize> {
-        let word = self.frames.iter().rposition(|word| *word != 0)?;
-        let bit = self.frames[word].ilog2() as usize;
-        self.frames[word] &= !(1 << bit);
-        self.count -= 1;
-        Some(word * 64 + bit)
-    }
-
-    fn put_frame(&mut self, frame: usize, states: &[AtomicU8]) {
-        states[frame].store(FREE, Ordering::Relaxed);
-        self.frames[frame / 64] |= 1 << (frame % 64);
-        self.next = self.next.min(frame);
-        self.count += 1;
-    }
-
-    fn take_slot(&mut self, states: &[AtomicU8]) -> Option<u32> {
-        loop {
-            let Some(&frame) = self.partial.last() else {
-                let frame = self.take_frame()?;
-                states[frame].store(SPLIT, Ordering::Relaxed);
-                self.slots[frame] = u16::MAX;
-                self.list(frame);
-                continue;
-            };
-            let frame = frame as usize;
-            let bits = self.slots[frame];
-            if states[frame].load(Ordering::Relaxed) == SPLIT && bits != 0 {
-                self.slots[frame] = bits & (bits - 1);
-                return Some((frame * FRAME_SLOTS) as u32 + bits.trailing_zeros());
-            }
-            self.listed[frame] = false;
-            self.partial.pop();
-        }
-    }
-
-    fn put_slot(&mut self, slot: usize, states: &[AtomicU8]) {
-        let frame = slot / FRAME_SLOTS;
-        self.slots[frame] |= 1 << (slot % FRAME_SLOTS);
-        if self.slots[frame] == u16::MAX {
-            self.slots[frame] = 0;
-            self.put_frame(frame, states);
-        } else {
-            self.list(frame);
-        }
-    }
-
-    fn list(&mut self, frame: usize) {
-        if !self.listed[frame] {
-            self.listed[frame] = true;
-            self.partial.push(frame as u32);
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pool(frames: usize) -> Pool {
-        Pool::new(Arena::new(frames * FRAME_SLOTS * PAGE_BYTES).expect("arena"), 1)
-    }
-
-    #[test]
-    fn no_memory_comes_ahead_of_use_while_it_is_short() {
-        let pool = pool(64);
-        assert!(pool.prefault());
-        assert_eq!(pool.decommit(), Decommit::Done);
-        assert!(!pool.prefault());
-    }
-
-    #[test]
-    fn aligned_runs_get_whole_adjacent_frames() {
-        let pool = pool(4);
-        let pages = pool.allocate(16, 40).expect("space");
-        assert_eq!(units(&pages).count(), 2 + 8);
-        let indices: Vec<usize> = pages.iter().map(|page| page.index()).collect();
-        assert_eq!(indices, (0..40).collect::<Vec<_>>());
-        assert_eq!(pool.used_slots(), 40);
-    }
-
-    #[test]
-    fn nothing_is_taken_when_not_all_fits() {
-        let pool = pool(2);
-        assert!(pool.allocate(0, 33).is_none());
-        assert_eq!(pool.used_slots(), 0);
-        let pages = pool.allocate(1, 32).expect("all slots, one by one");
-        assert_eq!(units(&pages).count(), 16 + 1);
-    }
-
-    #[test]
-    fn a_split_frame_becomes_whole_again() {
-        let pool = pool(1);
-        for _ in 0..3 {
-            let pages = pool.allocate(3, 16).expect("sixteen singles");
-            units(&pages).for_each(|unit| pool.unpin(unit));
-            let pages = pool.allocate(0, 16).expect("a frame");
-            assert_eq!(units(&pages).count(), 1);
-            units(&pages).for_each(|unit| pool.unpin(unit));
-        }
-        assert_eq!(pool.used_slots(), 0);
-        assert!(pool.free().partial.len() <= 1, "lists do not grow");
-    }
-
-    #[test]
-    fn an_orphan_is_counted_until_its_reader_leaves() {
-        let pool = pool(1);
-        let page = pool.allocate(0, 1).expect("space")[0];
-        pool.map(page, 1);
-        pool.unmap(page);
-        assert_eq!((pool.orphan_slots(), pool.used_slots()), (1, 1));
-        pool.unpin(page);
-        assert_eq!((pool.orphan_slots(), pool.used_slots()), (0, 0));
-    }
-
-    #[test]
-    fn millions_may_read_one_page_at_a_time() {
-        let pool = pool(1);
-        let page = pool.allocate(0, 1).expect("space")[0];
-        pool.map(page, 1);
-        let readers = (1 << 22) + 5;
-        (0..readers).for_each(|_| pool.pin(page, true));
-        assert_eq!(pool.uses(page), readers + 1);
-        pool.unmap(page);
-        (0..readers).for_each(|_| pool.unpin(page));
-        assert_eq!((pool.orphan_slots(), pool.used_slots()), (1, 1), "its maker holds it");
-        pool.unpin(page);
-        assert_eq!((pool.orphan_slots(), pool.used_slots()), (0, 0));
-    }
-
-    #[test]
-    fn a_page_used_more_often_than_can_be_counted_is_used_lately() {
-        let pool = pool(1);
-        let pages = keep(&pool, 1, 2, Share::Lru);
-        units(&pages).for_each(|unit| pool.unpin(unit));
-        let first = pages[0];
-        // As after so many reads, of which the policy has been told now and then.
-        for _ in 0..4 {
-            pool.users[first.index()].fetch_add(USE << (USE_BITS - 2), Ordering::Relaxed);
-            pool.free().shares.tell(first.index() as u32, pool.uses(first));
-        }
-        assert_eq!(pool.uses(first), 1, "counted anew");
-        let second = pages[1];
-        pool.pin(second, true);
-        pool.unpin(second);
-        pool.free().shares.tell(second.index() as u32, pool.uses(second));
-        pool.pin(first, true);
-        pool.unpin(first);
-        assert_eq!(victims(&pool, false), [second.index()], "the first was used since");
-    }
-
-    fn victims(pool: &Pool, frames: bool) -> Vec<usize> {
-        let mut search = Search::default();
-        let found = pool.next_victims(&mut search, frames).unwrap_or_default();
-        found.iter().map(|victim| victim.0.index()).collect()
-    }
-
-    /// Maps and lists all of these.
-    fn keep(pool: &Pool, block: u64, count: usize, share: Share) -> Pages {
-        let pages = pool.allocate(block, count).expect("space");
-        for (index, page) in pages.iter().enumerate() {
-            pool.map(page.unit(), 1);
-            pool.publish(*page, 5, block + index as u64);
-        }
-        pool.list(&pages, share, Key { file: 5, block }, Origin::ByWrite);
-        pages
-    }
-
-    #[test]
-    fn a_page_used_lately_gets_another_round() {
-        let pool = pool(1);
-        let pages = keep(&pool, 1, 2, Share::Lru);
-        assert!(victims(&pool, false).is_empty(), "pinned by their maker");
-        units(&pages).for_each(|unit| pool.unpin(unit));
-        let first = pages[0];
-        pool.pin(first, true);
-        pool.unpin(first);
-        assert_eq!(victims(&pool, false), [pages[1].index()], "the other was used");
-        assert_eq!(victims(&pool, false), [first.index()]);
-    }
-
-    #[test]
-    fn whoever_holds_more_gives_up() {
-        let pool = pool(2);
-        let often = keep(&pool, 1, 10, Share::MultiQueue);
-        let lately = keep(&pool, 101, 12, Share::Lru);
-        let low = keep(&pool, 201, 1, Share::Low);
-        let high = keep(&pool, 301, 9, Share::High);
-        for pages in [&high, &often, &lately, &low] {
-            units(pages).for_each(|unit| pool.unpin(unit));
-        }
-        let mut gone = Vec::new();
-        for _ in 0..24 {
-            let unit = Page(victims(&pool, false)[0] as u32);
-            let of = [&low, &lately, &often, &high].iter().position(|pages| pages.contains(&unit));
-            gone.push(of.expect("one of them"));
-            pool.unmap(unit);
-        }
-        assert_eq!(gone[..3], [0, 1, 1]);
-        assert_ne!(gone[3], gone[4], "both held as much");
-        assert_eq!(gone.iter().position(|of| *of == 3), Some(23), "high goes last");
-        let more = keep(&pool, 401, 8, Share::High);
-        let other = keep(&pool, 501, 12, Share::Lru);
-        units(&more).chain(units(&other)).for_each(|unit| pool.unpin(unit));
-        let next = Page(victims(&pool, false)[0] as u32);
-        assert!(other.contains(&next), "half of the arena is high");
-        keep(&pool, 601, 1, Share::High);
-        let next = Page(victims(&pool, false)[0] as u32);
-        assert!(high.contains(&next), "more than half of the arena is high");
-    }
-
-    #[test]
-    fn a_split_frame_goes_as_a_whole_where_frames_are_wanted() {
-        let pool = pool(2);
-        let old = keep(&pool, 1, 16, Share::Lru);
-        let new = keep(&pool, 101, 8, Share::Lru);
-        units(&old).chain(units(&new)).for_each(|unit| pool.unpin(unit));
-        assert_eq!(victims(&pool, true).len(), 16);
-        pool.pin(old[3], true);
-        pool.unpin(old[3]);
-        assert_eq!(victims(&pool, true).len(), 8, "the older of the frames that nobody used");
-        assert_eq!(victims(&pool, true).len(), 1, "a neighbour was used");
-    }
-}
+mod tests;
