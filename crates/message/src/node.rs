@@ -404,7 +404,7 @@ impl Node {
         self.sh.events.len()
     }
 
-    /// How often all connections have been looked at: see [`Engine::rounds`].
+    /// How often all connections have been looked at: see [`dafs_fabric::Engine::rounds`].
     pub fn rounds(&self) -> u64 {
         self.sh.engine.rounds()
     }
