@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::engine::{Device, Engine, Provider};
 use crate::error::{OpenError, RegisterError};
 use crate::mem::{MemoryRegion, Span};
+use crate::planted::{Defect, planted};
 use crate::types::{Access, DeviceAttr};
 
 /// An open device and the memory that is registered with it for life: caches, and what is cut from
@@ -83,6 +84,9 @@ impl Domain {
     /// The device need not know `memory` any more. True: it does not; false: work that is under way
     /// holds it a while longer.
     pub fn forget(&self, memory: &Span) -> bool {
+        if planted(Defect::PinnedPagesGivenBack) {
+            return true;
+        }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let is = |region: &Arc<MemoryRegion>| region.span().addr() == memory.addr();
         let Some(at) = known.iter().position(is) else { return true };

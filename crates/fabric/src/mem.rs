@@ -60,6 +60,7 @@ unsafe fn copy_payload(from: *const u8, to: *mut u8, len: usize) {
 pub struct Arena {
     base: NonNull<u8>,
     len: usize,
+    segment_bytes: usize,
     pins: Pins,
 }
 
@@ -79,13 +80,22 @@ impl Arena {
         Arena::map(bytes, PAGE_BYTES).map(Arc::new)
     }
 
-    /// As [`new`](Arena::new), aligned to [`HUGE_PAGE_BYTES`]: for
-    /// [`populate_huge`](Arena::populate_huge).
+    /// As [`new`](Arena::new), aligned to [`HUGE_PAGE_BYTES`] for
+    /// [`populate_huge`](Arena::populate_huge), in segments of `segment_bytes` (the last one may be
+    /// shorter). A segment is what a device knows as a whole and, where it pins what it knows, what can
+    /// be given back. No span is joined with one of another segment.
     ///
     /// # Errors
     /// [`ArenaError`].
-    pub fn for_huge_pages(bytes: usize) -> Result<Arc<Arena>, ArenaError> {
-        Arena::map(bytes, HUGE_PAGE_BYTES).map(Arc::new)
+    ///
+    /// # Panics
+    /// When `segment_bytes` is not a power of two of at least a page.
+    pub fn in_segments(bytes: usize, segment_bytes: usize) -> Result<Arc<Arena>, ArenaError> {
+        let whole_pages = segment_bytes.is_power_of_two() && segment_bytes >= PAGE_BYTES;
+        assert!(whole_pages, "segments of {segment_bytes} bytes");
+        let mut arena = Arena::map(bytes, HUGE_PAGE_BYTES)?;
+        arena.segment_bytes = segment_bytes;
+        Ok(Arc::new(arena))
     }
 
     /// A mapping aligned to `align`, a power of two of at least a page.
@@ -117,7 +127,23 @@ impl Arena {
             unsafe { libc::munmap(end.cast(), after) };
         }
         let base = NonNull::new(base).ok_or(ArenaError::Size(bytes))?;
-        Ok(Arena { base, len, pins: Pins::default() })
+        // The least power of two: the base is aligned to no more.
+        let segment_bytes = len.checked_next_power_of_two().ok_or(ArenaError::Size(bytes))?;
+        Ok(Arena { base, len, segment_bytes, pins: Pins::default() })
+    }
+
+    /// Bytes of a segment; at least [`len`](Self::len) where there is only one.
+    pub fn segment_bytes(&self) -> usize {
+        self.segment_bytes
+    }
+
+    /// The segment in which the byte at `offset` is.
+    ///
+    /// # Panics
+    /// When it is not inside the arena.
+    pub fn segment(self: &Arc<Self>, offset: usize) -> Span {
+        let start = offset / self.segment_bytes * self.segment_bytes;
+        self.span(start, self.segment_bytes.min(self.len - start))
     }
 
     /// Bytes, whole pages.
@@ -344,12 +370,17 @@ impl Span {
         part
     }
 
-    /// All memory of this span's owner (arena or buffer), to be registered once for all its
-    /// spans: keeps the mapping alive, and does not keep a buffer from being taken back. `None`
-    /// for lent memory and files.
+    /// All memory that is registered together with this span (a segment of an arena, or a buffer),
+    /// once for all spans in it: keeps the mapping alive, and does not keep a buffer from being taken
+    /// back. `None` for lent memory, files, and what lies in two segments.
     pub fn owner(&self) -> Option<Span> {
         match &self.keep {
-            Keep::Arena(arena) => Some(arena.span(0, arena.len())),
+            Keep::Arena(arena) => {
+                let offset = self.addr() - arena.base.as_ptr() as u64;
+                // An empty span may stand at the end.
+                let last = (arena.len - 1).min(usize::try_from(offset).ok()?);
+                Some(arena.segment(last)).filter(|segment| segment.contains(self))
+            }
             Keep::Buffer(memory) => Some(memory.arena.span(memory.offset, memory.len)),
             Keep::Lent(..) | Keep::File(_) => None,
         }
@@ -364,13 +395,17 @@ impl Span {
     /// True when `next` begins where this one ends, in the same owner.
     pub fn is_followed_by(&self, next: &Span) -> bool {
         let same = match (&self.keep, &next.keep) {
-            (Keep::Arena(a), Keep::Arena(b)) => Arc::ptr_eq(a, b),
+            (Keep::Arena(a), Keep::Arena(b)) => Arc::ptr_eq(a, b) && !next.begins_segment(a),
             (Keep::Buffer(a), Keep::Buffer(b)) => Arc::ptr_eq(a, b),
             (Keep::Lent(a, _), Keep::Lent(b, _)) => a == b,
             (Keep::File(a), Keep::File(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
         same && self.addr() + self.len as u64 == next.addr()
+    }
+
+    fn begins_segment(&self, arena: &Arena) -> bool {
+        (self.addr() - arena.base.as_ptr() as u64) & (arena.segment_bytes as u64 - 1) == 0
     }
 
     /// Grows by `next`, which follows it.
@@ -676,7 +711,7 @@ mod tests {
     #[test]
     fn huge_pages_can_begin_where_the_arena_does() {
         for bytes in [1, 10_000, HUGE_PAGE_BYTES, 5 * HUGE_PAGE_BYTES + 1] {
-            let arena = Arena::for_huge_pages(bytes).expect("arena");
+            let arena = Arena::in_segments(bytes, HUGE_PAGE_BYTES).expect("arena");
             let whole = arena.span(0, arena.len());
             assert_eq!(whole.addr() as usize % HUGE_PAGE_BYTES, 0);
             assert_eq!(arena.len(), bytes.next_multiple_of(PAGE_BYTES));
@@ -732,8 +767,23 @@ mod tests {
         assert_eq!((owner.addr(), owner.len()), (posted.span().addr(), 5000));
         assert!(posted.take_back().is_ok());
         lend(b"lent", |span| assert!(span.owner().is_none()));
-        let whole = Arena::new(8192).expect("arena").span(1, 1).owner().expect("an arena");
-        assert_eq!(whole.len(), 8192);
+        let whole = Arena::new(12_288).expect("arena").span(1, 1).owner().expect("an arena");
+        assert_eq!(whole.len(), 12_288);
+    }
+
+    #[test]
+    fn a_segment_is_registered_as_a_whole() {
+        let arena = Arena::in_segments(5 * PAGE_BYTES, 2 * PAGE_BYTES).expect("arena");
+        let owner = |at, len| {
+            let owner = arena.span(at, len).owner()?;
+            Some((owner.addr() - arena.span(0, 0).addr(), owner.len()))
+        };
+        assert_eq!(owner(5, 2 * PAGE_BYTES - 5), Some((0, 2 * PAGE_BYTES)));
+        assert_eq!(owner(5, 2 * PAGE_BYTES), None);
+        assert_eq!(owner(4 * PAGE_BYTES, 1), Some((4 * PAGE_BYTES as u64, PAGE_BYTES)));
+        assert_eq!(owner(5 * PAGE_BYTES, 0), Some((4 * PAGE_BYTES as u64, PAGE_BYTES)));
+        let part = |page: usize| arena.span(page * PAGE_BYTES, PAGE_BYTES);
+        assert!(part(0).is_followed_by(&part(1)) && !part(1).is_followed_by(&part(2)));
     }
 
     #[test]

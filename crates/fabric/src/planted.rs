@@ -6,7 +6,7 @@
 #[repr(u32)]
 #[cfg_attr(not(feature = "planted"), allow(dead_code))]
 pub enum Defect {
-    /// Pages that a device holds are given back to the system.
+    /// Pages are given back to the system while a device holds them.
     PinnedPagesGivenBack = 1,
 }
 

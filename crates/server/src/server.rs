@@ -59,13 +59,13 @@ pub enum StartError {
     /// The cache.
     #[error("cache: {0}")]
     Arena(#[from] dafs_fabric::ArenaError),
-    /// The cache, which the device must know.
+    /// Memory of the cache, which the device must know.
     #[error(
-        "the transport does not take the cache of {bytes} bytes: {source}; make it smaller with \
-         --arena, or raise the limit of locked memory (ulimit -l)"
+        "the transport does not take {bytes} bytes of the cache: {source}; raise the limit of locked \
+         memory (ulimit -l)"
     )]
     Register {
-        /// Of the cache.
+        /// Of its first segment.
         bytes: usize,
         /// Why not.
         source: RegisterError,
@@ -185,19 +185,25 @@ impl Server {
             watch.resized(unifier.resize(room));
         }
         self.spawn("dafs-memory", move || {
-            let mut told = false;
+            let mut refused = (0, 0);
             while !stopping.load(Ordering::SeqCst) {
                 std::thread::park_timeout(memory_pressure::INTERVAL);
-                if let Some(size) = watch.look() {
+                if let Some(size) = watch.look().or_else(|| unifier.shrinks_to()) {
                     let now = unifier.resize(size);
                     tracing::debug!("memory: the cache is to take {size} bytes, and takes {now}");
                     watch.resized(now);
-                    if !told && unifier.stats().decommits_refused > 0 {
-                        told = true;
-                        tracing::warn!(
-                            "memory: the system does not take back what the cache gives"
-                        );
-                    }
+                }
+                let stats = unifier.stats();
+                let before = refused;
+                refused = (stats.decommits_refused, stats.registrations_refused);
+                if before.0 == 0 && refused.0 > 0 {
+                    tracing::warn!("memory: the system does not take back what the cache gives");
+                }
+                if before.1 == 0 && refused.1 > 0 {
+                    tracing::warn!(
+                        "memory: the transport does not take all of the cache, and the rest is copied: \
+                         raise the limit of locked memory (ulimit -l)"
+                    );
                 }
             }
         })
@@ -364,10 +370,18 @@ fn check_data_paths(config: &Config, device: &dyn Device) -> Result<(), StartErr
     }
 }
 
+/// Of a cache: few enough to be asked one by one, and small enough that one can be missed.
+fn segment_bytes(arena_bytes: usize) -> usize {
+    let part = arena_bytes / 16;
+    let above = part.next_power_of_two();
+    let nearest = if above - part > part - above / 2 { above / 2 } else { above };
+    nearest.clamp(2 << 20, 64 << 20)
+}
+
 fn share(
     config: &Config,
     open_store: &OpenStore,
-    domain: &Domain,
+    domain: &Arc<Domain>,
 ) -> Result<Arc<Shared>, StartError> {
     let own = nix::unistd::geteuid().as_raw();
     if config.insecure && own != 0 && config.anon_uid != own {
@@ -379,15 +393,21 @@ fn share(
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
         None => memory_bytes() / 4,
     };
-    let arena = Arena::for_huge_pages(arena_bytes.max(16 << 20))?;
+    let arena_bytes = arena_bytes.max(16 << 20);
+    let arena = Arena::in_segments(arena_bytes, segment_bytes(arena_bytes))?;
     let arena_bytes = arena.len();
+    // The others when they are used: that takes time, where pages are pinned.
+    let first = arena.segment(0);
     domain
-        .register(&arena.span(0, arena_bytes))
-        .map_err(|source| StartError::Register { bytes: arena_bytes, source })?;
+        .register(&first)
+        .map_err(|source| StartError::Register { bytes: first.len(), source })?;
     let mut process = [0; 8];
     fill_random(&mut process);
     let verifier = WriteVerifier::new(machine_run(), process);
-    let cache = dafs_unifier::Config::new(arena_bytes, Arc::new(wall_clock));
+    let cache = dafs_unifier::Config {
+        domain: Some(domain.clone()),
+        ..dafs_unifier::Config::new(arena_bytes, Arc::new(wall_clock))
+    };
     let unifier = Unifier::new(arena, cache, verifier);
     let is_unified = config.exports.iter().all(|e| e.data_path == DataPath::Unifier);
     let page_cache = match is_unified {

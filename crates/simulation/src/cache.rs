@@ -98,8 +98,11 @@ impl Sim {
 
     /// The machine is short of memory, or not any more.
     pub(crate) fn resize_cache(&mut self) {
-        if !self.plan.resizes || self.rng.below(12) > 0 {
+        if !self.plan.resizes {
             return;
+        }
+        if self.rng.below(12) > 0 {
+            return self.host.shrink_on();
         }
         let all = self.plan.arena_bytes as u64;
         let bytes = match self.rng.below(4) {

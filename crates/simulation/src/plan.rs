@@ -86,6 +86,8 @@ pub struct Plan {
     pub file_max: u64,
     /// The server's cache.
     pub arena_bytes: usize,
+    /// Of a segment of it.
+    pub segment_bytes: usize,
     /// Of it, dirty.
     pub dirty_bytes_max: usize,
     /// Age at which data is written back.
@@ -182,6 +184,8 @@ impl Plan {
             io_max,
             file_max: (arena_bytes as u64 * 2).min(768 << 10),
             arena_bytes,
+            // By the seed alone: plans are what they were.
+            segment_bytes: (64 << 10) << (seed % 3),
             dirty_bytes_max: (arena_bytes / [2, 4][rng.index(2)]).max(64 << 10),
             dirty_age: [ms(1, 800, &mut rng), ms(1, 20, &mut rng)][rng.index(2)],
             limits,

@@ -95,15 +95,18 @@ impl SimServer {
         let mut process = [0; 8];
         process.copy_from_slice(&rng.bytes(8));
         let verifier = WriteVerifier::new(self.machine_runs.to_le_bytes(), process);
-        let arena = Arena::new(plan.arena_bytes).map_err(|e| text(&e))?;
+        let arena =
+            Arena::in_segments(plan.arena_bytes, plan.segment_bytes).map_err(|e| text(&e))?;
         // What was in memory before is no file's, and nothing is written where nobody reserved.
         poison::switch_on(std::array::from_fn(|at| (at * 37 + 11) as u8));
         poison::fill(&arena.span(0, arena.len()));
+        let domain = Domain::open(&self.net.provider(NODE)).map_err(|e| text(&e))?;
         let clock = self.clock.clone();
         let config = Config {
             dirty_bytes_max: plan.dirty_bytes_max,
             dirty_age: plan.dirty_age,
             least_bytes: plan.least_bytes,
+            domain: Some(domain.clone()),
             ..Config::new(plan.arena_bytes, Arc::new(move || clock.timestamp()))
         };
         let unifier = Unifier::new(arena.clone(), config, verifier);
@@ -135,12 +138,8 @@ impl SimServer {
         };
         // It looks what became of changes before it serves.
         let shared = self.storage.at_once(|| Shared::new(options));
-        let domain = Domain::open(&self.net.provider(NODE)).map_err(|e| text(&e))?;
         let listener = domain.device().listen(&address()).map_err(|e| text(&e))?;
-        let node = gently(&self.net, || {
-            domain.register(&arena.span(0, arena.len())).map_err(|e| text(&e))?;
-            node(plan, domain)
-        })?;
+        let node = gently(&self.net, || node(plan, domain))?;
         let worker = Worker::new(0, node, shared.clone());
         self.running = Some(Running { listener, worker, shared });
         self.stopping = false;
@@ -197,6 +196,15 @@ impl SimServer {
     /// The cache is to take so many bytes; how many it takes.
     pub fn resize(&self, bytes: u64) -> Option<u64> {
         self.running.as_ref().map(|running| running.shared.unifier().resize(bytes))
+    }
+
+    /// Goes on to give memory back.
+    pub fn shrink_on(&self) {
+        if let Some(running) = &self.running
+            && let Some(bytes) = running.shared.unifier().shrinks_to()
+        {
+            running.shared.unifier().resize(bytes);
+        }
     }
 
     /// For people: what it holds.

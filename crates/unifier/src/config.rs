@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dafs_fabric::Domain;
 use dafs_protocol::Timestamp;
 
 use crate::policy::Policy;
@@ -30,10 +31,13 @@ pub struct Config {
     pub policy: Policy,
     /// For the times of files with dirty data.
     pub clock: Clock,
+    /// The device that is to know the arena, if one must ([`Domain::register`]): segment by segment,
+    /// before each is first used.
+    pub domain: Option<Arc<Domain>>,
 }
 
 impl Config {
-    /// Defaults for an arena of this size: half of it for dirty data, a quarter for orphans.
+    /// Defaults for an arena of this size: half of it for dirty data, a quarter for orphans, no device.
     pub fn new(arena_bytes: usize, clock: Clock) -> Config {
         Config {
             dirty_bytes_max: arena_bytes / 2,
@@ -43,6 +47,7 @@ impl Config {
             closed_files_max: 32_768,
             policy: Policy::default(),
             clock,
+            domain: None,
         }
     }
 }
@@ -60,6 +65,8 @@ pub struct CacheStats {
     pub decommitted_bytes: u64,
     /// How often the system did not take what was to be given back.
     pub decommits_refused: u64,
+    /// How often the device did not take a segment: what is in it is copied when it is sent.
+    pub registrations_refused: u64,
     /// Bytes written but not in the store yet, and reserved for writes under way.
     pub dirty_bytes: u64,
     /// The bound of those, before which writers wait.

@@ -17,14 +17,15 @@ use crate::dirty::DirtyFiles;
 use crate::file::CachedFile;
 use crate::job::{Job, Jobs};
 use crate::policy::shares::Search;
-use crate::pool::{Decommit, FRAME_SLOTS, Page, Pages, Pool, units};
+use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, units};
+use crate::resize::Emptying;
 use crate::wait::{FairQueue, locked};
 use crate::{Opening, WriterId};
 
 /// Units that are looked at for each whole frame.
-const FRAME_LOOKS: usize = 32;
+pub(crate) const FRAME_LOOKS: usize = 32;
 /// Flushes that those who wait for space keep going.
-const HELPERS_MAX: usize = 4;
+pub(crate) const HELPERS_MAX: usize = 4;
 
 pub(crate) struct Core {
     pub(crate) pool: Pool,
@@ -39,6 +40,7 @@ pub(crate) struct Core {
     /// With dirty data whose write-back failed.
     failed_files: Mutex<Vec<Arc<CachedFile>>>,
     helpers: AtomicUsize,
+    pub(crate) emptying: Mutex<Emptying>,
     pub(crate) reserve_queue: FairQueue,
     pub(crate) fill_queue: FairQueue,
     pub(crate) hold_queue: FairQueue,
@@ -127,6 +129,7 @@ impl Core {
             dirty_files: DirtyFiles::default(),
             failed_files: Mutex::default(),
             helpers: AtomicUsize::new(0),
+            emptying: Mutex::default(),
             reserve_queue: FairQueue::default(),
             fill_queue: FairQueue::default(),
             hold_queue: FairQueue::default(),
@@ -163,6 +166,11 @@ impl Core {
     pub(crate) fn find(&self, id: FileId) -> Option<Arc<CachedFile>> {
         let table = locked(&self.files);
         table.get(*table.by_id.get(&id)?).cloned()
+    }
+
+    /// By its number.
+    pub(crate) fn file(&self, number: u64) -> Option<Arc<CachedFile>> {
+        locked(&self.files).get(number).cloned()
     }
 
     pub(crate) fn all_files(&self) -> Vec<Arc<CachedFile>> {
@@ -314,38 +322,18 @@ impl Core {
 
     /// Frees about `slots` slots, looking at so many units for whole frames, or at all for any
     /// slots; 0 when all are dirty or held.
-    fn evict(&self, slots: usize, frame_looks: Option<usize>) -> usize {
+    pub(crate) fn evict(&self, slots: usize, frame_looks: Option<usize>) -> usize {
         let mut freed = 0;
         let mut search = Search::default();
         while freed < slots && frame_looks.is_none_or(|most| search.looks() < most) {
             let victims = self.pool.next_victims(&mut search, frame_looks.is_some());
             let Some(victims) = victims else { break };
             for (unit, number, block) in victims {
-                let file = locked(&self.files).get(number).cloned();
-                freed += file.map_or(0, |file| file.evict(unit, block));
+                freed += self.file(number).map_or(0, |file| file.evict(unit, block));
             }
         }
         count(&self.counters.evicted_slots, freed);
         freed
-    }
-
-    /// Gives frames back to the system, or takes them again, until about `frames` are in use or
-    /// free; what is dirty or held, or what the system does not take, stays for now, and beside
-    /// what is dirty the room that readers need. How many are.
-    pub(crate) fn resize(&self, frames: usize) -> usize {
-        let all = self.pool.frame_count();
-        let least = least_frames(all, &self.config);
-        let least = least.max((self.dirty_slots() * 4).div_ceil(3 * FRAME_SLOTS));
-        let frames = frames.max(least).min(all);
-        self.pool.recommit(frames.saturating_sub(all - self.pool.decommitted()));
-        while all - self.pool.decommitted() > frames {
-            match self.pool.decommit() {
-                Decommit::Done => {}
-                Decommit::NoneFree if self.evict(FRAME_SLOTS, Some(FRAME_LOOKS)) > 0 => {}
-                Decommit::NoneFree | Decommit::Refused => break,
-            }
-        }
-        all - self.pool.decommitted()
     }
 
     /// Waits until `attempt` succeeds, which is tried when slots may have become free. Writes
@@ -411,7 +399,7 @@ impl Core {
 }
 
 /// Frames that are never given back: what one request may take must always fit.
-fn least_frames(all: usize, config: &Config) -> usize {
+pub(crate) fn least_frames(all: usize, config: &Config) -> usize {
     (all / 4).max(all.min(config.least_bytes / (FRAME_SLOTS * PAGE_BYTES)))
 }
 

@@ -36,6 +36,7 @@ mod query;
 mod ranges;
 mod read;
 mod read_ahead;
+mod resize;
 pub mod simulate;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 //! A thread gets it ahead of use, so that no worker waits for it; where use overtakes, a worker gets
 //! small pages, frame by frame.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
@@ -11,7 +12,7 @@ use dafs_fabric::mem::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
 use crate::pool::FRAME_SLOTS;
 
-const FRAME_BYTES: usize = FRAME_SLOTS * PAGE_BYTES;
+pub(crate) const FRAME_BYTES: usize = FRAME_SLOTS * PAGE_BYTES;
 /// Frames of a huge page.
 const HUGE_FRAMES: usize = HUGE_PAGE_BYTES / FRAME_BYTES;
 /// How many frames ahead of use: 64 MiB.
@@ -27,17 +28,21 @@ pub(crate) struct Memory {
     /// Where the frames end that were used, and those that got memory ahead of use.
     reached: AtomicUsize,
     ahead: AtomicUsize,
+    /// Frames that get it at a time.
+    step: usize,
     /// Who does that.
     prefaulter: OnceLock<Thread>,
 }
 
 impl Memory {
-    pub(crate) fn new(arena: Arc<Arena>, frames: usize) -> Memory {
+    /// `step`: frames that get memory together, at least those of a huge page.
+    pub(crate) fn new(arena: Arc<Arena>, frames: usize, step: usize) -> Memory {
         Memory {
             arena,
             resident: (0..frames).map(|_| AtomicBool::new(false)).collect(),
             reached: AtomicUsize::new(0),
             ahead: AtomicUsize::new(0),
+            step: step.max(HUGE_FRAMES),
             prefaulter: OnceLock::new(),
         }
     }
@@ -65,21 +70,21 @@ impl Memory {
         let _ = self.prefaulter.set(thread);
     }
 
-    /// Gets memory for some frames that will be used next; false: enough have it.
-    pub(crate) fn prefault(&self) -> bool {
+    /// Gets memory for some frames that will be used next, and which; `None`: enough have it.
+    pub(crate) fn prefault(&self) -> Option<Range<usize>> {
         let reached = self.reached.load(Ordering::Relaxed);
         let mut first = self.ahead.load(Ordering::Relaxed);
         if first < reached {
-            first = (reached + GAP_FRAMES).next_multiple_of(HUGE_FRAMES);
+            first = (reached + GAP_FRAMES).next_multiple_of(self.step);
         }
-        let end = (first + HUGE_FRAMES).min(self.resident.len());
+        let end = (first + self.step).min(self.resident.len());
         if first >= end || first >= reached + AHEAD_FRAMES {
-            return false;
+            return None;
         }
         self.arena.populate_huge(first * FRAME_BYTES, (end - first) * FRAME_BYTES);
         self.resident[first..end].iter().for_each(|frame| frame.store(true, Ordering::Relaxed));
         self.ahead.store(end, Ordering::Relaxed);
-        true
+        Some(first..end)
     }
 }
 
@@ -90,18 +95,18 @@ mod tests {
     #[test]
     fn memory_comes_ahead_of_use() {
         let frames = 4 * AHEAD_FRAMES;
-        let arena = Arena::for_huge_pages(frames * FRAME_BYTES).expect("arena");
-        let memory = Memory::new(arena, frames);
-        while memory.prefault() {}
+        let arena = Arena::in_segments(frames * FRAME_BYTES, HUGE_PAGE_BYTES).expect("arena");
+        let memory = Memory::new(arena, frames, 1);
+        while memory.prefault().is_some() {}
         let ahead = || memory.ahead.load(Ordering::Relaxed);
         assert_eq!(ahead(), AHEAD_FRAMES, "and no more");
         memory.fault_in(0..AHEAD_FRAMES / 2);
-        while memory.prefault() {}
+        while memory.prefault().is_some() {}
         assert_eq!(ahead(), AHEAD_FRAMES + AHEAD_FRAMES / 2);
         // Use overtakes it: it begins again at some distance.
         let reached = 2 * AHEAD_FRAMES + AHEAD_FRAMES / 2;
         memory.fault_in(AHEAD_FRAMES / 2..reached);
-        assert!(memory.prefault());
+        assert!(memory.prefault().is_some());
         assert_eq!(ahead(), reached + GAP_FRAMES + HUGE_FRAMES);
         assert!(!memory.resident[reached].load(Ordering::Relaxed), "left to who needs it");
         assert!(memory.resident[ahead() - 1].load(Ordering::Relaxed));

@@ -6,6 +6,7 @@
 //! somebody pins it. Units that may be evicted are in the order of a replacement policy.
 
 mod free;
+mod segments;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use std::thread::Thread;
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::poison;
-use dafs_fabric::{Arena, Span};
+use dafs_fabric::{Arena, Domain, Span};
 use smallvec::SmallVec;
 
 use crate::entry::{Entry, State};
@@ -23,6 +24,7 @@ use crate::policy::shares::{Search, Share};
 use crate::policy::{Following, Key, Origin};
 use crate::wait::Space;
 use free::Free;
+use segments::Segments;
 
 /// Slots per frame, and per cluster of a file.
 pub(crate) const FRAME_SLOTS: usize = 16;
@@ -159,6 +161,9 @@ pub(crate) struct Pool {
     /// How often the system did not take one.
     refused: AtomicU64,
     memory: Memory,
+    segments: Segments,
+    /// Frames of the segment that is to be given back.
+    emptied: AtomicUsize,
     /// While [`poison`] is on: which free slots hold its pattern; the others were never used.
     poisoned: Box<[AtomicBool]>,
     /// May go below zero for a moment.
@@ -168,16 +173,19 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(arena: Arc<Arena>, epoch: u32) -> Pool {
+    pub(crate) fn new(arena: Arc<Arena>, domain: Option<Arc<Domain>>, epoch: u32) -> Pool {
         let frames = (arena.len() / PAGE_BYTES / FRAME_SLOTS).min((Page::WHOLE >> 4) as usize - 1);
         assert!(frames > 0, "an arena has at least one frame of 64 KiB");
         let slots = frames * FRAME_SLOTS;
         let entries: Box<[Entry]> = (0..slots).map(|_| Entry::default()).collect();
         entries.iter().for_each(|entry| entry.set_epoch(epoch));
+        let segments = Segments::new(arena.clone(), domain, frames);
         let poisoned = if poison::is_on() { slots } else { 0 };
         Pool {
             poisoned: (0..poisoned).map(|_| AtomicBool::new(false)).collect(),
-            memory: Memory::new(arena.clone(), frames),
+            memory: Memory::new(arena.clone(), frames, segments.step()),
+            segments,
+            emptied: AtomicUsize::new(0),
             arena,
             entries,
             users: (0..slots).map(|_| AtomicU64::new(0)).collect(),
@@ -222,9 +230,10 @@ impl Pool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Slots of the frames that are not given back.
+    /// Slots of the frames that are not given back, nor about to be.
     pub(crate) fn kept_slots(&self) -> usize {
-        self.slot_count() - self.decommitted() * FRAME_SLOTS
+        let gone = self.decommitted() + self.emptied.load(Ordering::Relaxed);
+        self.slot_count() - gone * FRAME_SLOTS
     }
 
     /// Gives a free frame, the last one, back to the system.
@@ -235,16 +244,7 @@ impl Pool {
         self.free_frames.store(free.count, Ordering::Relaxed);
         self.decommitted.fetch_add(1, Ordering::Relaxed);
         drop(free);
-        let bytes = FRAME_SLOTS * PAGE_BYTES;
-        if self.arena.discard(frame * bytes, bytes).is_ok() {
-            let slots = self.poisoned.iter().skip(frame * FRAME_SLOTS).take(FRAME_SLOTS);
-            slots.for_each(|slot| slot.store(false, Ordering::Relaxed));
-            return Decommit::Done;
-        }
-        self.refused.fetch_add(1, Ordering::Relaxed);
-        self.take_back(frame);
-        self.space.changed();
-        Decommit::Refused
+        self.give_back(frame..frame + 1)
     }
 
     /// False: it was not given back.
@@ -331,7 +331,9 @@ impl Pool {
             self.entries[page.index()].invalidate(State::Landing);
             self.check_free(*page);
         }
-        self.memory.fault_in(pages.iter().map(|page| page.index() / FRAME_SLOTS));
+        let frames = || pages.iter().map(|page| page.index() / FRAME_SLOTS);
+        self.memory.fault_in(frames());
+        self.segments.make_known(frames());
         Some(pages)
     }
 
@@ -343,7 +345,10 @@ impl Pool {
     /// Gets memory for some frames that will be used next; false: enough have it, or memory is
     /// short.
     pub(crate) fn prefault(&self) -> bool {
-        self.decommitted() == 0 && self.memory.prefault()
+        let some = if self.decommitted() == 0 { self.memory.prefault() } else { None };
+        let has = some.is_some();
+        self.segments.make_known(some.into_iter().flatten());
+        has
     }
 
     fn put_back(&self, free: &mut Free, unit: Page) {

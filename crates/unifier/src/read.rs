@@ -40,7 +40,7 @@ pub struct PinnedRead {
 impl PinnedRead {
     /// The bytes.
     pub fn spans(&self) -> SgList {
-        self.runs.iter().map(|run| self.core.pool.span(run.start, run.len)).collect()
+        self.core.pool.spans(&self.runs)
     }
 
     /// How many.
@@ -522,5 +522,5 @@ pub(crate) fn spans(core: &Core, pages: &[Page]) -> SgList {
     for page in pages {
         runs.push(page.index() * PAGE_BYTES, PAGE_BYTES);
     }
-    runs.iter().map(|run| core.pool.span(run.start, run.len)).collect()
+    core.pool.spans(&runs)
 }

@@ -35,13 +35,14 @@ impl Unifier {
     /// An empty cache in this memory.
     ///
     /// # Panics
-    /// When the arena has less than 64 KiB.
+    /// When the arena has less than 64 KiB, or segments of less.
     pub fn new(arena: Arc<Arena>, config: Config, verifier: WriteVerifier) -> Arc<Unifier> {
         let epoch = verifier
             .0
             .iter()
             .fold(1u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
-        let core = Core::new(Pool::new(arena, epoch), config, verifier);
+        let pool = Pool::new(arena, config.domain.clone(), epoch);
+        let core = Core::new(pool, config, verifier);
         Arc::new(Unifier { core: Arc::new(core) })
     }
 
@@ -134,6 +135,7 @@ impl Unifier {
             resident_bytes: bytes(self.core.pool.used_slots()),
             decommitted_bytes: bytes(self.core.pool.decommitted() * FRAME_SLOTS),
             decommits_refused: self.core.pool.refused(),
+            registrations_refused: self.core.pool.registrations_refused(),
             dirty_bytes: bytes(self.core.dirty_slots()),
             dirty_bytes_max: bytes(self.core.dirty_slots_max()),
             orphan_bytes: bytes(self.core.pool.orphan_slots()),
@@ -150,12 +152,20 @@ impl Unifier {
     }
 
     /// Memory is short, or not any more: the cache is to take about so many bytes of its arena, at
-    /// least a quarter of it. The rest goes back to the system. What is dirty or held goes later:
-    /// to be asked again. How many bytes it may take now.
+    /// least a quarter of it. The rest goes back to the system, where a device pins it by whole
+    /// segments. What is dirty or held goes later: to be asked again, see
+    /// [`shrinks_to`](Self::shrinks_to). How many bytes it may take now.
     pub fn resize(&self, bytes: u64) -> u64 {
         let frame = (PAGE_BYTES * FRAME_SLOTS) as u64;
         let frames = usize::try_from(bytes / frame).unwrap_or(usize::MAX);
         self.core.resize(frames) as u64 * frame
+    }
+
+    /// A part of the arena is being emptied to be given back: [`resize`](Self::resize) is to be asked
+    /// for so many bytes again, a few times a second.
+    pub fn shrinks_to(&self) -> Option<u64> {
+        let frame = (PAGE_BYTES * FRAME_SLOTS) as u64;
+        self.core.shrinks_to().map(|frames| frames as u64 * frame)
     }
 
     /// Gets memory for what will be cached next, so that nobody waits for that: to be called by a

@@ -49,7 +49,7 @@ impl WriteReservation {
                 break;
             }
         }
-        runs.iter().map(|run| self.file.core.pool.span(run.start, run.len)).collect()
+        self.file.core.pool.spans(&runs)
     }
 
     /// Bytes to land.

@@ -185,6 +185,11 @@ fn values(shared: &Shared) -> Vec<Value> {
             "Times that the system did not take memory back",
             cache.decommits_refused,
         ),
+        value(
+            "registrations_refused",
+            "Times that the transport did not take memory of the cache",
+            cache.registrations_refused,
+        ),
         gauge("cached_bytes", "Bytes in the cache", cache.resident_bytes),
         gauge("cached_files", "Files that the cache knows, open or not", cache.files),
         value("evicted_bytes", "Bytes dropped from the cache for others", cache.evicted_bytes),

@@ -1,7 +1,9 @@
 //! Which frames and slots are free, and the order in which used ones go.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::segments::EMPTIED;
 use super::{FRAME_SLOTS, FREE, SPLIT};
 use crate::policy::shares::Shares;
 
@@ -18,6 +20,8 @@ pub(super) struct Free {
     /// Split frames that may have free slots, each at most once.
     pub(super) partial: Vec<u32>,
     listed: Vec<bool>,
+    /// Frames of the segment that is to be given back: none is given out.
+    pub(super) emptied: Range<usize>,
     /// The order in which units go.
     pub(super) shares: Shares,
 }
@@ -35,6 +39,7 @@ impl Free {
             slots: vec![0; frames],
             partial: Vec::new(),
             listed: vec![false; frames],
+            emptied: 0..0,
             shares: Shares::new(frames * FRAME_SLOTS),
         }
     }
@@ -70,6 +75,9 @@ impl Free {
     }
 
     pub(super) fn put_frame(&mut self, frame: usize, states: &[AtomicU8]) {
+        if self.emptied.contains(&frame) {
+            return states[frame].store(EMPTIED, Ordering::Relaxed);
+        }
         states[frame].store(FREE, Ordering::Relaxed);
         self.frames[frame / 64] |= 1 << (frame % 64);
         self.next = self.next.min(frame);
@@ -87,7 +95,8 @@ impl Free {
             };
             let frame = frame as usize;
             let bits = self.slots[frame];
-            if states[frame].load(Ordering::Relaxed) == SPLIT && bits != 0 {
+            let is_split = states[frame].load(Ordering::Relaxed) == SPLIT;
+            if is_split && bits != 0 && !self.emptied.contains(&frame) {
                 self.slots[frame] = bits & (bits - 1);
                 return Some((frame * FRAME_SLOTS) as u32 + bits.trailing_zeros());
             }
@@ -102,7 +111,20 @@ impl Free {
         if self.slots[frame] == u16::MAX {
             self.slots[frame] = 0;
             self.put_frame(frame, states);
-        } else {
+        } else if !self.emptied.contains(&frame) {
+            self.list(frame);
+        }
+    }
+
+    /// A free frame is not to be given out.
+    pub(super) fn withdraw(&mut self, frame: usize) {
+        self.frames[frame / 64] &= !(1 << (frame % 64));
+        self.count -= 1;
+    }
+
+    /// A split frame is to be given out again, as far as it is free.
+    pub(super) fn list_if_free(&mut self, frame: usize) {
+        if self.slots[frame] != 0 {
             self.list(frame);
         }
     }

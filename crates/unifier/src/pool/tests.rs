@@ -3,7 +3,7 @@
 use super::*;
 
 fn pool(frames: usize) -> Pool {
-    Pool::new(Arena::new(frames * FRAME_SLOTS * PAGE_BYTES).expect("arena"), 1)
+    Pool::new(Arena::new(frames * FRAME_SLOTS * PAGE_BYTES).expect("arena"), None, 1)
 }
 
 #[test]

@@ -34,7 +34,8 @@ mod waits;
 
 use std::sync::Arc;
 
-use dafs_fabric::{Arena, poison};
+use dafs_fabric::sim::{SimConfig, SimNet};
+use dafs_fabric::{Arena, Domain, poison};
 use dafs_protocol::{Timestamp, WriteVerifier};
 
 use crate::{CachedFile, Config, Opening, PinnedRead, Unifier, WriteReservation, Writer, WriterId};
@@ -53,6 +54,13 @@ fn config(arena_bytes: usize) -> Config {
 
 fn unifier(arena_bytes: usize) -> Arc<Unifier> {
     unifier_with(arena_bytes, config(arena_bytes))
+}
+
+/// A device that is to know local memory, and pins it.
+fn pinning(seed: u64) -> Arc<Domain> {
+    let mut config = SimConfig::new(seed);
+    (config.attr.local_registration, config.attr.registration_pins) = (true, true);
+    Domain::open(&SimNet::new(config).provider(1)).expect("a device")
 }
 
 /// One that gives memory back down to a quarter of its arena.

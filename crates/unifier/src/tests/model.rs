@@ -23,6 +23,7 @@ struct Model {
     background: Vec<Task<()>>,
     leases: Vec<(PinnedRead, Vec<u8>)>,
     now: Duration,
+    arena_bytes: u64,
     read_bytes_max: usize,
 }
 
@@ -37,9 +38,11 @@ impl Model {
         let mut rng = Rng::new(seed);
         let arena_bytes = 65_536 << rng.below(5);
         let disk = Disk::new(seed, [0, 50, 100][rng.below(3) as usize]);
-        let arena = Arena::new(arena_bytes).expect("arena");
+        let segment_bytes = 65_536 << rng.below(3);
+        let arena = Arena::in_segments(arena_bytes, segment_bytes).expect("arena");
         arena.span(0, arena_bytes).write_message(0, &vec![0xee; arena_bytes]);
-        let config = Config { least_bytes: 64 << 10, ..config(arena_bytes) };
+        let domain = rng.chance(50).then(|| super::pinning(seed));
+        let config = Config { least_bytes: 64 << 10, domain, ..config(arena_bytes) };
         let unifier = Unifier::new(arena, config, VERIFIER);
         let files = (0..3).map(|inode| {
             let len = rng.below(FILE_BYTES_MAX) as usize * (inode as usize % 2);
@@ -56,6 +59,7 @@ impl Model {
             background: Vec::new(),
             leases: Vec::new(),
             now: Duration::ZERO,
+            arena_bytes: arena_bytes as u64,
             read_bytes_max: (arena_bytes / 8).max(4096),
         }
     }
@@ -412,6 +416,8 @@ impl Model {
         let stats = self.unifier.stats();
         assert_eq!(stats.dirty_bytes, 0, "seed {}", self.seed);
         assert_eq!(stats.orphan_bytes, 0, "seed {}", self.seed);
+        assert_eq!(stats.decommits_refused, 0, "seed {}", self.seed);
+        assert_eq!(self.unifier.resize(u64::MAX), self.arena_bytes, "seed {}", self.seed);
         for file in &self.files {
             self.unifier.forget(file.disk.attr_id());
         }

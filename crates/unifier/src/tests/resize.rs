@@ -1,11 +1,17 @@
 //! A cache that gives memory back, and lists that are read in at once.
 
-use super::disk::{Disk, run};
-use super::{open, read, shrinking, unifier, write};
-use crate::Reader;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::disk::{Disk, Rng, run};
+use super::{VERIFIER, bytes, config, open, pinning, read, shrinking, unifier, write};
+use crate::{CachedFile, Config, Reader, Unifier};
+use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
+use dafs_fabric::{Arena, Domain, poison};
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
+const FRAME: usize = 16 * PAGE;
 
 #[test]
 fn a_cache_gives_memory_back_and_takes_it_again() {
@@ -129,4 +135,191 @@ fn a_sequential_reader_finds_what_it_asks_for() {
     });
     assert!(missed <= 2, "{missed} reads had to wait");
     assert_eq!(unifier.stats().filled_bytes, 4 << 20, "each byte was read once");
+}
+
+/// In segments of 1 MiB that this device is to know.
+fn pinned(arena_bytes: usize, domain: &Arc<Domain>) -> (Arc<Arena>, Arc<Unifier>) {
+    let domain = Some(domain.clone());
+    let config = Config { least_bytes: 64 << 10, domain, ..config(arena_bytes) };
+    let arena = Arena::in_segments(arena_bytes, MIB).expect("arena");
+    poison::switch_on([0xee; poison::PATTERN_BYTES]);
+    poison::fill(&arena.span(0, arena_bytes));
+    (arena.clone(), Unifier::new(arena, config, VERIFIER))
+}
+
+/// Segments that the device knows.
+fn known(domain: &Domain, arena: &Arc<Arena>) -> usize {
+    let segments = (0..arena.len()).step_by(arena.segment_bytes());
+    segments.filter(|at| domain.find(&arena.segment(*at)).is_some()).count()
+}
+
+fn read_all(disk: &Disk, cached: &Arc<CachedFile>, bytes: usize) -> Vec<u8> {
+    let user = cached.clone();
+    run(disk, async move {
+        let mut all = Vec::new();
+        for at in (0..bytes).step_by(MIB / 2) {
+            all.extend(read(&user, at as u64, MIB / 2).await);
+        }
+        all
+    })
+}
+
+#[test]
+fn no_span_lies_in_two_segments() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![7; 4 * MIB]);
+    let (arena, unifier) = pinned(4 * MIB, &pinning(1));
+    let cached = open(&unifier, &file);
+    read_all(&disk, &cached, 4 * MIB);
+    let lease = cached.try_read((MIB - PAGE) as u64, MIB / 2).expect("all is there");
+    let spans = lease.spans();
+    let sizes: Vec<_> = spans.iter().map(|span| span.len()).collect();
+    assert_eq!(sizes, [PAGE, MIB / 2 - PAGE], "and they are no smaller for that");
+    let owners: Vec<_> = spans.iter().map(|span| span.owner().map(|owner| owner.addr())).collect();
+    assert_eq!(owners, [0, MIB].map(|at| Some(arena.segment(at).addr())));
+}
+
+#[test]
+fn what_a_device_pins_is_given_back_by_whole_segments() {
+    let disk = Disk::new(1, 0);
+    let data: Vec<u8> = (0..5 * MIB).map(|at| (at / PAGE) as u8).collect();
+    let file = disk.file(1, data.clone());
+    let domain = pinning(1);
+    let (arena, unifier) = pinned(4 * MIB, &domain);
+    let cached = open(&unifier, &file);
+    assert_eq!(known(&domain, &arena), 0);
+    for round in 0..100 {
+        assert!(read_all(&disk, &cached, 5 * MIB) == data);
+        assert_eq!(known(&domain, &arena), 4, "round {round}");
+        let less = 1 + round % 3;
+        assert_eq!(unifier.resize((less as u64) << 20), (less as u64) << 20);
+        assert_eq!(known(&domain, &arena), less);
+        assert!(read_all(&disk, &cached, 2 * MIB) == data[..2 * MIB]);
+        assert!(unifier.stats().resident_bytes <= (less as u64) << 20);
+        assert_eq!(unifier.resize(u64::MAX), 4 << 20);
+    }
+    let stats = unifier.stats();
+    assert_eq!((stats.decommits_refused, stats.registrations_refused), (0, 0));
+    assert_eq!(unifier.resize((2 << 20) + (64 << 10)), 2 << 20, "no part of a segment stays");
+    assert_eq!(unifier.resize((3 << 20) - (64 << 10)), 2 << 20, "nor comes");
+}
+
+#[test]
+fn a_segment_that_is_held_stays_and_another_goes() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![7; 4 * MIB]);
+    let (_, unifier) = pinned(4 * MIB, &pinning(1));
+    let cached = open(&unifier, &file);
+    read_all(&disk, &cached, 4 * MIB);
+    // A page of each but the first, which is used more than the others.
+    let user = cached.clone();
+    run(&disk, async move {
+        for _ in 0..20 {
+            read(&user, 0, MIB / 2).await;
+        }
+    });
+    let held: Vec<_> = (1..4).map(|at| cached.try_read((at * MIB) as u64, PAGE)).collect();
+    assert!(held.iter().all(Option::is_some));
+    let mut looks = 1;
+    while unifier.resize(3 << 20) > 3 << 20 {
+        assert_eq!(unifier.shrinks_to(), Some(3 << 20));
+        looks += 1;
+        assert!(looks < 100, "the one that can go goes");
+    }
+    assert_eq!(unifier.shrinks_to(), None);
+    assert!(held.iter().flatten().all(|lease| bytes(lease) == [7; PAGE]));
+    // What is being emptied is used again when there is memory.
+    assert_eq!(unifier.resize(2 << 20), 3 << 20);
+    assert_eq!(unifier.resize(u64::MAX), 4 << 20);
+    assert_eq!(unifier.shrinks_to(), None);
+    drop(held);
+    assert!(read_all(&disk, &cached, 4 * MIB) == [7; 4 * MIB]);
+    assert_eq!(unifier.stats().resident_bytes, 4 << 20);
+}
+
+#[test]
+fn a_segment_with_dirty_data_is_written_back_and_goes() {
+    let disk = Disk::new(1, 100);
+    let file = disk.file(1, vec![7; 4 * MIB]);
+    let domain = pinning(1);
+    let (arena, unifier) = pinned(4 * MIB, &domain);
+    let cached = open(&unifier, &file);
+    let user = cached.clone();
+    run(&disk, async move {
+        // A quarter of each segment.
+        for at in (0..4 * MIB as u64).step_by(FRAME) {
+            match at as usize / FRAME % 4 {
+                3 => write(&user, at, &[9; FRAME], 1).await,
+                _ => drop(read(&user, at, FRAME).await),
+            }
+        }
+    });
+    let written = || file.state().data.iter().filter(|byte| **byte == 9).count() == MIB;
+    assert_eq!(unifier.resize(2 << 20), 4 << 20);
+    assert!(!written());
+    while unifier.shrinks_to().is_some() {
+        unifier.resize(2 << 20);
+        while disk.complete_one() {}
+        let user = unifier.clone();
+        run(&disk, async move { user.write_back(Duration::ZERO).await });
+    }
+    assert!(written());
+    assert_eq!(known(&domain, &arena), 2);
+}
+
+/// Hits among so many reads, of which some blocks are read much more often than others.
+fn hits(disk: &Disk, cached: &Arc<CachedFile>, rng: &mut Rng, reads: usize) -> usize {
+    let mut found = 0;
+    for _ in 0..reads {
+        let most = 1 << rng.below(11);
+        let block = rng.below(most) * 7919 % 1024;
+        let at = block * PAGE as u64;
+        if cached.try_read(at, PAGE).is_some() {
+            found += 1;
+            continue;
+        }
+        let user = cached.clone();
+        run(disk, async move { read(&user, at, PAGE).await });
+    }
+    found
+}
+
+#[test]
+fn a_cache_of_half_the_size_is_no_worse_than_a_new_one() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![7; 4 * MIB]);
+    let [large, small] = [2, 1].map(|mib| {
+        let domain = Some(pinning(1));
+        let config = Config { least_bytes: 64 << 10, domain, ..config(mib * MIB) };
+        let arena = Arena::in_segments(mib * MIB, 2 * FRAME).expect("arena");
+        Unifier::new(arena, config, VERIFIER)
+    });
+    let cached = open(&large, &file);
+    hits(&disk, &cached, &mut Rng::new(1), 10_000);
+    assert_eq!(large.resize(1 << 20), 1 << 20);
+    let shrunk = hits(&disk, &cached, &mut Rng::new(2), 10_000);
+    let new = hits(&disk, &open(&small, &file), &mut Rng::new(2), 10_000);
+    assert!(shrunk * 100 >= new * 95, "{shrunk} and {new}");
+    println!("hits of 10,000 reads: {shrunk} after the shrink, {new} of a new cache");
+}
+
+#[test]
+fn a_device_that_takes_no_more_is_asked_again_later() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![7; 4 * MIB]);
+    let mut config = SimConfig::new(1);
+    (config.attr.local_registration, config.attr.registration_pins) = (true, true);
+    let gentle = config.faults.clone();
+    config.faults = FaultConfig { refuse_registration_per_million: 1_000_000, ..gentle.clone() };
+    let net = SimNet::new(config);
+    let domain = Domain::open(&net.provider(1)).expect("a device");
+    let (arena, unifier) = pinned(4 * MIB, &domain);
+    let cached = open(&unifier, &file);
+    assert!(read_all(&disk, &cached, 4 * MIB) == [7; 4 * MIB]);
+    assert_eq!(unifier.stats().registrations_refused, 4, "once for each");
+    assert_eq!(known(&domain, &arena), 0);
+    net.set_faults(gentle);
+    assert_eq!(unifier.resize(3 << 20), 3 << 20);
+    assert!(read_all(&disk, &cached, 4 * MIB) == [7; 4 * MIB]);
+    assert_eq!(known(&domain, &arena), 3);
 }
