@@ -17,13 +17,16 @@ const REGIONS_MAX: usize = 64;
 /// Keep memory registered while they are held.
 pub type Regions = SmallVec<[Arc<MemoryRegion>; 2]>;
 
+/// What a peer is told of memory.
+pub type RemoteSpans = SmallVec<[RemoteSpan; 2]>;
+
 /// The regions that a request relies on, and what its peer is told.
 #[derive(Default)]
 pub struct Registered {
     /// Alive until the request ends.
     pub regions: Regions,
     /// In the order of the list.
-    pub remotes: SmallVec<[RemoteSpan; 2]>,
+    pub remotes: RemoteSpans,
 }
 
 struct Entry {

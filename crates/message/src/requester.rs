@@ -12,7 +12,7 @@ use crate::header::{
     FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, REMOTE_SPAN_BYTES, Setup,
     encode_remote, tag_slot, wire_tag,
 };
-use crate::registration::{Regions, Registered};
+use crate::registration::{Regions, Registered, RemoteSpans};
 use crate::segments;
 use crate::shared::{Held, Role, Shared};
 use crate::work::Target;
@@ -139,11 +139,26 @@ struct Plan {
     mode: Mode,
     reply_mode: Mode,
     flags: u8,
-    reads: Registered,
-    writes: Registered,
-    /// Of what is posted.
+    reads: RemoteSpans,
+    writes: RemoteSpans,
+    /// Of these, and of what is posted.
     regions: Regions,
     bounced: Bounced,
+}
+
+impl Plan {
+    /// No data.
+    fn new(tagged: bool) -> Plan {
+        Plan {
+            mode: Mode::None,
+            reply_mode: if tagged { Mode::Tagged } else { Mode::Inline },
+            flags: 0,
+            reads: RemoteSpans::new(),
+            writes: RemoteSpans::new(),
+            regions: Regions::new(),
+            bounced: Bounced::default(),
+        }
+    }
 }
 
 /// Room for descriptors in the header of a request.
@@ -224,13 +239,17 @@ impl Connection {
         }
         // Nothing is spent before all that can fail.
         let may_push = how != Submit::OnGrant;
-        let Some(plan) = self.plan(sh, header.len(), &mut data, may_push, &mut reply_into) else {
+        let mut plan = Plan::new(self.agreed.tagged);
+        let lists = (&mut data, &mut reply_into);
+        if self.plan(sh, &mut plan, header.len(), may_push, lists).is_none() {
+            // It may hold a piece.
+            drop(plan);
             let nothing_comes_back = sh.bounces[Role::Requester as usize].is_idle();
             return Err(match nothing_comes_back {
                 true => SubmitError::NoMemory,
                 false => SubmitError::QueueFull,
             });
-        };
+        }
         let memory =
             if self.agreed.tagged { Some(sh.reply_memory.take(&sh.domain)?) } else { None };
         debug_assert_eq!(memory.is_some(), plan.reply_mode == Mode::Tagged);
@@ -246,14 +265,12 @@ impl Connection {
         (slot.tag, slot.mode, slot.reply_mode) = (tag, plan.mode, plan.reply_mode);
         (slot.data_len, slot.room) = (data_len as u32, room as u32);
         (slot.data, slot.reply_into, slot.memory) = (data, reply_into, memory);
-        let Plan { mode, reply_mode, flags, reads, writes, regions, bounced } = plan;
-        slot.regions = regions;
-        slot.regions.extend(reads.regions.into_iter().chain(writes.regions));
-        slot.bounced = bounced;
+        (slot.regions, slot.bounced) = (plan.regions, plan.bounced);
         let wire = wire_tag(index, slot.generation);
         let mut message = Header::new(Kind::Request, wire);
-        (message.mode, message.reply_mode, message.flags) = (mode, reply_mode, flags);
-        self.send_request(sh, message, header, &reads.remotes, &writes.remotes);
+        (message.mode, message.reply_mode, message.flags) =
+            (plan.mode, plan.reply_mode, plan.flags);
+        self.send_request(sh, message, header, &plan.reads, &plan.writes);
         Ok(())
     }
 
@@ -270,30 +287,21 @@ impl Connection {
         *counter += 1;
     }
 
-    /// Decides how data goes, and makes it ready: lists may be replaced. `None`: there is no memory for
-    /// that.
+    /// Decides how data goes, and makes it ready: the lists (data, and where the reply goes) may be
+    /// replaced. `None`: there is no memory for that.
     fn plan(
         &mut self,
         sh: &mut Shared,
+        plan: &mut Plan,
         header_len: usize,
-        data: &mut SgList,
         may_push: bool,
-        reply_into: &mut SgList,
-    ) -> Option<Plan> {
+        (data, reply_into): (&mut SgList, &mut SgList),
+    ) -> Option<()> {
         let (agreed, inline) = (self.agreed, self.options.inline_bytes as usize);
         let data_len = sg_bytes(data);
         let mut descriptors = Descriptors {
             used: HEADER_BYTES + header_len,
             max: agreed.peer_header_bytes.min(agreed.send_header_bytes),
-        };
-        let mut plan = Plan {
-            mode: Mode::None,
-            reply_mode: if agreed.tagged { Mode::Tagged } else { Mode::Inline },
-            flags: 0,
-            reads: Registered::default(),
-            writes: Registered::default(),
-            regions: Regions::new(),
-            bounced: Bounced::default(),
         };
         if agreed.tagged {
             let held = sh.make_known(Role::Requester, reply_into, false)?;
@@ -302,10 +310,11 @@ impl Connection {
             && sg_bytes(reply_into) > inline
             && let Some((writes, bounce)) = descriptors.list_or_bounce(sh, reply_into, false)
         {
-            (plan.writes, plan.bounced.target, plan.reply_mode) = (writes, bounce, Mode::Write);
+            (plan.writes, plan.regions) = (writes.remotes, writes.regions);
+            (plan.bounced.target, plan.reply_mode) = (bounce, Mode::Write);
         }
         if data_len == 0 {
-            return Some(plan);
+            return Some(());
         }
         if data_len <= inline && descriptors.used + data_len <= agreed.peer_header_bytes {
             plan.mode = Mode::Inline;
@@ -322,15 +331,17 @@ impl Connection {
         } else if agreed.rdma_read
             && let Some((reads, bounce)) = descriptors.list_or_bounce(sh, data, true)
         {
-            (plan.reads, plan.bounced.source, plan.mode) = (reads, bounce, Mode::Read);
-            return Some(plan);
+            plan.reads = reads.remotes;
+            plan.regions.extend(reads.regions);
+            (plan.bounced.source, plan.mode) = (bounce, Mode::Read);
+            return Some(());
         } else {
             plan.mode = Mode::Pieces;
         }
         let Held { regions, bounce } = sh.make_known(Role::Requester, data, true)?;
         plan.regions.extend(regions);
         plan.bounced.source = bounce;
-        Some(plan)
+        Some(())
     }
 
     fn send_request(

@@ -189,10 +189,15 @@ impl Shared {
     /// Makes sure that the device knows `list`, which is posted next, where it must: what it does not
     /// know and cannot be told of is replaced, and copied if it is a source. `None`: there is nothing
     /// to replace it by.
+    #[inline]
     pub fn make_known(&mut self, role: Role, list: &mut SgList, is_source: bool) -> Option<Held> {
-        if !self.attr.local_registration || list.is_empty() {
-            return Some(Held::default());
+        match self.attr.local_registration && !list.is_empty() {
+            true => self.find_or_replace(role, list, is_source),
+            false => Some(Held::default()),
         }
+    }
+
+    fn find_or_replace(&mut self, role: Role, list: &mut SgList, is_source: bool) -> Option<Held> {
         if let Some(regions) = self.registrations.local(&self.domain, list) {
             return Some(Held { regions, bounce: None });
         }
