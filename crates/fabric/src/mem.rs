@@ -9,20 +9,26 @@
 //! Payload moves by [`Span::copy_from`], [`Span::copy_to`] and [`Span::copy_span`] only, which
 //! count: see [`copied_bytes`].
 
+mod buffer;
 mod pins;
+mod region;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use buffer::BufferMemory;
+pub use buffer::{Buffer, PostedBuffer};
 pub use pins::Pin;
 use pins::Pins;
+pub use region::{Deregister, MemoryRegion};
 
 use crate::error::ArenaError;
 use crate::planted::{Defect, planted};
 use crate::sys::FileMap;
-use crate::types::{RemoteSpan, Rkey};
 
 /// Pages of the arena, and alignment of direct transfers.
 pub const PAGE_BYTES: usize = 4096;
@@ -526,273 +532,4 @@ fn lend_raw<R>(start: NonNull<u8>, len: usize, writable: bool, body: impl FnOnce
     let _guard = Guard(&count);
     let span = Span { start, len, keep: Keep::Lent(NonNull::from(&count), writable) };
     body(&span)
-}
-
-/// The mapping behind a buffer; its share count tells whether spans are left.
-#[derive(Debug)]
-struct BufferMemory {
-    arena: Arc<Arena>,
-    offset: usize,
-    len: usize,
-}
-
-/// Memory with one owner, page aligned. The owner uses it as a slice; to post it, it is turned
-/// into a [`PostedBuffer`] and comes back when no span of it is left.
-#[derive(Debug)]
-pub struct Buffer {
-    span: Span,
-}
-
-impl Buffer {
-    /// Zeroed memory.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub fn new(bytes: usize) -> Result<Buffer, ArenaError> {
-        let arena = Arena::new(bytes.max(1))?;
-        Ok(Buffer::cut(&arena, 0, bytes))
-    }
-
-    /// Cuts one mapping into `count` buffers of `bytes` each, page aligned.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub fn many(count: usize, bytes: usize) -> Result<Vec<Buffer>, ArenaError> {
-        let stride = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX);
-        let total = stride.checked_mul(count).ok_or(ArenaError::Size(usize::MAX))?;
-        let arena = Arena::new(total.max(1))?;
-        Ok((0..count).map(|i| Buffer::cut(&arena, i * stride, bytes)).collect())
-    }
-
-    fn cut(arena: &Arc<Arena>, offset: usize, len: usize) -> Buffer {
-        let start = arena.span(offset, len).start;
-        let memory = Arc::new(BufferMemory { arena: arena.clone(), offset, len });
-        Buffer { span: Span { start, len, keep: Keep::Buffer(memory) } }
-    }
-
-    /// Gives up use as a slice, so that the memory can be posted.
-    pub fn post(self) -> PostedBuffer {
-        PostedBuffer { span: self.span }
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self.span.len
-    }
-
-    /// True for no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.span.is_empty()
-    }
-}
-
-impl std::ops::Deref for Buffer {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping lives as long as the span, and no other span exists while there
-        // is a `Buffer`: `PostedBuffer::take_back` made sure.
-        unsafe { std::slice::from_raw_parts(self.span.as_ptr(), self.span.len) }
-    }
-}
-
-impl std::ops::DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, with an exclusive borrow.
-        unsafe { std::slice::from_raw_parts_mut(self.span.as_mut_ptr(), self.span.len) }
-    }
-}
-
-/// A buffer that an operation has: spans of it may be posted.
-#[derive(Debug)]
-pub struct PostedBuffer {
-    span: Span,
-}
-
-impl PostedBuffer {
-    /// What to post.
-    pub fn span(&self) -> &Span {
-        &self.span
-    }
-
-    /// The buffer again, if no span of it is left anywhere; otherwise itself, to be kept until
-    /// then (quiescence).
-    ///
-    /// # Errors
-    /// Itself.
-    pub fn take_back(self) -> Result<Buffer, PostedBuffer> {
-        match &self.span.keep {
-            Keep::Buffer(memory) if Arc::strong_count(memory) == 1 => {
-                // What the last holder wrote before its drop is seen after this.
-                std::sync::atomic::fence(Ordering::Acquire);
-                Ok(Buffer { span: self.span })
-            }
-            _ => Err(self),
-        }
-    }
-}
-
-/// What a provider does when a region ends.
-pub trait Deregister: Send + Sync {
-    /// Ends all access by this key. Idempotent.
-    fn deregister(&self, rkey: Rkey);
-}
-
-/// Registered memory: peers reach it by its key until it is dropped or invalidated.
-pub struct MemoryRegion {
-    span: Span,
-    rkey: Rkey,
-    owner: Arc<dyn Deregister>,
-}
-
-impl MemoryRegion {
-    /// For providers: counts the registration.
-    pub fn new(span: Span, rkey: Rkey, owner: Arc<dyn Deregister>) -> MemoryRegion {
-        REGISTRATIONS.fetch_add(1, Ordering::Relaxed);
-        MemoryRegion { span, rkey, owner }
-    }
-
-    /// The memory.
-    pub fn span(&self) -> &Span {
-        &self.span
-    }
-
-    /// What to tell a peer, for all of it.
-    ///
-    /// # Panics
-    /// When the region has 4 GiB or more; ask for a [`part`](Self::part).
-    pub fn remote(&self) -> RemoteSpan {
-        self.part(0, self.span.len)
-    }
-
-    /// What to tell a peer, for a part.
-    ///
-    /// # Panics
-    /// When the part is not inside, or has 4 GiB or more.
-    pub fn part(&self, offset: usize, len: usize) -> RemoteSpan {
-        assert!(offset <= self.span.len && len <= self.span.len - offset, "outside of the region");
-        let len = u32::try_from(len).expect("a remote span is below 4 GiB");
-        RemoteSpan { rkey: self.rkey, addr: self.span.addr() + offset as u64, len }
-    }
-
-    /// Ends remote access now: later requests by peers meet an access fault.
-    pub fn invalidate(&self) {
-        self.owner.deregister(self.rkey);
-    }
-}
-
-impl Drop for MemoryRegion {
-    fn drop(&mut self) {
-        self.owner.deregister(self.rkey);
-    }
-}
-
-impl std::fmt::Debug for MemoryRegion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryRegion").field("rkey", &self.rkey).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arena_parts_keep_the_mapping() {
-        let arena = Arena::new(10_000).expect("arena");
-        assert_eq!(arena.len(), 12_288);
-        let span = arena.span(4096, 4096);
-        drop(arena);
-        span.copy_from(10, b"hello");
-        let mut out = [0; 5];
-        span.part(10, 5).copy_to(0, &mut out);
-        assert_eq!(&out, b"hello");
-    }
-
-    #[test]
-    fn huge_pages_can_begin_where_the_arena_does() {
-        for bytes in [1, 10_000, HUGE_PAGE_BYTES, 5 * HUGE_PAGE_BYTES + 1] {
-            let arena = Arena::in_segments(bytes, HUGE_PAGE_BYTES).expect("arena");
-            let whole = arena.span(0, arena.len());
-            assert_eq!(whole.addr() as usize % HUGE_PAGE_BYTES, 0);
-            assert_eq!(arena.len(), bytes.next_multiple_of(PAGE_BYTES));
-            arena.populate_huge(0, arena.len());
-            let last = arena.len() - 2;
-            whole.copy_from(last, b"ok");
-            arena.discard(last / PAGE_BYTES * PAGE_BYTES, PAGE_BYTES).expect("discard");
-            let mut out = *b"ok";
-            whole.copy_to(last, &mut out);
-            assert_eq!(out, [0; 2], "given back");
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "outside of the span")]
-    fn copies_are_checked() {
-        let arena = Arena::new(4096).expect("arena");
-        arena.span(0, 16).copy_from(12, b"hello");
-    }
-
-    #[test]
-    fn a_loan_ends_when_all_spans_are_gone() {
-        let mut memory = vec![0; 100];
-        lend_mut(&mut memory, |span| {
-            let clone = span.part(10, 3);
-            clone.copy_from(0, b"abc");
-        });
-        assert_eq!(&memory[10..13], b"abc");
-    }
-
-    #[test]
-    fn a_buffer_comes_back_when_no_span_is_left() {
-        let posted = Buffer::new(100).expect("buffer").post();
-        let span = posted.span().part(0, 10);
-        let posted = posted.take_back().expect_err("a span is left");
-        span.copy_from(0, b"0123456789");
-        drop(span);
-        let buffer = posted.take_back().expect("no span is left");
-        assert_eq!(&buffer[..10], b"0123456789");
-    }
-
-    #[test]
-    #[should_panic(expected = "lent for reading")]
-    fn memory_lent_for_reading_is_no_target() {
-        // The panic unwinds through the loan with no span left.
-        lend(b"constant", |span| span.copy_from(0, b"x"));
-    }
-
-    #[test]
-    fn the_owner_of_a_span_does_not_hold_a_buffer() {
-        let posted = Buffer::many(2, 5000).expect("buffers").pop().expect("two").post();
-        let owner = posted.span().part(100, 10).owner().expect("a buffer");
-        assert_eq!((owner.addr(), owner.len()), (posted.span().addr(), 5000));
-        assert!(posted.take_back().is_ok());
-        lend(b"lent", |span| assert!(span.owner().is_none()));
-        let whole = Arena::new(12_288).expect("arena").span(1, 1).owner().expect("an arena");
-        assert_eq!(whole.len(), 12_288);
-    }
-
-    #[test]
-    fn a_segment_is_registered_as_a_whole() {
-        let arena = Arena::in_segments(5 * PAGE_BYTES, 2 * PAGE_BYTES).expect("arena");
-        let owner = |at, len| {
-            let owner = arena.span(at, len).owner()?;
-            Some((owner.addr() - arena.span(0, 0).addr(), owner.len()))
-        };
-        assert_eq!(owner(5, 2 * PAGE_BYTES - 5), Some((0, 2 * PAGE_BYTES)));
-        assert_eq!(owner(5, 2 * PAGE_BYTES), None);
-        assert_eq!(owner(4 * PAGE_BYTES, 1), Some((4 * PAGE_BYTES as u64, PAGE_BYTES)));
-        assert_eq!(owner(5 * PAGE_BYTES, 0), Some((4 * PAGE_BYTES as u64, PAGE_BYTES)));
-        let part = |page: usize| arena.span(page * PAGE_BYTES, PAGE_BYTES);
-        assert!(part(0).is_followed_by(&part(1)) && !part(1).is_followed_by(&part(2)));
-    }
-
-    #[test]
-    fn neighbours_are_joined() {
-        let arena = Arena::new(8192).expect("arena");
-        let mut a = arena.span(0, 4096);
-        let b = arena.span(4096, 4096);
-        assert!(a.is_followed_by(&b) && !b.is_followed_by(&a));
-        a.append(&b);
-        assert_eq!(a.len(), 8192);
-    }
 }

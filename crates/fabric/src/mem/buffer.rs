@@ -1,0 +1,110 @@
+//! Memory with one owner.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Arena, Keep, PAGE_BYTES, Span};
+use crate::error::ArenaError;
+
+/// The mapping behind a buffer; its share count tells whether spans are left.
+#[derive(Debug)]
+pub(super) struct BufferMemory {
+    pub(super) arena: Arc<Arena>,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+}
+
+/// Memory with one owner, page aligned. The owner uses it as a slice; to post it, it is turned
+/// into a [`PostedBuffer`] and comes back when no span of it is left.
+#[derive(Debug)]
+pub struct Buffer {
+    span: Span,
+}
+
+impl Buffer {
+    /// Zeroed memory.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn new(bytes: usize) -> Result<Buffer, ArenaError> {
+        let arena = Arena::new(bytes.max(1))?;
+        Ok(Buffer::cut(&arena, 0, bytes))
+    }
+
+    /// Cuts one mapping into `count` buffers of `bytes` each, page aligned.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn many(count: usize, bytes: usize) -> Result<Vec<Buffer>, ArenaError> {
+        let stride = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX);
+        let total = stride.checked_mul(count).ok_or(ArenaError::Size(usize::MAX))?;
+        let arena = Arena::new(total.max(1))?;
+        Ok((0..count).map(|i| Buffer::cut(&arena, i * stride, bytes)).collect())
+    }
+
+    fn cut(arena: &Arc<Arena>, offset: usize, len: usize) -> Buffer {
+        let start = arena.span(offset, len).start;
+        let memory = Arc::new(BufferMemory { arena: arena.clone(), offset, len });
+        Buffer { span: Span { start, len, keep: Keep::Buffer(memory) } }
+    }
+
+    /// Gives up use as a slice, so that the memory can be posted.
+    pub fn post(self) -> PostedBuffer {
+        PostedBuffer { span: self.span }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.span.len
+    }
+
+    /// True for no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.span.is_empty()
+    }
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping lives as long as the span, and no other span exists while there
+        // is a `Buffer`: `PostedBuffer::take_back` made sure.
+        unsafe { std::slice::from_raw_parts(self.span.as_ptr(), self.span.len) }
+    }
+}
+
+impl std::ops::DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, with an exclusive borrow.
+        unsafe { std::slice::from_raw_parts_mut(self.span.as_mut_ptr(), self.span.len) }
+    }
+}
+
+/// A buffer that an operation has: spans of it may be posted.
+#[derive(Debug)]
+pub struct PostedBuffer {
+    span: Span,
+}
+
+impl PostedBuffer {
+    /// What to post.
+    pub fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// The buffer again, if no span of it is left anywhere; otherwise itself, to be kept until
+    /// then (quiescence).
+    ///
+    /// # Errors
+    /// Itself.
+    pub fn take_back(self) -> Result<Buffer, PostedBuffer> {
+        match &self.span.keep {
+            Keep::Buffer(memory) if Arc::strong_count(memory) == 1 => {
+                // What the last holder wrote before its drop is seen after this.
+                std::sync::atomic::fence(Ordering::Acquire);
+                Ok(Buffer { span: self.span })
+            }
+            _ => Err(self),
+        }
+    }
+}
