@@ -17,6 +17,7 @@ mod clients;
 mod config;
 mod context;
 mod exports;
+mod host;
 mod identity;
 mod intent_log;
 mod limits;

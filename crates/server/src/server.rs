@@ -11,7 +11,7 @@ use dafs_fabric::{
     Address, Arena, ConnectError, Device, Domain, Listener, OpenError, Provider, RegisterError,
 };
 use dafs_message::{Node, NodeConfig};
-use dafs_protocol::{Dialled, Identity, Timestamp, WriteVerifier};
+use dafs_protocol::{Dialled, Identity, WriteVerifier};
 use dafs_store::{Disk, OpenStore};
 use dafs_unifier::Unifier;
 
@@ -20,6 +20,7 @@ use crate::admin::Admin;
 use crate::clients::ClientRecords;
 use crate::config::{Config, ConfigError, ExportConfig};
 use crate::exports::{Export, Exports};
+use crate::host::{fill_random, machine_run, memory_bytes, process_stats, stopwatch, wall_clock};
 use crate::identity;
 use crate::intent_log::LogStore;
 use crate::limits::Limits;
@@ -28,7 +29,7 @@ use crate::memory_pressure::{self, Watch};
 use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
 use crate::records::{FileRecords, NoRecords};
-use crate::shared::{Key, Shared, SharedOptions, Stopwatch};
+use crate::shared::{Key, Shared, SharedOptions};
 use crate::users::Users;
 use crate::worker::{Mailbox, Worker};
 use crate::worker_loop::{attach_thread, work};
@@ -299,20 +300,6 @@ impl Drop for Server {
     }
 }
 
-/// Names the time since this machine started; random where the system does not tell.
-fn machine_run() -> [u8; 8] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    u64::from_str_radix(&digits, 16).map_or_else(
-        |_| {
-            let mut bytes = [0; 8];
-            fill_random(&mut bytes);
-            bytes
-        },
-        u64::to_le_bytes,
-    )
-}
-
 fn default_workers() -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     (cpus / 4).clamp(1, 8)
@@ -438,11 +425,6 @@ fn share(
     }))
 }
 
-fn stopwatch() -> Stopwatch {
-    let start = std::time::Instant::now();
-    Box::new(move || start.elapsed())
-}
-
 /// What is kept over restarts.
 struct Kept {
     records: Box<dyn ClientRecords>,
@@ -557,14 +539,6 @@ fn load_key(config: &Config, path: &Path) -> Result<Key, ConfigError> {
     Ok(Key { bytes: key, who, known_as })
 }
 
-fn wall_clock() -> Timestamp {
-    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-    Timestamp {
-        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        nanoseconds: since.subsec_nanos(),
-    }
-}
-
 /// Connections of one worker.
 const CONNECTIONS_MAX: usize = 65_536;
 /// Receives of one worker: 1 GiB of addresses, of which memory is used as messages come.
@@ -583,31 +557,4 @@ fn node_config(limits: &Limits) -> NodeConfig {
         receives_max: receives.clamp(4096, RECEIVES_MAX),
         ..NodeConfig::default()
     }
-}
-
-fn fill_random(bytes: &mut [u8]) {
-    getrandom::fill(bytes).expect("the system has randomness");
-}
-
-fn memory_bytes() -> usize {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok());
-    let total = kib.map_or(1 << 30, |kib| kib.saturating_mul(1024));
-    // A container may have less; "max" does not parse.
-    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
-    total.min(limit.trim().parse().unwrap_or(usize::MAX))
-}
-
-fn process_stats() -> (u64, u64) {
-    use nix::sys::resource::{UsageWho, getrusage};
-    let nanoseconds = |t: nix::sys::time::TimeVal| {
-        let us = t.tv_sec().saturating_mul(1_000_000).saturating_add(t.tv_usec());
-        u64::try_from(us).unwrap_or(0).saturating_mul(1000)
-    };
-    let cpu = getrusage(UsageWho::RUSAGE_SELF)
-        .map_or(0, |usage| nanoseconds(usage.user_time()) + nanoseconds(usage.system_time()));
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
-    (cpu, pages.unwrap_or(0) * 4096)
 }

@@ -1,11 +1,13 @@
 //! One file: its pages, its size, and what is under way with the store.
 
+mod inner;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use dafs_protocol::{Attr, Status, Timestamp};
+use dafs_protocol::{Attr, Status};
 use dafs_store::{File, FileId};
 use smallvec::SmallVec;
 
@@ -16,6 +18,7 @@ use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
 use crate::wait::locked;
 use crate::{Opening, WriterId};
+pub(crate) use inner::{Inner, Known};
 
 /// Blocks that one fill may cover.
 pub(crate) const FILL_SLOTS_MAX: usize = 256;
@@ -64,101 +67,6 @@ pub(crate) struct Writing {
     pub(crate) job: Arc<Job>,
 }
 
-/// What the store last said of a file after our own changes.
-#[derive(Clone, Copy)]
-pub(crate) struct Known {
-    pub(crate) size: u64,
-    pub(crate) allocated: u64,
-    pub(crate) change: u64,
-    pub(crate) modified: Timestamp,
-    pub(crate) changed: Timestamp,
-    created: Option<Timestamp>,
-}
-
-impl Known {
-    pub(crate) fn of(attr: &Attr) -> Known {
-        Known {
-            size: attr.size,
-            allocated: attr.allocated,
-            change: attr.change,
-            modified: attr.modified,
-            changed: attr.changed,
-            created: attr.created,
-        }
-    }
-
-    fn says(&self, attr: &Attr) -> bool {
-        self.size == attr.size
-            && self.modified == attr.modified
-            && self.changed == attr.changed
-            && self.created == attr.created
-    }
-}
-
-/// What the file's lock protects. Never held across I/O.
-pub(crate) struct Inner {
-    /// While open.
-    pub(crate) handle: Option<Arc<dyn File>>,
-    /// Of the store's file when it was opened last.
-    generation: Option<u64>,
-    pub(crate) opens: usize,
-    /// For readers; the store's may be smaller while data is dirty.
-    pub(crate) size: u64,
-    /// Boxed: most files are small, and a node of the tree has room for 11.
-    pub(crate) clusters: BTreeMap<u64, Box<Cluster>>,
-    /// Clusters with dirty blocks.
-    pub(crate) dirty: BTreeSet<u64>,
-    /// Blocks that are dirty or being written.
-    pub(crate) unwritten: usize,
-    pub(crate) fills: Vec<Filling>,
-    pub(crate) writes: Vec<Writing>,
-    pub(crate) next_id: u64,
-    /// A change of size or the like is under way: no fill, write-back or commit begins.
-    pub(crate) exclusive: Option<Arc<Job>>,
-    pub(crate) syncing: Option<Arc<Job>>,
-    /// The sync after that one, and whether data alone suffices.
-    pub(crate) sync_next: Option<(Arc<Job>, bool)>,
-    pub(crate) known: Known,
-    /// When `known` was asked for, as [`Core::mark`] counts.
-    known_at: u64,
-    /// We have changed the file since `known`.
-    pub(crate) stale: bool,
-    /// How long the store's file is by `known` and our own changes since. `None`: one of them
-    /// failed.
-    pub(crate) store_size: Option<u64>,
-    /// Others may change what was read lately without a trace in its times: by a mapping, in
-    /// pages that the system has not written yet.
-    unsettled: bool,
-    /// The system had written all of the file when we began to change it.
-    unwritten_is_ours: bool,
-    /// A close could not write everything: the next open begins anew.
-    pub(crate) unknown: bool,
-    /// When we changed it last, as [`Core::change`] counts.
-    pub(crate) last_change: u64,
-    /// When it was written last.
-    pub(crate) modified: Timestamp,
-    /// When it was changed here last, as attributes tell changes; 0: not yet.
-    changed_here: u64,
-    /// Where the last read ended: the next one there is sequential.
-    pub(crate) read_end: u64,
-    /// Bytes that are read in at once, aligned to as many; 0: as the reads are.
-    pub(crate) unit_bytes: u64,
-    pub(crate) clear_privileges: bool,
-    /// Opens of each session.
-    pub(crate) opens_of: SmallVec<[(WriterId, u32); 2]>,
-    /// Sessions that changed its data and have it open.
-    pub(crate) writers: SmallVec<[WriterId; 2]>,
-    /// What is to be told to whom.
-    pub(crate) late: Vec<(WriterId, Status)>,
-    /// Something that `late` speaks of cannot be written any more.
-    pub(crate) lost: bool,
-    pub(crate) listed_dirty: bool,
-    pub(crate) listed_failed: bool,
-    /// How the last write-back failed, until one succeeds.
-    pub(crate) failed: Option<Status>,
-    listed_closed: bool,
-}
-
 impl Cluster {
     fn new() -> Box<Cluster> {
         Box::new(Cluster { pages: [Page::NONE; FRAME_SLOTS], dirty: 0, writing: 0, failed: 0 })
@@ -177,80 +85,6 @@ impl Cluster {
 /// Cluster and slot of a block.
 pub(crate) fn place(block: u64) -> (u64, usize) {
     (block / FRAME_SLOTS as u64, (block % FRAME_SLOTS as u64) as usize)
-}
-
-impl Inner {
-    pub(crate) fn page(&self, block: u64) -> Option<Page> {
-        let (number, slot) = place(block);
-        let page = self.clusters.get(&number)?.pages[slot];
-        (!page.is_none()).then_some(page)
-    }
-
-    pub(crate) fn cluster(&mut self, number: u64) -> &mut Cluster {
-        self.clusters.entry(number).or_insert_with(Cluster::new)
-    }
-
-    pub(crate) fn is_clean(&self) -> bool {
-        self.dirty.is_empty() && self.writes.is_empty()
-    }
-
-    /// Our own changes may be newer than attributes that were asked for after `mark`.
-    pub(crate) fn overtakes(&self, mark: u64) -> bool {
-        self.overtakes_alone(mark) || self.exclusive.is_some()
-    }
-
-    /// As `overtakes`, asked by the change that has the file alone, before it begins.
-    fn overtakes_alone(&self, mark: u64) -> bool {
-        self.last_change > mark || !self.writes.is_empty()
-    }
-
-    /// The store's file is as `known` and our own changes since have left it, as far as its
-    /// attributes tell: what others changed between our own changes is told by the size alone.
-    fn explains(&self, attr: &Attr) -> bool {
-        if self.stale { self.store_size == Some(attr.size) } else { self.known.says(attr) }
-    }
-
-    /// Attributes that were asked for at `mark`, when nothing of our own was under way.
-    pub(crate) fn learn(&mut self, mark: u64, attr: &Attr) {
-        (self.known, self.known_at) = (Known::of(attr), mark);
-        self.store_size = Some(attr.size);
-        (self.stale, self.unknown) = (false, false);
-    }
-
-    /// It is changed here, now.
-    pub(crate) fn changes(&mut self, now: Timestamp) {
-        self.modified = now;
-        self.looks_changed(now);
-    }
-
-    /// Clients that keep data of it must ask again: the store's times do not tell.
-    fn looks_changed(&mut self, now: Timestamp) {
-        let nanos = now.seconds.saturating_mul(1_000_000_000);
-        let nanos = nanos.saturating_add(i64::from(now.nanoseconds));
-        self.changed_here = u64::try_from(nanos).unwrap_or(0);
-    }
-
-    pub(crate) fn next_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
-    }
-
-    /// Fills under way must not install these blocks.
-    pub(crate) fn void_fills(&mut self, blocks: RangeInclusive<u64>) {
-        for fill in &mut self.fills {
-            let last = fill.first + fill.count as u64 - 1;
-            for block in fill.first.max(*blocks.start())..=last.min(*blocks.end()) {
-                let index = (block - fill.first) as usize;
-                fill.void[index / 64] |= 1 << (index % 64);
-            }
-        }
-    }
-
-    /// Jobs that end when nothing is between the cache and the store.
-    pub(crate) fn traffic(&self) -> Vec<Arc<Job>> {
-        let fills = self.fills.iter().map(|fill| fill.job.clone());
-        fills.chain(self.writes.iter().map(|write| write.job.clone())).collect()
-    }
 }
 
 /// Which pages to drop.
@@ -660,23 +494,6 @@ impl CachedFile {
     /// Drops all pages of a file that nobody can find any more.
     pub(crate) fn forget_pages(&self) {
         self.drop_pages(&mut self.lock(), 0, Which::All);
-    }
-}
-
-impl Inner {
-    /// The file is at least so long.
-    pub(crate) fn dirty_end(&self) -> u64 {
-        self.last_dirty().map_or(0, |block| (block + 1) * SLOT).min(self.size)
-    }
-
-    /// The last block that is dirty or being written.
-    fn last_dirty(&self) -> Option<u64> {
-        let writing = self.writes.iter().map(|write| write.first + write.count as u64 - 1).max();
-        let dirty = self.dirty.last().map(|number| {
-            let bits = self.clusters[number].dirty;
-            number * FRAME_SLOTS as u64 + u64::from(bits.checked_ilog2().unwrap_or(0))
-        });
-        writing.max(dirty)
     }
 }
 

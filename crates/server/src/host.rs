@@ -1,0 +1,59 @@
+//! What the server asks of its host: clocks, memory, randomness.
+
+use dafs_protocol::Timestamp;
+
+use crate::shared::Stopwatch;
+
+/// Names the time since this machine started; random where the system does not tell.
+pub(crate) fn machine_run() -> [u8; 8] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).map_or_else(
+        |_| {
+            let mut bytes = [0; 8];
+            fill_random(&mut bytes);
+            bytes
+        },
+        u64::to_le_bytes,
+    )
+}
+
+pub(crate) fn stopwatch() -> Stopwatch {
+    let start = std::time::Instant::now();
+    Box::new(move || start.elapsed())
+}
+
+pub(crate) fn wall_clock() -> Timestamp {
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Timestamp {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanoseconds: since.subsec_nanos(),
+    }
+}
+
+pub(crate) fn fill_random(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the system has randomness");
+}
+
+pub(crate) fn memory_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok());
+    let total = kib.map_or(1 << 30, |kib| kib.saturating_mul(1024));
+    // A container may have less; "max" does not parse.
+    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
+    total.min(limit.trim().parse().unwrap_or(usize::MAX))
+}
+
+pub(crate) fn process_stats() -> (u64, u64) {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let nanoseconds = |t: nix::sys::time::TimeVal| {
+        let us = t.tv_sec().saturating_mul(1_000_000).saturating_add(t.tv_usec());
+        u64::try_from(us).unwrap_or(0).saturating_mul(1000)
+    };
+    let cpu = getrusage(UsageWho::RUSAGE_SELF)
+        .map_or(0, |usage| nanoseconds(usage.user_time()) + nanoseconds(usage.system_time()));
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
+    (cpu, pages.unwrap_or(0) * 4096)
+}
