@@ -9,6 +9,8 @@
 //! The first one says how many follow. The receiver knows from that where every byte of the run
 //! goes before it comes, and can receive all of it with one system call and no copy.
 
+mod out_frame;
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use crate::memory_region::{Pin, Region};
 use crate::queue_pair::{Connection, Request, SEND_QUEUE_DEPTH, Slab};
 use crate::scatter_gather::Cursor;
 use crate::sys::{Gather, is_out_of_memory, is_temporary};
+use out_frame::{OutFrame, Source, gather_frame};
 
 /// Bytes that are cut into frames ahead of the kernel: a request posted later waits for so many.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -36,53 +39,6 @@ const BATCHES_MAX: usize = 1;
 const SMALL_TURN: usize = 16;
 /// Refused writes whose faults have not left. A peer that causes more is not one of ours.
 const CONTROL_MAX: usize = 2 * SEND_QUEUE_DEPTH;
-
-/// Where the bytes after a frame header come from.
-#[derive(Debug)]
-enum Source {
-    /// Nowhere: there are none.
-    None,
-    /// A posted request, whose header goes first.
-    Request(u32),
-    /// A region, from this offset on, if access is still allowed when it leaves.
-    Region(Arc<Region>, usize),
-    /// A region to which access ended: zeros, and a fault will follow.
-    Revoked,
-    /// Nowhere; but this is a fault if access to the region ended.
-    Done(Arc<Region>),
-    /// Private data of the handshake.
-    Bytes(Box<[u8]>),
-}
-
-/// A frame on its way to the kernel.
-#[derive(Debug)]
-struct OutFrame {
-    head: [u8; FRAME_HEADER_BYTES],
-    header_len: usize,
-    payload_len: usize,
-    source: Source,
-    /// Where in the request's data the payload begins.
-    cursor: Cursor,
-    /// The request has no frame after this one.
-    last: bool,
-}
-
-impl OutFrame {
-    fn new(header: &FrameHeader, source: Source) -> OutFrame {
-        OutFrame {
-            head: header.encode(),
-            header_len: usize::from(header.header_len),
-            payload_len: header.payload_len as usize,
-            source,
-            cursor: Cursor::default(),
-            last: false,
-        }
-    }
-
-    fn len(&self) -> usize {
-        FRAME_HEADER_BYTES + self.header_len + self.payload_len
-    }
-}
 
 /// A peer's read that we serve.
 #[derive(Debug)]
@@ -574,45 +530,5 @@ impl Connection {
             Opcode::RdmaRead => {}
             _ => self.complete(slot, Status::Success, core),
         }
-    }
-}
-
-fn gather_frame<'a>(
-    gather: &mut Gather<'a>,
-    frame: &'a OutFrame,
-    mut skip: usize,
-    requests: &'a Slab<Request>,
-    zeros: &'a dafs_fabric::Span,
-) {
-    // What is left of a part of which `skip` bytes may have gone.
-    let mut rest_of = |len: usize| {
-        let gone = skip.min(len);
-        skip -= gone;
-        gone
-    };
-    gather.bytes(&frame.head[rest_of(FRAME_HEADER_BYTES)..]);
-    match &frame.source {
-        Source::None | Source::Done(_) => {}
-        Source::Request(slot) => {
-            let request = requests.at(*slot);
-            if frame.header_len > 0 {
-                gather.bytes(&request.header[rest_of(frame.header_len)..]);
-            }
-            let gone = rest_of(frame.payload_len);
-            let mut cursor = frame.cursor;
-            cursor.walk(&request.data, gone, |_, _, _| {});
-            cursor.walk(&request.data, frame.payload_len - gone, |span, offset, len| {
-                gather.span(span, offset, len);
-            });
-        }
-        Source::Region(region, offset) => {
-            let gone = rest_of(frame.payload_len);
-            gather.span(region.span(), offset + gone, frame.payload_len - gone);
-        }
-        Source::Revoked => {
-            let gone = rest_of(frame.payload_len);
-            gather.span(zeros, 0, frame.payload_len - gone);
-        }
-        Source::Bytes(bytes) => gather.bytes(&bytes[rest_of(bytes.len())..]),
     }
 }

@@ -5,165 +5,17 @@
 //! had ended, and was answered before the read began. What a crash or an error of the store may
 //! have taken away replaces nothing any more, until a commit says that it is there.
 
+mod change;
+
 use super::{Moment, Span};
+pub use change::Shape;
+use change::{Change, Progress};
 
 /// Bytes that are told apart.
 pub const WORD: u64 = 8;
 /// Offsets and lengths are multiples of this: half of a write, which is what a store that fails
 /// may leave, still ends with a word.
 pub const STEP: u64 = 16;
-
-/// What a change does to the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// Writes here.
-    Write {
-        /// First byte.
-        offset: u64,
-        /// Bytes.
-        len: u64,
-    },
-    /// Writes at the end, wherever that is.
-    Append {
-        /// Bytes.
-        len: u64,
-        /// As answered, or seen by a reader.
-        offset: Option<u64>,
-    },
-    /// Sets the size.
-    Cut {
-        /// The new size.
-        size: u64,
-    },
-}
-
-/// How far a change is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    UnderWay,
-    /// Answered with success.
-    Done(Moment),
-    /// Answered with an error: it happened before that, or not at all.
-    Failed(Moment),
-    /// It happens at any time, or never.
-    Open,
-}
-
-#[derive(Debug, Clone)]
-struct Change {
-    id: u32,
-    shape: Shape,
-    who: usize,
-    /// The open that it went through.
-    open: Option<u64>,
-    start: Moment,
-    progress: Progress,
-    /// A read that ended then saw it.
-    seen: Option<Moment>,
-    /// What reads saw before this is of no use: it may happen again after a lost session.
-    seen_since: Moment,
-    /// A crash of the server's process leaves it.
-    stored: bool,
-    /// A crash of the machine leaves it.
-    durable: bool,
-    /// A crash may have taken it.
-    crashed: bool,
-    /// An error of the store may have taken it.
-    shaky: bool,
-    /// Its writer was told of an error.
-    told: bool,
-    /// Its writer keeps it until it is stored, and writes it again after a crash.
-    kept: bool,
-    /// A flush that was under way with it may have ended that.
-    kept_perhaps: bool,
-    /// It is yet to be written again, if its writer knows nothing better.
-    pending: bool,
-    /// When it was written again; it may have been before that too.
-    again: Option<Moment>,
-}
-
-impl Change {
-    fn end(&self) -> u64 {
-        match self.shape {
-            Shape::Write { offset, len } => offset + len,
-            Shape::Append { len, offset } => offset.map_or(0, |offset| offset + len),
-            Shape::Cut { size } => size,
-        }
-    }
-
-    /// Bytes that it writes.
-    fn range(&self) -> Option<(u64, u64)> {
-        match self.shape {
-            Shape::Write { offset, len } => Some((offset, offset + len)),
-            Shape::Append { len, offset } => offset.map(|offset| (offset, offset + len)),
-            Shape::Cut { .. } => None,
-        }
-    }
-
-    fn cut(&self) -> Option<u64> {
-        match self.shape {
-            Shape::Cut { size } => Some(size),
-            _ => None,
-        }
-    }
-
-    fn saw(&self) -> Moment {
-        self.seen.unwrap_or(Moment::MAX)
-    }
-
-    /// By when it has happened, if it ever does.
-    fn happened(&self) -> Option<Moment> {
-        match self.progress {
-            // It may yet be written again, over what is newer.
-            Progress::Done(_) if self.pending => None,
-            Progress::Done(_) if self.again.is_some() => self.again,
-            Progress::Done(end) | Progress::Failed(end) => Some(end.min(self.saw())),
-            Progress::UnderWay => self.seen,
-            Progress::Open => None,
-        }
-    }
-
-    fn is_doubtful(&self) -> bool {
-        self.crashed || self.shaky
-    }
-
-    /// Since when it certainly is there.
-    fn there(&self) -> Option<Moment> {
-        match self.progress {
-            _ if self.is_doubtful() => None,
-            Progress::Done(_) if self.again.is_some() => self.again,
-            Progress::Done(end) => Some(end.min(self.saw())),
-            Progress::UnderWay => self.seen,
-            Progress::Failed(_) | Progress::Open => None,
-        }
-    }
-
-    /// Certainly came after `earlier` had happened and before `read` began.
-    fn replaces(&self, earlier: &Change, read: Span) -> bool {
-        let after = match (earlier.progress, earlier.happened()) {
-            // A client writes again only what it has not replaced since.
-            (Progress::Done(end), _) if self.is_kept_beside(earlier) => self.start > end,
-            (_, happened) => happened.is_some_and(|happened| self.start > happened),
-        };
-        self.id != earlier.id && after && self.there().is_some_and(|there| there < read.start)
-    }
-
-    /// Where the other one was written again, so was this one.
-    fn is_kept_beside(&self, other: &Change) -> bool {
-        self.kept && other.kept && self.who == other.who && self.again >= other.again
-    }
-
-    /// A flush or sync that `who` asked for found it. One that was asked for before a crash may be
-    /// done after it, and before others have written again what they keep.
-    fn is_covered(&self, who: usize, flush: Span) -> bool {
-        let was_there = self.who == who || self.again.is_none_or(|again| again < flush.start);
-        was_there && self.is_done_before(flush.start)
-    }
-
-    fn is_done_before(&self, moment: Moment) -> bool {
-        matches!(self.progress, Progress::Done(end) if end < moment)
-    }
-}
 
 /// What a crash takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -613,19 +465,5 @@ impl File {
         }
         let cuts: Vec<_> = self.changes.iter().filter(|change| change.cut().is_some()).collect();
         Err(format!("{}: reaches beyond {at}, read {read:?}, although {cuts:?}", self.name))
-    }
-}
-
-impl Change {
-    fn told(&mut self) {
-        self.told = true;
-        // What could not be written is given up when its writer knows.
-        self.shaky |= !self.stored;
-    }
-
-    fn forget_seen(&mut self, now: Moment) {
-        if matches!(self.progress, Progress::UnderWay | Progress::Open) {
-            (self.seen, self.seen_since) = (None, now);
-        }
     }
 }

@@ -1,0 +1,96 @@
+//! Frames on their way to the kernel.
+
+use std::sync::Arc;
+
+use crate::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use crate::memory_region::Region;
+use crate::queue_pair::{Request, Slab};
+use crate::scatter_gather::Cursor;
+use crate::sys::Gather;
+
+/// Where the bytes after a frame header come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// Nowhere: there are none.
+    None,
+    /// A posted request, whose header goes first.
+    Request(u32),
+    /// A region, from this offset on, if access is still allowed when it leaves.
+    Region(Arc<Region>, usize),
+    /// A region to which access ended: zeros, and a fault will follow.
+    Revoked,
+    /// Nowhere; but this is a fault if access to the region ended.
+    Done(Arc<Region>),
+    /// Private data of the handshake.
+    Bytes(Box<[u8]>),
+}
+
+/// A frame on its way to the kernel.
+#[derive(Debug)]
+pub(super) struct OutFrame {
+    pub(super) head: [u8; FRAME_HEADER_BYTES],
+    pub(super) header_len: usize,
+    pub(super) payload_len: usize,
+    pub(super) source: Source,
+    /// Where in the request's data the payload begins.
+    pub(super) cursor: Cursor,
+    /// The request has no frame after this one.
+    pub(super) last: bool,
+}
+
+impl OutFrame {
+    pub(super) fn new(header: &FrameHeader, source: Source) -> OutFrame {
+        OutFrame {
+            head: header.encode(),
+            header_len: usize::from(header.header_len),
+            payload_len: header.payload_len as usize,
+            source,
+            cursor: Cursor::default(),
+            last: false,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        FRAME_HEADER_BYTES + self.header_len + self.payload_len
+    }
+}
+
+pub(super) fn gather_frame<'a>(
+    gather: &mut Gather<'a>,
+    frame: &'a OutFrame,
+    mut skip: usize,
+    requests: &'a Slab<Request>,
+    zeros: &'a dafs_fabric::Span,
+) {
+    // What is left of a part of which `skip` bytes may have gone.
+    let mut rest_of = |len: usize| {
+        let gone = skip.min(len);
+        skip -= gone;
+        gone
+    };
+    gather.bytes(&frame.head[rest_of(FRAME_HEADER_BYTES)..]);
+    match &frame.source {
+        Source::None | Source::Done(_) => {}
+        Source::Request(slot) => {
+            let request = requests.at(*slot);
+            if frame.header_len > 0 {
+                gather.bytes(&request.header[rest_of(frame.header_len)..]);
+            }
+            let gone = rest_of(frame.payload_len);
+            let mut cursor = frame.cursor;
+            cursor.walk(&request.data, gone, |_, _, _| {});
+            cursor.walk(&request.data, frame.payload_len - gone, |span, offset, len| {
+                gather.span(span, offset, len);
+            });
+        }
+        Source::Region(region, offset) => {
+            let gone = rest_of(frame.payload_len);
+            gather.span(region.span(), offset + gone, frame.payload_len - gone);
+        }
+        Source::Revoked => {
+            let gone = rest_of(frame.payload_len);
+            gather.span(zeros, 0, frame.payload_len - gone);
+        }
+        Source::Bytes(bytes) => gather.bytes(&bytes[rest_of(bytes.len())..]),
+    }
+}
