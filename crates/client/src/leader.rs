@@ -7,7 +7,8 @@
 //! nobody waits for; it makes way for a caller at once. In a session without calls it listens, so
 //! that the end of a connection and what the server asks are noticed when they come.
 
-use std::collections::VecDeque;
+mod state;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -18,12 +19,14 @@ use dafs_protocol::{Identity, WaitMode};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::call::Output;
-use crate::core::{Beside, Core, CoreDone, FileKey, KeptBytes, Memory, Owner, Spares, Work};
+use crate::core::{Beside, Core, CoreDone, FileKey, KeptBytes, Memory, Spares, Work};
 use crate::core::{KeptMemory, SharedBytes};
 use crate::error::{Error, Result};
 use crate::interrupt::{Interrupt, Until};
 use crate::keeper::{KeeperSignal, keeper};
 use crate::options::{OnRetry, SessionOptions};
+use state::Leader;
+pub(crate) use state::State;
 
 /// How long a sleeping leader does not look at [`SessionOptions::cancel`].
 const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
@@ -33,166 +36,6 @@ const LET_IN_LOOKS: u32 = 200;
 
 /// The keeper listens to a session in which nobody called for so long.
 const IDLE: Duration = Duration::from_millis(100);
-
-/// Where answers go: of one group, one future, or one blocking call.
-#[derive(Default)]
-pub(crate) struct Sink {
-    pub(crate) done: VecDeque<CoreDone>,
-    /// Calls without an answer yet.
-    pub(crate) outstanding: usize,
-    /// The keeper drives for it.
-    pub(crate) is_async: bool,
-    pub(crate) waker: Option<Waker>,
-    /// The thread that waits for `want` answers.
-    parked: Option<std::thread::Thread>,
-    want: usize,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Leader {
-    None,
-    Caller,
-    Keeper,
-}
-
-/// What the session's lock protects.
-pub(crate) struct State {
-    pub(crate) core: Core,
-    sinks: Vec<Sink>,
-    free: Vec<usize>,
-    /// Sinks whose thread sleeps until it is done or has to lead.
-    parked: Vec<usize>,
-    leader: Leader,
-    /// A caller wants to lead in place of the keeper.
-    keeper_yields: bool,
-    /// The leader sleeps: what is submitted must be rung.
-    asleep: bool,
-    wakers: Vec<Waker>,
-    /// Futures that wait for room.
-    pub(crate) room_wakers: Vec<Waker>,
-    async_outstanding: usize,
-    /// Calls so far, and as many as the keeper saw at its last look.
-    calls: u64,
-    calls_seen: u64,
-    cancelled: bool,
-    wait: WaitMode,
-    spin: Spin,
-    waiter: Arc<dyn Waiter>,
-}
-
-impl State {
-    pub(crate) fn take_sink(&mut self, is_async: bool) -> usize {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.sinks.push(Sink::default());
-            self.sinks.len() - 1
-        });
-        self.sink(index).is_async = is_async;
-        index
-    }
-
-    /// Answers that are still to come are thrown away when they come; files in answers that
-    /// nobody took are closed.
-    pub(crate) fn drop_sink(&mut self, index: usize) {
-        let (outstanding, is_async) = (self.sink(index).outstanding, self.sink(index).is_async);
-        if outstanding > 0 {
-            self.core.abandon_owner(Owner(index));
-            if is_async {
-                self.async_outstanding -= outstanding;
-            }
-        }
-        while let Some(done) = self.sink(index).done.pop_front() {
-            if let Ok(Output::File(key, _)) = done.result {
-                self.core.close_file(key);
-            }
-        }
-        let sink = self.sink(index);
-        sink.outstanding = 0;
-        sink.waker = None;
-        self.free.push(index);
-        if outstanding > 0 {
-            // Closes may have waited for these calls.
-            self.leave();
-        }
-    }
-
-    pub(crate) fn sink(&mut self, index: usize) -> &mut Sink {
-        self.sinks.get_mut(index).expect("sinks are never removed")
-    }
-
-    /// The caller saw that there is room.
-    pub(crate) fn submit(
-        &mut self,
-        sink: usize,
-        tag: u64,
-        user: Option<Arc<Identity>>,
-        work: Work,
-        memory: Memory,
-    ) {
-        self.count(sink);
-        self.core.submit_as(Owner(sink), tag, user, work, memory);
-        self.submitted();
-    }
-
-    /// As `submit`, for a write of `bytes`, which are kept.
-    fn submit_kept(&mut self, sink: usize, work: Work, memory: Memory, bytes: KeptBytes) {
-        self.count(sink);
-        self.core.submit_kept(Owner(sink), 0, work, memory, bytes);
-        self.submitted();
-    }
-
-    fn count(&mut self, sink: usize) {
-        self.calls += 1;
-        let entry = self.sink(sink);
-        entry.outstanding += 1;
-        if entry.is_async {
-            self.async_outstanding += 1;
-        }
-    }
-
-    fn submitted(&mut self) {
-        if self.core.has_done() {
-            // Refused at once: a sleeping leader does not learn of it.
-            self.dispatch();
-        }
-        self.leave();
-    }
-
-    /// What was submitted leaves now where the leader sleeps; otherwise with its next progress.
-    fn leave(&mut self) {
-        if self.asleep && self.core.wants_progress() {
-            self.waiter.wake();
-        } else if self.asleep {
-            self.core.ring();
-        }
-    }
-
-    /// Moves answers to their sinks.
-    fn dispatch(&mut self) {
-        while let Some(done) = self.core.next_done() {
-            let Some(Owner(index)) = done.owner else { continue };
-            let sink = self.sinks.get_mut(index).expect("sinks are never removed");
-            sink.outstanding -= 1;
-            sink.done.push_back(done);
-            if sink.is_async {
-                self.async_outstanding -= 1;
-                self.wakers.extend(sink.waker.take());
-            }
-            if sink.done.len() >= sink.want
-                && let Some(thread) = sink.parked.take()
-            {
-                thread.unpark();
-            }
-        }
-        if !self.room_wakers.is_empty() && self.core.has_room() {
-            self.wakers.append(&mut self.room_wakers);
-        }
-    }
-
-    /// Whether the keeper must lead when nobody else does.
-    fn needs_driver(&self) -> bool {
-        self.async_outstanding > 0 || !self.room_wakers.is_empty() || self.core.is_unsettled()
-    }
-}
 
 /// What all handles of a session share.
 pub(crate) struct Inner {

@@ -2,10 +2,11 @@
 
 use dafs_message::ConnId;
 use dafs_protocol::{
-    Attr, CachedRange, CommitLevel, DirEntry, FileExtent, FileHandle, FileKind, Locked, OpResult,
-    Outcome, RequestOutcome, Stability, StateId, Status, WriteVerifier,
+    CachedRange, CommitLevel, DirEntry, FileExtent, Locked, OpResult, Outcome, Stability, StateId,
+    Status, WriteVerifier,
 };
 
+use super::Core;
 use super::call::{Beside, CallRecord, Flight};
 use super::chain;
 use super::files::OpenFile;
@@ -14,9 +15,7 @@ use super::output::Advised;
 use super::output::{Object, Opened, Output};
 use super::replay_log::ReplayId;
 use super::work::{FileKey, Memory, Work};
-use super::{Core, Phase};
 use crate::error::{Error, Result};
-use crate::planted::{Defect, planted};
 
 /// An answer, or what is wrong with it.
 type Parsed<T> = std::result::Result<T, Wrong>;
@@ -169,7 +168,7 @@ impl Core {
             }
         }
         if let (Work::Put(put), true) = (&call.work, closed) {
-            self.saw_unsynced(results, put.commit);
+            self.unsynced.saw_chain(results, put.commit);
         }
         self.finish(call, Err(status.into()));
     }
@@ -202,7 +201,7 @@ impl Core {
         let CallRecord { work, memory, user, beside, .. } = &mut *flight.call;
         Ok(Some(match work {
             Work::Put(put) => {
-                self.saw_unsynced(outcomes, put.commit);
+                self.unsynced.saw_chain(outcomes, put.commit);
                 let closed = outcomes.iter().find_map(|outcome| match outcome {
                     Ok(Outcome::Closed { attr, .. }) => Some(*attr),
                     _ => None,
@@ -276,7 +275,7 @@ impl Core {
             }
             Work::Sync => {
                 let Outcome::Committed { verifier } = last else { return Err(UNEXPECTED) };
-                self.synced(*verifier, writes)?;
+                self.unsynced.synced(*verifier, writes)?;
                 Output::Unit
             }
             _ => self.plain_output(work, memory, last, room)?,
@@ -345,7 +344,7 @@ impl Core {
                             None => file.wrote(*verifier),
                         }
                     }
-                    self.wrote_unsynced(*verifier, kept.is_none());
+                    self.unsynced.wrote(*verifier, kept.is_none());
                 }
                 Output::Written { bytes, offset }
             }
@@ -439,7 +438,7 @@ impl Core {
                 false => file.wrote(verifier),
             }
         }
-        self.wrote_unsynced(verifier, !flushed);
+        self.unsynced.wrote(verifier, !flushed);
     }
 
     fn plain_output(
@@ -490,155 +489,6 @@ impl Core {
         })
     }
 
-    /// Notes what a chain wrote outside of any open file.
-    fn saw_unsynced(&mut self, results: &[OpResult], commit: bool) {
-        let chain_closed = results.iter().flatten().any(|o| matches!(o, Outcome::Closed { .. }));
-        for outcome in results.iter().flatten() {
-            if let Outcome::Written { stability: Stability::Unstable, verifier, .. } = outcome
-                && !commit
-            {
-                // The close of the chain hands it to the file system.
-                self.wrote_unsynced(*verifier, !chain_closed);
-            }
-        }
-    }
-
-    /// `in_memory`: an end of the server's process loses it.
-    pub(super) fn wrote_unsynced(&mut self, verifier: WriteVerifier, in_memory: bool) {
-        self.saw_synced(verifier);
-        self.unsynced = Some(verifier);
-        self.unsynced_in_memory |= in_memory;
-        self.unsynced_writes += 1;
-    }
-
-    /// What no sync covers is lost with the server's machine, or with its process.
-    fn saw_synced(&mut self, verifier: WriteVerifier) {
-        let Some(old) = self.unsynced.filter(|old| *old != verifier) else { return };
-        self.unsynced_lost |= self.unsynced_in_memory || !old.same_machine_run(&verifier);
-        self.unsynced_in_memory = false;
-        self.unsynced = Some(verifier);
-    }
-
-    /// A sync succeeded that was sent when `writes` were acknowledged: later ones are not in it.
-    fn synced(&mut self, verifier: WriteVerifier, writes: u64) -> std::result::Result<(), Status> {
-        self.saw_synced(verifier);
-        if self.unsynced_writes == writes || planted(Defect::SyncCoversLaterWrites) {
-            self.unsynced = None;
-            self.unsynced_in_memory = false;
-        }
-        if std::mem::take(&mut self.unsynced_lost) { Err(Status::WritesLost) } else { Ok(()) }
-    }
-
-    /// One of the core's own calls was answered.
-    fn on_internal(&mut self, conn: ConnId, call: Box<CallRecord>, outcomes: &[OpResult]) {
-        match (&call.work, outcomes) {
-            (Work::Root, [Ok(Outcome::Found { handle, .. })]) => {
-                self.root = *handle;
-                self.facts.export = self.config.export.clone();
-                self.deliver(call, Ok(Output::Unit));
-                self.root_found();
-            }
-            (Work::Reopen { file, .. }, [Ok(Outcome::Opened { handle, state, attr, .. })]) => {
-                self.reopened(*file, *handle, *state, *attr);
-                self.deliver(call, Ok(Output::Unit));
-                self.one_reopened();
-            }
-            (Work::SlotQuery(request), [Ok(Outcome::RequestOutcome(request_outcome))]) => {
-                let (request, request_outcome) = (*request, *request_outcome);
-                self.deliver(call, Ok(Output::Unit));
-                self.request_outcome_known(request, request_outcome);
-            }
-            (Work::Rewrite { file, len, .. }, [Ok(Outcome::Written { bytes, .. })]) => {
-                let (file, done) = (*file, bytes == len);
-                self.deliver(call, Ok(Output::Unit));
-                self.rewritten(file, done);
-            }
-            (Work::CloseState { .. }, [Ok(Outcome::Closed { .. })])
-            | (Work::Unregister { .. }, [Ok(Outcome::Done)]) => {
-                self.deliver(call, Ok(Output::Unit));
-            }
-            (Work::CancelLock { ticket }, [Ok(Outcome::Done)]) => {
-                let ticket = *ticket;
-                self.deliver(call, Ok(Output::Unit));
-                self.wait_cancelled(ticket);
-            }
-            (Work::Reclaim { file, lock }, [Ok(Outcome::Lock(locked))]) => {
-                if let Locked::Waiting(ticket) = *locked {
-                    self.background += 1;
-                    self.urgent.push_back(CallRecord::internal(Work::CancelLock { ticket }));
-                }
-                let (file, lock) = (*file, *lock);
-                self.deliver(call, Ok(Output::Unit));
-                self.reclaimed(file, &lock, *locked == Locked::Granted);
-            }
-            (Work::ReclaimComplete, [Ok(Outcome::Done)]) => {
-                self.deliver(call, Ok(Output::Unit));
-                self.become_ready();
-            }
-            (Work::Register { user, .. }, [Ok(Outcome::Credential { cred })]) => {
-                self.credentials.registered(user, *cred);
-                self.deliver(call, Ok(Output::Unit));
-            }
-            (Work::Destroy, _) => {
-                self.destroyed = true;
-                self.deliver(call, Ok(Output::Unit));
-            }
-            _ => self.fault(conn, call, "a result of another kind"),
-        }
-    }
-
-    pub(super) fn on_internal_failed(&mut self, call: Box<CallRecord>, status: Status) {
-        match call.work {
-            Work::Rewrite { file, .. } => {
-                self.deliver(call, Ok(Output::Unit));
-                self.rewritten(file, false);
-            }
-            Work::SlotQuery(request) => {
-                self.deliver(call, Err(status.into()));
-                self.request_outcome_known(request, RequestOutcome::Unknown);
-            }
-            Work::Root => {
-                self.deliver(call, Err(status.into()));
-                self.fail_all(status.into());
-            }
-            Work::Reopen { file, by_path: false } => {
-                let gone = matches!(status, Status::Stale | Status::BadHandle | Status::NoEnt);
-                self.deliver(call, Err(status.into()));
-                if gone {
-                    if let Some(file) = self.files.any_mut(file) {
-                        file.look_for_place();
-                    }
-                    self.background += 1;
-                    let work = Work::Reopen { file, by_path: true };
-                    self.urgent.push_back(self.for_user_of(file, work));
-                } else {
-                    self.reopen_failed(file, status);
-                }
-            }
-            Work::Reopen { file, .. } => {
-                self.deliver(call, Err(status.into()));
-                self.reopen_failed(file, Status::Stale);
-            }
-            Work::Destroy => {
-                self.destroyed = true;
-                self.deliver(call, Err(status.into()));
-            }
-            Work::Reclaim { file, lock } => {
-                self.deliver(call, Err(status.into()));
-                self.reclaimed(file, &lock, false);
-            }
-            Work::ReclaimComplete => {
-                self.deliver(call, Err(status.into()));
-                self.become_ready();
-            }
-            Work::Register { ref user, .. } => {
-                self.credentials.refused(user, status);
-                self.deliver(call, Err(status.into()));
-            }
-            _ => self.deliver(call, Err(status.into())),
-        }
-    }
-
     /// An internal call that acts for whom the file was opened.
     pub(super) fn for_user_of(&self, file: FileKey, work: Work) -> Box<CallRecord> {
         let user = self.files.any(file).and_then(|file| file.user.clone());
@@ -653,36 +503,6 @@ impl Core {
             self.locks.closed(id, key, !self.files.has(id));
         }
         Some(file)
-    }
-
-    fn reopened(&mut self, key: FileKey, handle: FileHandle, state: StateId, attr: Attr) {
-        let Some(file) = self.files.any_mut(key) else { return };
-        // Numbers of files that are gone are used again; then at least the birth differs.
-        let same = (file.attr.inode, file.attr.device) == (attr.inode, attr.device)
-            && file.attr.created == attr.created
-            && attr.kind == FileKind::File;
-        file.handle = handle;
-        file.state = state;
-        if !same && !planted(Defect::ReopenedByNameAlone) {
-            // The name leads to another file now. Its open ends with the session.
-            file.broken = Some(Status::Stale);
-        }
-    }
-
-    fn reopen_failed(&mut self, key: FileKey, status: Status) {
-        if let Some(file) = self.files.any_mut(key) {
-            file.broken = Some(status);
-        }
-        self.one_reopened();
-    }
-
-    fn one_reopened(&mut self) {
-        if let Phase::Reopening(left) = &mut self.phase {
-            *left = left.saturating_sub(1);
-            if *left == 0 {
-                self.begin_reclaim();
-            }
-        }
     }
 
     /// For a request: the file it names must be usable.
@@ -711,7 +531,7 @@ impl Core {
 
     pub(super) fn writes_of(&self, work: &Work) -> u64 {
         match work {
-            Work::Sync => self.unsynced_writes,
+            Work::Sync => self.unsynced.writes(),
             _ => work.file().and_then(|key| self.files.any(key)).map_or(0, OpenFile::writes),
         }
     }

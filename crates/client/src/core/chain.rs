@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 use super::files::Files;
 use super::in_doubt::PastRequest;
 use super::open_options::OpenOptions;
-use super::work::{FileKey, Place, Put, Work};
+use super::place::{Place, Put};
+use super::work::{FileKey, Work};
 
 /// Operations of one request.
 pub(super) type Chain<'a> = SmallVec<[Operation<'a>; 2]>;

@@ -212,7 +212,7 @@ impl Core {
             return;
         }
         let bytes = call.work.request_bytes().max(call.work.reply_bytes());
-        self.queues[usize::from(bytes > super::SMALL_BYTES_MAX)].push_front(call);
+        self.queues[usize::from(bytes > super::delivery::SMALL_BYTES_MAX)].push_front(call);
     }
 
     /// Gives an unposted flight to its link, if that is connected.

@@ -11,8 +11,9 @@ use super::call::CallRecord;
 use super::kept_memory::KeptMemory;
 use super::open_options::OpenOptions;
 use super::output::Object;
+use super::place::Place;
 use super::replay_log::{Acknowledged, Piece, ReplayId, ReplayLog, not_replaced};
-use super::work::{FileKey, Memory, Owner, Place, Work};
+use super::work::{FileKey, Memory, Owner, Work};
 use crate::planted::{Defect, planted};
 
 /// Device and inode number.

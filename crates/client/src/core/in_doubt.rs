@@ -136,7 +136,7 @@ impl Core {
             Work::Put(put) => {
                 if put.len > 0 && !put.commit {
                     // Its close handed it to the file system of the server.
-                    self.wrote_unsynced(self.facts.verifier, false);
+                    self.unsynced.wrote(self.facts.verifier, false);
                 }
                 let place = put.rename_to.unwrap_or(put.place);
                 Work::Stat { place, no_follow: true }

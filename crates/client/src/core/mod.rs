@@ -9,39 +9,45 @@ mod call;
 mod callbacks;
 mod cancel;
 mod chain;
+mod config;
 mod credentials;
+mod delivery;
 mod dispatch;
 mod files;
 mod in_doubt;
+mod internal_answer;
 mod kept_memory;
 mod link;
 mod locks;
 mod open_options;
 mod output;
+mod place;
 mod recovery;
 mod replay_log;
+mod unsynced;
 mod work;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_fabric::{Address, Buffer, PostedBuffer, Waiter};
+use dafs_fabric::{Buffer, PostedBuffer, Waiter};
 use dafs_message::{Event, Node};
 use dafs_protocol::{
     Attr, ClientId, ClientSlots, FileHandle, GROUPS_MAX, Identity, LockKind, LockRange,
-    LockRequest, Nonce, SessionAttr, SessionId, SessionSecret, Status, WaitMode, WriteVerifier,
+    LockRequest, Nonce, SessionId, SessionSecret, Status, WriteVerifier,
 };
 
 pub use call::{Beside, CoreDone};
 pub use cancel::Cancelled;
+pub use config::{CoreConfig, Facts, Way};
 pub use kept_memory::{KeptMemory, SharedBytes};
 pub use open_options::OpenOptions;
 pub use output::{Advised, Object, Opened, Output};
-pub use work::{FileKey, Memory, Owner, Place, Put, Work};
+pub use place::{Place, Put};
+pub use work::{FileKey, Memory, Owner, Work};
 
 use crate::error::{Error, Result};
-use crate::options::SessionOptions;
 use call::{CallRecord, Flight};
 use callbacks::Callbacks;
 use credentials::Credentials;
@@ -52,88 +58,13 @@ use locks::Locks;
 pub use replay_log::KeptBytes;
 pub(crate) use replay_log::Spares;
 use replay_log::{ReplayId, Rewriting};
+use unsynced::Unsynced;
 
 /// Fills a nonce with random bytes.
 pub type NonceSource = Box<dyn FnMut(&mut Nonce) + Send>;
 
 /// Calls that wait for a slot.
 const QUEUE_MAX: usize = 4096;
-/// Notices to people that nobody fetched.
-const NOTICES_MAX: usize = 64;
-/// Records of ended calls that are kept for the next ones.
-const RECORDS_MAX: usize = 64;
-/// Scratch buffers that are kept.
-const SCRATCH_MAX: usize = 8;
-/// Bytes of a scratch buffer: a batch of entries, or the longest attribute.
-const SCRATCH_BYTES: usize = dafs_protocol::XATTR_BYTES_MAX;
-/// A request with more data than this is bulk.
-const SMALL_BYTES_MAX: usize = 64 << 10;
-
-/// What the core needs to know of [`SessionOptions`].
-#[derive(Clone)]
-pub struct CoreConfig {
-    /// For people.
-    address: Address,
-    /// For the transport.
-    target: Address,
-    key: Option<Vec<u8>>,
-    retry: Duration,
-    wait: WaitMode,
-    slots: u16,
-    data_bytes_max: u32,
-    connections: usize,
-    rdma_read: bool,
-    read_ahead: bool,
-    export: Vec<u8>,
-}
-
-impl CoreConfig {
-    /// For a server at `address`.
-    pub fn new(address: &Address, options: &SessionOptions) -> CoreConfig {
-        let mut options = options.clone();
-        options.clamp();
-        CoreConfig {
-            address: address.clone(),
-            target: options.address(address),
-            key: options.key,
-            retry: options.retry,
-            wait: options.wait,
-            slots: options.slots,
-            data_bytes_max: options.data_bytes_max,
-            connections: usize::from(options.connections),
-            rdma_read: options.rdma_read,
-            read_ahead: options.read_ahead,
-            export: options.export,
-        }
-    }
-}
-
-/// What a session is like, and counters.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "as SessionInfo")]
-pub struct Facts {
-    pub attr: SessionAttr,
-    pub uid: u32,
-    pub way: Way,
-    pub verifier: WriteVerifier,
-    pub export: Vec<u8>,
-    pub reconnects: u64,
-    pub new_sessions: u64,
-    pub requests: u64,
-    pub system_calls: u64,
-}
-
-/// By what the small requests of a session go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Way {
-    /// TCP, or whatever network the provider has.
-    Network,
-    /// A Unix socket of this host.
-    UnixSocket,
-}
-
 /// Where the session is.
 #[derive(Debug)]
 enum Phase {
@@ -228,13 +159,7 @@ pub struct Core {
     lost_since: [Option<Duration>; 2],
     /// `progress` is wanted, not only `ring`.
     wants_progress: bool,
-    /// Under which verifier something was written that no sync covers, and whether such
-    /// writes were lost.
-    unsynced: Option<WriteVerifier>,
-    unsynced_in_memory: bool,
-    unsynced_lost: bool,
-    /// Such writes so far.
-    unsynced_writes: u64,
+    unsynced: Unsynced,
     done: VecDeque<CoreDone>,
     /// Answers whose buffer is still in use somewhere.
     lingering: Vec<(CoreDone, PostedBuffer)>,
@@ -295,10 +220,7 @@ impl Core {
             kept_writes: 0,
             lost_since: [None; 2],
             wants_progress: false,
-            unsynced: None,
-            unsynced_in_memory: false,
-            unsynced_lost: false,
-            unsynced_writes: 0,
+            unsynced: Unsynced::default(),
             done: VecDeque::new(),
             lingering: Vec::new(),
             notices: VecDeque::new(),
@@ -641,153 +563,5 @@ impl Core {
             return Err(Error::Config("the buffer is too short".into()));
         }
         Ok(())
-    }
-
-    fn take_scratch(&mut self, bytes: usize) -> Result<Buffer> {
-        if bytes > SCRATCH_BYTES {
-            return Err(Status::TooBig.into());
-        }
-        match self.scratch.pop() {
-            Some(buffer) => Ok(buffer),
-            None => Buffer::new(SCRATCH_BYTES).map_err(|error| Error::Local(error.to_string())),
-        }
-    }
-
-    /// Queues a call, begins to connect where nobody did.
-    fn accept(&mut self, mut call: Box<CallRecord>) {
-        if call.owner.is_none() {
-            self.background += 1;
-        }
-        if let Some(key) = call.work.file() {
-            if matches!(call.work, Work::Close { .. }) {
-                match self.files.begin_close(key, call) {
-                    Ok(Some(call)) => self.enqueue(call),
-                    Ok(None) => {}
-                    Err(call) => self.deliver(call, Err(Status::BadF.into())),
-                }
-                return;
-            }
-            match self.files.begin(key) {
-                Ok(_) if call.work.is_by_caller() => {}
-                Ok(user) => call.user = user,
-                Err(status) => return self.deliver(call, Err(status.into())),
-            }
-            if let Some(changed) = call.work.changed_data() {
-                call.user = self.files.any(changed).and_then(files::OpenFile::writer);
-            }
-            if let Some(target) = call.work.target()
-                && let Err(status) = self.files.begin(target)
-            {
-                self.end_of_call(key);
-                return self.deliver(call, Err(status.into()));
-            }
-        }
-        self.enqueue(call);
-    }
-
-    fn enqueue(&mut self, call: Box<CallRecord>) {
-        if matches!(self.phase, Phase::Idle) {
-            self.phase = Phase::Opening;
-            self.wants_progress = true;
-        }
-        let bytes = call.work.request_bytes().max(call.work.reply_bytes());
-        self.queues[usize::from(bytes > SMALL_BYTES_MAX)].push_back(call);
-        self.pump_queues();
-    }
-
-    /// A call that was accepted ended.
-    fn finish(&mut self, call: Box<CallRecord>, result: Result<Output>) {
-        if let (Some(id), Err(_)) = (call.kept, &result)
-            && let Some(file) = call.work.file().and_then(|key| self.files.any_mut(key))
-        {
-            file.kept.remove(id);
-        }
-        if !matches!(call.work, Work::Close { .. }) {
-            call.work.file().into_iter().chain(call.work.target()).for_each(|key| {
-                self.end_of_call(key);
-            });
-        }
-        self.deliver(call, result);
-    }
-
-    /// A call on a file ended: a close may have waited for it.
-    fn end_of_call(&mut self, key: FileKey) {
-        if let Some(close) = self.files.end(key) {
-            self.enqueue(close);
-        }
-    }
-
-    /// Hands an answer out, when the call's buffer is free.
-    fn deliver(&mut self, mut call: Box<CallRecord>, result: Result<Output>) {
-        let scratch = call.work.uses_scratch();
-        if call.owner.is_none() && self.background > 0 {
-            self.background -= 1;
-        }
-        let (owner, tag, beside) = (call.owner, call.tag, call.beside.take());
-        let memory = call.end();
-        if self.records.len() < RECORDS_MAX {
-            self.records.push(call);
-        }
-        let mut done = CoreDone { owner, tag, result, buffer: None, beside };
-        if let Memory::Buffer(posted) = memory {
-            match posted.take_back() {
-                Ok(buffer) if scratch => self.keep_scratch(buffer),
-                Ok(buffer) => done.buffer = Some(buffer),
-                Err(posted) => {
-                    self.lingering.push((done, posted));
-                    return;
-                }
-            }
-        }
-        self.hand_out(done);
-    }
-
-    fn hand_out(&mut self, done: CoreDone) {
-        if done.owner.is_some() {
-            self.done.push_back(done);
-        } else {
-            self.clean_up(done);
-        }
-    }
-
-    /// Nobody takes this answer.
-    fn clean_up(&mut self, done: CoreDone) {
-        match done.result {
-            Ok(Output::File(key, _)) => {
-                self.close_file(key);
-            }
-            _ => drop(done.buffer),
-        }
-    }
-
-    fn keep_scratch(&mut self, buffer: Buffer) {
-        if self.scratch.len() < SCRATCH_MAX {
-            self.scratch.push(buffer);
-        }
-    }
-
-    fn return_buffers(&mut self) {
-        let mut index = 0;
-        while index < self.lingering.len() {
-            let (mut done, posted) = self.lingering.swap_remove(index);
-            match posted.take_back() {
-                Ok(buffer) => {
-                    done.buffer = Some(buffer);
-                    self.hand_out(done);
-                }
-                Err(posted) => {
-                    self.lingering.push((done, posted));
-                    let last = self.lingering.len() - 1;
-                    self.lingering.swap(index, last);
-                    index += 1;
-                }
-            }
-        }
-    }
-
-    fn notice(&mut self, text: String) {
-        if self.notices.len() < NOTICES_MAX {
-            self.notices.push_back(text);
-        }
     }
 }

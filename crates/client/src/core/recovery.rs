@@ -177,7 +177,7 @@ impl Core {
     /// The server could not write what this session left when it ended.
     pub(super) fn writes_were_lost(&mut self) {
         self.files.iter_mut().for_each(OpenFile::lose);
-        self.unsynced_lost |= self.unsynced.is_some();
+        self.unsynced.lose();
     }
 
     /// Nothing can be done: all calls fail when their memory is free. A later call tries again.

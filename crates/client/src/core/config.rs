@@ -1,0 +1,73 @@
+//! What a session is to be like, and what it is like.
+
+use std::time::Duration;
+
+use dafs_fabric::Address;
+use dafs_protocol::{SessionAttr, WaitMode, WriteVerifier};
+
+use crate::options::SessionOptions;
+
+/// What the core needs to know of [`SessionOptions`].
+#[derive(Clone)]
+pub struct CoreConfig {
+    /// For people.
+    pub(super) address: Address,
+    /// For the transport.
+    pub(super) target: Address,
+    pub(super) key: Option<Vec<u8>>,
+    pub(super) retry: Duration,
+    pub(super) wait: WaitMode,
+    pub(super) slots: u16,
+    pub(super) data_bytes_max: u32,
+    pub(super) connections: usize,
+    pub(super) rdma_read: bool,
+    pub(super) read_ahead: bool,
+    pub(super) export: Vec<u8>,
+}
+
+impl CoreConfig {
+    /// For a server at `address`.
+    pub fn new(address: &Address, options: &SessionOptions) -> CoreConfig {
+        let mut options = options.clone();
+        options.clamp();
+        CoreConfig {
+            address: address.clone(),
+            target: options.address(address),
+            key: options.key,
+            retry: options.retry,
+            wait: options.wait,
+            slots: options.slots,
+            data_bytes_max: options.data_bytes_max,
+            connections: usize::from(options.connections),
+            rdma_read: options.rdma_read,
+            read_ahead: options.read_ahead,
+            export: options.export,
+        }
+    }
+}
+
+/// What a session is like, and counters.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "as SessionInfo")]
+pub struct Facts {
+    pub attr: SessionAttr,
+    pub uid: u32,
+    pub way: Way,
+    pub verifier: WriteVerifier,
+    pub export: Vec<u8>,
+    pub reconnects: u64,
+    pub new_sessions: u64,
+    pub requests: u64,
+    pub system_calls: u64,
+}
+
+/// By what the small requests of a session go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Way {
+    /// TCP, or whatever network the provider has.
+    Network,
+    /// A Unix socket of this host.
+    UnixSocket,
+}
