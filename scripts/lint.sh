@@ -3,7 +3,7 @@
 # payload is copied, where `unsafe` is. Each step says what is wrong; the last line sums up.
 #
 #   scripts/lint.sh            all steps
-#   scripts/lint.sh STEP...    some of: format scripts layers copies unsafe words prints links clippy docs
+#   scripts/lint.sh STEP...    some of: format scripts layers copies unsafe words prints sizes links clippy docs
 #
 # Exit status 1: a step failed. What is not installed (clippy, rustfmt) is skipped, and said.
 set -uo pipefail
@@ -144,6 +144,13 @@ prints_self_test() {
     return 1
 }
 
+# A file is short enough to be read; functions are by clippy.toml.
+sizes() {
+    # shellcheck disable=SC2046
+    awk 'FNR == 601 { print FILENAME ": more than 600 lines"; bad = 1 } END { exit bad }' \
+        $(sources '*.rs')
+}
+
 # Relative links in documents lead somewhere; every page of the book is in its summary.
 links() {
     local file target path status=0
@@ -176,11 +183,11 @@ docs() {
     RUSTDOCFLAGS="-Dwarnings" cargo doc --quiet --workspace --no-deps
 }
 
-all="format scripts layers copies unsafe words prints links clippy docs"
+all="format scripts layers copies unsafe words prints sizes links clippy docs"
 for name in ${*:-$all}; do
     case $name in
         unsafe) step unsafe unsafe_code ;;
-        format | scripts | layers | copies | words | prints | links | clippy | docs) step "$name" "$name" ;;
+        format | scripts | layers | copies | words | prints | sizes | links | clippy | docs) step "$name" "$name" ;;
         *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "hostile/raw.rs"]
+mod raw;
+
 use std::sync::Arc;
 
 use dafs_fabric::sim::{SimConfig, SimNet};
@@ -11,91 +14,7 @@ use dafs_fabric::{
     QueuePairEvent, SgList, Span, Tag, WorkCompletion, WrId,
 };
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
-
-const HEADER: usize = 28;
-const REQUEST: u8 = 1;
-const REPLY: u8 = 2;
-const GRANT: u8 = 3;
-const PIECE: u8 = 4;
-const CREDIT: u8 = 5;
-const NONE: u8 = 0;
-const INLINE: u8 = 1;
-const TAGGED: u8 = 2;
-const READ: u8 = 3;
-const PUSH_AFTER_GRANT: u8 = 4;
-const PIECES: u8 = 5;
-const WRITE: u8 = 6;
-
-/// The fields of a message header, as an attacker writes them.
-#[derive(Clone, Copy)]
-struct Raw {
-    kind: u8,
-    mode: u8,
-    reply_mode: u8,
-    flags: u8,
-    reads: u8,
-    writes: u8,
-    tag: u32,
-    header_len: u16,
-    data_len: u32,
-    room: u32,
-    credits: u32,
-    push: u32,
-}
-
-impl Raw {
-    fn new(kind: u8, tag: u32) -> Raw {
-        let (mode, reply_mode) = (NONE, if kind == REQUEST { TAGGED } else { NONE });
-        Raw {
-            kind,
-            mode,
-            reply_mode,
-            flags: 0,
-            reads: 0,
-            writes: 0,
-            tag,
-            header_len: 0,
-            data_len: 0,
-            room: 0,
-            credits: 9,
-            push: 1 << 16,
-        }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut out = vec![self.kind, self.mode | self.reply_mode << 4, self.flags, self.reads];
-        out.extend(self.tag.to_le_bytes());
-        out.extend(self.header_len.to_le_bytes());
-        out.extend([self.writes, 0]);
-        for word in [self.data_len, self.room, self.credits, self.push] {
-            out.extend(word.to_le_bytes());
-        }
-        assert_eq!(out.len(), HEADER);
-        out
-    }
-}
-
-/// A set-up block. Flags: 1 tags, 2 reads, 4 writes.
-fn setup_block(flags: u8) -> Vec<u8> {
-    let mut setup = vec![0x44, 0x4d, 1, flags];
-    setup.extend(1024u16.to_le_bytes());
-    setup.extend(9u16.to_le_bytes());
-    setup.extend(0u32.to_le_bytes());
-    setup.extend((1u32 << 16).to_le_bytes());
-    setup
-}
-
-fn slot(index: u16) -> u32 {
-    u32::from(index) << 16
-}
-
-fn push_tag(tag: u32) -> Tag {
-    Tag(1 << 63 | u64::from(tag))
-}
-
-fn reply_tag(tag: u32) -> Tag {
-    Tag(1 << 62 | u64::from(tag))
-}
+use raw::*;
 
 /// An attacker connected to a node.
 struct Scene {

@@ -174,6 +174,7 @@ impl Core {
     }
 
     /// From outcomes to an answer; `None`: the call goes on.
+    #[expect(clippy::too_many_lines, reason = "a table of operations")]
     fn output(
         &mut self,
         flight: &mut Flight,
@@ -311,6 +312,7 @@ impl Core {
         Ok(self.files.insert(file))
     }
 
+    #[expect(clippy::too_many_lines, reason = "a table of operations")]
     fn file_output(
         &mut self,
         work: &Work,

@@ -257,6 +257,7 @@ impl Side {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "a table of events")]
     fn handle(&mut self, event: Event) {
         match event {
             Event::Connected { conn, private_data } => {

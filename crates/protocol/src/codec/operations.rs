@@ -66,6 +66,7 @@ impl Operation<'_> {
 }
 
 /// Appends the body of an operation that was checked.
+#[expect(clippy::too_many_lines, reason = "a table of operations")]
 pub(super) fn put(out: &mut Vec<u8>, operation: &Operation<'_>) {
     use Operation as O;
     match operation {

@@ -112,6 +112,7 @@ struct Value {
     gauge: bool,
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of counters")]
 fn values(shared: &Shared) -> Vec<Value> {
     let counters = &shared.counters;
     let cache = shared.unifier.stats();

@@ -7,3 +7,4 @@ mod list;
 mod lock;
 mod name;
 mod range;
+mod write;
