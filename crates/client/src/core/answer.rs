@@ -168,7 +168,7 @@ impl Core {
             }
         }
         if let (Work::Put(put), true) = (&call.work, closed) {
-            self.unsynced.saw_chain(results, put.commit);
+            self.recovery.unsynced.saw_chain(results, put.commit);
         }
         self.finish(call, Err(status.into()));
     }
@@ -202,7 +202,7 @@ impl Core {
         let CallRecord { work, memory, user, beside, .. } = &mut *flight.call;
         Ok(Some(match work {
             Work::Put(put) => {
-                self.unsynced.saw_chain(outcomes, put.commit);
+                self.recovery.unsynced.saw_chain(outcomes, put.commit);
                 let closed = outcomes.iter().find_map(|outcome| match outcome {
                     Ok(Outcome::Closed { attr, .. }) => Some(*attr),
                     _ => None,
@@ -238,7 +238,7 @@ impl Core {
             Work::Find { place } => {
                 let (handle, attr) = match last {
                     Outcome::Found { handle, attr } => (*handle, *attr),
-                    Outcome::Attributes { attr } => (place.base(self.root), *attr),
+                    Outcome::Attributes { attr } => (place.base(self.session.root), *attr),
                     _ => return Err(UNEXPECTED),
                 };
                 Output::Object(Object { handle, attr })
@@ -246,7 +246,7 @@ impl Core {
             Work::ReadDir { place, .. } => {
                 let handle = match outcomes.first() {
                     Some(Ok(Outcome::Found { handle, .. })) => *handle,
-                    _ => place.base(self.root),
+                    _ => place.base(self.session.root),
                 };
                 let Outcome::Data { bytes, end } = *last else { return Err(UNEXPECTED) };
                 let bytes = fit(bytes, room)?;
@@ -276,7 +276,7 @@ impl Core {
             }
             Work::Sync => {
                 let Outcome::Committed { verifier } = last else { return Err(UNEXPECTED) };
-                self.unsynced.synced(*verifier, writes)?;
+                self.recovery.unsynced.synced(*verifier, writes)?;
                 Output::Unit
             }
             _ => self.plain_output(work, memory, last, room)?,
@@ -284,8 +284,8 @@ impl Core {
     }
 
     fn close_state(&mut self, state: StateId) {
-        self.background += 1;
-        self.urgent.push_back(CallRecord::internal(Work::CloseState { state }));
+        self.requests.background += 1;
+        self.requests.urgent.push_back(CallRecord::internal(Work::CloseState { state }));
     }
 
     fn close_opened(&mut self, outcome: &Outcome) {
@@ -340,13 +340,13 @@ impl Core {
                         match kept {
                             Some(id) => {
                                 file.wrote_kept(*verifier);
-                                self.kept_writes += 1;
-                                self.files.acknowledge(key, id, self.kept_writes, offset);
+                                self.recovery.kept_writes += 1;
+                                self.files.acknowledge(key, id, self.recovery.kept_writes, offset);
                             }
                             None => file.wrote(*verifier),
                         }
                     }
-                    self.unsynced.wrote(*verifier, kept.is_none());
+                    self.recovery.unsynced.wrote(*verifier, kept.is_none());
                 }
                 Output::Written { bytes, offset }
             }
@@ -428,7 +428,7 @@ impl Core {
     /// The server wrote to a file by itself, and flushed it.
     fn wrote_to(&mut self, file: Option<FileKey>) {
         if let Some(file) = file {
-            self.wrote_here(file, self.facts.verifier, true);
+            self.wrote_here(file, self.session.facts.verifier, true);
         }
     }
 
@@ -440,7 +440,7 @@ impl Core {
                 false => file.wrote(verifier),
             }
         }
-        self.unsynced.wrote(verifier, !flushed);
+        self.recovery.unsynced.wrote(verifier, !flushed);
     }
 
     fn plain_output(
@@ -533,7 +533,7 @@ impl Core {
 
     pub(super) fn writes_of(&self, work: &Work) -> u64 {
         match work {
-            Work::Sync => self.unsynced.writes(),
+            Work::Sync => self.recovery.unsynced.writes(),
             _ => work.file().and_then(|key| self.files.any(key)).map_or(0, OpenFile::writes),
         }
     }

@@ -85,7 +85,7 @@ impl Core {
     /// The reply that must come first is still on its way.
     fn refers_to_flight(&self, request: &CallbackRequest) -> bool {
         request.referring.is_some_and(|(slot, sequence)| {
-            let flight = self.flights.get(usize::from(slot.0)).and_then(Option::as_ref);
+            let flight = self.requests.flights.get(usize::from(slot.0)).and_then(Option::as_ref);
             let under_way = flight.is_some_and(|flight| flight.sequence == sequence);
             under_way && !planted(Defect::CallbackTakenEarly)
         })
@@ -109,7 +109,7 @@ impl Core {
         let mut bytes = Vec::new();
         encode_callback_reply(&reply, &mut bytes);
         self.node.reply(id, &bytes, SgList::new(), 0);
-        self.rung = false;
+        self.requests.rung = false;
     }
 
     /// Replies came: callbacks may have waited for them.

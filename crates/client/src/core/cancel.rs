@@ -28,8 +28,8 @@ impl Core {
         if self.cancel_waits(owner, false) {
             cancelled = Cancelled::Waiting;
         }
-        for slot in 0..self.flights.len() {
-            let flight = self.flights[slot].as_mut();
+        for slot in 0..self.requests.flights.len() {
+            let flight = self.requests.flights[slot].as_mut();
             let Some(flight) = flight.filter(|flight| flight.call.owner == Some(owner)) else {
                 continue;
             };
@@ -49,19 +49,19 @@ impl Core {
 
     /// Ends the connections that have memory which calls of `owner` were lent.
     pub fn break_links_of(&mut self, owner: Owner) {
-        for flight in self.flights.iter().flatten() {
+        for flight in self.requests.flights.iter().flatten() {
             if let (Some(conn), true) = (flight.posted, flight.call.owner == Some(owner)) {
                 self.node.disconnect(conn, "a call was interrupted");
             }
         }
-        self.rung = false;
+        self.requests.rung = false;
         self.wants_progress = true;
     }
 
     /// A withdrawn call that the network has left goes on in memory of its own: its slot needs
     /// an answer, and the server may want its data.
     pub(super) fn detach(&mut self, slot: usize) {
-        let Some(flight) = self.flights[slot].as_mut() else { return };
+        let Some(flight) = self.requests.flights[slot].as_mut() else { return };
         let Memory::Span(span) = &flight.call.memory else { return };
         let own = Buffer::new(span.len()).map(Buffer::post);
         let (memory, failed) = match own {
@@ -75,7 +75,7 @@ impl Core {
         };
         flight.call.memory = memory;
         flight.call.owner = None;
-        self.background += 1;
+        self.requests.background += 1;
         if failed {
             // Without memory it cannot be asked again; the session is.
             self.lose_session();
@@ -85,17 +85,17 @@ impl Core {
     /// Calls of `owner` that did not leave end.
     pub(super) fn drop_queued(&mut self, owner: Owner) {
         self.drop_in_doubt(owner);
-        for index in 0..self.queues.len() {
-            if !self.queues[index].iter().any(|call| call.owner == Some(owner)) {
+        for index in 0..self.requests.queues.len() {
+            if !self.requests.queues[index].iter().any(|call| call.owner == Some(owner)) {
                 continue;
             }
-            let queue = std::mem::take(&mut self.queues[index]);
+            let queue = std::mem::take(&mut self.requests.queues[index]);
             let (dropped, kept): (VecDeque<Box<CallRecord>>, _) =
                 queue.into_iter().partition(|call| call.owner == Some(owner));
-            self.queues[index] = kept;
+            self.requests.queues[index] = kept;
             for mut call in dropped {
                 call.owner = None;
-                self.background += 1;
+                self.requests.background += 1;
                 self.finish(call, Err(crate::error::Error::Interrupted));
             }
         }

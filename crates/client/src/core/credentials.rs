@@ -81,26 +81,26 @@ impl Core {
     /// Under which credential a call for `user` goes; asks the server for one.
     pub(super) fn rights_of(&mut self, user: Option<&Arc<Identity>>) -> Rights {
         let Some(user) = user else { return Rights::Known(CredHandle(0)) };
-        if self.facts.uid != 0 {
+        if self.session.facts.uid != 0 {
             return Rights::Refused(Status::NotAuthorized);
         }
         if let Some(rights) = self.credentials.rights(user) {
             return rights;
         }
         if self.credentials.entries.len() >= CREDENTIALS_MAX {
-            let flights = &self.flights;
+            let flights = &self.requests.flights;
             let is_in_use = |cred| flights.iter().flatten().any(|flight| flight.cred == cred);
             if let Some(cred) = self.credentials.retire(is_in_use) {
-                self.background += 1;
-                self.urgent.push_back(CallRecord::internal(Work::Unregister { cred }));
+                self.requests.background += 1;
+                self.requests.urgent.push_back(CallRecord::internal(Work::Unregister { cred }));
             }
         }
         let used = self.credentials.uses;
         self.credentials.entries.insert(user.clone(), User { cred: None, used });
-        self.background += 1;
+        self.requests.background += 1;
         let groups = user.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
         let work = Work::Register { user: user.clone(), groups };
-        self.urgent.push_back(CallRecord::internal(work));
+        self.requests.urgent.push_back(CallRecord::internal(work));
         Rights::Asked
     }
 }

@@ -23,7 +23,7 @@ impl Core {
         if bytes > SCRATCH_BYTES {
             return Err(Status::TooBig.into());
         }
-        match self.scratch.pop() {
+        match self.answers.scratch.pop() {
             Some(buffer) => Ok(buffer),
             None => Buffer::new(SCRATCH_BYTES).map_err(|error| Error::Local(error.to_string())),
         }
@@ -32,7 +32,7 @@ impl Core {
     /// Queues a call, begins to connect where nobody did.
     pub(super) fn accept(&mut self, mut call: Box<CallRecord>) {
         if call.owner.is_none() {
-            self.background += 1;
+            self.requests.background += 1;
         }
         if let Some(key) = call.work.file() {
             if matches!(call.work, Work::Close { .. }) {
@@ -67,7 +67,7 @@ impl Core {
             self.wants_progress = true;
         }
         let bytes = call.work.request_bytes().max(call.work.reply_bytes());
-        self.queues[usize::from(bytes > SMALL_BYTES_MAX)].push_back(call);
+        self.requests.queues[usize::from(bytes > SMALL_BYTES_MAX)].push_back(call);
         self.pump_queues();
     }
 
@@ -96,13 +96,13 @@ impl Core {
     /// Hands an answer out, when the call's buffer is free.
     pub(super) fn deliver(&mut self, mut call: Box<CallRecord>, result: Result<Output>) {
         let scratch = call.work.uses_scratch();
-        if call.owner.is_none() && self.background > 0 {
-            self.background -= 1;
+        if call.owner.is_none() && self.requests.background > 0 {
+            self.requests.background -= 1;
         }
         let (owner, tag, beside) = (call.owner, call.tag, call.beside.take());
         let memory = call.end();
-        if self.records.len() < RECORDS_MAX {
-            self.records.push(call);
+        if self.answers.records.len() < RECORDS_MAX {
+            self.answers.records.push(call);
         }
         let mut done = CoreDone { owner, tag, result, buffer: None, beside };
         if let Memory::Buffer(posted) = memory {
@@ -110,7 +110,7 @@ impl Core {
                 Ok(buffer) if scratch => self.keep_scratch(buffer),
                 Ok(buffer) => done.buffer = Some(buffer),
                 Err(posted) => {
-                    self.lingering.push((done, posted));
+                    self.answers.lingering.push((done, posted));
                     return;
                 }
             }
@@ -120,7 +120,7 @@ impl Core {
 
     pub(super) fn hand_out(&mut self, done: CoreDone) {
         if done.owner.is_some() {
-            self.done.push_back(done);
+            self.answers.done.push_back(done);
         } else {
             self.clean_up(done);
         }
@@ -137,24 +137,24 @@ impl Core {
     }
 
     pub(super) fn keep_scratch(&mut self, buffer: Buffer) {
-        if self.scratch.len() < SCRATCH_MAX {
-            self.scratch.push(buffer);
+        if self.answers.scratch.len() < SCRATCH_MAX {
+            self.answers.scratch.push(buffer);
         }
     }
 
     pub(super) fn return_buffers(&mut self) {
         let mut index = 0;
-        while index < self.lingering.len() {
-            let (mut done, posted) = self.lingering.swap_remove(index);
+        while index < self.answers.lingering.len() {
+            let (mut done, posted) = self.answers.lingering.swap_remove(index);
             match posted.take_back() {
                 Ok(buffer) => {
                     done.buffer = Some(buffer);
                     self.hand_out(done);
                 }
                 Err(posted) => {
-                    self.lingering.push((done, posted));
-                    let last = self.lingering.len() - 1;
-                    self.lingering.swap(index, last);
+                    self.answers.lingering.push((done, posted));
+                    let last = self.answers.lingering.len() - 1;
+                    self.answers.lingering.swap(index, last);
                     index += 1;
                 }
             }
@@ -162,8 +162,8 @@ impl Core {
     }
 
     pub(super) fn notice(&mut self, text: String) {
-        if self.notices.len() < NOTICES_MAX {
-            self.notices.push_back(text);
+        if self.answers.notices.len() < NOTICES_MAX {
+            self.answers.notices.push_back(text);
         }
     }
 }

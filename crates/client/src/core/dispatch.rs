@@ -22,12 +22,15 @@ const SLOTS_RESERVED: usize = 1;
 impl Core {
     /// Sends what can be sent.
     pub(super) fn pump(&mut self) {
-        if self.unposted > 0 {
+        if self.requests.unposted > 0 {
             self.send_again();
         }
         let mut later = Vec::new();
-        while self.links[0].is_ready() && !self.urgent.is_empty() && self.slots.free() > 0 {
-            let Some(call) = self.urgent.pop_front() else { break };
+        while self.links[0].is_ready()
+            && !self.requests.urgent.is_empty()
+            && self.requests.slots.free() > 0
+        {
+            let Some(call) = self.requests.urgent.pop_front() else { break };
             let link = call.link.unwrap_or(0);
             if !self.links[link].is_ready() {
                 // A ping for a link that broke meanwhile.
@@ -40,7 +43,7 @@ impl Core {
                 Rights::Refused(status) => self.on_internal_failed(call, status),
             }
         }
-        self.urgent.extend(later);
+        self.requests.urgent.extend(later);
         self.pump_queues();
     }
 
@@ -48,24 +51,24 @@ impl Core {
         if !matches!(self.phase, Phase::Ready) {
             return;
         }
-        let granted = usize::from(self.facts.attr.slots);
+        let granted = usize::from(self.session.facts.attr.slots);
         let reserved = if granted > SLOTS_RESERVED { SLOTS_RESERVED } else { 0 };
         // Bulk calls leave slots to small ones.
         for (queue, reserved) in [(0, reserved), (1, reserved + (granted - reserved) / 4)] {
-            while !self.queues[queue].is_empty() && self.slots.free() > reserved {
+            while !self.requests.queues[queue].is_empty() && self.requests.slots.free() > reserved {
                 let link = self.choose_link(queue == 1);
                 let Some(conn) = self.links[link].ready_conn() else { break };
                 if !self.node.can_submit(conn) {
                     break;
                 }
-                let user = self.queues[queue].front().and_then(|call| call.user.clone());
+                let user = self.requests.queues[queue].front().and_then(|call| call.user.clone());
                 let rights = self.rights_of(user.as_ref());
                 if matches!(rights, Rights::Asked) {
                     // The answer comes within a round trip; the order of calls stays.
                     self.wants_progress = true;
                     break;
                 }
-                let Some(call) = self.queues[queue].pop_front() else { break };
+                let Some(call) = self.requests.queues[queue].pop_front() else { break };
                 match rights {
                     Rights::Known(cred) => self.start(call, link, cred),
                     Rights::Asked => {}
@@ -94,18 +97,18 @@ impl Core {
             self.finish(call, result);
             return;
         }
-        let Some((slot, sequence)) = self.slots.take() else {
-            self.urgent.push_front(call);
+        let Some((slot, sequence)) = self.requests.slots.take() else {
+            self.requests.urgent.push_front(call);
             return;
         };
         let writes = self.writes_of(&call.work);
         if let Some(file) = call.work.flushes() {
-            self.files.flush_sent(file, self.kept_writes);
+            self.files.flush_sent(file, self.recovery.kept_writes);
         }
-        let mut header = std::mem::take(&mut self.headers[usize::from(slot.0)]);
+        let mut header = std::mem::take(&mut self.requests.headers[usize::from(slot.0)]);
         let head = RequestHead { slot, sequence, cred };
         let made = self.encode(&head, &mut call, step, &mut header);
-        self.headers[usize::from(slot.0)] = header;
+        self.requests.headers[usize::from(slot.0)] = header;
         let flight = Flight {
             call,
             slot,
@@ -120,11 +123,11 @@ impl Core {
             sent: false,
             declined: false,
             writes,
-            kept_writes: self.kept_writes,
+            kept_writes: self.recovery.kept_writes,
         };
         match made {
             Ok(Parts { operations, beside, noted }) => {
-                self.unposted += 1;
+                self.requests.unposted += 1;
                 self.post(Flight { operations, beside, noted, ..flight });
             }
             Err(error) => self.replace(flight, error),
@@ -142,7 +145,7 @@ impl Core {
         let tight = call.tight;
         let mut beside = 0;
         let operations: Chain<'_> = match (&mut call.work, step) {
-            (work, Some(step)) => chain::step_chain(work, step, self.root)?,
+            (work, Some(step)) => chain::step_chain(work, step, self.session.root)?,
             (Work::Root, None) => {
                 let export = self.config.export.as_slice();
                 let mut chain = Chain::new();
@@ -150,9 +153,9 @@ impl Core {
                 chain
             }
             (work, None) => {
-                let mut chain = chain::chain(work, self.root, &self.files, tight)?;
+                let mut chain = chain::chain(work, self.session.root, &self.files, tight)?;
                 let own = chain.len();
-                chain::beside(&mut chain, work, self.root, &self.files, tight)?;
+                chain::beside(&mut chain, work, self.session.root, &self.files, tight)?;
                 beside = chain.len() - own;
                 chain
             }
@@ -168,14 +171,14 @@ impl Core {
     fn replace(&mut self, flight: Flight, error: Unsendable) {
         let Flight { mut call, slot, sequence, link, .. } = flight;
         let head = RequestHead { slot, sequence, cred: CredHandle(0) };
-        let mut header = std::mem::take(&mut self.headers[usize::from(slot.0)]);
+        let mut header = std::mem::take(&mut self.requests.headers[usize::from(slot.0)]);
         header.clear();
         dafs_protocol::encode_request(&head, &[Operation::Null], &mut header)
             .expect("an empty request has no lists");
-        self.headers[usize::from(slot.0)] = header;
+        self.requests.headers[usize::from(slot.0)] = header;
         let null = CallRecord::internal(Work::Null);
-        self.background += 1;
-        self.unposted += 1;
+        self.requests.background += 1;
+        self.requests.unposted += 1;
         self.post(Flight {
             call: null,
             slot,
@@ -208,17 +211,18 @@ impl Core {
     /// To the front of its queue.
     pub(super) fn requeue(&mut self, call: Box<CallRecord>) {
         if call.work.is_internal() {
-            self.urgent.push_front(call);
+            self.requests.urgent.push_front(call);
             return;
         }
         let bytes = call.work.request_bytes().max(call.work.reply_bytes());
-        self.queues[usize::from(bytes > super::delivery::SMALL_BYTES_MAX)].push_front(call);
+        self.requests.queues[usize::from(bytes > super::delivery::SMALL_BYTES_MAX)]
+            .push_front(call);
     }
 
     /// Gives an unposted flight to its link, if that is connected.
     fn post(&mut self, mut flight: Flight) {
         let slot = usize::from(flight.slot.0);
-        let header = std::mem::take(&mut self.headers[slot]);
+        let header = std::mem::take(&mut self.requests.headers[slot]);
         if let Some(conn) = self.links[flight.link].ready_conn() {
             let tag = u32::from(flight.slot.0);
             let (data, reply_into) = lists(&flight);
@@ -227,7 +231,7 @@ impl Core {
                 Err(SubmitError::TooLarge)
             } else if internal && !flight.declined {
                 self.node.submit_control(conn, tag, &header, data, reply_into)
-            } else if flight.declined || self.now < self.push_again_at {
+            } else if flight.declined || self.now < self.recovery.push_again_at {
                 self.node.submit_on_grant(conn, tag, &header, data, reply_into)
             } else {
                 self.node.submit(conn, tag, &header, data, reply_into)
@@ -236,17 +240,17 @@ impl Core {
                 Ok(()) => {
                     flight.posted = Some(conn);
                     flight.sent = true;
-                    self.unposted -= 1;
-                    self.facts.requests += 1;
-                    self.rung = false;
+                    self.requests.unposted -= 1;
+                    self.session.facts.requests += 1;
+                    self.requests.rung = false;
                 }
                 Err(SubmitError::TooLarge) if !flight.sent => {
-                    self.headers[slot] = header;
-                    self.unposted -= 1;
+                    self.requests.headers[slot] = header;
+                    self.requests.unposted -= 1;
                     if matches!(flight.call.work, Work::Null) {
                         // Not even nothing fits: this link is of no use.
-                        self.unposted += 1;
-                        self.flights[slot] = Some(flight);
+                        self.requests.unposted += 1;
+                        self.requests.flights[slot] = Some(flight);
                         self.node.disconnect(conn, "no room for a request");
                         self.wants_progress = true;
                     } else {
@@ -263,21 +267,21 @@ impl Core {
                 Err(_) => {}
             }
         }
-        self.headers[slot] = header;
-        self.flights[slot] = Some(flight);
+        self.requests.headers[slot] = header;
+        self.requests.flights[slot] = Some(flight);
     }
 
     /// Posts what has no place on a connection, as far as links are ready.
     fn send_again(&mut self) {
-        for slot in 0..self.flights.len() {
+        for slot in 0..self.requests.flights.len() {
             let waits =
                 |flight: &Flight| flight.posted.is_none() && self.links[flight.link].is_ready();
-            if self.flights[slot].as_ref().is_some_and(waits)
-                && let Some(flight) = self.flights[slot].take()
+            if self.requests.flights[slot].as_ref().is_some_and(waits)
+                && let Some(flight) = self.requests.flights[slot].take()
             {
                 if planted(Defect::ResentAsNew) && flight.sent {
-                    self.unposted -= 1;
-                    self.slots.release(flight.slot);
+                    self.requests.unposted -= 1;
+                    self.requests.slots.release(flight.slot);
                     self.requeue(flight.call);
                     continue;
                 }
@@ -289,6 +293,7 @@ impl Core {
     /// A reply; its memory is free.
     pub(super) fn on_reply(&mut self, conn: ConnId, tag: u32, header: &[u8], data_len: u32) {
         let flight = self
+            .requests
             .flights
             .get_mut(tag as usize)
             .and_then(|slot| slot.take_if(|flight| flight.posted == Some(conn)));
@@ -306,7 +311,7 @@ impl Core {
         }
         match reply.results {
             Ok(results) => {
-                self.slots.release(flight.slot);
+                self.requests.slots.release(flight.slot);
                 self.on_results(conn, flight, results, data_len);
             }
             Err(Status::BadSession | Status::BadSlot) => self.session_refused(flight, false),
@@ -316,11 +321,11 @@ impl Core {
             // Nothing of it was done.
             Err(Status::Delay) => self.declined(flight),
             Err(status) if flight.call.work.is_internal() => {
-                self.slots.release(flight.slot);
+                self.requests.slots.release(flight.slot);
                 self.on_internal_failed(flight.call, status);
             }
             Err(status) => {
-                self.slots.release(flight.slot);
+                self.requests.slots.release(flight.slot);
                 self.finish(flight.call, Err(status.into()));
             }
         }
@@ -330,15 +335,15 @@ impl Core {
     /// it has, and for that of others for a while.
     fn declined(&mut self, mut flight: Flight) {
         flight.declined = true;
-        self.push_again_at = self.now + DECLINED_TIME;
-        self.unposted += 1;
+        self.recovery.push_again_at = self.now + DECLINED_TIME;
+        self.requests.unposted += 1;
         let slot = usize::from(flight.slot.0);
-        self.flights[slot] = Some(flight);
+        self.requests.flights[slot] = Some(flight);
     }
 
     /// As `fault`, of a call that is not answered.
     pub(super) fn peer_fault(&mut self, conn: ConnId, flight: Flight, what: &str) {
-        self.slots.release(flight.slot);
+        self.requests.slots.release(flight.slot);
         self.fault(conn, flight.call, what);
     }
 
@@ -346,9 +351,9 @@ impl Core {
     /// when all connections are quiescent.
     fn session_refused(&mut self, mut flight: Flight, may_have_run: bool) {
         flight.sent = may_have_run;
-        self.unposted += 1;
+        self.requests.unposted += 1;
         let slot = usize::from(flight.slot.0);
-        self.flights[slot] = Some(flight);
+        self.requests.flights[slot] = Some(flight);
         self.lose_session();
     }
 }

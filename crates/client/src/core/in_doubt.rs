@@ -57,11 +57,11 @@ impl Made {
 impl Core {
     /// Asks what became of calls in doubt, and goes on when all is known.
     pub(super) fn begin_asking(&mut self) {
-        self.phase = Phase::Asking(self.in_doubt.len());
-        for doubt in &self.in_doubt {
-            self.background += 1;
+        self.phase = Phase::Asking(self.recovery.in_doubt.len());
+        for doubt in &self.recovery.in_doubt {
+            self.requests.background += 1;
             let work = Work::SlotQuery(doubt.request);
-            self.urgent.push_back(CallRecord::internal(work));
+            self.requests.urgent.push_back(CallRecord::internal(work));
         }
         self.questions_answered();
     }
@@ -78,8 +78,8 @@ impl Core {
         request: PastRequest,
         request_outcome: RequestOutcome,
     ) {
-        if let Some(at) = self.in_doubt.iter().position(|doubt| doubt.request == request) {
-            let doubt = self.in_doubt.swap_remove(at);
+        if let Some(at) = self.recovery.in_doubt.iter().position(|doubt| doubt.request == request) {
+            let doubt = self.recovery.in_doubt.swap_remove(at);
             self.resolve(doubt, request_outcome);
         }
         if let Phase::Asking(left) = &mut self.phase {
@@ -136,7 +136,7 @@ impl Core {
             Work::Put(put) => {
                 if put.len > 0 && !put.commit {
                     // Its close handed it to the file system of the server.
-                    self.unsynced.wrote(self.facts.verifier, false);
+                    self.recovery.unsynced.wrote(self.session.facts.verifier, false);
                 }
                 let place = put.rename_to.unwrap_or(put.place);
                 Work::Stat { place, no_follow: true }
@@ -181,7 +181,7 @@ impl Core {
         if *stability == Stability::Unstable && call.kept.is_none() {
             return Err(Status::OutcomeUnknown.into());
         }
-        let verifier = self.facts.verifier;
+        let verifier = self.session.facts.verifier;
         let written = Outcome::Written { bytes: *len, offset, stability: *stability, verifier };
         self.written(work, &written, call.kept).ok_or_else(|| Status::OutcomeUnknown.into())
     }
@@ -197,26 +197,26 @@ impl Core {
 
     /// The session was lost again before all was known.
     pub(super) fn doubts_remain(&mut self, sessions_lost_max: u8) {
-        for mut doubt in std::mem::take(&mut self.in_doubt) {
+        for mut doubt in std::mem::take(&mut self.recovery.in_doubt) {
             let call = &mut doubt.call;
             call.sessions_lost = call.sessions_lost.saturating_add(1);
             if call.sessions_lost > sessions_lost_max && !self.config.is_hard() {
                 self.finish(doubt.call, Err(Status::OutcomeUnknown.into()));
             } else {
-                self.in_doubt.push(doubt);
+                self.recovery.in_doubt.push(doubt);
             }
         }
     }
 
     /// Nobody waits for the calls of `owner`.
     pub(super) fn drop_in_doubt(&mut self, owner: Owner) {
-        let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.in_doubt)
+        let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.recovery.in_doubt)
             .into_iter()
             .partition(|doubt| doubt.call.owner == Some(owner));
-        self.in_doubt = kept;
+        self.recovery.in_doubt = kept;
         for InDoubt { mut call, .. } in dropped {
             call.owner = None;
-            self.background += 1;
+            self.requests.background += 1;
             self.finish(call, Err(Error::Interrupted));
         }
     }

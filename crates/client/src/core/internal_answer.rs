@@ -19,8 +19,8 @@ impl Core {
     ) {
         match (&call.work, outcomes) {
             (Work::Root, [Ok(Outcome::Found { handle, .. })]) => {
-                self.root = *handle;
-                self.facts.export = self.config.export.clone();
+                self.session.root = *handle;
+                self.session.facts.export = self.config.export.clone();
                 self.deliver(call, Ok(Output::Unit));
                 self.root_found();
             }
@@ -50,8 +50,10 @@ impl Core {
             }
             (Work::Reclaim { file, lock }, [Ok(Outcome::Lock(locked))]) => {
                 if let Locked::Waiting(ticket) = *locked {
-                    self.background += 1;
-                    self.urgent.push_back(CallRecord::internal(Work::CancelLock { ticket }));
+                    self.requests.background += 1;
+                    self.requests
+                        .urgent
+                        .push_back(CallRecord::internal(Work::CancelLock { ticket }));
                 }
                 let (file, lock) = (*file, *lock);
                 self.deliver(call, Ok(Output::Unit));
@@ -66,7 +68,7 @@ impl Core {
                 self.deliver(call, Ok(Output::Unit));
             }
             (Work::Destroy, _) => {
-                self.destroyed = true;
+                self.session.destroyed = true;
                 self.deliver(call, Ok(Output::Unit));
             }
             _ => self.fault(conn, call, "a result of another kind"),
@@ -94,9 +96,9 @@ impl Core {
                     if let Some(file) = self.files.any_mut(file) {
                         file.look_for_place();
                     }
-                    self.background += 1;
+                    self.requests.background += 1;
                     let work = Work::Reopen { file, by_path: true };
-                    self.urgent.push_back(self.for_user_of(file, work));
+                    self.requests.urgent.push_back(self.for_user_of(file, work));
                 } else {
                     self.reopen_failed(file, status);
                 }
@@ -106,7 +108,7 @@ impl Core {
                 self.reopen_failed(file, Status::Stale);
             }
             Work::Destroy => {
-                self.destroyed = true;
+                self.session.destroyed = true;
                 self.deliver(call, Err(status.into()));
             }
             Work::Reclaim { file, lock } => {

@@ -192,7 +192,7 @@ impl Core {
     }
 
     pub(super) fn lease(&self) -> Duration {
-        Duration::from_millis(u64::from(self.facts.attr.lease_ms.max(100)))
+        Duration::from_millis(u64::from(self.session.facts.attr.lease_ms.max(100)))
     }
 
     fn ping_at(&self, index: usize) -> Duration {
@@ -229,15 +229,15 @@ impl Core {
             return;
         }
         link.pinged = now;
-        self.background += 1;
+        self.requests.background += 1;
         let ping = CallRecord { link: Some(index), ..*CallRecord::internal(Work::Null) };
-        self.urgent.push_back(Box::new(ping));
+        self.requests.urgent.push_back(Box::new(ping));
     }
 
     fn connect(&mut self, index: usize) {
         let options = self.config.conn_options();
         // Tells the server which of its workers has the session.
-        let session = self.session.as_ref().map(|keys| keys.id.0);
+        let session = self.session.keys.as_ref().map(|keys| keys.id.0);
         let private = session.as_ref().map_or(&[][..], |id| &id[..]);
         match self.node.connect(&self.config.target, private, options) {
             Ok(conn) => {
@@ -245,7 +245,7 @@ impl Core {
                 link.conn = Some(conn);
                 link.state = LinkState::Connecting;
                 link.deadline = self.now + SETUP_TIMEOUT;
-                self.rung = false;
+                self.requests.rung = false;
             }
             Err(error) => {
                 let refused = matches!(error, dafs_fabric::ConnectError::Refused);
@@ -260,7 +260,7 @@ impl Core {
             return;
         }
         let mut nonce = Nonce::default();
-        (self.nonces)(&mut nonce);
+        (self.session.nonces)(&mut nonce);
         let class = match (self.config.connections, index) {
             (1, _) => SizeClass::Any,
             (_, 0) => SizeClass::Small,
@@ -275,9 +275,9 @@ impl Core {
     }
 
     fn purpose(&self) -> Purpose {
-        match self.session {
+        match self.session.keys {
             Some(SessionKeys { id, secret }) => Purpose::Bind { session: id, secret },
-            None => Purpose::Create { attr: self.config.wish(), client: self.client },
+            None => Purpose::Create { attr: self.config.wish(), client: self.session.client },
         }
     }
 
@@ -287,7 +287,7 @@ impl Core {
         dafs_protocol::encode_setup_request(request, &mut header);
         let (data, into) = Default::default();
         let sent = self.node.submit_control(conn, SETUP_TAG, &header, data, into);
-        self.rung = false;
+        self.requests.rung = false;
         if let Err(error) = sent {
             self.set_up_failed(index, false, error.to_string());
         }
@@ -357,8 +357,8 @@ impl Core {
         let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
         let reason = if text.is_empty() { status.to_string() } else { text };
         match status {
-            Status::BadSession if self.session.is_some() => self.lose_session(),
-            Status::WritesLost if self.session.is_some() => {
+            Status::BadSession if self.session.keys.is_some() => self.lose_session(),
+            Status::WritesLost if self.session.keys.is_some() => {
                 self.writes_were_lost();
                 self.lose_session();
             }
@@ -379,7 +379,7 @@ impl Core {
         verifier: WriteVerifier,
         uid: u32,
     ) {
-        let bound = self.session;
+        let bound = self.session.keys;
         if bound.is_some_and(|session| session.id != keys.id) {
             let what = "a connection of another session";
             return self.fail_all(Error::PeerProtocol(what.into()));
@@ -395,13 +395,13 @@ impl Core {
         link.pinged = self.now;
         link.wanted = true;
         if let (0, Some(conn)) = (index, link.conn) {
-            self.facts.way = match self.node.peer(conn) {
+            self.session.facts.way = match self.node.peer(conn) {
                 Some(PeerInfo { credentials: Some(_), .. }) => Way::UnixSocket,
                 _ => Way::Network,
             };
         }
         if std::mem::replace(&mut self.links[index].was_ready, true) {
-            self.facts.reconnects += 1;
+            self.session.facts.reconnects += 1;
             self.back_again(index);
         }
         if bound.is_none() {
@@ -434,14 +434,14 @@ impl Core {
         if matches!(self.phase, Phase::Draining(_) | Phase::Closed) {
             return;
         }
-        if !self.established {
+        if !self.session.established {
             return self.fail_all(Error::Connect { refused, reason });
         }
         if refused {
             // Nobody is there: another server starts later.
-            self.old_server_at = self.now;
+            self.recovery.old_server_at = self.now;
         }
-        let since = *self.lost_since[index].get_or_insert(self.now);
+        let since = *self.recovery.lost_since[index].get_or_insert(self.now);
         let gone = self.now.saturating_sub(since);
         if gone >= self.config.retry {
             let reason = format!("no server for {} s: {reason}", gone.as_secs());
@@ -459,16 +459,16 @@ impl Core {
             (self.links[index].is_ready(), self.links[index].is_setting_up());
         self.links[index].state = LinkState::Draining;
         if was_setting_up {
-            if peer_fault && !self.established {
+            if peer_fault && !self.session.established {
                 return self.fail_all(Error::PeerProtocol(reason.into()));
             }
             self.attempt_failed(index, false, reason.into());
         } else if was_ready {
             self.links[index].retry_at = self.now;
-            if matches!(self.phase, Phase::Draining(_) | Phase::Closed) || self.closing {
+            if matches!(self.phase, Phase::Draining(_) | Phase::Closed) || self.session.closing {
                 return;
             }
-            if self.lost_since[index].replace(self.now).is_none() && index == 0 {
+            if self.recovery.lost_since[index].replace(self.now).is_none() && index == 0 {
                 let address = &self.config.address;
                 let patience = if self.config.is_hard() {
                     "trying until it is back".to_owned()
@@ -481,11 +481,11 @@ impl Core {
     }
 
     pub(super) fn on_quiescent(&mut self, conn: ConnId) {
-        for slot in 0..self.flights.len() {
-            let Some(flight) = &mut self.flights[slot] else { continue };
+        for slot in 0..self.requests.flights.len() {
+            let Some(flight) = &mut self.requests.flights[slot] else { continue };
             if flight.posted == Some(conn) {
                 flight.posted = None;
-                self.unposted += 1;
+                self.requests.unposted += 1;
                 if flight.call.cancelled {
                     self.detach(slot);
                 }
@@ -517,7 +517,7 @@ impl Core {
                 self.node.disconnect(conn, "the session ends");
             }
         }
-        self.rung = false;
+        self.requests.rung = false;
     }
 }
 

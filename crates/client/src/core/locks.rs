@@ -234,8 +234,8 @@ impl Core {
     fn cancel_wait(&mut self, ticket: LockTicket) {
         let Some(wait) = self.locks.waits.get_mut(&ticket) else { return };
         if !std::mem::replace(&mut wait.cancelled, true) {
-            self.background += 1;
-            self.urgent.push_back(CallRecord::internal(Work::CancelLock { ticket }));
+            self.requests.background += 1;
+            self.requests.urgent.push_back(CallRecord::internal(Work::CancelLock { ticket }));
             self.wants_progress = true;
         }
     }
@@ -249,7 +249,7 @@ impl Core {
                 wait.call.cancelled = true;
                 if abandon {
                     wait.call.owner = None;
-                    self.background += 1;
+                    self.requests.background += 1;
                 }
             }
         }
@@ -325,9 +325,9 @@ impl Core {
             Work::GiveBack { steps, .. } => steps.iter().any(|step| step.owner == owner),
             _ => false,
         };
-        self.background > 0
-            && (self.flights.iter().flatten().any(|flight| of_owner(&flight.call))
-                || self.queues.iter().flatten().any(|call| of_owner(call))
+        self.requests.background > 0
+            && (self.requests.flights.iter().flatten().any(|flight| of_owner(&flight.call))
+                || self.requests.queues.iter().flatten().any(|call| of_owner(call))
                 || self.locks.waits.values().any(|wait| of_owner(&wait.call)))
     }
 
@@ -371,7 +371,7 @@ impl Core {
 
     /// All files are open in the new session: asks for what they held.
     pub(super) fn begin_reclaim(&mut self) {
-        if self.facts.new_sessions == 0 {
+        if self.session.facts.new_sessions == 0 {
             return self.become_ready();
         }
         let mut works = Vec::new();
@@ -394,12 +394,12 @@ impl Core {
         }
         self.phase = Phase::Reclaiming(works.len());
         for work in works {
-            self.background += 1;
+            self.requests.background += 1;
             let file = match work {
                 Work::Reclaim { file, .. } => file,
                 _ => continue,
             };
-            self.urgent.push_back(self.for_user_of(file, work));
+            self.requests.urgent.push_back(self.for_user_of(file, work));
         }
         self.reclaims_answered();
     }
@@ -445,8 +445,8 @@ impl Core {
     /// Locks are back, and kept writes are written again: others may have other locks now.
     pub(super) fn complete_reclaim(&mut self) {
         self.phase = Phase::Completing;
-        self.background += 1;
-        self.urgent.push_back(CallRecord::internal(Work::ReclaimComplete));
+        self.requests.background += 1;
+        self.requests.urgent.push_back(CallRecord::internal(Work::ReclaimComplete));
     }
 
     /// Others may have had the lock meanwhile: whoever works under it must learn of it.
@@ -458,7 +458,7 @@ impl Core {
         for file in files {
             if let Some(file) = self.files.any_mut(file).filter(|file| file.id() == id) {
                 file.broken.get_or_insert(Status::LocksLost);
-                if self.rewrites && !file.kept.is_empty() {
+                if self.recovery.rewrites && !file.kept.is_empty() {
                     file.lose();
                 }
             }

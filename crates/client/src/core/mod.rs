@@ -111,24 +111,21 @@ struct SessionKeys {
     secret: SessionSecret,
 }
 
-/// One session with its connections, calls and files.
-pub struct Core {
-    node: Node,
-    config: CoreConfig,
+/// Which session it is.
+struct SessionState {
     nonces: NonceSource,
     client: ClientId,
-    now: Duration,
-    /// Until then the server is not to be sent what it did not ask for.
-    push_again_at: Duration,
-    phase: Phase,
-    links: [Link; 2],
-    session: Option<SessionKeys>,
-    /// There was a session once: from then on a lost server is waited for.
+    keys: Option<SessionKeys>,
+    /// There was one once: from then on a lost server is waited for.
     established: bool,
     closing: bool,
     destroyed: bool,
     facts: Facts,
     root: FileHandle,
+}
+
+/// Requests under way, and calls that wait to be one.
+struct Requests {
     slots: ClientSlots,
     flights: Vec<Option<Flight>>,
     /// The encoded request of each slot, for sending it again.
@@ -141,33 +138,57 @@ pub struct Core {
     queues: [VecDeque<Box<CallRecord>>; 2],
     /// Calls without an owner, queued or under way.
     background: usize,
-    files: Files,
-    credentials: Credentials,
-    locks: Locks,
-    callbacks: Callbacks,
+    rung: bool,
+}
+
+/// What is to be done when connection, session or server are lost.
+#[derive(Default)]
+struct Recovery {
+    /// Since when each link is gone.
+    lost_since: [Option<Duration>; 2],
+    /// Until then the server is not to be sent what it did not ask for.
+    push_again_at: Duration,
+    /// The last sign of the server of the session before, or that there was none.
+    old_server_at: Duration,
     /// Calls that a server may have done when it, or the session, was lost.
     in_doubt: Vec<InDoubt>,
     /// The server is another one: what is kept is written again.
     rewrites: bool,
-    /// The last sign of the server of the session before, or that there was none.
-    old_server_at: Duration,
     /// The last name given to a write that is kept.
     last_kept: u64,
     /// Kept writes acknowledged so far, over all files.
     kept_writes: u64,
-    /// Since when each link is gone.
-    lost_since: [Option<Duration>; 2],
-    /// `progress` is wanted, not only `ring`.
-    wants_progress: bool,
     unsynced: Unsynced,
+}
+
+/// What ended, and memory for what comes.
+#[derive(Default)]
+struct Answers {
     done: VecDeque<CoreDone>,
     /// Answers whose buffer is still in use somewhere.
     lingering: Vec<(CoreDone, PostedBuffer)>,
     notices: VecDeque<String>,
     scratch: Vec<Buffer>,
-
     records: Vec<Box<CallRecord>>,
-    rung: bool,
+}
+
+/// One session with its connections, calls and files.
+pub struct Core {
+    node: Node,
+    config: CoreConfig,
+    now: Duration,
+    phase: Phase,
+    links: [Link; 2],
+    /// `progress` is wanted, not only `ring`.
+    wants_progress: bool,
+    session: SessionState,
+    requests: Requests,
+    recovery: Recovery,
+    answers: Answers,
+    files: Files,
+    credentials: Credentials,
+    locks: Locks,
+    callbacks: Callbacks,
 }
 
 impl Core {
@@ -187,21 +208,17 @@ impl Core {
             requests: 0,
             system_calls: 0,
         };
-        Core {
-            node,
-            config,
+        let session = SessionState {
             nonces,
             client,
-            now: Duration::ZERO,
-            push_again_at: Duration::ZERO,
-            phase: Phase::Idle,
-            links: [Link::new(), Link::new()],
-            session: None,
+            keys: None,
             established: false,
             closing: false,
             destroyed: false,
             facts,
             root: FileHandle::default(),
+        };
+        let requests = Requests {
             slots: ClientSlots::new(0),
             flights: Vec::new(),
             headers: Vec::new(),
@@ -209,30 +226,29 @@ impl Core {
             urgent: VecDeque::new(),
             queues: [VecDeque::new(), VecDeque::new()],
             background: 0,
+            rung: true,
+        };
+        Core {
+            node,
+            config,
+            now: Duration::ZERO,
+            phase: Phase::Idle,
+            links: [Link::new(), Link::new()],
+            wants_progress: false,
+            session,
+            requests,
+            recovery: Recovery::default(),
+            answers: Answers::default(),
             files: Files::default(),
             credentials: Credentials::default(),
             locks: Locks::default(),
             callbacks: Callbacks::default(),
-            in_doubt: Vec::new(),
-            rewrites: false,
-            old_server_at: Duration::ZERO,
-            last_kept: 0,
-            kept_writes: 0,
-            lost_since: [None; 2],
-            wants_progress: false,
-            unsynced: Unsynced::default(),
-            done: VecDeque::new(),
-            lingering: Vec::new(),
-            notices: VecDeque::new(),
-            scratch: Vec::new(),
-            records: Vec::new(),
-            rung: true,
         }
     }
 
     /// Whether another call may be submitted.
     pub fn has_room(&self) -> bool {
-        self.queues.iter().map(VecDeque::len).sum::<usize>() < QUEUE_MAX
+        self.requests.queues.iter().map(VecDeque::len).sum::<usize>() < QUEUE_MAX
     }
 
     /// As [`submit`](Self::submit), for a write whose `bytes` are kept until they are safe from
@@ -254,8 +270,8 @@ impl Core {
         let file = call.work.file().and_then(|key| self.files.any_mut(key));
         // What is open for appending cannot be written again at its place.
         if let Some(file) = file.filter(|file| !file.options.append) {
-            self.last_kept += 1;
-            let id = ReplayId(self.last_kept);
+            self.recovery.last_kept += 1;
+            let id = ReplayId(self.recovery.last_kept);
             file.kept.add(id, bytes);
             call.kept = Some(id);
         }
@@ -300,7 +316,7 @@ impl Core {
         work: Work,
         memory: Memory,
     ) -> Box<CallRecord> {
-        let Some(mut call) = self.records.pop() else {
+        let Some(mut call) = self.answers.records.pop() else {
             return Box::new(CallRecord {
                 owner,
                 tag,
@@ -316,26 +332,26 @@ impl Core {
     /// The answers for `owner` are not wanted any more. Calls that did not leave are dropped;
     /// buffers of the others are freed when the network has left them.
     pub fn abandon_owner(&mut self, owner: Owner) {
-        let flights = self.flights.iter_mut().flatten().map(|flight| &mut flight.call);
+        let flights = self.requests.flights.iter_mut().flatten().map(|flight| &mut flight.call);
         for call in flights.filter(|call| call.owner == Some(owner)) {
             call.owner = None;
-            self.background += 1;
+            self.requests.background += 1;
         }
         self.drop_queued(owner);
         self.cancel_waits(owner, true);
-        self.files.disown(owner, &mut self.background);
-        self.lingering.iter_mut().for_each(|(done, _)| {
+        self.files.disown(owner, &mut self.requests.background);
+        self.answers.lingering.iter_mut().for_each(|(done, _)| {
             if done.owner == Some(owner) {
                 done.owner = None;
             }
         });
-        let done = std::mem::take(&mut self.done);
+        let done = std::mem::take(&mut self.answers.done);
         for mut done in done {
             if done.owner == Some(owner) {
                 done.owner = None;
                 self.clean_up(done);
             } else {
-                self.done.push_back(done);
+                self.answers.done.push_back(done);
             }
         }
     }
@@ -346,7 +362,7 @@ impl Core {
         self.now = self.now.max(now);
         self.wants_progress = false;
         self.node.poll();
-        let mut busy = !self.done.is_empty();
+        let mut busy = !self.answers.done.is_empty();
         while let Some(event) = self.node.next_event() {
             busy = true;
             self.on_event(event);
@@ -355,10 +371,10 @@ impl Core {
         self.settle();
         self.pump();
         self.return_buffers();
-        if !self.rung {
+        if !self.requests.rung {
             self.ring();
         }
-        busy || !self.done.is_empty()
+        busy || !self.answers.done.is_empty()
     }
 
     fn on_event(&mut self, event: Event) {
@@ -389,7 +405,7 @@ impl Core {
 
     /// Sends what was submitted; part of `progress`, for a thread that does not drive.
     pub fn ring(&mut self) {
-        self.rung = true;
+        self.requests.rung = true;
         self.node.ring();
     }
 
@@ -400,12 +416,12 @@ impl Core {
 
     /// Whether [`next_done`](Self::next_done) has something.
     pub fn has_done(&self) -> bool {
-        !self.done.is_empty()
+        !self.answers.done.is_empty()
     }
 
     /// A call that ended.
     pub fn next_done(&mut self) -> Option<CoreDone> {
-        self.done.pop_front()
+        self.answers.done.pop_front()
     }
 
     /// When `progress` must be called next, even if nothing happens.
@@ -415,17 +431,17 @@ impl Core {
 
     /// Words for people: the server is lost, or back.
     pub fn next_notice(&mut self) -> Option<String> {
-        self.notices.pop_front()
+        self.answers.notices.pop_front()
     }
 
     /// Whether there are such words.
     pub fn has_notice(&self) -> bool {
-        !self.notices.is_empty()
+        !self.answers.notices.is_empty()
     }
 
     /// True when it is safe to sleep on the [`waiter`](Self::waiter).
     pub fn arm(&mut self) -> bool {
-        self.done.is_empty() && !self.wants_progress && self.node.arm()
+        self.answers.done.is_empty() && !self.wants_progress && self.node.arm()
     }
 
     /// What to sleep on.
@@ -441,7 +457,7 @@ impl Core {
             Phase::Asking(_) | Phase::Rewriting(_) => true,
             Phase::Reclaiming(_) | Phase::Completing => true,
         };
-        opening || self.background > 0 || self.links.iter().any(Link::is_unsettled)
+        opening || self.requests.background > 0 || self.links.iter().any(Link::is_unsettled)
     }
 
     /// Calls flow.
@@ -451,12 +467,12 @@ impl Core {
 
     /// What is known of the session.
     pub fn facts(&self) -> Facts {
-        Facts { system_calls: self.node.stats().system_calls, ..self.facts.clone() }
+        Facts { system_calls: self.node.stats().system_calls, ..self.session.facts.clone() }
     }
 
     /// Bytes of data of one request.
     pub fn data_bytes_max(&self) -> usize {
-        self.facts.attr.data_bytes_max as usize
+        self.session.facts.attr.data_bytes_max as usize
     }
 
     /// As it was when the file was opened.
@@ -484,7 +500,7 @@ impl Core {
 
     /// Closes a file that nobody uses any more, in the background. False where it is closed.
     pub fn close_file(&mut self, key: FileKey) -> bool {
-        if self.files.is_closing(key) || self.closing {
+        if self.files.is_closing(key) || self.session.closing {
             return false;
         }
         self.accept(CallRecord::internal(Work::Close { file: key }));
@@ -494,21 +510,21 @@ impl Core {
     /// Tells the server that the session is over; [`is_destroyed`](Self::is_destroyed) follows.
     /// No more calls are taken.
     pub fn close_session(&mut self) {
-        if self.closing {
+        if self.session.closing {
             return;
         }
-        self.closing = true;
+        self.session.closing = true;
         if matches!(self.phase, Phase::Ready) && self.links[0].is_ready() {
-            self.background += 1;
-            self.urgent.push_back(CallRecord::internal(Work::Destroy));
+            self.requests.background += 1;
+            self.requests.urgent.push_back(CallRecord::internal(Work::Destroy));
         } else {
-            self.destroyed = true;
+            self.session.destroyed = true;
         }
     }
 
     /// The server knows, or cannot be told.
     pub fn is_destroyed(&self) -> bool {
-        self.destroyed
+        self.session.destroyed
     }
 
     /// Everything ended: no call, no connection, no memory in use.
@@ -519,14 +535,14 @@ impl Core {
     /// Ends all connections, and all calls with `error` as soon as their memory is free. Then
     /// the core is closed, whatever is submitted.
     pub fn end(&mut self, error: Error) {
-        self.closing = true;
-        self.destroyed = true;
+        self.session.closing = true;
+        self.session.destroyed = true;
         self.drain(Next::Fail(error));
     }
 
     /// Arguments against the limits of the session; takes scratch memory.
     fn check(&mut self, call: &mut CallRecord) -> Result<()> {
-        if self.closing {
+        if self.session.closing {
             return Err(Error::Interrupted);
         }
         if call.user.as_ref().is_some_and(|user| user.groups.len() > GROUPS_MAX) {
@@ -554,7 +570,7 @@ impl Core {
             return Ok(());
         }
         if let Work::Get { len, .. } = &mut call.work {
-            *len = (*len).min(self.facts.attr.data_bytes_max);
+            *len = (*len).min(self.session.facts.attr.data_bytes_max);
         } else if request.max(reply) > self.data_bytes_max() {
             let max = self.data_bytes_max();
             return Err(Error::Config(format!("a call moves at most {max} bytes")));

@@ -38,15 +38,15 @@ impl Core {
         verifier: WriteVerifier,
         uid: u32,
     ) {
-        self.session = Some(keys);
-        self.facts.attr = attr;
+        self.session.keys = Some(keys);
+        self.session.facts.attr = attr;
         if attr.lease_ms == 0 {
-            self.facts.attr.lease_ms = LEASE_MS_DEFAULT;
+            self.session.facts.attr.lease_ms = LEASE_MS_DEFAULT;
         }
-        self.facts.uid = uid;
-        if std::mem::replace(&mut self.established, true) {
-            self.facts.new_sessions += 1;
-            let text = if self.facts.verifier == verifier {
+        self.session.facts.uid = uid;
+        if std::mem::replace(&mut self.session.established, true) {
+            self.session.facts.new_sessions += 1;
+            let text = if self.session.facts.verifier == verifier {
                 "connected again; the server had forgotten the session"
             } else {
                 "connected again; the server was restarted"
@@ -54,24 +54,24 @@ impl Core {
             self.notice(text.into());
         }
         // Still so where a session was lost before all was written.
-        self.rewrites |= self.facts.verifier != verifier;
-        self.facts.verifier = verifier;
+        self.recovery.rewrites |= self.session.facts.verifier != verifier;
+        self.session.facts.verifier = verifier;
         self.files.iter_mut().for_each(|file| file.saw(verifier));
         let slots = usize::from(attr.slots);
-        self.slots = ClientSlots::new(attr.slots);
-        self.flights = (0..slots).map(|_| None).collect();
-        self.headers.resize_with(slots, Vec::new);
-        self.unposted = 0;
+        self.requests.slots = ClientSlots::new(attr.slots);
+        self.requests.flights = (0..slots).map(|_| None).collect();
+        self.requests.headers.resize_with(slots, Vec::new);
+        self.requests.unposted = 0;
         self.credentials = Credentials::default();
         self.callbacks = Callbacks::default();
         self.phase = Phase::Rooting;
-        self.background += 1;
-        self.urgent.push_front(CallRecord::internal(Work::Root));
+        self.requests.background += 1;
+        self.requests.urgent.push_front(CallRecord::internal(Work::Root));
     }
 
     /// A link is connected again, in the same session.
     pub(super) fn back_again(&mut self, index: usize) {
-        let lost = self.lost_since[index].take().is_some();
+        let lost = self.recovery.lost_since[index].take().is_some();
         if lost && index == 0 && matches!(self.phase, Phase::Ready) {
             self.notice("connected again".into());
         }
@@ -85,22 +85,22 @@ impl Core {
         }
         self.phase = Phase::Reopening(keys.len());
         for file in keys {
-            self.background += 1;
+            self.requests.background += 1;
             let work = Work::Reopen { file, by_path: false };
-            self.urgent.push_back(self.for_user_of(file, work));
+            self.requests.urgent.push_back(self.for_user_of(file, work));
         }
     }
 
     /// Writes again what is kept. Locks were reclaimed before: what was written under one that is
     /// lost must not be written over the data of who has it now.
     pub(super) fn begin_rewriting(&mut self) {
-        if self.rewrites && self.is_late() {
+        if self.recovery.rewrites && self.is_late() {
             self.files.iter_mut().for_each(OpenFile::lose_kept);
             self.notice(
                 "what was written before and not flushed is lost: that is too long ago".into(),
             );
         }
-        let rewrites = self.rewrites && !planted(Defect::KeptForgotten);
+        let rewrites = self.recovery.rewrites && !planted(Defect::KeptForgotten);
         let pieces = if rewrites { self.files.kept() } else { VecDeque::new() };
         self.phase = Phase::Rewriting(Rewriting { pieces, under_way: 0 });
         self.rewrite();
@@ -109,7 +109,7 @@ impl Core {
     /// The new server may have started some leases ago: others could write meanwhile, and count on
     /// it. It started after the last sign of the old one, and after each attempt that found none.
     fn is_late(&self) -> bool {
-        self.now.saturating_sub(self.old_server_at) > self.lease() * REWRITE_LEASES
+        self.now.saturating_sub(self.recovery.old_server_at) > self.lease() * REWRITE_LEASES
     }
 
     fn rewrite(&mut self) {
@@ -122,11 +122,11 @@ impl Core {
             match self.files.rewrite(&pieces) {
                 Some(Ok((work, memory))) => {
                     rewriting.under_way += 1;
-                    self.background += 1;
+                    self.requests.background += 1;
                     // Also setuid ends again where it did.
                     let user = self.files.any(file).and_then(OpenFile::writer);
                     let call = CallRecord { user, memory, ..*CallRecord::internal(work) };
-                    self.urgent.push_back(Box::new(call));
+                    self.requests.urgent.push_back(Box::new(call));
                 }
                 Some(Err(_)) => self.files.for_opens_of(file, OpenFile::lose_kept),
                 // It was given up since.
@@ -152,8 +152,8 @@ impl Core {
 
     pub(super) fn become_ready(&mut self) {
         self.phase = Phase::Ready;
-        self.rewrites = false;
-        self.lost_since = [None; 2];
+        self.recovery.rewrites = false;
+        self.recovery.lost_since = [None; 2];
     }
 
     /// The server forgot the session.
@@ -161,11 +161,11 @@ impl Core {
         if matches!(self.phase, Phase::Draining(_) | Phase::Closed) {
             return;
         }
-        if self.closing {
+        if self.session.closing {
             // That is what was asked for.
             return self.fail_all(Error::Interrupted);
         }
-        let since = *self.lost_since[0].get_or_insert(self.now);
+        let since = *self.recovery.lost_since[0].get_or_insert(self.now);
         if self.now.saturating_sub(since) > self.config.retry {
             let reason = "the server forgets one session after the other".into();
             return self.fail_all(Error::Connect { refused: false, reason });
@@ -177,7 +177,7 @@ impl Core {
     /// The server could not write what this session left when it ended.
     pub(super) fn writes_were_lost(&mut self) {
         self.files.iter_mut().for_each(OpenFile::lose);
-        self.unsynced.lose();
+        self.recovery.unsynced.lose();
     }
 
     /// Nothing can be done: all calls fail when their memory is free. A later call tries again.
@@ -185,7 +185,7 @@ impl Core {
         if matches!(self.phase, Phase::Draining(Next::Fail(_)) | Phase::Closed) {
             return;
         }
-        self.destroyed |= self.closing;
+        self.session.destroyed |= self.session.closing;
         self.drain(Next::Fail(error));
     }
 
@@ -197,14 +197,15 @@ impl Core {
         let Phase::Draining(next) = std::mem::replace(&mut self.phase, Phase::Opening) else {
             return;
         };
-        let session = self.session.take();
-        let heard = self.links.iter().map(Link::heard_at).fold(self.old_server_at, Duration::max);
-        self.old_server_at = heard;
+        let session = self.session.keys.take();
+        let heard =
+            self.links.iter().map(Link::heard_at).fold(self.recovery.old_server_at, Duration::max);
+        self.recovery.old_server_at = heard;
         self.links.iter_mut().for_each(Link::forget);
-        self.slots = ClientSlots::new(0);
-        let flights = std::mem::take(&mut self.flights);
-        self.unposted = 0;
-        let urgent = std::mem::take(&mut self.urgent);
+        self.requests.slots = ClientSlots::new(0);
+        let flights = std::mem::take(&mut self.requests.flights);
+        self.requests.unposted = 0;
+        let urgent = std::mem::take(&mut self.requests.urgent);
         let waits = self.locks.take_waits();
         for call in flights.iter().flatten().filter(|f| f.sent).map(|f| &f.call).chain(&waits) {
             self.may_have_given_up(&call.work);
@@ -232,7 +233,8 @@ impl Core {
                 }
             }
             Next::Fail(error) => {
-                let doubts = std::mem::take(&mut self.in_doubt).into_iter().map(|doubt| doubt.call);
+                let doubts =
+                    std::mem::take(&mut self.recovery.in_doubt).into_iter().map(|doubt| doubt.call);
                 let calls = urgent.into_iter().chain(waits).chain(doubts).collect();
                 self.fail_calls(flights, calls, &error);
             }
@@ -250,7 +252,11 @@ impl Core {
         match session.filter(|_| noted) {
             Some(SessionKeys { id, .. }) => {
                 let request = PastRequest { session: id, slot, sequence };
-                self.in_doubt.push(InDoubt { call, request, operations: operations - beside });
+                self.recovery.in_doubt.push(InDoubt {
+                    call,
+                    request,
+                    operations: operations - beside,
+                });
             }
             None => self.finish(call, Err(Status::OutcomeUnknown.into())),
         }
@@ -293,10 +299,10 @@ impl Core {
         urgent: Vec<Box<CallRecord>>,
         error: &Error,
     ) {
-        self.phase = if self.closing { Phase::Closed } else { Phase::Idle };
-        self.lost_since = [None; 2];
+        self.phase = if self.session.closing { Phase::Closed } else { Phase::Idle };
+        self.recovery.lost_since = [None; 2];
         let queued: Vec<Box<CallRecord>> =
-            self.queues.iter_mut().flat_map(|queue| queue.drain(..)).collect();
+            self.requests.queues.iter_mut().flat_map(|queue| queue.drain(..)).collect();
         let calls = flights.into_iter().flatten().map(|flight| flight.call);
         let calls: Vec<Box<CallRecord>> = calls.chain(urgent).chain(queued).collect();
         // Closes that wait for these calls find the queue open, and fail in turn.
@@ -305,7 +311,7 @@ impl Core {
         }
         loop {
             let queued: Vec<Box<CallRecord>> =
-                self.queues.iter_mut().flat_map(|queue| queue.drain(..)).collect();
+                self.requests.queues.iter_mut().flat_map(|queue| queue.drain(..)).collect();
             if queued.is_empty() {
                 break;
             }
@@ -314,7 +320,7 @@ impl Core {
             }
         }
         if matches!(self.phase, Phase::Opening) {
-            self.phase = if self.closing { Phase::Closed } else { Phase::Idle };
+            self.phase = if self.session.closing { Phase::Closed } else { Phase::Idle };
         }
     }
 
