@@ -41,6 +41,34 @@ fn files_of_all_sizes_come_back_as_written() {
     }
 }
 
+/// A way that is not wanted is not gone: only RDMA registers.
+#[test]
+fn data_goes_as_both_sides_want() {
+    let ways = [(true, true), (false, true), (true, false), (false, false)];
+    for (server, (tags, client)) in [true, false].into_iter().flat_map(|s| ways.map(|w| (s, w))) {
+        let running = in_process::serve(
+            MemoryStore::new(),
+            Limits { rdma_read: server, ..Limits::default() },
+        );
+        let options = SessionOptions { tags, rdma_read: client, ..SessionOptions::default() };
+        let session = Session::connect(Arc::new(TcpProvider::default()), &running.address, options)
+            .expect("connect");
+        let attr = session.info().attr;
+        assert_eq!((attr.tagged, attr.rdma_read), (tags, client && server));
+        let data = pattern(1, 3_000_003);
+        let options = OpenOptions { create: true, read: true, ..OpenOptions::write() };
+        let file = session.open(b"file", options).expect("open");
+        let before = dafs_fabric::mem::registrations();
+        assert_eq!(file.write_at(&data, 0).expect("write"), data.len());
+        let written = dafs_fabric::mem::registrations();
+        assert_eq!(written > before, !tags && client && server, "{server} {tags} {client}");
+        let mut back = vec![0; data.len()];
+        assert_eq!(file.read_at(&mut back, 0).expect("read"), data.len());
+        assert!(back == data, "{server} {tags} {client}");
+        assert_eq!(dafs_fabric::mem::registrations() > written, !tags, "{server} {tags} {client}");
+    }
+}
+
 #[test]
 fn a_file_without_a_name_can_be_cut() {
     let running = serve();

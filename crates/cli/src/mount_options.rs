@@ -10,13 +10,14 @@ use crate::failure::Failure;
 use crate::mount::SOFT;
 
 /// Options of URLs, which may also stand here.
-const OF_URLS: [&str; 9] = [
+const OF_URLS: [&str; 10] = [
     "wait",
     "retry",
     "slots",
     "data",
     "connections",
     "read_ahead",
+    "tags",
     "rdma_read",
     "server_uid",
     "local",

@@ -78,7 +78,9 @@ pub struct SessionOptions {
     /// Whether [`File::reader`](crate::File::reader) reads ahead, and the server for the files
     /// of this session.
     pub read_ahead: bool,
-    /// False: the server must not fetch data by RDMA read, it is pushed.
+    /// False: no data goes by tags, but by RDMA, or in pieces.
+    pub tags: bool,
+    /// False: the server must not fetch data by RDMA read. Without tags it is sent in pieces.
     pub rdma_read: bool,
     /// The export to use, by name; empty: the only one, or a root that has all as directories.
     pub export: Vec<u8>,
@@ -103,6 +105,7 @@ impl Default for SessionOptions {
             data_bytes_max: DATA_BYTES_MAX as u32,
             connections: 2,
             read_ahead: true,
+            tags: true,
             rdma_read: true,
             export: Vec::new(),
             server_uid: ServerUid::default(),
@@ -165,6 +168,7 @@ impl SessionOptions {
                 self.connections = value.parse().ok().filter(|n| (1..=2).contains(n))?;
             }
             "read_ahead" => self.read_ahead = parse_switch(value)?,
+            "tags" => self.tags = parse_switch(value)?,
             "rdma_read" => self.rdma_read = parse_switch(value)?,
             "local" => self.local = LocalSocket::parse(value)?,
             "server_uid" => self.server_uid = ServerUid::parse(value)?,
@@ -203,13 +207,14 @@ impl SessionOptions {
     }
 }
 
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 10] = [
     "wait",
     "retry",
     "slots",
     "data",
     "connections",
     "read_ahead",
+    "tags",
     "rdma_read",
     "server_uid",
     "local",
@@ -271,10 +276,12 @@ mod tests {
 
     #[test]
     fn urls_change_options() {
-        let o = options("wait=sleeping&rdma_read=off&retry=500ms&data=64k&connections=1&slots=7")
-            .expect("options");
+        let o = options(
+            "wait=sleeping&tags=off&rdma_read=off&retry=500ms&data=64k&connections=1&slots=7",
+        )
+        .expect("options");
         assert_eq!(o.wait, WaitMode::Sleeping);
-        assert!(!o.rdma_read);
+        assert!(!o.tags && !o.rdma_read);
         assert_eq!(o.retry, Duration::from_millis(500));
         assert_eq!((o.data_bytes_max, o.connections, o.slots), (65_536, 1, 7));
     }

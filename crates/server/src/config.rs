@@ -94,7 +94,7 @@ pub struct Config {
     pub anon_gid: u32,
     /// Peers that are proved to be root, by the kernel or by root's key file, are nobody (65534).
     pub squash_root: bool,
-    /// Whether peers may use RDMA read.
+    /// Whether the server may fetch data by RDMA read.
     pub rdma_read: bool,
     /// Address of the admin port (counters); `None`: a free port of 127.0.0.1.
     pub admin: Option<String>,

@@ -41,6 +41,9 @@ pub struct Limits {
     /// Whether any user's session may have a worker poll without sleep; root's, and those of the
     /// user as whom the server runs, always may.
     pub polled: bool,
+    /// Whether the server may fetch by RDMA read: [`Config::rdma_read`](crate::Config::rdma_read).
+    #[serde(skip)]
+    pub rdma_read: bool,
     /// Seconds a session may be silent.
     pub lease_seconds: u32,
     /// Seconds a connection may take to become part of a session.
@@ -67,6 +70,7 @@ impl Default for Limits {
             lock_clients: 4096,
             logged_sessions: 8192,
             polled: false,
+            rdma_read: true,
             lease_seconds: 30,
             setup_seconds: 5,
         }

@@ -413,7 +413,7 @@ fn share(
         unifier,
         page_cache,
         arena_bytes,
-        limits: config.limits.clone(),
+        limits: Limits { rdma_read: config.rdma_read, ..config.limits.clone() },
         key,
         own: Identity { uid: own, gid: nix::unistd::getegid().as_raw(), groups: Vec::new() },
         records,

@@ -134,7 +134,7 @@ impl CoreConfig {
             inline_bytes: INLINE_BYTES,
             wait: self.wait,
             lease_ms: 0,
-            tagged: true,
+            tagged: self.tags,
             rdma_read: self.rdma_read,
             read_ahead: self.read_ahead,
         }
@@ -145,7 +145,7 @@ impl CoreConfig {
             credits: CALLBACK_SLOTS,
             push_bytes: 0,
             inline_bytes: INLINE_BYTES,
-            use_tagged: true,
+            use_tagged: self.tags,
             use_rdma_read: self.rdma_read,
             requests_max: self.slots,
         }

@@ -37,6 +37,7 @@ impl Worker {
             credits: limits.slots.saturating_add(2),
             push_bytes: limits.push_bytes,
             requests_max: CALLBACK_SLOTS,
+            use_rdma_read: limits.rdma_read,
             ..ConnOptions::default()
         };
         let unproven = Unproven::new(proof, &incoming.peer, self.now);

@@ -56,7 +56,7 @@ fn grants(limits: &Limits, user: &UserShare) -> SessionAttr {
         wait: if may_poll { WaitMode::Polled } else { WaitMode::Adaptive },
         lease_ms: limits.lease_seconds.saturating_mul(1000),
         tagged: true,
-        rdma_read: true,
+        rdma_read: limits.rdma_read,
         read_ahead: true,
     }
 }
