@@ -183,15 +183,16 @@ struct Lease(Child);
 impl Lease {
     /// `None`, and says so, where there cannot be one.
     fn of(file: &Path) -> Option<Lease> {
+        // Waiting for a blocked signal, none is missed that comes just before.
         const SCRIPT: &str = "import fcntl, os, signal, sys\n\
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])\n\
             file = os.open(sys.argv[1], os.O_RDWR)\n\
-            def asked(*_):\n\
-            \x20   print('asked', flush=True)\n\
-            \x20   fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)\n\
-            signal.signal(signal.SIGIO, asked)\n\
             fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n\
             print('held', flush=True)\n\
-            while True: signal.pause()";
+            while True:\n\
+            \x20   signal.sigwait([signal.SIGIO])\n\
+            \x20   print('asked', flush=True)\n\
+            \x20   fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)";
         let mut command = Command::new("python3");
         command.args(["-c", SCRIPT]).arg(file).stdout(Stdio::piped());
         let Ok(program) = command.spawn() else {

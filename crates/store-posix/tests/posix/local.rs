@@ -5,12 +5,11 @@ use super::*;
 /// Holds a lease on a file, and gives it up a moment after it is asked to.
 const LEASE: &str = r#"
 import fcntl, os, signal, sys, time
-asked = []
-signal.signal(signal.SIGIO, lambda *_: asked.append(1))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
 file = os.open(sys.argv[1], os.O_RDWR)
 fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 print("held", flush=True)
-while not asked: signal.pause()
+signal.sigwait([signal.SIGIO])
 time.sleep(0.1)
 fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 "#;
