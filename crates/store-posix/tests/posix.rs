@@ -29,9 +29,15 @@ impl Temporary {
 
     fn below(parent: &Path) -> Temporary {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = parent.join(format!("dafs-store-{}-{number}", std::process::id()));
-        std::fs::create_dir(&dir).expect("a new directory");
+        let dir = loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let dir = parent.join(format!("dafs-store-{}-{number}", std::process::id()));
+            match std::fs::create_dir(&dir) {
+                // Left by an earlier process of this number.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => break made.map(|()| dir).expect("a new directory"),
+            }
+        };
         std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).expect("chmod");
         Temporary(dir)
     }

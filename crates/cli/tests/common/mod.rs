@@ -20,11 +20,16 @@ pub struct Temporary(pub PathBuf);
 
 impl Temporary {
     pub fn new() -> Temporary {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("dafs-cli-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).expect("a new directory");
-        Temporary(path)
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("dafs-cli-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&path) {
+                // Left by an earlier process of this number.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => return made.map(|()| Temporary(path)).expect("a new directory"),
+            }
+        }
     }
 
     pub fn join(&self, name: &str) -> PathBuf {

@@ -39,11 +39,16 @@ fn how() -> MountOptions {
 }
 
 fn new_directory() -> PathBuf {
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("dafs-fuse-{}-{number}", std::process::id());
-    let dir = std::env::temp_dir().join(name);
-    std::fs::create_dir(&dir).expect("directory");
-    dir
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("dafs-fuse-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        match std::fs::create_dir(&dir) {
+            // Left by an earlier process of this number.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| dir).expect("a directory"),
+        }
+    }
 }
 
 fn is_root() -> bool {
