@@ -16,6 +16,7 @@ use dafs_tests::in_process::shared;
 const DEPTH: usize = 32;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 1024;
+const WRITE: usize = 1024 * 1024;
 const ROUNDS: usize = 64;
 
 /// That are counted.
@@ -112,12 +113,19 @@ pub(crate) fn run() {
     let Output::File(file, _) = pair.call(Work::Open { place, options }, Memory::None) else {
         panic!("no file")
     };
-    for block in 0..BLOCKS {
-        let data = Buffer::new(BLOCK).expect("buffer").post();
-        let (offset, len) = (block * BLOCK as u64, BLOCK as u32);
+    // In few requests: calls are counted before the reads, too.
+    for write in 0..BLOCKS * BLOCK as u64 / WRITE as u64 {
+        let data = Buffer::new(WRITE).expect("buffer").post();
+        let (offset, len) = (write * WRITE as u64, WRITE as u32);
         let stability = Stability::Unstable;
         let work = Work::Write { file, offset, len, stability, within: false };
         pair.call(work, Memory::Buffer(data));
+    }
+    // The network has noticed that no more writes come.
+    for block in 0..32 {
+        let (offset, len) = (block * BLOCK as u64, BLOCK as u32);
+        let into = Buffer::new(BLOCK).expect("buffer").post();
+        pair.call(Work::Read { file, offset, len }, Memory::Buffer(into));
     }
     pair.rounds(file, ROUNDS);
 }
