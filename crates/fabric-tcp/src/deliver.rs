@@ -40,6 +40,7 @@ impl Connection {
             }
         }
         self.receive.note_frame(&header);
+        self.load.message(header.total as usize);
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use crate::queue_pair::{Connection, Request, SEND_QUEUE_DEPTH, TaggedReceive};
 use crate::receive::PostedReceive;
 use crate::scatter_gather::Cursor;
 use crate::sys::{EpollEvents, IoList};
+use crate::turns::Turns;
 use crate::waiter::EpollWaiter;
 
 /// Staging memory of an engine: what one system call brings of small messages.
@@ -51,6 +52,7 @@ pub struct Core {
     sequence: u64,
     /// Bytes received since all queue pairs were looked at.
     pub(crate) taken: usize,
+    pub turns: Turns,
 }
 
 impl Core {
@@ -71,6 +73,7 @@ impl Core {
             events: VecDeque::new(),
             sequence: 0,
             taken: 0,
+            turns: Turns::new(),
         }
     }
 
@@ -151,6 +154,8 @@ pub struct TcpEngine {
     /// Doorbells and polls that held work back since the last flush.
     pub(crate) held: u32,
     pub(crate) ready: EpollEvents,
+    /// Of `ready`, those before were looked at.
+    pub(crate) ready_from: usize,
 }
 
 impl TcpEngine {
@@ -177,6 +182,7 @@ impl TcpEngine {
             paused: Vec::new(),
             held: 0,
             ready: EpollEvents::new(),
+            ready_from: 0,
         })
     }
 
@@ -516,6 +522,7 @@ impl Engine for TcpEngine {
     }
 
     fn ring(&mut self) {
+        self.core.turns.begin_to_send();
         if self.may_hold() {
             self.held += 1;
         } else {
@@ -524,6 +531,7 @@ impl Engine for TcpEngine {
     }
 
     fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
+        self.core.turns.begin_to_send();
         let hold = self.may_hold();
         if hold {
             self.held += 1;
@@ -586,7 +594,11 @@ impl Engine for TcpEngine {
 impl Drop for TcpEngine {
     fn drop(&mut self) {
         // Last words may leave.
-        self.flush_all();
+        for slot in std::mem::take(&mut self.to_flush) {
+            if let Link::Up(connection) = &mut self.slots[slot as usize].link {
+                connection.flush(&mut self.core);
+            }
+        }
         for slot in &self.live {
             if let Link::Up(connection) = &self.slots[*slot as usize].link {
                 tracing::trace!(fd = connection.socket.as_raw_fd(), "queue pair dropped");

@@ -39,6 +39,7 @@ mod send;
 #[allow(unsafe_code)]
 mod sys;
 mod target;
+mod turns;
 mod waiter;
 
 pub use device::TcpProvider;

@@ -92,6 +92,7 @@ impl TcpEngine {
     /// Goes on with all queue pairs that may have something.
     pub(crate) fn progress_all(&mut self) {
         self.more = false;
+        self.core.turns.begin_to_receive();
         if self.live.len() <= TRIED_MAX {
             let count = self.live.len();
             let is_early = self.partial < PARTIAL_MAX && self.core.taken < PARTIAL_BYTES_MAX;
@@ -123,14 +124,20 @@ impl TcpEngine {
         if !self.sync_interest() {
             self.try_unwatched();
         }
-        self.waiter.ready(&mut self.ready);
-        let mut index = 0;
-        while let Some(token) = self.ready.token(index) {
-            index += 1;
+        if self.ready_from == 0 {
+            self.waiter.ready(&mut self.ready);
+        }
+        while let Some(token) = self.ready.token(self.ready_from) {
+            if self.core.turns.has_received_enough() {
+                self.more = true;
+                return;
+            }
+            self.ready_from += 1;
             if let Some(slot) = u32::try_from(token).ok().filter(|slot| self.is_used(*slot)) {
                 self.progress(slot);
             }
         }
+        self.ready_from = 0;
         self.note_looks();
         self.resume_paused();
         if self.handshakes > 0 {
@@ -187,6 +194,11 @@ impl TcpEngine {
         let mut index = 0;
         // What must go on later is put in front of `index`.
         while let Some(slot) = self.to_flush.get(index).copied() {
+            if self.core.turns.has_sent_enough() {
+                // Who did not have a turn is first in the next pass.
+                self.to_flush.rotate_left(index);
+                return;
+            }
             let again = match &mut self.slots[slot as usize].link {
                 Link::Up(connection) => {
                     let again = connection.flush(&mut self.core);

@@ -10,6 +10,7 @@ use crate::engine::Core;
 use crate::receive::ReceiveSide;
 use crate::scatter_gather::Cursor;
 use crate::send::SendSide;
+use crate::turns::Load;
 
 /// Sends, reads and writes under way; a peer that has more is not one of ours.
 pub const SEND_QUEUE_DEPTH: usize = 1024;
@@ -283,6 +284,7 @@ pub struct Connection {
     pub tags: Tags,
     pub send: SendSide,
     pub receive: ReceiveSide,
+    pub load: Load,
 }
 
 impl Connection {
@@ -302,6 +304,7 @@ impl Connection {
             tags: Tags::new(),
             send: SendSide::default(),
             receive: ReceiveSide::new(connected),
+            load: Load::default(),
         }
     }
 

@@ -25,12 +25,8 @@ use crate::scatter_gather::Cursor;
 use crate::sys::{Scatter, is_hung_up, is_temporary};
 use sink::Sink;
 
-/// Bytes received before another queue pair has its turn.
-const TURN_BYTES: usize = 256 * 1024;
 /// Reads before another queue pair has its turn.
 const TURN_READS: usize = 64;
-/// Bytes that one read asks for.
-const READ_BYTES: usize = 256 * 1024;
 /// A frame with as much payload is not to pass through the staging memory.
 const PLACED_BYTES: u32 = 1024;
 /// So many small frames in a row end the care for payload.
@@ -268,6 +264,14 @@ impl Connection {
             return violated(violation);
         }
         let mut bytes = 0;
+        let received = self.receive_turn(core, &mut bytes);
+        if bytes > 0 {
+            core.turns.received(bytes, self.id, &mut self.load);
+        }
+        received
+    }
+
+    fn receive_turn(&mut self, core: &mut Core, bytes: &mut usize) -> Received {
         for _ in 0..TURN_READS {
             if self.receive.is_paused() {
                 return self.look_for_peer(core);
@@ -286,14 +290,14 @@ impl Connection {
                 return Received::End(self.end_reason().into());
             }
             core.taken += pass.got;
+            *bytes += pass.got;
             if let Err(violation) = self.take(&pass, core) {
                 return violated(violation);
             }
             if pass.got < pass.asked {
                 return Received::All;
             }
-            bytes += pass.got;
-            if bytes >= TURN_BYTES {
+            if *bytes >= core.turns.receive_bytes(&self.load) {
                 break;
             }
         }
@@ -320,6 +324,7 @@ impl Connection {
     /// One system call.
     fn read(&mut self, core: &mut Core) -> io::Result<Pass> {
         let pin = self.pin_write();
+        let turn_bytes = core.turns.receive_bytes(&self.load);
         let mut predicted = std::mem::take(&mut self.receive.predicted);
         predicted.clear();
         let mut io = Scatter::new(&mut core.io);
@@ -338,7 +343,7 @@ impl Connection {
         let mut head = FRAME_HEADER_BYTES - self.receive.head_len;
         while let Some(header) = next
             && !io.is_full()
-            && io.len() < READ_BYTES
+            && io.len() < turn_bytes
         {
             let (bytes, rest) = staging.split_at_mut(head);
             io.bytes(bytes);

@@ -27,14 +27,14 @@ use crate::memory_region::{Pin, Region};
 use crate::queue_pair::{Connection, Request, SEND_QUEUE_DEPTH, Slab};
 use crate::scatter_gather::Cursor;
 use crate::sys::{Gather, is_out_of_memory, is_temporary};
+use crate::turns::Load;
 use out_frame::{OutFrame, Source, gather_frame};
 
-/// Bytes that are cut into frames ahead of the kernel: a request posted later waits for so many.
-const BATCH_BYTES: usize = 1024 * 1024;
+/// The most bytes that are cut into frames ahead of the kernel: a request posted later waits for so
+/// many.
+pub const SEND_BYTES: usize = 1024 * 1024;
 /// Frames of a batch.
 const BATCH_FRAMES: usize = 256;
-/// Batches sent per flush, so that others get their turn.
-const BATCHES_MAX: usize = 1;
 /// Small tagged messages per turn.
 const SMALL_TURN: usize = 16;
 /// Refused writes whose faults have not left. A peer that causes more is not one of ours.
@@ -198,16 +198,19 @@ impl SendSide {
     }
 
     /// Cuts work into frames, in the order in which they leave.
-    fn fill(&mut self, requests: &mut Slab<Request>) {
+    fn fill(&mut self, requests: &mut Slab<Request>, most: usize, load: &mut Load) {
         let mut bytes = 0;
-        while bytes < BATCH_BYTES && self.batch.len() < BATCH_FRAMES {
+        while bytes < most && self.batch.len() < BATCH_FRAMES {
             let before = self.batch.len();
-            let frames = (BATCH_BYTES - bytes).div_ceil(FRAME_PAYLOAD_BYTES_MAX);
+            let frames = (most - bytes).div_ceil(FRAME_PAYLOAD_BYTES_MAX);
             self.fill_turn(requests, frames.min(RUN_FRAMES_MAX));
             if self.batch.len() == before {
                 break;
             }
-            bytes += self.batch.range(before..).map(OutFrame::len).sum::<usize>();
+            for frame in self.batch.range(before..) {
+                bytes += frame.len();
+                load.message(frame.payload_len);
+            }
         }
     }
 
@@ -313,7 +316,7 @@ impl SendSide {
         if done {
             self.bulk.pop_front();
             self.bulk_turn = 0;
-        } else if self.bulk_turn >= BATCH_BYTES {
+        } else if self.bulk_turn >= SEND_BYTES {
             // Messages up to a batch are not torn; longer ones take turns.
             self.bulk.rotate_left(1);
             self.bulk_turn = 0;
@@ -425,42 +428,38 @@ fn frames_of(bytes: u32, frames_max: usize) -> usize {
 }
 
 impl Connection {
-    /// Hands queued work to the kernel, as much as it takes. True when more could go at once.
+    /// Hands queued work to the kernel, a turn at most. True when more could go at once.
     pub fn flush(&mut self, core: &mut Core) -> bool {
-        for _ in 0..BATCHES_MAX {
-            if self.send.broken {
+        if self.send.broken {
+            return false;
+        }
+        if self.send.batch.is_empty() {
+            let most = core.turns.send_bytes(&self.load);
+            self.send.fill(&mut self.requests, most, &mut self.load);
+            if self.send.batch.is_empty() {
+                self.send.blocked = false;
                 return false;
             }
-            if self.send.batch.is_empty() {
-                self.send.fill(&mut self.requests);
-                if self.send.batch.is_empty() {
-                    self.send.blocked = false;
-                    return false;
-                }
+        }
+        match self.send_batch(core) {
+            Ok(is_taken) => {
+                self.send.blocked = !is_taken;
+                is_taken && self.send.has_work()
             }
-            match self.send_batch(core) {
-                Ok(is_taken) => {
-                    self.send.blocked = !is_taken;
-                    if !is_taken {
-                        return false;
-                    }
-                }
-                // Without memory a socket with room stays writable: epoll lets us try again.
-                Err(error) if is_temporary(&error) || is_out_of_memory(&error) => {
-                    self.send.blocked = true;
-                    return false;
-                }
-                // The receiving half meets the end of the connection too, after the bytes that
-                // came before it; where only sending failed, there is an end from now on.
-                Err(error) => {
-                    tracing::debug!(%error, "cannot send");
-                    self.send.broken = true;
-                    self.shut_down();
-                    return false;
-                }
+            // Without memory a socket with room stays writable: epoll lets us try again.
+            Err(error) if is_temporary(&error) || is_out_of_memory(&error) => {
+                self.send.blocked = true;
+                false
+            }
+            // The receiving half meets the end of the connection too, after the bytes that
+            // came before it; where only sending failed, there is an end from now on.
+            Err(error) => {
+                tracing::debug!(%error, "cannot send");
+                self.send.broken = true;
+                self.shut_down();
+                false
             }
         }
-        self.send.has_work()
     }
 
     fn shut_down(&self) {
@@ -497,6 +496,7 @@ impl Connection {
         core.system_calls += 1;
         let sent = gather.send(std::os::fd::AsRawFd::as_raw_fd(&self.socket))?;
         drop(pins);
+        core.turns.sent(sent);
         Ok((sent, gather.len(), gather.is_cut_by_file()))
     }
 

@@ -187,3 +187,71 @@ fn who_sends_much_does_not_keep_others_waiting() {
     let before = done.iter().filter(|done| done.byte_len as usize == FULL).count();
     assert!(before <= 2 * 4 + 2, "{before} came first");
 }
+
+/// Bytes that wait for the peer.
+fn heard(peer: &mut UnixStream, piece: &mut [u8]) -> usize {
+    let mut bytes = 0;
+    while let Ok(got) = peer.read(piece) {
+        bytes += got;
+    }
+    bytes
+}
+
+#[test]
+fn who_asks_for_little_waits_for_little_of_others() {
+    const OTHERS: usize = 8;
+    const LITTLE: u32 = 6;
+    let mut engine = TcpDevice::open(true).expect("device").tcp_engine().expect("engine");
+    let (place, mut little) = adopt_local(&mut engine);
+    little.set_nonblocking(true).expect("non-blocking");
+    let mut others: Vec<_> = (0..OTHERS).map(|_| adopt_local(&mut engine)).collect();
+    let room = Arena::new(FULL).expect("arena").span(0, FULL);
+    let large = Arena::new(16 * FULL).expect("arena").span(0, 16 * FULL);
+    let mut piece = vec![0; 1 << 20];
+    for (number, (queue_pair, peer)) in others.iter_mut().enumerate() {
+        peer.set_nonblocking(true).expect("non-blocking");
+        sys::set_buffer_bytes(connection_of(&engine, *queue_pair).fd(), 4 << 20).expect("buffer");
+        for message in 0..16 {
+            let tag = (number * 16 + message) as u64;
+            let data = smallvec![large.clone()];
+            engine
+                .post_tagged_send(*queue_pair, WrId(tag), Tag(tag), b"", data, false)
+                .expect("tagged send");
+        }
+        let words = send(&[7; FULL]).repeat(3);
+        let _ = peer.write(&words).expect("some of it");
+    }
+    for _ in 0..100 {
+        engine.post_recv(WrId(1000), smallvec![room.clone()]).expect("recv");
+    }
+    for round in 0..10 {
+        for (_, peer) in &mut others {
+            heard(peer, &mut piece);
+        }
+        little.write_all(&send(&[1; LITTLE as usize])).expect("write");
+        let (mut done, mut passes) = (Vec::new(), 0);
+        while !done.iter().any(|done: &WorkCompletion| done.byte_len == LITTLE) {
+            done.clear();
+            engine.poll(&mut done, 100);
+            let came: usize = done.iter().map(|done| done.byte_len as usize).sum();
+            assert!(round == 0 || came <= 4 * FULL + LITTLE as usize, "{came} came in a pass");
+            passes += 1;
+            assert!(passes <= OTHERS, "{passes} passes");
+        }
+        for (_, peer) in &mut others {
+            heard(peer, &mut piece);
+        }
+        engine.post_send(place, WrId(2000), b"answer", smallvec![], true).expect("send");
+        passes = 0;
+        while heard(&mut little, &mut piece) == 0 {
+            engine.ring();
+            let heard: Vec<_> =
+                others.iter_mut().map(|(_, peer)| heard(peer, &mut piece)).collect();
+            assert!(heard.iter().all(|bytes| *bytes <= FULL + 100), "{heard:?}");
+            assert!(heard.iter().sum::<usize>() <= 4 * (FULL + 100), "{heard:?}");
+            assert!(round > 5 || heard.iter().any(|bytes| *bytes > 0), "nobody else has a turn");
+            passes += 1;
+            assert!(passes <= OTHERS, "{passes} passes");
+        }
+    }
+}
