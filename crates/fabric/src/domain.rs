@@ -1,5 +1,6 @@
 //! What belongs together: an open device, and the memory that it is to know as long as that is used.
 
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::engine::{Device, Engine, Provider};
@@ -15,8 +16,25 @@ use crate::types::{Access, DeviceAttr};
 /// A device that needs no registration ([`DeviceAttr::local_registration`]) is told of nothing.
 pub struct Domain {
     device: Arc<dyn Device>,
+    memory: RwLock<Memory>,
+}
+
+#[derive(Default)]
+struct Memory {
     /// By address; they do not overlap.
-    known: RwLock<Vec<Arc<MemoryRegion>>>,
+    known: Vec<Arc<MemoryRegion>>,
+    /// Addresses of what the device did not take.
+    refused: Vec<Range<u64>>,
+}
+
+impl Memory {
+    fn is_no_more_refused(&mut self, memory: &Span) {
+        self.refused.retain(|range| range.start != memory.addr());
+    }
+}
+
+fn addresses(memory: &Span) -> Range<u64> {
+    memory.addr()..memory.addr() + memory.len() as u64
 }
 
 impl Domain {
@@ -30,7 +48,7 @@ impl Domain {
 
     /// With this device, which knows no memory yet.
     pub fn new(device: Arc<dyn Device>) -> Arc<Domain> {
-        Arc::new(Domain { device, known: RwLock::default() })
+        Arc::new(Domain { device, memory: RwLock::default() })
     }
 
     /// The device.
@@ -56,26 +74,41 @@ impl Domain {
     /// are pinned: not for a thread that others wait for.
     ///
     /// # Errors
-    /// [`RegisterError`], of the device; nothing has changed.
+    /// [`RegisterError`], of the device: the memory [is refused](Self::is_refused) for now.
     pub fn register(&self, memory: &Span) -> Result<(), RegisterError> {
         if !self.attr().local_registration || self.find(memory).is_some() {
             return Ok(());
         }
         let none = Access { remote_read: false, remote_write: false };
-        let region = Arc::new(self.device.register(memory.clone(), none)?);
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let at = known.partition_point(|other| other.span().addr() < memory.addr());
+        let made = self.device.register(memory.clone(), none);
+        let mut all = self.memory.write().unwrap_or_else(PoisonError::into_inner);
+        all.is_no_more_refused(memory);
+        let region = match made {
+            Ok(region) => Arc::new(region),
+            Err(error) => {
+                all.refused.push(addresses(memory));
+                return Err(error);
+            }
+        };
+        let at = all.known.partition_point(|other| other.span().addr() < memory.addr());
         // Another thread may have been faster.
-        if known.get(at).is_none_or(|other| other.span().addr() != memory.addr()) {
-            known.insert(at, region);
+        if all.known.get(at).is_none_or(|other| other.span().addr() != memory.addr()) {
+            all.known.insert(at, region);
         }
         Ok(())
+    }
+
+    /// The device was to know this memory, and did not take it. Nobody else is to register it: who
+    /// gives it back would not know of that.
+    pub fn is_refused(&self, span: &Span) -> bool {
+        let all = self.memory.read().unwrap_or_else(PoisonError::into_inner);
+        all.refused.iter().any(|range| range.contains(&span.addr()))
     }
 
     /// The region in which all of `span` is. Who posts the span holds it until the span is its own
     /// again.
     pub fn find(&self, span: &Span) -> Option<Arc<MemoryRegion>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = &self.memory.read().unwrap_or_else(PoisonError::into_inner).known;
         let behind = known.partition_point(|region| region.span().addr() <= span.addr());
         let region = known.get(behind.checked_sub(1)?)?;
         region.span().contains(span).then(|| region.clone())
@@ -87,11 +120,12 @@ impl Domain {
         if planted(Defect::PinnedPagesGivenBack) {
             return true;
         }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.memory.write().unwrap_or_else(PoisonError::into_inner);
+        all.is_no_more_refused(memory);
         let is = |region: &Arc<MemoryRegion>| region.span().addr() == memory.addr();
-        let Some(at) = known.iter().position(is) else { return true };
-        let region = known.remove(at);
-        drop(known);
+        let Some(at) = all.known.iter().position(is) else { return true };
+        let region = all.known.remove(at);
+        drop(all);
         // Deregistered without the lock, if nobody else holds it.
         Arc::into_inner(region).is_some()
     }

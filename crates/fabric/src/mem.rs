@@ -392,6 +392,15 @@ impl Span {
         }
     }
 
+    /// How many hold the memory, arenas and buffers alike; `None` for what is lent and for files.
+    pub fn holders(&self) -> Option<usize> {
+        match &self.keep {
+            Keep::Arena(arena) => Some(Arc::strong_count(arena)),
+            Keep::Buffer(memory) => Some(Arc::strong_count(&memory.arena)),
+            Keep::Lent(..) | Keep::File(_) => None,
+        }
+    }
+
     /// True when the addresses of `part` are among those of this one.
     pub fn contains(&self, part: &Span) -> bool {
         let (start, end) = (self.addr(), self.addr() + self.len as u64);

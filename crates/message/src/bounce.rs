@@ -9,12 +9,14 @@ use crate::config::NodeError;
 use crate::receive_pool::register_local;
 use crate::segments;
 
-/// Bytes of each of two pieces that are there from the start, so that one request, with its reply,
-/// always finds some where the device registers nothing more.
-const RESERVE_BYTES: usize = 1 << 20;
-/// The smallest piece, and bytes of all pieces of a node.
+/// The smallest piece, and bytes of all pieces of a node but those of its reserve.
 const PIECE_BYTES_MIN: usize = 64 << 10;
 const BYTES_MAX: usize = 64 << 20;
+/// A free piece so many times as large as needed is left for who needs more.
+const WASTE_MAX: usize = 4;
+
+/// One request, with its reply, needs no more pieces.
+pub const ENOUGH: usize = 2;
 
 /// The pieces of a node.
 pub struct BouncePool(Arc<Mutex<Pieces>>);
@@ -22,10 +24,19 @@ pub struct BouncePool(Arc<Mutex<Pieces>>);
 #[derive(Default)]
 struct Pieces {
     free: Vec<Piece>,
-    /// Of all pieces, also of those in use.
+    /// Pieces that are there from the start, so that requests move where the device registers nothing
+    /// more.
+    reserve: Vec<Piece>,
+    /// Of all others, also of those in use.
     bytes: usize,
-    used: usize,
+    /// Who has each piece in use.
+    owners: Vec<Owner>,
+    /// A piece came back since this was last asked.
+    came_back: bool,
 }
+
+/// Who takes pieces: a connection; `None`: all are one.
+pub type Owner = Option<u32>;
 
 /// One arena, so that a peer that may reach it reaches no other.
 struct Piece {
@@ -39,6 +50,7 @@ struct Piece {
 pub struct Bounce {
     piece: Option<Piece>,
     memory: SgList,
+    owner: Owner,
     pool: Arc<Mutex<Pieces>>,
 }
 
@@ -56,49 +68,74 @@ impl Piece {
 }
 
 impl BouncePool {
-    /// With a reserve where the device must know what it is given.
+    /// With a reserve of so many pieces, each of so many bytes, where the device must know what it is
+    /// given.
     ///
     /// # Errors
     /// [`NodeError`].
-    pub fn new(domain: &Domain) -> Result<BouncePool, NodeError> {
+    pub fn new(
+        domain: &Domain,
+        reserve: usize,
+        reserve_bytes: usize,
+    ) -> Result<BouncePool, NodeError> {
         let mut pieces = Pieces::default();
         if domain.attr().local_registration {
-            for _ in 0..2 {
-                pieces.free.push(Piece::new(domain, RESERVE_BYTES, true)?);
-                pieces.bytes += RESERVE_BYTES;
+            for _ in 0..reserve {
+                pieces.reserve.push(Piece::new(domain, reserve_bytes, true)?);
             }
         }
         Ok(BouncePool(Arc::new(Mutex::new(pieces))))
     }
 
     /// What stands in for `memory`, whose bytes are not there yet; `None`: there is nothing left.
-    pub fn take(&self, domain: &Domain, memory: SgList) -> Option<Box<Bounce>> {
-        let len = sg_bytes(&memory);
+    pub fn take(&self, domain: &Domain, owner: Owner, memory: &SgList) -> Option<Box<Bounce>> {
+        let len = sg_bytes(memory);
         let mut pieces = locked(&self.0);
-        let fits = |(_, piece): &(usize, &Piece)| piece.arena.len() >= len;
-        let best = pieces.free.iter().enumerate().filter(fits).min_by_key(|(_, p)| p.arena.len());
-        let piece = match best.map(|(at, _)| at) {
-            Some(at) => pieces.free.swap_remove(at),
-            None => pieces.grow(domain, len)?,
-        };
-        pieces.used += 1;
-        Some(Box::new(Bounce { piece: Some(piece), memory, pool: self.0.clone() }))
+        let piece = pieces
+            .free(len)
+            .or_else(|| pieces.grow(domain, len))
+            .or_else(|| pieces.reserve(owner, len))?;
+        pieces.owners.push(owner);
+        Some(Box::new(Bounce {
+            piece: Some(piece),
+            memory: memory.clone(),
+            owner,
+            pool: self.0.clone(),
+        }))
     }
 
     /// Nobody has a piece that would come back.
     pub fn is_idle(&self) -> bool {
-        locked(&self.0).used == 0
+        locked(&self.0).owners.is_empty()
+    }
+
+    /// Whether a piece came back since the last call.
+    pub fn came_back(&self) -> bool {
+        std::mem::take(&mut locked(&self.0).came_back)
     }
 }
 
 impl Pieces {
+    fn free(&mut self, len: usize) -> Option<Piece> {
+        let fit = len..=len.max(PIECE_BYTES_MIN).saturating_mul(WASTE_MAX);
+        let free = self.free.iter().enumerate().map(|(at, piece)| (at, piece.arena.len()));
+        let (at, _) = free.filter(|(_, bytes)| fit.contains(bytes)).min_by_key(|(_, b)| *b)?;
+        Some(self.free.swap_remove(at))
+    }
+
+    /// The last of them are for those who have less.
+    fn reserve(&mut self, owner: Owner, len: usize) -> Option<Piece> {
+        let has = self.owners.iter().filter(|of| owner.is_some() && **of == owner).count();
+        let is_there = has < ENOUGH || self.reserve.len() > ENOUGH;
+        is_there.then(|| self.reserve.pop_if(|piece| piece.arena.len() >= len)).flatten()
+    }
+
     #[cold]
     fn grow(&mut self, domain: &Domain, len: usize) -> Option<Piece> {
         let bytes = len.checked_next_power_of_two()?.max(PIECE_BYTES_MIN);
         if self.bytes + bytes > BYTES_MAX {
-            // All that are free are too small.
-            let dropped = self.free.extract_if(.., |piece| !piece.is_reserve);
-            self.bytes -= dropped.map(|piece| piece.arena.len()).sum::<usize>();
+            // None that is free fits.
+            self.bytes -= self.free.drain(..).map(|piece| piece.arena.len()).sum::<usize>();
         }
         if self.bytes + bytes > BYTES_MAX {
             return None;
@@ -139,7 +176,13 @@ impl Bounce {
 impl Drop for Bounce {
     fn drop(&mut self) {
         let mut pieces = locked(&self.pool);
-        pieces.used -= 1;
-        pieces.free.extend(self.piece.take());
+        if let Some(at) = pieces.owners.iter().position(|owner| *owner == self.owner) {
+            pieces.owners.swap_remove(at);
+        }
+        pieces.came_back = true;
+        match self.piece.take() {
+            Some(piece) if piece.is_reserve => pieces.reserve.push(piece),
+            piece => pieces.free.extend(piece),
+        }
     }
 }

@@ -26,6 +26,9 @@ pub struct NodeConfig {
     /// Requests of peers in service (delivered and not replied) at a time; more wait in order.
     /// Those with pushed data do not wait: see [`Node::fetch`](crate::Node::fetch).
     pub requests_in_service_max: usize,
+    /// The most data of a request or reply that moves where the device registers nothing more: six
+    /// pieces of so many bytes are registered from the start, on devices that need it.
+    pub stand_in_bytes: usize,
 }
 
 impl Default for NodeConfig {
@@ -36,6 +39,7 @@ impl Default for NodeConfig {
             connections_max: 4096,
             receives_max: 1 << 18,
             requests_in_service_max: 1 << 16,
+            stand_in_bytes: 1 << 20,
         }
     }
 }

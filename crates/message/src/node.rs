@@ -17,7 +17,7 @@ use crate::event::{ConnId, Event, RequestId};
 use crate::header::{SETUP_BYTES, Setup};
 use crate::requester::Submit;
 use crate::responder::unsent;
-use crate::shared::Shared;
+use crate::shared::{Role, Shared};
 use crate::stats::{Counters, NodeStats};
 
 /// Completions taken from the engine at a time.
@@ -395,6 +395,7 @@ impl Node {
                 break;
             }
         }
+        self.try_starved();
         self.flush_blocked();
         self.sh.pool.refill(&mut *self.sh.engine);
         self.sh.deliver_waiting();
@@ -402,6 +403,19 @@ impl Node {
             self.ring();
         }
         self.sh.events.len()
+    }
+
+    /// Goes on with what waited for memory that stands in, if some came back.
+    #[inline]
+    fn try_starved(&mut self) {
+        if self.sh.starved.is_empty() || !self.sh.bounces[Role::Responder as usize].came_back() {
+            return;
+        }
+        for (index, tag) in std::mem::take(&mut self.sh.starved) {
+            if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
+                connection.try_starved(&mut self.sh, tag);
+            }
+        }
     }
 
     /// How often all connections have been looked at: see [`dafs_fabric::Engine::rounds`].

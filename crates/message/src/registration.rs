@@ -33,6 +33,16 @@ struct Entry {
     region: Arc<MemoryRegion>,
     access: Access,
     used: u64,
+    /// Holders of the memory that are the region's own.
+    holders: usize,
+}
+
+impl Entry {
+    /// Nobody but the cache has the memory.
+    fn is_left(&self) -> bool {
+        let holders = self.region.span().holders().unwrap_or(0);
+        Arc::strong_count(&self.region) == 1 && holders <= self.holders
+    }
 }
 
 /// The regions of a node.
@@ -87,8 +97,12 @@ impl RegistrationCache {
             if regions.last().is_some_and(is_in) {
                 continue;
             }
-            let known = domain.find(span);
-            regions.push(known.or_else(|| self.region(domain.device(), span, none))?);
+            let region = match domain.find(span) {
+                None if domain.is_refused(span) => None,
+                None => self.region(domain.device(), span, none),
+                known => known,
+            };
+            regions.push(region?);
         }
         Some(regions)
     }
@@ -113,13 +127,17 @@ impl RegistrationCache {
             entry.used = self.uses;
             return Some(entry.region.clone());
         }
+        // What is gone elsewhere shall not stay for the cache's sake.
+        self.entries.retain(|entry| !entry.is_left());
+        let holders = span.holders()?;
         let region = Arc::new(device.register(span.owner()?, access).ok()?);
+        let holders = region.span().holders()?.saturating_sub(holders);
         self.registrations += 1;
         if self.entries.len() == REGIONS_MAX {
             let oldest = (0..self.entries.len()).min_by_key(|i| self.entries[*i].used)?;
             self.entries.swap_remove(oldest);
         }
-        self.entries.push(Entry { region: region.clone(), access, used: self.uses });
+        self.entries.push(Entry { region: region.clone(), access, used: self.uses, holders });
         Some(region)
     }
 }

@@ -253,18 +253,32 @@ impl Connection {
             drop(into);
             return sh.events.push_back(Event::Fetched { id, placed: None });
         };
-        let mut into = segments::truncate(into, slot.data_len as usize);
+        let into = segments::truncate(into, slot.data_len as usize);
+        slot.fetch = Fetch::Posted;
+        self.fetch_into(sh, tag, into);
+    }
+
+    fn fetch_into(&mut self, sh: &mut Shared, tag: u32, mut into: SgList) {
+        let Some(slot) = self.responder.serving(tag) else { return };
         if matches!(slot.mode, Mode::Tagged | Mode::Grant | Mode::Read) {
-            match sh.make_known(Role::Responder, &mut into, false) {
+            match sh.make_known((Role::Responder, Some(self.id.index)), &mut into, false) {
                 Some(held) => slot.held = held,
-                None => {
+                // What was pushed stops all that comes behind it, perhaps what others wait for.
+                None if slot.mode == Mode::Tagged
+                    || sh.bounces[Role::Responder as usize].is_idle() =>
+                {
+                    slot.fetch = Fetch::Not;
                     drop(into);
                     sh.faults.push((self.id.index, Fault::local("no memory for data")));
+                    let id = RequestId { conn: self.id, tag };
                     return sh.events.push_back(Event::Fetched { id, placed: None });
+                }
+                None => {
+                    slot.into = into;
+                    return sh.starved.push((self.id.index, tag));
                 }
             }
         }
-        slot.fetch = Fetch::Posted;
         match slot.mode {
             Mode::None | Mode::Write => self.fetched(sh, tag),
             Mode::Inline => {
@@ -284,6 +298,23 @@ impl Connection {
                 slot.into = into;
                 self.grant_pieces(sh, tag);
             }
+        }
+    }
+
+    /// Memory that stands in came back, for which the request's data or reply may have waited.
+    pub fn try_starved(&mut self, sh: &mut Shared, tag: u32) {
+        let open = self.state == State::Open;
+        let Some(slot) = self.responder.serving(tag).filter(|_| open) else { return };
+        if slot.fetch == Fetch::Posted
+            && matches!(slot.mode, Mode::Grant | Mode::Read)
+            && !slot.into.is_empty()
+        {
+            let into = std::mem::take(&mut slot.into);
+            self.fetch_into(sh, tag, into);
+        } else if slot.fetch != Fetch::Posted
+            && let Some(late) = slot.late.take()
+        {
+            self.reply(sh, tag, &late.header, (late.data, late.token));
         }
     }
 
@@ -446,9 +477,14 @@ impl Connection {
             sh.faults.push((self.id.index, Fault::local("reply larger than the request's room")));
             return unsent(sh, token);
         }
-        let Some(held) = sh.make_known(Role::Responder, &mut data, true) else {
-            sh.faults.push((self.id.index, Fault::local("no memory for a reply")));
-            return unsent(sh, token);
+        let Some(held) = sh.make_known((Role::Responder, Some(self.id.index)), &mut data, true)
+        else {
+            if sh.bounces[Role::Responder as usize].is_idle() {
+                sh.faults.push((self.id.index, Fault::local("no memory for a reply")));
+                return unsent(sh, token);
+            }
+            slot.late = Some(Box::new(LateReply { header: header.to_vec(), data, token }));
+            return sh.starved.push((self.id.index, tag));
         };
         self.end_service(sh, tag);
         let mut message = Header::new(Kind::Reply, tag);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dafs_fabric::{Arena, DeviceAttr, Domain, Engine, MemoryRegion, SgList, Span};
 
-use crate::bounce::{Bounce, BouncePool};
+use crate::bounce::{Bounce, BouncePool, ENOUGH, Owner};
 use crate::config::{NodeConfig, NodeError};
 use crate::connection::Fault;
 use crate::event::{Event, RequestId};
@@ -85,6 +85,8 @@ pub struct Shared {
     pub in_service: usize,
     /// Connections whose outbox is not empty.
     pub blocked: Vec<u32>,
+    /// Requests of peers, by connection and tag, whose data or reply waits for memory that stands in.
+    pub starved: Vec<(u32, u32)>,
     /// Connections to be ended.
     pub faults: Vec<(u32, Fault)>,
     /// Something was posted since the last ring.
@@ -121,7 +123,12 @@ impl Shared {
         let area_bytes = config::data_area_bytes(&config, &attr)?;
         let depth = config.receives_max.min(attr.receive_queue_depth);
         let pool = ReceivePool::new(&domain, config.header_bytes, area_bytes, depth)?;
-        let bounces = [BouncePool::new(&domain)?, BouncePool::new(&domain)?];
+        let bytes = config.stand_in_bytes;
+        // Of the requesters there is one, of those who are answered many.
+        let bounces = [
+            BouncePool::new(&domain, ENOUGH, bytes)?,
+            BouncePool::new(&domain, 2 * ENOUGH, bytes)?,
+        ];
         let mut reply_memory = ReplyMemory::new(HEADER_BYTES + REPLY_HEADER_BYTES_MAX);
         let mut sink = None;
         // What a device may refuse later is asked for now.
@@ -146,6 +153,7 @@ impl Shared {
             waiting: VecDeque::new(),
             in_service: 0,
             blocked: Vec::new(),
+            starved: Vec::new(),
             faults: Vec::new(),
             posted: false,
             ended: Counters::default(),
@@ -190,18 +198,28 @@ impl Shared {
     /// know and cannot be told of is replaced, and copied if it is a source. `None`: there is nothing
     /// to replace it by.
     #[inline]
-    pub fn make_known(&mut self, role: Role, list: &mut SgList, is_source: bool) -> Option<Held> {
+    pub fn make_known(
+        &mut self,
+        (role, owner): (Role, Owner),
+        list: &mut SgList,
+        is_source: bool,
+    ) -> Option<Held> {
         match self.attr.local_registration && !list.is_empty() {
-            true => self.find_or_replace(role, list, is_source),
+            true => self.find_or_replace((role, owner), list, is_source),
             false => Some(Held::default()),
         }
     }
 
-    fn find_or_replace(&mut self, role: Role, list: &mut SgList, is_source: bool) -> Option<Held> {
+    fn find_or_replace(
+        &mut self,
+        (role, owner): (Role, Owner),
+        list: &mut SgList,
+        is_source: bool,
+    ) -> Option<Held> {
         if let Some(regions) = self.registrations.local(&self.domain, list) {
             return Some(Held { regions, bounce: None });
         }
-        let bounce = self.bounces[role as usize].take(&self.domain, std::mem::take(list))?;
+        let bounce = self.bounces[role as usize].take(&self.domain, owner, list)?;
         *list = bounce.list();
         if is_source {
             bounce.copy_in();

@@ -9,7 +9,9 @@ use support::{Pair, Plan};
 use dafs_fabric::mem::lend_mut;
 use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
 use dafs_fabric::{Address, Arena, Buffer, Domain, Listener, PostedBuffer, SgList, Span};
-use dafs_message::{ConnId, ConnOptions, Counters, Event, Node, NodeConfig, SubmitError};
+use dafs_message::{
+    ConnId, ConnOptions, Counters, Event, Node, NodeConfig, RequestId, SubmitError,
+};
 
 /// In which way data moves: by tags, by RDMA, in pieces.
 const WAYS: [(bool, bool); 3] = [(true, true), (false, true), (false, false)];
@@ -47,8 +49,10 @@ fn what_the_device_refuses_is_copied() {
     for (seed, way) in (0..12).zip(WAYS.into_iter().cycle()) {
         let sides = run(seed, |plan| {
             plan.sim.attr = device(way).attr;
-            // One after the other, as far as there is a reserve for.
-            plan.depth = 1;
+            // What is pushed cannot wait: one after the other, as far as there is a reserve for.
+            if way.0 {
+                plan.depth = 1;
+            }
             plan.sim.faults.refuse_registration_per_million = 700_000;
         });
         assert!(sides.iter().all(|side| side.copied_bytes > 100_000), "seed {seed} {sides:?}");
@@ -223,7 +227,7 @@ fn memory_that_stands_in_has_a_bound() {
         two.reply();
     });
     // 64 MiB for all.
-    let mut huge = vec![7; 20 << 20];
+    let mut huge = vec![7; 40 << 20];
     lend_mut(&mut huge, |span| {
         let bulk = two.client.data_bytes_max();
         let span = span.part(0, span.len().min(bulk));
@@ -231,4 +235,135 @@ fn memory_that_stands_in_has_a_bound() {
     });
     two.submit(5, &Buffer::new(100).expect("memory").post().span().clone()).expect("submitted");
     two.reply();
+}
+
+/// A server, and clients of it that are moved one by one.
+struct Many {
+    net: Arc<SimNet>,
+    domain: Arc<Domain>,
+    server: Node,
+    clients: Vec<(Node, ConnId)>,
+    listener: Box<dyn Listener>,
+    /// Requests in the order in which they came.
+    requests: Vec<RequestId>,
+    /// What the server is told otherwise.
+    told: Vec<Event>,
+}
+
+impl Many {
+    fn new(clients: u32) -> Many {
+        let net = SimNet::new(device((true, true)));
+        let config = NodeConfig { receives_max: 256, ..NodeConfig::default() };
+        let open = |node| Domain::open(&net.provider(node)).expect("a device");
+        let (one, domain) = (open(1), open(1));
+        let address = Address::parse("sim://1").expect("an address");
+        let listener = one.device().listen(&address).expect("a listener");
+        let connect = |number| {
+            let mut node = Node::new(open(2 + number), config.clone()).expect("a node");
+            let conn = node.connect(&address, b"", ConnOptions::default()).expect("a connection");
+            (node, conn)
+        };
+        let clients = (0..clients).map(connect).collect();
+        let server = Node::new(domain.clone(), config.clone()).expect("a node");
+        let (requests, told) = (Vec::new(), Vec::new());
+        Many { net, domain, server, clients, listener, requests, told }
+    }
+
+    /// Many steps, of these clients only. The replies that came to them.
+    fn turns(&mut self, clients: &[usize]) -> usize {
+        let mut replies = 0;
+        for _ in 0..3000 {
+            self.net.step();
+            if let Some(incoming) = self.listener.poll_accept() {
+                self.server.accept(incoming, b"", ConnOptions::default()).expect("accepted");
+            }
+            self.server.poll();
+            while let Some(event) = self.server.next_event() {
+                match event {
+                    Event::Request { id, .. } => self.requests.push(id),
+                    other => self.told.push(other),
+                }
+            }
+            self.server.ring();
+            for at in clients {
+                let node = &mut self.clients[*at].0;
+                node.poll();
+                while let Some(event) = node.next_event() {
+                    replies += usize::from(matches!(event, Event::Reply { .. }));
+                    assert!(!matches!(event, Event::Disconnected { .. }), "{at}: {event:?}");
+                }
+                node.ring();
+            }
+        }
+        replies
+    }
+
+    fn ask(&mut self, client: usize, tag: u32, into: SgList) {
+        let (node, conn) = &mut self.clients[client];
+        node.submit(*conn, tag, b"?", SgList::new(), into).expect("submitted");
+    }
+
+    fn refuse(&self, rate: u32) {
+        let faults = self.net.faults();
+        self.net.set_faults(FaultConfig { refuse_registration_per_million: rate, ..faults });
+    }
+}
+
+#[test]
+fn who_takes_no_replies_ends_nobody_else() {
+    let mut many = Many::new(3);
+    many.turns(&[0, 1, 2]);
+    let into: Vec<_> = (0..8).map(|_| Buffer::new(4096).expect("memory").post()).collect();
+    for (tag, into) in into.iter().enumerate() {
+        // Those of the first two are not taken.
+        many.ask(tag % 3, tag as u32, SgList::from_iter([into.span().clone()]));
+        many.turns(&[tag % 3]);
+    }
+    assert_eq!(many.requests.len(), 8);
+    many.refuse(1_000_000);
+    let cache = Arena::in_segments(2 << 20, 2 << 20).expect("memory");
+    assert!(many.domain.register(&cache.segment(0)).is_err());
+    for (at, id) in many.requests.clone().into_iter().enumerate() {
+        let data = SgList::from_iter([cache.span(at * 4096, 4096)]);
+        many.server.reply(id, b"yes", data, at as u64);
+    }
+    assert_eq!(many.turns(&[2]), 2);
+    assert_eq!(many.turns(&[0, 1]), 6);
+    assert!(many.told.iter().all(|event| !matches!(event, Event::Disconnected { .. })));
+}
+
+#[test]
+fn nobody_registers_what_the_domain_was_refused() {
+    let mut many = Many::new(1);
+    many.turns(&[0]);
+    let cache = Arena::in_segments(4 << 20, 2 << 20).expect("memory");
+    many.refuse(1_000_000);
+    assert!(many.domain.register(&cache.segment(0)).is_err());
+    many.refuse(0);
+    let into = Buffer::new(4096).expect("memory").post();
+    many.ask(0, 1, SgList::from_iter([into.span().clone()]));
+    many.turns(&[0]);
+    many.server.reply(many.requests[0], b"yes", SgList::from_iter([cache.span(0, 4096)]), 1);
+    assert_eq!(many.turns(&[0]), 1);
+    assert!(many.domain.forget(&cache.segment(0)));
+    cache.discard(0, 2 << 20).expect("nobody holds it");
+}
+
+#[test]
+fn memory_that_its_owner_dropped_is_let_go() {
+    let mut many = Many::new(1);
+    many.turns(&[0]);
+    let into = Buffer::new(1 << 20).expect("memory").post();
+    let mut scratch = Vec::new();
+    for tag in 0..10 {
+        many.ask(0, tag, SgList::from_iter([into.span().clone()]));
+        many.turns(&[0]);
+        let arena = Arena::new(1 << 20).expect("memory");
+        scratch.push(Arc::downgrade(&arena));
+        let id = many.requests.pop().expect("a request");
+        many.server.reply(id, b"yes", SgList::from_iter([arena.span(0, 1 << 20)]), 1);
+        assert_eq!(many.turns(&[0]), 1);
+    }
+    let alive = scratch.iter().filter(|arena| arena.strong_count() > 0).count();
+    assert!(alive <= 1, "{alive} stay");
 }

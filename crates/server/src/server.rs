@@ -553,6 +553,7 @@ fn node_config(limits: &Limits) -> NodeConfig {
         .min(CONNECTIONS_MAX);
     let receives = connections_max * (usize::from(limits.slots) + 2);
     NodeConfig {
+        stand_in_bytes: limits.data_bytes as usize,
         connections_max,
         receives_max: receives.clamp(4096, RECEIVES_MAX),
         ..NodeConfig::default()

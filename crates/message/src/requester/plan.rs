@@ -65,7 +65,7 @@ impl Descriptors {
         if let Some(registered) = self.list(sh, list, is_source) {
             return Some((registered, None));
         }
-        let bounce = sh.bounces[Role::Requester as usize].take(&sh.domain, list.clone())?;
+        let bounce = sh.bounces[Role::Requester as usize].take(&sh.domain, None, list)?;
         let registered = self.list(sh, &bounce.list(), is_source)?;
         *list = bounce.list();
         if is_source {
@@ -93,7 +93,7 @@ impl Connection {
             max: agreed.peer_header_bytes.min(agreed.send_header_bytes),
         };
         if agreed.tagged {
-            let held = sh.make_known(Role::Requester, reply_into, false)?;
+            let held = sh.make_known((Role::Requester, None), reply_into, false)?;
             (plan.regions, plan.bounced.target) = (held.regions, held.bounce);
         } else if agreed.rdma_write
             && sg_bytes(reply_into) > inline
@@ -127,7 +127,7 @@ impl Connection {
         } else {
             plan.mode = Mode::Pieces;
         }
-        let Held { regions, bounce } = sh.make_known(Role::Requester, data, true)?;
+        let Held { regions, bounce } = sh.make_known((Role::Requester, None), data, true)?;
         plan.regions.extend(regions);
         plan.bounced.source = bounce;
         Some(())
