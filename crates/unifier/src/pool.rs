@@ -333,7 +333,7 @@ impl Pool {
         }
         let frames = || pages.iter().map(|page| page.index() / FRAME_SLOTS);
         self.memory.fault_in(frames());
-        self.segments.make_known(frames());
+        self.segments.make_known(frames(), |_| true);
         Some(pages)
     }
 
@@ -347,7 +347,9 @@ impl Pool {
     pub(crate) fn prefault(&self) -> bool {
         let some = if self.decommitted() == 0 { self.memory.prefault() } else { None };
         let has = some.is_some();
-        self.segments.make_known(some.into_iter().flatten());
+        // They are nobody's: the segment may go at any time.
+        let is_there = |frame| self.state(frame) != DECOMMITTED;
+        self.segments.make_known(some.into_iter().flatten(), is_there);
         has
     }
 

@@ -19,12 +19,23 @@ pub(crate) struct Emptying {
     target: usize,
     /// Given up by this shrink.
     besides: Vec<usize>,
+    /// Somebody held pages of it, as of all others, when it was chosen.
+    was_held: bool,
+    /// So many looks nothing is emptied, since that was in vain.
+    rest: u32,
 }
 
 impl Emptying {
     fn give_up(&mut self, segment: usize) {
         self.segment = None;
         self.besides.push(segment);
+    }
+
+    /// Whoever holds a page of each segment, or keeps the system from taking one, has a part of the
+    /// cache emptied in vain no more than once in a while.
+    fn rest(&mut self) {
+        self.rest = LOOKS_MAX;
+        self.besides.clear();
     }
 }
 
@@ -73,6 +84,12 @@ impl Core {
         let mut emptying = locked(&self.emptying);
         emptying.target = frames;
         self.pool.recommit_segments(frames.saturating_sub(self.kept_frames()));
+        if self.kept_frames() <= frames {
+            self.pool.ask_device_again();
+        } else if emptying.rest > 0 {
+            emptying.rest -= 1;
+            return;
+        }
         loop {
             let kept = self.kept_frames();
             if kept <= frames {
@@ -85,6 +102,7 @@ impl Core {
                 let most = kept.saturating_sub(least);
                 let coldest = self.pool.coldest_segment(most, &emptying.besides);
                 let Some(segment) = coldest else { return emptying.besides.clear() };
+                emptying.was_held = self.pool.is_held(segment);
                 self.pool.empty(segment);
                 emptying.segment = Some((segment, 0));
                 continue;
@@ -100,8 +118,14 @@ impl Core {
                 Decommit::NoneFree => {
                     self.pool.keep();
                     emptying.give_up(segment);
+                    if emptying.was_held {
+                        return emptying.rest();
+                    }
                 }
-                Decommit::Refused => return emptying.give_up(segment),
+                Decommit::Refused => {
+                    emptying.segment = None;
+                    return emptying.rest();
+                }
             }
         }
     }

@@ -6,14 +6,15 @@
 //! of its slots is free it [goes](Pool::decommit_segment).
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::{Arena, Domain, SgList};
 
 use super::{DECOMMITTED, Decommit, FRAME_SLOTS, FREE, Pool, Run, Runs, SPLIT, Victims};
 use crate::memory::FRAME_BYTES;
+use crate::wait::locked;
 
 /// Free, in a segment that is to be given back: not to be taken.
 pub(super) const EMPTIED: u8 = 4;
@@ -33,6 +34,8 @@ pub(super) struct Segments {
     frame_count: usize,
     /// Whether the device knows each.
     known: Box<[AtomicU8]>,
+    /// Held while the device is told of one, so that what it knows and what is said of it agree.
+    telling: Mutex<()>,
     /// How often the device did not take one.
     refused: AtomicU64,
 }
@@ -44,7 +47,8 @@ impl Segments {
         let frames = bytes / FRAME_BYTES;
         let domain = domain.filter(|domain| domain.attr().local_registration);
         let known = (0..frame_count.div_ceil(frames)).map(|_| AtomicU8::new(UNKNOWN)).collect();
-        Segments { arena, domain, frames, frame_count, known, refused: AtomicU64::new(0) }
+        let (telling, refused) = (Mutex::default(), AtomicU64::new(0));
+        Segments { arena, domain, frames, frame_count, known, telling, refused }
     }
 
     /// Frames that are registered together.
@@ -62,13 +66,21 @@ impl Segments {
         first..(first + self.frames).min(self.frame_count)
     }
 
-    /// The device is to know these frames. Where it refuses, whoever posts them finds another way.
+    /// The device is to know these frames, but for segments that were given back meanwhile
+    /// (`is_there` of their first frame). Where it refuses, whoever posts them finds another way.
     #[inline]
-    pub(super) fn make_known(&self, frames: impl Iterator<Item = usize>) {
+    pub(super) fn make_known(
+        &self,
+        frames: impl Iterator<Item = usize>,
+        is_there: impl Fn(usize) -> bool,
+    ) {
         if let Some(domain) = &self.domain {
             for segment in frames.map(|frame| frame / self.frames) {
                 if self.known[segment].load(Ordering::Relaxed) == UNKNOWN {
-                    self.register(domain, segment);
+                    let _telling = locked(&self.telling);
+                    if is_there(segment * self.frames) {
+                        self.register(domain, segment);
+                    }
                 }
             }
         }
@@ -76,6 +88,7 @@ impl Segments {
 
     /// The device need not know the segment any more, of which nothing is in use.
     fn forget(&self, segment: usize) {
+        let _telling = locked(&self.telling);
         if let Some(domain) = &self.domain {
             // If somebody holds it all the same, the system is not given it.
             domain.forget(&self.arena.segment(segment * self.frames * FRAME_BYTES));
@@ -86,6 +99,7 @@ impl Segments {
     /// What the device refused it may have room for now.
     fn ask_again(&self) {
         let Some(domain) = &self.domain else { return };
+        let _telling = locked(&self.telling);
         for segment in 0..self.known.len() {
             let was = self.known[segment].load(Ordering::Relaxed);
             if was == REFUSED && self.register(domain, segment) == REFUSED {
@@ -133,12 +147,12 @@ impl Pool {
         spans
     }
 
-    fn state(&self, frame: usize) -> u8 {
+    pub(super) fn state(&self, frame: usize) -> u8 {
         self.frames[frame].load(Ordering::Relaxed)
     }
 
     /// The segment that is missed least, of those that are not given back and have at most so many
-    /// frames, but none of `besides`.
+    /// frames, but none of `besides`. One of which somebody holds pages comes after all others.
     pub(crate) fn coldest_segment(&self, frames: usize, besides: &[usize]) -> Option<usize> {
         let is_there = |segment: &usize| {
             let range = self.segments.range(*segment);
@@ -148,7 +162,16 @@ impl Pool {
         let all = (0..self.segments.known.len()).rev();
         all.filter(|segment| !besides.contains(segment))
             .filter(is_there)
-            .min_by_key(|s| self.heat(*s))
+            .min_by_key(|s| (self.is_held(*s), self.heat(*s)))
+    }
+
+    pub(crate) fn is_held(&self, segment: usize) -> bool {
+        let range = self.segments.range(segment);
+        let mut slots = range.start * FRAME_SLOTS..range.end * FRAME_SLOTS;
+        slots.any(|slot| {
+            let unit = self.unit_at(slot).unit();
+            unit.index() == slot && self.is_pinned(unit)
+        })
     }
 
     /// How much a segment would be missed: its used slots, each by the order of its uses.
@@ -219,9 +242,13 @@ impl Pool {
         self.emptied.store(0, Ordering::Relaxed);
         drop(free);
         self.segments.forget(range.start / self.segments.frames);
-        let went = self.give_back(range);
+        self.give_back(range)
+    }
+
+    /// What the device refused it may have room for now: not while memory is to go, which registering
+    /// takes.
+    pub(crate) fn ask_device_again(&self) {
         self.segments.ask_again();
-        went
     }
 
     /// Takes whole segments again that were given back, the first ones, of at most so many frames.
@@ -234,13 +261,12 @@ impl Pool {
             }
             left -= range.len();
             self.arena.populate_huge(range.start * FRAME_BYTES, range.len() * FRAME_BYTES);
-            self.segments.make_known(std::iter::once(range.start));
+            self.segments.make_known(std::iter::once(range.start), |_| true);
             for frame in range {
                 self.take_back(frame);
             }
             self.space.changed();
         }
-        self.segments.ask_again();
     }
 
     /// Frames that are decommitted go to the system; if it does not take them, they are free again.

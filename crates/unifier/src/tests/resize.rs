@@ -1,13 +1,16 @@
 //! A cache that gives memory back, and lists that are read in at once.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use super::disk::{Disk, Rng, run};
 use super::{VERIFIER, bytes, config, open, pinning, read, shrinking, unifier, write};
 use crate::{CachedFile, Config, Reader, Unifier};
 use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
-use dafs_fabric::{Arena, Domain, poison};
+use dafs_fabric::{
+    Access, Address, Arena, ConnectError, Device, DeviceAttr, Domain, Engine, Listener,
+    MemoryRegion, OpenError, Provider, RegisterError, Span, poison,
+};
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
@@ -320,6 +323,88 @@ fn a_device_that_takes_no_more_is_asked_again_later() {
     assert_eq!(known(&domain, &arena), 0);
     net.set_faults(gentle);
     assert_eq!(unifier.resize(3 << 20), 3 << 20);
+    assert_eq!(known(&domain, &arena), 0, "not while memory is to go");
+    assert_eq!(unifier.resize(3 << 20), 3 << 20);
     assert!(read_all(&disk, &cached, 4 * MIB) == [7; 4 * MIB]);
     assert_eq!(known(&domain, &arena), 3);
+}
+
+#[test]
+fn who_holds_pages_everywhere_does_not_empty_the_cache() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![7; 8 * MIB]);
+    let (_, unifier) = pinned(8 * MIB, &pinning(1));
+    let cached = open(&unifier, &file);
+    read_all(&disk, &cached, 8 * MIB);
+    let hold = |mib: usize| cached.try_read((mib * MIB) as u64, PAGE).expect("cached");
+    let mut held: Vec<_> = (0..8).map(hold).collect();
+    for _ in 0..40 {
+        unifier.resize(4 << 20);
+    }
+    let cached_bytes = unifier.stats().resident_bytes;
+    assert!(cached_bytes >= 6 << 20, "{cached_bytes} are left");
+    // Those of which nothing is held go first, and at once.
+    held.drain(2..6);
+    for _ in 0..40 {
+        unifier.resize(4 << 20);
+    }
+    assert_eq!(unifier.resize(4 << 20), 4 << 20);
+}
+
+/// A device that a shrink meets while it registers.
+struct Slow {
+    inner: Arc<dyn Device>,
+    at: u64,
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Device for Slow {
+    fn attr(&self) -> &DeviceAttr {
+        self.inner.attr()
+    }
+
+    fn register(&self, span: Span, access: Access) -> Result<MemoryRegion, RegisterError> {
+        let meanwhile =
+            self.meanwhile.lock().expect("no panic").take_if(|_| span.addr() == self.at);
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
+        self.inner.register(span, access)
+    }
+
+    fn engine(&self) -> Result<Box<dyn Engine>, OpenError> {
+        self.inner.engine()
+    }
+
+    fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError> {
+        self.inner.listen(address)
+    }
+}
+
+#[test]
+fn what_is_registered_ahead_of_use_does_not_stay_when_it_goes() {
+    let arena = Arena::in_segments(4 * MIB, MIB).expect("memory");
+    let mut sim = SimConfig::new(1);
+    (sim.attr.local_registration, sim.attr.registration_pins) = (true, true);
+    let inner = SimNet::new(sim).provider(1).open().expect("a device");
+    let at = arena.segment(3 * MIB).addr();
+    let slow = Arc::new(Slow { inner, at, meanwhile: Mutex::default() });
+    let domain = Domain::new(slow.clone());
+    let config = Config { least_bytes: 64 << 10, domain: Some(domain.clone()), ..config(4 * MIB) };
+    let unifier = Unifier::new(arena.clone(), config, VERIFIER);
+    let (shrinks, begun) = (unifier.clone(), Arc::new(Barrier::new(2)));
+    let begins = begun.clone();
+    let thread = std::thread::spawn(move || {
+        begins.wait();
+        shrinks.resize(3 << 20)
+    });
+    *slow.meanwhile.lock().expect("no panic") = Some(Box::new(move || {
+        begun.wait();
+        // It has all the time that it needs to come in between, if it can.
+        std::thread::sleep(Duration::from_millis(50));
+    }));
+    unifier.prefault(std::thread::current(), || true);
+    assert_eq!(thread.join().expect("no panic"), 3 << 20);
+    assert_eq!(known(&domain, &arena), 3);
+    assert!(domain.find(&arena.segment(3 * MIB)).is_none());
 }
