@@ -173,6 +173,20 @@ impl Arena {
         Span { start, len, keep: Keep::Arena(self.clone()) }
     }
 
+    /// As [`Span::read_message`], of these bytes: without a span for them.
+    ///
+    /// # Panics
+    /// When the range is not inside.
+    pub fn read_message(&self, offset: usize, len: usize, into: &mut Vec<u8>) {
+        assert!(offset <= self.len && len <= self.len - offset, "message outside of the arena");
+        // SAFETY: inside the mapping, as just checked.
+        let from = unsafe { self.base.add(offset) };
+        into.clear();
+        into.resize(len, 0);
+        // SAFETY: `into` has `len` bytes, and so many are mapped from there.
+        unsafe { std::ptr::copy(from.as_ptr(), into.as_mut_ptr(), len) };
+    }
+
     /// Backs this range of whole pages with memory now, all at once, which costs less than a
     /// fault per page. Where the system cannot, nothing happens.
     pub fn populate(&self, offset: usize, len: usize) {

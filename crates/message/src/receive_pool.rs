@@ -203,15 +203,13 @@ impl ReceivePool {
     /// Copies message bytes (no payload) to `into`, in place of what it held. The caller checked
     /// that the message has them.
     pub fn read_message(&self, index: u32, offset: usize, len: usize, into: &mut Vec<u8>) {
-        if len == 0 {
-            into.clear();
-        } else if let [one] = self.parts(index, offset, len).as_slice() {
-            one.read_message(len, into);
-        } else {
-            let first = self.header_bytes.saturating_sub(offset);
-            self.header(index).part(offset, first).read_message(first, into);
+        let first = len.min(self.header_bytes.saturating_sub(offset));
+        self.arena.read_message(index as usize * self.header_bytes + offset, first, into);
+        if first < len {
             let mut rest = Vec::new();
-            self.area(index).read_message(len - first, &mut rest);
+            let area = self.area_base + index as usize * self.area_bytes;
+            let behind = offset + first - self.header_bytes;
+            self.arena.read_message(area + behind, len - first, &mut rest);
             into.extend_from_slice(&rest);
         }
     }

@@ -210,8 +210,7 @@ impl Connection {
             // Its data stops the path until it is fetched; requests in service may need the path.
             sh.deliver(waiting);
         } else {
-            sh.waiting.push_back(waiting);
-            sh.deliver_waiting();
+            sh.deliver_in_turn(waiting);
         }
         Ok(())
     }

@@ -4,6 +4,9 @@ use dafs_fabric::{SgList, Span, sg_bytes};
 
 /// Joins neighbours, so that lists stay short.
 pub fn join(list: SgList) -> SgList {
+    if matches!(list.as_slice(), [one] if !one.is_empty()) || list.is_empty() {
+        return list;
+    }
     let neighbours = list.iter().zip(list.iter().skip(1)).any(|(a, b)| a.is_followed_by(b));
     if !neighbours && !list.iter().any(Span::is_empty) {
         return list;

@@ -235,6 +235,16 @@ impl Shared {
         }
     }
 
+    /// Delivers a request, or leaves it waiting behind others.
+    pub fn deliver_in_turn(&mut self, waiting: Waiting) {
+        let is_room = self.in_service < self.config.requests_in_service_max;
+        if is_room && self.waiting.is_empty() {
+            return self.deliver(waiting);
+        }
+        self.waiting.push_back(waiting);
+        self.deliver_waiting();
+    }
+
     /// Delivers a request.
     pub fn deliver(&mut self, waiting: Waiting) {
         let Waiting { id, header, data_len, reply_max, pushed } = waiting;
