@@ -14,6 +14,8 @@ mod outcomes;
 pub(crate) mod setup;
 mod wire;
 
+use smallvec::SmallVec;
+
 use crate::handle::{CredHandle, SlotId};
 use crate::operation::{CHAIN_MAX, HEADER_BYTES_MAX, OpResult, Operation, REPLY_BYTES_MAX};
 use crate::status::Status;
@@ -67,7 +69,7 @@ pub struct Request<'a> {
     /// Slot, sequence, credential.
     pub head: RequestHead,
     /// The chain, 1 to [`crate::CHAIN_MAX`].
-    pub operations: Vec<Operation<'a>>,
+    pub operations: SmallVec<[Operation<'a>; 1]>,
     /// Of the operations' bytes, for [`crate::ServerSlots::begin`].
     pub hash: u64,
 }
@@ -129,17 +131,18 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     chain_length(count)?;
     let hash = hash::hash(cred.0, r.rest());
     let mut checker = check::Checker::default();
-    let mut operations = Vec::with_capacity(count);
+    let head = RequestHead { slot, sequence, cred };
+    let mut request = Request { head, operations: SmallVec::new(), hash };
     for _ in 0..count {
         let opcode = r.u16()?;
         let mut body = Reader::new(r.long()?);
         let operation = operations::get(opcode, &mut body)?;
         body.end()?;
         checker.operation(&operation)?;
-        operations.push(operation);
+        request.operations.push(operation);
     }
     r.end()?;
-    Ok(Request { head: RequestHead { slot, sequence, cred }, operations, hash })
+    Ok(request)
 }
 
 /// Appends a reply to `out`: at most [`REPLY_BYTES_MAX`] bytes. There must be 1 to
@@ -176,6 +179,21 @@ pub fn encode_results(
 /// # Errors
 /// [`DecodeError`].
 pub fn decode_reply(bytes: &[u8]) -> Result<Reply, DecodeError> {
+    let mut results = Vec::new();
+    let (slot, sequence, done) = decode_results(bytes, &mut results)?;
+    Ok(Reply { slot, sequence, results: done.map(|()| results) })
+}
+
+/// As [`decode_reply`], with the results in place of what `results` had: slot, sequence, and whether
+/// there are any.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_results(
+    bytes: &[u8],
+    results: &mut Vec<OpResult>,
+) -> Result<(SlotId, u32, Result<(), Status>), DecodeError> {
+    results.clear();
     if bytes.len() > REPLY_BYTES_MAX {
         return Err(DecodeError::Limit("reply"));
     }
@@ -187,16 +205,15 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, DecodeError> {
             return Err(DecodeError::Value("results"));
         }
         r.end()?;
-        return Ok(Reply { slot, sequence, results: Err(Status::from_code(status)) });
+        return Ok((slot, sequence, Err(Status::from_code(status))));
     }
     chain_length(count)?;
-    let mut results = Vec::with_capacity(count);
     for _ in 0..count {
         let number = r.u16()?;
         results.push(result(number, Reader::new(r.long()?))?);
     }
     r.end()?;
-    Ok(Reply { slot, sequence, results: Ok(results) })
+    Ok((slot, sequence, Ok(())))
 }
 
 fn put_result(out: &mut Vec<u8>, result: &OpResult) {

@@ -43,7 +43,8 @@ fn take_anything(bytes: &[u8]) {
         let mut again = vec![];
         encode_request(&request.head, &request.operations, &mut again).unwrap();
         let second = decode_request(&again).unwrap();
-        assert_eq!((second.head, &second.operations), (request.head, &request.operations));
+        assert_eq!(second.head, request.head);
+        assert_eq!(second.operations.as_slice(), request.operations.as_slice());
     }
     if let Ok(reply) = decode_reply(bytes) {
         let mut again = vec![];
@@ -77,7 +78,7 @@ fn every_operation_survives() {
         encode_request(&head, std::slice::from_ref(&operation), &mut bytes).unwrap();
         let request = decode_request(&bytes).unwrap();
         assert_eq!(request.head, head);
-        assert_eq!(request.operations, [operation]);
+        assert_eq!(request.operations.as_slice(), [operation]);
         assert!(bytes.len() <= HEADER_BYTES_MAX);
         no_prefix(&bytes, |bytes| decode_request(bytes).map(drop));
     }

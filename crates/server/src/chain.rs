@@ -11,8 +11,8 @@ use std::time::Duration;
 use dafs_fabric::{SgList, Span};
 use dafs_message::RequestId;
 use dafs_protocol::{
-    FileHandle, OpResult, Operation, Outcome, Reply, RequestOutcome, StateId, Status,
-    decode_request, encode_reply,
+    FileHandle, OpResult, Operation, Outcome, RequestOutcome, StateId, Status, decode_request,
+    encode_results,
 };
 use dafs_store::Caller;
 
@@ -162,9 +162,8 @@ fn finish(
     }
     context.shared.note_time(Kind::of(operations), done.start);
     if let Some(id) = target {
-        let reply = Reply { slot: head.slot, sequence: head.sequence, results: Ok(results) };
         let mut header = context.header();
-        encode_reply(&reply, &mut header);
+        encode_results(head.slot, head.sequence, Ok(&results), &mut header);
         done.held.push(Held::Grant(done.grant));
         let action = Action::Reply { id, header, data: done.out, held: done.held };
         context.actions.borrow_mut().push_back(action);

@@ -91,7 +91,7 @@ pub(crate) struct Run {
 
 /// Runs, adjacent ones joined.
 #[derive(Debug, Default)]
-pub(crate) struct Runs(SmallVec<[Run; 4]>);
+pub(crate) struct Runs(SmallVec<[Run; 1]>);
 
 impl Runs {
     #[inline]

@@ -31,7 +31,7 @@ const FILLS_MAX: usize = 1024;
 pub struct PinnedRead {
     core: Arc<Core>,
     /// Each pinned once.
-    units: SmallVec<[Page; 18]>,
+    units: SmallVec<[Page; 4]>,
     runs: Runs,
     len: usize,
     end_of_file: bool,

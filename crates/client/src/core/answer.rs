@@ -41,16 +41,16 @@ impl Core {
         &mut self,
         conn: ConnId,
         mut flight: Flight,
-        results: Vec<OpResult>,
+        results: &[OpResult],
         data_len: u32,
     ) {
         if matches!(flight.call.work, Work::GiveBack { .. }) {
-            return self.gave_back(flight.call, &results);
+            return self.gave_back(flight.call, results);
         }
         let own = flight.operations - flight.beside;
         let failed = results.iter().take(own).find_map(|result| result.as_ref().err().copied());
         if let Some(status) = failed {
-            self.on_failed(flight, &results, status);
+            self.on_failed(flight, results, status);
             return;
         }
         let cut_beside = results.len() > own && results.last().is_some_and(Result::is_err);

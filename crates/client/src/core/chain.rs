@@ -83,10 +83,11 @@ fn same_directory(from: &Place, to: &Place) -> bool {
 
 /// The operations of a step.
 pub(super) fn step_chain<'a>(
+    chain: &mut Chain<'a>,
     work: &'a mut Work,
     step: Step,
     root: FileHandle,
-) -> Result<Chain<'a>, Status> {
+) -> Result<(), Status> {
     let no_follow_from = matches!(work, Work::Link { .. });
     let [first, second] = work.places();
     let (place, bytes, no_follow) = match step {
@@ -101,9 +102,8 @@ pub(super) fn step_chain<'a>(
         None if no_follow => place.rest(),
         None => place.split().0,
     };
-    let mut chain = Chain::new();
     chain.push(Operation::Lookup { dir, path, no_follow });
-    Ok(chain)
+    Ok(())
 }
 
 /// Notes what a step found.
@@ -126,12 +126,12 @@ pub(super) fn step_found(work: &mut Work, step: Step, handle: FileHandle) {
 
 /// The operations of the work itself. `tight`: as little as possible in one message.
 pub(super) fn chain<'a>(
+    chain: &mut Chain<'a>,
     work: &'a Work,
     root: FileHandle,
     files: &'a Files,
     tight: bool,
-) -> Result<Chain<'a>, Status> {
-    let mut chain = Chain::new();
+) -> Result<(), Status> {
     match work {
         Work::Null => chain.push(Operation::Null),
         Work::Stats => chain.push(Operation::SessionStats),
@@ -160,7 +160,7 @@ pub(super) fn chain<'a>(
         Work::LinkFile { file, to } => {
             let file = files.usable(*file)?;
             let (handle, state) = (file.handle, file.state);
-            let (dir, name) = find_parent(&mut chain, to, root)?;
+            let (dir, name) = find_parent(chain, to, root)?;
             chain.push(Operation::Link { handle, state, dir, name });
         }
         Work::CopyRange { .. } | Work::CloneRange { .. } => {
@@ -171,22 +171,22 @@ pub(super) fn chain<'a>(
             chain.push(Operation::Commit { state, offset: 0, len: 0, level: CommitLevel::Flush });
         }
         Work::Open { place, options } => chain.push(open(place, options, root)),
-        Work::Get { place, len } => get(&mut chain, place, *len, root),
-        Work::Put(put) => self::put(&mut chain, put, root, tight)?,
+        Work::Get { place, len } => get(chain, place, *len, root),
+        Work::Put(put) => self::put(chain, put, root, tight)?,
         Work::Link { .. } | Work::Rename { .. } | Work::Remove { .. } | Work::Make { .. } => {
-            change(&mut chain, work, root)?;
+            change(chain, work, root)?;
         }
-        Work::Reopen { .. } => reopen(&mut chain, work, root, files)?,
+        Work::Reopen { .. } => reopen(chain, work, root, files)?,
         Work::Rewrite { file, offset, len, .. } => {
             let state = files.usable(*file)?.state;
             let extents = ExtentList::one(*offset, *len);
             let stability = dafs_protocol::Stability::Unstable;
             chain.push(Operation::Write { state, extents, stability, within: false });
         }
-        _ if work.file().is_some() => file_chain(&mut chain, work, files)?,
-        _ => named_chain(&mut chain, work, root),
+        _ if work.file().is_some() => file_chain(chain, work, files)?,
+        _ => named_chain(chain, work, root),
     }
-    Ok(chain)
+    Ok(())
 }
 
 /// What is asked for beside the work: it does not fail where this fails.

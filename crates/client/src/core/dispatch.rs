@@ -109,7 +109,7 @@ impl Core {
         let head = RequestHead { slot, sequence, cred };
         let made = self.encode(&head, &mut call, step, &mut header);
         self.requests.headers[usize::from(slot.0)] = header;
-        let flight = Flight {
+        let mut flight = Flight {
             call,
             slot,
             sequence,
@@ -128,7 +128,8 @@ impl Core {
         match made {
             Ok(Parts { operations, beside, noted }) => {
                 self.requests.unposted += 1;
-                self.post(Flight { operations, beside, noted, ..flight });
+                (flight.operations, flight.beside, flight.noted) = (operations, beside, noted);
+                self.post(flight);
             }
             Err(error) => self.replace(flight, error),
         }
@@ -144,22 +145,23 @@ impl Core {
         header.clear();
         let tight = call.tight;
         let mut beside = 0;
-        let operations: Chain<'_> = match (&mut call.work, step) {
-            (work, Some(step)) => chain::step_chain(work, step, self.session.root)?,
+        let mut operations = Chain::new();
+        match (&mut call.work, step) {
+            (work, Some(step)) => {
+                chain::step_chain(&mut operations, work, step, self.session.root)?;
+            }
             (Work::Root, None) => {
                 let export = self.config.export.as_slice();
-                let mut chain = Chain::new();
-                chain.push(Operation::GetRoot { export });
-                chain
+                operations.push(Operation::GetRoot { export });
             }
             (work, None) => {
-                let mut chain = chain::chain(work, self.session.root, &self.files, tight)?;
-                let own = chain.len();
-                chain::beside(&mut chain, work, self.session.root, &self.files, tight)?;
-                beside = chain.len() - own;
-                chain
+                let root = self.session.root;
+                chain::chain(&mut operations, work, root, &self.files, tight)?;
+                let own = operations.len();
+                chain::beside(&mut operations, work, root, &self.files, tight)?;
+                beside = operations.len() - own;
             }
-        };
+        }
         let encoded = dafs_protocol::encode_request(head, &operations, header);
         encoded.map_err(|_| Unsendable::TooLong)?;
         let noted = operations.iter().any(Operation::is_logged);
@@ -300,8 +302,11 @@ impl Core {
         let Some(mut flight) = flight else { return };
         flight.posted = None;
         self.links[flight.link].heard(self.now);
-        let reply = match dafs_protocol::decode_reply(header) {
-            Ok(reply) if reply.slot == flight.slot && reply.sequence == flight.sequence => reply,
+        let decoded = dafs_protocol::decode_results(header, &mut self.requests.results);
+        let done = match decoded {
+            Ok((slot, sequence, done)) if (slot, sequence) == (flight.slot, flight.sequence) => {
+                done
+            }
             Ok(_) => return self.peer_fault(conn, flight, "a reply to another request"),
             Err(error) => return self.peer_fault(conn, flight, &error.to_string()),
         };
@@ -309,10 +314,13 @@ impl Core {
             let data = flight.call.memory.list(data_len as usize);
             data.iter().for_each(|span| poison::check_data(span, "a reply"));
         }
-        match reply.results {
-            Ok(results) => {
+        match done {
+            Ok(()) => {
                 self.requests.slots.release(flight.slot);
-                self.on_results(conn, flight, results, data_len);
+                let mut results = std::mem::take(&mut self.requests.results);
+                self.on_results(conn, flight, &results, data_len);
+                results.clear();
+                self.requests.results = results;
             }
             Err(Status::BadSession | Status::BadSlot) => self.session_refused(flight, false),
             Err(Status::SeqMisordered | Status::SeqFalseRetry) => {

@@ -35,7 +35,7 @@ use dafs_fabric::{Buffer, PostedBuffer, Waiter};
 use dafs_message::{Event, Node};
 use dafs_protocol::{
     Attr, ClientId, ClientSlots, FileHandle, GROUPS_MAX, Identity, LockKind, LockRange,
-    LockRequest, Nonce, SessionId, SessionSecret, Status, WriteVerifier,
+    LockRequest, Nonce, OpResult, SessionId, SessionSecret, Status, WriteVerifier,
 };
 
 pub use call::{Beside, CoreDone};
@@ -130,6 +130,8 @@ struct Requests {
     flights: Vec<Option<Flight>>,
     /// The encoded request of each slot, for sending it again.
     headers: Vec<Vec<u8>>,
+    /// Of the reply that is being looked at; kept for its memory.
+    results: Vec<OpResult>,
     /// Flights that are not posted now.
     unposted: usize,
     /// The core's own calls; they go first.
@@ -222,6 +224,7 @@ impl Core {
             slots: ClientSlots::new(0),
             flights: Vec::new(),
             headers: Vec::new(),
+            results: Vec::new(),
             unposted: 0,
             urgent: VecDeque::new(),
             queues: [VecDeque::new(), VecDeque::new()],

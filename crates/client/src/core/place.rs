@@ -4,7 +4,11 @@ use dafs_protocol::{Attr, FileHandle, NAME_BYTES_MAX, SetAttr, SetTime, Status, 
 
 /// A name: a path below a directory, which is the root unless another is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Place(Box<Parts>);
+
+/// In a box: calls are moved about, and few have names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Parts {
     path: Vec<u8>,
     /// Where the path begins; `None`: the root.
     origin: Option<FileHandle>,
@@ -37,12 +41,16 @@ impl Place {
             }
             clean.extend_from_slice(part);
         }
-        Ok(Place { path: clean, origin: None, walked: 0, base: None, look: false })
+        Ok(Place::of(clean, None))
+    }
+
+    fn of(path: Vec<u8>, origin: Option<FileHandle>) -> Place {
+        Place(Box::new(Parts { path, origin, walked: 0, base: None, look: false }))
     }
 
     /// An object whose handle is known.
     pub fn at(handle: FileHandle) -> Place {
-        Place { path: Vec::new(), origin: Some(handle), walked: 0, base: None, look: false }
+        Place::of(Vec::new(), Some(handle))
     }
 
     /// One name in a directory whose handle is known.
@@ -60,27 +68,29 @@ impl Place {
         if matches!(name, b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
             return Err(Status::Inval);
         }
-        Ok(Place { path: name.into(), ..Place::at(dir) })
+        Ok(Place::of(name.into(), Some(dir)))
     }
 
     /// What changes this name also answers the attributes that the directory has after it.
-    pub fn with_dir(self) -> Place {
-        Place { look: true, ..self }
+    #[must_use]
+    pub fn with_dir(mut self) -> Place {
+        self.0.look = true;
+        self
     }
 
     /// The directory that is to be looked at after a change there.
     pub(crate) fn dir_to_look_at(&self, root: FileHandle) -> Option<FileHandle> {
-        (self.look && self.split().0.is_empty()).then(|| self.base(root))
+        (self.0.look && self.split().0.is_empty()).then(|| self.base(root))
     }
 
     /// From where [`rest`](Self::rest) is to be walked.
     pub(crate) fn base(&self, root: FileHandle) -> FileHandle {
-        self.base.or(self.origin).unwrap_or(root)
+        self.0.base.or(self.0.origin).unwrap_or(root)
     }
 
     /// What is left to walk.
     pub(crate) fn rest(&self) -> &[u8] {
-        self.path.get(self.walked..).unwrap_or(&[])
+        self.0.path.get(self.0.walked..).unwrap_or(&[])
     }
 
     /// The directory part and the last component of what is left.
@@ -105,14 +115,14 @@ impl Place {
 
     /// `bytes` of what was left lead to `handle`.
     pub(crate) fn walk(&mut self, bytes: usize, handle: FileHandle) {
-        self.walked = (self.walked + bytes + 1).min(self.path.len());
-        self.base = Some(handle);
+        self.0.walked = (self.0.walked + bytes + 1).min(self.0.path.len());
+        self.0.base = Some(handle);
     }
 
     /// Forgets what was walked: the next session begins where the path does.
     pub(crate) fn rewind(&mut self) {
-        self.walked = 0;
-        self.base = None;
+        self.0.walked = 0;
+        self.0.base = None;
     }
 
     /// All of it, as given.

@@ -442,6 +442,7 @@ impl Fake {
             Verdict::New if data_len > 0 => {
                 let data = Buffer::new(data_len as usize).expect("buffer").post();
                 self.node.fetch(id, [data.span().clone()].into_iter().collect());
+                drop(request);
                 let request = header;
                 let fetching = Fetching { session: session_id, request, data, reply_max };
                 self.fetching.insert(id, fetching);
