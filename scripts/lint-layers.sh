@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Who may use whom: a crate uses only crates below it (docs/architecture.md), and none but `cli`, which
-# puts programs together, names a provider or a concrete store in its own code.
+# puts programs together, names a provider, a scheme of addresses or a concrete store in its own code.
 #   scripts/lint-layers.sh              prints each breach; status 1 if there is one
 #   scripts/lint-layers.sh --self-test  plants breaches in a copy, which must be found
 set -euo pipefail
@@ -32,13 +32,15 @@ dependencies() { # FILE
     awk '/^\[/ { inside = ($0 == "[dependencies]") } inside && sub(/^dafs-/, "") { sub(/[ .=].*/, ""); print }' "$1"
 }
 
-# Lines of code with the names of concrete crates; tests, and comments, may have them.
+# Lines of code with the names of concrete crates and of schemes; tests, and comments, may have them.
 concrete() { # DIRECTORY
     find "$1/src" -name '*.rs' ! -path '*/tests/*' ! -name tests.rs ! -name '*_tests.rs' -print0 | sort -z |
         xargs -0 awk '
             FNR == 1 { tests = 0 }
             /^ *#\[cfg\(test\)\]/ { tests = 1 }
-            !tests && !/^ *\/\// && /dafs_(fabric|store)_[a-z]/ { print FILENAME ":" FNR ": " $0 }
+            tests || /^ *\/\// { next }
+            /dafs_(fabric|store)_[a-z]/ { print FILENAME ":" FNR ": " $0 }
+            /"([^" ]*\+)?(tcp|unix|shm|verbs|sim)(:[^"]*)?"/ { print FILENAME ":" FNR ": " $0 }
         '
 }
 
@@ -54,9 +56,9 @@ check() { # ROOT
                 *) echo "crates/$name uses $used, which is not below it"; status=1 ;;
             esac
         done < <(dependencies "$crate/Cargo.toml")
-        case $name in cli | fabric-* | store-*) continue ;; esac
+        case $name in cli | fabric | fabric-* | store-* | simulation) continue ;; esac
         used=$(concrete "$crate")
-        [ -z "$used" ] || { echo "$used"; echo "crates/$name names a provider or a concrete store"; status=1; }
+        [ -z "$used" ] || { echo "$used"; echo "crates/$name names a provider, a scheme or a concrete store"; status=1; }
     done
     return $status
 }
@@ -77,8 +79,9 @@ if [ "${1:-}" = --self-test ]; then
     plant "an arrow across" sed -i 's/^\[dependencies\]/&\ndafs-client.workspace = true/' crates/server/Cargo.toml
     plant "a provider" sed -i '1,/^use /s/^use /use dafs_fabric_tcp::TcpProvider;\n&/' crates/client/src/session.rs
     plant "a concrete store" sed -i '1,/^use /s/^use /use dafs_store_posix::PosixStore;\n&/' crates/server/src/server.rs
+    plant "a scheme" sed -i '1,/^use /s/^use /const PLANTED: \&str = "unix:\/x";\n&/' crates/client/src/session.rs
     plant "an unknown crate" cp -r crates/store crates/fresh
-    echo "lint-layers: self-test: 5 breaches planted, 0 not found"
+    echo "lint-layers: self-test: 6 breaches planted, 0 not found"
     exit 0
 fi
 check .

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dafs_client::{Session, SessionOptions, Url, parse_duration};
-use dafs_fabric_tcp::TcpProvider;
 
 use crate::failure::{Cause, Failure};
 use crate::place;
+use crate::provider::provider;
 use crate::{interrupt, progress};
 
 /// Bytes of a key file.
@@ -69,7 +69,7 @@ impl ConnectArgs {
     /// # Errors
     /// It could not be made.
     pub fn session(&self, url: &Url, options: SessionOptions) -> dafs_client::Result<Session> {
-        Session::connect(Arc::new(TcpProvider::new()), &url.address(), options)
+        Session::connect(provider(), &url.address(), options)
     }
 
     /// What `url` means, with a session of its own.

@@ -30,6 +30,7 @@ mod place;
 #[cfg(feature = "planted")]
 mod planted;
 mod progress;
+mod provider;
 mod rm;
 mod runtime;
 mod serve;

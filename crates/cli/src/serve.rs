@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dafs_fabric::Address;
-use dafs_fabric_tcp::TcpProvider;
 use dafs_server::{Config, DataPath, ExportConfig, LocalSocket, Policy, Server};
 use dafs_store::Disk;
 
 use crate::failure::{Failure, PANICKED, USAGE};
 use crate::find::size;
+use crate::provider::provider;
 use crate::runtime::{Note, Posted};
 use crate::{interrupt, progress, sys, text};
 
@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         tracing::warn!(%error, "cannot raise the limit of open descriptors");
     }
     let server =
-        Server::start(&config, &TcpProvider::new(), &dafs_store_posix::open).map_err(|error| {
+        Server::start(&config, &*provider(), &dafs_store_posix::open).map_err(|error| {
             let usage = matches!(error, dafs_server::StartError::Config(_));
             Failure { code: if usage { USAGE } else { 1 }, ..Failure::about("", error.to_string()) }
         })?;

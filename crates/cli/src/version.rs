@@ -31,7 +31,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         version: env!("CARGO_PKG_VERSION"),
         profile: if cfg!(debug_assertions) { "debug" } else { "release" },
         architecture: std::env::consts::ARCH,
-        transports: &["tcp", "unix"],
+        transports: crate::provider::SCHEMES,
     };
     let mut out = Output::new();
     if args.json {

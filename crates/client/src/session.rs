@@ -438,7 +438,7 @@ impl Session {
             uid: facts.uid,
             verifier: facts.verifier,
             transport: match facts.way {
-                Way::UnixSocket => "unix",
+                Way::UnixSocket => Address::LOCAL_SCHEME,
                 Way::Network => self.handle.transport,
             },
             export: facts.export,

@@ -27,6 +27,8 @@ pub struct Url {
     pub port: u16,
     /// A Unix socket in place of host and port.
     pub unix: Option<PathBuf>,
+    /// The transport, where it is not the usual one: `dafs+NAME://HOST`.
+    pub transport: Option<String>,
     /// Bytes below the root, without a leading `/`; empty: the root.
     pub path: Vec<u8>,
     /// In the order in which they stand.
@@ -36,7 +38,7 @@ pub struct Url {
 impl Url {
     /// True for text that is meant as a URL of this kind (and not as a local path).
     pub fn is_url(text: &str) -> bool {
-        text.starts_with("dafs://") || text.starts_with("dafs+unix://")
+        split_scheme(text).is_some()
     }
 
     /// Takes `text` apart.
@@ -52,13 +54,12 @@ impl Url {
             Some((before, query)) => (before, Some(query)),
             None => (text, None),
         };
-        let mut url = if let Some(rest) = before.strip_prefix("dafs+unix://") {
-            parse_unix(rest).map_err(|what| wrong(&what))?
-        } else if let Some(rest) = before.strip_prefix("dafs://") {
-            parse_host(rest).map_err(|what| wrong(&what))?
-        } else {
-            return Err(wrong("must begin with dafs://"));
+        let url = match split_scheme(before) {
+            Some((Some(Address::LOCAL_SCHEME), rest)) => parse_unix(rest),
+            Some((transport, rest)) => parse_host(transport, rest),
+            None => Err("must begin with dafs://".into()),
         };
+        let mut url = url.map_err(|what| wrong(&what))?;
         url.options = parse_options(query.unwrap_or("")).map_err(|what| wrong(&what))?;
         Ok(url)
     }
@@ -66,10 +67,10 @@ impl Url {
     /// What a provider connects to.
     pub fn address(&self) -> Address {
         if let Some(socket) = &self.unix {
-            let target = socket.to_string_lossy().into_owned();
-            return Address { scheme: "unix".into(), target };
+            return Address::local(socket);
         }
-        Address { scheme: "tcp".into(), target: self.authority() }
+        let scheme = self.transport.as_deref().unwrap_or(Address::DEFAULT_SCHEME);
+        Address { scheme: scheme.into(), target: self.authority() }
     }
 
     /// The same server and options with another path.
@@ -91,11 +92,16 @@ impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(socket) = &self.unix {
             use std::os::unix::ffi::OsStrExt;
-            write!(f, "dafs+unix://{}//", escape(socket.as_os_str().as_bytes(), false))?;
+            let scheme = Address::LOCAL_SCHEME;
+            write!(f, "dafs+{scheme}://{}//", escape(socket.as_os_str().as_bytes(), false))?;
         } else {
             let brackets = self.host.contains(':');
             let (open, close) = if brackets { ("[", "]") } else { ("", "") };
-            write!(f, "dafs://{open}{}{close}", self.host)?;
+            f.write_str("dafs")?;
+            if let Some(transport) = &self.transport {
+                write!(f, "+{transport}")?;
+            }
+            write!(f, "://{open}{}{close}", self.host)?;
             if self.port != DEFAULT_PORT {
                 write!(f, ":{}", self.port)?;
             }
@@ -118,7 +124,20 @@ impl std::str::FromStr for Url {
     }
 }
 
-fn parse_host(rest: &str) -> Result<Url, String> {
+/// The transport, if it is named, and what follows `://`.
+fn split_scheme(text: &str) -> Option<(Option<&str>, &str)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let transport = match scheme.strip_prefix("dafs")? {
+        "" => None,
+        name => Some(name.strip_prefix('+')?),
+    };
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    };
+    transport.is_none_or(is_name).then_some((transport, rest))
+}
+
+fn parse_host(transport: Option<&str>, rest: &str) -> Result<Url, String> {
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (host, port) = if let Some(inside) = authority.strip_prefix('[') {
         let (host, after) = inside.split_once(']').ok_or("']' is missing")?;
@@ -149,6 +168,7 @@ fn parse_host(rest: &str) -> Result<Url, String> {
         host: host.into(),
         port: port.map_or(Ok(DEFAULT_PORT), parse_port)?,
         unix: None,
+        transport: transport.filter(|name| *name != Address::DEFAULT_SCHEME).map(str::to_owned),
         path: decode_path(path)?,
         options: Vec::new(),
     })
@@ -177,6 +197,7 @@ fn parse_unix(rest: &str) -> Result<Url, String> {
         host: String::new(),
         port: DEFAULT_PORT,
         unix: Some(PathBuf::from(std::ffi::OsString::from_vec(socket))),
+        transport: None,
         path: decode_path(path)?,
         options: Vec::new(),
     })
@@ -289,6 +310,20 @@ mod tests {
         let path: Vec<u8> = (1..=255).filter(|b| *b != b'/').collect();
         let url = Url::parse("dafs://h/").expect("url").with_path(&path);
         assert_eq!(Url::parse(&url.to_string()).expect("again"), url);
+    }
+
+    #[test]
+    fn a_transport_can_be_named() {
+        let url = Url::parse("dafs+mesh://host:7/a?retry=1s").expect("url");
+        assert_eq!(url.address().to_string(), "mesh://host:7");
+        assert_eq!(url.to_string(), "dafs+mesh://host:7/a?retry=1s");
+        let usual = Url::parse("dafs+tcp://host/a").expect("url");
+        assert_eq!(usual, Url::parse("dafs://host/a").expect("url"));
+        for no_url in
+            ["dafs+://host", "dafs+Mesh://host", "dafsmesh://host", "/dafs://x", "dafs:/x"]
+        {
+            assert!(!Url::is_url(no_url), "{no_url}");
+        }
     }
 
     #[test]

@@ -26,6 +26,22 @@ pub struct Address {
 }
 
 impl Address {
+    /// The transport that is meant where none is named.
+    pub const DEFAULT_SCHEME: &'static str = "tcp";
+    /// Sockets of this machine, whose addresses are paths.
+    pub const LOCAL_SCHEME: &'static str = "unix";
+
+    /// A socket of this machine.
+    pub fn local(path: &std::path::Path) -> Address {
+        let target = path.to_string_lossy().into_owned();
+        Address { scheme: Address::LOCAL_SCHEME.into(), target }
+    }
+
+    /// The target is a path of this machine, not a host.
+    pub fn is_path(&self) -> bool {
+        self.scheme == Address::LOCAL_SCHEME || self.target.starts_with('/')
+    }
+
     /// Takes an address apart at the first `:`; `//` after it is dropped.
     pub fn parse(text: &str) -> Option<Address> {
         let (scheme, rest) = text.split_once(':')?;
@@ -37,7 +53,7 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let slashes = if self.scheme == "unix" { "" } else { "//" };
+        let slashes = if self.is_path() { "" } else { "//" };
         write!(f, "{}:{}{}", self.scheme, slashes, self.target)
     }
 }

@@ -121,8 +121,8 @@ impl Default for Config {
         Config {
             exports: Vec::new(),
             listen: vec![
-                format!("tcp://127.0.0.1:{DEFAULT_PORT}"),
-                format!("tcp://[::1]:{DEFAULT_PORT}"),
+                format!("{}://127.0.0.1:{DEFAULT_PORT}", Address::DEFAULT_SCHEME),
+                format!("{}://[::1]:{DEFAULT_PORT}", Address::DEFAULT_SCHEME),
             ],
             local_socket: LocalSocket::Auto,
             arena_bytes: None,
@@ -155,7 +155,11 @@ pub enum ConfigError {
     #[error("export '{0}': with several exports each needs a name of its own, without '/'")]
     ExportName(String),
     /// Not an address.
-    #[error("listen address '{0}': expected tcp://HOST:PORT or unix:/path")]
+    #[error(
+        "listen address '{0}': expected {network}://HOST:PORT or {local}:/path",
+        network = Address::DEFAULT_SCHEME,
+        local = Address::LOCAL_SCHEME
+    )]
     Address(String),
     /// Reachable from elsewhere, and nothing to prove who calls.
     #[error(
@@ -232,19 +236,16 @@ impl Config {
     fn address(&self, text: &str) -> Result<Address, ConfigError> {
         let bad = || ConfigError::Address(text.to_string());
         let mut address = Address::parse(text).ok_or_else(bad)?;
-        match address.scheme.as_str() {
-            "unix" => Ok(address),
-            "tcp" => {
-                let (host, port) = host_and_port(&address.target).ok_or_else(bad)?;
-                let proven = self.key_file.is_some() || self.insecure;
-                if !is_loopback(host) && !proven {
-                    return Err(ConfigError::NotLoopback(text.to_string()));
-                }
-                address.target = format!("{host}:{port}");
-                Ok(address)
-            }
-            _ => Err(bad()),
+        if address.is_path() {
+            return Ok(address);
         }
+        let (host, port) = host_and_port(&address.target).ok_or_else(bad)?;
+        let proven = self.key_file.is_some() || self.insecure;
+        if !is_loopback(host) && !proven {
+            return Err(ConfigError::NotLoopback(text.to_string()));
+        }
+        address.target = format!("{host}:{port}");
+        Ok(address)
     }
 }
 

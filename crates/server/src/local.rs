@@ -41,10 +41,7 @@ pub(crate) fn beside(
 
 /// Where clients of this host dial, if they can.
 fn dialled(address: &Address) -> Option<SocketAddr> {
-    let at: SocketAddr = match address.scheme.as_str() {
-        "tcp" => address.target.parse().ok()?,
-        _ => return None,
-    };
+    let at: SocketAddr = address.target.parse().ok()?;
     let ip = match at.ip() {
         ip if ip.is_loopback() => ip,
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
@@ -69,8 +66,7 @@ fn open(
     let name = local::socket_name(at).ok_or_else(|| Error::other("no /proc/self/ns/net"))?;
     make_own(directory)?;
     remove_left_over(directory);
-    let target = directory.join(name).display().to_string();
-    device.listen(&Address { scheme: "unix".into(), target })
+    device.listen(&Address::local(&directory.join(name)))
 }
 
 /// Makes a directory, and makes sure that nobody else can put files into it.

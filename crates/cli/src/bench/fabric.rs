@@ -2,20 +2,19 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_bench::fabric::{self, FabricOp, FabricOptions};
 use dafs_bench::raw::{RawOp, RawOptions};
 use dafs_bench::{Point, Report, Slice, Wait};
 use dafs_client::Url;
-use dafs_fabric::{Address, Provider};
-use dafs_fabric_tcp::TcpProvider;
+use dafs_fabric::Address;
 
 use super::{raw, seconds, target};
 use crate::failure::{Cause, Failure};
 use crate::find::size;
 use crate::interrupt;
+use crate::provider::{SCHEMES, provider};
 
 /// Stretches per row, of each of the two.
 const SLICES: u32 = 4;
@@ -65,7 +64,7 @@ pub struct Args {
 /// # Errors
 /// What was not reported yet.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let provider: Arc<dyn Provider> = Arc::new(TcpProvider::new());
+    let provider = provider();
     if let Some(text) = &args.serve {
         return fabric::serve(&provider, &parse(text)?, interrupt::flag())
             .map_err(|error| target::failure(text, error));
@@ -113,14 +112,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// # Errors
 /// It cannot listen.
 pub fn peer() -> Result<(), Failure> {
-    let provider: Arc<dyn Provider> = Arc::new(TcpProvider::new());
-    fabric::serve_parent(&provider, &parse("tcp://127.0.0.1:0")?)
+    fabric::serve_parent(&provider(), &parse("tcp://127.0.0.1:0")?)
         .map_err(|error| Failure::about("fabric peer", error))
 }
 
 fn parse(text: &str) -> Result<Address, Failure> {
     Address::parse(text)
-        .filter(|address| matches!(address.scheme.as_str(), "tcp" | "unix"))
+        .filter(|address| SCHEMES.contains(&address.scheme.as_str()))
         .ok_or_else(|| Failure::usage(format!("'{text}' is not tcp://HOST:PORT or unix:/path")))
 }
 

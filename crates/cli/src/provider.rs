@@ -1,0 +1,14 @@
+//! The networks of this program: the only place that names a provider.
+
+use std::sync::Arc;
+
+use dafs_fabric::Provider;
+use dafs_fabric_tcp::TcpProvider;
+
+/// The schemes of the addresses that it knows.
+pub const SCHEMES: &[&str] = &["tcp", "unix"];
+
+/// A provider of all of them.
+pub fn provider() -> Arc<dyn Provider> {
+    Arc::new(TcpProvider::new())
+}
