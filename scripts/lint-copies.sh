@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-crates="fabric fabric-tcp message store store-posix unifier server client"
+crates="fabric $(cd crates && echo fabric-*) message store store-posix unifier server client"
 allow=scripts/lint-copies.allow
 
 # Ways to copy bytes. `read_message` and `write_message` are mem's own copies of headers.

@@ -191,7 +191,8 @@ pub trait Engine: Send {
     fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize;
     /// How often every queue pair has been looked at since the engine was opened: one
     /// [`poll`](Engine::poll) need not look at all of them. What had come to a queue pair when
-    /// this was `n` is in completions, as far as there were receives, when it is `n + 2`.
+    /// this was `n` is in completions, as far as there were receives, when it is `n + 2`. Servers
+    /// judge silence by it: where it stood still, no lease would ever end.
     fn rounds(&self) -> u64;
     /// The next event, in order with the completions already polled.
     fn poll_event(&mut self) -> Option<QueuePairEvent>;

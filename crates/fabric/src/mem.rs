@@ -373,7 +373,7 @@ impl Span {
     }
 
     /// True for bytes of a mapped file.
-    pub(crate) fn is_of_file(&self) -> bool {
+    pub fn is_of_file(&self) -> bool {
         matches!(self.keep, Keep::File(_))
     }
 

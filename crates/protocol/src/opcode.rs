@@ -146,6 +146,8 @@ pub mod outcome {
     pub const REQUEST_OUTCOME: u16 = 18;
     pub const ADVISED: u16 = 19;
     pub const CACHED: u16 = 20;
+    /// The largest number.
+    pub const LAST: u16 = CACHED;
 }
 
 #[cfg(test)]

@@ -85,6 +85,22 @@ fn every_operation_survives() {
 }
 
 #[test]
+fn the_generator_makes_every_operation() {
+    let mut r = Random(1);
+    let mut made: Vec<u16> = (0..OPERATIONS)
+        .map(|which| {
+            let names = generate::names(&mut r);
+            generate::operation(which, &mut r, &names).opcode()
+        })
+        .collect();
+    made.sort_unstable();
+    let own = |entry: &&opcode::Entry| !entry.reserved && !entry.name.starts_with("CB_");
+    let mut all: Vec<u16> = opcode::ALL.iter().filter(own).map(|entry| entry.number).collect();
+    all.sort_unstable();
+    assert_eq!(made, all);
+}
+
+#[test]
 fn every_outcome_survives() {
     let mut r = Random(2);
     for which in (0..OUTCOMES).cycle().take(50 * OUTCOMES as usize) {
@@ -389,6 +405,12 @@ fn the_documentation_has_all_numbers() {
         let found = if entry.reserved { entry.name } else { &row };
         assert!(text.contains(found), "{}", entry.name);
     }
+    let outcomes = text.split("Outcomes:").nth(1).and_then(|rest| rest.split("\n\n**").next());
+    for outcome in 1..=opcode::outcome::LAST {
+        let row = format!("\n| {outcome} | ");
+        assert!(outcomes.is_some_and(|table| table.contains(&row)), "outcome {outcome}");
+    }
+    assert_eq!(OUTCOMES, u64::from(opcode::outcome::LAST));
     for status in Status::ALL {
         assert!(text.contains(&format!("| {} | {status:?} |", status.code())), "{status:?}");
         assert!(text.contains(status.text()), "{status:?}");

@@ -126,6 +126,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("wake_ends_a_wait", waiting::wake_ends_a_wait),
     ("nobody_sleeps_on_work", waiting::nobody_sleeps_on_work),
     ("arm_does_not_strand_posted_work", waiting::arm_does_not_strand_posted_work),
+    ("rounds_go_on", waiting::rounds_go_on),
 ];
 
 /// Runs one case.

@@ -88,3 +88,25 @@ pub(super) fn arm_does_not_strand_posted_work(h: &mut Harness<'_>) {
     }
     panic!("{}: the message was stranded", h.case);
 }
+
+/// Whoever judges by silence counts rounds: they go on as long as somebody polls, and what had come
+/// is in completions two rounds later.
+pub(super) fn rounds_go_on(h: &mut Harness<'_>) {
+    let mut p = h.pair();
+    let qa = p.qa;
+    let buffer = p.b.buffer(64);
+    let recv = p.b.recv(&[buffer.span().clone()]).expect("posted");
+    p.a.send(qa, b"here", &[], false).expect("posted");
+    h.settle(&mut p);
+    let begin = p.b.engine.rounds();
+    for _ in 0..h.rounds_max {
+        p.a.poll();
+        p.b.poll();
+        if p.b.engine.rounds() >= begin + 2 {
+            assert!(p.b.take(recv).is_some(), "what had come was not looked at in two rounds");
+            return;
+        }
+        (h.progress)();
+    }
+    panic!("{}: rounds do not go on", h.case);
+}
