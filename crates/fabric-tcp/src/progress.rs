@@ -8,6 +8,7 @@ use crate::engine::{Link, TcpEngine};
 use crate::queue_pair::Connection;
 use crate::receive::Received;
 use crate::sys::{READY_MAX, Watch};
+use crate::turns::Load;
 
 /// Up to so many queue pairs are simply tried; more are asked for by epoll first.
 const TRIED_MAX: usize = 4;
@@ -191,29 +192,35 @@ impl TcpEngine {
 
     pub(crate) fn flush_all(&mut self) {
         self.held = 0;
-        let mut index = 0;
-        // What must go on later is put in front of `index`.
-        while let Some(slot) = self.to_flush.get(index).copied() {
-            if self.core.turns.has_sent_enough() {
-                // Who did not have a turn is first in the next pass.
-                self.to_flush.rotate_left(index);
-                return;
-            }
-            let again = match &mut self.slots[slot as usize].link {
-                Link::Up(connection) => {
-                    let again = connection.flush(&mut self.core);
-                    connection.send.listed = again;
-                    again
-                }
-                _ => false,
-            };
-            self.note(slot);
-            if again {
-                index += 1;
-            } else {
-                self.to_flush.swap_remove(index);
-            }
+        if self.core.turns.are_short() {
+            // Who asks for little has the first turns, which take little.
+            self.flush_listed(|load| !load.is_bulk());
         }
+        let served = self.flush_listed(|_| true);
+        // Who did not have a turn is first in the next pass.
+        self.to_flush.rotate_left(served);
+    }
+
+    /// A turn for each of these, while there are some in this pass. How many have more to send.
+    fn flush_listed(&mut self, picks: impl Fn(&Load) -> bool) -> usize {
+        let mut listed = std::mem::take(&mut self.to_flush);
+        let mut served = 0;
+        listed.retain(|slot| {
+            if self.core.turns.has_sent_enough() {
+                return true;
+            }
+            let Link::Up(connection) = &mut self.slots[*slot as usize].link else { return false };
+            if !picks(&connection.load) {
+                return true;
+            }
+            let again = connection.flush(&mut self.core);
+            connection.send.listed = again;
+            served += usize::from(again);
+            self.note(*slot);
+            again
+        });
+        self.to_flush = listed;
+        served
     }
 
     /// Makes epoll watch what matters now. False when it cannot watch all.

@@ -197,6 +197,12 @@ impl SendSide {
             && self.reads.is_empty())
     }
 
+    /// A message is begun in a batch that has room for all of it, or else in one of its own: who got
+    /// out of step once would have each message in two batches, which costs streams a quarter.
+    fn may_begin(&self, bytes: u32, frames: usize) -> bool {
+        self.batch.is_empty() || bytes as usize <= frames * FRAME_PAYLOAD_BYTES_MAX
+    }
+
     /// Cuts work into frames, in the order in which they leave.
     fn fill(&mut self, requests: &mut Slab<Request>, most: usize, load: &mut Load) {
         let mut bytes = 0;
@@ -234,6 +240,9 @@ impl SendSide {
         let Some(slot) = self.ordered.front().copied() else { return };
         let request = requests.at_mut(slot);
         match request.opcode {
+            Opcode::RdmaWrite if request.done == 0 && !self.may_begin(request.total, frames) => {
+                return;
+            }
             Opcode::RdmaWrite => {
                 if self.frame_run(slot, request, Kind::Write, frames) {
                     self.ordered.pop_front();
@@ -307,7 +316,7 @@ impl SendSide {
     fn fill_bulk(&mut self, requests: &mut Slab<Request>, frames: usize) -> bool {
         let Some(slot) = self.bulk.front().copied() else { return false };
         let request = requests.at_mut(slot);
-        if !self.may_go(request) {
+        if !self.may_go(request) || request.done == 0 && !self.may_begin(request.total, frames) {
             return false;
         }
         let before = request.done;
@@ -326,6 +335,10 @@ impl SendSide {
 
     /// Reads are served in order, one after the other.
     fn fill_read(&mut self, frames: usize) -> bool {
+        let begins = self.reads.front().filter(|read| read.done == 0);
+        if begins.is_some_and(|read| !self.may_begin(read.len, frames)) {
+            return false;
+        }
         let Some(read) = self.reads.front_mut() else { return false };
         let region = match &read.region {
             Some(region) if !region.is_revoked() => region.clone(),

@@ -40,7 +40,8 @@ impl Turns {
         Turns { since_small, last: None, since_other, received: 0, sent: 0 }
     }
 
-    fn are_short(&self) -> bool {
+    /// Somebody asks for little, and somebody else is there.
+    pub fn are_short(&self) -> bool {
         self.since_small < MEMORY_BYTES && self.since_other < MEMORY_BYTES
     }
 
@@ -124,7 +125,7 @@ impl Load {
     }
 
     /// Not one who asks for little.
-    fn is_bulk(&self) -> bool {
+    pub fn is_bulk(&self) -> bool {
         self.until_small > 0
     }
 }
