@@ -196,7 +196,7 @@ pub enum Operation<'a> {
     /// Removes one.
     RemoveXattr { handle: FileHandle, name: &'a [u8] },
     /// Data of the extents, one after the other, as reply data; shorter at the end of file.
-    Read { state: StateId, extents: ExtentList, report_holes: bool },
+    Read { state: StateId, extents: ExtentList },
     /// Data in the request's data, for the extents one after the other. `within`: what lies beyond
     /// the end of the file then is left out, and counts as written.
     Write { state: StateId, extents: ExtentList, stability: Stability, within: bool },

@@ -196,7 +196,6 @@ fn a_read_is_short_on_the_wire() {
     let read = Operation::Read {
         state: StateId(u64::MAX - 5),
         extents: ExtentList::one(1 << 40, 1 << 20),
-        report_holes: false,
     };
     assert!(request(&[read]).len() <= 48);
     let bytes = reply(vec![Ok(Outcome::Read { bytes: 1 << 20, end_of_file: false })]);
@@ -283,7 +282,6 @@ fn extents_stay_within_files_and_limits() {
     let read = |extents: &[Extent]| Operation::Read {
         state: StateId(1),
         extents: ExtentList::new(extents).unwrap(),
-        report_holes: false,
     };
     let (value, data) = (DecodeError::Value("extent"), DecodeError::Limit("data"));
     let strided = |len, count, stride| Extent { offset: 0, len, count, stride };
@@ -306,11 +304,7 @@ fn the_data_of_a_chain_is_bounded_each_way() {
         bytes: (2 << 20) + 1,
         stability: Stability::Unstable,
     };
-    let read = Operation::Read {
-        state: StateId(1),
-        extents: ExtentList::one(0, (2 << 20) + 1),
-        report_holes: false,
-    };
+    let read = Operation::Read { state: StateId(1), extents: ExtentList::one(0, (2 << 20) + 1) };
     request(&[half.clone(), read.clone()]);
     let mut bytes = vec![];
     let limit = Err(DecodeError::Limit("data"));

@@ -210,7 +210,7 @@ fn a_chain_that_copies_while_it_holds_what_it_read_waits_for_its_turn() {
         Poll::Ready(permit) => permit,
         Poll::Pending => panic!("nobody else has it"),
     };
-    let read = Operation::Read { state, extents: ExtentList::one(0, 4), report_holes: false };
+    let read = Operation::Read { state, extents: ExtentList::one(0, 4) };
     // Nothing is left to copy there: it would be answered at once.
     let copy =
         Operation::CopyRange { from: state, from_offset: 4, to: state, to_offset: 9, len: 1 };

@@ -31,7 +31,7 @@ fn append(raw: &mut Raw, state: StateId, data: &[u8]) -> u64 {
 
 /// Bytes and whether the file ends there.
 fn read(raw: &mut Raw, state: StateId, extents: ExtentList) -> (Vec<u8>, bool) {
-    let read = Operation::Read { state, extents, report_holes: false };
+    let read = Operation::Read { state, extents };
     let (outcomes, data) = raw.chain(&[read], b"").expect("read");
     match outcomes.as_slice() {
         [Outcome::Read { bytes, end_of_file }] => {
@@ -112,12 +112,12 @@ fn a_chain_of_many_small_pieces_is_answered() {
             let offset = part * PIECES * STEP;
             let pieces = Extent { offset, len: 1, count: PIECES as u32, stride: STEP };
             let extents = ExtentList::new(&[pieces]).expect("one");
-            Operation::Read { state, extents, report_holes: false }
+            Operation::Read { state, extents }
         };
         let (_, data) = raw.chain(&[read(0), read(1), read(2)], b"").expect("read");
         assert!(data == pattern(3 * PIECES as usize), "{path}");
         let extents = || ExtentList::one(0, 1 << 20);
-        let large = || Operation::Read { state, extents: extents(), report_holes: false };
+        let large = || Operation::Read { state, extents: extents() };
         assert_eq!(raw.chain(&[large(), large()], b""), Err(Status::TooBig), "of one request");
     }
 }

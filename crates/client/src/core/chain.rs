@@ -388,7 +388,7 @@ fn open<'a>(place: &'a Place, options: &OpenOptions, root: FileHandle) -> Operat
 fn get<'a>(chain: &mut Chain<'a>, place: &'a Place, len: u32, root: FileHandle) {
     let state = StateId::PREVIOUS;
     chain.push(open(place, &OpenOptions::read(), root));
-    chain.push(Operation::Read { state, extents: ExtentList::one(0, len), report_holes: false });
+    chain.push(Operation::Read { state, extents: ExtentList::one(0, len) });
     chain.push(Operation::Close { state });
 }
 
@@ -439,11 +439,9 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
     let (state, handle) = (file.state, file.handle);
     chain.push(match work {
         Work::Read { offset, len, .. } => {
-            Operation::Read { state, extents: ExtentList::one(*offset, *len), report_holes: false }
+            Operation::Read { state, extents: ExtentList::one(*offset, *len) }
         }
-        Work::ReadList { extents, .. } => {
-            Operation::Read { state, extents: extents.clone(), report_holes: false }
-        }
+        Work::ReadList { extents, .. } => Operation::Read { state, extents: extents.clone() },
         Work::Write { offset, len, stability, within, .. } => Operation::Write {
             state,
             extents: ExtentList::one(*offset, *len),

@@ -70,9 +70,9 @@ impl Operation<'_> {
 pub(super) fn put(out: &mut Vec<u8>, operation: &Operation<'_>) {
     use Operation as O;
     match operation {
-        O::Read { state, extents, report_holes } => {
+        O::Read { state, extents } => {
             out.state(*state);
-            out.flags([*report_holes]);
+            out.flags([]);
             put_extents(out, extents);
         }
         O::Write { state, extents, stability, within } => {
@@ -270,8 +270,9 @@ pub(super) fn get<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, 
     use Operation as O;
     Ok(match opcode {
         op::READ => {
-            let (state, report_holes) = (r.state()?, r.bool("read flags")?);
-            O::Read { state, report_holes, extents: extents(r)? }
+            let state = r.state()?;
+            let [] = r.flags("read flags")?;
+            O::Read { state, extents: extents(r)? }
         }
         op::WRITE => {
             let (state, stability) = (r.state()?, stability(r)?);

@@ -315,7 +315,7 @@ fn data_operation<'a>(which: u64, r: &mut Random, names: &'a Names) -> Operation
         }
         19 => O::ListXattr { handle: r.handle(), size_max: r.below(65_537) as u32 },
         20 => O::RemoveXattr { handle: r.handle(), name },
-        21 => O::Read { state: r.state(), extents: r.extents(), report_holes: r.bool() },
+        21 => O::Read { state: r.state(), extents: r.extents() },
         22 => {
             let (state, extents, stability) = (r.state(), r.extents(), r.stability());
             O::Write { state, extents, stability, within: r.bool() }

@@ -148,7 +148,7 @@ impl Chain {
                 open.write.set(open.write.get() && *write);
                 Ok(Outcome::Done)
             }
-            Operation::Read { state, extents, .. } => Ok(self.read(*state, extents).await?),
+            Operation::Read { state, extents } => Ok(self.read(*state, extents).await?),
             Operation::Write { state, extents, stability, within } => {
                 self.write(*state, extents, *stability, *within).await
             }

@@ -336,7 +336,7 @@ mod tests {
 
     fn read(extents: &[Extent]) -> Operation<'static> {
         let extents = ExtentList::new(extents).expect("extents");
-        Operation::Read { state: StateId(1), extents, report_holes: false }
+        Operation::Read { state: StateId(1), extents }
     }
 
     fn write(extents: &[Extent]) -> Operation<'static> {

@@ -71,7 +71,7 @@ impl Worker {
         let start = is_sample.then(|| (self.shared.stopwatch)());
         if prior.is_empty()
             && data_len == 0
-            && let [Operation::Read { state, extents, .. }] = request.operations.as_slice()
+            && let [Operation::Read { state, extents }] = request.operations.as_slice()
             && let Some(mut hit) = file::try_read(&self.context, session, *state, extents)
             && let Some(grant) =
                 self.try_admit(session, needs_of_hit(extents, self.context.segments_max))

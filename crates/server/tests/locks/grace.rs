@@ -109,7 +109,7 @@ fn files_are_served_in_the_grace_period() {
     world.start(1);
     let states = back(&mut world, [a, b]);
     let extents = ExtentList::one(0, 10);
-    let read = Operation::Read { state: states[1], extents, report_holes: false };
+    let read = Operation::Read { state: states[1], extents };
     assert_eq!(world.one(b, read), Ok(Outcome::Read { bytes: 0, end_of_file: true }));
     let free = Operation::LockTest { state: states[1], lock: request(LockKind::Posix, 0, 0, true) };
     assert_eq!(world.one(b, free.clone()), Err(Status::Grace), "it may be reclaimed yet");

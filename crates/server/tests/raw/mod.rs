@@ -283,7 +283,7 @@ impl Raw {
     /// Asks for so much data, whose place it shares with all others.
     pub fn begin_read(&mut self, slot: u16, state: StateId, bytes: u32) {
         let extents = ExtentList::one(0, bytes);
-        let read = Operation::Read { state, extents, report_holes: false };
+        let read = Operation::Read { state, extents };
         let header = self.header_of(slot, &[read]);
         let into = SgList::from_iter([self.reply.span(0, bytes as usize)]);
         self.node.submit(self.conn, slot.into(), &header, SgList::new(), into).expect("submit");
@@ -378,6 +378,6 @@ impl Raw {
 
     pub fn read(&mut self, state: StateId, offset: u64, len: u32) -> Result<Vec<u8>, Status> {
         let extents = ExtentList::one(offset, len);
-        Ok(self.chain(&[Operation::Read { state, extents, report_holes: false }], b"")?.1)
+        Ok(self.chain(&[Operation::Read { state, extents }], b"")?.1)
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn handles(attack: &Attack) -> Result<(), String> {
     }
     for state in [1, 77, u64::MAX - 1] {
         let extents = ExtentList::one(0, 4096);
-        let read = Operation::Read { state: StateId(state), extents, report_holes: false };
+        let read = Operation::Read { state: StateId(state), extents };
         let got = status(frames.chain(&[read]));
         expect(&format!("a foreign state: {got:?}"), got == Some(Status::BadStateId))?;
     }
@@ -96,7 +96,7 @@ pub(crate) fn ranges(attack: &Attack) -> Result<(), String> {
         Extent { offset: 0, len: 1, count: 60_000, stride: 1 },
     ] {
         let Some(extents) = ExtentList::new(&[extent]) else { continue };
-        let read = [Operation::Read { state, extents, report_holes: false }];
+        let read = [Operation::Read { state, extents }];
         // What the encoder refuses, a server never sees from it; the rest must be refused there.
         if request(2, 1, 0, &read).is_ok() {
             let got = status(frames.chain(&read));
@@ -104,7 +104,7 @@ pub(crate) fn ranges(attack: &Attack) -> Result<(), String> {
         }
     }
     let extents = ExtentList::one(far, 4096);
-    let read = Operation::Read { state, extents, report_holes: false };
+    let read = Operation::Read { state, extents };
     let got = frames.chain(&[read])?;
     expect(&format!("a read far behind the end: {got:?}"), status(Ok(got.clone())).is_none())?;
     // Data that is not there: says 65536, announces 100.
@@ -126,7 +126,7 @@ pub(crate) fn rights(attack: &Attack) -> Result<(), String> {
     let got = status(frames.chain(&[open(root, b"secret", false)]));
     expect(&format!("a 0600 file of root: {got:?}"), got == Some(Status::Access))?;
     let extents = ExtentList::one(0, 4096);
-    let read = Operation::Read { state: StateId::PREVIOUS, extents, report_holes: false };
+    let read = Operation::Read { state: StateId::PREVIOUS, extents };
     let got = status(frames.chain(&[open(root, b"secret", false), read]));
     expect(&format!("read in one chain: {got:?}"), got == Some(Status::Access))?;
     let got = status(frames.chain_at((1, 1, 1), &[open(root, b"secret", false)]));

@@ -123,7 +123,7 @@ fn unread(attack: &Attack, count: usize, large: u16, tiny: u16) -> Result<Kept, 
     for (frames, state) in &mut kept {
         for slot in 1..=large + tiny {
             let extents = if slot <= large { whole.clone() } else { pieces.clone() };
-            let read = Operation::Read { state: *state, extents, report_holes: false };
+            let read = Operation::Read { state: *state, extents };
             frames.ask(slot, &request(slot, 1, 0, &[read])?, Mode::None, 0);
         }
     }

@@ -33,7 +33,7 @@ fn resend(attack: &Attack, first: Frames, header: &[u8], len: u32) -> Result<Fra
 
 /// The file is empty still. What is read is looked through for what is somebody else's.
 fn is_empty(frames: &mut Frames, state: StateId) -> Result<(), String> {
-    let read = Operation::Read { state, extents: ExtentList::one(0, DATA), report_holes: false };
+    let read = Operation::Read { state, extents: ExtentList::one(0, DATA) };
     let results = frames.chain(&[read])?;
     let empty = matches!(results.as_deref(), Ok([Ok(Outcome::Read { bytes: 0, .. })]));
     expect(&format!("nothing was written: {results:?}"), empty)

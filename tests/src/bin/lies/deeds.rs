@@ -182,7 +182,7 @@ impl Drawer<'_> {
 
     fn read(&mut self, one: bool) -> Operation<'static> {
         let extents = self.extents(!one, self.habits.bytes);
-        Operation::Read { state: self.state(), extents, report_holes: self.dice.once_in(16) }
+        Operation::Read { state: self.state(), extents }
     }
 
     fn xattr(&mut self, set: bool) -> Operation<'static> {

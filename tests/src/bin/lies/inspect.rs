@@ -146,7 +146,7 @@ impl Inspector<'_> {
     fn read(&mut self, state: StateId) -> Result<(), String> {
         for offset in (0..2 * FILE_BYTES as u64).step_by(DATA_BYTES) {
             let extents = ExtentList::one(offset, DATA_BYTES as u32);
-            let read = Operation::Read { state, extents, report_holes: false };
+            let read = Operation::Read { state, extents };
             match self.call(&[read])?.first() {
                 Some(Outcome::Read { end_of_file: false, .. }) => {}
                 _ => break,
