@@ -224,6 +224,13 @@ fn the_cache_is_seen_and_steered() {
     assert_eq!(session.cache_query(b"f", 0, 0).expect("query").1, [dirty]);
     let hint = CacheHint { unit: 1 << 20, policy: 2, class: 1 };
     assert_eq!(file.advise(0, 0, Advice::Wish(hint)).expect("advise").cache, hint);
+    let wish = CacheHint { unit: 0, policy: 1, class: 3 };
+    let options = OpenOptions { cache: wish, ..OpenOptions::read() };
+    // Open to the end: a close would have the file written back.
+    let wishing = session.open(b"f", options).expect("open");
+    let cache = wishing.cache_query(0, 0).expect("query").0.cache;
+    assert_eq!((cache.policy, cache.class), (1, 3));
+    assert_eq!(file.advise(0, 0, Advice::Wish(hint)).expect("advise").cache, hint);
 
     let ask = |call| session.call(call).wait().result.expect("answered");
     let drop_all = |file| Call::Advise { file, offset: 0, len: 0, advice: Advice::DontNeed };

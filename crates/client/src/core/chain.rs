@@ -2,8 +2,8 @@
 //! and for changes that need two directories.
 
 use dafs_protocol::{
-    CacheHint, CommitLevel, CreateMode, ExtentList, FileHandle, OpenFlags, Operation,
-    PATH_BYTES_MAX, StateId, Status,
+    CommitLevel, CreateMode, ExtentList, FileHandle, OpenFlags, Operation, PATH_BYTES_MAX, StateId,
+    Status,
 };
 use smallvec::SmallVec;
 
@@ -382,7 +382,7 @@ fn open<'a>(place: &'a Place, options: &OpenOptions, root: FileHandle) -> Operat
         again: false,
     };
     let (dir, path) = (place.base(root), place.rest());
-    Operation::Open { dir, path, flags, mode: options.mode, cache: CacheHint::default() }
+    Operation::Open { dir, path, flags, mode: options.mode, cache: options.cache }
 }
 
 fn get<'a>(chain: &mut Chain<'a>, place: &'a Place, len: u32, root: FileHandle) {

@@ -1,5 +1,7 @@
 //! How a file is opened.
 
+use dafs_protocol::CacheHint;
+
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenOptions {
@@ -22,6 +24,9 @@ pub struct OpenOptions {
     pub unlinked: bool,
     /// Permission bits of a new file.
     pub mode: u32,
+    /// How the server is to cache the file, as [`Advice::Wish`](crate::Advice::Wish) says later: a wish,
+    /// of who may write to the file or owns it, which others may change.
+    pub cache: CacheHint,
 }
 
 impl Default for OpenOptions {
@@ -37,6 +42,7 @@ impl Default for OpenOptions {
             no_follow: false,
             unlinked: false,
             mode: 0o644,
+            cache: CacheHint::default(),
         }
     }
 }
