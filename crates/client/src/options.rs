@@ -193,7 +193,7 @@ impl SessionOptions {
         };
         let wishes: Vec<String> = trusted.into_iter().chain(local).collect();
         let mut address = address.clone();
-        if !address.is_path() && !wishes.is_empty() {
+        if address.may_have_local_socket() && !wishes.is_empty() {
             address.target = format!("{}?{}", address.target, wishes.join("&"));
         }
         address

@@ -42,6 +42,12 @@ impl Address {
         self.scheme == Address::LOCAL_SCHEME || self.target.starts_with('/')
     }
 
+    /// A server there may have a socket of its machine beside, by which clients of that machine come:
+    /// the provider takes wishes about it behind a `?`.
+    pub fn may_have_local_socket(&self) -> bool {
+        self.scheme == Address::DEFAULT_SCHEME
+    }
+
     /// Takes an address apart at the first `:`; `//` after it is dropped.
     pub fn parse(text: &str) -> Option<Address> {
         let (scheme, rest) = text.split_once(':')?;

@@ -41,6 +41,9 @@ pub(crate) fn beside(
 
 /// Where clients of this host dial, if they can.
 fn dialled(address: &Address) -> Option<SocketAddr> {
+    if !address.may_have_local_socket() {
+        return None;
+    }
     let at: SocketAddr = address.target.parse().ok()?;
     let ip = match at.ip() {
         ip if ip.is_loopback() => ip,
