@@ -243,7 +243,7 @@ fn fabric_server(
             let span = requests.part(completion.wr_id.0 as usize * REQUEST, REQUEST);
             span.read_message(8, &mut request);
             let tag = Tag(u64::from_le_bytes(request[..8].try_into().expect("8 bytes")));
-            let data = smallvec![file.part(at, shape.size)];
+            let mut data = smallvec![file.part(at, shape.size)];
             at = (at + shape.size) % FILE;
             engine
                 .post_tagged_send(
@@ -251,7 +251,7 @@ fn fabric_server(
                     WrId(0),
                     tag,
                     &[9; REPLY_HEADER],
-                    data,
+                    &mut data,
                     false,
                 )
                 .expect("reply");
@@ -276,15 +276,15 @@ impl Client {
         let tag = self.next;
         self.next += 1;
         let header = self.headers.part(tag as usize % 1024 * REPLY_HEADER, REPLY_HEADER);
-        let data = smallvec![self.buffer.part(self.at, size)];
+        let mut data = smallvec![self.buffer.part(self.at, size)];
         self.at = (self.at + size) % FILE;
         self.engine
-            .post_tagged_recv(self.queue_pair, WrId(tag), Tag(tag), Some(header), data)
+            .post_tagged_recv(self.queue_pair, WrId(tag), Tag(tag), Some(header), &mut data)
             .expect("tagged recv");
         let mut request = [0u8; REQUEST];
         request[..8].copy_from_slice(&tag.to_le_bytes());
         self.engine
-            .post_send(self.queue_pair, WrId(0), &request, smallvec![], false)
+            .post_send(self.queue_pair, WrId(0), &request, &mut smallvec![], false)
             .expect("request");
         self.asked.push_back((tag, Instant::now()));
     }

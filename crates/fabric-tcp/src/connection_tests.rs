@@ -202,9 +202,15 @@ fn a_sleeper_wakes_for_the_end_of_a_run_and_of_the_peer() {
         let mut engine = engine();
         let queue_pair = engine.accept(accept(&mut listener), b"").expect("accept");
         let place = dafs_fabric::Arena::new(LEN).expect("arena").span(0, LEN);
-        let list = smallvec::smallvec![place.clone()];
+        let mut list = smallvec::smallvec![place.clone()];
         engine
-            .post_tagged_recv(queue_pair, dafs_fabric::WrId(1), dafs_fabric::Tag(1), None, list)
+            .post_tagged_recv(
+                queue_pair,
+                dafs_fabric::WrId(1),
+                dafs_fabric::Tag(1),
+                None,
+                &mut list,
+            )
             .expect("tagged recv");
         let talker = std::thread::spawn(move || {
             let mut words = Vec::new();

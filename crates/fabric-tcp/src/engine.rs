@@ -207,6 +207,7 @@ impl TcpEngine {
         &mut self,
         queue_pair: QueuePair,
         header: &[u8],
+        data: &mut SgList,
         request: Request,
     ) -> Result<(), PostError> {
         let connection = Self::connection(&mut self.slots, queue_pair)?;
@@ -214,6 +215,7 @@ impl TcpEngine {
             return Err(PostError::QueueFull);
         }
         let mut request = request;
+        request.data = std::mem::take(data);
         request.sequence = self.core.next_sequence();
         if !header.is_empty() {
             request.header = connection.header_buffer(header);
@@ -230,7 +232,7 @@ fn slot_of(queue_pair: QueuePair) -> usize {
     (queue_pair.0 & 0xffff_ffff) as usize
 }
 
-fn request(wr_id: WrId, opcode: Opcode, data: SgList, signaled: bool) -> Request {
+fn request(wr_id: WrId, opcode: Opcode, data: &[Span], signaled: bool) -> Request {
     Request {
         wr_id,
         opcode,
@@ -239,8 +241,8 @@ fn request(wr_id: WrId, opcode: Opcode, data: SgList, signaled: bool) -> Request
         key: 0,
         addr: 0,
         header: Vec::new(),
-        total: sg_bytes(&data) as u32,
-        data,
+        total: sg_bytes(data) as u32,
+        data: SgList::new(),
         done: 0,
         cursor: Cursor::default(),
         id: 0,
@@ -349,33 +351,34 @@ impl Engine for TcpEngine {
         queue_pair: QueuePair,
         wr_id: WrId,
         header: &[u8],
-        data: SgList,
+        data: &mut SgList,
         signaled: bool,
     ) -> Result<(), PostError> {
-        check_size(header, &data, FRAME_PAYLOAD_BYTES_MAX.saturating_sub(header.len()))?;
-        self.post(queue_pair, header, request(wr_id, Opcode::Send, data, signaled))
+        check_size(header, data, FRAME_PAYLOAD_BYTES_MAX.saturating_sub(header.len()))?;
+        let request = request(wr_id, Opcode::Send, data, signaled);
+        self.post(queue_pair, header, data, request)
     }
 
     fn post_rdma_write(
         &mut self,
         queue_pair: QueuePair,
         wr_id: WrId,
-        data: SgList,
+        data: &mut SgList,
         remote: RemoteSpan,
         signaled: bool,
     ) -> Result<(), PostError> {
-        check_size(&[], &data, BULK_BYTES_MAX.min(remote.len as usize))?;
+        check_size(&[], data, BULK_BYTES_MAX.min(remote.len as usize))?;
         let mut request = request(wr_id, Opcode::RdmaWrite, data, signaled);
         request.key = remote.rkey.0;
         request.addr = remote.addr;
-        self.post(queue_pair, &[], request)
+        self.post(queue_pair, &[], data, request)
     }
 
     fn post_rdma_read(
         &mut self,
         queue_pair: QueuePair,
         wr_id: WrId,
-        into: SgList,
+        into: &mut SgList,
         remote: RemoteSpan,
         _fence: bool,
     ) -> Result<(), PostError> {
@@ -383,15 +386,15 @@ impl Engine for TcpEngine {
         if !self.core.rdma_read {
             return Err(PostError::Unsupported);
         }
-        check_size(&[], &into, usize::MAX)?;
-        if remote.len as usize > BULK_BYTES_MAX.min(sg_bytes(&into)) {
+        check_size(&[], into, usize::MAX)?;
+        if remote.len as usize > BULK_BYTES_MAX.min(sg_bytes(into)) {
             return Err(PostError::TooLarge);
         }
         let mut request = request(wr_id, Opcode::RdmaRead, into, true);
         request.key = remote.rkey.0;
         request.addr = remote.addr;
         request.total = remote.len;
-        self.post(queue_pair, &[], request)
+        self.post(queue_pair, &[], into, request)
     }
 
     fn post_tagged_send(
@@ -400,13 +403,13 @@ impl Engine for TcpEngine {
         wr_id: WrId,
         tag: Tag,
         header: &[u8],
-        data: SgList,
+        data: &mut SgList,
         signaled: bool,
     ) -> Result<(), PostError> {
-        check_size(header, &data, BULK_BYTES_MAX)?;
+        check_size(header, data, BULK_BYTES_MAX)?;
         let mut request = request(wr_id, Opcode::TaggedSend, data, signaled);
         request.key = tag.0;
-        self.post(queue_pair, header, request)
+        self.post(queue_pair, header, data, request)
     }
 
     fn post_tagged_recv(
@@ -415,24 +418,26 @@ impl Engine for TcpEngine {
         wr_id: WrId,
         tag: Tag,
         header: Option<Span>,
-        data: SgList,
+        data: &mut SgList,
     ) -> Result<(), PostError> {
-        check_size(&[], &data, usize::MAX)?;
+        check_size(&[], data, usize::MAX)?;
         let connection = Self::connection(&mut self.slots, queue_pair)?;
-        let capacity = sg_bytes(&data);
+        connection.tags.has_room_for(tag)?;
+        let capacity = sg_bytes(data);
         connection.tags.post(TaggedReceive {
             wr_id,
             sequence: self.core.next_sequence(),
             tag,
             header,
-            data,
+            data: std::mem::take(data),
             capacity,
             started: false,
             header_len: 0,
             total: 0,
             received: 0,
             cursor: Cursor::default(),
-        })
+        });
+        Ok(())
     }
 
     fn cancel_tagged_recv(&mut self, queue_pair: QueuePair, tag: Tag) {

@@ -55,23 +55,23 @@ impl Receiver {
         let mut receiver =
             Receiver { engine, peer, memory, region, completions: Vec::new(), next: 0 };
         for tag in 0..8 {
-            let data = smallvec![inside.part(tag as usize * 5000, 5000)];
+            let mut data = smallvec![inside.part(tag as usize * 5000, 5000)];
             let header = (tag % 2 == 0).then(|| inside.part(60_000, 100));
             receiver
                 .engine
-                .post_tagged_recv(queue_pair, WrId(tag), Tag(tag), header, data)
+                .post_tagged_recv(queue_pair, WrId(tag), Tag(tag), header, &mut data)
                 .expect("a tagged receive");
         }
         let remote = receiver.region.part(0, 1000);
         for _ in 0..2 {
-            let data = smallvec![inside.part(0, 1000)];
+            let mut data = smallvec![inside.part(0, 1000)];
             receiver
                 .engine
-                .post_rdma_write(queue_pair, WrId(1), data.clone(), remote, true)
+                .post_rdma_write(queue_pair, WrId(1), &mut data.clone(), remote, true)
                 .expect("a write");
             receiver
                 .engine
-                .post_rdma_read(queue_pair, WrId(2), data, remote, false)
+                .post_rdma_read(queue_pair, WrId(2), &mut data, remote, false)
                 .expect("a read");
         }
         receiver

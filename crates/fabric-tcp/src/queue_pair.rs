@@ -188,15 +188,20 @@ impl Tags {
         }
     }
 
-    /// Posts.
-    pub fn post(&mut self, receive: TaggedReceive) -> Result<(), PostError> {
-        let tag = receive.tag.0;
-        if self.state(tag) != TagState::Unknown {
+    /// A receive with this tag can be posted.
+    pub fn has_room_for(&self, tag: Tag) -> Result<(), PostError> {
+        if self.state(tag.0) != TagState::Unknown {
             return Err(PostError::TagInUse);
         }
         if self.slots.len() >= TAGGED_MAX {
             return Err(PostError::QueueFull);
         }
+        Ok(())
+    }
+
+    /// Posts what there [is room](Self::has_room_for) for.
+    pub fn post(&mut self, receive: TaggedReceive) {
+        let tag = receive.tag.0;
         let sequence = receive.sequence;
         let slot = self.slots.insert(receive);
         self.by_tag.insert(tag, slot);
@@ -205,7 +210,6 @@ impl Tags {
             self.order.retain(|entry| is_waiting(slots, *entry));
         }
         self.order.push_back((sequence, slot));
-        Ok(())
     }
 
     /// The receives whose messages have not begun, in the order in which they are likely to be
@@ -473,8 +477,8 @@ mod tests {
     #[test]
     fn a_tag_is_posted_once() {
         let mut tags = Tags::new();
-        tags.post(receive(5)).expect("post");
-        assert_eq!(tags.post(receive(5)), Err(PostError::TagInUse));
+        tags.post(receive(5));
+        assert_eq!(tags.has_room_for(Tag(5)), Err(PostError::TagInUse));
         assert!(matches!(tags.state(5), TagState::Posted(_)));
         assert_eq!(tags.state(6), TagState::Unknown);
     }
@@ -487,7 +491,7 @@ mod tests {
         }
         assert_eq!(tags.state(0), TagState::Unknown);
         assert_eq!(tags.state(1), TagState::Cancelled);
-        assert_eq!(tags.post(receive(1)), Err(PostError::TagInUse));
+        assert_eq!(tags.has_room_for(Tag(1)), Err(PostError::TagInUse));
         tags.discard_from(1, 0);
         assert_eq!(tags.state(1), TagState::Discarding(0));
         tags.discarded(1);
@@ -498,7 +502,7 @@ mod tests {
     fn likely_receives_follow_the_last_one() {
         let mut tags = Tags::new();
         for tag in 1..=5 {
-            tags.post(TaggedReceive { sequence: tag, ..receive(tag) }).expect("post");
+            tags.post(TaggedReceive { sequence: tag, ..receive(tag) });
         }
         let likely =
             |tags: &Tags| tags.likely().map(|s| tags.slots.at(s).tag.0).collect::<Vec<_>>();
@@ -508,7 +512,7 @@ mod tests {
         assert_eq!(likely(&tags), [4, 5]);
         // One that is never used does not stop others, nor does the list grow.
         for tag in 6..5000 {
-            tags.post(TaggedReceive { sequence: tag, ..receive(tag) }).expect("post");
+            tags.post(TaggedReceive { sequence: tag, ..receive(tag) });
             let TagState::Posted(slot) = tags.state(tag) else { panic!("posted") };
             tags.remove(slot);
         }

@@ -98,9 +98,9 @@ impl Bench {
     }
 
     fn tagged_recv(&mut self, tag: u64, header: Option<Span>, data: &[Span]) {
-        let data = SgList::from(data);
+        let mut data = SgList::from(data);
         self.engine
-            .post_tagged_recv(self.queue_pair, WrId(tag), Tag(tag), header, data)
+            .post_tagged_recv(self.queue_pair, WrId(tag), Tag(tag), header, &mut data)
             .expect("tagged recv");
     }
 
@@ -279,7 +279,7 @@ fn what_came_before_the_end_is_delivered() {
     bench.peer.write_all(&tagged(1, b"", b"last words", false).concat()).expect("write");
     bench.peer.shutdown(std::net::Shutdown::Both).expect("shutdown");
     // The engine has something to say and finds nobody.
-    bench.engine.post_send(bench.queue_pair, WrId(2), b"x", smallvec![], true).expect("send");
+    bench.engine.post_send(bench.queue_pair, WrId(2), b"x", &mut smallvec![], true).expect("send");
     assert_eq!(bench.reason(), "closed by the peer");
     assert_eq!(bench.statuses(), [(1, Status::Success), (2, Status::Flushed)]);
 }
@@ -291,13 +291,13 @@ fn small_sends_overtake_large_tagged_messages() {
     let queue_pair = bench.queue_pair;
     bench
         .engine
-        .post_tagged_send(queue_pair, WrId(1), Tag(1), b"h", smallvec![bulk], true)
+        .post_tagged_send(queue_pair, WrId(1), Tag(1), b"h", &mut smallvec![bulk], true)
         .expect("tagged send");
     bench.engine.ring();
     for wr_id in 2..5 {
         bench
             .engine
-            .post_send(queue_pair, WrId(wr_id), b"urgent", smallvec![], true)
+            .post_send(queue_pair, WrId(wr_id), b"urgent", &mut smallvec![], true)
             .expect("send");
     }
     let headers = heads(&bench.hear());
@@ -314,10 +314,10 @@ fn a_tagged_message_never_overtakes_a_send() {
     let queue_pair = bench.queue_pair;
     let data = bench.arena.span(0, 1 << 20);
     let remote = RemoteSpan { rkey: Rkey(1), addr: 0, len: 32 << 20 };
-    let long: SgList = (0..32).map(|_| data.clone()).collect();
+    let mut long: SgList = (0..32).map(|_| data.clone()).collect();
     // A long write is in front of the send; the tagged messages wait for both.
-    bench.engine.post_rdma_write(queue_pair, WrId(1), long, remote, true).expect("write");
-    bench.engine.post_send(queue_pair, WrId(2), b"first", smallvec![], true).expect("send");
+    bench.engine.post_rdma_write(queue_pair, WrId(1), &mut long, remote, true).expect("write");
+    bench.engine.post_send(queue_pair, WrId(2), b"first", &mut smallvec![], true).expect("send");
     for (tag, len) in [(3, 10), (4, 1 << 20)] {
         bench
             .engine
@@ -326,7 +326,7 @@ fn a_tagged_message_never_overtakes_a_send() {
                 WrId(tag),
                 Tag(tag),
                 b"",
-                smallvec![data.part(0, len)],
+                &mut smallvec![data.part(0, len)],
                 true,
             )
             .expect("tagged");
@@ -345,11 +345,11 @@ fn a_long_write_lets_tagged_messages_pass() {
     let queue_pair = bench.queue_pair;
     let data = bench.arena.span(0, 1 << 20);
     let remote = RemoteSpan { rkey: Rkey(1), addr: 0, len: 32 << 20 };
-    let long: SgList = (0..32).map(|_| data.clone()).collect();
-    bench.engine.post_rdma_write(queue_pair, WrId(1), long, remote, true).expect("write");
+    let mut long: SgList = (0..32).map(|_| data.clone()).collect();
+    bench.engine.post_rdma_write(queue_pair, WrId(1), &mut long, remote, true).expect("write");
     bench
         .engine
-        .post_tagged_send(queue_pair, WrId(2), Tag(2), b"", smallvec![data.part(0, 10)], true)
+        .post_tagged_send(queue_pair, WrId(2), Tag(2), b"", &mut smallvec![data.part(0, 10)], true)
         .expect("tagged");
     let headers = heads(&bench.hear());
     let tagged = headers.iter().position(|header| header.kind == Kind::Tagged).expect("tagged");
@@ -367,8 +367,10 @@ fn a_small_socket_buffer_only_slows_down() {
     let data = arena.span(3, 300_000);
     let expected = pattern(300_000, 5);
     data.write_message(0, &expected);
-    let pieces: SgList = (0..300).map(|index| data.part(index * 1000, 1000)).collect();
-    small.post_tagged_send(queue_pair, WrId(1), Tag(1), b"header", pieces, true).expect("tagged");
+    let mut pieces: SgList = (0..300).map(|index| data.part(index * 1000, 1000)).collect();
+    small
+        .post_tagged_send(queue_pair, WrId(1), Tag(1), b"header", &mut pieces, true)
+        .expect("tagged");
     small.ring();
     let mut completions = Vec::new();
     let (mut heard, mut piece) = (Vec::new(), [0; 777]);
@@ -478,11 +480,23 @@ fn answers_complete_writes_and_reads() {
     for wr_id in 0..4 {
         bench
             .engine
-            .post_rdma_write(queue_pair, WrId(wr_id), smallvec![data.clone()], remote, wr_id != 1)
+            .post_rdma_write(
+                queue_pair,
+                WrId(wr_id),
+                &mut smallvec![data.clone()],
+                remote,
+                wr_id != 1,
+            )
             .expect("write");
         bench
             .engine
-            .post_rdma_read(queue_pair, WrId(10 + wr_id), smallvec![data.clone()], remote, false)
+            .post_rdma_read(
+                queue_pair,
+                WrId(10 + wr_id),
+                &mut smallvec![data.clone()],
+                remote,
+                false,
+            )
             .expect("read");
     }
     assert_eq!(heads(&bench.hear()).len(), 8);

@@ -78,23 +78,25 @@ fn payload_is_not_copied() {
                     tag += 1;
                     let header = Some(headers.part(tag as usize % 32 * 64, 64));
                     let offset = tag as usize % 8 * len;
-                    let place = pieces(&into.part(offset, len), len, 4096);
-                    let data: SgList = smallvec![from.part(offset, len)];
+                    let mut place = pieces(&into.part(offset, len), len, 4096);
+                    let mut data: SgList = smallvec![from.part(offset, len)];
                     let (receiver, sender, qr, qs) = if to_a {
                         (&mut pair.a, &mut pair.b, qa, qb)
                     } else {
                         (&mut pair.b, &mut pair.a, qb, qa)
                     };
                     receiver
-                        .post_tagged_recv(qr, WrId(tag), Tag(tag), header, place)
+                        .post_tagged_recv(qr, WrId(tag), Tag(tag), header, &mut place)
                         .expect("tagged recv");
                     if !to_a {
                         let place = smallvec![requests.part(0, 64)];
                         receiver.post_recv(WrId(0), place).expect("recv");
-                        sender.post_send(qs, WrId(0), &[1; 64], smallvec![], false).expect("send");
+                        sender
+                            .post_send(qs, WrId(0), &[1; 64], &mut smallvec![], false)
+                            .expect("send");
                     }
                     sender
-                        .post_tagged_send(qs, WrId(tag), Tag(tag), &[2; 40], data, false)
+                        .post_tagged_send(qs, WrId(tag), Tag(tag), &[2; 40], &mut data, false)
                         .expect("tagged send");
                 }
                 pair.run(Opcode::TaggedRecv, 8);
@@ -114,10 +116,12 @@ fn one_sided(pair: &mut Pair, device: &dyn dafs_fabric::Device, from: &Span, int
     for len in [4096, 1 << 20] {
         for wr_id in 0..10 {
             let part = region.part(wr_id as usize * 4096, len);
-            let data: SgList = smallvec![into.part(0, len)];
-            pair.a.post_rdma_read(pair.qa, WrId(wr_id), data.clone(), part, false).expect("read");
+            let mut data: SgList = smallvec![into.part(0, len)];
+            pair.a
+                .post_rdma_read(pair.qa, WrId(wr_id), &mut data.clone(), part, false)
+                .expect("read");
             pair.run(Opcode::RdmaRead, 1);
-            pair.a.post_rdma_write(pair.qa, WrId(wr_id), data, part, true).expect("write");
+            pair.a.post_rdma_write(pair.qa, WrId(wr_id), &mut data, part, true).expect("write");
             pair.run(Opcode::RdmaWrite, 1);
         }
     }
@@ -134,8 +138,8 @@ fn gather_sends(pair: &mut Pair, from: &Span, requests: &Span) {
             let place = requests.part(index * 65_536, 65_536);
             let list = smallvec![place.part(0, 128), place.part(4096, 4096)];
             pair.b.post_recv(WrId(index as u64), list).expect("recv");
-            let data = smallvec![from.part(index * 4096, 4096)];
-            pair.a.post_send(pair.qa, WrId(0), &[3; 128], data, false).expect("send");
+            let mut data = smallvec![from.part(index * 4096, 4096)];
+            pair.a.post_send(pair.qa, WrId(0), &[3; 128], &mut data, false).expect("send");
         }
         pair.run(Opcode::Recv, 4);
     }

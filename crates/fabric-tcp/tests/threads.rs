@@ -74,9 +74,16 @@ fn serve(engine: &mut dyn Engine) {
             }
             requests.part(completion.wr_id.0 as usize * 8, 8).read_message(8, &mut message);
             let tag = u64::from_le_bytes(message[..8].try_into().expect("8 bytes"));
-            let data = smallvec![file.part(tag as usize % 256, len_of(tag))];
+            let mut data = smallvec![file.part(tag as usize % 256, len_of(tag))];
             engine
-                .post_tagged_send(completion.queue_pair, WrId(0), Tag(tag), &message, data, false)
+                .post_tagged_send(
+                    completion.queue_pair,
+                    WrId(0),
+                    Tag(tag),
+                    &message,
+                    &mut data,
+                    false,
+                )
                 .expect("answer");
             post(engine, completion.wr_id.0);
         }
@@ -94,12 +101,12 @@ fn ask_all(engine: &mut dyn Engine, queue_pair: QueuePair) {
     let header = |tag: u64| headers.span((tag % DEPTH) as usize * 8, 8);
     let ask = |engine: &mut dyn Engine, tag: u64| {
         let data = place(tag);
-        let list = smallvec![data.part(0, 1000), data.part(1000, ROOM - 1000)];
+        let mut list = smallvec![data.part(0, 1000), data.part(1000, ROOM - 1000)];
         engine
-            .post_tagged_recv(queue_pair, WrId(tag), Tag(tag), Some(header(tag)), list)
+            .post_tagged_recv(queue_pair, WrId(tag), Tag(tag), Some(header(tag)), &mut list)
             .expect("tagged recv");
         engine
-            .post_send(queue_pair, WrId(0), &tag.to_le_bytes(), smallvec![], false)
+            .post_send(queue_pair, WrId(0), &tag.to_le_bytes(), &mut smallvec![], false)
             .expect("request");
     };
     (0..DEPTH).for_each(|tag| ask(engine, tag));
@@ -204,7 +211,7 @@ fn no_read_outlives_access() {
         let stale = RemoteSpan { rkey: Rkey(1), addr: 0, len: 1 };
         for remote in offered.iter().chain([stale]) {
             engine
-                .post_rdma_read(queue_pair, WrId(1), smallvec![into.clone()], remote, false)
+                .post_rdma_read(queue_pair, WrId(1), &mut smallvec![into.clone()], remote, false)
                 .expect("read");
             while engine.poll(&mut done, 1) == 0 {}
             let status = done.pop().expect("a completion").status;

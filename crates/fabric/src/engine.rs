@@ -113,7 +113,8 @@ pub trait Engine: Send {
     /// [`PostError::QueueFull`].
     fn post_recv(&mut self, wr_id: WrId, buffers: SgList) -> Result<(), PostError>;
     /// Sends one message: `header`, which is copied now, then `data`. Completes if `signaled`
-    /// or in error.
+    /// or in error. Here and below, the list of spans is taken, and left to the caller where the work
+    /// request is refused.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -122,7 +123,7 @@ pub trait Engine: Send {
         queue_pair: QueuePair,
         wr_id: WrId,
         header: &[u8],
-        data: SgList,
+        data: &mut SgList,
         signaled: bool,
     ) -> Result<(), PostError>;
     /// Writes `data` to the peer's memory at `remote`, whose length is that of `data`.
@@ -133,7 +134,7 @@ pub trait Engine: Send {
         &mut self,
         queue_pair: QueuePair,
         wr_id: WrId,
-        data: SgList,
+        data: &mut SgList,
         remote: RemoteSpan,
         signaled: bool,
     ) -> Result<(), PostError>;
@@ -147,7 +148,7 @@ pub trait Engine: Send {
         &mut self,
         queue_pair: QueuePair,
         wr_id: WrId,
-        into: SgList,
+        into: &mut SgList,
         remote: RemoteSpan,
         fence: bool,
     ) -> Result<(), PostError>;
@@ -163,7 +164,7 @@ pub trait Engine: Send {
         wr_id: WrId,
         tag: Tag,
         header: &[u8],
-        data: SgList,
+        data: &mut SgList,
         signaled: bool,
     ) -> Result<(), PostError>;
     /// Posts where the one message with `tag` goes: its header to `header`, its data to `data`.
@@ -176,7 +177,7 @@ pub trait Engine: Send {
         wr_id: WrId,
         tag: Tag,
         header: Option<Span>,
-        data: SgList,
+        data: &mut SgList,
     ) -> Result<(), PostError>;
     /// Takes back a tagged receive: it completes with `Cancelled` (or had completed). A message
     /// for it that is under way or comes later is received and thrown away.

@@ -216,18 +216,11 @@ impl Connection {
         // for it: it must not wait for the peer.
         let at_once = matches!(work, Work::TaggedRecv(..));
         if at_once || self.outbox.is_empty() {
-            keep(&mut sh.keep, &data);
             let engine = &mut *sh.engine;
-            match issue(engine, self.queue_pair, &work, id, header, data, signaled) {
-                Ok(()) => {
-                    self.handed_over(header);
-                    return sh.keep.clear();
-                }
-                Err(PostError::QueueFull) => data = std::mem::take(&mut sh.keep),
-                Err(error) => {
-                    sh.keep.clear();
-                    return self.post_failed(sh, error);
-                }
+            match issue(engine, self.queue_pair, &work, id, header, &mut data, signaled) {
+                Ok(()) => return self.handed_over(header),
+                Err(PostError::QueueFull) => {}
+                Err(error) => return self.post_failed(sh, error),
             }
             if self.outbox.is_empty() {
                 sh.blocked.push(self.id.index);
@@ -262,10 +255,8 @@ impl Connection {
     /// Posts what waits, as far as there is room. True when nothing is left.
     pub fn flush(&mut self, sh: &mut Shared) -> bool {
         while let Some(mut next) = self.outbox.pop_front() {
-            keep(&mut sh.keep, &next.data);
             let engine = &mut *sh.engine;
-            let data = std::mem::take(&mut next.data);
-            let (work, header) = (&next.work, &next.header);
+            let (work, header, data) = (&next.work, &next.header, &mut next.data);
             match issue(engine, self.queue_pair, work, next.id, header, data, next.signaled) {
                 Ok(()) => {
                     sh.posted = true;
@@ -273,13 +264,11 @@ impl Connection {
                     sh.recycle(next.header);
                 }
                 Err(PostError::QueueFull) => {
-                    next.data = std::mem::take(&mut sh.keep);
                     self.outbox.push_front(next);
                     return false;
                 }
                 Err(error) => self.post_failed(sh, error),
             }
-            sh.keep.clear();
         }
         true
     }
@@ -407,23 +396,13 @@ impl Message {
     }
 }
 
-/// Remembers what an engine may not take. Most have one span or none.
-fn keep(kept: &mut SgList, data: &[Span]) {
-    kept.clear();
-    match data {
-        [] => {}
-        [one] => kept.push(one.clone()),
-        many => kept.extend(many.iter().cloned()),
-    }
-}
-
 fn issue(
     engine: &mut dyn Engine,
     queue_pair: QueuePair,
     work: &Work,
     id: WrId,
     header: &[u8],
-    data: SgList,
+    data: &mut SgList,
     signaled: bool,
 ) -> Result<(), PostError> {
     match work {

@@ -77,8 +77,6 @@ pub struct Shared {
     pub bounces: [BouncePool; 2],
     /// Message under construction, or its first bytes on arrival.
     pub scratch: Vec<u8>,
-    /// The spans of the work request being posted, in case that the queue is full.
-    pub keep: SgList,
     /// Requests not delivered yet.
     pub waiting: VecDeque<Waiting>,
     /// Requests delivered and not replied.
@@ -149,7 +147,6 @@ impl Shared {
             registrations: RegistrationCache::default(),
             bounces,
             scratch: Vec::new(),
-            keep: SgList::new(),
             waiting: VecDeque::new(),
             in_service: 0,
             blocked: Vec::new(),

@@ -112,7 +112,7 @@ impl Engine for Quiet {
         qp: QueuePair,
         id: WrId,
         header: &[u8],
-        data: SgList,
+        data: &mut SgList,
         signaled: bool,
     ) -> Result<(), PostError> {
         uncounted(|| self.0.post_send(qp, id, header, data, signaled))
@@ -121,7 +121,7 @@ impl Engine for Quiet {
         &mut self,
         qp: QueuePair,
         id: WrId,
-        data: SgList,
+        data: &mut SgList,
         remote: RemoteSpan,
         signaled: bool,
     ) -> Result<(), PostError> {
@@ -131,7 +131,7 @@ impl Engine for Quiet {
         &mut self,
         qp: QueuePair,
         id: WrId,
-        into: SgList,
+        into: &mut SgList,
         remote: RemoteSpan,
         fence: bool,
     ) -> Result<(), PostError> {
@@ -143,7 +143,7 @@ impl Engine for Quiet {
         id: WrId,
         tag: Tag,
         header: &[u8],
-        data: SgList,
+        data: &mut SgList,
         signaled: bool,
     ) -> Result<(), PostError> {
         uncounted(|| self.0.post_tagged_send(qp, id, tag, header, data, signaled))
@@ -154,7 +154,7 @@ impl Engine for Quiet {
         id: WrId,
         tag: Tag,
         header: Option<Span>,
-        data: SgList,
+        data: &mut SgList,
     ) -> Result<(), PostError> {
         uncounted(|| self.0.post_tagged_recv(qp, id, tag, header, data))
     }

@@ -77,13 +77,13 @@ impl Scene {
     }
 
     fn send_bytes(&mut self, message: &[u8]) {
-        self.engine.post_send(self.qp, WrId(100), message, SgList::new(), false).unwrap();
+        self.engine.post_send(self.qp, WrId(100), message, &mut SgList::new(), false).unwrap();
         self.engine.ring();
     }
 
     fn push(&mut self, tag: Tag, header: &[u8], len: usize) {
-        let data = sg(self.memory.span(0, len));
-        self.engine.post_tagged_send(self.qp, WrId(101), tag, header, data, false).unwrap();
+        let mut data = sg(self.memory.span(0, len));
+        self.engine.post_tagged_send(self.qp, WrId(101), tag, header, &mut data, false).unwrap();
         self.engine.ring();
     }
 
@@ -195,7 +195,7 @@ fn well_formed_messages_are_taken() {
     for (id, tag) in [(id, slot(0)), (second, slot(1))] {
         let header = Some(s.memory.span(1 << 19, 4096));
         let wr = WrId(200 + u64::from(tag));
-        s.engine.post_tagged_recv(s.qp, wr, reply_tag(tag), header, SgList::new()).unwrap();
+        s.engine.post_tagged_recv(s.qp, wr, reply_tag(tag), header, &mut SgList::new()).unwrap();
         s.node.reply(id, b"", SgList::new(), 0);
         s.node.ring();
         s.settle();

@@ -214,7 +214,7 @@ fn replies_that_are_not_taken_are_few_whatever_the_sockets_hold() {
         }
         let request = bare_request(number, WINDOW + 1);
         if is_connected
-            && peer.post_send(queue_pair, WrId(1), &request, SgList::new(), true).is_ok()
+            && peer.post_send(queue_pair, WrId(1), &request, &mut SgList::new(), true).is_ok()
         {
             number += 1;
             peer.ring();

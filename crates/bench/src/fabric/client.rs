@@ -152,11 +152,11 @@ impl<'o> Run<'o> {
             FabricOp::Send if size == 1 => self.link.send(queue_pair, &[1], &data)?,
             FabricOp::Send => self.link.send(queue_pair, &[], &data)?,
             FabricOp::Read => self.link.post(|engine| {
-                engine.post_rdma_read(queue_pair, id, data.clone(), remote, false)
+                engine.post_rdma_read(queue_pair, id, &mut data.clone(), remote, false)
             })?,
             FabricOp::Write => {
                 self.link.post(|engine| {
-                    engine.post_rdma_write(queue_pair, id, data.clone(), remote, false)
+                    engine.post_rdma_write(queue_pair, id, &mut data.clone(), remote, false)
                 })?;
                 self.link.send(queue_pair, &[0; 8], &SgList::new())?;
             }

@@ -101,7 +101,7 @@ impl Link {
         header: &[u8],
         data: &SgList,
     ) -> io::Result<()> {
-        self.post(|engine| engine.post_send(queue_pair, WrId(0), header, data.clone(), false))
+        self.post(|engine| engine.post_send(queue_pair, WrId(0), header, &mut data.clone(), false))
     }
 
     /// What completed since the last time.

@@ -48,7 +48,7 @@ fn in_a_run(others: usize) -> (TcpEngine, QueuePair, TcpStream, Vec<u8>, Vec<Uni
     let peers = (0..others).map(|_| adopt_local(&mut engine).1).collect();
     let room = Arena::new(16 * FULL).expect("arena").span(0, 16 * FULL);
     engine
-        .post_tagged_recv(queue_pair, WrId(1), Tag(1), None, smallvec![room])
+        .post_tagged_recv(queue_pair, WrId(1), Tag(1), None, &mut smallvec![room])
         .expect("tagged recv");
     let mut words = tagged(1, b"", &pattern(16 * FULL, 3), true).concat();
     let rest = words.split_off(100_000);
@@ -113,7 +113,7 @@ fn where_sending_fails_the_connection_ends() {
     // From the peer's side nothing is wrong.
     ours.shutdown(Shutdown::Write).expect("shut down");
     let queue_pair = engine.adopt(ours.into()).expect("queue pair");
-    engine.post_send(queue_pair, WrId(1), b"words", smallvec![], true).expect("send");
+    engine.post_send(queue_pair, WrId(1), b"words", &mut smallvec![], true).expect("send");
     let mut done = Vec::new();
     for _ in 0..10 {
         engine.poll(&mut done, 10);
@@ -129,7 +129,7 @@ fn what_is_held_back_leaves_in_the_end() {
     let place = bench.arena.span(0, 100);
     bench.engine.post_recv(WrId(1), smallvec![place]).expect("recv");
     let queue_pair = bench.queue_pair;
-    bench.engine.post_send(queue_pair, WrId(2), b"held", smallvec![], true).expect("send");
+    bench.engine.post_send(queue_pair, WrId(2), b"held", &mut smallvec![], true).expect("send");
     // More can be received at once, but nobody asks for completions.
     let mut heard = [0; 100];
     for _ in 0..100 {
@@ -144,13 +144,13 @@ fn long_tagged_messages_take_turns_after_a_shorter_first_run() {
     let (queue_pair, engine) = (bench.queue_pair, &mut bench.engine);
     let data = Arena::new(3 << 20).expect("arena").span(0, 3 << 20);
     for wr_id in 3..5 {
-        let before = smallvec![data.part(0, 40_000)];
-        engine.post_send(queue_pair, WrId(wr_id), b"", before, true).expect("send");
+        let mut before = smallvec![data.part(0, 40_000)];
+        engine.post_send(queue_pair, WrId(wr_id), b"", &mut before, true).expect("send");
     }
     for tag in 1..3 {
-        let list = smallvec![data.clone()];
+        let mut list = smallvec![data.clone()];
         engine
-            .post_tagged_send(queue_pair, WrId(tag), Tag(tag), b"", list, true)
+            .post_tagged_send(queue_pair, WrId(tag), Tag(tag), b"", &mut list, true)
             .expect("tagged send");
     }
     let mut headers = heads(&bench.hear());
@@ -213,9 +213,9 @@ fn who_asks_for_little_waits_for_little_of_others() {
         sys::set_buffer_bytes(connection_of(&engine, *queue_pair).fd(), 4 << 20).expect("buffer");
         for message in 0..16 {
             let tag = (number * 16 + message) as u64;
-            let data = smallvec![large.clone()];
+            let mut data = smallvec![large.clone()];
             engine
-                .post_tagged_send(*queue_pair, WrId(tag), Tag(tag), b"", data, false)
+                .post_tagged_send(*queue_pair, WrId(tag), Tag(tag), b"", &mut data, false)
                 .expect("tagged send");
         }
         let words = send(&[7; FULL]).repeat(3);
@@ -241,7 +241,7 @@ fn who_asks_for_little_waits_for_little_of_others() {
         for (_, peer) in &mut others {
             heard(peer, &mut piece);
         }
-        engine.post_send(place, WrId(2000), b"answer", smallvec![], true).expect("send");
+        engine.post_send(place, WrId(2000), b"answer", &mut smallvec![], true).expect("send");
         engine.ring();
         let heard_of_others: Vec<_> =
             others.iter_mut().map(|(_, peer)| heard(peer, &mut piece)).collect();
@@ -261,8 +261,10 @@ fn messages_are_in_batches_of_their_own_again_after_short_turns() {
     let data = Arena::new(16 * FULL).expect("arena").span(0, 16 * FULL);
     let mut piece = vec![0; 4 << 20];
     let post = |engine: &mut TcpEngine, tag, len| {
-        let data = smallvec![data.part(0, len)];
-        engine.post_tagged_send(place, WrId(tag), Tag(tag), b"", data, false).expect("tagged send");
+        let mut data = smallvec![data.part(0, len)];
+        engine
+            .post_tagged_send(place, WrId(tag), Tag(tag), b"", &mut data, false)
+            .expect("tagged send");
     };
     // As a short turn leaves it: a part of a message in front.
     post(&mut engine, 1, 3 * FULL);

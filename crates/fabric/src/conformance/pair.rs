@@ -123,7 +123,7 @@ impl Node {
         signaled: bool,
     ) -> Result<WrId, PostError> {
         self.post(Opcode::Send, Some(qp), signaled, |e, wr| {
-            e.post_send(qp, wr, header, list(data), signaled)
+            e.post_send(qp, wr, header, &mut list(data), signaled)
         })
     }
 
@@ -135,7 +135,7 @@ impl Node {
         signaled: bool,
     ) -> Result<WrId, PostError> {
         self.post(Opcode::RdmaWrite, Some(qp), signaled, |e, wr| {
-            e.post_rdma_write(qp, wr, list(data), remote, signaled)
+            e.post_rdma_write(qp, wr, &mut list(data), remote, signaled)
         })
     }
 
@@ -157,7 +157,7 @@ impl Node {
         fence: bool,
     ) -> Result<WrId, PostError> {
         self.post(Opcode::RdmaRead, Some(qp), true, |e, wr| {
-            e.post_rdma_read(qp, wr, list(into), remote, fence)
+            e.post_rdma_read(qp, wr, &mut list(into), remote, fence)
         })
     }
 
@@ -170,7 +170,7 @@ impl Node {
         signaled: bool,
     ) -> Result<WrId, PostError> {
         self.post(Opcode::TaggedSend, Some(qp), signaled, |e, wr| {
-            e.post_tagged_send(qp, wr, Tag(tag), header, list(data), signaled)
+            e.post_tagged_send(qp, wr, Tag(tag), header, &mut list(data), signaled)
         })
     }
 
@@ -182,7 +182,7 @@ impl Node {
         data: &[Span],
     ) -> Result<WrId, PostError> {
         self.post(Opcode::TaggedRecv, Some(qp), true, |e, wr| {
-            e.post_tagged_recv(qp, wr, Tag(tag), header, list(data))
+            e.post_tagged_recv(qp, wr, Tag(tag), header, &mut list(data))
         })
     }
 

@@ -94,15 +94,15 @@ fn connected(
     qp.filter(|qp| qp.is_connected()).ok_or(PostError::NotConnected)
 }
 
-fn work(opcode: Opcode, wr_id: WrId, signaled: bool, header: &[u8], local: SgList) -> Work {
+fn work(opcode: Opcode, wr_id: WrId, signaled: bool, header: &[u8], local: &SgList) -> Work {
     Work {
         wr_id,
         opcode,
         signaled,
         device: 0,
         header: header.to_vec(),
-        len: sg_bytes(&local),
-        local,
+        len: sg_bytes(local),
+        local: local.clone(),
         remote: None,
         fence: false,
         tag: Tag(0),
@@ -192,37 +192,43 @@ impl Engine for SimEngine {
         queue_pair: QueuePair,
         wr_id: WrId,
         header: &[u8],
-        data: SgList,
+        data: &mut SgList,
         signaled: bool,
     ) -> Result<(), PostError> {
-        self.post(queue_pair, work(Opcode::Send, wr_id, signaled, header, data))
+        self.post(queue_pair, work(Opcode::Send, wr_id, signaled, header, data))?;
+        data.clear();
+        Ok(())
     }
 
     fn post_rdma_write(
         &mut self,
         queue_pair: QueuePair,
         wr_id: WrId,
-        data: SgList,
+        data: &mut SgList,
         remote: RemoteSpan,
         signaled: bool,
     ) -> Result<(), PostError> {
         self.offers(|attr| attr.rdma_write)?;
         let work = work(Opcode::RdmaWrite, wr_id, signaled, &[], data);
-        self.post(queue_pair, Work { remote: Some(remote), ..work })
+        self.post(queue_pair, Work { remote: Some(remote), ..work })?;
+        data.clear();
+        Ok(())
     }
 
     fn post_rdma_read(
         &mut self,
         queue_pair: QueuePair,
         wr_id: WrId,
-        into: SgList,
+        into: &mut SgList,
         remote: RemoteSpan,
         fence: bool,
     ) -> Result<(), PostError> {
         self.offers(|attr| attr.rdma_read)?;
-        assert_writable(&into);
+        assert_writable(into);
         let work = work(Opcode::RdmaRead, wr_id, true, &[], into);
-        self.post(queue_pair, Work { remote: Some(remote), fence, ..work })
+        self.post(queue_pair, Work { remote: Some(remote), fence, ..work })?;
+        into.clear();
+        Ok(())
     }
 
     fn post_tagged_send(
@@ -231,12 +237,14 @@ impl Engine for SimEngine {
         wr_id: WrId,
         tag: Tag,
         header: &[u8],
-        data: SgList,
+        data: &mut SgList,
         signaled: bool,
     ) -> Result<(), PostError> {
         self.offers(|attr| attr.tag_match)?;
         let work = work(Opcode::TaggedSend, wr_id, signaled, header, data);
-        self.post(queue_pair, Work { tag, ..work })
+        self.post(queue_pair, Work { tag, ..work })?;
+        data.clear();
+        Ok(())
     }
 
     fn post_tagged_recv(
@@ -245,10 +253,10 @@ impl Engine for SimEngine {
         wr_id: WrId,
         tag: Tag,
         header: Option<Span>,
-        data: SgList,
+        data: &mut SgList,
     ) -> Result<(), PostError> {
         self.offers(|attr| attr.tag_match)?;
-        assert_writable(&data);
+        assert_writable(data);
         if data.len() > self.net.truth.sge_max {
             return Err(PostError::TooLarge);
         }
@@ -258,8 +266,9 @@ impl Engine for SimEngine {
             return Err(PostError::TagInUse);
         }
         world.takes(self.id, header.as_slice())?;
-        world.takes(self.id, &data)?;
+        world.takes(self.id, data)?;
         let qp = connected(&mut world, self.id, queue_pair)?;
+        let data = std::mem::take(data);
         let posted =
             PostedTag { wr_id, header, data, taken: false, cancelled: false, flushed: false };
         qp.tagged.insert(tag.0, Landing::Posted(posted));
