@@ -197,10 +197,11 @@ impl SendSide {
             && self.reads.is_empty())
     }
 
-    /// A message is begun in a batch that has room for all of it, or else in one of its own: who got
-    /// out of step once would have each message in two batches, which costs streams a quarter.
+    /// A message is begun in a batch that has room for all of it, or else where no other large one is:
+    /// who got out of step once would have each message in two batches, which costs streams a quarter.
     fn may_begin(&self, bytes: u32, frames: usize) -> bool {
-        self.batch.is_empty() || bytes as usize <= frames * FRAME_PAYLOAD_BYTES_MAX
+        let is_large = |frame: &OutFrame| frame.payload_len == FRAME_PAYLOAD_BYTES_MAX;
+        bytes as usize <= frames * FRAME_PAYLOAD_BYTES_MAX || !self.batch.iter().any(is_large)
     }
 
     /// Cuts work into frames, in the order in which they leave.

@@ -276,3 +276,39 @@ fn messages_are_in_batches_of_their_own_again_after_short_turns() {
     }
     assert_eq!(heard_in_batches, [3, 16, 16, 16, 16]);
 }
+
+#[test]
+fn large_messages_go_on_among_small_ones_in_short_turns() {
+    let mut engine = TcpDevice::open(true).expect("device").tcp_engine().expect("engine");
+    let (_, mut little) = adopt_local(&mut engine);
+    let (place, mut peer) = adopt_local(&mut engine);
+    peer.set_nonblocking(true).expect("non-blocking");
+    sys::set_buffer_bytes(connection_of(&engine, place).fd(), 8 << 20).expect("buffer");
+    let room = Arena::new(FULL).expect("arena").span(0, FULL);
+    for _ in 0..100 {
+        engine.post_recv(WrId(1000), smallvec![room.clone()]).expect("recv");
+    }
+    let data = Arena::new(16 * FULL).expect("arena").span(0, 16 * FULL);
+    let mut large = smallvec![data.clone()];
+    engine.post_tagged_send(place, WrId(1), Tag(1), b"", &mut large, true).expect("tagged send");
+    let (mut piece, mut done) = (vec![0; 4 << 20], Vec::new());
+    // Somebody else asks for little all the time, and small messages come to stand in front.
+    for pass in 2.. {
+        little.write_all(&send(b"?")).expect("write");
+        peer.write_all(&send(b"?")).expect("write");
+        for tag in 0..4 {
+            let mut small = smallvec![data.part(0, 100)];
+            let tag = 4 * pass + tag;
+            engine
+                .post_tagged_send(place, WrId(tag), Tag(tag), b"", &mut small, false)
+                .expect("tagged send");
+        }
+        engine.post_send(place, WrId(0), b"first", &mut smallvec![], false).expect("send");
+        engine.poll(&mut done, 100);
+        heard(&mut peer, &mut piece);
+        if done.iter().any(|done: &WorkCompletion| done.wr_id == WrId(1)) {
+            break;
+        }
+        assert!(pass < 20, "the large message stands still");
+    }
+}
