@@ -228,10 +228,10 @@ impl Peer {
         }
         while let Some(event) = self.engine.poll_event() {
             if let QueuePairEvent::UnmatchedTag { tag, .. } = event {
-                let data = [self.region.span().clone()].into_iter().collect();
+                let mut data = [self.region.span().clone()].into_iter().collect();
                 let header = Some(self.receives.span(0, RECEIVE_BYTES));
                 let posted =
-                    self.engine.post_tagged_recv(self.queue_pair, WrId(99), tag, header, data);
+                    self.engine.post_tagged_recv(self.queue_pair, WrId(99), tag, header, &mut data);
                 if posted.is_err() {
                     self.engine.disconnect(self.queue_pair);
                 }
@@ -263,18 +263,18 @@ impl Peer {
             tag.copy_from_slice(real);
         }
         let (queue_pair, id) = (self.queue_pair, WrId(99));
-        let none = || std::iter::empty().collect();
+        let mut none = std::iter::empty().collect();
         let _ = match (what & 3, bytes.split_first_chunk::<4>()) {
             (0, _) => {
                 self.describe(&mut bytes);
-                self.engine.post_send(queue_pair, id, &bytes, none(), false)
+                self.engine.post_send(queue_pair, id, &bytes, &mut none, false)
             }
             (kind @ 1..=2, Some((tag, header))) => {
                 let bit = if kind == 1 { 1 << 63 } else { 1 << 62 };
                 let tag = Tag(bit | u64::from(u32::from_le_bytes(*tag)));
                 let data = self.region.span().part(0, header.len() * 16 % DATA);
-                let data = [data].into_iter().collect();
-                self.engine.post_tagged_send(queue_pair, id, tag, header, data, false)
+                let mut data = [data].into_iter().collect();
+                self.engine.post_tagged_send(queue_pair, id, tag, header, &mut data, false)
             }
             _ => Ok(()),
         };

@@ -170,21 +170,23 @@ impl World {
             let id = self.wr_id(2);
             let all = place(&self.arena, 5).part(tag as usize * 16384, 16384);
             let (header, data) = (all.part(0, 1024), all.part(1024, 15000));
-            let data = [data].into_iter().collect();
+            let mut data = [data].into_iter().collect();
             self.engine
-                .post_tagged_recv(queue_pair, id, Tag(tag), Some(header), data)
+                .post_tagged_recv(queue_pair, id, Tag(tag), Some(header), &mut data)
                 .expect("tagged receive");
         }
         for number in 0..OPERATIONS {
             let data = place(&self.arena, 6).part(number as usize * 16384, 9000);
-            let data = [data].into_iter().collect();
+            let mut data = [data].into_iter().collect();
             let remote = RemoteSpan { rkey: Rkey(5), addr: 4096, len: 9000 };
             if number % 2 == 0 {
                 let id = self.wr_id(3);
-                self.engine.post_rdma_read(queue_pair, id, data, remote, false).expect("read");
+                self.engine.post_rdma_read(queue_pair, id, &mut data, remote, false).expect("read");
             } else {
                 let id = self.wr_id(4);
-                self.engine.post_rdma_write(queue_pair, id, data, remote, true).expect("write");
+                self.engine
+                    .post_rdma_write(queue_pair, id, &mut data, remote, true)
+                    .expect("write");
             }
         }
         self.engine.ring();
