@@ -24,6 +24,7 @@ step "format and lints" scripts/lint.sh
 step "tests of the lower crates" cargo test --quiet "${whole_args[@]}"
 step "unit tests of the others" cargo test --quiet --workspace "${rest_args[@]}" --lib --bins
 step "the client's core, the server's worker" cargo test --quiet -p dafs-client --test core -p dafs-server --test driven --test operations --test replays
+step "the fuzzers compile" cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --all-targets
 step "100 seeds" scripts/simulate.sh --seeds 100
 [ -z "$failed" ] || { echo "== FAILED:${failed%;}"; exit 1; }
 echo "== good, in $SECONDS s"
