@@ -16,7 +16,7 @@ const LONG_RECEIVE_BYTES: usize = 256 * 1024;
 /// Bytes each way of a pass with short turns.
 const PASS_BYTES: usize = 256 * 1024;
 /// Turns are short until so many bytes went since somebody asked for little, or since anybody else did.
-const MEMORY_BYTES: usize = 16 * 1024 * 1024;
+const MEMORY_BYTES: usize = 4 * 1024 * 1024;
 /// Turns without bulk after which somebody asks for little.
 const QUIET_TURNS: u8 = 16;
 
