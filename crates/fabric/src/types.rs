@@ -37,9 +37,9 @@ impl Address {
         Address { scheme: Address::LOCAL_SCHEME.into(), target }
     }
 
-    /// The target is a path of this machine, not a host.
+    /// The target is a path of this machine, not a host, whatever it looks like.
     pub fn is_path(&self) -> bool {
-        self.scheme == Address::LOCAL_SCHEME || self.target.starts_with('/')
+        self.scheme == Address::LOCAL_SCHEME
     }
 
     /// A server there may have a socket of its machine beside, by which clients of that machine come:

@@ -287,6 +287,10 @@ mod tests {
         assert!(listening("tcp://[::1]:0").addresses().is_ok());
         let open = listening("tcp://0.0.0.0:20490");
         assert!(matches!(open.addresses(), Err(ConfigError::NotLoopback(_))));
+        for network in ["tcp:///0.0.0.0:7", "mesh:///run/x", "mesh://host:7"] {
+            let answer = listening(network).addresses();
+            assert!(matches!(answer, Err(ConfigError::NotLoopback(_))), "{network}");
+        }
         assert!(Config { insecure: true, ..open.clone() }.addresses().is_ok());
         assert!(Config { key_file: Some("/k".into()), ..open }.addresses().is_ok());
     }
