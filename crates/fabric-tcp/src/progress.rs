@@ -95,6 +95,8 @@ impl TcpEngine {
         self.more = false;
         self.core.turns.begin_to_receive();
         if self.live.len() <= TRIED_MAX {
+            // What epoll told of before would be taken for a look at all when there are more again.
+            self.ready_from = 0;
             let count = self.live.len();
             let is_early = self.partial < PARTIAL_MAX && self.core.taken < PARTIAL_BYTES_MAX;
             if count > 1 && is_early {
