@@ -284,7 +284,9 @@ impl Connection {
         }
         let Some(held) = sh.make_known((Role::Responder, Some(self.id.index)), &mut data, true)
         else {
-            if sh.bounces[Role::Responder as usize].is_idle() {
+            // Pushed data that nobody fetched stops the path until the reply leaves.
+            let stops = slot.mode == Mode::Tagged && slot.fetch == Fetch::Not;
+            if stops || sh.bounces[Role::Responder as usize].is_idle() {
                 sh.faults.push((self.id.index, Fault::local("no memory for a reply")));
                 return unsent(sh, token);
             }
