@@ -1,6 +1,7 @@
 //! A cache that gives memory back, and lists that are read in at once.
 
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::disk::{Disk, Rng, run};
@@ -392,16 +393,28 @@ fn what_is_registered_ahead_of_use_does_not_stay_when_it_goes() {
     let domain = Domain::new(slow.clone());
     let config = Config { least_bytes: 64 << 10, domain: Some(domain.clone()), ..config(4 * MIB) };
     let unifier = Unifier::new(arena.clone(), config, VERIFIER);
-    let (shrinks, begun) = (unifier.clone(), Arc::new(Barrier::new(2)));
-    let begins = begun.clone();
+    let (begins, shrinks) = std::sync::mpsc::channel();
+    let shrunk = Arc::new(AtomicBool::new(false));
+    let (user, ends) = (unifier.clone(), shrunk.clone());
     let thread = std::thread::spawn(move || {
-        begins.wait();
-        shrinks.resize(3 << 20)
+        shrinks.recv().expect("it begins");
+        let now = user.resize(3 << 20);
+        ends.store(true, Ordering::SeqCst);
+        now
     });
+    let user = unifier.clone();
     *slow.meanwhile.lock().expect("no panic") = Some(Box::new(move || {
-        begun.wait();
-        // It has all the time that it needs to come in between, if it can.
-        std::thread::sleep(Duration::from_millis(50));
+        begins.send(()).expect("somebody shrinks");
+        while user.stats().decommitted_bytes == 0 {
+            std::thread::yield_now();
+        }
+        // The segment is to go; it goes before it is registered only where nothing prevents that.
+        for _ in 0..10_000 {
+            if shrunk.load(Ordering::SeqCst) {
+                break;
+            }
+            std::thread::yield_now();
+        }
     }));
     unifier.prefault(std::thread::current(), || true);
     assert_eq!(thread.join().expect("no panic"), 3 << 20);
