@@ -9,7 +9,7 @@ mod suite;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_protocol::{CreateMode, FileKind, OpenFlags, SetAttr, Status};
 use dafs_store::Disk;
@@ -28,16 +28,8 @@ impl Temporary {
     }
 
     fn below(parent: &Path) -> Temporary {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let dir = loop {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let dir = parent.join(format!("dafs-store-{}-{number}", std::process::id()));
-            match std::fs::create_dir(&dir) {
-                // Left by an earlier process of this number.
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                made => break made.map(|()| dir).expect("a new directory"),
-            }
-        };
+        let dir = tempfile::Builder::new().prefix("dafs-store-").tempdir_in(parent);
+        let dir = dir.expect("a new directory").keep();
         std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).expect("chmod");
         Temporary(dir)
     }

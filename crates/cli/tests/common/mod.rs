@@ -4,32 +4,27 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 #[path = "../../../../tests/src/marked.rs"]
 mod marked;
-
-static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A directory of its own for each, removed at the end.
 pub struct Temporary(pub PathBuf);
 
 impl Temporary {
     pub fn new() -> Temporary {
-        loop {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let name = format!("dafs-cli-{}-{number}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            match std::fs::create_dir(&path) {
-                // Left by an earlier process of this number.
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                made => return made.map(|()| Temporary(path)).expect("a new directory"),
-            }
-        }
+        let path = tempfile::Builder::new()
+            .prefix("dafs-cli-")
+            .permissions(PermissionsExt::from_mode(0o755))
+            .tempdir()
+            .expect("a new directory")
+            .keep();
+        Temporary(path)
     }
 
     pub fn join(&self, name: &str) -> PathBuf {

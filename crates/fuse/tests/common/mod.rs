@@ -14,8 +14,6 @@ use dafs_fuse::kernel::{
 };
 use dafs_fuse::null::NullFs;
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
 /// Where not, says so.
 pub fn can_mount() -> bool {
     let can = Path::new("/proc/self").exists() && is_root() && can_try();
@@ -39,16 +37,13 @@ fn how() -> MountOptions {
 }
 
 fn new_directory() -> PathBuf {
-    loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("dafs-fuse-{}-{number}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        match std::fs::create_dir(&dir) {
-            // Left by an earlier process of this number.
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            made => return made.map(|()| dir).expect("a directory"),
-        }
-    }
+    use std::os::unix::fs::PermissionsExt;
+    tempfile::Builder::new()
+        .prefix("dafs-fuse-")
+        .permissions(PermissionsExt::from_mode(0o755))
+        .tempdir()
+        .expect("a new directory")
+        .keep()
 }
 
 fn is_root() -> bool {
