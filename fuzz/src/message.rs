@@ -1,6 +1,6 @@
 //! A hostile message peer: speaks to a real `Node` over the simulated network.
 //!
-//! The input: 13 bytes of set-up block, then steps of {u8 what, u16 length, bytes}. What: 0 send,
+//! The input: 16 bytes of set-up block, then steps of {u8 what, u16 length, bytes}. What: 0 send,
 //! 1 push request data by tag, 2 reply by tag (the first 4 bytes are the tag), 3 nothing; then
 //! the network moves. With 4 added a small tag stands for that of one of the node's requests;
 //! keys below 4 in descriptors stand for that of the peer's memory.
@@ -17,7 +17,7 @@ use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId};
 
 use crate::generate::Random;
 
-const SETUP: usize = 13;
+const SETUP: usize = 16;
 const HEADER: usize = 28;
 const DESCRIPTOR: usize = 20;
 const RECEIVE_BYTES: usize = 8192;
@@ -196,7 +196,7 @@ impl Peer {
         let (receives, memory) = (memory(1), memory(2));
         let access = Access { remote_read: true, remote_write: true };
         let region = device.register(memory.span(0, DATA), access).expect("register");
-        let mut block = vec![0x44, 0x4d, 1];
+        let mut block = vec![0x44, 0x4d, 2, 20];
         block.extend_from_slice(setup);
         let queue_pair = engine.connect(address, &block).expect("connect");
         let mut peer = Peer { engine, queue_pair, receives, region, tags: vec![] };
@@ -329,9 +329,9 @@ fn step(what: u8, bytes: &[u8]) -> Vec<u8> {
 /// Steps that an honest peer might take.
 pub fn seed(r: &mut Random) -> Vec<u8> {
     let flags = r.below(8) as u8;
-    let mut out = vec![flags];
+    let mut out = vec![flags, 0];
     out.extend(1024u16.to_le_bytes());
-    out.extend([9, 0]);
+    out.extend([9, 0, 0, 0]);
     out.extend(if r.bool() { [0; 4] } else { [0, 64, 0, 0] });
     out.extend((1u32 << 20).to_le_bytes());
     let mut slot = 0u32;
@@ -389,7 +389,7 @@ mod tests {
     use super::*;
 
     /// What stands in front of all steps: reads and writes, a window of 9, no tags.
-    const SETUP_BYTES: [u8; SETUP] = [6, 0, 4, 9, 0, 0, 0, 0, 0, 0, 0, 16, 0];
+    const SETUP_BYTES: [u8; SETUP] = [6, 0, 0, 4, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0];
 
     /// The seeds get through to the node: the fuzzer is not fenced off by a set-up block or a
     /// header that changed.

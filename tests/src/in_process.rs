@@ -45,6 +45,7 @@ pub fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Sha
         records: Box::new(MemoryRecords::default()),
         entropy: entropy(),
         process_stats: Box::new(|| (0, 0)),
+        addresses: Vec::new(),
         stopwatch: Box::new(|| std::time::Duration::ZERO),
     })
 }

@@ -132,9 +132,11 @@ impl Wire {
             Wire { stream, out, inbox, ended, tagged, window, receive_bytes, limit, push_limit };
         let mut setup = Vec::new();
         setup.extend_from_slice(&0x4d44u16.to_le_bytes());
-        setup.extend_from_slice(&[1, if tagged { 3 } else { 2 }]);
-        setup.extend_from_slice(&1024u16.to_le_bytes());
-        setup.extend_from_slice(&9u16.to_le_bytes());
+        setup.extend_from_slice(&[2, 20]);
+        // Flags, bytes of receives, requests at a time, nothing.
+        for half in [if tagged { 3u16 } else { 2 }, 1024, 9, 0] {
+            setup.extend_from_slice(&half.to_le_bytes());
+        }
         setup.extend_from_slice(&0u32.to_le_bytes());
         setup.extend_from_slice(&0u32.to_le_bytes());
         let magic = u64::from_le_bytes(*b"DAFSnic1");
@@ -348,10 +350,10 @@ impl Wire {
     }
 
     fn accepted(&mut self, body: &[u8]) -> Option<Came> {
-        self.tagged &= body.get(3).is_some_and(|flags| flags & 1 != 0);
-        self.receive_bytes = half(body, 4);
-        self.window = half(body, 6) as u32;
-        (self.limit, self.push_limit) = (self.window, word(body, 12));
+        self.tagged &= half(body, 4) & 1 != 0;
+        self.receive_bytes = half(body, 6);
+        self.window = half(body, 8) as u32;
+        (self.limit, self.push_limit) = (self.window, word(body, 16));
         Some(Came::Accepted)
     }
 

@@ -45,6 +45,10 @@ struct Answer<'a> {
     us: f64,
     /// `tcp`, or `unix` where it goes by a socket of this host.
     transport: &'static str,
+    /// The version of the protocol that both ends speak.
+    protocol: u32,
+    /// Where the server says that it listens.
+    listens: &'a [String],
 }
 
 /// Runs the command.
@@ -59,13 +63,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for sequence in 1..=args.count {
         let time = remote.session.ping().map_err(|error| remote.failure(b"", error))?;
         let us = time.as_secs_f64() * 1e6;
-        let transport = remote.session.info().transport;
+        let info = remote.session.info();
+        let (transport, protocol) = (info.transport, info.protocol_version);
         // A bound, so that an endless ping does not fill the memory.
         if times.len() < 1_000_000 {
             times.push(us);
         }
         if args.json {
-            out.json(&Answer { url: &name, sequence, us, transport })?;
+            let listens = &info.server_addresses;
+            out.json(&Answer { url: &name, sequence, us, transport, protocol, listens })?;
         } else {
             out.line(&format!(
                 "answer from {name} by {transport}: number={sequence} time={us:.1} us"
@@ -83,6 +89,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let (false, Some(least), Some(most)) = (args.json, times.first(), times.last()) {
         let median = times.get(times.len() / 2).unwrap_or(least);
         out.line(&format!("min/median/max = {least:.1}/{median:.1}/{most:.1} us"))?;
+        let info = remote.session.info();
+        let listens = info.server_addresses.join(", ");
+        out.line(&format!("protocol {}; the server listens on {listens}", info.protocol_version))?;
         out.flush()?;
     }
     Ok(())

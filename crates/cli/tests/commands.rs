@@ -141,6 +141,15 @@ fn servers_answer_ping_and_sync() {
     let answers = json(&good(&["ping", "-c", "3", "-i", "0", "--json", &server.url]));
     assert_eq!(answers.len(), 3);
     assert!(answers.iter().all(|answer| answer["us"].as_f64().expect("number") > 0.0));
+    let protocol = u64::from(dafs_protocol::PROTOCOL_VERSION);
+    assert!(answers.iter().all(|answer| answer["protocol"] == protocol));
+    let listens = answers[0]["listens"].as_array().expect("addresses");
+    let port = server.url.trim_end_matches('/').rsplit(':').next().expect("a port");
+    assert!(
+        listens.iter().any(|at| at.as_str().is_some_and(|at| at.ends_with(port))),
+        "{listens:?}"
+    );
+    assert!(good(&["ping", "-c", "1", &server.url]).contains("; the server listens on "));
     assert_eq!(good(&["sync", &server.url]), "");
 }
 

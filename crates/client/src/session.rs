@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use dafs_fabric::{Address, Domain, Provider};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{
-    AccessMask, Attr, FileKind, FsAttr, Identity, SessionAttr, SessionStats, SetAttr, WriteVerifier,
+    AccessMask, Attr, Features, FileKind, FsAttr, Identity, SessionAttr, SessionStats, SetAttr,
+    WriteVerifier,
 };
 
 use crate::call::{Call, Done, Output};
@@ -67,6 +68,12 @@ impl std::fmt::Debug for Session {
 pub struct SessionInfo {
     /// What was granted.
     pub attr: SessionAttr,
+    /// The version of the protocol that both ends speak.
+    pub protocol_version: u32,
+    /// What both ends have beyond that version.
+    pub features: Features,
+    /// Where the server says that it listens.
+    pub server_addresses: Vec<String>,
     /// Under which user the session acts on the server.
     pub uid: u32,
     /// Changes when the server restarts.
@@ -435,6 +442,9 @@ impl Session {
         let facts = state.core.facts();
         SessionInfo {
             attr: facts.attr,
+            protocol_version: facts.version,
+            features: facts.features,
+            server_addresses: facts.addresses,
             uid: facts.uid,
             verifier: facts.verifier,
             transport: match facts.way {

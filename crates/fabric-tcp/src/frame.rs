@@ -205,7 +205,8 @@ impl FrameHeader {
     }
 }
 
-/// The frame that opens or answers a connection.
+/// The frame that opens or answers a connection. `addr` is room for what an end has beyond this version, a
+/// bit each: bits that the other end does not know mean nothing to it, and none is given away yet.
 pub fn hello(kind: Kind, private_data: &[u8]) -> Vec<u8> {
     let mut header = FrameHeader::new(kind);
     header.payload_len = private_data.len() as u32;
@@ -327,6 +328,7 @@ mod tests {
         head.copy_from_slice(&bytes[..FRAME_HEADER_BYTES]);
         let header = FrameHeader::decode(&head).expect("header");
         assert_eq!(check_hello(&header), Ok(()));
+        assert_eq!(check_hello(&FrameHeader { addr: u64::MAX, ..header }), Ok(()));
         assert_eq!(
             check_hello(&FrameHeader { id: 99, ..header }),
             Err("another version of the wire format")

@@ -8,8 +8,8 @@ use dafs_fabric::{RemoteSpan, Rkey};
 
 use crate::connection::Fault;
 
-/// Bytes of the set-up block.
-pub const SETUP_BYTES: usize = 16;
+/// Bytes of the set-up block, as this version has it.
+pub const SETUP_BYTES: usize = 20;
 /// Bytes of a message header.
 pub const HEADER_BYTES: usize = 28;
 /// Bytes of a descriptor of remote memory.
@@ -18,7 +18,7 @@ pub const REMOTE_SPAN_BYTES: usize = 20;
 pub const REMOTE_SPANS_MAX: usize = 16;
 
 const SETUP_MAGIC: u16 = 0x4d44;
-const SETUP_VERSION: u8 = 1;
+const SETUP_VERSION: u8 = 2;
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -251,38 +251,42 @@ impl Setup {
     /// The block, and behind it the caller's private data.
     pub fn encode(&self, private_data: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(SETUP_BYTES + private_data.len());
-        let flag = |on: bool, bit: u8| u8::from(on) << bit;
+        let flag = |on: bool, bit: u8| u16::from(on) << bit;
+        let flags = flag(self.tagged, 0) | flag(self.rdma_read, 1) | flag(self.rdma_write, 2);
         out.extend_from_slice(&SETUP_MAGIC.to_le_bytes());
-        out.push(SETUP_VERSION);
-        out.push(flag(self.tagged, 0) | flag(self.rdma_read, 1) | flag(self.rdma_write, 2));
-        out.extend_from_slice(&self.header_bytes.to_le_bytes());
-        out.extend_from_slice(&self.window.to_le_bytes());
+        out.extend_from_slice(&[SETUP_VERSION, SETUP_BYTES as u8]);
+        for half in [flags, self.header_bytes, self.window, 0] {
+            out.extend_from_slice(&half.to_le_bytes());
+        }
         out.extend_from_slice(&self.area_bytes.to_le_bytes());
         out.extend_from_slice(&self.push_bytes.to_le_bytes());
         out.extend_from_slice(private_data);
         out
     }
 
-    /// The block in front of private data; `None` when it is none, or of another version.
-    pub fn decode(private_data: &[u8]) -> Option<Setup> {
-        let b: &[u8; SETUP_BYTES] = private_data.get(..SETUP_BYTES)?.try_into().ok()?;
+    /// The block in front of private data, and what follows it; `None` when there is none, or one of
+    /// another version. What a peer has beyond this (a longer block, more flags) is left out.
+    pub fn decode(private_data: &[u8]) -> Option<(Setup, &[u8])> {
+        let b: &[u8; SETUP_BYTES] = private_data.first_chunk()?;
+        let rest = private_data.get(usize::from(b[3]).max(SETUP_BYTES)..)?;
         let half = |at: usize| u16::from_le_bytes([b[at], b[at + 1]]);
         let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let setup = Setup {
-            tagged: b[3] & 1 != 0,
-            rdma_read: b[3] & 2 != 0,
-            rdma_write: b[3] & 4 != 0,
-            header_bytes: half(4),
-            window: half(6),
-            area_bytes: word(8),
-            push_bytes: word(12),
+            tagged: half(4) & 1 != 0,
+            rdma_read: half(4) & 2 != 0,
+            rdma_write: half(4) & 4 != 0,
+            header_bytes: half(6),
+            window: half(8),
+            area_bytes: word(12),
+            push_bytes: word(16),
         };
-        let known = half(0) == SETUP_MAGIC && b[2] == SETUP_VERSION && b[3] & !7 == 0;
+        let known =
+            half(0) == SETUP_MAGIC && b[2] == SETUP_VERSION && usize::from(b[3]) >= SETUP_BYTES;
         let sane = (256..=32768).contains(&setup.header_bytes)
             && setup.window <= 4097
             && setup.area_bytes <= 1 << 16
             && setup.push_bytes <= 1 << 30;
-        (known && sane).then_some(setup)
+        (known && sane).then_some((setup, rest))
     }
 }
 
@@ -356,12 +360,34 @@ mod tests {
         };
         let bytes = setup.encode(b"mine");
         assert_eq!(&bytes[SETUP_BYTES..], b"mine");
-        assert_eq!(Setup::decode(&bytes), Some(setup));
+        assert_eq!(Setup::decode(&bytes), Some((setup, &b"mine"[..])));
         assert_eq!(Setup::decode(&bytes[..SETUP_BYTES - 1]), None);
-        for (at, value) in [(0, 0), (2, 9), (3, 8), (5, 255), (7, 255), (11, 1), (15, 255)] {
+        let too_long = SETUP_BYTES as u8 + 5;
+        for (at, value) in
+            [(0, 0), (2, 9), (3, 19), (3, too_long), (7, 255), (9, 255), (15, 1), (19, 255)]
+        {
             let mut bad = bytes.clone();
             bad[at] = value;
             assert_eq!(Setup::decode(&bad), None, "byte {at} = {value}");
         }
+    }
+
+    #[test]
+    fn what_later_versions_add_to_the_set_up_is_left_out() {
+        let setup = Setup {
+            tagged: true,
+            rdma_read: true,
+            rdma_write: false,
+            header_bytes: 256,
+            window: 2,
+            area_bytes: 0,
+            push_bytes: 0,
+        };
+        let mut bytes = setup.encode(b"mine");
+        bytes[3] += 2;
+        bytes[5] = 0x80;
+        bytes[10] = 1;
+        bytes.splice(SETUP_BYTES..SETUP_BYTES, [1, 2]);
+        assert_eq!(Setup::decode(&bytes), Some((setup, &b"mine"[..])));
     }
 }

@@ -30,8 +30,7 @@ const PIECES_UNDER_WAY: usize = 4;
 /// The caller's private data of a connection request made by a [`Node`]; `None` when the peer is
 /// no such node.
 pub fn incoming_private_data(incoming: &Incoming) -> Option<&[u8]> {
-    Setup::decode(&incoming.private_data)?;
-    incoming.private_data.get(SETUP_BYTES..)
+    Setup::decode(&incoming.private_data).map(|(_, rest)| rest)
 }
 
 /// Queue pair numbers are ours: a multiplication spreads them well enough.
@@ -117,7 +116,7 @@ impl Node {
         private_data: &[u8],
         options: ConnOptions,
     ) -> Result<ConnId, ConnectError> {
-        let Some(theirs) = Setup::decode(&incoming.private_data) else {
+        let Some((theirs, _)) = Setup::decode(&incoming.private_data) else {
             self.sh.engine.reject(incoming, "this node speaks another message protocol");
             return Err(ConnectError::PeerProtocol("no set-up block of a message node"));
         };

@@ -269,11 +269,11 @@ fn private_data_is_what_the_device_carries_beside_the_set_up() {
     let options = ConnOptions::default();
     let mut two = Two::on(sim, config(), options);
     let room = two.client.private_data_max();
-    assert_eq!(room, 40);
-    let data = [7; 41];
+    assert_eq!(room, 36);
+    let data = [7; 37];
     two.client.connect(&address(), &data[..room], options).unwrap();
     let refused = two.client.connect(&address(), &data, options);
-    let told = matches!(refused, Err(ConnectError::PrivateData { bytes: 41, bytes_max: 40 }));
+    let told = matches!(refused, Err(ConnectError::PrivateData { bytes: 37, bytes_max: 36 }));
     assert!(told, "{refused:?}");
 }
 

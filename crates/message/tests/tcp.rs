@@ -194,9 +194,9 @@ fn replies_that_are_not_taken_are_few_whatever_the_sockets_hold() {
     let address = Address::parse("tcp://127.0.0.1:0").unwrap();
     let mut listener = domain.device().listen(&address).unwrap();
     let (mut server, mut peer) = (node(&domain), domain.engine().unwrap());
-    let mut setup = vec![0x44, 0x4d, 1, 7];
-    setup.extend(1024u16.to_le_bytes());
-    setup.extend(9u16.to_le_bytes());
+    let mut setup = vec![0x44, 0x4d, 2, 20];
+    // Flags, bytes of receives, requests at a time.
+    setup.extend([7u16, 1024, 9, 0].map(u16::to_le_bytes).as_flattened());
     setup.extend(0u32.to_le_bytes());
     setup.extend((1u32 << 16).to_le_bytes());
     let queue_pair = peer.connect(&listener.address(), &setup).unwrap();

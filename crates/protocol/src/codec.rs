@@ -141,7 +141,7 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
         checker.operation(&operation)?;
         request.operations.push(operation);
     }
-    r.end()?;
+    skip_trailers(&mut r, count)?;
     Ok(request)
 }
 
@@ -212,7 +212,7 @@ pub fn decode_results(
         let number = r.u16()?;
         results.push(result(number, Reader::new(r.long()?))?);
     }
-    r.end()?;
+    skip_trailers(&mut r, count)?;
     Ok((slot, sequence, Ok(())))
 }
 
@@ -285,6 +285,19 @@ fn result(number: u16, mut body: Reader<'_>) -> Result<OpResult, DecodeError> {
     };
     body.end()?;
     Ok(result)
+}
+
+/// Trailers: what stands behind the `count` operations of a request, or its results, and says more about
+/// one of them. No kind is given away yet; who does not know one goes on without it.
+fn skip_trailers(r: &mut Reader<'_>, count: usize) -> Result<(), DecodeError> {
+    while !r.is_empty() {
+        let (_kind, operation) = (r.u16()?, usize::from(r.u16()?));
+        r.long()?;
+        if operation >= count {
+            return Err(DecodeError::Value("trailer"));
+        }
+    }
+    Ok(())
 }
 
 fn chain_length(count: usize) -> Result<u16, DecodeError> {

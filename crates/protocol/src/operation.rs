@@ -254,6 +254,14 @@ pub enum Operation<'a> {
     /// What became of the request `sequence` on `slot` of a session that this client had before,
     /// and that ended without it. To everybody else all of them are unknown.
     SlotQuery { session: SessionId, slot: SlotId, sequence: u32 },
+    /// One of another version, which this end does not have: answered by
+    /// [`NotSupp`](crate::Status::NotSupp) where its turn comes. It brings and asks for no data.
+    Unknown {
+        /// Its number.
+        opcode: u16,
+        /// What it says.
+        body: &'a [u8],
+    },
 }
 
 /// Up to [`EXTENTS_MAX`] extents; a single one, which is the rule, in place.
@@ -429,7 +437,7 @@ impl Operation<'_> {
             O::ListXattr { .. } | O::Read { .. } => false,
             O::Extents { .. } | O::LockTest { .. } | O::CacheQuery { .. } => false,
             O::Seek { .. } | O::Advise { .. } | O::SessionStats => false,
-            O::SlotQuery { .. } => false,
+            O::SlotQuery { .. } | O::Unknown { .. } => false,
         }
     }
 

@@ -10,8 +10,15 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use crate::handle::{ClientId, SessionId, WriteVerifier};
 use crate::status::Status;
 
-/// Both ends must have the same one in 0.x.
-pub const PROTOCOL_VERSION: u32 = 5;
+/// The newest version that this end speaks. A new one is for what older ends would take wrongly; what
+/// they can ignore, or never see unless they ask for it, is a bit of [`Features`].
+pub const PROTOCOL_VERSION: u32 = 6;
+/// The oldest version that this end speaks.
+pub const PROTOCOL_VERSION_OLDEST: u32 = 6;
+/// Addresses that a [`SetupReply::Ready`] tells.
+pub const ADDRESSES_MAX: usize = 8;
+/// Bytes of one of them.
+pub const ADDRESS_BYTES_MAX: usize = 128;
 /// Bytes of the text of a refusal.
 pub const REFUSAL_BYTES_MAX: usize = 200;
 /// A nonce of the challenge.
@@ -20,6 +27,28 @@ pub type Nonce = [u8; 32];
 pub type Proof = [u8; 32];
 /// Known to client and server of one session only; a bind must show it.
 pub type SessionSecret = [u8; 16];
+
+/// Parts of the protocol that one end may have and another not, a bit each. An end uses what both have
+/// said; bits that it does not know mean nothing to it. None is given away yet: what version 6 has, all have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Features(pub u64);
+
+impl Features {
+    /// Those of this end.
+    pub const OURS: Features = Features(0);
+
+    /// Those that both ends have.
+    #[must_use]
+    pub fn and(self, other: Features) -> Features {
+        Features(self.0 & other.0)
+    }
+}
+
+/// The version that two ends speak with each other: the newest of both. `None`: there is none.
+pub fn agreed_version(newest: u32, oldest: u32) -> Option<u32> {
+    let version = newest.min(PROTOCOL_VERSION);
+    (version >= oldest && version >= PROTOCOL_VERSION_OLDEST).then_some(version)
+}
 
 /// How an end waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -115,8 +144,12 @@ pub enum Purpose {
 pub enum SetupRequest {
     /// The very first.
     Hello {
-        /// [`PROTOCOL_VERSION`].
+        /// The newest version that the client speaks.
         version: u32,
+        /// The oldest.
+        oldest: u32,
+        /// What it has.
+        features: Features,
         /// Random.
         nonce: Nonce,
         /// Size class of this connection.
@@ -136,11 +169,30 @@ pub enum SetupRequest {
     },
 }
 
+impl SetupRequest {
+    /// A hello of this end: with its versions and features.
+    pub fn hello(nonce: Nonce, class: SizeClass, keyed: bool, purpose: Purpose) -> SetupRequest {
+        SetupRequest::Hello {
+            version: PROTOCOL_VERSION,
+            oldest: PROTOCOL_VERSION_OLDEST,
+            features: Features::OURS,
+            nonce,
+            class,
+            keyed,
+            purpose,
+        }
+    }
+}
+
 /// The server's answers to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetupReply {
     /// The connection is part of the session.
     Ready {
+        /// Spoken from here on; see [`agreed_version`].
+        version: u32,
+        /// Those that both ends have.
+        features: Features,
         /// The session.
         session: SessionId,
         /// For later binds.
@@ -153,6 +205,9 @@ pub enum SetupReply {
         proof: Option<Proof>,
         /// Under whose uid the session acts, for messages to people.
         uid: u32,
+        /// Where the server listens, as it calls these places: at most [`ADDRESSES_MAX`], of
+        /// [`ADDRESS_BYTES_MAX`] bytes without control characters each.
+        addresses: Vec<String>,
     },
     /// Prove the key.
     Challenge {
@@ -198,11 +253,12 @@ impl fmt::Display for Dialled {
     }
 }
 
-/// What both ends say before a key is proven, and what the proofs cover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What both ends say before a key is proven, and what the proofs cover. As bytes, so that what one end
+/// does not know is covered too.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyHandshake {
     /// The client's first message, whole.
-    pub hello: SetupRequest,
+    pub hello: Vec<u8>,
     /// The nonce of the server's challenge.
     pub server: Nonce,
     /// Where the client believes the server to be.
@@ -215,27 +271,23 @@ impl KeyHandshake {
         self.input(b'C')
     }
 
-    /// What the server's proof is an HMAC of: also all that its [`SetupReply::Ready`] says beside.
-    pub fn server_input(&self, ready: &SetupReply) -> Vec<u8> {
+    /// What the server's proof is an HMAC of: also all of its encoded [`SetupReply::Ready`] but the proof,
+    /// which is the end of it.
+    pub fn server_input(&self, ready: &[u8]) -> Vec<u8> {
         let mut bytes = self.input(b'S');
-        let mut ready = ready.clone();
-        if let SetupReply::Ready { proof, .. } = &mut ready {
-            *proof = None;
-        }
-        crate::codec::encode_setup_reply(&ready, &mut bytes);
+        let said = ready.len().saturating_sub(size_of::<Proof>());
+        bytes.extend_from_slice(ready.get(..said).unwrap_or(ready));
         bytes
     }
 
     fn input(&self, role: u8) -> Vec<u8> {
-        let mut hello = Vec::new();
-        crate::codec::encode_setup_request(&self.hello, &mut hello);
-        let len = u16::try_from(hello.len()).unwrap_or(u16::MAX);
+        let len = u16::try_from(self.hello.len()).unwrap_or(u16::MAX);
         let mut bytes = vec![role];
         bytes.extend_from_slice(&self.dialled.0);
         bytes.extend_from_slice(&self.server);
         // What follows it cannot be taken for a part of it.
         bytes.extend_from_slice(&len.to_le_bytes());
-        bytes.extend_from_slice(&hello);
+        bytes.extend_from_slice(&self.hello);
         bytes
     }
 }
@@ -302,12 +354,11 @@ mod tests {
     }
 
     fn handshakes() -> Vec<KeyHandshake> {
-        let hello = |nonce, class, keyed, purpose| SetupRequest::Hello {
-            version: PROTOCOL_VERSION,
-            nonce: [nonce; 32],
-            class,
-            keyed,
-            purpose,
+        let hello = |nonce, class, keyed, purpose| {
+            let hello = SetupRequest::hello([nonce; 32], class, keyed, purpose);
+            let mut bytes = Vec::new();
+            crate::codec::encode_setup_request(&hello, &mut bytes);
+            bytes
         };
         let create = |slots| {
             let attr = SessionAttr { slots, ..LIMITS };
@@ -320,31 +371,39 @@ mod tests {
             server: [2; 32],
             dialled: SocketAddr::from(([10, 0, 0, 1], 7)).into(),
         };
-        let with = |hello| KeyHandshake { hello, ..first };
+        let with = |hello| KeyHandshake { hello, ..first.clone() };
         vec![
-            first,
+            first.clone(),
             with(hello(2, small, true, create(1))),
             with(hello(1, bulk, true, create(1))),
             with(hello(1, small, false, create(1))),
             with(hello(1, small, true, create(2))),
             with(hello(1, small, true, bind(4))),
             with(hello(1, small, true, bind(5))),
-            KeyHandshake { server: [1; 32], ..first },
-            KeyHandshake { dialled: SocketAddr::from(([10, 0, 0, 1], 8)).into(), ..first },
-            KeyHandshake { dialled: SocketAddr::from(([10, 0, 0, 2], 7)).into(), ..first },
-            KeyHandshake { dialled: Dialled::default(), ..first },
+            KeyHandshake { server: [1; 32], ..first.clone() },
+            KeyHandshake { dialled: SocketAddr::from(([10, 0, 0, 1], 8)).into(), ..first.clone() },
+            KeyHandshake { dialled: SocketAddr::from(([10, 0, 0, 2], 7)).into(), ..first.clone() },
+            KeyHandshake { dialled: Dialled::default(), ..first.clone() },
         ]
     }
 
     #[test]
     fn proofs_cover_role_address_and_all_that_was_said() {
-        let ready = |slots, uid| SetupReply::Ready {
-            session: SessionId([1; 16]),
-            secret: [2; 16],
-            attr: SessionAttr { slots, ..LIMITS },
-            verifier: WriteVerifier::default(),
-            proof: None,
-            uid,
+        let ready = |slots, uid| {
+            let ready = SetupReply::Ready {
+                version: PROTOCOL_VERSION,
+                features: Features::OURS,
+                session: SessionId([1; 16]),
+                secret: [2; 16],
+                attr: SessionAttr { slots, ..LIMITS },
+                verifier: WriteVerifier::default(),
+                proof: Some([3; 32]),
+                uid,
+                addresses: Vec::new(),
+            };
+            let mut bytes = Vec::new();
+            crate::codec::encode_setup_reply(&ready, &mut bytes);
+            bytes
         };
         let mut inputs = Vec::new();
         for handshake in handshakes() {
@@ -356,6 +415,26 @@ mod tests {
         for (index, input) in inputs.iter().enumerate() {
             assert!(!inputs[index + 1..].contains(input));
         }
+    }
+
+    #[test]
+    fn proofs_cover_what_this_end_does_not_know() {
+        let first = handshakes().swap_remove(0);
+        let mut longer = first.clone();
+        longer.hello.extend_from_slice(&[1, 0, 0, 0]);
+        assert_ne!(first.client_input(), longer.client_input());
+        let (one, other) =
+            ([[1; 8].as_slice(), &[9; 32]].concat(), [[2; 8].as_slice(), &[9; 32]].concat());
+        assert_ne!(first.server_input(&one), first.server_input(&other));
+    }
+
+    #[test]
+    fn the_newest_version_of_both_is_spoken() {
+        let ours = PROTOCOL_VERSION;
+        assert_eq!(agreed_version(ours, ours), Some(ours));
+        assert_eq!(agreed_version(ours + 3, PROTOCOL_VERSION_OLDEST), Some(ours));
+        assert_eq!(agreed_version(ours + 3, ours + 1), None);
+        assert_eq!(agreed_version(PROTOCOL_VERSION_OLDEST - 1, 1), None);
     }
 
     #[test]

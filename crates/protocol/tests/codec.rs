@@ -338,13 +338,44 @@ fn a_request_that_is_too_long_is_not_sent() {
 }
 
 #[test]
-fn reserved_and_unknown_operations_are_malformed() {
+fn operations_of_other_versions_are_told_apart() {
     let bytes = request(&[Operation::Null]);
     let used = |number| opcode::ALL.iter().any(|e| e.number == number && !e.reserved);
     for number in (0..=u16::MAX).filter(|number| !used(*number)) {
         let mut bytes = bytes.clone();
         bytes[12..14].copy_from_slice(&number.to_le_bytes());
-        assert_eq!(decode_request(&bytes), Err(DecodeError::Value("opcode")));
+        bytes[14] = 3;
+        assert_eq!(decode_request(&bytes), Err(DecodeError::Short));
+        bytes.extend_from_slice(b"new");
+        let decoded = decode_request(&bytes).unwrap();
+        let unknown = Operation::Unknown { opcode: number, body: b"new" };
+        assert_eq!(decoded.operations.as_slice(), [unknown]);
+    }
+}
+
+/// Kind, operation, length, body.
+fn trailer(operation: u16, body: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(body.len()).unwrap();
+    let head = [77, operation, len].map(u16::to_le_bytes);
+    [head.as_flattened(), body].concat()
+}
+
+#[test]
+fn trailers_of_other_versions_are_left_out() {
+    let (asked, answered) = (request(&[Operation::Null]), reply(vec![Ok(Outcome::Done)]));
+    let more = [trailer(0, b"a reference"), trailer(0, b"")].concat();
+    let with = |bytes: &[u8], more: &[u8]| [bytes, more].concat();
+    let longer = with(&asked, &more);
+    let plain = decode_request(&asked).unwrap();
+    let request = decode_request(&longer).unwrap();
+    assert_eq!((request.head, &request.operations), (plain.head, &plain.operations));
+    // Not the same request again.
+    assert_ne!(request.hash, plain.hash);
+    let plain = decode_reply(&answered).unwrap();
+    assert_eq!(decode_reply(&with(&answered, &more)).unwrap(), plain);
+    for bad in [&trailer(1, b"of nothing")[..], &more[..7], &more[..more.len() - 1]] {
+        assert!(decode_request(&with(&asked, bad)).is_err());
+        assert!(decode_reply(&with(&answered, bad)).is_err());
     }
 }
 
@@ -362,20 +393,68 @@ fn the_hash_covers_operations_and_credential_but_not_the_slot() {
     assert_ne!(one, of(RequestHead { cred: CredHandle(1), ..HEAD }, close(1)));
 }
 
-#[test]
-fn a_hello_of_another_version_is_told_apart() {
-    let hello = SetupRequest::Hello {
-        version: 9,
+fn hello(version: u32, oldest: u32) -> SetupRequest {
+    SetupRequest::Hello {
+        version,
+        oldest,
+        features: Features(1 << 63),
         nonce: [0; 32],
         class: SizeClass::Any,
         keyed: false,
         purpose: Purpose::Bind { session: SessionId([1; 16]), secret: [2; 16] },
-    };
+    }
+}
+
+fn setup_bytes(request: &SetupRequest) -> Vec<u8> {
     let mut bytes = vec![];
-    encode_setup_request(&hello, &mut bytes);
-    assert_eq!(decode_setup_request(&bytes), Ok(hello));
+    encode_setup_request(request, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_hello_of_another_version_is_told_apart() {
+    let newer = hello(9, PROTOCOL_VERSION);
+    let mut bytes = setup_bytes(&newer);
+    assert_eq!(decode_setup_request(&bytes), Ok(newer));
     bytes.push(1);
     assert_eq!(decode_setup_request(&bytes), Err(DecodeError::Version(9)));
+    // As version 5 had it, which began alike.
+    let older = &setup_bytes(&hello(5, 5))[..60];
+    assert_eq!(decode_setup_request(older), Err(DecodeError::Version(5)));
+    let upside_down = setup_bytes(&hello(PROTOCOL_VERSION, PROTOCOL_VERSION + 1));
+    assert_eq!(decode_setup_request(&upside_down), Err(DecodeError::Value("oldest version")));
+}
+
+#[test]
+fn options_of_other_versions_are_left_out_unless_they_must_be_understood() {
+    let option = |kind: u16| [&kind.to_le_bytes()[..], &[2, 0, 7, 7]].concat();
+    let ours = hello(PROTOCOL_VERSION, PROTOCOL_VERSION);
+    let bytes = setup_bytes(&ours);
+    assert_eq!(decode_setup_request(&[&bytes[..], &option(77)].concat()), Ok(ours));
+    let critical = [&bytes[..], &option(77), &option(0x8001)].concat();
+    assert!(decode_setup_request(&critical).is_err());
+    let mut bytes = vec![];
+    let refused = SetupReply::Refused { status: Status::Delay, text: "not now".into() };
+    encode_setup_reply(&refused, &mut bytes);
+    assert_eq!(decode_setup_reply(&[&bytes[..], &option(77)].concat()), Ok(refused));
+    assert!(decode_setup_reply(&[&bytes[..], &option(0x8001)].concat()).is_err());
+}
+
+#[test]
+fn attributes_of_later_versions_are_left_out() {
+    let mut r = Random(9);
+    let mut replies = std::iter::repeat_with(|| generate::setup_reply(&mut r));
+    let ready = replies.find(|reply| matches!(reply, SetupReply::Ready { .. })).unwrap();
+    let mut bytes = vec![];
+    encode_setup_reply(&ready, &mut bytes);
+    // Before the attributes: magic, kind, version, features, session, secret.
+    let at = 4 + 2 + 4 + 8 + 16 + 16;
+    let len = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    bytes[at..at + 2].copy_from_slice(&(len + 3).to_le_bytes());
+    let end = at + 2 + usize::from(len);
+    bytes[end - 1] |= 0x80;
+    bytes.splice(end..end, [1, 2, 3]);
+    assert_eq!(decode_setup_reply(&bytes), Ok(ready));
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl Server {
         let addresses: Vec<_> = public.iter().map(|listener| listener.address()).collect();
         // Dropped in this order: a local socket is gone before the next server can have its port.
         let listeners = local.into_iter().chain(public).collect();
-        let shared = share(config, open_store, &domain)?;
+        let shared = share(config, &addresses, open_store, &domain)?;
         let arena_bytes = shared.arena_bytes;
         let admin = Admin::start(config.admin.as_deref(), &addresses, shared.clone())?;
         let stopping = Arc::new(AtomicBool::new(false));
@@ -367,6 +367,7 @@ fn segment_bytes(arena_bytes: usize) -> usize {
 
 fn share(
     config: &Config,
+    addresses: &[Address],
     open_store: &OpenStore,
     domain: &Arc<Domain>,
 ) -> Result<Arc<Shared>, StartError> {
@@ -415,6 +416,7 @@ fn share(
         arena_bytes,
         limits: Limits { rdma_read: config.rdma_read, ..config.limits.clone() },
         key,
+        addresses: addresses.iter().map(Address::to_string).collect(),
         own: Identity { uid: own, gid: nix::unistd::getegid().as_raw(), groups: Vec::new() },
         records,
         intent_log,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use dafs_fabric::PeerInfo;
 use dafs_message::ConnId;
 use dafs_protocol::{
-    Dialled, Identity, KeyHandshake, Nonce, PROTOCOL_VERSION, Purpose, SetupReply, SetupRequest,
-    SizeClass, Status,
+    Dialled, Features, Identity, KeyHandshake, Nonce, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST,
+    Purpose, SetupReply, SetupRequest, SizeClass, Status, agreed_version, encode_setup_reply,
 };
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -22,8 +22,22 @@ pub(crate) struct Unproven {
     pub since: Duration,
     /// Our end's address.
     own: Dialled,
-    /// What was said, with our challenge to it.
-    hello: Option<(SetupRequest, Nonce)>,
+    challenged: Option<Box<Challenged>>,
+}
+
+/// A hello that was answered by a challenge.
+struct Challenged {
+    hello: SetupRequest,
+    /// As it came.
+    said: Vec<u8>,
+    nonce: Nonce,
+}
+
+/// What both ends speak on a connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    pub version: u32,
+    pub features: Features,
 }
 
 /// What a set-up message leads to.
@@ -32,39 +46,41 @@ pub(crate) enum Step {
     Answer(SetupReply),
     /// Identity is proven: create or bind. With a handshake Ready must prove the key, see
     /// [`prove_ready`].
-    Proven { who: Identity, class: SizeClass, purpose: Purpose, handshake: Option<KeyHandshake> },
+    Proven {
+        who: Identity,
+        class: SizeClass,
+        purpose: Purpose,
+        terms: Terms,
+        handshake: Option<KeyHandshake>,
+    },
 }
 
 impl Unproven {
     pub(crate) fn new(proof: Proof, peer: &PeerInfo, since: Duration) -> Unproven {
         let own = peer.ends.map_or_else(Dialled::default, |ends| ends.local.into());
-        Unproven { proof, peer: peer.text.clone(), since, own, hello: None }
+        Unproven { proof, peer: peer.text.clone(), since, own, challenged: None }
     }
 
-    pub(crate) fn step(&mut self, shared: &Shared, request: SetupRequest) -> Step {
-        match (request, self.hello) {
-            (SetupRequest::Hello { version, .. }, _) if version != PROTOCOL_VERSION => refuse(
-                Status::Version,
-                format!("server speaks protocol {PROTOCOL_VERSION}, client {version}"),
-            ),
-            (SetupRequest::Hello { class, keyed, purpose, .. }, None) => {
-                self.hello(shared, request, class, keyed, purpose)
-            }
-            (SetupRequest::Prove { dialled, proof }, Some((hello, server))) => {
-                self.prove(shared, KeyHandshake { hello, server, dialled }, &proof)
+    /// `said` is `request` as it came.
+    pub(crate) fn step(&mut self, shared: &Shared, request: SetupRequest, said: &[u8]) -> Step {
+        match (request, self.challenged.take()) {
+            (SetupRequest::Hello { .. }, None) => self.hello(shared, request, said),
+            (SetupRequest::Prove { dialled, proof }, Some(challenged)) => {
+                let Challenged { hello, said, nonce } = *challenged;
+                let handshake = KeyHandshake { hello: said, server: nonce, dialled };
+                self.prove(shared, hello, handshake, &proof)
             }
             _ => refuse(Status::BadMessage, "set-up message out of order".into()),
         }
     }
 
-    fn hello(
-        &mut self,
-        shared: &Shared,
-        said: SetupRequest,
-        class: SizeClass,
-        keyed: bool,
-        purpose: Purpose,
-    ) -> Step {
+    fn hello(&mut self, shared: &Shared, request: SetupRequest, said: &[u8]) -> Step {
+        let SetupRequest::Hello { version, oldest, keyed, .. } = request else {
+            return refuse(Status::BadMessage, "set-up message out of order".into());
+        };
+        if agreed_version(version, oldest).is_none() {
+            return refuse_version(version, oldest);
+        }
         if keyed && shared.key.is_none() {
             let text = "the client has a key and this server none: serve with --key-file";
             return refuse(Status::AuthFailed, text.into());
@@ -72,11 +88,12 @@ impl Unproven {
         match &self.proof {
             Proof::Refused(reason) => refuse(Status::AuthFailed, reason.clone()),
             Proof::Kernel(who) | Proof::Anonymous(who) if !keyed => {
-                Step::Proven { who: who.clone(), class, purpose, handshake: None }
+                proven(who.clone(), request, None)
             }
             _ => {
                 let nonce = shared.random();
-                self.hello = Some((said, nonce));
+                let said = said.to_vec();
+                self.challenged = Some(Box::new(Challenged { hello: request, said, nonce }));
                 Step::Answer(SetupReply::Challenge { nonce })
             }
         }
@@ -84,24 +101,51 @@ impl Unproven {
 
     /// The key proves the client, and ours the server. Whom the kernel vouches for stays who he
     /// is; others act as the key's owner.
-    fn prove(&self, shared: &Shared, handshake: KeyHandshake, proof: &[u8; 32]) -> Step {
+    fn prove(
+        &self,
+        shared: &Shared,
+        hello: SetupRequest,
+        handshake: KeyHandshake,
+        proof: &[u8; 32],
+    ) -> Step {
         let wrong = || refuse(Status::AuthFailed, "the keys of client and server differ".into());
         let Some(key) = &shared.key else { return wrong() };
         // In constant time.
         if mac(key, &handshake.client_input()).verify_slice(proof).is_err() {
             return wrong();
         }
-        let KeyHandshake { hello, dialled, .. } = handshake;
+        let dialled = handshake.dialled;
         if dialled != self.own && !key.known_as.contains(&dialled) {
             return refuse(Status::AuthFailed, elsewhere(dialled, self.own));
         }
-        let SetupRequest::Hello { class, purpose, .. } = hello else { return wrong() };
         let who = match &self.proof {
             Proof::Kernel(who) => who.clone(),
             _ => key.who.clone(),
         };
-        Step::Proven { who, class, purpose, handshake: Some(handshake) }
+        proven(who, hello, Some(handshake))
     }
+}
+
+fn proven(who: Identity, hello: SetupRequest, handshake: Option<KeyHandshake>) -> Step {
+    let SetupRequest::Hello { version, oldest, features, class, purpose, .. } = hello else {
+        return refuse(Status::BadMessage, "set-up message out of order".into());
+    };
+    let Some(version) = agreed_version(version, oldest) else {
+        return refuse_version(version, oldest);
+    };
+    let terms = Terms { version, features: features.and(Features::OURS) };
+    Step::Proven { who, class, purpose, terms, handshake }
+}
+
+/// Says which versions there are: `oldest` to `newest` at the client.
+pub(crate) fn refuse_version(newest: u32, oldest: u32) -> Step {
+    let range = |oldest: u32, newest: u32| match oldest == newest {
+        true => newest.to_string(),
+        false => format!("{oldest} to {newest}"),
+    };
+    let ours = range(PROTOCOL_VERSION_OLDEST, PROTOCOL_VERSION);
+    let theirs = range(oldest, newest);
+    refuse(Status::Version, format!("server speaks protocol {ours}, client {theirs}"))
 }
 
 fn elsewhere(dialled: Dialled, own: Dialled) -> String {
@@ -117,13 +161,20 @@ fn mac(key: &Key, input: &[u8]) -> Hmac<Sha256> {
     mac
 }
 
-/// Puts our proof into a Ready.
-pub(crate) fn prove_ready(shared: &Shared, handshake: &KeyHandshake, ready: &mut SetupReply) {
-    let Some(key) = &shared.key else { return };
-    let ours = mac(key, &handshake.server_input(ready)).finalize().into_bytes().into();
-    if let SetupReply::Ready { proof, .. } = ready {
-        *proof = Some(ours);
-    }
+/// Appends a Ready to `out`; where there was a handshake, with our proof.
+pub(crate) fn encode_ready(
+    shared: &Shared,
+    handshake: Option<&KeyHandshake>,
+    ready: &SetupReply,
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    encode_setup_reply(ready, out);
+    let (Some(handshake), Some(key)) = (handshake, &shared.key) else { return };
+    let input = handshake.server_input(&out[start..]);
+    let ours = mac(key, &input).finalize().into_bytes();
+    let proof = out.len() - ours.len();
+    out[proof..].copy_from_slice(&ours);
 }
 
 pub(crate) fn refuse(status: Status, text: String) -> Step {
@@ -136,5 +187,6 @@ pub(crate) struct WaitingBind {
     pub request: dafs_message::RequestId,
     pub session: std::rc::Rc<crate::session::Session>,
     pub class: SizeClass,
+    pub terms: Terms,
     pub handshake: Option<KeyHandshake>,
 }

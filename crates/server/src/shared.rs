@@ -55,6 +55,8 @@ pub struct SharedOptions {
     pub limits: Limits,
     /// A pre-shared key.
     pub key: Option<Key>,
+    /// Where it listens, for clients that choose how to come.
+    pub addresses: Vec<String>,
     /// As whom the server acts for itself.
     pub own: Identity,
     /// Which clients may have locks, over restarts.
@@ -85,6 +87,7 @@ pub struct Shared {
     pub(crate) arena_bytes: usize,
     pub(crate) limits: Limits,
     pub(crate) key: Option<Key>,
+    pub(crate) addresses: Vec<String>,
     pub(crate) verifier: WriteVerifier,
     /// Ended sessions that are still to be told of an error.
     pub(crate) ended: EndedSessions,
@@ -228,6 +231,7 @@ impl Shared {
             arena_bytes,
             limits,
             key,
+            addresses: options.addresses,
             verifier,
             ended: EndedSessions::default(),
             clients,

@@ -53,6 +53,7 @@ fn shared(limits: Limits) -> Arc<Shared> {
             bytes.iter_mut().zip(number.into_iter().cycle()).for_each(|(to, from)| *to = from);
         }),
         process_stats: Box::new(|| (0, 0)),
+        addresses: Vec::new(),
         stopwatch: Box::new(|| Duration::ZERO),
     })
 }
@@ -110,13 +111,8 @@ impl Driven {
             read_ahead: true,
         };
         let client = ClientId((self.conns.len() as u128 + 1).to_le_bytes());
-        let hello = SetupRequest::Hello {
-            version: PROTOCOL_VERSION,
-            nonce: [1; 32],
-            class: SizeClass::Any,
-            keyed: false,
-            purpose: Purpose::Create { attr, client },
-        };
+        let purpose = Purpose::Create { attr, client };
+        let hello = SetupRequest::hello([1; 32], SizeClass::Any, false, purpose);
         let mut header = Vec::new();
         encode_setup_request(&hello, &mut header);
         self.ask(conn, &header);

@@ -5,7 +5,10 @@ mod world;
 
 use std::time::Duration;
 
-use dafs_protocol::{SetupReply, Status};
+use dafs_protocol::{
+    ClientId, Features, Operation, Outcome, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST, Purpose,
+    SessionAttr, SetupReply, SetupRequest, SizeClass, Status, WaitMode,
+};
 use dafs_server::Limits;
 use world::{Who, World};
 
@@ -47,4 +50,65 @@ fn a_refused_connection_takes_no_place_for_long() {
     assert!(matches!(reply, SetupReply::Refused { status: Status::NotAuthorized, .. }));
     world.run_for(Duration::from_secs(1));
     assert_eq!((world.disconnects(other), world.disconnects(client)), (1, 0));
+}
+
+fn hello_of(newest: u32, oldest_spoken: u32) -> SetupRequest {
+    let attr = SessionAttr {
+        slots: 1,
+        data_bytes_max: 1 << 20,
+        inline_bytes: 512,
+        wait: WaitMode::Adaptive,
+        lease_ms: 0,
+        tagged: true,
+        rdma_read: true,
+        read_ahead: true,
+    };
+    let purpose = Purpose::Create { attr, client: ClientId([1; 16]) };
+    let mut hello = SetupRequest::hello([1; 32], SizeClass::Any, false, purpose);
+    if let SetupRequest::Hello { version, oldest, features, .. } = &mut hello {
+        (*version, *oldest, *features) = (newest, oldest_spoken, Features(u64::MAX));
+    }
+    hello
+}
+
+/// A client that says this is answered, after `change` of its bytes.
+fn answer(hello: &SetupRequest, change: impl FnOnce(&mut Vec<u8>)) -> SetupReply {
+    let mut world = World::with(1, 1, Limits::default());
+    let who = world.stranger(1);
+    world.connect(who, 7);
+    world.say(who, hello, change)
+}
+
+#[test]
+fn a_newer_client_is_spoken_to_as_it_can_be() {
+    let newer = hello_of(PROTOCOL_VERSION + 3, PROTOCOL_VERSION_OLDEST);
+    // An option that this server does not know, and may leave out.
+    let reply = answer(&newer, |bytes| bytes.extend_from_slice(&[77, 0, 1, 0, 9]));
+    let SetupReply::Ready { version, features, .. } = reply else { panic!("{reply:?}") };
+    assert_eq!((version, features), (PROTOCOL_VERSION, Features::OURS));
+}
+
+#[test]
+fn versions_without_one_in_common_are_named() {
+    let told = |reply| match reply {
+        SetupReply::Refused { status: Status::Version, text } => text,
+        other => panic!("{other:?}"),
+    };
+    let (ours, newer) = (PROTOCOL_VERSION, PROTOCOL_VERSION + 2);
+    let text = told(answer(&hello_of(newer, ours + 1), |_| {}));
+    assert_eq!(text, format!("server speaks protocol {ours}, client {} to {newer}", ours + 1));
+    // One of another form, of which nothing but the version can be read: as version 5 began.
+    let text = told(answer(&hello_of(5, 5), |bytes| bytes.truncate(60)));
+    assert_eq!(text, format!("server speaks protocol {ours}, client 5"));
+}
+
+#[test]
+fn an_operation_of_another_version_fails_by_itself() {
+    let mut world = World::with(1, 1, Limits::default());
+    let who = world.client(1, 7);
+    let unknown = Operation::Unknown { opcode: 9999, body: b"whatever it says" };
+    let chain = [Operation::Null, unknown, Operation::Null];
+    let results = world.chain(who, &chain).expect("results");
+    assert_eq!(results, [Ok(Outcome::Done), Err(Status::NotSupp)]);
+    assert_eq!(world.one(who, Operation::Null), Ok(Outcome::Done));
 }

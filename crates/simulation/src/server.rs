@@ -134,6 +134,7 @@ impl SimServer {
             recorder: None,
             entropy: entropy(rng),
             process_stats: Box::new(|| (0, 0)),
+            addresses: Vec::new(),
             stopwatch: Box::new(|| std::time::Duration::ZERO),
         };
         // It looks what became of changes before it serves.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dafs_fabric::Address;
-use dafs_protocol::{SessionAttr, WaitMode, WriteVerifier};
+use dafs_protocol::{Features, SessionAttr, WaitMode, WriteVerifier};
 
 use crate::options::SessionOptions;
 
@@ -54,6 +54,9 @@ impl CoreConfig {
 #[allow(missing_docs, reason = "as SessionInfo")]
 pub struct Facts {
     pub attr: SessionAttr,
+    pub version: u32,
+    pub features: Features,
+    pub addresses: Vec<String>,
     pub uid: u32,
     pub way: Way,
     pub verifier: WriteVerifier,

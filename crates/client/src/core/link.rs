@@ -5,7 +5,7 @@ use std::time::Duration;
 use dafs_fabric::PeerInfo;
 use dafs_message::{ConnId, ConnOptions};
 use dafs_protocol::{
-    CALLBACK_SLOTS, Dialled, KeyHandshake, Nonce, PROTOCOL_VERSION, Proof, Purpose, SessionAttr,
+    CALLBACK_SLOTS, Dialled, Features, KeyHandshake, Nonce, Proof, Purpose, SessionAttr,
     SetupReply, SetupRequest, SizeClass, Status, WriteVerifier,
 };
 use hmac::{Hmac, Mac};
@@ -25,18 +25,28 @@ const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// Data that goes beside headers.
 const INLINE_BYTES: u32 = 512;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum LinkState {
     /// No connection.
     Down,
     Connecting,
     /// This hello was sent.
-    Hello(SetupRequest),
+    Hello(Vec<u8>),
     /// The proof was sent.
     Proving(KeyHandshake),
     Ready,
     /// Over, but the transport may still have memory.
     Draining,
+}
+
+/// What the server says when it takes a connection into a session.
+pub(super) struct Granted {
+    pub version: u32,
+    pub features: Features,
+    pub attr: SessionAttr,
+    pub verifier: WriteVerifier,
+    pub uid: u32,
+    pub addresses: Vec<String>,
 }
 
 /// A connection, and what it needs to come back.
@@ -268,10 +278,12 @@ impl Core {
         };
         let purpose = self.purpose();
         let keyed = self.config.key.is_some();
-        let version = PROTOCOL_VERSION;
-        let hello = SetupRequest::Hello { version, nonce, class, keyed, purpose };
-        self.links[index].state = LinkState::Hello(hello);
+        let hello = encode(&SetupRequest::hello(nonce, class, keyed, purpose));
         self.send_setup(index, &hello);
+        // Unless it could not be sent.
+        if self.links[index].state == LinkState::Connecting {
+            self.links[index].state = LinkState::Hello(hello);
+        }
     }
 
     fn purpose(&self) -> Purpose {
@@ -281,12 +293,10 @@ impl Core {
         }
     }
 
-    fn send_setup(&mut self, index: usize, request: &SetupRequest) {
+    fn send_setup(&mut self, index: usize, header: &[u8]) {
         let Some(conn) = self.links[index].conn else { return };
-        let mut header = Vec::new();
-        dafs_protocol::encode_setup_request(request, &mut header);
         let (data, into) = Default::default();
-        let sent = self.node.submit_control(conn, SETUP_TAG, &header, data, into);
+        let sent = self.node.submit_control(conn, SETUP_TAG, header, data, into);
         self.requests.rung = false;
         if let Err(error) = sent {
             self.set_up_failed(index, false, error.to_string());
@@ -299,7 +309,7 @@ impl Core {
             Ok(reply) => reply,
             Err(error) => return self.fail_all(Error::PeerProtocol(error.to_string())),
         };
-        let state = self.links[index].state;
+        let state = self.links[index].state.clone();
         match (reply, state) {
             (SetupReply::Challenge { nonce: server }, LinkState::Hello(hello)) => {
                 if self.config.key.is_none() {
@@ -311,14 +321,29 @@ impl Core {
                 let mac = self.config.mac(&handshake.client_input());
                 let proof: Proof = mac.finalize().into_bytes().into();
                 self.links[index].state = LinkState::Proving(handshake);
-                self.send_setup(index, &SetupRequest::Prove { dialled, proof });
+                self.send_setup(index, &encode(&SetupRequest::Prove { dialled, proof }));
             }
-            (ready @ SetupReply::Ready { .. }, LinkState::Hello(_) | LinkState::Proving(_)) => {
-                if !self.is_proven(state, &ready) {
+            (
+                SetupReply::Ready {
+                    version,
+                    features,
+                    session,
+                    secret,
+                    attr,
+                    verifier,
+                    proof,
+                    uid,
+                    addresses,
+                },
+                state @ (LinkState::Hello(_) | LinkState::Proving(_)),
+            ) => {
+                if !self.is_proven(&state, header, proof) {
                     let text = "the server did not prove that it has the key";
                     return self.fail_all(Error::Auth(text.into()));
                 }
-                self.on_setup_ready(index, &ready);
+                let keys = SessionKeys { id: session, secret };
+                let granted = Granted { version, features, attr, verifier, uid, addresses };
+                self.link_ready(index, keys, granted);
             }
             (SetupReply::Refused { status, text }, LinkState::Hello(_) | LinkState::Proving(_)) => {
                 self.on_setup_refused(index, status, &text);
@@ -333,24 +358,16 @@ impl Core {
         ends.map_or_else(Dialled::default, |ends| ends.peer.into())
     }
 
-    fn is_proven(&self, state: LinkState, ready: &SetupReply) -> bool {
+    /// `ready` as it came, with its `proof`.
+    fn is_proven(&self, state: &LinkState, ready: &[u8], proof: Option<Proof>) -> bool {
         if self.config.key.is_none() {
             return true;
         }
-        let (LinkState::Proving(handshake), SetupReply::Ready { proof: Some(proof), .. }) =
-            (state, ready)
-        else {
+        let (LinkState::Proving(handshake), Some(proof)) = (state, proof) else {
             return false;
         };
         // In constant time.
-        self.config.mac(&handshake.server_input(ready)).verify_slice(proof).is_ok()
-    }
-
-    fn on_setup_ready(&mut self, index: usize, ready: &SetupReply) {
-        if let SetupReply::Ready { session, secret, attr, verifier, uid, .. } = *ready {
-            let keys = SessionKeys { id: session, secret };
-            self.link_ready(index, keys, attr, verifier, uid);
-        }
+        self.config.mac(&handshake.server_input(ready)).verify_slice(&proof).is_ok()
     }
 
     fn on_setup_refused(&mut self, index: usize, status: Status, text: &str) {
@@ -371,20 +388,13 @@ impl Core {
     }
 
     /// A link's set-up is complete.
-    fn link_ready(
-        &mut self,
-        index: usize,
-        keys: SessionKeys,
-        attr: SessionAttr,
-        verifier: WriteVerifier,
-        uid: u32,
-    ) {
+    fn link_ready(&mut self, index: usize, keys: SessionKeys, granted: Granted) {
         let bound = self.session.keys;
         if bound.is_some_and(|session| session.id != keys.id) {
             let what = "a connection of another session";
             return self.fail_all(Error::PeerProtocol(what.into()));
         }
-        if bound.is_none() && !attr_is_sane(&attr, &self.config) {
+        if bound.is_none() && !attr_is_sane(&granted.attr, &self.config) {
             let what = "session attributes out of range";
             return self.fail_all(Error::PeerProtocol(what.into()));
         }
@@ -405,7 +415,7 @@ impl Core {
             self.back_again(index);
         }
         if bound.is_none() {
-            self.session_made(keys, attr, verifier, uid);
+            self.session_made(keys, granted);
         }
     }
 
@@ -519,6 +529,12 @@ impl Core {
         }
         self.requests.rung = false;
     }
+}
+
+fn encode(request: &SetupRequest) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    dafs_protocol::encode_setup_request(request, &mut bytes);
+    bytes
 }
 
 /// Nothing that would make us allocate without bound, or loop.

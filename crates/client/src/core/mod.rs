@@ -34,8 +34,9 @@ use std::time::Duration;
 use dafs_fabric::{Buffer, PostedBuffer, Waiter};
 use dafs_message::{Event, Node};
 use dafs_protocol::{
-    Attr, ClientId, ClientSlots, FileHandle, GROUPS_MAX, Identity, LockKind, LockRange,
-    LockRequest, Nonce, OpResult, SessionId, SessionSecret, Status, WriteVerifier,
+    Attr, ClientId, ClientSlots, Features, FileHandle, GROUPS_MAX, Identity, LockKind, LockRange,
+    LockRequest, Nonce, OpResult, PROTOCOL_VERSION, SessionId, SessionSecret, Status,
+    WriteVerifier,
 };
 
 pub use call::{Beside, CoreDone};
@@ -201,6 +202,9 @@ impl Core {
         let client = nonce.first_chunk().map_or_else(ClientId::default, |id| ClientId(*id));
         let facts = Facts {
             attr: config.wish(),
+            version: PROTOCOL_VERSION,
+            features: Features::default(),
+            addresses: Vec::new(),
             uid: 0,
             way: Way::Network,
             verifier: WriteVerifier::default(),

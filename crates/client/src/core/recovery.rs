@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use dafs_protocol::{ClientSlots, SessionAttr, Status, WriteVerifier};
+use dafs_protocol::{ClientSlots, Status};
 
 use super::call::{CallRecord, Flight};
 use super::callbacks::Callbacks;
 use super::credentials::Credentials;
 use super::files::OpenFile;
 use super::in_doubt::{InDoubt, PastRequest};
-use super::link::Link;
+use super::link::{Granted, Link};
 use super::replay_log::Rewriting;
 use super::work::{FileKey, Work};
 use super::{Core, Next, Phase, SessionKeys};
@@ -31,15 +31,13 @@ const LEASE_MS_DEFAULT: u32 = 30_000;
 
 impl Core {
     /// The server made a session for us.
-    pub(super) fn session_made(
-        &mut self,
-        keys: SessionKeys,
-        attr: SessionAttr,
-        verifier: WriteVerifier,
-        uid: u32,
-    ) {
+    pub(super) fn session_made(&mut self, keys: SessionKeys, granted: Granted) {
+        let Granted { version, features, attr, verifier, uid, addresses } = granted;
         self.session.keys = Some(keys);
         self.session.facts.attr = attr;
+        self.session.facts.version = version;
+        self.session.facts.features = features;
+        self.session.facts.addresses = addresses;
         if attr.lease_ms == 0 {
             self.session.facts.attr.lease_ms = LEASE_MS_DEFAULT;
         }

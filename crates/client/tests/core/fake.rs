@@ -103,7 +103,7 @@ pub struct Fake {
     listener: Box<dyn Listener>,
     sessions: HashMap<SessionId, Session>,
     conns: HashMap<ConnId, SessionId>,
-    hellos: HashMap<ConnId, (SetupRequest, Purpose)>,
+    hellos: HashMap<ConnId, (Vec<u8>, Purpose)>,
     fetching: HashMap<RequestId, Fetching>,
     stalled: Vec<Stalled>,
     /// Replies to commits that are held.
@@ -335,23 +335,23 @@ impl Fake {
                 status: self.script.refuse.expect("just looked"),
                 text: "not\u{7} today".into(),
             },
-            (hello @ SetupRequest::Hello { purpose, .. }, Some(_)) => {
-                self.hellos.insert(id.conn(), (hello, purpose));
+            (SetupRequest::Hello { purpose, .. }, Some(_)) => {
+                self.hellos.insert(id.conn(), (header.to_vec(), purpose));
                 SetupReply::Challenge { nonce: [9; 32] }
             }
             (SetupRequest::Hello { purpose, .. }, None) => self.enter(id.conn(), purpose),
             (SetupRequest::Prove { dialled, proof }, Some(key)) => {
-                let (hello, purpose) = self.hellos[&id.conn()];
+                let (hello, purpose) = self.hellos[&id.conn()].clone();
                 let handshake = KeyHandshake { hello, server: [9; 32], dialled };
-                let mac = |input: Vec<u8>| {
-                    let mut mac = Hmac::<sha2::Sha256>::new_from_slice(&key).expect("key");
-                    mac.update(&input);
-                    let bytes: Proof = mac.finalize().into_bytes().into();
-                    bytes
+                let mac = |input: Vec<u8>| -> Proof {
+                    let mac = Hmac::<sha2::Sha256>::new_from_slice(&key).expect("key");
+                    mac.chain_update(input).finalize().into_bytes().into()
                 };
                 if proof == mac(handshake.client_input()) {
                     let mut ready = self.enter(id.conn(), purpose);
-                    let ours = mac(handshake.server_input(&ready));
+                    let mut said = Vec::new();
+                    encode_setup_reply(&ready, &mut said);
+                    let ours = mac(handshake.server_input(&said));
                     if let SetupReply::Ready { proof, attr, .. } = &mut ready {
                         *proof = Some(ours);
                         attr.slots += u16::from(self.script.changes_grant);
@@ -404,14 +404,16 @@ impl Fake {
             }
         };
         self.conns.insert(conn, id);
-        let (secret, verifier) = ([7; 16], self.verifier());
         SetupReply::Ready {
+            version: PROTOCOL_VERSION,
+            features: Features::OURS,
             session: id,
-            secret,
+            secret: [7; 16],
             attr: granted,
-            verifier,
-            proof: None,
+            verifier: self.verifier(),
+            proof: self.script.key.as_ref().map(|_| [0; 32]),
             uid: self.script.uid,
+            addresses: vec!["fake:1".into()],
         }
     }
 

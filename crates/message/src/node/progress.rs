@@ -5,7 +5,7 @@ use dafs_fabric::{QueuePair, QueuePairEvent, Status, WorkCompletion};
 use super::Node;
 use crate::connection::{Fault, State};
 use crate::event::Event;
-use crate::header::{SETUP_BYTES, Setup};
+use crate::header::Setup;
 use crate::planted::{Defect, planted};
 use crate::work::{Target, parse_work_id};
 
@@ -35,12 +35,13 @@ impl Node {
         let conn = connection.id;
         let reason = match Setup::decode(&private_data) {
             // Without tags the peer would get keys to whole buffers, good beyond their requests.
-            Some(theirs) if connection.ours.tagged && !theirs.tagged => {
+            Some((theirs, _)) if connection.ours.tagged && !theirs.tagged => {
                 "the peer does not match tags, which this side asks for"
             }
-            Some(theirs) => {
+            Some((theirs, rest)) => {
+                let setup_bytes = private_data.len() - rest.len();
                 connection.open(&theirs, &self.sh);
-                private_data.drain(..SETUP_BYTES);
+                private_data.drain(..setup_bytes);
                 self.sh.events.push_back(Event::Connected { conn, private_data });
                 return;
             }

@@ -67,9 +67,9 @@ impl Raw {
 
 /// A set-up block. Flags: 1 tags, 2 reads, 4 writes.
 pub fn setup_block(flags: u8) -> Vec<u8> {
-    let mut setup = vec![0x44, 0x4d, 1, flags];
-    setup.extend(1024u16.to_le_bytes());
-    setup.extend(9u16.to_le_bytes());
+    let mut setup = vec![0x44, 0x4d, 2, 20];
+    // Flags, bytes of receives, requests at a time.
+    setup.extend([flags.into(), 1024u16, 9, 0].map(u16::to_le_bytes).as_flattened());
     setup.extend(0u32.to_le_bytes());
     setup.extend((1u32 << 16).to_le_bytes());
     setup

@@ -91,7 +91,7 @@ fn fields(operation: &Operation<'_>) -> Result<(), DecodeError> {
         O::StatFs { .. } | O::Append { .. } | O::SyncFs { .. } | O::SyncDir { .. } => Ok(()),
         O::LockCancel { ticket } => in_range(ticket.0 != 0, "ticket"),
         O::CredRelease { .. } | O::SessionStats | O::SessionDestroy => Ok(()),
-        O::SlotQuery { .. } => Ok(()),
+        O::SlotQuery { .. } | O::Unknown { .. } => Ok(()),
         O::Lock { .. } | O::LockTest { .. } | O::Unlock { .. } => Ok(()),
         O::OwnerRelease { .. } | O::ReclaimComplete => Ok(()),
     }

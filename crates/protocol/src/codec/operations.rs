@@ -61,6 +61,7 @@ impl Operation<'_> {
             O::CredRelease { .. } => op::CRED_RELEASE,
             O::SessionStats => op::SESSION_STATS,
             O::SessionDestroy => op::SESSION_DESTROY,
+            O::Unknown { opcode, .. } => *opcode,
         }
     }
 }
@@ -164,6 +165,7 @@ pub(super) fn put(out: &mut Vec<u8>, operation: &Operation<'_>) {
             out.u32(*sequence);
         }
         O::Null | O::SessionStats | O::SessionDestroy | O::ReclaimComplete => {}
+        O::Unknown { body, .. } => out.bytes(body),
         names => put_names(out, names),
     }
 }
@@ -397,7 +399,7 @@ fn get_attributes<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, 
         }
         op::LIST_XATTR => O::ListXattr { handle: r.handle()?, size_max: r.u32()? },
         op::REMOVE_XATTR => O::RemoveXattr { handle: r.handle()?, name: r.short()? },
-        _ => return Err(DecodeError::Value("opcode")),
+        _ => O::Unknown { opcode, body: r.take_all() },
     })
 }
 

@@ -1,11 +1,11 @@
 //! Set-up messages on the wire.
 
 use super::DecodeError;
-use super::wire::{Put, Reader};
+use super::wire::{Put, Reader, with_length};
 use crate::handle::{ClientId, SessionId, WriteVerifier};
 use crate::setup::{
-    Dialled, PROTOCOL_VERSION, Purpose, REFUSAL_BYTES_MAX, SessionAttr, SetupReply, SetupRequest,
-    SizeClass, WaitMode,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, Dialled, Features, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST,
+    Purpose, REFUSAL_BYTES_MAX, SessionAttr, SetupReply, SetupRequest, SizeClass, WaitMode,
 };
 use crate::status::Status;
 
@@ -18,16 +18,27 @@ const READY: u16 = 1;
 const CHALLENGE: u16 = 2;
 const REFUSED: u16 = 3;
 
+/// How a client proves itself: by a pre-shared key. Other numbers and bits are for keys of users and
+/// hosts, and for certificates.
+const METHOD_SHARED_KEY: u16 = 1;
+
+/// An option whose kind has this bit must be understood; others that are not known are left out.
+const OPTION_CRITICAL: u16 = 0x8000;
+/// An address of the server.
+const OPTION_ADDRESS: u16 = 1;
+
 /// Appends a set-up message.
 pub fn encode_setup_request(request: &SetupRequest, out: &mut Vec<u8>) {
     out.bytes(&MAGIC);
     match request {
-        SetupRequest::Hello { version, nonce, class, keyed, purpose } => {
+        SetupRequest::Hello { version, oldest, features, nonce, class, keyed, purpose } => {
             out.u16(HELLO);
             out.u32(*version);
+            out.u32(*oldest);
+            out.u64(features.0);
             out.bytes(nonce);
             out.u8(*class as u8);
-            out.u8(u8::from(*keyed));
+            out.u16(if *keyed { METHOD_SHARED_KEY } else { 0 });
             match purpose {
                 Purpose::Create { attr, client } => {
                     out.u8(1);
@@ -43,6 +54,7 @@ pub fn encode_setup_request(request: &SetupRequest, out: &mut Vec<u8>) {
         }
         SetupRequest::Prove { dialled, proof } => {
             out.u16(PROVE);
+            out.u16(METHOD_SHARED_KEY);
             out.bytes(&dialled.0);
             out.bytes(proof);
         }
@@ -52,19 +64,23 @@ pub fn encode_setup_request(request: &SetupRequest, out: &mut Vec<u8>) {
 /// Takes it apart.
 ///
 /// # Errors
-/// [`DecodeError`]; [`DecodeError::Version`] for a hello of another version, unless it happens to
-/// have the form of ours: then `version` tells.
+/// [`DecodeError`]; [`DecodeError::Version`] for a hello of a version before
+/// [`PROTOCOL_VERSION_OLDEST`], or of a newer one with another form.
 pub fn decode_setup_request(bytes: &[u8]) -> Result<SetupRequest, DecodeError> {
     let mut r = Reader::new(bytes);
     match message_kind(&mut r)? {
         HELLO => {
             let version = r.u32()?;
+            if version < PROTOCOL_VERSION_OLDEST {
+                return Err(DecodeError::Version(version));
+            }
             hello(version, &mut r).map_err(|error| match version {
-                PROTOCOL_VERSION => error,
-                other => DecodeError::Version(other),
+                ..=PROTOCOL_VERSION => error,
+                newer => DecodeError::Version(newer),
             })
         }
         PROVE => {
+            method(&mut r)?;
             let (dialled, proof) = (Dialled(r.array()?), r.array()?);
             r.end()?;
             Ok(SetupRequest::Prove { dialled, proof })
@@ -73,7 +89,33 @@ pub fn decode_setup_request(bytes: &[u8]) -> Result<SetupRequest, DecodeError> {
     }
 }
 
+/// How to prove who one is, in a challenge and in its answer. What follows is of this method.
+fn method(r: &mut Reader<'_>) -> Result<(), DecodeError> {
+    match r.u16()? {
+        METHOD_SHARED_KEY => Ok(()),
+        _ => Err(DecodeError::Value("way to prove who one is")),
+    }
+}
+
+/// All options that are left in `r`; `take` says whether it knows the kind.
+fn options(
+    r: &mut Reader<'_>,
+    mut take: impl FnMut(u16, &[u8]) -> Result<bool, DecodeError>,
+) -> Result<(), DecodeError> {
+    while !r.is_empty() {
+        let (kind, body) = (r.u16()?, r.long()?);
+        if !take(kind, body)? && kind & OPTION_CRITICAL != 0 {
+            return Err(DecodeError::Value("option that must be understood"));
+        }
+    }
+    Ok(())
+}
+
 fn hello(version: u32, r: &mut Reader<'_>) -> Result<SetupRequest, DecodeError> {
+    let (oldest, features) = (r.u32()?, Features(r.u64()?));
+    if oldest > version {
+        return Err(DecodeError::Value("oldest version"));
+    }
     let nonce = r.array()?;
     let class = match r.u8()? {
         0 => SizeClass::Any,
@@ -81,11 +123,7 @@ fn hello(version: u32, r: &mut Reader<'_>) -> Result<SetupRequest, DecodeError> 
         2 => SizeClass::Bulk,
         _ => return Err(DecodeError::Value("size class")),
     };
-    let keyed = match r.u8()? {
-        0 => false,
-        1 => true,
-        _ => return Err(DecodeError::Value("keyed")),
-    };
+    let keyed = r.u16()? & METHOD_SHARED_KEY != 0;
     let purpose = match r.u8()? {
         1 => {
             let client = ClientId(r.array()?);
@@ -94,22 +132,41 @@ fn hello(version: u32, r: &mut Reader<'_>) -> Result<SetupRequest, DecodeError> 
         2 => Purpose::Bind { session: SessionId(r.array()?), secret: r.array()? },
         _ => return Err(DecodeError::Value("purpose")),
     };
-    r.end()?;
-    Ok(SetupRequest::Hello { version, nonce, class, keyed, purpose })
+    options(r, |_, _| Ok(false))?;
+    Ok(SetupRequest::Hello { version, oldest, features, nonce, class, keyed, purpose })
 }
 
-/// Appends a set-up answer. The text of a refusal is cut after [`REFUSAL_BYTES_MAX`] bytes, and
-/// its control characters become spaces.
+/// Appends a set-up answer. The text of a refusal is cut after [`REFUSAL_BYTES_MAX`] bytes and an address
+/// after [`ADDRESS_BYTES_MAX`], and their control characters become spaces; addresses beyond
+/// [`ADDRESSES_MAX`] are left out. The proof of a Ready is the end of it.
 pub fn encode_setup_reply(reply: &SetupReply, out: &mut Vec<u8>) {
     out.bytes(&MAGIC);
     match reply {
-        SetupReply::Ready { session, secret, attr, verifier, proof, uid } => {
+        SetupReply::Ready {
+            version,
+            features,
+            session,
+            secret,
+            attr,
+            verifier,
+            proof,
+            uid,
+            addresses,
+        } => {
             out.u16(READY);
+            out.u32(*version);
+            out.u64(features.0);
             out.bytes(&session.0);
             out.bytes(secret);
             put_session_attr(out, attr);
             out.verifier(verifier);
             out.u32(*uid);
+            with_length(out, |out| {
+                for address in addresses.iter().take(ADDRESSES_MAX) {
+                    out.u16(OPTION_ADDRESS);
+                    out.long(printable(address, ADDRESS_BYTES_MAX).as_bytes());
+                }
+            });
             out.flags([proof.is_some()]);
             if let Some(proof) = proof {
                 out.bytes(proof);
@@ -117,12 +174,13 @@ pub fn encode_setup_reply(reply: &SetupReply, out: &mut Vec<u8>) {
         }
         SetupReply::Challenge { nonce } => {
             out.u16(CHALLENGE);
+            out.u16(METHOD_SHARED_KEY);
             out.bytes(nonce);
         }
         SetupReply::Refused { status, text } => {
             out.u16(REFUSED);
             out.u32(super::status_code(*status));
-            out.short(printable(text).as_bytes());
+            out.short(printable(text, REFUSAL_BYTES_MAX).as_bytes());
         }
     }
 }
@@ -133,33 +191,62 @@ pub fn encode_setup_reply(reply: &SetupReply, out: &mut Vec<u8>) {
 /// [`DecodeError`].
 pub fn decode_setup_reply(bytes: &[u8]) -> Result<SetupReply, DecodeError> {
     let mut r = Reader::new(bytes);
-    let reply = match message_kind(&mut r)? {
-        READY => SetupReply::Ready {
-            session: SessionId(r.array()?),
-            secret: r.array()?,
-            attr: session_attr(&mut r)?,
-            verifier: WriteVerifier(r.array()?),
-            uid: r.u32()?,
-            proof: if r.bool("proof")? { Some(r.array()?) } else { None },
-        },
-        CHALLENGE => SetupReply::Challenge { nonce: r.array()? },
+    match message_kind(&mut r)? {
+        READY => ready(&mut r),
+        CHALLENGE => {
+            method(&mut r)?;
+            let nonce = r.array()?;
+            r.end()?;
+            Ok(SetupReply::Challenge { nonce })
+        }
         REFUSED => {
             let code = r.u32()?;
             if code == 0 {
                 return Err(DecodeError::Value("status"));
             }
-            let text = refusal(r.short()?)?;
-            SetupReply::Refused { status: Status::from_code(code), text }
+            let text = plain_text(r.short()?, REFUSAL_BYTES_MAX)?;
+            options(&mut r, |_, _| Ok(false))?;
+            Ok(SetupReply::Refused { status: Status::from_code(code), text })
         }
-        _ => return Err(DecodeError::Value("set-up message")),
-    };
+        _ => Err(DecodeError::Value("set-up message")),
+    }
+}
+
+fn ready(r: &mut Reader<'_>) -> Result<SetupReply, DecodeError> {
+    let (version, features) = (r.u32()?, Features(r.u64()?));
+    if !(PROTOCOL_VERSION_OLDEST..=PROTOCOL_VERSION).contains(&version) {
+        return Err(DecodeError::Version(version));
+    }
+    let (session, secret, attr) = (SessionId(r.array()?), r.array()?, session_attr(r)?);
+    let (verifier, uid) = (WriteVerifier(r.array()?), r.u32()?);
+    let mut addresses = Vec::new();
+    options(&mut Reader::new(r.long()?), |kind, body| {
+        if kind == OPTION_ADDRESS {
+            if addresses.len() == ADDRESSES_MAX {
+                return Err(DecodeError::Limit("addresses"));
+            }
+            addresses.push(plain_text(body, ADDRESS_BYTES_MAX)?);
+        }
+        Ok(kind == OPTION_ADDRESS)
+    })?;
+    let proof = if r.bool("proof")? { Some(r.array()?) } else { None };
     r.end()?;
-    Ok(reply)
+    Ok(SetupReply::Ready {
+        version,
+        features,
+        session,
+        secret,
+        attr,
+        verifier,
+        proof,
+        uid,
+        addresses,
+    })
 }
 
 /// What goes to a terminal must not command it.
-fn refusal(bytes: &[u8]) -> Result<String, DecodeError> {
-    if bytes.len() > REFUSAL_BYTES_MAX {
+fn plain_text(bytes: &[u8], bytes_max: usize) -> Result<String, DecodeError> {
+    if bytes.len() > bytes_max {
         return Err(DecodeError::Limit("text"));
     }
     let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::Value("text"))?;
@@ -169,10 +256,10 @@ fn refusal(bytes: &[u8]) -> Result<String, DecodeError> {
     Ok(text.to_owned())
 }
 
-fn printable(text: &str) -> String {
+fn printable(text: &str, bytes_max: usize) -> String {
     let mut kept = String::new();
     for c in text.chars() {
-        if kept.len() + c.len_utf8() > REFUSAL_BYTES_MAX {
+        if kept.len() + c.len_utf8() > bytes_max {
             break;
         }
         kept.push(if c.is_control() { ' ' } else { c });
@@ -187,16 +274,20 @@ fn message_kind(r: &mut Reader<'_>) -> Result<u16, DecodeError> {
     r.u16()
 }
 
-pub(crate) fn put_session_attr(out: &mut Vec<u8>, attr: &SessionAttr) {
-    out.u16(attr.slots);
-    out.u32(attr.data_bytes_max);
-    out.u32(attr.inline_bytes);
-    out.u8(attr.wait as u8);
-    out.u32(attr.lease_ms);
-    out.flags([attr.tagged, attr.rdma_read, attr.read_ahead]);
+/// With a length before them: later versions have more, which earlier ones do not read.
+fn put_session_attr(out: &mut Vec<u8>, attr: &SessionAttr) {
+    with_length(out, |out| {
+        out.u16(attr.slots);
+        out.u32(attr.data_bytes_max);
+        out.u32(attr.inline_bytes);
+        out.u8(attr.wait as u8);
+        out.u32(attr.lease_ms);
+        out.flags([attr.tagged, attr.rdma_read, attr.read_ahead]);
+    });
 }
 
 fn session_attr(r: &mut Reader<'_>) -> Result<SessionAttr, DecodeError> {
+    let mut r = Reader::new(r.long()?);
     let (slots, data_bytes_max, inline_bytes) = (r.u16()?, r.u32()?, r.u32()?);
     let wait = match r.u8()? {
         0 => WaitMode::Adaptive,
@@ -204,8 +295,9 @@ fn session_attr(r: &mut Reader<'_>) -> Result<SessionAttr, DecodeError> {
         2 => WaitMode::Sleeping,
         _ => return Err(DecodeError::Value("waiting mode")),
     };
-    let lease_ms = r.u32()?;
-    let [tagged, rdma_read, read_ahead] = r.flags("session attributes")?;
+    let (lease_ms, flags) = (r.u32()?, r.u8()?);
+    let flag = |bit: u8| flags >> bit & 1 == 1;
+    let (tagged, rdma_read, read_ahead) = (flag(0), flag(1), flag(2));
     Ok(SessionAttr {
         slots,
         data_bytes_max,

@@ -41,6 +41,10 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
+    pub fn take_all(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.bytes)
+    }
+
     pub fn u8(&mut self) -> Result<u8, DecodeError> {
         self.array::<1>().map(|[byte]| byte)
     }

@@ -480,7 +480,9 @@ pub fn setup_request(r: &mut Random) -> SetupRequest {
     match r.below(3) {
         0 => SetupRequest::Prove { dialled: Dialled(r.array()), proof: r.array() },
         _ => SetupRequest::Hello {
-            version: PROTOCOL_VERSION,
+            version: PROTOCOL_VERSION + r.below(2) as u32,
+            oldest: PROTOCOL_VERSION_OLDEST,
+            features: Features(r.bits()),
             nonce: r.array(),
             class: classes[r.below(3) as usize],
             keyed: r.bool(),
@@ -492,12 +494,15 @@ pub fn setup_request(r: &mut Random) -> SetupRequest {
 pub fn setup_reply(r: &mut Random) -> SetupReply {
     match r.below(3) {
         0 => SetupReply::Ready {
+            version: PROTOCOL_VERSION,
+            features: Features(r.bits()),
             session: SessionId(r.array()),
             secret: r.array(),
             attr: r.session_attr(),
             verifier: WriteVerifier(r.array()),
             proof: r.option(Random::array),
             uid: r.u32(),
+            addresses: (0..r.below(4)).map(|port| format!("host:{port}")).collect(),
         },
         1 => SetupReply::Challenge { nonce: r.array() },
         _ => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dafs_fabric::{Incoming, SgList};
 use dafs_message::{ConnId, ConnOptions, RequestId};
 use dafs_protocol::{
-    CALLBACK_SLOTS, Purpose, SessionId, SetupReply, Status, decode_setup_request,
+    CALLBACK_SLOTS, DecodeError, Purpose, SessionId, SetupReply, Status, decode_setup_request,
     encode_setup_reply,
 };
 
@@ -15,7 +15,7 @@ use super::{TIMER, Worker};
 use crate::identity::Proof;
 use crate::planted::{Defect, planted};
 use crate::session::{Link, Session};
-use crate::setup::{Step, Unproven, WaitingBind, prove_ready};
+use crate::setup::{Step, Unproven, WaitingBind, encode_ready, refuse_version};
 use crate::shared::tick;
 
 pub(super) enum Connection {
@@ -54,20 +54,21 @@ impl Worker {
     }
 
     pub(super) fn set_up(&mut self, connection: ConnId, id: RequestId, header: &[u8]) {
-        let request = match decode_setup_request(header) {
-            Ok(request) => request,
-            Err(error) => return self.violation(connection, &error.to_string()),
-        };
         let Some(Connection::Unproven(unproven)) = self.connections.get_mut(&connection) else {
             return;
         };
         let peer = unproven.peer.clone();
-        match unproven.step(&self.shared, request) {
+        let step = match decode_setup_request(header) {
+            Ok(request) => unproven.step(&self.shared, request, header),
+            Err(DecodeError::Version(version)) => refuse_version(version, version),
+            Err(error) => return self.violation(connection, &error.to_string()),
+        };
+        match step {
             Step::Answer(SetupReply::Refused { status, text }) => {
                 self.refuse_set_up(id, status, text);
             }
             Step::Answer(reply) => self.answer(id, &reply),
-            Step::Proven { who, class, purpose, handshake } => {
+            Step::Proven { who, class, purpose, terms, handshake } => {
                 let bound = match purpose {
                     Purpose::Create { attr, client } => {
                         self.create(connection, who, client, attr, peer)
@@ -78,8 +79,9 @@ impl Worker {
                 };
                 match bound {
                     Ok((session, old)) => {
+                        let request = id;
                         let bind =
-                            WaitingBind { connection, request: id, session, class, handshake };
+                            WaitingBind { connection, request, session, class, terms, handshake };
                         self.bind(bind, old);
                     }
                     Err((status, text)) => self.refuse_set_up(id, status, text.into()),
@@ -144,18 +146,20 @@ impl Worker {
             };
             session.connections.borrow_mut().push(link);
             self.connections.insert(bind.connection, Connection::Bound(session.clone()));
-            let mut ready = SetupReply::Ready {
+            let ready = SetupReply::Ready {
+                version: bind.terms.version,
+                features: bind.terms.features,
                 session: session.id,
                 secret: session.secret,
                 attr: session.attr,
                 verifier: self.shared.verifier,
-                proof: None,
+                proof: bind.handshake.is_some().then_some([0; 32]),
                 uid: session.who.uid,
+                addresses: self.shared.addresses.clone(),
             };
-            if let Some(handshake) = &bind.handshake {
-                prove_ready(&self.shared, handshake, &mut ready);
-            }
-            self.answer(bind.request, &ready);
+            let mut bytes = self.context.header();
+            encode_ready(&self.shared, bind.handshake.as_ref(), &ready, &mut bytes);
+            self.reply(bind.request, bytes, SgList::new(), Vec::new());
         }
     }
 

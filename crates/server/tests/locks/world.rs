@@ -128,6 +128,7 @@ impl World {
                 bytes.copy_from_slice(&random);
             }),
             process_stats: Box::new(|| (0, 0)),
+            addresses: Vec::new(),
             stopwatch: Box::new(|| std::time::Duration::ZERO),
         });
         let device = self.net.provider(SERVER).open().expect("device");
@@ -271,11 +272,20 @@ impl World {
 
     fn set_up(&mut self, who: Who, purpose: Purpose) -> SetupReply {
         self.connect(who, self.uid);
-        let class = SizeClass::Any;
-        let version = PROTOCOL_VERSION;
-        let hello = SetupRequest::Hello { version, nonce: [1; 32], class, keyed: false, purpose };
+        let hello = SetupRequest::hello([1; 32], SizeClass::Any, false, purpose);
+        self.say(who, &hello, |_| {})
+    }
+
+    /// The answer to a set-up message, or to what `change` makes of it.
+    pub fn say(
+        &mut self,
+        who: Who,
+        request: &SetupRequest,
+        change: impl FnOnce(&mut Vec<u8>),
+    ) -> SetupReply {
         let mut bytes = Vec::new();
-        encode_setup_request(&hello, &mut bytes);
+        encode_setup_request(request, &mut bytes);
+        change(&mut bytes);
         let tag = self.peers[who.0].submit(&bytes);
         decode_setup_reply(&self.reply(who, tag)).expect("a reply")
     }

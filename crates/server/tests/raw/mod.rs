@@ -14,9 +14,9 @@ use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 use dafs_protocol::{
     CacheHint, ClientId, CreateMode, CredHandle, ExtentList, FileHandle, OpResult, OpenFlags,
-    Operation, Outcome, PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SessionId,
-    SessionSecret, SetupReply, SetupRequest, SizeClass, SlotId, Stability, StateId, Status,
-    WaitMode, decode_reply, decode_setup_reply, encode_request, encode_setup_request,
+    Operation, Outcome, Purpose, RequestHead, SessionAttr, SessionId, SessionSecret, SetupReply,
+    SetupRequest, SizeClass, SlotId, Stability, StateId, Status, WaitMode, decode_reply,
+    decode_setup_reply, encode_request, encode_setup_request,
 };
 use dafs_server::{Config, DataPath, Server};
 use dafs_unifier::Unifier;
@@ -195,13 +195,7 @@ impl Raw {
     }
 
     fn set_up(&mut self, class: SizeClass, purpose: Purpose) {
-        let request = SetupRequest::Hello {
-            version: PROTOCOL_VERSION,
-            nonce: [1; 32],
-            class,
-            keyed: false,
-            purpose,
-        };
+        let request = SetupRequest::hello([1; 32], class, false, purpose);
         let mut bytes = Vec::new();
         encode_setup_request(&request, &mut bytes);
         let (reply, _) = self.exchange(&bytes, SgList::new());

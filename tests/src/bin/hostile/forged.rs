@@ -1,8 +1,8 @@
 //! What is well-formed and not so: versions, secrets, slots, sequences, handles, ranges, rights.
 
 use dafs_protocol::{
-    CacheHint, Dialled, Extent, ExtentList, FileHandle, Operation, PROTOCOL_VERSION, Purpose,
-    SessionId, SetupReply, SetupRequest, SizeClass, Stability, StateId, Status,
+    CacheHint, Dialled, Extent, ExtentList, FileHandle, Operation, Purpose, SessionId, SetupReply,
+    SetupRequest, SizeClass, Stability, StateId, Status,
 };
 use dafs_tests::wire::Mode;
 
@@ -22,10 +22,14 @@ pub(crate) fn set_up(attack: &Attack) -> Result<(), String> {
     let (session, mut secret) = first.session;
     secret[15] ^= 1;
     let foreign = Purpose::Bind { session: SessionId([7; 16]), secret: [0; 16] };
-    let join = |purpose| hello(PROTOCOL_VERSION, SizeClass::Any, purpose);
+    let join = |purpose| hello(SizeClass::Any, purpose);
+    let mut from_future = join(create());
+    if let SetupRequest::Hello { version, oldest, .. } = &mut from_future {
+        (*version, *oldest) = (99, 98);
+    }
     let prove = SetupRequest::Prove { dialled: Dialled::default(), proof: [0; 32] };
     for (what, says, expected) in [
-        ("another version", hello(99, SizeClass::Any, create()), Status::Version),
+        ("another version", from_future, Status::Version),
         ("a foreign session", join(foreign), Status::BadSession),
         ("a wrong secret", join(Purpose::Bind { session, secret }), Status::BadSession),
         ("a proof nobody asked for", prove, Status::BadMessage),

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use dafs_protocol::{
     CacheHint, ClientId, CreateMode, CredHandle, FileHandle, OpResult, OpenFlags, Operation,
-    Outcome, PROTOCOL_VERSION, Purpose, RequestHead, SessionAttr, SessionId, SetupReply,
-    SetupRequest, SizeClass, SlotId, StateId, Status, WaitMode, decode_reply, decode_setup_reply,
-    encode_request, encode_setup_request,
+    Outcome, Purpose, RequestHead, SessionAttr, SessionId, SetupReply, SetupRequest, SizeClass,
+    SlotId, StateId, Status, WaitMode, decode_reply, decode_setup_reply, encode_request,
+    encode_setup_request,
 };
 use dafs_tests::marks::Marks;
 use dafs_tests::wire::{Asked, Came, Mode, Wire};
@@ -89,8 +89,8 @@ pub(crate) fn create() -> Purpose {
     Purpose::Create { attr: wish(), client: new_client() }
 }
 
-pub(crate) fn hello(version: u32, class: SizeClass, purpose: Purpose) -> SetupRequest {
-    SetupRequest::Hello { version, nonce: [1; 32], class, keyed: false, purpose }
+pub(crate) fn hello(class: SizeClass, purpose: Purpose) -> SetupRequest {
+    SetupRequest::hello([1; 32], class, false, purpose)
 }
 
 pub(crate) fn open_flags(write: bool) -> OpenFlags {
@@ -173,7 +173,7 @@ impl Frames {
 
     fn joined(mut self, class: SizeClass, purpose: Purpose) -> Result<Frames, Status> {
         let ended = |_| Status::BadSession;
-        match self.set_up(&hello(PROTOCOL_VERSION, class, purpose)).map_err(ended)? {
+        match self.set_up(&hello(class, purpose)).map_err(ended)? {
             SetupReply::Ready { session, secret, .. } => self.session = (session, secret),
             SetupReply::Refused { status, .. } => return Err(status),
             SetupReply::Challenge { .. } => return Err(Status::AuthFailed),

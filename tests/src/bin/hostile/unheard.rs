@@ -5,8 +5,7 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use dafs_protocol::{
-    CacheHint, FileHandle, Operation, PROTOCOL_VERSION, SizeClass, decode_reply,
-    encode_setup_request,
+    CacheHint, FileHandle, Operation, SizeClass, decode_reply, encode_setup_request,
 };
 use dafs_tests::wire::{Asked, Came, Mode, Wire};
 
@@ -81,7 +80,7 @@ fn send(attack: &Attack, path: &[u8]) -> Result<(u16, Wire), String> {
         wire.ask(&Asked { tag, mode, data_len, room, header, inline: &[] });
     };
     let mut header = Vec::new();
-    encode_setup_request(&hello(PROTOCOL_VERSION, SizeClass::Any, create()), &mut header);
+    encode_setup_request(&hello(SizeClass::Any, create()), &mut header);
     ask(1, &header);
     let (dir, flags, cache) = (FileHandle::PREVIOUS, open_flags(true), CacheHint::default());
     let open = Operation::Open { dir, path, flags, mode: 0o4755, cache };

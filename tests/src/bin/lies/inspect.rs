@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use dafs_protocol::{
-    CacheHint, ClientId, CredHandle, ExtentList, FileHandle, Operation, Outcome, PROTOCOL_VERSION,
-    Purpose, RequestHead, SetupReply, SetupRequest, SizeClass, SlotId, StateId, decode_reply,
+    CacheHint, ClientId, CredHandle, ExtentList, FileHandle, Operation, Outcome, Purpose,
+    RequestHead, SetupReply, SetupRequest, SizeClass, SlotId, StateId, decode_reply,
     decode_setup_reply, encode_request, encode_setup_request,
 };
 use dafs_tests::wire::{Asked, Came, Mode, Wire};
@@ -97,9 +97,7 @@ impl Inspector<'_> {
         let mut client = [7; 16];
         client[..4].copy_from_slice(&std::process::id().to_le_bytes());
         let purpose = Purpose::Create { attr: wish(), client: ClientId(client) };
-        let (version, nonce, keyed) = (PROTOCOL_VERSION, [2; 32], false);
-        let class = SizeClass::Any;
-        let hello = SetupRequest::Hello { version, nonce, class, keyed, purpose };
+        let hello = SetupRequest::hello([2; 32], SizeClass::Any, false, purpose);
         let mut header = Vec::new();
         encode_setup_request(&hello, &mut header);
         match decode_setup_reply(&self.exchange(&header)?) {

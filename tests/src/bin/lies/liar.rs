@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use dafs_protocol::{
-    CallbackReply, ClientId, CredHandle, OpResult, Operation, Outcome, PROTOCOL_VERSION, Purpose,
-    RequestHead, SessionAttr, SessionId, SetupReply, SetupRequest, SizeClass, SlotId, StateId,
-    Status, WaitMode, decode_callback, decode_reply, decode_setup_reply, encode_callback_reply,
-    encode_request, encode_setup_request,
+    CallbackReply, ClientId, CredHandle, OpResult, Operation, Outcome, Purpose, RequestHead,
+    SessionAttr, SessionId, SetupReply, SetupRequest, SizeClass, SlotId, StateId, Status, WaitMode,
+    decode_callback, decode_reply, decode_setup_reply, encode_callback_reply, encode_request,
+    encode_setup_request,
 };
 use dafs_tests::dice::Dice;
 use dafs_tests::wire::{Came, Wire};
@@ -189,8 +189,7 @@ impl<'a> Liar<'a> {
             }
         };
         let class = self.class(place, seat);
-        let (version, nonce, keyed) = (PROTOCOL_VERSION, [1; 32], false);
-        let hello = SetupRequest::Hello { version, nonce, class, keyed, purpose };
+        let hello = SetupRequest::hello([1; 32], class, false, purpose);
         let mut header = Vec::new();
         encode_setup_request(&hello, &mut header);
         let line = &mut self.lines[place];
