@@ -1,14 +1,13 @@
-//! A connection: what both sides agreed, posting with an outbox, the sorting of messages.
+//! A connection: what both sides agreed, posting with an outbox.
 
 use std::collections::VecDeque;
 
-use dafs_fabric::{
-    Engine, PostError, QueuePair, RemoteSpan, SgList, Span, Tag, WorkCompletion, WrId,
-};
+use dafs_fabric::{Engine, PostError, QueuePair, RemoteSpan, SgList, Span, Tag, WrId};
 
 use crate::config::ConnOptions;
 use crate::event::ConnId;
-use crate::header::{FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Setup};
+use crate::fault::Fault;
+use crate::header::{HEADER_BYTES, Header, Kind, Setup};
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::shared::Shared;
@@ -17,27 +16,6 @@ use crate::work::{Target, work_id};
 
 /// Posts in a row that need not complete.
 const SILENT_POSTS_MAX: u32 = 16;
-
-/// Why a connection must end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fault {
-    /// For people.
-    pub reason: &'static str,
-    /// The peer broke the rules; otherwise we cannot go on.
-    pub peer: bool,
-}
-
-impl Fault {
-    /// The peer's.
-    pub fn peer(reason: &'static str) -> Fault {
-        Fault { reason, peer: true }
-    }
-
-    /// Ours.
-    pub fn local(reason: &'static str) -> Fault {
-        Fault { reason, peer: false }
-    }
-}
 
 /// Where a connection is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -316,31 +294,6 @@ impl Connection {
         count
     }
 
-    /// A message arrived in receive `index`.
-    ///
-    /// # Errors
-    /// The peer's fault.
-    pub fn handle_message(&mut self, sh: &mut Shared, index: u32, len: usize) -> Result<(), Fault> {
-        let mut first = std::mem::take(&mut sh.scratch);
-        sh.pool.read_message(index, 0, len.min(HEADER_BYTES), &mut first);
-        let header = Header::decode(&first);
-        sh.scratch = first;
-        let header = header?;
-        self.update_credits(&header)?;
-        let message = Message { header, index, len };
-        match header.kind {
-            Kind::Request => self.handle_request(sh, &message),
-            Kind::Reply => self.handle_reply(sh, &message),
-            Kind::Grant if len == HEADER_BYTES => self.handle_grant(sh, &header),
-            Kind::Credit if len == HEADER_BYTES => Ok(()),
-            Kind::Piece if header.flags & FLAG_OF_REPLY != 0 => {
-                self.handle_reply_piece(sh, &message)
-            }
-            Kind::Piece => self.handle_request_piece(sh, &message),
-            _ => Err(Fault::peer("control message with more than a header")),
-        }
-    }
-
     /// Takes the credits that came with a message.
     ///
     /// # Errors
@@ -348,28 +301,6 @@ impl Connection {
     pub fn update_credits(&mut self, header: &Header) -> Result<(), Fault> {
         self.requester.credits.update(header.credit_limit)?;
         self.requester.push.update(header.push_limit)
-    }
-
-    /// Work of ours ended well.
-    ///
-    /// # Errors
-    /// The peer's fault.
-    pub fn handle_work(
-        &mut self,
-        sh: &mut Shared,
-        target: Target,
-        index: u32,
-        completion: &WorkCompletion,
-    ) -> Result<(), Fault> {
-        match target {
-            Target::Request => self.request_work_done(sh, index),
-            Target::ReplyReceive => return self.handle_tagged_reply(sh, index, completion),
-            Target::Fetch => return self.fetch_work_done(sh, index, completion),
-            Target::Reply => self.reply_work_done(sh, index, completion.byte_len),
-            Target::Discard => return self.discarded(sh, index, completion.byte_len),
-            Target::Control | Target::Receive => {}
-        }
-        Ok(())
     }
 }
 

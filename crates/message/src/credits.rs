@@ -3,7 +3,7 @@
 //! The receiving side tells "you may have used up to `limit` in all". A lost or overtaken update
 //! costs nothing, and a credit cannot be given or spent twice: both ends check.
 
-use crate::connection::Fault;
+use crate::fault::Fault;
 use crate::planted::{Defect, planted};
 
 /// The side that gives credits.

@@ -6,7 +6,7 @@
 
 use dafs_fabric::{RemoteSpan, Rkey};
 
-use crate::connection::Fault;
+use crate::fault::Fault;
 
 /// Bytes of the set-up block, as this version has it.
 pub const SETUP_BYTES: usize = 20;

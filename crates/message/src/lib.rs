@@ -100,6 +100,7 @@ mod config;
 mod connection;
 mod credits;
 mod event;
+mod fault;
 mod header;
 mod node;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
@@ -107,8 +108,10 @@ mod planted;
 mod receive_pool;
 mod registration;
 mod requester;
+mod requests;
 mod responder;
 mod segments;
+mod service;
 mod shared;
 mod stats;
 mod work;

@@ -1,5 +1,6 @@
 //! The node: one engine, its connections, one progress function.
 
+mod arrivals;
 mod progress;
 
 use std::collections::HashMap;
@@ -15,8 +16,7 @@ use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
 use crate::connection::{Connection, State};
 use crate::event::{ConnId, Event, RequestId};
 use crate::header::{SETUP_BYTES, Setup};
-use crate::requester::Submit;
-use crate::responder::unsent;
+use crate::requests::Submit;
 use crate::shared::{Role, Shared};
 use crate::stats::{Counters, NodeStats};
 
@@ -356,7 +356,7 @@ impl Node {
     fn reply_as(&mut self, id: RequestId, header: &[u8], data: SgList, token: Option<u64>) {
         let Some((connection, sh)) = self.find(id.conn) else {
             drop(data);
-            return unsent(&mut self.sh, token);
+            return self.sh.unsent(token);
         };
         connection.reply(sh, id.tag, header, (data, token));
         sh.deliver_waiting();

@@ -7,8 +7,8 @@ use dafs_fabric::{Arena, DeviceAttr, Domain, Engine, MemoryRegion, SgList, Span}
 
 use crate::bounce::{Bounce, BouncePool, ENOUGH, Owner};
 use crate::config::{NodeConfig, NodeError};
-use crate::connection::Fault;
 use crate::event::{Event, RequestId};
+use crate::fault::Fault;
 use crate::header::HEADER_BYTES;
 use crate::receive_pool::{ReceivePool, ReplyMemory, register_local};
 use crate::registration::{Regions, RegistrationCache};
@@ -247,5 +247,12 @@ impl Shared {
         let Waiting { id, header, data_len, reply_max, pushed } = waiting;
         self.in_service += 1;
         self.events.push_back(Event::Request { id, header, data_len, reply_max, pushed });
+    }
+
+    /// A reply will not be sent: its memory is the caller's again.
+    pub fn unsent(&mut self, token: Option<u64>) {
+        if let Some(token) = token {
+            self.events.push_back(Event::ReplySent { token });
+        }
     }
 }

@@ -3,8 +3,9 @@
 use dafs_fabric::{QueuePair, QueuePairEvent, Status, WorkCompletion};
 
 use super::Node;
-use crate::connection::{Fault, State};
+use crate::connection::State;
 use crate::event::Event;
+use crate::fault::Fault;
 use crate::header::Setup;
 use crate::planted::{Defect, planted};
 use crate::work::{Target, parse_work_id};

@@ -2,11 +2,11 @@
 
 use dafs_fabric::{Access, SgList, Span, sg_bytes};
 
-use super::Bounced;
 use crate::bounce::Bounce;
 use crate::connection::Connection;
 use crate::header::{FLAG_STARVED, HEADER_BYTES, Mode, REMOTE_SPAN_BYTES};
 use crate::registration::{Regions, Registered, RemoteSpans};
+use crate::requester::Bounced;
 use crate::shared::{Held, Role, Shared};
 
 /// How a request goes.

@@ -2,10 +2,12 @@
 
 use dafs_fabric::{SgList, WorkCompletion, sg_bytes};
 
-use super::{Fetch, PIECES_PER_GRANT};
-use crate::connection::{Connection, Fault, Message, State, Work, push_tag};
+use super::PIECES_PER_GRANT;
+use crate::connection::{Connection, Message, State, Work, push_tag};
 use crate::event::{Event, RequestId};
+use crate::fault::Fault;
 use crate::header::{FLAG_OF_HEADER, Header, Kind, Mode};
+use crate::responder::Fetch;
 use crate::segments;
 use crate::shared::{Held, Role, Shared};
 use crate::work::Target;

@@ -1,0 +1,63 @@
+//! What came over a connection, messages and ends of work, goes to the requests it belongs to.
+
+use dafs_fabric::WorkCompletion;
+
+use crate::connection::{Connection, Message};
+use crate::fault::Fault;
+use crate::header::{FLAG_OF_REPLY, HEADER_BYTES, Header, Kind};
+use crate::shared::Shared;
+use crate::work::Target;
+
+impl Connection {
+    /// A message arrived in receive `index`.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub(super) fn handle_message(
+        &mut self,
+        sh: &mut Shared,
+        index: u32,
+        len: usize,
+    ) -> Result<(), Fault> {
+        let mut first = std::mem::take(&mut sh.scratch);
+        sh.pool.read_message(index, 0, len.min(HEADER_BYTES), &mut first);
+        let header = Header::decode(&first);
+        sh.scratch = first;
+        let header = header?;
+        self.update_credits(&header)?;
+        let message = Message { header, index, len };
+        match header.kind {
+            Kind::Request => self.handle_request(sh, &message),
+            Kind::Reply => self.handle_reply(sh, &message),
+            Kind::Grant if len == HEADER_BYTES => self.handle_grant(sh, &header),
+            Kind::Credit if len == HEADER_BYTES => Ok(()),
+            Kind::Piece if header.flags & FLAG_OF_REPLY != 0 => {
+                self.handle_reply_piece(sh, &message)
+            }
+            Kind::Piece => self.handle_request_piece(sh, &message),
+            _ => Err(Fault::peer("control message with more than a header")),
+        }
+    }
+
+    /// Work of ours ended well.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub(super) fn handle_work(
+        &mut self,
+        sh: &mut Shared,
+        target: Target,
+        index: u32,
+        completion: &WorkCompletion,
+    ) -> Result<(), Fault> {
+        match target {
+            Target::Request => self.request_work_done(sh, index),
+            Target::ReplyReceive => return self.handle_tagged_reply(sh, index, completion),
+            Target::Fetch => return self.fetch_work_done(sh, index, completion),
+            Target::Reply => self.reply_work_done(sh, index, completion.byte_len),
+            Target::Discard => return self.discarded(sh, index, completion.byte_len),
+            Target::Control | Target::Receive => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,382 @@
+//! Our requests on a connection: from `submit` to the reply.
+
+mod plan;
+
+use dafs_fabric::{RemoteSpan, SgList, Status, WorkCompletion, sg_bytes};
+
+use crate::REPLY_HEADER_BYTES_MAX;
+use crate::config::SubmitError;
+use crate::connection::{Connection, Message, State, Work, push_tag, reply_tag};
+use crate::event::Event;
+use crate::fault::Fault;
+use crate::header::{
+    FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, encode_remote, tag_slot,
+    wire_tag,
+};
+use crate::requester::Requester;
+use crate::segments;
+use crate::shared::{Role, Shared};
+use crate::work::Target;
+use plan::Plan;
+
+/// How a request goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Submit {
+    /// As suits its data.
+    Plain,
+    /// With the credit and the place that ordinary requests leave alone.
+    Control,
+    /// Nothing is pushed.
+    OnGrant,
+}
+
+impl Connection {
+    /// The longest header of a request.
+    pub fn request_header_max(&self) -> usize {
+        self.agreed.peer_header_bytes.min(self.agreed.send_header_bytes) - HEADER_BYTES
+    }
+
+    /// See [`Node::submit`](crate::Node::submit).
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn submit(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        header: &[u8],
+        data: SgList,
+        reply_into: SgList,
+        how: Submit,
+    ) -> Result<(), SubmitError> {
+        if self.state != State::Open {
+            return Err(SubmitError::NotConnected);
+        }
+        let (mut data, mut reply_into) = (segments::join(data), segments::join(reply_into));
+        let (data_len, room) = (sg_bytes(&data), sg_bytes(&reply_into));
+        let too_large = header.len() > self.request_header_max()
+            || data_len.max(room) > sh.attr.bulk_bytes_max.min(u32::MAX as usize)
+            || data.len().max(reply_into.len()) > sh.attr.sge_max;
+        if too_large {
+            return Err(SubmitError::TooLarge);
+        }
+        if self.requester.has(tag) {
+            return Err(SubmitError::TagInUse);
+        }
+        if let Err(error) = self.requester.admit(how == Submit::Control) {
+            self.counters.credit_stalls += u64::from(error == SubmitError::NoCredit);
+            return Err(error);
+        }
+        // Nothing is spent before all that can fail.
+        let may_push = how != Submit::OnGrant;
+        let mut plan = Plan::new(self.agreed.tagged);
+        let lists = (&mut data, &mut reply_into);
+        if self.plan(sh, &mut plan, header.len(), may_push, lists).is_none() {
+            // It may hold a piece.
+            drop(plan);
+            let nothing_comes_back = sh.bounces[Role::Requester as usize].is_idle();
+            return Err(match nothing_comes_back {
+                true => SubmitError::NoMemory,
+                false => SubmitError::QueueFull,
+            });
+        }
+        let memory =
+            if self.agreed.tagged { Some(sh.reply_memory.take(&sh.domain)?) } else { None };
+        debug_assert_eq!(memory.is_some(), plan.reply_mode == Mode::Tagged);
+        self.count(plan.mode);
+        if plan.mode == Mode::Tagged {
+            self.requester.push.spend(data_len as u32);
+        }
+        self.counters.push_stalls += u64::from(plan.flags & FLAG_STARVED != 0);
+        self.requester.credits.spend(1);
+        let index = self.requester.take_slot();
+        let slot = &mut self.requester.slots[usize::from(index)];
+        slot.busy = true;
+        (slot.tag, slot.mode, slot.reply_mode) = (tag, plan.mode, plan.reply_mode);
+        (slot.data_len, slot.room) = (data_len as u32, room as u32);
+        (slot.data, slot.reply_into, slot.memory) = (data, reply_into, memory);
+        (slot.regions, slot.bounced) = (plan.regions, plan.bounced);
+        let wire = wire_tag(index, slot.generation);
+        let mut message = Header::new(Kind::Request, wire);
+        (message.mode, message.reply_mode, message.flags) =
+            (plan.mode, plan.reply_mode, plan.flags);
+        self.send_request(sh, message, header, &plan.reads, &plan.writes);
+        Ok(())
+    }
+
+    fn count(&mut self, mode: Mode) {
+        let counters = &mut self.counters;
+        let counter = match mode {
+            Mode::None | Mode::Write => &mut counters.data_none,
+            Mode::Inline => &mut counters.data_inline,
+            Mode::Tagged => &mut counters.data_pushed,
+            Mode::Grant => &mut counters.data_granted,
+            Mode::Read => &mut counters.data_read,
+            Mode::Pieces => &mut counters.data_pieces,
+        };
+        *counter += 1;
+    }
+
+    fn send_request(
+        &mut self,
+        sh: &mut Shared,
+        mut header: Header,
+        caller_header: &[u8],
+        reads: &[RemoteSpan],
+        writes: &[RemoteSpan],
+    ) {
+        self.counters.requests_sent += 1;
+        let wire = header.tag;
+        (header.reads, header.writes) = (reads.len() as u8, writes.len() as u8);
+        header.header_len = caller_header.len() as u16;
+        self.piggyback_credits(&mut header);
+        let slot = &mut self.requester.slots[tag_slot(wire)];
+        (header.data_len, header.room) = (slot.data_len, slot.room);
+        let memory = slot.memory.map(|index| sh.reply_memory.span(index));
+        let mut reply_into = SgList::new();
+        if memory.is_some() {
+            reply_into = std::mem::take(&mut slot.reply_into);
+            slot.work += 1;
+        }
+        let (mut inline, mut push) = (SgList::new(), SgList::new());
+        match header.mode {
+            Mode::Inline => inline = std::mem::take(&mut slot.data),
+            Mode::Tagged => push = std::mem::take(&mut slot.data),
+            _ => {}
+        }
+        slot.work += u32::from(!inline.is_empty() || !push.is_empty());
+        if memory.is_some() {
+            let id = self.work_id(Target::ReplyReceive, wire);
+            let work = Work::TaggedRecv(reply_tag(wire), memory);
+            self.post(sh, work, id, &[], reply_into, true);
+        }
+        let mut message = std::mem::take(&mut sh.scratch);
+        message.clear();
+        header.encode(&mut message);
+        for remote in reads.iter().chain(writes) {
+            encode_remote(remote, &mut message);
+        }
+        message.extend_from_slice(caller_header);
+        let signaled = !inline.is_empty();
+        let target = if signaled { Target::Request } else { Target::Control };
+        self.post(sh, Work::Send, self.work_id(target, wire), &message, inline, signaled);
+        sh.scratch = message;
+        if !push.is_empty() {
+            let id = self.work_id(Target::Request, wire);
+            self.post(sh, Work::TaggedSend(push_tag(wire)), id, &[], push, true);
+        }
+    }
+
+    /// See [`Node::abandon`](crate::Node::abandon).
+    pub fn abandon(&mut self, tag: u32) {
+        let slot = self.requester.slots.iter_mut().find(|slot| slot.busy && slot.tag == tag);
+        if let Some(slot) = slot {
+            slot.abandoned = true;
+        }
+    }
+
+    /// The peer takes data of a request now.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_grant(&mut self, sh: &mut Shared, header: &Header) -> Result<(), Fault> {
+        let id = self.work_id(Target::Request, header.tag);
+        let slot = self.requester.waiting(header.tag)?;
+        let left = slot.data_len - slot.granted;
+        if header.room != slot.granted || header.data_len == 0 || header.data_len > left {
+            return Err(Fault::peer("grant outside of the request's data"));
+        }
+        slot.granted += header.data_len;
+        match slot.mode {
+            Mode::Grant if header.data_len == slot.data_len => {
+                let data = std::mem::take(&mut slot.data);
+                slot.work += 1;
+                self.post(sh, Work::TaggedSend(push_tag(header.tag)), id, &[], data, true);
+            }
+            Mode::Pieces => {
+                let data = std::mem::take(&mut slot.data);
+                let piece = Header::new(Kind::Piece, header.tag);
+                let range = (header.room as usize, header.data_len as usize);
+                let count = self.send_pieces(sh, piece, &data, range, id);
+                let slot = self.requester.waiting(header.tag)?;
+                slot.data = data;
+                slot.work += count;
+            }
+            _ => return Err(Fault::peer("grant for data that was not to be granted")),
+        }
+        Ok(())
+    }
+
+    /// A piece of a reply.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_reply_piece(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
+        let offset = m.piece_offset(sh.config.header_bytes)?;
+        let slot = self.requester.waiting(m.header.tag)?;
+        let (at, len) = (m.header.room as usize, m.header.data_len as usize);
+        if m.header.flags & FLAG_OF_HEADER != 0 {
+            if at != slot.header.len() || at + len > REPLY_HEADER_BYTES_MAX {
+                return Err(Fault::peer("piece outside of the reply's header"));
+            }
+            return {
+                append_message(sh, m.index, offset, len, &mut slot.header);
+                Ok(())
+            };
+        }
+        if slot.reply_mode == Mode::Tagged {
+            return Err(Fault::peer("piece of a reply that goes by tag"));
+        }
+        if m.header.room != slot.arrived || m.header.data_len > slot.room - slot.arrived {
+            return Err(Fault::peer("piece outside of the reply's data"));
+        }
+        slot.arrived += m.header.data_len;
+        sh.pool.place_payload(m.index, offset, len, &slot.reply_into, at);
+        self.counters.copied_bytes += len as u64;
+        Ok(())
+    }
+
+    /// A reply that came as a message.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_reply(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
+        let header = &m.header;
+        let slot = self.requester.waiting(header.tag)?;
+        let (len, header_len) = (header.data_len as usize, usize::from(header.header_len));
+        let fits = match header.mode {
+            Mode::None => header.data_len == 0,
+            Mode::Inline => header.data_len <= slot.room,
+            Mode::Write => slot.reply_mode == Mode::Write && header.data_len <= slot.room,
+            Mode::Pieces => header.data_len == slot.arrived,
+            _ => false,
+        };
+        let inline = if header.mode == Mode::Inline { len } else { 0 };
+        if !fits || slot.reply_mode == Mode::Tagged || header.descriptor_bytes() > 0 {
+            return Err(Fault::peer("reply in a way that was not asked for"));
+        }
+        if m.len != HEADER_BYTES + header_len + inline
+            || slot.header.len() + header_len > REPLY_HEADER_BYTES_MAX
+        {
+            return Err(Fault::peer("reply of another length than it says"));
+        }
+        if slot.header.is_empty() {
+            slot.header = sh.take_header();
+        }
+        append_message(sh, m.index, HEADER_BYTES, header_len, &mut slot.header);
+        if inline > 0 {
+            let at = HEADER_BYTES + header_len;
+            sh.pool.place_payload(m.index, at, inline, &slot.reply_into, 0);
+            self.counters.copied_bytes += inline as u64;
+        }
+        slot.reply = Some(header.data_len);
+        self.finish(sh, header.tag);
+        Ok(())
+    }
+
+    /// A reply that came by tag.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_tagged_reply(
+        &mut self,
+        sh: &mut Shared,
+        wire: u32,
+        completion: &WorkCompletion,
+    ) -> Result<(), Fault> {
+        debug_assert_eq!(completion.status, Status::Success, "sorted by the node");
+        let slot = self.requester.waiting(wire)?;
+        slot.work -= 1;
+        let Some(memory) = slot.memory.map(|index| sh.reply_memory.span(index)) else {
+            return Err(Fault::local("a tagged reply without memory"));
+        };
+        let len = (completion.header_len as usize).min(memory.len());
+        let mut first = std::mem::take(&mut sh.scratch);
+        memory.read_message(len.min(HEADER_BYTES), &mut first);
+        let header = Header::decode(&first);
+        sh.scratch = first;
+        let header = header?;
+        let as_told = header.kind == Kind::Reply
+            && header.tag == wire
+            && matches!(header.mode, Mode::None | Mode::Tagged)
+            && header.descriptor_bytes() == 0
+            && len == HEADER_BYTES + usize::from(header.header_len)
+            && len + slot.header.len() <= HEADER_BYTES + REPLY_HEADER_BYTES_MAX
+            && header.data_len == completion.byte_len;
+        if !as_told {
+            return Err(Fault::peer("tagged reply of another length than it says"));
+        }
+        let len = len - HEADER_BYTES;
+        let part = memory.part(HEADER_BYTES, len);
+        let mut caller_header = sh.take_header();
+        part.read_message(len, &mut caller_header);
+        if slot.header.is_empty() {
+            slot.header = caller_header;
+        } else {
+            slot.header.extend_from_slice(&caller_header);
+            sh.recycle(caller_header);
+        }
+        slot.reply = Some(header.data_len);
+        self.update_credits(&header)?;
+        self.finish(sh, wire);
+        Ok(())
+    }
+
+    /// A send of a request's data left its buffers.
+    pub fn request_work_done(&mut self, sh: &mut Shared, wire: u32) {
+        if let Some(slot) = self.requester.slots.get_mut(tag_slot(wire)) {
+            slot.work -= 1;
+            self.finish(sh, wire);
+        }
+    }
+
+    /// Tells of the reply, if it is here and all memory is back.
+    fn finish(&mut self, sh: &mut Shared, wire: u32) {
+        let slot = &mut self.requester.slots[tag_slot(wire)];
+        let (0, Some(data_len)) = (slot.work, slot.reply) else { return };
+        if let Some(bounce) = slot.bounced.target.as_ref().filter(|_| !slot.abandoned) {
+            bounce.copy_out(data_len as usize);
+            self.counters.copied_bytes += u64::from(data_len);
+        }
+        let header = slot.release(sh);
+        if slot.abandoned {
+            sh.recycle(header);
+            sh.events.push_back(Event::Abandoned { conn: self.id, tag: slot.tag });
+        } else {
+            let (conn, tag) = (self.id, slot.tag);
+            sh.events.push_back(Event::Reply { conn, tag, header, data_len });
+        }
+        slot.abandoned = false;
+        self.requester.free.push(tag_slot(wire) as u16);
+    }
+
+    /// The connection ends. What its requests had registered is registered anew for others.
+    pub fn stop_requests(&mut self, sh: &mut Shared) {
+        for slot in self.requester.slots.iter().filter(|slot| !slot.regions.is_empty()) {
+            sh.registrations.forget(&slot.regions);
+        }
+    }
+
+    /// The connection is quiescent: nothing of its requests is held any more.
+    pub fn end_requests(&mut self, sh: &mut Shared) {
+        for slot in self.requester.slots.iter_mut().filter(|slot| slot.busy) {
+            let header = slot.release(sh);
+            sh.recycle(header);
+            if slot.abandoned && !self.unannounced {
+                sh.events.push_back(Event::Abandoned { conn: self.id, tag: slot.tag });
+            }
+        }
+        self.requester = Requester::default();
+    }
+}
+
+/// Appends bytes of a message (a header, no payload).
+fn append_message(sh: &mut Shared, index: u32, offset: usize, len: usize, to: &mut Vec<u8>) {
+    if to.is_empty() {
+        return sh.pool.read_message(index, offset, len, to);
+    }
+    let mut part = sh.take_header();
+    sh.pool.read_message(index, offset, len, &mut part);
+    to.extend_from_slice(&part);
+    sh.recycle(part);
+}

@@ -1,0 +1,292 @@
+//! The peer's requests on a connection: from arrival over `fetch` to the reply.
+
+mod fetch;
+mod reply;
+
+use dafs_fabric::{RemoteSpan, SgList, sg_bytes};
+
+use crate::REPLY_HEADER_BYTES_MAX;
+use crate::connection::{Connection, Message, State, Work, push_tag};
+use crate::event::{Event, RequestId};
+use crate::fault::Fault;
+use crate::header::{FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, decode_remotes, tag_slot};
+use crate::planted::{Defect, planted};
+use crate::responder::{Fetch, LateReply, PendingReply, Responder, Slot};
+use crate::segments;
+use crate::shared::{Role, Shared, Waiting};
+use crate::work::Target;
+
+/// Pieces that a grant asks for: they take receives that nobody promised.
+const PIECES_PER_GRANT: u32 = 4;
+
+/// Replies that may be under way to a peer, for each of its slots and beside those. A peer that takes
+/// them has fewer: it needs a reply to use a slot again.
+const REPLIES_PER_SLOT: usize = 2;
+const REPLIES_BESIDE: usize = 64;
+
+impl Connection {
+    /// A request arrived.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn handle_request(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
+        let header = &m.header;
+        self.check_request(sh, m)?;
+        self.responder.credits.take(1)?;
+        // Credits go back before the replies leave, but a slot is in use until its reply is there.
+        if self.responder.in_service + self.responder.replying >= self.responder.window {
+            return Err(Fault::peer("more requests than slots: it does not take its replies"));
+        }
+        if header.mode == Mode::Tagged {
+            self.responder.push.take(header.data_len)?;
+        }
+        self.responder.starved |= header.flags & FLAG_STARVED != 0;
+        if self.responder.pending_replies.len() - self.responder.pending_free.len()
+            >= REPLIES_PER_SLOT * self.responder.window + REPLIES_BESIDE
+        {
+            return Err(Fault::peer("it does not take its replies"));
+        }
+        let slot = self.responder.free_slot(header.tag)?;
+        (slot.busy, slot.tag) = (true, header.tag);
+        (slot.mode, slot.reply_mode) = (header.mode, header.reply_mode);
+        (slot.data_len, slot.room) = (header.data_len, header.room);
+        read_descriptors(sh, m, slot)?;
+        let agreed = &self.agreed;
+        check_remotes(&slot.reads, header.mode == Mode::Read && agreed.rdma_read, header.data_len)?;
+        check_remotes(
+            &slot.writes,
+            header.reply_mode == Mode::Write && agreed.rdma_write,
+            header.room,
+        )?;
+        let at = HEADER_BYTES + header.descriptor_bytes();
+        let header_len = usize::from(header.header_len);
+        if header.mode == Mode::Inline {
+            slot.inline = sh.take_header();
+            let len = header.data_len as usize;
+            sh.pool.read_payload(m.index, at + header_len, len, &mut slot.inline);
+            self.counters.copied_bytes += u64::from(header.data_len);
+        }
+        let mut caller_header = sh.take_header();
+        sh.pool.read_message(m.index, at, header_len, &mut caller_header);
+        self.counters.requests_received += 1;
+        self.responder.in_service += 1;
+        let id = RequestId { conn: self.id, tag: header.tag };
+        let (data_len, reply_max) = (header.data_len, header.room);
+        let pushed = header.mode == Mode::Tagged;
+        let waiting = Waiting { id, header: caller_header, data_len, reply_max, pushed };
+        if pushed {
+            // Its data stops the path until it is fetched; requests in service may need the path.
+            sh.deliver(waiting);
+        } else {
+            sh.deliver_in_turn(waiting);
+        }
+        Ok(())
+    }
+
+    fn check_request(&self, sh: &Shared, m: &Message) -> Result<(), Fault> {
+        let (header, agreed) = (&m.header, &self.agreed);
+        let inline = if header.mode == Mode::Inline { header.data_len as usize } else { 0 };
+        let len = HEADER_BYTES + header.descriptor_bytes() + usize::from(header.header_len);
+        if len.checked_add(inline) != Some(m.len) {
+            return Err(Fault::peer("request of another length than it says"));
+        }
+        if header.data_len.max(header.room) as usize > sh.attr.bulk_bytes_max {
+            return Err(Fault::peer("request with more data than a message takes"));
+        }
+        let data = match header.mode {
+            Mode::None => header.data_len == 0,
+            Mode::Inline | Mode::Pieces => header.data_len > 0,
+            Mode::Tagged | Mode::Grant => header.data_len > 0 && agreed.tagged,
+            Mode::Read => header.data_len > 0 && agreed.rdma_read,
+            Mode::Write => false,
+        };
+        let reply = match header.reply_mode {
+            Mode::Tagged => agreed.tagged,
+            Mode::Inline => !agreed.tagged,
+            Mode::Write => !agreed.tagged && agreed.rdma_write && header.room > 0,
+            _ => false,
+        };
+        if data && reply { Ok(()) } else { Err(Fault::peer("mode of data that was not agreed")) }
+    }
+
+    /// See [`Node::fetched_bytes`](crate::Node::fetched_bytes).
+    pub fn fetched_bytes(&self, sh: &Shared, tag: u32) -> u64 {
+        let slot = self.responder.slots.get(tag_slot(tag));
+        let Some(slot) = slot.filter(|slot| slot.busy && slot.tag == tag) else { return 0 };
+        let moving = sh.engine.moved(self.queue_pair, self.work_id(Target::Fetch, tag));
+        u64::from(slot.arrived) + moving
+    }
+
+    /// See [`Node::replied_bytes`](crate::Node::replied_bytes).
+    pub fn replied_bytes(&self, sh: &Shared, token: u64) -> u64 {
+        let is = |entry: &PendingReply| entry.work > 0 && entry.token == token;
+        let Some(index) = self.responder.pending_replies.iter().position(is) else { return 0 };
+        let id = self.work_id(Target::Reply, index as u32);
+        self.responder.pending_replies[index].left + sh.engine.moved(self.queue_pair, id)
+    }
+
+    /// See [`Node::reply`](crate::Node::reply). With a token its end is told.
+    pub fn reply(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        header: &[u8],
+        (data, token): (SgList, Option<u64>),
+    ) {
+        let mut data = segments::join(data);
+        let len = sg_bytes(&data);
+        let open = self.state == State::Open;
+        let Some(slot) = self.responder.serving(tag).filter(|_| open) else {
+            return sh.unsent(token);
+        };
+        if slot.fetch == Fetch::Posted {
+            slot.late = Some(Box::new(LateReply { header: header.to_vec(), data, token }));
+            return;
+        }
+        let fits = len <= slot.room as usize
+            && data.len() <= sh.attr.sge_max
+            && header.len() <= REPLY_HEADER_BYTES_MAX;
+        if !fits {
+            sh.faults.push((self.id.index, Fault::local("reply larger than the request's room")));
+            return sh.unsent(token);
+        }
+        let Some(held) = sh.make_known((Role::Responder, Some(self.id.index)), &mut data, true)
+        else {
+            // Pushed data that nobody fetched stops the path until the reply leaves.
+            let stops = slot.mode == Mode::Tagged && slot.fetch == Fetch::Not;
+            if stops || sh.bounces[Role::Responder as usize].is_idle() {
+                sh.faults.push((self.id.index, Fault::local("no memory for a reply")));
+                return sh.unsent(token);
+            }
+            slot.late = Some(Box::new(LateReply { header: header.to_vec(), data, token }));
+            return sh.starved.push((self.id.index, tag));
+        };
+        self.end_service(sh, tag);
+        let mut message = Header::new(Kind::Reply, tag);
+        message.data_len = len as u32;
+        self.send_reply(sh, message, header, (data, held), token);
+    }
+
+    /// Frees the slot of a request that is replied now.
+    fn end_service(&mut self, sh: &mut Shared, tag: u32) {
+        let Some(slot) = self.responder.serving(tag) else { return };
+        let unwanted = slot.fetch == Fetch::Not && slot.data_len > 0;
+        let (mode, data_len) = (slot.mode, slot.data_len);
+        sh.recycle(std::mem::take(&mut slot.inline));
+        slot.retired = slot.expects(tag).then_some(tag);
+        (slot.busy, slot.fetch) = (false, Fetch::Not);
+        (slot.arrived, slot.granted, slot.work) = (0, 0, 0);
+        if !(planted(Defect::CreditLost) && unwanted) {
+            self.responder.credits.give_back(1);
+        }
+        self.responder.in_service -= 1;
+        self.responder.replying += 1;
+        sh.in_service -= 1;
+        if unwanted && mode == Mode::Tagged {
+            self.discard(sh, tag, data_len);
+        }
+    }
+
+    /// Pushed data that nobody fetched is received and thrown away: the path must not stop.
+    fn discard(&mut self, sh: &mut Shared, tag: u32, len: u32) {
+        let Some(sink) = sh.sink(len as usize) else {
+            let fault = Fault::local("no memory to throw data away");
+            return sh.faults.push((self.id.index, fault));
+        };
+        // The data of a slot's request comes before that of the next one in it.
+        if self.responder.discards.len() >= 2 * self.responder.window {
+            let fault = Fault::peer("announced data that does not come");
+            return sh.faults.push((self.id.index, fault));
+        }
+        self.counters.discarded_bytes += u64::from(len);
+        self.responder.discards.push((tag, len));
+        let id = self.work_id(Target::Discard, tag);
+        self.post(sh, Work::TaggedRecv(push_tag(tag), None), id, &[], sink, true);
+    }
+
+    /// Data was thrown away.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    pub fn discarded(&mut self, sh: &mut Shared, tag: u32, byte_len: u32) -> Result<(), Fault> {
+        let found = self.responder.discards.iter().position(|(of, _)| *of == tag);
+        let Some(found) = found else { return Ok(()) };
+        let (_, len) = self.responder.discards.swap_remove(found);
+        if len != byte_len {
+            return Err(Fault::peer("pushed data of another length than announced"));
+        }
+        self.landed(sh, len);
+        Ok(())
+    }
+
+    /// Data waits at a tag for which nothing is posted.
+    ///
+    /// # Errors
+    /// The peer's fault: nobody announced it.
+    pub fn check_unmatched(&mut self, tag: dafs_fabric::Tag) -> Result<(), Fault> {
+        let wire = tag.0 as u32;
+        let responder = &mut self.responder;
+        let discarded = responder.discards.iter().any(|(of, _)| *of == wire);
+        let known = tag == push_tag(wire)
+            && (discarded
+                || responder.slots.get(tag_slot(wire)).is_some_and(|slot| slot.expects(wire)));
+        if known { Ok(()) } else { Err(Fault::peer("data with a tag that was not announced")) }
+    }
+
+    /// The connection ends: what waits for a reply gets none.
+    pub fn stop_service(&mut self, sh: &mut Shared) {
+        let conn = self.id;
+        let before = sh.waiting.len();
+        sh.waiting.retain(|waiting| waiting.id.conn != conn);
+        let undelivered = before - sh.waiting.len();
+        sh.in_service -= self.responder.in_service - undelivered;
+        self.responder.in_service = 0;
+    }
+
+    /// The connection is quiescent: nothing of its requests is held any more.
+    pub fn end_service_all(&mut self, sh: &mut Shared) {
+        let window = self.responder.window as u32;
+        let ended = std::mem::replace(&mut self.responder, Responder::new(window, 0));
+        for slot in ended.slots.into_iter().filter(|slot| slot.busy) {
+            let (tag, fetching) = (slot.tag, slot.fetch == Fetch::Posted);
+            let late = slot.late.as_ref().and_then(|late| late.token);
+            drop(slot);
+            if fetching {
+                let id = RequestId { conn: self.id, tag };
+                sh.events.push_back(Event::Fetched { id, placed: None });
+            }
+            sh.unsent(late);
+        }
+        for entry in ended.pending_replies.iter().filter(|entry| entry.work > 0) {
+            sh.events.push_back(Event::ReplySent { token: entry.token });
+        }
+    }
+}
+
+fn read_descriptors(sh: &mut Shared, m: &Message, slot: &mut Slot) -> Result<(), Fault> {
+    slot.reads.clear();
+    slot.writes.clear();
+    let bytes = m.header.descriptor_bytes();
+    if bytes == 0 {
+        return Ok(());
+    }
+    let mut raw = std::mem::take(&mut sh.scratch);
+    sh.pool.read_message(m.index, HEADER_BYTES, bytes, &mut raw);
+    let (reads, writes) =
+        raw.split_at(usize::from(m.header.reads) * crate::header::REMOTE_SPAN_BYTES);
+    decode_remotes(reads, &mut slot.reads);
+    decode_remotes(writes, &mut slot.writes);
+    sh.scratch = raw;
+    Ok(())
+}
+
+/// Descriptors stand where they belong and cover what is announced.
+fn check_remotes(remotes: &[RemoteSpan], expected: bool, len: u32) -> Result<(), Fault> {
+    let total: u64 = remotes.iter().map(|remote| u64::from(remote.len)).sum();
+    let right = if expected {
+        total == u64::from(len) && remotes.iter().all(|remote| remote.len > 0)
+    } else {
+        remotes.is_empty()
+    };
+    if right { Ok(()) } else { Err(Fault::peer("descriptors that do not cover the data")) }
+}
