@@ -7,14 +7,14 @@ use dafs_protocol::{
 };
 
 use super::Core;
-use super::call::{Beside, CallRecord, Flight};
+use super::call::{Beside, CallRecord, Flight, Made};
 use super::chain;
 use super::files::OpenFile;
-use super::in_doubt::Made;
+use super::ids::FileKey;
 use super::output::Advised;
 use super::output::{Object, Opened, Output};
 use super::replay_log::ReplayId;
-use super::work::{FileKey, Memory, Work};
+use super::work::{Memory, Work};
 use crate::error::{Error, Result};
 
 /// An answer, or what is wrong with it.

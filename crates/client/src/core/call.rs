@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use dafs_fabric::Buffer;
-use dafs_protocol::{Attr, CredHandle, Identity, SlotId, Status};
+use dafs_protocol::{Attr, CredHandle, Identity, Outcome, SlotId, Status};
 
-use super::chain::Step;
-use super::in_doubt::Made;
+use super::ids::Owner;
 use super::output::Output;
 use super::replay_log::ReplayId;
-use super::work::{Memory, Owner, Work};
+use super::work::{Memory, Step, Work};
 use crate::error::{Error, Result};
 use dafs_message::ConnId;
 
@@ -89,6 +88,33 @@ impl CallRecord {
     pub(super) fn end(&mut self) -> Memory {
         (self.user, self.work, self.beside) = (None, Work::Null, None);
         std::mem::replace(&mut self.memory, Memory::None)
+    }
+}
+
+/// What a call made, as the server noted it: the call looks for it again in the new session.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Made {
+    pub(super) inode: u64,
+    pub(super) created: bool,
+}
+
+impl Made {
+    /// What was found under its name is what was made.
+    pub(super) fn is(&self, outcome: &Outcome) -> bool {
+        match outcome {
+            Outcome::Opened { attr, .. } | Outcome::Found { attr, .. } => attr.inode == self.inode,
+            Outcome::Attributes { attr } => attr.inode == self.inode,
+            _ => false,
+        }
+    }
+
+    /// What it means for the call when what was made is not found.
+    pub(super) fn lost(status: Status) -> Status {
+        match status {
+            // It was made, and somebody removed it.
+            Status::NoEnt | Status::NotDir => Status::Stale,
+            _ => Status::OutcomeUnknown,
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use dafs_fabric::Buffer;
 
 use super::Core;
 use super::call::CallRecord;
-use super::work::{Memory, Owner, Work};
+use super::ids::Owner;
+use super::work::{Memory, Work};
 
 /// What is left of calls that are given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

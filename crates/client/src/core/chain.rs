@@ -8,10 +8,11 @@ use dafs_protocol::{
 use smallvec::SmallVec;
 
 use super::files::Files;
-use super::in_doubt::PastRequest;
+use super::give_back;
+use super::ids::{FileKey, PastRequest};
 use super::open_options::OpenOptions;
 use super::place::{Place, Put};
-use super::work::{FileKey, Work};
+use super::work::{Step, Work};
 
 /// Operations of one request.
 pub(super) type Chain<'a> = SmallVec<[Operation<'a>; 2]>;
@@ -20,15 +21,6 @@ pub(super) type Chain<'a> = SmallVec<[Operation<'a>; 2]>;
 const BESIDE_NAME_BYTES_MAX: usize = 320;
 /// Bytes of each of two paths.
 const BESIDE_PATH_BYTES_MAX: usize = 280;
-
-/// What has to be found before the work itself can be asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Walk so many bytes of the work's first or second place.
-    Walk { second: bool, bytes: usize },
-    /// Find the handle of the first place: the object itself (link), else its directory.
-    From,
-}
 
 /// The step that comes first, if there is one. `tight`: the whole chain did not fit a message.
 pub(super) fn step(work: &mut Work, tight: bool) -> Option<Step> {
@@ -154,7 +146,7 @@ pub(super) fn chain<'a>(
             chain.push(Operation::Lock { state, lock: *lock, wait: false, reclaim: true });
         }
         Work::GiveBack { file, steps } => {
-            chain.extend(super::locks::operations(steps, files.usable(*file)?.state));
+            chain.extend(give_back::operations(steps, files.usable(*file)?.state));
         }
         Work::Parent { handle } => chain.push(Operation::LookupParent { handle: *handle }),
         Work::LinkFile { file, to } => {

@@ -9,7 +9,7 @@ use dafs_protocol::{CredHandle, Operation, RequestHead, Status};
 use super::call::{CallRecord, Flight};
 use super::chain::{self, Chain};
 use super::credentials::Rights;
-use super::work::{Memory, Work};
+use super::work::{Memory, Step, Work};
 use super::{Core, Phase};
 use crate::error::Error;
 use crate::planted::{Defect, planted};
@@ -139,7 +139,7 @@ impl Core {
         &self,
         head: &RequestHead,
         call: &mut CallRecord,
-        step: Option<chain::Step>,
+        step: Option<Step>,
         header: &mut Vec<u8>,
     ) -> Result<Parts, Unsendable> {
         header.clear();

@@ -8,16 +8,14 @@ use dafs_fabric::{ArenaError, Buffer};
 use dafs_protocol::{Attr, FileHandle, Identity, StateId, Status, WriteVerifier};
 
 use super::call::CallRecord;
+use super::ids::{FileId, FileKey, Owner};
 use super::kept_memory::KeptMemory;
 use super::open_options::OpenOptions;
 use super::output::Object;
 use super::place::Place;
 use super::replay_log::{Acknowledged, Piece, ReplayId, ReplayLog, not_replaced};
-use super::work::{FileKey, Memory, Owner, Work};
+use super::work::{Memory, Work};
 use crate::planted::{Defect, planted};
-
-/// Device and inode number.
-pub(super) type FileId = (u64, u64);
 
 /// Says where a file is at the moment: a path from the root.
 pub(super) struct Finder(Box<dyn Fn() -> Option<Vec<u8>> + Send + Sync>);

@@ -2,21 +2,14 @@
 //! asked what became of each: those that were not begun are sent again, those that were done are
 //! answered, and only what nobody knows is reported as such.
 
-use dafs_protocol::{Outcome, RequestOutcome, SessionId, SlotId, Stability, Status};
+use dafs_protocol::{Outcome, RequestOutcome, Stability, Status};
 
-use super::call::CallRecord;
+use super::call::{CallRecord, Made};
+use super::ids::{Owner, PastRequest};
 use super::output::Output;
-use super::work::{Memory, Owner, Work};
+use super::work::{Memory, Work};
 use super::{Core, Phase};
 use crate::error::{Error, Result};
-
-/// A request of a session that was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PastRequest {
-    pub(super) session: SessionId,
-    pub(super) slot: SlotId,
-    pub(super) sequence: u32,
-}
 
 /// A call in doubt.
 #[derive(Debug)]
@@ -25,33 +18,6 @@ pub(super) struct InDoubt {
     pub(super) request: PastRequest,
     /// Without those beside the work itself.
     pub(super) operations: usize,
-}
-
-/// What a call made, as the server noted it: the call looks for it again in the new session.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Made {
-    inode: u64,
-    pub(super) created: bool,
-}
-
-impl Made {
-    /// What was found under its name is what was made.
-    pub(super) fn is(&self, outcome: &Outcome) -> bool {
-        match outcome {
-            Outcome::Opened { attr, .. } | Outcome::Found { attr, .. } => attr.inode == self.inode,
-            Outcome::Attributes { attr } => attr.inode == self.inode,
-            _ => false,
-        }
-    }
-
-    /// What it means for the call when what was made is not found.
-    pub(super) fn lost(status: Status) -> Status {
-        match status {
-            // It was made, and somebody removed it.
-            Status::NoEnt | Status::NotDir => Status::Stale,
-            _ => Status::OutcomeUnknown,
-        }
-    }
 }
 
 impl Core {

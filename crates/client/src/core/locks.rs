@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use dafs_protocol::{
-    CHAIN_MAX, HeldLock, LockKind, LockRange, LockRequest, LockTicket, OpResult, Operation,
-    OwnerKey, RangeLocks, StateId, Status,
+    HeldLock, LockKind, LockRange, LockRequest, LockTicket, OpResult, OwnerKey, RangeLocks, Status,
 };
 
 use super::call::CallRecord;
-use super::files::FileId;
+use super::give_back::GiveBack;
+use super::ids::{FileId, FileKey, Owner};
 use super::output::Output;
-use super::work::{FileKey, Owner, Work};
+use super::work::Work;
 use super::{Core, Phase};
 use crate::error::Error;
 use crate::planted::{Defect, planted};
@@ -37,17 +37,6 @@ struct Wait {
     call: Box<CallRecord>,
     /// The server was asked to end it.
     cancelled: bool,
-}
-
-/// A part of a lock that nobody wants: what was there before comes back.
-#[derive(Debug, Clone, Copy)]
-pub struct GiveBack {
-    owner: OwnerKey,
-    range: LockRange,
-    /// What the owner held there; `None`: nothing.
-    before: Option<HeldLock<OwnerKey>>,
-    /// The lock that is given back.
-    granted: LockRequest,
 }
 
 impl FileLocks {
@@ -179,31 +168,6 @@ impl Locks {
     pub(super) fn take_waits(&mut self) -> Vec<Box<CallRecord>> {
         std::mem::take(&mut self.waits).into_values().map(|wait| wait.call).collect()
     }
-}
-
-impl GiveBack {
-    fn operation<'a>(&self, state: StateId) -> Operation<'a> {
-        match self.before {
-            None => Operation::Unlock { state, owner: self.owner, range: self.range },
-            Some(before) => {
-                let lock = LockRequest {
-                    owner: self.owner,
-                    range: self.range,
-                    exclusive: before.exclusive,
-                    pid: before.pid,
-                };
-                Operation::Lock { state, lock, wait: false, reclaim: false }
-            }
-        }
-    }
-}
-
-/// The operations of the first steps.
-pub(super) fn operations<'a>(
-    steps: &[GiveBack],
-    state: StateId,
-) -> impl Iterator<Item = Operation<'a>> {
-    steps.iter().take(CHAIN_MAX).map(move |step| step.operation(state))
 }
 
 impl Core {

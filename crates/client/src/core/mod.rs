@@ -14,6 +14,8 @@ mod credentials;
 mod delivery;
 mod dispatch;
 mod files;
+mod give_back;
+mod ids;
 mod in_doubt;
 mod internal_answer;
 mod kept_memory;
@@ -42,11 +44,12 @@ use dafs_protocol::{
 pub use call::{Beside, CoreDone};
 pub use cancel::Cancelled;
 pub use config::{CoreConfig, Facts, Way};
+pub use ids::{FileKey, Owner};
 pub use kept_memory::{KeptMemory, SharedBytes};
 pub use open_options::OpenOptions;
 pub use output::{Advised, Object, Opened, Output};
 pub use place::{Place, Put};
-pub use work::{FileKey, Memory, Owner, Work};
+pub use work::{Memory, Work};
 
 use crate::error::{Error, Result};
 use call::{CallRecord, Flight};

@@ -5,7 +5,7 @@ use dafs_protocol::{
     LockRequest, SessionStats,
 };
 
-use super::work::FileKey;
+use super::ids::FileKey;
 
 /// An object by its handle.
 #[derive(Debug, Clone, Copy)]

@@ -9,9 +9,8 @@ use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::files::FileId;
+use super::ids::{FileId, FileKey};
 use super::kept_memory::SharedBytes;
-use super::work::FileKey;
 use crate::planted::{Defect, planted};
 
 /// Copies from here on have their memory used again: fresh memory of that size costs more than

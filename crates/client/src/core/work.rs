@@ -9,21 +9,10 @@ use dafs_protocol::{
     XATTR_BYTES_MAX,
 };
 
-use super::in_doubt::PastRequest;
-use super::locks::GiveBack;
+use super::give_back::GiveBack;
+use super::ids::{FileKey, PastRequest};
 use super::open_options::OpenOptions;
 use super::place::{Place, Put};
-
-/// A file that the core has open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FileKey {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
-/// Who gets the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Owner(pub usize);
 
 /// The memory of a call's data.
 #[derive(Debug)]
@@ -336,6 +325,15 @@ pub enum Work {
     },
     /// The core's own: ends the session.
     Destroy,
+}
+
+/// What has to be found before the work itself can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Walk so many bytes of the work's first or second place.
+    Walk { second: bool, bytes: usize },
+    /// Find the handle of the first place: the object itself (link), else its directory.
+    From,
 }
 
 impl Work {
