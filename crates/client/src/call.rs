@@ -1,15 +1,18 @@
 //! Asynchronous calls with owned buffers: what can be asked, and what comes back.
 
+use std::sync::Arc;
+
 use dafs_fabric::Buffer;
 use dafs_protocol::{
     AccessMask, Attr, CommitLevel, Extent, ExtentList, FileKind, SetAttr, Stability, Timestamp,
 };
 
-use crate::cache::Advice;
-use crate::core::OpenOptions;
-use crate::core::{Memory, Place, Put, Work};
+use crate::advice::Advice;
+use crate::core::{CoreDone, Memory, OpenOptions, Place, Put, Work};
+use crate::dir::BATCH_BYTES;
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::handle::Handle;
 
 /// One thing to do. Paths are bytes relative to the export's root; empty: the root itself.
 ///
@@ -408,7 +411,7 @@ impl Call {
             Call::ReadDir { path, cookie } => Work::ReadDir {
                 place: place(&path)?,
                 cookie,
-                bytes: crate::dir::BATCH_BYTES,
+                bytes: BATCH_BYTES,
                 attributes: true,
                 handles: false,
             },
@@ -440,6 +443,14 @@ pub struct Done {
 }
 
 impl Done {
+    /// From the core's form.
+    pub(crate) fn of(session: &Arc<Handle>, done: CoreDone) -> Done {
+        let result = done
+            .result
+            .map(|output| output.map_file(|key, node| File::new(session.clone(), key, node)));
+        Done { tag: done.tag, result, buffer: done.buffer }
+    }
+
     /// Bytes read or written; 0 for other calls.
     ///
     /// # Errors

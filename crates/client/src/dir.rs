@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use dafs_protocol::{DirEntry, FileHandle, Identity};
 
-use crate::call::Output;
-use crate::core::{Memory, Place, Work};
+use crate::answer::unexpected;
+use crate::core::{Memory, Output, Place, Work};
 use crate::error::{Error, Result};
-use crate::session::Handle;
+use crate::handle::Handle;
 
 /// Bytes of a batch of entries.
 pub(crate) const BATCH_BYTES: u32 = 64 << 10;
@@ -67,7 +67,7 @@ impl ReadDir {
                 self.end = end;
                 Ok(())
             }
-            other => Err(crate::session::unexpected(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 }

@@ -10,13 +10,11 @@ use dafs_protocol::{
     Stability, Status,
 };
 
-use crate::call::Output;
-use crate::core::{FileKey, Memory, Object, Place, Work};
+use crate::answer::{attr_of, unexpected};
+use crate::core::{FileKey, Memory, Object, Output, Work};
 use crate::error::{Error, Result};
-use crate::handle_calls::Changed;
+use crate::handle::Handle;
 use crate::interrupt::{Interrupt, Until};
-use crate::reader::Reader;
-use crate::session::{Handle, Session, unexpected};
 
 /// An open file. Clones are the same open; the last one to be dropped closes it in the
 /// background, where errors are only logged: use [`close`](Self::close).
@@ -86,15 +84,6 @@ impl File {
     pub fn found_by(&self, find: impl Fn() -> Option<Vec<u8>> + Send + Sync + 'static) {
         let mut state = self.inner.session.inner.lock();
         state.core.found_by(self.inner.key, find);
-    }
-
-    /// Its data is changed for the user of `session`, of the same connection, from now on, also by
-    /// what was begun before: where root opened the file for somebody else, whose writes end setuid
-    /// and setgid.
-    pub fn written_for(&self, session: &Session) {
-        if let Some(user) = &session.user {
-            self.inner.session.inner.lock().core.written_for(self.inner.key, user.clone());
-        }
     }
 
     /// Attributes when it was opened; no message.
@@ -369,19 +358,6 @@ impl File {
         Ok(())
     }
 
-    /// Gives the file a name in a directory; also one that was opened
-    /// [`unlinked`](crate::OpenOptions::unlinked).
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub fn link_to(&self, dir: FileHandle, name: &[u8]) -> Result<Changed<Object>> {
-        let to = Place::child(dir, name)?.with_dir();
-        let work = Work::LinkFile { file: self.inner.key, to };
-        let (output, beside) = self.inner.session.inner.call_beside(None, work, Memory::None)?;
-        let dirs = beside.map_or([None; 2], |beside| beside.dirs);
-        Ok(Changed { done: node_of(output)?, dirs, gone: None })
-    }
-
     /// Copies within the server, in one call: answers how many bytes, 0 where the source ends.
     ///
     /// # Errors
@@ -467,25 +443,5 @@ impl File {
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    /// Reads the file from `offset` on as a stream, ahead of its user.
-    pub fn reader(&self, offset: u64) -> Reader {
-        Reader::new(self.clone(), offset)
-    }
-}
-
-pub(crate) fn node_of<F: std::fmt::Debug>(output: Output<F>) -> Result<Object> {
-    match output {
-        Output::Object(node) => Ok(node),
-        other => Err(unexpected(&other)),
-    }
-}
-
-pub(crate) fn attr_of<F: std::fmt::Debug>(output: Output<F>) -> Result<Attr> {
-    match output {
-        Output::Attr(attr) | Output::Got { attr, .. } => Ok(attr),
-        Output::Object(node) => Ok(node.attr),
-        other => Err(unexpected(&other)),
     }
 }

@@ -9,8 +9,8 @@ use dafs_protocol::Identity;
 
 use crate::call::{Call, Done};
 use crate::error::Error;
+use crate::handle::Handle;
 use crate::interrupt::{Interrupt, Until};
-use crate::session::Handle;
 
 /// A call under way. The keeper thread drives it; no runtime is needed.
 ///
@@ -70,7 +70,7 @@ impl CallFuture {
                     let done = state.sink(sink).done.pop_front();
                     state.drop_sink(sink);
                     drop(state);
-                    return done.map_or_else(interrupted, |done| self.session.finish(done));
+                    return done.map_or_else(interrupted, |done| Done::of(&self.session, done));
                 }
                 Stage::Failed(done) => return *done.expect("is there until it is taken"),
                 Stage::Over => unreachable!("only left by a return"),
@@ -122,7 +122,7 @@ impl Future for CallFuture {
                 Some(done) => {
                     state.drop_sink(*sink);
                     this.stage = Stage::Over;
-                    Poll::Ready(this.session.finish(done))
+                    Poll::Ready(Done::of(&this.session, done))
                 }
                 None => {
                     state.sink(*sink).waker = Some(context.waker().clone());

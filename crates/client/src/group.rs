@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use dafs_protocol::Identity;
 
 use crate::call::{Call, Done};
+use crate::core::CoreDone;
+use crate::handle::Handle;
 use crate::interrupt::Until;
-use crate::session::Handle;
+use crate::leader::State;
 
 /// Collects the calls that are submitted to it. Meant for one thread at a time.
 ///
@@ -51,7 +53,7 @@ impl Group {
                 drop(file);
             }
             Err((error, buffer)) => {
-                let done = crate::core::CoreDone::failed(tag, error, buffer);
+                let done = CoreDone::failed(tag, error, buffer);
                 state.sink(self.sink).done.push_back(done);
             }
         }
@@ -99,9 +101,9 @@ impl Group {
         sink.outstanding + sink.done.len()
     }
 
-    fn take(&self, state: &mut crate::leader::State, into: &mut Vec<Done>) {
+    fn take(&self, state: &mut State, into: &mut Vec<Done>) {
         let session = &self.session;
-        into.extend(state.sink(self.sink).done.drain(..).map(|done| session.finish(done)));
+        into.extend(state.sink(self.sink).done.drain(..).map(|done| Done::of(session, done)));
     }
 }
 

@@ -11,14 +11,13 @@ use dafs_protocol::{
     AccessMask, Attr, DirEntry, FileHandle, FileKind, FsAttr, OwnerKey, SetAttr, XATTR_BYTES_MAX,
 };
 
-use crate::call::Output;
-use crate::core::Object;
-use crate::core::OpenOptions;
-use crate::core::{FileKey, Memory, Place, Work};
+use crate::answer::{attr_of, bytes_of, node_of, unexpected};
+use crate::core::{FileKey, Memory, Object, OpenOptions, Output, Place, Work};
 use crate::dir::BATCH_BYTES;
 use crate::error::{Error, Result};
-use crate::file::{File, attr_of, node_of};
-use crate::session::{Handle, Session, bytes_of, unexpected};
+use crate::file::File;
+use crate::handle::Handle;
+use crate::session::Session;
 
 /// What a change of names answers.
 #[derive(Debug)]
@@ -334,6 +333,21 @@ impl Session {
             Output::FileSystem(attr) => Ok(attr),
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+impl File {
+    /// Gives the file a name in a directory; also one that was opened
+    /// [`unlinked`](crate::OpenOptions::unlinked).
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn link_to(&self, dir: FileHandle, name: &[u8]) -> Result<Changed<Object>> {
+        let to = Place::child(dir, name)?.with_dir();
+        let work = Work::LinkFile { file: self.inner.key, to };
+        let (output, beside) = self.inner.session.inner.call_beside(None, work, Memory::None)?;
+        let dirs = beside.map_or([None; 2], |beside| beside.dirs);
+        Ok(Changed { done: node_of(output)?, dirs, gone: None })
     }
 }
 

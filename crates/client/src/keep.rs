@@ -5,11 +5,10 @@ use std::sync::Arc;
 use dafs_fabric::mem::lend;
 use dafs_protocol::{CommitLevel, Stability};
 
-use crate::call::Output;
-use crate::core::{KeptMemory, SharedBytes, Work};
+use crate::answer::unexpected;
+use crate::core::{KeptMemory, Output, SharedBytes, Work};
 use crate::error::Result;
 use crate::file::File;
-use crate::session::unexpected;
 
 /// How a kept write is made.
 #[derive(Clone, Copy, Default)]

@@ -1,18 +1,7 @@
-//! The keeper: the thread that drives a session when no caller does.
+//! What wakes and ends the keeper: the thread that drives a session when no caller does.
 
-use std::sync::{Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
-
-use crate::leader::Inner;
-
-/// The thread: leads whenever it is poked or time has come, until stopped or the session is gone.
-pub(crate) fn keeper(weak: &Weak<Inner>, signal: &KeeperSignal) {
-    let mut timeout = Duration::ZERO;
-    while signal.wait(timeout) {
-        let Some(inner) = weak.upgrade() else { return };
-        timeout = inner.keep();
-    }
-}
 
 /// Wakes the keeper, or ends it.
 #[derive(Default)]
@@ -46,7 +35,7 @@ impl KeeperSignal {
     }
 
     /// Until poked or `timeout`; false: stopped.
-    fn wait(&self, timeout: Duration) -> bool {
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = |state: &mut KeeperState| !state.poked && !state.stopped;
         let (mut state, _) = self

@@ -7,10 +7,11 @@
 //! nobody waits for; it makes way for a caller at once. In a session without calls it listens, so
 //! that the end of a connection and what the server asks are noticed when they come.
 
+mod give_up;
 mod state;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -18,12 +19,13 @@ use dafs_fabric::{Span, Spin, Waiter};
 use dafs_protocol::{Identity, WaitMode};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::call::Output;
-use crate::core::{Beside, Core, CoreDone, FileKey, KeptBytes, Memory, Spares, Work};
-use crate::core::{KeptMemory, SharedBytes};
+use crate::core::{
+    Beside, Core, CoreDone, FileKey, KeptBytes, KeptMemory, Memory, Output, SharedBytes, Spares,
+    Work,
+};
 use crate::error::{Error, Result};
 use crate::interrupt::{Interrupt, Until};
-use crate::keeper::{KeeperSignal, keeper};
+use crate::keeper::KeeperSignal;
 use crate::options::{OnRetry, SessionOptions};
 use state::Leader;
 pub(crate) use state::State;
@@ -55,6 +57,15 @@ pub(crate) struct Inner {
 /// It goes on while the machine is suspended: what the server forgets meanwhile is forgotten.
 fn boot_time() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
+}
+
+/// The keeper: leads whenever it is poked or time has come, until stopped or the session is gone.
+fn keeper(weak: &Weak<Inner>, signal: &KeeperSignal) {
+    let mut timeout = Duration::ZERO;
+    while signal.wait(timeout) {
+        let Some(inner) = weak.upgrade() else { return };
+        timeout = inner.keep();
+    }
 }
 
 impl Inner {

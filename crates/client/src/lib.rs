@@ -13,6 +13,8 @@
 // Records of calls are large, and go from queue to slot to answer.
 #![allow(clippy::vec_box)]
 
+mod advice;
+mod answer;
 mod cache;
 mod call;
 mod callback;
@@ -22,6 +24,7 @@ mod error;
 mod file;
 mod future;
 mod group;
+mod handle;
 mod handle_calls;
 mod interrupt;
 mod keep;
@@ -33,7 +36,7 @@ mod reader;
 mod session;
 mod url;
 
-pub use cache::Advice;
+pub use advice::Advice;
 pub use call::{Call, Done, Output};
 pub use core::{Advised, KeptMemory, Object, OpenOptions, Opened, SharedBytes};
 pub use dir::ReadDir;

@@ -5,7 +5,9 @@ use std::io::Read;
 
 use dafs_fabric::Buffer;
 
-use crate::call::{Call, Output};
+use crate::answer::unexpected;
+use crate::call::Call;
+use crate::core::Output;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::group::Group;
@@ -44,8 +46,15 @@ impl std::fmt::Debug for Reader {
     }
 }
 
+impl File {
+    /// Reads the file from `offset` on as a stream, ahead of its user.
+    pub fn reader(&self, offset: u64) -> Reader {
+        Reader::new(self.clone(), offset)
+    }
+}
+
 impl Reader {
-    pub(crate) fn new(file: File, offset: u64) -> Reader {
+    fn new(file: File, offset: u64) -> Reader {
         let session = file.session().clone();
         let data_bytes_max = session.inner.lock().core.data_bytes_max();
         Reader {
@@ -148,7 +157,7 @@ impl Reader {
             let result = match (done.result, done.buffer) {
                 (Ok(Output::Read { bytes, .. }), Some(buffer)) => Ok((buffer, bytes)),
                 (Err(error), _) => Err(error),
-                (Ok(other), _) => Err(crate::session::unexpected(&other)),
+                (Ok(other), _) => Err(unexpected(&other)),
             };
             if let Some(slot) = self.arrived.get_mut(index) {
                 *slot = Some(result);

@@ -10,15 +10,16 @@ use dafs_protocol::{
     WriteVerifier,
 };
 
-use crate::call::{Call, Done, Output};
+use crate::answer::{attr_of, bytes_of, unexpected};
+use crate::call::{Call, Done};
 use crate::callback::Callbacks;
-use crate::core::OpenOptions;
-use crate::core::{Core, CoreConfig, CoreDone, FileKey, Memory, Place, Way, Work};
+use crate::core::{Core, CoreConfig, FileKey, Memory, OpenOptions, Output, Place, Way, Work};
 use crate::dir::ReadDir;
 use crate::error::{Error, Result, SessionError};
-use crate::file::{File, attr_of};
+use crate::file::File;
 use crate::future::CallFuture;
 use crate::group::Group;
+use crate::handle::Handle;
 use crate::leader::Inner;
 use crate::options::SessionOptions;
 use crate::url::Url;
@@ -30,30 +31,7 @@ pub struct Session {
     pub(crate) handle: Arc<Handle>,
     /// For whom its calls act; `None`: its own user.
     pub(crate) user: Option<Arc<Identity>>,
-}
-
-/// What sessions, files, groups and futures hold. The keeper thread holds only what is inside.
-pub(crate) struct Handle {
-    pub(crate) inner: Arc<Inner>,
-    pub(crate) read_ahead: bool,
-    transport: &'static str,
-    callbacks: Callbacks,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.inner.shut_down();
-    }
-}
-
-impl Handle {
-    /// From the core's form to the user's.
-    pub(crate) fn finish(self: &Arc<Self>, done: CoreDone) -> Done {
-        let result = done
-            .result
-            .map(|output| output.map_file(|key, node| File::new(self.clone(), key, node)));
-        Done { tag: done.tag, result, buffer: done.buffer }
-    }
+    callbacks: Arc<Callbacks>,
 }
 
 impl std::fmt::Debug for Session {
@@ -96,10 +74,6 @@ pub struct SessionInfo {
     pub system_calls: u64,
 }
 
-pub(crate) fn unexpected<F: std::fmt::Debug>(output: &Output<F>) -> Error {
-    Error::PeerProtocol(format!("unexpected answer {output:?}"))
-}
-
 fn nonce_source() -> crate::core::NonceSource {
     Box::new(|nonce| getrandom::fill(nonce).expect("the system has random numbers"))
 }
@@ -124,9 +98,8 @@ impl Session {
         let inner = Arc::new(Inner::new(core, &options));
         inner.start_keeper().map_err(|error| local(&error))?;
         let (read_ahead, transport) = (options.read_ahead, provider.name());
-        let callbacks = Callbacks::default();
-        let handle = Arc::new(Handle { inner, read_ahead, transport, callbacks });
-        let session = Session { handle, user: None };
+        let handle = Arc::new(Handle { inner, read_ahead, transport });
+        let session = Session { handle, user: None, callbacks: Arc::default() };
         session.call_for_user(Work::Null)?;
         Ok(session)
     }
@@ -159,7 +132,7 @@ impl Session {
     /// by it act as that user too. At most [`GROUPS_MAX`](dafs_protocol::GROUPS_MAX) groups;
     /// with more its calls fail with [`Inval`](dafs_protocol::Status::Inval). No message.
     pub fn as_user(&self, who: &Identity) -> Session {
-        Session { handle: self.handle.clone(), user: Some(Arc::new(who.clone())) }
+        Session { user: Some(Arc::new(who.clone())), ..self.clone() }
     }
 
     pub(crate) fn on(
@@ -433,7 +406,7 @@ impl Session {
     /// keeps the session until it has ended; [`close`](Self::close) ends it with
     /// [`Error::Interrupted`].
     pub fn call_then(&self, call: Call, then: impl FnOnce(Done) + Send + 'static) {
-        self.handle.callbacks.add(self.call(call), Box::new(then));
+        self.callbacks.add(self.call(call), Box::new(then));
     }
 
     /// What was granted, and counters.
@@ -468,9 +441,13 @@ impl Session {
     }
 }
 
-pub(crate) fn bytes_of(output: Output<FileKey>) -> Result<Vec<u8>> {
-    match output {
-        Output::Bytes { data, .. } => Ok(data),
-        other => Err(unexpected(&other)),
+impl File {
+    /// Its data is changed for the user of `session`, of the same connection, from now on, also by
+    /// what was begun before: where root opened the file for somebody else, whose writes end setuid
+    /// and setgid.
+    pub fn written_for(&self, session: &Session) {
+        if let Some(user) = &session.user {
+            self.inner.session.inner.lock().core.written_for(self.inner.key, user.clone());
+        }
     }
 }

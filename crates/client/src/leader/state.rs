@@ -7,8 +7,7 @@ use std::task::Waker;
 use dafs_fabric::{Spin, Waiter};
 use dafs_protocol::{Identity, WaitMode};
 
-use crate::call::Output;
-use crate::core::{Core, CoreDone, KeptBytes, Memory, Owner, Work};
+use crate::core::{Core, CoreDone, KeptBytes, Memory, Output, Owner, Work};
 
 /// Where answers go: of one group, one future, or one blocking call.
 #[derive(Default)]
