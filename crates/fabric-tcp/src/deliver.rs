@@ -4,11 +4,12 @@
 
 use dafs_fabric::{Opcode, QueuePairEvent, Span, Status, Tag, WorkCompletion, WrId, sg_bytes};
 
-use crate::engine::Core;
+use crate::core::Core;
 use crate::frame::{FAULT_READ, FAULT_WRITE, FrameHeader, Kind};
-use crate::queue_pair::{Connection, TagState, tagged_completion};
-use crate::receive::{Current, Filling, Pause, Target, Violation, Write};
+use crate::queue_pair::Connection;
+use crate::receive_side::{Current, Filling, Pause, Target, Violation, Write};
 use crate::scatter_gather::Cursor;
+use crate::tags::{TagState, tagged_completion};
 
 /// What comes of a new header.
 enum Begin {
@@ -56,7 +57,7 @@ impl Connection {
                 } else {
                     None
                 };
-                self.send.serve_read(header.id, found, header.total)?;
+                self.send.other.serve_read(header.id, found, header.total)?;
                 Ok(Begin::Done)
             }
             Kind::ReadDone => self.end_read(header.id, Status::Success, core),
@@ -159,7 +160,7 @@ impl Connection {
 
     /// The read that is to be answered next, if `id` is its number.
     fn read_asked(&self, id: u32) -> Result<u32, Violation> {
-        let slot = *self.send.reads_asked.front().ok_or("answer to no read")?;
+        let slot = *self.send.asked.reads.front().ok_or("answer to no read")?;
         let request = self.requests.at(slot);
         if !request.left || request.id != id {
             return Err("answer to another read");
@@ -173,31 +174,31 @@ impl Connection {
         if status == Status::Success && request.done != request.total {
             return Err("answer to a read is too short");
         }
-        self.send.reads_asked.pop_front();
+        self.send.asked.reads.pop_front();
         self.complete(slot, status, core);
         Ok(Begin::Done)
     }
 
     fn write_refused(&mut self, id: u32, core: &mut Core) -> Result<Begin, Violation> {
-        let slot = *self.send.writes.front().ok_or("answer to no write")?;
+        let slot = *self.send.asked.writes.front().ok_or("answer to no write")?;
         let request = self.requests.at(slot);
         if !request.left || request.id != id {
             return Err("answer to another write");
         }
-        self.send.writes.pop_front();
+        self.send.asked.writes.pop_front();
         self.complete(slot, Status::RemoteAccess, core);
         Ok(Begin::Done)
     }
 
     fn writes_done(&mut self, through: u32, core: &mut Core) -> Result<Begin, Violation> {
         loop {
-            let slot = *self.send.writes.front().ok_or("answer to no write")?;
+            let slot = *self.send.asked.writes.front().ok_or("answer to no write")?;
             let request = self.requests.at(slot);
             if !request.left {
                 return Err("answer to another write");
             }
             let id = request.id;
-            self.send.writes.pop_front();
+            self.send.asked.writes.pop_front();
             self.complete(slot, Status::Success, core);
             if id == through {
                 return Ok(Begin::Done);
@@ -255,10 +256,10 @@ impl Connection {
         let placed = write.region.as_ref().is_some_and(|region| !region.is_revoked());
         self.receive.write = None;
         if placed {
-            self.send.acknowledge_write(id);
+            self.send.answers.acknowledge(id);
             Ok(())
         } else {
-            self.send.refuse_write(id)
+            self.send.answers.refuse(id)
         }
     }
 }

@@ -11,12 +11,8 @@ use crate::connection::StreamListener;
 use crate::engine::TcpEngine;
 use crate::frame::{BULK_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX as FRAME_HEADER_MAX};
 use crate::memory_region::Table;
-use crate::queue_pair::SEND_QUEUE_DEPTH;
-
-/// Entries of a scatter/gather list.
-pub const SGE_MAX: usize = 1024;
-/// Receives per engine.
-pub const RECEIVE_QUEUE_DEPTH: usize = 1 << 20;
+use crate::requests::SEND_QUEUE_DEPTH;
+use crate::shared::{RECEIVE_QUEUE_DEPTH, SGE_MAX, Shared};
 
 /// Software RDMA over TCP (`tcp://HOST:PORT`) and Unix stream sockets (`unix:/path`).
 #[derive(Debug, Clone)]
@@ -46,17 +42,6 @@ impl Provider for TcpProvider {
     fn open(&self) -> Result<Arc<dyn Device>, OpenError> {
         Ok(Arc::new(TcpDevice::open(self.rdma_read)?))
     }
-}
-
-/// What the engines of a device share.
-#[derive(Debug)]
-pub struct Shared {
-    pub attr: DeviceAttr,
-    pub table: Arc<Table>,
-    /// Where bytes go that nobody wants.
-    pub trash: Span,
-    /// Never written.
-    pub zeros: Span,
 }
 
 /// The software NIC: its protection table.

@@ -1,6 +1,8 @@
 //! The engine: posting, polling, sleeping, and the life of queue pairs.
 
-mod core;
+mod passes;
+mod ready;
+mod slots;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -11,34 +13,47 @@ use dafs_fabric::{
     sg_bytes,
 };
 
-pub use self::core::Core;
 use crate::connection::{Accepted, Handshake, reject};
-use crate::device::{RECEIVE_QUEUE_DEPTH, SGE_MAX, Shared};
+use crate::core::{Core, PostedReceive};
 use crate::frame::{BULK_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX, Kind, hello};
 use crate::owner;
-use crate::progress::list;
-use crate::queue_pair::{Connection, Request, SEND_QUEUE_DEPTH, TaggedReceive};
-use crate::receive::PostedReceive;
+use crate::queue_pair::Connection;
+use crate::requests::{Request, SEND_QUEUE_DEPTH};
 use crate::scatter_gather::Cursor;
-use crate::sys::EpollEvents;
+use crate::shared::{RECEIVE_QUEUE_DEPTH, SGE_MAX, Shared};
+use crate::tags::TaggedReceive;
 use crate::waiter::EpollWaiter;
+use passes::Passes;
+use ready::Ready;
+use slots::slot_of;
+pub use slots::{Link, Slots};
 
-/// Queue pairs of an engine.
-const QUEUE_PAIRS_MAX: usize = 65536;
 /// Doorbells and polls that hold work back while there is more to receive at once.
 const HELD_MAX: u32 = 16;
 
-/// What a slot holds.
-pub enum Link {
-    Free,
-    Connecting(Box<Handshake>),
-    Up(Box<Connection>),
+/// What epoll is to watch.
+#[derive(Default)]
+pub struct Watching {
+    /// Slots in which interest in the socket changed, each once.
+    pub stale: Vec<u32>,
+    /// Some socket is not readable by its first byte.
+    pub low_water_raised: bool,
+    /// A socket cannot be watched, and that was told.
+    unwatched_told: bool,
 }
 
-/// A place for a queue pair; its number is the slot and the generation.
-pub struct Slot {
-    generation: u32,
-    pub link: Link,
+impl Watching {
+    /// A socket cannot be watched: said once, until all can.
+    pub fn fails(&mut self, error: &std::io::Error) {
+        if !std::mem::replace(&mut self.unwatched_told, true) {
+            tracing::warn!(%error, "a socket cannot be watched: no sleep until it can");
+        }
+    }
+
+    /// All that epoll was to watch it does.
+    pub fn succeeds(&mut self) {
+        self.unwatched_told = false;
+    }
 }
 
 /// The engine of `tcp`.
@@ -46,36 +61,16 @@ pub struct TcpEngine {
     shared: Arc<Shared>,
     pub(crate) core: Core,
     pub(crate) waiter: Arc<EpollWaiter>,
-    pub(crate) slots: Vec<Slot>,
-    free: Vec<u32>,
-    /// Slots in use.
-    pub(crate) live: Vec<u32>,
-    pub(crate) handshakes: usize,
+    pub(crate) slots: Slots,
     /// Slots with something to send, each once.
     pub(crate) to_flush: Vec<u32>,
-    /// Where the next pass begins.
-    pub(crate) turn: usize,
-    /// The queue pair that brought something last, and passes since all were looked at.
-    pub(crate) warm: u32,
-    pub(crate) partial: usize,
-    /// Times that all were looked at, and those that this one has looked at.
-    pub(crate) rounds: u64,
-    pub(crate) looked_at: usize,
-    /// The last pass left something to receive.
-    pub(crate) more: bool,
-    /// Slots in which interest in the socket changed, each once.
-    pub(crate) stale: Vec<u32>,
-    /// A socket cannot be watched, and that was told.
-    pub(crate) unwatched_told: bool,
-    /// Some socket is not readable by its first byte.
-    pub(crate) low_water_raised: bool,
     /// Slots that paused, each once.
     pub(crate) paused: Vec<u32>,
+    pub(crate) passes: Passes,
+    pub(crate) watching: Watching,
+    pub(crate) ready: Ready,
     /// Doorbells and polls that held work back since the last flush.
     pub(crate) held: u32,
-    pub(crate) ready: EpollEvents,
-    /// Of `ready`, those before were looked at.
-    pub(crate) ready_from: usize,
 }
 
 impl TcpEngine {
@@ -85,24 +80,13 @@ impl TcpEngine {
             core: Core::new(&shared),
             shared,
             waiter: EpollWaiter::new()?,
-            slots: Vec::new(),
-            free: Vec::new(),
-            live: Vec::new(),
-            handshakes: 0,
+            slots: Slots::default(),
             to_flush: Vec::new(),
-            turn: 0,
-            warm: 0,
-            partial: 0,
-            rounds: 0,
-            looked_at: 0,
-            more: false,
-            stale: Vec::new(),
-            unwatched_told: false,
-            low_water_raised: false,
             paused: Vec::new(),
+            passes: Passes::default(),
+            watching: Watching::default(),
+            ready: Ready::new(),
             held: 0,
-            ready: EpollEvents::new(),
-            ready_from: 0,
         })
     }
 
@@ -117,16 +101,16 @@ impl TcpEngine {
         socket: OwnedFd,
         connected: bool,
     ) -> Result<QueuePair, ConnectError> {
-        let queue_pair = self.new_slot()?;
+        let queue_pair = self.slots.take()?;
         let connection = Connection::new(queue_pair, socket, connected);
-        self.slots[slot_of(queue_pair)].link = Link::Up(Box::new(connection));
-        self.note(slot_of(queue_pair) as u32);
+        self.slots[slot_of(queue_pair)] = Link::Up(Box::new(connection));
+        self.note(slot_of(queue_pair));
         Ok(queue_pair)
     }
 
     /// What a queue pair paused for is there.
     fn can_resume(&self) -> bool {
-        let resumable = |slot: &u32| match &self.slots[*slot as usize].link {
+        let resumable = |slot: &u32| match &self.slots[*slot] {
             Link::Up(connection) => connection.can_resume(&self.core),
             _ => false,
         };
@@ -139,65 +123,34 @@ impl TcpEngine {
         self.held < HELD_MAX && !self.to_flush.is_empty() && self.can_resume()
     }
 
-    fn new_slot(&mut self) -> Result<QueuePair, ConnectError> {
-        if self.live.len() >= QUEUE_PAIRS_MAX {
-            return Err(ConnectError::Resource("queue pairs of this engine"));
-        }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, link: Link::Free });
-            (self.slots.len() - 1) as u32
-        });
-        self.live.push(slot);
-        let generation = self.slots[slot as usize].generation;
-        Ok(QueuePair(u64::from(generation) << 32 | u64::from(slot)))
-    }
-
     /// The slot's queue pair is gone for good.
     pub(crate) fn free_slot(&mut self, slot: u32) -> Link {
-        let entry = &mut self.slots[slot as usize];
-        let link = std::mem::replace(&mut entry.link, Link::Free);
-        // A slot whose generations are used up is never used again.
-        if let Some(next) = entry.generation.checked_add(1) {
-            entry.generation = next;
-            self.free.push(slot);
-        }
-        self.live.retain(|live| *live != slot);
-        for list in [&mut self.to_flush, &mut self.stale, &mut self.paused] {
+        let link = self.slots.release(slot);
+        for list in [&mut self.to_flush, &mut self.watching.stale, &mut self.paused] {
             list.retain(|listed| *listed != slot);
         }
         link
     }
 
-    pub(crate) fn queue_pair(&self, slot: u32) -> QueuePair {
-        let generation = self.slots[slot as usize].generation;
-        QueuePair(u64::from(generation) << 32 | u64::from(slot))
+    /// A handshake begins.
+    fn handshake_begins(&mut self) {
+        self.slots.handshakes += 1;
+        self.waiter.set_handshakes(true);
     }
 
-    fn is_current(&self, queue_pair: QueuePair) -> bool {
-        self.slots
-            .get(slot_of(queue_pair))
-            .is_some_and(|slot| u64::from(slot.generation) == queue_pair.0 >> 32)
-    }
-
-    fn connection(slots: &mut [Slot], queue_pair: QueuePair) -> Result<&mut Connection, PostError> {
-        match slots.get_mut(slot_of(queue_pair)) {
-            Some(Slot { generation, link: Link::Up(connection) })
-                if u64::from(*generation) == queue_pair.0 >> 32 =>
-            {
-                Ok(connection)
-            }
-            _ => Err(PostError::NotConnected),
-        }
+    /// A handshake is over.
+    pub(crate) fn handshake_ends(&mut self) {
+        self.slots.handshakes -= 1;
+        self.waiter.set_handshakes(self.slots.handshakes > 0);
     }
 
     /// Ends a queue pair that is up.
     pub(crate) fn end(&mut self, slot: u32, reason: String) {
-        let queue_pair = self.queue_pair(slot);
+        let queue_pair = self.slots.queue_pair(slot);
         if let Link::Up(connection) = self.free_slot(slot) {
             connection.end(&mut self.core);
         } else {
-            self.handshakes -= 1;
-            self.waiter.set_handshakes(self.handshakes > 0);
+            self.handshake_ends();
         }
         self.core.event(QueuePairEvent::Disconnected { queue_pair, reason });
         self.core.event(QueuePairEvent::Quiescent { queue_pair });
@@ -210,7 +163,7 @@ impl TcpEngine {
         data: &mut SgList,
         request: Request,
     ) -> Result<(), PostError> {
-        let connection = Self::connection(&mut self.slots, queue_pair)?;
+        let connection = self.slots.connection(queue_pair)?;
         if connection.requests.len() >= SEND_QUEUE_DEPTH {
             return Err(PostError::QueueFull);
         }
@@ -223,13 +176,17 @@ impl TcpEngine {
         let slot = connection.requests.insert(request);
         connection.send.push(slot, connection.requests.at_mut(slot));
         let go = !connection.send.is_blocked();
-        list(connection, slot_of(queue_pair) as u32, go, &mut self.to_flush);
+        list(connection, slot_of(queue_pair), go, &mut self.to_flush);
         Ok(())
     }
 }
 
-fn slot_of(queue_pair: QueuePair) -> usize {
-    (queue_pair.0 & 0xffff_ffff) as usize
+/// Puts a queue pair on the list of those to flush.
+pub fn list(connection: &mut Connection, slot: u32, wanted: bool, to_flush: &mut Vec<u32>) {
+    if wanted && !connection.send.listed {
+        connection.send.listed = true;
+        to_flush.push(slot);
+    }
 }
 
 fn request(wr_id: WrId, opcode: Opcode, data: &[Span], signaled: bool) -> Request {
@@ -269,11 +226,10 @@ impl Engine for TcpEngine {
         private_data: &[u8],
     ) -> Result<QueuePair, ConnectError> {
         let handshake = Handshake::start(address, private_data)?;
-        let queue_pair = self.new_slot()?;
-        self.slots[slot_of(queue_pair)].link = Link::Connecting(Box::new(handshake));
-        self.handshakes += 1;
-        self.waiter.set_handshakes(true);
-        self.step(slot_of(queue_pair) as u32);
+        let queue_pair = self.slots.take()?;
+        self.slots[slot_of(queue_pair)] = Link::Connecting(Box::new(handshake));
+        self.handshake_begins();
+        self.step(slot_of(queue_pair));
         Ok(queue_pair)
     }
 
@@ -288,9 +244,9 @@ impl Engine for TcpEngine {
         };
         let queue_pair = self.adopt(accepted.socket)?;
         let slot = slot_of(queue_pair);
-        if let Link::Up(connection) = &mut self.slots[slot].link {
+        if let Link::Up(connection) = &mut self.slots[slot] {
             connection.send.push_first(&hello(Kind::HelloAck, private_data));
-            list(connection, slot as u32, true, &mut self.to_flush);
+            list(connection, slot, true, &mut self.to_flush);
         }
         self.flush_all();
         Ok(queue_pair)
@@ -305,10 +261,10 @@ impl Engine for TcpEngine {
 
     fn disconnect(&mut self, queue_pair: QueuePair) {
         let slot = slot_of(queue_pair);
-        if !self.is_current(queue_pair) {
+        if !self.slots.is_current(queue_pair) {
             return;
         }
-        match &mut self.slots[slot].link {
+        match &mut self.slots[slot] {
             Link::Free => return,
             Link::Connecting(_) => {}
             // What can leave at once may.
@@ -316,21 +272,19 @@ impl Engine for TcpEngine {
                 connection.flush(&mut self.core);
             }
         }
-        self.end(slot as u32, "disconnected locally".into());
+        self.end(slot, "disconnected locally".into());
     }
 
     fn peer(&self, queue_pair: QueuePair) -> Option<PeerInfo> {
-        match self.slots.get(slot_of(queue_pair)).map(|slot| &slot.link) {
-            Some(Link::Up(connection)) if self.is_current(queue_pair) => {
-                owner::peer_info(connection.socket.as_fd()).ok()
-            }
+        match self.slots.current(queue_pair) {
+            Some(Link::Up(connection)) => owner::peer_info(connection.socket.as_fd()).ok(),
             _ => None,
         }
     }
 
     fn moved(&self, queue_pair: QueuePair, wr_id: WrId) -> u64 {
-        match self.slots.get(slot_of(queue_pair)).map(|slot| &slot.link) {
-            Some(Link::Up(connection)) if self.is_current(queue_pair) => connection.moved(wr_id),
+        match self.slots.current(queue_pair) {
+            Some(Link::Up(connection)) => connection.moved(wr_id),
             _ => 0,
         }
     }
@@ -421,7 +375,7 @@ impl Engine for TcpEngine {
         data: &mut SgList,
     ) -> Result<(), PostError> {
         check_size(&[], data, usize::MAX)?;
-        let connection = Self::connection(&mut self.slots, queue_pair)?;
+        let connection = self.slots.connection(queue_pair)?;
         connection.tags.has_room_for(tag)?;
         let capacity = sg_bytes(data);
         connection.tags.post(TaggedReceive {
@@ -441,7 +395,7 @@ impl Engine for TcpEngine {
     }
 
     fn cancel_tagged_recv(&mut self, queue_pair: QueuePair, tag: Tag) {
-        if let Ok(connection) = Self::connection(&mut self.slots, queue_pair) {
+        if let Ok(connection) = self.slots.connection(queue_pair) {
             connection.cancel(tag, &mut self.core);
         }
     }
@@ -463,43 +417,32 @@ impl Engine for TcpEngine {
         } else {
             self.flush_all();
         }
-        if self.core.completions.len() < max {
+        if self.core.queue.len() < max {
             self.progress_all();
-            if !hold || self.core.completions.is_empty() {
+            if !hold || self.core.queue.is_empty() {
                 self.flush_all();
             }
         }
-        let count = self.core.completions.len().min(max);
-        completions.extend(self.core.completions.drain(..count));
-        self.core.polled += count as u64;
-        count
+        self.core.queue.poll(completions, max)
     }
 
     fn rounds(&self) -> u64 {
-        self.rounds
+        self.passes.rounds()
     }
 
     fn poll_event(&mut self) -> Option<QueuePairEvent> {
-        let (after, _) = self.core.events.front()?;
-        if *after > self.core.polled {
-            return None;
-        }
-        self.core.events.pop_front().map(|(_, event)| event)
+        self.core.queue.next_event()
     }
 
     fn arm(&mut self) -> bool {
-        if self.more
-            || !self.core.completions.is_empty()
-            || !self.core.events.is_empty()
-            || !self.to_flush.is_empty()
-        {
+        if self.passes.left_some() || !self.core.queue.is_drained() || !self.to_flush.is_empty() {
             return false;
         }
         if self.can_resume() {
             return false;
         }
         // After a sleep anybody may have sent.
-        self.partial = usize::MAX;
+        self.passes.look_at_all_next();
         if !self.sync_interest() {
             return false;
         }
@@ -520,12 +463,12 @@ impl Drop for TcpEngine {
     fn drop(&mut self) {
         // Last words may leave.
         for slot in std::mem::take(&mut self.to_flush) {
-            if let Link::Up(connection) = &mut self.slots[slot as usize].link {
+            if let Link::Up(connection) = &mut self.slots[slot] {
                 connection.flush(&mut self.core);
             }
         }
-        for slot in &self.live {
-            if let Link::Up(connection) = &self.slots[*slot as usize].link {
+        for slot in self.slots.live() {
+            if let Link::Up(connection) = &self.slots[*slot] {
                 tracing::trace!(fd = connection.socket.as_raw_fd(), "queue pair dropped");
             }
         }

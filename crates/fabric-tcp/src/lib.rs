@@ -9,9 +9,11 @@
 //! Addresses are `tcp://HOST:PORT` and `unix:/path`. To one of loopback a client says nothing before
 //! it knows who listens there (`target`, `owner`).
 //!
-//! Beside the files that every provider has there are `frame` (the wire), `send`, `receive` and
-//! `predict`, `deliver` (how bytes leave, how they come, what they mean), `scatter_gather` (shared by them)
-//! and `waiter` (the part of an engine that other threads hold).
+//! Beside the files that every provider has there are `frame` (the wire); `requests`, `tags`, `send` and
+//! `receive_side` (what a queue pair holds); `flush`, `receive` and `receive_prediction`, `deliver` (how
+//! bytes leave, how they come, what they mean), `scatter_gather` (shared by them); `core` (what the queue
+//! pairs of an engine share), `progress` and `turns` (whose turn it is) and `waiter` (the part of an
+//! engine that other threads hold).
 //!
 //! Where it is simpler than hardware, on purpose:
 //! * An RDMA write completes when the peer acknowledged it, because only then it is known that
@@ -23,10 +25,13 @@
 #![deny(missing_docs, unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
+mod completion_queue;
 mod connection;
+mod core;
 mod deliver;
 mod device;
 mod engine;
+mod flush;
 mod frame;
 mod memory_region;
 mod owner;
@@ -34,10 +39,14 @@ mod progress;
 mod queue_pair;
 mod receive;
 mod receive_prediction;
+mod receive_side;
+mod requests;
 mod scatter_gather;
 mod send;
+mod shared;
 #[allow(unsafe_code)]
 mod sys;
+mod tags;
 mod target;
 mod turns;
 mod waiter;

@@ -4,25 +4,20 @@
 use dafs_fabric::QueuePairEvent;
 
 use crate::connection::Step;
-use crate::engine::{Link, TcpEngine};
+use crate::engine::{Link, TcpEngine, list};
 use crate::queue_pair::Connection;
 use crate::receive::Received;
-use crate::sys::{READY_MAX, Watch};
+use crate::sys::Watch;
 use crate::turns::Load;
 
 /// Up to so many queue pairs are simply tried; more are asked for by epoll first.
 const TRIED_MAX: usize = 4;
 /// Up to so many are looked at before sleeping.
 const LOW_WATER_MAX: usize = 64;
-/// Passes over the warm queue pair alone between passes over all, while nobody sleeps.
-const PARTIAL_MAX: usize = 7;
-/// Bytes that may come meanwhile: who sends much does not keep the others waiting.
-const PARTIAL_BYTES_MAX: usize = 64 * 1024;
-
 impl TcpEngine {
     /// Goes on with one queue pair.
     pub(crate) fn progress(&mut self, slot: u32) {
-        match &mut self.slots[slot as usize].link {
+        match &mut self.slots[slot] {
             Link::Free => {}
             Link::Connecting(_) => self.step(slot),
             Link::Up(connection) => {
@@ -35,7 +30,7 @@ impl TcpEngine {
                 list(connection, slot, answers, &mut self.to_flush);
                 match received {
                     Received::All => {}
-                    Received::More => self.more = true,
+                    Received::More => self.passes.leave_some(),
                     Received::End(reason) => return self.end(slot, reason),
                 }
                 self.note(slot);
@@ -45,17 +40,17 @@ impl TcpEngine {
 
     /// Remembers a slot whose interest changed or that paused.
     pub(crate) fn note(&mut self, slot: u32) {
-        match &mut self.slots[slot as usize].link {
+        match &mut self.slots[slot] {
             Link::Free => {}
             Link::Connecting(handshake) => {
                 if !std::mem::replace(&mut handshake.stale, true) {
-                    self.stale.push(slot);
+                    self.watching.stale.push(slot);
                 }
             }
             Link::Up(connection) => {
                 if !connection.stale && connection.watched != Some(connection.interest()) {
                     connection.stale = true;
-                    self.stale.push(slot);
+                    self.watching.stale.push(slot);
                 }
                 if !connection.paused && connection.receive.is_paused() {
                     connection.paused = true;
@@ -67,8 +62,8 @@ impl TcpEngine {
 
     /// Goes on with one handshake.
     pub(crate) fn step(&mut self, slot: u32) {
-        let queue_pair = self.queue_pair(slot);
-        let Link::Connecting(handshake) = &mut self.slots[slot as usize].link else { return };
+        let queue_pair = self.slots.queue_pair(slot);
+        let Link::Connecting(handshake) = &mut self.slots[slot] else { return };
         // At least one call; their exact number does not matter here.
         self.core.system_calls += 1;
         match handshake.step() {
@@ -77,7 +72,7 @@ impl TcpEngine {
                 let mut connection = Connection::new(queue_pair, socket, true);
                 connection.watched = handshake.watched;
                 connection.stale = handshake.stale;
-                self.slots[slot as usize].link = Link::Up(Box::new(connection));
+                self.slots[slot] = Link::Up(Box::new(connection));
                 self.note(slot);
                 self.core.event(QueuePairEvent::Connected { queue_pair, private_data });
             }
@@ -86,83 +81,66 @@ impl TcpEngine {
                 self.core.event(QueuePairEvent::Refused { queue_pair, refused, reason });
             }
         }
-        self.handshakes -= 1;
-        self.waiter.set_handshakes(self.handshakes > 0);
+        self.handshake_ends();
     }
 
     /// Goes on with all queue pairs that may have something.
     pub(crate) fn progress_all(&mut self) {
-        self.more = false;
+        self.passes.begin();
         self.core.turns.begin_to_receive();
-        if self.live.len() <= TRIED_MAX {
-            // What epoll told of before would be taken for a look at all when there are more again.
-            self.ready_from = 0;
-            let count = self.live.len();
-            let is_early = self.partial < PARTIAL_MAX && self.core.taken < PARTIAL_BYTES_MAX;
-            if count > 1 && is_early {
-                // Who spins looks mostly where something came last: a look costs a system call.
-                self.partial += 1;
-                if self.is_used(self.warm) {
-                    return self.progress(self.warm);
-                }
-            }
-            (self.partial, self.core.taken) = (0, 0);
-            for index in 0..count {
-                // A queue pair that ended made the list shorter: the next pass sees the rest.
-                let Some(slot) = self.live.get((self.turn + index) % count).copied() else {
-                    self.turn = self.turn.wrapping_add(1);
-                    return;
-                };
-                let before = self.core.completions.len();
-                self.progress(slot);
-                if self.core.completions.len() > before {
-                    self.warm = slot;
-                }
-            }
-            self.turn = self.turn.wrapping_add(1);
-            return self.round_ends();
+        if self.slots.live().len() <= TRIED_MAX {
+            return self.try_all();
         }
         // Whoever asks epoll instead of sleeping wants the last bytes of a run, too.
         self.reset_low_water();
         if !self.sync_interest() {
             self.try_unwatched();
         }
-        if self.ready_from == 0 {
-            self.waiter.ready(&mut self.ready);
-        }
-        while let Some(token) = self.ready.token(self.ready_from) {
+        self.ready.ask(&self.waiter);
+        while let Some(token) = self.ready.front() {
             if self.core.turns.has_received_enough() {
-                self.more = true;
-                return;
+                return self.passes.leave_some();
             }
-            self.ready_from += 1;
-            if let Some(slot) = u32::try_from(token).ok().filter(|slot| self.is_used(*slot)) {
+            self.ready.pop_front();
+            if let Some(slot) = u32::try_from(token).ok().filter(|slot| self.slots.has(*slot)) {
                 self.progress(slot);
             }
         }
-        self.ready_from = 0;
-        self.note_looks();
+        self.ready.clear();
+        let live = self.slots.live().len();
+        self.passes.note_looks(self.ready.len(), !self.ready.is_full(), live);
         self.resume_paused();
-        if self.handshakes > 0 {
+        if self.slots.handshakes > 0 {
             self.step_all();
         }
     }
 
-    fn round_ends(&mut self) {
-        self.rounds += 1;
-        self.looked_at = 0;
-    }
-
-    /// Those that epoll has told of go behind the others: when it told of so many, of all.
-    fn note_looks(&mut self) {
-        self.looked_at += self.ready.len();
-        if !self.ready.is_full() || self.looked_at >= self.live.len() + READY_MAX {
-            self.round_ends();
+    /// Goes on with all, which are few, or with the one where something came last.
+    fn try_all(&mut self) {
+        // What epoll told of before would be taken for a look at all when there are more again.
+        self.ready.clear();
+        let count = self.slots.live().len();
+        if count > 1
+            && let Some(warm) = self.passes.partial(self.core.taken)
+            && self.slots.has(warm)
+        {
+            return self.progress(warm);
         }
-    }
-
-    fn is_used(&self, slot: u32) -> bool {
-        (slot as usize) < self.slots.len()
+        self.core.taken = 0;
+        let turn = self.passes.begin_all();
+        for index in 0..count {
+            // A queue pair that ended made the list shorter: the next pass sees the rest.
+            let Some(slot) = self.slots.live().get((turn + index) % count).copied() else {
+                return self.passes.end_all();
+            };
+            let before = self.core.queue.len();
+            self.progress(slot);
+            if self.core.queue.len() > before {
+                self.passes.brought(slot);
+            }
+        }
+        self.passes.end_all();
+        self.passes.round_ends();
     }
 
     /// Queue pairs that paused are not told by epoll when they can go on.
@@ -170,7 +148,7 @@ impl TcpEngine {
         let mut index = 0;
         for _ in 0..self.paused.len() {
             let Some(slot) = self.paused.get(index).copied() else { break };
-            let Link::Up(connection) = &mut self.slots[slot as usize].link else { break };
+            let Link::Up(connection) = &mut self.slots[slot] else { break };
             let go = connection.can_resume(&self.core);
             if go || !connection.receive.is_paused() {
                 connection.paused = false;
@@ -186,8 +164,8 @@ impl TcpEngine {
 
     /// Handshakes have deadlines, which epoll does not know.
     fn step_all(&mut self) {
-        for index in 0..self.live.len() {
-            let Some(slot) = self.live.get(index).copied() else { break };
+        for index in 0..self.slots.live().len() {
+            let Some(slot) = self.slots.live().get(index).copied() else { break };
             self.step(slot);
         }
     }
@@ -211,7 +189,7 @@ impl TcpEngine {
             if self.core.turns.has_sent_enough() {
                 return true;
             }
-            let Link::Up(connection) = &mut self.slots[*slot as usize].link else { return false };
+            let Link::Up(connection) = &mut self.slots[*slot] else { return false };
             if !picks(&connection.load) {
                 return true;
             }
@@ -228,8 +206,8 @@ impl TcpEngine {
     /// Makes epoll watch what matters now. False when it cannot watch all.
     pub(crate) fn sync_interest(&mut self) -> bool {
         let mut unwatched = Vec::new();
-        while let Some(slot) = self.stale.pop() {
-            let (fd, wanted, watched) = match &mut self.slots[slot as usize].link {
+        while let Some(slot) = self.watching.stale.pop() {
+            let (fd, wanted, watched) = match &mut self.slots[slot] {
                 Link::Free => continue,
                 Link::Up(connection) => {
                     connection.stale = false;
@@ -251,9 +229,7 @@ impl TcpEngine {
             match self.waiter.watch_own(fd, u64::from(slot), watch) {
                 Ok(()) => *watched = Some(wanted),
                 Err(error) => {
-                    if !std::mem::replace(&mut self.unwatched_told, true) {
-                        tracing::warn!(%error, "a socket cannot be watched: no sleep until it can");
-                    }
+                    self.watching.fails(&error);
                     unwatched.push(slot);
                 }
             }
@@ -261,48 +237,45 @@ impl TcpEngine {
         for slot in &unwatched {
             self.note(*slot);
         }
-        self.unwatched_told &= !unwatched.is_empty();
+        if unwatched.is_empty() {
+            self.watching.succeeds();
+        }
         unwatched.is_empty()
     }
 
     /// Looks at the queue pairs that epoll does not tell of.
     fn try_unwatched(&mut self) {
-        for slot in self.stale.clone() {
+        for slot in self.watching.stale.clone() {
             self.progress(slot);
         }
     }
 
     /// Wakes no more often than messages need it.
     pub(crate) fn sync_low_water(&mut self) {
-        if self.live.len() > LOW_WATER_MAX {
+        if self.slots.live().len() > LOW_WATER_MAX {
             return self.reset_low_water();
         }
-        self.low_water_raised = false;
-        for slot in &self.live {
-            if let Link::Up(connection) = &mut self.slots[*slot as usize].link {
+        self.watching.low_water_raised = false;
+        for index in 0..self.slots.live().len() {
+            let slot = self.slots.live()[index];
+            if let Link::Up(connection) = &mut self.slots[slot] {
                 self.core.system_calls += connection.sync_low_water();
-                self.low_water_raised |= connection.low_water.is_some_and(|bytes| bytes > 1);
+                self.watching.low_water_raised |=
+                    connection.low_water.is_some_and(|bytes| bytes > 1);
             }
         }
     }
 
     /// Lets the first byte make every socket readable.
     fn reset_low_water(&mut self) {
-        if !std::mem::replace(&mut self.low_water_raised, false) {
+        if !std::mem::replace(&mut self.watching.low_water_raised, false) {
             return;
         }
-        for slot in &self.live {
-            if let Link::Up(connection) = &mut self.slots[*slot as usize].link {
+        for index in 0..self.slots.live().len() {
+            let slot = self.slots.live()[index];
+            if let Link::Up(connection) = &mut self.slots[slot] {
                 self.core.system_calls += connection.reset_low_water();
             }
         }
-    }
-}
-
-/// Puts a queue pair on the list of those to flush.
-pub fn list(connection: &mut Connection, slot: u32, wanted: bool, to_flush: &mut Vec<u32>) {
-    if wanted && !connection.send.listed {
-        connection.send.listed = true;
-        to_flush.push(slot);
     }
 }

@@ -13,24 +13,19 @@ mod sink;
 
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 
-use dafs_fabric::{SgList, Tag, WrId};
-
-use crate::engine::Core;
+use crate::core::Core;
 use crate::frame::{FRAME_HEADER_BYTES, FrameHeader, Kind};
-use crate::memory_region::{Pin, Region};
-use crate::queue_pair::{Connection, TagState};
+use crate::memory_region::Pin;
+use crate::queue_pair::Connection;
+use crate::receive_side::{Pause, Staged, Target, View, Violation};
 use crate::scatter_gather::Cursor;
 use crate::sys::{Scatter, is_hung_up, is_temporary};
+use crate::tags::TagState;
 use sink::Sink;
 
 /// Reads before another queue pair has its turn.
 const TURN_READS: usize = 64;
-/// A frame with as much payload is not to pass through the staging memory.
-const PLACED_BYTES: u32 = 1024;
-/// So many small frames in a row end the care for payload.
-const CARE_FRAMES: u8 = 64;
 /// The most messages predicted for one read.
 const GUESSES_MAX: usize = 32;
 /// Tagged messages received without prediction after a wrong prediction; more after each in a row.
@@ -38,97 +33,12 @@ const DISTRUST_FRAMES: u32 = 16;
 /// The most of them.
 const DISTRUST_FRAMES_MAX: u32 = 4096;
 
-/// What is wrong with the peer.
-pub type Violation = &'static str;
-
-/// A receive of the shared queue.
-#[derive(Debug)]
-pub struct PostedReceive {
-    pub wr_id: WrId,
-    pub buffers: SgList,
-}
-
-/// A receive into which a message is coming.
-#[derive(Debug)]
-pub struct Filling {
-    pub receive: PostedReceive,
-    pub cursor: Cursor,
-}
-
-/// Where a body goes.
-#[derive(Debug, Clone, Copy)]
-pub enum Target {
-    Discard,
-    /// To the receive that is being filled.
-    Receive,
-    /// To this tagged receive.
-    Tagged(u32),
-    /// To the region of the write that is coming.
-    Write,
-    /// To this read.
-    Read(u32),
-}
-
-/// The frame whose body is coming.
-#[derive(Debug)]
-pub struct Current {
-    pub header: FrameHeader,
-    pub target: Target,
-    pub done: usize,
-}
-
-/// The peer's write that is coming.
-#[derive(Debug)]
-pub struct Write {
-    pub id: u32,
-    pub key: u64,
-    /// What its next frame must say.
-    pub addr: u64,
-    pub left: u32,
-    /// `None`: refused.
-    pub region: Option<Arc<Region>>,
-    pub offset: usize,
-}
-
-/// Why receiving pauses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pause {
-    /// For a posted receive.
-    Receive,
-    /// For the receive of this tag, or its cancellation.
-    Tag(u64),
-}
-
-/// Bytes received and not looked at.
-#[derive(Debug)]
-struct Staged {
-    bytes: Box<[u8]>,
-    start: usize,
-    end: usize,
-}
-
 /// What one system call brought.
 struct Pass {
     got: usize,
     asked: usize,
     /// Bodies that it placed.
     direct: usize,
-}
-
-/// Where to look in the staging memory.
-pub struct View {
-    pub at: usize,
-    pub left: usize,
-    /// So many bodies to come are in their place, not here.
-    direct: usize,
-    /// So many predictions were judged.
-    pub judged: usize,
-}
-
-impl View {
-    fn new(at: usize, left: usize, direct: usize) -> View {
-        View { at, left, direct, judged: 0 }
-    }
 }
 
 /// How looking ended.
@@ -155,97 +65,6 @@ pub enum Received {
 
 fn violated(violation: Violation) -> Received {
     Received::End(format!("peer violated the protocol: {violation}"))
-}
-
-/// The receiving half.
-#[derive(Debug, Default)]
-pub struct ReceiveSide {
-    head: [u8; FRAME_HEADER_BYTES],
-    head_len: usize,
-    pub current: Option<Current>,
-    pub filling: Option<Filling>,
-    /// What the next header must be, in a run.
-    pub expected: Option<FrameHeader>,
-    pub paused: Option<(FrameHeader, Pause)>,
-    staged: Option<Staged>,
-    pub write: Option<Write>,
-    pub next_write: u32,
-    /// Frames for which payload is still expected.
-    care: u8,
-    /// Tagged receives for which the current read has predicted, in order.
-    pub predicted: Vec<u32>,
-    /// Header bytes that are predicted.
-    pub predicted_header: u16,
-    /// Guesses that the next read may make.
-    pub trust: usize,
-    /// Tagged messages to come before the next prediction.
-    distrust: u32,
-    /// Wrong predictions since the last right one.
-    wrong: u32,
-}
-
-impl ReceiveSide {
-    /// Of a new connection; `predict` where answers are expected.
-    pub fn new(predict: bool) -> ReceiveSide {
-        ReceiveSide { trust: usize::from(predict), ..ReceiveSide::default() }
-    }
-
-    /// A frame begins.
-    pub fn note_frame(&mut self, header: &FrameHeader) {
-        if header.payload_len >= PLACED_BYTES {
-            self.care = CARE_FRAMES;
-        } else {
-            self.care = self.care.saturating_sub(1);
-        }
-        if header.kind == Kind::Tagged && header.addr == 0 {
-            self.predicted_header = header.header_len;
-            if self.distrust > 0 {
-                self.distrust -= 1;
-                self.trust = usize::from(self.distrust == 0);
-            }
-        }
-    }
-
-    /// Waits for something to be posted.
-    pub fn is_paused(&self) -> bool {
-        self.paused.is_some()
-    }
-
-    /// Waits for this tag.
-    pub fn waits_for_tag(&self, tag: Tag) -> bool {
-        matches!(self.paused, Some((_, Pause::Tag(waiting))) if waiting == tag.0)
-    }
-
-    /// The tagged receive in `slot` was cancelled: what comes of it now goes nowhere.
-    pub fn cancelled(&mut self, slot: u32) {
-        if let Some(current) = &mut self.current
-            && matches!(current.target, Target::Tagged(target) if target == slot)
-        {
-            current.target = Target::Discard;
-        }
-    }
-
-    /// Bytes without which nothing can complete: the rest of the current run.
-    pub fn run_left(&self) -> usize {
-        let (mut left, mut next) = match &self.current {
-            Some(current) => {
-                (current.header.body_len() - current.done, current.header.continuation())
-            }
-            None => (0, self.expected),
-        };
-        while let Some(header) = next {
-            left += FRAME_HEADER_BYTES + header.body_len();
-            next = header.continuation();
-        }
-        left
-    }
-
-    /// Gives a half-filled receive back to the shared queue.
-    pub fn abandon(&mut self, core: &mut Core) {
-        if let Some(filling) = self.filling.take() {
-            core.receives.push_front(filling.receive);
-        }
-    }
 }
 
 impl Connection {
@@ -328,7 +147,7 @@ impl Connection {
         let mut predicted = std::mem::take(&mut self.receive.predicted);
         predicted.clear();
         let mut io = Scatter::new(&mut core.io);
-        let mut staging = &mut core.staging[..];
+        let mut staging = &mut core.staging.bytes[..];
         let mut direct = 0;
         let mut next = self.receive.expected;
         let mut sink = Sink::default();
@@ -384,7 +203,7 @@ impl Connection {
                 TagState::Posted(slot) => Target::Tagged(slot),
                 _ => Target::Discard,
             },
-            _ => match self.send.reads_asked.front() {
+            _ => match self.send.asked.reads.front() {
                 Some(slot) => Target::Read(*slot),
                 None => Target::Discard,
             },
@@ -422,7 +241,7 @@ impl Connection {
 
     /// Looks at what a read brought.
     fn take(&mut self, pass: &Pass, core: &mut Core) -> Result<(), Violation> {
-        let mut bytes = std::mem::take(&mut core.staging);
+        let mut bytes = std::mem::take(&mut core.staging.bytes);
         let mut view = View::new(0, pass.got, pass.direct);
         let mut looked = self.look(&bytes, &mut view, core);
         let predictions = self.receive.predicted.len();
@@ -434,7 +253,7 @@ impl Connection {
             if view.left > 0 {
                 let mut collected: Box<[u8]> = vec![0; view.left].into();
                 self.collect(&bytes, &view, &mut collected);
-                core.keep_staging(std::mem::replace(&mut bytes, collected));
+                core.staging.keep(std::mem::replace(&mut bytes, collected));
             }
             view = View::new(0, view.left, 0);
             self.receive.predicted.clear();
@@ -459,9 +278,9 @@ impl Connection {
         if keep {
             self.receive.staged = Some(Staged { bytes, start: view.at, end: view.at + view.left });
         } else {
-            core.keep_staging(bytes);
+            core.staging.keep(bytes);
         }
-        core.refill_staging();
+        core.staging.refill();
     }
 
     /// Goes on where it paused, if what it waited for is there.

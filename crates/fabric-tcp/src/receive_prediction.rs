@@ -5,9 +5,10 @@ use dafs_fabric::Span;
 use dafs_fabric::mem::lend_mut;
 
 use crate::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
-use crate::queue_pair::{Connection, TagState};
-use crate::receive::View;
+use crate::queue_pair::Connection;
+use crate::receive_side::View;
 use crate::sys::Scatter;
+use crate::tags::TagState;
 
 /// The most bytes predicted for one read.
 const PREDICTED_BYTES: usize = 512 * 1024;

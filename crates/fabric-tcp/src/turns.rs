@@ -6,8 +6,9 @@
 
 use dafs_fabric::QueuePair;
 
-use crate::send::SEND_BYTES;
-
+/// The most bytes that are cut into frames ahead of the kernel: a request posted later waits for so
+/// many.
+pub const SEND_BYTES: usize = 1024 * 1024;
 /// Bytes of a short turn, and of a frame of bulk. Who asks for little at a time, but for a lot of it,
 /// has longer ones: few of its calls are cheaper than its bytes.
 const SHORT_BYTES: usize = 64 * 1024;

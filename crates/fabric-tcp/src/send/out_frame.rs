@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::memory_region::Region;
-use crate::queue_pair::{Request, Slab};
+use crate::requests::{Request, Slab};
 use crate::scatter_gather::Cursor;
 use crate::sys::Gather;
 
 /// Where the bytes after a frame header come from.
 #[derive(Debug)]
-pub(super) enum Source {
+pub enum Source {
     /// Nowhere: there are none.
     None,
     /// A posted request, whose header goes first.
@@ -27,19 +27,19 @@ pub(super) enum Source {
 
 /// A frame on its way to the kernel.
 #[derive(Debug)]
-pub(super) struct OutFrame {
-    pub(super) head: [u8; FRAME_HEADER_BYTES],
-    pub(super) header_len: usize,
-    pub(super) payload_len: usize,
-    pub(super) source: Source,
+pub struct OutFrame {
+    pub head: [u8; FRAME_HEADER_BYTES],
+    pub header_len: usize,
+    pub payload_len: usize,
+    pub source: Source,
     /// Where in the request's data the payload begins.
-    pub(super) cursor: Cursor,
+    pub cursor: Cursor,
     /// The request has no frame after this one.
-    pub(super) last: bool,
+    pub last: bool,
 }
 
 impl OutFrame {
-    pub(super) fn new(header: &FrameHeader, source: Source) -> OutFrame {
+    pub fn new(header: &FrameHeader, source: Source) -> OutFrame {
         OutFrame {
             head: header.encode(),
             header_len: usize::from(header.header_len),
@@ -50,12 +50,13 @@ impl OutFrame {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         FRAME_HEADER_BYTES + self.header_len + self.payload_len
     }
 }
 
-pub(super) fn gather_frame<'a>(
+/// Adds what is left of a frame of which `skip` bytes have left.
+pub fn gather_frame<'a>(
     gather: &mut Gather<'a>,
     frame: &'a OutFrame,
     mut skip: usize,

@@ -23,7 +23,7 @@ fn adopt_local(engine: &mut TcpEngine) -> (QueuePair, UnixStream) {
 }
 
 fn connection_of(engine: &TcpEngine, queue_pair: QueuePair) -> &crate::queue_pair::Connection {
-    match &engine.slots[(queue_pair.0 & 0xffff_ffff) as usize].link {
+    match &engine.slots[queue_pair.0 as u32] {
         Link::Up(connection) => connection,
         _ => panic!("not connected"),
     }
@@ -54,7 +54,7 @@ fn in_a_run(others: usize) -> (TcpEngine, QueuePair, TcpStream, Vec<u8>, Vec<Uni
     let rest = words.split_off(100_000);
     peer.write_all(&words).expect("the socket has room");
     let start = Instant::now();
-    while !engine.low_water_raised {
+    while !engine.watching.low_water_raised {
         engine.poll(&mut Vec::new(), 1);
         engine.arm();
         assert!(start.elapsed() < Duration::from_secs(5), "no low water");

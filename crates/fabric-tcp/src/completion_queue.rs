@@ -1,0 +1,61 @@
+//! Completions and events, in the order in which they are to be told.
+
+use std::collections::VecDeque;
+
+use dafs_fabric::{QueuePairEvent, WorkCompletion};
+
+/// What an engine has to tell. An event is told after the completions that were queued before it.
+#[derive(Debug, Default)]
+pub struct CompletionQueue {
+    completions: VecDeque<WorkCompletion>,
+    /// Completions ever queued, and ever polled.
+    queued: u64,
+    polled: u64,
+    /// Each event after so many completions.
+    events: VecDeque<(u64, QueuePairEvent)>,
+}
+
+impl CompletionQueue {
+    /// Queues a completion.
+    pub fn push(&mut self, completion: WorkCompletion) {
+        self.queued += 1;
+        self.completions.push_back(completion);
+    }
+
+    /// Queues an event after the completions so far.
+    pub fn push_event(&mut self, event: QueuePairEvent) {
+        self.events.push_back((self.queued, event));
+    }
+
+    /// Completions that were not polled.
+    pub fn len(&self) -> usize {
+        self.completions.len()
+    }
+
+    /// There is no completion; there may be events.
+    pub fn is_empty(&self) -> bool {
+        self.completions.is_empty()
+    }
+
+    /// There is nothing to tell.
+    pub fn is_drained(&self) -> bool {
+        self.completions.is_empty() && self.events.is_empty()
+    }
+
+    /// Gives out up to `max` completions; how many.
+    pub fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
+        let count = self.completions.len().min(max);
+        completions.extend(self.completions.drain(..count));
+        self.polled += count as u64;
+        count
+    }
+
+    /// The next event, if the completions before it were polled.
+    pub fn next_event(&mut self) -> Option<QueuePairEvent> {
+        let (after, _) = self.events.front()?;
+        if *after > self.polled {
+            return None;
+        }
+        self.events.pop_front().map(|(_, event)| event)
+    }
+}

@@ -1,0 +1,175 @@
+//! Work that is cut into frames, on its way to the kernel.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::out_frame::{OutFrame, Source};
+use crate::frame::{FAULT_READ, FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
+use crate::memory_region::Pin;
+use crate::requests::Request;
+use crate::scatter_gather::Cursor;
+
+/// Frames in the order in which they leave.
+#[derive(Debug, Default)]
+pub struct Batch {
+    frames: VecDeque<OutFrame>,
+    /// Bytes of the first one that the kernel has.
+    sent: usize,
+}
+
+impl Batch {
+    /// The kernel has all of it.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Frames of which the kernel does not have all.
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// They leave next, the first one without the bytes that are [`sent`](Self::sent).
+    pub fn frames(&self) -> impl Iterator<Item = &OutFrame> {
+        self.frames.iter()
+    }
+
+    /// The frames behind the first `before`.
+    pub(super) fn behind(&self, before: usize) -> impl Iterator<Item = &OutFrame> {
+        self.frames.range(before..)
+    }
+
+    /// Bytes of the first frame that the kernel has.
+    pub fn sent(&self) -> usize {
+        self.sent
+    }
+
+    /// Adds a frame.
+    pub(super) fn push(&mut self, frame: OutFrame) {
+        self.frames.push_back(frame);
+    }
+
+    /// The kernel has `sent` bytes more: gives out the first frame if that is all of it, and takes
+    /// its bytes off.
+    pub fn pop_sent(&mut self, sent: &mut usize) -> Option<OutFrame> {
+        let left = self.frames.front()?.len() - self.sent;
+        if *sent < left {
+            self.sent += *sent;
+            return None;
+        }
+        *sent -= left;
+        self.sent = 0;
+        self.frames.pop_front()
+    }
+
+    /// Bytes of a request's data that are cut into frames and not with the kernel.
+    pub(super) fn unsent(&self, slot: usize) -> usize {
+        let mut gone = self.sent;
+        let mut unsent = 0;
+        for frame in &self.frames {
+            let payload_gone = gone.saturating_sub(FRAME_HEADER_BYTES + frame.header_len);
+            if matches!(frame.source, Source::Request(of) if of as usize == slot) {
+                unsent += frame.payload_len.saturating_sub(payload_gone);
+            }
+            gone = 0;
+        }
+        unsent
+    }
+
+    /// The answer to the peer's hello: the first frame.
+    pub(super) fn push_first(&mut self, bytes: &[u8]) {
+        let mut head = [0; FRAME_HEADER_BYTES];
+        let (first, rest) = bytes.split_at(FRAME_HEADER_BYTES);
+        head.copy_from_slice(first);
+        self.frames.push_back(OutFrame {
+            head,
+            header_len: 0,
+            payload_len: rest.len(),
+            source: Source::Bytes(rest.into()),
+            cursor: Cursor::default(),
+            last: false,
+        });
+    }
+
+    /// A message is begun in a batch that has room for all of it, or else where no other large one is:
+    /// who got out of step once would have each message in two batches, which costs streams a quarter.
+    pub(super) fn may_begin(&self, bytes: u32, frames: usize) -> bool {
+        let is_large = |frame: &OutFrame| frame.payload_len == FRAME_PAYLOAD_BYTES_MAX;
+        bytes as usize <= frames * FRAME_PAYLOAD_BYTES_MAX || !self.frames.iter().any(is_large)
+    }
+
+    /// Cuts up to `frames` frames from a tagged send or a write; true when it is all cut.
+    pub(super) fn frame_run(
+        &mut self,
+        slot: u32,
+        request: &mut Request,
+        kind: Kind,
+        frames: usize,
+    ) -> bool {
+        let runs = frames_of(request.total - request.done, frames).max(1);
+        for run in (0..runs).rev() {
+            let left = request.total - request.done;
+            let mut header = FrameHeader {
+                run: run as u8,
+                payload_len: left.min(FRAME_PAYLOAD_BYTES_MAX as u32),
+                key: request.key,
+                id: request.id,
+                ..FrameHeader::new(kind)
+            };
+            if kind == Kind::Write {
+                header.addr = request.addr.wrapping_add(u64::from(request.done));
+                header.total = left;
+            } else {
+                header.addr = u64::from(request.done);
+                header.total = request.total;
+                if request.done == 0 {
+                    header.header_len = request.header.len() as u16;
+                }
+            }
+            let mut frame = OutFrame::new(&header, Source::Request(slot));
+            frame.cursor = request.cursor;
+            frame.last = left == header.payload_len;
+            request.cursor.walk(&request.data, header.payload_len as usize, |_, _, _| {});
+            request.done += header.payload_len;
+            self.frames.push_back(frame);
+        }
+        request.done == request.total
+    }
+
+    /// Looks again at the regions that the batch reads, and holds them for the call to come.
+    pub(crate) fn pin_regions(&mut self) -> SmallVec<[Pin; 4]> {
+        let mut pins: SmallVec<[Pin; 4]> = SmallVec::new();
+        let begun = self.sent > 0;
+        for (index, frame) in self.frames.iter_mut().enumerate() {
+            match &frame.source {
+                Source::Region(region, _) => {
+                    if pins.last().is_some_and(|pin| Arc::ptr_eq(pin.region(), region)) {
+                        continue;
+                    }
+                    match region.pin() {
+                        Some(pin) => pins.push(pin),
+                        None => frame.source = Source::Revoked,
+                    }
+                }
+                Source::Done(region) if region.is_revoked() && !(begun && index == 0) => {
+                    let mut id = [0; 4];
+                    id.copy_from_slice(&frame.head[28..32]);
+                    let fault = FrameHeader {
+                        id: u32::from_le_bytes(id),
+                        key: FAULT_READ,
+                        ..FrameHeader::new(Kind::Fault)
+                    };
+                    *frame = OutFrame::new(&fault, Source::None);
+                }
+                _ => {}
+            }
+        }
+        pins
+    }
+}
+
+/// Frames of so many bytes, `frames_max` at most.
+pub(super) fn frames_of(bytes: u32, frames_max: usize) -> usize {
+    (bytes as usize).div_ceil(FRAME_PAYLOAD_BYTES_MAX).min(frames_max)
+}
