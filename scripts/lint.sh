@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# What can be said about the sources without running them: format, lints, documentation, where
-# payload is copied, where `unsafe` is. Each step says what is wrong; the last line sums up.
+# What can be said about the sources without running them: format, lints, documentation, which crate
+# and which module uses which, where payload is copied, where `unsafe` is. Each step says what is
+# wrong; the last line sums up.
 #
 #   scripts/lint.sh            all steps
-#   scripts/lint.sh STEP...    some of: format scripts layers copies unsafe words prints sizes links clippy docs
+#   scripts/lint.sh STEP...    some of: format scripts layers modules copies unsafe words prints sizes links clippy docs
 #
 # Exit status 1: a step failed. What is not installed (clippy, rustfmt) is skipped, and said.
 set -uo pipefail
@@ -49,6 +50,13 @@ layers() {
     local status=0
     scripts/lint-layers.sh || status=1
     scripts/lint-layers.sh --self-test || status=1
+    return $status
+}
+
+modules() {
+    local status=0
+    scripts/lint-modules.sh || status=1
+    scripts/lint-modules.sh --self-test || status=1
     return $status
 }
 
@@ -183,12 +191,12 @@ docs() {
     RUSTDOCFLAGS="-Dwarnings" cargo doc --quiet --workspace --no-deps
 }
 
-all="format scripts layers copies unsafe words prints sizes links clippy docs"
+all="format scripts layers modules copies unsafe words prints sizes links clippy docs"
 for name in ${*:-$all}; do
     case $name in
         unsafe) step unsafe unsafe_code ;;
-        format | scripts | layers | copies | words | prints | sizes | links | clippy | docs) step "$name" "$name" ;;
-        *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        format | scripts | layers | modules | copies | words | prints | sizes | links | clippy | docs) step "$name" "$name" ;;
+        *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
 
