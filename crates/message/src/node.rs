@@ -117,7 +117,9 @@ impl Node {
         options: ConnOptions,
     ) -> Result<ConnId, ConnectError> {
         let Some((theirs, _)) = Setup::decode(&incoming.private_data) else {
-            self.sh.engine.reject(incoming, "this node speaks another message protocol");
+            self.sh
+                .engine
+                .reject(incoming, "this node speaks another version of the message protocol");
             return Err(ConnectError::PeerProtocol("no set-up block of a message node"));
         };
         let (ours, receives) = match self.prepare(private_data, &options) {

@@ -87,7 +87,9 @@ fn write_vectors() {
         let head = r.head();
         line(
             "request",
-            encoded(&|out| encode_request(&head, &[operation.clone()], out).expect("well-formed")),
+            encoded(&|out| {
+                encode_request(&head, std::slice::from_ref(&operation), out).expect("well-formed")
+            }),
         );
     }
     for which in 0..OUTCOMES {

@@ -46,7 +46,7 @@ impl Node {
                 self.sh.events.push_back(Event::Connected { conn, private_data });
                 return;
             }
-            None => "the peer speaks another message protocol",
+            None => "the peer speaks another version of the message protocol",
         };
         connection.unannounced = true;
         connection.state = State::Closing;

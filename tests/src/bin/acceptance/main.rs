@@ -33,6 +33,7 @@ const BARS: &[Bar] = &[
     ("small-files", speed::small_files),
     ("counted", suites::counted),
     ("simulation", suites::simulation),
+    ("compatibility", suites::compatibility),
     ("fairness", fairness::small_beside_bulk),
     ("faults", faults::kills),
     ("hostile", suites::hostile),

@@ -57,6 +57,16 @@ pub(crate) fn simulation(mode: Mode) -> Vec<Line> {
     lines
 }
 
+/// A client of an earlier build with today's server, and the other way round.
+pub(crate) fn compatibility(mode: Mode) -> Vec<Line> {
+    if !mode.long {
+        return Vec::new();
+    }
+    let (ok, text) = script("compatibility.sh", &[]);
+    let what = "client and server of today's build and of the commit in scripts/wire-baseline";
+    vec![Line::new("compatibility", what, "all checks hold").measured(text, ok)]
+}
+
 pub(crate) fn hostile(mode: Mode) -> Vec<Line> {
     let seconds = mode.pick("15", "600");
     let (ok, text) = script("fuzz.sh", &[seconds]);
