@@ -433,7 +433,7 @@ impl StreamListener {
         let HalfOpen { socket, peer, .. } = self.half_open.remove(index)?;
         let fd = socket.as_raw_fd();
         sys::epoll_watch(self.epoll.as_raw_fd(), fd, 0, Watch::Remove).ok()?;
-        Some(Incoming { private_data, peer, inner: Box::new(Accepted { socket }) })
+        Some(Incoming { private_data, peer, device: 0, inner: Box::new(Accepted { socket }) })
     }
 }
 

@@ -76,6 +76,7 @@ impl TcpDevice {
 
 fn attributes(rdma_read: bool) -> DeviceAttr {
     let mut attr = DeviceAttr::none("tcp");
+    attr.schemes = &["tcp", "unix"];
     attr.rdma_write = true;
     attr.rdma_read = rdma_read;
     attr.tag_match = true;

@@ -1,20 +1,185 @@
-//! What belongs together: an open device, and the memory that it is to know as long as that is used.
+//! What belongs together: open devices, and the memory that they are to know as long as it is used.
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::engine::{Device, Engine, Provider};
-use crate::error::{OpenError, RegisterError};
+use crate::engine::{Device, Engine, Listener, Provider};
+use crate::error::{ConnectError, OpenError, RegisterError};
 use crate::mem::{MemoryRegion, Span};
 use crate::planted::{Defect, planted};
-use crate::types::{Access, DeviceAttr};
+use crate::types::{Access, Address, DeviceAttr, Incoming};
+
+/// The networks that a program can use, in the order in which they are asked for an address.
+#[derive(Clone)]
+pub struct Providers(Vec<Arc<dyn Provider>>);
+
+impl From<Arc<dyn Provider>> for Providers {
+    fn from(one: Arc<dyn Provider>) -> Providers {
+        Providers(vec![one])
+    }
+}
+
+impl From<Vec<Arc<dyn Provider>>> for Providers {
+    fn from(all: Vec<Arc<dyn Provider>>) -> Providers {
+        Providers(all)
+    }
+}
+
+/// What a process shares with its networks: their open devices, and the memory that these are to know for
+/// life. It is shared by all threads that have an engine of one of the devices, so that such memory is
+/// registered once with each.
+pub struct Domain {
+    parts: Vec<Arc<ProtectionDomain>>,
+}
+
+impl Domain {
+    /// Opens a device of this provider, which knows no memory yet.
+    ///
+    /// # Errors
+    /// [`OpenError`], of the provider.
+    pub fn open(provider: &dyn Provider) -> Result<Arc<Domain>, OpenError> {
+        Ok(Domain::of(vec![provider.open()?]))
+    }
+
+    /// Opens a device of each provider.
+    ///
+    /// # Errors
+    /// [`OpenError`], of the first that fails, or [`OpenError::Unavailable`] where there is none.
+    pub fn open_all(providers: &Providers) -> Result<Arc<Domain>, OpenError> {
+        let devices: Result<Vec<_>, _> = providers.0.iter().map(|one| one.open()).collect();
+        match devices? {
+            none if none.is_empty() => {
+                let reason = "there is no network in this program".into();
+                Err(OpenError::Unavailable { provider: "none", reason })
+            }
+            devices => Ok(Domain::of(devices)),
+        }
+    }
+
+    /// With this device, which knows no memory yet.
+    pub fn new(device: Arc<dyn Device>) -> Arc<Domain> {
+        Domain::of(vec![device])
+    }
+
+    /// With these devices, one or more, which know no memory yet.
+    ///
+    /// # Panics
+    /// Without a device.
+    pub fn of(devices: Vec<Arc<dyn Device>>) -> Arc<Domain> {
+        assert!(!devices.is_empty(), "a domain without a device");
+        let parts = devices.into_iter().map(ProtectionDomain::new).collect();
+        Arc::new(Domain { parts })
+    }
+
+    /// The devices with what they know, in order.
+    pub fn parts(&self) -> &[Arc<ProtectionDomain>] {
+        &self.parts
+    }
+
+    /// The first device.
+    pub fn device(&self) -> &dyn Device {
+        self.parts[0].device()
+    }
+
+    /// What the first device can do.
+    pub fn attr(&self) -> &DeviceAttr {
+        self.parts[0].attr()
+    }
+
+    /// A new engine of the first device.
+    ///
+    /// # Errors
+    /// [`OpenError`], of the device.
+    pub fn engine(&self) -> Result<Box<dyn Engine>, OpenError> {
+        self.parts[0].engine()
+    }
+
+    /// Which of the devices takes addresses like this one: its place in [`parts`](Self::parts).
+    pub fn reaches(&self, address: &Address) -> Option<usize> {
+        let takes = |part: &Arc<ProtectionDomain>| part.attr().takes(address);
+        self.parts.iter().position(takes)
+    }
+
+    /// Waits for peers at `address`, by the device that takes it. What comes names the device:
+    /// [`Incoming::device`].
+    ///
+    /// # Errors
+    /// [`ConnectError::Address`] where no device takes it; those of the device.
+    pub fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError> {
+        let Some(device) = self.reaches(address) else {
+            return Err(unknown_scheme(address));
+        };
+        let inner = self.parts[device].device().listen(address)?;
+        Ok(Box::new(PlacedListener { inner, device }))
+    }
+
+    /// Some device must know memory before it is posted.
+    pub fn needs_registration(&self) -> bool {
+        self.parts.iter().any(|part| part.attr().local_registration)
+    }
+
+    /// Some device pins what it knows: single pages of that cannot be given back.
+    pub fn pins(&self) -> bool {
+        let pins = |attr: &DeviceAttr| attr.local_registration && attr.registration_pins;
+        self.parts.iter().any(|part| pins(part.attr()))
+    }
+
+    /// Makes each device know `memory` that must ([`ProtectionDomain::register`]).
+    ///
+    /// # Errors
+    /// [`RegisterError`], of the first that did not take it; the others know it all the same.
+    pub fn register(&self, memory: &Span) -> Result<(), RegisterError> {
+        // All are asked, also behind one that refuses.
+        let results: Vec<_> = self.parts.iter().map(|part| part.register(memory)).collect();
+        results.into_iter().collect()
+    }
+
+    /// No device need know `memory` any more. True: none does; false: work that is under way holds it
+    /// a while longer.
+    pub fn forget(&self, memory: &Span) -> bool {
+        self.parts.iter().fold(true, |all, part| part.forget(memory) && all)
+    }
+}
+
+impl std::fmt::Debug for Domain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Domain").field("parts", &self.parts).finish()
+    }
+}
+
+/// No device of this program takes `address`.
+pub fn unknown_scheme(address: &Address) -> ConnectError {
+    let reason = format!("this program has no network for '{}'", address.scheme);
+    ConnectError::Address { address: address.to_string(), reason }
+}
+
+/// A listener of one of the devices of a domain.
+struct PlacedListener {
+    inner: Box<dyn Listener>,
+    device: usize,
+}
+
+impl Listener for PlacedListener {
+    fn address(&self) -> Address {
+        self.inner.address()
+    }
+
+    fn poll_accept(&mut self) -> Option<Incoming> {
+        let incoming = self.inner.poll_accept()?;
+        Some(Incoming { device: self.device, ..incoming })
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.event_fd()
+    }
+}
 
 /// An open device and the memory that is registered with it for life: caches, and what is cut from
-/// them. It is shared by all threads that have an engine of the device, so that such memory is
-/// registered once.
+/// them.
 ///
 /// A device that needs no registration ([`DeviceAttr::local_registration`]) is told of nothing.
-pub struct Domain {
+pub struct ProtectionDomain {
     device: Arc<dyn Device>,
     memory: RwLock<Memory>,
 }
@@ -37,18 +202,10 @@ fn addresses(memory: &Span) -> Range<u64> {
     memory.addr()..memory.addr() + memory.len() as u64
 }
 
-impl Domain {
-    /// Opens a device of this provider, which knows no memory yet.
-    ///
-    /// # Errors
-    /// [`OpenError`], of the provider.
-    pub fn open(provider: &dyn Provider) -> Result<Arc<Domain>, OpenError> {
-        Ok(Domain::new(provider.open()?))
-    }
-
+impl ProtectionDomain {
     /// With this device, which knows no memory yet.
-    pub fn new(device: Arc<dyn Device>) -> Arc<Domain> {
-        Arc::new(Domain { device, memory: RwLock::default() })
+    pub fn new(device: Arc<dyn Device>) -> Arc<ProtectionDomain> {
+        Arc::new(ProtectionDomain { device, memory: RwLock::default() })
     }
 
     /// The device.
@@ -131,9 +288,10 @@ impl Domain {
     }
 }
 
-impl std::fmt::Debug for Domain {
+impl std::fmt::Debug for ProtectionDomain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Domain").field("provider", &self.attr().provider).finish_non_exhaustive()
+        let provider = &self.attr().provider;
+        f.debug_struct("ProtectionDomain").field("provider", provider).finish_non_exhaustive()
     }
 }
 
@@ -143,11 +301,11 @@ mod tests {
     use crate::mem::{Arena, PAGE_BYTES};
     use crate::sim::{SimConfig, SimNet};
 
-    fn domain(local_registration: bool) -> Arc<Domain> {
+    fn domain(local_registration: bool) -> Arc<ProtectionDomain> {
         let mut config = SimConfig::new(1);
         config.attr.local_registration = local_registration;
         config.attr.registration_pins = true;
-        Domain::open(&SimNet::new(config).provider(1)).expect("a device")
+        ProtectionDomain::new(SimNet::new(config).provider(1).open().expect("a device"))
     }
 
     #[test]
@@ -178,5 +336,39 @@ mod tests {
         let arena = Arena::new(PAGE_BYTES).expect("memory");
         domain.register(&arena.span(0, PAGE_BYTES)).expect("nothing to do");
         assert!(domain.find(&arena.span(0, 1)).is_none());
+    }
+
+    fn network(name: &'static str, local_registration: bool) -> Arc<dyn Provider> {
+        let mut config = SimConfig::new(1);
+        config.attr.local_registration = local_registration;
+        config.attr.schemes = if name == "one" { &["one"] } else { &["other"] };
+        Arc::new(SimNet::new(config).provider(1))
+    }
+
+    #[test]
+    fn devices_are_found_by_address_and_know_what_they_must() {
+        let providers = Providers(vec![network("one", false), network("other", true)]);
+        let domain = Domain::open_all(&providers).expect("devices");
+        let address = |text| Address::parse(text).expect("an address");
+        assert_eq!(domain.reaches(&address("one://1")), Some(0));
+        assert_eq!(domain.reaches(&address("other://1")), Some(1));
+        let nowhere = address("third://1");
+        assert!(domain.reaches(&nowhere).is_none());
+        let error = domain.listen(&nowhere).map(drop).expect_err("nobody takes it");
+        assert!(error.to_string().contains("no network for 'third'"), "{error}");
+        assert_eq!(
+            domain.listen(&address("other://1")).expect("listens").address().scheme,
+            "other"
+        );
+        assert!(domain.needs_registration() && !domain.pins());
+        let arena = Arena::new(PAGE_BYTES).expect("memory");
+        let page = arena.span(0, PAGE_BYTES);
+        domain.register(&page).expect("registered");
+        let known = |part: usize| domain.parts()[part].find(&page);
+        assert!(known(0).is_none());
+        let posted = known(1);
+        assert!(posted.is_some() && !domain.forget(&page), "somebody holds it");
+        assert!(known(1).is_none() && domain.forget(&page));
+        assert!(Domain::open_all(&Providers(Vec::new())).is_err());
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! * [`mem`]: memory that a network may touch: [`Arena`], [`Span`], [`Buffer`].
 //! * [`Provider`], [`Device`], [`Listener`], [`Engine`]: what a transport offers.
-//! * [`Domain`]: an open device and the memory that it is to know.
+//! * [`Domain`]: the open devices of a process and the memory that they are to know.
 //! * [`DeviceAttr`]: what it can do, as data. Callers read the data, never a provider's name.
 //!
 //! # What a completion means
@@ -32,7 +32,7 @@ mod spin;
 mod sys;
 mod types;
 
-pub use domain::Domain;
+pub use domain::{Domain, ProtectionDomain, Providers, unknown_scheme};
 pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
 pub use mem::{Arena, Buffer, MemoryRegion, PostedBuffer, Span};

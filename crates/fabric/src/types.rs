@@ -108,6 +108,8 @@ pub struct Access {
 pub struct DeviceAttr {
     /// For messages to people.
     pub provider: &'static str,
+    /// The schemes of the addresses to which engines connect, and at which devices listen.
+    pub schemes: &'static [&'static str],
     /// Engines take [`Engine::post_rdma_write`](crate::Engine::post_rdma_write).
     pub rdma_write: bool,
     /// Engines take [`Engine::post_rdma_read`](crate::Engine::post_rdma_read).
@@ -152,10 +154,16 @@ pub struct DeviceAttr {
 }
 
 impl DeviceAttr {
+    /// It takes addresses like this one.
+    pub fn takes(&self, address: &Address) -> bool {
+        self.schemes.contains(&address.scheme.as_str())
+    }
+
     /// A device that can do nothing; providers fill in what they have.
     pub fn none(provider: &'static str) -> DeviceAttr {
         DeviceAttr {
             provider,
+            schemes: &[],
             rdma_write: false,
             rdma_read: false,
             tag_match: false,
@@ -325,6 +333,9 @@ pub struct Incoming {
     pub private_data: Vec<u8>,
     /// Who it is, as far as the system knows.
     pub peer: PeerInfo,
+    /// Which device of its [`Domain`](crate::Domain) it came by, where it was accepted by one that
+    /// [listens](crate::Domain::listen); else 0.
+    pub device: usize,
     /// The provider's own state.
     pub inner: Box<dyn Pending>,
 }

@@ -115,6 +115,14 @@ pub(super) fn foreign_addresses_are_errors(h: &mut Harness<'_>) {
     assert!(p.a.device.listen(&nonsense).is_err());
     let empty = Address { scheme: h.address.scheme.clone(), target: String::new() };
     assert!(p.a.engine.connect(&empty, b"").is_err());
+    let (attr, at) = (p.a.device.attr().clone(), p.listener.address());
+    assert!(attr.takes(&at) && !attr.takes(&nonsense));
+    // Somebody may listen there or not: it is an address.
+    for scheme in attr.schemes {
+        let address = Address { scheme: (*scheme).into(), target: at.target.clone() };
+        let taken = p.a.engine.connect(&address, b"");
+        assert!(!matches!(taken, Err(ConnectError::Address { .. })), "{address}: {taken:?}");
+    }
 }
 
 pub(super) fn messages_follow_connected(h: &mut Harness<'_>) {

@@ -132,7 +132,7 @@ impl Engine for SimEngine {
         address: &Address,
         private_data: &[u8],
     ) -> Result<QueuePair, ConnectError> {
-        let (name, _) = parse(address)?;
+        let (name, _) = parse(address, &self.net.truth)?;
         self.carries(private_data)?;
         let qp = self.net.world().connect(self.id, name, private_data);
         qp.map(QueuePair).ok_or(ConnectError::Resource("the node crashed"))

@@ -49,6 +49,7 @@ fn every_attribute_is_looked_at() {
     // Whoever adds one adds its lies below.
     let DeviceAttr {
         provider: _,
+        schemes: _,
         rdma_write: _,
         rdma_read: _,
         tag_match: _,
@@ -67,6 +68,14 @@ fn every_attribute_is_looked_at() {
         receive_queue_depth: _,
         private_data_bytes_max: _,
     } = DeviceAttr::none("sim");
+}
+
+#[test]
+fn lies_about_addresses_are_found() {
+    let case = "foreign_addresses_are_errors";
+    is_found(case, |_| {}, |a| a.schemes = &["other"]);
+    is_found(case, |_| {}, |a| a.schemes = &["sim", "other"]);
+    is_found(case, |a| a.schemes = &["sim", "other"], |a| a.schemes = &["other"]);
 }
 
 #[test]

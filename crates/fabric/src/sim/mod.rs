@@ -65,7 +65,7 @@ pub struct SimConfig {
     /// Decides all that is random.
     pub seed: u64,
     /// What devices can do, and what they ask for. The simulation honours all flags and limits, but
-    /// has no spans of files.
+    /// has no spans of files. A second network has a scheme of its own.
     pub attr: DeviceAttr,
     /// What goes wrong; can be changed later.
     pub faults: FaultConfig,
@@ -88,6 +88,7 @@ impl SimConfig {
             send_queue_depth: 256,
             receive_queue_depth: 4096,
             private_data_bytes_max: PRIVATE_DATA_BYTES_MAX,
+            schemes: &["sim"],
             ..DeviceAttr::none("sim")
         };
         SimConfig { seed, attr, faults: FaultConfig::default() }
@@ -210,6 +211,10 @@ impl SimNet {
     /// Ends a partition.
     pub fn heal(&self, a: u32, b: u32) {
         self.world().heal(a, b);
+    }
+
+    fn scheme(&self) -> &'static str {
+        self.truth.schemes.first().copied().unwrap_or("sim")
     }
 
     /// The lock serves engines in different threads; a panic in one of them (a failed test)

@@ -26,13 +26,13 @@ impl SimProvider {
 
     /// Where the node is.
     pub fn address(&self) -> Address {
-        Address { scheme: "sim".into(), target: self.node.to_string() }
+        Address { scheme: self.net.scheme().into(), target: self.node.to_string() }
     }
 }
 
 impl Provider for SimProvider {
     fn name(&self) -> &'static str {
-        "sim"
+        self.net.scheme()
     }
 
     fn open(&self) -> Result<Arc<dyn Device>, OpenError> {
@@ -78,7 +78,7 @@ impl Device for SimDevice {
     }
 
     fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError> {
-        let (name, node) = parse(address)?;
+        let (name, node) = parse(address, &self.net.truth)?;
         let wrong = |reason: &str| {
             Err(ConnectError::Address { address: address.to_string(), reason: reason.into() })
         };
@@ -95,11 +95,12 @@ impl Device for SimDevice {
     }
 }
 
-/// Takes `sim://NODE` or `sim://NODE:PORT` apart: the name of the listener, and its node.
-pub(super) fn parse(address: &Address) -> Result<(String, u32), ConnectError> {
+/// Takes `sim://NODE` or `sim://NODE:PORT` apart: the name of the listener, and its node. The scheme is
+/// that of the network.
+pub(super) fn parse(address: &Address, attr: &DeviceAttr) -> Result<(String, u32), ConnectError> {
     let node = address.target.split(':').next().and_then(|node| node.parse().ok());
     match node {
-        Some(node) if address.scheme == "sim" => Ok((address.target.clone(), node)),
+        Some(node) if attr.takes(address) => Ok((address.target.clone(), node)),
         _ => Err(ConnectError::Address {
             address: address.to_string(),
             reason: "not of the form sim://NODE or sim://NODE:PORT".into(),
@@ -124,7 +125,7 @@ struct SimListener {
 
 impl Listener for SimListener {
     fn address(&self) -> Address {
-        Address { scheme: "sim".into(), target: self.name.clone() }
+        Address { scheme: self.net.scheme().into(), target: self.name.clone() }
     }
 
     fn poll_accept(&mut self) -> Option<Incoming> {
@@ -140,7 +141,7 @@ impl Listener for SimListener {
             let root = Credentials { uid: 0, gid: 0, groups: Vec::new() };
             let text = format!("node {node}");
             let peer = PeerInfo { credentials: Some(root), ends: None, text };
-            return Some(Incoming { private_data, peer, inner });
+            return Some(Incoming { private_data, peer, device: 0, inner });
         }
     }
 
