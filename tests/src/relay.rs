@@ -12,6 +12,7 @@ type Streams = Arc<Mutex<Vec<TcpStream>>>;
 pub struct Relay {
     address: SocketAddr,
     streams: Streams,
+    is_closed: Arc<AtomicBool>,
     answers: Arc<Passage>,
     requests: Arc<Passage>,
 }
@@ -33,21 +34,34 @@ impl Relay {
         let address = listener.local_addr()?;
         let streams = Streams::default();
         let list = streams.clone();
+        let is_closed = Arc::<AtomicBool>::default();
+        let closed = is_closed.clone();
         let (answers, requests) = (Arc::<Passage>::default(), Arc::<Passage>::default());
         let ways = [requests.clone(), answers.clone()];
         std::thread::spawn(move || {
             for from in listener.incoming().map_while(Result::ok) {
+                if closed.load(Ordering::SeqCst) {
+                    continue;
+                }
                 if let Ok(onward) = TcpStream::connect(to) {
                     join(&from, &onward, &list, &ways).unwrap_or_default();
                 }
             }
         });
-        Ok(Relay { address, streams, answers, requests })
+        Ok(Relay { address, streams, is_closed, answers, requests })
     }
 
     /// Where clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether nothing passes: what is there is cut, and what comes is let go at once.
+    pub fn close(&self, closed: bool) {
+        self.is_closed.store(closed, Ordering::SeqCst);
+        if closed {
+            self.cut();
+        }
     }
 
     /// Whether what the server says is lost. The connections are of no use after that.

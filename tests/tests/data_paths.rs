@@ -1,6 +1,7 @@
 //! Data paths with the client library: files that local programs cut while they are read.
 
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_client::OpenOptions;
@@ -36,8 +37,8 @@ fn a_file_that_is_cut_while_it_is_read_hurts_nobody() {
         config.exports[0].data_path = data_path;
         config.listen = vec!["tcp://127.0.0.1:0".into()];
         config.state = Some(state.path().to_owned());
-        let server =
-            Server::start(&config, &TcpProvider::new(), &dafs_store_posix::open).expect("server");
+        let server = Server::start(&config, Arc::new(TcpProvider::new()), &dafs_store_posix::open)
+            .expect("server");
         let url = format!("dafs://{}/", server.addresses()[0].target);
         let local = directory.path().join("f");
         std::fs::write(&local, pattern()).expect("write");

@@ -8,7 +8,7 @@ use dafs_client::{Session, SessionOptions, Url, parse_duration};
 
 use crate::failure::{Cause, Failure};
 use crate::place;
-use crate::provider::provider;
+use crate::provider::providers;
 use crate::{interrupt, progress};
 
 /// Bytes of a key file.
@@ -69,7 +69,7 @@ impl ConnectArgs {
     /// # Errors
     /// It could not be made.
     pub fn session(&self, url: &Url, options: SessionOptions) -> dafs_client::Result<Session> {
-        Session::connect(provider(), &url.address(), options)
+        Session::connect(providers(), &url.address(), options)
     }
 
     /// What `url` means, with a session of its own.

@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::Provider;
+use dafs_fabric::{Provider, Providers};
 use dafs_fabric_tcp::TcpProvider;
 
 /// The schemes of the addresses that it knows.
 pub const SCHEMES: &[&str] = &["tcp", "unix"];
 
-/// A provider of all of them.
+/// The provider of all of them.
 pub fn provider() -> Arc<dyn Provider> {
     Arc::new(TcpProvider::new())
+}
+
+/// All networks, for clients and servers.
+pub fn providers() -> Providers {
+    provider().into()
 }

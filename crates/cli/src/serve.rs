@@ -10,7 +10,7 @@ use dafs_store::Disk;
 
 use crate::failure::{Failure, PANICKED, USAGE};
 use crate::find::size;
-use crate::provider::provider;
+use crate::provider::providers;
 use crate::runtime::{Note, Posted};
 use crate::{interrupt, progress, sys, text};
 
@@ -131,11 +131,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Err(error) = sys::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open descriptors");
     }
-    let server =
-        Server::start(&config, &*provider(), &dafs_store_posix::open).map_err(|error| {
-            let usage = matches!(error, dafs_server::StartError::Config(_));
-            Failure { code: if usage { USAGE } else { 1 }, ..Failure::about("", error.to_string()) }
-        })?;
+    let server = Server::start(&config, providers(), &dafs_store_posix::open).map_err(|error| {
+        let usage = matches!(error, dafs_server::StartError::Config(_));
+        Failure { code: if usage { USAGE } else { 1 }, ..Failure::about("", error.to_string()) }
+    })?;
     let urls: Vec<String> = server.addresses().iter().map(url).collect();
     let _note = announce(&server, &config, &urls)?;
     interrupt::wait();

@@ -10,8 +10,6 @@ pub(crate) struct Handle {
     pub(crate) inner: Arc<Inner>,
     /// Streams are read ahead of their users.
     pub(crate) read_ahead: bool,
-    /// As the provider is called.
-    pub(crate) transport: &'static str,
 }
 
 impl Drop for Handle {

@@ -88,6 +88,9 @@ pub struct SessionOptions {
     pub server_uid: ServerUid,
     /// How a server on this host's loopback is reached.
     pub local: LocalSocket,
+    /// Further addresses of the same server, at most 7. They are tried in turn where the one before does not
+    /// answer, also for each connection that breaks; so a session goes on by another network.
+    pub also: Vec<Address>,
     /// See [`OnRetry`].
     pub on_retry: Option<OnRetry>,
     /// When this becomes true (in a signal handler, say) calls end with
@@ -110,6 +113,7 @@ impl Default for SessionOptions {
             export: Vec::new(),
             server_uid: ServerUid::default(),
             local: LocalSocket::default(),
+            also: Vec::new(),
             on_retry: None,
             cancel: None,
         }
@@ -171,6 +175,7 @@ impl SessionOptions {
             "tags" => self.tags = parse_switch(value)?,
             "rdma_read" => self.rdma_read = parse_switch(value)?,
             "local" => self.local = LocalSocket::parse(value)?,
+            "also" if self.also.len() < ALSO_MAX => self.also.push(Address::parse(value)?),
             "server_uid" => self.server_uid = ServerUid::parse(value)?,
             _ => return None,
         }
@@ -204,10 +209,14 @@ impl SessionOptions {
         self.slots = self.slots.clamp(1, 1024);
         self.data_bytes_max = self.data_bytes_max.clamp(4096, DATA_BYTES_MAX as u32);
         self.connections = self.connections.clamp(1, 2);
+        self.also.truncate(ALSO_MAX);
     }
 }
 
-const KNOWN: [&str; 10] = [
+/// Further addresses of a server.
+const ALSO_MAX: usize = 7;
+
+const KNOWN: [&str; 11] = [
     "wait",
     "retry",
     "slots",
@@ -218,6 +227,7 @@ const KNOWN: [&str; 10] = [
     "rdma_read",
     "server_uid",
     "local",
+    "also",
 ];
 
 fn parse_switch(value: &str) -> Option<bool> {

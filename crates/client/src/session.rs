@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Address, Domain, Provider};
+use dafs_fabric::{Address, Domain, Providers};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{
     AccessMask, Attr, Features, FileKind, FsAttr, Identity, SessionAttr, SessionStats, SetAttr,
@@ -85,20 +85,19 @@ impl Session {
     /// [`Error::Connect`], [`Error::Auth`], [`Error::PeerProtocol`], [`Error::Local`];
     /// [`Error::Status`] when there is no such export.
     pub fn connect(
-        provider: Arc<dyn Provider>,
+        providers: impl Into<Providers>,
         address: &Address,
         mut options: SessionOptions,
     ) -> Result<Session, SessionError> {
         options.clamp();
         let local = |error: &dyn std::fmt::Display| Error::Local(error.to_string());
-        let domain = Domain::open(&*provider).map_err(|error| local(&error))?;
+        let domain = Domain::open_all(&providers.into()).map_err(|error| local(&error))?;
         let config = NodeConfig { connections_max: 4, ..NodeConfig::default() };
         let node = Node::new(domain, config).map_err(|error| local(&error))?;
         let core = Core::new(node, CoreConfig::new(address, &options), nonce_source());
         let inner = Arc::new(Inner::new(core, &options));
         inner.start_keeper().map_err(|error| local(&error))?;
-        let (read_ahead, transport) = (options.read_ahead, provider.name());
-        let handle = Arc::new(Handle { inner, read_ahead, transport });
+        let handle = Arc::new(Handle { inner, read_ahead: options.read_ahead });
         let session = Session { handle, user: None, callbacks: Arc::default() };
         session.call_for_user(Work::Null)?;
         Ok(session)
@@ -110,11 +109,11 @@ impl Session {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn connect_url(
-        provider: Arc<dyn Provider>,
+        providers: impl Into<Providers>,
         url: &Url,
         options: SessionOptions,
     ) -> Result<(Session, Vec<u8>), SessionError> {
-        let session = Session::connect(provider, &url.address(), options)?;
+        let session = Session::connect(providers, &url.address(), options)?;
         Ok((session, url.path.clone()))
     }
 
@@ -422,7 +421,7 @@ impl Session {
             verifier: facts.verifier,
             transport: match facts.way {
                 Way::UnixSocket => Address::LOCAL_SCHEME,
-                Way::Network => self.handle.transport,
+                Way::Network(name) => name,
             },
             export: facts.export,
             reconnects: facts.reconnects,

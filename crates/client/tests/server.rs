@@ -53,7 +53,7 @@ fn serve(directory: &Path, address: &str, configure: impl FnOnce(&mut Config)) -
     configure(&mut config);
     config.listen = vec![address.into()];
     config.arena_bytes = Some(64 << 20);
-    Server::start(&config, &TcpProvider::new(), &dafs_store_posix::open).expect("server")
+    Server::start(&config, Arc::new(TcpProvider::new()), &dafs_store_posix::open).expect("server")
 }
 
 fn connect(server: &Server) -> Session {

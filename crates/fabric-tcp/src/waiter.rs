@@ -5,7 +5,7 @@
 //! it ends the sleep that it meets, early for that one, and is set again by the next.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -154,12 +154,19 @@ impl Waiter for EpollWaiter {
         let watch = Watch::Add(sys::EPOLLIN | sys::EPOLLET);
         sys::epoll_watch(self.epoll.as_raw_fd(), descriptor.as_raw_fd(), OTHER, watch)
     }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+
+    fn look_within(&self) -> Option<Duration> {
+        self.handshakes.load(Ordering::Relaxed).then_some(HANDSHAKE_LOOK)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
     use std::time::Instant;
 
     #[test]

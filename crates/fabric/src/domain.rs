@@ -20,6 +20,12 @@ impl From<Arc<dyn Provider>> for Providers {
     }
 }
 
+impl<P: Provider + 'static> From<Arc<P>> for Providers {
+    fn from(one: Arc<P>) -> Providers {
+        Providers(vec![one])
+    }
+}
+
 impl From<Vec<Arc<dyn Provider>>> for Providers {
     fn from(all: Vec<Arc<dyn Provider>>) -> Providers {
         Providers(all)

@@ -223,4 +223,14 @@ pub trait Waiter: Send + Sync {
         let _ = descriptor;
         Err(std::io::ErrorKind::Unsupported.into())
     }
+    /// Readable when a `wait` would end, but for [`wake`](Waiter::wake): to sleep for several engines at
+    /// a time ([`join_waiters`](crate::join_waiters)). `None`: there is none, and the engine must be polled.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// The engine wants to be polled after this time at the latest, of which the descriptor does not
+    /// tell. `None`: whenever that is readable.
+    fn look_within(&self) -> Option<Duration> {
+        None
+    }
 }

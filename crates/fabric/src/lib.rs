@@ -31,6 +31,7 @@ pub mod sim;
 mod spin;
 mod sys;
 mod types;
+mod waiters;
 
 pub use domain::{Domain, ProtectionDomain, Providers, unknown_scheme};
 pub use engine::{Device, Engine, Listener, Provider, Waiter};
@@ -41,3 +42,4 @@ pub use planted::{Defect, plant};
 pub use spin::Spin;
 pub use sys::FileMap;
 pub use types::*;
+pub use waiters::join_waiters;

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dafs_fabric::{Arena, Domain, MemoryRegion, SgList, Span, sg_bytes};
+use dafs_fabric::{Arena, MemoryRegion, ProtectionDomain, SgList, Span, sg_bytes};
 
 use crate::config::NodeError;
 use crate::receive_pool::register_local;
@@ -60,7 +60,7 @@ fn locked(pieces: &Mutex<Pieces>) -> MutexGuard<'_, Pieces> {
 }
 
 impl Piece {
-    fn new(domain: &Domain, bytes: usize, is_reserve: bool) -> Result<Piece, NodeError> {
+    fn new(domain: &ProtectionDomain, bytes: usize, is_reserve: bool) -> Result<Piece, NodeError> {
         let arena = Arena::new(bytes)?;
         let region = register_local(domain, &arena)?;
         Ok(Piece { arena, _region: region, is_reserve })
@@ -74,7 +74,7 @@ impl BouncePool {
     /// # Errors
     /// [`NodeError`].
     pub fn new(
-        domain: &Domain,
+        domain: &ProtectionDomain,
         reserve: usize,
         reserve_bytes: usize,
     ) -> Result<BouncePool, NodeError> {
@@ -88,7 +88,12 @@ impl BouncePool {
     }
 
     /// What stands in for `memory`, whose bytes are not there yet; `None`: there is nothing left.
-    pub fn take(&self, domain: &Domain, owner: Owner, memory: &SgList) -> Option<Box<Bounce>> {
+    pub fn take(
+        &self,
+        domain: &ProtectionDomain,
+        owner: Owner,
+        memory: &SgList,
+    ) -> Option<Box<Bounce>> {
         let len = sg_bytes(memory);
         let mut pieces = locked(&self.0);
         let piece = pieces
@@ -131,7 +136,7 @@ impl Pieces {
     }
 
     #[cold]
-    fn grow(&mut self, domain: &Domain, len: usize) -> Option<Piece> {
+    fn grow(&mut self, domain: &ProtectionDomain, len: usize) -> Option<Piece> {
         let bytes = len.checked_next_power_of_two()?.max(PIECE_BYTES_MIN);
         if self.bytes + bytes > BYTES_MAX {
             // None that is free fits.

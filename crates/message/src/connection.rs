@@ -163,7 +163,7 @@ impl Connection {
 
     /// The number of a work request of this connection.
     pub fn work_id(&self, target: Target, index: u32) -> WrId {
-        WrId(work_id(target, self.id.index, index))
+        WrId(work_id(target, self.id.slot(), index))
     }
 
     /// Puts the credits that the peer has now into a header.
@@ -201,7 +201,7 @@ impl Connection {
                 Err(error) => return self.post_failed(sh, error),
             }
             if self.outbox.is_empty() {
-                sh.blocked.push(self.id.index);
+                sh.blocked.push(self.id.slot());
             }
         }
         self.counters.queue_full += 1;
@@ -227,7 +227,7 @@ impl Connection {
             PostError::TagInUse => "tag in use",
             _ => "work request refused by the device",
         };
-        sh.faults.push((self.id.index, Fault::local(reason)));
+        sh.faults.push((self.id.slot(), Fault::local(reason)));
     }
 
     /// Posts what waits, as far as there is room. True when nothing is left.

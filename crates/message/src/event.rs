@@ -2,14 +2,36 @@
 
 use std::fmt;
 
+/// Of [`CONNECTIONS_MAX`](crate::work::CONNECTIONS_MAX).
+const SLOT_BITS: u32 = 24;
+const _: () = assert!(crate::work::CONNECTIONS_MAX == 1 << SLOT_BITS, "a place for each");
+
 /// A connection of one node. Numbers carry a generation: a stale one is recognized.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
+    /// Of the port (upper 8 bits), and the place of the connection there.
+    index: u32,
+    generation: u32,
 }
 
 impl ConnId {
+    /// The connection in place `slot` of a port.
+    pub(crate) fn new(port: u8, slot: u32, generation: u32) -> ConnId {
+        ConnId { index: u32::from(port) << SLOT_BITS | slot, generation }
+    }
+
+    /// Which port of its node it goes by.
+    #[inline]
+    pub(crate) fn port(self) -> usize {
+        (self.index >> SLOT_BITS) as usize
+    }
+
+    /// Its place there.
+    #[inline]
+    pub(crate) fn slot(self) -> u32 {
+        self.index & ((1 << SLOT_BITS) - 1)
+    }
+
     /// As one number, for tables and logs.
     pub fn as_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)

@@ -105,6 +105,7 @@ mod header;
 mod node;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
+mod port;
 mod receive_pool;
 mod registration;
 mod requester;

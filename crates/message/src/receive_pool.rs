@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_fabric::{Access, Arena, Domain, Engine, MemoryRegion, SgList, Span, WrId, poison};
+use dafs_fabric::{
+    Access, Arena, Engine, MemoryRegion, ProtectionDomain, SgList, Span, WrId, poison,
+};
 
 use crate::config::{NodeError, SubmitError};
 use crate::segments;
@@ -42,7 +44,7 @@ impl ReceivePool {
     /// # Errors
     /// [`NodeError`].
     pub fn new(
-        domain: &Domain,
+        domain: &ProtectionDomain,
         header_bytes: usize,
         area_bytes: usize,
         depth: usize,
@@ -240,7 +242,7 @@ impl ReceivePool {
 /// # Errors
 /// [`NodeError::Register`].
 pub fn register_local(
-    domain: &Domain,
+    domain: &ProtectionDomain,
     arena: &Arc<Arena>,
 ) -> Result<Option<MemoryRegion>, NodeError> {
     if !domain.attr().local_registration {
@@ -271,7 +273,7 @@ impl ReplyMemory {
     ///
     /// # Errors
     /// [`SubmitError::QueueFull`] where replies give some back, else [`SubmitError::NoMemory`].
-    pub fn take(&mut self, domain: &Domain) -> Result<u32, SubmitError> {
+    pub fn take(&mut self, domain: &ProtectionDomain) -> Result<u32, SubmitError> {
         if let Some(piece) = self.free.pop() {
             return Ok(piece);
         }
@@ -286,7 +288,7 @@ impl ReplyMemory {
     /// # Errors
     /// [`NodeError`].
     #[cold]
-    pub fn grow(&mut self, domain: &Domain) -> Result<(), NodeError> {
+    pub fn grow(&mut self, domain: &ProtectionDomain) -> Result<(), NodeError> {
         let arena = Arena::new(CHUNK * self.bytes)?;
         let region = register_local(domain, &arena)?;
         let first = (self.chunks.len() * CHUNK) as u32;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::{Access, Device, Domain, MemoryRegion, RemoteSpan, Span};
+use dafs_fabric::{Access, Device, MemoryRegion, ProtectionDomain, RemoteSpan, Span};
 use smallvec::SmallVec;
 
 use crate::header::REMOTE_SPANS_MAX;
@@ -89,7 +89,7 @@ impl RegistrationCache {
 
     /// The regions by which the device knows all of `list` as local memory; `None` when it does not
     /// and something of it cannot be registered.
-    pub fn local(&mut self, domain: &Domain, list: &[Span]) -> Option<Regions> {
+    pub fn local(&mut self, domain: &ProtectionDomain, list: &[Span]) -> Option<Regions> {
         let none = Access { remote_read: false, remote_write: false };
         let mut regions = Regions::new();
         for span in list {

@@ -147,19 +147,19 @@ impl Connection {
             && data.len() <= sh.attr.sge_max
             && header.len() <= REPLY_HEADER_BYTES_MAX;
         if !fits {
-            sh.faults.push((self.id.index, Fault::local("reply larger than the request's room")));
+            sh.faults.push((self.id.slot(), Fault::local("reply larger than the request's room")));
             return sh.unsent(token);
         }
-        let Some(held) = sh.make_known((Role::Responder, Some(self.id.index)), &mut data, true)
+        let Some(held) = sh.make_known((Role::Responder, Some(self.id.slot())), &mut data, true)
         else {
             // Pushed data that nobody fetched stops the path until the reply leaves.
             let stops = slot.mode == Mode::Tagged && slot.fetch == Fetch::Not;
             if stops || sh.bounces[Role::Responder as usize].is_idle() {
-                sh.faults.push((self.id.index, Fault::local("no memory for a reply")));
+                sh.faults.push((self.id.slot(), Fault::local("no memory for a reply")));
                 return sh.unsent(token);
             }
             slot.late = Some(Box::new(LateReply { header: header.to_vec(), data, token }));
-            return sh.starved.push((self.id.index, tag));
+            return sh.starved.push((self.id.slot(), tag));
         };
         self.end_service(sh, tag);
         let mut message = Header::new(Kind::Reply, tag);
@@ -191,12 +191,12 @@ impl Connection {
     fn discard(&mut self, sh: &mut Shared, tag: u32, len: u32) {
         let Some(sink) = sh.sink(len as usize) else {
             let fault = Fault::local("no memory to throw data away");
-            return sh.faults.push((self.id.index, fault));
+            return sh.faults.push((self.id.slot(), fault));
         };
         // The data of a slot's request comes before that of the next one in it.
         if self.responder.discards.len() >= 2 * self.responder.window {
             let fault = Fault::peer("announced data that does not come");
-            return sh.faults.push((self.id.index, fault));
+            return sh.faults.push((self.id.slot(), fault));
         }
         self.counters.discarded_bytes += u64::from(len);
         self.responder.discards.push((tag, len));

@@ -1,9 +1,9 @@
-//! What all connections of a node share.
+//! What all connections of a port share.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dafs_fabric::{Arena, DeviceAttr, Domain, Engine, MemoryRegion, SgList, Span};
+use dafs_fabric::{Arena, DeviceAttr, Engine, MemoryRegion, ProtectionDomain, SgList, Span};
 
 use crate::bounce::{Bounce, BouncePool, ENOUGH, Owner};
 use crate::config::{NodeConfig, NodeError};
@@ -54,10 +54,10 @@ pub struct Held {
     pub bounce: Option<Box<Bounce>>,
 }
 
-/// The engine, memory, and queues of a node.
+/// The engine, memory, and queues of a port.
 pub struct Shared {
     /// The device of `engine`, and the memory that it knows.
-    pub domain: Arc<Domain>,
+    pub domain: Arc<ProtectionDomain>,
     /// The completion queue and queue pairs.
     pub engine: Box<dyn Engine>,
     /// As of the device.
@@ -103,7 +103,7 @@ struct Sink {
 }
 
 impl Sink {
-    fn new(domain: &Domain) -> Result<Sink, NodeError> {
+    fn new(domain: &ProtectionDomain) -> Result<Sink, NodeError> {
         let arena = Arena::new(SINK_BYTES)?;
         let region = register_local(domain, &arena)?;
         Ok(Sink { span: arena.span(0, SINK_BYTES), _region: region })
@@ -115,7 +115,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`NodeError`].
-    pub fn new(domain: Arc<Domain>, config: NodeConfig) -> Result<Shared, NodeError> {
+    pub fn new(domain: Arc<ProtectionDomain>, config: NodeConfig) -> Result<Shared, NodeError> {
         let engine = domain.engine()?;
         let attr = engine.attr().clone();
         let area_bytes = config::data_area_bytes(&config, &attr)?;

@@ -87,3 +87,18 @@ impl Counters {
         self.peer_faults += other.peer_faults;
     }
 }
+
+impl NodeStats {
+    /// Adds those of another.
+    pub fn add(&mut self, other: &NodeStats) {
+        self.counters.add(&other.counters);
+        self.connections += other.connections;
+        self.requests_in_service += other.requests_in_service;
+        self.requests_waiting += other.requests_waiting;
+        self.receives_posted += other.receives_posted;
+        self.receives_promised += other.receives_promised;
+        self.regions += other.regions;
+        self.registrations += other.registrations;
+        self.system_calls += other.system_calls;
+    }
+}

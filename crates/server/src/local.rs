@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dafs_fabric::{Address, ConnectError, Device, Listener, local};
+use dafs_fabric::{Address, ConnectError, Domain, Listener, local};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use crate::config::LocalSocket;
@@ -22,7 +22,7 @@ const YOUNG: Duration = Duration::from_secs(60);
 /// The local socket of a TCP listener that was to be at `named` and is at `address`. `None` where it
 /// needs none, or cannot have one: then clients come by TCP.
 pub(crate) fn beside(
-    device: &dyn Device,
+    domain: &Domain,
     named: &Address,
     address: &Address,
     wanted: &LocalSocket,
@@ -35,7 +35,7 @@ pub(crate) fn beside(
         LocalSocket::Auto => usual_directory()?,
         LocalSocket::In(directory) => directory.clone(),
     };
-    let opened = open(device, &directory, at);
+    let opened = open(domain, &directory, at);
     opened.inspect_err(|error| tracing::warn!(%at, %error, "without a local socket")).ok()
 }
 
@@ -62,14 +62,14 @@ fn usual_directory() -> Option<PathBuf> {
 }
 
 fn open(
-    device: &dyn Device,
+    domain: &Domain,
     directory: &Path,
     at: SocketAddr,
 ) -> std::result::Result<Box<dyn Listener>, ConnectError> {
     let name = local::socket_name(at).ok_or_else(|| Error::other("no /proc/self/ns/net"))?;
     make_own(directory)?;
     remove_left_over(directory);
-    device.listen(&Address::local(&directory.join(name)))
+    domain.listen(&Address::local(&directory.join(name)))
 }
 
 /// Makes a directory, and makes sure that nobody else can put files into it.
@@ -122,7 +122,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
 
-    use dafs_fabric::Provider;
     use dafs_fabric_tcp::TcpProvider;
 
     use super::*;
@@ -132,9 +131,9 @@ mod tests {
     }
 
     fn beside_in(directory: &Path, named: &str, at: &str) -> Option<Box<dyn Listener>> {
-        let device = TcpProvider::new().open().expect("device");
+        let domain = Domain::open(&TcpProvider::new()).expect("device");
         let wanted = LocalSocket::In(directory.into());
-        beside(device.as_ref(), &address(named), &address(at), &wanted)
+        beside(&domain, &address(named), &address(at), &wanted)
     }
 
     fn names(directory: &Path) -> usize {
@@ -174,10 +173,10 @@ mod tests {
 
     #[test]
     fn a_port_by_chance_leaves_no_file_where_clients_look() {
-        let device = TcpProvider::new().open().expect("device");
+        let domain = Domain::open(&TcpProvider::new()).expect("device");
         let chosen = address("tcp://127.0.0.1:7");
         let socket =
-            |named| beside(device.as_ref(), &address(named), &chosen, &LocalSocket::Auto).is_some();
+            |named| beside(&domain, &address(named), &chosen, &LocalSocket::Auto).is_some();
         assert!(!socket("tcp://127.0.0.1:0") && !socket("tcp://[::1]:0"));
     }
 

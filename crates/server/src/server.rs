@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use dafs_fabric::{
-    Address, Arena, ConnectError, Device, Domain, Listener, OpenError, Provider, RegisterError,
+    Address, Arena, ConnectError, Domain, Listener, OpenError, Providers, RegisterError,
 };
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Dialled, Identity, WriteVerifier};
@@ -60,7 +60,7 @@ pub enum StartError {
     /// The cache.
     #[error("cache: {0}")]
     Arena(#[from] dafs_fabric::ArenaError),
-    /// Memory of the cache, which the device must know.
+    /// Memory of the cache, which a device must know.
     #[error(
         "the transport does not take {bytes} bytes of the cache: {source}; raise the limit of locked \
          memory (ulimit -l)"
@@ -130,14 +130,14 @@ impl Server {
     /// [`StartError`] names the directory, address or file at fault.
     pub fn start(
         config: &Config,
-        provider: &dyn Provider,
+        providers: impl Into<Providers>,
         open_store: &OpenStore,
     ) -> Result<Server, StartError> {
         config.check()?;
         let addresses = config.addresses()?;
-        let domain = Domain::open(provider)?;
-        check_data_paths(config, domain.device())?;
-        let Listeners { public, local } = listen(domain.device(), &addresses, config)?;
+        let domain = Domain::open_all(&providers.into())?;
+        check_data_paths(config, &domain)?;
+        let Listeners { public, local } = listen(&domain, &addresses, config)?;
         let addresses: Vec<_> = public.iter().map(|listener| listener.address()).collect();
         // Dropped in this order: a local socket is gone before the next server can have its port.
         let listeners = local.into_iter().chain(public).collect();
@@ -313,17 +313,17 @@ struct Listeners {
 }
 
 fn listen(
-    device: &dyn Device,
+    domain: &Domain,
     addresses: &[Address],
     config: &Config,
 ) -> Result<Listeners, StartError> {
     let by_default = config.listen == Config::default().listen;
     let (mut public, mut local) = (Vec::new(), Vec::new());
     for address in addresses {
-        match device.listen(address) {
+        match domain.listen(address) {
             Ok(listener) => {
                 let wanted = &config.local_socket;
-                local.extend(local::beside(device, address, &listener.address(), wanted));
+                local.extend(local::beside(domain, address, &listener.address(), wanted));
                 public.push(listener);
             }
             // A machine without IPv6 still serves by default.
@@ -346,13 +346,11 @@ fn has_no_ipv6(error: &ConnectError) -> bool {
     }
 }
 
-fn check_data_paths(config: &Config, device: &dyn Device) -> Result<(), StartError> {
-    let attr = device.attr();
+fn check_data_paths(config: &Config, domain: &Domain) -> Result<(), StartError> {
     let path = config.exports.iter().map(|e| e.data_path).find(|path| path.sends_from_files());
-    match path {
-        Some(path) if !attr.file_spans => {
-            Err(StartError::DataPath { path, transport: attr.provider })
-        }
+    let unfit = domain.parts().iter().map(|part| part.attr()).find(|attr| !attr.file_spans);
+    match (path, unfit) {
+        (Some(path), Some(attr)) => Err(StartError::DataPath { path, transport: attr.provider }),
         _ => Ok(()),
     }
 }

@@ -205,11 +205,11 @@ fn one_directory_has_one_data_path() {
     let mut inner = config.exports[0].clone();
     (inner.name, inner.path) = ("inner".into(), directory.path().join("./inner"));
     config.exports.push(inner);
-    Server::start(&config, &TcpProvider::new(), &dafs_store_posix::open)
+    Server::start(&config, Arc::new(TcpProvider::new()), &dafs_store_posix::open)
         .expect("one data path")
         .stop();
     config.exports[1].data_path = DataPath::Normal;
-    let error = Server::start(&config, &TcpProvider::new(), &dafs_store_posix::open)
+    let error = Server::start(&config, Arc::new(TcpProvider::new()), &dafs_store_posix::open)
         .err()
         .expect("two data paths");
     assert!(error.to_string().contains("another data path"), "{error}");
@@ -222,7 +222,7 @@ fn a_transport_that_cannot_send_from_files_is_named() {
     for path in [DataPath::Mmap, DataPath::Sendfile] {
         let mut config = Config::for_directory(directory.path());
         config.exports[0].data_path = path;
-        let error = Server::start(&config, &net.provider(1), &dafs_store_posix::open)
+        let error = Server::start(&config, Arc::new(net.provider(1)), &dafs_store_posix::open)
             .err()
             .expect("cannot");
         assert!(matches!(error, StartError::DataPath { .. }), "{error}");

@@ -31,7 +31,7 @@ pub struct Config {
     pub policy: Policy,
     /// For the times of files with dirty data.
     pub clock: Clock,
-    /// The device that is to know the arena, if one must ([`Domain::register`]): segment by segment,
+    /// The devices that are to know the arena, if one must ([`Domain::register`]): segment by segment,
     /// before each is first used.
     pub domain: Option<Arc<Domain>>,
 }

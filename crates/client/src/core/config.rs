@@ -12,8 +12,8 @@ use crate::options::SessionOptions;
 pub struct CoreConfig {
     /// For people.
     pub(super) address: Address,
-    /// For the transport.
-    pub(super) target: Address,
+    /// For the transport: tried in turn, each time from the first on.
+    pub(super) targets: Vec<Address>,
     pub(super) key: Option<Vec<u8>>,
     pub(super) retry: Duration,
     pub(super) wait: WaitMode,
@@ -33,7 +33,10 @@ impl CoreConfig {
         options.clamp();
         CoreConfig {
             address: address.clone(),
-            target: options.address(address),
+            targets: std::iter::once(address)
+                .chain(&options.also)
+                .map(|address| options.address(address))
+                .collect(),
             key: options.key,
             retry: options.retry,
             wait: options.wait,
@@ -71,8 +74,8 @@ pub struct Facts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Way {
-    /// TCP, or whatever network the provider has.
-    Network,
+    /// A network of this name.
+    Network(&'static str),
     /// A Unix socket of this host.
     UnixSocket,
 }

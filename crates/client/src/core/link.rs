@@ -59,6 +59,10 @@ pub(super) struct Link {
     /// It was ready once in this session.
     was_ready: bool,
     deadline: Duration,
+    /// Which of the server's addresses is tried next, or was connected.
+    target: usize,
+    /// Why those before it failed, and whether nobody listens there.
+    failed: Vec<(bool, String)>,
     retry_at: Duration,
     backoff: Duration,
     heard: Duration,
@@ -73,6 +77,8 @@ impl Link {
             wanted: false,
             was_ready: false,
             deadline: Duration::ZERO,
+            target: 0,
+            failed: Vec::new(),
             retry_at: Duration::ZERO,
             backoff: BACKOFF_MIN,
             heard: Duration::ZERO,
@@ -249,7 +255,8 @@ impl Core {
         // Tells the server which of its workers has the session.
         let session = self.session.keys.as_ref().map(|keys| keys.id.0);
         let private = session.as_ref().map_or(&[][..], |id| &id[..]);
-        match self.node.connect(&self.config.target, private, options) {
+        let target = &self.config.targets[self.links[index].target];
+        match self.node.connect(target, private, options) {
             Ok(conn) => {
                 let link = &mut self.links[index];
                 link.conn = Some(conn);
@@ -400,6 +407,7 @@ impl Core {
         }
         let link = &mut self.links[index];
         link.state = LinkState::Ready;
+        link.failed.clear();
         link.backoff = BACKOFF_MIN;
         link.heard = self.now;
         link.pinged = self.now;
@@ -407,7 +415,7 @@ impl Core {
         if let (0, Some(conn)) = (index, link.conn) {
             self.session.facts.way = match self.node.peer(conn) {
                 Some(PeerInfo { credentials: Some(_), .. }) => Way::UnixSocket,
-                _ => Way::Network,
+                _ => Way::Network(self.node.network(conn).unwrap_or_default()),
             };
         }
         if std::mem::replace(&mut self.links[index].was_ready, true) {
@@ -439,11 +447,12 @@ impl Core {
         self.attempt_failed(index, refused, reason);
     }
 
-    /// Tries again later, or gives up.
+    /// Tries the server's next address, or again later, or gives up.
     fn attempt_failed(&mut self, index: usize, refused: bool, reason: String) {
         if matches!(self.phase, Phase::Draining(_) | Phase::Closed) {
             return;
         }
+        let Some((refused, reason)) = self.all_failed(index, refused, reason) else { return };
         if !self.session.established {
             return self.fail_all(Error::Connect { refused, reason });
         }
@@ -462,6 +471,29 @@ impl Core {
         link.backoff = (link.backoff * 2).min(BACKOFF_MAX);
     }
 
+    /// What to say when all of the server's addresses were tried; else the next one is tried at once.
+    fn all_failed(
+        &mut self,
+        index: usize,
+        refused: bool,
+        reason: String,
+    ) -> Option<(bool, String)> {
+        let targets = self.config.targets.len();
+        let link = &mut self.links[index];
+        if targets == 1 {
+            return Some((refused, reason));
+        }
+        let address = &self.config.targets[link.target];
+        link.failed.push((refused, format!("{address}: {reason}")));
+        link.target = (link.target + 1) % targets;
+        if link.failed.len() < targets {
+            link.retry_at = self.now;
+            return None;
+        }
+        let (refused, reasons): (Vec<_>, Vec<_>) = link.failed.drain(..).unzip();
+        Some((refused.into_iter().all(|it| it), reasons.join("; ")))
+    }
+
     pub(super) fn on_disconnected(&mut self, conn: ConnId, reason: &str, peer_fault: bool) {
         self.drop_callbacks_of(conn);
         let Some(index) = self.link_of(conn) else { return };
@@ -475,6 +507,7 @@ impl Core {
             self.attempt_failed(index, false, reason.into());
         } else if was_ready {
             self.links[index].retry_at = self.now;
+            self.links[index].target = 0;
             if matches!(self.phase, Phase::Draining(_) | Phase::Closed) || self.session.closing {
                 return;
             }

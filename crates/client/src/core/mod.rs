@@ -209,7 +209,7 @@ impl Core {
             features: Features::default(),
             addresses: Vec::new(),
             uid: 0,
-            way: Way::Network,
+            way: Way::Network(""),
             verifier: WriteVerifier::default(),
             export: Vec::new(),
             reconnects: 0,

@@ -31,7 +31,7 @@ impl Connection {
     fn fetch_into(&mut self, sh: &mut Shared, tag: u32, mut into: SgList) {
         let Some(slot) = self.responder.serving(tag) else { return };
         if matches!(slot.mode, Mode::Tagged | Mode::Grant | Mode::Read) {
-            match sh.make_known((Role::Responder, Some(self.id.index)), &mut into, false) {
+            match sh.make_known((Role::Responder, Some(self.id.slot())), &mut into, false) {
                 Some(held) => slot.held = held,
                 // What was pushed stops all that comes behind it, perhaps what others wait for.
                 None if slot.mode == Mode::Tagged
@@ -39,13 +39,13 @@ impl Connection {
                 {
                     slot.fetch = Fetch::Not;
                     drop(into);
-                    sh.faults.push((self.id.index, Fault::local("no memory for data")));
+                    sh.faults.push((self.id.slot(), Fault::local("no memory for data")));
                     let id = RequestId { conn: self.id, tag };
                     return sh.events.push_back(Event::Fetched { id, placed: None });
                 }
                 None => {
                     slot.into = into;
-                    return sh.starved.push((self.id.index, tag));
+                    return sh.starved.push((self.id.slot(), tag));
                 }
             }
         }

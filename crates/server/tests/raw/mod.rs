@@ -66,8 +66,8 @@ impl Served {
         dafs_fabric::poison::switch_on(std::array::from_fn(|at| (at * 37 + 11) as u8));
         let state = tempfile::tempdir().expect("a directory");
         config.state = Some(state.path().to_owned());
-        let server =
-            Server::start(&config, &TcpProvider::new(), &dafs_store_posix::open).expect("server");
+        let server = Server::start(&config, Arc::new(TcpProvider::new()), &dafs_store_posix::open)
+            .expect("server");
         Served { directory, _state: state, server: Some(server) }
     }
 

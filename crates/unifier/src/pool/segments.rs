@@ -45,7 +45,7 @@ impl Segments {
         let bytes = arena.segment_bytes();
         assert!(bytes >= FRAME_BYTES, "segments have whole frames");
         let frames = bytes / FRAME_BYTES;
-        let domain = domain.filter(|domain| domain.attr().local_registration);
+        let domain = domain.filter(|domain| domain.needs_registration());
         let known = (0..frame_count.div_ceil(frames)).map(|_| AtomicU8::new(UNKNOWN)).collect();
         let (telling, refused) = (Mutex::default(), AtomicU64::new(0));
         Segments { arena, domain, frames, frame_count, known, telling, refused }
@@ -58,7 +58,7 @@ impl Segments {
 
     /// What is registered cannot be given back.
     fn pins(&self) -> bool {
-        self.domain.as_ref().is_some_and(|domain| domain.attr().registration_pins)
+        self.domain.as_ref().is_some_and(|domain| domain.pins())
     }
 
     fn range(&self, segment: usize) -> Range<usize> {

@@ -154,7 +154,7 @@ fn pinned(arena_bytes: usize, domain: &Arc<Domain>) -> (Arc<Arena>, Arc<Unifier>
 /// Segments that the device knows.
 fn known(domain: &Domain, arena: &Arc<Arena>) -> usize {
     let segments = (0..arena.len()).step_by(arena.segment_bytes());
-    segments.filter(|at| domain.find(&arena.segment(*at)).is_some()).count()
+    segments.filter(|at| domain.parts()[0].find(&arena.segment(*at)).is_some()).count()
 }
 
 fn read_all(disk: &Disk, cached: &Arc<CachedFile>, bytes: usize) -> Vec<u8> {
@@ -419,5 +419,5 @@ fn what_is_registered_ahead_of_use_does_not_stay_when_it_goes() {
     unifier.prefault(std::thread::current(), || true);
     assert_eq!(thread.join().expect("no panic"), 3 << 20);
     assert_eq!(known(&domain, &arena), 3);
-    assert!(domain.find(&arena.segment(3 * MIB)).is_none());
+    assert!(domain.parts()[0].find(&arena.segment(3 * MIB)).is_none());
 }

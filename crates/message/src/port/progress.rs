@@ -2,7 +2,7 @@
 
 use dafs_fabric::{QueuePair, QueuePairEvent, Status, WorkCompletion};
 
-use super::Node;
+use super::Port;
 use crate::connection::State;
 use crate::event::Event;
 use crate::fault::Fault;
@@ -10,7 +10,7 @@ use crate::header::Setup;
 use crate::planted::{Defect, planted};
 use crate::work::{Target, parse_work_id};
 
-impl Node {
+impl Port {
     /// Takes what the engine has to tell. New connections are handled at once, since messages on
     /// them may be among the completions just polled; ends are told after those.
     pub(super) fn take_events(&mut self) -> bool {

@@ -1,0 +1,383 @@
+//! A port of a node: one engine, its connections, one progress function.
+
+mod arrivals;
+mod progress;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use dafs_fabric::{
+    Address, ConnectError, Incoming, PeerInfo, ProtectionDomain, QueuePair, QueuePairEvent, SgList,
+    Waiter, WorkCompletion,
+};
+
+use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
+use crate::connection::{Connection, State};
+use crate::event::{ConnId, Event, RequestId};
+use crate::header::{SETUP_BYTES, Setup};
+use crate::requests::Submit;
+use crate::shared::{Role, Shared};
+use crate::stats::{Counters, NodeStats};
+
+/// Completions taken from the engine at a time.
+const COMPLETIONS_MAX: usize = 256;
+/// Rounds of one poll, so that its caller gets its turn on a busy node.
+const ROUNDS_MAX: usize = 4;
+/// Pieces of request data that a peer without tags sends at a time, and its control messages.
+const PIECES_UNDER_WAY: usize = 4;
+
+/// Queue pair numbers are ours: a multiplication spreads them well enough.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+}
+
+/// One engine, its connections and the requests on them. What its methods do is told with those of
+/// [`Node`](crate::Node).
+pub struct Port {
+    /// Its place in the node.
+    number: u8,
+    sh: Shared,
+    connections: Vec<Option<Box<Connection>>>,
+    generations: Vec<u32>,
+    free: Vec<u32>,
+    by_queue_pair: HashMap<QueuePair, u32, BuildHasherDefault<NumberHasher>>,
+    completions: Vec<WorkCompletion>,
+    late_events: Vec<QueuePairEvent>,
+}
+
+impl Port {
+    /// With an engine of its own.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub fn new(
+        number: u8,
+        domain: Arc<ProtectionDomain>,
+        config: NodeConfig,
+    ) -> Result<Port, NodeError> {
+        Ok(Port {
+            number,
+            sh: Shared::new(domain, config)?,
+            connections: Vec::new(),
+            generations: Vec::new(),
+            free: Vec::new(),
+            by_queue_pair: HashMap::default(),
+            completions: Vec::with_capacity(COMPLETIONS_MAX),
+            late_events: Vec::new(),
+        })
+    }
+
+    pub fn connect(
+        &mut self,
+        address: &Address,
+        private_data: &[u8],
+        options: ConnOptions,
+    ) -> Result<ConnId, ConnectError> {
+        let (ours, receives) = self.prepare(private_data, &options)?;
+        let block = ours.encode(private_data);
+        self.sh.pool.promise(receives, &mut *self.sh.engine);
+        match self.sh.engine.connect(address, &block) {
+            Ok(queue_pair) => Ok(self.add(queue_pair, ours, options, receives)),
+            Err(error) => {
+                self.sh.pool.release(receives);
+                Err(error)
+            }
+        }
+    }
+
+    pub fn accept(
+        &mut self,
+        incoming: Incoming,
+        private_data: &[u8],
+        options: ConnOptions,
+    ) -> Result<ConnId, ConnectError> {
+        let Some((theirs, _)) = Setup::decode(&incoming.private_data) else {
+            self.sh
+                .engine
+                .reject(incoming, "this node speaks another version of the message protocol");
+            return Err(ConnectError::PeerProtocol("no set-up block of a message node"));
+        };
+        let (ours, receives) = match self.prepare(private_data, &options) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.sh.engine.reject(incoming, "the server is full");
+                return Err(error);
+            }
+        };
+        self.sh.pool.promise(receives, &mut *self.sh.engine);
+        let accepted = self.sh.engine.accept(incoming, &ours.encode(private_data));
+        let queue_pair = match accepted {
+            Ok(queue_pair) => queue_pair,
+            Err(error) => {
+                self.sh.pool.release(receives);
+                return Err(error);
+            }
+        };
+        let id = self.add(queue_pair, ours, options, receives);
+        if let Some(connection) = self.connections[id.slot() as usize].as_mut() {
+            connection.open(&theirs, &self.sh);
+        }
+        Ok(id)
+    }
+
+    pub fn reject(&mut self, incoming: Incoming, reason: &str) {
+        self.sh.engine.reject(incoming, reason);
+    }
+
+    pub fn peer(&self, conn: ConnId) -> Option<PeerInfo> {
+        let queue_pair = self.peek(conn)?.queue_pair;
+        self.sh.engine.peer(queue_pair)
+    }
+
+    /// What to tell the peer, and the receives that this needs. Grants fewer credits than wished
+    /// where there are not enough receives.
+    fn prepare(
+        &self,
+        private_data: &[u8],
+        options: &ConnOptions,
+    ) -> Result<(Setup, usize), ConnectError> {
+        let (bytes, bytes_max) = (private_data.len(), self.private_data_max());
+        if bytes > bytes_max {
+            return Err(ConnectError::PrivateData { bytes, bytes_max });
+        }
+        if self.connections.len() - self.free.len() >= self.sh.config.connections_max {
+            return Err(ConnectError::Resource("connections"));
+        }
+        let (sh, attr) = (&self.sh, &self.sh.attr);
+        let tagged = attr.tag_match && options.use_tagged;
+        // One for control messages; replies and pieces take receives where tags do not match.
+        let untagged =
+            if tagged { 0 } else { usize::from(options.requests_max) + PIECES_UNDER_WAY };
+        let beside = 1 + untagged;
+        let wish = usize::from(options.credits.min(4096));
+        let room = sh.pool.available().saturating_sub(beside + 1);
+        let credits = wish.min(room);
+        if sh.pool.available() < beside || (credits == 0 && wish > 0) {
+            return Err(ConnectError::Resource("receives"));
+        }
+        // One more than asked for, for requests that keep the connection going.
+        let window = if credits == 0 { 0 } else { credits + 1 };
+        let setup = Setup {
+            tagged,
+            rdma_read: attr.rdma_read && options.use_rdma_read,
+            rdma_write: attr.rdma_write && attr.write_before_send,
+            header_bytes: sh.config.header_bytes as u16,
+            window: window as u16,
+            area_bytes: sh.area_bytes() as u32,
+            push_bytes: if tagged { options.push_bytes.min(1 << 30) } else { 0 },
+        };
+        Ok((setup, window + beside))
+    }
+
+    /// Its receives are promised.
+    fn add(
+        &mut self,
+        queue_pair: QueuePair,
+        ours: Setup,
+        options: ConnOptions,
+        receives: usize,
+    ) -> ConnId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.generations.push(0);
+            (self.connections.len() - 1) as u32
+        });
+        let id = ConnId::new(self.number, index, self.generations[index as usize]);
+        let connection = Connection::new(id, queue_pair, ours, options, receives, &self.sh);
+        self.connections[index as usize] = Some(Box::new(connection));
+        self.by_queue_pair.insert(queue_pair, index);
+        self.sh.posted = true;
+        id
+    }
+
+    fn find(&mut self, conn: ConnId) -> Option<(&mut Connection, &mut Shared)> {
+        let connection = self.connections.get_mut(conn.slot() as usize)?.as_deref_mut()?;
+        (connection.id == conn).then_some((connection, &mut self.sh))
+    }
+
+    fn peek(&self, conn: ConnId) -> Option<&Connection> {
+        let connection = self.connections.get(conn.slot() as usize)?.as_deref()?;
+        (connection.id == conn).then_some(connection)
+    }
+
+    pub fn disconnect(&mut self, conn: ConnId, reason: &str) {
+        if self.peek(conn).is_some() {
+            self.fail(conn.slot(), reason.to_owned(), false);
+        }
+    }
+
+    /// `lists`: sources of the request's data, and room for the reply's.
+    pub fn submit(
+        &mut self,
+        conn: ConnId,
+        tag: u32,
+        header: &[u8],
+        (data, reply_into): (SgList, SgList),
+        submit: Submit,
+    ) -> Result<(), SubmitError> {
+        let (connection, sh) = self.find(conn).ok_or(SubmitError::NotConnected)?;
+        connection.submit(sh, tag, header, data, reply_into, submit)
+    }
+
+    pub fn can_submit(&self, conn: ConnId) -> bool {
+        self.peek(conn).is_some_and(|connection| {
+            connection.state == State::Open && connection.requester.admit(false).is_ok()
+        })
+    }
+
+    pub fn request_header_max(&self, conn: ConnId) -> usize {
+        let open = self.peek(conn).filter(|connection| connection.state == State::Open);
+        open.map_or(0, Connection::request_header_max)
+    }
+
+    pub fn private_data_max(&self) -> usize {
+        self.sh.attr.private_data_bytes_max.saturating_sub(SETUP_BYTES)
+    }
+
+    pub fn data_bytes_max(&self) -> usize {
+        self.sh.attr.bulk_bytes_max
+    }
+
+    pub fn segments_max(&self) -> usize {
+        self.sh.attr.sge_max
+    }
+
+    pub fn abandon(&mut self, conn: ConnId, tag: u32) {
+        if let Some((connection, _)) = self.find(conn) {
+            connection.abandon(tag);
+        }
+    }
+
+    pub fn fetch(&mut self, id: RequestId, into: SgList) {
+        match self.find(id.conn) {
+            Some((connection, sh)) => connection.fetch(sh, id.tag, into),
+            None => self.sh.events.push_back(Event::Fetched { id, placed: None }),
+        }
+    }
+
+    /// With a token its end is told.
+    pub fn reply(&mut self, id: RequestId, header: &[u8], data: SgList, token: Option<u64>) {
+        let Some((connection, sh)) = self.find(id.conn) else {
+            drop(data);
+            return self.sh.unsent(token);
+        };
+        connection.reply(sh, id.tag, header, (data, token));
+        sh.deliver_waiting();
+    }
+
+    pub fn fetched_bytes(&self, id: RequestId) -> u64 {
+        self.peek(id.conn).map_or(0, |connection| connection.fetched_bytes(&self.sh, id.tag))
+    }
+
+    pub fn replied_bytes(&self, conn: ConnId, token: u64) -> u64 {
+        self.peek(conn).map_or(0, |connection| connection.replied_bytes(&self.sh, token))
+    }
+
+    pub fn poll(&mut self) -> usize {
+        self.end_faulty();
+        self.flush_blocked();
+        for _ in 0..ROUNDS_MAX {
+            let mut completions = std::mem::take(&mut self.completions);
+            completions.clear();
+            let count = self.sh.engine.poll(&mut completions, COMPLETIONS_MAX);
+            let more = self.take_events() || count == COMPLETIONS_MAX;
+            for completion in &completions {
+                self.handle_completion(completion);
+            }
+            self.completions = completions;
+            self.handle_late_events();
+            self.end_faulty();
+            if !more {
+                break;
+            }
+        }
+        self.try_starved();
+        self.flush_blocked();
+        self.sh.pool.refill(&mut *self.sh.engine);
+        self.sh.deliver_waiting();
+        if self.sh.posted && self.sh.events.is_empty() {
+            self.ring();
+        }
+        self.sh.events.len()
+    }
+
+    /// Goes on with what waited for memory that stands in, if some came back.
+    #[inline]
+    fn try_starved(&mut self) {
+        if self.sh.starved.is_empty() || !self.sh.bounces[Role::Responder as usize].came_back() {
+            return;
+        }
+        for (index, tag) in std::mem::take(&mut self.sh.starved) {
+            if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
+                connection.try_starved(&mut self.sh, tag);
+            }
+        }
+    }
+
+    pub fn rounds(&self) -> u64 {
+        self.sh.engine.rounds()
+    }
+
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.sh.events.pop_front()
+    }
+
+    pub fn recycle(&mut self, header: Vec<u8>) {
+        self.sh.recycle(header);
+    }
+
+    pub fn arm(&mut self) -> bool {
+        if !self.sh.events.is_empty() || !self.sh.faults.is_empty() {
+            return false;
+        }
+        if self.sh.posted {
+            self.ring();
+        }
+        self.sh.engine.arm()
+    }
+
+    pub fn waiter(&self) -> Arc<dyn Waiter> {
+        self.sh.engine.waiter()
+    }
+
+    pub fn ring(&mut self) {
+        self.sh.posted = false;
+        self.sh.engine.ring();
+    }
+
+    pub fn stats(&self) -> NodeStats {
+        let mut counters = self.sh.ended;
+        for connection in self.connections.iter().flatten() {
+            counters.add(&connection.counters);
+        }
+        NodeStats {
+            counters,
+            connections: self.connections.len() - self.free.len(),
+            requests_in_service: self.sh.in_service,
+            requests_waiting: self.sh.waiting.len(),
+            receives_posted: self.sh.pool.posted(),
+            receives_promised: self.sh.pool.promised(),
+            regions: self.sh.registrations.len(),
+            registrations: self.sh.registrations.registrations(),
+            system_calls: self.sh.engine.system_calls(),
+        }
+    }
+
+    pub fn conn_stats(&self, conn: ConnId) -> Option<Counters> {
+        self.peek(conn).map(|connection| connection.counters)
+    }
+}

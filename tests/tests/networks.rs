@@ -1,0 +1,127 @@
+//! A session that goes on by another address of its server, and by another kind of network.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dafs_client::{OpenOptions, Session, SessionOptions};
+use dafs_fabric::Address;
+use dafs_fabric_tcp::TcpProvider;
+use dafs_tests::relay::Relay;
+use dafs_tests::served::Served;
+
+fn at(relay: &Relay) -> Address {
+    Address { scheme: "tcp".into(), target: relay.address().to_string() }
+}
+
+fn connect(address: &Address, also: Vec<Address>) -> dafs_client::Result<Session> {
+    let options = SessionOptions { also, ..SessionOptions::default() };
+    Session::connect(Arc::new(TcpProvider::default()), address, options)
+}
+
+fn appending() -> OpenOptions {
+    OpenOptions { create: true, append: true, ..OpenOptions::write() }
+}
+
+/// A server at a TCP port, behind two relays, and at a Unix socket.
+struct Scene {
+    directory: tempfile::TempDir,
+    _server: Served,
+    relays: [Relay; 2],
+    socket: Address,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (served, socket) = (directory.path().join("served"), directory.path().join("socket"));
+        std::fs::create_dir(&served).expect("a directory");
+        let socket = Address::local(&socket);
+        let server = Served::start(&served, &["--listen", &socket.to_string()]);
+        let url = server.url.trim_start_matches("dafs://").trim_end_matches('/').to_owned();
+        let port = url.parse().expect("an address");
+        let relays = [(); 2].map(|()| Relay::start(port).expect("a relay"));
+        Scene { directory, _server: server, relays, socket }
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.directory.path().join("served").join(name)).expect("a file")
+    }
+}
+
+#[test]
+fn a_session_goes_on_by_the_next_address() {
+    let scene = Scene::new();
+    let [first, second] = &scene.relays;
+    let session = connect(&at(first), vec![at(second), scene.socket.clone()]).expect("connects");
+    let file = session.open(b"numbers", appending()).expect("opens");
+    let add = |number: u32| {
+        file.append(format!("{number}\n").as_bytes()).expect("appends");
+    };
+    add(1);
+    assert_eq!(session.info().transport, "tcp");
+    let by_second = second.request_bytes();
+    first.close(true);
+    add(2);
+    assert_eq!(session.info().transport, "tcp");
+    assert!(second.request_bytes() > by_second, "by the second address");
+    second.close(true);
+    add(3);
+    assert_eq!(session.info().transport, "unix");
+    // Preferred again where there is a choice again, which a connection that stands leaves alone.
+    first.close(false);
+    add(4);
+    assert_eq!(session.info().transport, "unix");
+    let info = session.info();
+    assert!(info.reconnects >= 2 && info.new_sessions == 0, "{info:?}");
+    file.close().expect("closes");
+    session.close();
+    assert_eq!(scene.read("numbers"), "1\n2\n3\n4\n");
+}
+
+#[test]
+fn nothing_is_done_twice_while_addresses_come_and_go() {
+    let scene = Scene::new();
+    let [first, second] = &scene.relays;
+    let session = connect(&at(first), vec![at(second)]).expect("connects");
+    let file = session.open(b"numbers", appending()).expect("opens");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (closes, opens) in [(first, second), (second, first)].into_iter().cycle() {
+                if is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+                opens.close(false);
+                let before = opens.answer_bytes();
+                closes.close(true);
+                // Until something went the other way.
+                while opens.answer_bytes() == before && !is_over.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for number in 0..2000 {
+            file.append(format!("{number}\n").as_bytes()).expect("appends");
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+    let info = session.info();
+    assert!(info.reconnects > 3 && info.new_sessions == 0, "{info:?}");
+    file.close().expect("closes");
+    session.close();
+    let numbers: String = (0..2000).map(|number| format!("{number}\n")).collect();
+    assert_eq!(scene.read("numbers"), numbers);
+}
+
+#[test]
+fn all_addresses_that_failed_are_told() {
+    let nobody = |port| Address { scheme: "tcp".into(), target: format!("127.0.0.1:{port}") };
+    let error = connect(&nobody(1), vec![nobody(2)]).err().expect("nobody listens").to_string();
+    assert!(
+        error.contains("tcp://127.0.0.1:1: ") && error.contains("tcp://127.0.0.1:2: "),
+        "{error}"
+    );
+    let unknown = Address { scheme: "no-such".into(), target: "x".into() };
+    let error = connect(&nobody(1), vec![unknown]).err().expect("nobody listens").to_string();
+    assert!(error.contains("no network for 'no-such'"), "{error}");
+}
