@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::mount::SOFT;
 
 /// Options of URLs, which may also stand here.
-const OF_URLS: [&str; 10] = [
+const OF_URLS: [&str; 11] = [
     "wait",
     "retry",
     "slots",
@@ -21,6 +21,7 @@ const OF_URLS: [&str; 10] = [
     "rdma_read",
     "server_uid",
     "local",
+    "also",
 ];
 /// Words of fstab that are for others, or always so.
 const FOR_OTHERS: [&str; 14] = [

@@ -297,6 +297,16 @@ mod tests {
     }
 
     #[test]
+    fn a_server_may_have_further_addresses() {
+        let o = options("also=tcp://10.0.0.1:7&also=unix:/run/x").expect("options");
+        let texts: Vec<String> = o.also.iter().map(Address::to_string).collect();
+        assert_eq!(texts, ["tcp://10.0.0.1:7", "unix:/run/x"]);
+        for bad in ["also=nowhere", "also=", &"also=tcp://h&".repeat(8)] {
+            assert!(options(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn wrong_options_are_named() {
         let text = |query| options(query).expect_err("wrong").to_string();
         assert!(text("colour=red").contains("unknown option 'colour'"));

@@ -1,16 +1,15 @@
 //! A client: its core, its open files, its calls under way and its buffers.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::core::{Core, CoreConfig, FileKey, Memory, Owner, Work};
-use dafs_client::{Error, Output};
-use dafs_fabric::sim::SimNet;
+use dafs_client::{Error, Output, SessionOptions};
 use dafs_fabric::{Buffer, Domain};
 
 use crate::calls::Call;
 use crate::locks::{Door, Locker, lockers};
+use crate::networks::Networks;
 use crate::plan::{LOCK_FILES, Plan};
 use crate::server;
 
@@ -99,16 +98,22 @@ impl SimClient {
     ///
     /// # Errors
     /// What refused.
-    pub fn new(net: &Arc<SimNet>, plan: &Plan, node: u32, who: usize) -> Result<SimClient, String> {
+    pub fn new(net: &Networks, plan: &Plan, node: u32, who: usize) -> Result<SimClient, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
-        let domain = Domain::open(&net.provider(node)).map_err(|e| text(&e))?;
-        let message_node = server::gently(net, || server::node(plan, domain))?;
+        let domain = Domain::open_all(&net.providers(node)).map_err(|e| text(&e))?;
+        let message_node = net.gently(|| server::node(plan, domain))?;
         let mut rng = net.rng(5000 + who as u64);
         let nonces = Box::new(move |nonce: &mut dafs_protocol::Nonce| {
             let len = nonce.len();
             nonce.copy_from_slice(&rng.bytes(len));
         });
-        let config = CoreConfig::new(&server::address(), &plan.options);
+        let mut addresses = net.addresses(server::NODE);
+        // Each prefers one of the networks.
+        let count = addresses.len();
+        addresses.rotate_left(who % count);
+        let also = addresses.split_off(1);
+        let options = SessionOptions { also, ..plan.options.clone() };
+        let config = CoreConfig::new(&addresses[0], &options);
         Ok(SimClient {
             node,
             who,

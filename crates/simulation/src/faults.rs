@@ -23,6 +23,8 @@ pub enum Wake {
     Break(u32),
     /// A partition ends.
     Heal(u32),
+    /// A client can reach the server by this network again.
+    HealOne(usize, u32),
     /// The server starts.
     Start,
     /// The store is well again.
@@ -94,6 +96,7 @@ impl Sim {
         match wake {
             Wake::Break(node) => self.net.break_connections(node),
             Wake::Heal(node) => self.net.heal(server::NODE, node),
+            Wake::HealOne(number, node) => self.net.of(number).heal(server::NODE, node),
             Wake::Start => {
                 if !self.host.is_up() {
                     self.host.start(&self.plan)?;
@@ -111,8 +114,7 @@ impl Sim {
             }
             Wake::StorePace => self.host.storage.set_pace(self.plan.pace),
             Wake::FastNode => {
-                let faults = FaultConfig { slow_node: None, ..self.net.faults() };
-                self.net.set_faults(faults);
+                self.net.change_faults(|faults| FaultConfig { slow_node: None, ..faults });
             }
             Wake::CutOff(node) => {
                 self.net.break_connections(node);
@@ -143,6 +145,14 @@ impl Sim {
                     self.later(time, Wake::Break(node));
                 }
             }
+            Mishap::LoseNetwork(time) => {
+                // The one that it prefers: the other is there.
+                let number = self.clients[victim].who % self.net.count();
+                self.net.of(number).break_connections(node);
+                self.net.of(number).partition(server::NODE, node);
+                self.later(time, Wake::HealOne(number, node));
+                self.report.fault("network lost");
+            }
             Mishap::Partition(time) => {
                 self.net.partition(server::NODE, node);
                 self.later(time, Wake::Heal(node));
@@ -172,8 +182,8 @@ impl Sim {
             }
             Mishap::SlowNode(time) => {
                 let slow = if self.rng.coin() { node } else { server::NODE };
-                let faults = FaultConfig { slow_node: Some(slow), ..self.net.faults() };
-                self.net.set_faults(faults);
+                let slow_node = Some(slow);
+                self.net.change_faults(|faults| FaultConfig { slow_node, ..faults });
                 self.later(time, Wake::FastNode);
                 self.report.fault("slow node");
             }
@@ -210,7 +220,7 @@ impl Sim {
             let call = self.call(client, Kind::Ping, 0);
             self.clients[client].submit(call, Work::Null, None);
         }
-        let way = (self.plan.sim.faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
+        let way = (self.plan.networks[0].faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
         let time = Duration::from_micros(self.rng.range(1, 4 * way));
         let node = self.clients[client].node;
         // Cut off for a while, in which others give up what it waits for.
@@ -223,7 +233,7 @@ impl Sim {
         if !std::mem::take(&mut self.traps.unlock) {
             return;
         }
-        let way = (self.plan.sim.faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
+        let way = (self.plan.networks[0].faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
         let cut = Duration::from_micros(self.rng.range(1, 3 * way));
         let crash = cut + Duration::from_micros(self.rng.range(way, 8 * way));
         self.later(cut, Wake::CutOff(self.clients[client].node));
@@ -233,7 +243,8 @@ impl Sim {
     /// Several clients change a name: some have begun when the server dies.
     pub(crate) fn race_trap(&mut self) {
         if std::mem::take(&mut self.traps.race) {
-            let way = (self.plan.sim.faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
+            let way =
+                (self.plan.networks[0].faults.delay_max + self.plan.lag).as_micros() as u64 + 5;
             let crash = Duration::from_micros(self.rng.range(way / 2, 6 * way));
             self.later(crash, Wake::Crash);
         }

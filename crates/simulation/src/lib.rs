@@ -17,6 +17,7 @@ mod finish;
 mod locks;
 mod model;
 mod name_workload;
+mod networks;
 mod plan;
 #[cfg(feature = "planted")]
 pub mod planted;

@@ -28,6 +28,8 @@ pub enum Mishap {
     Break,
     /// A client cannot reach the server for a time.
     Partition(Duration),
+    /// A client cannot reach the server by one of two networks for a time.
+    LoseNetwork(Duration),
     /// The server's process dies and comes back after a time.
     ProcessCrash(Duration),
     /// The server's machine dies: what was not synced is lost.
@@ -72,8 +74,10 @@ pub enum Devices {
 
 /// Everything of a run but the random numbers drawn on the way.
 pub struct Plan {
-    /// The network.
-    pub sim: SimConfig,
+    /// The networks.
+    pub networks: Vec<SimConfig>,
+    /// The server's workers.
+    pub workers: u16,
     /// Calls to be made.
     pub operations: usize,
     /// Clients at a time.
@@ -177,7 +181,8 @@ impl Plan {
         };
         let operations = rng.range(350, 600) as usize;
         let mut plan = Plan {
-            sim,
+            networks: vec![sim],
+            workers: 1,
             operations,
             clients: rng.range(2, 3) as usize,
             depth: rng.range(1, 6) as usize,
@@ -207,7 +212,7 @@ impl Plan {
             resizes: false,
             least_bytes: arena_bytes,
         };
-        if plan.sim.faults.break_per_million > 2000 {
+        if plan.networks[0].faults.break_per_million > 2000 {
             // What is long would never get through.
             plan.io_max = plan.io_max.min(8 << 10);
         }
@@ -224,7 +229,30 @@ impl Plan {
             }
             plan.mishaps.sort_by_key(|mishap| mishap.0);
         }
+        plan.widen(seed, wanted);
         plan
+    }
+
+    /// Half of the servers have several workers, every third run has two networks. Drawn apart, so that
+    /// all else of a seed is as it was.
+    fn widen(&mut self, seed: u64, wanted: Devices) {
+        let mut rng = Rng::new(seed).fork(300);
+        self.workers = [1, 1, 2, 3][rng.index(4)];
+        if rng.below(3) > 0 {
+            return;
+        }
+        let mut second = SimConfig::new(seed ^ 0x5eed);
+        devices(&mut second, &mut rng);
+        second.faults = self.networks[0].faults.clone();
+        harden(&mut second, wanted);
+        second.attr.schemes = &["other"];
+        self.networks.push(second);
+        let lease = u64::from(self.limits.lease_seconds) * 1000;
+        for _ in 0..rng.range(1, 4) {
+            let time = ms(1, [50, lease, lease * 3][rng.index(3)], &mut rng);
+            self.mishaps.push((rng.index(self.operations), Mishap::LoseNetwork(time)));
+        }
+        self.mishaps.sort_by_key(|mishap| mishap.0);
     }
 
     /// In half of the runs nobody does.
@@ -368,7 +396,7 @@ mod tests {
 
     /// How many of 200 seeds have devices of this kind.
     fn count(devices: Devices, of: fn(&SimConfig) -> bool) -> usize {
-        (0..200).filter(|seed| of(&Plan::new(*seed, devices).sim)).count()
+        (0..200).filter(|seed| of(&Plan::new(*seed, devices).networks[0])).count()
     }
 
     #[test]

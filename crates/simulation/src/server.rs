@@ -1,12 +1,12 @@
-//! The server: its worker, which crashes and comes back over the same store.
+//! The server: its workers, which crash and come back over the same store.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dafs_fabric::sim::{FaultConfig, Rng, SimNet};
-use dafs_fabric::{Address, Arena, Domain, Listener, poison};
-use dafs_message::Node;
+use dafs_fabric::sim::Rng;
+use dafs_fabric::{Arena, Domain, Listener, poison};
+use dafs_message::{Node, incoming_private_data};
 use dafs_protocol::{Identity, SessionId, WriteVerifier};
 use dafs_server::{
     DataPath, Export, Exports, Key, MemoryLog, Proof, Shared, SharedOptions, Worker,
@@ -14,6 +14,7 @@ use dafs_server::{
 use dafs_store::Store;
 use dafs_unifier::{Config, Unifier};
 
+use crate::networks::Networks;
 use crate::plan::Plan;
 use crate::records::Records;
 use crate::storage::{Clock, Storage};
@@ -23,14 +24,17 @@ pub const NODE: u32 = 1;
 
 /// A server that runs.
 struct Running {
-    listener: Box<dyn Listener>,
-    worker: Worker,
+    /// On each network.
+    listeners: Vec<Box<dyn Listener>>,
+    workers: Vec<Worker>,
+    /// Who gets the next session.
+    next: usize,
     shared: Arc<Shared>,
 }
 
 /// The server, running or not.
 pub struct SimServer {
-    net: Arc<SimNet>,
+    net: Arc<Networks>,
     clock: Clock,
     /// Where its files are.
     pub storage: Storage,
@@ -51,14 +55,9 @@ pub struct SimServer {
     pub awake_at: Duration,
 }
 
-/// Where clients find it.
-pub fn address() -> Address {
-    Address { scheme: "sim".into(), target: NODE.to_string() }
-}
-
 impl SimServer {
     /// One that is down.
-    pub fn new(net: Arc<SimNet>, clock: Clock, storage: Storage) -> SimServer {
+    pub fn new(net: Arc<Networks>, clock: Clock, storage: Storage) -> SimServer {
         let records = Records::new(&storage);
         let time = net.clone();
         let intent_log = MemoryLog::new(Arc::new(move || time.now()));
@@ -100,7 +99,7 @@ impl SimServer {
         // What was in memory before is no file's, and nothing is written where nobody reserved.
         poison::switch_on(std::array::from_fn(|at| (at * 37 + 11) as u8));
         poison::fill(&arena.span(0, arena.len()));
-        let domain = Domain::open(&self.net.provider(NODE)).map_err(|e| text(&e))?;
+        let domain = Domain::open_all(&self.net.providers(NODE)).map_err(|e| text(&e))?;
         let clock = self.clock.clone();
         let config = Config {
             dirty_bytes_max: plan.dirty_bytes_max,
@@ -139,10 +138,15 @@ impl SimServer {
         };
         // It looks what became of changes before it serves.
         let shared = self.storage.at_once(|| Shared::new(options));
-        let listener = domain.device().listen(&address()).map_err(|e| text(&e))?;
-        let node = gently(&self.net, || node(plan, domain))?;
-        let worker = Worker::new(0, node, shared.clone());
-        self.running = Some(Running { listener, worker, shared });
+        let at = self.net.addresses(NODE);
+        let listeners: Result<_, _> = at.iter().map(|address| domain.listen(address)).collect();
+        let listeners = listeners.map_err(|e| text(&e))?;
+        let worker = |number| {
+            let node = self.net.gently(|| node(plan, domain.clone()))?;
+            Ok(Worker::new(number, node, shared.clone()))
+        };
+        let workers = (0..plan.workers).map(worker).collect::<Result<_, String>>()?;
+        self.running = Some(Running { listeners, workers, next: 0, shared });
         self.stopping = false;
         self.verifier = Some(verifier);
         Ok(())
@@ -151,35 +155,46 @@ impl SimServer {
     /// Does what can be done now.
     pub fn progress(&mut self, key: bool) -> bool {
         let now = self.net.now();
-        let Some(Running { listener, worker, .. }) = &mut self.running else { return false };
+        let Some(Running { listeners, workers, next, .. }) = &mut self.running else {
+            return false;
+        };
         let mut busy = false;
-        while let Some(incoming) = listener.poll_accept() {
+        for incoming in listeners.iter_mut().flat_map(|l| std::iter::from_fn(|| l.poll_accept())) {
             let proof = if key { Proof::Key } else { Proof::Kernel(Identity::root()) };
+            // A session names its worker.
+            let named = incoming_private_data(&incoming).and_then(|p| p.first_chunk::<2>());
+            let number = named.map(|number| usize::from(u16::from_le_bytes(*number)));
+            *next = (*next + 1) % workers.len();
+            let worker = &mut workers[number.unwrap_or(*next)];
             if !self.stopping {
                 worker.accept(incoming, proof);
             }
             busy = true;
         }
-        worker.progress(now) || busy
+        for worker in workers {
+            busy |= worker.progress(now);
+        }
+        busy
     }
 
     /// When it wants to be called next.
     pub fn next_at(&self) -> Option<Duration> {
-        let worker = self.running.as_ref().map(|running| running.worker.next_timeout());
-        [worker, self.storage.next_at()].into_iter().flatten().min()
+        let workers = self.running.iter().flat_map(|running| &running.workers);
+        workers.map(Worker::next_timeout).chain(self.storage.next_at()).min()
     }
 
     /// Ends all sessions, in order; [`is_drained`](Self::is_drained) follows.
     pub fn shut_down(&mut self) {
         self.stopping = true;
         if let Some(running) = &mut self.running {
-            running.worker.shut_down();
+            running.workers.iter_mut().for_each(Worker::shut_down);
         }
     }
 
     /// Nothing runs any more.
     pub fn is_drained(&self) -> bool {
-        self.running.as_ref().is_none_or(|running| running.worker.running() == 0)
+        let mut workers = self.running.iter().flat_map(|running| &running.workers);
+        workers.all(|worker| worker.running() == 0)
     }
 
     /// It is gone, whatever it was doing.
@@ -210,22 +225,24 @@ impl SimServer {
 
     /// For people: what it holds.
     pub fn state(&self) -> String {
-        let Some(Running { worker, shared, .. }) = &self.running else { return "down".into() };
-        let (sessions, chains) = (worker.session_count(), worker.running());
-        format!("{sessions} sessions, {chains} chains, {:?}", shared.unifier().stats())
+        let Some(Running { workers, shared, .. }) = &self.running else { return "down".into() };
+        let sessions: Vec<_> = workers.iter().map(Worker::session_count).collect();
+        let chains: Vec<_> = workers.iter().map(Worker::running).collect();
+        format!("{sessions:?} sessions, {chains:?} chains, {:?}", shared.unifier().stats())
     }
 
     /// What must not be left when all sessions have ended.
     pub fn leftovers(&self) -> Vec<String> {
-        let Some(Running { worker, shared, .. }) = &self.running else { return Vec::new() };
+        let Some(Running { workers, shared, .. }) = &self.running else { return Vec::new() };
+        let of = |count: fn(&Worker) -> usize| workers.iter().map(count).sum::<usize>() as u64;
         shared.unifier().resize(u64::MAX);
         let stats = shared.unifier().stats();
         let counters = &shared.counters;
         [
-            ("sessions", worker.session_count() as u64),
+            ("sessions", of(Worker::session_count)),
             ("sessions counted", counters.sessions.load(Ordering::Relaxed) as u64),
             ("open files", counters.opens.load(Ordering::Relaxed) as u64),
-            ("running chains", worker.running() as u64),
+            ("running chains", of(Worker::running)),
             ("faults of honest peers", counters.peer_faults.load(Ordering::Relaxed)),
             ("dirty bytes", stats.dirty_bytes),
             ("bytes held by nobody", stats.orphan_bytes),
@@ -246,20 +263,6 @@ fn entropy(rng: Rng) -> dafs_server::Entropy {
         let random = rng.bytes(bytes.len());
         bytes.copy_from_slice(&random);
     })
-}
-
-/// What nobody can do without when it starts: the network may refuse memory meanwhile, but not for
-/// ever.
-///
-/// # Errors
-/// As `start`.
-pub fn gently<R>(net: &SimNet, start: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
-    let faults = net.faults();
-    let gentle = FaultConfig { refuse_registration_per_million: 0, ..faults.clone() };
-    net.set_faults(gentle);
-    let started = start();
-    net.set_faults(faults);
-    started
 }
 
 /// A node of the message layer.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::Error;
-use dafs_fabric::sim::{FaultConfig, Rng, SimNet};
+use dafs_fabric::sim::{FaultConfig, Rng};
 use dafs_protocol::{CreateMode, FileKind, Identity, OpenFlags, SessionId, Status, WriteVerifier};
 use dafs_store::Store;
 
@@ -18,6 +18,7 @@ use crate::model::Moment;
 use crate::model::file::File;
 use crate::model::locks::Locks;
 use crate::model::names::Names;
+use crate::networks::Networks;
 use crate::plan::{CAPACITY_BYTES, DATA_FILES, Devices, LOCK_FILES, Plan, RACES, YARDS};
 use crate::races::Race;
 use crate::report::Report;
@@ -43,7 +44,7 @@ pub(crate) struct Traps {
 /// A run of one seed.
 pub struct Sim {
     pub(crate) plan: Plan,
-    pub(crate) net: Arc<SimNet>,
+    pub(crate) net: Arc<Networks>,
     clock: Clock,
     pub(crate) host: SimServer,
     pub(crate) clients: Vec<SimClient>,
@@ -97,7 +98,7 @@ impl Sim {
     /// What refused.
     pub fn new(seed: u64, devices: Devices, trace: bool) -> Result<Sim, String> {
         let plan = Plan::new(seed, devices);
-        let net = SimNet::new(plan.sim.clone());
+        let net = Networks::new(&plan.networks);
         let clock = Clock::default();
         let storage = Storage::new(&clock, net.rng(1), CAPACITY_BYTES, plan.direct);
         let inodes = prepare(&storage).map_err(|status| format!("the first files: {status}"))?;
@@ -157,7 +158,9 @@ impl Sim {
         self.calm_down()?;
         self.wait_idle()?;
         self.finish()?;
-        self.report.count_network(&self.net.fault_counts());
+        for counts in self.net.fault_counts() {
+            self.report.count_network(&counts);
+        }
         Ok(self.report)
     }
 
@@ -219,7 +222,7 @@ impl Sim {
 
     /// Nobody does to memory what a real device would not forgive.
     fn check_devices(&self) -> Result<(), String> {
-        self.net.violations().first().map_or(Ok(()), |first| Err(first.clone()))
+        self.net.violation().map_or(Ok(()), Err)
     }
 
     /// Everybody works until nobody has anything to do.
@@ -377,8 +380,8 @@ impl Sim {
     fn calm_down(&mut self) -> Result<(), String> {
         self.log(|| "calm".into());
         self.is_wild = false;
-        self.net.set_faults(FaultConfig {
-            delay_max: self.net.faults().delay_max,
+        self.net.change_faults(|faults| FaultConfig {
+            delay_max: faults.delay_max,
             ..FaultConfig::default()
         });
         for ((_, _), wake) in std::mem::take(&mut self.wakes) {

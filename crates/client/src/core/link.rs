@@ -20,6 +20,8 @@ use crate::error::Error;
 pub(super) const SETUP_TAG: u32 = u32::MAX;
 /// For a connection and its set-up.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same where there is another address to be tried, if the lease leaves so much.
+const NEXT_TIMEOUT: Duration = Duration::from_secs(2);
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// Data that goes beside headers.
@@ -256,12 +258,13 @@ impl Core {
         let session = self.session.keys.as_ref().map(|keys| keys.id.0);
         let private = session.as_ref().map_or(&[][..], |id| &id[..]);
         let target = &self.config.targets[self.links[index].target];
+        let patience = self.patience(index);
         match self.node.connect(target, private, options) {
             Ok(conn) => {
                 let link = &mut self.links[index];
                 link.conn = Some(conn);
                 link.state = LinkState::Connecting;
-                link.deadline = self.now + SETUP_TIMEOUT;
+                link.deadline = self.now + patience;
                 self.requests.rung = false;
             }
             Err(error) => {
@@ -269,6 +272,16 @@ impl Core {
                 self.attempt_failed(index, refused, error.to_string());
             }
         }
+    }
+
+    /// How long the address that is tried next may take to answer.
+    fn patience(&self, index: usize) -> Duration {
+        let targets = self.config.targets.len();
+        if self.links[index].failed.len() + 1 == targets {
+            return SETUP_TIMEOUT;
+        }
+        let part = self.lease() / (2 * targets as u32);
+        NEXT_TIMEOUT.min(part)
     }
 
     pub(super) fn on_connected(&mut self, conn: ConnId) {
