@@ -11,6 +11,7 @@ use dafs_protocol::{Identity, Timestamp, WriteVerifier};
 use dafs_server::{
     DataPath, Entropy, Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker,
 };
+use dafs_store::Store;
 use dafs_store::memory::MemoryStore;
 use dafs_unifier::Unifier;
 
@@ -18,18 +19,18 @@ use dafs_unifier::Unifier;
 ///
 /// # Panics
 /// When the system refuses.
-pub fn shared(store: MemoryStore, limits: Limits, arena_bytes: usize) -> Arc<Shared> {
+pub fn shared(store: Arc<dyn Store>, limits: Limits, arena_bytes: usize) -> Arc<Shared> {
     let arena = Arena::new(arena_bytes).expect("arena");
     let clock = Arc::new(Timestamp::default);
     let config = dafs_unifier::Config::new(arena.len(), clock);
     let unifier = Unifier::new(arena, config, WriteVerifier([7; 16]));
     let export = Export {
         name: String::new(),
-        store: Arc::new(store),
+        store,
         read_only: false,
-        policy: dafs_unifier::Policy::Lru,
+        policy: dafs_unifier::Policy::default(),
         data_path: DataPath::Unifier,
-        path: "memory".into(),
+        path: "in process".into(),
     };
     Shared::new(SharedOptions {
         exports: Exports::new(vec![export]),
@@ -113,7 +114,8 @@ pub fn serve_with_arena(store: MemoryStore, limits: Limits, arena_bytes: usize) 
     let stopped = stop.clone();
     let thread = std::thread::spawn(move || {
         let node = Node::new(domain, NodeConfig::default()).expect("node");
-        let mut worker = Worker::new(0, node, shared(store, limits, arena_bytes));
+        let shared = shared(Arc::new(store), limits, arena_bytes);
+        let mut worker = Worker::new(0, node, shared);
         let start = Instant::now();
         while !stopped.load(Ordering::SeqCst) {
             while let Some(incoming) = listener.poll_accept() {

@@ -1,6 +1,9 @@
 //! Reads of a client from a server in one thread, each end in a function that a profiler can
 //! tell from all else.
 
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::core::{Core, CoreConfig, FileKey, Memory, Owner, Place, Work};
@@ -11,6 +14,8 @@ use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Stability};
 use dafs_server::{Limits, Proof, Worker};
 use dafs_store::memory::MemoryStore;
+use dafs_store::{Disk, Store, ThreadIo};
+use dafs_store_posix::{HandleKey, PosixOptions, PosixStore};
 use dafs_tests::in_process::shared;
 
 const DEPTH: usize = 32;
@@ -19,21 +24,36 @@ const BLOCKS: u64 = 1024;
 const WRITE: usize = 1024 * 1024;
 const ROUNDS: usize = 64;
 
+/// The cache of cold reads, and blocks of their file, eight times as many.
+const COLD_ARENA: usize = 16 << 20;
+const COLD_BLOCKS: u64 = 8 * (COLD_ARENA / BLOCK) as u64;
+/// Cold reads before those whose instructions are counted. Their calls are, too.
+pub(crate) const COLD_BEFORE: usize = 2 * COLD_ARENA / BLOCK;
+/// How long the disk may take for what it is asked for together. What is later costs another look,
+/// which is counted.
+const DISK_LATENCY: Duration = Duration::from_millis(5);
+
 /// That are counted.
 pub(crate) const READS: usize = DEPTH * ROUNDS;
 
 struct Pair {
     core: Core,
     worker: Worker,
+    /// What the store does in this thread.
+    store_io: Option<Box<dyn ThreadIo>>,
     listener: Box<dyn dafs_fabric::Listener>,
     now: Duration,
     buffers: Vec<Buffer>,
 }
 
+fn server(worker: &mut Worker, store_io: Option<&dyn ThreadIo>, now: Duration) -> bool {
+    worker.progress(now) | store_io.is_some_and(ThreadIo::poll)
+}
+
 /// What the profiler looks for.
 #[inline(never)]
-fn counted_server(worker: &mut Worker, now: Duration) -> bool {
-    worker.progress(now)
+fn counted_server(worker: &mut Worker, store_io: Option<&dyn ThreadIo>, now: Duration) -> bool {
+    server(worker, store_io, now)
 }
 
 /// What the profiler looks for: asks for reads of so many buffers, and takes what has come.
@@ -56,17 +76,19 @@ fn counted_client(
 }
 
 impl Pair {
-    fn new() -> Pair {
+    /// With a cache of `arena_bytes`.
+    fn new(store: Arc<dyn Store>, arena_bytes: usize) -> Pair {
         let domain = Domain::open(&TcpProvider::default()).expect("device");
         let address = Address::parse("tcp://127.0.0.1:0").expect("address");
         let listener = domain.device().listen(&address).expect("listen");
         let node = Node::new(domain.clone(), NodeConfig::default()).expect("node");
-        let worker = Worker::new(0, node, shared(MemoryStore::new(), Limits::default(), 64 << 20));
+        let store_io = store.attach_thread().expect("a ring");
+        let worker = Worker::new(0, node, shared(store, Limits::default(), arena_bytes));
         let node = Node::new(domain, NodeConfig::default()).expect("node");
         let config = CoreConfig::new(&listener.address(), &SessionOptions::default());
         let core = Core::new(node, config, Box::new(|nonce| nonce.fill(7)));
         let buffers = Buffer::many(DEPTH, BLOCK).expect("buffers");
-        Pair { core, worker, listener, now: Duration::ZERO, buffers }
+        Pair { core, worker, store_io, listener, now: Duration::ZERO, buffers }
     }
 
     fn step(&mut self) -> bool {
@@ -74,7 +96,7 @@ impl Pair {
         while let Some(incoming) = self.listener.poll_accept() {
             self.worker.accept(incoming, Proof::Kernel(Identity::root()));
         }
-        self.worker.progress(self.now) | self.core.progress(self.now)
+        server(&mut self.worker, self.store_io.as_deref(), self.now) | self.core.progress(self.now)
     }
 
     fn call(&mut self, work: Work, memory: Memory) -> Output<FileKey> {
@@ -87,32 +109,62 @@ impl Pair {
         }
     }
 
-    /// Reads as many blocks at a time as there are buffers; `counted`: where the profiler looks.
-    fn rounds(&mut self, file: FileKey, rounds: usize) {
-        let (mut asked, mut block) = (Vec::with_capacity(DEPTH), 0);
+    fn open(&mut self, options: OpenOptions) -> FileKey {
+        let place = Place::new(b"file").expect("a name");
+        match self.call(Work::Open { place, options }, Memory::None) {
+            Output::File(file, _) => file,
+            _ => panic!("no file"),
+        }
+    }
+
+    /// Reads as many of these blocks at a time as there are buffers. `is_counted`: where the profiler
+    /// looks.
+    fn rounds(
+        &mut self,
+        file: FileKey,
+        blocks: &mut impl Iterator<Item = u64>,
+        (rounds, is_counted): (usize, bool),
+    ) {
+        let mut asked = Vec::with_capacity(DEPTH);
         for _ in 0..rounds {
-            for buffer in self.buffers.drain(..) {
-                block = (block + 409) % BLOCKS;
+            for (buffer, block) in self.buffers.drain(..).zip(&mut *blocks) {
                 let offset = block * BLOCK as u64;
                 asked.push((block, Work::Read { file, offset, len: BLOCK as u32 }, buffer));
             }
             while self.buffers.len() < DEPTH {
                 self.now += Duration::from_micros(10);
                 counted_client(&mut self.core, self.now, &mut asked, &mut self.buffers);
-                counted_server(&mut self.worker, self.now);
+                let serve = if is_counted { counted_server } else { server };
+                serve(&mut self.worker, self.store_io.as_deref(), self.now);
+                self.wait_for_disk();
             }
+        }
+    }
+
+    /// Until it has done what it was asked for, a look at the disk is no work to be counted.
+    fn wait_for_disk(&self) {
+        if self.store_io.is_some() && self.worker.running() > 0 {
+            std::thread::sleep(DISK_LATENCY);
         }
     }
 }
 
-/// Runs what is counted.
-pub(crate) fn run() {
-    let mut pair = Pair::new();
-    let place = Place::new(b"file").expect("a name");
-    let options = OpenOptions { read: true, ..OpenOptions::write() };
-    let Output::File(file, _) = pair.call(Work::Open { place, options }, Memory::None) else {
-        panic!("no file")
-    };
+/// Each block of a file once, in an order without a pattern: an additive congruential walk would be
+/// read ahead.
+fn scattered() -> impl Iterator<Item = u64> {
+    // A multiplier of the form 4k + 1 and an odd increment: a full period for a power of two.
+    assert!(COLD_BLOCKS.is_power_of_two());
+    std::iter::successors(Some(1), |block: &u64| {
+        Some((block * 1_664_525 + 1_013_904_223) % COLD_BLOCKS)
+    })
+    .map(|block| block.reverse_bits() >> (u64::BITS - COLD_BLOCKS.ilog2()))
+    .take(COLD_BLOCKS as usize)
+}
+
+/// Runs what is counted: reads of what the cache holds.
+pub(crate) fn cached() {
+    let mut pair = Pair::new(Arc::new(MemoryStore::new()), 64 << 20);
+    let file = pair.open(OpenOptions { read: true, ..OpenOptions::write() });
     // In few requests: calls are counted before the reads, too.
     for write in 0..BLOCKS * BLOCK as u64 / WRITE as u64 {
         let data = Buffer::new(WRITE).expect("buffer").post();
@@ -127,5 +179,26 @@ pub(crate) fn run() {
         let into = Buffer::new(BLOCK).expect("buffer").post();
         pair.call(Work::Read { file, offset, len }, Memory::Buffer(into));
     }
-    pair.rounds(file, ROUNDS);
+    let mut blocks = (0..).map(|number| (number + 1) * 409 % BLOCKS);
+    pair.rounds(file, &mut blocks, (ROUNDS, true));
+}
+
+/// Runs what is counted: reads of what the disk must be asked for, with a file in `dir`.
+pub(crate) fn cold(dir: &Path) {
+    let file = std::fs::File::create(dir.join("file")).expect("file");
+    std::io::copy(&mut std::io::repeat(7).take(COLD_BLOCKS * BLOCK as u64), &mut &file)
+        .and_then(|_| file.sync_all())
+        .expect("written");
+    let options = PosixOptions {
+        disk: Disk::Direct,
+        key: Some(HandleKey([7; 16])),
+        ..PosixOptions::default()
+    };
+    let store = PosixStore::open(dir, options).expect("a directory with direct I/O");
+    let mut pair = Pair::new(store, COLD_ARENA);
+    let file = pair.open(OpenOptions::read());
+    let mut blocks = scattered();
+    // Until the cache is full: then what comes in displaces something.
+    pair.rounds(file, &mut blocks, (COLD_BEFORE / DEPTH, false));
+    pair.rounds(file, &mut blocks, (ROUNDS, true));
 }
