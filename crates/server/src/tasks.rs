@@ -71,14 +71,15 @@ impl Wake for TaskWaker {
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-struct Entry {
-    future: Task,
+/// A place for a task, which wakes by its number, whoever has it.
+struct Place {
+    future: Option<Task>,
     waker: Waker,
 }
 
 /// The tasks of one worker.
 pub(crate) struct Tasks {
-    entries: Vec<Option<Entry>>,
+    places: Vec<Place>,
     free: Vec<usize>,
     ready: Arc<Ready>,
     taken: Vec<usize>,
@@ -86,17 +87,18 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     pub(crate) fn new(ready: Arc<Ready>) -> Tasks {
-        Tasks { entries: Vec::new(), free: Vec::new(), ready, taken: Vec::new() }
+        Tasks { places: Vec::new(), free: Vec::new(), ready, taken: Vec::new() }
     }
 
     /// Starts a task: it runs at once, until it ends or waits.
     pub(crate) fn spawn(&mut self, future: impl Future<Output = ()> + 'static) {
         let task = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            self.entries.len() - 1
+            let task = self.places.len();
+            let waker = Waker::from(Arc::new(TaskWaker { ready: self.ready.clone(), task }));
+            self.places.push(Place { future: None, waker });
+            task
         });
-        let waker = Waker::from(Arc::new(TaskWaker { ready: self.ready.clone(), task }));
-        self.run(task, Entry { future: Box::pin(future), waker });
+        self.run(task, Box::pin(future));
     }
 
     /// Goes on with every task that was woken; true if there was one. A task that was woken
@@ -106,8 +108,8 @@ impl Tasks {
         std::mem::swap(&mut taken, &mut *self.ready.lock());
         let any = !taken.is_empty();
         for task in taken.drain(..) {
-            if let Some(entry) = self.entries.get_mut(task).and_then(Option::take) {
-                self.run(task, entry);
+            if let Some(future) = self.places.get_mut(task).and_then(|place| place.future.take()) {
+                self.run(task, future);
             }
         }
         self.taken = taken;
@@ -116,18 +118,14 @@ impl Tasks {
 
     /// Tasks that have not ended.
     pub(crate) fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.places.len() - self.free.len()
     }
 
-    fn run(&mut self, task: usize, mut entry: Entry) {
-        let waker = entry.waker.clone();
-        match entry.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+    fn run(&mut self, task: usize, mut future: Task) {
+        let Some(place) = self.places.get_mut(task) else { return };
+        match future.as_mut().poll(&mut Context::from_waker(&place.waker)) {
             Poll::Ready(()) => self.free.push(task),
-            Poll::Pending => {
-                if let Some(slot) = self.entries.get_mut(task) {
-                    *slot = Some(entry);
-                }
-            }
+            Poll::Pending => place.future = Some(future),
         }
     }
 }
