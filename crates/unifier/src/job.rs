@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use dafs_protocol::Status;
+use smallvec::SmallVec;
 
 use crate::wait::{add_waker, locked};
 
@@ -30,7 +31,8 @@ struct Progress {
     polled: bool,
     /// It was not polled since it was woken, or at all.
     notified: bool,
-    waiters: Vec<Waker>,
+    /// Mostly one.
+    waiters: SmallVec<[Waker; 1]>,
     outcome: Option<Outcome>,
 }
 
@@ -111,7 +113,8 @@ impl Wake for Job {
         let mut state = locked(&self.state);
         state.notified = true;
         // Who polls now looks again when it is through.
-        let waiters = if state.polled { Vec::new() } else { std::mem::take(&mut state.waiters) };
+        let waiters =
+            if state.polled { SmallVec::new() } else { std::mem::take(&mut state.waiters) };
         let is_alone = waiters.is_empty() && !state.polled;
         drop(state);
         // A call that ended in a panic has no answer: who looks at the job next is told.

@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
+use smallvec::SmallVec;
+
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Adds `waker` unless it is there.
-pub(crate) fn add_waker(wakers: &mut Vec<Waker>, waker: &Waker) {
+pub(crate) fn add_waker(wakers: &mut SmallVec<[Waker; 1]>, waker: &Waker) {
     if !wakers.iter().any(|known| known.will_wake(waker)) {
         wakers.push(waker.clone());
     }
@@ -23,7 +25,7 @@ pub(crate) fn add_waker(wakers: &mut Vec<Waker>, waker: &Waker) {
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     waiting: AtomicUsize,
-    wakers: Mutex<Vec<Waker>>,
+    wakers: Mutex<SmallVec<[Waker; 1]>>,
     /// Attempts begun, and those that have not ended.
     begun: AtomicUsize,
     active: AtomicUsize,
