@@ -111,6 +111,7 @@ impl CachedFile {
             fills: Vec::new(),
             writes: Vec::new(),
             next_id: 0,
+            arrivals: 0,
             exclusive: None,
             syncing: None,
             sync_next: None,

@@ -35,6 +35,7 @@ pub struct PinnedRead {
     runs: Runs,
     len: usize,
     end_of_file: bool,
+    was_coming: bool,
 }
 
 impl PinnedRead {
@@ -56,6 +57,11 @@ impl PinnedRead {
     /// The file ends before the end of what was asked for, or there.
     pub fn end_of_file(&self) -> bool {
         self.end_of_file
+    }
+
+    /// Who asked for it found all of it cached, or being read in.
+    pub fn was_coming(&self) -> bool {
+        self.was_coming
     }
 }
 
@@ -154,6 +160,24 @@ impl Awaited {
 /// The pages of each stretch.
 pub(crate) type Allocated = SmallVec<[Arc<Pinned>; 1]>;
 
+/// What a read finds when it begins.
+enum First {
+    Lease(PinnedRead),
+    /// Nothing of it, and nothing under way: this brings it.
+    Fill(Awaited),
+    /// Some of it, something in its way, or no room.
+    Other,
+}
+
+/// What a read has met before it does [whatever it takes](CachedFile::read_all).
+#[derive(Default)]
+struct SoFar {
+    /// A fill failed: nothing is read in beside what was asked for.
+    exact: bool,
+    /// It is counted as a miss, and this is whether what it asked for was on its way.
+    missed: Option<bool>,
+}
+
 pub(crate) enum Plan {
     Lease(PinnedRead),
     /// Until this has ended.
@@ -177,18 +201,76 @@ impl CachedFile {
     /// The store's; the file is not open.
     pub async fn read(self: &Arc<Self>, offset: u64, len: usize) -> Result<PinnedRead, Status> {
         let len = len.min(self.read_bytes_max());
+        let mut so_far = SoFar::default();
+        match self.first(offset, len)? {
+            First::Lease(lease) => {
+                count(&self.core.counters.hits, 1);
+                return Ok(lease);
+            }
+            First::Fill(fill) => {
+                count(&self.core.counters.misses, 1);
+                let outcome = fill.job.wait().await;
+                // Its pages are pinned until the lease has them.
+                if let Some(mut lease) = self.lease(&mut self.lock(), offset, len) {
+                    lease.was_coming = false;
+                    return Ok(lease);
+                }
+                if let Err(status) = outcome {
+                    if fill.has_failed_within(offset, len) {
+                        return Err(status);
+                    }
+                    so_far.exact = true;
+                }
+                so_far.missed = Some(false);
+            }
+            First::Other => {}
+        }
+        // Boxed: most reads have ended, and are not to be larger for the others.
+        Box::pin(self.read_all(offset, len, so_far)).await
+    }
+
+    /// What a read finds that needs one fill at most, which is begun.
+    fn first(self: &Arc<Self>, offset: u64, len: usize) -> Result<First, Status> {
+        let (range, arrivals) = {
+            let inner = &mut *self.lock();
+            let range = self.reach(inner, offset, len, false);
+            let is_within = len > 0 && offset < inner.size;
+            let fits = range.count <= FRAME_SLOTS && self.core.fill_queue.is_empty();
+            if !is_within || !fits || inner.exclusive.is_some() || !inner.lacks(&range) {
+                return Ok(self.lease(inner, offset, len).map_or(First::Other, First::Lease));
+            }
+            (range, inner.arrivals)
+        };
+        let Some(pages) = self.core.allocate(range.first, range.count) else {
+            return Ok(First::Other);
+        };
+        let pages = Arc::new(Pinned::new(&self.core, pages));
+        let fill = self.start_fill(&range, pages, Some(arrivals))?;
+        Ok(fill.map_or(First::Other, First::Fill))
+    }
+
+    /// Whatever it takes.
+    async fn read_all(
+        self: &Arc<Self>,
+        offset: u64,
+        len: usize,
+        SoFar { mut exact, missed }: SoFar,
+    ) -> Result<PinnedRead, Status> {
         let mut ticket: Option<Ticket<'_>> = None;
-        let mut exact = false;
-        let mut missed = false;
+        let mut was_coming = missed;
         loop {
             let plan = self.plan(offset, len, exact);
-            if !missed {
-                missed = !matches!(plan, Plan::Lease(_));
+            let was_coming = *was_coming.get_or_insert_with(|| {
                 let Counters { misses, hits, .. } = &self.core.counters;
-                count(if missed { misses } else { hits }, 1);
-            }
+                let is_hit = matches!(plan, Plan::Lease(_));
+                count(if is_hit { hits } else { misses }, 1);
+                is_hit || self.is_coming(offset, len)
+            });
             let (ranges, mut awaited, there) = match plan {
-                Plan::Lease(lease) => return Ok(lease),
+                Plan::Lease(mut lease) => {
+                    lease.was_coming = was_coming;
+                    return Ok(lease);
+                }
                 Plan::Wait(job) => {
                     // Whose outcome is told to who asked for it.
                     let _ = job.wait().await;
@@ -224,7 +306,8 @@ impl CachedFile {
             // The pages of `awaited` and `there` are pinned until the lease has them.
             let lease = self.lease(&mut self.lock(), offset, len);
             drop(there);
-            if let Some(lease) = lease {
+            if let Some(mut lease) = lease {
+                lease.was_coming = was_coming;
                 return Ok(lease);
             }
             if let Err(status) = outcome {
@@ -246,12 +329,18 @@ impl CachedFile {
     fn lease(&self, inner: &mut Inner, offset: u64, len: usize) -> Option<PinnedRead> {
         let asked = offset.saturating_add(len as u64);
         let end = asked.min(inner.size);
+        // What lacks something mostly lacks its first page: nothing is made for that.
+        let first = match offset < end {
+            true => Some(inner.cluster_with(offset / SLOT)?),
+            false => None,
+        };
         let mut lease = PinnedRead {
             core: self.core.clone(),
             units: SmallVec::new(),
             runs: Runs::default(),
             len: end.saturating_sub(offset) as usize,
             end_of_file: asked >= inner.size,
+            was_coming: true,
         };
         if offset >= end {
             return Some(lease);
@@ -259,7 +348,10 @@ impl CachedFile {
         let mut unit = Page::NONE;
         let goes_on = offset == inner.read_end;
         for number in offset / CLUSTER_BYTES..=(end - 1) / CLUSTER_BYTES {
-            let cluster = inner.clusters.get(&number)?;
+            let is_first = number == offset / CLUSTER_BYTES;
+            let cluster = first
+                .filter(|_| is_first)
+                .or_else(|| inner.clusters.get(&number).map(Box::as_ref))?;
             let base = number * CLUSTER_BYTES;
             let from = offset.max(base) - base;
             let to = end.min(base + CLUSTER_BYTES) - base;
@@ -294,7 +386,25 @@ impl CachedFile {
         if let Some(job) = &inner.exclusive {
             return Plan::Wait(job.clone());
         }
-        // The lease failed, so there is something to read: both ends are inside the file.
+        let end = offset.saturating_add(len as u64).min(inner.size);
+        let reach = self.reach(inner, offset, len, exact);
+        let wanted = offset / SLOT..end.div_ceil(SLOT);
+        let is_wanted = |fill: &&Filling| {
+            let last = wanted.end.min(fill.first + fill.count as u64);
+            (wanted.start.max(fill.first)..last).any(|block| inner.page(block).is_none())
+        };
+        let awaited = inner.fills.iter().filter(is_wanted).map(Filling::awaited);
+        let mut ranges = BlockRanges::default();
+        for (number, mask) in inner.lacking(reach.first..reach.first + reach.count as u64) {
+            runs(number, mask).for_each(|blocks| ranges.add(blocks, |_| false));
+        }
+        let there = wanted.clone().filter_map(|block| inner.page(block)).collect();
+        Plan::Fill(ranges.0, awaited.collect(), Pinned::more(&self.core, there))
+    }
+
+    /// What is read in for a read of which something lacks; nothing behind the end of the file.
+    /// `exact`: nothing beside what was asked for.
+    fn reach(&self, inner: &Inner, offset: u64, len: usize, exact: bool) -> BlockRange {
         let end = offset.saturating_add(len as u64).min(inner.size);
         let sequential = offset == inner.read_end;
         let small = inner.size <= CLUSTER_BYTES;
@@ -309,18 +419,8 @@ impl CachedFile {
         } else {
             (offset, end)
         };
-        let wanted = offset / SLOT..end.div_ceil(SLOT);
-        let is_wanted = |fill: &&Filling| {
-            let last = wanted.end.min(fill.first + fill.count as u64);
-            (wanted.start.max(fill.first)..last).any(|block| inner.page(block).is_none())
-        };
-        let awaited = inner.fills.iter().filter(is_wanted).map(Filling::awaited);
-        let mut ranges = BlockRanges::default();
-        for (number, mask) in inner.lacking(from / SLOT..to.div_ceil(SLOT)) {
-            runs(number, mask).for_each(|blocks| ranges.add(blocks, |_| false));
-        }
-        let there = wanted.clone().filter_map(|block| inner.page(block)).collect();
-        Plan::Fill(ranges.0, awaited.collect(), Pinned::more(&self.core, there))
+        let first = from / SLOT;
+        BlockRange { first, count: to.div_ceil(SLOT).saturating_sub(first) as usize }
     }
 
     /// What is neither cached nor being read in of these pieces, with small holes between them.
@@ -356,34 +456,44 @@ impl CachedFile {
         pages: Allocated,
     ) -> Result<Fills, Status> {
         let mut started = Fills::new();
-        let mut unused = Allocated::new();
-        {
-            let inner = &mut *self.lock();
-            let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
-            for (range, pages) in ranges.iter().zip(pages) {
-                if inner.exclusive.is_some() || !inner.lacks(range) {
-                    unused.push(pages);
-                    continue;
-                }
-                let id = inner.next_id();
-                let fill = self.clone().fill(handle.clone(), pages.clone(), id, range.first);
-                let job = Job::prompt(fill);
-                let fill = Filling {
-                    id,
-                    first: range.first,
-                    count: range.count,
-                    void: [0; FILL_SLOTS_MAX / 64],
-                    job,
-                    pages,
-                };
-                started.push(fill.awaited());
-                inner.fills.push(fill);
-            }
-        }
-        for fill in &started {
-            self.core.jobs.start(&fill.job);
+        for (range, pages) in ranges.iter().zip(pages) {
+            started.extend(self.start_fill(range, pages, None)?);
         }
         Ok(started)
+    }
+
+    /// Begins to fill these blocks, if all of them still are missing. They were, after so many
+    /// `arrivals`, if that is known.
+    fn start_fill(
+        self: &Arc<Self>,
+        range: &BlockRange,
+        pages: Arc<Pinned>,
+        arrivals: Option<u64>,
+    ) -> Result<Option<Awaited>, Status> {
+        let started = {
+            let inner = &mut *self.lock();
+            let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
+            let is_as_seen = arrivals == Some(inner.arrivals);
+            if inner.exclusive.is_some() || !(is_as_seen || inner.lacks(range)) {
+                return Ok(None);
+            }
+            let id = inner.next_id();
+            let fill = self.clone().fill(handle, pages.clone(), id, range.first);
+            let fill = Filling {
+                id,
+                first: range.first,
+                count: range.count,
+                void: [0; FILL_SLOTS_MAX / 64],
+                job: Job::prompt(fill),
+                pages,
+            };
+            let started = fill.awaited();
+            inner.arrivals += 1;
+            inner.fills.push(fill);
+            started
+        };
+        self.core.jobs.start(&started.job);
+        Ok(Some(started))
     }
 
     async fn fill(
@@ -509,10 +619,21 @@ impl Inner {
         })
     }
 
+    /// Nothing of these blocks is cached, or being read in.
     fn lacks(&self, range: &BlockRange) -> bool {
         let blocks = range.first..range.first + range.count as u64;
-        let lacking = self.lacking(blocks).map(|(_, mask)| mask.count_ones() as usize);
-        lacking.sum::<usize>() == range.count
+        let is_filling = |fill: &Filling| {
+            fill.first < blocks.end && blocks.start < fill.first + fill.count as u64
+        };
+        let is_absent = |number: u64| {
+            let Some(cluster) = self.clusters.get(&number) else { return true };
+            let mask = slots(number, &blocks);
+            let (from, to) = (mask.trailing_zeros(), u16::BITS - mask.leading_zeros());
+            cluster.pages[from as usize..to as usize].iter().all(|page| page.is_none())
+        };
+        let (first, _) = place(blocks.start);
+        !self.fills.iter().any(is_filling)
+            && (first..blocks.end.div_ceil(FRAME_SLOTS as u64)).all(is_absent)
     }
 }
 

@@ -62,6 +62,8 @@ pub(crate) struct Inner {
     pub(crate) fills: Vec<Filling>,
     pub(crate) writes: Vec<Writing>,
     pub(crate) next_id: u64,
+    /// How often a fill has begun, or pages have come: what lacked before may not any more.
+    pub(crate) arrivals: u64,
     /// A change of size or the like is under way: no fill, write-back or commit begins.
     pub(crate) exclusive: Option<Arc<Job>>,
     pub(crate) syncing: Option<Arc<Job>>,
@@ -110,12 +112,18 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub(crate) fn page(&self, block: u64) -> Option<Page> {
-        let (number, slot) = place(block);
-        let page = self.clusters.get(&number)?.pages[slot];
-        (!page.is_none()).then_some(page)
+        Some(self.cluster_with(block)?.pages[place(block).1])
     }
 
+    /// The cluster of a block that is there.
+    pub(crate) fn cluster_with(&self, block: u64) -> Option<&Cluster> {
+        let (number, slot) = place(block);
+        self.clusters.get(&number).map(Box::as_ref).filter(|cluster| !cluster.pages[slot].is_none())
+    }
+
+    /// To put pages there.
     pub(crate) fn cluster(&mut self, number: u64) -> &mut Cluster {
+        self.arrivals += 1;
         self.clusters.entry(number).or_insert_with(Cluster::new)
     }
 

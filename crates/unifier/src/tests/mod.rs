@@ -21,6 +21,8 @@ mod query;
 #[cfg(not(feature = "planted"))]
 mod ranges;
 #[cfg(not(feature = "planted"))]
+mod reads;
+#[cfg(not(feature = "planted"))]
 mod resize;
 // Defects are planted in the whole process: the other tests would meet them.
 #[cfg(feature = "planted")]
