@@ -310,7 +310,10 @@ impl Core {
             self.evict(lacking * FRAME_SLOTS, Some(FRAME_LOOKS * lacking));
         }
         loop {
-            if let Some(pages) = self.pool.allocate(block, count) {
+            // Mostly all are used: then it is no use to look for one.
+            if self.pool.may_have(count)
+                && let Some(pages) = self.pool.allocate(block, count)
+            {
                 return Some(pages);
             }
             let free = self.pool.kept_slots().saturating_sub(self.pool.used_slots());

@@ -2,6 +2,7 @@
 
 mod inner;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -78,7 +79,13 @@ impl Cluster {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.pages.iter().all(|page| page.is_none())
+        self.pages == [Page::NONE; FRAME_SLOTS]
+    }
+
+    fn slots_of(&self, unit: Page) -> u16 {
+        let is_of = |page: &Page| !page.is_none() && page.unit() == unit;
+        let bit = |(slot, page): (usize, &Page)| u16::from(is_of(page)) << slot;
+        self.pages.iter().enumerate().map(bit).sum()
     }
 }
 
@@ -439,14 +446,13 @@ impl CachedFile {
     /// Evicts the slots of a unit which `block` was in. The number of slots freed.
     pub(crate) fn evict(&self, unit: Page, block: u64) -> usize {
         let inner = &mut *self.lock();
-        let (number, _) = place(block);
-        let Some(cluster) = inner.clusters.get_mut(&number) else { return 0 };
-        let mut bits = 0u16;
-        for (slot, page) in cluster.pages.iter().enumerate() {
-            if !page.is_none() && page.unit() == unit {
-                bits |= 1 << slot;
-            }
-        }
+        let (number, slot) = place(block);
+        let Entry::Occupied(mut entry) = inner.clusters.entry(number) else { return 0 };
+        let cluster = entry.get_mut();
+        let bits = match unit.unit_slots() {
+            1 => u16::from(cluster.pages[slot] == unit) << slot,
+            _ => cluster.slots_of(unit),
+        };
         let unwritten = cluster.dirty | cluster.writing;
         if bits == 0 || self.core.pool.is_pinned(unit) {
             return 0;
@@ -455,7 +461,8 @@ impl CachedFile {
             return 0;
         }
         let before = cluster.unwritten();
-        let slots = (0..FRAME_SLOTS).filter(|slot| bits >> slot & 1 != 0);
+        let (first, end) = (bits.trailing_zeros(), u16::BITS - bits.leading_zeros());
+        let slots = (first as usize..end as usize).filter(|slot| bits >> slot & 1 != 0);
         let pages = slots.map(|slot| std::mem::replace(&mut cluster.pages[slot], Page::NONE));
         let pages: Pages = pages.collect();
         self.core.pool.unmap_all(unit, &pages);
@@ -464,11 +471,11 @@ impl CachedFile {
         let after = cluster.unwritten();
         inner.unwritten = inner.unwritten + after - before;
         self.core.recount_dirty(before, after);
-        if cluster.dirty == 0 {
+        if before != after && cluster.dirty == 0 {
             inner.dirty.remove(&number);
         }
         if cluster.is_empty() {
-            inner.clusters.remove(&number);
+            entry.remove();
         }
         unit.unit_slots()
     }

@@ -220,6 +220,11 @@ impl Pool {
         self.used_slots.load(Ordering::Relaxed)
     }
 
+    /// False: not so many slots are free.
+    pub(crate) fn may_have(&self, slots: usize) -> bool {
+        self.used_slots() + self.decommitted() * FRAME_SLOTS + slots <= self.slot_count()
+    }
+
     /// Frames given back to the system.
     pub(crate) fn decommitted(&self) -> usize {
         self.decommitted.load(Ordering::Relaxed)
