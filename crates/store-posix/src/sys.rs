@@ -405,12 +405,6 @@ impl Pieces {
         self.len += 1;
     }
 
-    /// The piece, if it is one alone.
-    pub(super) fn only(&self) -> Option<(*mut u8, u32)> {
-        let piece = self.list.first().filter(|_| self.len == 1)?;
-        Some((piece.iov_base.cast(), u32::try_from(piece.iov_len).ok()?))
-    }
-
     pub(super) fn as_ptr(&self) -> *const libc::iovec {
         if self.long.is_empty() { self.list.as_ptr() } else { self.long.as_ptr() }
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use dafs_fabric::SgList;
+use dafs_fabric::{SgList, Span};
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::sys::Pieces;
@@ -47,7 +47,8 @@ pub(crate) struct Transfer<T> {
 /// are until its completion.
 struct Slot<T> {
     transfer: Transfer<T>,
-    pieces: Pieces,
+    /// `None`: its memory is one.
+    pieces: Option<Pieces>,
 }
 
 /// One thread's ring. What is pushed belongs to it until it comes back from [`Queue::take`].
@@ -103,9 +104,9 @@ impl<T> Queue<T> {
     /// too many are under way.
     pub(super) fn push(&mut self, transfer: Transfer<T>) -> Option<Transfer<T>> {
         let Some(index) = self.free.pop() else { return Some(transfer) };
-        let pieces = match transfer.way {
-            Way::Read => Pieces::new(&transfer.memory, 0, dafs_fabric::Span::as_mut_ptr),
-            Way::Write => Pieces::new(&transfer.memory, 0, |span| span.as_ptr().cast_mut()),
+        let pieces = match only(&transfer) {
+            Some(_) => None,
+            None => Some(Pieces::new(&transfer.memory, 0, |span| address(transfer.way, span))),
         };
         let slot = self.slots[index as usize].insert(Slot { transfer, pieces });
         let entry = entry(slot).personality(self.personality).user_data(index.into());
@@ -178,16 +179,34 @@ fn eventfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
+/// Where a transfer this way begins in this memory.
+fn address(way: Way, span: &Span) -> *mut u8 {
+    match way {
+        Way::Read => span.as_mut_ptr(),
+        Way::Write => span.as_ptr().cast_mut(),
+    }
+}
+
+/// Its memory, if that is one piece, and not too long for a call.
+fn only<T>(transfer: &Transfer<T>) -> Option<(*mut u8, u32)> {
+    let [span] = transfer.memory.as_slice() else { return None };
+    Some((address(transfer.way, span), u32::try_from(span.len()).ok()?))
+}
+
 fn entry<T>(slot: &Slot<T>) -> squeue::Entry {
     let Slot { transfer, pieces } = slot;
     let (fd, offset) = (types::Fd(transfer.fd.as_raw_fd()), transfer.offset);
-    let count = u32::try_from(pieces.count()).unwrap_or(0);
-    match (transfer.way, pieces.only()) {
+    match (transfer.way, only(transfer)) {
         (Way::Read, Some((to, len))) => opcode::Read::new(fd, to, len).offset(offset).build(),
         (Way::Write, Some((from, len))) => opcode::Write::new(fd, from, len).offset(offset).build(),
-        (Way::Read, None) => opcode::Readv::new(fd, pieces.as_ptr(), count).offset(offset).build(),
-        (Way::Write, None) => {
-            opcode::Writev::new(fd, pieces.as_ptr(), count).offset(offset).build()
+        (way, None) => {
+            let (list, count) = pieces.as_ref().map_or((std::ptr::null(), 0), |pieces| {
+                (pieces.as_ptr(), u32::try_from(pieces.count()).unwrap_or(0))
+            });
+            match way {
+                Way::Read => opcode::Readv::new(fd, list, count).offset(offset).build(),
+                Way::Write => opcode::Writev::new(fd, list, count).offset(offset).build(),
+            }
         }
     }
 }
