@@ -32,6 +32,7 @@ mod operations;
 mod own_changes;
 mod paths;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
+mod plain_read;
 mod planted;
 mod recorder;
 mod records;

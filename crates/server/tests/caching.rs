@@ -6,8 +6,8 @@ use std::future::Future;
 use std::task::{Context, Poll, Waker};
 
 use dafs_protocol::{
-    CacheHint, CacheInfo, CachedRange, ExtentList, FileHandle, Operation, Outcome, StateId, Status,
-    decode_cached_ranges,
+    CacheHint, CacheInfo, CachedRange, CredHandle, ExtentList, FileHandle, OpenFlags, Operation,
+    Outcome, StateId, Status, decode_cached_ranges,
 };
 use raw::{BOTH, MAKE, READ, Raw, Served};
 
@@ -308,4 +308,35 @@ fn pages_go_with_the_last_name_and_open() {
     assert_eq!(resident(), 2 * 65_536);
     raw.one(Operation::Remove { dir, name: b"open", directory: false }).expect("remove");
     assert_eq!(resident(), 2 * 65_536, "it can still be read");
+}
+
+/// Alone it is no chain.
+#[test]
+fn a_cold_read_is_answered_the_same_alone_and_in_a_chain() {
+    let served = Served::start();
+    std::fs::write(served.path("cold"), [7; 20_000]).expect("written");
+    let mut raw = Raw::connect(&served);
+    let (_, readable) = raw.open("cold", READ, 0).expect("open");
+    let written = OpenFlags { read: false, write: true, ..READ };
+    let (_, written) = raw.open("cold", written, 0).expect("open");
+    let mut both = |state, offset, len, cred| {
+        raw.cred = CredHandle(cred);
+        let read = Operation::Read { state, extents: ExtentList::one(offset, len) };
+        let mut told = |operations: &[Operation<'_>]| {
+            let (outcomes, data) = raw.chain(operations, b"")?;
+            Ok::<_, Status>((outcomes.last().cloned(), data))
+        };
+        let alone = told(std::slice::from_ref(&read));
+        assert_eq!(alone, told(&[Operation::Null, read]), "{offset}+{len} {cred}");
+        alone
+    };
+    assert_eq!(both(StateId(99), 0, 1, 0), Err(Status::BadStateId));
+    assert_eq!(both(written, 0, 1, 0), Err(Status::BadF));
+    assert_eq!(both(readable, 0, (1 << 20) + 1, 0), Err(Status::TooBig));
+    assert_eq!(both(readable, 0, 1, 9), Err(Status::NoCreds));
+    let end = both(readable, 16_384, 8192, 0).expect("read");
+    assert_eq!(end.1, [7; 3616]);
+    let outcome = Outcome::Read { bytes: 3616, end_of_file: true };
+    assert_eq!(end.0, Some(outcome));
+    assert_eq!(both(readable, 20_000, 1, 0).map(|end| end.1), Ok(Vec::new()));
 }

@@ -67,11 +67,11 @@ pub(super) fn pieces(
     Ok(list)
 }
 
-fn read_result(bytes: usize, end_of_file: bool) -> OpResult {
+pub(crate) fn read_result(bytes: usize, end_of_file: bool) -> OpResult {
     Ok(Outcome::Read { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), end_of_file })
 }
 
-fn readable(session: &Session, state: StateId) -> Result<Rc<Open>, Status> {
+pub(crate) fn readable(session: &Session, state: StateId) -> Result<Rc<Open>, Status> {
     let open = session.open(state)?;
     if open.read.get() { Ok(open) } else { Err(Status::BadF) }
 }
@@ -90,46 +90,9 @@ fn try_pieces(file: &CachedFile, pieces: &[(u64, usize)]) -> Option<Pieces> {
     Some(held)
 }
 
-fn note_read(context: &Context, session: &Session, bytes: usize) {
+pub(crate) fn note_read(context: &Context, session: &Session, bytes: usize) {
     context.shared.counters.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
     count(&session.counters.bytes_read, bytes as u64);
-}
-
-/// A read that the cache holds.
-pub(crate) struct Hit {
-    pub len: usize,
-    pub end_of_file: bool,
-    pub spans: SgList,
-    pub held: Vec<Held>,
-}
-
-impl Hit {
-    pub(crate) fn result(&self) -> OpResult {
-        read_result(self.len, self.end_of_file)
-    }
-}
-
-/// Answers a plain read of one piece from the cache, or `None` for everything else.
-pub(crate) fn try_read(
-    context: &Context,
-    session: &Session,
-    state: StateId,
-    extents: &ExtentList,
-) -> Option<Hit> {
-    let [extent] = extents.as_slice() else { return None };
-    if extent.count != 1 || extent.len > session.attr.data_bytes_max {
-        return None;
-    }
-    let open = readable(session, state).ok()?;
-    let lent = open.file.try_read(extent.offset, extent.len as usize)?;
-    if let (Some(recorder), Some(file)) = (&context.shared.recorder, open.file.cached()) {
-        recorder.read(file, extent.offset, extent.len as usize);
-    }
-    note_read(context, session, lent.len);
-    open.read_ahead(extent.offset, extent.len as usize, true);
-    let mut held = context.held();
-    held.extend(lent.held);
-    Some(Hit { len: lent.len, end_of_file: lent.end_of_file, spans: lent.spans, held })
 }
 
 impl Chain {

@@ -14,6 +14,7 @@ use super::{Action, Message, Worker};
 use crate::budget::{AllGranted, Granted, Needs, UserShare};
 use crate::chain::Cached;
 use crate::context::{Context, SCRATCH_BYTES};
+use crate::plain_read::PlainRead;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::{Shared, tick};
@@ -31,6 +32,8 @@ pub(crate) struct Delayed {
     pub header: Vec<u8>,
     pub data_len: u32,
     pub prior: Cached,
+    /// It is nothing but this.
+    pub plain: Option<PlainRead>,
     pub needs: Needs,
 }
 

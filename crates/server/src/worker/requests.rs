@@ -6,16 +6,15 @@ use std::time::Duration;
 
 use dafs_fabric::SgList;
 use dafs_message::RequestId;
-use dafs_protocol::{
-    Operation, Request, RequestHead, SessionId, Status, Verdict, decode_request, encode_results,
-};
+use dafs_protocol::{RequestHead, SessionId, Status, Verdict, decode_request, encode_results};
 use dafs_store::{Blocking, allow_blocking};
 
 use super::Worker;
 use super::admission::{Delayed, Grant, needs_of, needs_of_hit};
 use crate::chain::{self, Cached};
 use crate::metrics::{CACHED_READS_PER_SAMPLE, Kind, count};
-use crate::operations::file::{self, Held, Hit};
+use crate::operations::file::Held;
+use crate::plain_read::{Hit, PlainRead};
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::tick;
@@ -69,15 +68,15 @@ impl Worker {
         };
         let is_sample = number.is_multiple_of(CACHED_READS_PER_SAMPLE);
         let start = is_sample.then(|| (self.shared.stopwatch)());
-        if prior.is_empty()
-            && data_len == 0
-            && let [Operation::Read { state, extents }] = request.operations.as_slice()
-            && let Some(mut hit) = file::try_read(&self.context, session, *state, extents)
+        let is_plain = prior.is_empty() && data_len == 0;
+        let plain = if is_plain { PlainRead::of(&request.operations) } else { None };
+        if let Some((plain, extents)) = plain
+            && let Some(mut hit) = plain.try_read(&self.context, session)
             && let Some(grant) =
                 self.try_admit(session, needs_of_hit(extents, self.context.segments_max))
         {
             hit.held.push(Held::Grant(grant));
-            self.read_hit(session, id, &request, hit);
+            self.read_hit(session, id, head, hit);
             drop(request);
             if let Some(start) = start {
                 self.shared.note_time(Kind::CachedReads, start);
@@ -85,9 +84,10 @@ impl Worker {
             return self.node.recycle(header);
         }
         let needs = needs_of(&request.operations, data_len, self.context.segments_max);
+        let plain = plain.map(|(plain, _)| plain);
         drop(request);
         session.set_target(head.slot, id);
-        let request = Delayed { head, id, header, data_len, prior, needs };
+        let request = Delayed { head, id, header, data_len, prior, plain, needs };
         match pushed {
             true => self.begin_or_decline(session, request),
             false => self.begin_or_delay(session, request),
@@ -96,11 +96,17 @@ impl Worker {
 
     /// Starts a request that has what it needs.
     pub(super) fn begin(&mut self, session: &Rc<Session>, request: Delayed, grant: Grant) {
-        let run = chain::run(self.context.clone(), session.clone(), request, grant);
         let alone = !self.more_events && self.chains() == 0;
         self.note_company(session.id, alone);
         allow_blocking(self.blocking(alone));
-        self.tasks.spawn(run);
+        let (context, session) = (self.context.clone(), session.clone());
+        match request.plain.and_then(|plain| plain.miss(&session, request.head)) {
+            Some(miss) => {
+                self.node.recycle(request.header);
+                self.tasks.spawn(miss.run(context, session, grant));
+            }
+            None => self.tasks.spawn(chain::run(context, session, request, grant)),
+        }
         allow_blocking(Blocking::None);
     }
 
@@ -134,8 +140,7 @@ impl Worker {
     }
 
     /// Answers a read that the cache holds, in the pass that received it.
-    fn read_hit(&mut self, session: &Rc<Session>, id: RequestId, request: &Request<'_>, hit: Hit) {
-        let head = request.head;
+    fn read_hit(&mut self, session: &Rc<Session>, id: RequestId, head: RequestHead, hit: Hit) {
         session.slots.borrow_mut().finish(head.slot, []);
         let mut bytes = self.context.header();
         encode_results(head.slot, head.sequence, Ok(&[hit.result()]), &mut bytes);

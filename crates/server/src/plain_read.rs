@@ -1,0 +1,122 @@
+//! A request that is one READ of one piece, and nothing else, as most are: answered at once from the
+//! cache, or by a task that knows of nothing else.
+//!
+//! What is not as it should be (no such open, a credential that is not there, a file without the
+//! server's cache) is left to the [`chain`](crate::chain), whose answer is the same in all else.
+
+use std::rc::Rc;
+
+use dafs_fabric::SgList;
+use dafs_protocol::{
+    ExtentList, OpResult, Operation, RequestHead, StateId, Status, encode_results,
+};
+
+use crate::context::Context;
+use crate::metrics::Kind;
+use crate::opens::Open;
+use crate::operations::file::{Held, note_read, read_result, readable};
+use crate::session::Session;
+use crate::worker::{Action, Grant};
+
+/// What such a request asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlainRead {
+    pub state: StateId,
+    pub offset: u64,
+    pub len: u32,
+}
+
+/// A read that the cache holds.
+pub(crate) struct Hit {
+    pub len: usize,
+    pub end_of_file: bool,
+    pub spans: SgList,
+    pub held: Vec<Held>,
+}
+
+impl Hit {
+    pub(crate) fn result(&self) -> OpResult {
+        read_result(self.len, self.end_of_file)
+    }
+}
+
+impl PlainRead {
+    /// `None`: the request is something else.
+    pub(crate) fn of<'a>(operations: &'a [Operation<'_>]) -> Option<(PlainRead, &'a ExtentList)> {
+        let [Operation::Read { state, extents }] = operations else { return None };
+        let [extent] = extents.as_slice() else { return None };
+        let plain = PlainRead { state: *state, offset: extent.offset, len: extent.len };
+        (extent.count == 1).then_some((plain, extents))
+    }
+
+    /// From the cache, if it has all of it.
+    pub(crate) fn try_read(self, context: &Context, session: &Session) -> Option<Hit> {
+        if self.len > session.attr.data_bytes_max {
+            return None;
+        }
+        let (offset, len) = (self.offset, self.len as usize);
+        let open = readable(session, self.state).ok()?;
+        let lent = open.file.try_read(offset, len)?;
+        if let (Some(recorder), Some(file)) = (&context.shared.recorder, open.file.cached()) {
+            recorder.read(file, offset, len);
+        }
+        note_read(context, session, lent.len);
+        open.read_ahead(offset, len, true);
+        let mut held = context.held();
+        held.extend(lent.held);
+        Some(Hit { len: lent.len, end_of_file: lent.end_of_file, spans: lent.spans, held })
+    }
+
+    /// As a task; `None`: it is for a chain to say what is wrong with it.
+    pub(crate) fn miss(self, session: &Session, head: RequestHead) -> Option<Miss> {
+        // That no file is so long has been checked when it was decoded.
+        if self.len > session.attr.data_bytes_max {
+            return None;
+        }
+        session.identity(head.cred).ok()?;
+        let open =
+            readable(session, self.state).ok().filter(|open| open.file.cached().is_some())?;
+        Some(Miss { head, open, offset: self.offset, len: self.len as usize })
+    }
+}
+
+/// A read for which the store must be asked.
+pub(crate) struct Miss {
+    head: RequestHead,
+    open: Rc<Open>,
+    offset: u64,
+    len: usize,
+}
+
+impl Miss {
+    /// Reads and replies. `grant`: what the request took.
+    pub(crate) async fn run(self, context: Rc<Context>, session: Rc<Session>, grant: Grant) {
+        let start = (context.shared.stopwatch)();
+        let Miss { head, open, offset, len } = self;
+        let outcome = match open.file.cached() {
+            Some(file) => file.read(offset, len).await,
+            None => Err(Status::ServerFault),
+        };
+        let mut data = SgList::new();
+        let mut held = context.held();
+        let result = outcome.and_then(|lease| {
+            if let (Some(recorder), Some(file)) = (&context.shared.recorder, open.file.cached()) {
+                recorder.read(file, offset, len);
+            }
+            note_read(&context, &session, lease.len());
+            open.read_ahead(offset, len, lease.was_coming());
+            data = lease.spans();
+            let result = read_result(lease.len(), lease.end_of_file());
+            held.push(Held::Lease(lease));
+            result
+        });
+        session.slots.borrow_mut().finish(head.slot, []);
+        let target = session.take_target(head.slot);
+        context.shared.note_time(Kind::Reads, start);
+        let Some(id) = target else { return };
+        let mut header = context.header();
+        encode_results(head.slot, head.sequence, Ok(&[result]), &mut header);
+        held.push(Held::Grant(grant));
+        context.actions.borrow_mut().push_back(Action::Reply { id, header, data, held });
+    }
+}
