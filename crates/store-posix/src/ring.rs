@@ -53,9 +53,11 @@ impl Ring {
     }
 
     fn start(&mut self, transfer: Transfer<Waiting>) {
-        if let Some(transfer) = self.queue.push(transfer) {
-            self.behind.push_back(transfer);
-        } else if self.queue.queued() >= BEGIN_AT {
+        if !self.queue.has_room() {
+            return self.behind.push_back(transfer);
+        }
+        self.queue.push(transfer);
+        if self.queue.queued() >= BEGIN_AT {
             enter(self, Enter::Submit);
         }
     }

@@ -17,7 +17,7 @@ use crate::dirty::DirtyFiles;
 use crate::file::CachedFile;
 use crate::job::{Job, Jobs};
 use crate::policy::shares::Search;
-use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, units};
+use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, Victims, units};
 use crate::resize::Emptying;
 use crate::wait::{FairQueue, locked};
 use crate::{Opening, WriterId};
@@ -328,10 +328,13 @@ impl Core {
     pub(crate) fn evict(&self, slots: usize, frame_looks: Option<usize>) -> usize {
         let mut freed = 0;
         let mut search = Search::default();
+        let mut victims = Victims::new();
         while freed < slots && frame_looks.is_none_or(|most| search.looks() < most) {
-            let victims = self.pool.next_victims(&mut search, frame_looks.is_some());
-            let Some(victims) = victims else { break };
-            for (unit, number, block) in victims {
+            let any = self.pool.next_victims(&mut search, frame_looks.is_some(), &mut victims);
+            if !any {
+                break;
+            }
+            for (unit, number, block) in victims.drain(..) {
                 freed += self.file(number).map_or(0, |file| file.evict(unit, block));
             }
         }

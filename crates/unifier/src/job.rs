@@ -13,10 +13,26 @@ use std::task::{Context, Poll, Wake, Waker};
 use dafs_protocol::Status;
 use smallvec::SmallVec;
 
+use crate::read::Fill;
 use crate::wait::{add_waker, locked};
 
 pub(crate) type Outcome = Result<(), Status>;
-type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// What a job does.
+enum Work {
+    Any(Pin<Box<dyn Future<Output = Outcome> + Send>>),
+    /// Most are of this kind.
+    Fill(Fill),
+}
+
+impl Work {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        match self {
+            Work::Any(work) => work.as_mut().poll(context),
+            Work::Fill(fill) => Pin::new(fill).poll(context),
+        }
+    }
+}
 
 /// A shared future.
 pub(crate) struct Job {
@@ -42,10 +58,11 @@ impl Job {
         Job::with(|_| work)
     }
 
-    /// As `new`, for work that waits for one call of the store: where nobody waits for the job, it
-    /// is done in the thread that completes the call.
-    pub(crate) fn prompt(work: impl Future<Output = Outcome> + Send + 'static) -> Arc<Job> {
-        let state = Progress { work: Some(Box::pin(work)), notified: true, ..Progress::default() };
+    /// As `new`. It waits for one call of the store: where nobody waits for the job, it is done in
+    /// the thread that completes the call.
+    pub(crate) fn fill(fill: Fill) -> Arc<Job> {
+        let state =
+            Progress { work: Some(Work::Fill(fill)), notified: true, ..Progress::default() };
         Arc::new(Job { is_prompt: true, state: Mutex::new(state) })
     }
 
@@ -55,7 +72,7 @@ impl Job {
         W: Future<Output = Outcome> + Send + 'static,
     {
         let job = Arc::new(Job { is_prompt: false, state: Mutex::default() });
-        let work: Work = Box::pin(work(&job));
+        let work = Work::Any(Box::pin(work(&job)));
         let mut state = locked(&job.state);
         (state.work, state.notified) = (Some(work), true);
         drop(state);
@@ -86,7 +103,7 @@ impl Job {
             state.notified = false;
             drop(state);
             let waker = Waker::from(self.clone());
-            let polled = work.as_mut().poll(&mut Context::from_waker(&waker));
+            let polled = work.poll(&mut Context::from_waker(&waker));
             state = locked(&self.state);
             state.polled = false;
             match polled {

@@ -443,6 +443,11 @@ impl Pool {
         self.entries[page.index()].publish(file, block, PAGE_BYTES as u16);
     }
 
+    /// It is mapped, for this block of this file. The caller holds the slot, and the lock of the file.
+    pub(crate) fn holds(&self, page: Page, file: u64, block: u64) -> bool {
+        self.entries[page.index()].owner() == Some((file, block))
+    }
+
     /// A slot belongs to its file no more; readers keep it while they hold it.
     pub(crate) fn unmap(&self, page: Page) {
         self.unmap_all(page.unit(), &[page]);
@@ -509,13 +514,17 @@ impl Pool {
         self.free().shares.transfer(number, unit.unit_slots(), uses, share, key);
     }
 
-    /// What goes next, and with it, if `frames` are wanted, its neighbours; `None` when all has
-    /// been looked at.
-    pub(crate) fn next_victims(&self, search: &mut Search, frames: bool) -> Option<Victims> {
-        let mut found = Victims::new();
+    /// Finds what goes next, and with it, if `frames` are wanted, its neighbours; false when all
+    /// has been looked at.
+    pub(crate) fn next_victims(
+        &self,
+        search: &mut Search,
+        frames: bool,
+        found: &mut Victims,
+    ) -> bool {
         let free = &mut *self.free();
         for _ in 0..LOOKS_MAX {
-            let number = free.shares.next(search)?;
+            let Some(number) = free.shares.next(search) else { return false };
             let unit = self.unit_at(number as usize);
             if free.shares.tell(number, self.uses(unit)) {
                 continue;
@@ -524,11 +533,11 @@ impl Pool {
             let Some(victim) = self.victim(unit) else { continue };
             found.push(victim);
             if frames && !unit.is_whole() {
-                self.add_neighbours(free, unit, &mut found);
+                self.add_neighbours(free, unit, found);
             }
             break;
         }
-        Some(found)
+        true
     }
 
     fn unit_at(&self, index: usize) -> Page {

@@ -1,14 +1,16 @@
 //! Reading: leases of cached pages, and filling what is missing.
 
+use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use dafs_fabric::SgList;
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::Status;
-use dafs_store::File;
+use dafs_store::{Answer, File};
 use smallvec::SmallVec;
 
 use crate::core::{Core, Counters, Pinned, count};
@@ -144,10 +146,16 @@ pub(crate) type Fills = SmallVec<[Awaited; 1]>;
 pub(crate) struct Awaited {
     job: Arc<Job>,
     blocks: BlockRange,
-    _pages: Arc<Pinned>,
+    pages: Arc<Pinned>,
 }
 
 impl Awaited {
+    /// Where it brings this block.
+    fn page_of(&self, block: u64) -> Option<Page> {
+        let index = usize::try_from(block.checked_sub(self.blocks.first)?).ok()?;
+        self.pages.pages.get(index).copied()
+    }
+
     /// It failed, and nothing but blocks of this range was asked for.
     fn has_failed_within(&self, offset: u64, len: usize) -> bool {
         let BlockRange { first, count } = self.blocks;
@@ -211,7 +219,7 @@ impl CachedFile {
                 count(&self.core.counters.misses, 1);
                 let outcome = fill.job.wait().await;
                 // Its pages are pinned until the lease has them.
-                if let Some(mut lease) = self.lease(&mut self.lock(), offset, len) {
+                if let Some(mut lease) = self.lease_of(&fill, offset, len) {
                     lease.was_coming = false;
                     return Ok(lease);
                 }
@@ -327,10 +335,31 @@ impl CachedFile {
     /// Pins what is there, if all is. It counts as a use of each unit, but not of the rest of one
     /// that the read before began.
     fn lease(&self, inner: &mut Inner, offset: u64, len: usize) -> Option<PinnedRead> {
+        self.lease_with(inner, offset, len, None)
+    }
+
+    /// As [`lease`](Self::lease), of what was filled for it.
+    fn lease_of(&self, fill: &Awaited, offset: u64, len: usize) -> Option<PinnedRead> {
+        let inner = &mut *self.lock();
+        let is_one = offset.saturating_add(len as u64).div_ceil(SLOT) == offset / SLOT + 1;
+        let page = fill.page_of(offset / SLOT).filter(|_| is_one);
+        // It is pinned, so that it is no other file's since.
+        let is_own = |page: &Page| self.core.pool.holds(*page, self.number(), offset / SLOT);
+        self.lease_with(inner, offset, len, page.filter(is_own))
+    }
+
+    /// `only`: the page of all that was asked for, if it is known.
+    fn lease_with(
+        &self,
+        inner: &mut Inner,
+        offset: u64,
+        len: usize,
+        only: Option<Page>,
+    ) -> Option<PinnedRead> {
         let asked = offset.saturating_add(len as u64);
         let end = asked.min(inner.size);
         // What lacks something mostly lacks its first page: nothing is made for that.
-        let first = match offset < end {
+        let first = match offset < end && only.is_none() {
             true => Some(inner.cluster_with(offset / SLOT)?),
             false => None,
         };
@@ -348,15 +377,16 @@ impl CachedFile {
         let mut unit = Page::NONE;
         let goes_on = offset == inner.read_end;
         for number in offset / CLUSTER_BYTES..=(end - 1) / CLUSTER_BYTES {
-            let is_first = number == offset / CLUSTER_BYTES;
-            let cluster = first
-                .filter(|_| is_first)
-                .or_else(|| inner.clusters.get(&number).map(Box::as_ref))?;
+            let cluster = match first {
+                Some(first) if number == offset / CLUSTER_BYTES => Some(first),
+                Some(_) => Some(inner.clusters.get(&number)?.as_ref()),
+                None => None,
+            };
             let base = number * CLUSTER_BYTES;
             let from = offset.max(base) - base;
             let to = end.min(base + CLUSTER_BYTES) - base;
             for slot in from / SLOT..to.div_ceil(SLOT) {
-                let page = cluster.pages[slot as usize];
+                let page = only.or_else(|| Some(cluster?.pages[slot as usize]))?;
                 if page.is_none() {
                     return None;
                 }
@@ -478,13 +508,14 @@ impl CachedFile {
                 return Ok(None);
             }
             let id = inner.next_id();
-            let fill = self.clone().fill(handle, pages.clone(), id, range.first);
+            let (file, first) = (self.clone(), range.first);
+            let fill = Fill { file, handle, pages: pages.clone(), id, first, answer: None };
             let fill = Filling {
                 id,
                 first: range.first,
                 count: range.count,
                 void: [0; FILL_SLOTS_MAX / 64],
-                job: Job::prompt(fill),
+                job: Job::fill(fill),
                 pages,
             };
             let started = fill.awaited();
@@ -496,15 +527,8 @@ impl CachedFile {
         Ok(Some(started))
     }
 
-    async fn fill(
-        self: Arc<Self>,
-        handle: Arc<dyn File>,
-        pages: Arc<Pinned>,
-        id: u64,
-        first: u64,
-    ) -> Outcome {
-        count(&self.core.counters.fills, 1);
-        let answer = handle.read_at(first * SLOT, spans(&self.core, &pages.pages)).await;
+    /// A fill has ended.
+    fn filled(&self, id: u64, pages: &Pinned, answer: Result<usize, Status>) -> Outcome {
         if let Ok(bytes) = answer {
             self.zero_from(&pages.pages, bytes);
         }
@@ -585,10 +609,34 @@ impl CachedFile {
     }
 }
 
+/// Reads pages in from the store.
+pub(crate) struct Fill {
+    file: Arc<CachedFile>,
+    handle: Arc<dyn File>,
+    pages: Arc<Pinned>,
+    id: u64,
+    first: u64,
+    /// Once it is asked.
+    answer: Option<Answer<usize>>,
+}
+
+impl Future for Fill {
+    type Output = Outcome;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let Fill { file, handle, pages, id, first, answer } = self.get_mut();
+        let answer = answer.get_or_insert_with(|| {
+            count(&file.core.counters.fills, 1);
+            handle.read_at(*first * SLOT, spans(&file.core, &pages.pages))
+        });
+        Pin::new(answer).poll(context).map(|answer| file.filled(*id, pages, answer))
+    }
+}
+
 impl Filling {
     fn awaited(&self) -> Awaited {
         let blocks = BlockRange { first: self.first, count: self.count };
-        Awaited { job: self.job.clone(), blocks, _pages: self.pages.clone() }
+        Awaited { job: self.job.clone(), blocks, pages: self.pages.clone() }
     }
 }
 

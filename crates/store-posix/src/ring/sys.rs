@@ -100,10 +100,15 @@ impl<T> Queue<T> {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a transfer, to be handed over by the next [`enter`](Queue::enter); gives it back when
-    /// too many are under way.
-    pub(super) fn push(&mut self, transfer: Transfer<T>) -> Option<Transfer<T>> {
-        let Some(index) = self.free.pop() else { return Some(transfer) };
+    /// False: too many are under way.
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Takes a transfer, for which there is room, to be handed over by the next
+    /// [`enter`](Queue::enter).
+    pub(super) fn push(&mut self, transfer: Transfer<T>) {
+        let index = self.free.pop().expect("who pushes has looked for room");
         let pieces = match only(&transfer) {
             Some(_) => None,
             None => Some(Pieces::new(&transfer.memory, 0, |span| address(transfer.way, span))),
@@ -115,7 +120,6 @@ impl<T> Queue<T> {
         // writable (`as_mut_ptr` says so).
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("the ring has an entry per slot");
-        None
     }
 
     /// Pushed and not handed over.

@@ -96,7 +96,8 @@ fn a_page_used_more_often_than_can_be_counted_is_used_lately() {
 
 fn victims(pool: &Pool, frames: bool) -> Vec<usize> {
     let mut search = Search::default();
-    let found = pool.next_victims(&mut search, frames).unwrap_or_default();
+    let mut found = Victims::new();
+    pool.next_victims(&mut search, frames, &mut found);
     found.iter().map(|victim| victim.0.index()).collect()
 }
 
