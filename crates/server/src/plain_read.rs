@@ -4,12 +4,17 @@
 //! What is not as it should be (no such open, a credential that is not there, a file without the
 //! server's cache) is left to the [`chain`](crate::chain), whose answer is the same in all else.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{self, Poll};
+use std::time::Duration;
 
 use dafs_fabric::SgList;
 use dafs_protocol::{
     ExtentList, OpResult, Operation, RequestHead, StateId, Status, encode_results,
 };
+use dafs_unifier::{PinnedRead, Reading};
 
 use crate::context::Context;
 use crate::metrics::Kind;
@@ -67,43 +72,57 @@ impl PlainRead {
         Some(Hit { len: lent.len, end_of_file: lent.end_of_file, spans: lent.spans, held })
     }
 
-    /// As a task; `None`: it is for a chain to say what is wrong with it.
-    pub(crate) fn miss(self, session: &Session, head: RequestHead) -> Option<Miss> {
+    /// To run as a task; `None`: it is for a chain to say what is wrong with it.
+    pub(crate) fn miss(
+        self,
+        context: &Rc<Context>,
+        session: &Rc<Session>,
+        head: RequestHead,
+    ) -> Option<Miss> {
         // That no file is so long has been checked when it was decoded.
         if self.len > session.attr.data_bytes_max {
             return None;
         }
         session.identity(head.cred).ok()?;
-        let open =
-            readable(session, self.state).ok().filter(|open| open.file.cached().is_some())?;
-        Some(Miss { head, open, offset: self.offset, len: self.len as usize })
+        let open = readable(session, self.state).ok()?;
+        let (offset, len) = (self.offset, self.len as usize);
+        let reading = open.file.cached()?.read(offset, len);
+        let (context, session) = (context.clone(), session.clone());
+        let start = (context.shared.stopwatch)();
+        Some(Miss { context, session, head, open, offset, len, reading, start, grant: None })
     }
 }
 
-/// A read for which the store must be asked.
+/// A read for which the store must be asked: a future that replies.
 pub(crate) struct Miss {
+    context: Rc<Context>,
+    session: Rc<Session>,
     head: RequestHead,
     open: Rc<Open>,
     offset: u64,
     len: usize,
+    reading: Reading,
+    /// When it began.
+    start: Duration,
+    grant: Option<Grant>,
 }
 
 impl Miss {
-    /// Reads and replies. `grant`: what the request took.
-    pub(crate) async fn run(self, context: Rc<Context>, session: Rc<Session>, grant: Grant) {
-        let start = (context.shared.stopwatch)();
-        let Miss { head, open, offset, len } = self;
-        let outcome = match open.file.cached() {
-            Some(file) => file.read(offset, len).await,
-            None => Err(Status::ServerFault),
-        };
+    /// What the request took, until its reply has left.
+    pub(crate) fn with(self, grant: Grant) -> Miss {
+        Miss { grant: Some(grant), ..self }
+    }
+
+    fn reply(&mut self, outcome: Result<PinnedRead, Status>) {
+        let Miss { context, session, head, open, offset, len, .. } = self;
+        let (offset, len) = (*offset, *len);
         let mut data = SgList::new();
         let mut held = context.held();
         let result = outcome.and_then(|lease| {
             if let (Some(recorder), Some(file)) = (&context.shared.recorder, open.file.cached()) {
                 recorder.read(file, offset, len);
             }
-            note_read(&context, &session, lease.len());
+            note_read(context, session, lease.len());
             open.read_ahead(offset, len, lease.was_coming());
             data = lease.spans();
             let result = read_result(lease.len(), lease.end_of_file());
@@ -112,11 +131,20 @@ impl Miss {
         });
         session.slots.borrow_mut().finish(head.slot, []);
         let target = session.take_target(head.slot);
-        context.shared.note_time(Kind::Reads, start);
+        context.shared.note_time(Kind::Reads, self.start);
         let Some(id) = target else { return };
         let mut header = context.header();
         encode_results(head.slot, head.sequence, Ok(&[result]), &mut header);
-        held.push(Held::Grant(grant));
+        held.extend(self.grant.take().map(Held::Grant));
         context.actions.borrow_mut().push_back(Action::Reply { id, header, data, held });
+    }
+}
+
+impl Future for Miss {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<()> {
+        let miss = self.get_mut();
+        Pin::new(&mut miss.reading).poll(context).map(|outcome| miss.reply(outcome))
     }
 }

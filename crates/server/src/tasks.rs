@@ -12,6 +12,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use dafs_fabric::Waiter;
 
+use crate::plain_read::Miss;
+
 /// Numbers of tasks that can go on, filled from any thread.
 #[derive(Default)]
 pub(crate) struct Ready {
@@ -69,12 +71,32 @@ impl Wake for TaskWaker {
     }
 }
 
-type Task = Pin<Box<dyn Future<Output = ()>>>;
+/// A future that runs.
+enum Task {
+    Any(Pin<Box<dyn Future<Output = ()>>>),
+    /// The most frequent kind, which takes no memory but its place.
+    Miss(Miss),
+}
 
 /// A place for a task, which wakes by its number, whoever has it.
 struct Place {
-    future: Option<Task>,
+    task: Option<Task>,
     waker: Waker,
+}
+
+impl Place {
+    /// `None`: nothing runs here.
+    fn poll(&mut self) -> Option<Poll<()>> {
+        let context = &mut Context::from_waker(&self.waker);
+        let polled = match self.task.as_mut()? {
+            Task::Any(future) => future.as_mut().poll(context),
+            Task::Miss(miss) => Pin::new(miss).poll(context),
+        };
+        if polled.is_ready() {
+            self.task = None;
+        }
+        Some(polled)
+    }
 }
 
 /// The tasks of one worker.
@@ -92,13 +114,25 @@ impl Tasks {
 
     /// Starts a task: it runs at once, until it ends or waits.
     pub(crate) fn spawn(&mut self, future: impl Future<Output = ()> + 'static) {
-        let task = self.free.pop().unwrap_or_else(|| {
+        self.start(Task::Any(Box::pin(future)));
+    }
+
+    /// As [`spawn`](Self::spawn).
+    pub(crate) fn spawn_miss(&mut self, miss: Miss) {
+        self.start(Task::Miss(miss));
+    }
+
+    fn start(&mut self, task: Task) {
+        let number = self.free.pop().unwrap_or_else(|| {
             let task = self.places.len();
             let waker = Waker::from(Arc::new(TaskWaker { ready: self.ready.clone(), task }));
-            self.places.push(Place { future: None, waker });
+            self.places.push(Place { task: None, waker });
             task
         });
-        self.run(task, Box::pin(future));
+        if let Some(place) = self.places.get_mut(number) {
+            place.task = Some(task);
+        }
+        self.run(number);
     }
 
     /// Goes on with every task that was woken; true if there was one. A task that was woken
@@ -108,9 +142,7 @@ impl Tasks {
         std::mem::swap(&mut taken, &mut *self.ready.lock());
         let any = !taken.is_empty();
         for task in taken.drain(..) {
-            if let Some(future) = self.places.get_mut(task).and_then(|place| place.future.take()) {
-                self.run(task, future);
-            }
+            self.run(task);
         }
         self.taken = taken;
         any
@@ -121,11 +153,10 @@ impl Tasks {
         self.places.len() - self.free.len()
     }
 
-    fn run(&mut self, task: usize, mut future: Task) {
-        let Some(place) = self.places.get_mut(task) else { return };
-        match future.as_mut().poll(&mut Context::from_waker(&place.waker)) {
-            Poll::Ready(()) => self.free.push(task),
-            Poll::Pending => place.future = Some(future),
+    fn run(&mut self, number: usize) {
+        let polled = self.places.get_mut(number).and_then(Place::poll);
+        if polled == Some(Poll::Ready(())) {
+            self.free.push(number);
         }
     }
 }

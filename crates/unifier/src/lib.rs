@@ -36,6 +36,7 @@ mod query;
 mod ranges;
 mod read;
 mod read_ahead;
+mod reading;
 mod resize;
 pub mod simulate;
 #[cfg(test)]
@@ -55,6 +56,7 @@ pub use query::Cached;
 pub use ranges::FilePosition;
 pub use read::PinnedRead;
 pub use read_ahead::Reader;
+pub use reading::Reading;
 pub use unifier::{HoldPermit, Unifier};
 pub use wait::{FairQueue, Ticket};
 pub use write::WriteReservation;

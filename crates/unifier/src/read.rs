@@ -19,6 +19,7 @@ use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
 use crate::policy::Origin;
 use crate::pool::{FRAME_SLOTS, Page, Pages, Runs, SLOT, units};
+use crate::reading::SoFar;
 use crate::wait::Ticket;
 
 /// Requests of at least this size, and files of at most this size, are read in by clusters.
@@ -37,7 +38,7 @@ pub struct PinnedRead {
     runs: Runs,
     len: usize,
     end_of_file: bool,
-    was_coming: bool,
+    pub(crate) was_coming: bool,
 }
 
 impl PinnedRead {
@@ -78,7 +79,7 @@ impl Drop for PinnedRead {
 /// Consecutive blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockRange {
-    first: u64,
+    pub(crate) first: u64,
     pub(crate) count: usize,
 }
 
@@ -144,20 +145,20 @@ pub(crate) type Fills = SmallVec<[Awaited; 1]>;
 
 /// A fill that somebody waits for; what it brings stays until the waiter has seen it.
 pub(crate) struct Awaited {
-    job: Arc<Job>,
+    pub(crate) job: Arc<Job>,
     blocks: BlockRange,
     pages: Arc<Pinned>,
 }
 
 impl Awaited {
     /// Where it brings this block.
-    fn page_of(&self, block: u64) -> Option<Page> {
+    pub(crate) fn page_of(&self, block: u64) -> Option<Page> {
         let index = usize::try_from(block.checked_sub(self.blocks.first)?).ok()?;
         self.pages.pages.get(index).copied()
     }
 
     /// It failed, and nothing but blocks of this range was asked for.
-    fn has_failed_within(&self, offset: u64, len: usize) -> bool {
+    pub(crate) fn has_failed_within(&self, offset: u64, len: usize) -> bool {
         let BlockRange { first, count } = self.blocks;
         let end = offset.saturating_add(len as u64).div_ceil(SLOT);
         let within = offset / SLOT <= first && first + count as u64 <= end;
@@ -167,24 +168,6 @@ impl Awaited {
 
 /// The pages of each stretch.
 pub(crate) type Allocated = SmallVec<[Arc<Pinned>; 1]>;
-
-/// What a read finds when it begins.
-enum First {
-    Lease(PinnedRead),
-    /// Nothing of it, and nothing under way: this brings it.
-    Fill(Awaited),
-    /// Some of it, something in its way, or no room.
-    Other,
-}
-
-/// What a read has met before it does [whatever it takes](CachedFile::read_all).
-#[derive(Default)]
-struct SoFar {
-    /// A fill failed: nothing is read in beside what was asked for.
-    exact: bool,
-    /// It is counted as a miss, and this is whether what it asked for was on its way.
-    missed: Option<bool>,
-}
 
 pub(crate) enum Plan {
     Lease(PinnedRead),
@@ -202,64 +185,9 @@ impl CachedFile {
         Some(lease)
     }
 
-    /// Reads in what is missing. Short at the end of the file, and for more than an eighth of
-    /// the arena at once.
-    ///
-    /// # Errors
-    /// The store's; the file is not open.
-    pub async fn read(self: &Arc<Self>, offset: u64, len: usize) -> Result<PinnedRead, Status> {
-        let len = len.min(self.read_bytes_max());
-        let mut so_far = SoFar::default();
-        match self.first(offset, len)? {
-            First::Lease(lease) => {
-                count(&self.core.counters.hits, 1);
-                return Ok(lease);
-            }
-            First::Fill(fill) => {
-                count(&self.core.counters.misses, 1);
-                let outcome = fill.job.wait().await;
-                // Its pages are pinned until the lease has them.
-                if let Some(mut lease) = self.lease_of(&fill, offset, len) {
-                    lease.was_coming = false;
-                    return Ok(lease);
-                }
-                if let Err(status) = outcome {
-                    if fill.has_failed_within(offset, len) {
-                        return Err(status);
-                    }
-                    so_far.exact = true;
-                }
-                so_far.missed = Some(false);
-            }
-            First::Other => {}
-        }
-        // Boxed: most reads have ended, and are not to be larger for the others.
-        Box::pin(self.read_all(offset, len, so_far)).await
-    }
-
-    /// What a read finds that needs one fill at most, which is begun.
-    fn first(self: &Arc<Self>, offset: u64, len: usize) -> Result<First, Status> {
-        let (range, arrivals) = {
-            let inner = &mut *self.lock();
-            let range = self.reach(inner, offset, len, false);
-            let is_within = len > 0 && offset < inner.size;
-            let fits = range.count <= FRAME_SLOTS && self.core.fill_queue.is_empty();
-            if !is_within || !fits || inner.exclusive.is_some() || !inner.lacks(&range) {
-                return Ok(self.lease(inner, offset, len).map_or(First::Other, First::Lease));
-            }
-            (range, inner.arrivals)
-        };
-        let Some(pages) = self.core.allocate(range.first, range.count) else {
-            return Ok(First::Other);
-        };
-        let pages = Arc::new(Pinned::new(&self.core, pages));
-        let fill = self.start_fill(&range, pages, Some(arrivals))?;
-        Ok(fill.map_or(First::Other, First::Fill))
-    }
-
-    /// Whatever it takes.
-    async fn read_all(
-        self: &Arc<Self>,
+    /// Whatever it takes: for [`read`](Self::read).
+    pub(crate) async fn read_all(
+        self: Arc<Self>,
         offset: u64,
         len: usize,
         SoFar { mut exact, missed }: SoFar,
@@ -334,22 +262,12 @@ impl CachedFile {
 
     /// Pins what is there, if all is. It counts as a use of each unit, but not of the rest of one
     /// that the read before began.
-    fn lease(&self, inner: &mut Inner, offset: u64, len: usize) -> Option<PinnedRead> {
+    pub(crate) fn lease(&self, inner: &mut Inner, offset: u64, len: usize) -> Option<PinnedRead> {
         self.lease_with(inner, offset, len, None)
     }
 
-    /// As [`lease`](Self::lease), of what was filled for it.
-    fn lease_of(&self, fill: &Awaited, offset: u64, len: usize) -> Option<PinnedRead> {
-        let inner = &mut *self.lock();
-        let is_one = offset.saturating_add(len as u64).div_ceil(SLOT) == offset / SLOT + 1;
-        let page = fill.page_of(offset / SLOT).filter(|_| is_one);
-        // It is pinned, so that it is no other file's since.
-        let is_own = |page: &Page| self.core.pool.holds(*page, self.number(), offset / SLOT);
-        self.lease_with(inner, offset, len, page.filter(is_own))
-    }
-
     /// `only`: the page of all that was asked for, if it is known.
-    fn lease_with(
+    pub(crate) fn lease_with(
         &self,
         inner: &mut Inner,
         offset: u64,
@@ -434,7 +352,7 @@ impl CachedFile {
 
     /// What is read in for a read of which something lacks; nothing behind the end of the file.
     /// `exact`: nothing beside what was asked for.
-    fn reach(&self, inner: &Inner, offset: u64, len: usize, exact: bool) -> BlockRange {
+    pub(crate) fn reach(&self, inner: &Inner, offset: u64, len: usize, exact: bool) -> BlockRange {
         let end = offset.saturating_add(len as u64).min(inner.size);
         let sequential = offset == inner.read_end;
         let small = inner.size <= CLUSTER_BYTES;
@@ -494,7 +412,7 @@ impl CachedFile {
 
     /// Begins to fill these blocks, if all of them still are missing. They were, after so many
     /// `arrivals`, if that is known.
-    fn start_fill(
+    pub(crate) fn start_fill(
         self: &Arc<Self>,
         range: &BlockRange,
         pages: Arc<Pinned>,
@@ -668,7 +586,7 @@ impl Inner {
     }
 
     /// Nothing of these blocks is cached, or being read in.
-    fn lacks(&self, range: &BlockRange) -> bool {
+    pub(crate) fn lacks(&self, range: &BlockRange) -> bool {
         let blocks = range.first..range.first + range.count as u64;
         let is_filling = |fill: &Filling| {
             fill.first < blocks.end && blocks.start < fill.first + fill.count as u64

@@ -99,13 +99,16 @@ impl Worker {
         let alone = !self.more_events && self.chains() == 0;
         self.note_company(session.id, alone);
         allow_blocking(self.blocking(alone));
-        let (context, session) = (self.context.clone(), session.clone());
-        match request.plain.and_then(|plain| plain.miss(&session, request.head)) {
+        let plain = request.plain;
+        match plain.and_then(|plain| plain.miss(&self.context, session, request.head)) {
             Some(miss) => {
                 self.node.recycle(request.header);
-                self.tasks.spawn(miss.run(context, session, grant));
+                self.tasks.spawn_miss(miss.with(grant));
             }
-            None => self.tasks.spawn(chain::run(context, session, request, grant)),
+            None => {
+                let (context, session) = (self.context.clone(), session.clone());
+                self.tasks.spawn(chain::run(context, session, request, grant));
+            }
         }
         allow_blocking(Blocking::None);
     }
