@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use dafs_protocol::Status;
 use smallvec::SmallVec;
 
-use crate::read::Fill;
+use crate::fill::Fill;
 use crate::wait::{add_waker, locked};
 
 pub(crate) type Outcome = Result<(), Status>;

@@ -26,6 +26,7 @@ mod dirty;
 mod entry;
 mod file;
 mod file_policy;
+mod fill;
 mod job;
 mod memory;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]

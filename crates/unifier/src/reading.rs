@@ -9,8 +9,9 @@ use dafs_protocol::Status;
 
 use crate::core::{Pinned, count};
 use crate::file::CachedFile;
+use crate::fill::Awaited;
 use crate::pool::{FRAME_SLOTS, Page, SLOT};
-use crate::read::{Awaited, PinnedRead};
+use crate::read::PinnedRead;
 
 type Outcome = Result<PinnedRead, Status>;
 

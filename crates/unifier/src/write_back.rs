@@ -11,11 +11,12 @@ use smallvec::{SmallVec, smallvec};
 use crate::WriterId;
 use crate::core::{Pinned, count};
 use crate::file::{CachedFile, Inner, Which, Writing, place};
+use crate::fill::spans;
 use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
 use crate::policy::Origin;
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
-use crate::read::{slots, spans};
+use crate::read::slots;
 
 /// Blocks written by one call of the store: a file that grows grows once for each, and disks like
 /// large writes. Fewer where the cache is small: a part of what may be dirty.
