@@ -71,6 +71,9 @@ impl Wake for TaskWaker {
     }
 }
 
+/// Places that are kept when nothing runs.
+const PLACES_KEPT: usize = 1024;
+
 /// A future that runs.
 enum Task {
     Any(Pin<Box<dyn Future<Output = ()>>>),
@@ -155,8 +158,13 @@ impl Tasks {
 
     fn run(&mut self, number: usize) {
         let polled = self.places.get_mut(number).and_then(Place::poll);
-        if polled == Some(Poll::Ready(())) {
-            self.free.push(number);
+        if polled != Some(Poll::Ready(())) {
+            return;
+        }
+        self.free.push(number);
+        // Of a crowd, as the files of a large session that are closed, no memory is kept.
+        if self.len() == 0 && self.places.len() > PLACES_KEPT {
+            (self.places, self.free) = (Vec::new(), Vec::new());
         }
     }
 }
@@ -181,5 +189,23 @@ mod tests {
         assert!(!ready.prepare_sleep());
         assert!(tasks.run_ready());
         assert_eq!((tasks.len(), seen.get()), (0, 7));
+    }
+
+    #[test]
+    fn the_places_of_a_crowd_are_given_back() {
+        let mut tasks = Tasks::new(Arc::default());
+        let waiting: Vec<_> = (0..=PLACES_KEPT)
+            .map(|_| {
+                let (completer, pending) = dafs_store::pending::<()>();
+                tasks.spawn(pending);
+                completer
+            })
+            .collect();
+        assert_eq!((tasks.len(), tasks.places.len()), (PLACES_KEPT + 1, PLACES_KEPT + 1));
+        waiting.into_iter().for_each(|completer| completer.complete(()));
+        assert!(tasks.run_ready());
+        assert_eq!((tasks.len(), tasks.places.len()), (0, 0));
+        tasks.spawn(std::future::ready(()));
+        assert_eq!((tasks.len(), tasks.places.len()), (0, 1), "others come");
     }
 }
