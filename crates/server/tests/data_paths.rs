@@ -4,6 +4,7 @@ mod raw;
 
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use dafs_fabric::sim::{SimConfig, SimNet};
 use dafs_fabric_tcp::TcpProvider;
