@@ -9,9 +9,9 @@ use dafs_protocol::Identity;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::identity::{self, IdentityError, Proof, Word};
+use crate::mailbox::{Mailbox, Message};
 use crate::shared::{Shared, tick};
 use crate::users::Users;
-use crate::worker::{Mailbox, Message};
 
 /// Takes connections, proves whose they are, and gives each to a worker.
 pub(crate) struct Acceptor {

@@ -19,8 +19,8 @@ use prometheus_client::registry::Registry;
 use self::readers::{Reader, Readers, Timed};
 use self::status::Metrics;
 pub use self::status::count_lost_log_line;
-use crate::server::StartError;
 use crate::shared::Shared;
+use crate::start_error::StartError;
 
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: u64 = 16 << 10;

@@ -16,18 +16,15 @@ use dafs_protocol::{
 };
 use dafs_store::Caller;
 
-use crate::context::Context;
+use crate::context::{Action, Context, Grant, Held};
+use crate::delayed::{Cached, Delayed};
 use crate::intent_log;
 use crate::metrics::Kind;
 use crate::name_lock::NameLock;
-use crate::operations::file::Held;
+use crate::paths::DataPin;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::{Shared, tick};
-use crate::worker::{Action, Delayed, Grant};
-
-/// Results that a slot kept; `None` is executed again.
-pub(crate) type Cached = Vec<Option<OpResult>>;
 
 /// Why an operation did not end with a result.
 pub(crate) enum Stop {
@@ -407,7 +404,7 @@ impl Chain {
         let scratch = self.context.scratch(bytes.len())?;
         scratch.write_message(0, bytes);
         self.out.push(scratch.part(0, bytes.len()));
-        self.held.push(Held::Scratch(scratch));
+        self.held.push(Held::Data(DataPin::Scratch(scratch)));
         Ok(())
     }
 

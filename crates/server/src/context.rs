@@ -1,5 +1,8 @@
 //! What the chains of a worker share with it: what they ask for, and memory that is used again.
 
+mod grant;
+mod held;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -10,13 +13,36 @@ use std::time::Duration;
 
 use dafs_fabric::{Arena, SgList, Span, poison};
 use dafs_message::RequestId;
-use dafs_protocol::Status;
+use dafs_protocol::{SessionId, Status};
 use rustc_hash::FxHashMap;
 
+use crate::locks::Ended;
 use crate::numbers::LastNumber;
-use crate::operations::file::Held;
 use crate::shared::Shared;
-use crate::worker::Action;
+pub(crate) use grant::Grant;
+pub(crate) use held::Held;
+
+/// What a chain or an acceptor wants the worker to do.
+pub(crate) enum Action {
+    Fetch {
+        id: RequestId,
+        into: SgList,
+    },
+    Reply {
+        id: RequestId,
+        header: Vec<u8>,
+        data: SgList,
+        held: Vec<Held>,
+    },
+    Destroy {
+        session: SessionId,
+    },
+    /// A part of its share is free.
+    GoOn {
+        session: SessionId,
+    },
+    LockEnded(Ended),
+}
 
 /// A fetch under way.
 pub(crate) struct Fetch {

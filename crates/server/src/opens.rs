@@ -8,7 +8,7 @@ use dafs_store::File;
 use dafs_unifier::{Reader, Unifier, Writer};
 
 use crate::paths::FileData;
-use crate::shared::LimitGuard;
+use crate::shared::{LimitGuard, Shared};
 
 pub(crate) struct Open {
     /// Its data.
@@ -57,5 +57,17 @@ impl Open {
             file.overlay(mark, &mut attr);
         }
         Ok(attr)
+    }
+
+    /// Says which file it is that a session left and that cannot be written.
+    pub(crate) fn could_not_flush(&self, shared: &Shared, uid: u32, status: Status) {
+        let export = shared.exports.iter().nth(self.export_number().into());
+        let export = export.map_or("", |export| export.name.as_str());
+        let file = self.stored.id();
+        let (inode, device) = (file.inode, file.device);
+        tracing::error!(
+            %status, export, inode, device, uid,
+            "file of an ended session could not be written"
+        );
     }
 }

@@ -11,25 +11,16 @@ use std::task::{self, Poll};
 use std::time::Duration;
 
 use dafs_fabric::SgList;
-use dafs_protocol::{
-    ExtentList, OpResult, Operation, RequestHead, StateId, Status, encode_results,
-};
+use dafs_protocol::{OpResult, RequestHead, Status, encode_results};
 use dafs_unifier::{PinnedRead, Reading};
 
-use crate::context::Context;
+use crate::context::{Action, Context, Grant, Held};
+use crate::delayed::PlainRead;
 use crate::metrics::Kind;
 use crate::opens::Open;
-use crate::operations::file::{Held, note_read, read_result, readable};
+use crate::operations::file::{note_read, read_result, readable};
+use crate::paths::DataPin;
 use crate::session::Session;
-use crate::worker::{Action, Grant};
-
-/// What such a request asks for.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PlainRead {
-    pub state: StateId,
-    pub offset: u64,
-    pub len: u32,
-}
 
 /// A read that the cache holds.
 pub(crate) struct Hit {
@@ -46,14 +37,6 @@ impl Hit {
 }
 
 impl PlainRead {
-    /// `None`: the request is something else.
-    pub(crate) fn of<'a>(operations: &'a [Operation<'_>]) -> Option<(PlainRead, &'a ExtentList)> {
-        let [Operation::Read { state, extents }] = operations else { return None };
-        let [extent] = extents.as_slice() else { return None };
-        let plain = PlainRead { state: *state, offset: extent.offset, len: extent.len };
-        (extent.count == 1).then_some((plain, extents))
-    }
-
     /// From the cache, if it has all of it.
     pub(crate) fn try_read(self, context: &Context, session: &Session) -> Option<Hit> {
         if self.len > session.attr.data_bytes_max {
@@ -68,7 +51,7 @@ impl PlainRead {
         note_read(context, session, lent.len);
         open.read_ahead(offset, len, true);
         let mut held = context.held();
-        held.extend(lent.held);
+        held.extend(lent.held.map(Held::Data));
         Some(Hit { len: lent.len, end_of_file: lent.end_of_file, spans: lent.spans, held })
     }
 
@@ -126,7 +109,7 @@ impl Miss {
             open.read_ahead(offset, len, lease.was_coming());
             data = lease.spans();
             let result = read_result(lease.len(), lease.end_of_file());
-            held.push(Held::Lease(lease));
+            held.push(Held::Data(DataPin::Lease(lease)));
             result
         });
         session.slots.borrow_mut().finish(head.slot, []);

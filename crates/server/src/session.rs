@@ -16,12 +16,12 @@ use dafs_unifier::WriterId;
 use rustc_hash::FxHashMap;
 
 use crate::budget::{Needs, UserShare};
+use crate::delayed::Delayed;
 use crate::intent_log::SessionLog;
 use crate::locks::{Client, SessionNumber};
 use crate::metrics::{SessionMeter, count};
 use crate::opens::Open;
 use crate::paths::{PageCache, Share};
-use crate::worker::Delayed;
 
 /// A connection of a session.
 #[derive(Debug, Clone, Copy)]

@@ -9,19 +9,18 @@ use dafs_protocol::{Dialled, Identity, SessionId, Status, WriteVerifier};
 use dafs_store::Caller;
 use dafs_unifier::Unifier;
 
-use crate::budget::{Budgets, Needs, UserShare};
+use crate::budget::{AllGranted, Budgets, Needs, UserShare};
 use crate::clients::{ClientRecords, Clients};
 use crate::exports::Exports;
 use crate::intent_log::{IntentLog, LogStore, Name};
 use crate::limits::Limits;
 use crate::locks::{Grace, LockLimits, Locks};
+use crate::mailbox::{Mailbox, Message};
 use crate::metrics::{Kind, Metrics};
 use crate::name_lock::NameLocks;
 use crate::numbers::Numbers;
-use crate::opens::Open;
 use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
-use crate::worker::{Mailbox, Message};
 
 /// Fills bytes with randomness; injected so that a simulation is repeatable.
 pub type Entropy = Box<dyn Fn(&mut [u8]) + Send + Sync>;
@@ -251,18 +250,6 @@ impl Shared {
         })
     }
 
-    /// Says which file it is that a session left and that cannot be written.
-    pub(crate) fn could_not_flush(&self, open: &Open, uid: u32, status: Status) {
-        let export = self.exports.iter().nth(open.export_number().into());
-        let export = export.map_or("", |export| export.name.as_str());
-        let file = open.stored.id();
-        let (inode, device) = (file.inode, file.device);
-        tracing::error!(
-            %status, export, inode, device, uid,
-            "file of an ended session could not be written"
-        );
-    }
-
     pub(crate) fn random<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         (self.entropy)(&mut bytes);
@@ -283,6 +270,21 @@ impl Shared {
         let mailboxes = self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mailbox) = mailboxes.get(&worker) {
             mailbox.put(message);
+        }
+    }
+
+    /// Gives back what was taken for a request.
+    pub(crate) fn give(&self, user: &UserShare, needs: Needs) {
+        let granted = self.budgets.give(user, needs);
+        if !granted.is_empty() {
+            self.send_granted(granted);
+        }
+    }
+
+    /// Tells the workers of those who can go on.
+    pub(crate) fn send_granted(&self, granted: AllGranted) {
+        for granted in granted {
+            self.send(granted.worker, Message::Granted(granted));
         }
     }
 

@@ -10,91 +10,30 @@ mod sessions;
 mod transfers;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dafs_fabric::{Incoming, SgList, Waiter};
+use dafs_fabric::{SgList, Waiter};
 use dafs_message::{ConnId, Event, Node, RequestId};
 use dafs_protocol::{SessionId, WaitMode};
 use dafs_store::{Blocking, allow_blocking};
 use rustc_hash::FxHashMap;
 
-use crate::budget::Granted;
-use crate::context::Context;
-use crate::identity::Proof;
-use crate::locks::{Ended, LockTable};
-use crate::operations::file::Held;
+use crate::context::{Action, Context, Held};
+use crate::locks::LockTable;
+use crate::mailbox::{Mailbox, Message};
+use crate::paths::DataPin;
 use crate::planted::{Defect, planted};
 use crate::setup::WaitingBind;
 use crate::shared::Shared;
-use crate::tasks::{Ready, Tasks};
+use crate::tasks::Tasks;
 use clock::Clock;
 use complaints::Complaints;
 use connections::Connection;
 use crowd::Crowd;
 use sessions::{End, Kept};
 use transfers::Transfers;
-
-pub(crate) use admission::{Delayed, Grant};
-
-/// What a chain or an acceptor wants the worker to do.
-pub(crate) enum Action {
-    Fetch {
-        id: RequestId,
-        into: SgList,
-    },
-    Reply {
-        id: RequestId,
-        header: Vec<u8>,
-        data: SgList,
-        held: Vec<Held>,
-    },
-    Destroy {
-        session: SessionId,
-    },
-    /// A part of its share is free.
-    GoOn {
-        session: SessionId,
-    },
-    LockEnded(Ended),
-}
-
-/// What an acceptor or another worker leaves for a worker.
-pub(crate) enum Message {
-    /// A connection whose peer is known as far as the proof says.
-    Accept(Incoming, Proof),
-    /// A wait of one of its sessions is over.
-    LockEnded(Ended),
-    /// The client of a session has made a new one, of another worker.
-    Replaced { session: SessionId, by: SessionId, at: u16 },
-    /// The session that a new one replaces has ended.
-    Freed { session: SessionId },
-    /// Its first delayed request has what it needs.
-    Granted(Granted),
-}
-
-/// What is on its way to a worker.
-#[derive(Default)]
-pub(crate) struct Mailbox {
-    pub ready: Arc<Ready>,
-    messages: Mutex<Vec<Message>>,
-}
-
-impl Mailbox {
-    pub(crate) fn put(&self, message: Message) {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
-        self.ready.wake_worker();
-    }
-
-    fn take(&self) -> Vec<Message> {
-        std::mem::take(&mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-}
 
 /// Serves the connections given to it. One thread drives it with [`progress`](Worker::progress).
 pub struct Worker {
@@ -332,7 +271,7 @@ impl Worker {
         }
         let together = SgList::from_iter([scratch.part(0, bytes)]);
         held.retain(|held| matches!(held, Held::Grant(_)));
-        held.push(Held::Scratch(scratch));
+        held.push(Held::Data(DataPin::Scratch(scratch)));
         (together, held)
     }
 
@@ -360,7 +299,7 @@ impl Worker {
         let Some(leaving) = self.leaving.remove(&token) else { return };
         let mut held = leaving.held;
         for held in held.drain(..) {
-            if let Held::Scratch(scratch) = held {
+            if let Held::Data(DataPin::Scratch(scratch)) = held {
                 self.context.give_back_scratch(scratch);
             }
         }

@@ -5,32 +5,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dafs_fabric::{SgList, Span};
+use dafs_fabric::SgList;
 use dafs_protocol::{
     CacheHint, CreateMode, ExtentList, FileHandle, OpResult, OpenFlags, Operation, Outcome,
     StateId, Status,
 };
 use dafs_store::Opened;
-use dafs_unifier::{CachedFile, Mark, Opening, PinnedRead, Writer, WriterId};
+use dafs_unifier::{CachedFile, Mark, Opening, Writer, WriterId};
 
 use crate::chain::{Chain, Stop};
-use crate::context::Context;
+use crate::context::{Context, Held};
 use crate::exports::{Export, Exports, Place};
 use crate::metrics::count;
 use crate::opens::Open;
-use crate::paths::{DataPath, FileData, Lent, PageCacheFile, Pieces, Taken};
+use crate::paths::{DataPath, DataPin, FileData, Lent, PageCacheFile, Pieces};
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::{self, Counted};
-use crate::worker::Grant;
-
-/// What keeps reply data alive until it left.
-pub(crate) enum Held {
-    Lease(#[allow(dead_code, reason = "held for its drop")] PinnedRead),
-    Buffers(#[allow(dead_code, reason = "held for its drop")] Taken),
-    Scratch(Span),
-    Grant(#[allow(dead_code, reason = "held for its drop")] Grant),
-}
 
 /// Pieces of one READ or WRITE: limits what strided extents can ask for.
 const PIECES_MAX: usize = 1024;
@@ -305,7 +296,7 @@ impl Chain {
             bytes += lent.len;
             end = lent.end_of_file;
             self.out.extend(lent.spans);
-            self.held.extend(lent.held);
+            self.held.extend(lent.held.map(Held::Data));
         }
         note_read(&self.context, &self.session, bytes);
         read_result(bytes, end)
@@ -364,7 +355,7 @@ impl Chain {
             }
         }
         let spans = if at > 0 { SgList::from_iter([scratch.part(0, at)]) } else { SgList::new() };
-        let held = Some(Held::Scratch(scratch));
+        let held = Some(DataPin::Scratch(scratch));
         Ok(Pieces::from_iter([Lent { spans, len: at, end_of_file, held }]))
     }
 

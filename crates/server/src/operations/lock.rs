@@ -5,12 +5,12 @@ use dafs_protocol::{
 };
 
 use crate::chain::{Chain, Stop};
-use crate::context::Context;
+use crate::context::{Action, Context};
 use crate::locks::{Client, LockFile, LockTable, Owner, Place, Wanted};
+use crate::mailbox::Message;
 use crate::opens::Open;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
-use crate::worker::{Action, Message};
 
 impl Context {
     /// Does something with the locks; whoever is to be told of it is.

@@ -10,14 +10,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use dafs_fabric::SgList;
+use dafs_fabric::{SgList, Span};
 use dafs_protocol::{CommitLevel, Status, WriteVerifier};
 use dafs_store::{Extents, SeekKind};
-use dafs_unifier::{CachedFile, Writer, WriterId};
+use dafs_unifier::{CachedFile, PinnedRead, Writer, WriterId};
 use serde::Deserialize;
 use smallvec::SmallVec;
 
-use crate::operations::file::Held;
 pub(crate) use buffers::{Share, Taken};
 pub use page_cache::PageCache;
 pub(crate) use page_cache::PageCacheFile;
@@ -75,12 +74,19 @@ impl FromStr for DataPath {
     }
 }
 
+/// What keeps data where it is until it left.
+pub(crate) enum DataPin {
+    Lease(#[allow(dead_code, reason = "held for its drop")] PinnedRead),
+    Buffers(#[allow(dead_code, reason = "held for its drop")] Taken),
+    Scratch(Span),
+}
+
 /// Data that a READ answers, kept alive by `held` until it left.
 pub(crate) struct Lent {
     pub spans: SgList,
     pub len: usize,
     pub end_of_file: bool,
-    pub held: Option<Held>,
+    pub held: Option<DataPin>,
 }
 
 /// Pieces of a READ, up to the first that the file's end cuts short.
@@ -179,13 +185,13 @@ impl FileData {
     }
 }
 
-impl From<dafs_unifier::PinnedRead> for Lent {
-    fn from(lease: dafs_unifier::PinnedRead) -> Lent {
+impl From<PinnedRead> for Lent {
+    fn from(lease: PinnedRead) -> Lent {
         Lent {
             spans: lease.spans(),
             len: lease.len(),
             end_of_file: lease.end_of_file(),
-            held: Some(Held::Lease(lease)),
+            held: Some(DataPin::Lease(lease)),
         }
     }
 }

@@ -14,9 +14,8 @@ use dafs_store::File;
 use dafs_unifier::FairQueue;
 
 use super::buffers::{Buffers, Share, Taken};
-use super::{DataPath, Lent, Pieces};
+use super::{DataPath, DataPin, Lent, Pieces};
 use crate::limits::Limits;
-use crate::operations::file::Held;
 
 /// Bytes of all buffers, or so many of the largest requests where that is more: the share of one
 /// session has room for two.
@@ -312,7 +311,7 @@ impl PageCacheFile {
 }
 
 fn lent(taken: Taken, len: usize, end_of_file: bool) -> Lent {
-    Lent { spans: taken.spans(0, len), len, end_of_file, held: Some(Held::Buffers(taken)) }
+    Lent { spans: taken.spans(0, len), len, end_of_file, held: Some(DataPin::Buffers(taken)) }
 }
 
 impl std::fmt::Debug for PageCache {

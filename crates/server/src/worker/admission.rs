@@ -8,69 +8,21 @@
 use std::rc::Rc;
 
 use dafs_message::RequestId;
-use dafs_protocol::{Extent, ExtentList, Operation, RequestHead, SessionId, SlotId, Status};
+use dafs_protocol::{Extent, ExtentList, Operation, SessionId, SlotId, Status};
 
-use super::{Action, Message, Worker};
-use crate::budget::{AllGranted, Granted, Needs, UserShare};
-use crate::chain::Cached;
-use crate::context::{Context, SCRATCH_BYTES};
-use crate::plain_read::PlainRead;
+use super::Worker;
+use crate::budget::{Granted, Needs};
+use crate::context::{Grant, SCRATCH_BYTES};
+use crate::delayed::{Cached, Delayed};
 use crate::planted::{Defect, planted};
 use crate::session::Session;
-use crate::shared::{Shared, tick};
+use crate::shared::tick;
 
 /// Memory of a request under way: its future, its header, what it refers to.
 const REQUEST_BYTES: usize = 8 << 10;
 const PAGE: u64 = dafs_fabric::mem::PAGE_BYTES as u64;
 /// The most that is pinned for one byte.
 const FRAME: u64 = 64 << 10;
-
-/// A request that waits for what it needs.
-pub(crate) struct Delayed {
-    pub head: RequestHead,
-    pub id: RequestId,
-    pub header: Vec<u8>,
-    pub data_len: u32,
-    pub prior: Cached,
-    /// It is nothing but this.
-    pub plain: Option<PlainRead>,
-    pub needs: Needs,
-}
-
-/// What a request took; given back when dropped.
-pub(crate) struct Grant {
-    context: Rc<Context>,
-    session: Rc<Session>,
-    needs: Needs,
-}
-
-impl Drop for Grant {
-    fn drop(&mut self) {
-        let session = &self.session;
-        session.taken.set(session.taken.get().minus(self.needs));
-        let shared = &self.context.shared;
-        give(shared, &session.share_of_user, self.needs);
-        if !session.delayed.borrow().is_empty() {
-            let action = Action::GoOn { session: session.id };
-            self.context.actions.borrow_mut().push_back(action);
-        }
-    }
-}
-
-/// Gives back what was taken.
-fn give(shared: &Shared, user: &UserShare, needs: Needs) {
-    let granted = shared.budgets.give(user, needs);
-    if !granted.is_empty() {
-        send_granted(shared, granted);
-    }
-}
-
-/// Tells the workers of those who can go on.
-pub(super) fn send_granted(shared: &Shared, granted: AllGranted) {
-    for granted in granted {
-        shared.send(granted.worker, Message::Granted(granted));
-    }
-}
 
 /// Bytes of the pieces of one extent, each as far as whole units of `unit` bytes reach.
 fn units_of(extent: &Extent, unit: u64) -> u64 {
@@ -168,14 +120,14 @@ impl Worker {
         let may = session.delayed.borrow().is_empty()
             && session.taken.get().leaves_room(needs, session.most)
             && self.try_take(session, needs);
-        may.then(|| self.grant(session, needs))
+        may.then(|| Grant::of(&self.context, session, needs))
     }
 
     fn try_take(&self, session: &Session, needs: Needs) -> bool {
         match self.shared.budgets.try_take(&session.share_of_user, needs) {
             Ok(()) => true,
             Err(granted) => {
-                send_granted(&self.shared, granted);
+                self.shared.send_granted(granted);
                 false
             }
         }
@@ -193,14 +145,7 @@ impl Worker {
     /// for what its session, its user, or all have under way.
     fn admit(&self, session: &Rc<Session>, needs: Needs) -> Option<Grant> {
         let may = session.delayed.borrow().is_empty() && self.take(session, needs);
-        may.then(|| self.grant(session, needs))
-    }
-
-    fn grant(&self, session: &Rc<Session>, needs: Needs) -> Grant {
-        let mut taken = session.taken.get();
-        taken.add(needs);
-        session.taken.set(taken);
-        Grant { context: self.context.clone(), session: session.clone(), needs }
+        may.then(|| Grant::of(&self.context, session, needs))
     }
 
     /// What the session may have, then what its user and all may. Who is refused there is in
@@ -255,7 +200,7 @@ impl Worker {
         let session = self.session(id).filter(|session| session.in_line.get() == Some(ticket));
         let Some(session) = session else {
             // It has ended, or left the line, meanwhile.
-            return give(&self.shared, &user, needs);
+            return self.shared.give(&user, needs);
         };
         session.in_line.set(None);
         self.begin_delayed(&session, needs);
@@ -263,7 +208,7 @@ impl Worker {
     }
 
     fn begin_delayed(&mut self, session: &Rc<Session>, needs: Needs) {
-        let grant = self.grant(session, needs);
+        let grant = Grant::of(&self.context, session, needs);
         let first = session.delayed.borrow_mut().pop_front();
         if let Some(request) = first {
             self.begin(session, request, grant);
@@ -295,10 +240,8 @@ impl Worker {
 
     fn leave_line(&self, session: &Session) {
         if session.in_line.take().is_some() {
-            send_granted(
-                &self.shared,
-                self.shared.budgets.forget(&session.share_of_user, session.id),
-            );
+            let granted = self.shared.budgets.forget(&session.share_of_user, session.id);
+            self.shared.send_granted(granted);
         }
     }
 

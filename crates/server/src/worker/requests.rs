@@ -10,11 +10,12 @@ use dafs_protocol::{RequestHead, SessionId, Status, Verdict, decode_request, enc
 use dafs_store::{Blocking, allow_blocking};
 
 use super::Worker;
-use super::admission::{Delayed, Grant, needs_of, needs_of_hit};
-use crate::chain::{self, Cached};
+use super::admission::{needs_of, needs_of_hit};
+use crate::chain;
+use crate::context::{Grant, Held};
+use crate::delayed::{Cached, Delayed, PlainRead};
 use crate::metrics::{CACHED_READS_PER_SAMPLE, Kind, count};
-use crate::operations::file::Held;
-use crate::plain_read::{Hit, PlainRead};
+use crate::plain_read::Hit;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::tick;

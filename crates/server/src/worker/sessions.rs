@@ -9,12 +9,13 @@ use std::time::Duration;
 use dafs_message::ConnId;
 use dafs_protocol::{ClientId, Identity, SessionAttr, SessionId, Status, WaitMode};
 
+use super::Worker;
 use super::connections::Connection;
-use super::{Message, Worker};
 use crate::budget::UserShare;
 use crate::clients::Live;
 use crate::limits::Limits;
 use crate::locks::{Client, LockTable};
+use crate::mailbox::Message;
 use crate::metrics::SessionMeter;
 use crate::planted::{Defect, planted};
 use crate::session::{Link, Session};
@@ -193,7 +194,7 @@ impl Worker {
             let uid = session.who.uid;
             self.tasks.spawn(async move {
                 if let Err(status) = open.file.close(open.writer.id).await {
-                    shared.could_not_flush(&open, uid, status);
+                    open.could_not_flush(&shared, uid, status);
                     shared.ended.lost(id);
                     if end == End::ShutDown {
                         shared.unflushed.fetch_add(1, Ordering::SeqCst);
