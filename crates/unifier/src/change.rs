@@ -7,8 +7,8 @@ use dafs_protocol::Status;
 use dafs_store::File;
 
 use crate::Writer;
-use crate::file::{CachedFile, Inner, Which};
-use crate::job::{Job, Outcome, wait_all};
+use crate::file::{CachedFile, Inner, Job, Which};
+use crate::job::{Outcome, wait_all};
 use crate::planted::{Defect, planted};
 use crate::pool::SLOT;
 use crate::ranges::blocks;

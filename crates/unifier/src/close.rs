@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dafs_protocol::Status;
 
 use crate::WriterId;
-use crate::core::count;
+use crate::file::count;
 use crate::file::{CachedFile, Which};
 use crate::job::Outcome;
 use crate::planted::{Defect, planted};

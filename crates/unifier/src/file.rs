@@ -1,5 +1,8 @@
 //! One file: its pages, its size, and what is under way with the store.
 
+mod core;
+mod dirty_files;
+mod fill;
 mod inner;
 
 use std::collections::btree_map::Entry;
@@ -12,14 +15,20 @@ use dafs_protocol::{Attr, Status};
 use dafs_store::{File, FileId};
 use smallvec::SmallVec;
 
-use crate::core::{Core, Pinned};
-use crate::file_policy::FilePolicy;
-use crate::job::Job;
+pub(crate) use self::core::{
+    Core, Counters, FRAME_LOOKS, HELPERS_MAX, Pinned, count, least_frames,
+};
+use crate::keeping::FilePolicy;
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
 use crate::wait::locked;
 use crate::{Opening, WriterId};
+pub(crate) use fill::Fill;
 pub(crate) use inner::{Inner, Known};
+
+/// Work to be done to its end; most of it is a fill.
+pub(crate) type Job = crate::job::Job<Fill>;
+pub(crate) type Jobs = crate::job::Jobs<Fill>;
 
 /// Blocks that one fill may cover.
 pub(crate) const FILL_SLOTS_MAX: usize = 256;

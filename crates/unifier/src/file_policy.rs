@@ -1,4 +1,4 @@
-//! How the pages of a file are kept: its policy and class, chosen or by default.
+//! The choice of how the pages of a file are kept, and what follows from it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -8,36 +8,6 @@ use crate::file::{CachedFile, Cluster, Inner};
 use crate::policy::shares::Share;
 use crate::policy::{Class, Key, Origin, Policy};
 use crate::pool::{FRAME_SLOTS, Page, units};
-
-/// The choice of a file. Numbers as in a cache wish; 0: nothing is chosen.
-pub(crate) struct FilePolicy {
-    chosen: AtomicU8,
-    default: AtomicU8,
-    class: AtomicU8,
-}
-
-impl FilePolicy {
-    pub(crate) fn new(default: Policy) -> FilePolicy {
-        FilePolicy {
-            chosen: AtomicU8::new(0),
-            default: AtomicU8::new(default.number()),
-            class: AtomicU8::new(0),
-        }
-    }
-
-    fn policy(&self) -> Policy {
-        let default = || Policy::wished(self.default.load(Ordering::Relaxed)).unwrap_or_default();
-        Policy::wished(self.chosen.load(Ordering::Relaxed)).unwrap_or_else(default)
-    }
-
-    fn class(&self) -> Class {
-        Class::wished(self.class.load(Ordering::Relaxed)).unwrap_or_default()
-    }
-
-    fn share(&self) -> Share {
-        Share::of(self.policy(), self.class())
-    }
-}
 
 impl CachedFile {
     /// The policy that decides which of its pages go.

@@ -1,23 +1,18 @@
 //! Filling pages from the store.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
-use dafs_fabric::SgList;
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::Status;
-use dafs_store::{Answer, File};
 use smallvec::SmallVec;
 
-use crate::core::{Core, Pinned, count};
-use crate::file::{CachedFile, FILL_SLOTS_MAX, Filling, Inner, place};
-use crate::job::{Job, Outcome};
+use crate::blocks::BlockRange;
+use crate::file::{CachedFile, FILL_SLOTS_MAX, Fill, Filling, Inner, Job, Pinned, place};
+use crate::job::Outcome;
 use crate::planted::{Defect, planted};
 use crate::policy::Origin;
-use crate::pool::{FRAME_SLOTS, Page, Pages, Runs, SLOT, units};
-use crate::read::BlockRange;
+use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT, units};
 
 /// Most reads wait for one.
 pub(crate) type Fills = SmallVec<[Awaited; 1]>;
@@ -88,13 +83,13 @@ impl CachedFile {
             }
             let id = inner.next_id();
             let (file, first) = (self.clone(), range.first);
-            let fill = Fill { file, handle, pages: pages.clone(), id, first, answer: None };
+            let fill = Fill::new(file, handle, pages.clone(), id, first);
             let fill = Filling {
                 id,
                 first: range.first,
                 count: range.count,
                 void: [0; FILL_SLOTS_MAX / 64],
-                job: Job::fill(fill),
+                job: Job::prompt(fill),
                 pages,
             };
             let started = fill.awaited();
@@ -107,7 +102,7 @@ impl CachedFile {
     }
 
     /// A fill has ended.
-    fn filled(&self, id: u64, pages: &Pinned, answer: Result<usize, Status>) -> Outcome {
+    pub(crate) fn filled(&self, id: u64, pages: &Pinned, answer: Result<usize, Status>) -> Outcome {
         if let Ok(bytes) = answer {
             self.zero_from(&pages.pages, bytes);
         }
@@ -184,31 +179,7 @@ impl CachedFile {
         if is_empty {
             inner.clusters.remove(&number);
         }
-        crate::core::count(&self.core.counters.filled_slots, count);
-    }
-}
-
-/// Reads pages in from the store.
-pub(crate) struct Fill {
-    file: Arc<CachedFile>,
-    handle: Arc<dyn File>,
-    pages: Arc<Pinned>,
-    id: u64,
-    first: u64,
-    /// Once it is asked.
-    answer: Option<Answer<usize>>,
-}
-
-impl Future for Fill {
-    type Output = Outcome;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let Fill { file, handle, pages, id, first, answer } = self.get_mut();
-        let answer = answer.get_or_insert_with(|| {
-            count(&file.core.counters.fills, 1);
-            handle.read_at(*first * SLOT, spans(&file.core, &pages.pages))
-        });
-        Pin::new(answer).poll(context).map(|answer| file.filled(*id, pages, answer))
+        crate::file::count(&self.core.counters.filled_slots, count);
     }
 }
 
@@ -217,13 +188,4 @@ impl Filling {
         let blocks = BlockRange { first: self.first, count: self.count };
         Awaited { job: self.job.clone(), blocks, pages: self.pages.clone() }
     }
-}
-
-/// All bytes of these pages.
-pub(crate) fn spans(core: &Core, pages: &[Page]) -> SgList {
-    let mut runs = Runs::default();
-    for page in pages {
-        runs.push(page.index() * PAGE_BYTES, PAGE_BYTES);
-    }
-    core.pool.spans(&runs)
 }

@@ -13,36 +13,33 @@ use std::task::{Context, Poll, Wake, Waker};
 use dafs_protocol::Status;
 use smallvec::SmallVec;
 
-use crate::fill::Fill;
 use crate::wait::{add_waker, locked};
 
 pub(crate) type Outcome = Result<(), Status>;
 
-/// What a job does.
-enum Work {
+/// What a job does: most are of the kind `P`, which is no box.
+enum Work<P> {
     Any(Pin<Box<dyn Future<Output = Outcome> + Send>>),
-    /// Most are of this kind.
-    Fill(Fill),
+    Prompt(P),
 }
 
-impl Work {
+impl<P: Future<Output = Outcome> + Unpin> Work<P> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         match self {
             Work::Any(work) => work.as_mut().poll(context),
-            Work::Fill(fill) => Pin::new(fill).poll(context),
+            Work::Prompt(work) => Pin::new(work).poll(context),
         }
     }
 }
 
 /// A shared future.
-pub(crate) struct Job {
+pub(crate) struct Job<P> {
     is_prompt: bool,
-    state: Mutex<Progress>,
+    state: Mutex<Progress<P>>,
 }
 
-#[derive(Default)]
-struct Progress {
-    work: Option<Work>,
+struct Progress<P> {
+    work: Option<Work<P>>,
     /// Somebody is in `work.poll` now.
     polled: bool,
     /// It was not polled since it was woken, or at all.
@@ -52,26 +49,32 @@ struct Progress {
     outcome: Option<Outcome>,
 }
 
-impl Job {
+impl<P> Progress<P> {
+    fn new(work: Option<Work<P>>) -> Progress<P> {
+        let notified = work.is_some();
+        Progress { work, polled: false, notified, waiters: SmallVec::new(), outcome: None }
+    }
+}
+
+impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Job<P> {
     /// Nothing happens before it is polled.
-    pub(crate) fn new(work: impl Future<Output = Outcome> + Send + 'static) -> Arc<Job> {
+    pub(crate) fn new(work: impl Future<Output = Outcome> + Send + 'static) -> Arc<Job<P>> {
         Job::with(|_| work)
     }
 
     /// As `new`. It waits for one call of the store: where nobody waits for the job, it is done in
     /// the thread that completes the call.
-    pub(crate) fn fill(fill: Fill) -> Arc<Job> {
-        let state =
-            Progress { work: Some(Work::Fill(fill)), notified: true, ..Progress::default() };
+    pub(crate) fn prompt(work: P) -> Arc<Job<P>> {
+        let state = Progress::new(Some(Work::Prompt(work)));
         Arc::new(Job { is_prompt: true, state: Mutex::new(state) })
     }
 
     /// As `new`, for work that must know its job.
-    pub(crate) fn with<W>(work: impl FnOnce(&Arc<Job>) -> W) -> Arc<Job>
+    pub(crate) fn with<W>(work: impl FnOnce(&Arc<Job<P>>) -> W) -> Arc<Job<P>>
     where
         W: Future<Output = Outcome> + Send + 'static,
     {
-        let job = Arc::new(Job { is_prompt: false, state: Mutex::default() });
+        let job = Arc::new(Job { is_prompt: false, state: Mutex::new(Progress::new(None)) });
         let work = Work::Any(Box::pin(work(&job)));
         let mut state = locked(&job.state);
         (state.work, state.notified) = (Some(work), true);
@@ -125,7 +128,7 @@ impl Job {
     }
 }
 
-impl Wake for Job {
+impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Wake for Job<P> {
     fn wake(self: Arc<Self>) {
         let mut state = locked(&self.state);
         state.notified = true;
@@ -143,7 +146,10 @@ impl Wake for Job {
 }
 
 /// Waits for all; the first failure.
-pub(crate) async fn wait_all(jobs: &[Arc<Job>]) -> Outcome {
+pub(crate) async fn wait_all<P>(jobs: &[Arc<Job<P>>]) -> Outcome
+where
+    P: Future<Output = Outcome> + Unpin + Send + 'static,
+{
     poll_fn(|context| {
         let mut all = Poll::Ready(Ok(()));
         for job in jobs {
@@ -159,14 +165,19 @@ pub(crate) async fn wait_all(jobs: &[Arc<Job>]) -> Outcome {
 }
 
 /// Jobs that have begun, so that they end also when nobody waits for them.
-#[derive(Default)]
-pub(crate) struct Jobs {
-    list: Mutex<(Vec<Arc<Job>>, usize)>,
+pub(crate) struct Jobs<P> {
+    list: Mutex<(Vec<Arc<Job<P>>>, usize)>,
 }
 
-impl Jobs {
+impl<P> Default for Jobs<P> {
+    fn default() -> Jobs<P> {
+        Jobs { list: Mutex::default() }
+    }
+}
+
+impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Jobs<P> {
     /// Begins.
-    pub(crate) fn start(&self, job: &Arc<Job>) {
+    pub(crate) fn start(&self, job: &Arc<Job<P>>) {
         if job.poll(None).is_ready() {
             return;
         }
@@ -180,7 +191,7 @@ impl Jobs {
 
     /// Somebody must poll: a job was woken that nobody waits for.
     pub(crate) fn has_stranded(&self) -> bool {
-        let stranded = |job: &Arc<Job>| {
+        let stranded = |job: &Arc<Job<P>>| {
             let state = locked(&job.state);
             state.notified && !state.polled && state.waiters.is_empty() && state.work.is_some()
         };
@@ -190,14 +201,14 @@ impl Jobs {
     /// Ends the prompt ones where they are: nobody will ask for what they bring.
     pub(crate) fn stop(&self) {
         let jobs = std::mem::take(&mut *locked(&self.list)).0;
-        let work = |job: &Arc<Job>| locked(&job.state).work.take();
+        let work = |job: &Arc<Job<P>>| locked(&job.state).work.take();
         let stopped: Vec<_> = jobs.iter().filter(|job| job.is_prompt).map(work).collect();
         drop(stopped);
     }
 
     /// Polls all; true when one ended by that.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> bool {
-        let jobs: Vec<Arc<Job>> = {
+        let jobs: Vec<Arc<Job<P>>> = {
             let list = &mut locked(&self.list).0;
             list.retain(|job| !job.is_done());
             list.clone()

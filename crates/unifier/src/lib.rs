@@ -17,17 +17,19 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 #![deny(missing_docs)]
 
+mod blocks;
 mod change;
 mod close;
 mod config;
-mod core;
 mod deferred_errors;
 mod dirty;
+mod emptying;
 mod entry;
 mod file;
 mod file_policy;
 mod fill;
 mod job;
+mod keeping;
 mod memory;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;

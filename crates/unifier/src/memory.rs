@@ -10,7 +10,8 @@ use std::thread::Thread;
 use dafs_fabric::Arena;
 use dafs_fabric::mem::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
-use crate::pool::FRAME_SLOTS;
+/// Slots per frame, and per cluster of a file.
+pub(crate) const FRAME_SLOTS: usize = 16;
 
 pub(crate) const FRAME_BYTES: usize = FRAME_SLOTS * PAGE_BYTES;
 /// Frames of a huge page.

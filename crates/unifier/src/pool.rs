@@ -18,16 +18,14 @@ use dafs_fabric::{Arena, Domain, Span};
 use smallvec::SmallVec;
 
 use crate::entry::{Entry, State};
+pub(crate) use crate::memory::FRAME_SLOTS;
 use crate::memory::Memory;
 use crate::planted::{Defect, planted};
-use crate::policy::shares::{Search, Share};
+use crate::policy::shares::{Search, Share, USE_BITS};
 use crate::policy::{Following, Key, Origin};
 use crate::wait::Space;
 use free::Free;
 use segments::Segments;
-
-/// Slots per frame, and per cluster of a file.
-pub(crate) const FRAME_SLOTS: usize = 16;
 
 /// Bytes of a slot as a file offset.
 pub(crate) const SLOT: u64 = PAGE_BYTES as u64;
@@ -119,9 +117,6 @@ const MAPPED: u64 = 1 << 33;
 const MAPPINGS: u64 = 0x1f << 33;
 /// The rest; beyond [`USE_BITS`] they begin anew.
 const USE: u64 = 1 << (u64::BITS - USE_BITS);
-
-/// Bits of the count of uses.
-pub(crate) const USE_BITS: u32 = 26;
 
 /// Units looked at for eviction before others get the lock.
 const LOOKS_MAX: usize = 64;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::{CacheHint, CacheInfo, CachedRange};
 
+use crate::blocks::BlockRange;
 use crate::file::{CachedFile, Inner, Which};
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, SLOT};
-use crate::read::{BlockRange, Plan};
+use crate::read::Plan;
 
 /// Clusters that one query looks at: the file is locked meanwhile.
 const QUERY_CLUSTERS_MAX: usize = 4096;

@@ -9,19 +9,16 @@ use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::Status;
 use smallvec::SmallVec;
 
-use crate::core::{Core, Counters, Pinned, count};
-use crate::file::{CachedFile, FILL_SLOTS_MAX, Filling, Inner, place};
+use crate::blocks::{BlockRange, BlockRanges};
+use crate::file::{CachedFile, Core, Counters, Filling, Inner, Job, Pinned, count, place};
 use crate::fill::Fills;
-use crate::job::{Job, wait_all};
+use crate::job::wait_all;
 use crate::pool::{FRAME_SLOTS, Page, Runs, SLOT};
-use crate::reading::SoFar;
 use crate::wait::Ticket;
 
 /// Requests of at least this size, and files of at most this size, are read in by clusters.
 const CLUSTER_BYTES: u64 = SLOT * FRAME_SLOTS as u64;
 
-/// A hole between two pieces of a list that is rather read than left out (data sieving).
-const HOLE_SLOTS_MAX: u64 = 3;
 /// Fills of one file under way, above which none is begun ahead of time.
 const FILLS_MAX: usize = 1024;
 
@@ -71,47 +68,6 @@ impl Drop for PinnedRead {
     }
 }
 
-/// Consecutive blocks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BlockRange {
-    pub(crate) first: u64,
-    pub(crate) count: usize,
-}
-
-/// Blocks to read in, in order.
-#[derive(Default)]
-struct BlockRanges(SmallVec<[BlockRange; 4]>);
-
-impl BlockRanges {
-    /// More blocks, joined to the last ones where `fills` says of all blocks of a small hole
-    /// between them that they can be read in as well.
-    fn add(&mut self, mut blocks: Range<u64>, fills: impl Fn(u64) -> bool) {
-        while !blocks.is_empty() {
-            let left = (blocks.end - blocks.start) as usize;
-            let place = self.0.last_mut().and_then(|last| {
-                let end = last.first + last.count as u64;
-                let hole = blocks.start.checked_sub(end)?;
-                let joins = hole <= HOLE_SLOTS_MAX && (end..blocks.start).all(&fills);
-                let room = FILL_SLOTS_MAX.saturating_sub(last.count + hole as usize);
-                (joins && room > 0).then_some((last, hole as usize, room))
-            });
-            let count = match place {
-                Some((last, hole, room)) => {
-                    let count = left.min(room);
-                    last.count += hole + count;
-                    count
-                }
-                None => {
-                    let count = left.min(FILL_SLOTS_MAX);
-                    self.0.push(BlockRange { first: blocks.start, count });
-                    count
-                }
-            };
-            blocks.start += count as u64;
-        }
-    }
-}
-
 /// The blocks of a cluster that a mask has, by runs.
 fn runs(number: u64, mask: u16) -> impl Iterator<Item = Range<u64>> {
     let base = number * FRAME_SLOTS as u64;
@@ -133,6 +89,15 @@ pub(crate) fn slots(number: u64, blocks: &Range<u64>) -> u16 {
     let from = blocks.start.saturating_sub(base).min(FRAME_SLOTS as u64);
     let to = blocks.end.saturating_sub(base).min(FRAME_SLOTS as u64);
     (((1u32 << to) - 1) & !((1u32 << from) - 1)) as u16
+}
+
+/// What a read has met before it does [whatever it takes](CachedFile::read_all).
+#[derive(Default)]
+pub(crate) struct SoFar {
+    /// A fill failed: nothing is read in beside what was asked for.
+    pub(crate) exact: bool,
+    /// It is counted as a miss, and this is whether what it asked for was on its way.
+    pub(crate) missed: Option<bool>,
 }
 
 pub(crate) enum Plan {

@@ -7,11 +7,10 @@ use std::task::{Context, Poll};
 
 use dafs_protocol::Status;
 
-use crate::core::{Pinned, count};
-use crate::file::CachedFile;
+use crate::file::{CachedFile, Pinned, count};
 use crate::fill::Awaited;
 use crate::pool::{FRAME_SLOTS, Page, SLOT};
-use crate::read::PinnedRead;
+use crate::read::{PinnedRead, SoFar};
 
 type Outcome = Result<PinnedRead, Status>;
 
@@ -38,15 +37,6 @@ enum First {
     Fill(Awaited),
     /// Some of it, something in its way, or no room.
     Other,
-}
-
-/// What a read has met before it does [whatever it takes](CachedFile::read_all).
-#[derive(Default)]
-pub(crate) struct SoFar {
-    /// A fill failed: nothing is read in beside what was asked for.
-    pub(crate) exact: bool,
-    /// It is counted as a miss, and this is whether what it asked for was on its way.
-    pub(crate) missed: Option<bool>,
 }
 
 impl Future for Reading {

@@ -2,42 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::core::{Core, FRAME_LOOKS, HELPERS_MAX, count, least_frames};
-use crate::job::Job;
+use crate::emptying::LOOKS_MAX;
+use crate::file::{Core, FRAME_LOOKS, HELPERS_MAX, Job, count, least_frames};
 use crate::pool::{Decommit, FRAME_SLOTS};
 use crate::wait::locked;
-
-/// A segment that is not empty after so many looks stays, and another one goes.
-const LOOKS_MAX: u32 = 20;
-
-/// The segment that is being emptied, where only whole ones can be given back.
-#[derive(Default)]
-pub(crate) struct Emptying {
-    /// Which, and how often it was looked at.
-    segment: Option<(usize, u32)>,
-    /// About how many frames are to stay.
-    target: usize,
-    /// Given up by this shrink.
-    besides: Vec<usize>,
-    /// Somebody held pages of it, as of all others, when it was chosen.
-    was_held: bool,
-    /// So many looks nothing is emptied, since that was in vain.
-    rest: u32,
-}
-
-impl Emptying {
-    fn give_up(&mut self, segment: usize) {
-        self.segment = None;
-        self.besides.push(segment);
-    }
-
-    /// Whoever holds a page of each segment, or keeps the system from taking one, has a part of the
-    /// cache emptied in vain no more than once in a while.
-    fn rest(&mut self) {
-        self.rest = LOOKS_MAX;
-        self.besides.clear();
-    }
-}
 
 impl Core {
     /// Gives memory back to the system, or takes it again, until about `frames` are in use or free;

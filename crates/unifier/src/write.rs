@@ -8,8 +8,7 @@ use dafs_protocol::Status;
 use smallvec::SmallVec;
 
 use crate::Writer;
-use crate::file::{CachedFile, Inner, place};
-use crate::job::Job;
+use crate::file::{CachedFile, Inner, Job, place};
 use crate::planted::{Defect, planted};
 use crate::policy::Origin;
 use crate::pool::{Page, Pages, Runs, SLOT, units};
@@ -340,7 +339,7 @@ impl CachedFile {
     ) -> Result<Landed, Status> {
         assert!(Arc::ptr_eq(self, &reservation.file), "a reservation is of one file");
         if reservation.landed != reservation.len {
-            crate::core::count(&self.core.counters.short_writes, 1);
+            crate::file::count(&self.core.counters.short_writes, 1);
             return Err(Status::ServerFault);
         }
         let inner = &mut *self.lock();

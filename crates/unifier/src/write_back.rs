@@ -9,10 +9,9 @@ use dafs_store::File;
 use smallvec::{SmallVec, smallvec};
 
 use crate::WriterId;
-use crate::core::{Pinned, count};
-use crate::file::{CachedFile, Inner, Which, Writing, place};
-use crate::fill::spans;
-use crate::job::{Job, Outcome, wait_all};
+use crate::file::{CachedFile, Inner, Job, Which, Writing, place};
+use crate::file::{Pinned, count};
+use crate::job::{Outcome, wait_all};
 use crate::planted::{Defect, planted};
 use crate::policy::Origin;
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
@@ -238,7 +237,7 @@ impl CachedFile {
         let mut failures = 0;
         while let Some(pages) = left.pop() {
             let bytes = len.min(pages.end * PAGE_BYTES).saturating_sub(pages.start * PAGE_BYTES);
-            let from = cut(spans(&self.core, &pinned.pages[pages.clone()]), bytes);
+            let from = cut(self.core.spans(&pinned.pages[pages.clone()]), bytes);
             let bytes = sg_bytes(&from);
             count(&self.core.counters.write_backs, 1);
             let offset = (first + pages.start as u64) * SLOT;

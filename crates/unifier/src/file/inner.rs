@@ -8,9 +8,8 @@ use dafs_protocol::{Attr, Status, Timestamp};
 use dafs_store::File;
 use smallvec::SmallVec;
 
-use super::{Cluster, Filling, Writing, place};
+use super::{Cluster, Filling, Job, Writing, place};
 use crate::WriterId;
-use crate::job::Job;
 use crate::pool::{FRAME_SLOTS, Page, SLOT};
 
 /// What the store last said of a file after our own changes.

@@ -1,7 +1,9 @@
 //! How the policies share one arena.
 
 use super::{Class, Following, Key, Origin, Policy, Replacement};
-use crate::pool::USE_BITS;
+
+/// Bits of the count of uses.
+pub(crate) const USE_BITS: u32 = 26;
 
 /// Where a file's units are kept in order: one policy of each kind, and least recently used for
 /// what is to go first and last.

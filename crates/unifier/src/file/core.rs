@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use dafs_fabric::SgList;
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::{Attr, WriteVerifier};
 use dafs_store::{File, FileId};
 use smallvec::SmallVec;
 
+use super::dirty_files::DirtyFiles;
+use super::{CachedFile, Job, Jobs};
 use crate::config::Config;
-use crate::dirty::DirtyFiles;
-use crate::file::CachedFile;
-use crate::job::{Job, Jobs};
+use crate::emptying::Emptying;
 use crate::policy::shares::Search;
-use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, Victims, units};
-use crate::resize::Emptying;
+use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, Runs, Victims, units};
 use crate::wait::{FairQueue, locked};
 use crate::{Opening, WriterId};
 
@@ -301,6 +301,15 @@ impl Core {
     }
 
     // Slots.
+
+    /// All bytes of these pages.
+    pub(crate) fn spans(&self, pages: &[Page]) -> SgList {
+        let mut runs = Runs::default();
+        for page in pages {
+            runs.push(page.index() * PAGE_BYTES, PAGE_BYTES);
+        }
+        self.pool.spans(&runs)
+    }
 
     /// Pinned slots for `count` blocks from `block` on, by eviction if need be. All or nothing.
     pub(crate) fn allocate(&self, block: u64, count: usize) -> Option<Pages> {
