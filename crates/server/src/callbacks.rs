@@ -4,9 +4,7 @@ use std::rc::Rc;
 
 use dafs_fabric::SgList;
 use dafs_message::ConnId;
-use dafs_protocol::{
-    Callback, CallbackReply, SizeClass, Status, decode_callback_reply, encode_callback,
-};
+use dafs_protocol::{Callback, CallbackReply, Status, decode_callback_reply, encode_callback};
 
 use crate::locks::Ended;
 use crate::session::Session;
@@ -29,10 +27,12 @@ impl Worker {
             let mut bytes = self.context.header();
             encode_callback(&request, &mut bytes);
             let tag = u32::from(request.slot.0);
-            let sent = self.callback_connections(session).into_iter().find(|connection| {
-                let none = SgList::new;
-                self.node.submit(*connection, tag, &bytes, none(), none()).is_ok()
-            });
+            let sent = session.links.for_callbacks(self.clock.now(), TIMER).into_iter().find(
+                |connection| {
+                    let none = SgList::new;
+                    self.node.submit(*connection, tag, &bytes, none(), none()).is_ok()
+                },
+            );
             self.context.recycle(bytes);
             let Some(connection) = sent else { return };
             tick(&self.shared.counters.callbacks);
@@ -40,24 +40,10 @@ impl Worker {
         }
     }
 
-    /// Those for small requests first. On one that is new the answer to its bind may still be on
-    /// its way, and a callback must not overtake it.
-    fn callback_connections(&self, session: &Session) -> Vec<ConnId> {
-        let links = session.connections.borrow();
-        let settled = |link: &&crate::session::Link| {
-            link.heard || self.now.saturating_sub(link.since) >= TIMER
-        };
-        let mut list: Vec<_> = links.iter().filter(settled).collect();
-        list.sort_by_key(|link| link.class == SizeClass::Bulk);
-        list.into_iter().map(|link| link.connection).collect()
-    }
-
     /// Something came from the client over a connection.
     pub(crate) fn heard(&mut self, session: &Rc<Session>, connection: ConnId) {
-        session.last_seen.set(self.now);
-        for link in session.connections.borrow_mut().iter_mut() {
-            link.heard |= link.connection == connection;
-        }
+        session.life.seen(self.clock.now());
+        session.links.heard(connection);
         self.send_callbacks(session);
     }
 

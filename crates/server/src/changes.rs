@@ -41,7 +41,7 @@ impl Chain {
     async fn begin_change(&mut self, operations: &[Operation<'_>], change: &Operation<'_>) -> bool {
         let session = self.session.clone();
         if self.context.shared.intent_log.is_none() {
-            return !session.ended.get();
+            return !session.life.has_ended();
         }
         // Not two at a time: who has one and waits for the other could wait for ever.
         self.name_lock = None;
@@ -51,13 +51,13 @@ impl Chain {
             let keys = names.iter().filter_map(|(dir, name)| turn_key(&shared.exports, dir, name));
             self.name_lock = Some(shared.name_locks.take(keys).await);
         }
-        let Some(intent_log) = &session.intent_log else { return !session.ended.get() };
+        let Some(intent_log) = &session.intent_log else { return !session.life.has_ended() };
         let logged = std::mem::replace(&mut self.logged, true);
         let intent = match is_only_change(operations) && !logged {
             true => self.intent(change, &names).await,
             false => None,
         };
-        if session.ended.get() {
+        if session.life.has_ended() {
             return false;
         }
         if !logged {

@@ -2,6 +2,7 @@
 
 mod admission;
 mod clock;
+mod company;
 mod complaints;
 mod connections;
 mod crowd;
@@ -15,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dafs_fabric::{SgList, Waiter};
-use dafs_message::{ConnId, Event, Node, RequestId};
+use dafs_message::{Event, Node, RequestId};
 use dafs_protocol::{SessionId, WaitMode};
 use dafs_store::{Blocking, allow_blocking};
 use rustc_hash::FxHashMap;
@@ -25,46 +26,32 @@ use crate::locks::LockTable;
 use crate::mailbox::{Mailbox, Message};
 use crate::paths::DataPin;
 use crate::planted::{Defect, planted};
-use crate::setup::WaitingBind;
 use crate::shared::Shared;
 use crate::tasks::Tasks;
 use clock::Clock;
+use company::Company;
 use complaints::Complaints;
-use connections::Connection;
-use crowd::Crowd;
+use connections::{Connection, Connections};
 use sessions::{End, Kept};
-use transfers::Transfers;
+use transfers::{Leaving, Transfers};
 
 /// Serves the connections given to it. One thread drives it with [`progress`](Worker::progress).
 pub struct Worker {
-    number: u16,
     pub(crate) node: Node,
     pub(crate) shared: Arc<Shared>,
     pub(crate) context: Rc<Context>,
     tasks: Tasks,
     mailbox: Arc<Mailbox>,
-    connections: FxHashMap<ConnId, Connection>,
-    unproven: Crowd<ConnId>,
+    connections: Connections,
     complaints: Complaints,
     sessions: FxHashMap<SessionId, Kept>,
-    binds: Vec<WaitingBind>,
-    /// Replies that have not left, by their place among all transfers.
-    leaving: FxHashMap<u64, Leaving>,
     transfers: Transfers,
-    clock: Clock,
-    /// By its own clock.
-    pub(crate) now: Duration,
-    /// By the caller's.
-    next_timer: Duration,
+    pub(crate) clock: Clock,
     system_calls: u64,
     wait_mode: WaitMode,
     /// More events wait behind the one that is handled.
     more_events: bool,
-    /// Until then several requests are under way at a time.
-    crowded_until: Duration,
-    /// Until then several sessions are.
-    mixed_until: Duration,
-    last_session: SessionId,
+    company: Company,
     /// It shuts down: no request begins, and then all sessions end.
     stopping: Option<Duration>,
 }
@@ -80,30 +67,22 @@ impl Worker {
         mailbox.ready.set_waiter(node.waiter());
         shared.join(number, mailbox.clone());
         let context = Rc::new(Context::new(shared.clone(), number, node.segments_max()));
-        let unproven = Crowd::new(shared.limits.connections_unproven);
+        let connections = Connections::new(shared.limits.connections_unproven);
         Worker {
-            number,
             node,
             context,
             tasks: Tasks::new(mailbox.ready.clone()),
             shared,
             mailbox,
-            connections: FxHashMap::default(),
-            unproven,
+            connections,
             complaints: Complaints::default(),
             sessions: FxHashMap::default(),
-            binds: Vec::new(),
-            leaving: FxHashMap::default(),
             transfers: Transfers::default(),
             clock: Clock::default(),
-            now: Duration::ZERO,
-            next_timer: Duration::ZERO,
             system_calls: 0,
             wait_mode: WaitMode::Adaptive,
             more_events: false,
-            crowded_until: Duration::ZERO,
-            mixed_until: Duration::ZERO,
-            last_session: SessionId::default(),
+            company: Company::default(),
             stopping: None,
         }
     }
@@ -115,8 +94,7 @@ impl Worker {
     /// Does everything that can be done now; true if something was done. When the last call was
     /// long ago, the time between them counts for no lease and no other limit.
     pub fn progress(&mut self, now: Duration) -> bool {
-        self.now = self.clock.pass(now);
-        self.context.now.set(self.now);
+        self.context.now.set(self.clock.pass(now));
         let mut busy = false;
         for message in self.mailbox.take() {
             self.message(message);
@@ -151,8 +129,7 @@ impl Worker {
         if busy && self.shared.unifier.is_half_dirty() {
             self.write_back();
         }
-        if now >= self.next_timer {
-            self.next_timer = now + TIMER;
+        if self.clock.is_timer_due(now) {
             self.timers();
             self.drain_actions();
         }
@@ -163,7 +140,7 @@ impl Worker {
 
     /// When [`progress`](Worker::progress) wants to be called at the latest.
     pub fn next_timeout(&self) -> Duration {
-        self.next_timer
+        self.clock.next_timer()
     }
 
     /// True when it is safe to sleep on [`waiter`](Worker::waiter).
@@ -194,12 +171,12 @@ impl Worker {
     /// Begins nothing more. When what runs has been answered, but not after too long, all sessions
     /// are closed (their files are flushed by running tasks).
     pub fn shut_down(&mut self) {
-        self.stopping = Some(self.now + SHUT_DOWN_MAX);
+        self.stopping = Some(self.clock.now() + SHUT_DOWN_MAX);
     }
 
     fn end_sessions(&mut self) {
         let Some(limit) = self.stopping else { return };
-        if self.sessions.is_empty() || (self.is_any_at_work() && self.now < limit) {
+        if self.sessions.is_empty() || (self.is_any_at_work() && self.clock.now() < limit) {
             return;
         }
         let mut ids: Vec<_> = self.sessions.keys().copied().collect();
@@ -222,7 +199,7 @@ impl Worker {
             }
             Message::Freed { session } => {
                 if let Some(session) = self.session(session) {
-                    session.held_back.set(false);
+                    session.life.let_go();
                     self.finish_binds();
                 }
             }
@@ -249,7 +226,7 @@ impl Worker {
         let token = self.context.transfer();
         // Also without data: a peer that takes no replies is to hold no more than its share of them.
         if !planted(Defect::HeldTooShort) {
-            self.leaving.insert(token, Leaving { held, connection: id.conn() });
+            self.transfers.leave(token, Leaving { held, connection: id.conn() });
         }
         self.node.reply_told(id, &header, data, token);
         self.context.recycle(header);
@@ -296,7 +273,7 @@ impl Worker {
     }
 
     fn reply_sent(&mut self, token: u64) {
-        let Some(leaving) = self.leaving.remove(&token) else { return };
+        let Some(leaving) = self.transfers.left(token) else { return };
         let mut held = leaving.held;
         for held in held.drain(..) {
             if let Held::Data(DataPin::Scratch(scratch)) = held {
@@ -308,7 +285,7 @@ impl Worker {
 
     fn request(&mut self, id: RequestId, header: Vec<u8>, data_len: u32, pushed: bool) {
         let connection = id.conn();
-        match self.connections.get(&connection) {
+        match self.connections.get(connection) {
             Some(Connection::Bound(session)) => {
                 let session = session.clone();
                 self.chain(&session, id, header, (data_len, pushed));
@@ -324,7 +301,7 @@ impl Worker {
 
     fn timers(&mut self) {
         let lease = Duration::from_secs(u64::from(self.shared.limits.lease_seconds));
-        if self.number == 0 {
+        if self.context.number == 0 {
             self.watch_locks(lease);
         }
         let unsent = |live: &&Kept| live.session.callbacks.borrow().unsent().is_some();
@@ -338,7 +315,7 @@ impl Worker {
         self.end_slow_transfers(lease);
         self.end_late_set_ups();
         self.report_withheld();
-        if self.number == 0 && self.shared.unifier.write_back_due(self.clock.caller()) {
+        if self.context.number == 0 && self.shared.unifier.write_back_due(self.clock.caller()) {
             self.write_back();
         }
         self.wait_mode = self.choose_wait_mode();
@@ -361,10 +338,4 @@ impl Worker {
             context.writing_back.set(context.writing_back.get() - 1);
         });
     }
-}
-
-/// Reply data on its way.
-struct Leaving {
-    held: Vec<Held>,
-    connection: ConnId,
 }

@@ -16,20 +16,18 @@ pub(crate) struct Grant {
 impl Grant {
     /// Of what was taken for the user and for all; notes it for the session.
     pub(crate) fn of(context: &Rc<Context>, session: &Rc<Session>, needs: Needs) -> Grant {
-        let mut taken = session.taken.get();
-        taken.add(needs);
-        session.taken.set(taken);
+        session.allowance.take(needs);
         Grant { context: context.clone(), session: session.clone(), needs }
     }
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        let session = &self.session;
-        session.taken.set(session.taken.get().minus(self.needs));
-        self.context.shared.give(&session.share_of_user, self.needs);
-        if !session.delayed.borrow().is_empty() {
-            let action = Action::GoOn { session: session.id };
+        let allowance = &self.session.allowance;
+        allowance.give_back(self.needs);
+        self.context.shared.give(&allowance.user, self.needs);
+        if allowance.is_waited_for() {
+            let action = Action::GoOn { session: self.session.id };
             self.context.actions.borrow_mut().push_back(action);
         }
     }

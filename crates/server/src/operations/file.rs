@@ -111,7 +111,7 @@ impl Chain {
             }
             Operation::Commit { state, offset, len, level } => {
                 let open = self.session.open(self.state(*state)?)?;
-                let writer = self.session.writer;
+                let writer = self.session.writer();
                 let verifier = open.file.commit(writer, *offset, *len, *level).await?;
                 Ok(Outcome::Committed { verifier })
             }
@@ -135,7 +135,7 @@ impl Chain {
         if self.session.open_count() >= limits.opens_per_session {
             return Err(Status::Resource);
         }
-        let user = &self.session.share_of_user;
+        let user = &self.session.allowance.user;
         let most = (limits.opens, user.part_of(limits.opens));
         let place = shared::LimitGuard::take(&self.context.shared, user, Counted::Opens, most)
             .ok_or(Status::Resource)?;
@@ -161,7 +161,7 @@ impl Chain {
         // Who may not is not told: the file is open, and the wish is one.
         let may_wish = cache != CacheHint::default()
             && (flags.write || self.may_wish_by(&handle, &attr).await.unwrap_or(false));
-        let writer = self.session.writer;
+        let writer = self.session.writer();
         let file = self.open_data(export, mark, writer, &opened, opening);
         if let Some(file) = file.cached() {
             if flags.truncate {
@@ -175,7 +175,7 @@ impl Chain {
                 recorder.resize(file, 0);
             }
         }
-        if self.session.ended.get() {
+        if self.session.life.has_ended() {
             // Nobody would close it.
             file.close(writer).await?;
             return Err(Status::BadSession);
@@ -376,7 +376,7 @@ impl Chain {
         };
         let mark = context.shared.unifier.mark();
         let opened = export.store.open(&self.who, &inner, b"", flags, 0).await?;
-        let writer = self.session.writer;
+        let writer = self.session.writer();
         let file = self.open_data(export, mark, writer, &opened, Opening::Existing);
         let outcome = self.read_pieces(&file, pieces).await;
         file.close(writer).await?;

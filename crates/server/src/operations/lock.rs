@@ -114,7 +114,7 @@ impl Chain {
         self.record_client().await?;
         // It may have been closed meanwhile.
         let open = session.open(state)?;
-        if session.ended.get() {
+        if session.life.has_ended() {
             return Err(Status::BadSession);
         }
         let may = match lock.owner.kind {
@@ -148,7 +148,7 @@ impl Chain {
             return Ok(());
         }
         let shared = &self.context.shared;
-        let most = self.session.share_of_user.part_of(shared.limits.lock_clients);
+        let most = self.session.allowance.user.part_of(shared.limits.lock_clients);
         if let Err(error) = shared.clients.record(self.session.client, most)?.await {
             tracing::error!(%error, "cannot record that a client has locks");
             return Err(Status::Io);

@@ -319,7 +319,7 @@ impl Chain {
         };
         let mark = self.mark();
         let opened = export.store.open(&self.who, handle, b"", flags, 0).await?;
-        let writer = self.session.writer;
+        let writer = self.session.writer();
         let file = self.open_data(export, mark, writer, &opened, Opening::Existing);
         let result = file.truncate(size, self.who.uid != 0).await;
         self.note_size(&file, size);

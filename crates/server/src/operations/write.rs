@@ -162,7 +162,7 @@ impl Chain {
         let verifier = match stability {
             Stability::Unstable => self.context.shared.verifier,
             stable => {
-                let writer = self.session.writer;
+                let writer = self.session.writer();
                 let level = match stable {
                     Stability::Data => CommitLevel::Data,
                     _ => CommitLevel::File,

@@ -117,14 +117,14 @@ fn uncounted(needs: Needs) -> Needs {
 impl Worker {
     /// Takes what a request needs, if that is there and nothing of the session waits.
     pub(super) fn try_admit(&self, session: &Rc<Session>, needs: Needs) -> Option<Grant> {
-        let may = session.delayed.borrow().is_empty()
-            && session.taken.get().leaves_room(needs, session.most)
+        let may = !session.allowance.is_waited_for()
+            && session.allowance.leaves_room(needs)
             && self.try_take(session, needs);
         may.then(|| Grant::of(&self.context, session, needs))
     }
 
     fn try_take(&self, session: &Session, needs: Needs) -> bool {
-        match self.shared.budgets.try_take(&session.share_of_user, needs) {
+        match self.shared.budgets.try_take(&session.allowance.user, needs) {
             Ok(()) => true,
             Err(granted) => {
                 self.shared.send_granted(granted);
@@ -144,38 +144,38 @@ impl Worker {
     /// As [`try_admit`](Self::try_admit); `None`: it is to wait, behind others of its session or
     /// for what its session, its user, or all have under way.
     fn admit(&self, session: &Rc<Session>, needs: Needs) -> Option<Grant> {
-        let may = session.delayed.borrow().is_empty() && self.take(session, needs);
+        let may = !session.allowance.is_waited_for() && self.take(session, needs);
         may.then(|| Grant::of(&self.context, session, needs))
     }
 
     /// What the session may have, then what its user and all may. Who is refused there is in
     /// line, and told.
     fn take(&self, session: &Session, needs: Needs) -> bool {
-        if !session.taken.get().leaves_room(needs, session.most) {
+        let allowance = &session.allowance;
+        if !allowance.leaves_room(needs) {
             return false;
         }
         if self.try_take(session, needs) {
             return true;
         }
-        let (worker, ticket) = (self.number, session.next_ticket.get());
-        session.next_ticket.set(ticket + 1);
-        let user = session.share_of_user.clone();
+        let (worker, ticket) = (self.context.number, allowance.next_ticket());
+        let user = allowance.user.clone();
         let wanted = Granted { user, session: session.id, worker, ticket, needs };
         let taken = self.shared.budgets.take(wanted);
-        session.in_line.set((!taken).then_some(ticket));
+        allowance.set_in_line((!taken).then_some(ticket));
         taken
     }
 
     /// Begins a request, or has it wait until it can.
     pub(super) fn begin_or_delay(&mut self, session: &Rc<Session>, request: Delayed) {
-        if session.ended.get() {
+        if session.life.has_ended() {
             return self.node.recycle(request.header);
         }
         match self.admit(session, request.needs) {
             Some(grant) => self.begin(session, request, grant),
             None => {
                 tick(&self.shared.counters.delayed);
-                session.delayed.borrow_mut().push_back(request);
+                session.allowance.delay(request);
             }
         }
     }
@@ -183,10 +183,8 @@ impl Worker {
     /// Something of a session's share is free: what waits for it may begin.
     pub(super) fn go_on(&mut self, id: SessionId) {
         let Some(session) = self.session(id) else { return };
-        while session.in_line.get().is_none() {
-            let Some(needs) = session.delayed.borrow().front().map(|first| first.needs) else {
-                return;
-            };
+        while session.allowance.in_line().is_none() {
+            let Some(needs) = session.allowance.first_needs() else { return };
             if !self.take(&session, needs) {
                 return;
             }
@@ -197,20 +195,20 @@ impl Worker {
     /// The first request of a session has what it needs.
     pub(super) fn granted(&mut self, granted: Granted) {
         let Granted { user, session: id, ticket, needs, .. } = granted;
-        let session = self.session(id).filter(|session| session.in_line.get() == Some(ticket));
+        let session =
+            self.session(id).filter(|session| session.allowance.in_line() == Some(ticket));
         let Some(session) = session else {
             // It has ended, or left the line, meanwhile.
             return self.shared.give(&user, needs);
         };
-        session.in_line.set(None);
+        session.allowance.set_in_line(None);
         self.begin_delayed(&session, needs);
         self.go_on(id);
     }
 
     fn begin_delayed(&mut self, session: &Rc<Session>, needs: Needs) {
         let grant = Grant::of(&self.context, session, needs);
-        let first = session.delayed.borrow_mut().pop_front();
-        if let Some(request) = first {
+        if let Some(request) = session.allowance.take_first() {
             self.begin(session, request, grant);
         }
     }
@@ -226,21 +224,21 @@ impl Worker {
         if !pushed {
             return;
         }
-        let place = session.delayed.borrow().iter().position(|delayed| delayed.head.slot == slot);
-        let Some(place) = place else { return };
+        let Some(place) = session.allowance.place_of(slot) else { return };
         if place == 0 {
             self.leave_line(session);
         }
-        let again = session.delayed.borrow_mut().remove(place);
-        if let Some(again) = again {
+        if let Some(again) = session.allowance.remove(place) {
             self.decline(session, Delayed { id, ..again });
         }
         self.go_on(session.id);
     }
 
     fn leave_line(&self, session: &Session) {
-        if session.in_line.take().is_some() {
-            let granted = self.shared.budgets.forget(&session.share_of_user, session.id);
+        let allowance = &session.allowance;
+        if allowance.in_line().is_some() {
+            allowance.set_in_line(None);
+            let granted = self.shared.budgets.forget(&allowance.user, session.id);
             self.shared.send_granted(granted);
         }
     }
@@ -256,7 +254,7 @@ impl Worker {
 
     /// What waits will not begin any more: the session ends, or nobody is left to answer.
     pub(super) fn drop_delayed(&mut self, session: &Session) {
-        for delayed in session.delayed.take() {
+        for delayed in session.allowance.take_all() {
             not_begun(session, delayed.head.slot, delayed.prior);
             self.node.recycle(delayed.header);
         }

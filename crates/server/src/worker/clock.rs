@@ -13,6 +13,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Clock {
     caller: Option<Duration>,
     paused: Duration,
+    /// Its own, as of this pass.
+    now: Duration,
+    /// By the caller's.
+    next_timer: Duration,
 }
 
 impl Clock {
@@ -24,7 +28,28 @@ impl Clock {
             self.paused += since.saturating_sub(TIMER);
         }
         self.caller = Some(caller);
-        caller.saturating_sub(self.paused)
+        self.now = caller.saturating_sub(self.paused);
+        self.now
+    }
+
+    /// Its own time, as of this pass.
+    #[inline]
+    pub(crate) fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// Timers are due at this time of the caller; they are again after a while.
+    pub(super) fn is_timer_due(&mut self, caller: Duration) -> bool {
+        let is_due = caller >= self.next_timer;
+        if is_due {
+            self.next_timer = caller + TIMER;
+        }
+        is_due
+    }
+
+    /// When timers are due, by the caller's time.
+    pub(super) fn next_timer(&self) -> Duration {
+        self.next_timer
     }
 
     /// The caller's, as of this pass.

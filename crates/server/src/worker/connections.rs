@@ -9,8 +9,9 @@ use dafs_protocol::{
     CALLBACK_SLOTS, DecodeError, Purpose, SessionId, SetupReply, Status, decode_setup_request,
     encode_setup_reply,
 };
+use rustc_hash::FxHashMap;
 
-use super::crowd::Origin;
+use super::crowd::{Crowd, Origin};
 use super::{TIMER, Worker};
 use crate::identity::Proof;
 use crate::planted::{Defect, planted};
@@ -18,6 +19,7 @@ use crate::session::{Link, Session};
 use crate::setup::{Step, Unproven, WaitingBind, encode_ready, refuse_version};
 use crate::shared::tick;
 
+/// How far a connection is.
 pub(super) enum Connection {
     Unproven(Unproven),
     /// It was told why, at this time, and ends when it can have heard.
@@ -25,6 +27,125 @@ pub(super) enum Connection {
     Waiting,
     Bound(Rc<Session>),
     Gone,
+}
+
+/// All connections of a worker.
+pub(super) struct Connections {
+    by_id: FxHashMap<ConnId, Connection>,
+    /// Those that are being set up.
+    unproven: Crowd<ConnId>,
+    /// Those that wait for what they replace.
+    binds: Vec<WaitingBind>,
+}
+
+impl Connections {
+    /// None; at most so many at a time are set up.
+    pub(super) fn new(unproven_max: usize) -> Connections {
+        Connections {
+            by_id: FxHashMap::default(),
+            unproven: Crowd::new(unproven_max),
+            binds: Vec::new(),
+        }
+    }
+
+    /// What is known of it.
+    #[inline]
+    pub(super) fn get(&self, connection: ConnId) -> Option<&Connection> {
+        self.by_id.get(&connection)
+    }
+
+    /// One more is being set up; who is to end for that.
+    fn enter(&mut self, connection: ConnId, unproven: Unproven, origin: Origin) -> Option<ConnId> {
+        self.by_id.insert(connection, Connection::Unproven(unproven));
+        self.unproven.enter(connection, origin)
+    }
+
+    fn unproven(&mut self, connection: ConnId) -> Option<&mut Unproven> {
+        match self.by_id.get_mut(&connection) {
+            Some(Connection::Unproven(unproven)) => Some(unproven),
+            _ => None,
+        }
+    }
+
+    /// Its set-up was refused.
+    fn refused(&mut self, connection: ConnId, now: Duration) {
+        self.by_id.insert(connection, Connection::Refused(now));
+    }
+
+    /// It is set up, and waits to be part of a session.
+    fn waits(&mut self, connection: ConnId) {
+        self.unproven.leave(connection);
+        self.by_id.insert(connection, Connection::Waiting);
+    }
+
+    /// It is part of a session.
+    fn bound(&mut self, connection: ConnId, session: Rc<Session>) {
+        self.by_id.insert(connection, Connection::Bound(session));
+    }
+
+    /// Nothing of it is listened to any more.
+    pub(super) fn gone(&mut self, connection: ConnId) {
+        self.by_id.insert(connection, Connection::Gone);
+    }
+
+    /// As [`gone`](Self::gone), of one that did not become part of a session.
+    fn end_set_up(&mut self, connection: ConnId) {
+        self.unproven.leave(connection);
+        self.gone(connection);
+    }
+
+    /// It touches nothing any more.
+    fn quiescent(&mut self, connection: ConnId) {
+        self.by_id.remove(&connection);
+    }
+
+    /// Those that wait and need not any more.
+    fn take_ready(&mut self) -> Vec<WaitingBind> {
+        let is_ready = |bind: &WaitingBind| {
+            bind.session.links.are_drained() && !bind.session.life.is_held_back()
+        };
+        let (ready, waiting) = std::mem::take(&mut self.binds).into_iter().partition(is_ready);
+        self.binds = waiting;
+        ready
+    }
+
+    /// Those that wait to be part of a session, which ends.
+    pub(super) fn take_binds_of(&mut self, id: SessionId) -> Vec<WaitingBind> {
+        let (waiting, rest) =
+            std::mem::take(&mut self.binds).into_iter().partition(|bind| bind.session.id == id);
+        self.binds = rest;
+        waiting
+    }
+
+    /// The session that it is part of.
+    fn session(&self, connection: ConnId) -> Option<Rc<Session>> {
+        match self.by_id.get(&connection) {
+            Some(Connection::Bound(session)) => Some(session.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whose it is.
+    fn origin(&self, connection: ConnId) -> Option<Origin> {
+        let waiting = || self.binds.iter().find(|bind| bind.connection == connection);
+        let session = self.session(connection);
+        let session = session.or_else(|| waiting().map(|bind| bind.session.clone()));
+        let user = session.map(|session| Origin::User(session.who.uid));
+        user.or_else(|| self.unproven.origin(connection))
+    }
+
+    /// Those whose set-up takes longer than `limit`, or that could have heard why it was refused.
+    fn late(&self, now: Duration, limit: Duration) -> Vec<ConnId> {
+        let is_late = |connection: &Connection| match connection {
+            Connection::Unproven(unproven) => now.saturating_sub(unproven.since) > limit,
+            Connection::Refused(since) => now.saturating_sub(*since) >= TIMER,
+            _ => false,
+        };
+        let late = self.by_id.iter().filter(|(_, connection)| is_late(connection));
+        let mut late: Vec<_> = late.map(|(id, _)| *id).collect();
+        late.sort_unstable();
+        late
+    }
 }
 
 impl Worker {
@@ -40,11 +161,10 @@ impl Worker {
             use_rdma_read: limits.rdma_read,
             ..ConnOptions::default()
         };
-        let unproven = Unproven::new(proof, &incoming.peer, self.now);
+        let unproven = Unproven::new(proof, &incoming.peer, self.clock.now());
         match self.node.accept(incoming, &[], options) {
             Ok(connection) => {
-                self.connections.insert(connection, Connection::Unproven(unproven));
-                if let Some(other) = self.unproven.enter(connection, origin) {
+                if let Some(other) = self.connections.enter(connection, unproven, origin) {
                     tick(&self.shared.counters.refused);
                     self.end_set_up(other, "server limit reached: connections being set up");
                 }
@@ -54,9 +174,7 @@ impl Worker {
     }
 
     pub(super) fn set_up(&mut self, connection: ConnId, id: RequestId, header: &[u8]) {
-        let Some(Connection::Unproven(unproven)) = self.connections.get_mut(&connection) else {
-            return;
-        };
+        let Some(unproven) = self.connections.unproven(connection) else { return };
         let peer = unproven.peer.clone();
         let step = match decode_setup_request(header) {
             Ok(request) => unproven.step(&self.shared, request, header),
@@ -92,13 +210,12 @@ impl Worker {
 
     fn refuse_set_up(&mut self, id: RequestId, status: Status, text: String) {
         self.answer(id, &SetupReply::Refused { status, text });
-        self.connections.insert(id.conn(), Connection::Refused(self.now));
+        self.connections.refused(id.conn(), self.clock.now());
     }
 
     /// Ends a connection that did not become part of a session.
     fn end_set_up(&mut self, connection: ConnId, reason: &str) {
-        self.unproven.leave(connection);
-        self.connections.insert(connection, Connection::Gone);
+        self.connections.end_set_up(connection);
         self.node.disconnect(connection, reason);
     }
 
@@ -112,40 +229,32 @@ impl Worker {
     /// until all work of replaced and broken connections is quiescent.
     fn bind(&mut self, bind: WaitingBind, existing: bool) {
         let (connection, session, class) = (bind.connection, bind.session.clone(), bind.class);
-        self.unproven.leave(connection);
-        self.connections.insert(connection, Connection::Waiting);
+        self.connections.waits(connection);
         if existing {
-            session.last_seen.set(self.now);
-            let links = session.connections.borrow().clone();
-            for link in links.into_iter().filter(|link| link.class == class) {
+            session.life.seen(self.clock.now());
+            for link in session.links.all().into_iter().filter(|link| link.class == class) {
                 self.unbind(&session, link.connection);
                 self.node.disconnect(link.connection, "replaced by a new connection");
             }
         }
-        self.binds.push(bind);
+        self.connections.binds.push(bind);
         self.finish_binds();
     }
 
     pub(super) fn finish_binds(&mut self) {
-        let is_ready = |bind: &WaitingBind| {
-            bind.session.draining.borrow().is_empty() && !bind.session.held_back.get()
-        };
-        let (done, waiting) = std::mem::take(&mut self.binds).into_iter().partition(is_ready);
-        self.binds = waiting;
-        let done: Vec<WaitingBind> = done;
-        for bind in done {
+        for bind in self.connections.take_ready() {
             let session = bind.session;
-            if !matches!(self.connections.get(&bind.connection), Some(Connection::Waiting)) {
+            if !matches!(self.connections.get(bind.connection), Some(Connection::Waiting)) {
                 continue;
             }
             let link = Link {
                 connection: bind.connection,
                 class: bind.class,
-                since: self.now,
+                since: self.clock.now(),
                 heard: false,
             };
-            session.connections.borrow_mut().push(link);
-            self.connections.insert(bind.connection, Connection::Bound(session.clone()));
+            session.links.add(link);
+            self.connections.bound(bind.connection, session.clone());
             let ready = SetupReply::Ready {
                 version: bind.terms.version,
                 features: bind.terms.features,
@@ -165,19 +274,17 @@ impl Worker {
 
     /// The connection is no longer used by its session, but may still touch its memory.
     fn unbind(&mut self, session: &Session, connection: ConnId) {
-        session.connections.borrow_mut().retain(|link| link.connection != connection);
+        session.links.breaks(connection);
         if !planted(Defect::CallbackSentOnce) {
             session.callbacks.borrow_mut().broken(connection);
         }
-        session.draining.borrow_mut().push(connection);
-        self.connections.insert(connection, Connection::Gone);
+        self.connections.gone(connection);
     }
 
     pub(super) fn disconnect_all(&mut self, id: SessionId, reason: &str) {
         let Some(live) = self.sessions.get(&id) else { return };
         let session = live.session.clone();
-        let links = session.connections.borrow().clone();
-        for Link { connection, .. } in links {
+        for Link { connection, .. } in session.links.all() {
             self.unbind(&session, connection);
             self.node.disconnect(connection, reason);
         }
@@ -192,27 +299,26 @@ impl Worker {
 
     /// Nothing of a connection is listened to any more.
     fn leave(&mut self, connection: ConnId) {
-        match self.connections.get(&connection) {
+        match self.connections.get(connection) {
             Some(Connection::Bound(session)) => {
                 let session = session.clone();
                 self.unbind(&session, connection);
             }
             Some(Connection::Unproven(_) | Connection::Refused(_)) => {
-                self.unproven.leave(connection);
-                self.connections.insert(connection, Connection::Gone);
+                self.connections.end_set_up(connection);
             }
             // Its bind must not be completed: nobody would hear of its end again.
             Some(Connection::Waiting) if !planted(Defect::BrokenBindCompleted) => {
-                self.connections.insert(connection, Connection::Gone);
+                self.connections.gone(connection);
             }
             _ => {}
         }
     }
 
     pub(super) fn quiescent(&mut self, connection: ConnId) {
-        self.connections.remove(&connection);
+        self.connections.quiescent(connection);
         for live in self.sessions.values() {
-            live.session.draining.borrow_mut().retain(|other| *other != connection);
+            live.session.links.quiescent(connection);
         }
         self.finish_binds();
     }
@@ -226,45 +332,26 @@ impl Worker {
     /// Counts a violation, and says so where that does not fill the log.
     fn complain(&mut self, connection: ConnId, reason: &str) {
         tick(&self.shared.counters.peer_faults);
-        let origin = self.origin(connection);
+        let origin = self.connections.origin(connection);
         if self.complaints.may_report(origin) {
             tracing::warn!(?connection, ?origin, reason, "peer violated the protocol");
         }
     }
 
-    fn origin(&self, connection: ConnId) -> Option<Origin> {
-        let bound = self.bound_session(connection);
-        let waiting = || self.binds.iter().find(|bind| bind.connection == connection);
-        let session = bound.or_else(|| waiting().map(|bind| bind.session.clone()));
-        let user = session.map(|session| Origin::User(session.who.uid));
-        user.or_else(|| self.unproven.origin(connection))
-    }
-
     /// Once a minute: violations that were only counted.
     pub(super) fn report_withheld(&mut self) {
-        if let Some(more) = self.complaints.end_window(self.now) {
+        if let Some(more) = self.complaints.end_window(self.clock.now()) {
             tracing::warn!(more, "peers violated the protocol; not told one by one");
         }
     }
 
     pub(crate) fn bound_session(&self, connection: ConnId) -> Option<Rc<Session>> {
-        match self.connections.get(&connection) {
-            Some(Connection::Bound(session)) => Some(session.clone()),
-            _ => None,
-        }
+        self.connections.session(connection)
     }
 
     pub(super) fn end_late_set_ups(&mut self) {
         let limit = Duration::from_secs(u64::from(self.shared.limits.setup_seconds));
-        let late = |connection: &Connection| match connection {
-            Connection::Unproven(unproven) => self.now.saturating_sub(unproven.since) > limit,
-            Connection::Refused(since) => self.now.saturating_sub(*since) >= TIMER,
-            _ => false,
-        };
-        let mut late: Vec<_> =
-            self.connections.iter().filter(|(_, c)| late(c)).map(|(id, _)| *id).collect();
-        late.sort_unstable();
-        for connection in late {
+        for connection in self.connections.late(self.clock.now(), limit) {
             self.end_set_up(connection, "set-up took too long, or was refused");
         }
     }

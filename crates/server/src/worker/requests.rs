@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use dafs_fabric::SgList;
 use dafs_message::RequestId;
@@ -19,9 +18,6 @@ use crate::plain_read::Hit;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::tick;
-
-/// How long a worker remembers that requests came side by side.
-const COMPANY: Duration = Duration::from_millis(50);
 
 impl Worker {
     pub(super) fn chain(
@@ -121,26 +117,12 @@ impl Worker {
 
     /// Remembers whether requests, and sessions, come side by side.
     fn note_company(&mut self, session: SessionId, alone: bool) {
-        if self.last_session != session {
-            self.last_session = session;
-            self.mixed_until = self.now + COMPANY;
-        }
-        if !alone {
-            self.crowded_until = self.now + COMPANY;
-        }
+        self.company.note(session, alone, self.clock.now());
     }
 
-    /// How far the store may block this thread, which spares the client two wake-ups: wholly
-    /// for one request at a time of one session, since nobody waits meanwhile; for names while
-    /// all requests are of one session; else not at all.
+    /// How far the store may block this thread.
     pub(super) fn blocking(&self, alone: bool) -> Blocking {
-        if self.now < self.mixed_until {
-            Blocking::None
-        } else if !alone || self.now < self.crowded_until {
-            Blocking::Names
-        } else {
-            Blocking::All
-        }
+        self.company.blocking(alone, self.clock.now())
     }
 
     /// Answers a read that the cache holds, in the pass that received it.

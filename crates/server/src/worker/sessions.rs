@@ -10,7 +10,6 @@ use dafs_message::ConnId;
 use dafs_protocol::{ClientId, Identity, SessionAttr, SessionId, Status, WaitMode};
 
 use super::Worker;
-use super::connections::Connection;
 use crate::budget::UserShare;
 use crate::clients::Live;
 use crate::limits::Limits;
@@ -19,7 +18,6 @@ use crate::mailbox::Message;
 use crate::metrics::SessionMeter;
 use crate::planted::{Defect, planted};
 use crate::session::{Link, Session};
-use crate::setup::WaitingBind;
 use crate::shared::{Counted, EndedState, LimitGuard, tick};
 
 /// Why a session ends.
@@ -76,7 +74,7 @@ impl Worker {
         if older.is_some_and(|older| older.uid != uid) {
             return Err((Status::NotAuthorized, "this client is of another user"));
         }
-        if let Some(older) = older.filter(|older| older.worker == self.number) {
+        if let Some(older) = older.filter(|older| older.worker == self.context.number) {
             self.destroy(older.session, End::Replaced);
         }
         let limits = &self.shared.limits;
@@ -92,11 +90,11 @@ impl Worker {
         let attr = SessionAttr::agree(&wish, &grants(limits, &user));
         let mut id = self.shared.random::<16>();
         if let Some((worker, _)) = id.split_first_chunk_mut::<2>() {
-            *worker = self.number.to_le_bytes();
+            *worker = self.context.number.to_le_bytes();
         }
         let id = SessionId(id);
         let secret = self.shared.random();
-        let live = Live { uid, session: id, worker: self.number };
+        let live = Live { uid, session: id, worker: self.context.number };
         let older = self.shared.clients.enter(client, live);
         let older = older.map_err(|status| (status, "this client is of another user"))?;
         tracing::info!(?connection, uid = who.uid, "session created");
@@ -106,7 +104,7 @@ impl Worker {
         let (who, client) = (Arc::new(who), Client { id: client, uid });
         let logged = user.part_of(limits.logged_sessions);
         let lock_files = user.part_of(limits.lock_files);
-        let since = (self.now, user);
+        let since = (self.clock.now(), user);
         let mut session = Session::new(id, secret, who, client, attr, since, meter);
         session.intent_log = self
             .shared
@@ -116,11 +114,11 @@ impl Worker {
         let session = Rc::new(session);
         let number = session.number();
         self.context.locks(|table| {
-            table.begin_session(number, (self.number, id), (uid, lock_files));
+            table.begin_session(number, (self.context.number, id), (uid, lock_files));
         });
         if let Some(Live { session: older, worker, .. }) = older {
-            session.held_back.set(true);
-            let message = Message::Replaced { session: older, by: id, at: self.number };
+            session.life.hold_back();
+            let message = Message::Replaced { session: older, by: id, at: self.context.number };
             self.shared.send(worker, message);
         }
         self.sessions.insert(id, Kept { session: session.clone(), _limit: place });
@@ -148,7 +146,7 @@ impl Worker {
         let session = &live.session;
         let different = secret.iter().zip(&session.secret).fold(0, |sum, (a, b)| sum | (a ^ b));
         // The groups of a user may have changed meanwhile; the session goes on with those it began with.
-        if different != 0 || session.who.uid != who.uid || session.ended.get() {
+        if different != 0 || session.who.uid != who.uid || session.life.has_ended() {
             return Err(none);
         }
         Ok(session.clone())
@@ -161,21 +159,16 @@ impl Worker {
         self.shared.metrics.leave(session.number());
         let reason = end.reason();
         tracing::info!(uid = session.who.uid, reason, "session ended");
-        session.ended.set(true);
+        session.life.end();
         self.end_log(&session, end);
-        let links = std::mem::take(&mut *session.connections.borrow_mut());
-        for Link { connection, .. } in links {
+        for Link { connection, .. } in session.links.take_all() {
             self.node.ring();
             self.node.disconnect(connection, reason);
-            self.connections.insert(connection, Connection::Gone);
+            self.connections.gone(connection);
         }
-        let (waiting, rest) =
-            std::mem::take(&mut self.binds).into_iter().partition(|bind| bind.session.id == id);
-        self.binds = rest;
-        let waiting: Vec<WaitingBind> = waiting;
-        for bind in waiting {
+        for bind in self.connections.take_binds_of(id) {
             self.node.disconnect(bind.connection, reason);
-            self.connections.insert(bind.connection, Connection::Gone);
+            self.connections.gone(bind.connection);
         }
         self.end_locks(&session, end);
         self.drop_delayed(&session);
@@ -245,7 +238,7 @@ impl Worker {
     /// Goes on with locks that somebody may have, and ends the grace period when it has lasted long enough. Who has not come may not come any
     /// more, also not to the next server.
     pub(super) fn watch_locks(&mut self, lease: Duration) {
-        let now = self.now;
+        let now = self.clock.now();
         let due = self.context.locks(|table| {
             table.go_on();
             table.grace_due(now, lease)
@@ -285,7 +278,7 @@ impl Worker {
     pub(super) fn choose_wait_mode(&self) -> WaitMode {
         let recent = |live: &&Kept| {
             let session = &live.session;
-            self.now.saturating_sub(session.last_seen.get()) < Duration::from_secs(1)
+            session.life.unseen(self.clock.now()) < Duration::from_secs(1)
         };
         let mut mode = WaitMode::Sleeping;
         for live in self.sessions.values().filter(recent) {
@@ -304,11 +297,9 @@ impl Worker {
         let rounds = self.node.rounds();
         let silent = |live: &Kept| {
             let session = &live.session;
-            let is_late = self.now.saturating_sub(session.last_seen.get()) > lease
+            let is_late = session.life.unseen(self.clock.now()) > lease
                 && !planted(Defect::LeaseNeverExpires);
-            let since = if is_late { session.silent.get().or(Some(rounds)) } else { None };
-            session.silent.set(since);
-            since.is_some_and(|since| rounds >= since + 2)
+            session.life.is_expired(is_late, rounds)
         };
         let mut expired: Vec<_> =
             self.sessions.iter().filter(|(_, live)| silent(live)).map(|(id, _)| *id).collect();

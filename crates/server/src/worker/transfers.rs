@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::Worker;
 use super::connections::Connection;
+use crate::context::Held;
 use crate::shared::tick;
 
 /// Bytes a second, below which a transfer is given up after a lease.
@@ -40,15 +41,33 @@ impl Turn {
 
 type Oldest = FxHashMap<(ConnId, Way), (u64, Option<RequestId>)>;
 
-/// Whose turn it is on each connection.
+/// Reply data on its way.
+pub(super) struct Leaving {
+    pub held: Vec<Held>,
+    pub connection: ConnId,
+}
+
+/// Replies that have not left, and whose turn it is on each connection.
 #[derive(Default)]
 pub(super) struct Transfers {
+    /// By their place among all transfers.
+    leaving: FxHashMap<u64, Leaving>,
     turns: FxHashMap<(ConnId, Way), Turn>,
     /// Used again each time.
     oldest: Oldest,
 }
 
 impl Transfers {
+    /// A reply begins to leave.
+    pub(super) fn leave(&mut self, token: u64, reply: Leaving) {
+        self.leaving.insert(token, reply);
+    }
+
+    /// It has left, or never will.
+    pub(super) fn left(&mut self, token: u64) -> Option<Leaving> {
+        self.leaving.remove(&token)
+    }
+
     /// Begins to look at what is under way.
     fn begin(&mut self) -> Oldest {
         let mut oldest = std::mem::take(&mut self.oldest);
@@ -102,7 +121,7 @@ impl Worker {
         for (id, fetch) in self.context.fetches.borrow().iter() {
             under_way(id.conn(), Way::In, fetch.order, Some(*id));
         }
-        for (order, leaving) in &self.leaving {
+        for (order, leaving) in &self.transfers.leaving {
             under_way(leaving.connection, Way::Out, *order, None);
         }
         let node = &self.node;
@@ -110,8 +129,8 @@ impl Worker {
             Some(id) => node.fetched_bytes(id),
             None => node.replied_bytes(connection, order),
         };
-        let mut slow = self.transfers.slow(oldest, (self.now, lease), moved);
-        slow.retain(|one| matches!(self.connections.get(&one.0), Some(Connection::Bound(_))));
+        let mut slow = self.transfers.slow(oldest, (self.clock.now(), lease), moved);
+        slow.retain(|one| matches!(self.connections.get(one.0), Some(Connection::Bound(_))));
         slow.dedup_by_key(|one| one.0);
         for (connection, way) in slow {
             let reason = match way {
