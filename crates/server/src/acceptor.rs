@@ -60,7 +60,7 @@ impl Acceptor {
     }
 
     fn prove(&self, incoming: &Incoming) -> Result<Word, IdentityError> {
-        let has_key = self.shared.key.is_some();
+        let has_key = self.shared.greeting.is_keyed();
         let (peer, inner) = (&incoming.peer, &incoming.inner);
         let (owner, up) = (|| inner.owner(), || inner.is_established());
         identity::prove(peer, owner, up, has_key, self.anonymous.as_ref())

@@ -5,14 +5,15 @@
 //! data is under way, it ends where it is: what it did is kept in the slot, so that the resent
 //! request goes on from there and nothing is done twice.
 
+mod incoming;
+mod previous;
+
 use std::rc::Rc;
 use std::time::Duration;
 
 use dafs_fabric::{SgList, Span};
-use dafs_message::RequestId;
 use dafs_protocol::{
-    FileHandle, OpResult, Operation, Outcome, RequestOutcome, StateId, Status, decode_request,
-    encode_results,
+    FileHandle, OpResult, Operation, Outcome, StateId, Status, decode_request, encode_results,
 };
 use dafs_store::Caller;
 
@@ -25,6 +26,8 @@ use crate::paths::DataPin;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::{Shared, tick};
+use incoming::Incoming;
+use previous::Previous;
 
 /// Why an operation did not end with a result.
 pub(crate) enum Stop {
@@ -45,19 +48,13 @@ pub(crate) struct Chain {
     pub context: Rc<Context>,
     pub session: Rc<Session>,
     pub who: Caller,
-    id: RequestId,
     pub slot: dafs_protocol::SlotId,
     pub sequence: u32,
-    /// Bytes of the request's data, and how many of its operations bring some.
-    data_len: u32,
-    data_operations: usize,
-    /// All data, when several operations bring some: what is left of it.
-    gathered: Option<Span>,
+    incoming: Incoming,
     /// Reply data so far, and what keeps it alive.
     pub out: SgList,
     pub held: Vec<Held>,
-    previous_handle: Option<FileHandle>,
-    previous_state: Option<StateId>,
+    previous: Previous,
     pub replayed: bool,
     /// It is logged that changes were begun.
     pub logged: bool,
@@ -79,7 +76,7 @@ pub(crate) async fn run(
     grant: Grant,
 ) {
     let Delayed { id, header, data_len, prior, .. } = request;
-    let start = (context.shared.stopwatch)();
+    let start = context.shared.process.now();
     let request = decode_request(&header).expect("decoded before the chain started");
     let head = request.head;
     let operations = &request.operations;
@@ -87,20 +84,17 @@ pub(crate) async fn run(
     let (results, broken) = match session.identity(head.cred) {
         Err(status) => (vec![Err(status)], false),
         Ok(who) => {
+            let bringing = operations.iter().filter(|op| brings_data(op)).count();
             let mut chain = Chain {
                 context: context.clone(),
                 session: session.clone(),
                 who,
-                id,
                 slot: head.slot,
                 sequence: head.sequence,
-                data_len,
-                data_operations: operations.iter().filter(|op| brings_data(op)).count(),
-                gathered: None,
+                incoming: Incoming::new(id, data_len, bringing),
                 out: SgList::new(),
                 held: Vec::new(),
-                previous_handle: None,
-                previous_state: None,
+                previous: Previous::default(),
                 replayed: !prior.is_empty(),
                 logged: false,
                 name_lock: None,
@@ -237,7 +231,7 @@ impl Chain {
             .iter()
             .try_fold(0u64, |sum, op| sum.checked_add(op.request_data_bytes()?))
             .ok_or(Status::Inval)?;
-        if sum == u64::from(self.data_len) { Ok(()) } else { Err(Status::BadMessage) }
+        if sum == u64::from(self.incoming.len) { Ok(()) } else { Err(Status::BadMessage) }
     }
 
     async fn execute(
@@ -274,7 +268,7 @@ impl Chain {
                     Err(Stop::Broken) => return (results, true),
                 },
             };
-            self.remember(&result);
+            self.previous.remember(&result);
             let failed = result.is_err();
             results.push(result);
             if failed {
@@ -291,42 +285,25 @@ impl Chain {
         Ok(outcome)
     }
 
-    fn remember(&mut self, result: &OpResult) {
-        match result {
-            Ok(Outcome::Found { handle, .. }) => self.previous_handle = Some(*handle),
-            Ok(Outcome::Opened { handle, state, .. }) => {
-                self.previous_handle = Some(*handle);
-                self.previous_state = Some(*state);
-            }
-            _ => {}
-        }
-    }
-
-    /// A handle from the wire; the one of the operation before, if it says so.
+    /// See [`Previous::handle`].
     pub(crate) fn handle(&self, handle: &FileHandle) -> Result<FileHandle, Status> {
-        if *handle == FileHandle::PREVIOUS {
-            return self.previous_handle.ok_or(Status::ChainForm);
-        }
-        Ok(*handle)
+        self.previous.handle(handle)
     }
 
-    /// A state from the wire; the one of the operation before, if it says so.
+    /// See [`Previous::state`].
     pub(crate) fn state(&self, state: StateId) -> Result<StateId, Status> {
-        if state == StateId::PREVIOUS {
-            return self.previous_state.ok_or(Status::ChainForm);
-        }
-        Ok(state)
+        self.previous.state(state)
     }
 
     pub(crate) fn previous_handle(&self) -> Option<FileHandle> {
-        self.previous_handle
+        self.previous.handle
     }
 
     /// Brings this operation's data into `into`, all of whose bytes are the peer's then; how many
     /// they are.
     pub(crate) async fn bring(&mut self, into: &[Span]) -> Result<usize, Stop> {
         let many = into.len() > self.context.segments_max;
-        if self.data_operations > 1 || self.gathered.is_some() || many {
+        if self.incoming.is_of_several() || self.incoming.is_gathered() || many {
             self.gather().await?;
             return self.scatter(into);
         }
@@ -339,7 +316,7 @@ impl Chain {
         let wanted: usize = into.iter().map(Span::len).sum();
         loop {
             let list = into.iter().cloned().collect();
-            match self.context.fetch(self.id, list).await {
+            match self.context.fetch(self.incoming.id, list).await {
                 Some(placed) if placed as usize == wanted => return Ok(wanted),
                 Some(_) if planted(Defect::ResentWithOtherData) => return Ok(wanted),
                 // What the rest of this memory holds is somebody else's.
@@ -355,21 +332,21 @@ impl Chain {
             let Some(target) = self.session.take_target(self.slot) else {
                 return Err(Stop::Broken);
             };
-            if target == self.id {
+            if target == self.incoming.id {
                 return Err(Stop::Broken);
             }
             self.session.set_target(self.slot, target);
-            self.id = target;
+            self.incoming.id = target;
         }
     }
 
     /// Several operations bring data: all of it comes first, to be copied from.
     async fn gather(&mut self) -> Result<(), Stop> {
-        if self.gathered.is_none() {
-            let len = self.data_len as usize;
+        if !self.incoming.is_gathered() {
+            let len = self.incoming.len as usize;
             let span = self.context.scratch(len)?.part(0, len);
             self.fetch(std::slice::from_ref(&span)).await?;
-            self.gathered = Some(span);
+            self.incoming.gather(span);
         }
         Ok(())
     }
@@ -377,9 +354,8 @@ impl Chain {
     fn scatter(&mut self, into: &[Span]) -> Result<usize, Stop> {
         let mut placed = 0;
         for target in into {
-            let rest = self.gathered.take().ok_or(Stop::Failed(Status::ServerFault))?;
-            target.copy_span(0, &rest.part(0, target.len()));
-            self.gathered = Some(rest.part(target.len(), rest.len() - target.len()));
+            let next = self.incoming.take(target.len());
+            target.copy_span(0, &next.ok_or(Stop::Failed(Status::ServerFault))?);
             placed += target.len();
         }
         Ok(placed)
@@ -388,10 +364,9 @@ impl Chain {
     /// The operation was done before the request was resent: its data is not wanted again.
     async fn skip_data(&mut self, operation: &Operation<'_>) -> Result<(), Stop> {
         let bytes = operation.request_data_bytes().unwrap_or(0) as usize;
-        if bytes > 0 && self.data_operations > 1 {
+        if bytes > 0 && self.incoming.is_of_several() {
             self.gather().await?;
-            let rest = self.gathered.take().ok_or(Stop::Failed(Status::ServerFault))?;
-            self.gathered = Some(rest.part(bytes, rest.len() - bytes));
+            self.incoming.take(bytes).ok_or(Stop::Failed(Status::ServerFault))?;
         }
         Ok(())
     }
@@ -475,13 +450,8 @@ impl Chain {
             }
             O::SessionStats => Ok(self.stats()),
             O::SlotQuery { session, slot, sequence } => {
-                let (intent_log, client) = (&self.context.shared.intent_log, self.session.client);
-                let request_outcome = |intent_log: &intent_log::IntentLog| {
-                    intent_log.request_outcome(client, *session, *slot, *sequence)
-                };
-                Ok(Outcome::RequestOutcome(
-                    intent_log.as_ref().map_or(RequestOutcome::Unknown, request_outcome),
-                ))
+                let (changes, client) = (&self.context.shared.changes, self.session.client);
+                Ok(Outcome::RequestOutcome(changes.outcome(client, *session, *slot, *sequence)))
             }
             _ => Err(Status::NotSupp.into()),
         }

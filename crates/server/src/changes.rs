@@ -40,7 +40,7 @@ impl Chain {
     /// nothing was begun.
     async fn begin_change(&mut self, operations: &[Operation<'_>], change: &Operation<'_>) -> bool {
         let session = self.session.clone();
-        if self.context.shared.intent_log.is_none() {
+        if self.context.shared.changes.log.is_none() {
             return !session.life.has_ended();
         }
         // Not two at a time: who has one and waits for the other could wait for ever.
@@ -49,7 +49,7 @@ impl Chain {
         if !names.is_empty() && !planted(Defect::NameTurnsNotTaken) {
             let shared = &self.context.shared;
             let keys = names.iter().filter_map(|(dir, name)| turn_key(&shared.exports, dir, name));
-            self.name_lock = Some(shared.name_locks.take(keys).await);
+            self.name_lock = Some(shared.changes.name_locks.take(keys).await);
         }
         let Some(intent_log) = &session.intent_log else { return !session.life.has_ended() };
         let logged = std::mem::replace(&mut self.logged, true);

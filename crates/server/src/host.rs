@@ -2,7 +2,7 @@
 
 use dafs_protocol::Timestamp;
 
-use crate::shared::Stopwatch;
+use crate::process::Stopwatch;
 
 /// Names the time since this machine started; random where the system does not tell.
 pub(crate) fn machine_run() -> [u8; 8] {

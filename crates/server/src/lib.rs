@@ -17,6 +17,7 @@ mod clients;
 mod config;
 mod context;
 mod delayed;
+mod ended_sessions;
 mod exports;
 mod host;
 mod identity;
@@ -33,9 +34,10 @@ mod opens;
 mod operations;
 mod own_changes;
 mod paths;
-#[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod plain_read;
+#[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
+mod process;
 mod ready;
 mod recorder;
 mod records;
@@ -62,8 +64,9 @@ pub use locks::Client;
 pub use paths::{DataPath, PageCache};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant, plant_for_lies};
+pub use process::{Entropy, ProcessStats, Stopwatch};
 pub use recorder::Recorder;
 pub use server::Server;
-pub use shared::{Counters, Entropy, Key, ProcessStats, Shared, SharedOptions, Stopwatch};
+pub use shared::{Counters, Key, Shared, SharedOptions};
 pub use start_error::StartError;
 pub use worker::Worker;

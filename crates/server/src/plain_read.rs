@@ -71,7 +71,7 @@ impl PlainRead {
         let (offset, len) = (self.offset, self.len as usize);
         let reading = open.file.cached()?.read(offset, len);
         let (context, session) = (context.clone(), session.clone());
-        let start = (context.shared.stopwatch)();
+        let start = context.shared.process.now();
         Some(Miss { context, session, head, open, offset, len, reading, start, grant: None })
     }
 }

@@ -64,7 +64,7 @@ impl Server {
         // Dropped in this order: a local socket is gone before the next server can have its port.
         let listeners = local.into_iter().chain(public).collect();
         let shared = share(config, &addresses, open_store, &domain)?;
-        let arena_bytes = shared.arena_bytes;
+        let arena_bytes = shared.process.arena_bytes;
         let admin = Admin::start(config.admin.as_deref(), &addresses, shared.clone())?;
         let stopping = Arc::new(AtomicBool::new(false));
         let mut server = Server {
@@ -201,7 +201,7 @@ impl Server {
         if let Some(recorder) = &self.shared.recorder {
             recorder.finish();
         }
-        self.shared.unflushed.load(Ordering::SeqCst)
+        self.shared.sessions.ended.unflushed()
     }
 
     fn signal_stop(&self) {

@@ -81,7 +81,7 @@ impl Unproven {
         if agreed_version(version, oldest).is_none() {
             return refuse_version(version, oldest);
         }
-        if keyed && shared.key.is_none() {
+        if keyed && !shared.greeting.is_keyed() {
             let text = "the client has a key and this server none: serve with --key-file";
             return refuse(Status::AuthFailed, text.into());
         }
@@ -109,7 +109,7 @@ impl Unproven {
         proof: &[u8; 32],
     ) -> Step {
         let wrong = || refuse(Status::AuthFailed, "the keys of client and server differ".into());
-        let Some(key) = &shared.key else { return wrong() };
+        let Some(key) = &shared.greeting.key else { return wrong() };
         // In constant time.
         if mac(key, &handshake.client_input()).verify_slice(proof).is_err() {
             return wrong();
@@ -170,7 +170,7 @@ pub(crate) fn encode_ready(
 ) {
     let start = out.len();
     encode_setup_reply(ready, out);
-    let (Some(handshake), Some(key)) = (handshake, &shared.key) else { return };
+    let (Some(handshake), Some(key)) = (handshake, &shared.greeting.key) else { return };
     let input = handshake.server_input(&out[start..]);
     let ours = mac(key, &input).finalize().into_bytes();
     let proof = out.len() - ours.len();

@@ -1,34 +1,28 @@
 //! What all workers of a server share.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dafs_protocol::{Dialled, Identity, SessionId, Status, WriteVerifier};
+use dafs_protocol::{Dialled, Identity, RequestOutcome, SessionId, SlotId, Status, WriteVerifier};
 use dafs_store::Caller;
 use dafs_unifier::Unifier;
 
 use crate::budget::{AllGranted, Budgets, Needs, UserShare};
 use crate::clients::{ClientRecords, Clients};
+use crate::ended_sessions::EndedSessions;
 use crate::exports::Exports;
 use crate::intent_log::{IntentLog, LogStore, Name};
 use crate::limits::Limits;
-use crate::locks::{Grace, LockLimits, Locks};
+use crate::locks::{Client, Grace, LockLimits, Locks};
 use crate::mailbox::{Mailbox, Message};
 use crate::metrics::{Kind, Metrics};
 use crate::name_lock::NameLocks;
 use crate::numbers::Numbers;
 use crate::paths::{DataPath, PageCache};
+use crate::process::{Entropy, Process, ProcessStats, Stopwatch};
 use crate::recorder::Recorder;
-
-/// Fills bytes with randomness; injected so that a simulation is repeatable.
-pub type Entropy = Box<dyn Fn(&mut [u8]) + Send + Sync>;
-/// The process's own CPU time (nanoseconds) and resident bytes.
-pub type ProcessStats = Box<dyn Fn() -> (u64, u64) + Send + Sync>;
-
-/// The time since some moment.
-pub type Stopwatch = Box<dyn Fn() -> Duration + Send + Sync>;
 
 /// A pre-shared key and who its holders are.
 pub struct Key {
@@ -83,76 +77,63 @@ pub struct Shared {
     pub(crate) unifier: Arc<Unifier>,
     /// For exports whose data path is not the unifier.
     pub(crate) page_cache: Option<Arc<PageCache>>,
-    pub(crate) arena_bytes: usize,
     pub(crate) limits: Limits,
-    pub(crate) key: Option<Key>,
-    pub(crate) addresses: Vec<String>,
-    pub(crate) verifier: WriteVerifier,
-    /// Ended sessions that are still to be told of an error.
-    pub(crate) ended: EndedSessions,
-    pub(crate) clients: Clients,
+    pub(crate) greeting: Greeting,
+    pub(crate) sessions: Sessions,
     pub(crate) locks: Locks,
-    pub(crate) intent_log: Option<IntentLog>,
+    pub(crate) changes: Changes,
     pub(crate) numbers: Numbers,
-    pub(crate) name_locks: Arc<NameLocks>,
     pub(crate) budgets: Budgets,
     pub(crate) recorder: Option<Recorder>,
     /// By the workers' numbers.
     mailboxes: Mutex<BTreeMap<u16, Arc<Mailbox>>>,
-    entropy: Entropy,
-    pub(crate) process_stats: ProcessStats,
-    pub(crate) stopwatch: Stopwatch,
+    pub(crate) process: Process,
     pub(crate) metrics: Metrics,
     /// Counters, for the admin port.
     pub counters: Counters,
-    /// Files whose data could not be written when the server ended.
-    pub(crate) unflushed: AtomicU64,
 }
 
-/// Sessions that ended with open files: which are being flushed, and which could not be. Their
-/// clients are told when they come back. Bounded: the oldest are forgotten.
-#[derive(Debug, Default)]
-pub(crate) struct EndedSessions {
-    left: Mutex<VecDeque<(SessionId, EndedState)>>,
+/// What clients are asked and told in their set-up.
+pub(crate) struct Greeting {
+    pub key: Option<Key>,
+    /// Where it listens.
+    pub addresses: Vec<String>,
 }
 
-/// What is left of a session that ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EndedState {
-    /// Its files are being flushed.
-    Flushing,
-    /// Some could not be flushed.
-    Lost,
+impl Greeting {
+    /// Clients may prove that they have the key.
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.key.is_some()
+    }
 }
 
-const ENDED_SESSIONS_MAX: usize = 65_536;
+/// Sessions of all workers.
+pub(crate) struct Sessions {
+    /// Whose they are.
+    pub clients: Clients,
+    /// Those that ended and are still to be told of an error.
+    pub ended: EndedSessions,
+}
 
-impl EndedSessions {
-    pub(crate) fn flushing(&self, id: SessionId) {
-        let mut left = self.left();
-        if left.len() >= ENDED_SESSIONS_MAX {
-            left.pop_front();
-        }
-        left.push_back((id, EndedState::Flushing));
-    }
+/// Changes that must not be done twice.
+pub(crate) struct Changes {
+    /// What becomes of them.
+    pub log: Option<IntentLog>,
+    /// Those of the same name are done one at a time.
+    pub name_locks: Arc<NameLocks>,
+}
 
-    pub(crate) fn lost(&self, id: SessionId) {
-        let mut left = self.left();
-        left.iter_mut()
-            .filter(|(known, _)| *known == id)
-            .for_each(|(_, what)| *what = EndedState::Lost);
-    }
-
-    pub(crate) fn forget(&self, id: SessionId) {
-        self.left().retain(|(known, _)| *known != id);
-    }
-
-    pub(crate) fn find(&self, id: SessionId) -> Option<EndedState> {
-        self.left().iter().find(|(known, _)| *known == id).map(|(_, what)| *what)
-    }
-
-    fn left(&self) -> MutexGuard<'_, VecDeque<(SessionId, EndedState)>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+impl Changes {
+    /// What became of a change of a session that was lost.
+    pub(crate) fn outcome(
+        &self,
+        client: Client,
+        session: SessionId,
+        slot: SlotId,
+        sequence: u32,
+    ) -> RequestOutcome {
+        let outcome = |log: &IntentLog| log.request_outcome(client, session, slot, sequence);
+        self.log.as_ref().map_or(RequestOutcome::Unknown, outcome)
     }
 }
 
@@ -220,40 +201,36 @@ impl Shared {
                 Err(_) => None,
             }
         };
-        let intent_log =
+        let log =
             intent_log.map(|store| IntentLog::load(store, verifier, slots, logged, lease, &look));
         let counters = Counters::default();
         Arc::new(Shared {
             exports,
             unifier,
             page_cache,
-            arena_bytes,
             limits,
-            key,
-            addresses: options.addresses,
-            verifier,
-            ended: EndedSessions::default(),
-            clients,
+            greeting: Greeting { key, addresses: options.addresses },
+            sessions: Sessions { clients, ended: EndedSessions::default() },
             locks,
-            intent_log,
+            changes: Changes { log, name_locks: Arc::default() },
             numbers: Numbers::load(options.numbers),
-            name_locks: Arc::default(),
             budgets,
             recorder,
             mailboxes: Mutex::default(),
-            entropy,
-            process_stats,
-            stopwatch,
+            process: Process::new(entropy, process_stats, stopwatch, arena_bytes),
             metrics: Metrics::default(),
             counters,
-            unflushed: AtomicU64::new(0),
         })
     }
 
     pub(crate) fn random<const N: usize>(&self) -> [u8; N] {
-        let mut bytes = [0; N];
-        (self.entropy)(&mut bytes);
-        bytes
+        self.process.random()
+    }
+
+    /// Changes when the server restarts.
+    #[inline]
+    pub(crate) fn verifier(&self) -> WriteVerifier {
+        self.unifier.verifier()
     }
 
     pub(crate) fn join(&self, worker: u16, mailbox: Arc<Mailbox>) {
@@ -262,7 +239,7 @@ impl Shared {
 
     /// A request that came at `start` is answered now.
     pub(crate) fn note_time(&self, kind: Kind, start: Duration) {
-        self.metrics.latency.note(kind, (self.stopwatch)().saturating_sub(start));
+        self.metrics.latency.note(kind, self.process.now().saturating_sub(start));
     }
 
     /// Leaves something for another worker.

@@ -93,7 +93,7 @@ fn drain(mut worker: Worker, store_io: Vec<Box<dyn ThreadIo>>, start: Instant) {
                 "gave up flushing: the file system does not answer; \
                  {bytes} bytes that clients wrote are lost"
             );
-            worker.shared.unflushed.fetch_add(state.0 as u64, Ordering::SeqCst);
+            worker.shared.sessions.ended.add_unflushed(state.0 as u64);
             patience = Duration::ZERO;
             break;
         }

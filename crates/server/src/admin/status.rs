@@ -21,7 +21,7 @@ const SESSIONS_LISTED_MAX: usize = 256;
 
 /// The answer to `/status`.
 pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> serde_json::Value {
-    let (cpu_ns, resident) = (shared.process_stats)();
+    let (cpu_ns, resident) = shared.process.stats();
     let exports: Vec<_> = shared
         .exports
         .iter()
@@ -46,7 +46,7 @@ pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> s
         "exports": exports,
         "uptime_seconds": uptime.as_secs(),
         "uptime_ns": u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX),
-        "arena_bytes": shared.arena_bytes,
+        "arena_bytes": shared.process.arena_bytes,
         "poison": dafs_fabric::poison::digits(),
         "cpu_ns": cpu_ns,
         "resident_bytes": resident,

@@ -254,7 +254,7 @@ impl Chain {
                 recorder.gone(file);
             }
         }
-        Ok(Outcome::Closed { attr, verifier: self.context.shared.verifier })
+        Ok(Outcome::Closed { attr, verifier: self.context.shared.verifier() })
     }
 
     async fn read(&mut self, state: StateId, extents: &ExtentList) -> Result<Outcome, Status> {

@@ -149,7 +149,7 @@ impl Chain {
         }
         let shared = &self.context.shared;
         let most = self.session.allowance.user.part_of(shared.limits.lock_clients);
-        if let Err(error) = shared.clients.record(self.session.client, most)?.await {
+        if let Err(error) = shared.sessions.clients.record(self.session.client, most)?.await {
             tracing::error!(%error, "cannot record that a client has locks");
             return Err(Status::Io);
         }

@@ -396,7 +396,7 @@ impl Chain {
         };
         let unwritten = failed.iter().find(|(file, _)| !elsewhere(file.device));
         unwritten.map_or(outcome, |(_, status)| Err(*status))?;
-        Ok(Outcome::Committed { verifier: shared.verifier })
+        Ok(Outcome::Committed { verifier: shared.verifier() })
     }
 
     pub(crate) fn register_credential(
@@ -420,7 +420,7 @@ impl Chain {
     pub(crate) fn stats(&self) -> Outcome {
         let shared = &self.context.shared;
         let counters = &shared.counters;
-        let (cpu_ns, resident_bytes) = (shared.process_stats)();
+        let (cpu_ns, resident_bytes) = shared.process.stats();
         let cache = shared.unifier.stats();
         let session = &self.session.counters;
         Outcome::Stats(Box::new(SessionStats {
@@ -433,7 +433,7 @@ impl Chain {
             copied_bytes: dafs_fabric::mem::copied_bytes(),
             registrations: dafs_fabric::mem::registrations(),
             resident_bytes,
-            arena_bytes: shared.arena_bytes as u64,
+            arena_bytes: shared.process.arena_bytes as u64,
             dirty_bytes: cache.dirty_bytes,
             cache_hits: cache.hits,
             cache_misses: cache.misses,

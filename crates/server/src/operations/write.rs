@@ -160,7 +160,7 @@ impl Chain {
         stability: Stability,
     ) -> Result<Outcome, Status> {
         let verifier = match stability {
-            Stability::Unstable => self.context.shared.verifier,
+            Stability::Unstable => self.context.shared.verifier(),
             stable => {
                 let writer = self.session.writer();
                 let level = match stable {

@@ -261,10 +261,10 @@ impl Worker {
                 session: session.id,
                 secret: session.secret,
                 attr: session.attr,
-                verifier: self.shared.verifier,
+                verifier: self.shared.verifier(),
                 proof: bind.handshake.is_some().then_some([0; 32]),
                 uid: session.who.uid,
-                addresses: self.shared.addresses.clone(),
+                addresses: self.shared.greeting.addresses.clone(),
             };
             let mut bytes = self.context.header();
             encode_ready(&self.shared, bind.handshake.as_ref(), &ready, &mut bytes);

@@ -64,7 +64,7 @@ impl Worker {
             Verdict::Refuse(status) => return self.refuse(id, head, status),
         };
         let is_sample = number.is_multiple_of(CACHED_READS_PER_SAMPLE);
-        let start = is_sample.then(|| (self.shared.stopwatch)());
+        let start = is_sample.then(|| self.shared.process.now());
         let is_plain = prior.is_empty() && data_len == 0;
         let plain = if is_plain { PlainRead::of(&request.operations) } else { None };
         if let Some((plain, extents)) = plain

@@ -12,13 +12,14 @@ use dafs_protocol::{ClientId, Identity, SessionAttr, SessionId, Status, WaitMode
 use super::Worker;
 use crate::budget::UserShare;
 use crate::clients::Live;
+use crate::ended_sessions::EndedState;
 use crate::limits::Limits;
 use crate::locks::{Client, LockTable};
 use crate::mailbox::Message;
 use crate::metrics::SessionMeter;
 use crate::planted::{Defect, planted};
 use crate::session::{Link, Session};
-use crate::shared::{Counted, EndedState, LimitGuard, tick};
+use crate::shared::{Counted, LimitGuard, tick};
 
 /// Why a session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl Worker {
         peer: String,
     ) -> Result<(Rc<Session>, bool), (Status, &'static str)> {
         let uid = who.uid;
-        let older = self.shared.clients.live(client);
+        let older = self.shared.sessions.clients.live(client);
         if older.is_some_and(|older| older.uid != uid) {
             return Err((Status::NotAuthorized, "this client is of another user"));
         }
@@ -95,7 +96,7 @@ impl Worker {
         let id = SessionId(id);
         let secret = self.shared.random();
         let live = Live { uid, session: id, worker: self.context.number };
-        let older = self.shared.clients.enter(client, live);
+        let older = self.shared.sessions.clients.enter(client, live);
         let older = older.map_err(|status| (status, "this client is of another user"))?;
         tracing::info!(?connection, uid = who.uid, "session created");
         let earlier = self.shared.counters.sessions_total.fetch_add(1, Ordering::Relaxed);
@@ -108,7 +109,8 @@ impl Worker {
         let mut session = Session::new(id, secret, who, client, attr, since, meter);
         session.intent_log = self
             .shared
-            .intent_log
+            .changes
+            .log
             .as_ref()
             .and_then(|intent_log| intent_log.enter(id, client, logged));
         let session = Rc::new(session);
@@ -133,7 +135,7 @@ impl Worker {
         secret: &[u8; 16],
     ) -> Result<Rc<Session>, (Status, &'static str)> {
         let none = (Status::BadSession, "no such session");
-        let gone = || match self.shared.ended.find(id) {
+        let gone = || match self.shared.sessions.ended.find(id) {
             None => none,
             Some(EndedState::Flushing) => {
                 (Status::Delay, "the session ended; its files are being flushed")
@@ -176,7 +178,7 @@ impl Worker {
         if opens.is_empty() {
             return;
         }
-        self.shared.ended.flushing(id);
+        self.shared.sessions.ended.flushing(id);
         let left = Rc::new(Cell::new(opens.len()));
         for open in opens {
             if planted(Defect::OpensLeaked) {
@@ -188,15 +190,15 @@ impl Worker {
             self.tasks.spawn(async move {
                 if let Err(status) = open.file.close(open.writer.id).await {
                     open.could_not_flush(&shared, uid, status);
-                    shared.ended.lost(id);
+                    shared.sessions.ended.lost(id);
                     if end == End::ShutDown {
-                        shared.unflushed.fetch_add(1, Ordering::SeqCst);
+                        shared.sessions.ended.add_unflushed(1);
                     }
                     return;
                 }
                 left.set(left.get() - 1);
                 if left.get() == 0 {
-                    shared.ended.forget(id);
+                    shared.sessions.ended.forget(id);
                 }
             });
         }
@@ -204,7 +206,7 @@ impl Worker {
 
     /// Who does not end a session itself may ask what became of its changes.
     fn end_log(&self, session: &Session, end: End) {
-        match (&session.intent_log, &self.shared.intent_log) {
+        match (&session.intent_log, &self.shared.changes.log) {
             (Some(intent_log), _) if end == End::Destroyed => intent_log.forget(),
             (Some(intent_log), Some(all)) => all.keep(intent_log),
             _ => {}
@@ -216,9 +218,9 @@ impl Worker {
     fn end_locks(&mut self, session: &Session, end: End) {
         let (client, number) = (session.client, session.number());
         let context = self.context.clone();
-        self.shared.clients.leave(client.id, session.id);
+        self.shared.sessions.clients.leave(client.id, session.id);
         let saving = match end {
-            End::Destroyed | End::LeaseExpired => self.shared.clients.forget(&[client]),
+            End::Destroyed | End::LeaseExpired => self.shared.sessions.clients.forget(&[client]),
             End::Replaced | End::ShutDown => None,
         };
         if matches!(end, End::Destroyed | End::LeaseExpired) {
@@ -245,7 +247,7 @@ impl Worker {
         });
         let Some(missing) = due else { return };
         let context = self.context.clone();
-        let saving = self.shared.clients.forget(&missing);
+        let saving = self.shared.sessions.clients.forget(&missing);
         self.tasks.spawn(async move {
             if let Some(Err(error)) = match saving {
                 Some(saving) => Some(saving.await),
