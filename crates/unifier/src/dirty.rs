@@ -7,19 +7,19 @@ use crate::file::{CachedFile, Core, Job};
 
 impl Core {
     pub(crate) fn list_as_dirty(&self, file: &Arc<CachedFile>) {
-        self.dirty_files.push(self.now(), file.clone());
+        self.dirty.files.push(self.now(), file.clone());
     }
 
     /// The file that has been dirty longest.
     pub(crate) fn next_dirty(&self) -> Option<Arc<CachedFile>> {
-        let file = self.dirty_files.pop()?;
+        let file = self.dirty.files.pop()?;
         file.unlist_as_dirty();
         Some(file)
     }
 
     /// A file is to be written back, and may be.
     pub(crate) fn write_back_due(&self) -> bool {
-        self.dirty_files.is_any_due(self.is_due())
+        self.dirty.files.is_any_due(self.is_due())
     }
 
     /// Begins to write back what is due; goes on while something is.
@@ -30,7 +30,7 @@ impl Core {
             loop {
                 // A failure is told to the file's writers.
                 let _ = file.flush_pass().await;
-                core.dirty_files.end_flush(&file);
+                core.dirty.files.end_flush(&file);
                 match core.next_due() {
                     Some(next) => file = next,
                     None => return Ok(()),
@@ -42,7 +42,7 @@ impl Core {
     }
 
     fn next_due(&self) -> Option<Arc<CachedFile>> {
-        let file = self.dirty_files.begin_flush(self.is_due())?;
+        let file = self.dirty.files.begin_flush(self.is_due())?;
         file.unlist_as_dirty();
         Some(file)
     }

@@ -1,7 +1,7 @@
 //! One file: its pages, its size, and what is under way with the store.
 
 mod core;
-mod dirty_files;
+mod dirty;
 mod fill;
 mod inner;
 
@@ -15,9 +15,8 @@ use dafs_protocol::{Attr, Status};
 use dafs_store::{File, FileId};
 use smallvec::SmallVec;
 
-pub(crate) use self::core::{
-    Core, Counters, FRAME_LOOKS, HELPERS_MAX, Pinned, count, least_frames,
-};
+pub(crate) use self::core::{Core, Counters, FRAME_LOOKS, Pinned, count, least_frames};
+pub(crate) use self::dirty::HELPERS_MAX;
 use crate::keeping::FilePolicy;
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};

@@ -13,7 +13,7 @@ use dafs_protocol::{Attr, WriteVerifier};
 use dafs_store::{File, FileId};
 use smallvec::SmallVec;
 
-use super::dirty_files::DirtyFiles;
+use super::dirty::Dirty;
 use super::{CachedFile, Job, Jobs};
 use crate::config::Config;
 use crate::emptying::Emptying;
@@ -24,22 +24,12 @@ use crate::{Opening, WriterId};
 
 /// Units that are looked at for each whole frame.
 pub(crate) const FRAME_LOOKS: usize = 32;
-/// Flushes that those who wait for space keep going.
-pub(crate) const HELPERS_MAX: usize = 4;
-
 pub(crate) struct Core {
     pub(crate) pool: Pool,
     pub(crate) config: Config,
     pub(crate) verifier: WriteVerifier,
     files: Mutex<Table>,
-    /// Dirty, being written, or reserved for a write.
-    dirty_slots: AtomicUsize,
-    dirty_slots_max: usize,
-    write_slots_max: usize,
-    pub(crate) dirty_files: DirtyFiles,
-    /// With dirty data whose write-back failed.
-    failed_files: Mutex<Vec<Arc<CachedFile>>>,
-    helpers: AtomicUsize,
+    pub(crate) dirty: Dirty,
     pub(crate) emptying: Mutex<Emptying>,
     pub(crate) reserve_queue: FairQueue,
     pub(crate) fill_queue: FairQueue,
@@ -119,16 +109,11 @@ impl Core {
         // Also when the cache is as small as it may become.
         let least = least_frames(pool.frame_count(), &config) * FRAME_SLOTS;
         Core {
-            dirty_slots_max,
-            write_slots_max: (dirty_slots_max / 2).min(least * 3 / 4),
+            dirty: Dirty::new(dirty_slots_max, least),
             pool,
             config,
             verifier,
             files: Mutex::default(),
-            dirty_slots: AtomicUsize::new(0),
-            dirty_files: DirtyFiles::default(),
-            failed_files: Mutex::default(),
-            helpers: AtomicUsize::new(0),
             emptying: Mutex::default(),
             reserve_queue: FairQueue::default(),
             fill_queue: FairQueue::default(),
@@ -241,32 +226,29 @@ impl Core {
     pub(crate) fn clear(&self) {
         self.jobs.stop();
         let table = std::mem::take(&mut *locked(&self.files));
-        self.dirty_files.clear();
-        let failed = std::mem::take(&mut *locked(&self.failed_files));
-        drop((table, failed));
+        self.dirty.clear();
+        drop(table);
     }
 
     // Dirty data.
 
     pub(crate) fn dirty_slots(&self) -> usize {
-        self.dirty_slots.load(Ordering::Relaxed)
+        self.dirty.slots()
     }
 
     /// The bound of these. Reading must go on while writers wait, also while the cache is small.
     pub(crate) fn dirty_slots_max(&self) -> usize {
-        self.dirty_slots_max.min(self.pool.kept_slots() * 3 / 4)
+        self.dirty.slots_max(self.pool.kept_slots())
     }
 
     /// The most that one write may take.
     pub(crate) fn write_slots_max(&self) -> usize {
-        self.write_slots_max
+        self.dirty.write_slots_max
     }
 
     /// Room for `slots` below the bound.
     pub(crate) fn take_dirty(&self, slots: usize) -> bool {
-        let most = self.dirty_slots_max();
-        let more = |dirty: usize| (dirty + slots <= most).then_some(dirty + slots);
-        self.dirty_slots.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).is_ok()
+        self.dirty.take(slots, self.dirty_slots_max())
     }
 
     /// Some slots that counted as dirty do not any more, others do.
@@ -274,14 +256,14 @@ impl Core {
         if before == after {
             return;
         }
-        self.dirty_slots.fetch_add(after.wrapping_sub(before), Ordering::SeqCst);
+        self.dirty.recount(before, after);
         if after < before {
             self.pool.space.changed();
         }
     }
 
     pub(crate) fn list_as_failed(&self, file: &Arc<CachedFile>) {
-        locked(&self.failed_files).push(file.clone());
+        self.dirty.add_failed(file.clone());
     }
 
     /// More than half of what may be dirty is.
@@ -376,25 +358,25 @@ impl Core {
         if self.jobs.poll(Some(waker)) {
             return true;
         }
-        if self.helpers.load(Ordering::Relaxed) >= HELPERS_MAX {
+        if self.dirty.is_helped_enough() {
             return false;
         }
         if let Some(file) = self.next_dirty() {
             let core = self.clone();
-            core.helpers.fetch_add(1, Ordering::Relaxed);
+            core.dirty.helper_begins();
             self.jobs.start(&Job::new(async move {
                 let outcome = file.flush_pass().await;
-                core.helpers.fetch_sub(1, Ordering::Relaxed);
+                core.dirty.helper_ends();
                 core.pool.space.changed();
                 outcome
             }));
             return true;
         }
-        if self.helpers.load(Ordering::Relaxed) > 0 {
+        if self.dirty.is_helped() {
             return false;
         }
         // Nothing but data that cannot be written: its writers will be told that it is lost.
-        let failed = std::mem::take(&mut *locked(&self.failed_files));
+        let failed = self.dirty.take_failed();
         let mut given_up = 0;
         let mut tried_again = Vec::new();
         for file in failed {
@@ -408,7 +390,7 @@ impl Core {
                 None => tried_again.push(file),
             }
         }
-        locked(&self.failed_files).append(&mut tried_again);
+        self.dirty.put_back_failed(&mut tried_again);
         given_up > 0
     }
 }

@@ -1,6 +1,7 @@
-//! Dirty files, by the time of their first dirty byte.
+//! Dirty data: how much there is, and of which files.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,6 +11,103 @@ use crate::wait::locked;
 /// Files of one device that are written back at the same time, beside those that somebody waits
 /// for. A device that hangs keeps no other waiting.
 const FLUSHES_MAX: usize = 16;
+
+/// Flushes that those who wait for space keep going.
+pub(crate) const HELPERS_MAX: usize = 4;
+
+/// Dirty data of all files.
+pub(crate) struct Dirty {
+    /// Dirty, being written, or reserved for a write.
+    slots: AtomicUsize,
+    slots_max: usize,
+    /// The most that one write may take.
+    pub(crate) write_slots_max: usize,
+    pub(crate) files: DirtyFiles,
+    /// With dirty data whose write-back failed.
+    failed: Mutex<Vec<Arc<CachedFile>>>,
+    /// Flushes that are kept going by those who wait for space.
+    helpers: AtomicUsize,
+}
+
+impl Dirty {
+    /// None; so many slots may be, of `least` that the cache always has.
+    pub(crate) fn new(slots_max: usize, least: usize) -> Dirty {
+        Dirty {
+            slots: AtomicUsize::new(0),
+            slots_max,
+            write_slots_max: (slots_max / 2).min(least * 3 / 4),
+            files: DirtyFiles::default(),
+            failed: Mutex::default(),
+            helpers: AtomicUsize::new(0),
+        }
+    }
+
+    /// How many slots are.
+    #[inline]
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.load(Ordering::Relaxed)
+    }
+
+    /// The bound of these, in a cache that has so many now. Reading must go on while writers wait.
+    #[inline]
+    pub(crate) fn slots_max(&self, kept: usize) -> usize {
+        self.slots_max.min(kept * 3 / 4)
+    }
+
+    /// Takes room for `slots`, up to `most`.
+    #[inline]
+    pub(crate) fn take(&self, slots: usize, most: usize) -> bool {
+        let more = |dirty: usize| (dirty + slots <= most).then_some(dirty + slots);
+        self.slots.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Some slots that counted do not any more, others do.
+    #[inline]
+    pub(crate) fn recount(&self, before: usize, after: usize) {
+        self.slots.fetch_add(after.wrapping_sub(before), Ordering::SeqCst);
+    }
+
+    /// The write-back of a file failed.
+    pub(crate) fn add_failed(&self, file: Arc<CachedFile>) {
+        locked(&self.failed).push(file);
+    }
+
+    /// Those whose write-back failed, which are listed no more.
+    pub(crate) fn take_failed(&self) -> Vec<Arc<CachedFile>> {
+        std::mem::take(&mut *locked(&self.failed))
+    }
+
+    /// As before.
+    pub(crate) fn put_back_failed(&self, files: &mut Vec<Arc<CachedFile>>) {
+        locked(&self.failed).append(files);
+    }
+
+    /// Flushes are kept going by those who wait for space.
+    pub(crate) fn is_helped(&self) -> bool {
+        self.helpers.load(Ordering::Relaxed) > 0
+    }
+
+    /// As many as may be.
+    pub(crate) fn is_helped_enough(&self) -> bool {
+        self.helpers.load(Ordering::Relaxed) >= HELPERS_MAX
+    }
+
+    /// One more is.
+    pub(crate) fn helper_begins(&self) {
+        self.helpers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is over.
+    pub(crate) fn helper_ends(&self) {
+        self.helpers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Of no file any more.
+    pub(crate) fn clear(&self) {
+        self.files.clear();
+        drop(self.take_failed());
+    }
+}
 
 /// By their devices. Few: those with dirty files or with flushes under way.
 #[derive(Default)]
