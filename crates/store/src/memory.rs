@@ -8,6 +8,8 @@ mod change;
 mod data;
 mod file;
 mod modify;
+mod node;
+mod open_file;
 mod rights;
 mod store;
 mod tree;
@@ -19,7 +21,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use dafs_protocol::{Status, Timestamp};
 
 use crate::{Answer, Pending, pending};
-use tree::{Content, Tree};
+use node::Content;
+use tree::Tree;
 
 /// Where times come from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;

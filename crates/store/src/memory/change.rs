@@ -7,9 +7,11 @@ use dafs_protocol::{
 };
 
 use super::data::Data;
-use super::file::{self, MemoryFile, set_size};
+use super::file::{self, set_size};
+use super::node::{Content, Directory};
+use super::open_file::MemoryFile;
 use super::rights::{self, EXECUTE, READ, WRITE};
-use super::tree::{Content, Directory, Place};
+use super::tree::Place;
 use super::{Shared, State};
 use crate::Found;
 use crate::names::{check_name, check_path};

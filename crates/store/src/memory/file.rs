@@ -7,7 +7,8 @@ use dafs_fabric::{SgList, sg_bytes};
 use dafs_protocol::{Attr, FileHandle, SetAttr, Status};
 
 use super::data::BLOCK;
-use super::tree::{Content, Node};
+use super::node::Content;
+use super::open_file::MemoryFile;
 use super::{FaultKind, Shared, State};
 use crate::{Answer, Caller, Extents, File, FileId, Found, Pending, SeekKind};
 
@@ -21,16 +22,6 @@ const COLLAPSE_RANGE: u32 = 8;
 const ZERO_RANGE: u32 = 0x10;
 const ZERO_KEEP_SIZE: u32 = 0x11;
 const INSERT_RANGE: u32 = 0x20;
-
-/// One object for all opens of a file at a time; keeps the inode while it lives.
-pub(super) struct MemoryFile {
-    shared: Arc<Shared>,
-    inode: u64,
-    generation: u64,
-    device: u64,
-    boot: u64,
-    direct: bool,
-}
 
 /// The open file of `inode`, which is a regular one. Nothing may fail after this: the lock is
 /// held, which the file's end needs.
@@ -331,19 +322,5 @@ impl State {
             self.tree.node_mut(inode)?.clear_privileges();
         }
         Ok(())
-    }
-}
-
-impl Node {
-    /// What is there now survives a crash.
-    pub(super) fn make_durable(&mut self) {
-        if let Content::File { data, durable, .. } = &mut self.content {
-            durable.clone_from(data);
-        }
-    }
-
-    /// As the kernel does for a writer who is neither root nor of the file's group.
-    pub(super) fn clear_privileges(&mut self) {
-        self.mode &= !0o6000;
     }
 }

@@ -4,8 +4,8 @@ use dafs_protocol::{FileKind, Identity, SetAttr, SetTime, Status, XATTR_BYTES_MA
 
 use super::State;
 use super::file::set_size;
+use super::node::Node;
 use super::rights::{self, READ, WRITE};
-use super::tree::Node;
 
 const SETGID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;

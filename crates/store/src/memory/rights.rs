@@ -2,7 +2,7 @@
 
 use dafs_protocol::{AccessMask, Identity, Status};
 
-use super::tree::Node;
+use super::node::Node;
 
 pub(super) const READ: AccessMask = 4;
 pub(super) const WRITE: AccessMask = 2;

@@ -7,8 +7,9 @@ use dafs_protocol::{
 
 use super::change::Rename;
 use super::data::BLOCK;
+use super::node::{Content, Directory};
 use super::rights::{self, EXECUTE, READ, WRITE};
-use super::tree::{Content, Directory, ROOT};
+use super::tree::ROOT;
 use super::{FaultKind, MemoryStore, State};
 use crate::names::{check_path, check_xattr_name};
 use crate::{Answer, Caller, Found, Listing, Opened, Store};
@@ -243,7 +244,7 @@ impl Store for MemoryStore {
     fn sync_fs(&self) -> Answer<()> {
         self.shared.call(|state| {
             state.fault(FaultKind::Sync)?;
-            state.tree.nodes_mut().for_each(super::tree::Node::make_durable);
+            state.tree.nodes_mut().for_each(super::node::Node::make_durable);
             Ok(())
         })
     }
