@@ -10,8 +10,7 @@ use dafs_protocol::{LockKind, OwnerKey};
 
 use super::DafsFs;
 use super::error::Errno;
-use super::files::OpenFile;
-use super::nodes::Node;
+use super::nodes::{Node, OpenFile};
 use crate::kernel::abi::open;
 use crate::kernel::{Answer, Caller, Opened};
 

@@ -3,23 +3,10 @@
 //! until the kernel forgets it, are all that there is of it. (A file that is open lives at the
 //! server.)
 
-use std::time::SystemTime;
-
-use dafs_protocol::{Attr, SetAttr, SetTime, Timestamp};
+use dafs_protocol::{Attr, SetAttr, SetTime};
 
 use super::error::Errno;
-use super::nodes::Node;
-
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    Timestamp { seconds, nanoseconds: since.subsec_nanos() }
-}
-
-/// As it is without a name.
-pub(super) fn nameless(attr: &Attr) -> Attr {
-    Attr { links: 0, changed: now(), ..*attr }
-}
+use super::nodes::{Node, now};
 
 /// Who may do it was checked by the kernel.
 fn with(attr: &Attr, set: &SetAttr) -> Result<Attr, Errno> {

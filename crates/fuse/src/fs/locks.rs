@@ -7,8 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::DafsFs;
 use super::error::Errno;
-use super::files::OpenFile;
-use super::nodes::Node;
+use super::nodes::{Node, OpenFile};
 use crate::kernel::{self, Answer, Caller, KernelLock};
 
 fn request(lock: &KernelLock, kind: LockKind) -> Result<LockRequest, Errno> {

@@ -8,8 +8,7 @@ use dafs_protocol::{Attr, FileHandle, FileKind, SetAttr, SetTime};
 
 use super::DafsFs;
 use super::error::{Errno, is_stale};
-use super::files::OpenFile;
-use super::nodes::{Change, Node, ROOT};
+use super::nodes::{Change, Node, OpenFile, ROOT};
 use crate::kernel::{self, Answer, Caller, StatFs};
 
 /// What the kernel asks for before a file is written, given away or run.

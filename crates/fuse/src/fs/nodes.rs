@@ -15,10 +15,9 @@ use rustc_hash::FxHashMap;
 mod node;
 
 use node::Identity;
-pub(super) use node::{Change, Node};
+pub(super) use node::{Change, Node, OpenFile, now};
 
 use super::error::Errno;
-use super::files::OpenFile;
 
 /// Levels of directories that are walked to find an object again.
 pub(super) const DEPTH_MAX: usize = 4096;

@@ -8,9 +8,8 @@ use dafs_protocol::Status;
 
 use super::DafsFs;
 use super::error::Errno;
-use super::files::OpenFile;
 use super::flushes::Turn;
-use super::nodes::Node;
+use super::nodes::{Node, OpenFile};
 use crate::kernel::{Answer, Caller, RequestMemory};
 use crate::planted::{Defect, planted};
 

@@ -4,6 +4,7 @@ use dafs_protocol::Timestamp;
 use zerocopy::FromBytes;
 
 use super::abi::{self, InHeader, opcode, setattr};
+use super::init::Init;
 use super::operation::{KernelLock, LockKind, Op, SetAttr, SetTime};
 
 /// A request that a file system answers, or one for the loop itself.
@@ -23,19 +24,6 @@ pub enum Request<'a> {
     Destroy,
     /// Not known here.
     Unknown,
-}
-
-/// What the kernel offers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Init {
-    /// Version.
-    pub major: u32,
-    /// Version.
-    pub minor: u32,
-    /// Bytes.
-    pub max_readahead: u32,
-    /// Of [`abi::init`].
-    pub flags: u64,
 }
 
 /// A request that is not what the protocol says.

@@ -2,7 +2,6 @@
 
 use super::abi::{self, InitOut, init};
 use super::channel::Notifier;
-use super::decode::Init;
 use crate::planted::{Defect, planted};
 
 /// Bytes of data in one request.
@@ -30,6 +29,19 @@ const WANTED: u64 = init::ASYNC_READ
 
 fn wanted() -> u64 {
     if planted(Defect::OldBelowDirectWrite) { WANTED | init::ASYNC_DIO } else { WANTED }
+}
+
+/// What the kernel offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Init {
+    /// Version.
+    pub major: u32,
+    /// Version.
+    pub minor: u32,
+    /// Bytes.
+    pub max_readahead: u32,
+    /// Of [`abi::init`].
+    pub flags: u64,
 }
 
 /// To be changed by [`FileSystem::init`](super::FileSystem::init).

@@ -5,12 +5,13 @@
 //! waits for a lock or for a lost server, or where its caller is about to end.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use dafs_client::{Interrupt, InterruptGuard};
 
 use super::abi::{InHeader, opcode};
+use super::lock;
 use super::operation::Op;
 
 /// How often a caller that got a signal is looked at.
@@ -255,11 +256,6 @@ fn is_exiting_text(stat: &str) -> bool {
     // After the name, which is in parentheses and may hold anything.
     let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6));
     flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & EXITING != 0)
-}
-
-/// No thread panics while it holds one of these locks.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ mod pool;
 mod requests;
 mod serve;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use channel::{Channel, Notifier};
 pub use encode::{DirBuffer, FOREVER};
 pub use init::{InitOptions, MAX_WRITE};
@@ -28,5 +30,11 @@ pub use operation::{
     Answer, Caller, Entry, FileSystem, KernelLock, LockKind, NodeAttr, Op, Opened, SetAttr,
     SetTime, StatFs,
 };
+pub use pool::ServeOptions;
 pub use requests::RequestMemory;
-pub use serve::{ServeOptions, serve};
+pub use serve::serve;
+
+/// No thread panics while it holds one of these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -6,8 +6,25 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::channel::Channel;
 use super::decode::{self, Request};
-use super::interrupt::{Running, Slot, Waiting, lock};
-use super::serve::ServeOptions;
+use super::interrupt::{Running, Slot, Waiting};
+use super::lock;
+
+/// How requests are served.
+#[derive(Debug, Clone)]
+pub struct ServeOptions {
+    /// Threads, at most (2 at least).
+    pub threads_max: usize,
+    /// Threads without work that are kept (2 at least).
+    pub threads_idle: usize,
+    /// Calls that wait for locks, each with a thread beyond `threads_max`; more get ENOLCK.
+    pub lock_waits_max: usize,
+}
+
+impl Default for ServeOptions {
+    fn default() -> ServeOptions {
+        ServeOptions { threads_max: 256, threads_idle: 8, lock_waits_max: 1024 }
+    }
+}
 
 /// Bytes of requests that wait for a thread; beyond that no more are read.
 const QUEUE_BYTES_MAX: usize = 256 << 20;

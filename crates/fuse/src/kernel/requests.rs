@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use dafs_fabric::mem::{Buffer, PAGE_BYTES};
 
 use super::init::MAX_WRITE;
-use super::interrupt::lock;
+use super::lock;
 
 /// Pieces of memory that wait to be used again.
 const SPARES_MAX: usize = 16;

@@ -10,12 +10,13 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::abi::{self, InHeader};
 use super::channel::Channel;
-use super::decode::{self, Init, Request};
+use super::decode::{self, Request};
 use super::encode;
-use super::init::{InitOptions, MAX_WRITE};
-use super::interrupt::{Calls, Running, Slot, lock};
+use super::init::{Init, InitOptions, MAX_WRITE};
+use super::interrupt::{Calls, Running, Slot};
+use super::lock;
 use super::operation::{Answer, Caller, FileSystem, Op};
-use super::pool::{Next, Pool, Taken};
+use super::pool::{Next, Pool, ServeOptions, Taken};
 use super::requests::{RequestMemory, Requests};
 
 /// Where requests are read to, so that the data of a WRITE begin at a page.
@@ -23,23 +24,6 @@ const REQUEST_AT: usize = PAGE_BYTES - size_of::<InHeader>() - size_of::<abi::Wr
 
 /// Before memory is asked for again.
 const NO_MEMORY_PAUSE: Duration = Duration::from_millis(5);
-
-/// How requests are served.
-#[derive(Debug, Clone)]
-pub struct ServeOptions {
-    /// Threads, at most (2 at least).
-    pub threads_max: usize,
-    /// Threads without work that are kept (2 at least).
-    pub threads_idle: usize,
-    /// Calls that wait for locks, each with a thread beyond `threads_max`; more get ENOLCK.
-    pub lock_waits_max: usize,
-}
-
-impl Default for ServeOptions {
-    fn default() -> ServeOptions {
-        ServeOptions { threads_max: 256, threads_idle: 8, lock_waits_max: 1024 }
-    }
-}
 
 /// Serves `fs` until nothing is mounted any more and all calls have ended.
 ///

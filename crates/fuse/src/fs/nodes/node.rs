@@ -1,15 +1,28 @@
 //! An object that the kernel knows, and what happens to it.
 
+mod open_file;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use dafs_client::{Changed, Object as Found};
 use dafs_protocol::{Attr, FileHandle, FileKind, ObjectId, OwnerKey, Timestamp};
 
-use crate::fs::files::OpenFile;
-use crate::fs::gone::nameless;
+pub(in crate::fs) use open_file::OpenFile;
+
+/// The time of this machine.
+pub(in crate::fs) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    Timestamp { seconds, nanoseconds: since.subsec_nanos() }
+}
+
+/// As it is without a name.
+fn nameless(attr: &Attr) -> Attr {
+    Attr { links: 0, changed: now(), ..*attr }
+}
 
 /// Setuid and setgid.
 const PRIVILEGES: u32 = 0o6000;
