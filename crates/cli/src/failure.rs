@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use dafs_client::Error;
 use dafs_protocol::Status;
 
-use crate::interrupt;
+use crate::interrupt::{self, INTERRUPTED};
 use crate::progress;
 
 /// Something failed.
@@ -19,8 +19,6 @@ pub const USAGE: u8 = 2;
 pub const CONNECT: u8 = 3;
 /// A server met a defect of its own.
 pub const PANICKED: u8 = 101;
-/// Interrupted by a signal.
-pub const INTERRUPTED: u8 = 130;
 /// Nobody reads standard output any more: as a program ended by SIGPIPE.
 pub const PIPE: u8 = 141;
 

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::failure::INTERRUPTED;
 use crate::{progress, sys};
 
+/// Interrupted by a signal.
+pub const INTERRUPTED: u8 = 130;
 /// How long a command may take to remove what it left half made.
 const CLEAN_UP: Duration = Duration::from_secs(2);
 /// How long calls may take to come back after they were cancelled.

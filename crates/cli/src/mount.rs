@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use dafs_client::Url;
 use dafs_fuse::kernel::{self, Channel, FileSystem, Mount, MountOptions, ServeOptions};
@@ -176,9 +175,6 @@ fn is_flags(text: &str) -> bool {
     text.strip_prefix('-')
         .is_some_and(|flags| !flags.is_empty() && flags.bytes().all(|flag| b"sfnv".contains(&flag)))
 }
-
-/// How long a lost server is looked for where a mount is soft.
-pub const SOFT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,9 @@ use dafs_fuse::fs::FsOptions;
 use dafs_fuse::kernel::is_mount_word;
 
 use crate::failure::Failure;
-use crate::mount::SOFT;
+
+/// How long a lost server is looked for where a mount is soft.
+pub const SOFT: Duration = Duration::from_secs(60);
 
 /// Options of URLs, which may also stand here.
 const OF_URLS: [&str; 11] = [

@@ -4,7 +4,6 @@ mod fabric;
 mod io;
 mod postmark;
 mod raw;
-mod store;
 mod target;
 mod unifier;
 

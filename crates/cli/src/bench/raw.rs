@@ -1,5 +1,7 @@
 //! `dafs bench raw`: plain sockets, and mounts without files.
 
+mod store;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -127,8 +129,8 @@ fn peer_failed(error: std::io::Error) -> Failure {
 pub fn run(args: &Args) -> Result<(), Failure> {
     match args.network {
         Network::Fuse => return fuse(args),
-        Network::Store => return super::store::store(args),
-        Network::Memcpy => return super::store::copies(args),
+        Network::Store => return store::store(args),
+        Network::Memcpy => return store::copies(args),
         Network::Tcp => {}
     }
     if let Some(address) = &args.serve {

@@ -5,19 +5,21 @@
 //! parent, and whoever lets go of the last share finishes the directory. So memory does not
 //! depend on the size of the tree.
 
+pub mod large;
+mod small;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dafs_protocol::{Attr, FileKind};
 
-use super::large;
 use super::queue::Queue;
 use super::side::{Entries, Like, Side};
-use super::small::Small;
 use crate::failure::{self, Cause, Failure};
 use crate::progress::Progress;
 use crate::{interrupt, place};
+use small::Small;
 
 /// Jobs found ahead.
 const QUEUE_MAX: usize = 1024;

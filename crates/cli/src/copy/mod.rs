@@ -1,10 +1,8 @@
 //! `dafs cp`: copies files and trees to a server, from a server, between servers.
 
 mod engine;
-mod large;
 mod queue;
 mod side;
-mod small;
 mod stream;
 
 use std::ffi::OsString;

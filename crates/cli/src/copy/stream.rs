@@ -10,7 +10,7 @@ use dafs_client::{Call, Done, File, Group, OpenOptions};
 use dafs_fabric::Buffer;
 use dafs_protocol::{SetAttr, Stability};
 
-use super::large::{PIECE_BYTES, WINDOW, new_file};
+use super::engine::large::{PIECE_BYTES, WINDOW, new_file};
 use super::side::Side;
 use crate::connect::Remote;
 use crate::failure::{Cause, Failure};

@@ -9,9 +9,9 @@ use dafs_client::{Call, Done, File, Group, OpenOptions, Session};
 use dafs_fabric::Buffer;
 use dafs_protocol::{Attr, Stability, Status};
 
-use super::engine::{Engine, Job};
-use super::side::{self, Side};
 use super::small::dress_file;
+use super::{Engine, Job};
+use crate::copy::side::{self, Side};
 use crate::failure::Cause;
 use crate::place::{self, local};
 use crate::sys;

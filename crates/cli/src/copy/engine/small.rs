@@ -9,8 +9,8 @@ use dafs_client::{Call, Done, Group, Output};
 use dafs_fabric::Buffer;
 use dafs_protocol::Attr;
 
-use super::engine::{Engine, Job, SMALL_BYTES_MAX};
-use super::side::{self, Side};
+use super::{Engine, Job, SMALL_BYTES_MAX};
+use crate::copy::side::{self, Side};
 use crate::failure::{Cause, Failure};
 use crate::place::{self, local};
 use crate::sys;

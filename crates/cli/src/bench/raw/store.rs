@@ -6,7 +6,7 @@ use dafs_bench::store::{StoreFile, StoreOptions, memcpy};
 use dafs_bench::{Point, Report};
 use dafs_store::Disk;
 
-use super::raw::{Args, RawOpName};
+use super::{Args, RawOpName};
 use crate::failure::{Cause, Failure};
 use crate::interrupt;
 
@@ -25,8 +25,8 @@ fn checked(args: &Args) -> Result<Duration, Failure> {
     if args.size.iter().any(|size| *size == 0 || *size > args.file_size) {
         return Err(Failure::usage("sizes must be 1 or more, up to --file-size"));
     }
-    super::pin(args.pin.map(|(own, _)| own))?;
-    super::seconds(args.seconds)
+    crate::bench::pin(args.pin.map(|(own, _)| own))?;
+    crate::bench::seconds(args.seconds)
 }
 
 fn go_on() -> Result<(), Failure> {
