@@ -8,7 +8,7 @@ use dafs_client::{Error, Output, SessionOptions};
 use dafs_fabric::{Buffer, Domain};
 
 use crate::calls::Call;
-use crate::locks::{Door, Locker, lockers};
+use crate::lockers::{Door, Locker, lockers};
 use crate::networks::Networks;
 use crate::plan::{LOCK_FILES, Plan};
 use crate::server;

@@ -14,6 +14,7 @@ mod data;
 mod faults;
 mod file_names;
 mod finish;
+mod lockers;
 mod locks;
 mod model;
 mod name_workload;
@@ -21,12 +22,15 @@ mod networks;
 mod plan;
 #[cfg(feature = "planted")]
 pub mod planted;
+mod race;
 mod races;
 mod records;
 mod report;
 mod server;
 mod sim;
+mod slot;
 mod storage;
+mod wake;
 
 pub use plan::Devices;
 pub use report::{FAULTS, Report};

@@ -11,19 +11,19 @@ use dafs_store::Store;
 
 use crate::calls::{Call, Kind, Look};
 use crate::client::SimClient;
-use crate::faults::Wake;
-use crate::file_names::Slot;
-use crate::locks::Door;
+use crate::lockers::Door;
 use crate::model::Moment;
 use crate::model::file::File;
 use crate::model::locks::Locks;
 use crate::model::names::Names;
 use crate::networks::Networks;
 use crate::plan::{CAPACITY_BYTES, DATA_FILES, Devices, LOCK_FILES, Plan, RACES, YARDS};
-use crate::races::Race;
+use crate::race::Race;
 use crate::report::Report;
 use crate::server::SimServer;
+use crate::slot::Slot;
 use crate::storage::{Clock, Storage};
+use crate::wake::Wake;
 
 /// Rounds without time going by: more is a loop.
 const ROUNDS_MAX: usize = 20_000;
