@@ -11,15 +11,13 @@ use dafs_fabric::{SgList, Span, sg_bytes};
 use dafs_protocol::{Attr, FileHandle, FileKind, SetAttr, Status};
 
 use super::attr::{self, Stat};
+use super::data::{clear, data_error, read, write};
+use super::direct_fd::Descriptors;
 use super::handles::generation;
-use super::ring::Way;
 use super::sys::{self, Errno};
-use super::{Inner, Shared, TELLS_STORES, direct, ranges};
+use super::transfer::Way;
+use super::{Inner, Shared, TELLS_STORES, ranges};
 use dafs_store::{Answer, Caller, Extents, File, FileId, Found, Pending, SeekKind};
-
-/// Setuid and setgid.
-const PRIVILEGES: u32 = 0o6000;
-const SETGID: u32 = 0o2000;
 
 /// The files that are open, one object each.
 #[derive(Default)]
@@ -58,7 +56,7 @@ impl OpenFiles {
                 is_fresh: (fresh && !inner.syncs_names(id)).then(|| Arc::new(true.into())),
                 answers_at_once: AtomicBool::new(inner.local),
                 tells_stores: OnceLock::new(),
-                direct: direct::Descriptors::default(),
+                direct: Descriptors::default(),
             });
             files.insert(id, Arc::downgrade(&file));
             file
@@ -96,7 +94,7 @@ pub(super) struct PosixFile {
     answers_at_once: AtomicBool,
     /// See [`File::has_unwritten`].
     tells_stores: OnceLock<bool>,
-    pub(super) direct: direct::Descriptors,
+    pub(super) direct: Descriptors,
 }
 
 impl Drop for PosixFile {
@@ -378,28 +376,6 @@ impl Inner {
     }
 }
 
-/// Reads until the list is full or the file ends; `done` counts.
-pub(super) fn read(
-    fd: &OwnedFd,
-    offset: u64,
-    into: &[Span],
-    done: &mut usize,
-    flags: i32,
-) -> Result<(), Errno> {
-    let bytes = sg_bytes(into);
-    while *done < bytes {
-        let at = offset.checked_add(*done as u64).and_then(|at| i64::try_from(at).ok());
-        let Some(at) = at else { return Ok(()) }; // no file is that long
-        match sys::read_vectored(fd, into, *done, at, flags) {
-            Ok(0) => return Ok(()),
-            Ok(more) => *done += more,
-            Err(Errno(libc::EINTR)) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
 fn write_whole(
     inner: &Inner,
     fd: &OwnedFd,
@@ -414,60 +390,10 @@ fn write_whole(
     write(inner, fd, offset, from, &mut 0)
 }
 
-/// Writes what is left after the first `done` bytes, as the server.
-pub(super) fn write(
-    inner: &Inner,
-    fd: &OwnedFd,
-    offset: u64,
-    from: &[Span],
-    done: &mut usize,
-) -> Result<(), Status> {
-    let _server = inner.identities.as_server()?;
-    let bytes = sg_bytes(from);
-    while *done < bytes {
-        let at = offset.checked_add(*done as u64).ok_or(Status::FBig)?;
-        match sys::write_vectored(fd, from, *done, attr::size(at)?) {
-            // The rest has no room (a limit of the file system that it does not name).
-            Ok(0) => return Err(Status::NoSpc),
-            Ok(more) => *done += more,
-            Err(Errno(libc::EINTR)) => {}
-            Err(errno) => return Err(data_error(errno)),
-        }
-    }
-    Ok(())
-}
-
-/// What devices say of their data, as programs know it: ENODATA is a medium that cannot be read.
-pub(super) fn data_error(errno: Errno) -> Status {
-    match errno {
-        Errno(libc::ENODATA) => Status::Io,
-        errno => errno.into(),
-    }
-}
-
 /// Syncs the file system of a file. The first call also tells of errors of other files since this
 /// one was opened, once; an error that lasts is told again.
 fn sync_all(fd: &OwnedFd) -> Result<(), Status> {
     sys::syncfs(fd).or_else(|_| sys::syncfs(fd)).map_err(data_error)
-}
-
-/// The kernel does not do this for root's writes. The mode is asked for each time: others change
-/// it too. A change of the owner that changes nothing takes setuid, setgid of what a group may run,
-/// and capabilities from the mode as it is at that moment: nothing that others set is undone.
-///
-/// Setgid that runs nothing is left by that, and no call takes it alone: there a change of the mode
-/// by others in between is undone.
-pub(super) fn clear(fd: &OwnedFd) -> Result<(), Status> {
-    let mode = || Ok::<u32, Status>(Stat::of(fd, true)?.mode());
-    if mode()? & PRIVILEGES == 0 {
-        return Ok(());
-    }
-    sys::chown(fd, u32::MAX, u32::MAX)?;
-    let left = mode()?;
-    if left & SETGID != 0 {
-        sys::fchmod(fd, left & !SETGID)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

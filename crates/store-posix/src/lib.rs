@@ -18,7 +18,10 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod attr;
+mod copies;
+mod data;
 mod direct;
+mod direct_fd;
 mod file;
 mod handles;
 mod identity;
@@ -36,6 +39,7 @@ pub(crate) mod ring;
 mod store;
 #[allow(unsafe_code)]
 mod sys;
+mod transfer;
 mod umask;
 mod walk;
 mod xattr;

@@ -1,14 +1,12 @@
-//! Ranges of open files: copies within the host, shared blocks, and what is allocated.
+//! Ranges of files: how they are allocated, and what is.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use dafs_protocol::{FileExtent, Status};
 
 use super::attr::{self, Stat};
-use super::file::{PosixFile, clear};
 use super::sys::{self, Errno, RawExtent};
-use dafs_store::{Answer, Extents, File, Pending};
+use dafs_store::Extents;
 
 /// fallocate(2) modes that mean something to the file systems of today.
 const MODES: u32 = 0x1 | 0x2 | 0x8 | 0x10 | 0x20 | 0x40;
@@ -21,68 +19,6 @@ pub(super) fn allocation(mode: u32, offset: u64, len: u64) -> Result<(i32, i64, 
     let mode = Some(mode).filter(|mode| mode & !MODES == 0).ok_or(Status::NotSupp)?;
     let mode = i32::try_from(mode).map_err(|_| Status::NotSupp)?;
     Ok((mode, attr::size(offset)?, attr::size(len)?))
-}
-
-impl PosixFile {
-    pub(super) fn copy(
-        &self,
-        offset: u64,
-        to: &Arc<dyn File>,
-        to_offset: u64,
-        len: u64,
-        clear_privileges: bool,
-    ) -> Answer<u64> {
-        let (from, to) = match self.both(to) {
-            Ok(both) => both,
-            Err(status) => return Pending::ready(Err(status)),
-        };
-        self.inner().call_long(move |inner| {
-            let _server = inner.identities.as_server()?;
-            let (offset, to_offset) = (attr::size(offset)?, attr::size(to_offset)?);
-            if clear_privileges {
-                clear(&to)?;
-            }
-            let mut done = 0u64;
-            while done < len {
-                let more = usize::try_from(len - done).unwrap_or(usize::MAX);
-                let at = |start: i64| start.checked_add_unsigned(done).ok_or(Status::FBig);
-                match sys::copy_range(&from, at(offset)?, &to, at(to_offset)?, more) {
-                    Ok(0) => break,
-                    Ok(bytes) => done += bytes as u64,
-                    Err(Errno(libc::EINTR)) => {}
-                    // What was copied is told; the next call tells what is wrong.
-                    Err(_) if done > 0 => break,
-                    Err(errno) => return Err(errno.into()),
-                }
-            }
-            Ok(done)
-        })
-    }
-
-    pub(super) fn clone_to(
-        &self,
-        offset: u64,
-        to: &Arc<dyn File>,
-        to_offset: u64,
-        len: u64,
-        clear_privileges: bool,
-    ) -> Answer<()> {
-        let (from, to) = match self.both(to) {
-            Ok(both) => both,
-            Err(status) => return Pending::ready(Err(status)),
-        };
-        self.inner().call_long(move |inner| {
-            let _server = inner.identities.as_server()?;
-            sys::clone_range(&from, offset, &to, to_offset, len)?;
-            if clear_privileges { clear(&to) } else { Ok(()) }
-        })
-    }
-
-    /// A descriptor to read this file, and one to write the other.
-    fn both(&self, to: &Arc<dyn File>) -> Result<(Arc<OwnedFd>, Arc<OwnedFd>), Status> {
-        let to = to.as_any().downcast_ref::<PosixFile>().ok_or(Status::XDev)?;
-        Ok((self.reader()?, to.writer()?))
-    }
 }
 
 /// By FIEMAP, or where the file system has none by its holes.

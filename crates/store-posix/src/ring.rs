@@ -18,11 +18,9 @@ use std::time::{Duration, Instant};
 
 use dafs_store::{ThreadIo, set_thread_wait};
 
-use super::direct::Waiting;
 use super::identity;
+use super::transfer::{self, Transfer, Waiting};
 use sys::{Enter, Queue};
-
-pub(super) use sys::{Transfer, Way};
 
 /// Transfers that are handed over together: so many, or fewer when the thread looks. The disk is
 /// not to wait until a long row of requests has been read.
@@ -246,7 +244,7 @@ fn complete_ended() -> bool {
     // Not borrowed while somebody is told: who is told may begin the next transfer.
     while let Some((transfer, result)) = RING.with_borrow_mut(|ring| ring.as_mut()?.take()) {
         any = true;
-        super::direct::ended(transfer, result);
+        transfer::ended(transfer, result);
     }
     any
 }

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 
-use dafs_fabric::{SgList, Span};
+use dafs_fabric::Span;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::sys::Pieces;
+use crate::transfer::{Transfer, Way};
 
 /// Calls under way, at most; the completion queue has twice the room.
 pub(super) const IN_FLIGHT_MAX: u32 = 256;
@@ -23,24 +23,6 @@ pub(super) enum Enter {
     Take,
     /// That, and wait until something has.
     Wait,
-}
-
-/// Which way data goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// From the file.
-    Read,
-    /// To the file.
-    Write,
-}
-
-/// Data between a file and memory, and who waits for it.
-pub(crate) struct Transfer<T> {
-    pub(crate) way: Way,
-    pub(crate) fd: Arc<OwnedFd>,
-    pub(crate) offset: u64,
-    pub(crate) memory: SgList,
-    pub(crate) owner: T,
 }
 
 /// A transfer that the kernel has or will get; its descriptor, memory and pieces stay where they
