@@ -61,6 +61,20 @@ unsafe fn copy_payload(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy(from, to, len) }
 }
 
+/// Copies message bytes (no payload) to `into`, in place of what it held.
+///
+/// # Safety
+/// `len` bytes are mapped from `from` on, and `into` has none of them. Other parties may change
+/// them meanwhile.
+unsafe fn copy_message(from: NonNull<u8>, len: usize, into: &mut Vec<u8>) {
+    into.clear();
+    into.reserve(len);
+    // SAFETY: there is room for `len` bytes, and so many can be read.
+    unsafe { std::ptr::copy(from.as_ptr(), into.as_mut_ptr(), len) };
+    // SAFETY: they were just written.
+    unsafe { into.set_len(len) };
+}
+
 /// One mapping of anonymous memory. Page aligned. Unmapped when the last span is gone.
 #[derive(Debug)]
 pub struct Arena {
@@ -181,10 +195,22 @@ impl Arena {
         assert!(offset <= self.len && len <= self.len - offset, "message outside of the arena");
         // SAFETY: inside the mapping, as just checked.
         let from = unsafe { self.base.add(offset) };
-        into.clear();
-        into.resize(len, 0);
-        // SAFETY: `into` has `len` bytes, and so many are mapped from there.
-        unsafe { std::ptr::copy(from.as_ptr(), into.as_mut_ptr(), len) };
+        // SAFETY: so many bytes are mapped from there.
+        unsafe { copy_message(from, len, into) };
+    }
+
+    /// The message bytes at `offset`, as many as the array has.
+    ///
+    /// # Panics
+    /// When they are not inside the arena.
+    pub fn message_bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
+        assert!(offset <= self.len && N <= self.len - offset, "message outside of the arena");
+        // SAFETY: inside the mapping, as just checked.
+        let from = unsafe { self.base.add(offset) };
+        let mut bytes = [0; N];
+        // SAFETY: the array has `N` bytes, and so many are mapped from there.
+        unsafe { std::ptr::copy(from.as_ptr(), bytes.as_mut_ptr(), N) };
+        bytes
     }
 
     /// Backs this range of whole pages with memory now, all at once, which costs less than a
@@ -506,10 +532,8 @@ impl Span {
     pub fn read_message(&self, len: usize, into: &mut Vec<u8>) {
         assert!(len <= self.len, "message outside of the span");
         assert!(!matches!(self.keep, Keep::File(_)), "a file is no message");
-        into.clear();
-        into.resize(len, 0);
-        // SAFETY: `into` has `len` bytes and the span at least as many.
-        unsafe { std::ptr::copy(self.start.as_ptr(), into.as_mut_ptr(), len) };
+        // SAFETY: the span has `len` bytes.
+        unsafe { copy_message(self.start, len, into) };
     }
 
     /// Writes message bytes (headers, names: not payload, not counted) at `offset`.

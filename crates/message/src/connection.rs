@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dafs_fabric::{Engine, PostError, QueuePair, RemoteSpan, SgList, Span, Tag, WrId};
+use dafs_fabric::{PostError, QueuePair, RemoteSpan, SgList, Span, Tag, WrId};
 
 use crate::config::ConnOptions;
 use crate::event::ConnId;
@@ -78,8 +78,8 @@ pub enum Work {
     Send,
     /// A tagged message.
     TaggedSend(Tag),
-    /// Room for one; its header goes to the span.
-    TaggedRecv(Tag, Option<Span>),
+    /// Room for one; its header goes to this piece of the reply memory.
+    TaggedRecv(Tag, Option<u32>),
     /// An RDMA read.
     Read(RemoteSpan),
     /// An RDMA write.
@@ -194,8 +194,7 @@ impl Connection {
         // for it: it must not wait for the peer.
         let at_once = matches!(work, Work::TaggedRecv(..));
         if at_once || self.outbox.is_empty() {
-            let engine = &mut *sh.engine;
-            match issue(engine, self.queue_pair, &work, id, header, &mut data, signaled) {
+            match issue(sh, self.queue_pair, &work, id, header, &mut data, signaled) {
                 Ok(()) => return self.handed_over(header),
                 Err(PostError::QueueFull) => {}
                 Err(error) => return self.post_failed(sh, error),
@@ -204,6 +203,20 @@ impl Connection {
                 sh.blocked.push(self.id.slot());
             }
         }
+        self.defer(sh, work, id, header, data, signaled);
+    }
+
+    /// Work waits for room in the engine's queue.
+    #[cold]
+    fn defer(
+        &mut self,
+        sh: &mut Shared,
+        work: Work,
+        id: WrId,
+        header: &[u8],
+        data: SgList,
+        signaled: bool,
+    ) {
         self.counters.queue_full += 1;
         let mut copy = sh.take_header();
         copy.extend_from_slice(header);
@@ -233,9 +246,8 @@ impl Connection {
     /// Posts what waits, as far as there is room. True when nothing is left.
     pub fn flush(&mut self, sh: &mut Shared) -> bool {
         while let Some(mut next) = self.outbox.pop_front() {
-            let engine = &mut *sh.engine;
             let (work, header, data) = (&next.work, &next.header, &mut next.data);
-            match issue(engine, self.queue_pair, work, next.id, header, data, next.signaled) {
+            match issue(sh, self.queue_pair, work, next.id, header, data, next.signaled) {
                 Ok(()) => {
                     sh.posted = true;
                     self.handed_over(&next.header);
@@ -328,7 +340,7 @@ impl Message {
 }
 
 fn issue(
-    engine: &mut dyn Engine,
+    sh: &mut Shared,
     queue_pair: QueuePair,
     work: &Work,
     id: WrId,
@@ -336,13 +348,15 @@ fn issue(
     data: &mut SgList,
     signaled: bool,
 ) -> Result<(), PostError> {
+    let engine = &mut *sh.engine;
     match work {
         Work::Send => engine.post_send(queue_pair, id, header, data, signaled),
         Work::TaggedSend(tag) => {
             engine.post_tagged_send(queue_pair, id, *tag, header, data, signaled)
         }
-        Work::TaggedRecv(tag, span) => {
-            engine.post_tagged_recv(queue_pair, id, *tag, span.clone(), data)
+        Work::TaggedRecv(tag, memory) => {
+            let header = memory.map(|index| sh.reply_memory.span(index));
+            engine.post_tagged_recv(queue_pair, id, *tag, header, data)
         }
         Work::Read(remote) => engine.post_rdma_read(queue_pair, id, data, *remote, false),
         Work::Write(remote) => engine.post_rdma_write(queue_pair, id, data, *remote, signaled),

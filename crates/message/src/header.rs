@@ -131,18 +131,18 @@ impl Header {
 
     /// Appends the bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[
-            self.kind as u8,
-            self.mode as u8 | (self.reply_mode as u8) << 4,
-            self.flags,
-            self.reads,
-        ]);
-        out.extend_from_slice(&self.tag.to_le_bytes());
-        out.extend_from_slice(&self.header_len.to_le_bytes());
-        out.extend_from_slice(&[self.writes, 0]);
-        for word in [self.data_len, self.room, self.credit_limit, self.push_limit] {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = self.kind as u8;
+        bytes[1] = self.mode as u8 | (self.reply_mode as u8) << 4;
+        (bytes[2], bytes[3]) = (self.flags, self.reads);
+        bytes[4..8].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[8..10].copy_from_slice(&self.header_len.to_le_bytes());
+        bytes[10] = self.writes;
+        bytes[12..16].copy_from_slice(&self.data_len.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.room.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.credit_limit.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.push_limit.to_le_bytes());
+        out.extend_from_slice(&bytes);
     }
 
     /// Takes the first bytes of a message apart.

@@ -13,6 +13,7 @@ use dafs_fabric::{
 };
 
 use crate::config::{NodeError, SubmitError};
+use crate::header::HEADER_BYTES;
 use crate::segments;
 use crate::work::{Target, work_id};
 
@@ -202,6 +203,11 @@ impl ReceivePool {
         segments::cut(&[self.header(index), self.area(index)], offset, len)
     }
 
+    /// The bytes where the header of a message is; those behind its end have no meaning.
+    pub fn first_bytes(&self, index: u32) -> [u8; HEADER_BYTES] {
+        self.arena.message_bytes(index as usize * self.header_bytes)
+    }
+
     /// Copies message bytes (no payload) to `into`, in place of what it held. The caller checked
     /// that the message has them.
     pub fn read_message(&self, index: u32, offset: usize, len: usize, into: &mut Vec<u8>) {
@@ -304,7 +310,25 @@ impl ReplyMemory {
 
     /// Its memory.
     pub fn span(&self, index: u32) -> Span {
+        let (arena, at) = self.place(index);
+        arena.span(at, self.bytes)
+    }
+
+    /// The bytes where the header of a reply is; those behind its end have no meaning.
+    pub fn first_bytes(&self, index: u32) -> [u8; HEADER_BYTES] {
+        let (arena, at) = self.place(index);
+        arena.message_bytes(at)
+    }
+
+    /// Copies the `len` bytes behind the header of a reply to `into`, in place of what it held.
+    pub fn read_message(&self, index: u32, len: usize, into: &mut Vec<u8>) {
+        assert!(len <= self.bytes - HEADER_BYTES, "message outside of its memory");
+        let (arena, at) = self.place(index);
+        arena.read_message(at + HEADER_BYTES, len, into);
+    }
+
+    fn place(&self, index: u32) -> (&Arc<Arena>, usize) {
         let (arena, _) = &self.chunks[index as usize / CHUNK];
-        arena.span(index as usize % CHUNK * self.bytes, self.bytes)
+        (arena, index as usize % CHUNK * self.bytes)
     }
 }

@@ -64,8 +64,10 @@ pub struct Requester {
     /// All requests, by the upper half of their wire tags.
     pub slots: Vec<Slot>,
     /// Slots that are free.
-    pub free: Vec<u16>,
+    free: Vec<u16>,
     slots_max: usize,
+    /// Which tags below `slots_max` are in use: most callers have no others.
+    low_tags: Vec<bool>,
 }
 
 impl Requester {
@@ -80,6 +82,7 @@ impl Requester {
             slots: Vec::new(),
             free: Vec::new(),
             slots_max,
+            low_tags: vec![false; slots_max],
         }
     }
 
@@ -102,15 +105,34 @@ impl Requester {
 
     /// Whether a request with the caller's `tag` is under way.
     pub fn has(&self, tag: u32) -> bool {
-        self.slots.iter().any(|slot| slot.busy && slot.tag == tag)
+        match self.low_tags.get(tag as usize) {
+            Some(in_use) => *in_use,
+            None => self.slots.iter().any(|slot| slot.busy && slot.tag == tag),
+        }
     }
 
-    /// A free slot.
-    pub fn take_slot(&mut self) -> u16 {
-        self.free.pop().unwrap_or_else(|| {
+    /// A slot that was free, for a request with the caller's `tag`.
+    pub fn take_slot(&mut self, tag: u32) -> u16 {
+        let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             (self.slots.len() - 1) as u16
-        })
+        });
+        let slot = &mut self.slots[usize::from(index)];
+        (slot.busy, slot.tag) = (true, tag);
+        self.note_tag(tag, true);
+        index
+    }
+
+    /// A slot that was [released](Slot::release) can be taken again.
+    pub fn free_slot(&mut self, index: u16) {
+        self.note_tag(self.slots[usize::from(index)].tag, false);
+        self.free.push(index);
+    }
+
+    fn note_tag(&mut self, tag: u32, in_use: bool) {
+        if let Some(noted) = self.low_tags.get_mut(tag as usize) {
+            *noted = in_use;
+        }
     }
 
     /// The slot of a request that waits for its reply.

@@ -45,14 +45,15 @@ impl Connection {
         sh: &mut Shared,
         tag: u32,
         header: &[u8],
-        data: SgList,
-        reply_into: SgList,
+        mut data: SgList,
+        mut reply_into: SgList,
         how: Submit,
     ) -> Result<(), SubmitError> {
         if self.state != State::Open {
             return Err(SubmitError::NotConnected);
         }
-        let (mut data, mut reply_into) = (segments::join(data), segments::join(reply_into));
+        segments::join(&mut data);
+        segments::join(&mut reply_into);
         let (data_len, room) = (sg_bytes(&data), sg_bytes(&reply_into));
         let too_large = header.len() > self.request_header_max()
             || data_len.max(room) > sh.attr.bulk_bytes_max.min(u32::MAX as usize)
@@ -89,18 +90,17 @@ impl Connection {
         }
         self.counters.push_stalls += u64::from(plan.flags & FLAG_STARVED != 0);
         self.requester.credits.spend(1);
-        let index = self.requester.take_slot();
+        let index = self.requester.take_slot(tag);
         let slot = &mut self.requester.slots[usize::from(index)];
-        slot.busy = true;
-        (slot.tag, slot.mode, slot.reply_mode) = (tag, plan.mode, plan.reply_mode);
+        (slot.mode, slot.reply_mode) = (plan.mode, plan.reply_mode);
         (slot.data_len, slot.room) = (data_len as u32, room as u32);
-        (slot.data, slot.reply_into, slot.memory) = (data, reply_into, memory);
+        slot.memory = memory;
         (slot.regions, slot.bounced) = (plan.regions, plan.bounced);
         let wire = wire_tag(index, slot.generation);
         let mut message = Header::new(Kind::Request, wire);
         (message.mode, message.reply_mode, message.flags) =
             (plan.mode, plan.reply_mode, plan.flags);
-        self.send_request(sh, message, header, &plan.reads, &plan.writes);
+        self.send_request(sh, message, header, (&plan.reads, &plan.writes), (data, reply_into));
         Ok(())
     }
 
@@ -122,8 +122,8 @@ impl Connection {
         sh: &mut Shared,
         mut header: Header,
         caller_header: &[u8],
-        reads: &[RemoteSpan],
-        writes: &[RemoteSpan],
+        (reads, writes): (&[RemoteSpan], &[RemoteSpan]),
+        (data, reply_into): (SgList, SgList),
     ) {
         self.counters.requests_sent += 1;
         let wire = header.tag;
@@ -132,23 +132,20 @@ impl Connection {
         self.piggyback_credits(&mut header);
         let slot = &mut self.requester.slots[tag_slot(wire)];
         (header.data_len, header.room) = (slot.data_len, slot.room);
-        let memory = slot.memory.map(|index| sh.reply_memory.span(index));
-        let mut reply_into = SgList::new();
-        if memory.is_some() {
-            reply_into = std::mem::take(&mut slot.reply_into);
-            slot.work += 1;
-        }
         let (mut inline, mut push) = (SgList::new(), SgList::new());
         match header.mode {
-            Mode::Inline => inline = std::mem::take(&mut slot.data),
-            Mode::Tagged => push = std::mem::take(&mut slot.data),
-            _ => {}
+            Mode::Inline => inline = data,
+            Mode::Tagged => push = data,
+            _ => slot.data = data,
         }
         slot.work += u32::from(!inline.is_empty() || !push.is_empty());
-        if memory.is_some() {
+        if let Some(memory) = slot.memory {
+            slot.work += 1;
             let id = self.work_id(Target::ReplyReceive, wire);
-            let work = Work::TaggedRecv(reply_tag(wire), memory);
+            let work = Work::TaggedRecv(reply_tag(wire), Some(memory));
             self.post(sh, work, id, &[], reply_into, true);
+        } else {
+            slot.reply_into = reply_into;
         }
         let mut message = std::mem::take(&mut sh.scratch);
         message.clear();
@@ -287,15 +284,11 @@ impl Connection {
         debug_assert_eq!(completion.status, Status::Success, "sorted by the node");
         let slot = self.requester.waiting(wire)?;
         slot.work -= 1;
-        let Some(memory) = slot.memory.map(|index| sh.reply_memory.span(index)) else {
+        let Some(memory) = slot.memory else {
             return Err(Fault::local("a tagged reply without memory"));
         };
-        let len = (completion.header_len as usize).min(memory.len());
-        let mut first = std::mem::take(&mut sh.scratch);
-        memory.read_message(len.min(HEADER_BYTES), &mut first);
-        let header = Header::decode(&first);
-        sh.scratch = first;
-        let header = header?;
+        let len = completion.header_len as usize;
+        let header = Header::decode(&sh.reply_memory.first_bytes(memory)[..len.min(HEADER_BYTES)])?;
         let as_told = header.kind == Kind::Reply
             && header.tag == wire
             && matches!(header.mode, Mode::None | Mode::Tagged)
@@ -306,10 +299,8 @@ impl Connection {
         if !as_told {
             return Err(Fault::peer("tagged reply of another length than it says"));
         }
-        let len = len - HEADER_BYTES;
-        let part = memory.part(HEADER_BYTES, len);
         let mut caller_header = sh.take_header();
-        part.read_message(len, &mut caller_header);
+        sh.reply_memory.read_message(memory, len - HEADER_BYTES, &mut caller_header);
         if slot.header.is_empty() {
             slot.header = caller_header;
         } else {
@@ -347,7 +338,7 @@ impl Connection {
             sh.events.push_back(Event::Reply { conn, tag, header, data_len });
         }
         slot.abandoned = false;
-        self.requester.free.push(tag_slot(wire) as u16);
+        self.requester.free_slot(tag_slot(wire) as u16);
     }
 
     /// The connection ends. What its requests had registered is registered anew for others.

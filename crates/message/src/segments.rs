@@ -3,23 +3,25 @@
 use dafs_fabric::{SgList, Span, sg_bytes};
 
 /// Joins neighbours, so that lists stay short.
-pub fn join(list: SgList) -> SgList {
-    if matches!(list.as_slice(), [one] if !one.is_empty()) || list.is_empty() {
-        return list;
+pub fn join(list: &mut SgList) {
+    match list.as_slice() {
+        [] => return,
+        [one] if !one.is_empty() => return,
+        _ => {}
     }
     let neighbours = list.iter().zip(list.iter().skip(1)).any(|(a, b)| a.is_followed_by(b));
     if !neighbours && !list.iter().any(Span::is_empty) {
-        return list;
+        return;
     }
     let mut joined = SgList::new();
-    for span in list {
+    for span in list.drain(..) {
         match joined.last_mut() {
             _ if span.is_empty() => {}
             Some(last) if last.is_followed_by(&span) => last.append(&span),
             _ => joined.push(span),
         }
     }
-    joined
+    *list = joined;
 }
 
 /// The bytes `offset .. offset + len` of what `list` covers, as far as it does.
@@ -90,11 +92,11 @@ mod tests {
     #[test]
     fn lists_are_joined_and_cut() {
         let arena = Arena::new(8192).expect("arena");
-        let list: SgList = [(0, 10), (10, 5), (100, 0), (15, 1), (40, 4)]
+        let mut joined: SgList = [(0, 10), (10, 5), (100, 0), (15, 1), (40, 4)]
             .map(|(at, len)| arena.span(at, len))
             .into_iter()
             .collect();
-        let joined = join(list);
+        join(&mut joined);
         assert_eq!(joined.iter().map(Span::len).collect::<Vec<_>>(), [16, 4]);
         let part = cut(&joined, 14, 4);
         assert_eq!(part.iter().map(Span::len).collect::<Vec<_>>(), [2, 2]);

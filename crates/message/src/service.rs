@@ -131,9 +131,9 @@ impl Connection {
         sh: &mut Shared,
         tag: u32,
         header: &[u8],
-        (data, token): (SgList, Option<u64>),
+        (mut data, token): (SgList, Option<u64>),
     ) {
-        let mut data = segments::join(data);
+        segments::join(&mut data);
         let len = sg_bytes(&data);
         let open = self.state == State::Open;
         let Some(slot) = self.responder.serving(tag).filter(|_| open) else {

@@ -19,11 +19,7 @@ impl Connection {
         index: u32,
         len: usize,
     ) -> Result<(), Fault> {
-        let mut first = std::mem::take(&mut sh.scratch);
-        sh.pool.read_message(index, 0, len.min(HEADER_BYTES), &mut first);
-        let header = Header::decode(&first);
-        sh.scratch = first;
-        let header = header?;
+        let header = Header::decode(&sh.pool.first_bytes(index)[..len.min(HEADER_BYTES)])?;
         self.update_credits(&header)?;
         let message = Message { header, index, len };
         match header.kind {

@@ -14,10 +14,10 @@ use crate::work::Target;
 
 impl Connection {
     /// See [`Node::fetch`](crate::Node::fetch).
-    pub fn fetch(&mut self, sh: &mut Shared, tag: u32, into: SgList) {
+    pub fn fetch(&mut self, sh: &mut Shared, tag: u32, mut into: SgList) {
         let id = RequestId { conn: self.id, tag };
         let open = self.state == State::Open;
-        let into = segments::join(into);
+        segments::join(&mut into);
         let slot = self.responder.serving(tag).filter(|slot| open && slot.fetch == Fetch::Not);
         let Some(slot) = slot.filter(|slot| sg_bytes(&into) >= slot.data_len as usize) else {
             drop(into);
