@@ -9,7 +9,7 @@ use crate::frame::{FAULT_READ, FAULT_WRITE, FrameHeader, Kind};
 use crate::queue_pair::Connection;
 use crate::receive_side::{Current, Filling, Pause, Target, Violation, Write};
 use crate::scatter_gather::Cursor;
-use crate::tags::{TagState, tagged_completion};
+use crate::tags::TagState;
 
 /// What comes of a new header.
 enum Begin {
@@ -22,33 +22,42 @@ enum Begin {
 }
 
 impl Connection {
-    /// Acts on a new header.
-    pub fn begin_frame(&mut self, header: FrameHeader, core: &mut Core) -> Result<(), Violation> {
-        match self.begin(&header, core)? {
+    /// Acts on a new header: returns the body that is to come, if there is one and receiving does
+    /// not pause. `predicted`: the tagged receive that it is known to be for.
+    #[inline]
+    pub fn begin_frame(
+        &mut self,
+        header: FrameHeader,
+        predicted: Option<u32>,
+        core: &mut Core,
+    ) -> Result<Option<Current>, Violation> {
+        let mut body = None;
+        match self.begin(&header, predicted, core)? {
             Begin::Done => {}
             Begin::Pause(pause) => {
                 if let Pause::Tag(tag) = pause {
                     core.event(QueuePairEvent::UnmatchedTag { queue_pair: self.id, tag: Tag(tag) });
                 }
                 self.receive.paused = Some((header, pause));
-                return Ok(());
+                return Ok(None);
             }
-            Begin::Body(target) => {
-                self.receive.current = Some(Current { header, target, done: 0 });
-                if header.body_len() == 0 {
-                    self.finish(core)?;
-                }
-            }
+            Begin::Body(target) if header.body_len() == 0 => self.finish(&header, target, core)?,
+            Begin::Body(target) => body = Some(Current { header, target, done: 0 }),
         }
         self.receive.note_frame(&header);
         self.load.message(header.total as usize);
-        Ok(())
+        Ok(body)
     }
 
-    fn begin(&mut self, header: &FrameHeader, core: &mut Core) -> Result<Begin, Violation> {
+    fn begin(
+        &mut self,
+        header: &FrameHeader,
+        predicted: Option<u32>,
+        core: &mut Core,
+    ) -> Result<Begin, Violation> {
         match header.kind {
             Kind::Send => Ok(self.begin_send(header, core)),
-            Kind::Tagged => self.begin_tagged(header, core),
+            Kind::Tagged => self.begin_tagged(header, predicted, core),
             Kind::Write => self.begin_write(header, core),
             Kind::ReadResponse => self.begin_read_response(header),
             Kind::ReadRequest => {
@@ -83,9 +92,14 @@ impl Connection {
         Begin::Body(Target::Receive)
     }
 
-    fn begin_tagged(&mut self, header: &FrameHeader, core: &mut Core) -> Result<Begin, Violation> {
+    fn begin_tagged(
+        &mut self,
+        header: &FrameHeader,
+        predicted: Option<u32>,
+        core: &mut Core,
+    ) -> Result<Begin, Violation> {
         let first = header.addr == 0;
-        match self.tags.state(header.key) {
+        match predicted.map_or_else(|| self.tags.state(header.key), TagState::Posted) {
             TagState::Posted(slot) => {
                 let receive = self.tags.slots.at_mut(slot);
                 if receive.started == first {
@@ -96,9 +110,7 @@ impl Connection {
                     if usize::from(header.header_len) > header_room
                         || header.total as usize > receive.capacity
                     {
-                        let receive = self.tags.remove(slot);
-                        let status = Status::LocalLength;
-                        core.complete(tagged_completion(self.id, &receive, status));
+                        self.complete_tagged(slot, Status::LocalLength, core);
                         self.tags.discard_from(header.key, 0);
                         return Ok(Begin::Body(Target::Discard));
                     }
@@ -152,7 +164,7 @@ impl Connection {
     fn begin_read_response(&mut self, header: &FrameHeader) -> Result<Begin, Violation> {
         let slot = self.read_asked(header.id)?;
         let request = self.requests.at(slot);
-        if header.addr != u64::from(request.done) || header.total != request.total {
+        if header.addr != u64::from(request.done) || header.total != request.posted.total {
             return Err("answer to a read out of order");
         }
         Ok(Begin::Body(Target::Read(slot)))
@@ -171,7 +183,7 @@ impl Connection {
     fn end_read(&mut self, id: u32, status: Status, core: &mut Core) -> Result<Begin, Violation> {
         let slot = self.read_asked(id)?;
         let request = self.requests.at(slot);
-        if status == Status::Success && request.done != request.total {
+        if status == Status::Success && request.done != request.posted.total {
             return Err("answer to a read is too short");
         }
         self.send.asked.reads.pop_front();
@@ -206,14 +218,17 @@ impl Connection {
         }
     }
 
-    /// The current body is complete.
-    pub fn finish(&mut self, core: &mut Core) -> Result<(), Violation> {
-        let Some(Current { header, target, .. }) = self.receive.current.take() else {
-            return Ok(());
-        };
+    /// A body is complete.
+    #[inline]
+    pub fn finish(
+        &mut self,
+        header: &FrameHeader,
+        target: Target,
+        core: &mut Core,
+    ) -> Result<(), Violation> {
         self.receive.expected = header.continuation();
         match (header.kind, target) {
-            (Kind::Write, _) => return self.finish_write(&header),
+            (Kind::Write, _) => return self.finish_write(header),
             (_, Target::Receive) => {
                 if let Some(filling) = self.receive.filling.take() {
                     let (wr_id, len) = (filling.receive.wr_id, header.body_len());
@@ -225,8 +240,7 @@ impl Connection {
                 let receive = self.tags.slots.at_mut(slot);
                 receive.received += header.payload_len;
                 if receive.received == receive.total {
-                    let receive = self.tags.remove(slot);
-                    core.complete(tagged_completion(self.id, &receive, Status::Success));
+                    self.complete_tagged(slot, Status::Success, core);
                 }
             }
             (_, Target::Read(slot)) => {
@@ -264,7 +278,8 @@ impl Connection {
     }
 }
 
-fn receive_completion(
+/// How a receive ended.
+pub fn receive_completion(
     connection: &Connection,
     wr_id: WrId,
     status: Status,

@@ -18,10 +18,8 @@ use crate::core::{Core, PostedReceive};
 use crate::frame::{BULK_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX, Kind, hello};
 use crate::owner;
 use crate::queue_pair::Connection;
-use crate::requests::{Request, SEND_QUEUE_DEPTH};
-use crate::scatter_gather::Cursor;
+use crate::requests::{Posted, SEND_QUEUE_DEPTH};
 use crate::shared::{RECEIVE_QUEUE_DEPTH, SGE_MAX, Shared};
-use crate::tags::TaggedReceive;
 use crate::waiter::EpollWaiter;
 use passes::Passes;
 use ready::Ready;
@@ -161,19 +159,13 @@ impl TcpEngine {
         queue_pair: QueuePair,
         header: &[u8],
         data: &mut SgList,
-        request: Request,
+        posted: Posted,
     ) -> Result<(), PostError> {
         let connection = self.slots.connection(queue_pair)?;
         if connection.requests.len() >= SEND_QUEUE_DEPTH {
             return Err(PostError::QueueFull);
         }
-        let mut request = request;
-        request.data = std::mem::take(data);
-        request.sequence = self.core.next_sequence();
-        if !header.is_empty() {
-            request.header = connection.header_buffer(header);
-        }
-        let slot = connection.requests.insert(request);
+        let slot = connection.requests.post(posted, self.core.next_sequence(), header, data);
         connection.send.push(slot, connection.requests.at_mut(slot));
         let go = !connection.send.is_blocked();
         list(connection, slot_of(queue_pair), go, &mut self.to_flush);
@@ -189,30 +181,13 @@ pub fn list(connection: &mut Connection, slot: u32, wanted: bool, to_flush: &mut
     }
 }
 
-fn request(wr_id: WrId, opcode: Opcode, data: &[Span], signaled: bool) -> Request {
-    Request {
-        wr_id,
-        opcode,
-        signaled,
-        sequence: 0,
-        key: 0,
-        addr: 0,
-        header: Vec::new(),
-        total: sg_bytes(data) as u32,
-        data: SgList::new(),
-        done: 0,
-        cursor: Cursor::default(),
-        id: 0,
-        sends_before: 0,
-        left: false,
-    }
-}
-
-fn check_size(header: &[u8], data: &[Span], bytes_max: usize) -> Result<(), PostError> {
-    if header.len() > HEADER_BYTES_MAX || data.len() > SGE_MAX || sg_bytes(data) > bytes_max {
+/// Checks sizes; returns the bytes of `data`.
+fn check_size(header: &[u8], data: &[Span], bytes_max: usize) -> Result<u32, PostError> {
+    let bytes = sg_bytes(data);
+    if header.len() > HEADER_BYTES_MAX || data.len() > SGE_MAX || bytes > bytes_max {
         return Err(PostError::TooLarge);
     }
-    Ok(())
+    Ok(bytes as u32)
 }
 
 impl Engine for TcpEngine {
@@ -308,9 +283,10 @@ impl Engine for TcpEngine {
         data: &mut SgList,
         signaled: bool,
     ) -> Result<(), PostError> {
-        check_size(header, data, FRAME_PAYLOAD_BYTES_MAX.saturating_sub(header.len()))?;
-        let request = request(wr_id, Opcode::Send, data, signaled);
-        self.post(queue_pair, header, data, request)
+        let bytes_max = FRAME_PAYLOAD_BYTES_MAX.saturating_sub(header.len());
+        let total = check_size(header, data, bytes_max)?;
+        let posted = Posted { wr_id, opcode: Opcode::Send, signaled, key: 0, addr: 0, total };
+        self.post(queue_pair, header, data, posted)
     }
 
     fn post_rdma_write(
@@ -321,11 +297,10 @@ impl Engine for TcpEngine {
         remote: RemoteSpan,
         signaled: bool,
     ) -> Result<(), PostError> {
-        check_size(&[], data, BULK_BYTES_MAX.min(remote.len as usize))?;
-        let mut request = request(wr_id, Opcode::RdmaWrite, data, signaled);
-        request.key = remote.rkey.0;
-        request.addr = remote.addr;
-        self.post(queue_pair, &[], data, request)
+        let total = check_size(&[], data, BULK_BYTES_MAX.min(remote.len as usize))?;
+        let (key, addr) = (remote.rkey.0, remote.addr);
+        let posted = Posted { wr_id, opcode: Opcode::RdmaWrite, signaled, key, addr, total };
+        self.post(queue_pair, &[], data, posted)
     }
 
     fn post_rdma_read(
@@ -344,11 +319,9 @@ impl Engine for TcpEngine {
         if remote.len as usize > BULK_BYTES_MAX.min(sg_bytes(into)) {
             return Err(PostError::TooLarge);
         }
-        let mut request = request(wr_id, Opcode::RdmaRead, into, true);
-        request.key = remote.rkey.0;
-        request.addr = remote.addr;
-        request.total = remote.len;
-        self.post(queue_pair, &[], into, request)
+        let (key, addr, total) = (remote.rkey.0, remote.addr, remote.len);
+        let posted = Posted { wr_id, opcode: Opcode::RdmaRead, signaled: true, key, addr, total };
+        self.post(queue_pair, &[], into, posted)
     }
 
     fn post_tagged_send(
@@ -360,10 +333,10 @@ impl Engine for TcpEngine {
         data: &mut SgList,
         signaled: bool,
     ) -> Result<(), PostError> {
-        check_size(header, data, BULK_BYTES_MAX)?;
-        let mut request = request(wr_id, Opcode::TaggedSend, data, signaled);
-        request.key = tag.0;
-        self.post(queue_pair, header, data, request)
+        let total = check_size(header, data, BULK_BYTES_MAX)?;
+        let (key, opcode) = (tag.0, Opcode::TaggedSend);
+        let posted = Posted { wr_id, opcode, signaled, key, addr: 0, total };
+        self.post(queue_pair, header, data, posted)
     }
 
     fn post_tagged_recv(
@@ -377,20 +350,7 @@ impl Engine for TcpEngine {
         check_size(&[], data, usize::MAX)?;
         let connection = self.slots.connection(queue_pair)?;
         connection.tags.has_room_for(tag)?;
-        let capacity = sg_bytes(data);
-        connection.tags.post(TaggedReceive {
-            wr_id,
-            sequence: self.core.next_sequence(),
-            tag,
-            header,
-            data: std::mem::take(data),
-            capacity,
-            started: false,
-            header_len: 0,
-            total: 0,
-            received: 0,
-            cursor: Cursor::default(),
-        });
+        connection.tags.post(tag, wr_id, self.core.next_sequence(), header, data);
         Ok(())
     }
 

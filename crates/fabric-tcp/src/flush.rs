@@ -6,7 +6,7 @@ use dafs_fabric::{Opcode, Status};
 
 use crate::core::Core;
 use crate::queue_pair::Connection;
-use crate::send::{Source, gather_frame};
+use crate::send::gather_frame;
 use crate::sys::{Gather, is_out_of_memory, is_temporary};
 
 impl Connection {
@@ -84,10 +84,8 @@ impl Connection {
 
     /// The kernel has `sent` bytes more.
     fn advance(&mut self, mut sent: usize, core: &mut Core) {
-        while let Some(frame) = self.send.batch.pop_sent(&mut sent) {
-            if frame.last
-                && let Source::Request(slot) = frame.source
-            {
+        while let Some(ended) = self.send.batch.pop_sent(&mut sent) {
+            if let Some(slot) = ended {
                 self.left(slot, core);
             }
         }
@@ -97,7 +95,7 @@ impl Connection {
     fn left(&mut self, slot: u32, core: &mut Core) {
         let request = self.requests.at_mut(slot);
         request.left = true;
-        match request.opcode {
+        match request.posted.opcode {
             // The peer's answer completes these.
             Opcode::RdmaWrite => request.data.clear(),
             Opcode::RdmaRead => {}

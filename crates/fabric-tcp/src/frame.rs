@@ -113,6 +113,7 @@ impl FrameHeader {
     ///
     /// # Errors
     /// What is wrong with it.
+    #[inline]
     pub fn decode(bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<FrameHeader, &'static str> {
         let header = FrameHeader {
             kind: kind(bytes[0]).ok_or("unknown kind of frame")?,

@@ -15,8 +15,6 @@ use crate::turns::Load;
 const LOW_WATER_BUSY: usize = 256 * 1024;
 /// The same for the last message.
 const LOW_WATER_IDLE: usize = 128 * 1024;
-/// Header buffers kept for use again.
-const HEADERS_KEPT: usize = 64;
 
 /// A connected queue pair.
 #[derive(Debug)]
@@ -32,7 +30,6 @@ pub struct Connection {
     /// Received bytes that make the socket readable; `None` where that cannot be set.
     pub low_water: Option<usize>,
     pub requests: Slab<Request>,
-    headers: Vec<Vec<u8>>,
     pub tags: Tags,
     pub send: SendSide,
     pub receive: ReceiveSide,
@@ -52,7 +49,6 @@ impl Connection {
             paused: false,
             low_water,
             requests: Slab::new(),
-            headers: Vec::new(),
             tags: Tags::new(),
             send: SendSide::default(),
             receive: ReceiveSide::new(connected),
@@ -98,17 +94,11 @@ impl Connection {
         1
     }
 
-    /// A buffer that holds `header`.
-    pub fn header_buffer(&mut self, header: &[u8]) -> Vec<u8> {
-        let mut buffer = self.headers.pop().unwrap_or_default();
-        buffer.extend_from_slice(header);
-        buffer
-    }
-
     /// Bytes of data that the kernel has, or that came, of what was posted with this number.
     pub fn moved(&self, wr_id: WrId) -> u64 {
-        let requests = self.requests.numbered().filter(|(_, request)| request.wr_id == wr_id);
-        let sent = requests.map(|(slot, request)| match request.opcode {
+        let requests =
+            self.requests.numbered().filter(|(_, request)| request.posted.wr_id == wr_id);
+        let sent = requests.map(|(slot, request)| match request.posted.opcode {
             Opcode::RdmaRead => request.cursor.passed(&request.data),
             _ => (request.done as usize).saturating_sub(self.send.unsent(slot)),
         });
@@ -119,31 +109,36 @@ impl Connection {
 
     /// Ends a request and tells of it if it was signaled or failed.
     pub fn complete(&mut self, slot: u32, status: Status, core: &mut Core) {
-        let mut request = self.requests.remove(slot);
-        if request.signaled || status != Status::Success {
+        let posted = self.requests.end(slot);
+        if posted.signaled || status != Status::Success {
             core.complete(WorkCompletion {
-                wr_id: request.wr_id,
+                wr_id: posted.wr_id,
                 queue_pair: self.id,
-                opcode: request.opcode,
+                opcode: posted.opcode,
                 status,
-                byte_len: request.total,
+                byte_len: posted.total,
                 header_len: 0,
             });
         }
-        if self.headers.len() < HEADERS_KEPT {
-            request.header.clear();
-            self.headers.push(request.header);
-        }
+    }
+
+    /// Ends a tagged receive and tells of it.
+    pub fn complete_tagged(&mut self, slot: u32, status: Status, core: &mut Core) {
+        let completion = tagged_completion(self.id, self.tags.slots.at(slot), status);
+        // The spans go first: whoever sees the completion owns the memory.
+        self.tags.remove(slot);
+        core.complete(completion);
     }
 
     /// Takes back a tagged receive.
     pub fn cancel(&mut self, tag: Tag, core: &mut Core) {
         match self.tags.state(tag.0) {
             TagState::Posted(slot) => {
-                let receive = self.tags.remove(slot);
-                core.complete(tagged_completion(self.id, &receive, Status::Cancelled));
-                if receive.started {
-                    self.tags.discard_from(tag.0, receive.received);
+                let receive = self.tags.slots.at(slot);
+                let (started, received) = (receive.started, receive.received);
+                self.complete_tagged(slot, Status::Cancelled, core);
+                if started {
+                    self.tags.discard_from(tag.0, received);
                 } else {
                     self.tags.cancel(tag.0);
                 }
@@ -162,9 +157,9 @@ impl Connection {
         let mut flushed: Vec<(u64, WorkCompletion)> = Vec::new();
         for request in self.requests.iter() {
             let completion = WorkCompletion {
-                wr_id: request.wr_id,
+                wr_id: request.posted.wr_id,
                 queue_pair: self.id,
-                opcode: request.opcode,
+                opcode: request.posted.opcode,
                 status: Status::Flushed,
                 byte_len: 0,
                 header_len: 0,

@@ -14,11 +14,14 @@ mod sink;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::core::Core;
+use dafs_fabric::{Status, sg_bytes};
+
+use crate::core::{Core, PostedReceive};
+use crate::deliver::receive_completion;
 use crate::frame::{FRAME_HEADER_BYTES, FrameHeader, Kind};
 use crate::memory_region::Pin;
 use crate::queue_pair::Connection;
-use crate::receive_side::{Pause, Staged, Target, View, Violation};
+use crate::receive_side::{Current, Pause, Staged, Target, View, Violation};
 use crate::scatter_gather::Cursor;
 use crate::sys::{Scatter, is_hung_up, is_temporary};
 use crate::tags::TagState;
@@ -289,7 +292,7 @@ impl Connection {
             return Ok(());
         }
         let Some((header, _)) = self.receive.paused.take() else { return Ok(()) };
-        self.begin_frame(header, core)?;
+        self.receive.current = self.begin_frame(header, None, core)?;
         if self.receive.is_paused() {
             return Ok(());
         }
@@ -309,33 +312,24 @@ impl Connection {
         view: &mut View,
         core: &mut Core,
     ) -> Result<Looked, Violation> {
+        if let Some(current) = self.receive.current.take()
+            && !self.look_at_body(current, staging, view, core)?
+        {
+            return Ok(Looked::Through);
+        }
         loop {
-            if let Some(current) = &self.receive.current {
-                let missing = current.header.body_len() - current.done;
-                let take = missing.min(view.left);
-                if view.direct > 0 {
-                    self.placed(take);
-                    view.direct -= 1;
-                } else {
-                    self.copy_body(&staging[view.at..view.at + take]);
-                    view.at += take;
-                }
-                view.left -= take;
-                if take < missing {
-                    return Ok(Looked::Through);
-                }
-                self.finish(core)?;
-            }
             if !self.look_for_header(staging, view) {
                 return Ok(Looked::Through);
             }
             let header = FrameHeader::decode(&self.receive.head)?;
+            let mut predicted = None;
             if view.direct == 0
                 && let Some(slot) = self.receive.predicted.get(view.judged)
             {
                 if !self.is_predicted(&header, *slot) {
                     return Ok(Looked::Mispredicted);
                 }
+                predicted = Some(*slot);
                 view.judged += 1;
                 view.direct = 1;
             }
@@ -343,32 +337,97 @@ impl Connection {
             if self.receive.expected.take().is_some_and(|expected| expected != header) {
                 return Err("a run of frames was broken");
             }
-            self.begin_frame(header, core)?;
-            if self.receive.is_paused() {
+            if self.take_send(&header, staging, view, core) {
+                continue;
+            }
+            if let Some(current) = self.begin_frame(header, predicted, core)? {
+                if !self.look_at_body(current, staging, view, core)? {
+                    return Ok(Looked::Through);
+                }
+            } else if self.receive.is_paused() {
                 return Ok(Looked::Paused);
             }
         }
+    }
+
+    /// Brings a send that is all in the staging memory to its receive; false where it is not so.
+    fn take_send(
+        &mut self,
+        header: &FrameHeader,
+        staging: &[u8],
+        view: &mut View,
+        core: &mut Core,
+    ) -> bool {
+        let len = header.body_len();
+        if header.kind != Kind::Send || view.direct > 0 || len > view.left {
+            return false;
+        }
+        let fits = |receive: &&PostedReceive| len <= sg_bytes(&receive.buffers);
+        let Some(receive) = core.receives.front().filter(fits) else { return false };
+        let list = Some((&receive.buffers[..], Cursor::default()));
+        let mut sink = Sink { header: None, header_in_list: true, list };
+        sink.copy(&staging[view.at..view.at + len], header, 0);
+        view.at += len;
+        view.left -= len;
+        let wr_id = receive.wr_id;
+        core.receives.pop_front();
+        core.complete(receive_completion(self, wr_id, Status::Success, len));
+        self.receive.note_frame(header);
+        self.load.message(header.total as usize);
+        true
+    }
+
+    /// False when the rest of the body is still to come.
+    #[inline]
+    fn look_at_body(
+        &mut self,
+        mut current: Current,
+        staging: &[u8],
+        view: &mut View,
+        core: &mut Core,
+    ) -> Result<bool, Violation> {
+        let missing = current.header.body_len() - current.done;
+        let take = missing.min(view.left);
+        if view.direct > 0 {
+            self.placed(&mut current, take);
+            view.direct -= 1;
+        } else {
+            self.copy_body(&mut current, &staging[view.at..view.at + take]);
+            view.at += take;
+        }
+        view.left -= take;
+        if take < missing {
+            self.receive.current = Some(current);
+            return Ok(false);
+        }
+        self.finish(&current.header, current.target, core)?;
+        Ok(true)
     }
 
     /// True when a frame header is complete.
     fn look_for_header(&mut self, staging: &[u8], view: &mut View) -> bool {
         let have = self.receive.head_len;
         let take = view.left.min(FRAME_HEADER_BYTES - have);
-        self.receive.head[have..have + take].copy_from_slice(&staging[view.at..view.at + take]);
+        let came = &staging[view.at..view.at + take];
+        match <&[u8; FRAME_HEADER_BYTES]>::try_from(came) {
+            Ok(whole) => self.receive.head = *whole,
+            Err(_) => self.receive.head[have..have + take].copy_from_slice(came),
+        }
         view.at += take;
         view.left -= take;
         self.receive.head_len += take;
         self.receive.head_len == FRAME_HEADER_BYTES
     }
 
-    /// `len` bytes of the current body are in their place.
-    fn placed(&mut self, len: usize) {
-        let Some(current) = &mut self.receive.current else { return };
+    /// `len` bytes of the body are in their place. Where the next byte goes is noted, if there is one.
+    #[inline]
+    fn placed(&mut self, current: &mut Current, len: usize) {
         let header_left = usize::from(current.header.header_len).saturating_sub(current.done);
         current.done += len;
         let data_len = len - header_left.min(len);
         match current.target {
             Target::Discard => {}
+            Target::Receive if current.done == current.header.body_len() => {}
             Target::Receive => {
                 if let Some(filling) = &mut self.receive.filling {
                     filling.cursor.walk(&filling.receive.buffers, len, |_, _, _| {});
@@ -376,7 +435,9 @@ impl Connection {
             }
             Target::Tagged(slot) => {
                 let receive = self.tags.slots.at_mut(slot);
-                receive.cursor.walk(&receive.data, data_len, |_, _, _| {});
+                if data_len < receive.total as usize {
+                    receive.cursor.walk(&receive.data, data_len, |_, _, _| {});
+                }
             }
             Target::Write => {
                 if let Some(write) = &mut self.receive.write {
@@ -390,15 +451,13 @@ impl Connection {
         }
     }
 
-    /// Brings bytes of the current body from the staging memory to their place.
-    fn copy_body(&mut self, bytes: &[u8]) {
+    /// Brings bytes of the body from the staging memory to their place.
+    fn copy_body(&mut self, current: &mut Current, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         let pin = self.pin_write();
-        if let Some(current) = &self.receive.current {
-            self.sink(current.target, pin.as_ref()).copy(bytes, &current.header, current.done);
-        }
-        self.placed(bytes.len());
+        self.sink(current.target, pin.as_ref()).copy(bytes, &current.header, current.done);
+        self.placed(current, bytes.len());
     }
 }

@@ -8,7 +8,7 @@ use crate::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kin
 use crate::queue_pair::Connection;
 use crate::receive_side::View;
 use crate::sys::Scatter;
-use crate::tags::TagState;
+use crate::tags::TaggedReceive;
 
 /// The most bytes predicted for one read.
 const PREDICTED_BYTES: usize = 512 * 1024;
@@ -25,8 +25,7 @@ impl Connection {
     ) -> (&'a mut [u8], usize) {
         let header_len = usize::from(self.receive.predicted_header);
         let mut bytes = 2 * FRAME_HEADER_BYTES;
-        for slot in self.tags.likely().take(self.receive.trust) {
-            let receive = self.tags.slots.at(slot);
+        for (slot, receive) in self.tags.likely().take(self.receive.trust) {
             let header_room = receive.header.as_ref().map_or(0, Span::len);
             bytes += FRAME_HEADER_BYTES + header_len + receive.capacity;
             if header_len > header_room
@@ -51,12 +50,14 @@ impl Connection {
 
     /// True when `header` is that of the message predicted for `slot`.
     pub fn is_predicted(&self, header: &FrameHeader, slot: u32) -> bool {
+        let is_for = |receive: &TaggedReceive| {
+            receive.tag.0 == header.key && receive.capacity == header.total as usize
+        };
         header.kind == Kind::Tagged
             && header.addr == 0
             && header.payload_len == header.total
             && header.header_len == self.receive.predicted_header
-            && self.tags.state(header.key) == TagState::Posted(slot)
-            && self.tags.slots.at(slot).capacity == header.total as usize
+            && self.tags.slots.get(slot).is_some_and(is_for)
     }
 
     /// Collects `left` bytes in the order of the wire: those at the places predicted from `judged`

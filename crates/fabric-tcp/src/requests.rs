@@ -6,12 +6,21 @@ use crate::scatter_gather::Cursor;
 
 /// Sends, reads and writes under way; a peer that has more is not one of ours.
 pub const SEND_QUEUE_DEPTH: usize = 1024;
+/// Bytes of a header whose memory is kept for the next request.
+const HEADER_KEPT_BYTES: usize = 256;
 
-/// Entries with stable numbers.
+/// Entries with stable numbers. Who gives one up lets go what it holds; its place, and what memory
+/// it keeps, is for the next one.
 #[derive(Debug)]
 pub struct Slab<T> {
-    entries: Vec<Option<T>>,
+    entries: Vec<Entry<T>>,
     free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    in_use: bool,
+    value: T,
 }
 
 impl<T> Slab<T> {
@@ -25,66 +34,75 @@ impl<T> Slab<T> {
         self.entries.len() - self.free.len()
     }
 
-    /// Takes an entry in.
-    pub fn insert(&mut self, entry: T) -> u32 {
+    /// Takes an entry: one that was given up, else a new one.
+    pub fn take(&mut self, new: impl FnOnce() -> T) -> u32 {
         if let Some(slot) = self.free.pop() {
-            self.entries[slot as usize] = Some(entry);
+            self.entries[slot as usize].in_use = true;
             return slot;
         }
         let slot = u32::try_from(self.entries.len()).expect("fewer than 2^32 entries");
-        self.entries.push(Some(entry));
+        self.entries.push(Entry { in_use: true, value: new() });
         slot
     }
 
-    /// Gives an entry out.
-    pub fn remove(&mut self, slot: u32) -> T {
+    /// Gives an entry up.
+    pub fn release(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        assert!(std::mem::take(&mut entry.in_use), "the slot is in use");
         self.free.push(slot);
-        self.entries[slot as usize].take().expect("the slot is in use")
     }
 
     /// The entry of `slot`.
     pub fn at(&self, slot: u32) -> &T {
-        self.entries[slot as usize].as_ref().expect("the slot is in use")
+        self.get(slot).expect("the slot is in use")
     }
 
     /// The entry of `slot`, if it is in use.
     pub fn get(&self, slot: u32) -> Option<&T> {
-        self.entries.get(slot as usize)?.as_ref()
+        self.entries.get(slot as usize).filter(|entry| entry.in_use).map(|entry| &entry.value)
     }
 
     /// Those in use, with their numbers.
     pub fn numbered(&self) -> impl Iterator<Item = (usize, &T)> {
         let entries = self.entries.iter().enumerate();
-        entries.filter_map(|(slot, entry)| Some((slot, entry.as_ref()?)))
+        entries.filter(|(_, entry)| entry.in_use).map(|(slot, entry)| (slot, &entry.value))
     }
 
     /// The entry of `slot`.
     pub fn at_mut(&mut self, slot: u32) -> &mut T {
-        self.entries[slot as usize].as_mut().expect("the slot is in use")
+        let entry = &mut self.entries[slot as usize];
+        assert!(entry.in_use, "the slot is in use");
+        &mut entry.value
     }
 
     /// Those in use.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.entries.iter().flatten()
+        self.numbered().map(|(_, value)| value)
     }
+}
+
+/// What is asked for by a send, tagged send, RDMA write or read, but for its bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Posted {
+    pub wr_id: WrId,
+    pub opcode: Opcode,
+    pub signaled: bool,
+    /// Tag or region key.
+    pub key: u64,
+    /// The peer's address.
+    pub addr: u64,
+    /// Bytes of data.
+    pub total: u32,
 }
 
 /// A posted send, tagged send, RDMA write or read.
 #[derive(Debug)]
 pub struct Request {
-    pub wr_id: WrId,
-    pub opcode: Opcode,
-    pub signaled: bool,
+    pub posted: Posted,
     /// Order of posting, over all that is posted to the engine.
     pub sequence: u64,
-    /// Tag or region key.
-    pub key: u64,
-    /// The peer's address.
-    pub addr: u64,
     pub header: Vec<u8>,
     pub data: SgList,
-    /// Bytes of `data`.
-    pub total: u32,
     /// Bytes of `data` that are cut into frames, or that a read received.
     pub done: u32,
     /// Where in `data` that is.
@@ -97,6 +115,53 @@ pub struct Request {
     pub left: bool,
 }
 
+impl Request {
+    fn new(posted: Posted) -> Request {
+        Request {
+            posted,
+            sequence: 0,
+            header: Vec::new(),
+            data: SgList::new(),
+            done: 0,
+            cursor: Cursor::default(),
+            id: 0,
+            sends_before: 0,
+            left: false,
+        }
+    }
+}
+
+impl Slab<Request> {
+    /// Takes a request in, and its list of data.
+    #[inline]
+    pub fn post(&mut self, posted: Posted, sequence: u64, header: &[u8], data: &mut SgList) -> u32 {
+        let slot = self.take(|| Request::new(posted));
+        let request = self.at_mut(slot);
+        (request.posted, request.sequence) = (posted, sequence);
+        request.header.extend_from_slice(header);
+        std::mem::swap(&mut request.data, data);
+        (request.done, request.cursor) = (0, Cursor::default());
+        (request.id, request.left) = (0, false);
+        slot
+    }
+
+    /// A request ended: what was asked for.
+    #[inline]
+    pub fn end(&mut self, slot: u32) -> Posted {
+        let request = self.at_mut(slot);
+        if !request.data.is_empty() {
+            request.data.clear();
+        }
+        request.header.clear();
+        if request.header.capacity() > HEADER_KEPT_BYTES {
+            request.header = Vec::new();
+        }
+        let posted = request.posted;
+        self.release(slot);
+        posted
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,9 +169,9 @@ mod tests {
     #[test]
     fn slots_are_used_again() {
         let mut slab = Slab::new();
-        let a = slab.insert("a");
-        let b = slab.insert("b");
-        assert_eq!(slab.remove(a), "a");
-        assert_eq!((slab.len(), slab.insert("c"), *slab.at(b)), (1, a, "b"));
+        let (a, b) = (slab.take(|| "a"), slab.take(|| "b"));
+        slab.release(a);
+        assert_eq!((slab.len(), slab.get(a), *slab.at(b)), (1, None, "b"));
+        assert_eq!((slab.take(|| "c"), *slab.at(a)), (a, "a"));
     }
 }

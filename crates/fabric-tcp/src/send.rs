@@ -23,7 +23,8 @@ use crate::turns::Load;
 use batch::Batch;
 use other_lane::OtherLane;
 use out_frame::OutFrame;
-pub use out_frame::{Source, gather_frame};
+use out_frame::Source;
+pub use out_frame::gather_frame;
 
 /// Frames of a batch.
 const BATCH_FRAMES: usize = 256;
@@ -138,10 +139,11 @@ impl SendSide {
     }
 
     /// Queues a posted request, which it numbers.
+    #[inline]
     pub fn push(&mut self, slot: u32, request: &mut Request) {
         request.sends_before = self.sends_posted;
-        match request.opcode {
-            Opcode::TaggedSend => return self.other.push_tagged(slot, request.total),
+        match request.posted.opcode {
+            Opcode::TaggedSend => return self.other.push_tagged(slot, request.posted.total),
             Opcode::RdmaWrite => self.asked.write(slot, request),
             Opcode::RdmaRead => self.asked.read(slot, request),
             _ => self.sends_posted += 1,
@@ -167,7 +169,8 @@ impl SendSide {
             if self.batch.len() == before {
                 break;
             }
-            for frame in self.batch.behind(before) {
+            for index in before..self.batch.len() {
+                let frame = self.batch.frame(index);
                 bytes += frame.len();
                 load.message(frame.payload_len);
             }
@@ -175,7 +178,9 @@ impl SendSide {
     }
 
     fn fill_turn(&mut self, requests: &mut Slab<Request>, frames: usize) {
-        if let Some(header) = self.answers.next() {
+        if !self.answers.is_empty()
+            && let Some(header) = self.answers.next()
+        {
             self.batch.push(OutFrame::new(&header, Source::None));
         } else if self.ordered.is_empty() || std::mem::take(&mut self.other_lane_next) {
             // Where the other lane has nothing that may go, the ordered one has another turn.
@@ -190,12 +195,13 @@ impl SendSide {
         }
     }
 
+    #[inline]
     fn fill_ordered(&mut self, requests: &mut Slab<Request>, frames: usize) {
         let Some(slot) = self.ordered.front().copied() else { return };
         let request = requests.at_mut(slot);
-        match request.opcode {
+        match request.posted.opcode {
             Opcode::RdmaWrite
-                if request.done == 0 && !self.batch.may_begin(request.total, frames) =>
+                if request.done == 0 && !self.batch.may_begin(request.posted.total, frames) =>
             {
                 return;
             }
@@ -209,9 +215,9 @@ impl SendSide {
             }
             Opcode::RdmaRead => {
                 let header = FrameHeader {
-                    key: request.key,
-                    addr: request.addr,
-                    total: request.total,
+                    key: request.posted.key,
+                    addr: request.posted.addr,
+                    total: request.posted.total,
                     id: request.id,
                     ..FrameHeader::new(Kind::ReadRequest)
                 };
@@ -222,7 +228,7 @@ impl SendSide {
             _ => {
                 let header = FrameHeader {
                     header_len: request.header.len() as u16,
-                    payload_len: request.total,
+                    payload_len: request.posted.total,
                     ..FrameHeader::new(Kind::Send)
                 };
                 let mut frame = OutFrame::new(&header, Source::Request(slot));

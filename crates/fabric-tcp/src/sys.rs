@@ -31,7 +31,11 @@ fn own(fd: libc::c_int) -> io::Result<OwnedFd> {
 
 /// Room for the entries of [`Gather`] and [`Scatter`], empty between calls.
 pub struct IoList {
-    entries: Vec<libc::iovec>,
+    entries: Box<[libc::iovec]>,
+    /// So many are in use.
+    len: usize,
+    /// Where the last of these ends.
+    end: usize,
     /// An entry did not fit: what follows it must not go in either.
     full: bool,
 }
@@ -42,12 +46,16 @@ unsafe impl Send for IoList {}
 impl IoList {
     /// With room for a full call.
     pub fn new() -> IoList {
-        IoList { entries: Vec::with_capacity(IOV_MAX), full: false }
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        IoList { entries: vec![none; IOV_MAX].into(), len: 0, end: 0, full: false }
     }
 
     fn clear(&mut self) {
-        self.entries.clear();
-        self.full = false;
+        (self.len, self.end, self.full) = (0, 0, false);
+    }
+
+    fn as_slice(&self) -> &[libc::iovec] {
+        &self.entries[..self.len]
     }
 
     /// Returns the bytes added, 0 when full.
@@ -55,16 +63,16 @@ impl IoList {
         if len == 0 || self.full {
             return 0;
         }
-        if let Some(last) = self.entries.last_mut()
-            && last.iov_base as usize + last.iov_len == base as usize
-        {
-            last.iov_len += len;
-        } else if self.entries.len() < IOV_MAX {
-            self.entries.push(libc::iovec { iov_base: base, iov_len: len });
+        if self.end == base as usize && self.len > 0 {
+            self.entries[self.len - 1].iov_len += len;
+        } else if let Some(entry) = self.entries.get_mut(self.len) {
+            *entry = libc::iovec { iov_base: base, iov_len: len };
+            self.len += 1;
         } else {
             self.full = true;
             return 0;
         }
+        self.end = base as usize + len;
         len
     }
 }
@@ -138,14 +146,14 @@ impl<'a> Gather<'a> {
         }
         let more = if self.file_follows { libc::MSG_MORE } else { 0 };
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | more;
-        if let [one] = self.list.entries.as_slice() {
+        if let [one] = self.list.as_slice() {
             // SAFETY: the entry is memory that this object borrows.
             return check_len(unsafe { libc::send(fd, one.iov_base, one.iov_len, flags) });
         }
         // SAFETY: all-zero is a valid message header: no name, no entries, no control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = self.list.entries.as_ptr().cast_mut();
-        message.msg_iovlen = self.list.entries.len();
+        message.msg_iovlen = self.list.len;
         // SAFETY: the entries are memory that this object borrows.
         check_len(unsafe { libc::sendmsg(fd, &message, flags) })
     }
@@ -198,11 +206,11 @@ impl<'a> Scatter<'a> {
 
     /// Receives without waiting from a non-blocking socket; 0 at its end.
     pub fn receive(&self, fd: RawFd) -> io::Result<usize> {
-        if let [one] = self.list.entries.as_slice() {
+        if let [one] = self.list.as_slice() {
             // SAFETY: the entry is memory that this object borrows exclusively, or a span.
             return check_len(unsafe { libc::recv(fd, one.iov_base, one.iov_len, 0) });
         }
-        let count = libc::c_int::try_from(self.list.entries.len()).unwrap_or(0);
+        let count = libc::c_int::try_from(self.list.len).unwrap_or(0);
         // SAFETY: the entries are memory that this object borrows exclusively, or spans.
         check_len(unsafe { libc::readv(fd, self.list.entries.as_ptr(), count) })
     }

@@ -3,7 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use dafs_fabric::{Opcode, PostError, QueuePair, SgList, Span, Status, Tag, WorkCompletion, WrId};
+use dafs_fabric::{
+    Opcode, PostError, QueuePair, SgList, Span, Status, Tag, WorkCompletion, WrId, sg_bytes,
+};
 
 use crate::requests::Slab;
 use crate::scatter_gather::Cursor;
@@ -14,9 +16,19 @@ const TAGGED_MAX: usize = 65536;
 /// this; should its message still come, it is told as unmatched.
 const CANCELLED_MAX: usize = 1024;
 
+/// Chains in the beginning; a power of two.
+const CHAINS_MIN: usize = 64;
+/// No receive follows in a chain.
+const NONE: u32 = u32::MAX;
+
 /// Spreads tags. The peer chose the low half of those of its pushes, but it has few at a time.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct TagHasher(u64);
+
+fn spread(value: u64) -> u64 {
+    let product = u128::from(value) * 0x9e37_79b9_7f4a_7c15;
+    (product >> 64) as u64 ^ product as u64
+}
 
 impl Hasher for TagHasher {
     fn finish(&self) -> u64 {
@@ -30,8 +42,7 @@ impl Hasher for TagHasher {
     }
 
     fn write_u64(&mut self, value: u64) {
-        let product = u128::from(self.0 ^ value) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = (product >> 64) as u64 ^ product as u64;
+        self.0 = spread(self.0 ^ value);
     }
 }
 
@@ -54,6 +65,27 @@ pub struct TaggedReceive {
     pub received: u32,
     /// Where the next byte goes.
     pub cursor: Cursor,
+    /// The next one of its chain.
+    next: u32,
+}
+
+impl TaggedReceive {
+    fn new() -> TaggedReceive {
+        TaggedReceive {
+            wr_id: WrId(0),
+            sequence: 0,
+            tag: Tag(0),
+            header: None,
+            data: SgList::new(),
+            capacity: 0,
+            started: false,
+            header_len: 0,
+            total: 0,
+            received: 0,
+            cursor: Cursor::default(),
+            next: NONE,
+        }
+    }
 }
 
 /// What a tag means just now.
@@ -73,7 +105,8 @@ pub enum TagState {
 #[derive(Debug)]
 pub struct Tags {
     pub slots: Slab<TaggedReceive>,
-    by_tag: TagMap<u32>,
+    /// The first receive of each chain: those whose tags are spread to the same place.
+    chains: Vec<u32>,
     discarding: TagMap<u32>,
     cancelled: VecDeque<u64>,
     /// Sequence and slot in the order of posting; those that ended are dropped later.
@@ -87,7 +120,7 @@ impl Tags {
     pub fn new() -> Tags {
         Tags {
             slots: Slab::new(),
-            by_tag: TagMap::default(),
+            chains: vec![NONE; CHAINS_MIN],
             discarding: TagMap::default(),
             cancelled: VecDeque::new(),
             order: VecDeque::new(),
@@ -106,31 +139,94 @@ impl Tags {
         Ok(())
     }
 
-    /// Posts what there [is room](Self::has_room_for) for.
-    pub fn post(&mut self, receive: TaggedReceive) {
-        let tag = receive.tag.0;
-        let sequence = receive.sequence;
-        let slot = self.slots.insert(receive);
-        self.by_tag.insert(tag, slot);
+    /// Posts what there [is room](Self::has_room_for) for. `sequence` is its place in the order of
+    /// all that is posted.
+    #[inline]
+    pub fn post(
+        &mut self,
+        tag: Tag,
+        wr_id: WrId,
+        sequence: u64,
+        header: Option<Span>,
+        data: &mut SgList,
+    ) {
+        if self.slots.len() >= self.chains.len() {
+            self.lengthen();
+        }
+        let chain = self.chain_of(tag.0);
+        let slot = self.slots.take(TaggedReceive::new);
+        let receive = self.slots.at_mut(slot);
+        (receive.wr_id, receive.sequence, receive.tag) = (wr_id, sequence, tag);
+        receive.capacity = sg_bytes(data);
+        receive.header = header;
+        std::mem::swap(&mut receive.data, data);
+        (receive.started, receive.header_len) = (false, 0);
+        (receive.total, receive.received) = (0, 0);
+        receive.cursor = Cursor::default();
+        receive.next = std::mem::replace(&mut self.chains[chain], slot);
         if self.order.len() > 64 + 2 * self.slots.len() {
             let slots = &self.slots;
-            self.order.retain(|entry| is_waiting(slots, *entry));
+            self.order.retain(|entry| waiting(slots, *entry).is_some());
         }
         self.order.push_back((sequence, slot));
     }
 
+    fn chain_of(&self, tag: u64) -> usize {
+        spread(tag) as usize & (self.chains.len() - 1)
+    }
+
+    /// More chains: as many as receives.
+    #[cold]
+    fn lengthen(&mut self) {
+        self.chains = vec![NONE; 2 * self.chains.len()];
+        let posted = self.slots.numbered().map(|(slot, receive)| (slot as u32, receive.tag.0));
+        for (slot, tag) in posted.collect::<Vec<_>>() {
+            let chain = self.chain_of(tag);
+            self.slots.at_mut(slot).next = std::mem::replace(&mut self.chains[chain], slot);
+        }
+    }
+
+    #[inline]
+    fn find(&self, tag: u64) -> Option<u32> {
+        let mut slot = self.chains[self.chain_of(tag)];
+        while slot != NONE {
+            let receive = self.slots.at(slot);
+            if receive.tag.0 == tag {
+                return Some(slot);
+            }
+            slot = receive.next;
+        }
+        None
+    }
+
+    /// Takes a receive out of its chain.
+    fn unlink(&mut self, slot: u32) {
+        let receive = self.slots.at(slot);
+        let (chain, next) = (self.chain_of(receive.tag.0), receive.next);
+        let mut before = self.chains[chain];
+        if before == slot {
+            self.chains[chain] = next;
+            return;
+        }
+        while self.slots.at(before).next != slot {
+            before = self.slots.at(before).next;
+        }
+        self.slots.at_mut(before).next = next;
+    }
+
     /// The receives whose messages have not begun, in the order in which they are likely to be
     /// used: that of posting, from the one that ended last on.
-    pub fn likely(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn likely(&self) -> impl Iterator<Item = (u32, &TaggedReceive)> + '_ {
         let next = self.order.partition_point(|(sequence, _)| *sequence <= self.last_ended);
-        let waiting = |entry: &&(u64, u32)| is_waiting(&self.slots, **entry);
-        self.order.range(next..).filter(waiting).map(|(_, slot)| *slot)
+        self.order.range(next..).filter_map(|entry| Some((entry.1, waiting(&self.slots, *entry)?)))
     }
 
     /// What to do with a message for `tag`.
     pub fn state(&self, tag: u64) -> TagState {
-        if let Some(slot) = self.by_tag.get(&tag) {
-            TagState::Posted(*slot)
+        if let Some(slot) = self.find(tag) {
+            TagState::Posted(slot)
+        } else if self.discarding.is_empty() && self.cancelled.is_empty() {
+            TagState::Unknown
         } else if let Some(offset) = self.discarding.get(&tag) {
             TagState::Discarding(*offset)
         } else if self.cancelled.contains(&tag) {
@@ -140,17 +236,20 @@ impl Tags {
         }
     }
 
-    /// Ends a receive, done or not.
-    pub fn remove(&mut self, slot: u32) -> TaggedReceive {
-        let receive = self.slots.remove(slot);
-        self.by_tag.remove(&receive.tag.0);
+    /// Ends a receive, done or not, and lets its memory go.
+    #[inline]
+    pub fn remove(&mut self, slot: u32) {
+        self.unlink(slot);
+        let receive = self.slots.at_mut(slot);
+        receive.header = None;
+        receive.data.clear();
         self.last_ended = receive.sequence;
+        self.slots.release(slot);
         while let Some(entry) = self.order.front()
             && self.slots.get(entry.1).is_none_or(|found| found.sequence != entry.0)
         {
             self.order.pop_front();
         }
-        receive
     }
 
     /// The message of `tag` will be thrown away when it comes.
@@ -173,8 +272,9 @@ impl Tags {
     }
 }
 
-fn is_waiting(slots: &Slab<TaggedReceive>, (sequence, slot): (u64, u32)) -> bool {
-    slots.get(slot).is_some_and(|receive| receive.sequence == sequence && !receive.started)
+/// The receive of an entry of the order, if its message has not begun.
+fn waiting(slots: &Slab<TaggedReceive>, (sequence, slot): (u64, u32)) -> Option<&TaggedReceive> {
+    slots.get(slot).filter(|receive| receive.sequence == sequence && !receive.started)
 }
 
 /// How a tagged receive ended.
@@ -197,26 +297,19 @@ pub fn tagged_completion(
 mod tests {
     use super::*;
 
-    fn receive(tag: u64) -> TaggedReceive {
-        TaggedReceive {
-            wr_id: WrId(tag),
-            sequence: 0,
-            tag: Tag(tag),
-            header: None,
-            data: SgList::new(),
-            capacity: 0,
-            started: false,
-            header_len: 0,
-            total: 0,
-            received: 0,
-            cursor: Cursor::default(),
-        }
+    fn post(tags: &mut Tags, tag: u64) {
+        tags.post(Tag(tag), WrId(tag), tag, None, &mut SgList::new());
+    }
+
+    fn slot_of(tags: &Tags, tag: u64) -> u32 {
+        let TagState::Posted(slot) = tags.state(tag) else { panic!("{tag} is posted") };
+        slot
     }
 
     #[test]
     fn a_tag_is_posted_once() {
         let mut tags = Tags::new();
-        tags.post(receive(5));
+        post(&mut tags, 5);
         assert_eq!(tags.has_room_for(Tag(5)), Err(PostError::TagInUse));
         assert!(matches!(tags.state(5), TagState::Posted(_)));
         assert_eq!(tags.state(6), TagState::Unknown);
@@ -241,20 +334,36 @@ mod tests {
     fn likely_receives_follow_the_last_one() {
         let mut tags = Tags::new();
         for tag in 1..=5 {
-            tags.post(TaggedReceive { sequence: tag, ..receive(tag) });
+            post(&mut tags, tag);
         }
         let likely =
-            |tags: &Tags| tags.likely().map(|s| tags.slots.at(s).tag.0).collect::<Vec<_>>();
+            |tags: &Tags| tags.likely().map(|(_, receive)| receive.tag.0).collect::<Vec<_>>();
         assert_eq!(likely(&tags), [1, 2, 3, 4, 5]);
-        let TagState::Posted(third) = tags.state(3) else { panic!("posted") };
-        tags.remove(third);
+        tags.remove(slot_of(&tags, 3));
         assert_eq!(likely(&tags), [4, 5]);
         // One that is never used does not stop others, nor does the list grow.
         for tag in 6..5000 {
-            tags.post(TaggedReceive { sequence: tag, ..receive(tag) });
-            let TagState::Posted(slot) = tags.state(tag) else { panic!("posted") };
-            tags.remove(slot);
+            post(&mut tags, tag);
+            tags.remove(slot_of(&tags, tag));
         }
         assert!(tags.order.len() < 100);
+    }
+
+    #[test]
+    fn receives_are_found_however_many_there_are() {
+        let mut tags = Tags::new();
+        let tag_of = |number: u64| 1 << 62 | number << 16 | (number % 7);
+        (0..1000).for_each(|number| post(&mut tags, tag_of(number)));
+        for number in (0..1000).filter(|number| number % 3 == 0) {
+            tags.remove(slot_of(&tags, tag_of(number)));
+        }
+        for number in 0..1000 {
+            let state = tags.state(tag_of(number));
+            assert_eq!(state == TagState::Unknown, number % 3 == 0, "{number}: {state:?}");
+            assert!(
+                number % 3 == 0
+                    || tags.slots.at(slot_of(&tags, tag_of(number))).tag.0 == tag_of(number)
+            );
+        }
     }
 }

@@ -17,6 +17,8 @@ pub struct Batch {
     frames: VecDeque<OutFrame>,
     /// Bytes of the first one that the kernel has.
     sent: usize,
+    /// Some are read from a region, or say that one was.
+    reads_regions: bool,
 }
 
 impl Batch {
@@ -35,9 +37,9 @@ impl Batch {
         self.frames.iter()
     }
 
-    /// The frames behind the first `before`.
-    pub(super) fn behind(&self, before: usize) -> impl Iterator<Item = &OutFrame> {
-        self.frames.range(before..)
+    /// The frame behind so many others.
+    pub(super) fn frame(&self, index: usize) -> &OutFrame {
+        &self.frames[index]
     }
 
     /// Bytes of the first frame that the kernel has.
@@ -47,20 +49,28 @@ impl Batch {
 
     /// Adds a frame.
     pub(super) fn push(&mut self, frame: OutFrame) {
+        self.reads_regions |= matches!(frame.source, Source::Region(..) | Source::Done(_));
         self.frames.push_back(frame);
     }
 
-    /// The kernel has `sent` bytes more: gives out the first frame if that is all of it, and takes
-    /// its bytes off.
-    pub fn pop_sent(&mut self, sent: &mut usize) -> Option<OutFrame> {
-        let left = self.frames.front()?.len() - self.sent;
+    /// The kernel has `sent` bytes more: drops the first frame if that is all of it, and takes its
+    /// bytes off. Then returns the request of which that was the last frame, if it was.
+    pub fn pop_sent(&mut self, sent: &mut usize) -> Option<Option<u32>> {
+        let first = self.frames.front()?;
+        let left = first.len() - self.sent;
         if *sent < left {
             self.sent += *sent;
             return None;
         }
+        let ended = match first.source {
+            Source::Request(slot) if first.last => Some(slot),
+            _ => None,
+        };
         *sent -= left;
         self.sent = 0;
-        self.frames.pop_front()
+        self.frames.pop_front();
+        self.reads_regions &= !self.frames.is_empty();
+        Some(ended)
     }
 
     /// Bytes of a request's data that are cut into frames and not with the kernel.
@@ -107,22 +117,22 @@ impl Batch {
         kind: Kind,
         frames: usize,
     ) -> bool {
-        let runs = frames_of(request.total - request.done, frames).max(1);
+        let runs = frames_of(request.posted.total - request.done, frames).max(1);
         for run in (0..runs).rev() {
-            let left = request.total - request.done;
+            let left = request.posted.total - request.done;
             let mut header = FrameHeader {
                 run: run as u8,
                 payload_len: left.min(FRAME_PAYLOAD_BYTES_MAX as u32),
-                key: request.key,
+                key: request.posted.key,
                 id: request.id,
                 ..FrameHeader::new(kind)
             };
             if kind == Kind::Write {
-                header.addr = request.addr.wrapping_add(u64::from(request.done));
+                header.addr = request.posted.addr.wrapping_add(u64::from(request.done));
                 header.total = left;
             } else {
                 header.addr = u64::from(request.done);
-                header.total = request.total;
+                header.total = request.posted.total;
                 if request.done == 0 {
                     header.header_len = request.header.len() as u16;
                 }
@@ -130,16 +140,21 @@ impl Batch {
             let mut frame = OutFrame::new(&header, Source::Request(slot));
             frame.cursor = request.cursor;
             frame.last = left == header.payload_len;
-            request.cursor.walk(&request.data, header.payload_len as usize, |_, _, _| {});
+            if !frame.last {
+                request.cursor.walk(&request.data, header.payload_len as usize, |_, _, _| {});
+            }
             request.done += header.payload_len;
             self.frames.push_back(frame);
         }
-        request.done == request.total
+        request.done == request.posted.total
     }
 
     /// Looks again at the regions that the batch reads, and holds them for the call to come.
     pub(crate) fn pin_regions(&mut self) -> SmallVec<[Pin; 4]> {
         let mut pins: SmallVec<[Pin; 4]> = SmallVec::new();
+        if !self.reads_regions {
+            return pins;
+        }
         let begun = self.sent > 0;
         for (index, frame) in self.frames.iter_mut().enumerate() {
             match &frame.source {

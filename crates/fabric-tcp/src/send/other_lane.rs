@@ -119,7 +119,7 @@ impl OtherLane {
         let Some(slot) = self.bulk.front().copied() else { return false };
         let request = requests.at_mut(slot);
         if !may_go(request, sends_framed)
-            || request.done == 0 && !batch.may_begin(request.total, frames)
+            || request.done == 0 && !batch.may_begin(request.posted.total, frames)
         {
             return false;
         }
