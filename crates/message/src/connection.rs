@@ -173,7 +173,7 @@ impl Connection {
         self.responder.starved = false;
     }
 
-    /// Posts, in order behind what waits already. What cannot be posted for another reason than
+    /// Posts, in order behind what waits already, and takes the list. What cannot be posted for another reason than
     /// a full queue ends the connection.
     pub fn post(
         &mut self,
@@ -181,7 +181,7 @@ impl Connection {
         work: Work,
         id: WrId,
         header: &[u8],
-        mut data: SgList,
+        data: &mut SgList,
         mut signaled: bool,
     ) {
         sh.posted = true;
@@ -194,7 +194,7 @@ impl Connection {
         // for it: it must not wait for the peer.
         let at_once = matches!(work, Work::TaggedRecv(..));
         if at_once || self.outbox.is_empty() {
-            match issue(sh, self.queue_pair, &work, id, header, &mut data, signaled) {
+            match issue(sh, self.queue_pair, &work, id, header, data, signaled) {
                 Ok(()) => return self.handed_over(header),
                 Err(PostError::QueueFull) => {}
                 Err(error) => return self.post_failed(sh, error),
@@ -214,9 +214,10 @@ impl Connection {
         work: Work,
         id: WrId,
         header: &[u8],
-        data: SgList,
+        data: &mut SgList,
         signaled: bool,
     ) {
+        let data = std::mem::take(data);
         self.counters.queue_full += 1;
         let mut copy = sh.take_header();
         copy.extend_from_slice(header);
@@ -275,7 +276,7 @@ impl Connection {
         message.clear();
         header.encode(&mut message);
         let id = self.work_id(Target::Control, 0);
-        self.post(sh, Work::Send, id, &message, SgList::new(), false);
+        self.post(sh, Work::Send, id, &message, &mut SgList::new(), false);
         sh.scratch = message;
     }
 
@@ -297,8 +298,8 @@ impl Connection {
             message.clear();
             header.encode(&mut message);
             message.resize(self.agreed.piece_header_bytes, 0);
-            let part = crate::segments::cut(data, at, now);
-            self.post(sh, Work::Send, id, &message, part, true);
+            let mut part = crate::segments::cut(data, at, now);
+            self.post(sh, Work::Send, id, &message, &mut part, true);
             sh.scratch = message;
             at += now;
             count += 1;
@@ -339,6 +340,7 @@ impl Message {
     }
 }
 
+#[inline]
 fn issue(
     sh: &mut Shared,
     queue_pair: QueuePair,

@@ -124,14 +124,7 @@ impl ReceivePool {
     }
 
     fn post(&mut self, index: u32, engine: &mut dyn Engine) -> bool {
-        let mut buffers = SgList::new();
-        let header = self.header(index);
-        poison::fill(&header);
-        buffers.push(header);
-        if self.area_bytes > 0 {
-            buffers.push(self.area(index));
-        }
-        if engine.post_recv(WrId(work_id(Target::Receive, 0, index)), buffers).is_err() {
+        if !self.hand_over(index, engine) {
             // Full; tried again by the next refill.
             self.free.push(index);
             return false;
@@ -143,18 +136,33 @@ impl ReceivePool {
         true
     }
 
+    fn hand_over(&self, index: u32, engine: &mut dyn Engine) -> bool {
+        let mut buffers = SgList::new();
+        let header = self.header(index);
+        poison::fill(&header);
+        buffers.push(header);
+        if self.area_bytes > 0 {
+            buffers.push(self.area(index));
+        }
+        engine.post_recv(WrId(work_id(Target::Receive, 0, index)), buffers).is_ok()
+    }
+
     /// The message in `index` was looked at: posts it again, or gives its memory back when fewer
     /// are wanted than before.
     pub fn done(&mut self, index: u32, engine: &mut dyn Engine) {
+        let is_wanted = self.posted <= self.wanted();
+        if is_wanted && self.hand_over(index, engine) {
+            return;
+        }
         self.posted -= 1;
         for page in self.pages(index) {
             self.page_users[page] -= 1;
         }
-        if self.posted < self.wanted() {
-            self.post(index, engine);
+        self.free.push(index);
+        if is_wanted {
+            // Full; tried again by the next refill.
             return;
         }
-        self.free.push(index);
         // What a device has pinned, or the system does not take, the next message finds there.
         if self.area_bytes > 0 {
             let area = self.area_base + index as usize * self.area_bytes;
@@ -309,6 +317,7 @@ impl ReplyMemory {
     }
 
     /// Its memory.
+    #[inline]
     pub fn span(&self, index: u32) -> Span {
         let (arena, at) = self.place(index);
         arena.span(at, self.bytes)
@@ -321,6 +330,7 @@ impl ReplyMemory {
     }
 
     /// Copies the `len` bytes behind the header of a reply to `into`, in place of what it held.
+    #[inline]
     pub fn read_message(&self, index: u32, len: usize, into: &mut Vec<u8>) {
         assert!(len <= self.bytes - HEADER_BYTES, "message outside of its memory");
         let (arena, at) = self.place(index);

@@ -8,6 +8,7 @@ use crate::credits::CreditHolder;
 use crate::fault::Fault;
 use crate::header::{Mode, Setup, tag_slot};
 use crate::registration::Regions;
+use crate::segments;
 use crate::shared::Shared;
 
 /// A request under way.
@@ -112,6 +113,7 @@ impl Requester {
     }
 
     /// A slot that was free, for a request with the caller's `tag`.
+    #[inline]
     pub fn take_slot(&mut self, tag: u32) -> u16 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -124,6 +126,7 @@ impl Requester {
     }
 
     /// A slot that was [released](Slot::release) can be taken again.
+    #[inline]
     pub fn free_slot(&mut self, index: u16) {
         self.note_tag(self.slots[usize::from(index)].tag, false);
         self.free.push(index);
@@ -158,13 +161,14 @@ pub struct Bounced {
 
 impl Slot {
     /// Lets all memory go and makes the slot free; returns the reply's header.
+    #[inline]
     pub fn release(&mut self, sh: &mut Shared) -> Vec<u8> {
         if let Some(index) = self.memory.take() {
             sh.reply_memory.put(index);
         }
-        self.data.clear();
-        self.reply_into.clear();
-        self.regions.clear();
+        segments::let_go(&mut self.data);
+        segments::let_go(&mut self.reply_into);
+        segments::let_go(&mut self.regions);
         self.bounced = Bounced::default();
         (self.busy, self.reply) = (false, None);
         (self.work, self.granted, self.arrived) = (0, 0, 0);

@@ -40,6 +40,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`SubmitError`].
+    #[inline]
     pub fn submit(
         &mut self,
         sh: &mut Shared,
@@ -97,10 +98,9 @@ impl Connection {
         slot.memory = memory;
         (slot.regions, slot.bounced) = (plan.regions, plan.bounced);
         let wire = wire_tag(index, slot.generation);
-        let mut message = Header::new(Kind::Request, wire);
-        (message.mode, message.reply_mode, message.flags) =
-            (plan.mode, plan.reply_mode, plan.flags);
-        self.send_request(sh, message, header, (&plan.reads, &plan.writes), (data, reply_into));
+        let how = (plan.mode, plan.reply_mode, plan.flags);
+        let remotes = (&plan.reads[..], &plan.writes[..]);
+        self.send_request(sh, wire, header, how, remotes, (&mut data, &mut reply_into));
         Ok(())
     }
 
@@ -117,35 +117,37 @@ impl Connection {
         *counter += 1;
     }
 
+    #[inline]
     fn send_request(
         &mut self,
         sh: &mut Shared,
-        mut header: Header,
+        wire: u32,
         caller_header: &[u8],
+        (mode, reply_mode, flags): (Mode, Mode, u8),
         (reads, writes): (&[RemoteSpan], &[RemoteSpan]),
-        (data, reply_into): (SgList, SgList),
+        (data, reply_into): (&mut SgList, &mut SgList),
     ) {
         self.counters.requests_sent += 1;
-        let wire = header.tag;
+        let mut header = Header::new(Kind::Request, wire);
+        (header.mode, header.reply_mode, header.flags) = (mode, reply_mode, flags);
         (header.reads, header.writes) = (reads.len() as u8, writes.len() as u8);
         header.header_len = caller_header.len() as u16;
         self.piggyback_credits(&mut header);
         let slot = &mut self.requester.slots[tag_slot(wire)];
         (header.data_len, header.room) = (slot.data_len, slot.room);
-        let (mut inline, mut push) = (SgList::new(), SgList::new());
-        match header.mode {
-            Mode::Inline => inline = data,
-            Mode::Tagged => push = data,
-            _ => slot.data = data,
+        let (is_inline, is_pushed) = (mode == Mode::Inline, mode == Mode::Tagged);
+        if is_inline || is_pushed {
+            slot.work += 1;
+        } else if mode != Mode::None {
+            slot.data = std::mem::take(data);
         }
-        slot.work += u32::from(!inline.is_empty() || !push.is_empty());
         if let Some(memory) = slot.memory {
             slot.work += 1;
             let id = self.work_id(Target::ReplyReceive, wire);
             let work = Work::TaggedRecv(reply_tag(wire), Some(memory));
             self.post(sh, work, id, &[], reply_into, true);
         } else {
-            slot.reply_into = reply_into;
+            slot.reply_into = std::mem::take(reply_into);
         }
         let mut message = std::mem::take(&mut sh.scratch);
         message.clear();
@@ -154,13 +156,14 @@ impl Connection {
             encode_remote(remote, &mut message);
         }
         message.extend_from_slice(caller_header);
-        let signaled = !inline.is_empty();
-        let target = if signaled { Target::Request } else { Target::Control };
-        self.post(sh, Work::Send, self.work_id(target, wire), &message, inline, signaled);
+        let target = if is_inline { Target::Request } else { Target::Control };
+        let mut none = SgList::new();
+        let beside = if is_inline { &mut *data } else { &mut none };
+        self.post(sh, Work::Send, self.work_id(target, wire), &message, beside, is_inline);
         sh.scratch = message;
-        if !push.is_empty() {
+        if is_pushed {
             let id = self.work_id(Target::Request, wire);
-            self.post(sh, Work::TaggedSend(push_tag(wire)), id, &[], push, true);
+            self.post(sh, Work::TaggedSend(push_tag(wire)), id, &[], data, true);
         }
     }
 
@@ -186,9 +189,9 @@ impl Connection {
         slot.granted += header.data_len;
         match slot.mode {
             Mode::Grant if header.data_len == slot.data_len => {
-                let data = std::mem::take(&mut slot.data);
+                let mut data = std::mem::take(&mut slot.data);
                 slot.work += 1;
-                self.post(sh, Work::TaggedSend(push_tag(header.tag)), id, &[], data, true);
+                self.post(sh, Work::TaggedSend(push_tag(header.tag)), id, &[], &mut data, true);
             }
             Mode::Pieces => {
                 let data = std::mem::take(&mut slot.data);

@@ -1,14 +1,27 @@
 //! Operations on lists of memory segments.
 
 use dafs_fabric::{SgList, Span, sg_bytes};
+use smallvec::SmallVec;
+
+/// Lets go what is in a list; most often there is nothing.
+#[inline]
+pub fn let_go<A: smallvec::Array>(list: &mut SmallVec<A>) {
+    if !list.is_empty() {
+        list.clear();
+    }
+}
 
 /// Joins neighbours, so that lists stay short.
+#[inline]
 pub fn join(list: &mut SgList) {
     match list.as_slice() {
-        [] => return,
-        [one] if !one.is_empty() => return,
-        _ => {}
+        [] => {}
+        [one] if !one.is_empty() => {}
+        _ => join_some(list),
     }
+}
+
+fn join_some(list: &mut SgList) {
     let neighbours = list.iter().zip(list.iter().skip(1)).any(|(a, b)| a.is_followed_by(b));
     if !neighbours && !list.iter().any(Span::is_empty) {
         return;

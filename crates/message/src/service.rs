@@ -164,7 +164,7 @@ impl Connection {
         self.end_service(sh, tag);
         let mut message = Header::new(Kind::Reply, tag);
         message.data_len = len as u32;
-        self.send_reply(sh, message, header, (data, held), token);
+        self.send_reply(sh, message, header, (&mut data, held), token);
     }
 
     /// Frees the slot of a request that is replied now.
@@ -189,7 +189,7 @@ impl Connection {
 
     /// Pushed data that nobody fetched is received and thrown away: the path must not stop.
     fn discard(&mut self, sh: &mut Shared, tag: u32, len: u32) {
-        let Some(sink) = sh.sink(len as usize) else {
+        let Some(mut sink) = sh.sink(len as usize) else {
             let fault = Fault::local("no memory to throw data away");
             return sh.faults.push((self.id.slot(), fault));
         };
@@ -201,7 +201,7 @@ impl Connection {
         self.counters.discarded_bytes += u64::from(len);
         self.responder.discards.push((tag, len));
         let id = self.work_id(Target::Discard, tag);
-        self.post(sh, Work::TaggedRecv(push_tag(tag), None), id, &[], sink, true);
+        self.post(sh, Work::TaggedRecv(push_tag(tag), None), id, &[], &mut sink, true);
     }
 
     /// Data was thrown away.

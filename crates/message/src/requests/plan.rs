@@ -78,6 +78,7 @@ impl Descriptors {
 impl Connection {
     /// Decides how data goes, and makes it ready: the lists (data, and where the reply goes) may be
     /// replaced. `None`: there is no memory for that.
+    #[inline]
     pub(super) fn plan(
         &mut self,
         sh: &mut Shared,

@@ -88,12 +88,12 @@ impl Connection {
         }
     }
 
-    fn await_data(&mut self, sh: &mut Shared, tag: u32, into: SgList) {
+    fn await_data(&mut self, sh: &mut Shared, tag: u32, mut into: SgList) {
         if let Some(slot) = self.responder.serving(tag) {
             slot.work = 1;
         }
         let id = self.work_id(Target::Fetch, tag);
-        self.post(sh, Work::TaggedRecv(push_tag(tag), None), id, &[], into, true);
+        self.post(sh, Work::TaggedRecv(push_tag(tag), None), id, &[], &mut into, true);
     }
 
     fn read_data(&mut self, sh: &mut Shared, tag: u32, into: &SgList) {
@@ -102,9 +102,9 @@ impl Connection {
         slot.work = reads.len() as u32;
         let (id, mut at) = (self.work_id(Target::Fetch, tag), 0);
         for remote in &reads {
-            let part = segments::cut(into, at, remote.len as usize);
+            let mut part = segments::cut(into, at, remote.len as usize);
             at += remote.len as usize;
-            self.post(sh, Work::Read(*remote), id, &[], part, true);
+            self.post(sh, Work::Read(*remote), id, &[], &mut part, true);
         }
         if let Some(slot) = self.responder.serving(tag) {
             slot.reads = reads;

@@ -17,7 +17,7 @@ impl Connection {
         sh: &mut Shared,
         mut header: Header,
         caller_header: &[u8],
-        (data, held): (SgList, Held),
+        (data, held): (&mut SgList, Held),
         token: Option<u64>,
     ) {
         let (wire, len) = (header.tag, header.data_len as usize);
@@ -28,21 +28,20 @@ impl Connection {
         let pending = token.map_or(0, |token| self.responder.leave(token, held));
         let told = if token.is_some() { Target::Reply } else { Target::Control };
         let id = self.work_id(told, pending);
-        let (mut beside, mut work) = (SgList::new(), 0);
+        let (mut is_beside, mut work) = (true, 0);
         if agreed.tagged {
             self.counters.replies_tagged += 1;
             header.mode = if len > 0 { Mode::Tagged } else { Mode::None };
-            beside = data;
         } else if len == 0
             || (len <= self.options.inline_bytes as usize && together <= agreed.peer_message_bytes)
         {
             self.counters.replies_inline += 1;
             header.mode = if len > 0 { Mode::Inline } else { Mode::None };
-            beside = data;
         } else if reply_mode == Mode::Write {
             self.counters.replies_written += 1;
             header.mode = Mode::Write;
-            work += self.write_data(sh, wire, &data, len, id);
+            is_beside = false;
+            work += self.write_data(sh, wire, data, len, id);
             if sh.attr.recoverable_access_fault && !planted(Defect::ReplyBeforeData) {
                 // The connection outlives a refused write: the peer must not hear of data that
                 // was not written.
@@ -54,13 +53,16 @@ impl Connection {
         } else {
             self.counters.replies_pieces += 1;
             header.mode = Mode::Pieces;
+            is_beside = false;
             let mut piece = Header::new(Kind::Piece, wire);
             piece.flags = FLAG_OF_REPLY;
-            work += self.send_pieces(sh, piece, &data, (0, len), id);
+            work += self.send_pieces(sh, piece, data, (0, len), id);
         }
         if token.is_some() {
             self.responder.pending_replies[pending as usize].work = work + 1;
         }
+        let mut none = SgList::new();
+        let beside = if is_beside { data } else { &mut none };
         self.send_reply_message(sh, header, caller_header, beside, token.map(|_| id));
     }
 
@@ -70,7 +72,7 @@ impl Connection {
         sh: &mut Shared,
         mut header: Header,
         caller_header: &[u8],
-        beside: SgList,
+        beside: &mut SgList,
         id: Option<WrId>,
     ) {
         let (wire, agreed) = (header.tag, self.agreed);
@@ -110,7 +112,7 @@ impl Connection {
                 break;
             }
             let remote = RemoteSpan { len: now as u32, ..*remote };
-            self.post(sh, Work::Write(remote), id, &[], segments::cut(data, at, now), true);
+            self.post(sh, Work::Write(remote), id, &[], &mut segments::cut(data, at, now), true);
             at += now;
             count += 1;
         }
@@ -141,7 +143,7 @@ impl Connection {
             piece.encode(&mut message);
             message.extend_from_slice(now);
             let id = self.work_id(Target::Control, 0);
-            self.post(sh, Work::Send, id, &message, SgList::new(), false);
+            self.post(sh, Work::Send, id, &message, &mut SgList::new(), false);
             sh.scratch = message;
             rest = later;
         }
@@ -162,7 +164,7 @@ impl Connection {
         self.responder.pending_free.push(index);
         if let Some(message) = message {
             let (header, caller_header) = *message;
-            self.send_reply_message(sh, header, &caller_header, SgList::new(), None);
+            self.send_reply_message(sh, header, &caller_header, &mut SgList::new(), None);
         }
     }
 }
