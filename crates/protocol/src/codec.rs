@@ -11,13 +11,16 @@ mod extents;
 mod hash;
 mod operations;
 mod outcomes;
+mod read;
 pub(crate) mod setup;
 mod wire;
 
 use smallvec::SmallVec;
 
 use crate::handle::{CredHandle, SlotId};
-use crate::operation::{CHAIN_MAX, HEADER_BYTES_MAX, OpResult, Operation, REPLY_BYTES_MAX};
+use crate::operation::{
+    CHAIN_MAX, HEADER_BYTES_MAX, OpResult, Operation, Outcome, REPLY_BYTES_MAX,
+};
 use crate::status::Status;
 
 pub use cached::{CACHED_RANGE_BYTES, decode_cached_ranges, encode_cached_range};
@@ -102,14 +105,8 @@ pub fn encode_request(
         checker.operation(operation)?;
     }
     let start = out.len();
-    out.u16(head.slot.0);
-    out.u16(count);
-    out.u32(head.sequence);
-    out.u32(head.cred.0);
-    for operation in operations {
-        out.u16(operation.opcode());
-        with_length(out, |out| operations::put(out, operation));
-    }
+    put_head(out, head.slot, count, [head.sequence, head.cred.0]);
+    operations.iter().for_each(|operation| read::put_operation(out, operation));
     if out.len() - start > HEADER_BYTES_MAX {
         out.truncate(start);
         return Err(DecodeError::Limit("request"));
@@ -126,20 +123,22 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
         return Err(DecodeError::Limit("request"));
     }
     let mut r = Reader::new(bytes);
-    let (slot, count) = (SlotId(r.u16()?), usize::from(r.u16()?));
-    let (sequence, cred) = (r.u32()?, CredHandle(r.u32()?));
+    let (slot, count, [sequence, cred]) = head(&mut r)?;
+    let cred = CredHandle(cred);
     chain_length(count)?;
     let hash = hash::hash(cred.0, r.rest());
     let mut checker = check::Checker::default();
     let head = RequestHead { slot, sequence, cred };
     let mut request = Request { head, operations: SmallVec::new(), hash };
     for _ in 0..count {
-        let opcode = r.u16()?;
-        let mut body = Reader::new(r.long()?);
-        let operation = operations::get(opcode, &mut body)?;
-        body.end()?;
-        checker.operation(&operation)?;
-        request.operations.push(operation);
+        let (opcode, body) = (r.u16()?, r.long()?);
+        request.operations.push(match read::operation(opcode, body) {
+            Some(read) => read,
+            None => operation(opcode, Reader::new(body))?,
+        });
+    }
+    for operation in &request.operations {
+        checker.operation(operation)?;
     }
     skip_trailers(&mut r, count)?;
     Ok(request)
@@ -166,10 +165,8 @@ pub fn encode_results(
     };
     debug_assert!(status != 0 || chain_length(results.len()).is_ok(), "{results:?}");
     let results = results.get(..CHAIN_MAX).unwrap_or(results);
-    out.u16(slot.0);
-    out.u16(u16::try_from(results.len()).unwrap_or(u16::MAX));
-    out.u32(sequence);
-    out.u32(status);
+    let count = u16::try_from(results.len()).unwrap_or(u16::MAX);
+    put_head(out, slot, count, [sequence, status]);
     results.iter().for_each(|result| put_result(out, result));
     debug_assert!(out.len() - start <= REPLY_BYTES_MAX);
 }
@@ -198,8 +195,7 @@ pub fn decode_results(
         return Err(DecodeError::Limit("reply"));
     }
     let mut r = Reader::new(bytes);
-    let (slot, count) = (SlotId(r.u16()?), usize::from(r.u16()?));
-    let (sequence, status) = (r.u32()?, r.u32()?);
+    let (slot, count, [sequence, status]) = head(&mut r)?;
     if status != 0 {
         if count != 0 {
             return Err(DecodeError::Value("results"));
@@ -209,14 +205,44 @@ pub fn decode_results(
     }
     chain_length(count)?;
     for _ in 0..count {
-        let number = r.u16()?;
-        results.push(result(number, Reader::new(r.long()?))?);
+        let (number, body) = (r.u16()?, r.long()?);
+        // Results are large: the usual one is made in its place.
+        if let Some((bytes, end_of_file)) = read::result(number, body) {
+            results.push(Ok(Outcome::Read { bytes, end_of_file }));
+        } else {
+            results.push(result(number, Reader::new(body))?);
+        }
     }
     skip_trailers(&mut r, count)?;
     Ok((slot, sequence, Ok(())))
 }
 
+/// What stands before the operations of a request and the results of a reply.
+fn put_head(out: &mut Vec<u8>, slot: SlotId, count: u16, [a, b]: [u32; 2]) {
+    let mut bytes = [0; 12];
+    bytes[0..2].copy_from_slice(&slot.0.to_le_bytes());
+    bytes[2..4].copy_from_slice(&count.to_le_bytes());
+    bytes[4..8].copy_from_slice(&a.to_le_bytes());
+    bytes[8..12].copy_from_slice(&b.to_le_bytes());
+    out.bytes(&bytes);
+}
+
+fn head(r: &mut Reader<'_>) -> Result<(SlotId, usize, [u32; 2]), DecodeError> {
+    let mut head = Reader::new(r.take(12)?);
+    let (slot, count) = (SlotId(head.u16()?), usize::from(head.u16()?));
+    Ok((slot, count, [head.u32()?, head.u32()?]))
+}
+
+fn operation<'a>(opcode: u16, mut body: Reader<'a>) -> Result<Operation<'a>, DecodeError> {
+    let operation = operations::get(opcode, &mut body)?;
+    body.end()?;
+    Ok(operation)
+}
+
 fn put_result(out: &mut Vec<u8>, result: &OpResult) {
+    if read::put_result(out, result) {
+        return;
+    }
     let (number, status) = match result {
         Ok(outcome) => (outcomes::number(outcome), 0),
         Err(status) => (crate::opcode::outcome::NONE, status_code(*status)),

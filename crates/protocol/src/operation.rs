@@ -302,7 +302,10 @@ impl ExtentList {
     }
     /// Bytes in all; `None` where that overflows.
     pub fn bytes(&self) -> Option<u64> {
-        self.as_slice().iter().try_fold(0u64, |sum, e| sum.checked_add(e.bytes()?))
+        match self.as_slice() {
+            [one] => one.bytes(),
+            list => list.iter().try_fold(0u64, |sum, e| sum.checked_add(e.bytes()?)),
+        }
     }
 }
 

@@ -21,6 +21,11 @@ pub(super) struct Checker {
 
 impl Checker {
     pub fn operation(&mut self, operation: &Operation<'_>) -> Result<(), DecodeError> {
+        if let Operation::Read { extents: list, .. } = operation {
+            extents(list.as_slice())?;
+            self.reply_bytes = add(self.reply_bytes, list.bytes())?;
+            return Ok(());
+        }
         fields(operation)?;
         self.request_bytes = add(self.request_bytes, operation.request_data_bytes())?;
         self.reply_bytes = add(self.reply_bytes, operation.reply_data_bytes())?;
@@ -128,6 +133,10 @@ fn range(offset: u64, len: u64) -> Result<(), DecodeError> {
 }
 
 fn extents(list: &[Extent]) -> Result<(), DecodeError> {
+    if let [Extent { offset, len, count: 1, .. }] = list {
+        let end = offset.checked_add(u64::from(*len));
+        return in_range(end.is_some_and(|end| end <= OFFSET_MAX), "extent");
+    }
     in_range(!list.is_empty(), "extents")?;
     let mut pieces = 0u64;
     for extent in list {

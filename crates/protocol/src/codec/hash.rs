@@ -14,11 +14,8 @@ pub(super) fn hash(cred: u32, bytes: &[u8]) -> u64 {
     for word in words {
         state = mix(state ^ u64::from_le_bytes(*word), ODD) ^ state.rotate_left(29);
     }
-    let mut last = [0; 8];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
-    }
-    mix(state ^ u64::from_le_bytes(last), SEED)
+    let last = rest.iter().rfold(0, |word, byte| word << 8 | u64::from(*byte));
+    mix(state ^ last, SEED)
 }
 
 fn mix(a: u64, b: u64) -> u64 {
