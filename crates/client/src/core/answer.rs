@@ -33,6 +33,7 @@ impl From<Status> for Wrong {
     }
 }
 
+const TOO_MANY_BYTES: &str = "more bytes than there is room for";
 const UNEXPECTED: Wrong = Wrong::Peer("a result of another kind");
 
 impl Core {
@@ -46,6 +47,13 @@ impl Core {
     ) {
         if matches!(flight.call.work, Work::GiveBack { .. }) {
             return self.gave_back(flight.call, results);
+        }
+        if let (
+            Work::Read { .. } | Work::ReadList { .. },
+            [Ok(Outcome::Read { bytes, end_of_file })],
+        ) = (&flight.call.work, results)
+        {
+            return self.on_read(conn, flight.call, (*bytes, *end_of_file), data_len);
         }
         let own = flight.operations - flight.beside;
         let failed = results.iter().take(own).find_map(|result| result.as_ref().err().copied());
@@ -91,6 +99,24 @@ impl Core {
             Ok(None) => self.requeue(flight.call),
             Err(Wrong::Status(status)) => self.finish(flight.call, Err(status.into())),
             Err(Wrong::Peer(what)) => self.fault(conn, flight.call, what),
+        }
+    }
+
+    /// A read ended well.
+    #[inline]
+    fn on_read(
+        &mut self,
+        conn: ConnId,
+        call: Box<CallRecord>,
+        (bytes, end_of_file): (u32, bool),
+        data_len: u32,
+    ) {
+        let room = call.work.reply_bytes().min(call.memory.len()).min(data_len as usize);
+        match usize::try_from(bytes) {
+            Ok(bytes) if bytes <= room => {
+                self.finish(call, Ok(Output::Read { bytes, end_of_file }));
+            }
+            _ => self.fault(conn, call, TOO_MANY_BYTES),
         }
     }
 
@@ -272,7 +298,7 @@ impl Core {
             }
             _ if work.file().is_some() => {
                 self.kept_is_safe(work, last, kept_writes);
-                self.file_output(work, last, room, writes, kept)?
+                self.file_output(work, last, writes, kept)?
             }
             Work::Sync => {
                 let Outcome::Committed { verifier } = last else { return Err(UNEXPECTED) };
@@ -301,7 +327,7 @@ impl Core {
         outcome: &Outcome,
         kept: Option<ReplayId>,
     ) -> Option<Output> {
-        self.file_output(work, outcome, 0, 0, kept).ok()
+        self.file_output(work, outcome, 0, kept).ok()
     }
 
     fn opened(&mut self, file: OpenFile) -> std::result::Result<FileKey, Status> {
@@ -312,20 +338,15 @@ impl Core {
         Ok(self.files.insert(file))
     }
 
-    #[expect(clippy::too_many_lines, reason = "a table of operations")]
     fn file_output(
         &mut self,
         work: &Work,
         outcome: &Outcome,
-        room: usize,
         writes: u64,
         kept: Option<ReplayId>,
     ) -> Parsed<Output> {
         let key = work.file().ok_or(UNEXPECTED)?;
         Ok(match (work, outcome) {
-            (Work::Read { .. } | Work::ReadList { .. }, Outcome::Read { bytes, end_of_file }) => {
-                Output::Read { bytes: fit(*bytes, room)?, end_of_file: *end_of_file }
-            }
             (
                 Work::Write { .. } | Work::WriteList { .. } | Work::Append { .. },
                 Outcome::Written { bytes, offset, stability, verifier },
@@ -506,44 +527,13 @@ impl Core {
         }
         Some(file)
     }
-
-    /// For a request: the file it names must be usable.
-    pub(super) fn file_state(&self, work: &Work) -> std::result::Result<(), Status> {
-        if work.is_internal() {
-            return Ok(());
-        }
-        if let Work::Close { file } = work {
-            return self.files.closable(*file).map(drop);
-        }
-        let files = work.file().into_iter().chain(work.target());
-        files.map(|key| self.files.usable(key)).try_for_each(|file| file.map(drop))
-    }
-
-    /// The answer of a call on a file that is broken.
-    pub(super) fn refused_locally(&mut self, work: &Work, status: Status) -> Result<Output> {
-        let mut status = status;
-        if let Work::Close { file } = work
-            && let Some(mut file) = self.remove_file(*file)
-            && file.take_lost().is_err()
-        {
-            status = Status::WritesLost;
-        }
-        Err(status.into())
-    }
-
-    pub(super) fn writes_of(&self, work: &Work) -> u64 {
-        match work {
-            Work::Sync => self.recovery.unsynced.writes(),
-            _ => work.file().and_then(|key| self.files.any(key)).map_or(0, OpenFile::writes),
-        }
-    }
 }
 
 /// No more than there is room for.
 fn fit(bytes: u32, room: usize) -> Parsed<usize> {
     match usize::try_from(bytes) {
         Ok(bytes) if bytes <= room => Ok(bytes),
-        _ => Err(Wrong::Peer("more bytes than there is room for")),
+        _ => Err(Wrong::Peer(TOO_MANY_BYTES)),
     }
 }
 

@@ -84,10 +84,10 @@ impl CallRecord {
         self.beside = None;
     }
 
-    /// It ended: what it holds is let go, but its memory, which is given back.
-    pub(super) fn end(&mut self) -> Memory {
+    /// It ended: what it holds is let go.
+    pub(super) fn end(&mut self) {
         (self.user, self.work, self.beside) = (None, Work::Null, None);
-        std::mem::replace(&mut self.memory, Memory::None)
+        self.memory = Memory::None;
     }
 }
 

@@ -114,6 +114,9 @@ impl Core {
 
     /// Replies came: callbacks may have waited for them.
     pub(super) fn release_callbacks(&mut self) {
+        if self.callbacks.held.is_empty() {
+            return;
+        }
         let held = std::mem::take(&mut self.callbacks.held);
         for (id, request) in held {
             if self.refers_to_flight(&request) {

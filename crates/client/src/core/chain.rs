@@ -24,6 +24,10 @@ const BESIDE_PATH_BYTES_MAX: usize = 280;
 
 /// The step that comes first, if there is one. `tight`: the whole chain did not fit a message.
 pub(super) fn step(work: &mut Work, tight: bool) -> Option<Step> {
+    if let Work::Read { .. } | Work::Write { .. } = work {
+        // What most calls are has no place to be found.
+        return None;
+    }
     let bytes_max = match work {
         Work::GetXattr { .. } | Work::SetXattr { .. } => BESIDE_NAME_BYTES_MAX,
         Work::RemoveXattr { .. } => BESIDE_NAME_BYTES_MAX,
@@ -430,9 +434,6 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
     };
     let (state, handle) = (file.state, file.handle);
     chain.push(match work {
-        Work::Read { offset, len, .. } => {
-            Operation::Read { state, extents: ExtentList::one(*offset, *len) }
-        }
         Work::ReadList { extents, .. } => Operation::Read { state, extents: extents.clone() },
         Work::Write { offset, len, stability, within, .. } => Operation::Write {
             state,

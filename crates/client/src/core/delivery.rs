@@ -30,6 +30,7 @@ impl Core {
     }
 
     /// Queues a call, begins to connect where nobody did.
+    #[inline]
     pub(super) fn accept(&mut self, mut call: Box<CallRecord>) {
         if call.owner.is_none() {
             self.requests.background += 1;
@@ -61,6 +62,7 @@ impl Core {
         self.enqueue(call);
     }
 
+    #[inline]
     pub(super) fn enqueue(&mut self, call: Box<CallRecord>) {
         if matches!(self.phase, Phase::Idle) {
             self.phase = Phase::Opening;
@@ -79,9 +81,12 @@ impl Core {
             file.kept.remove(id);
         }
         if !matches!(call.work, Work::Close { .. }) {
-            call.work.file().into_iter().chain(call.work.target()).for_each(|key| {
+            if let Some(key) = call.work.file() {
                 self.end_of_call(key);
-            });
+            }
+            if let Some(key) = call.work.target() {
+                self.end_of_call(key);
+            }
         }
         self.deliver(call, result);
     }
@@ -95,30 +100,38 @@ impl Core {
 
     /// Hands an answer out, when the call's buffer is free.
     pub(super) fn deliver(&mut self, mut call: Box<CallRecord>, result: Result<Output>) {
-        let scratch = call.work.uses_scratch();
         if call.owner.is_none() && self.requests.background > 0 {
             self.requests.background -= 1;
         }
         let (owner, tag, beside) = (call.owner, call.tag, call.beside.take());
-        let memory = call.end();
-        if self.answers.records.len() < RECORDS_MAX {
-            self.answers.records.push(call);
-        }
-        let mut done = CoreDone { owner, tag, result, buffer: None, beside };
-        if let Memory::Buffer(posted) = memory {
+        let mut buffer = None;
+        if let Memory::Buffer(posted) = std::mem::replace(&mut call.memory, Memory::None) {
             match posted.take_back() {
-                Ok(buffer) if scratch => self.keep_scratch(buffer),
-                Ok(buffer) => done.buffer = Some(buffer),
+                Ok(scratch) if call.work.uses_scratch() => self.keep_scratch(scratch),
+                Ok(free) => buffer = Some(free),
                 Err(posted) => {
+                    let done = CoreDone { owner, tag, result, buffer, beside };
                     self.answers.lingering.push((done, posted));
-                    return;
+                    return self.keep_record(call);
                 }
             }
         }
-        self.hand_out(done);
+        self.keep_record(call);
+        if owner.is_none() {
+            return self.clean_up(CoreDone { owner, tag, result, buffer, beside });
+        }
+        self.answers.done.push_back(CoreDone { owner, tag, result, buffer, beside });
     }
 
-    pub(super) fn hand_out(&mut self, done: CoreDone) {
+    /// Keeps the memory of a call that ended for another one.
+    fn keep_record(&mut self, mut call: Box<CallRecord>) {
+        call.end();
+        if self.answers.records.len() < RECORDS_MAX {
+            self.answers.records.push(call);
+        }
+    }
+
+    fn hand_out(&mut self, done: CoreDone) {
         if done.owner.is_some() {
             self.answers.done.push_back(done);
         } else {

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use dafs_fabric::{SgList, poison};
 use dafs_message::{ConnId, SubmitError};
-use dafs_protocol::{CredHandle, Operation, RequestHead, Status};
+use dafs_protocol::{CredHandle, ExtentList, Operation, RequestHead, Status};
 
 use super::call::{CallRecord, Flight};
 use super::chain::{self, Chain};
 use super::credentials::Rights;
+use super::files::OpenFile;
 use super::work::{Memory, Step, Work};
-use super::{Core, Phase};
+use super::{Core, Output, Phase};
 use crate::error::Error;
 use crate::planted::{Defect, planted};
 
@@ -88,6 +89,7 @@ impl Core {
     }
 
     /// Puts a call into a slot and sends it.
+    #[inline]
     fn start(&mut self, mut call: Box<CallRecord>, link: usize, cred: CredHandle) {
         let tight = call.tight;
         let step = chain::step(&mut call.work, tight);
@@ -108,7 +110,6 @@ impl Core {
         let mut header = std::mem::take(&mut self.requests.headers[usize::from(slot.0)]);
         let head = RequestHead { slot, sequence, cred };
         let made = self.encode(&head, &mut call, step, &mut header);
-        self.requests.headers[usize::from(slot.0)] = header;
         let mut flight = Flight {
             call,
             slot,
@@ -129,9 +130,45 @@ impl Core {
             Ok(Parts { operations, beside, noted }) => {
                 self.requests.unposted += 1;
                 (flight.operations, flight.beside, flight.noted) = (operations, beside, noted);
-                self.post(flight);
+                self.post(flight, header);
             }
-            Err(error) => self.replace(flight, error),
+            Err(error) => self.replace(flight, header, error),
+        }
+    }
+
+    /// For a request: the file it names must be usable.
+    fn file_state(&self, work: &Work) -> Result<(), Status> {
+        if work.is_internal() {
+            return Ok(());
+        }
+        if let Work::Close { file } = work {
+            return self.files.closable(*file).map(drop);
+        }
+        if let Some(key) = work.file() {
+            self.files.usable(key)?;
+        }
+        if let Some(key) = work.target() {
+            self.files.usable(key)?;
+        }
+        Ok(())
+    }
+
+    /// The answer of a call on a file that is broken.
+    fn refused_locally(&mut self, work: &Work, status: Status) -> Result<Output, Error> {
+        let mut status = status;
+        if let Work::Close { file } = work
+            && let Some(mut file) = self.remove_file(*file)
+            && file.take_lost().is_err()
+        {
+            status = Status::WritesLost;
+        }
+        Err(status.into())
+    }
+
+    fn writes_of(&self, work: &Work) -> u64 {
+        match work {
+            Work::Sync => self.recovery.unsynced.writes(),
+            _ => work.file().and_then(|key| self.files.any(key)).map_or(0, OpenFile::writes),
         }
     }
 
@@ -147,6 +184,14 @@ impl Core {
         let mut beside = 0;
         let mut operations = Chain::new();
         match (&mut call.work, step) {
+            // What most calls are needs no list.
+            (Work::Read { file, offset, len }, None) => {
+                let state = self.files.usable(*file)?.state;
+                let read = Operation::Read { state, extents: ExtentList::one(*offset, *len) };
+                dafs_protocol::encode_request(head, &[read], header)
+                    .map_err(|_| Unsendable::TooLong)?;
+                return Ok(Parts { operations: 1, beside: 0, noted: false });
+            }
             (work, Some(step)) => {
                 chain::step_chain(&mut operations, work, step, self.session.root)?;
             }
@@ -170,18 +215,16 @@ impl Core {
 
     /// A slot was taken for a request that cannot be made. The slot's sequence must not have a
     /// gap: something harmless goes in its place.
-    fn replace(&mut self, flight: Flight, error: Unsendable) {
+    fn replace(&mut self, flight: Flight, mut header: Vec<u8>, error: Unsendable) {
         let Flight { mut call, slot, sequence, link, .. } = flight;
         let head = RequestHead { slot, sequence, cred: CredHandle(0) };
-        let mut header = std::mem::take(&mut self.requests.headers[usize::from(slot.0)]);
         header.clear();
         dafs_protocol::encode_request(&head, &[Operation::Null], &mut header)
             .expect("an empty request has no lists");
-        self.requests.headers[usize::from(slot.0)] = header;
         let null = CallRecord::internal(Work::Null);
         self.requests.background += 1;
         self.requests.unposted += 1;
-        self.post(Flight {
+        let flight = Flight {
             call: null,
             slot,
             sequence,
@@ -196,7 +239,8 @@ impl Core {
             declined: false,
             writes: 0,
             kept_writes: 0,
-        });
+        };
+        self.post(flight, header);
         match error {
             Unsendable::Status(status) if call.work.is_internal() => {
                 self.on_internal_failed(call, status);
@@ -221,17 +265,14 @@ impl Core {
             .push_front(call);
     }
 
-    /// Gives an unposted flight to its link, if that is connected.
-    fn post(&mut self, mut flight: Flight) {
+    /// Gives an unposted flight, with its encoded request, to its link, if that is connected.
+    fn post(&mut self, mut flight: Flight, header: Vec<u8>) {
         let slot = usize::from(flight.slot.0);
-        let header = std::mem::take(&mut self.requests.headers[slot]);
         if let Some(conn) = self.links[flight.link].ready_conn() {
             let tag = u32::from(flight.slot.0);
             let (data, reply_into) = lists(&flight);
             let internal = flight.call.work.is_internal() || flight.call.link.is_some();
-            let posted = if header.len() > self.node.request_header_max(conn) {
-                Err(SubmitError::TooLarge)
-            } else if internal && !flight.declined {
+            let posted = if internal && !flight.declined {
                 self.node.submit_control(conn, tag, &header, data, reply_into)
             } else if flight.declined || self.now < self.recovery.push_again_at {
                 self.node.submit_on_grant(conn, tag, &header, data, reply_into)
@@ -247,16 +288,16 @@ impl Core {
                     self.requests.rung = false;
                 }
                 Err(SubmitError::TooLarge) if !flight.sent => {
-                    self.requests.headers[slot] = header;
                     self.requests.unposted -= 1;
                     if matches!(flight.call.work, Work::Null) {
                         // Not even nothing fits: this link is of no use.
                         self.requests.unposted += 1;
+                        self.requests.headers[slot] = header;
                         self.requests.flights[slot] = Some(flight);
                         self.node.disconnect(conn, "no room for a request");
                         self.wants_progress = true;
                     } else {
-                        self.replace(flight, Unsendable::TooLong);
+                        self.replace(flight, header, Unsendable::TooLong);
                     }
                     return;
                 }
@@ -287,7 +328,8 @@ impl Core {
                     self.requeue(flight.call);
                     continue;
                 }
-                self.post(flight);
+                let header = std::mem::take(&mut self.requests.headers[slot]);
+                self.post(flight, header);
             }
         }
     }

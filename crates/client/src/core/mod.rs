@@ -579,13 +579,15 @@ impl Core {
             call.memory = Memory::Buffer(scratch);
             return Ok(());
         }
+        let mut bytes = request.max(reply);
         if let Work::Get { len, .. } = &mut call.work {
             *len = (*len).min(self.session.facts.attr.data_bytes_max);
-        } else if request.max(reply) > self.data_bytes_max() {
+            bytes = *len as usize;
+        } else if bytes > self.data_bytes_max() {
             let max = self.data_bytes_max();
             return Err(Error::Config(format!("a call moves at most {max} bytes")));
         }
-        if request.max(call.work.reply_bytes()) > call.memory.len() {
+        if bytes > call.memory.len() {
             return Err(Error::Config("the buffer is too short".into()));
         }
         Ok(())
