@@ -136,6 +136,7 @@ impl ReceivePool {
         true
     }
 
+    #[inline]
     fn hand_over(&self, index: u32, engine: &mut dyn Engine) -> bool {
         let mut buffers = SgList::new();
         let header = self.header(index);
@@ -218,6 +219,7 @@ impl ReceivePool {
 
     /// Copies message bytes (no payload) to `into`, in place of what it held. The caller checked
     /// that the message has them.
+    #[inline]
     pub fn read_message(&self, index: u32, offset: usize, len: usize, into: &mut Vec<u8>) {
         let first = len.min(self.header_bytes.saturating_sub(offset));
         self.arena.read_message(index as usize * self.header_bytes + offset, first, into);

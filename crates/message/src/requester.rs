@@ -34,10 +34,8 @@ pub struct Slot {
     pub data: SgList,
     /// Targets that the engine does not have.
     pub reply_into: SgList,
-    /// Keeps what the peer may reach registered, and what is posted.
-    pub regions: Regions,
-    /// What stands in for sources and targets.
-    pub bounced: Bounced,
+    /// What it relies on, where that is anything.
+    pub kept: Option<Kept>,
     /// Where the header of a tagged reply lands.
     pub memory: Option<u32>,
     /// Work requests posted (or to be posted) and not complete.
@@ -150,12 +148,14 @@ impl Requester {
     }
 }
 
-/// What stands in for memory of a request.
+/// What a request relies on until it ends.
 #[derive(Default)]
-pub struct Bounced {
-    /// For its data.
+pub struct Kept {
+    /// Keep registered what the peer may reach, and what is posted.
+    pub regions: Regions,
+    /// What stands in for its data.
     pub source: Option<Box<Bounce>>,
-    /// For the reply's data.
+    /// What stands in for the room for the reply's data.
     pub target: Option<Box<Bounce>>,
 }
 
@@ -168,8 +168,7 @@ impl Slot {
         }
         segments::let_go(&mut self.data);
         segments::let_go(&mut self.reply_into);
-        segments::let_go(&mut self.regions);
-        self.bounced = Bounced::default();
+        self.kept = None;
         (self.busy, self.reply) = (false, None);
         (self.work, self.granted, self.arrived) = (0, 0, 0);
         self.generation = self.generation.wrapping_add(1);

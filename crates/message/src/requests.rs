@@ -96,7 +96,7 @@ impl Connection {
         (slot.mode, slot.reply_mode) = (plan.mode, plan.reply_mode);
         (slot.data_len, slot.room) = (data_len as u32, room as u32);
         slot.memory = memory;
-        (slot.regions, slot.bounced) = (plan.regions, plan.bounced);
+        slot.kept = plan.kept;
         let wire = wire_tag(index, slot.generation);
         let how = (plan.mode, plan.reply_mode, plan.flags);
         let remotes = (&plan.reads[..], &plan.writes[..]);
@@ -328,7 +328,8 @@ impl Connection {
     fn finish(&mut self, sh: &mut Shared, wire: u32) {
         let slot = &mut self.requester.slots[tag_slot(wire)];
         let (0, Some(data_len)) = (slot.work, slot.reply) else { return };
-        if let Some(bounce) = slot.bounced.target.as_ref().filter(|_| !slot.abandoned) {
+        let target = slot.kept.as_ref().and_then(|kept| kept.target.as_ref());
+        if let Some(bounce) = target.filter(|_| !slot.abandoned) {
             bounce.copy_out(data_len as usize);
             self.counters.copied_bytes += u64::from(data_len);
         }
@@ -346,8 +347,8 @@ impl Connection {
 
     /// The connection ends. What its requests had registered is registered anew for others.
     pub fn stop_requests(&mut self, sh: &mut Shared) {
-        for slot in self.requester.slots.iter().filter(|slot| !slot.regions.is_empty()) {
-            sh.registrations.forget(&slot.regions);
+        for kept in self.requester.slots.iter().filter_map(|slot| slot.kept.as_ref()) {
+            sh.registrations.forget(&kept.regions);
         }
     }
 

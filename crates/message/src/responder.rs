@@ -59,7 +59,7 @@ pub struct Slot {
     /// Where pieces go.
     pub into: SgList,
     /// Of what is posted.
-    pub held: Held,
+    pub held: Option<Held>,
     /// Bytes of pieces, and of reads that are done.
     pub arrived: u32,
     /// Bytes of pieces that were asked for.
@@ -77,7 +77,7 @@ pub struct PendingReply {
     /// Bytes of those that are done.
     pub left: u64,
     /// Of the data.
-    pub held: Held,
+    pub held: Option<Held>,
     /// The message that follows when the data was written.
     pub message: Option<Box<(Header, Vec<u8>)>>,
 }
@@ -153,10 +153,10 @@ impl Responder {
     }
 
     /// An entry for a reply whose end is to be told.
-    pub fn leave(&mut self, token: u64, held: Held) -> u32 {
-        let entry = PendingReply { token, work: 0, left: 0, held, message: None };
+    pub fn leave(&mut self, token: u64, held: Option<Held>) -> u32 {
         if let Some(index) = self.pending_free.pop() {
-            self.pending_replies[index as usize] = entry;
+            let entry = &mut self.pending_replies[index as usize];
+            (entry.token, entry.left, entry.held) = (token, 0, held);
             return index;
         }
         if self.pending_replies.is_empty() {
@@ -164,7 +164,7 @@ impl Responder {
             self.pending_replies.reserve(self.window);
             self.pending_free.reserve(self.window);
         }
-        self.pending_replies.push(entry);
+        self.pending_replies.push(PendingReply { token, work: 0, left: 0, held, message: None });
         (self.pending_replies.len() - 1) as u32
     }
 }

@@ -150,7 +150,7 @@ impl Connection {
             sh.faults.push((self.id.slot(), Fault::local("reply larger than the request's room")));
             return sh.unsent(token);
         }
-        let Some(held) = sh.make_known((Role::Responder, Some(self.id.slot())), &mut data, true)
+        let Ok(held) = sh.make_known((Role::Responder, Some(self.id.slot())), &mut data, true)
         else {
             // Pushed data that nobody fetched stops the path until the reply leaves.
             let stops = slot.mode == Mode::Tagged && slot.fetch == Fetch::Not;

@@ -46,13 +46,15 @@ pub enum Role {
 }
 
 /// What posted memory needs until it is the caller's again.
-#[derive(Default)]
 pub struct Held {
     /// In which it is.
     pub regions: Regions,
     /// What was posted in its place.
     pub bounce: Option<Box<Bounce>>,
 }
+
+/// There is no memory to stand in for what the device does not know.
+pub struct NoMemory;
 
 /// The engine, memory, and queues of a port.
 pub struct Shared {
@@ -165,12 +167,14 @@ impl Shared {
     }
 
     /// Memory for a header.
+    #[inline]
     pub fn take_header(&mut self) -> Vec<u8> {
         // Most headers fit, so that those in use grow no more after a while.
         self.headers.pop().unwrap_or_else(|| Vec::with_capacity(HEADER_CAPACITY))
     }
 
     /// Takes it back.
+    #[inline]
     pub fn recycle(&mut self, mut header: Vec<u8>) {
         let capacity = header.capacity();
         let useful = capacity > 0 && capacity <= HEADER_KEPT_BYTES_MAX;
@@ -192,18 +196,21 @@ impl Shared {
     }
 
     /// Makes sure that the device knows `list`, which is posted next, where it must: what it does not
-    /// know and cannot be told of is replaced, and copied if it is a source. `None`: there is nothing
-    /// to replace it by.
+    /// know and cannot be told of is replaced, and copied if it is a source. `None`: nothing is to be
+    /// held for that.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
     #[inline]
     pub fn make_known(
         &mut self,
         (role, owner): (Role, Owner),
         list: &mut SgList,
         is_source: bool,
-    ) -> Option<Held> {
+    ) -> Result<Option<Held>, NoMemory> {
         match self.attr.local_registration && !list.is_empty() {
-            true => self.find_or_replace((role, owner), list, is_source),
-            false => Some(Held::default()),
+            true => self.find_or_replace((role, owner), list, is_source).map(Some).ok_or(NoMemory),
+            false => Ok(None),
         }
     }
 
@@ -233,6 +240,7 @@ impl Shared {
     }
 
     /// Delivers a request, or leaves it waiting behind others.
+    #[inline]
     pub fn deliver_in_turn(&mut self, waiting: Waiting) {
         let is_room = self.in_service < self.config.requests_in_service_max;
         if is_room && self.waiting.is_empty() {
@@ -243,6 +251,7 @@ impl Shared {
     }
 
     /// Delivers a request.
+    #[inline]
     pub fn deliver(&mut self, waiting: Waiting) {
         let Waiting { id, header, data_len, reply_max, pushed } = waiting;
         self.in_service += 1;

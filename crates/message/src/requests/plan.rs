@@ -5,8 +5,8 @@ use dafs_fabric::{Access, SgList, Span, sg_bytes};
 use crate::bounce::Bounce;
 use crate::connection::Connection;
 use crate::header::{FLAG_STARVED, HEADER_BYTES, Mode, REMOTE_SPAN_BYTES};
-use crate::registration::{Regions, Registered, RemoteSpans};
-use crate::requester::Bounced;
+use crate::registration::{Registered, RemoteSpans};
+use crate::requester::Kept;
 use crate::shared::{Held, Role, Shared};
 
 /// How a request goes.
@@ -16,9 +16,8 @@ pub(super) struct Plan {
     pub(super) flags: u8,
     pub(super) reads: RemoteSpans,
     pub(super) writes: RemoteSpans,
-    /// Of these, and of what is posted.
-    pub(super) regions: Regions,
-    pub(super) bounced: Bounced,
+    /// For these, and for what is posted.
+    pub(super) kept: Option<Kept>,
 }
 
 impl Plan {
@@ -30,8 +29,19 @@ impl Plan {
             flags: 0,
             reads: RemoteSpans::new(),
             writes: RemoteSpans::new(),
-            regions: Regions::new(),
-            bounced: Bounced::default(),
+            kept: None,
+        }
+    }
+
+    /// Keeps what the request's data (`is_source`) or the room for the reply's data needs.
+    fn keep(&mut self, held: Option<Held>, is_source: bool) {
+        let Some(Held { regions, bounce }) = held else { return };
+        let kept = self.kept.get_or_insert_default();
+        kept.regions.extend(regions);
+        if is_source {
+            kept.source = bounce;
+        } else {
+            kept.target = bounce;
         }
     }
 }
@@ -87,21 +97,24 @@ impl Connection {
         may_push: bool,
         (data, reply_into): (&mut SgList, &mut SgList),
     ) -> Option<()> {
-        let (agreed, inline) = (self.agreed, self.options.inline_bytes as usize);
         let data_len = sg_bytes(data);
+        if self.agreed.tagged && data_len == 0 && !sh.attr.local_registration {
+            // Nothing is to be decided, nor to be made known.
+            return Some(());
+        }
+        let (agreed, inline) = (self.agreed, self.options.inline_bytes as usize);
         let mut descriptors = Descriptors {
             used: HEADER_BYTES + header_len,
             max: agreed.peer_header_bytes.min(agreed.send_header_bytes),
         };
         if agreed.tagged {
-            let held = sh.make_known((Role::Requester, None), reply_into, false)?;
-            (plan.regions, plan.bounced.target) = (held.regions, held.bounce);
+            plan.keep(sh.make_known((Role::Requester, None), reply_into, false).ok()?, false);
         } else if agreed.rdma_write
             && sg_bytes(reply_into) > inline
             && let Some((writes, bounce)) = descriptors.list_or_bounce(sh, reply_into, false)
         {
-            (plan.writes, plan.regions) = (writes.remotes, writes.regions);
-            (plan.bounced.target, plan.reply_mode) = (bounce, Mode::Write);
+            (plan.writes, plan.reply_mode) = (writes.remotes, Mode::Write);
+            plan.keep(Some(Held { regions: writes.regions, bounce }), false);
         }
         if data_len == 0 {
             return Some(());
@@ -121,16 +134,13 @@ impl Connection {
         } else if agreed.rdma_read
             && let Some((reads, bounce)) = descriptors.list_or_bounce(sh, data, true)
         {
-            plan.reads = reads.remotes;
-            plan.regions.extend(reads.regions);
-            (plan.bounced.source, plan.mode) = (bounce, Mode::Read);
+            (plan.reads, plan.mode) = (reads.remotes, Mode::Read);
+            plan.keep(Some(Held { regions: reads.regions, bounce }), true);
             return Some(());
         } else {
             plan.mode = Mode::Pieces;
         }
-        let Held { regions, bounce } = sh.make_known((Role::Requester, None), data, true)?;
-        plan.regions.extend(regions);
-        plan.bounced.source = bounce;
+        plan.keep(sh.make_known((Role::Requester, None), data, true).ok()?, true);
         Some(())
     }
 }

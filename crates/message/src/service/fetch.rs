@@ -32,10 +32,11 @@ impl Connection {
         let Some(slot) = self.responder.serving(tag) else { return };
         if matches!(slot.mode, Mode::Tagged | Mode::Grant | Mode::Read) {
             match sh.make_known((Role::Responder, Some(self.id.slot())), &mut into, false) {
-                Some(held) => slot.held = held,
+                Ok(held) => slot.held = held,
                 // What was pushed stops all that comes behind it, perhaps what others wait for.
-                None if slot.mode == Mode::Tagged
-                    || sh.bounces[Role::Responder as usize].is_idle() =>
+                Err(_)
+                    if slot.mode == Mode::Tagged
+                        || sh.bounces[Role::Responder as usize].is_idle() =>
                 {
                     slot.fetch = Fetch::Not;
                     drop(into);
@@ -43,7 +44,7 @@ impl Connection {
                     let id = RequestId { conn: self.id, tag };
                     return sh.events.push_back(Event::Fetched { id, placed: None });
                 }
-                None => {
+                Err(_) => {
                     slot.into = into;
                     return sh.starved.push((self.id.slot(), tag));
                 }
@@ -194,7 +195,7 @@ impl Connection {
         slot.fetch = Fetch::Done;
         let placed = Some(slot.data_len);
         slot.into.clear();
-        if let Held { bounce: Some(bounce), .. } = std::mem::take(&mut slot.held) {
+        if let Some(Held { bounce: Some(bounce), .. }) = slot.held.take() {
             bounce.copy_out(slot.data_len as usize);
             self.counters.copied_bytes += u64::from(slot.data_len);
         }

@@ -17,7 +17,7 @@ impl Connection {
         sh: &mut Shared,
         mut header: Header,
         caller_header: &[u8],
-        (data, held): (&mut SgList, Held),
+        (data, held): (&mut SgList, Option<Held>),
         token: Option<u64>,
     ) {
         let (wire, len) = (header.tag, header.data_len as usize);
@@ -159,7 +159,7 @@ impl Connection {
             return;
         }
         let (token, message) = (entry.token, entry.message.take());
-        entry.held = Held::default();
+        entry.held = None;
         sh.events.push_back(Event::ReplySent { token });
         self.responder.pending_free.push(index);
         if let Some(message) = message {
