@@ -68,8 +68,8 @@ impl Core {
             self.phase = Phase::Opening;
             self.wants_progress = true;
         }
-        let bytes = call.work.request_bytes().max(call.work.reply_bytes());
-        self.requests.queues[usize::from(bytes > SMALL_BYTES_MAX)].push_back(call);
+        let (request, reply) = call.work.bytes();
+        self.requests.queues[usize::from(request.max(reply) > SMALL_BYTES_MAX)].push_back(call);
         self.pump_queues();
     }
 

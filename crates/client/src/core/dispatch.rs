@@ -260,8 +260,8 @@ impl Core {
             self.requests.urgent.push_front(call);
             return;
         }
-        let bytes = call.work.request_bytes().max(call.work.reply_bytes());
-        self.requests.queues[usize::from(bytes > super::delivery::SMALL_BYTES_MAX)]
+        let (request, reply) = call.work.bytes();
+        self.requests.queues[usize::from(request.max(reply) > super::delivery::SMALL_BYTES_MAX)]
             .push_front(call);
     }
 
@@ -417,8 +417,8 @@ fn lists(flight: &Flight) -> (SgList, SgList) {
     if let Memory::None = call.memory {
         return (SgList::new(), SgList::new());
     }
-    let data = call.memory.list(call.work.request_bytes());
-    (data, call.memory.list(call.work.reply_bytes()))
+    let (request, reply) = call.work.bytes();
+    (call.memory.list(request), call.memory.list(reply))
 }
 
 /// What a request consists of.

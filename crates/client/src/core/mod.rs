@@ -568,7 +568,7 @@ impl Core {
             }
             _ => {}
         }
-        let (request, reply) = (call.work.request_bytes(), call.work.reply_bytes());
+        let (request, reply) = call.work.bytes();
         if call.work.uses_scratch() {
             let scratch = self.take_scratch(request.max(reply))?.post();
             match &call.work {

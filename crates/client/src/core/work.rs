@@ -485,6 +485,16 @@ impl Work {
             || matches!(self, Work::CancelLock { .. })
     }
 
+    /// Bytes of the request's data, and of room for the reply's.
+    #[inline]
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        match self {
+            Work::Read { len, .. } => (0, *len as usize),
+            Work::Write { len, .. } => (*len as usize, 0),
+            other => (other.request_bytes(), other.reply_bytes()),
+        }
+    }
+
     /// Bytes of the request's data.
     pub(crate) fn request_bytes(&self) -> usize {
         match self {
