@@ -45,7 +45,11 @@ impl CompletionQueue {
     /// Gives out up to `max` completions; how many.
     pub fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
         let count = self.completions.len().min(max);
-        completions.extend(self.completions.drain(..count));
+        let (front, back) = self.completions.as_slices();
+        let front = &front[..front.len().min(count)];
+        completions.extend_from_slice(front);
+        completions.extend_from_slice(&back[..count - front.len()]);
+        self.completions.drain(..count);
         self.polled += count as u64;
         count
     }

@@ -44,9 +44,14 @@ impl Connection {
             Begin::Body(target) if header.body_len() == 0 => self.finish(&header, target, core)?,
             Begin::Body(target) => body = Some(Current { header, target, done: 0 }),
         }
-        self.receive.note_frame(&header);
-        self.load.message(header.total as usize);
+        self.note_message(&header);
         Ok(body)
+    }
+
+    /// A frame begins, or came.
+    pub fn note_message(&mut self, header: &FrameHeader) {
+        self.receive.note_frame(header);
+        self.load.message(header.total as usize);
     }
 
     fn begin(

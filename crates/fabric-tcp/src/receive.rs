@@ -337,6 +337,13 @@ impl Connection {
             if self.receive.expected.take().is_some_and(|expected| expected != header) {
                 return Err("a run of frames was broken");
             }
+            if let Some(slot) = predicted
+                && header.body_len() <= view.left
+            {
+                (view.left, view.direct) = (view.left - header.body_len(), 0);
+                self.came_as_predicted(&header, slot, core);
+                continue;
+            }
             if self.take_send(&header, staging, view, core) {
                 continue;
             }
@@ -351,6 +358,7 @@ impl Connection {
     }
 
     /// Brings a send that is all in the staging memory to its receive; false where it is not so.
+    #[inline]
     fn take_send(
         &mut self,
         header: &FrameHeader,
@@ -372,8 +380,7 @@ impl Connection {
         let wr_id = receive.wr_id;
         core.receives.pop_front();
         core.complete(receive_completion(self, wr_id, Status::Success, len));
-        self.receive.note_frame(header);
-        self.load.message(header.total as usize);
+        self.note_message(header);
         true
     }
 

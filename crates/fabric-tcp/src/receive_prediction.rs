@@ -1,9 +1,10 @@
 //! Predicting where the next answers go: to the tagged receives in the order of posting, filled to
 //! the end, each with as many header bytes as the last one had.
 
-use dafs_fabric::Span;
 use dafs_fabric::mem::lend_mut;
+use dafs_fabric::{Span, Status};
 
+use crate::core::Core;
 use crate::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
 use crate::queue_pair::Connection;
 use crate::receive_side::View;
@@ -51,13 +52,29 @@ impl Connection {
     /// True when `header` is that of the message predicted for `slot`.
     pub fn is_predicted(&self, header: &FrameHeader, slot: u32) -> bool {
         let is_for = |receive: &TaggedReceive| {
-            receive.tag.0 == header.key && receive.capacity == header.total as usize
+            receive.tag.0 == header.key
+                && receive.capacity == header.total as usize
+                && !receive.started
         };
         header.kind == Kind::Tagged
             && header.addr == 0
             && header.payload_len == header.total
             && header.header_len == self.receive.predicted_header
             && self.tags.slots.get(slot).is_some_and(is_for)
+    }
+
+    /// Ends the receive in `slot`, whose [predicted](Self::is_predicted) message is in its place.
+    #[inline]
+    pub fn came_as_predicted(&mut self, header: &FrameHeader, slot: u32, core: &mut Core) {
+        let receive = self.tags.slots.at_mut(slot);
+        let room = receive.header.as_ref().map_or(0, Span::len);
+        assert!(
+            usize::from(header.header_len) <= room,
+            "it was predicted no longer than its place"
+        );
+        (receive.header_len, receive.total) = (header.header_len, header.total);
+        self.complete_tagged(slot, Status::Success, core);
+        self.note_message(header);
     }
 
     /// Collects `left` bytes in the order of the wire: those at the places predicted from `judged`

@@ -2,6 +2,7 @@
 
 use dafs_fabric::{Opcode, SgList, WrId};
 
+use crate::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::scatter_gather::Cursor;
 
 /// Sends, reads and writes under way; a peer that has more is not one of ours.
@@ -101,7 +102,8 @@ pub struct Request {
     pub posted: Posted,
     /// Order of posting, over all that is posted to the engine.
     pub sequence: u64,
-    pub header: Vec<u8>,
+    /// Room for the head of its first frame, and then its header: they leave as one piece.
+    pub head_and_header: Vec<u8>,
     pub data: SgList,
     /// Bytes of `data` that are cut into frames, or that a read received.
     pub done: u32,
@@ -120,13 +122,27 @@ impl Request {
         Request {
             posted,
             sequence: 0,
-            header: Vec::new(),
+            head_and_header: Vec::new(),
             data: SgList::new(),
             done: 0,
             cursor: Cursor::default(),
             id: 0,
             sends_before: 0,
             left: false,
+        }
+    }
+}
+
+impl Request {
+    /// Bytes of its header.
+    pub fn header_len(&self) -> u16 {
+        (self.head_and_header.len() - FRAME_HEADER_BYTES) as u16
+    }
+
+    /// Notes the head of its first frame.
+    pub fn begin(&mut self, head: &FrameHeader) {
+        if let Some(place) = self.head_and_header.first_chunk_mut() {
+            *place = head.encode();
         }
     }
 }
@@ -138,7 +154,8 @@ impl Slab<Request> {
         let slot = self.take(|| Request::new(posted));
         let request = self.at_mut(slot);
         (request.posted, request.sequence) = (posted, sequence);
-        request.header.extend_from_slice(header);
+        request.head_and_header.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
+        request.head_and_header.extend_from_slice(header);
         std::mem::swap(&mut request.data, data);
         (request.done, request.cursor) = (0, Cursor::default());
         (request.id, request.left) = (0, false);
@@ -152,9 +169,9 @@ impl Slab<Request> {
         if !request.data.is_empty() {
             request.data.clear();
         }
-        request.header.clear();
-        if request.header.capacity() > HEADER_KEPT_BYTES {
-            request.header = Vec::new();
+        request.head_and_header.clear();
+        if request.head_and_header.capacity() > HEADER_KEPT_BYTES {
+            request.head_and_header = Vec::new();
         }
         let posted = request.posted;
         self.release(slot);

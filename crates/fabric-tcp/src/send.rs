@@ -221,17 +221,17 @@ impl SendSide {
                     id: request.id,
                     ..FrameHeader::new(Kind::ReadRequest)
                 };
-                let mut frame = OutFrame::new(&header, Source::Request(slot));
+                let mut frame = OutFrame::first_of(slot, request, &header);
                 frame.last = true;
                 self.batch.push(frame);
             }
             _ => {
                 let header = FrameHeader {
-                    header_len: request.header.len() as u16,
+                    header_len: request.header_len(),
                     payload_len: request.posted.total,
                     ..FrameHeader::new(Kind::Send)
                 };
-                let mut frame = OutFrame::new(&header, Source::Request(slot));
+                let mut frame = OutFrame::first_of(slot, request, &header);
                 frame.last = true;
                 self.batch.push(frame);
                 self.sends_framed += 1;

@@ -94,6 +94,7 @@ impl Batch {
         head.copy_from_slice(first);
         self.frames.push_back(OutFrame {
             head,
+            first: false,
             header_len: 0,
             payload_len: rest.len(),
             source: Source::Bytes(rest.into()),
@@ -134,10 +135,13 @@ impl Batch {
                 header.addr = u64::from(request.done);
                 header.total = request.posted.total;
                 if request.done == 0 {
-                    header.header_len = request.header.len() as u16;
+                    header.header_len = request.header_len();
                 }
             }
-            let mut frame = OutFrame::new(&header, Source::Request(slot));
+            let mut frame = match request.done {
+                0 => OutFrame::first_of(slot, request, &header),
+                _ => OutFrame::new(&header, Source::Request(slot)),
+            };
             frame.cursor = request.cursor;
             frame.last = left == header.payload_len;
             if !frame.last {

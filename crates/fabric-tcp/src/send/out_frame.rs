@@ -13,7 +13,7 @@ use crate::sys::Gather;
 pub enum Source {
     /// Nowhere: there are none.
     None,
-    /// A posted request, whose header goes first.
+    /// A posted request, whose first frame has its head and its header there, too.
     Request(u32),
     /// A region, from this offset on, if access is still allowed when it leaves.
     Region(Arc<Region>, usize),
@@ -28,7 +28,10 @@ pub enum Source {
 /// A frame on its way to the kernel.
 #[derive(Debug)]
 pub struct OutFrame {
+    /// Unless the request has it.
     pub head: [u8; FRAME_HEADER_BYTES],
+    /// The first frame of a request.
+    pub first: bool,
     pub header_len: usize,
     pub payload_len: usize,
     pub source: Source,
@@ -42,9 +45,24 @@ impl OutFrame {
     pub fn new(header: &FrameHeader, source: Source) -> OutFrame {
         OutFrame {
             head: header.encode(),
+            first: false,
             header_len: usize::from(header.header_len),
             payload_len: header.payload_len as usize,
             source,
+            cursor: Cursor::default(),
+            last: false,
+        }
+    }
+
+    /// The first frame of a request.
+    pub fn first_of(slot: u32, request: &mut Request, header: &FrameHeader) -> OutFrame {
+        request.begin(header);
+        OutFrame {
+            head: [0; FRAME_HEADER_BYTES],
+            first: true,
+            header_len: usize::from(header.header_len),
+            payload_len: header.payload_len as usize,
+            source: Source::Request(slot),
             cursor: Cursor::default(),
             last: false,
         }
@@ -69,13 +87,16 @@ pub fn gather_frame<'a>(
         skip -= gone;
         gone
     };
-    gather.bytes(&frame.head[rest_of(FRAME_HEADER_BYTES)..]);
+    if !frame.first {
+        gather.bytes(&frame.head[rest_of(FRAME_HEADER_BYTES)..]);
+    }
     match &frame.source {
         Source::None | Source::Done(_) => {}
         Source::Request(slot) => {
             let request = requests.at(*slot);
-            if frame.header_len > 0 {
-                gather.bytes(&request.header[rest_of(frame.header_len)..]);
+            if frame.first {
+                let len = FRAME_HEADER_BYTES + frame.header_len;
+                gather.bytes(&request.head_and_header[rest_of(len)..]);
             }
             let gone = rest_of(frame.payload_len);
             let mut cursor = frame.cursor;
