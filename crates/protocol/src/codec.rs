@@ -15,7 +15,7 @@ mod read;
 pub(crate) mod setup;
 mod wire;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::handle::{CredHandle, SlotId};
 use crate::operation::{
@@ -33,6 +33,9 @@ pub use setup::{
     decode_setup_reply, decode_setup_request, encode_setup_reply, encode_setup_request,
 };
 use wire::{Put, Reader, with_length};
+
+/// Bytes before the operations of a request, or the results of a reply.
+const HEAD_BYTES: usize = 12;
 
 /// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -119,6 +122,13 @@ pub fn encode_request(
 /// # Errors
 /// [`DecodeError`].
 pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
+    let Some((head, read)) = read::request(bytes) else { return decode_chain(bytes) };
+    check::Checker::default().operation(&read)?;
+    let hash = hash::hash(head.cred.0, &bytes[HEAD_BYTES..]);
+    Ok(Request { head, operations: smallvec![read], hash })
+}
+
+fn decode_chain(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     if bytes.len() > HEADER_BYTES_MAX {
         return Err(DecodeError::Limit("request"));
     }
@@ -131,14 +141,12 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     let head = RequestHead { slot, sequence, cred };
     let mut request = Request { head, operations: SmallVec::new(), hash };
     for _ in 0..count {
-        let (opcode, body) = (r.u16()?, r.long()?);
-        request.operations.push(match read::operation(opcode, body) {
-            Some(read) => read,
-            None => operation(opcode, Reader::new(body))?,
-        });
-    }
-    for operation in &request.operations {
-        checker.operation(operation)?;
+        let opcode = r.u16()?;
+        let mut body = Reader::new(r.long()?);
+        let operation = operations::get(opcode, &mut body)?;
+        body.end()?;
+        checker.operation(&operation)?;
+        request.operations.push(operation);
     }
     skip_trailers(&mut r, count)?;
     Ok(request)
@@ -191,6 +199,17 @@ pub fn decode_results(
     results: &mut Vec<OpResult>,
 ) -> Result<(SlotId, u32, Result<(), Status>), DecodeError> {
     results.clear();
+    if let Some((slot, sequence, bytes, end_of_file)) = read::reply(bytes) {
+        results.push(Ok(Outcome::Read { bytes, end_of_file }));
+        return Ok((slot, sequence, Ok(())));
+    }
+    decode_any_results(bytes, results)
+}
+
+fn decode_any_results(
+    bytes: &[u8],
+    results: &mut Vec<OpResult>,
+) -> Result<(SlotId, u32, Result<(), Status>), DecodeError> {
     if bytes.len() > REPLY_BYTES_MAX {
         return Err(DecodeError::Limit("reply"));
     }
@@ -205,13 +224,8 @@ pub fn decode_results(
     }
     chain_length(count)?;
     for _ in 0..count {
-        let (number, body) = (r.u16()?, r.long()?);
-        // Results are large: the usual one is made in its place.
-        if let Some((bytes, end_of_file)) = read::result(number, body) {
-            results.push(Ok(Outcome::Read { bytes, end_of_file }));
-        } else {
-            results.push(result(number, Reader::new(body))?);
-        }
+        let number = r.u16()?;
+        results.push(result(number, Reader::new(r.long()?))?);
     }
     skip_trailers(&mut r, count)?;
     Ok((slot, sequence, Ok(())))
@@ -219,7 +233,7 @@ pub fn decode_results(
 
 /// What stands before the operations of a request and the results of a reply.
 fn put_head(out: &mut Vec<u8>, slot: SlotId, count: u16, [a, b]: [u32; 2]) {
-    let mut bytes = [0; 12];
+    let mut bytes = [0; HEAD_BYTES];
     bytes[0..2].copy_from_slice(&slot.0.to_le_bytes());
     bytes[2..4].copy_from_slice(&count.to_le_bytes());
     bytes[4..8].copy_from_slice(&a.to_le_bytes());
@@ -228,15 +242,9 @@ fn put_head(out: &mut Vec<u8>, slot: SlotId, count: u16, [a, b]: [u32; 2]) {
 }
 
 fn head(r: &mut Reader<'_>) -> Result<(SlotId, usize, [u32; 2]), DecodeError> {
-    let mut head = Reader::new(r.take(12)?);
+    let mut head = Reader::new(r.take(HEAD_BYTES)?);
     let (slot, count) = (SlotId(head.u16()?), usize::from(head.u16()?));
     Ok((slot, count, [head.u32()?, head.u32()?]))
-}
-
-fn operation<'a>(opcode: u16, mut body: Reader<'a>) -> Result<Operation<'a>, DecodeError> {
-    let operation = operations::get(opcode, &mut body)?;
-    body.end()?;
-    Ok(operation)
 }
 
 fn put_result(out: &mut Vec<u8>, result: &OpResult) {
