@@ -13,6 +13,7 @@ pub mod marked;
 pub mod marks;
 pub mod memory;
 pub mod mounted;
+pub mod pinning;
 pub mod random;
 pub mod relay;
 pub mod served;

@@ -79,6 +79,19 @@ pub fn rings() -> Allowed {
         .clone()
 }
 
+/// So many bytes locked in memory, beside what is.
+///
+/// # Errors
+/// Why not, after [`SKIPPED`].
+pub fn locked_memory(bytes: usize) -> Allowed {
+    let arena = dafs_fabric::Arena::new(bytes).map_err(|error| error.to_string())?;
+    let span = arena.span(0, bytes);
+    let pages = span.addr()..span.addr() + bytes as u64;
+    let locked = crate::sys::lock(&pages);
+    // Unlocked with the mapping.
+    locked.map_err(|error| format!("{SKIPPED}{bytes} bytes cannot be locked here: {error}"))
+}
+
 /// That a program ends well; else `lacking`, and what it said first.
 fn allowed(lacking: &str, program: &str, args: &[&str], paths: &[&Path]) -> Allowed {
     let output = Command::new(program).args(args).args(paths).output();

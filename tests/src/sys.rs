@@ -1,8 +1,9 @@
-//! System calls that programs make and the standard library lacks: shared mappings, and
+//! System calls that programs make and the standard library lacks: shared mappings, locked memory, and
 //! asynchronous direct I/O (libaio). All unsafe code of the tests.
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
@@ -11,6 +12,54 @@ pub const BLOCK: usize = 4096;
 
 fn check(result: i64) -> io::Result<i64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Has these pages, given by their addresses, in memory and keeps them there (mlock).
+///
+/// # Errors
+/// The system's: not mapped, or more than this process may lock.
+pub fn lock(pages: &Range<u64>) -> io::Result<()> {
+    // SAFETY: no byte changes, whatever is mapped there.
+    let result = unsafe { libc::mlock(pages.start as *const _, bytes(pages)) };
+    check(result.into()).map(drop)
+}
+
+/// Ends what [`lock`] began.
+///
+/// # Errors
+/// The system's: not mapped.
+pub fn unlock(pages: &Range<u64>) -> io::Result<()> {
+    // SAFETY: no byte changes, whatever is mapped there.
+    let result = unsafe { libc::munlock(pages.start as *const _, bytes(pages)) };
+    check(result.into()).map(drop)
+}
+
+fn bytes(pages: &Range<u64>) -> usize {
+    (pages.end - pages.start) as usize
+}
+
+/// How many of these pages are not in memory, or not mapped.
+pub fn absent_pages(pages: &Range<u64>) -> usize {
+    let mut answers = vec![0u8; bytes(pages).div_ceil(BLOCK)];
+    let to = answers.as_mut_ptr();
+    // SAFETY: `answers` has a byte for each page.
+    let result = unsafe { libc::mincore(pages.start as *mut _, bytes(pages), to) };
+    match result {
+        0 => answers.iter().filter(|answer| **answer & 1 == 0).count(),
+        _ => answers.len(),
+    }
+}
+
+/// Gives the pages of a span back to the system although they are locked, as nothing should.
+///
+/// # Errors
+/// The system's: before Linux 5.18 it knows no way.
+#[cfg(test)]
+pub(crate) fn give_back_locked(span: &dafs_fabric::Span) -> io::Result<()> {
+    // SAFETY: mapped as long as the span is, whose bytes nobody has a reference to.
+    let result =
+        unsafe { libc::madvise(span.as_mut_ptr().cast(), span.len(), libc::MADV_DONTNEED_LOCKED) };
+    check(result.into()).map(drop)
 }
 
 /// The first bytes of a file, mapped shared for reading and writing.
