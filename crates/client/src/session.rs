@@ -78,6 +78,11 @@ fn nonce_source() -> crate::core::NonceSource {
     Box::new(|nonce| getrandom::fill(nonce).expect("the system has random numbers"))
 }
 
+/// Connections of a session, those that have broken and are not quiescent among them.
+const CONNECTIONS_MAX: usize = 4;
+/// Receives of each beside those for replies: for callbacks, pieces of data, control.
+const RECEIVES_BESIDE: usize = 32;
+
 impl Session {
     /// Connects and makes a session. Blocks; a refused connection fails at once.
     ///
@@ -92,7 +97,13 @@ impl Session {
         options.clamp();
         let local = |error: &dyn std::fmt::Display| Error::Local(error.to_string());
         let domain = Domain::open_all(&providers.into()).map_err(|error| local(&error))?;
-        let config = NodeConfig { connections_max: 4, ..NodeConfig::default() };
+        // All that may be owed: a device that pins its receives has all of them at once.
+        let receives = CONNECTIONS_MAX * (usize::from(options.slots) + RECEIVES_BESIDE);
+        let config = NodeConfig {
+            connections_max: CONNECTIONS_MAX,
+            receives_max: receives,
+            ..NodeConfig::default()
+        };
         let node = Node::new(domain, config).map_err(|error| local(&error))?;
         let core = Core::new(node, CoreConfig::new(address, &options), nonce_source());
         let inner = Arc::new(Inner::new(core, &options));

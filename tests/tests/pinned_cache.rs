@@ -1,0 +1,33 @@
+//! Devices that pin what they know: what a session needs.
+
+use std::sync::Arc;
+
+use dafs_client::{OpenOptions, Session, SessionOptions};
+use dafs_server::Limits;
+use dafs_store::memory::MemoryStore;
+use dafs_tests::pinning::Pinning;
+use dafs_tests::{in_process, machine, tree};
+
+/// What a user may lock where nobody has changed it: `ulimit -l`.
+const USUAL_LIMIT: u64 = 8 << 20;
+
+#[test]
+fn a_session_is_content_with_the_usual_limit() {
+    if let Err(reason) = machine::locked_memory(USUAL_LIMIT as usize) {
+        return println!("{reason}");
+    }
+    let running = in_process::serve(MemoryStore::new(), Limits::default());
+    let provider = Pinning::over_tcp();
+    provider.limit_locked_bytes(USUAL_LIMIT);
+    let options = SessionOptions::default();
+    let session = Session::connect(Arc::new(provider.clone()), &running.address, options);
+    let session = session.expect("its pools are within the limit");
+    let data = tree::pattern(1, 3_000_003);
+    let both = OpenOptions { create: true, read: true, ..OpenOptions::write() };
+    let file = session.open(b"file", both).expect("open");
+    assert_eq!(file.write_at(&data, 0).expect("write"), data.len());
+    let mut back = vec![0; data.len()];
+    assert_eq!(file.read_at(&mut back, 0).expect("read"), data.len());
+    assert!(back == data);
+    assert_eq!(provider.violations(), [""; 0]);
+}
