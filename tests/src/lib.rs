@@ -16,6 +16,7 @@ pub mod mounted;
 pub mod pinning;
 pub mod random;
 pub mod relay;
+pub mod resized;
 pub mod served;
 #[allow(unsafe_code)]
 pub mod sys;

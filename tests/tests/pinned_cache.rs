@@ -1,4 +1,4 @@
-//! Devices that pin what they know: what a session needs.
+//! Devices that pin what they know: a cache that shrinks and grows under load, and what a session needs.
 
 use std::sync::Arc;
 
@@ -6,7 +6,30 @@ use dafs_client::{OpenOptions, Session, SessionOptions};
 use dafs_server::Limits;
 use dafs_store::memory::MemoryStore;
 use dafs_tests::pinning::Pinning;
+use dafs_tests::resized::{Plan, Report, run};
 use dafs_tests::{in_process, machine, tree};
+
+fn tried(plan: Plan) -> Option<Report> {
+    if let Err(reason) = machine::locked_memory(256 << 20) {
+        println!("{reason}");
+        return None;
+    }
+    let report = run(plan).unwrap_or_else(|error| panic!("{error}"));
+    println!("{report}");
+    Some(report)
+}
+
+#[test]
+fn segments_come_and_go_under_load() {
+    let Some(report) = tried(Plan { rounds: 2, limit: None }) else { return };
+    assert_eq!((report.registrations.1, report.registrations_refused), (0, 0));
+}
+
+#[test]
+fn what_may_not_be_locked_is_copied() {
+    let Some(report) = tried(Plan { rounds: 2, limit: Some(6) }) else { return };
+    assert!(report.registrations_refused > 0, "{report:?}");
+}
 
 /// What a user may lock where nobody has changed it: `ulimit -l`.
 const USUAL_LIMIT: u64 = 8 << 20;

@@ -33,6 +33,8 @@ const TOLD_MAX: usize = 100;
 pub struct Pinning {
     inner: Arc<dyn Provider>,
     books: Arc<Books>,
+    /// The only addresses that its devices take, if not all that those below do.
+    schemes: Option<&'static [&'static str]>,
 }
 
 /// What the devices of a provider have in common.
@@ -79,12 +81,18 @@ impl Pinning {
             tables: Mutex::default(),
             violations: Mutex::default(),
         };
-        Pinning { inner, books: Arc::new(books) }
+        Pinning { inner, books: Arc::new(books), schemes: None }
     }
 
     /// Of TCP, with RDMA read.
     pub fn over_tcp() -> Pinning {
         Pinning::new(Arc::new(dafs_fabric_tcp::TcpProvider::new()))
+    }
+
+    /// Its devices take addresses of these schemes only: another one serves the others.
+    #[must_use]
+    pub fn only(self, schemes: &'static [&'static str]) -> Pinning {
+        Pinning { schemes: Some(schemes), ..self }
     }
 
     /// From now on its devices lock no more than so many bytes together, as under `ulimit -l`. What is
@@ -129,7 +137,8 @@ impl Provider for Pinning {
 
     fn open(&self) -> Result<Arc<dyn Device>, OpenError> {
         let inner = self.inner.open()?;
-        let attr = attributes(inner.attr());
+        let mut attr = attributes(inner.attr());
+        attr.schemes = self.schemes.unwrap_or(attr.schemes);
         let table = Arc::new(Table::new(self.books.clone()));
         let mut tables = guard(&self.books.tables);
         tables.retain(|table| table.strong_count() > 0);

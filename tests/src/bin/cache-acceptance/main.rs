@@ -11,6 +11,7 @@ mod faulty;
 mod lists;
 mod memory;
 mod paths;
+mod pinned;
 mod policies;
 mod suites;
 mod written;
@@ -27,6 +28,7 @@ const BARS: &[Bar] = &[
     ("lists", lists::strided),
     ("kills", crash::kills),
     ("memory", memory::memory),
+    ("pinned", pinned::resized),
     ("faults", faults::faults),
     ("sequential", disk::sequential),
     ("random", disk::random),
