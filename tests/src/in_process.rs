@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Address, Arena, Domain};
+use dafs_fabric::{Address, Arena, Domain, Provider};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Timestamp, WriteVerifier};
@@ -106,7 +106,20 @@ pub fn late_store() -> MemoryStore {
 /// # Panics
 /// When the system refuses.
 pub fn serve_with_arena(store: MemoryStore, limits: Limits, arena_bytes: usize) -> InProcess {
-    let domain = Domain::open(&TcpProvider::default()).expect("device");
+    serve_on(&TcpProvider::default(), store, limits, arena_bytes)
+}
+
+/// As [`serve_with_arena`], on another network, whose device is not told of the cache.
+///
+/// # Panics
+/// When the system refuses.
+pub fn serve_on(
+    provider: &dyn Provider,
+    store: MemoryStore,
+    limits: Limits,
+    arena_bytes: usize,
+) -> InProcess {
+    let domain = Domain::open(provider).expect("device");
     let address = Address::parse("tcp://127.0.0.1:0").expect("address");
     let mut listener = domain.device().listen(&address).expect("listen");
     let address = listener.address();

@@ -54,3 +54,37 @@ fn a_session_is_content_with_the_usual_limit() {
     assert!(back == data);
     assert_eq!(provider.violations(), [""; 0]);
 }
+
+/// A server has receives for very many connections, of which a device is told when they come.
+#[test]
+fn a_server_pins_receives_as_sessions_come() {
+    if let Err(reason) = machine::locked_memory(64 << 20) {
+        return println!("{reason}");
+    }
+    let provider = Pinning::over_tcp();
+    let store = MemoryStore::new();
+    let running = in_process::serve_on(&provider, store, Limits::default(), 16 << 20);
+    let connect = || {
+        let network = Arc::new(dafs_fabric_tcp::TcpProvider::new());
+        Session::connect(network, &running.address, SessionOptions::default())
+    };
+    let mut sessions: Vec<_> = (0..8).map(|_| connect().expect("connect")).collect();
+    let locked = provider.locked_bytes();
+    assert!(locked < 10 << 20, "{locked} bytes for {} sessions", sessions.len());
+    provider.limit_locked_bytes(locked);
+    // Those for whom there are no receives are turned away.
+    while let Ok(session) = connect() {
+        sessions.push(session);
+        assert!(sessions.len() < 16, "receives that the device does not know");
+    }
+    let both = OpenOptions { create: true, read: true, ..OpenOptions::write() };
+    for (number, session) in sessions.iter().enumerate() {
+        let file = session.open(format!("{number}").as_bytes(), both).expect("open");
+        let data = tree::pattern(number as u64, 100_000);
+        assert_eq!(file.write_at(&data, 0).expect("write"), data.len());
+        let mut back = vec![0; data.len()];
+        assert_eq!(file.read_at(&mut back, 0).expect("read"), data.len());
+        assert!(back == data, "session {number}");
+    }
+    assert_eq!(provider.violations(), [""; 0]);
+}

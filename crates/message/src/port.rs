@@ -146,7 +146,7 @@ impl Port {
     /// What to tell the peer, and the receives that this needs. Grants fewer credits than wished
     /// where there are not enough receives.
     fn prepare(
-        &self,
+        &mut self,
         private_data: &[u8],
         options: &ConnOptions,
     ) -> Result<(Setup, usize), ConnectError> {
@@ -157,13 +157,14 @@ impl Port {
         if self.connections.len() - self.free.len() >= self.sh.config.connections_max {
             return Err(ConnectError::Resource("connections"));
         }
-        let (sh, attr) = (&self.sh, &self.sh.attr);
-        let tagged = attr.tag_match && options.use_tagged;
+        let tagged = self.sh.attr.tag_match && options.use_tagged;
         // One for control messages; replies and pieces take receives where tags do not match.
         let untagged =
             if tagged { 0 } else { usize::from(options.requests_max) + PIECES_UNDER_WAY };
         let beside = 1 + untagged;
         let wish = usize::from(options.credits.min(4096));
+        self.sh.pool.reserve(beside + wish + 1);
+        let (sh, attr) = (&self.sh, &self.sh.attr);
         let room = sh.pool.available().saturating_sub(beside + 1);
         let credits = wish.min(room);
         if sh.pool.available() < beside || (credits == 0 && wish > 0) {

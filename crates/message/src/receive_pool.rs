@@ -3,13 +3,15 @@
 //! Connections *promise* receives to their peers (as credits) before they tell them; as many are
 //! posted, and a few more. A message is copied out and its receive posted again at once, so a
 //! promise holds at any time. Memory is committed by the system when a receive is first filled,
-//! and given back when the pool shrinks; where the device pins it, neither.
+//! and given back when the pool shrinks. A device that must know it is told of it piece by piece, as
+//! more receives are promised: where it pins them, it has no more than were needed at a time.
 
 use std::sync::Arc;
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::{
-    Access, Arena, Engine, MemoryRegion, ProtectionDomain, SgList, Span, WrId, poison,
+    Access, Arena, Engine, MemoryRegion, ProtectionDomain, RegisterError, SgList, Span, WrId,
+    poison,
 };
 
 use crate::config::{NodeError, SubmitError};
@@ -19,12 +21,17 @@ use crate::work::{Target, work_id};
 
 /// Receives beyond those promised: for messages that need no credit.
 const RESERVE: usize = 8;
+/// Receives that a device is told of at a time.
+const PIECE: usize = 256;
 
 /// Where received bytes are kept until they are looked at.
 pub struct ReceivePool {
     arena: Arc<Arena>,
-    /// Keeps the arena known to devices that need it.
-    _region: Option<MemoryRegion>,
+    domain: Arc<ProtectionDomain>,
+    /// Keep the first receives known to devices that need it.
+    regions: Vec<MemoryRegion>,
+    /// How many.
+    known: usize,
     header_bytes: usize,
     area_bytes: usize,
     area_base: usize,
@@ -45,18 +52,20 @@ impl ReceivePool {
     /// # Errors
     /// [`NodeError`].
     pub fn new(
-        domain: &ProtectionDomain,
+        domain: &Arc<ProtectionDomain>,
         header_bytes: usize,
         area_bytes: usize,
         depth: usize,
     ) -> Result<ReceivePool, NodeError> {
         let area_base = (depth * header_bytes).next_multiple_of(PAGE_BYTES);
         let arena = Arena::new(area_base + depth * area_bytes)?;
-        let region = register_local(domain, &arena)?;
         let page_users = vec![0; area_base / PAGE_BYTES];
-        Ok(ReceivePool {
+        let must_know = domain.attr().local_registration;
+        let mut pool = ReceivePool {
             arena,
-            _region: region,
+            domain: domain.clone(),
+            regions: Vec::new(),
+            known: if must_know { 0 } else { depth },
             header_bytes,
             area_bytes,
             area_base,
@@ -66,7 +75,33 @@ impl ReceivePool {
             posted: 0,
             promised: 0,
             page_users,
-        })
+        };
+        if must_know {
+            pool.make_known()?;
+        }
+        Ok(pool)
+    }
+
+    /// The device is told of a piece more.
+    #[cold]
+    fn make_known(&mut self) -> Result<(), RegisterError> {
+        let none = Access { remote_read: false, remote_write: false };
+        let (first, end) = (self.known, (self.known + PIECE).min(self.depth));
+        let headers = (first * self.header_bytes, (end - first) * self.header_bytes);
+        let areas = (self.area_base + first * self.area_bytes, (end - first) * self.area_bytes);
+        let mut regions = Vec::new();
+        for (start, bytes) in [headers, areas].into_iter().filter(|(_, bytes)| *bytes > 0) {
+            regions.push(self.domain.device().register(self.arena.span(start, bytes), none)?);
+        }
+        self.regions.extend(regions);
+        self.known = end;
+        Ok(())
+    }
+
+    /// Sees to it that so many more can be promised, as far as the device takes them.
+    pub fn reserve(&mut self, count: usize) {
+        let wanted = (RESERVE + self.promised + count).min(self.depth);
+        while self.known < wanted && self.make_known().is_ok() {}
     }
 
     /// Bytes of a message that a receive holds.
@@ -84,9 +119,9 @@ impl ReceivePool {
         self.promised
     }
 
-    /// Receives that can still be promised.
+    /// Receives that can still be promised, after [`reserve`](Self::reserve).
     pub fn available(&self) -> usize {
-        self.depth.saturating_sub(RESERVE + self.promised)
+        self.known.saturating_sub(RESERVE + self.promised)
     }
 
     /// Promises `count` of the available.
@@ -101,6 +136,12 @@ impl ReceivePool {
         self.promised -= count;
     }
 
+    /// Some were never used. Those that are set aside may need more than were reserved.
+    fn has_fresh(&mut self) -> bool {
+        let is_known = |pool: &Self| (pool.fresh as usize) < pool.known;
+        is_known(self) || (self.known < self.depth && self.make_known().is_ok())
+    }
+
     fn wanted(&self) -> usize {
         (self.promised + RESERVE).min(self.depth)
     }
@@ -110,7 +151,7 @@ impl ReceivePool {
         while self.posted < self.wanted() {
             let index = match self.free.pop() {
                 Some(index) => index,
-                None if (self.fresh as usize) < self.depth => {
+                None if self.has_fresh() => {
                     self.fresh += 1;
                     self.fresh - 1
                 }
