@@ -116,12 +116,12 @@ fn nothing_is_done_twice_while_addresses_come_and_go() {
 #[test]
 fn all_addresses_that_failed_are_told() {
     let nobody = |port| Address { scheme: "tcp".into(), target: format!("127.0.0.1:{port}") };
-    let error = connect(&nobody(1), vec![nobody(2)]).err().expect("nobody listens").to_string();
+    let error = connect(&nobody(1), vec![nobody(2)]).expect_err("nobody listens").to_string();
     assert!(
         error.contains("tcp://127.0.0.1:1: ") && error.contains("tcp://127.0.0.1:2: "),
         "{error}"
     );
     let unknown = Address { scheme: "no-such".into(), target: "x".into() };
-    let error = connect(&nobody(1), vec![unknown]).err().expect("nobody listens").to_string();
+    let error = connect(&nobody(1), vec![unknown]).expect_err("nobody listens").to_string();
     assert!(error.contains("no network for 'no-such'"), "{error}");
 }
