@@ -1,6 +1,7 @@
 //! Client sessions for tests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dafs_client::{Session, SessionOptions, Url};
@@ -18,6 +19,14 @@ pub fn session_with(url: &str, change: impl FnOnce(&mut SessionOptions)) -> Sess
     options.retry = Duration::from_secs(60);
     change(&mut options);
     Session::connect_url(Arc::new(TcpProvider::default()), &url, options).expect("connect").0
+}
+
+/// Options of a session whose connections are not to break: when one does, its calls end with an error.
+pub fn unbroken() -> SessionOptions {
+    let broken = Arc::new(AtomicBool::new(false));
+    let cancel = Some(broken.clone());
+    let tell = move |_: &str| broken.store(true, Ordering::Relaxed);
+    SessionOptions { on_retry: Some(Arc::new(tell)), cancel, ..SessionOptions::default() }
 }
 
 /// A session of the server at `url`.

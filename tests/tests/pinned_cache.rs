@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use dafs_client::{OpenOptions, Session, SessionOptions};
+use dafs_client::{OpenOptions, Session};
 use dafs_server::Limits;
 use dafs_store::memory::MemoryStore;
+use dafs_tests::client::unbroken;
 use dafs_tests::pinning::Pinning;
 use dafs_tests::resized::{Plan, Report, run};
 use dafs_tests::{in_process, machine, tree};
@@ -42,8 +43,7 @@ fn a_session_is_content_with_the_usual_limit() {
     let running = in_process::serve(MemoryStore::new(), Limits::default());
     let provider = Pinning::over_tcp();
     provider.limit_locked_bytes(USUAL_LIMIT);
-    let options = SessionOptions::default();
-    let session = Session::connect(Arc::new(provider.clone()), &running.address, options);
+    let session = Session::connect(Arc::new(provider.clone()), &running.address, unbroken());
     let session = session.expect("its pools are within the limit");
     let data = tree::pattern(1, 3_000_003);
     let both = OpenOptions { create: true, read: true, ..OpenOptions::write() };
@@ -66,7 +66,7 @@ fn a_server_pins_receives_as_sessions_come() {
     let running = in_process::serve_on(&provider, store, Limits::default(), 16 << 20);
     let connect = || {
         let network = Arc::new(dafs_fabric_tcp::TcpProvider::new());
-        Session::connect(network, &running.address, SessionOptions::default())
+        Session::connect(network, &running.address, unbroken())
     };
     let mut sessions: Vec<_> = (0..8).map(|_| connect().expect("connect")).collect();
     let locked = provider.locked_bytes();

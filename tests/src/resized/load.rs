@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use dafs_client::{Call, Done, File, OpenOptions, Session, SessionOptions};
 use dafs_fabric::{Address, Buffer, Provider};
 use dafs_protocol::{Extent, Stability};
 
+use crate::client::unbroken;
 use crate::dice::Dice;
 use crate::tree::pattern;
 
@@ -68,9 +68,7 @@ impl Load {
         bytes: usize,
     ) -> Outcome<Load> {
         let (tags, rdma_read) = WAYS[number % WAYS.len()];
-        // No connection is to break.
-        let retry = Duration::from_secs(5);
-        let options = SessionOptions { tags, rdma_read, retry, ..SessionOptions::default() };
+        let options = SessionOptions { tags, rdma_read, ..unbroken() };
         let session = Session::connect(provider, address, options);
         let session = session.map_err(|error| format!("connect: {error}"))?;
         let name = format!("file{number}");
