@@ -97,7 +97,7 @@ impl Session {
         options.clamp();
         let local = |error: &dyn std::fmt::Display| Error::Local(error.to_string());
         let domain = Domain::open_all(&providers.into()).map_err(|error| local(&error))?;
-        // All that may be owed: a device that pins its receives has all of them at once.
+        // All that may be owed: a device that pins is to have no more.
         let receives = CONNECTIONS_MAX * (usize::from(options.slots) + RECEIVES_BESIDE);
         let config = NodeConfig {
             connections_max: CONNECTIONS_MAX,
