@@ -25,7 +25,7 @@ use workload::{COLD_BEFORE, READS};
 const BOUNDS: [(&str, [f64; 3]); 3] = [
     ("server", [5292.0, 9.8, 0.21]),
     ("client", [5153.0, 10.0, 0.26]),
-    ("server, cold", [24980.0, 51.7, 11.3]),
+    ("server, cold", [14380.0, 33.4, 3.06]),
 ];
 
 fn profile(what: &str) -> Result<Profile, String> {
