@@ -215,7 +215,7 @@ impl Pool {
         self.used_slots.load(Ordering::Relaxed)
     }
 
-    /// False: not so many slots are free.
+    /// False: so many slots were not free just now, without its lock.
     pub(crate) fn may_have(&self, slots: usize) -> bool {
         self.used_slots() + self.decommitted() * FRAME_SLOTS + slots <= self.slot_count()
     }

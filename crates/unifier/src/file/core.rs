@@ -301,7 +301,7 @@ impl Core {
             self.evict(lacking * FRAME_SLOTS, Some(FRAME_LOOKS * lacking));
         }
         loop {
-            // Mostly all are used: then it is no use to look for one.
+            // Mostly all are used: then one has to go before it is looked for.
             if self.pool.may_have(count)
                 && let Some(pages) = self.pool.allocate(block, count)
             {
@@ -309,7 +309,9 @@ impl Core {
             }
             let free = self.pool.kept_slots().saturating_sub(self.pool.used_slots());
             if self.evict(count.saturating_sub(free).max(1), None) == 0 {
-                return None;
+                // Who is told to wait is not woken for what is free by now, and the counts that are
+                // read without the lock may lag behind: the last look is one with it.
+                return self.pool.allocate(block, count);
             }
         }
     }
