@@ -32,7 +32,7 @@ fn last_line(output: &Output) -> String {
     last(&text).or_else(|| last(&errors)).unwrap_or_default()
 }
 
-/// What a cached read costs, which is the same on a busy machine.
+/// What reads cost, cached and cold, which is the same on a busy machine.
 pub(crate) fn counted(_: Mode) -> Vec<Line> {
     let beside = std::env::current_exe().map(|this| this.with_file_name("counted"));
     let output = beside.and_then(|counted| Command::new(counted).arg("--check").output());
@@ -40,7 +40,7 @@ pub(crate) fn counted(_: Mode) -> Vec<Line> {
         Ok(output) => (last_line(&output), output.status.success()),
         Err(error) => (format!("counted: {error}"), false),
     };
-    let what = "instructions, memcpy calls, allocations of a cached 4 KiB read, depth 32";
+    let what = "instructions, memcpy calls, allocations of 4 KiB reads, depth 32";
     vec![Line::new("counted", what, "at most as many as written down").measured(text, ok)]
 }
 

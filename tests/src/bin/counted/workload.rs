@@ -15,7 +15,7 @@ use dafs_protocol::{Identity, Stability};
 use dafs_server::{Limits, Proof, Worker};
 use dafs_store::memory::MemoryStore;
 use dafs_store::{Disk, Store, ThreadIo};
-use dafs_store_posix::{HandleKey, PosixOptions, PosixStore};
+use dafs_store_posix::{HandleKey, OpenStoreError, PosixOptions, PosixStore};
 use dafs_tests::in_process::shared;
 
 const DEPTH: usize = 32;
@@ -183,19 +183,22 @@ pub(crate) fn cached() {
     pair.rounds(file, &mut blocks, (ROUNDS, true));
 }
 
+/// A store that asks the disk itself.
+///
+/// # Errors
+/// There is no such disk here, or no io_uring.
+pub(crate) fn direct(dir: &Path) -> Result<Arc<PosixStore>, OpenStoreError> {
+    let key = Some(HandleKey([7; 16]));
+    PosixStore::open(dir, PosixOptions { disk: Disk::Direct, key, ..PosixOptions::default() })
+}
+
 /// Runs what is counted: reads of what the disk must be asked for, with a file in `dir`.
 pub(crate) fn cold(dir: &Path) {
     let file = std::fs::File::create(dir.join("file")).expect("file");
     std::io::copy(&mut std::io::repeat(7).take(COLD_BLOCKS * BLOCK as u64), &mut &file)
         .and_then(|_| file.sync_all())
         .expect("written");
-    let options = PosixOptions {
-        disk: Disk::Direct,
-        key: Some(HandleKey([7; 16])),
-        ..PosixOptions::default()
-    };
-    let store = PosixStore::open(dir, options).expect("a directory with direct I/O");
-    let mut pair = Pair::new(store, COLD_ARENA);
+    let mut pair = Pair::new(direct(dir).expect("direct I/O"), COLD_ARENA);
     let file = pair.open(OpenOptions::read());
     let mut blocks = scattered();
     // Until the cache is full: then what comes in displaces something.
