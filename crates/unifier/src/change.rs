@@ -107,7 +107,7 @@ impl CachedFile {
         let inner = &mut *self.lock();
         if outcome.is_err() {
             // How far it came is not known.
-            (inner.stale, inner.store_size) = (true, None);
+            (inner.stored.stale, inner.stored.size) = (true, None);
             return outcome;
         }
         // To nothing: also what was being written when the file was cut by an open.
@@ -157,9 +157,9 @@ impl CachedFile {
 
     /// We have changed the store's file, which is so long now.
     pub(crate) fn changed(&self, inner: &mut Inner, store_size: Option<u64>) {
-        inner.last_change = self.core.change();
-        (inner.stale, inner.store_size) = (true, store_size);
-        inner.changes((self.core.config.clock)());
+        inner.changed.last = self.core.change();
+        (inner.stored.stale, inner.stored.size) = (true, store_size);
+        inner.changed.changes((self.core.config.clock)());
     }
 
     /// Waits, after an open that truncates, until the store's file is cut for good: who is told
@@ -205,11 +205,11 @@ impl CachedFile {
             None => None,
         };
         let inner = &mut *self.lock();
-        inner.report_loss(status);
-        (inner.stale, inner.store_size) = (true, None);
+        inner.sessions.report_loss(status);
+        (inner.stored.stale, inner.stored.size) = (true, None);
         match attr {
             Some(attr) => inner.size = attr.size,
-            None => inner.unknown = true,
+            None => inner.stored.unknown = true,
         }
     }
 }
@@ -219,7 +219,7 @@ impl Inner {
     /// from now on may be of that.
     pub(crate) fn change_by(&mut self, writer: Writer) -> Result<Arc<dyn File>, Status> {
         let handle = self.handle.clone().ok_or(Status::BadStateId)?;
-        self.add_writer(writer.id);
+        self.sessions.add_writer(writer.id);
         Ok(handle)
     }
 }

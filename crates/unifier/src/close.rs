@@ -25,9 +25,9 @@ impl CachedFile {
             self.run(async move { file.flush_and_close().await }).await
         };
         let inner = &mut *self.lock();
-        let wrote = inner.writers.contains(&writer);
-        inner.count_close(writer);
-        let late = inner.take_late(writer);
+        let wrote = inner.sessions.has_written(writer);
+        inner.sessions.count_close(writer);
+        let late = inner.sessions.take_late(writer);
         // Who wrote nothing is not told of what others wrote.
         let outcome = if wrote { outcome } else { Ok(()) };
         outcome.and(late.map_or(Ok(()), Err))
@@ -61,15 +61,15 @@ impl CachedFile {
             if inner.opens > 0 {
                 return true;
             }
-            if outcome.is_err() || inner.stale || planted(Defect::CloseWithoutFlush) {
+            if outcome.is_err() || inner.stored.stale || planted(Defect::CloseWithoutFlush) {
                 // Lost, and told; or of unknown age.
                 let lost = self.drop_pages(inner, 0, Which::Dirty);
                 count(&self.core.counters.lost_slots, lost);
                 self.drop_pages(inner, 0, Which::Clean);
-                (inner.stale, inner.unknown) = (true, true);
+                (inner.stored.stale, inner.stored.unknown) = (true, true);
             } else {
                 // Not what was given up.
-                inner.size = inner.known.size;
+                inner.size = inner.stored.known.size;
             }
             inner.handle = None;
             inner.failed = None;

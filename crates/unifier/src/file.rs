@@ -4,16 +4,15 @@ mod core;
 mod dirty;
 mod fill;
 mod inner;
+mod sessions;
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use dafs_protocol::{Attr, Status};
 use dafs_store::{File, FileId};
-use smallvec::SmallVec;
 
 pub(crate) use self::core::{Core, Counters, FRAME_LOOKS, Pinned, count, least_frames};
 pub(crate) use self::dirty::HELPERS_MAX;
@@ -23,7 +22,7 @@ use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
 use crate::wait::locked;
 use crate::{Opening, WriterId};
 pub(crate) use fill::Fill;
-pub(crate) use inner::{Inner, Known};
+pub(crate) use inner::Inner;
 
 /// Work to be done to its end; most of it is a fill.
 pub(crate) type Job = crate::job::Job<Fill>;
@@ -115,44 +114,6 @@ pub(crate) enum Which {
 
 impl CachedFile {
     pub(crate) fn new(core: Arc<Core>, id: FileId, number: u64, attr: &Attr) -> Arc<CachedFile> {
-        let inner = Inner {
-            handle: None,
-            generation: None,
-            opens: 0,
-            size: attr.size,
-            clusters: BTreeMap::new(),
-            dirty: BTreeSet::new(),
-            unwritten: 0,
-            fills: Vec::new(),
-            writes: Vec::new(),
-            next_id: 0,
-            arrivals: 0,
-            exclusive: None,
-            syncing: None,
-            sync_next: None,
-            known: Known::of(attr),
-            known_at: 0,
-            stale: false,
-            store_size: Some(attr.size),
-            // Nothing was read.
-            unsettled: false,
-            unwritten_is_ours: false,
-            unknown: false,
-            last_change: 0,
-            modified: attr.modified,
-            changed_here: 0,
-            read_end: 0,
-            unit_bytes: 0,
-            clear_privileges: false,
-            opens_of: SmallVec::new(),
-            writers: SmallVec::new(),
-            late: Vec::new(),
-            lost: false,
-            listed_dirty: false,
-            listed_failed: false,
-            failed: None,
-            listed_closed: false,
-        };
         let keeping = FilePolicy::new(core.config.policy);
         Arc::new(CachedFile {
             core,
@@ -161,7 +122,7 @@ impl CachedFile {
             keeping,
             good_end: AtomicU64::new(0),
             coming: AtomicUsize::new(0),
-            inner: Mutex::new(inner),
+            inner: Mutex::new(Inner::of(attr)),
         })
     }
 
@@ -203,7 +164,7 @@ impl CachedFile {
 
     /// A late error of this session's writes; told once.
     pub fn take_error(&self, writer: WriterId) -> Option<Status> {
-        self.lock().take_late(writer)
+        self.lock().sessions.take_late(writer)
     }
 
     /// It was found in the table, which is locked, and is about to be opened: it stays there.
@@ -243,11 +204,11 @@ impl CachedFile {
         let inner = &mut *self.lock();
         // While somebody has it open, its number is no other file's; and what was written since
         // it was made is not to be lost.
-        let births = (attr.created, inner.known.created);
+        let births = (attr.created, inner.stored.known.created);
         let is_reborn = matches!(births, (Some(new), Some(old)) if new != old);
         let is_made = opening == Opening::Created
             && !inner.overtakes(mark)
-            && (attr.created.is_none() || attr.created != inner.known.created);
+            && (attr.created.is_none() || attr.created != inner.stored.known.created);
         // Births can be one where they are counted by ticks of a clock.
         let generation = handle.generation();
         let is_next = matches!((generation, inner.generation), (Some(new), Some(old)) if new != old)
@@ -255,17 +216,17 @@ impl CachedFile {
         let is_another = inner.opens == 0 && (is_reborn || is_made || is_next);
         inner.generation = generation;
         inner.opens += 1;
-        inner.count_open(writer);
+        inner.sessions.count_open(writer);
         inner.handle.get_or_insert(handle);
         if opening != Opening::Truncated && !is_another {
             self.compare(inner, mark, attr);
             self.settle(inner, unwritten);
             return None;
         }
-        let recut = !is_another && (inner.overtakes(mark) || !inner.fills.is_empty());
+        let recut = !is_another && (inner.overtakes(mark) || !inner.transfers.fills.is_empty());
         if recut {
-            inner.unsettled = true;
-            inner.add_writer(writer);
+            inner.stored.unsettled = true;
+            inner.sessions.add_writer(writer);
             let before = inner.exclusive.clone();
             let job = self.cut_again(before);
             inner.exclusive = Some(job.clone());
@@ -278,9 +239,9 @@ impl CachedFile {
         self.drop_pages(inner, 0, Which::All);
         inner.failed = None;
         inner.size = attr.size;
-        inner.learn(mark, attr);
-        inner.unsettled = unwritten != Some(false);
-        inner.unwritten_is_ours = false;
+        inner.stored.learn(mark, attr);
+        inner.stored.unsettled = unwritten != Some(false);
+        inner.stored.unwritten_is_ours = false;
         None
     }
 
@@ -298,31 +259,31 @@ impl CachedFile {
             return;
         }
         self.compare_now(inner, mark, attr);
-        inner.unwritten_is_ours |= unwritten == Some(false);
+        inner.stored.unwritten_is_ours |= unwritten == Some(false);
     }
 
     /// Drops clean pages when the store's file was changed by somebody else.
     fn compare(&self, inner: &mut Inner, mark: u64, attr: &Attr) {
-        if inner.unknown || !inner.overtakes(mark) {
+        if inner.stored.unknown || !inner.overtakes(mark) {
             self.compare_now(inner, mark, attr);
         }
     }
 
     fn compare_now(&self, inner: &mut Inner, mark: u64, attr: &Attr) {
-        if planted(Defect::LocalChangeTakenForOurs) && inner.stale {
+        if planted(Defect::LocalChangeTakenForOurs) && inner.stored.stale {
             return;
         }
         // Answers come in any order: an older one is not to undo a newer one.
-        if !inner.unknown && mark < inner.known_at {
+        if !inner.stored.unknown && mark < inner.stored.known_at {
             return;
         }
-        if inner.unknown || !inner.explains(attr) {
+        if inner.stored.unknown || !inner.stored.explains(attr) {
             self.drop_pages(inner, 0, Which::Clean);
             inner.size = attr.size.max(inner.dirty_end());
             // What is read from now on until the system is asked.
-            (inner.unsettled, inner.unwritten_is_ours) = (true, false);
+            (inner.stored.unsettled, inner.stored.unwritten_is_ours) = (true, false);
         }
-        inner.learn(mark, attr);
+        inner.stored.learn(mark, attr);
     }
 
     /// At an open, after its attributes: the system has not written all of the file (`None`: it
@@ -332,17 +293,19 @@ impl CachedFile {
         if planted(Defect::LocalStoresNotSought) {
             return;
         }
-        let was_unsettled = inner.unsettled;
+        let was_unsettled = inner.stored.unsettled;
         if was_unsettled {
             self.drop_pages(inner, 0, Which::Clean);
         }
         match unwritten {
-            Some(false) => (inner.unsettled, inner.unwritten_is_ours) = (false, false),
-            Some(true) => inner.unsettled = !inner.unwritten_is_ours,
-            None => inner.unsettled = true,
+            Some(false) => {
+                (inner.stored.unsettled, inner.stored.unwritten_is_ours) = (false, false)
+            }
+            Some(true) => inner.stored.unsettled = !inner.stored.unwritten_is_ours,
+            None => inner.stored.unsettled = true,
         }
-        if was_unsettled || inner.unsettled {
-            inner.looks_changed((self.core.config.clock)());
+        if was_unsettled || inner.stored.unsettled {
+            inner.changed.looks_changed((self.core.config.clock)());
         }
     }
 
@@ -354,9 +317,9 @@ impl CachedFile {
             return;
         }
         // What was written here since is not known to the second.
-        let is_as_modified = inner.stale || inner.known.modified == attr.modified;
-        if inner.store_size == Some(attr.size) && (of_data || is_as_modified) {
-            inner.learn(mark, attr);
+        let is_as_modified = inner.stored.stale || inner.stored.known.modified == attr.modified;
+        if inner.stored.size == Some(attr.size) && (of_data || is_as_modified) {
+            inner.stored.learn(mark, attr);
         } else {
             self.compare(inner, mark, attr);
         }
@@ -366,21 +329,23 @@ impl CachedFile {
     pub(crate) fn correct(&self, mark: u64, attr: &mut Attr) {
         let inner = &*self.lock();
         let overtaken = inner.overtakes(mark);
-        if overtaken && !inner.stale {
-            (attr.allocated, attr.change) = (inner.known.allocated, inner.known.change);
-            (attr.modified, attr.changed) = (inner.known.modified, inner.known.changed);
+        if overtaken && !inner.stored.stale {
+            (attr.allocated, attr.change) =
+                (inner.stored.known.allocated, inner.stored.known.change);
+            (attr.modified, attr.changed) =
+                (inner.stored.known.modified, inner.stored.known.changed);
         }
         if !planted(Defect::SizeOverlayIgnored)
             && (inner.opens > 0 || overtaken || !inner.is_clean())
         {
             attr.size = inner.size;
         }
-        if (inner.stale && !inner.unknown) || !inner.is_clean() {
-            let time = inner.modified;
+        if (inner.stored.stale && !inner.stored.unknown) || !inner.is_clean() {
+            let time = inner.changed.modified;
             let dirty = !inner.is_clean();
             attr.modified = if dirty { time } else { attr.modified.max(time) };
             attr.changed = attr.changed.max(time);
-            let unwritten = inner.unwritten as u64 * SLOT;
+            let unwritten = inner.blocks.unwritten as u64 * SLOT;
             let most = inner.size.next_multiple_of(SLOT);
             attr.allocated = attr.allocated.max(most.min(attr.allocated + unwritten));
             if dirty && inner.clear_privileges {
@@ -388,7 +353,7 @@ impl CachedFile {
             }
         }
         // The store's times may be those of ticks, in one of which a file can change twice.
-        attr.change = attr.change.max(inner.changed_here);
+        attr.change = attr.change.max(inner.changed.here);
     }
 
     /// Forgets pages from `first` on.
@@ -407,13 +372,13 @@ impl CachedFile {
             return 0;
         }
         if matches!(which, Which::Clean | Which::All) {
-            inner.void_fills(blocks.clone());
+            inner.transfers.void_fills(blocks.clone());
         }
         let (first_cluster, first_slot) = place(*blocks.start());
         let (last_cluster, last_slot) = place(*blocks.end());
         let mut dropped = 0;
         let mut empty = Vec::new();
-        for (number, cluster) in inner.clusters.range_mut(first_cluster..=last_cluster) {
+        for (number, cluster) in inner.blocks.clusters.range_mut(first_cluster..=last_cluster) {
             let before = cluster.unwritten();
             let from = if *number == first_cluster { first_slot } else { 0 };
             let to = if *number == last_cluster { last_slot } else { FRAME_SLOTS - 1 };
@@ -436,17 +401,17 @@ impl CachedFile {
             cluster.writing &= !bits;
             cluster.failed &= !bits;
             let after = cluster.unwritten();
-            inner.unwritten = inner.unwritten + after - before;
+            inner.blocks.unwritten = inner.blocks.unwritten + after - before;
             self.core.recount_dirty(before, after);
             if cluster.dirty == 0 {
-                inner.dirty.remove(number);
+                inner.blocks.dirty.remove(number);
             }
             if cluster.is_empty() && cluster.writing == 0 {
                 empty.push(*number);
             }
         }
         for number in empty {
-            inner.clusters.remove(&number);
+            inner.blocks.clusters.remove(&number);
         }
         dropped
     }
@@ -455,7 +420,7 @@ impl CachedFile {
     pub(crate) fn evict(&self, unit: Page, block: u64) -> usize {
         let inner = &mut *self.lock();
         let (number, slot) = place(block);
-        let Entry::Occupied(mut entry) = inner.clusters.entry(number) else { return 0 };
+        let Entry::Occupied(mut entry) = inner.blocks.clusters.entry(number) else { return 0 };
         let cluster = entry.get_mut();
         let bits = match unit.unit_slots() {
             1 => u16::from(cluster.pages[slot] == unit) << slot,
@@ -477,10 +442,10 @@ impl CachedFile {
         cluster.dirty &= !bits;
         cluster.writing &= !bits;
         let after = cluster.unwritten();
-        inner.unwritten = inner.unwritten + after - before;
+        inner.blocks.unwritten = inner.blocks.unwritten + after - before;
         self.core.recount_dirty(before, after);
         if before != after && cluster.dirty == 0 {
-            inner.dirty.remove(&number);
+            inner.blocks.dirty.remove(&number);
         }
         if cluster.is_empty() {
             entry.remove();
@@ -489,12 +454,12 @@ impl CachedFile {
     }
 
     pub(crate) fn unlist_as_dirty(&self) {
-        self.lock().listed_dirty = false;
+        self.lock().listed.dirty = false;
     }
 
     /// False when it is on the list already.
     pub(crate) fn list_as_closed(&self) -> bool {
-        !std::mem::replace(&mut self.lock().listed_closed, true)
+        !std::mem::replace(&mut self.lock().listed.closed, true)
     }
 
     /// It is not open (again), nor about to be, and nothing of it is to be written. With the table
@@ -502,7 +467,7 @@ impl CachedFile {
     pub(crate) fn may_be_forgotten(&self, from_list: bool) -> bool {
         let inner = &mut *self.lock();
         if from_list {
-            inner.listed_closed = false;
+            inner.listed.closed = false;
         }
         inner.opens == 0 && self.coming.load(Ordering::SeqCst) == 0 && inner.is_clean()
     }

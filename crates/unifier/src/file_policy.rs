@@ -56,7 +56,7 @@ impl CachedFile {
         if share == before {
             return;
         }
-        for (number, cluster) in &inner.clusters {
+        for (number, cluster) in &inner.blocks.clusters {
             self.move_cluster(*number, cluster, share);
         }
     }

@@ -77,11 +77,11 @@ impl CachedFile {
         let started = {
             let inner = &mut *self.lock();
             let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
-            let is_as_seen = arrivals == Some(inner.arrivals);
+            let is_as_seen = arrivals == Some(inner.transfers.arrivals);
             if inner.exclusive.is_some() || !(is_as_seen || inner.lacks(range)) {
                 return Ok(None);
             }
-            let id = inner.next_id();
+            let id = inner.transfers.next_id();
             let (file, first) = (self.clone(), range.first);
             let fill = Fill::new(file, handle, pages.clone(), id, first);
             let fill = Filling {
@@ -93,8 +93,8 @@ impl CachedFile {
                 pages,
             };
             let started = fill.awaited();
-            inner.arrivals += 1;
-            inner.fills.push(fill);
+            inner.transfers.arrivals += 1;
+            inner.transfers.fills.push(fill);
             started
         };
         self.core.jobs.start(&started.job);
@@ -107,8 +107,9 @@ impl CachedFile {
             self.zero_from(&pages.pages, bytes);
         }
         let inner = &mut *self.lock();
-        let at = inner.fills.iter().position(|fill| fill.id == id).expect("a fill is listed");
-        let fill = inner.fills.swap_remove(at);
+        let at =
+            inner.transfers.fills.iter().position(|fill| fill.id == id).expect("a fill is listed");
+        let fill = inner.transfers.fills.swap_remove(at);
         if answer.is_ok() {
             self.install(inner, &fill);
         }
@@ -177,7 +178,7 @@ impl CachedFile {
             self.core.pool.map(unit, slots);
         }
         if is_empty {
-            inner.clusters.remove(&number);
+            inner.blocks.clusters.remove(&number);
         }
         crate::file::count(&self.core.counters.filled_slots, count);
     }

@@ -41,7 +41,8 @@ impl CachedFile {
         if end <= offset {
             return found;
         }
-        let clusters = inner.clusters.range(offset / CLUSTER_BYTES..=(end - 1) / CLUSTER_BYTES);
+        let clusters =
+            inner.blocks.clusters.range(offset / CLUSTER_BYTES..=(end - 1) / CLUSTER_BYTES);
         for (looked, (number, cluster)) in clusters.enumerate() {
             if looked == QUERY_CLUSTERS_MAX {
                 found.info.next = Some(number * CLUSTER_BYTES);
@@ -78,7 +79,7 @@ impl CachedFile {
     }
 
     fn begin_prefetch(self: &Arc<Self>, offset: u64, len: usize) {
-        if self.lock().fills.len() >= PREFETCHES_MAX {
+        if self.lock().transfers.fills.len() >= PREFETCHES_MAX {
             return;
         }
         if let Plan::Fill(ranges, ..) = self.plan(offset, len, false) {
@@ -141,14 +142,14 @@ impl CachedFile {
         if hint.unit != 0 {
             let [least, most] = CacheHint::UNIT_BYTES;
             let unit = hint.unit.clamp(least, most).next_power_of_two();
-            inner.unit_bytes = u64::from(unit);
+            inner.reads.unit_bytes = u64::from(unit);
         }
         self.wish_keeping(inner, hint);
         self.hint(inner)
     }
 
     fn hint(&self, inner: &Inner) -> CacheHint {
-        let unit = u32::try_from(inner.unit_bytes).unwrap_or(0);
+        let unit = u32::try_from(inner.reads.unit_bytes).unwrap_or(0);
         CacheHint { unit, policy: self.policy().number(), class: self.class().number() }
     }
 }

@@ -209,7 +209,7 @@ impl CachedFile {
         let end = asked.min(inner.size);
         // What lacks something mostly lacks its first page: nothing is made for that.
         let first = match offset < end && only.is_none() {
-            true => Some(inner.cluster_with(offset / SLOT)?),
+            true => Some(inner.blocks.cluster_with(offset / SLOT)?),
             false => None,
         };
         let mut lease = PinnedRead {
@@ -224,11 +224,11 @@ impl CachedFile {
             return Some(lease);
         }
         let mut unit = Page::NONE;
-        let goes_on = offset == inner.read_end;
+        let goes_on = offset == inner.reads.end;
         for number in offset / CLUSTER_BYTES..=(end - 1) / CLUSTER_BYTES {
             let cluster = match first {
                 Some(first) if number == offset / CLUSTER_BYTES => Some(first),
-                Some(_) => Some(inner.clusters.get(&number)?.as_ref()),
+                Some(_) => Some(inner.blocks.clusters.get(&number)?.as_ref()),
                 None => None,
             };
             let base = number * CLUSTER_BYTES;
@@ -252,7 +252,7 @@ impl CachedFile {
                 lease.runs.push(page.index() * PAGE_BYTES + start, stop - start);
             }
         }
-        inner.read_end = end;
+        inner.reads.end = end;
         Some(lease)
     }
 
@@ -272,7 +272,7 @@ impl CachedFile {
             let last = wanted.end.min(fill.first + fill.count as u64);
             (wanted.start.max(fill.first)..last).any(|block| inner.page(block).is_none())
         };
-        let awaited = inner.fills.iter().filter(is_wanted).map(Filling::awaited);
+        let awaited = inner.transfers.fills.iter().filter(is_wanted).map(Filling::awaited);
         let mut ranges = BlockRanges::default();
         for (number, mask) in inner.lacking(reach.first..reach.first + reach.count as u64) {
             runs(number, mask).for_each(|blocks| ranges.add(blocks, |_| false));
@@ -285,9 +285,9 @@ impl CachedFile {
     /// `exact`: nothing beside what was asked for.
     pub(crate) fn reach(&self, inner: &Inner, offset: u64, len: usize, exact: bool) -> BlockRange {
         let end = offset.saturating_add(len as u64).min(inner.size);
-        let sequential = offset == inner.read_end;
+        let sequential = offset == inner.reads.end;
         let small = inner.size <= CLUSTER_BYTES;
-        let unit = match inner.unit_bytes {
+        let unit = match inner.reads.unit_bytes {
             0 if sequential || small || len as u64 >= CLUSTER_BYTES => CLUSTER_BYTES,
             0 => SLOT,
             wished => wished,
@@ -306,7 +306,7 @@ impl CachedFile {
     pub(crate) fn missing(&self, pieces: &[(u64, usize)]) -> SmallVec<[BlockRange; 4]> {
         let inner = &*self.lock();
         let mut ranges = BlockRanges::default();
-        if inner.exclusive.is_some() || inner.fills.len() >= FILLS_MAX {
+        if inner.exclusive.is_some() || inner.transfers.fills.len() >= FILLS_MAX {
             return ranges.0;
         }
         let lacks = |block| inner.page(block).is_none() && inner.filling(block).is_none();
@@ -322,7 +322,10 @@ impl CachedFile {
 
 impl Inner {
     pub(crate) fn filling(&self, block: u64) -> Option<&Filling> {
-        self.fills.iter().find(|fill| fill.first <= block && block < fill.first + fill.count as u64)
+        self.transfers
+            .fills
+            .iter()
+            .find(|fill| fill.first <= block && block < fill.first + fill.count as u64)
     }
 
     /// Of each cluster that these blocks are of: those that are neither cached nor being read in.
@@ -331,13 +334,13 @@ impl Inner {
         let numbers = first..blocks.end.div_ceil(FRAME_SLOTS as u64).max(first);
         numbers.map(move |number| {
             let mut mask = slots(number, &blocks);
-            if let Some(cluster) = self.clusters.get(&number) {
+            if let Some(cluster) = self.blocks.clusters.get(&number) {
                 for (slot, page) in cluster.pages.iter().enumerate() {
                     mask &= !(u16::from(!page.is_none()) << slot);
                 }
             }
             let base = number * FRAME_SLOTS as u64;
-            for fill in &self.fills {
+            for fill in &self.transfers.fills {
                 let end = fill.first + fill.count as u64;
                 if fill.first < base + FRAME_SLOTS as u64 && base < end {
                     mask &= !slots(number, &(fill.first..end));
@@ -354,13 +357,13 @@ impl Inner {
             fill.first < blocks.end && blocks.start < fill.first + fill.count as u64
         };
         let is_absent = |number: u64| {
-            let Some(cluster) = self.clusters.get(&number) else { return true };
+            let Some(cluster) = self.blocks.clusters.get(&number) else { return true };
             let mask = slots(number, &blocks);
             let (from, to) = (mask.trailing_zeros(), u16::BITS - mask.leading_zeros());
             cluster.pages[from as usize..to as usize].iter().all(|page| page.is_none())
         };
         let (first, _) = place(blocks.start);
-        !self.fills.iter().any(is_filling)
+        !self.transfers.fills.iter().any(is_filling)
             && (first..blocks.end.div_ceil(FRAME_SLOTS as u64)).all(is_absent)
     }
 }

@@ -100,7 +100,7 @@ impl CachedFile {
                 count(&counters.hits, 1);
                 return Ok(First::Lease(lease));
             }
-            (range, inner.arrivals)
+            (range, inner.transfers.arrivals)
         };
         let Some(pages) = self.core.allocate(range.first, range.count) else {
             return Ok(First::Other);

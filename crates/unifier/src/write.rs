@@ -349,7 +349,7 @@ impl CachedFile {
         if inner.opens == 0 {
             return Err(Status::BadStateId);
         }
-        if let Some(status) = inner.take_late(writer.id) {
+        if let Some(status) = inner.sessions.take_late(writer.id) {
             return Err(status);
         }
         if at == Where::Within && reservation.offset + reservation.len as u64 > inner.size {
@@ -420,7 +420,7 @@ impl CachedFile {
         let last = (end - 1) / SLOT;
         let reserved = std::mem::take(&mut reservation.dirty);
         let (mut before, mut after) = (0, 0);
-        inner.void_fills(first..=last);
+        inner.transfers.void_fills(first..=last);
         let pages = &reservation.pages[..(last - first + 1) as usize];
         let mut at = 0;
         while at < pages.len() {
@@ -436,11 +436,11 @@ impl CachedFile {
             cluster.dirty |= written;
             cluster.failed &= !written;
             after += cluster.unwritten();
-            inner.dirty.insert(number);
+            inner.blocks.dirty.insert(number);
             at += count;
         }
         self.core.recount_dirty(reserved + before, after);
-        inner.unwritten = inner.unwritten + after - before;
+        inner.blocks.unwritten = inner.blocks.unwritten + after - before;
         if planted(Defect::DirtyBlockEvicted) {
             self.may_go(pages, first, Origin::ByWrite);
         }
@@ -469,10 +469,10 @@ impl CachedFile {
         reservation: &WriteReservation,
     ) {
         debug_assert!(reservation.dirty == 0, "counted with the file's pages now");
-        inner.changes((self.core.config.clock)());
+        inner.changed.changes((self.core.config.clock)());
         inner.clear_privileges |= writer.clear_privileges;
-        inner.add_writer(writer.id);
-        if !std::mem::replace(&mut inner.listed_dirty, true) {
+        inner.sessions.add_writer(writer.id);
+        if !std::mem::replace(&mut inner.listed.dirty, true) {
             self.core.list_as_dirty(self);
         }
     }

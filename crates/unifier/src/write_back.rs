@@ -110,7 +110,7 @@ impl CachedFile {
         last: u64,
         alone: bool,
     ) -> Outcome {
-        if !self.lock().dirty.is_empty() {
+        if !self.lock().blocks.dirty.is_empty() {
             self.look_before_changing(alone).await;
         }
         let mut cursor = first;
@@ -146,7 +146,7 @@ impl CachedFile {
         let mark = self.core.mark();
         let handle = {
             let inner = self.lock();
-            if !inner.writes.is_empty() {
+            if !inner.transfers.writes.is_empty() {
                 return;
             }
             inner.handle.clone()
@@ -186,7 +186,7 @@ impl CachedFile {
         let mut block = first;
         while pages.len() < most && block <= last {
             let (number, slot) = place(block);
-            let Some(cluster) = inner.clusters.get_mut(&number) else { break };
+            let Some(cluster) = inner.blocks.clusters.get_mut(&number) else { break };
             let ready = ((cluster.dirty & !cluster.writing) >> slot).trailing_ones() as usize;
             let within = usize::try_from(last - block).unwrap_or(usize::MAX).saturating_add(1);
             let count = ready.min(most - pages.len()).min(within);
@@ -195,7 +195,7 @@ impl CachedFile {
             cluster.writing |= mask;
             pages.extend(cluster.pages[slot..slot + count].iter().copied());
             if cluster.dirty == 0 {
-                inner.dirty.remove(&number);
+                inner.blocks.dirty.remove(&number);
             }
             block += count as u64;
             if slot + count < FRAME_SLOTS {
@@ -216,12 +216,12 @@ impl CachedFile {
         // Never beyond the end: the file would grow.
         let end = ((first + count as u64) * SLOT).min(inner.size);
         let len = end.saturating_sub(first * SLOT) as usize;
-        let id = inner.next_id();
+        let id = inner.transfers.next_id();
         let clear = inner.clear_privileges;
         let pinned = Pinned::more(&self.core, pages);
         let job = Job::new(self.clone().write(handle, pinned, (id, first, len), clear));
-        inner.writes.push(Writing { id, first, count, job: job.clone() });
-        inner.stale = true;
+        inner.transfers.writes.push(Writing { id, first, count, job: job.clone() });
+        inner.stored.stale = true;
         job
     }
 
@@ -279,11 +279,11 @@ impl CachedFile {
     ) {
         let mut is_news = false;
         let inner = &mut *self.lock();
-        inner.last_change = self.core.change();
-        inner.writes.retain(|write| write.id != id);
+        inner.changed.last = self.core.change();
+        inner.transfers.writes.retain(|write| write.id != id);
         let end = first * SLOT + len as u64;
-        inner.store_size = inner.store_size.filter(|_| unwritten.outcome.is_ok());
-        inner.store_size = inner.store_size.map(|size| size.max(end));
+        inner.stored.size = inner.stored.size.filter(|_| unwritten.outcome.is_ok());
+        inner.stored.size = inner.stored.size.map(|size| size.max(end));
         let mut clean = Pages::from_elem(Page::NONE, pages.len());
         let (mut before, mut after, mut index) = (0, 0, 0);
         while index < pages.len() {
@@ -291,7 +291,7 @@ impl CachedFile {
             let count = (FRAME_SLOTS - slot).min(pages.len() - index);
             let these = index..index + count;
             index += count;
-            let Some(cluster) = inner.clusters.get_mut(&number) else { continue };
+            let Some(cluster) = inner.blocks.clusters.get_mut(&number) else { continue };
             before += cluster.unwritten();
             for (slot, index) in (slot..).zip(these) {
                 let was_written = cluster.writing >> slot & 1 != 0;
@@ -310,11 +310,11 @@ impl CachedFile {
             }
             after += cluster.unwritten();
             if cluster.dirty != 0 {
-                inner.dirty.insert(number);
+                inner.blocks.dirty.insert(number);
             }
         }
         self.core.recount_dirty(before, after);
-        inner.unwritten = inner.unwritten + after - before;
+        inner.blocks.unwritten = inner.blocks.unwritten + after - before;
         self.may_go(&clean, first, Origin::ByWrite);
         match unwritten.outcome {
             // After the last close nobody will write it: the close has told.
@@ -324,10 +324,10 @@ impl CachedFile {
             }
             Err(status) => {
                 if is_news {
-                    inner.report_to_writers(status);
+                    inner.sessions.report(status);
                 }
                 inner.failed = Some(status);
-                if !std::mem::replace(&mut inner.listed_failed, true) {
+                if !std::mem::replace(&mut inner.listed.failed, true) {
                     self.core.list_as_failed(self);
                 }
             }
@@ -335,9 +335,7 @@ impl CachedFile {
             Ok(()) if inner.is_clean() => {
                 inner.failed = None;
                 inner.clear_privileges = false;
-                if !inner.lost {
-                    inner.late.clear();
-                }
+                inner.sessions.all_is_written();
             }
             Ok(()) => {}
         }
@@ -349,7 +347,7 @@ impl CachedFile {
         let mark = self.core.mark();
         let handle = {
             let inner = self.lock();
-            if !inner.stale || inner.overtakes(mark) {
+            if !inner.stored.stale || inner.overtakes(mark) {
                 return;
             }
             inner.handle.clone()
@@ -357,7 +355,7 @@ impl CachedFile {
         let Some(handle) = handle else { return };
         let Ok(attr) = handle.attr().await else { return };
         match planted(Defect::LocalChangeTakenForOurs) {
-            true => self.lock().learn(mark, &attr),
+            true => self.lock().stored.learn(mark, &attr),
             false => self.look(mark, &attr),
         }
     }
@@ -399,13 +397,13 @@ impl CachedFile {
         let (job, start) = {
             let inner = &mut *self.lock();
             let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
-            match &mut inner.sync_next {
+            match &mut inner.syncs.next {
                 Some((job, only_data)) => {
                     *only_data &= data_only;
                     (job.clone(), false)
                 }
                 none => {
-                    let before = inner.syncing.clone();
+                    let before = inner.syncs.now.clone();
                     let file = self.clone();
                     let job = Job::new(async move { file.sync_round(handle, before).await });
                     *none = Some((job.clone(), data_only));
@@ -429,17 +427,17 @@ impl CachedFile {
         }
         let data_only = {
             let inner = &mut *self.lock();
-            let (job, data_only) = inner.sync_next.take().expect("the next round is this one");
-            inner.syncing = Some(job);
+            let (job, data_only) = inner.syncs.next.take().expect("the next round is this one");
+            inner.syncs.now = Some(job);
             data_only
         };
         let outcome = handle.sync(data_only).await;
         let inner = &mut *self.lock();
-        inner.syncing = None;
+        inner.syncs.now = None;
         if let Err(status) = outcome {
             // The system tells this once: the data may be gone, and a sync that succeeds later
             // does not bring it back.
-            inner.report_loss(status);
+            inner.sessions.report_loss(status);
         }
         outcome
     }
@@ -448,11 +446,12 @@ impl CachedFile {
 impl Inner {
     /// The store has all, and we know its attributes.
     pub(crate) fn is_settled(&self) -> bool {
-        self.is_clean() && !self.stale && self.exclusive.is_none()
+        self.is_clean() && !self.stored.stale && self.exclusive.is_none()
     }
 
     fn writing(&self, block: u64) -> Option<&Writing> {
-        self.writes
+        self.transfers
+            .writes
             .iter()
             .find(|write| write.first <= block && block < write.first + write.count as u64)
     }
@@ -462,8 +461,8 @@ impl Inner {
             return None;
         }
         let (first, slot) = place(from);
-        for number in self.dirty.range(first..=last / FRAME_SLOTS as u64) {
-            let mut bits = self.clusters.get(number)?.dirty;
+        for number in self.blocks.dirty.range(first..=last / FRAME_SLOTS as u64) {
+            let mut bits = self.blocks.clusters.get(number)?.dirty;
             if *number == first {
                 bits &= u16::MAX << slot;
             }
@@ -480,7 +479,7 @@ impl Inner {
         let Some(status) = self.failed else { return Ok(()) };
         let blocks = first..last.saturating_add(1);
         let numbers = first / FRAME_SLOTS as u64..=last / FRAME_SLOTS as u64;
-        let failed = self.clusters.range(numbers).any(|(number, cluster)| {
+        let failed = self.blocks.clusters.range(numbers).any(|(number, cluster)| {
             cluster.failed & (cluster.dirty | cluster.writing) & slots(*number, &blocks) != 0
         });
         if failed { Err(status) } else { Ok(()) }
@@ -489,7 +488,7 @@ impl Inner {
     fn writes_within(&self, first: u64, last: u64) -> Vec<Arc<Job>> {
         let within =
             |write: &&Writing| write.first <= last && first < write.first + write.count as u64;
-        self.writes.iter().filter(within).map(|write| write.job.clone()).collect()
+        self.transfers.writes.iter().filter(within).map(|write| write.job.clone()).collect()
     }
 }
 

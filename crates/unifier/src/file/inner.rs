@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use dafs_protocol::{Attr, Status, Timestamp};
 use dafs_store::File;
-use smallvec::SmallVec;
 
+use super::sessions::Sessions;
 use super::{Cluster, Filling, Job, Writing, place};
-use crate::WriterId;
 use crate::pool::{FRAME_SLOTS, Page, SLOT};
 
 /// What the store last said of a file after our own changes.
@@ -43,73 +42,18 @@ impl Known {
     }
 }
 
-/// What the file's lock protects. Never held across I/O.
-pub(crate) struct Inner {
-    /// While open.
-    pub(crate) handle: Option<Arc<dyn File>>,
-    /// Of the store's file when it was opened last.
-    pub(super) generation: Option<u64>,
-    pub(crate) opens: usize,
-    /// For readers; the store's may be smaller while data is dirty.
-    pub(crate) size: u64,
+/// What is cached of the file.
+#[derive(Default)]
+pub(crate) struct Blocks {
     /// Boxed: most files are small, and a node of the tree has room for 11.
     pub(crate) clusters: BTreeMap<u64, Box<Cluster>>,
     /// Clusters with dirty blocks.
     pub(crate) dirty: BTreeSet<u64>,
     /// Blocks that are dirty or being written.
     pub(crate) unwritten: usize,
-    pub(crate) fills: Vec<Filling>,
-    pub(crate) writes: Vec<Writing>,
-    pub(crate) next_id: u64,
-    /// How often a fill has begun, or pages have come: what lacked before may not any more.
-    pub(crate) arrivals: u64,
-    /// A change of size or the like is under way: no fill, write-back or commit begins.
-    pub(crate) exclusive: Option<Arc<Job>>,
-    pub(crate) syncing: Option<Arc<Job>>,
-    /// The sync after that one, and whether data alone suffices.
-    pub(crate) sync_next: Option<(Arc<Job>, bool)>,
-    pub(crate) known: Known,
-    /// When `known` was asked for, as [`Core::mark`] counts.
-    pub(super) known_at: u64,
-    /// We have changed the file since `known`.
-    pub(crate) stale: bool,
-    /// How long the store's file is by `known` and our own changes since. `None`: one of them
-    /// failed.
-    pub(crate) store_size: Option<u64>,
-    /// Others may change what was read lately without a trace in its times: by a mapping, in
-    /// pages that the system has not written yet.
-    pub(super) unsettled: bool,
-    /// The system had written all of the file when we began to change it.
-    pub(super) unwritten_is_ours: bool,
-    /// A close could not write everything: the next open begins anew.
-    pub(crate) unknown: bool,
-    /// When we changed it last, as [`Core::change`] counts.
-    pub(crate) last_change: u64,
-    /// When it was written last.
-    pub(crate) modified: Timestamp,
-    /// When it was changed here last, as attributes tell changes; 0: not yet.
-    pub(super) changed_here: u64,
-    /// Where the last read ended: the next one there is sequential.
-    pub(crate) read_end: u64,
-    /// Bytes that are read in at once, aligned to as many; 0: as the reads are.
-    pub(crate) unit_bytes: u64,
-    pub(crate) clear_privileges: bool,
-    /// Opens of each session.
-    pub(crate) opens_of: SmallVec<[(WriterId, u32); 2]>,
-    /// Sessions that changed its data and have it open.
-    pub(crate) writers: SmallVec<[WriterId; 2]>,
-    /// What is to be told to whom.
-    pub(crate) late: Vec<(WriterId, Status)>,
-    /// Something that `late` speaks of cannot be written any more.
-    pub(crate) lost: bool,
-    pub(crate) listed_dirty: bool,
-    pub(crate) listed_failed: bool,
-    /// How the last write-back failed, until one succeeds.
-    pub(crate) failed: Option<Status>,
-    pub(super) listed_closed: bool,
 }
 
-impl Inner {
+impl Blocks {
     pub(crate) fn page(&self, block: u64) -> Option<Page> {
         Some(self.cluster_with(block)?.pages[place(block).1])
     }
@@ -120,55 +64,29 @@ impl Inner {
         self.clusters.get(&number).map(Box::as_ref).filter(|cluster| !cluster.pages[slot].is_none())
     }
 
-    /// To put pages there.
-    pub(crate) fn cluster(&mut self, number: u64) -> &mut Cluster {
-        self.arrivals += 1;
-        self.clusters.entry(number).or_insert_with(Cluster::new)
+    /// The last one that is dirty.
+    fn last_dirty(&self) -> Option<u64> {
+        self.dirty.last().map(|number| {
+            let bits = self.clusters[number].dirty;
+            number * FRAME_SLOTS as u64 + u64::from(bits.checked_ilog2().unwrap_or(0))
+        })
     }
+}
 
-    pub(crate) fn is_clean(&self) -> bool {
-        self.dirty.is_empty() && self.writes.is_empty()
-    }
+/// What is under way between the cache and the store.
+#[derive(Default)]
+pub(crate) struct Transfers {
+    pub(crate) fills: Vec<Filling>,
+    pub(crate) writes: Vec<Writing>,
+    last_id: u64,
+    /// How often a fill has begun, or pages have come: what lacked before may not any more.
+    pub(crate) arrivals: u64,
+}
 
-    /// Our own changes may be newer than attributes that were asked for after `mark`.
-    pub(crate) fn overtakes(&self, mark: u64) -> bool {
-        self.overtakes_alone(mark) || self.exclusive.is_some()
-    }
-
-    /// As `overtakes`, asked by the change that has the file alone, before it begins.
-    pub(super) fn overtakes_alone(&self, mark: u64) -> bool {
-        self.last_change > mark || !self.writes.is_empty()
-    }
-
-    /// The store's file is as `known` and our own changes since have left it, as far as its
-    /// attributes tell: what others changed between our own changes is told by the size alone.
-    pub(super) fn explains(&self, attr: &Attr) -> bool {
-        if self.stale { self.store_size == Some(attr.size) } else { self.known.says(attr) }
-    }
-
-    /// Attributes that were asked for at `mark`, when nothing of our own was under way.
-    pub(crate) fn learn(&mut self, mark: u64, attr: &Attr) {
-        (self.known, self.known_at) = (Known::of(attr), mark);
-        self.store_size = Some(attr.size);
-        (self.stale, self.unknown) = (false, false);
-    }
-
-    /// It is changed here, now.
-    pub(crate) fn changes(&mut self, now: Timestamp) {
-        self.modified = now;
-        self.looks_changed(now);
-    }
-
-    /// Clients that keep data of it must ask again: the store's times do not tell.
-    pub(super) fn looks_changed(&mut self, now: Timestamp) {
-        let nanos = now.seconds.saturating_mul(1_000_000_000);
-        let nanos = nanos.saturating_add(i64::from(now.nanoseconds));
-        self.changed_here = u64::try_from(nanos).unwrap_or(0);
-    }
-
+impl Transfers {
     pub(crate) fn next_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
+        self.last_id += 1;
+        self.last_id
     }
 
     /// Fills under way must not install these blocks.
@@ -182,14 +100,185 @@ impl Inner {
         }
     }
 
-    /// Jobs that end when nothing is between the cache and the store.
-    pub(crate) fn traffic(&self) -> Vec<Arc<Job>> {
+    /// Jobs that end when nothing is.
+    fn jobs(&self) -> Vec<Arc<Job>> {
         let fills = self.fills.iter().map(|fill| fill.job.clone());
         fills.chain(self.writes.iter().map(|write| write.job.clone())).collect()
     }
 }
 
+/// Syncs that are under way.
+#[derive(Default)]
+pub(crate) struct Syncs {
+    pub(crate) now: Option<Arc<Job>>,
+    /// The one after that, and whether data alone suffices.
+    pub(crate) next: Option<(Arc<Job>, bool)>,
+}
+
+/// What is known of the store's file.
+pub(crate) struct Stored {
+    pub(crate) known: Known,
+    /// When `known` was asked for, as [`Core::mark`](super::Core::mark) counts.
+    pub(super) known_at: u64,
+    /// We have changed the file since `known`.
+    pub(crate) stale: bool,
+    /// How long it is by `known` and our own changes since. `None`: one of them failed.
+    pub(crate) size: Option<u64>,
+    /// Others may change what was read lately without a trace in its times: by a mapping, in
+    /// pages that the system has not written yet.
+    pub(super) unsettled: bool,
+    /// The system had written all of the file when we began to change it.
+    pub(super) unwritten_is_ours: bool,
+    /// A close could not write everything: the next open begins anew.
+    pub(crate) unknown: bool,
+}
+
+impl Stored {
+    /// Nothing was read of it, and nothing written.
+    pub(super) fn of(attr: &Attr) -> Stored {
+        Stored {
+            known: Known::of(attr),
+            known_at: 0,
+            stale: false,
+            size: Some(attr.size),
+            unsettled: false,
+            unwritten_is_ours: false,
+            unknown: false,
+        }
+    }
+
+    /// It is as `known` and our own changes since have left it, as far as its attributes tell: what
+    /// others changed between our own changes is told by the size alone.
+    pub(super) fn explains(&self, attr: &Attr) -> bool {
+        if self.stale { self.size == Some(attr.size) } else { self.known.says(attr) }
+    }
+
+    /// Attributes that were asked for at `mark`, when nothing of our own was under way.
+    pub(crate) fn learn(&mut self, mark: u64, attr: &Attr) {
+        (self.known, self.known_at) = (Known::of(attr), mark);
+        self.size = Some(attr.size);
+        (self.stale, self.unknown) = (false, false);
+    }
+}
+
+/// When it was changed.
+pub(crate) struct Changed {
+    /// By us last, as [`Core::change`](super::Core::change) counts.
+    pub(crate) last: u64,
+    /// When it was written last.
+    pub(crate) modified: Timestamp,
+    /// When it was changed here last, as attributes tell changes; 0: not yet.
+    pub(super) here: u64,
+}
+
+impl Changed {
+    /// It is changed here, now.
+    pub(crate) fn changes(&mut self, now: Timestamp) {
+        self.modified = now;
+        self.looks_changed(now);
+    }
+
+    /// Clients that keep data of it must ask again: the store's times do not tell.
+    pub(super) fn looks_changed(&mut self, now: Timestamp) {
+        let nanos = now.seconds.saturating_mul(1_000_000_000);
+        let nanos = nanos.saturating_add(i64::from(now.nanoseconds));
+        self.here = u64::try_from(nanos).unwrap_or(0);
+    }
+}
+
+/// How it is read.
+#[derive(Default)]
+pub(crate) struct Reads {
+    /// Where the last read ended: the next one there is sequential.
+    pub(crate) end: u64,
+    /// Bytes that are read in at once, aligned to as many; 0: as the reads are.
+    pub(crate) unit_bytes: u64,
+}
+
+/// In which lists of the core it is.
+#[derive(Default)]
+pub(crate) struct Listed {
+    pub(crate) dirty: bool,
+    pub(crate) failed: bool,
+    pub(super) closed: bool,
+}
+
+/// What the file's lock protects. Never held across I/O.
+pub(crate) struct Inner {
+    /// While open.
+    pub(crate) handle: Option<Arc<dyn File>>,
+    /// Of the store's file when it was opened last.
+    pub(super) generation: Option<u64>,
+    pub(crate) opens: usize,
+    /// For readers; the store's may be smaller while data is dirty.
+    pub(crate) size: u64,
+    pub(crate) blocks: Blocks,
+    pub(crate) transfers: Transfers,
+    /// A change of size or the like is under way: no fill, write-back or commit begins.
+    pub(crate) exclusive: Option<Arc<Job>>,
+    pub(crate) syncs: Syncs,
+    pub(crate) stored: Stored,
+    pub(crate) changed: Changed,
+    pub(crate) reads: Reads,
+    pub(crate) clear_privileges: bool,
+    pub(crate) sessions: Sessions,
+    pub(crate) listed: Listed,
+    /// How the last write-back failed, until one succeeds.
+    pub(crate) failed: Option<Status>,
+}
+
 impl Inner {
+    /// Nobody has it open.
+    pub(super) fn of(attr: &Attr) -> Inner {
+        Inner {
+            handle: None,
+            generation: None,
+            opens: 0,
+            size: attr.size,
+            blocks: Blocks::default(),
+            transfers: Transfers::default(),
+            exclusive: None,
+            syncs: Syncs::default(),
+            stored: Stored::of(attr),
+            changed: Changed { last: 0, modified: attr.modified, here: 0 },
+            reads: Reads::default(),
+            clear_privileges: false,
+            sessions: Sessions::default(),
+            listed: Listed::default(),
+            failed: None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn page(&self, block: u64) -> Option<Page> {
+        self.blocks.page(block)
+    }
+
+    /// To put pages there.
+    pub(crate) fn cluster(&mut self, number: u64) -> &mut Cluster {
+        self.transfers.arrivals += 1;
+        self.blocks.clusters.entry(number).or_insert_with(Cluster::new)
+    }
+
+    pub(crate) fn is_clean(&self) -> bool {
+        self.blocks.dirty.is_empty() && self.transfers.writes.is_empty()
+    }
+
+    /// Our own changes may be newer than attributes that were asked for after `mark`.
+    pub(crate) fn overtakes(&self, mark: u64) -> bool {
+        self.overtakes_alone(mark) || self.exclusive.is_some()
+    }
+
+    /// As `overtakes`, asked by the change that has the file alone, before it begins.
+    pub(super) fn overtakes_alone(&self, mark: u64) -> bool {
+        self.changed.last > mark || !self.transfers.writes.is_empty()
+    }
+
+    /// Jobs that end when nothing is between the cache and the store.
+    pub(crate) fn traffic(&self) -> Vec<Arc<Job>> {
+        self.transfers.jobs()
+    }
+
     /// The file is at least so long.
     pub(crate) fn dirty_end(&self) -> u64 {
         self.last_dirty().map_or(0, |block| (block + 1) * SLOT).min(self.size)
@@ -197,11 +286,8 @@ impl Inner {
 
     /// The last block that is dirty or being written.
     pub(super) fn last_dirty(&self) -> Option<u64> {
-        let writing = self.writes.iter().map(|write| write.first + write.count as u64 - 1).max();
-        let dirty = self.dirty.last().map(|number| {
-            let bits = self.clusters[number].dirty;
-            number * FRAME_SLOTS as u64 + u64::from(bits.checked_ilog2().unwrap_or(0))
-        });
-        writing.max(dirty)
+        let writes = self.transfers.writes.iter();
+        let writing = writes.map(|write| write.first + write.count as u64 - 1).max();
+        writing.max(self.blocks.last_dirty())
     }
 }

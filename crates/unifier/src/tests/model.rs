@@ -324,8 +324,8 @@ impl Model {
         assert_eq!(attr.size, self.files[at].want.len() as u64, "seed {}: size", self.seed);
         if let Some(file) = self.unifier.find(self.files[at].disk.attr_id()) {
             let inner = file.lock();
-            let counted = inner.clusters.values().map(|cluster| cluster.unwritten()).sum();
-            assert_eq!(inner.unwritten, counted, "seed {}: unwritten blocks", self.seed);
+            let counted = inner.blocks.clusters.values().map(|cluster| cluster.unwritten()).sum();
+            assert_eq!(inner.blocks.unwritten, counted, "seed {}: unwritten blocks", self.seed);
         }
     }
 
