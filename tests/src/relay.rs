@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 type Streams = Arc<Mutex<Vec<TcpStream>>>;
 
@@ -22,6 +23,7 @@ pub struct Relay {
 struct Passage {
     bytes: AtomicU64,
     is_lost: AtomicBool,
+    delay_us: AtomicU64,
 }
 
 impl Relay {
@@ -62,6 +64,19 @@ impl Relay {
         if closed {
             self.cut();
         }
+    }
+
+    /// Whether nothing more is heard of either end by the other, also not of its end.
+    pub fn hush(&self, hushed: bool) {
+        self.answers.is_lost.store(hushed, Ordering::SeqCst);
+        self.requests.is_lost.store(hushed, Ordering::SeqCst);
+    }
+
+    /// What clients say, but for their first message, arrives so much later from now on, and their end
+    /// does not.
+    pub fn delay_requests(&self, by: Duration) {
+        let micros = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.requests.delay_us.store(micros, Ordering::SeqCst);
     }
 
     /// Whether what the server says is lost. The connections are of no use after that.
@@ -106,12 +121,19 @@ fn join(
 
 fn pump(mut from: TcpStream, mut to: TcpStream, way: &Passage) {
     let mut bytes = vec![0; 1 << 16];
+    let mut is_first = true;
     while let Ok(n @ 1..) = from.read(&mut bytes) {
         // First: who has heard something may ask at once how much was said.
         way.bytes.fetch_add(n as u64, Ordering::SeqCst);
+        if !std::mem::take(&mut is_first) {
+            std::thread::sleep(Duration::from_micros(way.delay_us.load(Ordering::SeqCst)));
+        }
         if !way.is_lost.load(Ordering::SeqCst) && to.write_all(&bytes[..n]).is_err() {
             break;
         }
+    }
+    while way.is_lost.load(Ordering::SeqCst) || way.delay_us.load(Ordering::SeqCst) > 0 {
+        std::thread::sleep(Duration::from_millis(10));
     }
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Address, Domain, Providers};
+use dafs_fabric::{Address, Domain, Providers, unknown_scheme};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{
     AccessMask, Attr, Features, FileKind, FsAttr, Identity, SessionAttr, SessionStats, SetAttr,
@@ -97,6 +97,11 @@ impl Session {
         options.clamp();
         let local = |error: &dyn std::fmt::Display| Error::Local(error.to_string());
         let domain = Domain::open_all(&providers.into()).map_err(|error| local(&error))?;
+        for address in std::iter::once(address).chain(&options.also) {
+            if domain.reaches(address).is_none() {
+                return Err(Error::Config(unknown_scheme(address).to_string()));
+            }
+        }
         // All that may be owed: a device that pins is to have no more.
         let receives = CONNECTIONS_MAX * (usize::from(options.slots) + RECEIVES_BESIDE);
         let config = NodeConfig {

@@ -155,6 +155,12 @@ impl Waiter for EpollWaiter {
         sys::epoll_watch(self.epoll.as_raw_fd(), descriptor.as_raw_fd(), OTHER, watch)
     }
 
+    fn watch_engine(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.called();
+        let watch = Watch::Add(sys::EPOLLIN);
+        sys::epoll_watch(self.epoll.as_raw_fd(), descriptor.as_raw_fd(), OTHER, watch)
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.epoll.as_fd())
     }

@@ -144,6 +144,7 @@ impl Domain {
     /// No device need know `memory` any more. True: none does; false: work that is under way holds it
     /// a while longer.
     pub fn forget(&self, memory: &Span) -> bool {
+        // All are told, also behind one that holds it.
         self.parts.iter().filter(|part| !part.forget(memory)).count() == 0
     }
 }

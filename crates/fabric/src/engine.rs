@@ -223,7 +223,16 @@ pub trait Waiter: Send + Sync {
         let _ = descriptor;
         Err(std::io::ErrorKind::Unsupported.into())
     }
-    /// Readable when a `wait` would end, but for [`wake`](Waiter::wake): to sleep for several engines at
+    /// As [`watch`](Waiter::watch), for the [descriptor](Waiter::descriptor) of another engine: a `wait`
+    /// ends as long as it is readable.
+    ///
+    /// # Errors
+    /// As of `watch`.
+    fn watch_engine(&self, descriptor: BorrowedFd<'_>) -> std::io::Result<()> {
+        let _ = descriptor;
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+    /// Readable as long as the engine has work that it has not looked at: to sleep for several engines at
     /// a time ([`join_waiters`](crate::join_waiters)). `None`: there is none, and the engine must be polled.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None

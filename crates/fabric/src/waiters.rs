@@ -10,8 +10,8 @@ use crate::engine::Waiter;
 const LOOK: Duration = Duration::from_millis(1);
 
 /// One waiter for engines that one thread polls: its `wait` ends when one of them has work, and its
-/// `wake` ends a `wait` for all. The first must be able to [watch](Waiter::watch) descriptors; an engine
-/// whose waiter has none is looked at every millisecond.
+/// `wake` ends a `wait` for all. The first watches the [descriptors](Waiter::descriptor) of the others; where
+/// it cannot, or there is none, that engine is looked at every millisecond.
 ///
 /// # Panics
 /// Without a waiter.
@@ -22,7 +22,7 @@ pub fn join_waiters(mut waiters: Vec<Arc<dyn Waiter>>) -> Arc<dyn Waiter> {
     }
     let first = waiters.remove(0);
     let look = |other: Arc<dyn Waiter>| {
-        let is_watched = other.descriptor().is_some_and(|fd| first.watch(fd).is_ok());
+        let is_watched = other.descriptor().is_some_and(|fd| first.watch_engine(fd).is_ok());
         Other { waiter: other, is_watched }
     };
     let others = waiters.into_iter().map(look).collect();

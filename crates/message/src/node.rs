@@ -27,6 +27,26 @@ pub struct Node {
     waiter: Arc<dyn Waiter>,
     /// Whose events come next.
     turn: usize,
+    rounds: Rounds,
+}
+
+/// Rounds of all ports, where there are several: those of one say nothing of the others.
+#[derive(Default)]
+struct Rounds {
+    number: u64,
+    /// Of each port when this number was reached.
+    at: Vec<u64>,
+}
+
+impl Rounds {
+    /// Each port that has made two rounds has looked at what had come before them.
+    fn look(&mut self, ports: &[Port]) {
+        self.at.resize(ports.len(), 0);
+        if self.at.iter().zip(ports).all(|(at, port)| port.rounds() >= at + 2) {
+            self.at.iter_mut().zip(ports).for_each(|(at, port)| *at = port.rounds());
+            self.number += 1;
+        }
+    }
 }
 
 impl Node {
@@ -37,10 +57,13 @@ impl Node {
     /// # Errors
     /// [`NodeError`].
     pub fn new(domain: Arc<Domain>, config: NodeConfig) -> Result<Node, NodeError> {
+        if domain.parts().len() > usize::from(u8::MAX) {
+            return Err(NodeError::Config("domain: more than 255 devices"));
+        }
         let port = |(number, part)| Port::new(number, Arc::clone(part), config.clone());
         let ports = (0..=u8::MAX).zip(domain.parts()).map(port).collect::<Result<Vec<_>, _>>()?;
         let waiter = join_waiters(ports.iter().map(Port::waiter).collect());
-        Ok(Node { domain, ports, waiter, turn: 0 })
+        Ok(Node { domain, ports, waiter, turn: 0, rounds: Rounds::default() })
     }
 
     fn port(&mut self, conn: ConnId) -> Option<&mut Port> {
@@ -253,12 +276,20 @@ impl Node {
     /// in [`next_event`](Self::next_event). Never blocks.
     #[inline]
     pub fn poll(&mut self) -> usize {
-        self.ports.iter_mut().map(Port::poll).sum()
+        if let [port] = &mut self.ports[..] {
+            return port.poll();
+        }
+        let events = self.ports.iter_mut().map(Port::poll).sum();
+        self.rounds.look(&self.ports);
+        events
     }
 
     /// How often all connections have been looked at: see [`dafs_fabric::Engine::rounds`].
     pub fn rounds(&self) -> u64 {
-        self.ports.iter().map(Port::rounds).min().unwrap_or(0)
+        match &self.ports[..] {
+            [port] => port.rounds(),
+            _ => self.rounds.number,
+        }
     }
 
     /// The next event; in order for each connection.

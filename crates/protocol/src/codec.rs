@@ -30,7 +30,8 @@ pub use callback::{
 pub use dir::{DirEntries, decode_dir_entries, dir_entries, dir_entry_bytes, encode_dir_entry};
 pub use extents::{FILE_EXTENT_BYTES, decode_file_extents, encode_file_extent};
 pub use setup::{
-    decode_setup_reply, decode_setup_request, encode_setup_reply, encode_setup_request,
+    add_proof, before_proof, decode_setup_reply, decode_setup_request, encode_setup_reply,
+    encode_setup_request,
 };
 use wire::{Put, Reader, with_length};
 

@@ -150,6 +150,9 @@ pub enum SetupRequest {
         oldest: u32,
         /// What it has.
         features: Features,
+        /// Grows with each attempt of this client to connect: what an attempt that the client has given
+        /// up says late must not take the place of what came after it.
+        attempt: u64,
         /// Random.
         nonce: Nonce,
         /// Size class of this connection.
@@ -170,12 +173,13 @@ pub enum SetupRequest {
 }
 
 impl SetupRequest {
-    /// A hello of this end: with its versions and features.
+    /// A hello of this end, with its versions and features; the first attempt.
     pub fn hello(nonce: Nonce, class: SizeClass, keyed: bool, purpose: Purpose) -> SetupRequest {
         SetupRequest::Hello {
             version: PROTOCOL_VERSION,
             oldest: PROTOCOL_VERSION_OLDEST,
             features: Features::OURS,
+            attempt: 1,
             nonce,
             class,
             keyed,
@@ -220,6 +224,9 @@ pub enum SetupReply {
         status: Status,
         /// Why, for people. At most 200 bytes.
         text: String,
+        /// As of [`Ready`](Self::Ready), where the client has proven the key: that it is the server
+        /// who says so.
+        proof: Option<Proof>,
     },
 }
 
@@ -271,12 +278,11 @@ impl KeyHandshake {
         self.input(b'C')
     }
 
-    /// What the server's proof is an HMAC of: also all of its encoded [`SetupReply::Ready`] but the proof,
-    /// which is the end of it.
-    pub fn server_input(&self, ready: &[u8]) -> Vec<u8> {
+    /// What the server's proof is an HMAC of: also all of its answer before the proof, which is the end
+    /// of it ([`add_proof`](crate::add_proof), [`before_proof`](crate::before_proof)).
+    pub fn server_input(&self, said: &[u8]) -> Vec<u8> {
         let mut bytes = self.input(b'S');
-        let said = ready.len().saturating_sub(size_of::<Proof>());
-        bytes.extend_from_slice(ready.get(..said).unwrap_or(ready));
+        bytes.extend_from_slice(said);
         bytes
     }
 
@@ -397,7 +403,7 @@ mod tests {
                 secret: [2; 16],
                 attr: SessionAttr { slots, ..LIMITS },
                 verifier: WriteVerifier::default(),
-                proof: Some([3; 32]),
+                proof: None,
                 uid,
                 addresses: Vec::new(),
             };
@@ -423,9 +429,20 @@ mod tests {
         let mut longer = first.clone();
         longer.hello.extend_from_slice(&[1, 0, 0, 0]);
         assert_ne!(first.client_input(), longer.client_input());
-        let (one, other) =
-            ([[1; 8].as_slice(), &[9; 32]].concat(), [[2; 8].as_slice(), &[9; 32]].concat());
-        assert_ne!(first.server_input(&one), first.server_input(&other));
+        assert_ne!(first.server_input(&[1; 8]), first.server_input(&[2; 8]));
+        // All that an answer says but the proof itself.
+        let mut bytes = Vec::new();
+        let refused =
+            SetupReply::Refused { status: Status::WritesLost, text: "x".into(), proof: None };
+        crate::codec::encode_setup_reply(&refused, &mut bytes);
+        let mut covered = Vec::new();
+        crate::codec::add_proof(&mut bytes, |said| {
+            covered.extend_from_slice(said);
+            [7; 32]
+        });
+        assert_eq!(crate::codec::before_proof(&bytes), covered);
+        let proven = crate::codec::decode_setup_reply(&bytes).expect("a refusal");
+        assert!(matches!(proven, SetupReply::Refused { proof: Some([7, ..]), .. }), "{proven:?}");
     }
 
     #[test]

@@ -398,6 +398,7 @@ fn hello(version: u32, oldest: u32) -> SetupRequest {
         version,
         oldest,
         features: Features(1 << 63),
+        attempt: 3,
         nonce: [0; 32],
         class: SizeClass::Any,
         keyed: false,
@@ -434,10 +435,19 @@ fn options_of_other_versions_are_left_out_unless_they_must_be_understood() {
     let critical = [&bytes[..], &option(77), &option(0x8001)].concat();
     assert!(decode_setup_request(&critical).is_err());
     let mut bytes = vec![];
-    let refused = SetupReply::Refused { status: Status::Delay, text: "not now".into() };
+    let refused =
+        SetupReply::Refused { status: Status::Delay, text: "not now".into(), proof: None };
     encode_setup_reply(&refused, &mut bytes);
-    assert_eq!(decode_setup_reply(&[&bytes[..], &option(77)].concat()), Ok(refused));
-    assert!(decode_setup_reply(&[&bytes[..], &option(0x8001)].concat()).is_err());
+    // Before the proof: the length of the options, and its flag.
+    let with = |option: &[u8]| {
+        let mut longer = bytes.clone();
+        let at = longer.len() - 3;
+        longer[at] += u8::try_from(option.len()).unwrap();
+        longer.splice(at + 2..at + 2, option.iter().copied());
+        longer
+    };
+    assert_eq!(decode_setup_reply(&with(&option(77))), Ok(refused));
+    assert!(decode_setup_reply(&with(&option(0x8001))).is_err());
 }
 
 #[test]
@@ -461,7 +471,8 @@ fn attributes_of_later_versions_are_left_out() {
 fn what_a_server_says_cannot_command_a_terminal() {
     let text = format!("\x1b[31m{}", "ö".repeat(300));
     let mut bytes = vec![];
-    encode_setup_reply(&SetupReply::Refused { status: Status::Version, text }, &mut bytes);
+    let refused = SetupReply::Refused { status: Status::Version, text, proof: None };
+    encode_setup_reply(&refused, &mut bytes);
     let Ok(SetupReply::Refused { text, .. }) = decode_setup_reply(&bytes) else { panic!() };
     assert!(text.starts_with(" [31mö") && text.len() <= 200);
     bytes[11] = 0x1b;

@@ -41,6 +41,8 @@ pub(crate) struct Live {
     pub uid: u32,
     pub session: SessionId,
     pub worker: u16,
+    /// By which attempt of the client it was made.
+    pub attempt: u64,
 }
 
 #[derive(Default)]
@@ -86,11 +88,15 @@ impl Clients {
         self.inner().live.get(&id).copied()
     }
 
-    /// Its session from now on. Answers the one that this replaces; `Err`: of another user.
+    /// Its session from now on. Answers the one that this replaces; `Err`: of another user, or of a later
+    /// attempt.
     pub(crate) fn enter(&self, id: ClientId, live: Live) -> Result<Option<Live>, Status> {
         let mut inner = self.inner();
         if inner.live.get(&id).is_some_and(|older| older.uid != live.uid) {
             return Err(Status::NotAuthorized);
+        }
+        if inner.live.get(&id).is_some_and(|older| older.attempt > live.attempt) {
+            return Err(Status::Delay);
         }
         Ok(inner.live.insert(id, live))
     }

@@ -6,7 +6,8 @@ use dafs_fabric::PeerInfo;
 use dafs_message::ConnId;
 use dafs_protocol::{
     Dialled, Features, Identity, KeyHandshake, Nonce, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST,
-    Purpose, SetupReply, SetupRequest, SizeClass, Status, agreed_version, encode_setup_reply,
+    Purpose, SetupReply, SetupRequest, SizeClass, Status, add_proof, agreed_version,
+    encode_setup_reply,
 };
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -27,32 +28,31 @@ pub(crate) struct Unproven {
 
 /// A hello that was answered by a challenge.
 struct Challenged {
-    hello: SetupRequest,
-    /// As it came.
+    entry: Entry,
+    /// The hello as it came.
     said: Vec<u8>,
     nonce: Nonce,
 }
 
-/// What both ends speak on a connection.
+/// What a connection is to be.
 #[derive(Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct Entry {
+    /// What both ends speak.
     pub version: u32,
     pub features: Features,
+    /// Of the client.
+    pub attempt: u64,
+    pub class: SizeClass,
+    pub purpose: Purpose,
 }
 
 /// What a set-up message leads to.
 pub(crate) enum Step {
     /// Answer this and go on.
     Answer(SetupReply),
-    /// Identity is proven: create or bind. With a handshake Ready must prove the key, see
-    /// [`prove_ready`].
-    Proven {
-        who: Identity,
-        class: SizeClass,
-        purpose: Purpose,
-        terms: Terms,
-        handshake: Option<KeyHandshake>,
-    },
+    /// Identity is proven: create or bind. With a handshake the answer must prove the key, see
+    /// [`encode_proven`].
+    Proven { who: Identity, entry: Entry, handshake: Option<KeyHandshake> },
 }
 
 impl Unproven {
@@ -66,21 +66,33 @@ impl Unproven {
         match (request, self.challenged.take()) {
             (SetupRequest::Hello { .. }, None) => self.hello(shared, request, said),
             (SetupRequest::Prove { dialled, proof }, Some(challenged)) => {
-                let Challenged { hello, said, nonce } = *challenged;
+                let Challenged { entry, said, nonce } = *challenged;
                 let handshake = KeyHandshake { hello: said, server: nonce, dialled };
-                self.prove(shared, hello, handshake, &proof)
+                self.prove(shared, entry, handshake, &proof)
             }
             _ => refuse(Status::BadMessage, "set-up message out of order".into()),
         }
     }
 
     fn hello(&mut self, shared: &Shared, request: SetupRequest, said: &[u8]) -> Step {
-        let SetupRequest::Hello { version, oldest, keyed, .. } = request else {
+        let SetupRequest::Hello {
+            version: newest,
+            oldest,
+            features,
+            attempt,
+            class,
+            keyed,
+            purpose,
+            ..
+        } = request
+        else {
             return refuse(Status::BadMessage, "set-up message out of order".into());
         };
-        if agreed_version(version, oldest).is_none() {
-            return refuse_version(version, oldest);
-        }
+        let Some(version) = agreed_version(newest, oldest) else {
+            return refuse_version(newest, oldest);
+        };
+        let features = features.and(Features::OURS);
+        let entry = Entry { version, features, attempt, class, purpose };
         if keyed && !shared.greeting.is_keyed() {
             let text = "the client has a key and this server none: serve with --key-file";
             return refuse(Status::AuthFailed, text.into());
@@ -88,12 +100,12 @@ impl Unproven {
         match &self.proof {
             Proof::Refused(reason) => refuse(Status::AuthFailed, reason.clone()),
             Proof::Kernel(who) | Proof::Anonymous(who) if !keyed => {
-                proven(who.clone(), request, None)
+                Step::Proven { who: who.clone(), entry, handshake: None }
             }
             _ => {
                 let nonce = shared.random();
                 let said = said.to_vec();
-                self.challenged = Some(Box::new(Challenged { hello: request, said, nonce }));
+                self.challenged = Some(Box::new(Challenged { entry, said, nonce }));
                 Step::Answer(SetupReply::Challenge { nonce })
             }
         }
@@ -104,7 +116,7 @@ impl Unproven {
     fn prove(
         &self,
         shared: &Shared,
-        hello: SetupRequest,
+        entry: Entry,
         handshake: KeyHandshake,
         proof: &[u8; 32],
     ) -> Step {
@@ -122,19 +134,8 @@ impl Unproven {
             Proof::Kernel(who) => who.clone(),
             _ => key.who.clone(),
         };
-        proven(who, hello, Some(handshake))
+        Step::Proven { who, entry, handshake: Some(handshake) }
     }
-}
-
-fn proven(who: Identity, hello: SetupRequest, handshake: Option<KeyHandshake>) -> Step {
-    let SetupRequest::Hello { version, oldest, features, class, purpose, .. } = hello else {
-        return refuse(Status::BadMessage, "set-up message out of order".into());
-    };
-    let Some(version) = agreed_version(version, oldest) else {
-        return refuse_version(version, oldest);
-    };
-    let terms = Terms { version, features: features.and(Features::OURS) };
-    Step::Proven { who, class, purpose, terms, handshake }
 }
 
 /// Says which versions there are: `oldest` to `newest` at the client.
@@ -161,24 +162,23 @@ fn mac(key: &Key, input: &[u8]) -> Hmac<Sha256> {
     mac
 }
 
-/// Appends a Ready to `out`; where there was a handshake, with our proof.
-pub(crate) fn encode_ready(
+/// Appends a Ready or Refused to `out`; where there was a handshake, with our proof.
+pub(crate) fn encode_proven(
     shared: &Shared,
     handshake: Option<&KeyHandshake>,
-    ready: &SetupReply,
+    reply: &SetupReply,
     out: &mut Vec<u8>,
 ) {
-    let start = out.len();
-    encode_setup_reply(ready, out);
-    let (Some(handshake), Some(key)) = (handshake, &shared.greeting.key) else { return };
-    let input = handshake.server_input(&out[start..]);
-    let ours = mac(key, &input).finalize().into_bytes();
-    let proof = out.len() - ours.len();
-    out[proof..].copy_from_slice(&ours);
+    encode_setup_reply(reply, out);
+    if let (Some(handshake), Some(key)) = (handshake, &shared.greeting.key) {
+        add_proof(out, |said| {
+            mac(key, &handshake.server_input(said)).finalize().into_bytes().into()
+        });
+    }
 }
 
 pub(crate) fn refuse(status: Status, text: String) -> Step {
-    Step::Answer(SetupReply::Refused { status, text })
+    Step::Answer(SetupReply::Refused { status, text, proof: None })
 }
 
 /// A bind that waits until the connections it replaces are quiescent.
@@ -186,7 +186,6 @@ pub(crate) struct WaitingBind {
     pub connection: ConnId,
     pub request: dafs_message::RequestId,
     pub session: std::rc::Rc<crate::session::Session>,
-    pub class: SizeClass,
-    pub terms: Terms,
+    pub entry: Entry,
     pub handshake: Option<KeyHandshake>,
 }

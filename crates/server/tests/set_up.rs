@@ -91,7 +91,7 @@ fn a_newer_client_is_spoken_to_as_it_can_be() {
 #[test]
 fn versions_without_one_in_common_are_named() {
     let told = |reply| match reply {
-        SetupReply::Refused { status: Status::Version, text } => text,
+        SetupReply::Refused { status: Status::Version, text, .. } => text,
         other => panic!("{other:?}"),
     };
     let (ours, newer) = (PROTOCOL_VERSION, PROTOCOL_VERSION + 2);
@@ -111,4 +111,53 @@ fn an_operation_of_another_version_fails_by_itself() {
     let results = world.chain(who, &chain).expect("results");
     assert_eq!(results, [Ok(Outcome::Done), Err(Status::NotSupp)]);
     assert_eq!(world.one(who, Operation::Null), Ok(Outcome::Done));
+}
+
+fn wish() -> SessionAttr {
+    let SetupRequest::Hello { purpose: Purpose::Create { attr, .. }, .. } = hello_of(6, 6) else {
+        panic!("a hello that creates")
+    };
+    attr
+}
+
+/// What a client has given up, and comes late, does not end what came after it.
+#[test]
+fn a_later_attempt_is_the_one_that_counts() {
+    let mut world = World::with(1, 1, Limits::default());
+    let who = world.stranger(1);
+    let create = Purpose::Create { attr: wish(), client: ClientId([1; 16]) };
+    let refused = |reply: &SetupReply| matches!(reply, SetupReply::Refused { status: Status::Delay, text, .. } if text.contains("later"));
+    let made = world.attempt(who, 7, 5, create);
+    let SetupReply::Ready { session, secret, .. } = made else { panic!("{made:?}") };
+    let late = world.attempt(who, 7, 4, create);
+    assert!(refused(&late) && world.sessions() == 1, "{late:?}");
+    let bind = Purpose::Bind { session, secret };
+    let late = world.attempt(who, 7, 3, bind);
+    assert!(refused(&late), "{late:?}");
+    assert!(matches!(world.attempt(who, 7, 6, bind), SetupReply::Ready { .. }));
+    // A client that begins anew takes the place of what it had.
+    assert!(matches!(world.attempt(who, 7, 7, create), SetupReply::Ready { .. }));
+    assert_eq!(world.sessions(), 1);
+}
+
+/// Its client may come by another way, on which it is known as who it is.
+#[test]
+fn a_session_of_another_user_is_not_called_gone() {
+    let mut world = World::with(1, 1, Limits::default());
+    let who = world.client(1, 7);
+    world.cut(who);
+    let reply = world.bind_as(who, 0);
+    assert!(
+        matches!(reply, SetupReply::Refused { status: Status::NotAuthorized, .. }),
+        "{reply:?}"
+    );
+    world.bind(who, 7);
+}
+
+#[test]
+fn a_session_has_one_connection_of_a_class() {
+    let limits = Limits { connections_unproven: 100, ..Limits::default() };
+    let mut world = World::with(1, 1, limits);
+    let who = world.client(1, 7);
+    assert_eq!(world.binds_at_once(who, 7, 10), 1);
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dafs_fabric::Address;
-use dafs_protocol::{Features, SessionAttr, WaitMode, WriteVerifier};
+use dafs_protocol::{Features, PROTOCOL_VERSION, SessionAttr, WaitMode, WriteVerifier};
 
 use crate::options::SessionOptions;
 
@@ -68,6 +68,26 @@ pub struct Facts {
     pub new_sessions: u64,
     pub requests: u64,
     pub system_calls: u64,
+}
+
+impl Facts {
+    /// Before there is a session.
+    pub(super) fn before(config: &CoreConfig) -> Facts {
+        Facts {
+            attr: config.wish(),
+            version: PROTOCOL_VERSION,
+            features: Features::default(),
+            addresses: Vec::new(),
+            uid: 0,
+            way: Way::Network(""),
+            verifier: WriteVerifier::default(),
+            export: Vec::new(),
+            reconnects: 0,
+            new_sessions: 0,
+            requests: 0,
+            system_calls: 0,
+        }
+    }
 }
 
 /// By what the small requests of a session go.

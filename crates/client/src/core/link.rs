@@ -11,6 +11,7 @@ use dafs_protocol::{
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
+use super::attempts::{Attempts, Failure};
 use super::call::CallRecord;
 use super::work::Work;
 use super::{Core, CoreConfig, Next, Phase, SessionKeys, Way};
@@ -18,10 +19,6 @@ use crate::error::Error;
 
 /// Of set-up requests; slots have smaller ones.
 pub(super) const SETUP_TAG: u32 = u32::MAX;
-/// For a connection and its set-up.
-const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same where there is another address to be tried, if the lease leaves so much.
-const NEXT_TIMEOUT: Duration = Duration::from_secs(2);
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// Data that goes beside headers.
@@ -61,10 +58,9 @@ pub(super) struct Link {
     /// It was ready once in this session.
     was_ready: bool,
     deadline: Duration,
-    /// Which of the server's addresses is tried next, or was connected.
-    target: usize,
-    /// Why those before it failed, and whether nobody listens there.
-    failed: Vec<(bool, String)>,
+    attempts: Attempts,
+    /// It was broken as the server said nothing.
+    silent: bool,
     retry_at: Duration,
     backoff: Duration,
     heard: Duration,
@@ -79,8 +75,8 @@ impl Link {
             wanted: false,
             was_ready: false,
             deadline: Duration::ZERO,
-            target: 0,
-            failed: Vec::new(),
+            attempts: Attempts::default(),
+            silent: false,
             retry_at: Duration::ZERO,
             backoff: BACKOFF_MIN,
             heard: Duration::ZERO,
@@ -126,6 +122,11 @@ impl Link {
             LinkState::Down => self.wanted,
             _ => true,
         }
+    }
+
+    /// It broke: the addresses are tried again, of which there are so many.
+    fn restart(&mut self, addresses: usize) {
+        self.attempts.restart(std::mem::take(&mut self.silent), addresses);
     }
 
     /// For the next session.
@@ -205,8 +206,15 @@ impl Core {
         running && (index == 0 || (self.links[index].wanted && self.links[0].is_ready()))
     }
 
+    /// Where there is another address, a server that says nothing is found out while the lease leaves
+    /// time to go by that.
     fn ping_interval(&self) -> Duration {
-        (self.lease() / 3).max(Duration::from_millis(10))
+        let times = if self.config.targets.len() > 1 { 4 } else { 3 };
+        (self.lease() / times).max(Duration::from_millis(10))
+    }
+
+    fn silence_max(&self) -> Duration {
+        if self.config.targets.len() > 1 { self.lease() / 2 } else { self.lease() }
     }
 
     pub(super) fn lease(&self) -> Duration {
@@ -228,7 +236,7 @@ impl Core {
                 }
                 LinkState::Ready if now >= self.ping_at(index) => self.ping(index),
                 _ if link.is_setting_up() && now >= link.deadline => {
-                    self.set_up_failed(index, false, "no answer in time".into());
+                    self.set_up_failed(index, Failure::of(false, "no answer in time".into()));
                 }
                 _ => {}
             }
@@ -237,11 +245,12 @@ impl Core {
 
     /// Renews the lease, and finds out whether the server is still there.
     fn ping(&mut self, index: usize) {
-        let (lease, now) = (self.lease(), self.now);
+        let (silence_max, now) = (self.silence_max(), self.now);
         let link = &mut self.links[index];
-        if now >= link.heard + lease && link.pinged > link.heard {
+        if now >= link.heard + silence_max && link.pinged > link.heard {
+            link.silent = true;
             if let Some(conn) = link.conn {
-                let seconds = lease.as_secs_f32();
+                let seconds = silence_max.as_secs_f32();
                 self.node.disconnect(conn, &format!("no answer for {seconds:.1} s"));
             }
             return;
@@ -257,8 +266,10 @@ impl Core {
         // Tells the server which of its workers has the session.
         let session = self.session.keys.as_ref().map(|keys| keys.id.0);
         let private = session.as_ref().map_or(&[][..], |id| &id[..]);
-        let target = &self.config.targets[self.links[index].target];
-        let patience = self.patience(index);
+        let lease = self.session.keys.is_some().then(|| self.lease());
+        let attempts = &self.links[index].attempts;
+        let target = &self.config.targets[attempts.target()];
+        let patience = attempts.patience(self.config.targets.len(), lease);
         match self.node.connect(target, private, options) {
             Ok(conn) => {
                 let link = &mut self.links[index];
@@ -269,19 +280,9 @@ impl Core {
             }
             Err(error) => {
                 let refused = matches!(error, dafs_fabric::ConnectError::Refused);
-                self.attempt_failed(index, refused, error.to_string());
+                self.attempt_failed(index, Failure::of(refused, error.to_string()));
             }
         }
-    }
-
-    /// How long the address that is tried next may take to answer.
-    fn patience(&self, index: usize) -> Duration {
-        let targets = self.config.targets.len();
-        if self.links[index].failed.len() + 1 == targets {
-            return SETUP_TIMEOUT;
-        }
-        let part = self.lease() / (2 * targets as u32);
-        NEXT_TIMEOUT.min(part)
     }
 
     pub(super) fn on_connected(&mut self, conn: ConnId) {
@@ -298,7 +299,12 @@ impl Core {
         };
         let purpose = self.purpose();
         let keyed = self.config.key.is_some();
-        let hello = encode(&SetupRequest::hello(nonce, class, keyed, purpose));
+        self.session.attempts += 1;
+        let mut hello = SetupRequest::hello(nonce, class, keyed, purpose);
+        if let SetupRequest::Hello { attempt, .. } = &mut hello {
+            *attempt = self.session.attempts;
+        }
+        let hello = encode(&hello);
         self.send_setup(index, &hello);
         // Unless it could not be sent.
         if self.links[index].state == LinkState::Connecting {
@@ -319,7 +325,7 @@ impl Core {
         let sent = self.node.submit_control(conn, SETUP_TAG, header, data, into);
         self.requests.rung = false;
         if let Err(error) = sent {
-            self.set_up_failed(index, false, error.to_string());
+            self.set_up_failed(index, Failure::of(false, error.to_string()));
         }
     }
 
@@ -327,14 +333,14 @@ impl Core {
         let Some(index) = self.link_of(conn) else { return };
         let reply = match dafs_protocol::decode_setup_reply(header) {
             Ok(reply) => reply,
-            Err(error) => return self.fail_all(Error::PeerProtocol(error.to_string())),
+            Err(error) => return self.denied(index, Error::PeerProtocol(error.to_string())),
         };
         let state = self.links[index].state.clone();
         match (reply, state) {
             (SetupReply::Challenge { nonce: server }, LinkState::Hello(hello)) => {
                 if self.config.key.is_none() {
                     let text = "the server wants a key, and none was given";
-                    return self.fail_all(Error::Auth(text.into()));
+                    return self.denied(index, Error::Auth(text.into()));
                 }
                 let dialled = self.dialled(conn);
                 let handshake = KeyHandshake { hello, server, dialled };
@@ -359,16 +365,20 @@ impl Core {
             ) => {
                 if !self.is_proven(&state, header, proof) {
                     let text = "the server did not prove that it has the key";
-                    return self.fail_all(Error::Auth(text.into()));
+                    return self.denied(index, Error::Auth(text.into()));
                 }
                 let keys = SessionKeys { id: session, secret };
                 let granted = Granted { version, features, attr, verifier, uid, addresses };
                 self.link_ready(index, keys, granted);
             }
-            (SetupReply::Refused { status, text }, LinkState::Hello(_) | LinkState::Proving(_)) => {
-                self.on_setup_refused(index, status, &text);
+            (
+                SetupReply::Refused { status, text, proof },
+                state @ (LinkState::Hello(_) | LinkState::Proving(_)),
+            ) => {
+                let is_proven = self.is_proven(&state, header, proof);
+                self.on_setup_refused(index, status, &text, is_proven);
             }
-            _ => self.fail_all(Error::PeerProtocol("an answer out of turn".into())),
+            _ => self.denied(index, Error::PeerProtocol("an answer out of turn".into())),
         }
     }
 
@@ -378,8 +388,8 @@ impl Core {
         ends.map_or_else(Dialled::default, |ends| ends.peer.into())
     }
 
-    /// `ready` as it came, with its `proof`.
-    fn is_proven(&self, state: &LinkState, ready: &[u8], proof: Option<Proof>) -> bool {
+    /// It is the server that said `reply`, as it came, with its `proof`.
+    fn is_proven(&self, state: &LinkState, reply: &[u8], proof: Option<Proof>) -> bool {
         if self.config.key.is_none() {
             return true;
         }
@@ -387,23 +397,25 @@ impl Core {
             return false;
         };
         // In constant time.
-        self.config.mac(&handshake.server_input(ready)).verify_slice(&proof).is_ok()
+        let said = dafs_protocol::before_proof(reply);
+        self.config.mac(&handshake.server_input(said)).verify_slice(&proof).is_ok()
     }
 
-    fn on_setup_refused(&mut self, index: usize, status: Status, text: &str) {
+    /// What ends the session, or says that writes are lost, is believed of the server alone.
+    fn on_setup_refused(&mut self, index: usize, status: Status, text: &str, is_proven: bool) {
         let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
         let reason = if text.is_empty() { status.to_string() } else { text };
         match status {
-            Status::BadSession if self.session.keys.is_some() => self.lose_session(),
-            Status::WritesLost if self.session.keys.is_some() => {
+            Status::BadSession if self.session.keys.is_some() && is_proven => self.lose_session(),
+            Status::WritesLost if self.session.keys.is_some() && is_proven => {
                 self.writes_were_lost();
                 self.lose_session();
             }
             Status::AuthFailed | Status::NotAuthorized | Status::Access | Status::Perm => {
-                self.fail_all(Error::Auth(reason));
+                self.denied(index, Error::Auth(reason));
             }
-            Status::Version => self.fail_all(Error::Connect { refused: false, reason }),
-            _ => self.set_up_failed(index, false, reason),
+            Status::Version => self.denied(index, Error::Connect { refused: false, reason }),
+            _ => self.set_up_failed(index, Failure::of(false, reason)),
         }
     }
 
@@ -412,19 +424,21 @@ impl Core {
         let bound = self.session.keys;
         if bound.is_some_and(|session| session.id != keys.id) {
             let what = "a connection of another session";
-            return self.fail_all(Error::PeerProtocol(what.into()));
+            return self.denied(index, Error::PeerProtocol(what.into()));
         }
         if bound.is_none() && !attr_is_sane(&granted.attr, &self.config) {
             let what = "session attributes out of range";
-            return self.fail_all(Error::PeerProtocol(what.into()));
+            return self.denied(index, Error::PeerProtocol(what.into()));
         }
         let link = &mut self.links[index];
         link.state = LinkState::Ready;
-        link.failed.clear();
+        link.attempts.succeeded();
+        link.silent = false;
         link.backoff = BACKOFF_MIN;
         link.heard = self.now;
         link.pinged = self.now;
         link.wanted = true;
+        self.recovery.served_at = Some(link.attempts.target());
         if let (0, Some(conn)) = (index, link.conn) {
             self.session.facts.way = match self.node.peer(conn) {
                 Some(PeerInfo { credentials: Some(_), .. }) => Way::UnixSocket,
@@ -446,65 +460,54 @@ impl Core {
         self.links[index].state = LinkState::Down;
         self.links[index].conn = None;
         if !drained {
-            self.attempt_failed(index, refused, reason);
+            self.attempt_failed(index, Failure::of(refused, reason));
         }
     }
 
     /// A connection was made, but not what it is for.
-    fn set_up_failed(&mut self, index: usize, refused: bool, reason: String) {
+    fn set_up_failed(&mut self, index: usize, failure: Failure) {
         let link = &mut self.links[index];
         link.state = LinkState::Draining;
         if let Some(conn) = link.conn {
-            self.node.disconnect(conn, &reason);
+            self.node.disconnect(conn, &failure.reason);
         }
-        self.attempt_failed(index, refused, reason);
+        self.attempt_failed(index, failure);
+    }
+
+    /// Who is at this address does not want us, or is no server for us.
+    fn denied(&mut self, index: usize, error: Error) {
+        self.set_up_failed(index, Failure::denied(error));
     }
 
     /// Tries the server's next address, or again later, or gives up.
-    fn attempt_failed(&mut self, index: usize, refused: bool, reason: String) {
+    fn attempt_failed(&mut self, index: usize, failure: Failure) {
         if matches!(self.phase, Phase::Draining(_) | Phase::Closed) {
             return;
         }
-        let Some((refused, reason)) = self.all_failed(index, refused, reason) else { return };
-        if !self.session.established {
-            return self.fail_all(Error::Connect { refused, reason });
-        }
-        if refused {
-            // Nobody is there: another server starts later.
+        let link = &mut self.links[index];
+        if failure.refused && self.recovery.served_at == Some(link.attempts.target()) {
+            // Nobody is where the server was: another one starts later.
             self.recovery.old_server_at = self.now;
+        }
+        let Some(failure) = link.attempts.failed(failure, &self.config.targets) else {
+            link.retry_at = self.now;
+            return;
+        };
+        if !self.session.established {
+            return self.fail_all(failure.into_error());
+        }
+        if let Some(error) = failure.denied.filter(|_| failure.is_final) {
+            return self.fail_all(error);
         }
         let since = *self.recovery.lost_since[index].get_or_insert(self.now);
         let gone = self.now.saturating_sub(since);
         if gone >= self.config.retry {
-            let reason = format!("no server for {} s: {reason}", gone.as_secs());
-            return self.fail_all(Error::Connect { refused, reason });
+            let reason = format!("no server for {} s: {}", gone.as_secs(), failure.reason);
+            return self.fail_all(Error::Connect { refused: failure.refused, reason });
         }
         let link = &mut self.links[index];
         link.retry_at = self.now + link.backoff;
         link.backoff = (link.backoff * 2).min(BACKOFF_MAX);
-    }
-
-    /// What to say when all of the server's addresses were tried; else the next one is tried at once.
-    fn all_failed(
-        &mut self,
-        index: usize,
-        refused: bool,
-        reason: String,
-    ) -> Option<(bool, String)> {
-        let targets = self.config.targets.len();
-        let link = &mut self.links[index];
-        if targets == 1 {
-            return Some((refused, reason));
-        }
-        let address = &self.config.targets[link.target];
-        link.failed.push((refused, format!("{address}: {reason}")));
-        link.target = (link.target + 1) % targets;
-        if link.failed.len() < targets {
-            link.retry_at = self.now;
-            return None;
-        }
-        let (refused, reasons): (Vec<_>, Vec<_>) = link.failed.drain(..).unzip();
-        Some((refused.into_iter().all(|it| it), reasons.join("; ")))
     }
 
     pub(super) fn on_disconnected(&mut self, conn: ConnId, reason: &str, peer_fault: bool) {
@@ -514,13 +517,14 @@ impl Core {
             (self.links[index].is_ready(), self.links[index].is_setting_up());
         self.links[index].state = LinkState::Draining;
         if was_setting_up {
-            if peer_fault && !self.session.established {
-                return self.fail_all(Error::PeerProtocol(reason.into()));
-            }
-            self.attempt_failed(index, false, reason.into());
+            let failure = match peer_fault && !self.session.established {
+                true => Failure::denied(Error::PeerProtocol(reason.into())),
+                false => Failure::of(false, reason.into()),
+            };
+            self.attempt_failed(index, failure);
         } else if was_ready {
             self.links[index].retry_at = self.now;
-            self.links[index].target = 0;
+            self.links[index].restart(self.config.targets.len());
             if matches!(self.phase, Phase::Draining(_) | Phase::Closed) || self.session.closing {
                 return;
             }
@@ -552,6 +556,7 @@ impl Core {
             if link.state != LinkState::Draining {
                 // Without a break before it; treated as one.
                 link.retry_at = self.now + link.backoff;
+                link.restart(self.config.targets.len());
             }
             link.state = LinkState::Down;
             link.conn = None;

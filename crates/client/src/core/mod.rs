@@ -5,6 +5,7 @@
 //! drives it as well as threads do.
 
 mod answer;
+mod attempts;
 mod call;
 mod callbacks;
 mod cancel;
@@ -36,9 +37,8 @@ use std::time::Duration;
 use dafs_fabric::{Buffer, PostedBuffer, Waiter};
 use dafs_message::{Event, Node};
 use dafs_protocol::{
-    Attr, ClientId, ClientSlots, Features, FileHandle, GROUPS_MAX, Identity, LockKind, LockRange,
-    LockRequest, Nonce, OpResult, PROTOCOL_VERSION, SessionId, SessionSecret, Status,
-    WriteVerifier,
+    Attr, ClientId, ClientSlots, FileHandle, GROUPS_MAX, Identity, LockKind, LockRange,
+    LockRequest, Nonce, OpResult, SessionId, SessionSecret, Status, WriteVerifier,
 };
 
 pub use call::{Beside, CoreDone};
@@ -120,6 +120,8 @@ struct SessionState {
     nonces: NonceSource,
     client: ClientId,
     keys: Option<SessionKeys>,
+    /// Connections that were made for it, or for those before it.
+    attempts: u64,
     /// There was one once: from then on a lost server is waited for.
     established: bool,
     closing: bool,
@@ -156,6 +158,8 @@ struct Recovery {
     push_again_at: Duration,
     /// The last sign of the server of the session before, or that there was none.
     old_server_at: Duration,
+    /// By which of its addresses the server was reached last.
+    served_at: Option<usize>,
     /// Calls that a server may have done when it, or the session, was lost.
     in_doubt: Vec<InDoubt>,
     /// The server is another one: what is kept is written again.
@@ -203,24 +207,12 @@ impl Core {
         let mut nonce = Nonce::default();
         nonces(&mut nonce);
         let client = nonce.first_chunk().map_or_else(ClientId::default, |id| ClientId(*id));
-        let facts = Facts {
-            attr: config.wish(),
-            version: PROTOCOL_VERSION,
-            features: Features::default(),
-            addresses: Vec::new(),
-            uid: 0,
-            way: Way::Network(""),
-            verifier: WriteVerifier::default(),
-            export: Vec::new(),
-            reconnects: 0,
-            new_sessions: 0,
-            requests: 0,
-            system_calls: 0,
-        };
+        let facts = Facts::before(&config);
         let session = SessionState {
             nonces,
             client,
             keys: None,
+            attempts: 0,
             established: false,
             closing: false,
             destroyed: false,

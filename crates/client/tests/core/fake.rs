@@ -6,6 +6,8 @@
 mod locks;
 #[path = "fake_operations.rs"]
 mod operations;
+#[path = "fake_setup.rs"]
+mod setup;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,7 +16,6 @@ use dafs_fabric::sim::SimNet;
 use dafs_fabric::{Address, Buffer, Domain, Listener, PostedBuffer, Provider, SgList, Waiter};
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig, RequestId};
 use dafs_protocol::*;
-use hmac::{Hmac, Mac};
 pub use locks::FakeLocks;
 use operations::is_write;
 
@@ -322,98 +323,6 @@ impl Fake {
             Event::ReplySent { token } => drop(self.sending.remove(&token)),
             Event::Disconnected { conn, .. } => drop(self.conns.remove(&conn)),
             _ => {}
-        }
-    }
-
-    fn on_setup(&mut self, id: RequestId, header: &[u8]) {
-        if self.script.mute {
-            return;
-        }
-        let request = decode_setup_request(header).expect("a set-up request");
-        let answer = match (request, self.script.key.clone()) {
-            _ if self.script.refuse.is_some() => SetupReply::Refused {
-                status: self.script.refuse.expect("just looked"),
-                text: "not\u{7} today".into(),
-            },
-            (SetupRequest::Hello { purpose, .. }, Some(_)) => {
-                self.hellos.insert(id.conn(), (header.to_vec(), purpose));
-                SetupReply::Challenge { nonce: [9; 32] }
-            }
-            (SetupRequest::Hello { purpose, .. }, None) => self.enter(id.conn(), purpose),
-            (SetupRequest::Prove { dialled, proof }, Some(key)) => {
-                let (hello, purpose) = self.hellos[&id.conn()].clone();
-                let handshake = KeyHandshake { hello, server: [9; 32], dialled };
-                let mac = |input: Vec<u8>| -> Proof {
-                    let mac = Hmac::<sha2::Sha256>::new_from_slice(&key).expect("key");
-                    mac.chain_update(input).finalize().into_bytes().into()
-                };
-                if proof == mac(handshake.client_input()) {
-                    let mut ready = self.enter(id.conn(), purpose);
-                    let mut said = Vec::new();
-                    encode_setup_reply(&ready, &mut said);
-                    let ours = mac(handshake.server_input(&said));
-                    if let SetupReply::Ready { proof, attr, .. } = &mut ready {
-                        *proof = Some(ours);
-                        attr.slots += u16::from(self.script.changes_grant);
-                    }
-                    ready
-                } else {
-                    let text = "wrong key".into();
-                    SetupReply::Refused { status: Status::AuthFailed, text }
-                }
-            }
-            (SetupRequest::Prove { .. }, None) => panic!("a proof that nobody asked for"),
-        };
-        let mut bytes = Vec::new();
-        encode_setup_reply(&answer, &mut bytes);
-        self.node.reply(id, &bytes, SgList::new(), 0);
-    }
-
-    fn enter(&mut self, conn: ConnId, purpose: Purpose) -> SetupReply {
-        let granted = SessionAttr {
-            slots: self.script.slots.unwrap_or(4),
-            data_bytes_max: 256 << 10,
-            inline_bytes: 512,
-            wait: WaitMode::Adaptive,
-            lease_ms: self.script.lease_ms,
-            tagged: true,
-            rdma_read: true,
-            read_ahead: true,
-        };
-        let id = match purpose {
-            Purpose::Create { .. } => {
-                self.next += 1;
-                let id = SessionId([u8::try_from(self.next).expect("few"); 16]);
-                let session = Session {
-                    slots: ServerSlots::new(granted.slots),
-                    secret: [7; 16],
-                    opens: HashMap::new(),
-                    users: HashMap::new(),
-                    targets: HashMap::new(),
-                };
-                self.sessions.insert(id, session);
-                id
-            }
-            Purpose::Bind { session, secret } => {
-                let known = self.sessions.get(&session);
-                if known.is_none_or(|session| session.secret != secret) {
-                    let text = "no such session".into();
-                    return SetupReply::Refused { status: Status::BadSession, text };
-                }
-                session
-            }
-        };
-        self.conns.insert(conn, id);
-        SetupReply::Ready {
-            version: PROTOCOL_VERSION,
-            features: Features::OURS,
-            session: id,
-            secret: [7; 16],
-            attr: granted,
-            verifier: self.verifier(),
-            proof: self.script.key.as_ref().map(|_| [0; 32]),
-            uid: self.script.uid,
-            addresses: vec!["fake:1".into()],
         }
     }
 

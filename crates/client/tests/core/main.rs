@@ -1,5 +1,6 @@
 //! The client's core against a scripted server, in virtual time.
 
+mod addresses;
 mod fake;
 mod handles;
 mod in_doubt;
@@ -59,8 +60,11 @@ impl Pair {
             self.done.push(done);
         }
         self.notices.extend(std::iter::from_fn(|| self.core.next_notice()));
-        if !self.net.step() {
-            self.net.advance_to(now + Duration::from_millis(1));
+        let timeout = self.core.next_timeout().map(|at| at.max(now + Duration::from_micros(1)));
+        match (self.net.next_event_at(), timeout) {
+            (Some(event), timeout) if timeout.is_none_or(|at| event <= at) => drop(self.net.step()),
+            (_, Some(at)) => self.net.advance_to(at),
+            (_, None) => self.net.advance_to(now + Duration::from_millis(1)),
         }
     }
 

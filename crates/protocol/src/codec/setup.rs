@@ -5,7 +5,7 @@ use super::wire::{Put, Reader, with_length};
 use crate::handle::{ClientId, SessionId, WriteVerifier};
 use crate::setup::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, Dialled, Features, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST,
-    Purpose, REFUSAL_BYTES_MAX, SessionAttr, SetupReply, SetupRequest, SizeClass, WaitMode,
+    Proof, Purpose, REFUSAL_BYTES_MAX, SessionAttr, SetupReply, SetupRequest, SizeClass, WaitMode,
 };
 use crate::status::Status;
 
@@ -31,11 +31,21 @@ const OPTION_ADDRESS: u16 = 1;
 pub fn encode_setup_request(request: &SetupRequest, out: &mut Vec<u8>) {
     out.bytes(&MAGIC);
     match request {
-        SetupRequest::Hello { version, oldest, features, nonce, class, keyed, purpose } => {
+        SetupRequest::Hello {
+            version,
+            oldest,
+            features,
+            attempt,
+            nonce,
+            class,
+            keyed,
+            purpose,
+        } => {
             out.u16(HELLO);
             out.u32(*version);
             out.u32(*oldest);
             out.u64(features.0);
+            out.u64(*attempt);
             out.bytes(nonce);
             out.u8(*class as u8);
             out.u16(if *keyed { METHOD_SHARED_KEY } else { 0 });
@@ -116,7 +126,7 @@ fn hello(version: u32, r: &mut Reader<'_>) -> Result<SetupRequest, DecodeError> 
     if oldest > version {
         return Err(DecodeError::Value("oldest version"));
     }
-    let nonce = r.array()?;
+    let (attempt, nonce) = (r.u64()?, r.array()?);
     let class = match r.u8()? {
         0 => SizeClass::Any,
         1 => SizeClass::Small,
@@ -133,7 +143,7 @@ fn hello(version: u32, r: &mut Reader<'_>) -> Result<SetupRequest, DecodeError> 
         _ => return Err(DecodeError::Value("purpose")),
     };
     options(r, |_, _| Ok(false))?;
-    Ok(SetupRequest::Hello { version, oldest, features, nonce, class, keyed, purpose })
+    Ok(SetupRequest::Hello { version, oldest, features, attempt, nonce, class, keyed, purpose })
 }
 
 /// Appends a set-up answer. The text of a refusal is cut after [`REFUSAL_BYTES_MAX`] bytes and an address
@@ -167,25 +177,49 @@ pub fn encode_setup_reply(reply: &SetupReply, out: &mut Vec<u8>) {
                     out.long(printable(address, ADDRESS_BYTES_MAX).as_bytes());
                 }
             });
-            out.flags([proof.is_some()]);
-            if let Some(proof) = proof {
-                out.bytes(proof);
-            }
+            put_proof(out, proof.as_ref());
         }
         SetupReply::Challenge { nonce } => {
             out.u16(CHALLENGE);
             out.u16(METHOD_SHARED_KEY);
             out.bytes(nonce);
         }
-        SetupReply::Refused { status, text } => {
+        SetupReply::Refused { status, text, proof } => {
             out.u16(REFUSED);
             out.u32(super::status_code(*status));
             out.short(printable(text, REFUSAL_BYTES_MAX).as_bytes());
+            with_length(out, |_| {});
+            put_proof(out, proof.as_ref());
         }
     }
 }
 
-/// Takes it apart.
+fn put_proof(out: &mut Vec<u8>, proof: Option<&Proof>) {
+    out.flags([proof.is_some()]);
+    out.bytes(proof.map_or(&[], |proof| &proof[..]));
+}
+
+fn proof(r: &mut Reader<'_>) -> Result<Option<Proof>, DecodeError> {
+    let proof = if r.bool("proof")? { Some(r.array()?) } else { None };
+    r.end()?;
+    Ok(proof)
+}
+
+/// Adds a proof to an encoded Ready or Refused without one: `prove` is told all that it covers.
+pub fn add_proof(reply: &mut Vec<u8>, prove: impl FnOnce(&[u8]) -> Proof) {
+    if let Some(flags) = reply.last_mut() {
+        *flags = 1;
+        let proof = prove(reply);
+        reply.extend_from_slice(&proof);
+    }
+}
+
+/// What the proof of an encoded Ready or Refused covers.
+pub fn before_proof(reply: &[u8]) -> &[u8] {
+    reply.split_last_chunk::<{ size_of::<Proof>() }>().map_or(reply, |(said, _)| said)
+}
+
+/// Takes it apart. What goes to people comes without characters that change how a terminal shows text.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -204,9 +238,14 @@ pub fn decode_setup_reply(bytes: &[u8]) -> Result<SetupReply, DecodeError> {
             if code == 0 {
                 return Err(DecodeError::Value("status"));
             }
-            let text = plain_text(r.short()?, REFUSAL_BYTES_MAX)?;
-            options(&mut r, |_, _| Ok(false))?;
-            Ok(SetupReply::Refused { status: Status::from_code(code), text })
+            let text = r.short()?;
+            let text = match plain_text(text, REFUSAL_BYTES_MAX) {
+                Some(text) => text.to_owned(),
+                None => return Err(DecodeError::Value("text")),
+            };
+            options(&mut Reader::new(r.long()?), |_, _| Ok(false))?;
+            let proof = proof(&mut r)?;
+            Ok(SetupReply::Refused { status: Status::from_code(code), text, proof })
         }
         _ => Err(DecodeError::Value("set-up message")),
     }
@@ -221,16 +260,13 @@ fn ready(r: &mut Reader<'_>) -> Result<SetupReply, DecodeError> {
     let (verifier, uid) = (WriteVerifier(r.array()?), r.u32()?);
     let mut addresses = Vec::new();
     options(&mut Reader::new(r.long()?), |kind, body| {
-        if kind == OPTION_ADDRESS {
-            if addresses.len() == ADDRESSES_MAX {
-                return Err(DecodeError::Limit("addresses"));
-            }
-            addresses.push(plain_text(body, ADDRESS_BYTES_MAX)?);
+        // Those that are too many, too long or no plain text are left out.
+        if kind == OPTION_ADDRESS && addresses.len() < ADDRESSES_MAX {
+            addresses.extend(plain_text(body, ADDRESS_BYTES_MAX).map(str::to_owned));
         }
         Ok(kind == OPTION_ADDRESS)
     })?;
-    let proof = if r.bool("proof")? { Some(r.array()?) } else { None };
-    r.end()?;
+    let proof = proof(r)?;
     Ok(SetupReply::Ready {
         version,
         features,
@@ -245,15 +281,15 @@ fn ready(r: &mut Reader<'_>) -> Result<SetupReply, DecodeError> {
 }
 
 /// What goes to a terminal must not command it.
-fn plain_text(bytes: &[u8], bytes_max: usize) -> Result<String, DecodeError> {
-    if bytes.len() > bytes_max {
-        return Err(DecodeError::Limit("text"));
-    }
-    let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::Value("text"))?;
-    if text.contains(char::is_control) {
-        return Err(DecodeError::Value("text"));
-    }
-    Ok(text.to_owned())
+fn plain_text(bytes: &[u8], bytes_max: usize) -> Option<&str> {
+    let text = std::str::from_utf8(bytes.get(..bytes.len().min(bytes_max + 1))?).ok()?;
+    (text.len() <= bytes_max && !text.contains(is_command)).then_some(text)
+}
+
+/// Control characters, and those that turn the direction of text.
+fn is_command(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn printable(text: &str, bytes_max: usize) -> String {
@@ -262,7 +298,7 @@ fn printable(text: &str, bytes_max: usize) -> String {
         if kept.len() + c.len_utf8() > bytes_max {
             break;
         }
-        kept.push(if c.is_control() { ' ' } else { c });
+        kept.push(if is_command(c) { ' ' } else { c });
     }
     kept
 }

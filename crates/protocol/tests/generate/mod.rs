@@ -483,6 +483,7 @@ pub fn setup_request(r: &mut Random) -> SetupRequest {
             version: PROTOCOL_VERSION + r.below(2) as u32,
             oldest: PROTOCOL_VERSION_OLDEST,
             features: Features(r.bits()),
+            attempt: r.u64(),
             nonce: r.array(),
             class: classes[r.below(3) as usize],
             keyed: r.bool(),
@@ -508,7 +509,7 @@ pub fn setup_reply(r: &mut Random) -> SetupReply {
         _ => {
             let text = (0..r.below(100)).map(|_| ['a', 'ö', ' ', '7'][r.below(4) as usize]);
             let text = text.collect();
-            SetupReply::Refused { status: r.status(), text }
+            SetupReply::Refused { status: r.status(), text, proof: r.option(Random::array) }
         }
     }
 }

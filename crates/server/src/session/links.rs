@@ -1,6 +1,6 @@
 //! The connections of a session.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use dafs_message::ConnId;
@@ -22,12 +22,25 @@ pub(crate) struct Link {
 pub(crate) struct Links {
     working: RefCell<Vec<Link>>,
     draining: RefCell<Vec<ConnId>>,
+    /// The last attempt of the client for each class.
+    attempts: Cell<[u64; 3]>,
 }
 
 impl Links {
     /// One more works.
     pub(crate) fn add(&self, link: Link) {
         self.working.borrow_mut().push(link);
+    }
+
+    /// The client comes by a connection of this class. False: a later attempt of it has come before, so
+    /// this one was given up.
+    pub(crate) fn attempted(&self, class: SizeClass, attempt: u64) -> bool {
+        let mut attempts = self.attempts.get();
+        let last = &mut attempts[class as usize];
+        let is_later = attempt > *last;
+        *last = attempt.max(*last);
+        self.attempts.set(attempts);
+        is_later
     }
 
     /// Those that work.

@@ -6,17 +6,18 @@ use std::time::Duration;
 use dafs_fabric::{Incoming, SgList};
 use dafs_message::{ConnId, ConnOptions, RequestId};
 use dafs_protocol::{
-    CALLBACK_SLOTS, DecodeError, Purpose, SessionId, SetupReply, Status, decode_setup_request,
-    encode_setup_reply,
+    CALLBACK_SLOTS, DecodeError, KeyHandshake, Purpose, SessionId, SetupReply, Status,
+    decode_setup_request,
 };
 use rustc_hash::FxHashMap;
 
 use super::crowd::{Crowd, Origin};
+use super::sessions::LATER_ATTEMPT;
 use super::{TIMER, Worker};
 use crate::identity::Proof;
 use crate::planted::{Defect, planted};
 use crate::session::{Link, Session};
-use crate::setup::{Step, Unproven, WaitingBind, encode_ready, refuse_version};
+use crate::setup::{Step, Unproven, WaitingBind, encode_proven, refuse_version};
 use crate::shared::tick;
 
 /// How far a connection is.
@@ -101,20 +102,17 @@ impl Connections {
 
     /// Those that wait and need not any more.
     fn take_ready(&mut self) -> Vec<WaitingBind> {
-        let is_ready = |bind: &WaitingBind| {
+        self.take_binds(|bind| {
             bind.session.links.are_drained() && !bind.session.life.is_held_back()
-        };
-        let (ready, waiting) = std::mem::take(&mut self.binds).into_iter().partition(is_ready);
-        self.binds = waiting;
-        ready
+        })
     }
 
-    /// Those that wait to be part of a session, which ends.
-    pub(super) fn take_binds_of(&mut self, id: SessionId) -> Vec<WaitingBind> {
-        let (waiting, rest) =
-            std::mem::take(&mut self.binds).into_iter().partition(|bind| bind.session.id == id);
+    /// Those of this kind that wait to be part of a session.
+    pub(super) fn take_binds(&mut self, are: impl Fn(&WaitingBind) -> bool) -> Vec<WaitingBind> {
+        let binds = std::mem::take(&mut self.binds);
+        let (taken, rest) = binds.into_iter().partition(are);
         self.binds = rest;
-        waiting
+        taken
     }
 
     /// The session that it is part of.
@@ -182,34 +180,48 @@ impl Worker {
             Err(error) => return self.violation(connection, &error.to_string()),
         };
         match step {
-            Step::Answer(SetupReply::Refused { status, text }) => {
-                self.refuse_set_up(id, status, text);
+            Step::Answer(SetupReply::Refused { status, text, .. }) => {
+                self.refuse_set_up(id, status, text, None);
             }
-            Step::Answer(reply) => self.answer(id, &reply),
-            Step::Proven { who, class, purpose, terms, handshake } => {
-                let bound = match purpose {
+            Step::Answer(reply) => self.answer(id, &reply, None),
+            Step::Proven { who, entry, handshake } => {
+                let bound = match entry.purpose {
                     Purpose::Create { attr, client } => {
-                        self.create(connection, who, client, attr, peer)
+                        self.create(connection, who, (client, entry.attempt), attr, peer)
                     }
                     Purpose::Bind { session, secret } => {
                         self.find(&who, session, &secret).map(|session| (session, true))
                     }
                 };
-                match bound {
+                let in_time = |(session, old): (Rc<Session>, bool)| match session
+                    .links
+                    .attempted(entry.class, entry.attempt)
+                {
+                    true => Ok((session, old)),
+                    false => Err((Status::Delay, LATER_ATTEMPT)),
+                };
+                match bound.and_then(in_time) {
                     Ok((session, old)) => {
-                        let request = id;
                         let bind =
-                            WaitingBind { connection, request, session, class, terms, handshake };
+                            WaitingBind { connection, request: id, session, entry, handshake };
                         self.bind(bind, old);
                     }
-                    Err((status, text)) => self.refuse_set_up(id, status, text.into()),
+                    Err((status, text)) => {
+                        self.refuse_set_up(id, status, text.into(), handshake.as_ref());
+                    }
                 }
             }
         }
     }
 
-    fn refuse_set_up(&mut self, id: RequestId, status: Status, text: String) {
-        self.answer(id, &SetupReply::Refused { status, text });
+    fn refuse_set_up(
+        &mut self,
+        id: RequestId,
+        status: Status,
+        text: String,
+        handshake: Option<&KeyHandshake>,
+    ) {
+        self.answer(id, &SetupReply::Refused { status, text, proof: None }, handshake);
         self.connections.refused(id.conn(), self.clock.now());
     }
 
@@ -219,16 +231,17 @@ impl Worker {
         self.node.disconnect(connection, reason);
     }
 
-    fn answer(&mut self, id: RequestId, reply: &SetupReply) {
+    fn answer(&mut self, id: RequestId, reply: &SetupReply, handshake: Option<&KeyHandshake>) {
         let mut bytes = self.context.header();
-        encode_setup_reply(reply, &mut bytes);
+        encode_proven(&self.shared, handshake, reply, &mut bytes);
         self.reply(id, bytes, SgList::new(), Vec::new());
     }
 
     /// Joins a connection to a session; one of the same class is replaced, and the answer waits
     /// until all work of replaced and broken connections is quiescent.
     fn bind(&mut self, bind: WaitingBind, existing: bool) {
-        let (connection, session, class) = (bind.connection, bind.session.clone(), bind.class);
+        let (connection, session) = (bind.connection, bind.session.clone());
+        let class = bind.entry.class;
         self.connections.waits(connection);
         if existing {
             session.life.seen(self.clock.now());
@@ -236,6 +249,12 @@ impl Worker {
                 self.unbind(&session, link.connection);
                 self.node.disconnect(link.connection, "replaced by a new connection");
             }
+        }
+        // Nor do several of one class wait.
+        let is_same =
+            |other: &WaitingBind| other.session.id == session.id && other.entry.class == class;
+        for other in self.connections.take_binds(is_same) {
+            self.end_set_up(other.connection, "replaced by a new connection");
         }
         self.connections.binds.push(bind);
         self.finish_binds();
@@ -249,26 +268,24 @@ impl Worker {
             }
             let link = Link {
                 connection: bind.connection,
-                class: bind.class,
+                class: bind.entry.class,
                 since: self.clock.now(),
                 heard: false,
             };
             session.links.add(link);
             self.connections.bound(bind.connection, session.clone());
             let ready = SetupReply::Ready {
-                version: bind.terms.version,
-                features: bind.terms.features,
+                version: bind.entry.version,
+                features: bind.entry.features,
                 session: session.id,
                 secret: session.secret,
                 attr: session.attr,
                 verifier: self.shared.verifier(),
-                proof: bind.handshake.is_some().then_some([0; 32]),
+                proof: None,
                 uid: session.who.uid,
                 addresses: self.shared.greeting.addresses.clone(),
             };
-            let mut bytes = self.context.header();
-            encode_ready(&self.shared, bind.handshake.as_ref(), &ready, &mut bytes);
-            self.reply(bind.request, bytes, SgList::new(), Vec::new());
+            self.answer(bind.request, &ready, bind.handshake.as_ref());
         }
     }
 

@@ -61,19 +61,26 @@ fn grants(limits: &Limits, user: &UserShare) -> SessionAttr {
     }
 }
 
+const OTHER_USER: &str = "this client is of another user";
+/// Of a connection that its client has given up.
+pub(crate) const LATER_ATTEMPT: &str = "the client has come by a later attempt";
+
 impl Worker {
     pub(super) fn create(
         &mut self,
         connection: ConnId,
         who: Identity,
-        client: ClientId,
+        (client, attempt): (ClientId, u64),
         wish: SessionAttr,
         peer: String,
     ) -> Result<(Rc<Session>, bool), (Status, &'static str)> {
         let uid = who.uid;
         let older = self.shared.sessions.clients.live(client);
         if older.is_some_and(|older| older.uid != uid) {
-            return Err((Status::NotAuthorized, "this client is of another user"));
+            return Err((Status::NotAuthorized, OTHER_USER));
+        }
+        if older.is_some_and(|older| older.attempt > attempt) {
+            return Err((Status::Delay, LATER_ATTEMPT));
         }
         if let Some(older) = older.filter(|older| older.worker == self.context.number) {
             self.destroy(older.session, End::Replaced);
@@ -95,9 +102,12 @@ impl Worker {
         }
         let id = SessionId(id);
         let secret = self.shared.random();
-        let live = Live { uid, session: id, worker: self.context.number };
+        let live = Live { uid, session: id, worker: self.context.number, attempt };
         let older = self.shared.sessions.clients.enter(client, live);
-        let older = older.map_err(|status| (status, "this client is of another user"))?;
+        let older = older.map_err(|status| match status {
+            Status::Delay => (status, LATER_ATTEMPT),
+            _ => (status, OTHER_USER),
+        })?;
         tracing::info!(?connection, uid = who.uid, "session created");
         let earlier = self.shared.counters.sessions_total.fetch_add(1, Ordering::Relaxed);
         let meter = SessionMeter::new(earlier + 1, client, uid, peer);
@@ -148,8 +158,12 @@ impl Worker {
         let session = &live.session;
         let different = secret.iter().zip(&session.secret).fold(0, |sum, (a, b)| sum | (a ^ b));
         // The groups of a user may have changed meanwhile; the session goes on with those it began with.
-        if different != 0 || session.who.uid != who.uid || session.life.has_ended() {
+        if different != 0 || session.life.has_ended() {
             return Err(none);
+        }
+        // Not that there is none: it lives, and its client may come by another way.
+        if session.who.uid != who.uid {
+            return Err((Status::NotAuthorized, "this session is of another user"));
         }
         Ok(session.clone())
     }
@@ -168,7 +182,7 @@ impl Worker {
             self.node.disconnect(connection, reason);
             self.connections.gone(connection);
         }
-        for bind in self.connections.take_binds_of(id) {
+        for bind in self.connections.take_binds(|bind| bind.session.id == id) {
             self.node.disconnect(bind.connection, reason);
             self.connections.gone(bind.connection);
         }

@@ -44,6 +44,8 @@ pub struct World {
     pub place: Option<usize>,
     /// What sessions wish for.
     pub wait: WaitMode,
+    /// Hellos that were said.
+    attempts: u64,
 }
 
 /// A client, by its number.
@@ -92,6 +94,7 @@ impl World {
             groups: Vec::new(),
             place: None,
             wait: WaitMode::Sleeping,
+            attempts: 0,
         };
         world.start(workers);
         world
@@ -250,12 +253,16 @@ impl World {
         assert!(matches!(reply, SetupReply::Ready { .. }), "{reply:?}");
     }
 
-    /// Tries that; whether it is refused.
-    pub fn is_bind_refused(&mut self, who: Who, uid: u32) -> bool {
+    /// Tries that.
+    pub fn bind_as(&mut self, who: Who, uid: u32) -> SetupReply {
         self.uid = uid;
         let (session, secret) = self.peers[who.0].session.expect("a session");
-        let reply = self.set_up(who, Purpose::Bind { session, secret });
-        matches!(reply, SetupReply::Refused { .. })
+        self.set_up(who, Purpose::Bind { session, secret })
+    }
+
+    /// Tries that; whether it is refused.
+    pub fn is_bind_refused(&mut self, who: Who, uid: u32) -> bool {
+        matches!(self.bind_as(who, uid), SetupReply::Refused { .. })
     }
 
     /// A connection of a user, who says nothing over it.
@@ -272,7 +279,11 @@ impl World {
 
     fn set_up(&mut self, who: Who, purpose: Purpose) -> SetupReply {
         self.connect(who, self.uid);
-        let hello = SetupRequest::hello([1; 32], SizeClass::Any, false, purpose);
+        let mut hello = SetupRequest::hello([1; 32], SizeClass::Any, false, purpose);
+        self.attempts += 1;
+        if let SetupRequest::Hello { attempt, .. } = &mut hello {
+            *attempt = self.attempts;
+        }
         self.say(who, &hello, |_| {})
     }
 
@@ -288,6 +299,43 @@ impl World {
         change(&mut bytes);
         let tag = self.peers[who.0].submit(&bytes);
         decode_setup_reply(&self.reply(who, tag)).expect("a reply")
+    }
+
+    /// Hellos of attempts with these numbers, for a session of one's own or for that of before.
+    pub fn attempt(&mut self, who: Who, uid: u32, number: u64, purpose: Purpose) -> SetupReply {
+        self.connect(who, uid);
+        let mut hello = SetupRequest::hello([1; 32], SizeClass::Any, false, purpose);
+        if let SetupRequest::Hello { attempt, .. } = &mut hello {
+            *attempt = number;
+        }
+        self.say(who, &hello, |_| {})
+    }
+
+    /// Binds of one class by so many connections at once: how many serve after it.
+    pub fn binds_at_once(&mut self, who: Who, uid: u32, count: usize) -> usize {
+        let session = self.peers[who.0].session;
+        let (id, secret) = session.expect("a session");
+        let mut tags = Vec::new();
+        for number in 0..count as u64 {
+            let other = self.stranger(1);
+            self.peers[other.0].session = session;
+            self.connect(other, uid);
+            let purpose = Purpose::Bind { session: id, secret };
+            let mut hello = SetupRequest::hello([1; 32], SizeClass::Any, false, purpose);
+            if let SetupRequest::Hello { attempt, .. } = &mut hello {
+                *attempt = 10 + number;
+            }
+            let mut bytes = Vec::new();
+            encode_setup_request(&hello, &mut bytes);
+            tags.push((other, bytes));
+        }
+        // All are there before the server looks.
+        for (other, bytes) in &tags {
+            self.peers[other.0].submit(bytes);
+        }
+        // Also those that are refused end.
+        self.run_for(Duration::from_secs(1));
+        tags.iter().filter(|(other, _)| self.disconnects(*other) == 0).count()
     }
 
     fn reply(&mut self, who: Who, tag: u32) -> Vec<u8> {
