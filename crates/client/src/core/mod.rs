@@ -38,7 +38,7 @@ use dafs_fabric::{Buffer, PostedBuffer, Waiter};
 use dafs_message::{Event, Node};
 use dafs_protocol::{
     Attr, ClientId, ClientSlots, FileHandle, GROUPS_MAX, Identity, LockKind, LockRange,
-    LockRequest, Nonce, OpResult, SessionId, SessionSecret, Status, WriteVerifier,
+    LockRequest, Nonce, OpResult, SessionId, SessionSecret, Status,
 };
 
 pub use call::{Beside, CoreDone};
