@@ -1,7 +1,7 @@
 //! A session that goes on by another address of its server, and by another kind of network.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dafs_client::{OpenOptions, Session, SessionOptions};
@@ -86,36 +86,41 @@ fn a_session_goes_on_by_the_next_address() {
 
 #[test]
 fn nothing_is_done_twice_while_addresses_come_and_go() {
+    const NUMBERS: u64 = 500;
     let scene = Scene::new(30);
     let [first, second] = &scene.relays;
     let session = connect(&at(first), vec![at(second)]).expect("connects");
     let file = session.open(b"numbers", appending()).expect("opens");
-    let is_over = AtomicBool::new(false);
+    // How many were appended; the other thread ends when it is all, or when one failed.
+    let done = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for (closes, opens) in [(first, second), (second, first)].into_iter().cycle() {
-                if is_over.load(Ordering::SeqCst) {
+                opens.close(false);
+                let before = done.load(Ordering::SeqCst);
+                if before >= NUMBERS {
                     return;
                 }
-                opens.close(false);
-                let before = opens.answer_bytes();
                 closes.close(true);
-                // Until something went the other way.
-                while opens.answer_bytes() == before && !is_over.load(Ordering::SeqCst) {
+                // Until something was done the other way.
+                while done.load(Ordering::SeqCst) == before {
                     std::thread::yield_now();
                 }
             }
         });
-        for number in 0..2000 {
-            file.append(format!("{number}\n").as_bytes()).expect("appends");
-        }
-        is_over.store(true, Ordering::SeqCst);
+        let all = (0..NUMBERS).try_for_each(|number| {
+            file.append(format!("{number}\n").as_bytes())?;
+            done.store(number + 1, Ordering::SeqCst);
+            Ok::<_, dafs_client::SessionError>(())
+        });
+        done.store(NUMBERS, Ordering::SeqCst);
+        all.expect("appends");
     });
     let info = session.info();
     assert!(info.reconnects > 3 && info.new_sessions == 0, "{info:?}");
     file.close().expect("closes");
     session.close();
-    let numbers: String = (0..2000).map(|number| format!("{number}\n")).collect();
+    let numbers: String = (0..NUMBERS).map(|number| format!("{number}\n")).collect();
     assert_eq!(scene.read("numbers"), numbers);
 }
 
