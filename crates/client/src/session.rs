@@ -88,7 +88,8 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Auth`], [`Error::PeerProtocol`], [`Error::Local`];
-    /// [`Error::Status`] when there is no such export.
+    /// [`Error::Config`] when an address is one of no network; [`Error::Status`] when there is no such
+    /// export.
     pub fn connect(
         providers: impl Into<Providers>,
         address: &Address,
