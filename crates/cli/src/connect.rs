@@ -21,7 +21,7 @@ pub struct ConnectArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub retry: Duration,
     /// Prove who you are by the key in this file; the server must have the same.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "DAFS_KEY_FILE")]
     pub key_file: Option<PathBuf>,
 }
 
@@ -36,7 +36,7 @@ impl ConnectArgs {
             retry: self.retry,
             key: self.key()?,
             cancel: Some(interrupt::cancel()),
-            on_retry: Some(Arc::new(|text: &str| progress::message(&format!("dafs: {text}")))),
+            on_retry: Some(Arc::new(|text: &str| progress::notice(&format!("dafs: {text}")))),
             ..SessionOptions::default()
         };
         options.apply_url(url).map_err(|error| Failure::about(url, error))?;
@@ -69,7 +69,13 @@ impl ConnectArgs {
     /// # Errors
     /// It could not be made.
     pub fn session(&self, url: &Url, options: SessionOptions) -> dafs_client::Result<Session> {
-        Session::connect(providers(), &url.address(), options)
+        let session = Session::connect(providers(), &url.address(), options)?;
+        progress::detail(|| {
+            let info = session.info();
+            let (transport, version) = (info.transport, info.protocol_version);
+            format!("dafs: connected to {} by {transport}, protocol {version}", url.with_path(b""))
+        });
+        Ok(session)
     }
 
     /// What `url` means, with a session of its own.

@@ -9,12 +9,9 @@ use crate::text;
 
 /// Print how much space is free on a server.
 #[derive(Debug, clap::Args)]
-#[command(
-    disable_help_flag = true,
-    after_help = "Examples:\n  \
+#[command(after_help = "Examples:\n  \
         dafs df -h dafs://localhost/\n  \
-        dafs df --json dafs://localhost/ | jq .bytes_available"
-)]
+        dafs df --json dafs://localhost/ | jq .bytes_available")]
 pub struct Args {
     /// Sizes with units.
     #[arg(short = 'h', long)]
@@ -22,9 +19,6 @@ pub struct Args {
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
-    /// Print help.
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
     #[command(flatten)]
     connect: ConnectArgs,
     /// Exports, or anything in them.

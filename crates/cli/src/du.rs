@@ -13,13 +13,10 @@ use crate::tree::{Event, Node, Walk};
 
 /// Print how much space directories take, with all that is in them.
 #[derive(Debug, clap::Args)]
-#[command(
-    disable_help_flag = true,
-    after_help = "Examples:\n  \
+#[command(after_help = "Examples:\n  \
         dafs du -sh dafs://localhost/photos\n  \
         dafs du --apparent-size --json dafs://localhost/\n\n\
-        Sizes are in KiB, or in bytes with --json. A file with several names counts once."
-)]
+        Sizes are in KiB, or in bytes with --json. A file with several names counts once.")]
 pub struct Args {
     /// Only the sum of each URL.
     #[arg(short, long)]
@@ -36,9 +33,6 @@ pub struct Args {
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
-    /// Print help.
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
     #[command(flatten)]
     connect: ConnectArgs,
     /// What to sum up.

@@ -10,14 +10,11 @@ use crate::{interrupt, place, text};
 
 /// List directories and files.
 #[derive(Debug, clap::Args)]
-#[command(
-    disable_help_flag = true,
-    after_help = "Examples:\n  \
+#[command(after_help = "Examples:\n  \
         dafs ls dafs://localhost/\n  \
         dafs ls -lh dafs://localhost/photos dafs://[::1]:20490/notes.txt\n  \
         dafs ls --json dafs://localhost/ | jq -r .name\n\n\
-        Names are printed escaped where they would spoil the line (\\n, \\xNN)."
-)]
+        Names are printed escaped where they would spoil the line (\\n, \\xNN).")]
 pub struct Args {
     /// Print mode, links, owner, size and time too.
     #[arg(short = 'l', long)]
@@ -40,9 +37,6 @@ pub struct Args {
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
-    /// Print help.
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
     #[command(flatten)]
     connect: ConnectArgs,
     /// What to list.

@@ -11,6 +11,7 @@ mod bench;
 mod cache;
 mod cat;
 mod chmod;
+mod completion;
 mod connect;
 mod copy;
 mod df;
@@ -20,6 +21,7 @@ mod find;
 mod interrupt;
 mod ln;
 mod ls;
+mod man_pages;
 mod mkdir;
 mod mount;
 mod mount_options;
@@ -45,9 +47,10 @@ mod tree;
 mod umount;
 mod version;
 
+use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::failure::Failure;
 use crate::interrupt::Style;
@@ -58,16 +61,27 @@ use crate::interrupt::Style;
     name = "dafs",
     version,
     propagate_version = true,
-    disable_help_subcommand = true,
+    disable_help_flag = true,
     after_help = "Examples:\n  \
         dafs serve /srv/data                             serve a directory on this machine\n  \
         dafs ls -l dafs://localhost/                     see what is there\n  \
         dafs cp -r ./tree dafs://localhost/tree          copy a tree to the server\n  \
         dafs cp dafs://localhost/big.bin /tmp/           copy a file from the server\n\n\
+        DAFS_KEY_FILE in the environment stands for --key-file, DAFS_LOG (error, warn, info, debug, trace)\n\
+        says how much servers and mounts log.\n\
         A URL is dafs://HOST[:PORT]/PATH[?option=value]; bytes of PATH may be written %NN.\n\
         Exit codes: 0 done, 1 something failed, 2 wrong usage, 3 cannot connect, 130 interrupted."
 )]
 struct Cli {
+    /// Print help.
+    #[arg(long, global = true, action = clap::ArgAction::Help, help_heading = "Of all commands")]
+    help: Option<bool>,
+    /// Say nothing but what failed.
+    #[arg(short, long, global = true, help_heading = "Of all commands")]
+    quiet: bool,
+    /// Say what is done: each file that is changed, each connection that is made.
+    #[arg(short, long, global = true, help_heading = "Of all commands")]
+    verbose: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -96,13 +110,20 @@ enum Command {
     Top(top::Args),
     Cache(cache::Args),
     Version(version::Args),
+    Completion(completion::Args),
+    #[command(hide = true)]
+    ManPages(man_pages::Args),
     Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(mount::arguments(std::env::args_os().collect()));
+    let cli = match Cli::try_parse_from(mount::arguments(std::env::args_os().collect())) {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(told(&error)),
+    };
     let (name, style) = describe(&cli.command);
     failure::set_command(name);
+    progress::set_words(cli.quiet, cli.verbose);
     // Before any thread is started: they inherit which signals are blocked.
     interrupt::install(style);
     let random = |bytes: &mut [u8]| getrandom::fill(bytes).expect("the system has randomness");
@@ -112,6 +133,16 @@ fn main() -> ExitCode {
         Err(text) => Err(Failure::usage(text)),
     };
     ExitCode::from(failure::exit_code(result))
+}
+
+/// Prints help, the version, or what is wrong with the arguments; how to exit.
+fn told(error: &clap::Error) -> u8 {
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
+    match printed {
+        _ if error.use_stderr() => failure::USAGE,
+        Err(error) => failure::exit_code(Err(error.into())),
+        Ok(()) => 0,
+    }
 }
 
 /// Plants the defect that the environment names, in a build that has some.
@@ -151,6 +182,8 @@ fn describe(command: &Command) -> (&'static str, Style) {
         Command::Top(_) => ("top", Style::Serve),
         Command::Cache(_) => ("cache", Style::AtOnce),
         Command::Version(_) => ("version", Style::AtOnce),
+        Command::Completion(_) => ("completion", Style::AtOnce),
+        Command::ManPages(_) => ("man-pages", Style::AtOnce),
         Command::Bench(_) => ("bench", Style::CleanUp),
     }
 }
@@ -179,14 +212,14 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Top(args) => top::run(&args),
         Command::Cache(args) => cache::run(&args),
         Command::Version(args) => version::run(&args),
+        Command::Completion(args) => completion::run(&args, Cli::command()),
+        Command::ManPages(args) => man_pages::run(&args, Cli::command()),
         Command::Bench(args) => bench::run(&args),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, hide = true, value_name = "SIZE", value_parser = size)]
     null: Option<u64>,
     /// Prove who you are by the key in this file; the server must have the same.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "DAFS_KEY_FILE")]
     key_file: Option<PathBuf>,
     /// Which server and directory.
     #[arg(value_name = "URL")]

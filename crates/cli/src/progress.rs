@@ -1,11 +1,14 @@
 //! Messages and the progress bar, which share standard error.
 
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+static QUIET: AtomicBool = AtomicBool::new(false);
+static VERBOSE: AtomicBool = AtomicBool::new(false);
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Prints a line on standard error, above the bar if there is one. Where that cannot be written (a
@@ -21,6 +24,26 @@ pub fn message(text: &str) {
     }
 }
 
+/// How much is said: `-q` and `-v` of all commands.
+pub fn set_words(quiet: bool, verbose: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+    VERBOSE.store(verbose && !quiet, Ordering::Relaxed);
+}
+
+/// As [`message`], what is no failure: not with `-q`.
+pub fn notice(text: &str) {
+    if !QUIET.load(Ordering::Relaxed) {
+        message(text);
+    }
+}
+
+/// As [`message`], with `-v` only.
+pub fn detail(text: impl FnOnce() -> String) {
+    if VERBOSE.load(Ordering::Relaxed) {
+        message(&text());
+    }
+}
+
 /// A bar on a terminal; nothing elsewhere.
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -29,7 +52,7 @@ pub struct Progress {
 impl Progress {
     /// Begins to show a bar, if standard error is a terminal and `wanted`.
     pub fn start(wanted: bool) -> Progress {
-        if !wanted || !std::io::stderr().is_terminal() {
+        if !wanted || QUIET.load(Ordering::Relaxed) || !std::io::stderr().is_terminal() {
             return Progress { bar: None };
         }
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(10));

@@ -5,6 +5,9 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output::Output;
 
+/// Of which sources this was built; the build script finds out.
+const COMMIT: &str = env!("DAFS_BUILD_COMMIT");
+
 /// Print version and build of this program.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dafs version\n  dafs version --json | jq -r .version")]
@@ -17,6 +20,8 @@ pub struct Args {
 #[derive(Serialize)]
 struct Version {
     version: &'static str,
+    /// As git tells it; `unknown` where the build could not tell.
+    commit: &'static str,
     profile: &'static str,
     architecture: &'static str,
     transports: &'static [&'static str],
@@ -29,6 +34,7 @@ struct Version {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let version = Version {
         version: env!("CARGO_PKG_VERSION"),
+        commit: COMMIT,
         profile: if cfg!(debug_assertions) { "debug" } else { "release" },
         architecture: std::env::consts::ARCH,
         transports: crate::provider::SCHEMES,
@@ -38,8 +44,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         out.json(&version)?;
     } else {
         out.line(&format!(
-            "dafs {} ({}, {}; transports: {})",
+            "dafs {} (commit {}, {}, {}; transports: {})",
             version.version,
+            version.commit,
             version.profile,
             version.architecture,
             version.transports.join(", ")
