@@ -36,6 +36,7 @@ mod provider;
 mod rm;
 mod runtime;
 mod serve;
+mod service;
 mod stat;
 mod status;
 mod sync;

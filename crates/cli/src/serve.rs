@@ -12,7 +12,7 @@ use crate::failure::{Failure, PANICKED, USAGE};
 use crate::find::size;
 use crate::provider::providers;
 use crate::runtime::{Note, Posted};
-use crate::{interrupt, progress, sys, text};
+use crate::{interrupt, progress, service, sys, text};
 
 const DATA_PATHS: &str = "How file data goes between disk and network:\n  \
     unifier   through the server's own cache, whose memory is the network's too (default)\n  \
@@ -137,7 +137,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     })?;
     let urls: Vec<String> = server.addresses().iter().map(url).collect();
     let _note = announce(&server, &config, &urls)?;
+    service::tell(service::READY);
     interrupt::wait();
+    service::tell(service::STOPPING);
     // On a thread of its own: what shows the message may be slow, or gone, and the flush comes first.
     // Where there can be no thread, it comes without.
     let _ = std::thread::Builder::new().spawn(|| {
