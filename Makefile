@@ -1,6 +1,6 @@
 # Two commands do all the set-up: `make serve DIR=/some/dir` and `make test`.
 .POSIX:
-.PHONY: help build serve install check test test-long bench-compare fuzz lint docs clean
+.PHONY: help build serve install uninstall deb check test test-long bench-compare fuzz lint docs clean
 
 DIR ?=
 ARGS ?=
@@ -13,7 +13,8 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 help:
 	@echo "make serve DIR=/some/dir   install what is missing, build, serve the directory"
-	@echo "make install               dafs to PREFIX=/usr/local, and the helper for /etc/fstab"
+	@echo "make install, uninstall    all of it below PREFIX=/usr/local, which may be your ~/.local"
+	@echo "make deb                   a package for Debian and its like: target/deb/dafs_VERSION_ARCHITECTURE.deb"
 	@echo "make check                 format, lints, unit tests, 100 seeds (1 minute once it is built)"
 	@echo "make test                  all tests in their short form (some 30 minutes)"
 	@echo "make test-long             every bar at full size, one line per bar"
@@ -29,10 +30,20 @@ serve: build
 	@test -n "$(DIR)" || { echo "make serve: which directory? make serve DIR=/some/dir" >&2; exit 2; }
 	@exec target/release/dafs serve $(ARGS) "$(DIR)"
 
-install: build
-	install -D -m 0755 target/release/dafs "$(DESTDIR)$(PREFIX)/bin/dafs"
-	install -d "$(DESTDIR)/sbin"
-	ln -sf "$(PREFIX)/bin/dafs" "$(DESTDIR)/sbin/mount.fuse.dafs"
+# By sudo what somebody else has built is installed: root builds nothing in his tree.
+install:
+	@test -n "$(SUDO_UID)" -a -x target/release/dafs || { scripts/setup.sh build && $(MAKE) --no-print-directory programs; }
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh install
+
+uninstall:
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh uninstall
+
+programs:
+	cargo build --release --package dafs-cli
+
+deb:
+	@scripts/setup.sh deb
+	scripts/deb.sh
 
 check:
 	@scripts/setup.sh build

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing on this machine: `setup.sh build|browser|test|test-long|small-work`.
+# Installs what is missing on this machine: `setup.sh build|deb|browser|test|test-long|small-work`.
 # Does nothing, quickly, when everything is there.
 set -euo pipefail
 
@@ -37,8 +37,17 @@ rust_is_new_enough || apt_install rustc-web cargo-web
 rust_is_new_enough || { say "Rust $rust_least or newer is needed: see https://rustup.rs"; exit 1; }
 command -v cc >/dev/null || apt_install gcc libc6-dev
 
+# What packs: the licences of crates are read by a script, symbols are taken apart by binutils.
+if [ "$need" = deb ] || [ "$need" = test ] || [ "$need" = test-long ]; then
+    for pair in objcopy:binutils python3:python3; do
+        command -v "${pair%%:*}" >/dev/null || apt_install "${pair##*:}"
+    done
+    command -v dpkg-deb >/dev/null || { say "a Debian package is made on Debian and its like: no dpkg-deb here"; exit 1; }
+    [ "$need" = deb ] || command -v lintian >/dev/null || apt_install lintian
+fi
+
 has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
-if [ "$need" != build ] && [ "$need" != small-work ]; then
+if [ "$need" != build ] && [ "$need" != deb ] && [ "$need" != small-work ]; then
     has_browser >/dev/null || apt_install chromium
 fi
 

@@ -60,6 +60,7 @@ cargo build --release --package dafs-cli --package dafs-tests
 took "building the release" "$start"
 tests tests "unit, conformance and system tests" --workspace
 tests tests "fuzzers' own tests" --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
+step packages "packages" scripts/packages.sh
 step page "the page of the admin port, in a browser" scripts/admin-page.sh
 # shellcheck disable=SC2086 # no mode is no argument
 step acceptance "acceptance" target/release/acceptance $mode
