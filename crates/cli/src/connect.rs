@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dafs_client::{Session, SessionOptions, Url, parse_duration};
+use dafs_client::{Session, SessionOptions, Url};
+use dafs_fabric::units::duration;
 
 use crate::failure::{Cause, Failure};
 use crate::place;
@@ -23,10 +24,6 @@ pub struct ConnectArgs {
     /// Prove who you are by the key in this file; the server must have the same.
     #[arg(long, value_name = "FILE", env = "DAFS_KEY_FILE")]
     pub key_file: Option<PathBuf>,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "expected a time such as 60s, 500ms or 2m".into())
 }
 
 impl ConnectArgs {

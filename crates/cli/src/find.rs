@@ -1,5 +1,6 @@
 //! `dafs find`: names in a tree.
 
+use dafs_fabric::units::size;
 use dafs_protocol::FileKind;
 
 use crate::connect::{ConnectArgs, Connections, Remote};
@@ -56,24 +57,6 @@ fn kind(text: &str) -> Result<FileKind, String> {
     }
 }
 
-/// Bytes as in options: `4k`, `10m`, `1g`.
-pub fn size(text: &str) -> Result<u64, String> {
-    let lower = text.to_ascii_lowercase();
-    let lower = lower.strip_suffix("ib").or(lower.strip_suffix('b')).unwrap_or(&lower);
-    let unit = lower.trim_start_matches(|c: char| c.is_ascii_digit());
-    let shift = match unit {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
-        _ => return Err("expected a size such as 4096, 4k, 10m or 1g".into()),
-    };
-    let digits = lower.strip_suffix(unit).unwrap_or(lower);
-    let number: u64 = digits.parse().map_err(|_| "expected a size such as 4k or 1m".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -121,20 +104,4 @@ fn wanted(args: &Args, node: &Node) -> bool {
     args.name.as_ref().is_none_or(|p| text::matches(p.as_encoded_bytes(), name))
         && args.kind.is_none_or(|kind| kind == node.attr.kind)
         && args.larger.is_none_or(|bytes| node.attr.size > bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(size("4096"), Ok(4096));
-        assert_eq!(size("4k"), Ok(4096));
-        assert_eq!(size("1MiB"), Ok(1 << 20));
-        assert_eq!(size("2G"), Ok(2 << 30));
-        for wrong in ["", "k", "-1", "1x", "99999999t", "4kk"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
-    }
 }

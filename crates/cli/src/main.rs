@@ -12,6 +12,7 @@ mod cache;
 mod cat;
 mod chmod;
 mod completion;
+mod config;
 mod connect;
 mod copy;
 mod df;
@@ -90,6 +91,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Args),
+    Config(config::Args),
     Mount(mount::Args),
     Umount(umount::Args),
     Ls(ls::Args),
@@ -161,6 +163,7 @@ fn plant() -> Result<(), String> {
 fn describe(command: &Command) -> (&'static str, Style) {
     match command {
         Command::Serve(_) => ("serve", Style::Serve),
+        Command::Config(_) => ("config", Style::AtOnce),
         Command::Mount(args) if args.serves() => ("mount", Style::Serve),
         Command::Mount(_) => ("mount", Style::AtOnce),
         Command::Umount(_) => ("umount", Style::AtOnce),
@@ -192,6 +195,7 @@ fn describe(command: &Command) -> (&'static str, Style) {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve(args) => serve::run(&args),
+        Command::Config(args) => config::run(&args),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
         Command::Ls(args) => ls::run(&args),

@@ -12,9 +12,9 @@ use dafs_fuse::null::NullFs;
 
 use crate::connect::ConnectArgs;
 use crate::failure::Failure;
-use crate::find::size;
 use crate::mount_options::{Options, is_foreground, words};
 use crate::{interrupt, progress, sys};
+use dafs_fabric::units::size;
 
 /// What the process in the background writes when the mount is there.
 const READY: &str = "ready";

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dafs_fabric::units;
 use dafs_fuse::fs::FsOptions;
 use dafs_fuse::kernel::is_mount_word;
 
@@ -146,9 +147,9 @@ impl Options {
     }
 }
 
+/// With or without a unit.
 fn seconds(text: &str) -> Option<Duration> {
-    let seconds = text.parse::<f64>().ok()?;
-    (0.0..=1e9).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
+    units::duration(text).ok()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dafs_fabric::units::duration;
 use serde::Serialize;
 
 use crate::connect::{ConnectArgs, Connections};
@@ -16,11 +17,11 @@ use crate::output::Output;
     dafs ping -c 1000 -i 0 --json dafs://localhost/ | jq .us")]
 pub struct Args {
     /// How often.
-    #[arg(short, long, default_value_t = 4)]
+    #[arg(short, long, value_name = "NUMBER", default_value_t = 4)]
     count: u64,
-    /// Seconds in between.
-    #[arg(short, long, default_value_t = 1.0, value_parser = interval)]
-    interval: f64,
+    /// Time in between, up to 1d; seconds where there is no unit.
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
@@ -31,11 +32,9 @@ pub struct Args {
     url: String,
 }
 
-fn interval(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("expected seconds".into()),
-    }
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if time > Duration::from_secs(86_400) { Err("at most one day".into()) } else { Ok(time) }
 }
 
 #[derive(Serialize)]
@@ -79,9 +78,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         out.flush()?;
         let more = sequence < args.count;
-        if interrupt::requested()
-            || more && !interrupt::sleep(Duration::from_secs_f64(args.interval))
-        {
+        if interrupt::requested() || more && !interrupt::sleep(args.interval) {
             break;
         }
     }

@@ -47,7 +47,9 @@ pub use group::Group;
 pub use handle_calls::{Changed, DirAhead};
 pub use interrupt::{Interrupt, InterruptGuard};
 pub use keep::{FlushAhead, KeptOptions};
-pub use options::{LocalSocket, OnRetry, ServerUid, SessionOptions, parse_duration, parse_wait};
+pub use options::{
+    LocalSocket, OnRetry, ServerUid, SessionOptions, URL_OPTIONS, parse_duration, parse_wait,
+};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use reader::Reader;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use dafs_fabric::Address;
+use dafs_fabric::{Address, units};
 use dafs_protocol::{DATA_BYTES_MAX, WaitMode};
 
 use crate::error::Error;
@@ -151,11 +151,15 @@ impl SessionOptions {
     pub fn apply_url(&mut self, url: &Url) -> Result<(), Error> {
         for (name, value) in &url.options {
             self.apply(name, value).ok_or_else(|| {
-                Error::Config(match name.as_str() {
-                    known if KNOWN.contains(&known) => {
-                        format!("option '{name}': bad value '{value}'")
+                Error::Config(match URL_OPTIONS.iter().find(|(known, _)| known == name) {
+                    Some((_, good)) => {
+                        format!("option '{name}': bad value '{value}': expected {good}")
                     }
-                    _ => format!("unknown option '{name}' (known: {})", KNOWN.join(", ")),
+                    None => {
+                        let known: Vec<&str> =
+                            URL_OPTIONS.iter().map(|(known, _)| *known).collect();
+                        format!("unknown option '{name}' (known: {})", known.join(", "))
+                    }
                 })
             })?;
         }
@@ -216,18 +220,19 @@ impl SessionOptions {
 /// Further addresses of a server.
 const ALSO_MAX: usize = 7;
 
-const KNOWN: [&str; 11] = [
-    "wait",
-    "retry",
-    "slots",
-    "data",
-    "connections",
-    "read_ahead",
-    "tags",
-    "rdma_read",
-    "server_uid",
-    "local",
-    "also",
+/// The options of URLs, each with the values that it takes.
+pub const URL_OPTIONS: [(&str, &str); 11] = [
+    ("wait", "adaptive, polled or sleeping"),
+    ("retry", "a time such as 500ms, 60s or 2m"),
+    ("slots", "a number from 1 to 1024"),
+    ("data", "a size from 4k to 4m"),
+    ("connections", "1 or 2"),
+    ("read_ahead", "on or off"),
+    ("tags", "on or off"),
+    ("rdma_read", "on or off"),
+    ("server_uid", "the number of a user, or any"),
+    ("local", "on, off, or the absolute path of a directory"),
+    ("also", "an address such as SCHEME://HOST:PORT, at most 7 times"),
 ];
 
 fn parse_switch(value: &str) -> Option<bool> {
@@ -250,29 +255,11 @@ pub fn parse_wait(value: &str) -> Option<WaitMode> {
 
 /// `60s`, `500ms`, `2m`, or seconds.
 pub fn parse_duration(value: &str) -> Option<Duration> {
-    let (number, unit_ms) = if let Some(number) = value.strip_suffix("ms") {
-        (number, 1)
-    } else if let Some(number) = value.strip_suffix('s') {
-        (number, 1000)
-    } else if let Some(number) = value.strip_suffix('m') {
-        (number, 60_000)
-    } else {
-        (value, 1000)
-    };
-    let number: u32 = number.parse().ok()?;
-    Some(Duration::from_millis(u64::from(number) * unit_ms))
+    units::duration(value).ok()
 }
 
 fn parse_size(value: &str) -> Option<u32> {
-    let lower = value.to_ascii_lowercase();
-    let (number, unit) = if let Some(number) = lower.strip_suffix('k') {
-        (number, 1 << 10)
-    } else if let Some(number) = lower.strip_suffix('m') {
-        (number, 1 << 20)
-    } else {
-        (lower.as_str(), 1)
-    };
-    let bytes = number.parse::<u32>().ok()?.checked_mul(unit)?;
+    let bytes = units::size(value).ok().and_then(|bytes| u32::try_from(bytes).ok())?;
     (4096..=DATA_BYTES_MAX as u32).contains(&bytes).then_some(bytes)
 }
 

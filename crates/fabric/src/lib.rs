@@ -31,6 +31,7 @@ pub mod sim;
 mod spin;
 mod sys;
 mod types;
+pub mod units;
 mod waiters;
 
 pub use domain::{Domain, ProtectionDomain, Providers, unknown_scheme};

@@ -8,8 +8,10 @@ use dafs_store::Disk;
 use dafs_unifier::Policy;
 use serde::{Deserialize, Deserializer};
 
+use crate::config_keys::{self, ARENA_BYTES_MIN};
 use crate::limits::Limits;
 use crate::paths::DataPath;
+use crate::values;
 
 /// A directory to serve.
 #[derive(Debug, Clone, Deserialize)]
@@ -69,6 +71,7 @@ pub struct Config {
     #[serde(deserialize_with = "local_socket")]
     pub local_socket: LocalSocket,
     /// Bytes of the cache; `None`: a quarter of memory.
+    #[serde(deserialize_with = "values::some_bytes")]
     pub arena_bytes: Option<u64>,
     /// The cache's replacement policy, `lru` or `mq`; `None`: `mq`.
     #[serde(deserialize_with = "policy")]
@@ -175,9 +178,35 @@ pub enum ConfigError {
         /// What is wrong.
         reason: String,
     },
-    /// A limit.
-    #[error("limit '{0}' must be at least {1}")]
-    Limit(&'static str, u64),
+    /// The admin port answers whoever asks.
+    #[error("admin port {0}: expected a loopback address with a port, as 127.0.0.1:9100")]
+    Admin(String),
+    /// A number that is out of its range.
+    #[error("'{name}' is {value}: expected {range}")]
+    Range {
+        /// Of the key.
+        name: &'static str,
+        /// What was given.
+        value: u64,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// A cache that is smaller than any, in bytes.
+    #[error("a cache of {0} bytes (--arena, arena_bytes): the least is 16m")]
+    ArenaTooSmall(u64),
+    /// More for the cache than the machine has.
+    #[error(
+        "a cache of {asked} (--arena, arena_bytes), and this machine has {has} of memory: \
+         --arena {fits} leaves room for others"
+    )]
+    ArenaTooLarge {
+        /// What was given.
+        asked: String,
+        /// Memory.
+        has: String,
+        /// What would do.
+        fits: String,
+    },
 }
 
 impl Config {
@@ -210,19 +239,46 @@ impl Config {
                 }
             }
         }
-        let limits = &self.limits;
-        for (name, value, least) in [
-            ("sessions", limits.sessions as u64, 1),
-            ("opens_per_session", limits.opens_per_session as u64, 1),
-            ("slots", u64::from(limits.slots), 1),
-            ("data_bytes", u64::from(limits.data_bytes), 65_536),
-            ("lease_seconds", u64::from(limits.lease_seconds), 1),
-        ] {
-            if value < least {
-                return Err(ConfigError::Limit(name, least));
-            }
+        if let Some(admin) = self.admin.as_ref().filter(|admin| !is_loopback_with_port(admin)) {
+            return Err(ConfigError::Admin(admin.clone()));
         }
-        Ok(())
+        if let Some(bytes) = self.arena_bytes.filter(|bytes| *bytes < ARENA_BYTES_MIN) {
+            return Err(ConfigError::ArenaTooSmall(bytes));
+        }
+        self.numbers().into_iter().try_for_each(|(name, value)| in_range(name, value))
+    }
+
+    /// Those of which a range is checked.
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        let limits = &self.limits;
+        let workers = self.workers.map(|number| ("workers", number as u64));
+        let of_limits = [
+            ("sessions", limits.sessions as u64),
+            ("opens_per_session", limits.opens_per_session as u64),
+            ("slots", u64::from(limits.slots)),
+            ("data_bytes", u64::from(limits.data_bytes)),
+            ("push_bytes", u64::from(limits.push_bytes)),
+            ("request_bytes", limits.request_bytes as u64),
+            ("lease_seconds", u64::from(limits.lease_seconds)),
+            ("setup_seconds", u64::from(limits.setup_seconds)),
+        ];
+        workers.into_iter().chain(of_limits).collect()
+    }
+
+    /// Checks that the cache fits into the memory of a machine.
+    ///
+    /// # Errors
+    /// [`ConfigError::ArenaTooLarge`].
+    pub(crate) fn check_arena(&self, memory_bytes: usize) -> Result<(), ConfigError> {
+        let memory = memory_bytes as u64;
+        match self.arena_bytes.filter(|bytes| *bytes > memory) {
+            Some(bytes) => Err(ConfigError::ArenaTooLarge {
+                asked: mebibytes(bytes),
+                has: mebibytes(memory),
+                fits: mebibytes(memory / 4 * 3),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// The addresses, taken apart; those that other machines reach are refused without proof.
@@ -235,9 +291,11 @@ impl Config {
 
     fn address(&self, text: &str) -> Result<Address, ConfigError> {
         let bad = || ConfigError::Address(text.to_string());
-        let mut address = Address::parse(text).ok_or_else(bad)?;
+        let mut address = parse_address(text).ok_or_else(bad)?;
         if address.is_path() {
-            return Ok(address);
+            // What clients are told must be a path for them, too.
+            let path = std::path::absolute(&address.target).map_err(|_| bad())?;
+            return Ok(Address::local(&path));
         }
         let (host, port) = host_and_port(&address.target).ok_or_else(bad)?;
         let proven = self.key_file.is_some() || self.insecure;
@@ -246,6 +304,32 @@ impl Config {
         }
         address.target = format!("{host}:{port}");
         Ok(address)
+    }
+}
+
+fn in_range(name: &'static str, value: u64) -> Result<(), ConfigError> {
+    match config_keys::bounds(name) {
+        Some((range, least, most)) if !(least..=most).contains(&value) => {
+            Err(ConfigError::Range { name, value, range })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// As an option takes it.
+fn mebibytes(bytes: u64) -> String {
+    format!("{}m", bytes >> 20)
+}
+
+/// With or without a scheme: `HOST:PORT` is meant for the usual network, `/path` for this machine.
+fn parse_address(text: &str) -> Option<Address> {
+    let is_host = |name: &str| name.contains(['.', '[']) || name == "localhost";
+    match text.split_once(':') {
+        _ if text.starts_with('/') => Some(Address::local(std::path::Path::new(text))),
+        Some((host, rest)) if is_host(host) && !rest.starts_with("//") => {
+            Address::parse(&format!("{}://{text}", Address::DEFAULT_SCHEME))
+        }
+        _ => Address::parse(text),
     }
 }
 
@@ -265,6 +349,11 @@ fn host_and_port(target: &str) -> Option<(&str, u16)> {
         Some(_) => None,
         None => default(target),
     }
+}
+
+fn is_loopback_with_port(text: &str) -> bool {
+    let parts = text.rsplit_once(':');
+    parts.is_some_and(|(host, port)| is_loopback(host) && port.parse::<u16>().is_ok())
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -303,6 +392,56 @@ mod tests {
         assert_eq!(addresses[0].target, "localhost:20490");
         assert!(listening("tcp://:1").addresses().is_err());
         assert!(listening("rdma://x:1").addresses().is_err());
+    }
+
+    #[test]
+    fn a_scheme_is_not_needed() {
+        for (text, address) in [
+            ("127.0.0.1:0", "tcp://127.0.0.1:0"),
+            ("localhost:7", "tcp://localhost:7"),
+            ("[::1]:7", "tcp://[::1]:7"),
+            ("/run/x", "unix:/run/x"),
+            ("unix:/run/x", "unix:/run/x"),
+        ] {
+            let addresses = listening(text).addresses().expect(text);
+            assert_eq!(addresses[0].to_string(), address);
+        }
+        let relative = listening("unix:x").addresses().expect("relative");
+        assert!(relative[0].target.starts_with('/') && relative[0].target.ends_with("/x"));
+        assert!(listening("nonsense").addresses().is_err());
+        let open = listening("192.0.2.1:7").addresses();
+        assert!(matches!(open, Err(ConfigError::NotLoopback(_))));
+    }
+
+    #[test]
+    fn values_have_units() {
+        let read = |text: &str| toml::from_str::<Config>(text).map_err(|error| error.to_string());
+        let config = read(
+            "arena_bytes = \"1.5g\"\n[limits]\ndata_bytes = \"64KiB\"\nlease_seconds = \"2m\"",
+        );
+        let config = config.expect("good");
+        assert_eq!(config.arena_bytes, Some(3 << 29));
+        assert_eq!((config.limits.data_bytes, config.limits.lease_seconds), (65_536, 120));
+        for (text, said) in [
+            ("arena_bytes = \"much\"", "'much': expected a size"),
+            ("arena_bytes = -1", "less than nothing"),
+            ("arena_bytes = true", "a size such as"),
+            ("[limits]\ndata_bytes = \"4g\"", "too much"),
+            ("[limits]\nlease_seconds = \"500ms\"", "whole seconds"),
+        ] {
+            let error = read(text).expect_err(text);
+            assert!(error.contains(said) && error.contains("line "), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_cache_fits_into_memory() {
+        let of = |bytes| Config { arena_bytes: Some(bytes), ..Config::for_directory("/") };
+        assert!(of(1).check().expect_err("small").to_string().contains("least is 16m"));
+        assert!(of(16 << 20).check().is_ok());
+        let said = of(900 << 30).check_arena(24 << 30).expect_err("large").to_string();
+        assert!(said.contains("--arena 18432m"), "{said}");
+        assert!(of(24 << 30).check_arena(24 << 30).is_ok());
     }
 
     #[test]

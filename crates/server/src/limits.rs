@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::values;
+
 /// Limits per server, settable in the configuration file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -19,10 +21,13 @@ pub struct Limits {
     /// Requests under way per session.
     pub slots: u16,
     /// Bytes of data of one request.
+    #[serde(deserialize_with = "values::bytes")]
     pub data_bytes: u32,
     /// Bytes that a connection may push before the server asked for them.
+    #[serde(deserialize_with = "values::bytes")]
     pub push_bytes: u32,
     /// Memory of all requests under way, beside the arena.
+    #[serde(deserialize_with = "values::bytes")]
     pub request_bytes: usize,
     /// Registered credentials of one session.
     pub credentials: usize,
@@ -45,8 +50,10 @@ pub struct Limits {
     #[serde(skip)]
     pub rdma_read: bool,
     /// Seconds a session may be silent.
+    #[serde(deserialize_with = "values::seconds")]
     pub lease_seconds: u32,
     /// Seconds a connection may take to become part of a session.
+    #[serde(deserialize_with = "values::seconds")]
     pub setup_seconds: u32,
 }
 

@@ -17,6 +17,7 @@ use crate::acceptor::Acceptor;
 use crate::admin::Admin;
 use crate::clients::ClientRecords;
 use crate::config::{Config, ConfigError, ExportConfig};
+use crate::config_keys::ARENA_BYTES_MIN;
 use crate::exports::{Export, Exports};
 use crate::host::{fill_random, machine_run, memory_bytes, process_stats, stopwatch, wall_clock};
 use crate::identity;
@@ -55,15 +56,17 @@ impl Server {
         providers: impl Into<Providers>,
         open_store: &OpenStore,
     ) -> Result<Server, StartError> {
-        config.check()?;
+        let key = check(config)?;
         let addresses = config.addresses()?;
+        // What is wrong with a directory is said, whoever has the port.
+        let exports = open_exports(config, open_store)?;
         let domain = Domain::open_all(&providers.into())?;
         check_data_paths(config, &domain)?;
         let Listeners { public, local } = listen(&domain, &addresses, config)?;
         let addresses: Vec<_> = public.iter().map(|listener| listener.address()).collect();
         // Dropped in this order: a local socket is gone before the next server can have its port.
         let listeners = local.into_iter().chain(public).collect();
-        let shared = share(config, &addresses, open_store, &domain)?;
+        let shared = share(config, &addresses, Trees { exports, key }, &domain)?;
         let arena_bytes = shared.process.arena_bytes;
         let admin = Admin::start(config.admin.as_deref(), &addresses, shared.clone())?;
         let stopping = Arc::new(AtomicBool::new(false));
@@ -76,7 +79,7 @@ impl Server {
             mailboxes: Vec::new(),
             threads: Vec::new(),
         };
-        let count = config.workers.unwrap_or_else(default_workers).clamp(1, 64);
+        let count = config.workers.unwrap_or_else(default_workers);
         for number in 0..count {
             server.start_worker(number, &domain)?;
         }
@@ -216,6 +219,35 @@ impl Server {
     }
 }
 
+/// What a server would be, without starting it.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Where it would listen.
+    pub addresses: Vec<Address>,
+    /// Bytes of its cache.
+    pub arena_bytes: usize,
+    /// Threads that serve.
+    pub workers: usize,
+    /// True where callers must have a key.
+    pub has_key: bool,
+}
+
+impl Plan {
+    /// Checks all that can be known without listening.
+    ///
+    /// # Errors
+    /// What [`Server::start`] would end with.
+    pub fn new(config: &Config) -> Result<Plan, StartError> {
+        let key = check(config)?;
+        Ok(Plan {
+            addresses: config.addresses()?,
+            arena_bytes: arena_bytes(config),
+            workers: config.workers.unwrap_or_else(default_workers),
+            has_key: key.is_some(),
+        })
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.signal_stop();
@@ -285,23 +317,42 @@ fn segment_bytes(arena_bytes: usize) -> usize {
     nearest.clamp(2 << 20, 64 << 20)
 }
 
-fn share(
-    config: &Config,
-    addresses: &[Address],
-    open_store: &OpenStore,
-    domain: &Arc<Domain>,
-) -> Result<Arc<Shared>, StartError> {
+/// All that can be wrong with a configuration, but what only the use of directories and addresses tells.
+fn check(config: &Config) -> Result<Option<Key>, StartError> {
+    config.check()?;
+    config.addresses()?;
+    check_overlap(config)?;
+    config.check_arena(memory_bytes())?;
     let own = nix::unistd::geteuid().as_raw();
     if config.insecure && own != 0 && config.anon_uid != own {
         return Err(StartError::AnonymousUid(own));
     }
-    let key = config.key_file.as_deref().map(|path| load_key(config, path)).transpose()?;
-    let exports = open_exports(config, open_store)?;
-    let arena_bytes = match config.arena_bytes {
+    Ok(config.key_file.as_deref().map(|path| load_key(config, path)).transpose()?)
+}
+
+/// As a server would have it.
+fn arena_bytes(config: &Config) -> usize {
+    let bytes = match config.arena_bytes {
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
         None => memory_bytes() / 4,
     };
-    let arena_bytes = arena_bytes.max(16 << 20);
+    bytes.max(ARENA_BYTES_MIN as usize)
+}
+
+/// What is served, and to whom.
+struct Trees {
+    exports: Exports,
+    key: Option<Key>,
+}
+
+fn share(
+    config: &Config,
+    addresses: &[Address],
+    Trees { exports, key }: Trees,
+    domain: &Arc<Domain>,
+) -> Result<Arc<Shared>, StartError> {
+    let own = nix::unistd::geteuid().as_raw();
+    let arena_bytes = arena_bytes(config);
     let arena = Arena::in_segments(arena_bytes, segment_bytes(arena_bytes))?;
     let arena_bytes = arena.len();
     // The others when they are used: that takes time, where pages are pinned.
@@ -415,7 +466,6 @@ fn check_overlap(config: &Config) -> Result<(), StartError> {
 }
 
 fn open_exports(config: &Config, open_store: &OpenStore) -> Result<Exports, StartError> {
-    check_overlap(config)?;
     let open = |export: &ExportConfig| {
         let read_only = export.read_only;
         // The other data paths are the page cache's.

@@ -23,7 +23,7 @@ pub enum StartError {
         reason: String,
     },
     /// An address.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}{}", cure(source))]
     Listen {
         /// Which.
         address: Address,
@@ -83,4 +83,15 @@ pub enum StartError {
     /// The system.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+/// What to do where another program listens already.
+fn cure(source: &ConnectError) -> &'static str {
+    match source {
+        ConnectError::Io(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            "; another program listens there: `dafs status` shows the servers of this machine, and --listen \
+             with port 0 takes any free port"
+        }
+        _ => "",
+    }
 }

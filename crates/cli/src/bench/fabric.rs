@@ -12,9 +12,9 @@ use dafs_fabric::Address;
 
 use super::{raw, seconds, target};
 use crate::failure::{Cause, Failure};
-use crate::find::size;
 use crate::interrupt;
 use crate::provider::{SCHEMES, provider};
+use dafs_fabric::units::size;
 
 /// Stretches per row, of each of the two.
 const SLICES: u32 = 4;

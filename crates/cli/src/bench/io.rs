@@ -10,9 +10,9 @@ use dafs_fuse::kernel::is_on_mount;
 use super::{pin, pins, raw, seconds, target};
 use crate::connect::ConnectArgs;
 use crate::failure::{Cause, Failure};
-use crate::find::size;
 use crate::interrupt;
 use crate::progress::Progress;
+use dafs_fabric::units::size;
 
 /// Measure operations on files of a server, or of a local directory.
 #[derive(Debug, clap::Args)]

@@ -8,9 +8,9 @@ use dafs_bench::{Report, Wait};
 use super::target;
 use crate::connect::ConnectArgs;
 use crate::failure::{Cause, Failure};
-use crate::find::size;
 use crate::interrupt;
 use crate::progress::Progress;
+use dafs_fabric::units::size;
 
 /// Measure transactions on many small files, as PostMark does.
 #[derive(Debug, clap::Args)]

@@ -13,8 +13,8 @@ use dafs_bench::{Point, Report, Wait};
 use dafs_store::Disk;
 
 use crate::failure::{Cause, Failure};
-use crate::find::size;
 use crate::interrupt;
+use dafs_fabric::units::size;
 
 /// Measure plain sockets, FUSE without files, the disk or memory: what the machine can do.
 #[derive(Debug, clap::Args)]

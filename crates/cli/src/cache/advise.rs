@@ -9,10 +9,10 @@ use serde::Serialize;
 use super::{class, each_file, open, policy, query};
 use crate::connect::{ConnectArgs, Remote};
 use crate::failure::{Cause, Failure};
-use crate::find::size;
 use crate::output::Output;
 use crate::tree::Node;
 use crate::{interrupt, text};
+use dafs_fabric::units::size;
 
 /// Between questions while the server has no room to read ahead.
 const PAUSE: Duration = Duration::from_millis(10);

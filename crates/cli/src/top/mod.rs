@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use dafs_client::parse_duration;
+use dafs_fabric::units::duration;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::failure::{CONNECT, Failure};
@@ -52,7 +52,7 @@ pub struct Args {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text).filter(|time| *time >= TICK);
+    let time = duration(text).ok().filter(|time| *time >= TICK);
     time.ok_or_else(|| "expected a time of at least 100ms, such as 1s or 500ms".into())
 }
 

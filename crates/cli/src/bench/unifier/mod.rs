@@ -14,9 +14,9 @@ use dafs_bench::Wait;
 use dafs_server::DataPath;
 
 use crate::failure::{Cause, Failure};
-use crate::find::size;
 use crate::interrupt;
 use crate::progress::Progress;
+use dafs_fabric::units::size;
 use plot::{Plot, draw};
 use row::{Row, Table};
 

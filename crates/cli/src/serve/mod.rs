@@ -1,15 +1,18 @@
 //! `dafs serve`: serves directories until it is told to stop.
 
+mod configure;
+
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dafs_fabric::Address;
+use dafs_fabric::units::size;
 use dafs_server::{Config, DataPath, ExportConfig, LocalSocket, Policy, Server};
 use dafs_store::Disk;
 
-use crate::failure::{Failure, PANICKED, USAGE};
-use crate::find::size;
+use self::configure::configure;
+use crate::failure::{Failure, PANICKED};
 use crate::provider::providers;
 use crate::runtime::{Note, Posted};
 use crate::{interrupt, progress, service, sys, text};
@@ -30,7 +33,8 @@ const DATA_PATHS: &str = "How file data goes between disk and network:\n  \
     dafs serve --listen tcp://127.0.0.1:0 --arena 2g /srv/data      any free port\n  \
     dafs serve --export music=/srv/music --export docs=/srv/docs    two directories\n  \
     dafs serve --key-file /etc/dafs.key --listen tcp://0.0.0.0:20490 /srv/data\n  \
-    dafs serve --config /etc/dafs.toml\n\n\
+    dafs serve --config /etc/dafs/data.toml             made by dafs config new\n  \
+    dafs serve --config /etc/dafs/data.toml --check-config\n\n\
     The URL is printed alone on the first line of standard output. Without --listen it serves\n\
     on loopback only, port 20490. Other addresses need --key-file (the same key at the\n\
     clients), or --insecure: then every caller is nobody. Ctrl-C flushes and ends; a second one\n\
@@ -41,16 +45,7 @@ const DATA_PATHS: &str = "How file data goes between disk and network:\n  \
     auto      direct where the system can, otherwise buffered: the default\n\
     /status and dafs status tell which it is. Smaller files, and the last part of a block at\n\
     the end of a file, always go through the page cache.\n\n\
-    A configuration file:\n  \
-    listen = [\"tcp://127.0.0.1:20490\"]\n  \
-    arena_bytes = 1073741824\n  \
-    disk = \"auto\"\n  \
-    [[export]]\n  \
-    name = \"music\"\n  \
-    path = \"/srv/music\"\n  \
-    policy = \"mq\"\n  \
-    read_only = true\n  \
-    datapath = \"unifier\"")]
+    Keys of the file, with units, defaults and ranges: dafs config reference.")]
 pub struct Args {
     /// The directory to serve.
     #[arg(value_name = "DIR")]
@@ -58,14 +53,14 @@ pub struct Args {
     /// Serve this directory under a name; may be repeated.
     #[arg(long, value_name = "NAME=DIR")]
     export: Vec<String>,
-    /// Where to listen: tcp://HOST:PORT (port 0: any free one) or unix:/path; may be repeated.
+    /// Where to listen: HOST:PORT, tcp://HOST:PORT (port 0: any free one) or unix:/path; may be repeated.
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
     /// Where clients of this machine find Unix sockets beside the TCP addresses of loopback (auto, none or a
     /// directory). auto: /run/dafs for root, otherwise $XDG_RUNTIME_DIR/dafs, for ports that are named.
     #[arg(long, value_name = "DIR", value_parser = local_socket)]
     local_socket: Option<LocalSocket>,
-    /// Bytes of the cache (512m, 4g); a quarter of memory if not given.
+    /// Bytes of the cache (512m, 4g), from 16m to the memory of the machine; a quarter of it if not given.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     arena: Option<u64>,
     /// Which cached data goes when space is needed: mq (multi-queue, the default: what is used often
@@ -83,6 +78,9 @@ pub struct Args {
     /// Read everything else from this TOML file; options given here win.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Say what is wrong with the configuration, or what the server would do, and end.
+    #[arg(long)]
+    check_config: bool,
     /// Callers must prove that they have the key in this file.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -108,7 +106,7 @@ pub struct Args {
     /// How file data goes between disk and network: unifier, normal, mmap or sendfile.
     #[arg(long, value_name = "PATH", long_help = DATA_PATHS)]
     datapath: Option<DataPath>,
-    /// Threads that serve.
+    /// Threads that serve, 1 to 64; one for four processors if not given, 8 at most.
     #[arg(long, value_name = "NUMBER")]
     workers: Option<usize>,
     /// Where to keep which clients have locks and what became of changes, for the next server of the
@@ -128,13 +126,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     log_to_standard_error();
     end_with_any_thread();
     let config = configure(args)?;
+    if args.check_config {
+        return configure::check(args, &config);
+    }
     if let Err(error) = sys::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open descriptors");
     }
-    let server = Server::start(&config, providers(), &dafs_store_posix::open).map_err(|error| {
-        let usage = matches!(error, dafs_server::StartError::Config(_));
-        Failure { code: if usage { USAGE } else { 1 }, ..Failure::about("", error.to_string()) }
-    })?;
+    let server = Server::start(&config, providers(), &dafs_store_posix::open)
+        .map_err(|error| configure::refused(args, &error))?;
     let urls: Vec<String> = server.addresses().iter().map(url).collect();
     let _note = announce(&server, &config, &urls)?;
     service::tell(service::READY);
@@ -194,66 +193,6 @@ fn end_with_any_thread() {
     }));
 }
 
-fn configure(args: &Args) -> Result<Config, Failure> {
-    let mut config = match &args.config {
-        Some(file) => {
-            let wrong = |text: String| Failure::usage(format!("{}: {text}", file.display()));
-            let text = std::fs::read_to_string(file).map_err(|e| wrong(e.to_string()))?;
-            toml::from_str(&text).map_err(|e| wrong(e.to_string().trim_end().to_owned()))?
-        }
-        None => Config::default(),
-    };
-    let export = |name, path| ExportConfig {
-        name,
-        path,
-        read_only: args.read_only,
-        policy: None,
-        data_path: args.datapath.unwrap_or_default(),
-    };
-    let mut exports = Vec::new();
-    if let Some(path) = &args.directory {
-        let name = String::new();
-        exports.push(export(name, path.clone()));
-    }
-    for text in &args.export {
-        let (name, path) = text
-            .split_once('=')
-            .filter(|(name, path)| !name.is_empty() && !path.is_empty())
-            .ok_or_else(|| Failure::usage(format!("--export {text}: expected NAME=DIR")))?;
-        exports.push(export(name.into(), path.into()));
-    }
-    if !exports.is_empty() {
-        config.exports = exports;
-    }
-    if args.read_only {
-        config.exports.iter_mut().for_each(|export| export.read_only = true);
-    }
-    if let Some(data_path) = args.datapath {
-        config.exports.iter_mut().for_each(|export| export.data_path = data_path);
-    }
-    if !args.listen.is_empty() {
-        config.listen.clone_from(&args.listen);
-    }
-    config.local_socket = args.local_socket.clone().unwrap_or(config.local_socket);
-    config.arena_bytes = args.arena.or(config.arena_bytes);
-    if args.policy.is_some() {
-        config.policy = args.policy;
-        config.exports.iter_mut().for_each(|export| export.policy = None);
-    }
-    config.record_trace = args.record_trace.clone().or(config.record_trace);
-    config.disk = args.disk.unwrap_or(config.disk);
-    config.workers = args.workers.or(config.workers);
-    config.key_file = args.key_file.clone().or(config.key_file);
-    config.known_as.extend(&args.known_as);
-    config.admin = args.admin.clone().or(config.admin);
-    config.state = args.state.clone().or(config.state);
-    config.squash_root |= args.squash_root;
-    config.insecure |= args.insecure;
-    config.anon_uid = args.anon_uid.unwrap_or(config.anon_uid);
-    config.anon_gid = args.anon_gid.unwrap_or(config.anon_gid);
-    Ok(config)
-}
-
 fn local_socket(text: &str) -> Result<LocalSocket, String> {
     text.parse()
 }
@@ -274,6 +213,17 @@ fn url(address: &Address) -> String {
     }
 }
 
+/// Which directory is served, and how.
+fn served(config: &Config, export: &ExportConfig) -> String {
+    let name = if config.exports.len() > 1 { export.name.as_str() } else { "" };
+    let note = if export.read_only { ", read-only" } else { "" };
+    let path = match export.data_path {
+        DataPath::Unifier => String::new(),
+        other => format!(", data path {other}"),
+    };
+    format!("{} as /{name}{note}{path}", export.path.display())
+}
+
 fn announce(server: &Server, config: &Config, urls: &[String]) -> Result<Option<Posted>, Failure> {
     let admin = server.admin_address();
     let posted = Note::new(urls, admin).post();
@@ -282,13 +232,7 @@ fn announce(server: &Server, config: &Config, urls: &[String]) -> Result<Option<
         writeln!(out, "{url}")?;
     }
     for export in &config.exports {
-        let name = if config.exports.len() > 1 { export.name.as_str() } else { "" };
-        let note = if export.read_only { ", read-only" } else { "" };
-        let path = match export.data_path {
-            DataPath::Unifier => String::new(),
-            other => format!(", data path {other}"),
-        };
-        writeln!(out, "serving {} as /{name}{note}{path}", export.path.display())?;
+        writeln!(out, "serving {}", served(config, export))?;
     }
     let arena = text::human(server.arena_bytes() as u64);
     writeln!(out, "cache: {arena} (--arena); counters: http://{admin}/metrics and /status")?;
@@ -335,34 +279,5 @@ mod tests {
         let said = String::from_utf8_lossy(&child.stderr).into_owned();
         assert_eq!(child.status.code(), Some(PANICKED.into()), "{said}");
         assert!(said.contains("on purpose") && said.contains("a thread panicked"), "{said}");
-    }
-
-    #[test]
-    fn a_policy_is_of_the_server_or_of_an_export() {
-        use clap::Parser;
-        #[derive(clap::Parser)]
-        struct Command {
-            #[command(flatten)]
-            args: Args,
-        }
-        let path = std::env::temp_dir().join(format!("dafs-serve-{}.toml", std::process::id()));
-        let text = "policy = \"mq\"\n[[export]]\nname = \"a\"\npath = \"/a\"\n\
-                    policy = \"lru\"\n[[export]]\nname = \"b\"\npath = \"/b\"\n";
-        std::fs::write(&path, text).expect("write");
-        let file = path.display().to_string();
-        let policies = |args: &[&str]| {
-            let args = [&["serve", "--config", &file], args].concat();
-            let config = configure(&Command::try_parse_from(args).expect("arguments").args)?;
-            let of = |export: &ExportConfig| export.policy.or(config.policy);
-            Ok::<_, Failure>(config.exports.iter().map(of).collect::<Vec<_>>())
-        };
-        let (lru, mq) = (Some(Policy::Lru), Some(Policy::MultiQueue));
-        assert_eq!(policies(&[]).expect("a configuration"), [lru, mq]);
-        assert_eq!(policies(&["--policy", "lru"]).expect("a configuration"), [lru, lru]);
-        assert!(Command::try_parse_from(["serve", "--policy", "clock", "/"]).is_err());
-        std::fs::write(&path, text.replace("mq", "arc")).expect("write");
-        let wrong = policies(&[]).expect_err("no such policy").to_string();
-        std::fs::remove_file(&path).expect("remove");
-        assert!(wrong.contains("expected lru or mq"), "{wrong}");
     }
 }
