@@ -2,16 +2,24 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dafs_fabric::Waiter;
 
 thread_local! {
     static WATCHED: RefCell<Option<Arc<Interrupt>>> = const { RefCell::new(None) };
 }
+
+/// How long a thread waits before it looks whether it is to be interrupted.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Rounds of a thread that waits without sleeping, between two looks: some 10 ms.
+const LOOK_ROUNDS: u64 = 4096;
+
+/// Asked by the thread that waits; true: its call is to end.
+type Look = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// Ends the blocking calls of one thread.
 ///
@@ -21,11 +29,20 @@ thread_local! {
 /// a lost server is looked for, and at once where it was fired before. A call that is given up
 /// may have been done or not, or may be done later; where its answer is there already it counts.
 /// Memory that was lent to it is free when it returns.
-#[derive(Debug)]
 pub struct Interrupt {
     fired: AtomicBool,
     /// Who is to be woken.
     sleeper: Mutex<Option<Sleeper>>,
+    look: Option<Look>,
+    /// Since the last look, in microseconds, and rounds without sleep.
+    waited: AtomicU64,
+    rounds: AtomicU64,
+}
+
+impl std::fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Interrupt").field("fired", &self.fired).finish_non_exhaustive()
+    }
 }
 
 struct Sleeper {
@@ -43,7 +60,31 @@ impl Interrupt {
     /// One that was not fired.
     #[allow(clippy::new_ret_no_self, reason = "it is shared between two threads from the start")]
     pub fn new() -> Arc<Interrupt> {
-        Arc::new(Interrupt { fired: AtomicBool::new(false), sleeper: Mutex::new(None) })
+        Arc::new(Interrupt::with(None))
+    }
+
+    /// One that the waiting thread itself fires where `look` says true. It asks about every 100 ms
+    /// of waiting, without locks of the session, so `look` may do what takes its time; the session
+    /// may not be called by it.
+    pub fn looking(look: impl Fn() -> bool + Send + Sync + 'static) -> Arc<Interrupt> {
+        Arc::new(Interrupt::with(Some(Box::new(look))))
+    }
+
+    fn with(look: Option<Look>) -> Interrupt {
+        Interrupt {
+            fired: AtomicBool::new(false),
+            sleeper: Mutex::new(None),
+            look,
+            waited: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
+        }
+    }
+
+    fn look(&self) {
+        self.waited.store(0, Ordering::Relaxed);
+        if self.look.as_ref().is_some_and(|look| look()) {
+            self.fired.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Ends the call under way of the thread that watches, and those that follow. Does not block.
@@ -128,6 +169,31 @@ impl Until<'_> {
     pub(crate) fn is_over(&self) -> bool {
         self.interrupt.is_some_and(Interrupt::is_fired)
             || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Sleeps by `sleep` for at most the time it is given, and looks when it is time to. The caller
+    /// holds no lock.
+    pub(crate) fn sleep(&self, timeout: Option<Duration>, sleep: impl FnOnce(Option<Duration>)) {
+        let Some(interrupt) = self.interrupt.filter(|interrupt| interrupt.look.is_some()) else {
+            return sleep(timeout);
+        };
+        let start = Instant::now();
+        sleep(Some(timeout.map_or(LOOK_INTERVAL, |timeout| timeout.min(LOOK_INTERVAL))));
+        let slept = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let waited = interrupt.waited.load(Ordering::Relaxed).saturating_add(slept);
+        interrupt.waited.store(waited, Ordering::Relaxed);
+        if u128::from(waited) >= LOOK_INTERVAL.as_micros() {
+            interrupt.look();
+        }
+    }
+
+    /// As [`sleep`](Self::sleep), of one who has not slept but looked at the network.
+    pub(crate) fn spun(&self) {
+        if let Some(interrupt) = self.interrupt.filter(|interrupt| interrupt.look.is_some())
+            && interrupt.rounds.fetch_add(1, Ordering::Relaxed) % LOOK_ROUNDS == LOOK_ROUNDS - 1
+        {
+            interrupt.look();
+        }
     }
 
     /// See [`Interrupt::may_sleep`].

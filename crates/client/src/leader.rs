@@ -227,8 +227,8 @@ impl Inner {
         while !state.core.has_room() && !until.is_over() {
             // Room comes with answers to others; a look every now and then is enough, as a full
             // queue is thousands of calls long.
-            let deadline = Instant::now() + Duration::from_millis(1);
-            state = self.wait(state, sink, usize::MAX, Until::deadline(deadline));
+            let deadline = Some(Instant::now() + Duration::from_millis(1));
+            state = self.wait(state, sink, usize::MAX, Until { deadline, ..until });
         }
         state
     }
@@ -334,12 +334,11 @@ impl Inner {
         entry.want = want;
         state.parked.push(sink);
         drop(state);
-        match until.deadline {
-            Some(deadline) => {
-                std::thread::park_timeout(deadline.saturating_duration_since(Instant::now()));
-            }
+        let timeout = until.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        until.sleep(timeout, |timeout| match timeout {
+            Some(timeout) => std::thread::park_timeout(timeout),
             None => std::thread::park(),
-        }
+        });
         let mut state = self.lock();
         state.parked.retain(|parked| *parked != sink);
         state.sink(sink).parked = None;
@@ -415,6 +414,7 @@ impl Inner {
             }
             drop(state);
             self.let_in();
+            until.spun();
             state = self.lock();
         }
     }
@@ -448,7 +448,7 @@ impl Inner {
         let timeout = timeouts.into_iter().flatten().min();
         state.asleep = true;
         drop(state);
-        self.waiter.wait(timeout);
+        until.sleep(timeout, |timeout| self.waiter.wait(timeout));
         let mut state = self.lock();
         state.asleep = false;
         state

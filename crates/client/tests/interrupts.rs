@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use dafs_client::{Call, Error, File, Interrupt, OpenOptions, Session, SessionOptions};
 use dafs_fabric::Buffer;
-use dafs_protocol::{LockKind, LockRange, LockRequest, OwnerKey};
+use dafs_protocol::{LockKind, LockRange, LockRequest, OwnerKey, WaitMode};
 use threaded::Server;
 
 fn hard() -> SessionOptions {
@@ -68,6 +68,29 @@ fn a_call_that_the_server_does_not_answer_ends() {
     assert!(room.iter().all(|byte| *byte == 1), "nothing came late");
     file.close().expect("close");
     assert_eq!(session.info().new_sessions, 0);
+}
+
+#[test]
+fn a_thread_that_waits_looks_whether_it_is_to_end() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    for wait in [WaitMode::Adaptive, WaitMode::Sleeping, WaitMode::Polled] {
+        let server = Server::start();
+        let session = server.connect(SessionOptions { wait, ..hard() });
+        let file = open(&session);
+        server.with(|fake| fake.script.stall = true);
+        let looks = Arc::new(AtomicU32::new(0));
+        let counted = looks.clone();
+        let interrupt = Interrupt::looking(move || counted.fetch_add(1, Ordering::Relaxed) == 1);
+        {
+            let _guard = interrupt.watch();
+            assert_eq!(file.attr(), Err(Error::Interrupted), "{wait:?}");
+        }
+        assert_eq!(looks.load(Ordering::Relaxed), 2, "the first look let it wait on: {wait:?}");
+        assert!(interrupt.is_fired());
+        server.with(|fake| fake.script.stall = false);
+        file.attr().expect("without a guard nobody looks");
+    }
 }
 
 #[test]
