@@ -1,0 +1,133 @@
+//! Memory that the network may use for as long as it likes: for calls that do not block.
+
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dafs_fabric::Buffer;
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+use crate::dlpack;
+use crate::sys;
+
+/// Memory, aligned to pages and zeroed, that is read into and written from without a copy. It is
+/// a buffer: `memoryview(b)` and `numpy.asarray(b)` show it, and `torch.from_dlpack(b)`.
+///
+/// While an asynchronous call has it, what it holds changes, and no other call gets it.
+#[pyclass(frozen, name = "Buffer", module = "dafs._dafs")]
+pub struct PyMemory {
+    state: Mutex<State>,
+    start: usize,
+    len: usize,
+    /// Of the same mapping: keeps it where a call does not give the buffer back.
+    _anchor: Option<Buffer>,
+}
+
+enum State {
+    Here(Buffer),
+    InFlight,
+    /// The network kept it, since the call was given up.
+    Lost,
+}
+
+impl PyMemory {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a call, which gives it back.
+    pub fn take(&self) -> PyResult<Buffer> {
+        let mut state = self.state();
+        match std::mem::replace(&mut *state, State::InFlight) {
+            State::Here(buffer) => Ok(buffer),
+            State::InFlight => Err(PyBufferError::new_err(
+                "the buffer is in use by another call: await that one first",
+            )),
+            State::Lost => {
+                *state = State::Lost;
+                Err(PyBufferError::new_err(
+                    "the network kept the buffer when its call was given up: make a new one",
+                ))
+            }
+        }
+    }
+
+    /// After a call.
+    pub fn put_back(&self, buffer: Option<Buffer>) {
+        *self.state() = buffer.map_or(State::Lost, State::Here);
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> usize {
+        self.len
+    }
+
+    /// Its first byte.
+    pub fn start(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.start)
+    }
+}
+
+#[pymethods]
+impl PyMemory {
+    #[new]
+    fn new(size: usize) -> PyResult<PyMemory> {
+        if size == 0 || isize::try_from(size.saturating_mul(2)).is_err() {
+            return Err(PyValueError::new_err(format!("a buffer of {size} bytes")));
+        }
+        let mut buffers = Buffer::many(2, size).map_err(|error| {
+            PyMemoryError::new_err(format!("a buffer of {size} bytes: {error}"))
+        })?;
+        let (anchor, first) = (buffers.pop(), buffers.pop());
+        let mut first = first.ok_or_else(|| PyMemoryError::new_err("no buffer"))?;
+        let start = first.as_mut_ptr().expose_provenance();
+        Ok(PyMemory { state: Mutex::new(State::Here(first)), start, len: size, _anchor: anchor })
+    }
+
+    fn __len__(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.len
+    }
+
+    /// An asynchronous call has it.
+    #[getter]
+    fn in_flight(&self) -> bool {
+        !matches!(*self.state(), State::Here(_))
+    }
+
+    #[allow(unsafe_code, reason = "the interpreter asks so")]
+    unsafe fn __getbuffer__(
+        this: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let memory = this.get();
+        // SAFETY: the view comes from the interpreter; the anchor keeps the memory as long as `this`.
+        unsafe { sys::fill_view(view, this.as_any(), memory.start(), memory.len, flags) }
+    }
+
+    /// For `from_dlpack` of NumPy, torch and others: bytes, on the CPU, not copied.
+    #[pyo3(signature = (**_wishes))]
+    fn __dlpack__<'py>(
+        this: &Bound<'py, Self>,
+        _wishes: Option<&Bound<'py, pyo3::types::PyDict>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        dlpack::capsule(this.as_any(), this.get().start(), this.get().len)
+    }
+
+    /// The CPU.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        (dlpack::DEVICE_CPU, 0)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<dafs.Buffer of {} bytes>", self.len)
+    }
+}

@@ -1,0 +1,50 @@
+//! `dafs._dafs`: sessions and files of the client, as Python sees them. What programs import is in
+//! the package `dafs` beside it.
+
+#![deny(unsafe_code)]
+
+mod asynchronous;
+mod buffer;
+#[allow(unsafe_code, reason = "a structure of C")]
+mod dlpack;
+mod error;
+mod file;
+mod fork;
+mod interrupt;
+mod listing;
+mod many;
+mod path;
+mod provider;
+mod session;
+mod stat;
+#[allow(unsafe_code, reason = "lent memory and forks")]
+mod sys;
+
+use pyo3::prelude::*;
+
+/// The part of the package that is not Python.
+#[pymodule(gil_used = true)]
+mod _dafs {
+    #[pymodule_export]
+    use crate::buffer::PyMemory;
+    #[pymodule_export]
+    use crate::file::RawFile;
+    #[pymodule_export]
+    use crate::listing::{Entry, ScanDir};
+    #[pymodule_export]
+    use crate::session::{RawSession, join_url, split_url};
+    #[pymodule_export]
+    use crate::stat::Stat;
+    use pyo3::exceptions::PyImportError;
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        if crate::sys::hear_of_forks() {
+            Ok(())
+        } else {
+            Err(PyImportError::new_err("the system has no memory for a handler of forks"))
+        }
+    }
+}

@@ -1,0 +1,83 @@
+"""A server for the tests, which can be killed and started again."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+
+import dafs
+import pytest
+from dafs._serve import find_binary
+
+
+class Restartable:
+    """A server process on a Unix socket, whose next life is the same server."""
+
+    def __init__(self, directory, private):
+        self.directory = directory
+        self.private = private
+        self.process = None
+        self.url = None
+        self.start()
+
+    def start(self):
+        with open(os.path.join(self.private, "log"), "ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    find_binary(),
+                    "serve",
+                    "--listen",
+                    f"unix:{self.private}/socket",
+                    "--state",
+                    f"{self.private}/state",
+                    "--arena",
+                    "128m",
+                    self.directory,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self.url = self.process.stdout.readline().decode().strip()
+        assert self.url, open(os.path.join(self.private, "log")).read()
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        self.process.wait(timeout=60)
+        self.process.stdout.close()
+
+    def kill(self):
+        self.stop(signal.SIGKILL)
+
+    def restart(self, how=signal.SIGTERM):
+        self.stop(how)
+        self.start()
+
+
+@pytest.fixture
+def server(tmp_path):
+    directory = tmp_path / "served"
+    directory.mkdir()
+    private = tempfile.mkdtemp(prefix="dafs-test-")
+    running = Restartable(str(directory), private)
+    yield running
+    if running.process.poll() is None:
+        running.stop()
+    shutil.rmtree(private)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """A server for tests that do not end it."""
+    with dafs.serve(tmp_path_factory.mktemp("shared"), arena="256m") as running:
+        yield running
+
+
+@pytest.fixture
+def session(shared, request):
+    """A session in a directory of the test's own."""
+    name = request.node.name.replace("/", "-").replace("[", "-").replace("]", "")
+    with shared.connect() as root:
+        root.mkdir(name)
+    with dafs.connect(f"{shared.url}{name}") as opened:
+        yield opened
