@@ -4,6 +4,7 @@ use dafs_protocol::{Attr, FileKind, SetAttr};
 
 use crate::connect::{ConnectArgs, Connections, Remote};
 use crate::failure::{self, Failure};
+use crate::output;
 use crate::sys;
 use crate::tree::{Event, Node, Walk};
 
@@ -74,7 +75,7 @@ fn apply(change: &Change, remote: &Remote, path: &[u8], attr: &Attr) -> Result<(
     }
     let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
     remote.session.set_attr(path, set, false).map_err(|error| remote.failure(path, error))?;
-    Ok(())
+    output::done(|| format!("{}: {:04o}, was {:04o}", remote.name(path), mode, attr.mode))
 }
 
 /// Permission bits in octal.

@@ -5,7 +5,7 @@ use dafs_protocol::{FileKind, Status};
 
 use crate::connect::{ConnectArgs, Connections, Remote};
 use crate::failure::Failure;
-use crate::place;
+use crate::{output, place};
 
 /// Make hard and symbolic links.
 #[derive(Debug, clap::Args)]
@@ -60,9 +60,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         None => to.session.symlink(target, path),
     };
     match make(&to.path) {
-        Err(error) if args.force && error.status() == Some(Status::Exist) => replace(&to, make),
-        made => made.map(drop).map_err(|error| to.failure(&to.path, error)),
+        Err(error) if args.force && error.status() == Some(Status::Exist) => replace(&to, make)?,
+        made => made.map(drop).map_err(|error| to.failure(&to.path, error))?,
     }
+    output::done(|| format!("{} -> {}", to.name(&to.path), args.target.display()))
 }
 
 fn replace(

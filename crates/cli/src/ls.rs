@@ -13,6 +13,7 @@ use crate::{interrupt, place, text};
 #[command(after_help = "Examples:\n  \
         dafs ls dafs://localhost/\n  \
         dafs ls -lh dafs://localhost/photos dafs://[::1]:20490/notes.txt\n  \
+        dafs ls -ltr dafs://localhost/logs                the newest at the end\n  \
         dafs ls --json dafs://localhost/ | jq -r .name\n\n\
         Names are printed escaped where they would spoil the line (\\n, \\xNN).")]
 pub struct Args {
@@ -32,8 +33,20 @@ pub struct Args {
     #[arg(short = 'R', long)]
     recursive: bool,
     /// In the server's order, printed as it comes.
-    #[arg(short = 'U', long)]
+    #[arg(short = 'U', long, conflicts_with_all = ["time", "size", "reverse"])]
     unsorted: bool,
+    /// What was modified last comes first.
+    #[arg(short = 't', long, conflicts_with = "recursive")]
+    time: bool,
+    /// The largest comes first.
+    #[arg(short = 'S', long, conflicts_with_all = ["time", "recursive"])]
+    size: bool,
+    /// The other way round.
+    #[arg(short, long, conflicts_with = "recursive")]
+    reverse: bool,
+    /// One name on a line, as always.
+    #[arg(short = '1', long = "one")]
+    _one: bool,
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
@@ -63,6 +76,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// A name in a directory, with what the server told of it.
+type Found = (Vec<u8>, Option<Attr>);
 
 struct Lister<'a> {
     args: &'a Args,
@@ -113,10 +129,34 @@ impl Lister<'_> {
                 kept.push((entry.name, entry.attr));
             }
         }
-        kept.sort_by(|a, b| a.0.cmp(&b.0));
+        self.sort(remote, &mut kept)?;
         for (name, attr) in kept {
             self.found(remote, &name, attr)?;
         }
+        Ok(())
+    }
+
+    /// In the order that is wished; by name where that is the same.
+    fn sort(&self, remote: &Remote, kept: &mut [Found]) -> Result<(), Failure> {
+        let args = self.args;
+        if args.time || args.size {
+            for (name, attr) in kept.iter_mut().filter(|(_, attr)| attr.is_none()) {
+                // What is gone meanwhile is told when it is printed.
+                let path = place::join(&remote.path, name);
+                *attr = remote.session.lstat(&path).ok();
+            }
+        }
+        let time = |attr: &Option<Attr>| attr.as_ref().map(|attr| attr.modified);
+        let size = |attr: &Option<Attr>| attr.as_ref().map(|attr| attr.size);
+        kept.sort_by(|a, b| {
+            let by_name = a.0.cmp(&b.0);
+            let order = match (args.time, args.size) {
+                (true, _) => time(&b.1).cmp(&time(&a.1)).then(by_name),
+                (_, true) => size(&b.1).cmp(&size(&a.1)).then(by_name),
+                _ => by_name,
+            };
+            if args.reverse { order.reverse() } else { order }
+        });
         Ok(())
     }
 

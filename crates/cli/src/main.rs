@@ -11,6 +11,7 @@ mod bench;
 mod cache;
 mod cat;
 mod chmod;
+mod chown;
 mod completion;
 mod config;
 mod connect;
@@ -19,6 +20,8 @@ mod df;
 mod du;
 mod failure;
 mod find;
+mod flush;
+mod head;
 mod interrupt;
 mod ln;
 mod ls;
@@ -40,8 +43,8 @@ mod serve;
 mod service;
 mod stat;
 mod status;
-mod sync;
 mod sys;
+mod tail;
 mod text;
 mod top;
 mod touch;
@@ -97,17 +100,22 @@ enum Command {
     Ls(ls::Args),
     Cp(copy::Args),
     Cat(cat::Args),
+    Head(head::Args),
+    Tail(tail::Args),
     Stat(stat::Args),
     Mkdir(mkdir::Args),
     Rm(rm::Args),
     Mv(mv::Args),
     Ln(ln::Args),
     Chmod(chmod::Args),
+    Chown(chown::Args),
     Touch(touch::Args),
     Find(find::Args),
     Du(du::Args),
     Df(df::Args),
-    Sync(sync::Args),
+    Flush(flush::Args),
+    #[command(hide = true)]
+    Sync(flush::Args),
     Ping(ping::Args),
     Status(status::Args),
     Top(top::Args),
@@ -120,10 +128,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse_from(mount::arguments(std::env::args_os().collect())) {
-        Ok(cli) => cli,
-        Err(error) => return ExitCode::from(told(&error)),
-    };
+    let cli =
+        match Cli::try_parse_from(find::arguments(mount::arguments(std::env::args_os().collect())))
+        {
+            Ok(cli) => cli,
+            Err(error) => return ExitCode::from(told(&error)),
+        };
     let (name, style) = describe(&cli.command);
     failure::set_command(name);
     progress::set_words(cli.quiet, cli.verbose);
@@ -180,6 +190,10 @@ fn describe(command: &Command) -> (&'static str, Style) {
         Command::Find(_) => ("find", Style::AtOnce),
         Command::Du(_) => ("du", Style::AtOnce),
         Command::Df(_) => ("df", Style::AtOnce),
+        Command::Chown(_) => ("chown", Style::AtOnce),
+        Command::Head(_) => ("head", Style::AtOnce),
+        Command::Tail(_) => ("tail", Style::AtOnce),
+        Command::Flush(_) => ("flush", Style::AtOnce),
         Command::Sync(_) => ("sync", Style::AtOnce),
         Command::Ping(_) => ("ping", Style::AtOnce),
         Command::Status(_) => ("status", Style::AtOnce),
@@ -211,7 +225,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Find(args) => find::run(&args),
         Command::Du(args) => du::run(&args),
         Command::Df(args) => df::run(&args),
-        Command::Sync(args) => sync::run(&args),
+        Command::Chown(args) => chown::run(&args),
+        Command::Head(args) => head::run(&args),
+        Command::Tail(args) => tail::run(&args),
+        Command::Flush(args) => flush::run(&args),
+        Command::Sync(args) => flush::run_as_sync(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),

@@ -5,7 +5,7 @@ use dafs_protocol::{FileKind, Status};
 use crate::chmod::octal;
 use crate::connect::{ConnectArgs, Connections, Remote};
 use crate::failure::{self, Failure};
-use crate::{place, sys};
+use crate::{output, place, sys};
 
 /// Make directories.
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ fn make(args: &Args, remote: &Remote) -> Result<(), Failure> {
 
 fn make_one(remote: &Remote, path: &[u8], mode: u32, may_exist: bool) -> Result<(), Failure> {
     match remote.session.mkdir(path, mode) {
-        Ok(_) => Ok(()),
+        Ok(_) => output::done(|| format!("made {}", remote.name(path))),
         Err(error) if may_exist => {
             // Whatever the answer was (an existing one may also be read-only): is it there?
             match remote.session.stat(path) {

@@ -4,7 +4,7 @@ use dafs_protocol::FileKind;
 
 use crate::connect::{ConnectArgs, Connections, Remote};
 use crate::failure::{self, Failure};
-use crate::place;
+use crate::{output, place};
 
 /// Rename files and directories of a server.
 #[derive(Debug, clap::Args)]
@@ -59,7 +59,13 @@ fn rename(args: &Args, source: &Remote, target: &Remote, into: bool) -> Result<(
         return Err(source.failure(&source.path, "the root of an export cannot be renamed"));
     }
     let to = if into { place::join(&target.path, name) } else { target.path.clone() };
+    let below = to.strip_prefix(source.path.as_slice()).is_some_and(|rest| rest.starts_with(b"/"));
+    if below {
+        let text = format!("cannot be moved into itself, {}", target.name(&to));
+        return Err(source.failure(&source.path, text));
+    }
     let session = &source.session;
     let renamed = session.rename_with(&source.path, &to, args.no_clobber, false);
-    renamed.map_err(|error| source.failure(&source.path, error))
+    renamed.map_err(|error| source.failure(&source.path, error))?;
+    output::done(|| format!("{} -> {}", source.name(&source.path), target.name(&to)))
 }

@@ -6,7 +6,8 @@ use dafs_protocol::{Attr, Timestamp};
 use serde::Serialize;
 
 use crate::connect::Remote;
-use crate::text;
+use crate::failure::Failure;
+use crate::{progress, text};
 
 /// Standard output, buffered.
 pub struct Output {
@@ -19,12 +20,12 @@ impl Output {
         Output { out: BufWriter::with_capacity(64 << 10, io::stdout()) }
     }
 
-    /// One line of text.
+    /// One line of text; what would turn a terminal around is written as in [`text::escape`].
     ///
     /// # Errors
     /// Standard output's.
     pub fn line(&mut self, text: &str) -> io::Result<()> {
-        self.out.write_all(text.as_bytes())?;
+        self.out.write_all(text::tame(text).as_bytes())?;
         self.out.write_all(b"\n")
     }
 
@@ -52,6 +53,19 @@ impl Output {
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
+}
+
+/// Says what was done, with `-v`.
+///
+/// # Errors
+/// Standard output's.
+pub fn done(text: impl FnOnce() -> String) -> Result<(), Failure> {
+    if progress::is_verbose() {
+        let mut out = Output::new();
+        out.line(&text())?;
+        out.flush()?;
+    }
+    Ok(())
 }
 
 /// A file as a JSON object.

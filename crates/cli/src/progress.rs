@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::text;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -16,7 +17,8 @@ static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 pub fn message(text: &str) {
     let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let print = || {
-        let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+        let line = format!("{}\n", text::tame(text));
+        let _ = std::io::stderr().write_all(line.as_bytes());
     };
     match bar {
         Some(bar) => bar.suspend(print),
@@ -30,16 +32,26 @@ pub fn set_words(quiet: bool, verbose: bool) {
     VERBOSE.store(verbose && !quiet, Ordering::Relaxed);
 }
 
+/// True with `-q`.
+pub fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// True with `-v`.
+pub fn is_verbose() -> bool {
+    VERBOSE.load(Ordering::Relaxed)
+}
+
 /// As [`message`], what is no failure: not with `-q`.
 pub fn notice(text: &str) {
-    if !QUIET.load(Ordering::Relaxed) {
+    if !is_quiet() {
         message(text);
     }
 }
 
 /// As [`message`], with `-v` only.
 pub fn detail(text: impl FnOnce() -> String) {
-    if VERBOSE.load(Ordering::Relaxed) {
+    if is_verbose() {
         message(&text());
     }
 }
@@ -52,7 +64,7 @@ pub struct Progress {
 impl Progress {
     /// Begins to show a bar, if standard error is a terminal and `wanted`.
     pub fn start(wanted: bool) -> Progress {
-        if !wanted || QUIET.load(Ordering::Relaxed) || !std::io::stderr().is_terminal() {
+        if !wanted || is_quiet() || !std::io::stderr().is_terminal() {
             return Progress { bar: None };
         }
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(10));

@@ -5,7 +5,7 @@ use dafs_protocol::{FileKind, Status};
 
 use crate::connect::{ConnectArgs, Connections, Remote};
 use crate::failure::{self, Cause, Failure};
-use crate::{interrupt, place};
+use crate::{interrupt, output, place};
 
 /// Removals under way.
 const WINDOW: usize = 32;
@@ -53,7 +53,8 @@ fn remove(args: &Args, remote: &Remote) -> Result<(), Failure> {
     let is_root = path.is_empty();
     if is_root && args.recursive && !args.force {
         let text = "this is a whole export: give --force to remove everything in it";
-        return Err(Failure::about(remote.name(path), Cause::from(text)));
+        let failure = remote.failure(path, Cause::from(text));
+        return Err(Failure { code: failure::USAGE, ..failure });
     }
     if path.split(|b| *b == b'/').any(|part| part == b"..") {
         return Err(remote.failure(path, "a path to remove must not contain '..'"));
@@ -70,13 +71,21 @@ fn remove(args: &Args, remote: &Remote) -> Result<(), Failure> {
         }
         FileKind::Directory if args.dir => rmdir(remote),
         FileKind::Directory => Err(remote.failure(path, "is a directory (use -r)")),
-        _ => remote.session.remove(path).map_err(|error| remote.failure(path, error)),
+        _ => {
+            remote.session.remove(path).map_err(|error| remote.failure(path, error))?;
+            removed(remote, path)
+        }
     }
 }
 
 fn rmdir(remote: &Remote) -> Result<(), Failure> {
     let path = &remote.path;
-    remote.session.remove_dir(path).map_err(|error| remote.failure(path, error))
+    remote.session.remove_dir(path).map_err(|error| remote.failure(path, error))?;
+    removed(remote, path)
+}
+
+fn removed(remote: &Remote, path: &[u8]) -> Result<(), Failure> {
+    output::done(|| format!("removed {}", remote.name(path)))
 }
 
 /// Removes trees from their leaves on, with many removals under way.
@@ -123,7 +132,7 @@ impl<'a> Removal<'a> {
 
     fn finish(&self, path: &[u8]) -> Result<bool, Failure> {
         match self.remote.session.remove_dir(path) {
-            Ok(()) => Ok(true),
+            Ok(()) => removed(self.remote, path).map(|()| true),
             Err(error) => self.report(path, error).map(|()| false),
         }
     }
@@ -185,9 +194,12 @@ impl<'a> Removal<'a> {
         for done in self.group.wait(1, None) {
             let slot = usize::try_from(done.tag).ok().and_then(|tag| self.under_way.get_mut(tag));
             let path = slot.and_then(Option::take).unwrap_or_default();
-            if let Err(error) = done.result {
-                complete = false;
-                self.report(&path, error)?;
+            match done.result {
+                Ok(_) => removed(self.remote, &path)?,
+                Err(error) => {
+                    complete = false;
+                    self.report(&path, error)?;
+                }
             }
         }
         Ok(complete)

@@ -1,5 +1,6 @@
 //! Names, sizes, modes and times as people read them.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use dafs_protocol::{Attr, FileKind, Timestamp};
@@ -17,12 +18,7 @@ pub fn escape(name: &[u8]) -> String {
                 '\n' => out.push_str("\\n"),
                 '\t' => out.push_str("\\t"),
                 '\r' => out.push_str("\\r"),
-                c if c.is_control() => {
-                    let mut bytes = [0; 4];
-                    for byte in c.encode_utf8(&mut bytes).bytes() {
-                        let _ = write!(out, "\\x{byte:02x}");
-                    }
-                }
+                c if is_wild(c) => hexadecimal(c, &mut out),
                 c => out.push(c),
             }
         }
@@ -31,6 +27,33 @@ pub fn escape(name: &[u8]) -> String {
         }
     }
     out
+}
+
+/// Text of several lines, as a terminal may have it: characters that would move its cursor, change its
+/// colours or turn the direction of writing are written `\xNN`; ends of lines and tabs stay.
+pub fn tame(text: &str) -> Cow<'_, str> {
+    let is_wild = |c: char| !matches!(c, '\n' | '\t') && is_wild(c);
+    if !text.contains(is_wild) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_wild(c) { hexadecimal(c, &mut out) } else { out.push(c) }
+    }
+    Cow::Owned(out)
+}
+
+/// Control characters, and those that turn the direction of writing or end a line.
+fn is_wild(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn hexadecimal(c: char, out: &mut String) {
+    let mut bytes = [0; 4];
+    for byte in c.encode_utf8(&mut bytes).bytes() {
+        let _ = write!(out, "\\x{byte:02x}");
+    }
 }
 
 /// `4.0K`, `1.5M`: as `ls -h`.
@@ -170,6 +193,14 @@ mod tests {
         assert_eq!(escape("grün.txt".as_bytes()), "grün.txt");
         assert_eq!(escape(b"a\nb\\c\x01"), "a\\nb\\\\c\\x01");
         assert_eq!(escape(b"\xff\xfeend"), "\\xff\\xfeend");
+        assert_eq!(escape("a\u{202e}b".as_bytes()), "a\\xe2\\x80\\xaeb");
+    }
+
+    #[test]
+    fn text_does_not_turn_a_terminal_around() {
+        assert_eq!(tame("a\tb\nc"), "a\tb\nc");
+        assert_eq!(tame("\x1b[2Jgone\u{9b}1m"), "\\x1b[2Jgone\\xc2\\x9b1m");
+        assert_eq!(tame("x\u{2066}y\r"), "x\\xe2\\x81\\xa6y\\x0d");
     }
 
     #[test]

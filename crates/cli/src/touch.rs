@@ -5,7 +5,7 @@ use dafs_protocol::{SetAttr, SetTime, Status, Timestamp};
 
 use crate::connect::{ConnectArgs, Connections, Remote};
 use crate::failure::{self, Failure};
-use crate::sys;
+use crate::{output, sys};
 
 /// Set times to now, and make files that are missing.
 #[derive(Debug, clap::Args)]
@@ -75,7 +75,7 @@ fn touch(args: &Args, remote: &Remote) -> Result<(), Failure> {
     };
     let fail = |error| remote.failure(path, error);
     match remote.session.set_attr(path, set, false) {
-        Ok(_) => return Ok(()),
+        Ok(_) => return output::done(|| format!("touched {}", remote.name(path))),
         Err(error) if error.status() == Some(Status::NoEnt) && args.no_create => return Ok(()),
         Err(error) if error.status() != Some(Status::NoEnt) => return Err(fail(error)),
         Err(_) => {}
@@ -86,7 +86,7 @@ fn touch(args: &Args, remote: &Remote) -> Result<(), Failure> {
     if args.at.is_some() {
         remote.session.set_attr(path, set, false).map_err(fail)?;
     }
-    Ok(())
+    output::done(|| format!("made {}", remote.name(path)))
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ fn names_are_made_changed_and_removed() {
     good(&["rm", "-f", &server.at("missing"), &server.at("hard")]);
     good(&["rm", "-r", &server.at("a")]);
     assert!(!server.file("a").exists());
-    let said = bad(1, &["rm", "-r", &server.url]);
+    let said = bad(2, &["rm", "-r", &server.url]);
     assert!(said.contains("--force"), "{said}");
     assert!(fs::symlink_metadata(server.file("soft")).is_ok());
     for number in 0..300 {
@@ -150,7 +150,12 @@ fn servers_answer_ping_and_sync() {
         "{listens:?}"
     );
     assert!(good(&["ping", "-c", "1", &server.url]).contains("; the server listens on "));
-    assert_eq!(good(&["sync", &server.url]), "");
+    assert_eq!(good(&["flush", &server.url]), "");
+    assert!(bad(1, &["flush", &server.at("none")]).contains("no such file"));
+    let earlier = dafs(&["sync", &server.url]);
+    let said = text(&earlier.stderr);
+    assert!(earlier.status.success() && said.contains("'dafs flush' now"), "{said}");
+    assert_eq!(text(&dafs(&["sync", "-q", &server.url]).stderr), "");
 }
 
 #[test]
