@@ -42,7 +42,12 @@ impl ConnectArgs {
 
     fn key(&self) -> Result<Option<Vec<u8>>, Failure> {
         let Some(file) = &self.key_file else { return Ok(None) };
-        let wrong = |text: &str| Failure::usage(format!("{}: {text}", file.display()));
+        let wrong = |text: &str| {
+            let file = file.display();
+            Failure::usage(format!(
+                "key file {file} (--key-file, -o key_file=, DAFS_KEY_FILE): {text}"
+            ))
+        };
         let key = std::fs::read(file).map_err(|e| wrong(&Failure::about("", e).text))?;
         let key = key.trim_ascii();
         match key.len() {

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::text;
@@ -12,9 +12,20 @@ static QUIET: AtomicBool = AtomicBool::new(false);
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
+/// What takes messages in place of standard error.
+static ELSEWHERE: OnceLock<fn(&str)> = OnceLock::new();
+
+/// From here on nobody sees standard error: `take` gets messages.
+pub fn send_to(take: fn(&str)) {
+    let _ = ELSEWHERE.set(take);
+}
+
 /// Prints a line on standard error, above the bar if there is one. Where that cannot be written (a
 /// closed terminal, a full disk), nobody is told, and nothing else changes.
 pub fn message(text: &str) {
+    if let Some(take) = ELSEWHERE.get() {
+        return take(text);
+    }
     let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let print = || {
         let line = format!("{}\n", text::tame(text));

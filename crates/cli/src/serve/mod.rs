@@ -2,7 +2,7 @@
 
 mod configure;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use self::configure::configure;
 use crate::failure::{Failure, PANICKED};
 use crate::provider::providers;
 use crate::runtime::{Note, Posted};
-use crate::{interrupt, progress, service, sys, text};
+use crate::{interrupt, log, progress, service, sys, text};
 
 const DATA_PATHS: &str = "How file data goes between disk and network:\n  \
     unifier   through the server's own cache, whose memory is the network's too (default)\n  \
@@ -38,7 +38,7 @@ const DATA_PATHS: &str = "How file data goes between disk and network:\n  \
     The URL is printed alone on the first line of standard output. Without --listen it serves\n\
     on loopback only, port 20490. Other addresses need --key-file (the same key at the\n\
     clients), or --insecure: then every caller is nobody. Ctrl-C flushes and ends; a second one\n\
-    ends at once. Set DAFS_LOG=debug for more messages.\n\n\
+    ends at once.\n\n\
     --disk says what is between the cache and the disk of files above 64 KiB:\n  \
     buffered  the kernel's page cache: file data is in memory twice, and copied\n  \
     direct    nothing (io_uring and O_DIRECT); an error where the system cannot\n  \
@@ -113,6 +113,8 @@ pub struct Args {
     /// same directories; /var/lib/dafs for root, otherwise ~/.local/state/dafs, if not given.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    #[command(flatten)]
+    log: log::LogArgs,
     /// Address for counters; a free port of 127.0.0.1 if not given.
     #[arg(long, value_name = "HOST:PORT")]
     admin: Option<String>,
@@ -123,7 +125,7 @@ pub struct Args {
 /// # Errors
 /// The server could not be started, or not write everything at its end.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    log_to_standard_error();
+    log::start(&args.log)?;
     end_with_any_thread();
     let config = configure(args)?;
     if args.check_config {
@@ -151,34 +153,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             "",
             format!("{n} open files could not be written; the log names them"),
         )),
-    }
-}
-
-fn log_to_standard_error() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("DAFS_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(|| LogWriter)
-        .with_ansi(std::io::stderr().is_terminal())
-        // It would say on standard error that standard error cannot be written, and panic.
-        .log_internal_errors(false)
-        .try_init();
-}
-
-/// Standard error; what it does not take is counted, and nothing else comes of it.
-struct LogWriter;
-
-impl Write for LogWriter {
-    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        if std::io::stderr().write_all(line).is_err() {
-            dafs_server::count_lost_log_line();
-        }
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }
 

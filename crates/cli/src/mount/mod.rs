@@ -1,5 +1,8 @@
 //! `dafs mount`: a server's tree as a directory of this machine.
 
+mod list;
+mod options;
+
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -10,29 +13,38 @@ use dafs_client::Url;
 use dafs_fuse::kernel::{self, Channel, FileSystem, Mount, MountOptions, ServeOptions};
 use dafs_fuse::null::NullFs;
 
+use self::options::{Options, is_foreground, words};
 use crate::connect::ConnectArgs;
 use crate::failure::Failure;
-use crate::mount_options::{Options, is_foreground, words};
-use crate::{interrupt, progress, sys};
+use crate::{interrupt, log, progress, sys};
 use dafs_fabric::units::size;
 
-/// What the process in the background writes when the mount is there.
-const READY: &str = "ready";
+/// What the process in the background writes when the mount is there, before the place of its log.
+const READY: &str = "ready ";
 
-/// Mount a server's tree on a directory.
+/// How the program that mounts is called in logs.
+const NAME: &str = "dafs-mount";
+
+const AFTER: &str = "\
+Examples:
+  dafs mount dafs://server/ /mnt/data
+  dafs mount -o ro,soft,timeo=30 dafs://server/music /mnt/music
+  dafs mount                                      what is mounted on this machine
+  dafs umount /mnt/data
+
+It returns when the server has answered and the mount is there; a process in the background
+serves it until it is unmounted. That process logs to the file of --log-file, otherwise to the
+system's log (syslog or journal), or, where there is none, to a file; it is told which.
+In /etc/fstab, with the program as /sbin/mount.fuse.dafs or in the path of mount.fuse3:
+  dafs://server/ /mnt/data fuse.dafs _netdev,allow_other 0 0
+
+";
+
+/// Mount a server's tree on a directory; alone: list what is mounted.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    dafs mount dafs://server/ /mnt/data\n  \
-    dafs mount -o ro,soft,timeo=30 dafs://server/music /mnt/music\n  \
-    dafs umount /mnt/data\n\n\
-    It returns when the server has answered and the mount is there; a process in the background\n\
-    serves it until it is unmounted. In /etc/fstab, with the program as /sbin/mount.fuse.dafs\n\
-    or in the path of mount.fuse3:\n  \
-    dafs://server/ /mnt/data fuse.dafs _netdev,allow_other 0 0")]
+#[command(after_help = format!("{AFTER}{}", options::help()))]
 pub struct Args {
-    /// Comma separated: ro, soft, timeo=SECONDS, sync, direct_io, attr_timeout=SECONDS,
-    /// entry_timeout=SECONDS, allow_other, foreground, key_file=FILE, options of URLs, words of
-    /// mount(8).
+    /// Options, separated by commas; they are listed below.
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve the mount in this process, until Ctrl-C.
@@ -44,15 +56,26 @@ pub struct Args {
     /// Mount a file of so many zeros; no server is asked.
     #[arg(long, hide = true, value_name = "SIZE", value_parser = size)]
     null: Option<u64>,
+    /// Of the list of mounts: one JSON object per line.
+    #[arg(long, conflicts_with = "url")]
+    json: bool,
     /// Prove who you are by the key in this file; the server must have the same.
     #[arg(long, value_name = "FILE", env = "DAFS_KEY_FILE")]
     key_file: Option<PathBuf>,
+    #[command(flatten)]
+    log: log::LogArgs,
     /// Which server and directory.
-    #[arg(value_name = "URL")]
-    url: String,
+    #[arg(value_name = "URL", requires = "directory")]
+    url: Option<String>,
     /// An existing directory.
     #[arg(value_name = "DIR")]
-    directory: PathBuf,
+    directory: Option<PathBuf>,
+}
+
+/// What is mounted where.
+struct What<'a> {
+    url: &'a str,
+    directory: &'a Path,
 }
 
 impl Args {
@@ -67,19 +90,38 @@ impl Args {
 /// # Errors
 /// No server, no mount.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    let (Some(url), Some(directory)) = (&args.url, &args.directory) else {
+        return list::print(args.json);
+    };
+    // What is wrong with them is said by the process that the user started.
+    let options = Options::parse(&args.options)?;
     if !args.serves() {
         return start_background();
     }
-    let options = Options::parse(&args.options)?;
     let _ = sys::raise_descriptor_limit();
+    let place = match args.background {
+        true => log::start_unseen(&args.log, NAME, &directory.to_string_lossy())?,
+        false => log::start(&args.log).map(|()| String::new())?,
+    };
+    let what = What { url, directory };
+    let told = Told { is_waited_for: args.background, log: place };
     match args.null {
-        Some(bytes) => serve(args, &options, Arc::new(NullFs::new(bytes, options.direct_io))),
-        None => serve_url(args, &options),
+        Some(bytes) => {
+            serve(&what, &told, &options, Arc::new(NullFs::new(bytes, options.direct_io)))
+        }
+        None => serve_url(args, &what, &told, &options),
     }
 }
 
-fn serve_url(args: &Args, options: &Options) -> Result<(), Failure> {
-    let mut url = Url::parse(&args.url).map_err(|error| Failure::about("", error))?;
+/// Who waits for the mount, and what he is told.
+struct Told {
+    is_waited_for: bool,
+    /// Where the log is.
+    log: String,
+}
+
+fn serve_url(args: &Args, what: &What<'_>, told: &Told, options: &Options) -> Result<(), Failure> {
+    let mut url = Url::parse(what.url).map_err(|error| Failure::about("", error))?;
     url.options.extend(options.url.iter().cloned());
     let key_file = options.key_file.clone().or_else(|| args.key_file.clone());
     let connect = ConnectArgs { retry: options.retry(), key_file };
@@ -88,17 +130,22 @@ fn serve_url(args: &Args, options: &Options) -> Result<(), Failure> {
     let how = options.file_system(sys::is_root());
     let fs = dafs_fuse::fs::DafsFs::new(session, &url.path, how)
         .map_err(|error| Failure::about(&url, error))?;
-    serve(args, options, fs)
+    serve(what, told, options, fs)
 }
 
-fn serve<F: FileSystem>(args: &Args, options: &Options, fs: Arc<F>) -> Result<(), Failure> {
-    let failure = |error: String| Failure::about(args.directory.display(), error);
+fn serve<F: FileSystem>(
+    what: &What<'_>,
+    told: &Told,
+    options: &Options,
+    fs: Arc<F>,
+) -> Result<(), Failure> {
+    let failure = |error: String| Failure::about(what.directory.display(), error);
     let how = MountOptions {
-        source: args.url.clone(),
+        source: what.url.to_owned(),
         allow_other: options.allow_other.unwrap_or_else(sys::is_root),
         words: options.words.clone(),
     };
-    let mounted = Mount::new(&args.directory, &how).map_err(|error| failure(error.to_string()))?;
+    let mounted = Mount::new(what.directory, &how).map_err(|error| failure(error.to_string()))?;
     let (mount, channel): (Mount, Channel) = mounted;
     let mount = Arc::new(mount);
     let of_signals = mount.clone();
@@ -108,10 +155,11 @@ fn serve<F: FileSystem>(args: &Args, options: &Options, fs: Arc<F>) -> Result<()
             progress::message("dafs mount: in use, detached; it ends with the last user");
         }
     });
-    if args.background {
+    if told.is_waited_for {
         // Nobody waits for an answer if this fails.
-        let _ = writeln!(std::io::stdout(), "{READY}");
+        let _ = writeln!(std::io::stdout(), "{READY}{}", told.log);
         let _ = std::env::set_current_dir("/");
+        log::take_messages();
         sys::detach()?;
     }
     let served = kernel::serve(&channel, fs, &ServeOptions::default());
@@ -134,7 +182,8 @@ fn start_background() -> Result<(), Failure> {
     };
     let mut line = String::new();
     BufReader::new(out).read_line(&mut line)?;
-    if line.trim_end() == READY {
+    if let Some(log) = line.trim_end().strip_prefix(READY) {
+        progress::notice(&format!("dafs mount: mounted; it logs to {log}"));
         return Ok(());
     }
     let mut said = String::new();

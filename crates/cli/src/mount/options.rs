@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dafs_client::URL_OPTIONS;
 use dafs_fabric::units;
 use dafs_fuse::fs::FsOptions;
 use dafs_fuse::kernel::is_mount_word;
@@ -12,20 +13,56 @@ use crate::failure::Failure;
 /// How long a lost server is looked for where a mount is soft.
 pub const SOFT: Duration = Duration::from_secs(60);
 
-/// Options of URLs, which may also stand here.
-const OF_URLS: [&str; 11] = [
-    "wait",
-    "retry",
-    "slots",
-    "data",
-    "connections",
-    "read_ahead",
-    "tags",
-    "rdma_read",
-    "server_uid",
-    "local",
-    "also",
+/// An option of our own: name, value, default, meaning.
+struct Known {
+    name: &'static str,
+    /// What stands behind `=`; empty: nothing does.
+    value: &'static str,
+    /// Empty: not given.
+    default: &'static str,
+    meaning: &'static str,
+}
+
+const fn known(
+    name: &'static str,
+    value: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+) -> Known {
+    Known { name, value, default, meaning }
+}
+
+/// Help, man page and `docs/mount.md` are made of this.
+const KNOWN: [Known; 11] = [
+    known("hard", "", "yes", "a lost server is looked for, for ever; calls wait"),
+    known("soft", "", "no", "a lost server is looked for as long as timeo says, then calls fail"),
+    known("timeo", "TIME", "60s", "how long soft looks; changes nothing without it"),
+    known("sync", "", "no", "each write is on the server's disk before it returns"),
+    known("direct_io", "", "no", "the kernel keeps no data of files"),
+    known("attr_timeout", "TIME", "1s", "how long attributes are believed"),
+    known("entry_timeout", "TIME", "1s", "how long names are believed"),
+    known("allow_other", "", "where root mounts", "other users may use it"),
+    known("noallow_other", "", "where others mount", "nobody else may use it"),
+    known("foreground", "", "no", "as --foreground"),
+    known("key_file", "FILE", "$DAFS_KEY_FILE", "the key that proves who you are, as --key-file"),
 ];
+
+/// All options with their meaning, for `--help` and the man page.
+pub fn help() -> String {
+    let mut text =
+        String::from("Options for -o (times are 1.5, 500ms, 2m; seconds without a unit):\n");
+    for option in &KNOWN {
+        let value = if option.value.is_empty() { "" } else { "=" };
+        let name = format!("{}{value}{}", option.name, option.value);
+        text += &format!("  {name:<20} {} ({})\n", option.meaning, option.default);
+    }
+    for (name, good) in URL_OPTIONS {
+        text += &format!("  {:<20} as in a URL: {good}\n", format!("{name}="));
+    }
+    text += "  ro, rw, nosuid, nodev, noexec, noatime, ...\n                       as for every mount\n";
+    text
+}
+
 /// Words of fstab that are for others, or always so.
 const FOR_OTHERS: [&str; 14] = [
     "defaults",
@@ -91,7 +128,7 @@ impl Options {
             if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == word) {
                 return Err(refused(why));
             }
-            options.apply(word).ok_or_else(|| refused("no such option, or a bad value"))?;
+            options.apply(word).ok_or_else(|| refused(&wrong(word)))?;
         }
         Ok(options)
     }
@@ -113,7 +150,7 @@ impl Options {
             ("allow_other", None) => self.allow_other = Some(true),
             ("noallow_other", None) => self.allow_other = Some(false),
             ("key_file", Some(value)) => self.key_file = Some(value.into()),
-            (name, Some(value)) if OF_URLS.contains(&name) => {
+            (name, Some(value)) if is_of_urls(name) => {
                 self.url.push((name.into(), value.into()));
             }
             (name, None) if is_mount_word(name) => self.words.push(name.into()),
@@ -147,6 +184,38 @@ impl Options {
     }
 }
 
+fn is_of_urls(name: &str) -> bool {
+    URL_OPTIONS.iter().any(|(known, _)| *known == name)
+}
+
+/// What would be right instead.
+fn wrong(word: &str) -> String {
+    let (name, value) =
+        word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+    let own = KNOWN.iter().find(|option| option.name == name);
+    let url = URL_OPTIONS.iter().find(|(known, _)| *known == name);
+    match (own, url, value) {
+        (Some(option), ..) if option.value.is_empty() => "takes no value".into(),
+        (Some(Known { value: "TIME", .. }), _, _) => {
+            format!("expected a time, as {name}=30, {name}=500ms or {name}=2m")
+        }
+        (Some(option), ..) => format!("expected {name}={}", option.value),
+        (None, Some((_, good)), _) => format!("expected {name}= and {good}"),
+        (None, None, Some(_)) if is_mount_word(name) || FOR_OTHERS.contains(&name) => {
+            "takes no value".into()
+        }
+        (None, None, _) => {
+            let own: Vec<&str> = KNOWN.iter().map(|option| option.name).collect();
+            let url: Vec<&str> = URL_OPTIONS.iter().map(|(name, _)| *name).collect();
+            format!(
+                "no such option; there are {}, those of URLs ({}), and those of every mount (ro, nosuid, ...)",
+                own.join(", "),
+                url.join(", ")
+            )
+        }
+    }
+}
+
 /// With or without a unit.
 fn seconds(text: &str) -> Option<Duration> {
     units::duration(text).ok()
@@ -169,6 +238,52 @@ mod tests {
         assert!(Options::parse(&["ro=1".into()]).is_err());
         let refused = Options::parse(&["rw,strictatime".into()]).expect_err("not kept");
         assert!(refused.to_string().contains("time of access"), "{refused}");
+    }
+
+    #[test]
+    fn what_would_be_right_is_said() {
+        let said = |text: &str| Options::parse(&[text.into()]).expect_err(text).to_string();
+        for (text, words) in [
+            ("frob", &["-o frob: no such option", "attr_timeout", "read_ahead", "nosuid"][..]),
+            ("timeo=soon", &["expected a time, as timeo=30"]),
+            ("timeo", &["expected a time"]),
+            ("soft=1", &["takes no value"]),
+            ("ro=1", &["takes no value"]),
+            ("key_file", &["expected key_file=FILE"]),
+            ("wait", &["expected wait= and adaptive, polled or sleeping"]),
+        ] {
+            let said = said(text);
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_table_is_what_is_taken_and_documented() {
+        let defaults = FsOptions::default();
+        assert_eq!(
+            (defaults.attr_timeout, defaults.entry_timeout),
+            (Duration::from_secs(1), Duration::from_secs(1))
+        );
+        let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mount.md");
+        let docs = std::fs::read_to_string(docs).expect("docs/mount.md");
+        for option in &KNOWN {
+            let value = match option.value {
+                "" => String::new(),
+                "TIME" => "=2m".into(),
+                _ => "=/x".into(),
+            };
+            let taken = Options::parse(&[format!("{}{value}", option.name)]);
+            assert!(taken.is_ok(), "{}", option.name);
+            let value = if option.value.is_empty() { "" } else { "=" };
+            let row = format!(
+                "| `{}{value}{}` | {} | {} |",
+                option.name, option.value, option.default, option.meaning
+            );
+            assert!(docs.contains(&row), "docs/mount.md lacks: {row}");
+        }
+        for (name, _) in URL_OPTIONS {
+            assert!(docs.contains(&format!("`{name}`")), "docs/mount.md lacks {name}");
+        }
     }
 
     #[test]
