@@ -42,6 +42,11 @@ impl Failure {
         Failure { about: String::new(), text: text.into(), code: USAGE }
     }
 
+    /// Exit status 1 without a word: what there is to say is said.
+    pub fn silent() -> Failure {
+        Failure { about: String::new(), text: String::new(), code: FAILED }
+    }
+
     /// Something about `about` failed.
     pub fn about(about: impl fmt::Display, error: impl Into<Cause>) -> Failure {
         let cause = error.into();
@@ -107,7 +112,8 @@ impl Cause {
         }
     }
 
-    fn text(&self) -> String {
+    /// As people read it.
+    pub fn text(&self) -> String {
         match self {
             Cause::Local(error) => io_text(error),
             Cause::Remote(error) => error.to_string(),
@@ -193,7 +199,8 @@ pub fn set_command(name: &'static str) {
 /// told: the user knows.
 pub fn report(failure: &Failure) {
     let interrupted = interrupt::requested() && !interrupt::is_the_way_to_end();
-    if failure.code != PIPE && !interrupted {
+    let silent = failure.about.is_empty() && failure.text.is_empty();
+    if failure.code != PIPE && !interrupted && !silent {
         let command = COMMAND.get().copied().unwrap_or("");
         progress::message(&without_numbers(&format!("dafs {command}: {failure}")));
     }

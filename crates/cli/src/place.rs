@@ -98,6 +98,16 @@ impl Place {
     }
 }
 
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Local(path) => f.write_str(&crate::text::escape(&bytes(path))),
+            Place::Remote(url) => write!(f, "{url}"),
+            Place::Standard => f.write_str("-"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -67,6 +67,19 @@ pub fn detail(text: impl FnOnce() -> String) {
     }
 }
 
+/// Prints a line on standard output, above the bar if there is one.
+///
+/// # Errors
+/// Standard output's.
+pub fn line(line: &str) -> std::io::Result<()> {
+    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let print = || std::io::stdout().write_all(format!("{}\n", text::tame(line)).as_bytes());
+    match bar {
+        Some(bar) => bar.suspend(print),
+        None => print(),
+    }
+}
+
 /// A bar on a terminal; nothing elsewhere.
 pub struct Progress {
     bar: Option<ProgressBar>,

@@ -6,8 +6,6 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::Duration;
 
 use dafs_protocol::Timestamp;
@@ -17,11 +15,6 @@ const ENTRY_BYTES: usize = 256 << 10;
 
 fn check(rc: libc::c_int) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path has no NUL byte"))
 }
 
 fn ending_signals() -> libc::sigset_t {
@@ -136,15 +129,6 @@ pub fn umask() -> u32 {
     mask
 }
 
-/// Sets the access and modification time of a name, not following a symlink.
-pub fn set_times(path: &Path, accessed: Timestamp, modified: Timestamp) -> io::Result<()> {
-    let path = c_path(path)?;
-    let times = [timespec(accessed), timespec(modified)];
-    let flags = libc::AT_SYMLINK_NOFOLLOW;
-    // SAFETY: a C string, two times, flags.
-    check(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), flags) })
-}
-
 /// Sets the access and modification time of an open file.
 pub fn set_file_times(file: &File, accessed: Timestamp, modified: Timestamp) -> io::Result<()> {
     let times = [timespec(accessed), timespec(modified)];
@@ -154,13 +138,6 @@ pub fn set_file_times(file: &File, accessed: Timestamp, modified: Timestamp) -> 
 
 fn timespec(time: Timestamp) -> libc::timespec {
     libc::timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() }
-}
-
-/// Makes a fifo, socket or device; `mode` with its type.
-pub fn make_node(path: &Path, mode: u32, rdev: u64) -> io::Result<()> {
-    let path = c_path(path)?;
-    // SAFETY: a C string and numbers.
-    check(unsafe { libc::mknod(path.as_ptr(), mode, rdev) })
 }
 
 /// The next data (or hole) at or after `offset`; `None` where there is no more data.

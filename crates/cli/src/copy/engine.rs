@@ -1,39 +1,56 @@
-//! Copies trees: one thread finds files, some copy them, many at a time.
+//! Copies trees: some threads find files, some copy them, many at a time.
 //!
 //! A directory is made before its entries and gets its mode and times when the last thing below
 //! it is done: each job holds a share of the directory that it is in, each directory one of its
 //! parent, and whoever lets go of the last share finishes the directory. So memory does not
-//! depend on the size of the tree.
+//! depend on the number of files.
 
-pub mod large;
+mod counts;
+mod find;
+mod large;
+mod links;
+mod remove;
 mod small;
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use dafs_protocol::{Attr, FileKind};
+use dafs_protocol::{Attr, FileKind, Timestamp};
 
+use super::ends::{Source, are_same};
+use super::like::{Like, identity};
+use super::limit::Limit;
 use super::queue::Queue;
-use super::side::{Entries, Like, Side};
+use super::rules::{Rules, There, Verdict};
+use super::side::Side;
+use super::xattr;
 use crate::failure::{self, Cause, Failure};
-use crate::progress::Progress;
+use crate::progress::{self, Progress};
 use crate::{interrupt, place};
+pub use counts::Counts;
+use links::{End, Links};
 use small::Small;
 
 /// Jobs found ahead.
 const QUEUE_MAX: usize = 1024;
-/// Threads that copy, each with many small files under way.
+/// Threads that copy, each with many small files under way, unless the user says how many.
 const WORKERS: usize = 4;
+/// Threads that look into directories.
+const FINDERS: u64 = 4;
 /// How often something is begun when the server restarts meanwhile.
 const TRIES_MAX: u32 = 5;
 /// Files up to this size are copied whole, in one request.
-pub const SMALL_BYTES_MAX: usize = 128 << 10;
+const SMALL_BYTES_MAX: usize = 128 << 10;
 
 /// A directory of the copy, not yet finished.
 pub struct Dir {
+    from: Vec<u8>,
     to: Vec<u8>,
     attr: Attr,
+    /// As it was found; `None`: it was made.
+    there: Option<Attr>,
+    /// Names in it were changed, and so its times.
+    touched: AtomicBool,
     parent: Option<Arc<Dir>>,
 }
 
@@ -45,35 +62,39 @@ pub struct Job {
     pub to: Vec<u8>,
     /// What it is.
     pub attr: Attr,
+    /// What is there.
+    pub there: There,
     /// The directory it is in, if that is copied too.
     pub dir: Option<Arc<Dir>>,
     /// How often it was begun in vain.
     pub tries: u32,
 }
 
-/// What was found and what is done.
-#[derive(Debug, Default)]
-pub struct Counts {
-    /// Everything but directories.
-    pub files: AtomicU64,
-    /// Found so far.
-    pub files_found: AtomicU64,
-    /// Directories.
-    pub directories: AtomicU64,
-    /// Of files.
-    pub bytes: AtomicU64,
-    /// Found so far.
-    pub bytes_found: AtomicU64,
-    /// Not copied.
-    pub failed: AtomicU64,
+impl Job {
+    /// To be begun.
+    pub fn new(from: Vec<u8>, to: Vec<u8>, attr: Attr, there: There) -> Job {
+        Job { from, to, attr, there, dir: None, tries: 0 }
+    }
 }
 
-/// The names of a file that has several.
-enum Link {
-    /// The first is being copied; these wait for it.
-    UnderWay(Vec<Job>),
-    /// It is copied, under this name.
-    Done(Vec<u8>),
+/// What all copies of one command have together.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// How they are made.
+    pub rules: Rules,
+    /// What is done.
+    pub counts: Counts,
+    /// How fast it may be.
+    pub limit: Option<Limit>,
+}
+
+/// How a copy ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placed {
+    /// It has its name.
+    Done,
+    /// Something else has it, which is not to be replaced.
+    Kept,
 }
 
 /// A copy from one side to the other.
@@ -84,62 +105,89 @@ pub struct Engine<'a> {
     pub to: Side,
     /// The user that copies are made by.
     uid: u32,
-    /// Shared with other copies of the same command.
-    pub counts: &'a Counts,
-    links: Mutex<HashMap<(u64, u64), Link>>,
+    /// Of the command.
+    pub shared: &'a Shared,
+    links: &'a Links,
     queue: Queue<Job>,
     stopped: AtomicBool,
-    /// The directory copied into, where it can be met on the way: device and inode.
-    pub target: Mutex<Option<(u64, u64)>>,
+    /// The directory copied into, where it can be met on the way.
+    target: Option<(u64, Timestamp)>,
+    /// What paths of filters are below of.
+    top: Vec<u8>,
 }
+
+/// What copies remember of files with several names: of one origin, however many are made from it.
+#[derive(Default)]
+pub struct Origin(Links);
 
 impl<'a> Engine<'a> {
     /// Nothing under way.
-    pub fn new(from: Side, to: Side, counts: &'a Counts) -> Engine<'a> {
+    pub fn new(from: Side, to: Side, shared: &'a Shared, origin: &'a Origin) -> Engine<'a> {
         Engine {
             uid: to.uid(),
             from,
             to,
-            counts,
-            links: Mutex::new(HashMap::new()),
+            shared,
+            links: &origin.0,
             queue: Queue::new(QUEUE_MAX),
             stopped: AtomicBool::new(false),
-            target: Mutex::new(None),
+            target: None,
+            top: Vec::new(),
         }
     }
 
-    /// Copies all of `jobs`, with what is below them. Failures are reported.
-    pub fn run(&self, jobs: Vec<Job>, progress: &Progress) {
-        let is_one = jobs.len() == 1 && jobs.iter().all(|j| j.attr.kind != FileKind::Directory);
-        let workers = if is_one { 1 } else { WORKERS };
+    /// The directory copied into can be met on the way: it is left out.
+    pub fn may_meet(&mut self, target: &Attr) {
+        self.target = Some(identity(target));
+    }
+
+    fn rules(&self) -> &Rules {
+        &self.shared.rules
+    }
+
+    fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
+
+    /// Copies all of `jobs`, with what is below them; of directories one at most. Failures are
+    /// reported.
+    pub fn run(&mut self, jobs: Vec<Job>, progress: &Progress) {
+        let is_tree = jobs.iter().any(|job| job.attr.kind == FileKind::Directory);
+        let many = if self.rules().transfers > 0 { self.rules().transfers } else { WORKERS };
+        let workers = if jobs.len() == 1 && !is_tree { 1 } else { many };
+        let finders = if is_tree { FINDERS } else { 1 };
+        if let Some(top) = jobs.iter().find(|job| job.attr.kind == FileKind::Directory) {
+            self.top.clone_from(&top.from);
+        }
+        let engine = &*self;
         let running = AtomicU64::new(workers as u64);
+        let finding = AtomicU64::new(finders);
+        let walk = find::Walk::new(jobs);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                jobs.into_iter().for_each(|job| self.find(job));
-                self.queue.close();
-            });
+            for _ in 0..finders {
+                scope.spawn(|| {
+                    engine.find(&walk);
+                    if finding.fetch_sub(1, Ordering::AcqRel) == 1 {
+                        engine.queue.close();
+                    }
+                });
+            }
             for _ in 0..workers {
                 scope.spawn(|| {
-                    if let Err(failure) = self.work() {
-                        self.stop(&failure);
-                        // The finder may wait for room.
-                        while self.queue.pop().is_some() {}
+                    if let Err(failure) = engine.work() {
+                        engine.stop(&failure);
+                        // Finders may wait for room.
+                        while engine.queue.pop().is_some() {}
                     }
                     running.fetch_sub(1, Ordering::Release);
                 });
             }
             while progress.is_shown() && running.load(Ordering::Acquire) > 0 {
-                self.show(progress);
+                engine.counts().show(progress);
                 interrupt::sleep(std::time::Duration::from_millis(100));
             }
         });
-        self.show(progress);
-    }
-
-    fn show(&self, progress: &Progress) {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let c = self.counts;
-        progress.show(read(&c.files), read(&c.files_found), read(&c.bytes), read(&c.bytes_found));
+        self.counts().show(progress);
     }
 
     /// True when nothing more is to be begun.
@@ -148,7 +196,7 @@ impl<'a> Engine<'a> {
     }
 
     /// What the copy of `attr` is to look like.
-    pub fn like(&self, attr: &Attr) -> Like {
+    fn like(&self, attr: &Attr) -> Like {
         Like::new(attr, self.uid)
     }
 
@@ -159,113 +207,81 @@ impl<'a> Engine<'a> {
     }
 
     /// Reports; a failure after which nothing else can work ends the copy.
-    pub fn failed(&self, side: &Side, path: &[u8], cause: Cause) {
-        self.counts.failed.fetch_add(1, Ordering::Relaxed);
+    fn failed(&self, side: &Side, path: &[u8], cause: Cause) {
+        Counts::add(&self.counts().failed, 1);
         let is_final = cause.is_final();
         let failure = side.failure(path, cause);
         if is_final { self.stop(&failure) } else { failure::report(&failure) }
     }
 
-    // The finder.
-
-    fn find(&self, job: Job) {
-        let mut open: Vec<(Arc<Dir>, Vec<u8>, Entries)> = Vec::new();
-        self.found(job, &mut open);
-        while let Some((dir, from, entries)) = open.last_mut() {
-            if self.is_stopped() {
-                return;
-            }
-            let job = match entries.next() {
-                Some(Ok((name, attr))) => {
-                    let path = place::join(from, &name);
-                    let to = place::join(&dir.to, &name);
-                    match attr.map_or_else(|| self.from.lstat(&path), Ok) {
-                        Ok(attr) => {
-                            let dir = Some(dir.clone());
-                            Some(Job { from: path, to, attr, dir, tries: 0 })
-                        }
-                        Err(cause) => {
-                            self.failed(&self.from, &path, cause);
-                            None
-                        }
-                    }
-                }
-                Some(Err(cause)) => {
-                    self.failed(&self.from, from, cause);
-                    None
-                }
-                None => {
-                    if let Some((dir, ..)) = open.pop() {
-                        self.leave(Some(dir));
-                    }
-                    None
-                }
-            };
-            if let Some(job) = job {
-                self.found(job, &mut open);
-            }
-        }
-    }
-
-    fn found(&self, job: Job, open: &mut Vec<(Arc<Dir>, Vec<u8>, Entries)>) {
-        if job.attr.kind != FileKind::Directory {
-            self.counts.files_found.fetch_add(1, Ordering::Relaxed);
-            if job.attr.kind == FileKind::File {
-                self.counts.bytes_found.fetch_add(job.attr.size, Ordering::Relaxed);
-            }
-            return self.queue.push(job);
-        }
-        match self.enter(&job) {
-            Ok(entries) => {
-                self.counts.directories.fetch_add(1, Ordering::Relaxed);
-                let dir = Dir { to: job.to, attr: job.attr, parent: job.dir };
-                open.push((Arc::new(dir), job.from, entries));
-            }
-            Err(()) => self.leave(job.dir),
-        }
-    }
-
-    fn enter(&self, job: &Job) -> Result<Entries, ()> {
-        let target = *self.target.lock().unwrap_or_else(PoisonError::into_inner);
-        if target == Some((job.attr.device, job.attr.inode)) {
-            let text = "cannot copy a directory into itself";
-            self.failed(&self.from, &job.from, text.into());
-            return Err(());
-        }
-        let entries = self.from.list(&job.from).map_err(|cause| {
+    /// A failure of one of the job's two names: of that whose side the error is from, else of the
+    /// new one, which is missing now.
+    fn job_failed(&self, job: &Job, cause: Cause) {
+        if self.from.is_at_fault(&self.to, &cause) {
             self.failed(&self.from, &job.from, cause);
-        })?;
-        match again(|| self.to.mkdir(&job.to, 0o700)) {
-            Ok(()) => Ok(entries),
-            Err(cause) if cause.is_final() => {
-                self.failed(&self.to, &job.to, cause);
-                Err(())
-            }
-            // Whatever the reason was: is there one?
-            Err(cause) => match self.to.stat(&job.to) {
-                Ok(there) if there.kind == FileKind::Directory => Ok(entries),
-                Ok(_) => {
-                    let text = "cannot overwrite a non-directory with a directory";
-                    self.failed(&self.to, &job.to, text.into());
-                    Err(())
-                }
-                Err(_) => {
-                    self.failed(&self.to, &job.to, cause);
-                    Err(())
-                }
-            },
+        } else {
+            self.failed(&self.to, &job.to, cause);
         }
+    }
+
+    /// Tells what is done, where the user wants to know.
+    fn say(&self, text: impl FnOnce() -> String) {
+        if (self.rules().verbose || self.rules().dry_run)
+            && let Err(error) = progress::line(&text())
+        {
+            self.stop(&Failure::from(error));
+        }
+    }
+
+    fn say_copied(&self, job: &Job) {
+        self.say(|| format!("{} -> {}", self.from.name(&job.from), self.to.name(&job.to)));
     }
 
     /// Lets go of a share of a directory; the last one finishes it, and so on upwards.
     fn leave(&self, mut share: Option<Arc<Dir>>) {
         while let Some(dir) = share.and_then(Arc::into_inner) {
             if !self.stopped.load(Ordering::Relaxed)
-                && let Err(cause) = again(|| self.to.dress(&dir.to, &self.like(&dir.attr)))
+                && let Err(cause) = again(|| self.finish(&dir))
             {
                 self.failed(&self.to, &dir.to, cause);
             }
             share = dir.parent;
+        }
+    }
+
+    fn finish(&self, dir: &Dir) -> Result<(), Cause> {
+        let like = self.like(&dir.attr);
+        let touched = dir.touched.load(Ordering::Relaxed);
+        let is_like = dir.there.as_ref().is_some_and(|there| like.is_like(there));
+        if is_like && !touched && !self.rules().checksum {
+            return Ok(());
+        }
+        if !is_like && dir.there.is_some() {
+            self.say(|| format!("attributes {}", self.to.name(&dir.to)));
+            Counts::add(&self.counts().updated, 1);
+        }
+        if self.rules().dry_run {
+            return Ok(());
+        }
+        if self.rules().xattrs && (!is_like || self.rules().checksum) {
+            self.copy_xattrs(&dir.from, &dir.to, dir.there.is_some());
+        }
+        let mut there = dir.there;
+        if touched && let Some(there) = &mut there {
+            // Whatever it was, it is another one now.
+            there.modified.nanoseconds = u32::MAX;
+        }
+        self.to.dress(&dir.to, &like, there.as_ref())
+    }
+
+    /// An attribute that cannot be kept is told, and keeps nothing else back.
+    fn copy_xattrs(&self, from: &[u8], to: &[u8], was_there: bool) -> bool {
+        match xattr::copy((&self.from, from), (&self.to, to), was_there) {
+            Ok(changed) => changed,
+            Err(cause) => {
+                self.failed(&self.to, to, cause);
+                false
+            }
         }
     }
 
@@ -281,11 +297,14 @@ impl<'a> Engine<'a> {
                     continue;
                 }
                 let Some(job) = self.first_of_its_links(job) else { continue };
-                if is_small(&job.attr) {
+                let verdict = self.verdict(&job);
+                let whole = matches!(verdict, Ok(Verdict::Copy)) && self.is_small(&job);
+                if whole && !self.rules().dry_run {
+                    self.begin(&job);
                     small.start(job);
                 } else {
                     small.drain();
-                    self.single(job);
+                    self.single_as(job, verdict);
                 }
             }
             if small.is_idle() {
@@ -295,64 +314,183 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// True for files that are copied whole. Those with holes are not, they would be filled.
+    fn is_small(&self, job: &Job) -> bool {
+        job.attr.kind == FileKind::File
+            && job.attr.size <= SMALL_BYTES_MAX as u64
+            && job.attr.allocated >= job.attr.size
+            && !self.rules().checksum
+            && !(self.rules().clear && is_directory(&job.there))
+    }
+
+    fn verdict(&self, job: &Job) -> Result<Verdict, Cause> {
+        let like = self.like(&job.attr);
+        let verdict = self.rules().judge(&like, &job.there);
+        let There::Is(at) = &job.there else { return Ok(verdict) };
+        if verdict != Verdict::Compare {
+            return Ok(verdict);
+        }
+        let from = Source::open(&self.from, &job.from, self.rules().follow)?;
+        let to = Source::open(&self.to, &job.to, false)?;
+        let same = are_same(&from, &to, &|| self.is_stopped())?;
+        let xattrs =
+            !self.rules().xattrs || xattr::are_same((&self.from, &job.from), (&self.to, &job.to))?;
+        Ok(match same {
+            true if xattrs => self.rules().dressed(&like, at),
+            true => Verdict::Dress,
+            false => Verdict::Copy,
+        })
+    }
+
     /// Copies one thing of any kind, and waits for it.
-    pub fn single(&self, job: Job) {
-        let result = match job.attr.kind {
-            FileKind::File => large::copy(self, &job),
+    fn single(&self, job: Job) {
+        let verdict = self.verdict(&job);
+        self.single_as(job, verdict);
+    }
+
+    fn single_as(&self, job: Job, verdict: Result<Verdict, Cause>) {
+        match verdict {
+            Ok(Verdict::Keep) => self.kept(job),
+            Ok(Verdict::Same) => self.unchanged(job),
+            Ok(Verdict::Dress) => self.dress(job),
+            Ok(Verdict::Copy | Verdict::Compare) if self.rules().dry_run => {
+                self.finished(job, Ok(Placed::Done));
+            }
+            Ok(Verdict::Copy | Verdict::Compare) => {
+                self.begin(&job);
+                let result = self.copy(&job);
+                self.finished(job, result);
+            }
+            Err(cause) => self.finished(job, Err(cause)),
+        }
+    }
+
+    /// The directory that the job is in gets another time now.
+    fn begin(&self, job: &Job) {
+        if let Some(dir) = &job.dir {
+            dir.touched.store(true, Ordering::Relaxed);
+        }
+        if let Some(limit) = &self.shared.limit
+            && job.attr.kind == FileKind::File
+            && job.attr.size <= SMALL_BYTES_MAX as u64
+        {
+            limit.take(job.attr.size);
+        }
+    }
+
+    fn copy(&self, job: &Job) -> Result<Placed, Cause> {
+        if self.rules().clear && is_directory(&job.there) {
+            self.remove_tree(&job.to)?;
+        }
+        match job.attr.kind {
+            FileKind::File => large::copy(self, job),
             FileKind::Symlink => self
                 .from
                 .read_link(&job.from)
-                .and_then(|target| self.make(&job, &|path| self.to.symlink(&target, path))),
-            _ => self.make(&job, &|path| self.to.make_node(&job.attr, path)),
-        };
-        self.finished(job, result);
+                .and_then(|target| self.make(job, &|path| self.to.symlink(&target, path))),
+            _ => self.make(job, &|path| self.to.make_node(&job.attr, path)),
+        }
     }
 
     /// Makes something with `make`, under its name, or where that is taken under another one
     /// that then replaces it.
-    fn make(&self, job: &Job, make: &dyn Fn(&[u8]) -> Result<(), Cause>) -> Result<(), Cause> {
+    fn make(&self, job: &Job, make: &dyn Fn(&[u8]) -> Result<(), Cause>) -> Result<Placed, Cause> {
         let like = self.like(&job.attr);
         match make(&job.to) {
-            Ok(()) => return self.to.dress(&job.to, &like),
+            Ok(()) => return self.to.dress(&job.to, &like, None).map(|()| Placed::Done),
             Err(cause) if cause.errno() != libc::EEXIST => return Err(cause),
             Err(_) => {}
         }
         let temporary = place::temporary(&job.to).map_err(|failure| Cause::Text(failure.text))?;
         let made = make(&temporary)
-            .and_then(|()| self.to.dress(&temporary, &like))
-            .and_then(|()| self.to.rename(&temporary, &job.to));
+            .and_then(|()| self.to.dress(&temporary, &like, None))
+            .and_then(|()| self.put_in_place(&temporary, job));
         made.inspect_err(|cause| self.discard(&temporary, cause))
     }
 
+    /// Gives a complete copy its name; where that is taken by what is not to be replaced, the copy
+    /// goes.
+    fn put_in_place(&self, temporary: &[u8], job: &Job) -> Result<Placed, Cause> {
+        if self.rules().may_replace(&job.there) {
+            return self.to.rename(temporary, &job.to).map(|()| Placed::Done);
+        }
+        match self.to.rename_new(temporary, &job.to) {
+            Err(cause) if cause.errno() == libc::EEXIST => {}
+            other => return other.map(|()| Placed::Done),
+        }
+        let at = self.to.lstat(&job.to)?;
+        let like = self.like(&job.attr);
+        if self.rules().judge(&like, &There::Is(at)) == Verdict::Keep {
+            self.to.remove(temporary)?;
+            return Ok(Placed::Kept);
+        }
+        self.to.rename(temporary, &job.to).map(|()| Placed::Done)
+    }
+
     /// The job ended: counts it, makes the links that wait for it, lets go of its directory.
-    pub fn finished(&self, mut job: Job, result: Result<(), Cause>) {
-        let done = result.is_ok();
+    fn finished(&self, mut job: Job, result: Result<Placed, Cause>) {
         let lost = matches!(&result, Err(cause) if cause.is_lost_by_restart());
         if lost && job.tries < TRIES_MAX && !self.is_stopped() {
             // Under another temporary name: no harm if it was done after all.
             job.tries += 1;
             return self.single(job);
         }
-        if let Err(cause) = result {
-            // Of the two names the one that the error is about cannot be told; the new one says
-            // what is missing now.
-            self.failed(&self.to, &job.to, cause);
-        } else {
-            self.counts.files.fetch_add(1, Ordering::Relaxed);
+        match result {
+            Ok(Placed::Done) => {
+                self.say_copied(&job);
+                Counts::add(&self.counts().files, 1);
+                self.settle(job, End::Copied);
+            }
+            Ok(Placed::Kept) => self.kept(job),
+            Err(cause) => {
+                self.job_failed(&job, cause);
+                self.settle(job, End::Failed);
+            }
         }
-        self.settle(job, done);
+    }
+
+    /// What is there is not to be replaced.
+    fn kept(&self, job: Job) {
+        Counts::add(&self.counts().skipped, 1);
+        self.settle(job, End::Failed);
+    }
+
+    /// What is there is as it should be.
+    fn unchanged(&self, job: Job) {
+        Counts::add(&self.counts().skipped, 1);
+        self.settle(job, End::Unchanged);
+    }
+
+    fn dress(&self, job: Job) {
+        self.say(|| format!("attributes {}", self.to.name(&job.to)));
+        let like = self.like(&job.attr);
+        let result = if self.rules().dry_run {
+            Ok(())
+        } else {
+            let is_link = job.attr.kind == FileKind::Symlink;
+            if self.rules().xattrs && !is_link {
+                self.copy_xattrs(&job.from, &job.to, true);
+            }
+            again(|| self.to.dress(&job.to, &like, job.there.attr()))
+        };
+        match result {
+            Ok(()) => Counts::add(&self.counts().updated, 1),
+            Err(cause) => self.failed(&self.to, &job.to, cause),
+        }
+        self.settle(job, End::Unchanged);
     }
 
     /// The job ended in a failure that is reported already.
-    pub fn abandoned(&self, job: Job) {
-        self.settle(job, false);
+    fn abandoned(&self, job: Job) {
+        self.settle(job, End::Failed);
     }
 
-    fn settle(&self, job: Job, done: bool) {
-        for waiting in self.settle_links(&job, done) {
+    fn settle(&self, job: Job, end: End) {
+        for waiting in self.links.settle(&job, end) {
             match self.first_of_its_links(waiting) {
                 Some(next) if !self.is_stopped() => self.single(next),
-                _ => {}
+                Some(next) => self.leave(next.dir),
+                None => {}
             }
         }
         self.leave(job.dir);
@@ -360,80 +498,19 @@ impl<'a> Engine<'a> {
 
     /// Removes what `cause` left half made under a temporary name, if it is there. It stays where
     /// the server is gone: that was waited for once.
-    pub fn discard(&self, temporary: &[u8], cause: &Cause) {
+    fn discard(&self, temporary: &[u8], cause: &Cause) {
         if !self.to.is_gone(cause) {
             let _ = again(|| self.to.remove(temporary));
         }
     }
+}
 
-    // Hard links.
-
-    /// The job again, if its data is to be copied; a further name of a file that is copied
-    /// already is linked, one that is being copied waits.
-    fn first_of_its_links(&self, job: Job) -> Option<Job> {
-        if job.attr.links < 2 {
-            return Some(job);
-        }
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = match links.get_mut(&(job.attr.device, job.attr.inode)) {
-            None => {
-                links.insert((job.attr.device, job.attr.inode), Link::UnderWay(Vec::new()));
-                return Some(job);
-            }
-            Some(Link::UnderWay(waiting)) => {
-                waiting.push(job);
-                return None;
-            }
-            Some(Link::Done(first)) => first.clone(),
-        };
-        drop(links);
-        self.linked(job, &first);
-        None
-    }
-
-    fn linked(&self, job: Job, first: &[u8]) {
-        let result = again(|| match self.to.link(first, &job.to) {
-            Err(cause) if cause.errno() == libc::EEXIST => self.replace_by_link(first, &job.to),
-            other => other,
-        });
-        if let Err(cause) = result {
-            self.failed(&self.to, &job.to, cause);
-        } else {
-            self.counts.files.fetch_add(1, Ordering::Relaxed);
-            self.counts.bytes.fetch_add(job.attr.size, Ordering::Relaxed);
-        }
-        self.leave(job.dir);
-    }
-
-    fn replace_by_link(&self, first: &[u8], to: &[u8]) -> Result<(), Cause> {
-        let temporary = place::temporary(to).map_err(|failure| Cause::Text(failure.text))?;
-        self.to.link(first, &temporary)?;
-        let renamed = self.to.rename(&temporary, to);
-        // Gone after the renaming, or both were names of the same file already.
-        if !matches!(&renamed, Err(cause) if self.to.is_gone(cause)) {
-            let _ = self.to.remove(&temporary);
-        }
-        renamed
-    }
-
-    /// Tells the other names of the file; those that waited are to be tried again.
-    fn settle_links(&self, job: &Job, done: bool) -> Vec<Job> {
-        if job.attr.links < 2 {
-            return Vec::new();
-        }
-        let key = (job.attr.device, job.attr.inode);
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let before =
-            if done { links.insert(key, Link::Done(job.to.clone())) } else { links.remove(&key) };
-        match before {
-            Some(Link::UnderWay(waiting)) => waiting,
-            _ => Vec::new(),
-        }
-    }
+fn is_directory(there: &There) -> bool {
+    there.attr().is_some_and(|attr| attr.kind == FileKind::Directory)
 }
 
 /// Does what does no harm when it is done twice, again when the server restarted meanwhile.
-fn again(mut act: impl FnMut() -> Result<(), Cause>) -> Result<(), Cause> {
+fn again<T>(mut act: impl FnMut() -> Result<T, Cause>) -> Result<T, Cause> {
     let mut result = act();
     for _ in 0..TRIES_MAX {
         match &result {
@@ -442,11 +519,4 @@ fn again(mut act: impl FnMut() -> Result<(), Cause>) -> Result<(), Cause> {
         }
     }
     result
-}
-
-/// True for files that are copied whole. Those with holes are not, they would be filled.
-fn is_small(attr: &Attr) -> bool {
-    attr.kind == FileKind::File
-        && attr.size <= SMALL_BYTES_MAX as u64
-        && attr.allocated >= attr.size
 }

@@ -1,56 +1,87 @@
-//! `dafs cp`: copies files and trees to a server, from a server, between servers.
+//! Copies: `dafs cp`, `dafs mirror`, `dafs diff`.
 
+pub mod diff;
+mod ends;
 mod engine;
+mod filter;
+mod like;
+mod limit;
+mod local;
+pub mod mirror;
+mod options;
+mod partial;
 mod queue;
+mod rules;
 mod side;
 mod stream;
+mod xattr;
 
+use std::collections::HashMap;
 use std::ffi::OsString;
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use dafs_protocol::{Attr, FileKind};
-use serde::Serialize;
 
-use self::engine::{Counts, Engine, Job};
+use self::engine::{Counts, Engine, Job, Origin, Shared};
+use self::options::{Shown, Transfer};
+use self::rules::{Replace, Rules, There};
 use self::side::Side;
 use crate::connect::{ConnectArgs, Connections};
 use crate::failure::{self, Cause, Failure};
 use crate::interrupt;
-use crate::output::Output;
 use crate::place::{self, Place};
 use crate::progress::Progress;
 
 pub use self::stream::to_standard_output;
 
+/// Bytes of a piece of a large file, unless a session allows less.
+const PIECE_BYTES: usize = 1 << 20;
+/// Pieces under way.
+const WINDOW: usize = 8;
 /// Symlinks followed to find where a file really goes.
 const LINKS_MAX: usize = 40;
 
 /// Copy files and trees to a server, from a server, or between servers.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    override_usage = "dafs cp [OPTIONS] FROM... TO",
+    after_help = "Examples:\n  \
     dafs cp notes.txt dafs://localhost/\n  \
     dafs cp -r ./tree dafs://localhost/tree\n  \
     dafs cp dafs://localhost/big.bin /tmp/\n  \
+    dafs cp -a --exclude '*.tmp' --exclude /build/ ./tree dafs://localhost/tree\n  \
+    dafs cp -r -u --bwlimit 20m ./photos dafs://localhost/photos\n  \
+    dafs cp -r --include '*/' --include '*.c' --exclude '*' dafs://localhost/src ./src\n  \
     dafs cp -r --sync dafs://one/photos dafs://two/photos\n  \
     tar c . | dafs cp - dafs://localhost/backup.tar\n\n\
-    Type, mode, times (of directories too), links and holes are kept, owners when root. A file\n\
-    is written under a temporary name (.dafs-tmp-...) and renamed when it is complete. What\n\
-    cannot be copied is named, and the rest is copied.")]
+    Type, mode, times (of directories too), links and holes are kept, owners when root; with -p\n\
+    or -a also extended attributes and access control lists. A file is written under a temporary\n\
+    name (.dafs-tmp-..., large ones .dafs-part-...) and renamed when it is complete. The copy of\n\
+    a large file that was broken off is gone on with by the next one. What cannot be copied is\n\
+    named, and the rest is copied. dafs mirror also removes what the origin does not have."
+)]
 pub struct Args {
     /// Directories with all that is in them; symlinks are copied as such.
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// Return only when everything is on disk.
-    #[arg(long)]
-    sync: bool,
-    /// No progress bar.
+    /// Keep extended attributes and access control lists, too (mode, times and, when root, owner
+    /// are kept anyway).
     #[arg(short, long)]
-    quiet: bool,
-    /// Print one JSON object with what was copied.
-    #[arg(long)]
-    json: bool,
+    preserve: bool,
+    /// All of it: as -r -p.
+    #[arg(short, long)]
+    archive: bool,
+    /// Follow all symlinks of FROM: copy what they lead to.
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Replace only what was modified before the original; make what is missing.
+    #[arg(short, long, conflicts_with = "no_clobber")]
+    update: bool,
+    /// Replace no file; make what is missing.
+    #[arg(short, long)]
+    no_clobber: bool,
+    #[command(flatten)]
+    transfer: Transfer,
     #[command(flatten)]
     connect: ConnectArgs,
     /// What to copy (URL, path, or - for standard input), then where to (URL, path, or -).
@@ -58,13 +89,24 @@ pub struct Args {
     places: Vec<OsString>,
 }
 
-#[derive(Serialize)]
-struct Summary {
-    files: u64,
-    directories: u64,
-    bytes: u64,
-    failed: u64,
-    seconds: f64,
+impl Args {
+    fn is_recursive(&self) -> bool {
+        self.recursive || self.archive
+    }
+
+    fn rules(&self) -> Rules {
+        let replace = match (self.no_clobber, self.update) {
+            (true, _) => Replace::Never,
+            (false, true) => Replace::Older,
+            (false, false) => Replace::Always,
+        };
+        Rules {
+            replace,
+            xattrs: self.preserve || self.archive,
+            follow: self.dereference,
+            ..self.transfer.rules()
+        }
+    }
 }
 
 /// Runs the command.
@@ -93,6 +135,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if !has_url {
         return Err(Failure::usage("one side must be a URL (dafs://...); use cp for local copies"));
     }
+    if from.len() > 1 {
+        all_differ(&from)?;
+    }
     copy(args, &connections, &from, &to)
 }
 
@@ -108,14 +153,40 @@ fn from_input(
     if side.stat(&remote.path).is_ok_and(|attr| attr.kind == FileKind::Directory) {
         return Err(remote.failure(&remote.path, "is a directory: a file name is needed for -"));
     }
+    let rules = args.rules();
+    if rules.replace != Replace::Always || rules.dry_run {
+        return Err(Failure::usage(
+            "standard input can be copied once, and has no time: \
+             -u, -n and --dry-run do not go with -",
+        ));
+    }
     let bytes = stream::from_standard_input(&remote)?;
-    if args.sync {
+    if rules.sync {
         remote.session.sync().map_err(|error| remote.failure(&remote.path, error))?;
     }
     let counts = Counts::default();
-    counts.files.store(1, Ordering::Relaxed);
-    counts.bytes.store(bytes, Ordering::Relaxed);
-    summarize(args, &counts, started)
+    Counts::add(&counts.files, 1);
+    Counts::add(&counts.bytes, bytes);
+    args.transfer.summarize(&counts, started, Shown::Copy)
+}
+
+/// Two things under one name: the second would replace the first.
+fn all_differ(from: &[Place]) -> Result<(), Failure> {
+    let mut names: HashMap<Vec<u8>, &Place> = HashMap::new();
+    for place in from {
+        let path = match place {
+            Place::Local(path) => place::bytes(path),
+            Place::Remote(url) => place::clean(&url.path),
+            Place::Standard => continue,
+        };
+        let Some(name) = own_name(&path, place) else { continue };
+        if let Some(first) = names.insert(name.to_vec(), place) {
+            return Err(Failure::usage(format!(
+                "{first} and {place} would get the same name: copy them to different directories"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Where everything goes.
@@ -131,8 +202,9 @@ struct Target {
 fn copy(args: &Args, connections: &Connections, from: &[Place], to: &Place) -> Result<(), Failure> {
     let started = Instant::now();
     let target = target(connections, to, from.len())?;
-    let counts = Counts::default();
-    let progress = Progress::start(!args.quiet);
+    let shared = Shared { rules: args.rules(), limit: args.transfer.limit(), ..Shared::default() };
+    let progress = Progress::start(args.transfer.shows_progress());
+    let mut origins: Vec<(Side, Origin)> = Vec::new();
     let mut batch: Option<(Side, Vec<Job>)> = None;
     for place in from {
         let (side, path) = source(connections, place)?;
@@ -140,29 +212,33 @@ fn copy(args: &Args, connections: &Connections, from: &[Place], to: &Place) -> R
             Ok(Plan::Copy(job)) => *job,
             Ok(Plan::Done) => continue,
             Err(failure) if failure.code == failure::FAILED => {
-                counts.failed.fetch_add(1, Ordering::Relaxed);
+                Counts::add(&shared.counts.failed, 1);
                 failure::report(&failure);
                 continue;
             }
             Err(failure) => return Err(failure),
         };
-        // Sources of one side are copied together.
+        // Files of one side are copied together, trees alone.
+        let is_tree = job.attr.kind == FileKind::Directory;
         match &mut batch {
-            Some((same, jobs)) if same.is_same(&side) => jobs.push(job),
+            Some((same, jobs)) if !is_tree && same.is_same(&side) => jobs.push(job),
             _ => {
                 let before = batch.replace((side, vec![job]));
-                run_batch(before, &target, &counts, &progress);
+                run_batch(before, &target, &shared, &mut origins, &progress);
             }
         }
+        if is_tree {
+            run_batch(batch.take(), &target, &shared, &mut origins, &progress);
+        }
     }
-    run_batch(batch, &target, &counts, &progress);
-    if args.sync && !interrupt::requested() {
+    run_batch(batch, &target, &shared, &mut origins, &progress);
+    if shared.rules.sync && !shared.rules.dry_run && !interrupt::requested() {
         progress.text("waiting for the disk");
         let path = if target.into { target.path.clone() } else { parent(&target.path) };
         target.side.sync(&path).map_err(|cause| target.side.failure(&target.path, cause))?;
     }
     drop(progress);
-    summarize(args, &counts, started)
+    args.transfer.summarize(&shared.counts, started, Shown::Copy)
 }
 
 fn parent(path: &[u8]) -> Vec<u8> {
@@ -175,40 +251,58 @@ fn parent(path: &[u8]) -> Vec<u8> {
 fn run_batch(
     batch: Option<(Side, Vec<Job>)>,
     target: &Target,
-    counts: &Counts,
+    shared: &Shared,
+    origins: &mut Vec<(Side, Origin)>,
     progress: &Progress,
 ) {
     let Some((side, jobs)) = batch else { return };
     if interrupt::requested() {
         return;
     }
-    let may_meet = match (&side, &target.side) {
-        (Side::Local, Side::Remote(remote)) | (Side::Remote(remote), Side::Local) => {
-            remote.is_local_host()
+    let known = origins.iter().position(|(same, _)| same.is_same(&side));
+    let index = known.unwrap_or_else(|| {
+        origins.push((side.clone(), Origin::default()));
+        origins.len() - 1
+    });
+    let Some((_, origin)) = origins.get(index) else { return };
+    let (from, to) = match held(&side, &jobs, target, shared.rules.follow) {
+        Ok(sides) => sides,
+        Err(failure) => {
+            Counts::add(&shared.counts.failed, 1);
+            return failure::report(&failure);
         }
-        _ => false,
     };
-    let engine = Engine::new(side, target.side.clone(), counts);
-    if may_meet && target.into {
-        let id = target.side.stat(&target.path).ok().map(|attr| (attr.device, attr.inode));
-        *engine.target.lock().unwrap_or_else(PoisonError::into_inner) = id;
+    let mut engine = Engine::new(from, to, shared, origin);
+    if target.into
+        && may_meet(&side, &target.side)
+        && let Ok(attr) = target.side.stat(&target.path)
+    {
+        engine.may_meet(&attr);
     }
     engine.run(jobs, progress);
 }
 
-fn summarize(args: &Args, counts: &Counts, started: Instant) -> Result<(), Failure> {
-    if !args.json {
-        return Ok(());
+/// True when one side is a server of this machine, which may serve what is on the other side.
+fn may_meet(from: &Side, to: &Side) -> bool {
+    match (from, to) {
+        (Side::Local(_), Side::Remote(remote)) | (Side::Remote(remote), Side::Local(_)) => {
+            remote.is_local_host()
+        }
+        _ => false,
     }
-    let mut out = Output::new();
-    out.json(&Summary {
-        files: counts.files.load(Ordering::Relaxed),
-        directories: counts.directories.load(Ordering::Relaxed),
-        bytes: counts.bytes.load(Ordering::Relaxed),
-        failed: counts.failed.load(Ordering::Relaxed),
-        seconds: started.elapsed().as_secs_f64(),
-    })?;
-    Ok(out.flush()?)
+}
+
+/// Both sides of a tree, each held by its directory: no link put into it leads elsewhere.
+fn held(side: &Side, jobs: &[Job], target: &Target, follow: bool) -> Result<(Side, Side), Failure> {
+    let tree = jobs.iter().find(|job| job.attr.kind == FileKind::Directory);
+    let Some(job) = tree else { return Ok((side.clone(), target.side.clone())) };
+    let from = match follow {
+        true => side.clone(),
+        false => side.below(&job.from).map_err(|cause| side.failure(&job.from, cause))?,
+    };
+    let above = if target.into { target.path.clone() } else { side::parent(&job.to) };
+    let to = target.side.below(&above).map_err(|cause| target.side.failure(&above, cause))?;
+    Ok((from, to))
 }
 
 fn source(connections: &Connections, place: &Place) -> Result<(Side, Vec<u8>), Failure> {
@@ -218,7 +312,7 @@ fn source(connections: &Connections, place: &Place) -> Result<(Side, Vec<u8>), F
             let path = remote.path.clone();
             Ok((Side::Remote(remote), path))
         }
-        Place::Local(path) => Ok((Side::Local, place::bytes(path))),
+        Place::Local(path) => Ok((Side::here(), place::bytes(path))),
         Place::Standard => Err(Failure::usage("- stands alone")),
     }
 }
@@ -261,9 +355,10 @@ fn plan(
 ) -> Result<Plan, Failure> {
     let fail = |cause: Cause| side.failure(path, cause);
     // As with cp: what is named is followed, unless whole trees are copied.
-    let attr = if args.recursive { side.lstat(path) } else { side.stat(path) }.map_err(fail)?;
+    let follow = args.dereference || !args.is_recursive();
+    let attr = side.attr(path, follow).map_err(fail)?;
     let is_directory = attr.kind == FileKind::Directory;
-    if is_directory && !args.recursive {
+    if is_directory && !args.is_recursive() {
         return Err(fail("is a directory (not copied; use -r)".into()));
     }
     if target.slash && !target.into && !is_directory {
@@ -282,12 +377,23 @@ fn plan(
         }
     } else if attr.kind != FileKind::Symlink {
         to = resolve(&target.side, to);
-        if let Some(done) = to_special(side, path, &attr, &target.side, &to)? {
+        if !args.transfer.rules().dry_run
+            && let Some(done) = to_special(side, path, &attr, &target.side, &to)?
+        {
             return Ok(done);
         }
     }
-    let job = Job { from: path.to_vec(), to, attr, dir: None, tries: 0 };
-    Ok(Plan::Copy(Box::new(job)))
+    let there = if args.rules().ask() { look(&target.side, &to)? } else { There::Unknown };
+    Ok(Plan::Copy(Box::new(Job::new(path.to_vec(), to, attr, there))))
+}
+
+/// What has the name of a copy.
+fn look(side: &Side, path: &[u8]) -> Result<There, Failure> {
+    match side.lstat(path) {
+        Ok(attr) => Ok(There::Is(attr)),
+        Err(cause) if cause.errno() == libc::ENOENT => Ok(There::Missing),
+        Err(cause) => Err(side.failure(path, cause)),
+    }
 }
 
 /// The name that something has when it is copied into a directory; `None` for the contents of
@@ -325,7 +431,7 @@ fn to_special(
     to_side: &Side,
     to: &[u8],
 ) -> Result<Option<Plan>, Failure> {
-    let (Side::Remote(remote), Side::Local, FileKind::File) = (from, to_side, attr.kind) else {
+    let (Side::Remote(remote), Side::Local(_), FileKind::File) = (from, to_side, attr.kind) else {
         return Ok(None);
     };
     match to_side.lstat(to) {
@@ -370,7 +476,7 @@ mod tests {
         let link = dir.join("link");
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink("real", &link).expect("symlink");
-        let resolved = resolve(&Side::Local, place::bytes(&link));
+        let resolved = resolve(&Side::here(), place::bytes(&link));
         assert_eq!(resolved, place::bytes(&dir.join("real")));
         std::fs::remove_dir_all(&dir).expect("removed");
     }

@@ -10,8 +10,9 @@ use dafs_client::{Call, Done, File, Group, OpenOptions};
 use dafs_fabric::Buffer;
 use dafs_protocol::{SetAttr, Stability};
 
-use super::engine::large::{PIECE_BYTES, WINDOW, new_file};
+use super::ends::new_file;
 use super::side::Side;
+use super::{PIECE_BYTES, WINDOW};
 use crate::connect::Remote;
 use crate::failure::{Cause, Failure};
 use crate::{interrupt, place, sys};
@@ -107,6 +108,7 @@ impl Stream {
         // Pieces in their order; the first has number `first`.
         let mut pieces: VecDeque<Option<Done>> = VecDeque::new();
         let mut first = 0;
+        let mut position = 0;
         loop {
             if interrupt::requested() {
                 return Err(Wrong::Server(Cause::Interrupted));
@@ -131,11 +133,25 @@ impl Stream {
                 let Some(buffer) = done.buffer else { continue };
                 out(buffer.get(..bytes).unwrap_or_default()).map_err(Wrong::Output)?;
                 self.idle.push(buffer);
-                if bytes < self.piece {
+                position += bytes as u64;
+                if bytes == 0 {
                     return Ok(());
+                }
+                // Less than was asked for is not yet the end: the rest comes before what follows.
+                if bytes < self.piece {
+                    self.ask_again_from(position, &mut pieces);
                 }
             }
         }
+    }
+
+    fn ask_again_from(&mut self, position: u64, pieces: &mut VecDeque<Option<Done>>) {
+        while self.group.outstanding() > 0 {
+            let done = self.group.wait(usize::MAX, None);
+            self.idle.extend(done.into_iter().filter_map(|done| done.buffer));
+        }
+        self.idle.extend(pieces.drain(..).flatten().filter_map(|done| done.buffer));
+        self.offset = position;
     }
 
     fn ask(&mut self, number: u64, buffer: Buffer) -> bool {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 #[path = "../../../../tests/src/marked.rs"]
 mod marked;
+pub mod tree;
 
 /// A directory of its own for each, removed at the end.
 pub struct Temporary(pub PathBuf);

@@ -1,145 +1,89 @@
 //! Large files: in pieces, several under way; holes stay holes.
 
-use std::fs::{self, File as LocalFile};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use dafs_client::{Call, Done, File, Group, OpenOptions, Session};
+use dafs_client::{Call, Done, Group, Session};
 use dafs_fabric::Buffer;
-use dafs_protocol::{Attr, Stability, Status};
+use dafs_protocol::{Attr, FileKind, Stability};
 
-use super::small::dress_file;
-use super::{Engine, Job};
-use crate::copy::side::{self, Side};
+use super::{Counts, Engine, Job, Placed};
+use crate::copy::ends::{Sink, Source, are_same, read_full};
+use crate::copy::partial::{self, Partial};
+use crate::copy::{PIECE_BYTES, WINDOW};
 use crate::failure::Cause;
-use crate::place::{self, local};
-use crate::sys;
-
-/// Bytes of a piece, unless a session allows less.
-pub const PIECE_BYTES: usize = 1 << 20;
-/// Pieces under way.
-pub const WINDOW: usize = 8;
+use crate::place;
 
 /// Copies one regular file of any size.
-pub fn copy(engine: &Engine<'_>, job: &Job) -> Result<(), Cause> {
-    let temporary = place::temporary(&job.to).map_err(|failure| Cause::Text(failure.text))?;
-    let source = Source::open(&engine.from, &job.from)?;
+pub fn copy(engine: &Engine<'_>, job: &Job) -> Result<Placed, Cause> {
+    let source = Source::open(&engine.from, &job.from, engine.rules().follow)?;
     let attr = source.attr()?;
-    fill(engine, &source, &attr, &temporary)
-        .and_then(|()| engine.to.rename(&temporary, &job.to))
-        .inspect_err(|cause| engine.discard(&temporary, cause))
+    if attr.kind != FileKind::File {
+        return Err("it was a file, and is none any more".into());
+    }
+    let (temporary, sink) = match written(engine, job, &source, &attr)? {
+        Some(complete) => complete,
+        None => {
+            let temporary = temporary(&job.to)?;
+            let sink = Sink::create(&engine.to, &temporary)?;
+            let filled = Pump::new(engine, &source, &sink, &attr, None).and_then(Pump::run);
+            filled.inspect_err(|cause| engine.discard(&temporary, cause))?;
+            (temporary, sink)
+        }
+    };
+    let placed = complete(engine, job, &source, &attr, (&temporary, sink));
+    placed.inspect_err(|cause| engine.discard(&temporary, cause))
 }
 
-fn fill(engine: &Engine<'_>, source: &Source, attr: &Attr, temporary: &[u8]) -> Result<(), Cause> {
-    let sink = Sink::create(&engine.to, temporary)?;
-    let bytes = Pump::new(engine, source, &sink, attr)?.run()?;
-    sink.finish(&engine.to, temporary, bytes, &engine.like(attr))
+fn temporary(to: &[u8]) -> Result<Vec<u8>, Cause> {
+    place::temporary(to).map_err(|failure| Cause::Text(failure.text))
 }
 
-/// An open file to copy from.
-enum Source {
-    Local(LocalFile),
-    Remote(File, Session),
+/// All bytes, where another copy can go on if this one is broken off; `None`: nothing is done yet.
+fn written(
+    engine: &Engine<'_>,
+    job: &Job,
+    source: &Source,
+    attr: &Attr,
+) -> Result<Option<(Vec<u8>, Sink)>, Cause> {
+    if attr.size < partial::BYTES_MIN {
+        return Ok(None);
+    }
+    let Some(partial) = Partial::open(&engine.to, &job.to, attr)? else { return Ok(None) };
+    Counts::add(&engine.counts().resumed, partial.start);
+    let filled = Pump::new(engine, source, &partial.sink, attr, Some(&partial)).and_then(Pump::run);
+    if let Err(cause) = filled {
+        // Of use only where somebody will want to go on.
+        let goes_on = cause.is_final() || cause.is_lost_by_restart();
+        if !goes_on {
+            engine.discard(&partial.path, &cause);
+        }
+        return Err(cause);
+    }
+    let path = partial.path.clone();
+    let complete = partial.complete(&engine.to);
+    complete.map(Some).inspect_err(|cause| engine.discard(&path, cause))
 }
 
-impl Source {
-    fn open(side: &Side, path: &[u8]) -> Result<Source, Cause> {
-        match side {
-            Side::Local => {
-                // A fifo that took the file's place must not block.
-                let flags = libc::O_NONBLOCK;
-                let file =
-                    fs::OpenOptions::new().read(true).custom_flags(flags).open(local(path))?;
-                Ok(Source::Local(file))
-            }
-            Side::Remote(remote) => {
-                let file = remote.session.open(path, OpenOptions::read())?;
-                Ok(Source::Remote(file, remote.session.clone()))
-            }
+/// All bytes are there: the rest, and the name.
+fn complete(
+    engine: &Engine<'_>,
+    job: &Job,
+    source: &Source,
+    attr: &Attr,
+    (temporary, sink): (&[u8], Sink),
+) -> Result<Placed, Cause> {
+    if engine.rules().xattrs {
+        engine.copy_xattrs(&job.from, temporary, false);
+    }
+    sink.finish(&engine.to, temporary, engine.rules().sync, &engine.like(attr))?;
+    if engine.rules().checksum {
+        let written = Source::open(&engine.to, temporary, false)?;
+        if !are_same(source, &written, &|| engine.is_stopped())? {
+            return Err("what was written is not what is read again: the copy is removed".into());
         }
     }
-
-    /// As it is now that it is open.
-    fn attr(&self) -> Result<Attr, Cause> {
-        match self {
-            Source::Local(file) => Ok(side::attr_of(&file.metadata()?)),
-            Source::Remote(file, _) => Ok(file.opened_attr()),
-        }
-    }
-
-    /// The next data (or hole) from `offset` on; `None`: nothing but a hole follows.
-    fn seek(&self, offset: u64, hole: bool) -> Result<Option<u64>, Cause> {
-        match self {
-            Source::Local(file) => match sys::seek(file, offset, hole) {
-                // The file system does not tell: all is data.
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    Ok(Some(if hole { u64::MAX } else { offset }))
-                }
-                other => Ok(other?),
-            },
-            Source::Remote(file, _) => {
-                let found = if hole { file.seek_hole(offset) } else { file.seek_data(offset) };
-                match found {
-                    Err(error)
-                        if matches!(error.status(), Some(Status::NotSupp | Status::Inval)) =>
-                    {
-                        Ok(Some(if hole { u64::MAX } else { offset }))
-                    }
-                    Err(error) if error.status() == Some(Status::NxIo) => Ok(None),
-                    other => Ok(other?),
-                }
-            }
-        }
-    }
-}
-
-/// An open file to copy to.
-enum Sink {
-    Local(LocalFile),
-    Remote(File, Session),
-}
-
-impl Sink {
-    fn create(side: &Side, path: &[u8]) -> Result<Sink, Cause> {
-        match side {
-            Side::Local => Ok(Sink::Local(side::create_local(path)?)),
-            Side::Remote(remote) => {
-                let file = remote.session.open(path, new_file())?;
-                Ok(Sink::Remote(file, remote.session.clone()))
-            }
-        }
-    }
-
-    fn finish(self, side: &Side, path: &[u8], bytes: u64, like: &side::Like) -> Result<(), Cause> {
-        match self {
-            Sink::Local(file) => {
-                if file.metadata()?.len() != bytes {
-                    file.set_len(bytes)?;
-                }
-                Ok(dress_file(&file, like)?)
-            }
-            Sink::Remote(file, _) => {
-                if file.attr()?.size != bytes {
-                    file.set_len(bytes)?;
-                }
-                // Closed first: what is flushed then must not touch the times again.
-                file.close()?;
-                side.dress(path, like)
-            }
-        }
-    }
-}
-
-/// For writing, new, for nobody else to read until it is complete.
-pub fn new_file() -> OpenOptions {
-    OpenOptions {
-        write: true,
-        create: true,
-        exclusive: true,
-        mode: 0o600,
-        ..OpenOptions::default()
-    }
+    engine.put_in_place(temporary, job)
 }
 
 /// Bytes of a piece that all these sessions take.
@@ -159,8 +103,16 @@ struct Pump<'p> {
     idle: Vec<Buffer>,
     /// Offset and length of what is under way, by tag.
     under_way: Vec<Option<(u64, usize)>>,
+    /// What was asked for and did not come whole: the rest is asked for.
+    rests: Vec<(u64, usize)>,
     /// Where the file ends: earlier than expected when it shrank.
     end: u64,
+    /// Where what was written ends.
+    written_end: u64,
+    /// Notes how far it is.
+    partial: Option<&'p Partial>,
+    /// What was noted last.
+    noted: u64,
 }
 
 impl<'p> Pump<'p> {
@@ -169,7 +121,9 @@ impl<'p> Pump<'p> {
         source: &'p Source,
         sink: &'p Sink,
         attr: &Attr,
+        partial: Option<&'p Partial>,
     ) -> Result<Pump<'p>, Cause> {
+        let start = partial.map_or(0, |partial| partial.start);
         let reading = match source {
             Source::Remote(_, session) => Some(session),
             Source::Local(_) => None,
@@ -187,23 +141,50 @@ impl<'p> Pump<'p> {
             sink,
             from: reading.map(Session::group),
             to: writing.map(Session::group),
-            pieces: Pieces::new(source, attr, piece),
+            pieces: Pieces::new(source, attr, piece, start),
             idle,
             under_way: (0..count).map(|_| None).collect(),
+            rests: Vec::new(),
             end: attr.size,
+            written_end: start,
+            partial,
+            noted: start,
         })
     }
 
-    /// Copies everything; how long the file is.
-    fn run(mut self) -> Result<u64, Cause> {
-        let result = self.pump();
+    /// Copies everything.
+    fn run(mut self) -> Result<(), Cause> {
+        let mut result = self.pump();
         // What is under way ends before the file is closed or removed.
-        for group in [&self.from, &self.to].into_iter().flatten() {
+        for from in [true, false] {
+            let Some(group) = (if from { &self.from } else { &self.to }) else { continue };
+            let mut late = Vec::new();
             while group.outstanding() > 0 {
-                group.wait(usize::MAX, None);
+                late.extend(group.wait(usize::MAX, None));
+            }
+            if !from && matches!(result, Err(Cause::Interrupted)) {
+                late.into_iter().for_each(|done| self.late(&done));
             }
         }
-        result.map(|()| self.end)
+        // The user wants to end; where the server is lost it was waited for once.
+        let wanted = !self.engine.stopped.load(Ordering::Relaxed);
+        if wanted && matches!(result, Err(Cause::Interrupted)) {
+            let _ = self.note();
+        }
+        if result.is_ok() && self.written_end != self.end {
+            result = self.sink.set_len(self.end);
+        }
+        result
+    }
+
+    /// A write that ended after the copy was broken off.
+    fn late(&mut self, done: &Done) {
+        let slot = usize::try_from(done.tag).ok().and_then(|tag| self.under_way.get_mut(tag));
+        if let Some(slot) = slot
+            && done.bytes().ok() == slot.map(|(_, len)| len)
+        {
+            *slot = None;
+        }
     }
 
     fn pump(&mut self) -> Result<(), Cause> {
@@ -212,19 +193,41 @@ impl<'p> Pump<'p> {
                 if self.engine.is_stopped() {
                     return Err(Cause::Interrupted);
                 }
-                let Some((offset, len)) = self.pieces.next()? else { break };
-                if offset >= self.end {
+                let next = match self.rests.pop() {
+                    Some(rest) => Some(rest),
+                    None => self.pieces.next()?,
+                };
+                let Some((offset, len)) = next.filter(|(offset, _)| *offset < self.end) else {
                     break;
+                };
+                if let Some(limit) = &self.engine.shared.limit {
+                    limit.take(len as u64);
                 }
                 if let Some(buffer) = self.idle.pop() {
                     self.read(buffer, offset, len)?;
                 }
             }
-            if self.under_way.iter().all(Option::is_none) {
+            if self.under_way.iter().all(Option::is_none) && self.rests.is_empty() {
                 return Ok(());
             }
             self.collect()?;
+            if self.partial.is_some() && self.complete_end() >= self.noted + partial::NOTED_BYTES {
+                self.note()?;
+            }
         }
+    }
+
+    /// All before this is written.
+    fn complete_end(&self) -> u64 {
+        let open = self.under_way.iter().flatten().chain(&self.rests).map(|(offset, _)| *offset);
+        open.min().unwrap_or(u64::MAX).min(self.pieces.at)
+    }
+
+    fn note(&mut self) -> Result<(), Cause> {
+        let Some(partial) = self.partial else { return Ok(()) };
+        // The file is as long as what is written of it.
+        self.noted = self.complete_end().min(self.written_end);
+        partial.note(&self.engine.to, self.noted)
     }
 
     fn read(&mut self, mut buffer: Buffer, offset: u64, len: usize) -> Result<(), Cause> {
@@ -254,17 +257,19 @@ impl<'p> Pump<'p> {
         wanted: usize,
         bytes: usize,
     ) -> Result<(), Cause> {
-        if bytes < wanted {
-            self.end = self.end.min(offset + bytes as u64);
-        }
         if bytes == 0 {
+            self.end = self.end.min(offset);
             self.idle.push(buffer);
             return Ok(());
+        }
+        // Less than was asked for is not yet the end.
+        if bytes < wanted {
+            self.rests.push((offset + bytes as u64, wanted - bytes));
         }
         match self.sink {
             Sink::Local(file) => {
                 file.write_all_at(buffer.get(..bytes).unwrap_or_default(), offset)?;
-                self.written(buffer, bytes);
+                self.written(buffer, offset, bytes);
                 Ok(())
             }
             Sink::Remote(file, _) => {
@@ -281,8 +286,9 @@ impl<'p> Pump<'p> {
         }
     }
 
-    fn written(&mut self, buffer: Buffer, bytes: usize) {
-        self.engine.counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    fn written(&mut self, buffer: Buffer, offset: u64, bytes: usize) {
+        self.written_end = self.written_end.max(offset + bytes as u64);
+        Counts::add(&self.engine.counts().bytes, bytes as u64);
         self.idle.push(buffer);
     }
 
@@ -337,7 +343,7 @@ impl<'p> Pump<'p> {
         if bytes < len {
             return Err(Cause::from("the server wrote less than it was given"));
         }
-        self.written(buffer, bytes);
+        self.written(buffer, offset, bytes);
         Ok(())
     }
 }
@@ -353,10 +359,10 @@ struct Pieces<'p> {
 }
 
 impl<'p> Pieces<'p> {
-    fn new(source: &'p Source, attr: &Attr, piece: usize) -> Pieces<'p> {
+    fn new(source: &'p Source, attr: &Attr, piece: usize, at: u64) -> Pieces<'p> {
         let has_holes = attr.allocated < attr.size;
         let data_end = if has_holes { 0 } else { attr.size };
-        Pieces { source, piece, at: 0, data_end, size: attr.size }
+        Pieces { source, piece, at, data_end, size: attr.size }
     }
 
     fn next(&mut self) -> Result<Option<(u64, usize)>, Cause> {
@@ -379,17 +385,4 @@ impl<'p> Pieces<'p> {
         self.at = end;
         Ok(Some(found))
     }
-}
-
-fn read_full(file: &LocalFile, into: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut filled = 0;
-    while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, offset + filled as u64) {
-            Ok(0) => break,
-            Ok(bytes) => filled += bytes,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }

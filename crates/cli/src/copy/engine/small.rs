@@ -1,18 +1,18 @@
 //! Small files: many under way, each in one request per side.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::sync::atomic::Ordering;
 
 use dafs_client::{Call, Done, Group, Output};
 use dafs_fabric::Buffer;
 use dafs_protocol::Attr;
 
-use super::{Engine, Job, SMALL_BYTES_MAX};
-use crate::copy::side::{self, Side};
+use super::{Counts, Engine, Job, Placed, SMALL_BYTES_MAX};
+use crate::copy::like::Like;
+use crate::copy::side::Side;
+use crate::copy::xattr;
 use crate::failure::{Cause, Failure};
-use crate::place::{self, local};
+use crate::place;
 use crate::sys;
 
 /// Files under way per thread.
@@ -34,6 +34,8 @@ struct Copy {
     job: Job,
     /// The name before it is complete.
     temporary: Vec<u8>,
+    /// It is complete, and gets its name in a request of its own.
+    renaming: bool,
 }
 
 impl<'e> Small<'e> {
@@ -43,7 +45,7 @@ impl<'e> Small<'e> {
     /// There is no memory.
     pub fn new(engine: &'e Engine<'e>) -> Result<Small<'e>, Failure> {
         let group = |side: &Side| match side {
-            Side::Local => None,
+            Side::Local(_) => None,
             Side::Remote(remote) => Some(remote.session.group()),
         };
         let buffers = Buffer::many(WINDOW, SMALL_BYTES_MAX)
@@ -85,7 +87,7 @@ impl<'e> Small<'e> {
                 return self.engine.finished(job, Err(Cause::Text(failure.text)));
             }
         };
-        let copy = Copy { job, temporary };
+        let copy = Copy { job, temporary, renaming: false };
         if self.from.is_some() {
             let path = copy.job.from.clone();
             let tag = self.put(copy);
@@ -96,7 +98,7 @@ impl<'e> Small<'e> {
     }
 
     fn start_local(&mut self, copy: Copy, mut buffer: Buffer) {
-        match read_whole(&copy.job, &mut buffer) {
+        match self.read_whole(&copy.job, &mut buffer) {
             Ok(Some(bytes)) => {
                 let attr = copy.job.attr;
                 self.arrived(copy, buffer, bytes, &attr);
@@ -108,7 +110,7 @@ impl<'e> Small<'e> {
             Err(error) => {
                 self.buffers.push(buffer);
                 let job = copy.job;
-                self.engine.failed(&self.engine.from, &job.from, error.into());
+                self.engine.failed(&self.engine.from, &job.from, error);
                 self.engine.abandoned(job);
             }
         }
@@ -119,10 +121,11 @@ impl<'e> Small<'e> {
         let like = self.engine.like(attr);
         if self.to.is_none() {
             let data = buffer.get(..bytes).unwrap_or_default();
-            let written = write_whole(&copy, data, &like);
+            let written = self.write_whole(&copy, data, &like);
             self.buffers.push(buffer);
             return self.done(copy, bytes, written);
         }
+        let replaces = self.engine.rules().may_replace(&copy.job.there);
         let call = Call::PutFile {
             path: copy.temporary.clone(),
             len: u32::try_from(bytes).unwrap_or(0),
@@ -131,20 +134,28 @@ impl<'e> Small<'e> {
             exclusive: true,
             times: Some((attr.accessed, attr.modified)),
             owner: like.owner,
-            rename_to: Some(copy.job.to.clone()),
-            commit: false,
+            rename_to: replaces.then(|| copy.job.to.clone()),
+            commit: self.engine.rules().sync,
         };
+        let copy = Copy { renaming: false, ..copy };
         let tag = self.put(copy);
         self.submit(false, tag, call);
     }
 
-    fn done(&self, copy: Copy, bytes: usize, result: Result<(), Cause>) {
-        if result.is_ok() {
-            self.engine.counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        } else if let Err(cause) = &result
-            && !cause.is_final()
-        {
-            self.engine.discard(&copy.temporary, cause);
+    /// The file is complete under its temporary name, and may replace nothing.
+    fn written(&mut self, copy: Copy) {
+        let (from, to) = (copy.temporary.clone(), copy.job.to.clone());
+        let tag = self.put(Copy { renaming: true, ..copy });
+        self.submit(false, tag, Call::Rename { from, to, no_replace: true });
+    }
+
+    fn done(&self, copy: Copy, bytes: usize, result: Result<Placed, Cause>) {
+        if let Err(cause) = &result {
+            if !cause.is_final() {
+                self.engine.discard(&copy.temporary, cause);
+            }
+        } else {
+            Counts::add(&self.engine.counts().bytes, bytes as u64);
         }
         self.engine.finished(copy.job, result);
     }
@@ -198,10 +209,12 @@ impl<'e> Small<'e> {
         let Some(copy) = self.take(done.tag) else { return };
         match (done.result, done.buffer) {
             (Ok(Output::Got { attr, bytes }), Some(buffer)) if from => {
-                if bytes as u64 == attr.size {
+                let plain = !self.engine.rules().xattrs
+                    || matches!(self.has_xattrs(&copy.job.from), Ok(false));
+                if bytes as u64 == attr.size && plain {
                     return self.arrived(copy, buffer, bytes, &attr);
                 }
-                // It grew beyond a request.
+                // It grew beyond a request, or has more than bytes.
                 self.buffers.push(buffer);
                 self.engine.single(copy.job);
             }
@@ -212,52 +225,77 @@ impl<'e> Small<'e> {
                 self.engine.abandoned(job);
             }
             (result, buffer) => {
-                let bytes = usize::try_from(copy.job.attr.size).unwrap_or(0);
                 self.buffers.extend(buffer);
-                self.done(copy, bytes, result.map(drop).map_err(Cause::from));
+                self.answered(copy, result.map(drop).map_err(Cause::from));
             }
         }
     }
-}
 
-/// Fills `buffer` from the file; `None` when the file does not fit.
-fn read_whole(job: &Job, buffer: &mut Buffer) -> io::Result<Option<usize>> {
-    let mut file = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(local(&job.from))?;
-    let mut filled = 0;
-    loop {
-        let rest = buffer.get_mut(filled..).unwrap_or_default();
-        if rest.is_empty() {
-            return Ok(None);
-        }
-        filled += match file.read(rest) {
-            Ok(0) => return Ok(Some(filled)),
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
-            Err(error) => return Err(error),
-        };
-        // As long as it was when it was found: no need to ask for the end.
-        if filled as u64 == job.attr.size && filled > 0 {
-            return Ok(Some(filled));
+    fn answered(&mut self, copy: Copy, result: Result<(), Cause>) {
+        let bytes = usize::try_from(copy.job.attr.size).unwrap_or(0);
+        let replaces = self.engine.rules().may_replace(&copy.job.there);
+        match result {
+            Ok(()) if !replaces && !copy.renaming => self.written(copy),
+            // Taken meanwhile, or no such call there: what is to be done is decided once more.
+            Err(cause)
+                if copy.renaming
+                    && matches!(cause.errno(), libc::EEXIST | libc::EINVAL | libc::EOPNOTSUPP) =>
+            {
+                let placed = self.engine.put_in_place(&copy.temporary, &copy.job);
+                self.done(copy, bytes, placed);
+            }
+            other => self.done(copy, bytes, other.map(|()| Placed::Done)),
         }
     }
-}
 
-fn write_whole(copy: &Copy, data: &[u8], like: &side::Like) -> Result<(), Cause> {
-    let mut file = side::create_local(&copy.temporary)?;
-    file.write_all(data)?;
-    dress_file(&file, like)?;
-    drop(file);
-    Ok(fs::rename(local(&copy.temporary), local(&copy.job.to))?)
+    /// Fills `buffer` from the file; `None` when it does not fit, or has more than bytes.
+    fn read_whole(&self, job: &Job, buffer: &mut Buffer) -> Result<Option<usize>, Cause> {
+        let Side::Local(tree) = &self.engine.from else { return Ok(None) };
+        let mut file = tree.open_read(&job.from, self.engine.rules().follow)?;
+        if self.engine.rules().xattrs && self.has_xattrs(&job.from)? {
+            return Ok(None);
+        }
+        let mut filled = 0;
+        loop {
+            let rest = buffer.get_mut(filled..).unwrap_or_default();
+            if rest.is_empty() {
+                return Ok(None);
+            }
+            filled += match file.read(rest) {
+                Ok(0) => return Ok(Some(filled)),
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+                Err(error) => return Err(error.into()),
+            };
+            // As long as it was when it was found: no need to ask for the end.
+            if filled as u64 == job.attr.size && filled > 0 {
+                return Ok(Some(filled));
+            }
+        }
+    }
+
+    fn has_xattrs(&self, path: &[u8]) -> Result<bool, Cause> {
+        Ok(!xattr::names(&self.engine.from, path)?.is_empty())
+    }
+
+    fn write_whole(&self, copy: &Copy, data: &[u8], like: &Like) -> Result<Placed, Cause> {
+        let Side::Local(tree) = &self.engine.to else { return Ok(Placed::Kept) };
+        let mut file = tree.create_new(&copy.temporary)?;
+        file.write_all(data)?;
+        dress_file(&file, like)?;
+        if self.engine.rules().sync {
+            file.sync_all()?;
+        }
+        drop(file);
+        self.engine.put_in_place(&copy.temporary, &copy.job)
+    }
 }
 
 /// Gives an open file of this machine owner, mode and times.
-pub fn dress_file(file: &File, like: &side::Like) -> io::Result<()> {
+fn dress_file(file: &File, like: &Like) -> io::Result<()> {
     if let Some((uid, gid)) = like.owner {
         std::os::unix::fs::fchown(file, Some(uid), Some(gid))?;
     }
-    file.set_permissions(fs::Permissions::from_mode(like.mode))?;
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(like.mode))?;
     sys::set_file_times(file, like.attr.accessed, like.attr.modified)
 }

@@ -1,0 +1,331 @@
+//! Finding what is to be copied: several threads, each in a directory of its own.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use dafs_protocol::{Attr, FileKind};
+
+use super::{Counts, Dir, Engine, Job, again};
+use crate::copy::like::identity;
+use crate::copy::partial;
+use crate::copy::rules::{There, Verdict};
+use crate::copy::side::Entries;
+use crate::failure::Cause;
+use crate::place;
+
+/// Mode of a directory while it is filled, and what that needs.
+const OPEN: u32 = 0o700;
+
+/// What is still to be looked into, the last found first: so there is little of it at a time.
+pub struct Walk {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    open: Vec<Job>,
+    /// Threads that may find more.
+    busy: usize,
+}
+
+impl Walk {
+    /// Begins with these.
+    pub fn new(mut jobs: Vec<Job>) -> Walk {
+        jobs.reverse();
+        Walk { state: Mutex::new(State { open: jobs, busy: 0 }), changed: Condvar::new() }
+    }
+
+    /// The next; `None` when nothing is left and nobody can find more.
+    fn pop(&self) -> Option<Job> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(job) = state.open.pop() {
+                state.busy += 1;
+                return Some(job);
+            }
+            if state.busy == 0 {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn push(&self, job: Job) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).open.push(job);
+        self.changed.notify_one();
+    }
+
+    /// What was popped is done with.
+    fn done(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.busy -= 1;
+        if state.busy == 0 {
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// What is at the target, by name; `None`: nobody wants to know.
+type Names = Option<HashMap<Vec<u8>, Option<Attr>>>;
+
+impl Engine<'_> {
+    /// Looks into directories until there are no more.
+    pub(super) fn find(&self, walk: &Walk) {
+        while let Some(job) = walk.pop() {
+            if !self.is_stopped() {
+                self.found(job, walk);
+            }
+            walk.done();
+        }
+    }
+
+    fn found(&self, job: Job, walk: &Walk) {
+        if job.attr.kind == FileKind::Directory {
+            return self.directory(job, walk);
+        }
+        Counts::add(&self.counts().files_found, 1);
+        if job.attr.kind == FileKind::File {
+            Counts::add(&self.counts().bytes_found, job.attr.size);
+        }
+        // What needs no look at its bytes and no other of its names is done with here.
+        if job.attr.links < 2 {
+            match self.rules().judge(&self.like(&job.attr), &job.there) {
+                Verdict::Same => return self.unchanged(job),
+                Verdict::Keep => return self.kept(job),
+                _ => {}
+            }
+        }
+        self.queue.push(job);
+    }
+
+    fn directory(&self, job: Job, walk: &Walk) {
+        if let Err(text) = self.is_new(&job) {
+            self.failed(&self.from, &job.from, text.into());
+            return self.leave(job.dir);
+        }
+        let entries = match self.from.list(&job.from, self.rules().follow) {
+            Ok(entries) => entries,
+            Err(cause) => {
+                self.failed(&self.from, &job.from, cause);
+                return self.leave(job.dir);
+            }
+        };
+        let Some((there, names)) = self.enter(&job) else { return self.leave(job.dir) };
+        Counts::add(&self.counts().directories, 1);
+        let opened = there.is_some_and(|at| at.mode & OPEN != OPEN) && !self.rules().dry_run;
+        let dir = Arc::new(Dir {
+            from: job.from,
+            to: job.to,
+            attr: job.attr,
+            there,
+            touched: AtomicBool::new(opened),
+            parent: job.dir,
+        });
+        self.entries(&dir, entries, names, walk);
+        self.leave(Some(dir));
+    }
+
+    /// A directory within itself, or within the target, would never end.
+    fn is_new(&self, job: &Job) -> Result<(), &'static str> {
+        if self.target == Some(identity(&job.attr)) {
+            return Err("cannot copy a directory into itself");
+        }
+        let id = (job.attr.device, job.attr.inode);
+        let mut above = job.dir.as_ref().filter(|_| self.rules().follow);
+        while let Some(dir) = above {
+            if (dir.attr.device, dir.attr.inode) == id {
+                return Err("a symbolic link leads back to a directory that it lies in");
+            }
+            above = dir.parent.as_ref();
+        }
+        Ok(())
+    }
+
+    /// The directory to copy into: what it was before, if it was there, and what is in it. `None`:
+    /// there is none; that is reported.
+    fn enter(&self, job: &Job) -> Option<(Option<Attr>, Names)> {
+        let entered = self.make_directory(job).and_then(|there| {
+            let Some(at) = there else { return Ok((None, self.rules().ask().then(HashMap::new))) };
+            if !self.rules().ask() {
+                return Ok((Some(at), None));
+            }
+            let mut names = HashMap::new();
+            for entry in self.to.list(&job.to, false)? {
+                let (name, attr) = entry?;
+                names.insert(name, attr);
+            }
+            Ok((Some(at), Some(names)))
+        });
+        entered.map_err(|cause| self.failed(&self.to, &job.to, cause)).ok()
+    }
+
+    /// Makes the directory, or finds it.
+    fn make_directory(&self, job: &Job) -> Result<Option<Attr>, Cause> {
+        if let There::Is(at) = &job.there {
+            if at.kind == FileKind::Directory {
+                return self.open_directory(&job.to, *at).map(Some);
+            }
+            if !self.rules().clear {
+                return Err("cannot overwrite a non-directory with a directory".into());
+            }
+            self.remove_tree(&job.to)?;
+        }
+        Counts::add(&self.counts().made, 1);
+        if self.rules().dry_run {
+            self.say_copied(job);
+            return Ok(None);
+        }
+        match again(|| self.to.mkdir(&job.to, OPEN)) {
+            Ok(()) => {
+                self.touch(job);
+                self.say_copied(job);
+                Ok(None)
+            }
+            Err(cause) if cause.is_final() => Err(cause),
+            // Whatever the reason was: is there one?
+            Err(cause) => match self.to.lstat(&job.to) {
+                Ok(at) if at.kind == FileKind::Directory => {
+                    self.counts().made.fetch_sub(1, Ordering::Relaxed);
+                    self.open_directory(&job.to, at).map(Some)
+                }
+                Ok(_) => Err("cannot overwrite a non-directory with a directory".into()),
+                Err(_) => Err(cause),
+            },
+        }
+    }
+
+    /// A directory of one's own that one may not write to is opened as long as it is filled.
+    fn open_directory(&self, path: &[u8], at: Attr) -> Result<Attr, Cause> {
+        if at.mode & OPEN != OPEN && at.uid == self.uid && self.uid != 0 && !self.rules().dry_run {
+            let mut attr = at;
+            attr.mode |= OPEN;
+            let mut like = self.like(&attr);
+            (like.owner, like.mode) = (None, at.mode | OPEN);
+            self.to.dress(path, &like, Some(&at))?;
+        }
+        Ok(at)
+    }
+
+    fn touch(&self, job: &Job) {
+        if let Some(dir) = &job.dir {
+            dir.touched.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn entries(&self, dir: &Arc<Dir>, entries: Entries, mut names: Names, walk: &Walk) {
+        let mut complete = true;
+        let mut partials = HashSet::new();
+        for entry in entries {
+            if self.is_stopped() {
+                return;
+            }
+            let found = entry.map_err(|cause| (dir.from.clone(), cause));
+            let found = found.and_then(|(name, attr)| {
+                let path = place::join(&dir.from, &name);
+                match self.attr_of_entry(&path, attr) {
+                    Ok(attr) => Ok((name, path, attr)),
+                    // Removed since it was listed.
+                    Err(cause) if attr.is_none() && cause.errno() == libc::ENOENT => {
+                        Err((Vec::new(), cause))
+                    }
+                    Err(cause) => Err((path, cause)),
+                }
+            });
+            let (name, from, attr) = match found {
+                Ok(found) => found,
+                Err((path, _)) if path.is_empty() => continue,
+                Err((path, cause)) => {
+                    complete = false;
+                    self.failed(&self.from, &path, cause);
+                    continue;
+                }
+            };
+            let there = match names.as_mut().map(|names| names.remove(&name)) {
+                None => There::Unknown,
+                Some(None) => There::Missing,
+                Some(Some(Some(attr))) => There::Is(attr),
+                Some(Some(None)) => self.look(&place::join(&dir.to, &name)),
+            };
+            if self.excludes(&from, attr.kind) {
+                continue;
+            }
+            let to = place::join(&dir.to, &name);
+            if self.rules().delete && attr.size >= partial::BYTES_MIN {
+                partials.insert(place::name(&partial::name(&to)).to_vec());
+            }
+            let job = Job { dir: Some(dir.clone()), ..Job::new(from, to, attr, there) };
+            match attr.kind {
+                FileKind::Directory => walk.push(job),
+                _ => self.found(job, walk),
+            }
+        }
+        if !self.rules().delete {
+            return;
+        }
+        let Some(names) = names else { return };
+        if complete {
+            self.remove_others(dir, names, &partials);
+        } else if !names.is_empty() {
+            let text = "not all of it can be read: nothing is removed from its copy";
+            self.failed(&self.from, &dir.from, text.into());
+        }
+    }
+
+    fn attr_of_entry(&self, path: &[u8], attr: Option<Attr>) -> Result<Attr, Cause> {
+        match attr {
+            Some(attr) if attr.kind == FileKind::Symlink && self.rules().follow => {
+                self.from.stat(path)
+            }
+            Some(attr) => Ok(attr),
+            None => self.from.attr(path, self.rules().follow),
+        }
+    }
+
+    /// What is there, where the list did not say.
+    fn look(&self, path: &[u8]) -> There {
+        self.to.lstat(path).map_or(There::Missing, There::Is)
+    }
+
+    pub(super) fn excludes(&self, from: &[u8], kind: FileKind) -> bool {
+        let filter = &self.rules().filter;
+        if filter.is_empty() {
+            return false;
+        }
+        let below = from.get(self.top.len()..).unwrap_or_default();
+        let start = below.iter().position(|byte| *byte != b'/').unwrap_or(below.len());
+        let below = below.get(start..).unwrap_or_default();
+        filter.excludes(below, kind == FileKind::Directory)
+    }
+
+    /// Removes what the origin lacks; neither what is excluded, nor what a copy of now goes on with.
+    fn remove_others(
+        &self,
+        dir: &Arc<Dir>,
+        names: HashMap<Vec<u8>, Option<Attr>>,
+        partials: &HashSet<Vec<u8>>,
+    ) {
+        for (name, attr) in names {
+            if self.is_stopped() {
+                return;
+            }
+            let to = place::join(&dir.to, &name);
+            let kind = match attr.map_or_else(|| self.to.lstat(&to), Ok) {
+                Ok(attr) => attr.kind,
+                Err(cause) if cause.errno() == libc::ENOENT => continue,
+                Err(cause) => {
+                    self.failed(&self.to, &to, cause);
+                    continue;
+                }
+            };
+            if partials.contains(&name) || self.excludes(&place::join(&dir.from, &name), kind) {
+                continue;
+            }
+            dir.touched.store(true, Ordering::Relaxed);
+            let from = place::join(&dir.from, &name);
+            if let Err(cause) = self.remove_unwanted(&to, &from, kind) {
+                self.failed(&self.to, &to, cause);
+            }
+        }
+    }
+}
