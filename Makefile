@@ -26,8 +26,11 @@ build:
 	@scripts/setup.sh build
 	cargo build --release --package dafs-cli
 
-serve: build
+serve:
 	@test -n "$(DIR)" || { echo "make serve: which directory? make serve DIR=/some/dir" >&2; exit 2; }
+	@test -e "$(DIR)" || { echo "make serve: DIR=$(DIR): there is no such directory; mkdir -p makes it" >&2; exit 2; }
+	@test -d "$(DIR)" || { echo "make serve: DIR=$(DIR) is no directory" >&2; exit 2; }
+	@$(MAKE) --no-print-directory build
 	@exec target/release/dafs serve $(ARGS) "$(DIR)"
 
 # By sudo what somebody else has built is installed: root builds nothing in his tree.
@@ -67,7 +70,7 @@ fuzz:
 	scripts/fuzz.sh $(SECONDS)
 
 lint:
-	@scripts/setup.sh build
+	@scripts/setup.sh lint
 	scripts/lint.sh
 
 docs:
