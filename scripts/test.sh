@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # All tests: `test.sh` in their short form, `test.sh --long` with every bar at full size. What
-# fails keeps nothing else from being run. The last line counts, and names what was skipped with
-# its reason; with CI set in the environment nothing may be skipped. What was printed stays in
-# target/test-output.
+# fails keeps nothing else from being run. At the end stand all parts with their times, what failed
+# and where its output is, and one line that counts, and names what was skipped with its reason; with
+# CI set in the environment nothing may be skipped. What was printed stays in target/test-output, what
+# servers said in the file beside it that ends in .said.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:$HOME/.cargo/bin"
@@ -23,59 +24,91 @@ export DAFS_POISON
 out=target/test-output
 rm -rf "$out"
 mkdir -p "$out"
-failed="" times=""
+failed="" parts=""
 
-# Runs a step, with its standard output in a file and on the screen.
-step() { # FILE WHAT COMMAND…
-    local file=$out/$1 what=$2 start=$SECONDS
-    shift 2
-    echo "== $what"
-    # Servers that end in order say so, for people.
-    "$@" 2> >(grep --line-buffered -v "dafs serve: flushing" >&2) | tee "$file" || failed+=" $what;"
-    took "$what" "$start"
+ended() { # HOW WHAT SINCE [FILE]
+    parts+="   $(printf '%-8s %5d s  %s' "$1" $((SECONDS - $3)) "$2")"$'\n'
+    [ "$1" != FAILED ] || failed+="== FAILED: $2: see $4"$'\n'
 }
 
-took() { # WHAT SINCE
-    times+="== $(printf '%5d s  %s' $((SECONDS - $2)) "$1")"$'\n'
+# Runs a step, with its standard output in a file and on the screen. Of standard error, where servers
+# write too, the screen gets the verdicts that long bars tell early, and the end when it failed.
+step() { # FILE WHAT COMMAND…
+    local file=$out/$1 what=$2 start=$SECONDS how=passed
+    shift 2
+    echo "== $what"
+    "$@" 2> >(tee "$file.said" | grep --line-buffered -E '^[a-z]*[0-9]* .*: (Pass|Miss|Skipped)' >&2) |
+        tee "$file" || how=FAILED
+    [ $how = passed ] || grep -v '^dafs serve: flushing' "$file.said" | tail -n 20 >&2 || true
+    ended $how "$what" "$start" "$file and $file.said"
+}
+
+# A step whose success needs no more than a line; all of its output is in the file.
+quiet() { # FILE WHAT COMMAND…
+    local file=$out/$1 what=$2 start=$SECONDS how=passed
+    shift 2
+    echo "== $what"
+    "$@" >"$file" 2>&1 || how=FAILED
+    if [ $how = passed ]; then tail -n 1 "$file"; else tail -n 40 "$file"; fi
+    ended $how "$what" "$start" "$file"
+}
+
+# Builds, with cargo's progress on the screen.
+build() { # WHAT ARGUMENTS…
+    local what=$1 start=$SECONDS how=passed
+    shift
+    "$@" || how=FAILED
+    ended $how "$what" "$start" "above what cargo says"
+    [ $how = passed ]
 }
 
 # Runs tests. A test that skips says so and passes, so all is kept, and the screen gets failures.
 tests() { # FILE WHAT ARGUMENTS…
-    local file=$out/$1 what=$2 start=$SECONDS
+    local file=$out/$1 what=$2 start how=passed
     shift 2
     echo "== $what"
-    cargo test --no-run "$@"
-    took "building $what" "$start"
+    build "building $what" cargo test --no-run "$@" || return 0
     start=$SECONDS
-    if ! cargo test --no-fail-fast "$@" -- --show-output >>"$file" 2>&1; then
+    if ! cargo --color never test --no-fail-fast "$@" -- --color never --show-output >>"$file" 2>&1; then
         awk '/^(failures|successes):$/ { shown = $0 == "failures:" } shown' "$file"
         grep -E "^(test result: FAILED|error)" "$file" || true
-        failed+=" $what;"
+        how=FAILED
     fi
-    took "$what" "$start"
+    ended $how "$what" "$start" "$file"
 }
 
-start=$SECONDS
-cargo build --release --package dafs-cli --package dafs-tests
-took "building the release" "$start"
+: >"$out/tests"
+built=yes
+build "building the release" cargo build --release --package dafs-cli --package dafs-tests || built=""
 tests tests "unit, conformance and system tests" --workspace
 tests tests "fuzzers' own tests" --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
-step packages "packages" scripts/packages.sh
-step page "the page of the admin port, in a browser" scripts/admin-page.sh
-# shellcheck disable=SC2086 # no mode is no argument
-step acceptance "acceptance" target/release/acceptance $mode
-if [ "$mode" = --long ]; then
-    # A server and mounts with a defect each, to be found.
-    cargo build --release --package dafs-cli --features planted --target-dir target/planted
-    export DAFS_TEST_PLANTED=$PWD/target/planted/release/dafs
+tables=()
+if [ -n "$built" ]; then
+    step packages "packages" scripts/packages.sh
+    step page "the page of the admin port, in a browser" scripts/admin-page.sh
+    tables=(acceptance mount-acceptance cache-acceptance)
+    # shellcheck disable=SC2086 # no mode is no argument
+    step acceptance "acceptance" target/release/acceptance $mode
+    if [ "$mode" = --long ]; then
+        # A server and mounts with a defect each, to be found.
+        build "building planted defects" \
+            cargo build --release --package dafs-cli --features planted --target-dir target/planted || true
+        export DAFS_TEST_PLANTED=$PWD/target/planted/release/dafs
+    fi
+    # shellcheck disable=SC2086
+    step mount-acceptance "acceptance of the mount" target/release/mount-acceptance $mode
+    # shellcheck disable=SC2086
+    step cache-acceptance "acceptance of the cache" target/release/cache-acceptance $mode
 fi
-# shellcheck disable=SC2086
-step mount-acceptance "acceptance of the mount" target/release/mount-acceptance $mode
-# shellcheck disable=SC2086
-step cache-acceptance "acceptance of the cache" target/release/cache-acceptance $mode
+if [ "$mode" = --long ]; then
+    quiet newcomer "the README's commands on a bare Debian" scripts/newcomer.sh
+fi
 
-printf '%s== %5d s  in all\n' "$times" "$SECONDS"
+printf '== parts\n%s   %-8s %5d s\n' "$parts" "in all" "$SECONDS"
+printf '%s' "$failed"
 closed=0
-target/release/closing-line "$out"/{tests,acceptance,mount-acceptance,cache-acceptance} || closed=$?
-[ -z "$failed" ] || { echo "== FAILED:${failed%;} (see $out)"; exit 1; }
+if [ -n "$built" ]; then
+    target/release/closing-line "$out/tests" "${tables[@]/#/$out/}" || closed=$?
+fi
+[ -z "$failed" ] || exit 1
 exit $closed

@@ -78,9 +78,11 @@ impl Closing {
     pub fn line(&self) -> String {
         let (tests, bars, failed, late) = (self.tests, self.bars, self.failed, self.late);
         let skipped: usize = self.skipped.values().map(Vec::len).sum();
-        let mut line = format!("{tests} tests and {bars} bars pass, {failed} fail");
+        let mut line = format!("{tests} tests and {bars} bars passed, {failed} failed");
         if late > 0 {
-            line += &format!(", {late} too slow (times fail nothing: machines are busy)");
+            line += &format!(
+                ", {late} missed their time (MISS (timing): fails nothing, machines are busy)"
+            );
         }
         line += &format!(", {skipped} skipped");
         for (index, (reason, names)) in self.skipped.iter().enumerate() {
@@ -135,12 +137,12 @@ test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
              m2   a time              short     9 s       MISS (timing)\n\
              m9   another user        EACCES              skipped: needs root and /dev/fuse\n\
              s11  rings: of a server  some                skipped: no io_uring here: EPERM\n\
-             == 1 tests pass, 1 skipped: theirs\n",
+             == 1 tests passed, 1 skipped: theirs\n",
         );
         assert_eq!(
             closing.line(),
-            "7 tests and 1 bars pass, 2 fail, 1 too slow (times fail nothing: machines are \
-             busy), 3 skipped: mounted, m9 another user (needs root and /dev/fuse); \
+            "7 tests and 1 bars passed, 2 failed, 1 missed their time (MISS (timing): fails \
+             nothing, machines are busy), 3 skipped: mounted, m9 another user (needs root and /dev/fuse); \
              s11 rings: of a server (no io_uring here: EPERM)"
         );
     }
@@ -150,7 +152,7 @@ test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
         let mut closing = Closing::default();
         closing.add_table("== bars\nbar what required measured verdict\n");
         closing.add_tests("running 0 tests\n\ntest result: ok. 0 passed; 0 failed;\n");
-        assert_eq!(closing.line(), "0 tests and 0 bars pass, 0 fail, 0 skipped");
+        assert_eq!(closing.line(), "0 tests and 0 bars passed, 0 failed, 0 skipped");
         assert!(closing.is_good() && closing.is_complete());
     }
 }
