@@ -86,7 +86,8 @@ tables=()
 if [ -n "$built" ]; then
     step packages "packages" scripts/packages.sh
     step page "the page of the admin port, in a browser" scripts/admin-page.sh
-    tables=(acceptance mount-acceptance cache-acceptance)
+    step documents "the examples of README and docs" target/release/documents
+    tables=(documents acceptance mount-acceptance cache-acceptance)
     # shellcheck disable=SC2086 # no mode is no argument
     step acceptance "acceptance" target/release/acceptance $mode
     if [ "$mode" = --long ]; then
