@@ -16,7 +16,7 @@ step() { # WHAT COMMAND…
 
 # All tests of crates whose tests start no process of their own; of the others those beside the code.
 # shellcheck disable=SC2207 # names of crates have no blanks
-whole=(fabric $(cd crates && echo fabric-*) message protocol store unifier)
+whole=(fabric $(cd crates && echo fabric-*) names message protocol store unifier)
 mapfile -t whole_args < <(printf -- '-pdafs-%s\n' "${whole[@]}")
 mapfile -t rest_args < <(printf -- '--exclude=dafs-%s\n' "${whole[@]}")
 

@@ -4,6 +4,7 @@
 #   scripts/install.sh install      what lies in target/release, below PREFIX
 #   scripts/install.sh uninstall    exactly what install put there
 #   scripts/install.sh list         what install would put there, a line each
+#   scripts/install.sh program NAME FILE    one program as it is installed: without symbols
 #
 # From the environment: PREFIX (/usr/local), LIBDIR (PREFIX/lib), DESTDIR (in front of all, empty),
 # BUILD (where the programs are, target/release). What was installed is listed in
@@ -222,5 +223,6 @@ case ${1:-} in
     install) do_install ;;
     uninstall) do_uninstall ;;
     list) do_list ;;
-    *) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    program) program "$build/${2:?}" "${3:?}" ;;
+    *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

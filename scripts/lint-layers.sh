@@ -10,17 +10,18 @@ cd "$(dirname "$0")/.."
 allowed() {
     case $1 in
         fabric) echo "" ;;
-        fabric-*) echo "fabric" ;;
+        names) echo "" ;;
+        fabric-*) echo "fabric names" ;;
         message) echo "fabric" ;;
         protocol) echo "" ;;
         store) echo "fabric protocol" ;;
         store-*) echo "fabric protocol store" ;;
         unifier) echo "fabric protocol store" ;;
-        server) echo "fabric message protocol store unifier" ;;
+        server) echo "names fabric message protocol store unifier" ;;
         client) echo "fabric message protocol" ;;
         fuse) echo "fabric protocol client" ;;
         bench) echo "fabric protocol store client fuse" ;;
-        cli) echo "fabric fabric-tcp message protocol store store-posix unifier server client fuse bench" ;;
+        cli) echo "names fabric fabric-tcp message protocol store store-posix unifier server client fuse bench" ;;
         # Programs that test: whole clients and servers.
         simulation) echo "fabric message protocol store unifier server client" ;;
         *) return 1 ;;

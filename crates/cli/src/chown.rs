@@ -5,7 +5,6 @@ use dafs_protocol::{FileKind, SetAttr};
 use crate::connect::{ConnectArgs, Connections, Remote};
 use crate::failure::{self, Failure};
 use crate::output;
-use crate::sys;
 use crate::tree::{Event, Walk};
 
 /// Change owner and group.
@@ -60,16 +59,17 @@ fn owner(text: &str) -> Result<Owner, String> {
 
 /// The number of a user, and of its group where it is known by name.
 fn user_of(name: &str) -> Result<(u32, Option<u32>), String> {
-    match sys::user(name) {
-        Some((uid, gid)) => Ok((uid, Some(gid))),
-        None => {
-            Ok((number(name).ok_or_else(|| format!("no user '{name}' on this machine"))?, None))
-        }
+    if let Some(user) = dafs_names::user_named(name).map_err(|error| error.to_string())? {
+        return Ok((user.uid, Some(user.gid)));
     }
+    let number = number(name).ok_or_else(|| format!("no user '{name}' on this machine"))?;
+    Ok((number, None))
 }
 
 fn group_of(name: &str) -> Result<u32, String> {
-    sys::group(name)
+    let group = dafs_names::group_named(name).map_err(|error| error.to_string())?;
+    group
+        .map(|group| group.gid)
         .or_else(|| number(name))
         .ok_or_else(|| format!("no group '{name}' on this machine"))
 }

@@ -10,9 +10,6 @@ use std::time::Duration;
 
 use dafs_protocol::Timestamp;
 
-/// Room for what is known of a user or a group, with the members of large ones.
-const ENTRY_BYTES: usize = 256 << 10;
-
 fn check(rc: libc::c_int) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -92,32 +89,6 @@ pub fn is_root() -> bool {
 pub fn effective_uid() -> u32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::geteuid() }
-}
-
-/// The number of a user of this machine, and of its group.
-pub fn user(name: &str) -> Option<(u32, u32)> {
-    let name = CString::new(name).ok()?;
-    // SAFETY: plain data, filled by the next call.
-    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
-    let mut found = std::ptr::null_mut();
-    let mut text = vec![0; ENTRY_BYTES];
-    let (name, room, bytes) = (name.as_ptr(), text.as_mut_ptr(), text.len());
-    // SAFETY: a C string, a buffer with its length, and places for the answer.
-    let rc = unsafe { libc::getpwnam_r(name, &mut entry, room, bytes, &mut found) };
-    (rc == 0 && !found.is_null()).then_some((entry.pw_uid, entry.pw_gid))
-}
-
-/// The number of a group of this machine.
-pub fn group(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    // SAFETY: plain data, filled by the next call.
-    let mut entry: libc::group = unsafe { std::mem::zeroed() };
-    let mut found = std::ptr::null_mut();
-    let mut text = vec![0; ENTRY_BYTES];
-    let (name, room, bytes) = (name.as_ptr(), text.as_mut_ptr(), text.len());
-    // SAFETY: a C string, a buffer with its length, and places for the answer.
-    let rc = unsafe { libc::getgrnam_r(name, &mut entry, room, bytes, &mut found) };
-    (rc == 0 && !found.is_null()).then_some(entry.gr_gid)
 }
 
 /// Permission bits that new files do not get.

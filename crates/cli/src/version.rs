@@ -25,6 +25,8 @@ struct Version {
     profile: &'static str,
     architecture: &'static str,
     transports: &'static [&'static str],
+    /// What says who users, groups and hosts are.
+    names: &'static str,
 }
 
 /// Runs the command.
@@ -38,18 +40,20 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         profile: if cfg!(debug_assertions) { "debug" } else { "release" },
         architecture: std::env::consts::ARCH,
         transports: crate::provider::SCHEMES,
+        names: dafs_names::SOURCE,
     };
     let mut out = Output::new();
     if args.json {
         out.json(&version)?;
     } else {
         out.line(&format!(
-            "dafs {} (commit {}, {}, {}; transports: {})",
+            "dafs {} (commit {}, {}, {}; transports: {}; users and hosts from {})",
             version.version,
             version.commit,
             version.profile,
             version.architecture,
-            version.transports.join(", ")
+            version.transports.join(", "),
+            version.names
         ))?;
     }
     Ok(out.flush()?)

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::Permissions;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -344,8 +344,8 @@ impl StreamListener {
                 (Socket::Unix(listener, path), address.clone())
             }
             "tcp" => {
-                let found = address.target.to_socket_addrs();
-                let found: Vec<SocketAddr> = found.map_err(|error| bad(address, error))?.collect();
+                let found = dafs_names::addresses(&address.target);
+                let found = found.map_err(|error| bad(address, error))?;
                 let listener = TcpListener::bind(found.as_slice())?;
                 listener.set_nonblocking(true)?;
                 let target = listener.local_addr()?.to_string();

@@ -1,6 +1,7 @@
 //! Handshakes, good and bad, and what a listener puts up with.
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 

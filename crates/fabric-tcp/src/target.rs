@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -125,8 +125,9 @@ pub fn resolve(address: &Address) -> Result<VecDeque<Target>, ConnectError> {
         "unix" => Ok(VecDeque::from([Target::Unix(PathBuf::from(&address.target))])),
         "tcp" => {
             let (place, wish) = take_apart(&address.target).ok_or_else(|| bad(address, WISH))?;
-            let found = place.to_socket_addrs().map_err(|error| bad(address, error))?;
-            let targets: VecDeque<Target> = found.flat_map(|to| wish.ways(plain(to))).collect();
+            let found = dafs_names::addresses(place).map_err(|error| bad(address, error))?;
+            let targets: VecDeque<Target> =
+                found.into_iter().flat_map(|to| wish.ways(plain(to))).collect();
             if targets.is_empty() { Err(bad(address, "no such host")) } else { Ok(targets) }
         }
         _ => Err(bad(address, "neither tcp nor unix")),

@@ -42,7 +42,8 @@ impl Admin {
     ) -> Result<Admin, StartError> {
         let wanted = address.unwrap_or("127.0.0.1:0");
         let failed = |source| StartError::Admin { address: wanted.to_string(), source };
-        let listener = TcpListener::bind(wanted).map_err(failed)?;
+        let wanted_addresses = dafs_names::addresses(wanted).map_err(failed)?;
+        let listener = TcpListener::bind(wanted_addresses.as_slice()).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         if !address.ip().is_loopback() {
             return Err(failed(std::io::Error::other("must be a loopback address")));

@@ -64,7 +64,7 @@ pub enum IdentityError {
         /// Whose.
         uid: u32,
         /// Why.
-        source: nix::Error,
+        source: std::io::Error,
     },
     /// sock_diag.
     #[error("sock_diag: {0}")]
@@ -117,14 +117,11 @@ fn prove_among(
 /// number that happens to be that of a group would give its rights.
 pub(crate) fn with_groups(uid: u32) -> Result<Identity, IdentityError> {
     let failed = |source| IdentityError::Groups { uid, source };
-    let Some(user) = nix::unistd::User::from_uid(uid.into()).map_err(failed)? else {
+    let Some(user) = dafs_names::user_of(uid).map_err(failed)? else {
         return Ok(Identity { uid, ..nobody() });
     };
-    let gid = user.gid.as_raw();
-    let name = std::ffi::CString::new(user.name).unwrap_or_default();
-    let list = nix::unistd::getgrouplist(&name, gid.into()).map_err(failed)?;
-    let groups = list.iter().map(|group| group.as_raw()).take(GROUPS_MAX).collect();
-    Ok(Identity { uid, gid, groups })
+    let groups = dafs_names::groups(&user).map_err(failed)?;
+    Ok(Identity { uid, gid: user.gid, groups: groups.into_iter().take(GROUPS_MAX).collect() })
 }
 
 #[cfg(test)]
