@@ -119,13 +119,19 @@ impl Server {
 
     /// As a crash, and the same server again.
     pub fn crash_and_restart(&mut self) {
+        self.crash_and_restart_with(&[]);
+    }
+
+    /// As a crash, and the same server again with these options.
+    pub fn crash_and_restart_with(&mut self, options: &[&str]) {
         self.child.kill().expect("kill");
         self.child.wait().expect("ends");
         let address = self.url.trim_start_matches("dafs://").trim_end_matches('/').to_owned();
         let listen = format!("tcp://{address}");
         let temporary = self.temporary.take().expect("one at a time");
         let directory = self.directory.clone();
-        *self = Server::start_in(temporary, directory, &["--listen", &listen]);
+        let options = [&["--listen", &listen], options].concat();
+        *self = Server::start_in(temporary, directory, &options);
     }
 
     /// As Ctrl-C; the exit code.
