@@ -13,6 +13,7 @@ mod fairness;
 mod faults;
 mod fresh;
 mod idle;
+mod mirror;
 mod speed;
 mod suites;
 mod variants;
@@ -25,6 +26,7 @@ pub(crate) use dafs_tests::acceptance::{Line, Mode};
 const BARS: &[Bar] = &[
     ("start", fresh::first_byte),
     ("trees", copies::trees),
+    ("mirror", mirror::kills),
     ("stream", speed::stream),
     ("latency", speed::latency),
     ("rate", speed::rate),
