@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::Buffer;
+use dafs_fabric::{Buffer, Span};
 use dafs_protocol::{
-    AccessMask, Attr, CommitLevel, Extent, ExtentList, FileKind, SetAttr, Stability, Timestamp,
+    AccessMask, Attr, CommitLevel, Extent, ExtentList, FileKind, SetAttr, Stability, Status,
+    Timestamp,
 };
 
 use crate::advice::Advice;
@@ -41,6 +42,27 @@ pub enum Call {
         extents: Vec<Extent>,
         /// At least as long as the extents.
         buffer: Buffer,
+    },
+    /// Reads at `offset` into memory that its owner leaves alone until the [`Done`]. [`Output::Read`].
+    ReadInto {
+        /// From where.
+        file: File,
+        /// First byte.
+        offset: u64,
+        /// Of an arena; at most [`SessionInfo::attr`](crate::SessionInfo::attr)`.data_bytes_max`.
+        span: Span,
+    },
+    /// Writes at `offset` from memory that its owner does not change until the [`Done`].
+    /// [`Output::Written`].
+    WriteFrom {
+        /// To where.
+        file: File,
+        /// First byte.
+        offset: u64,
+        /// Of an arena; at most [`SessionInfo::attr`](crate::SessionInfo::attr)`.data_bytes_max`.
+        span: Span,
+        /// How durable before it is answered.
+        stability: Stability,
     },
     /// Writes the first `len` bytes of `buffer` at `offset`. [`Output::Written`].
     Write {
@@ -293,6 +315,7 @@ impl Call {
             Call::Close { file } => {
                 Ok((Work::Close { file: file.key() }, Memory::None, Some(file)))
             }
+            call @ (Call::ReadInto { .. } | Call::WriteFrom { .. }) => call.span_work(),
             call @ (Call::Read { .. } | Call::ReadList { .. }) => call.read_work(),
             call @ (Call::Write { .. } | Call::WriteList { .. } | Call::Append { .. }) => {
                 call.write_work()
@@ -300,6 +323,20 @@ impl Call {
             call @ (Call::GetFile { .. } | Call::PutFile { .. }) => call.whole_file_work(),
             other => plain(other.name_work()),
         }
+    }
+
+    fn span_work(self) -> Result<Taken, (Error, Option<Buffer>)> {
+        let (work, span, file) = match self {
+            Call::ReadInto { file, offset, span } => {
+                (Work::Read { file: file.key(), offset, len: len_of(&span)? }, span, file)
+            }
+            Call::WriteFrom { file, offset, span, stability } => {
+                let (key, len) = (file.key(), len_of(&span)?);
+                (Work::Write { file: key, offset, len, stability, within: false }, span, file)
+            }
+            other => unreachable!("not of a span: {other:?}"),
+        };
+        Ok((work, Memory::Span(span), Some(file)))
     }
 
     fn read_work(self) -> Result<Taken, (Error, Option<Buffer>)> {
@@ -422,6 +459,10 @@ impl Call {
 
 fn place(path: &[u8]) -> Result<Place> {
     Place::new(path).map_err(|status| Error::from(status).with_path(path))
+}
+
+fn len_of(span: &Span) -> Result<u32, (Error, Option<Buffer>)> {
+    u32::try_from(span.len()).map_err(|_| (Status::TooBig.into(), None))
 }
 
 fn extent_list(extents: &[Extent]) -> Result<(ExtentList, u32)> {

@@ -120,6 +120,35 @@ impl File {
         self.write_all(from, offset, how)
     }
 
+    /// As [`read_at`](Self::read_at), into memory of an arena. Whoever else uses it meanwhile sees any
+    /// mixture of bytes.
+    ///
+    /// # Errors
+    /// As `read_at`.
+    pub fn read_span_at(&self, into: &Span, offset: u64) -> Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        self.transfer(into, offset, Way::Read)
+    }
+
+    /// As [`write_at_stable`](Self::write_at_stable), from memory of an arena.
+    ///
+    /// # Errors
+    /// As `write_at_stable`.
+    pub fn write_span_at(&self, from: &Span, offset: u64, how: Stability) -> Result<usize> {
+        let mut written = 0;
+        while written < from.len() {
+            let at = offset.checked_add(written as u64).ok_or(Status::FBig)?;
+            let rest = from.part(written, from.len() - written);
+            match self.transfer(&rest, at, Way::Write(how))? {
+                0 => return Err(Error::PeerProtocol("a write that writes nothing".into())),
+                bytes => written += bytes,
+            }
+        }
+        Ok(written)
+    }
+
     fn write_all(&self, from: &[u8], offset: u64, stability: Stability) -> Result<usize> {
         let mut written = 0;
         while let Some(rest) = from.get(written..).filter(|rest| !rest.is_empty()) {

@@ -83,10 +83,22 @@ impl Group {
     /// Makes progress and takes what ended, without waiting.
     pub fn poll(&self) -> Vec<Done> {
         let mut done = Vec::new();
+        self.poll_into(&mut done);
+        done
+    }
+
+    /// As [`poll`](Self::poll), appends to `done`.
+    pub fn poll_into(&self, done: &mut Vec<Done>) {
         let inner = &self.session.inner;
         let mut state = inner.poll(inner.lock());
-        self.take(&mut state, &mut done);
-        done
+        self.take(&mut state, done);
+    }
+
+    /// Ends the calls with this tag that have not left yet, with
+    /// [`Error::Interrupted`](crate::Error::Interrupted). False: there is none, and those that left are
+    /// answered as if nobody had asked.
+    pub fn cancel(&self, tag: u64) -> bool {
+        self.session.inner.lock().cancel_queued(self.sink, tag)
     }
 
     /// Sends what was submitted now.

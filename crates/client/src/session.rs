@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{Address, Domain, Providers, unknown_scheme};
+use dafs_fabric::mem::lend_mut;
+use dafs_fabric::{Address, Domain, Providers, Span, unknown_scheme};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{
     AccessMask, Attr, Features, FileKind, FsAttr, Identity, SessionAttr, SessionStats, SetAttr,
-    WriteVerifier,
+    Status, WriteVerifier,
 };
 
 use crate::answer::{attr_of, bytes_of, unexpected};
@@ -396,6 +397,30 @@ impl Session {
             Output::File(key, opened) => Ok(File::new(self.handle.clone(), key, opened.node)),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Opens a file, reads its beginning and closes it, in one round trip: its attributes, and how many
+    /// bytes are in `into`, at most the session's `data_bytes_max`.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn read_file(&self, path: &[u8], into: &mut [u8]) -> Result<(Attr, usize)> {
+        let place = Place::new(path).map_err(|status| Error::from(status).with_path(path))?;
+        let bytes_max = into.len().min(self.inner().lock().core.data_bytes_max());
+        let (into, _) = into.split_at_mut(bytes_max);
+        let len = u32::try_from(bytes_max).map_err(|_| Status::TooBig)?;
+        let work = Work::Get { place, len };
+        let call =
+            |span: &Span| self.inner().call(self.user.clone(), work, Memory::Span(span.clone()));
+        match lend_mut(into, call).map_err(|error| error.with_path(path))? {
+            Output::Got { attr, bytes } => Ok((attr, bytes)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Bytes of data that one request may move now; no message.
+    pub fn data_bytes_max(&self) -> usize {
+        self.inner().lock().core.data_bytes_max()
     }
 
     /// Calls flow; false while a lost server is looked for. Takes no lock. A loss is seen when

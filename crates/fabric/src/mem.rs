@@ -10,6 +10,7 @@
 //! count: see [`copied_bytes`].
 
 mod buffer;
+mod foreign;
 mod pins;
 mod region;
 #[cfg(test)]
@@ -82,6 +83,8 @@ pub struct Arena {
     len: usize,
     segment_bytes: usize,
     pins: Pins,
+    /// Somebody else's memory: not unmapped.
+    foreign: bool,
 }
 
 // SAFETY: the mapping is plain memory that any thread may access; the type gives out no
@@ -149,7 +152,7 @@ impl Arena {
         let base = NonNull::new(base).ok_or(ArenaError::Size(bytes))?;
         // The least power of two: the base is aligned to no more.
         let segment_bytes = len.checked_next_power_of_two().ok_or(ArenaError::Size(bytes))?;
-        Ok(Arena { base, len, segment_bytes, pins: Pins::default() })
+        Ok(Arena { base, len, segment_bytes, pins: Pins::default(), foreign: false })
     }
 
     /// Bytes of a segment; at least [`len`](Self::len) where there is only one.
@@ -288,6 +291,9 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
+        if self.foreign {
+            return;
+        }
         // SAFETY: the mapping made in `new`; no span is left, they hold the `Arc`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }

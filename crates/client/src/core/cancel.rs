@@ -48,6 +48,26 @@ impl Core {
         cancelled
     }
 
+    /// Ends the calls of `owner` with this tag that are queued, as interrupted. False: there are none.
+    pub fn cancel_queued(&mut self, owner: Owner, tag: u64) -> bool {
+        let mut any = false;
+        for index in 0..self.requests.queues.len() {
+            let is_meant = |call: &CallRecord| call.owner == Some(owner) && call.tag == tag;
+            if !self.requests.queues[index].iter().any(|call| is_meant(call)) {
+                continue;
+            }
+            let queue = std::mem::take(&mut self.requests.queues[index]);
+            let (dropped, kept): (VecDeque<Box<CallRecord>>, _) =
+                queue.into_iter().partition(|call| is_meant(call));
+            self.requests.queues[index] = kept;
+            for call in dropped {
+                any = true;
+                self.finish(call, Err(crate::error::Error::Interrupted));
+            }
+        }
+        any
+    }
+
     /// Ends the connections that have memory which calls of `owner` were lent.
     pub fn break_links_of(&mut self, owner: Owner) {
         for flight in self.requests.flights.iter().flatten() {

@@ -147,6 +147,13 @@ impl State {
         }
     }
 
+    /// Ends calls of a sink that have not left; false: there are none.
+    pub(crate) fn cancel_queued(&mut self, sink: usize, tag: u64) -> bool {
+        let any = self.core.cancel_queued(Owner(sink), tag);
+        self.dispatch();
+        any
+    }
+
     /// Moves answers to their sinks.
     pub(super) fn dispatch(&mut self) {
         while let Some(done) = self.core.next_done() {
