@@ -1,0 +1,76 @@
+//! Compiling and running programs in C.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program that was compiled, in a directory that goes with it.
+pub struct Build {
+    directory: tempfile::TempDir,
+    program: PathBuf,
+}
+
+/// Where cargo puts the library that these tests use.
+fn library() -> PathBuf {
+    let exe = std::env::current_exe().expect("this test");
+    let deps = exe.parent().expect("deps");
+    let places = [deps.to_path_buf(), deps.join("..")];
+    let found = places.into_iter().find(|place| place.join("libdafs.so").exists());
+    found.expect("cargo built the library for this test")
+}
+
+impl Build {
+    /// One of `tests/c`.
+    pub fn test(name: &str) -> Build {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        Build::of(&root.join(format!("tests/c/{name}.c")))
+    }
+
+    /// One of `examples/c`.
+    pub fn example(name: &str) -> Build {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        Build::of(&root.join(format!("../../examples/c/{name}.c")))
+    }
+
+    /// Any.
+    pub fn of(source: &Path) -> Build {
+        let directory = tempfile::tempdir().expect("a directory");
+        let program = directory.path().join("program");
+        let library = library();
+        // The name under which the program will look for it.
+        let shared = directory.path().join("libdafs.so.0");
+        std::os::unix::fs::symlink(library.join("libdafs.so"), &shared).expect("a link");
+        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
+        cc.args(["-pedantic", "-pthread", "-I"]).arg(include).arg(source).arg("-o").arg(&program);
+        cc.arg(&shared);
+        run(&mut cc);
+        Build { directory, program }
+    }
+
+    /// Runs it.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env("LD_LIBRARY_PATH", self.directory.path());
+        command
+    }
+
+    /// Runs it and looks at its memory: an error is a failure.
+    pub fn under_valgrind(&self) -> Command {
+        let mut command = Command::new("valgrind");
+        command.args(["--quiet", "--error-exitcode=99", "--child-silent-after-fork=no"]);
+        command.args(["--leak-check=no", "--fair-sched=yes"]).arg(&self.program);
+        command.env("LD_LIBRARY_PATH", self.directory.path());
+        command
+    }
+}
+
+/// Runs to its end, which must be good; what it printed.
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{errors}", output.status);
+    // Nothing of the library prints.
+    assert_eq!(errors, "", "{command:?}");
+    String::from_utf8(output.stdout).expect("text")
+}

@@ -1,0 +1,125 @@
+//! Programs in C, compiled against the library and run against a server.
+
+mod build;
+mod served;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use build::{Build, run};
+use served::Served;
+
+#[test]
+fn sizes_offsets_and_numbers_stay() {
+    run(&mut Build::test("layout").command());
+}
+
+#[test]
+fn names_directories_attributes_and_locks() {
+    let served = Served::start();
+    run(Build::test("names").command().arg(served.url()));
+}
+
+#[test]
+fn reads_and_writes_that_block() {
+    let served = Served::start();
+    run(Build::test("data").command().arg(served.url()));
+}
+
+#[test]
+fn groups_of_asynchronous_operations() {
+    let served = Served::start();
+    run(Build::test("groups").command().arg(served.url()));
+}
+
+#[test]
+fn wrong_use_is_told_and_never_hangs() {
+    let served = Served::start();
+    run(Build::test("wrong").command().arg(served.url()).arg(served.directory()));
+}
+
+#[test]
+fn a_server_that_ends_is_an_error_in_time() {
+    let mut served = Served::start();
+    let build = Build::test("dead");
+    let mut command = build.command();
+    command.arg(served.url()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the program");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let first = lines.next().and_then(Result::ok);
+    served.stop();
+    let stdin = child.stdin.take();
+    let told = stdin.map(|mut stdin| stdin.write_all(b"gone\n"));
+    let rest = lines.next().and_then(Result::ok);
+    let status = child.wait().expect("its end");
+    assert_eq!(first.as_deref(), Some("ready"));
+    assert!(told.is_some_and(|told| told.is_ok()) && rest.is_some(), "{rest:?}");
+    assert!(status.success(), "{status}");
+}
+
+/// What the examples print, with a file that is there.
+fn example(name: &str, arguments: &[&str]) -> String {
+    let served = Served::start();
+    std::fs::write(served.directory().join("words"), "some words\n".repeat(1000)).expect("a file");
+    let build = Build::example(name);
+    let mut command = build.command();
+    command.arg(served.url()).args(arguments);
+    run(&mut command)
+}
+
+#[test]
+fn the_examples_do_what_they_say() {
+    let copied = example("copy", &["words", "copied"]);
+    assert_eq!(copied, "11000 bytes\n");
+    let listed = example("list", &[""]);
+    assert!(listed.contains("11000  words\n"), "{listed}");
+    let sum = example("sum", &["words"]);
+    let bytes: u64 = "some words\n".repeat(1000).bytes().map(u64::from).sum();
+    assert_eq!(sum, format!("{bytes}\n"));
+}
+
+#[test]
+fn the_program_of_the_page_compiles() {
+    let page = include_str!("../../../../docs/c.md");
+    let code = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = directory.path().join("page.c");
+    std::fs::write(&source, code.expect("a program")).expect("written");
+    Build::of(&source);
+}
+
+/// Whether valgrind is installed; CI has all.
+fn has_valgrind() -> bool {
+    let found = Command::new("valgrind").arg("--version").output().is_ok();
+    assert!(
+        found || std::env::var_os("CI").is_none(),
+        "valgrind is missing: scripts/setup.sh test"
+    );
+    found
+}
+
+#[test]
+fn valgrind_finds_nothing() {
+    if !has_valgrind() {
+        return println!("skipped: no valgrind here");
+    }
+    let served = Served::start();
+    std::fs::write(served.directory().join("words"), "some words\n").expect("a file");
+    for (build, arguments) in [
+        (Build::example("copy"), ["words", "copied"].as_slice()),
+        (Build::example("list"), &[""]),
+        (Build::example("sum"), &["words"]),
+    ] {
+        run(build.under_valgrind().arg(served.url()).args(arguments));
+    }
+}
+
+#[test]
+fn valgrind_finds_nothing_in_wrong_use() {
+    if !has_valgrind() {
+        return println!("skipped: no valgrind here");
+    }
+    let served = Served::start();
+    let build = Build::test("wrong");
+    run(build.under_valgrind().arg(served.url()).arg(served.directory()).arg("few"));
+}
