@@ -80,8 +80,24 @@ points() {
     tr '\n' ' ' <"$work/dom" | sed "s/.*id=\"chart-$1\"//; s/<\/figure>.*//" |
         sed 's/.*class="first" points="\([^"]*\)".*/\1/' | tr ' ' '\n' | grep , || true
 }
-for chart in requests bytes hits latency store dirty cached sessions; do
+for chart in requests bytes hits latency latency-writes store dirty cached sessions; do
     [ "$(points $chart | wc -l)" -ge 2 ] || fail "chart '$chart' has no line"
+done
+# What stands at the axes of a chart, and in its caption.
+figure() { tr '\n' ' ' <"$work/dom" | sed "s/.*id=\"chart-$1\"//; s/<\/figure>.*//"; }
+labelled() { # CHART UNIT
+    figure "$1" | grep -q "<span class=\"top\">[0-9.]* *$2</span>" || fail "chart '$1' has no axis in $2"
+    figure "$1" | grep -q '<span>5 min ago</span>.*<span>now</span>' || fail "chart '$1' has no axis of time"
+}
+labelled requests /s
+labelled bytes '[KMG]iB/s'
+labelled latency '[µm]s'
+labelled latency-writes '[µm]s'
+labelled cached '[KMG]iB'
+labelled hits %
+for part in p50 p99 p99.9; do
+    figure latency | grep -q ">  *$part " || fail "chart 'latency' does not tell $part"
+    grep -q "<th>$part</th>" "$work/dom" || fail "the table of latency does not tell $part"
 done
 for chart in requests bytes cached; do
     [ "$(points $chart | wc -l)" -ge 100 ] || fail "chart '$chart' has few points"
@@ -95,4 +111,24 @@ grep -q '<td>/&lt;img src=x onerror=document.title=1&gt;</td>' "$work/dom" ||
 if grep -q '<img\|id="planted"' "$work/dom"; then fail "a name became HTML"; fi
 grep -q '<title>dafs</title>' "$work/dom" || fail "a name was run as a script"
 grep -q 'class="lost"' "$work/dom" && fail "the page lost the server"
+
+# The page is light or dark as the system is set: the first pixel of a picture, as red, green and blue.
+corner() { # SCHEME: 0 dark, 1 light
+    timeout -k 5 120 "$browser" --headless --no-sandbox --disable-gpu --no-first-run --hide-scrollbars \
+        --user-data-dir="$work/profile" --blink-settings=preferredColorScheme="$1" --window-size=400,300 \
+        --screenshot="$work/picture.png" "$admin" >/dev/null 2>&1 || fail "the browser takes no picture"
+    python3 - "$work/picture.png" <<'PYTHON'
+import sys, zlib
+data, at, packed = open(sys.argv[1], "rb").read(), 8, b""
+while at < len(data):
+    length = int.from_bytes(data[at:at + 4], "big")
+    if data[at + 4:at + 8] == b"IDAT":
+        packed += data[at + 8:at + 8 + length]
+    at += 12 + length
+print(*zlib.decompress(packed)[1:4])
+PYTHON
+}
+[ "$(corner 1)" = "255 255 255" ] || fail "the page is not light where the system is: $(corner 1)"
+[ "$(corner 0)" = "17 24 39" ] || fail "the page is not dark where the system is: $(corner 0)"
+echo "admin page: the page is light or dark as the system is, axes have units and time"
 echo "admin page: charts have points, the console is empty, names are text"

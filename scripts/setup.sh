@@ -27,7 +27,10 @@ want() { # WHY PACKAGE…
 commands() { # WHY COMMAND:PACKAGE…, of which those are wanted whose command is missing
     local why=$1 pair missing=()
     shift
-    for pair in "$@"; do has "${pair%%:*}" || missing+=("${pair##*:}"); done
+    for pair in "$@"; do
+        case " ${packages[*]} " in *" ${pair##*:} "*) continue ;; esac
+        has "${pair%%:*}" || missing+=("${pair##*:}")
+    done
     [ ${#missing[@]} = 0 ] || want "$why" "${missing[@]}"
 }
 
@@ -72,6 +75,7 @@ for_lints() {
 for_browser() {
     has chromium || has chromium-browser || has google-chrome ||
         want "the admin port's page is tested in it" chromium
+    commands "and its picture looked at" python3:python3
 }
 
 # The licences of crates are read by a script, symbols are taken apart by binutils.
