@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use dafs_client::{Session, SessionOptions, Url};
 use dafs_fabric::units::duration;
+use dafs_protocol::Status;
 
 use crate::failure::{Cause, Failure};
 use crate::place;
 use crate::provider::providers;
 use crate::{interrupt, progress};
 
+/// What a server cannot know to say of the directory itself.
+const GONE: &str = "the served directory is gone or was replaced: the server must be started again";
 /// Bytes of a key file.
 const KEY_BYTES_MAX: usize = 4096;
 
@@ -63,7 +66,11 @@ impl ConnectArgs {
     /// It could not be made.
     pub fn connect(&self, url: &Url) -> Result<Session, Failure> {
         let options = self.options(url)?;
-        self.session(url, options).map_err(|error| Failure::about(url, error))
+        self.session(url, options).map_err(|error| match error.status() {
+            // A session begins at the root of what is served.
+            Some(Status::Stale) => Failure::about(url, GONE),
+            _ => Failure::about(url, error),
+        })
     }
 
     /// A session for `url` with options of the caller's.

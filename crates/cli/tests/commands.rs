@@ -3,9 +3,10 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::{
     Server, Temporary, bad, dafs, dafs_as, good, interrupt, is_root, json, path, program, text,
@@ -474,4 +475,55 @@ fn closed_pipes_end_a_listing_silently() {
     assert_eq!(text(&output.stderr), "");
     assert_eq!(text(&output.stdout).lines().count(), 1);
     drop(dafs(&["version"]));
+}
+
+#[test]
+fn urls_that_are_printed_work() {
+    let own = fs::metadata("/proc/self").expect("there").uid().to_string();
+    let options = ["--listen", "0.0.0.0:0", "--insecure", "--anon-uid", &own];
+    let server = Server::start(&options);
+    assert!(!server.url.contains("0.0.0.0"), "{}", server.url);
+    fs::write(server.file("f"), "").expect("file");
+    assert_eq!(good(&["ls", &server.url]), "f\n");
+    let port = server.url.trim_end_matches('/').rsplit(':').next().expect("a port");
+    for url in [&server.url, &format!("dafs://127.0.0.1:{port}/")] {
+        assert_eq!(json(&good(&["status", "--json", url])).len(), 1, "{url}");
+    }
+    let temporary = Temporary::new();
+    let mut command = common::binary();
+    command.args(["serve", "--arena", "16m", "--listen", "unix:a socket", "--state", "state", "."]);
+    let mut child =
+        command.current_dir(&temporary.0).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut url = String::new();
+    let out = child.stdout.as_mut().expect("piped");
+    BufReader::new(out).read_line(&mut url).expect("a URL");
+    let listed = dafs(&["ls", "-d", url.trim()]);
+    interrupt(&child);
+    child.wait().expect("ends");
+    assert!(url.starts_with("dafs+unix:///") && url.contains("a%20socket"), "{url}");
+    assert!(listed.status.success(), "{}", text(&listed.stderr));
+}
+
+#[test]
+fn a_served_directory_that_is_gone_is_named() {
+    let server = Server::start(&[]);
+    fs::remove_dir(&server.directory).expect("removed");
+    for arguments in [["ls", &server.url], ["touch", &server.at("x")]] {
+        let said = bad(1, &arguments);
+        assert!(said.contains("the served directory is gone"), "{said}");
+    }
+    fs::create_dir(&server.directory).expect("made again, for the end of the test");
+}
+
+#[test]
+fn top_tells_servers_apart_by_what_they_serve() {
+    let (one, two) = (Server::start(&[]), Server::start(&[]));
+    let said = bad(2, &["top", "--once"]);
+    for server in [&one, &two] {
+        let line = said.lines().find(|line| line.contains(path(&server.directory)));
+        let line = line.unwrap_or_else(|| panic!("{said}"));
+        let port = line.split_whitespace().nth(2).expect("a port");
+        let status = json(&good(&["status", "--json", port]));
+        assert_eq!(status[0]["pid"], u64::from(server.child.id()));
+    }
 }

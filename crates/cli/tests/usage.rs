@@ -176,3 +176,22 @@ fn unknown_keys_of_a_configuration_are_errors() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("colour"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn what_is_wrong_with_an_address_is_said_with_its_cure() {
+    let holder = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let taken = holder.local_addr().expect("address").to_string();
+    let serve = |listen: &str, more: &[&str]| {
+        let output = dafs(&[&["serve", "--arena", "16m", "--listen", listen], more].concat());
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, said) = serve(&taken, &["/tmp"]);
+    assert!(said.contains("`dafs status` shows") && said.contains("any free port"), "{said}");
+    assert_eq!(code, Some(1));
+    let (code, said) = serve(&taken, &["/nonexistent/directory"]);
+    assert!(said.contains("/nonexistent/directory: no such file"), "{said}");
+    assert_eq!((code, said.lines().count()), (Some(1), 1));
+    drop(holder);
+    assert!(serve("0.0.0.0:0", &["/tmp"]).1.contains("--key-file"));
+    assert!(serve("nowhere", &["/tmp"]).1.contains("expected tcp://HOST:PORT or unix:/path"));
+}

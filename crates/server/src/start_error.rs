@@ -23,7 +23,7 @@ pub enum StartError {
         reason: String,
     },
     /// An address.
-    #[error("cannot listen on {address}: {source}{}", cure(source))]
+    #[error("cannot listen on {address}: {source}{}", cure(address, source))]
     Listen {
         /// Which.
         address: Address,
@@ -86,9 +86,13 @@ pub enum StartError {
 }
 
 /// What to do where another program listens already.
-fn cure(source: &ConnectError) -> &'static str {
+fn cure(address: &Address, source: &ConnectError) -> &'static str {
     match source {
-        ConnectError::Io(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+        ConnectError::Io(error) if error.kind() != std::io::ErrorKind::AddrInUse => "",
+        ConnectError::Io(_) if address.is_path() => {
+            "; another server listens there: `dafs status` shows it; stop it, or choose another path"
+        }
+        ConnectError::Io(_) => {
             "; another program listens there: `dafs status` shows the servers of this machine, and --listen \
              with port 0 takes any free port"
         }

@@ -1,12 +1,12 @@
 //! `dafs serve`: serves directories until it is told to stop.
 
 mod configure;
+mod urls;
 
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use dafs_fabric::Address;
 use dafs_fabric::units::size;
 use dafs_server::{Config, DataPath, ExportConfig, LocalSocket, Policy, Server};
 use dafs_store::Disk;
@@ -136,8 +136,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let server = Server::start(&config, providers(), &dafs_store_posix::open)
         .map_err(|error| configure::refused(args, &error))?;
-    let urls: Vec<String> = server.addresses().iter().map(url).collect();
-    let _note = announce(&server, &config, &urls)?;
+    let _note = announce(&server, &config)?;
     service::tell(service::READY);
     interrupt::wait();
     service::tell(service::STOPPING);
@@ -175,18 +174,6 @@ fn policy(name: &str) -> Result<Policy, String> {
     Policy::named(name).ok_or_else(|| "expected lru or mq".to_owned())
 }
 
-/// The URL of what listens at `address`.
-fn url(address: &Address) -> String {
-    match address.scheme.as_str() {
-        "unix" => format!("dafs+unix://{}//", address.target),
-        _ => {
-            let default = format!(":{}", dafs_client::DEFAULT_PORT);
-            let target = address.target.strip_suffix(&default).unwrap_or(&address.target);
-            format!("dafs://{target}/")
-        }
-    }
-}
-
 /// Which directory is served, and how.
 fn served(config: &Config, export: &ExportConfig) -> String {
     let name = if config.exports.len() > 1 { export.name.as_str() } else { "" };
@@ -198,11 +185,11 @@ fn served(config: &Config, export: &ExportConfig) -> String {
     format!("{} as /{name}{note}{path}", export.path.display())
 }
 
-fn announce(server: &Server, config: &Config, urls: &[String]) -> Result<Option<Posted>, Failure> {
+fn announce(server: &Server, config: &Config) -> Result<Option<Posted>, Failure> {
     let admin = server.admin_address();
-    let posted = Note::new(urls, admin).post();
+    let posted = Note::new(&urls::known(server.addresses()), admin).post();
     let mut out = std::io::stdout().lock();
-    for url in urls {
+    for url in urls::public(server.addresses()) {
         writeln!(out, "{url}")?;
     }
     for export in &config.exports {
@@ -221,19 +208,6 @@ fn announce(server: &Server, config: &Config, urls: &[String]) -> Result<Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_become_urls_that_end_in_a_slash() {
-        let url = |text| url(&Address::parse(text).expect("address"));
-        assert_eq!(url("tcp://127.0.0.1:20490"), "dafs://127.0.0.1/");
-        assert_eq!(url("tcp://127.0.0.1:7000"), "dafs://127.0.0.1:7000/");
-        assert_eq!(url("tcp://[::1]:20490"), "dafs://[::1]/");
-        assert_eq!(url("unix:/run/dafs.sock"), "dafs+unix:///run/dafs.sock//");
-        for text in ["tcp://127.0.0.1:7000", "tcp://[::1]:1", "unix:/run/dafs.sock"] {
-            let parsed = dafs_client::Url::parse(&url(text)).expect("a URL of ours");
-            assert_eq!(parsed.address().to_string(), text);
-        }
-    }
 
     #[test]
     fn a_thread_that_panics_ends_the_process() {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use dafs_fabric::units::duration;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use serde_json::Value;
 
 use crate::failure::{CONNECT, Failure};
 use crate::interrupt;
@@ -112,10 +113,20 @@ fn admin(server: Option<&str>) -> Result<SocketAddr, Failure> {
     match admins.as_slice() {
         [admin] => Ok(*admin),
         several => {
-            let list: Vec<String> = several.iter().map(ToString::to_string).collect();
-            Err(Failure::usage(format!("several servers, choose one: {}", list.join(" "))))
+            let list: Vec<String> = several.iter().map(|admin| described(*admin)).collect();
+            let list = list.join("\n");
+            Err(Failure::usage(format!("several servers, choose one by its admin port:\n{list}")))
         }
     }
+}
+
+/// A server by its port, and what it serves.
+fn described(admin: SocketAddr) -> String {
+    let status = status::fetch(admin).unwrap_or_default();
+    let exports = status.get("exports").and_then(Value::as_array).cloned().unwrap_or_default();
+    let path = |export: &Value| export.get("path").and_then(Value::as_str).map(str::to_owned);
+    let paths: Vec<String> = exports.iter().filter_map(path).collect();
+    format!("  dafs top {:<6} {}", admin.port(), paths.join(", "))
 }
 
 /// `HOST:PORT`, also as a browser shows it.
