@@ -54,7 +54,7 @@ fn part(dir: &Path) -> Option<PathBuf> {
 
 /// How far the incomplete copy surely is.
 fn noted(dir: &Path) -> u64 {
-    let mut room = vec![0; 200];
+    let mut room = [0; 200];
     let Some(part) = part(dir) else { return 0 };
     let Ok(bytes) = rustix::fs::getxattr(&part, "user.dafs.partial", &mut room[..]) else {
         return 0;

@@ -27,7 +27,7 @@ pub(crate) fn kills(mode: Mode) -> Vec<Line> {
     let server = Served::start(&served, &[]);
     let (near, far) = (source.display().to_string(), server.at("tree"));
     let at = served.join("tree");
-    let copied = try_kills(&near, &far, &at, &source, &names_at(files, |i| file(i)));
+    let copied = try_kills(&near, &far, &at, &source, &names_at(files, file));
     let mut lines = vec![
         Line::new("mirror", &format!("{files} files, killed twice"), "identical").result(copied),
     ];
