@@ -123,3 +123,12 @@ fn valgrind_finds_nothing_in_wrong_use() {
     let build = Build::test("wrong");
     run(build.under_valgrind().arg(served.url()).arg(served.directory()).arg("few"));
 }
+
+#[test]
+fn random_operations_are_those_of_a_model() {
+    let served = Served::start();
+    let build = Build::test("fsx");
+    let told = run(build.command().args([&served.url(), "file", "3000", "1"]));
+    // No loss, nothing unknown, different or written again.
+    assert!(told.starts_with("end 3000 0 0 0 0 "), "{told}");
+}

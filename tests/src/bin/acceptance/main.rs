@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod c_interface;
 mod copies;
 mod direct;
 mod fairness;
@@ -37,6 +38,7 @@ const BARS: &[Bar] = &[
     ("simulation", suites::simulation),
     ("compatibility", suites::compatibility),
     ("fairness", fairness::small_beside_bulk),
+    ("c-fsx", c_interface::fsx),
     ("faults", faults::kills),
     ("hostile", suites::hostile),
     ("dropped-calls", suites::dropped_calls),
