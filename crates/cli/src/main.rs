@@ -72,8 +72,9 @@ use crate::interrupt::Style;
         dafs ls -l dafs://localhost/                     see what is there\n  \
         dafs cp -r ./tree dafs://localhost/tree          copy a tree to the server\n  \
         dafs cp dafs://localhost/big.bin /tmp/           copy a file from the server\n\n\
-        DAFS_KEY_FILE in the environment stands for --key-file, DAFS_LOG (error, warn, info, debug, trace)\n\
-        says how much servers and mounts log.\n\
+        -h means sizes with units (ls, du, df) or a symlink itself (chown); help is --help.\n\
+        DAFS_KEY_FILE in the environment stands for --key-file of commands that connect, DAFS_LOG (error,\n\
+        warn, info, debug, trace) for --log of servers and mounts.\n\
         A URL is dafs://HOST[:PORT]/PATH[?option=value]; bytes of PATH may be written %NN.\n\
         Exit codes: 0 done, 1 something failed, 2 wrong usage, 3 cannot connect, 130 interrupted."
 )]

@@ -195,3 +195,18 @@ fn what_is_wrong_with_an_address_is_said_with_its_cure() {
     assert!(serve("0.0.0.0:0", &["/tmp"]).1.contains("--key-file"));
     assert!(serve("nowhere", &["/tmp"]).1.contains("expected tcp://HOST:PORT or unix:/path"));
 }
+
+#[test]
+fn the_environment_names_a_key_and_an_option_wins() {
+    let run = |option: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dafs"));
+        command.args([&["ls"], option, &["dafs://127.0.0.1:1/"]].concat());
+        let output = command.env("DAFS_KEY_FILE", "/of/environment").output().expect("runs");
+        assert_eq!(output.status.code(), Some(2));
+        text(&output.stderr)
+    };
+    assert!(run(&[]).contains("key file /of/environment (--key-file"));
+    assert!(run(&["--key-file", "/of/option"]).contains("key file /of/option (--key-file"));
+    let said = dafs(&["serve", "--key-file", "/none", "/tmp"]);
+    assert!(text(&said.stderr).contains("key file /none (--key-file, key_file): "));
+}

@@ -171,7 +171,7 @@ pub enum ConfigError {
     )]
     NotLoopback(String),
     /// The key file.
-    #[error("key file {path}: {reason}")]
+    #[error("key file {path} (--key-file, key_file): {reason}")]
     KeyFile {
         /// Which.
         path: PathBuf,

@@ -46,8 +46,8 @@ const TAIL: &str = "
 
 | variable | meaning |
 | --- | --- |
-| `DAFS_KEY_FILE` | stands for `--key-file` of all commands; an option wins |
-| `DAFS_LOG` | what servers and mounts log: `error`, `warn` (default), `info`, `debug`, `trace`, or a filter such as `dafs_server=debug` |
+| `DAFS_KEY_FILE` | stands for `--key-file` of commands that connect and of mounts; an option wins |
+| `DAFS_LOG` | stands for `--log` of servers and mounts: `error`, `warn` (default), `info`, `debug`, `trace`, or a filter such as `dafs_server=debug` |
 ";
 
 /// Runs the command.
