@@ -11,6 +11,8 @@ use crate::handle::SlotId;
 pub struct CallbackSlots<C> {
     slots: [CallbackSlot<C>; CALLBACK_SLOTS as usize],
     waiting: VecDeque<(Callback, Option<(SlotId, u32)>)>,
+    /// Slots whose callback is not under way.
+    unsent: usize,
 }
 
 #[derive(Debug)]
@@ -23,7 +25,11 @@ struct CallbackSlot<C> {
 impl<C> Default for CallbackSlots<C> {
     fn default() -> Self {
         let slot = || CallbackSlot { sequence: 0, request: None, sent_on: None };
-        CallbackSlots { slots: std::array::from_fn(|_| slot()), waiting: VecDeque::new() }
+        CallbackSlots {
+            slots: std::array::from_fn(|_| slot()),
+            waiting: VecDeque::new(),
+            unsent: 0,
+        }
     }
 }
 
@@ -44,7 +50,14 @@ impl<C: Copy + Eq> CallbackSlots<C> {
             let sequence = slot.sequence;
             slot.request =
                 Some(CallbackRequest { slot: SlotId(number), sequence, referring, what });
+            self.unsent += 1;
         }
+    }
+
+    /// There is one that is not under way.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.unsent > 0
     }
 
     /// One that is not under way.
@@ -54,15 +67,17 @@ impl<C: Copy + Eq> CallbackSlots<C> {
 
     /// It was sent on a connection.
     pub fn sent(&mut self, slot: SlotId, on: C) {
-        if let Some(slot) = self.slots.get_mut(usize::from(slot.0)) {
-            slot.sent_on = Some(on);
-        }
+        let Some(slot) = self.slots.get_mut(usize::from(slot.0)) else { return };
+        let was_unsent = slot.request.is_some() && slot.sent_on.is_none();
+        slot.sent_on = Some(on);
+        self.unsent -= usize::from(was_unsent);
     }
 
     /// A connection broke: what went over it is to be sent again.
     pub fn broken(&mut self, on: C) {
         for slot in self.slots.iter_mut().filter(|slot| slot.sent_on == Some(on)) {
             slot.sent_on = None;
+            self.unsent += usize::from(slot.request.is_some());
         }
     }
 
@@ -99,10 +114,12 @@ mod tests {
 
     fn send_all(slots: &mut CallbackSlots<u8>, on: u8) -> Vec<(u16, u32, Callback)> {
         let mut sent = Vec::new();
+        assert_eq!(slots.has_unsent(), slots.unsent().is_some());
         while let Some(request) = slots.unsent() {
             slots.sent(request.slot, on);
             sent.push((request.slot.0, request.sequence, request.what));
         }
+        assert!(!slots.has_unsent());
         sent
     }
 

@@ -29,6 +29,10 @@ pub use callback::{
 };
 pub use dir::{DirEntries, decode_dir_entries, dir_entries, dir_entry_bytes, encode_dir_entry};
 pub use extents::{FILE_EXTENT_BYTES, decode_file_extents, encode_file_extent};
+pub use read::{
+    PLAIN_READ_BYTES, PLAIN_READ_REPLY_BYTES, PlainRead, decode_plain_read, decode_read_reply,
+    encode_plain_read_reply,
+};
 pub use setup::{
     add_proof, before_proof, decode_setup_reply, decode_setup_request, encode_setup_reply,
     encode_setup_request,
@@ -123,10 +127,8 @@ pub fn encode_request(
 /// # Errors
 /// [`DecodeError`].
 pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
-    let Some((head, read)) = read::request(bytes) else { return decode_chain(bytes) };
-    check::Checker::default().operation(&read)?;
-    let hash = hash::hash(head.cred.0, &bytes[HEAD_BYTES..]);
-    Ok(Request { head, operations: smallvec![read], hash })
+    let Some(read) = read::decode_plain_read(bytes) else { return decode_chain(bytes) };
+    Ok(Request { head: read.head, operations: smallvec![read.operation()], hash: read.hash() })
 }
 
 fn decode_chain(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
@@ -200,7 +202,7 @@ pub fn decode_results(
     results: &mut Vec<OpResult>,
 ) -> Result<(SlotId, u32, Result<(), Status>), DecodeError> {
     results.clear();
-    if let Some((slot, sequence, bytes, end_of_file)) = read::reply(bytes) {
+    if let Some((slot, sequence, bytes, end_of_file)) = read::decode_read_reply(bytes) {
         results.push(Ok(Outcome::Read { bytes, end_of_file }));
         return Ok((slot, sequence, Ok(())));
     }

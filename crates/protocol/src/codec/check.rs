@@ -33,6 +33,14 @@ impl Checker {
     }
 }
 
+/// What [`Checker::operation`] says of a READ of one piece.
+#[inline]
+pub(super) fn plain_read(offset: u64, len: u32) -> Result<(), DecodeError> {
+    let end = offset.checked_add(u64::from(len));
+    in_range(end.is_some_and(|end| end <= OFFSET_MAX), "extent")?;
+    in_range(len as usize <= DATA_BYTES_MAX, "data")
+}
+
 fn add(sum: u64, more: Option<u64>) -> Result<u64, DecodeError> {
     more.and_then(|more| sum.checked_add(more))
         .filter(|sum| *sum <= DATA_BYTES_MAX as u64)

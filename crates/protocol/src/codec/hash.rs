@@ -18,6 +18,15 @@ pub(super) fn hash(cred: u32, bytes: &[u8]) -> u64 {
     mix(state ^ last, SEED)
 }
 
+/// Of a request's credential and what its operations say, where the rest of them is the same always.
+#[inline]
+pub(super) fn hash_words<const N: usize>(cred: u32, words: [u64; N]) -> u64 {
+    let start = mix(u64::from(cred) ^ SEED, ODD);
+    let fold = |state: u64, word| mix(state ^ word, ODD) ^ state.rotate_left(29);
+    words.into_iter().fold(start, fold)
+}
+
+#[inline]
 fn mix(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ ((product >> 64) as u64)
