@@ -92,6 +92,18 @@ pub(crate) struct Run {
 pub(crate) struct Runs(SmallVec<[Run; 1]>);
 
 impl Runs {
+    /// The one that there is, where there is no other.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<Run> {
+        let [run] = self.0.as_slice() else { return None };
+        Some(*run)
+    }
+
+    #[inline]
+    pub(crate) fn one(start: usize, len: usize) -> Runs {
+        Runs(SmallVec::from_buf([Run { start, len }]))
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, start: usize, len: usize) {
         match self.0.last_mut() {

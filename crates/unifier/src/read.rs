@@ -35,6 +35,7 @@ pub struct PinnedRead {
 
 impl PinnedRead {
     /// The bytes.
+    #[inline(always)]
     pub fn spans(&self) -> SgList {
         self.core.pool.spans(&self.runs)
     }
@@ -110,8 +111,17 @@ pub(crate) enum Plan {
 
 impl CachedFile {
     /// Everything asked for, if it is cached; `None`: use [`read`](Self::read).
+    #[inline]
     pub fn try_read(&self, offset: u64, len: usize) -> Option<PinnedRead> {
-        let lease = self.lease(&mut self.lock(), offset, len.min(self.read_bytes_max()))?;
+        let len = len.min(self.read_bytes_max());
+        let inner = &mut *self.lock();
+        let lease = match self.is_in_one_page(inner, offset, len) {
+            true => {
+                let page = inner.blocks.page(offset / SLOT).filter(|page| !page.is_none())?;
+                self.lease_page(inner, page, offset, len)
+            }
+            false => self.lease(inner, offset, len)?,
+        };
         self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
         Some(lease)
     }
@@ -197,7 +207,7 @@ impl CachedFile {
         self.lease_with(inner, offset, len, None)
     }
 
-    /// `only`: the page of all that was asked for, if it is known.
+    /// `only`: the page of all that was asked for, if that is in one and the page is known.
     pub(crate) fn lease_with(
         &self,
         inner: &mut Inner,
@@ -207,8 +217,13 @@ impl CachedFile {
     ) -> Option<PinnedRead> {
         let asked = offset.saturating_add(len as u64);
         let end = asked.min(inner.size);
+        if let Some(page) = only
+            && self.is_in_one_page(inner, offset, len)
+        {
+            return Some(self.lease_page(inner, page, offset, len));
+        }
         // What lacks something mostly lacks its first page: nothing is made for that.
-        let first = match offset < end && only.is_none() {
+        let first = match offset < end {
             true => Some(inner.blocks.cluster_with(offset / SLOT)?),
             false => None,
         };
@@ -235,7 +250,7 @@ impl CachedFile {
             let from = offset.max(base) - base;
             let to = end.min(base + CLUSTER_BYTES) - base;
             for slot in from / SLOT..to.div_ceil(SLOT) {
-                let page = only.or_else(|| Some(cluster?.pages[slot as usize]))?;
+                let page = cluster?.pages[slot as usize];
                 if page.is_none() {
                     return None;
                 }
@@ -254,6 +269,35 @@ impl CachedFile {
         }
         inner.reads.end = end;
         Some(lease)
+    }
+
+    /// A read of so many bytes, as far as the file has them, is one of some in one page: most are.
+    #[inline]
+    fn is_in_one_page(&self, inner: &Inner, offset: u64, len: usize) -> bool {
+        let end = offset.saturating_add(len as u64).min(inner.size);
+        offset < end && offset / SLOT == (end - 1) / SLOT
+    }
+
+    /// As [`lease`](Self::lease), of bytes that are all [in this page](Self::is_in_one_page).
+    #[inline(always)]
+    fn lease_page(&self, inner: &mut Inner, page: Page, offset: u64, len: usize) -> PinnedRead {
+        let asked = offset.saturating_add(len as u64);
+        let (end, end_of_file) = (asked.min(inner.size), asked >= inner.size);
+        let is_rest =
+            offset == inner.reads.end && !offset.is_multiple_of(page.unit_slots() as u64 * SLOT);
+        let unit = page.unit();
+        self.core.pool.pin(unit, !is_rest);
+        inner.reads.end = end;
+        let len = (end - offset) as usize;
+        let start = page.index() * PAGE_BYTES + (offset % SLOT) as usize;
+        PinnedRead {
+            core: self.core.clone(),
+            units: SmallVec::from_iter([unit]),
+            runs: Runs::one(start, len),
+            len,
+            end_of_file,
+            was_coming: true,
+        }
     }
 
     /// What to do for a read. `exact`: nothing is read in beside what was asked for.

@@ -129,8 +129,20 @@ impl Pool {
     }
 
     /// These bytes, none of the spans in two segments.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn spans(&self, runs: &Runs) -> SgList {
+        let last = self.arena.segment_bytes() - 1;
+        if let Some(Run { start, len }) = runs.only()
+            && (start & last) + len <= last + 1
+        {
+            let mut spans = SgList::new();
+            spans.push(self.span(start, len));
+            return spans;
+        }
+        self.cut_spans(runs)
+    }
+
+    fn cut_spans(&self, runs: &Runs) -> SgList {
         let mut spans = SgList::new();
         let last = self.arena.segment_bytes() - 1;
         for Run { start, len } in runs.iter() {
