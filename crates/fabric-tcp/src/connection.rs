@@ -14,9 +14,10 @@ use dafs_fabric::{
     Address, ConnectError, Ends, Incoming, Listener, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending,
 };
 
+use crate::epoll_events::EpollEvents;
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader, Kind};
 use crate::owner;
-use crate::sys::{self, EpollEvents, Started, Watch};
+use crate::sys::{self, Started, Watch};
 use crate::target::{Target, bad, resolve};
 
 /// Peers that have connected and not said hello. The oldest goes when another comes.

@@ -154,6 +154,7 @@ impl TcpEngine {
         self.core.event(QueuePairEvent::Quiescent { queue_pair });
     }
 
+    #[inline(always)]
     fn post(
         &mut self,
         queue_pair: QueuePair,
@@ -174,6 +175,7 @@ impl TcpEngine {
 }
 
 /// Puts a queue pair on the list of those to flush.
+#[inline]
 pub fn list(connection: &mut Connection, slot: u32, wanted: bool, to_flush: &mut Vec<u32>) {
     if wanted && !connection.send.listed {
         connection.send.listed = true;
@@ -182,6 +184,7 @@ pub fn list(connection: &mut Connection, slot: u32, wanted: bool, to_flush: &mut
 }
 
 /// Checks sizes; returns the bytes of `data`.
+#[inline(always)]
 fn check_size(header: &[u8], data: &[Span], bytes_max: usize) -> Result<u32, PostError> {
     let bytes = sg_bytes(data);
     if header.len() > HEADER_BYTES_MAX || data.len() > SGE_MAX || bytes > bytes_max {
@@ -347,11 +350,11 @@ impl Engine for TcpEngine {
         header: Option<Span>,
         data: &mut SgList,
     ) -> Result<(), PostError> {
-        check_size(&[], data, usize::MAX)?;
+        if data.len() > SGE_MAX {
+            return Err(PostError::TooLarge);
+        }
         let connection = self.slots.connection(queue_pair)?;
-        connection.tags.has_room_for(tag)?;
-        connection.tags.post(tag, wr_id, self.core.next_sequence(), header, data);
-        Ok(())
+        connection.tags.post(tag, wr_id, self.core.next_sequence(), header, data)
     }
 
     fn cancel_tagged_recv(&mut self, queue_pair: QueuePair, tag: Tag) {

@@ -6,7 +6,6 @@ use dafs_fabric::{Opcode, Status};
 
 use crate::core::Core;
 use crate::queue_pair::Connection;
-use crate::send::gather_frame;
 use crate::sys::{Gather, is_out_of_memory, is_temporary};
 
 impl Connection {
@@ -67,14 +66,7 @@ impl Connection {
     fn send_call(&mut self, core: &mut Core) -> io::Result<(usize, usize, bool)> {
         let pins = self.send.batch.pin_regions();
         let mut gather = Gather::new(&mut core.io);
-        let mut skip = self.send.batch.sent();
-        for frame in self.send.batch.frames() {
-            gather_frame(&mut gather, frame, skip, &self.requests, &core.zeros);
-            skip = 0;
-            if gather.is_full() {
-                break;
-            }
-        }
+        self.send.batch.gather(&mut gather, &self.requests, &core.zeros);
         core.system_calls += 1;
         let sent = gather.send(std::os::fd::AsRawFd::as_raw_fd(&self.socket))?;
         drop(pins);

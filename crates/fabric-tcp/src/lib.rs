@@ -31,6 +31,7 @@ mod core;
 mod deliver;
 mod device;
 mod engine;
+mod epoll_events;
 mod flush;
 mod frame;
 mod memory_region;

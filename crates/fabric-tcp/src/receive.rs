@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 
 use dafs_fabric::{Status, sg_bytes};
 
-use crate::core::{Core, PostedReceive};
+use crate::core::Core;
 use crate::deliver::receive_completion;
 use crate::frame::{FRAME_HEADER_BYTES, FrameHeader, Kind};
 use crate::memory_region::Pin;
@@ -370,11 +370,18 @@ impl Connection {
         if header.kind != Kind::Send || view.direct > 0 || len > view.left {
             return false;
         }
-        let fits = |receive: &&PostedReceive| len <= sg_bytes(&receive.buffers);
-        let Some(receive) = core.receives.front().filter(fits) else { return false };
-        let list = Some((&receive.buffers[..], Cursor::default()));
-        let mut sink = Sink { header: None, header_in_list: true, list };
-        sink.copy(&staging[view.at..view.at + len], header, 0);
+        let bytes = &staging[view.at..view.at + len];
+        let Some(receive) = core.receives.front() else { return false };
+        match &receive.buffers[..] {
+            // What most messages are, and what most receives.
+            [span] if header.payload_len == 0 && len <= span.len() => span.write_message(0, bytes),
+            list if len <= sg_bytes(list) => {
+                let list = Some((list, Cursor::default()));
+                let mut sink = Sink { header: None, header_in_list: true, list };
+                sink.copy(bytes, header, 0);
+            }
+            _ => return false,
+        }
         view.at += len;
         view.left -= len;
         let wr_id = receive.wr_id;

@@ -37,14 +37,21 @@ impl Connection {
                 break;
             }
             let (place, rest) = staging.split_at_mut(head);
-            io.bytes(place);
             staging = rest;
             head = FRAME_HEADER_BYTES;
-            if let Some(span) = &receive.header {
-                io.span(span, 0, header_len);
-            }
-            receive.data.iter().for_each(|span| io.span(span, 0, span.len()));
             predicted.push(slot);
+            match (&receive.header, &receive.data[..]) {
+                (Some(header), [data]) if io.has_room_for(3) && header_len > 0 => {
+                    io.message(place, (header, header_len), data);
+                }
+                (header, data) => {
+                    io.bytes(place);
+                    if let Some(span) = header {
+                        io.span(span, 0, header_len);
+                    }
+                    data.iter().for_each(|span| io.span(span, 0, span.len()));
+                }
+            }
         }
         (staging, head)
     }

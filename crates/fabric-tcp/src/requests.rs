@@ -2,8 +2,8 @@
 
 use dafs_fabric::{Opcode, SgList, WrId};
 
-use crate::frame::{FRAME_HEADER_BYTES, FrameHeader};
-use crate::scatter_gather::Cursor;
+use crate::frame::{FRAME_HEADER_BYTES, FrameHeader, Kind};
+use crate::scatter_gather::{Cursor, let_go};
 
 /// Sends, reads and writes under way; a peer that has more is not one of ours.
 pub const SEND_QUEUE_DEPTH: usize = 1024;
@@ -96,13 +96,32 @@ pub struct Posted {
     pub total: u32,
 }
 
+impl Posted {
+    /// The head of a send, or of a tagged send that fits one frame.
+    #[inline(always)]
+    fn whole_frame(&self, header_len: usize) -> FrameHeader {
+        let (kind, total) = match self.opcode {
+            Opcode::TaggedSend => (Kind::Tagged, self.total),
+            _ => (Kind::Send, 0),
+        };
+        FrameHeader {
+            header_len: header_len as u16,
+            payload_len: self.total,
+            key: self.key,
+            total,
+            ..FrameHeader::new(kind)
+        }
+    }
+}
+
 /// A posted send, tagged send, RDMA write or read.
 #[derive(Debug)]
 pub struct Request {
     pub posted: Posted,
     /// Order of posting, over all that is posted to the engine.
     pub sequence: u64,
-    /// Room for the head of its first frame, and then its header: they leave as one piece.
+    /// The head of its first frame, and then its header: they leave as one piece. It is made when the
+    /// request is posted where that is its only frame, else when the frame is cut.
     pub head_and_header: Vec<u8>,
     pub data: SgList,
     /// Bytes of `data` that are cut into frames, or that a read received.
@@ -149,14 +168,19 @@ impl Request {
 
 impl Slab<Request> {
     /// Takes a request in, and its list of data.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, posted: Posted, sequence: u64, header: &[u8], data: &mut SgList) -> u32 {
         let slot = self.take(|| Request::new(posted));
-        let request = self.at_mut(slot);
+        let request = &mut self.entries[slot as usize].value;
         (request.posted, request.sequence) = (posted, sequence);
-        request.head_and_header.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
-        request.head_and_header.extend_from_slice(header);
-        std::mem::swap(&mut request.data, data);
+        let head = posted.whole_frame(header.len()).encode();
+        let head_and_header = &mut request.head_and_header;
+        head_and_header.reserve(FRAME_HEADER_BYTES + header.len());
+        head_and_header.extend_from_slice(&head);
+        head_and_header.extend_from_slice(header);
+        if !data.is_empty() {
+            std::mem::swap(&mut request.data, data);
+        }
         (request.done, request.cursor) = (0, Cursor::default());
         (request.id, request.left) = (0, false);
         slot
@@ -164,18 +188,15 @@ impl Slab<Request> {
 
     /// A request ended: what was asked for.
     #[inline]
-    pub fn end(&mut self, slot: u32) -> Posted {
+    pub fn end(&mut self, slot: u32) -> &Posted {
         let request = self.at_mut(slot);
-        if !request.data.is_empty() {
-            request.data.clear();
-        }
+        let_go(&mut request.data);
         request.head_and_header.clear();
         if request.head_and_header.capacity() > HEADER_KEPT_BYTES {
             request.head_and_header = Vec::new();
         }
-        let posted = request.posted;
         self.release(slot);
-        posted
+        &self.entries[slot as usize].value.posted
     }
 }
 

@@ -1,6 +1,12 @@
 //! Walking scatter/gather lists without starting over.
 
-use dafs_fabric::Span;
+use dafs_fabric::{SgList, Span};
+
+/// Lets go what is in a list: one by one, as there are few.
+#[inline]
+pub fn let_go(list: &mut SgList) {
+    while list.pop().is_some() {}
+}
 
 /// A place in a scatter/gather list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -24,10 +24,11 @@ use batch::Batch;
 use other_lane::OtherLane;
 use out_frame::OutFrame;
 use out_frame::Source;
-pub use out_frame::gather_frame;
 
 /// Frames of a batch.
 const BATCH_FRAMES: usize = 256;
+/// Sends of headers alone per turn.
+const SENDS_TURN: usize = 16;
 /// Refused writes whose faults have not left. A peer that causes more is not one of ours.
 const FAULTS_MAX: usize = 2 * SEND_QUEUE_DEPTH;
 
@@ -166,14 +167,12 @@ impl SendSide {
             let before = self.batch.len();
             let frames = (most - bytes).div_ceil(FRAME_PAYLOAD_BYTES_MAX);
             self.fill_turn(requests, frames.min(RUN_FRAMES_MAX));
+            let (added, largest) = self.batch.take_added();
             if self.batch.len() == before {
                 break;
             }
-            for index in before..self.batch.len() {
-                let frame = self.batch.frame(index);
-                bytes += frame.len();
-                load.message(frame.payload_len);
-            }
+            bytes += added;
+            load.message(largest);
         }
     }
 
@@ -192,6 +191,24 @@ impl SendSide {
             }
         } else {
             self.fill_ordered(requests, frames);
+        }
+    }
+
+    /// Sends that are in front of the ordered lane: one, or some that are headers alone.
+    #[inline]
+    fn fill_sends(&mut self, requests: &mut Slab<Request>) {
+        for _ in 0..SENDS_TURN {
+            let Some(slot) = self.ordered.front().copied() else { return };
+            let request = requests.at_mut(slot);
+            if request.posted.opcode != Opcode::Send {
+                return;
+            }
+            self.ordered.pop_front();
+            self.batch.push_whole(slot, request);
+            self.sends_framed += 1;
+            if requests.at(slot).posted.total > 0 {
+                return;
+            }
         }
     }
 
@@ -225,17 +242,7 @@ impl SendSide {
                 frame.last = true;
                 self.batch.push(frame);
             }
-            _ => {
-                let header = FrameHeader {
-                    header_len: request.header_len(),
-                    payload_len: request.posted.total,
-                    ..FrameHeader::new(Kind::Send)
-                };
-                let mut frame = OutFrame::first_of(slot, request, &header);
-                frame.last = true;
-                self.batch.push(frame);
-                self.sends_framed += 1;
-            }
+            _ => return self.fill_sends(requests),
         }
         self.ordered.pop_front();
     }

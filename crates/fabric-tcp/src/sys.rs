@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use dafs_fabric::Span;
 
+use crate::epoll_events::EpollEvents;
+
 /// Entries of one gather or scatter call (IOV_MAX).
 pub const IOV_MAX: usize = 1024;
 
@@ -58,7 +60,22 @@ impl IoList {
         &self.entries[..self.len]
     }
 
+    /// Adds pieces of which none is empty or goes on where another ends, if there is room for all.
+    #[inline]
+    fn push_all<const N: usize>(&mut self, pieces: [(*mut u8, usize); N]) -> usize {
+        let Some(entries) = self.entries.get_mut(self.len..self.len + N) else { return 0 };
+        let mut bytes = 0;
+        for (entry, (base, len)) in entries.iter_mut().zip(pieces) {
+            *entry = libc::iovec { iov_base: base.cast(), iov_len: len };
+            bytes += len;
+            self.end = base as usize + len;
+        }
+        self.len += N;
+        bytes
+    }
+
     /// Returns the bytes added, 0 when full.
+    #[inline]
     fn push(&mut self, base: *mut libc::c_void, len: usize) -> usize {
         if len == 0 || self.full {
             return 0;
@@ -192,6 +209,29 @@ impl<'a> Scatter<'a> {
     pub fn span(&mut self, span: &'a Span, offset: usize, len: usize) {
         assert!(offset <= span.len() && len <= span.len() - offset, "part outside of the span");
         self.bytes += self.list.push(span.as_mut_ptr().wrapping_add(offset).cast(), len);
+    }
+
+    /// So many entries more can be added.
+    #[inline]
+    pub fn has_room_for(&self, entries: usize) -> bool {
+        !self.list.full && self.list.len + entries <= IOV_MAX
+    }
+
+    /// Adds the places of a message, for which there [is room](Self::has_room_for): the head of its
+    /// frame, so many bytes of header, and its data. None of them is empty.
+    #[inline]
+    pub fn message(
+        &mut self,
+        head: &'a mut [u8],
+        (header, header_len): (&'a Span, usize),
+        data: &'a Span,
+    ) {
+        assert!(header_len <= header.len(), "part outside of the span");
+        self.bytes += self.list.push_all([
+            (head.as_mut_ptr(), head.len()),
+            (header.as_mut_ptr(), header_len),
+            (data.as_mut_ptr(), data.len()),
+        ]);
     }
 
     /// True when no entry can be added any more.
@@ -455,43 +495,7 @@ pub fn epoll_watch(epoll: RawFd, fd: RawFd, token: u64, watch: Watch) -> io::Res
     Ok(())
 }
 
-/// The most events of one [`epoll_wait`].
-pub const READY_MAX: usize = 64;
-
-/// Events of one [`epoll_wait`].
-pub struct EpollEvents {
-    events: [libc::epoll_event; READY_MAX],
-    len: usize,
-}
-
-impl EpollEvents {
-    /// None.
-    pub fn new() -> EpollEvents {
-        EpollEvents { events: [libc::epoll_event { events: 0, u64: 0 }; READY_MAX], len: 0 }
-    }
-
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// There may be more.
-    pub fn is_full(&self) -> bool {
-        self.len == READY_MAX
-    }
-
-    /// The token of one of them.
-    pub fn token(&self, index: usize) -> Option<u64> {
-        self.events.get(..self.len)?.get(index).map(|event| event.u64)
-    }
-
-    /// Their tokens.
-    pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
-        self.events.iter().take(self.len).map(|event| event.u64)
-    }
-}
-
-/// Waits for up to `max` events (at most [`READY_MAX`]), `None` without end.
+/// Waits for up to `max` events (at most [`READY_MAX`](crate::epoll_events::READY_MAX)), `None` without end.
 pub fn epoll_wait(epoll: RawFd, into: &mut EpollEvents, max: usize, timeout: Option<Duration>) {
     let millis = match timeout {
         None => -1,

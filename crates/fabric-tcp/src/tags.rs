@@ -8,7 +8,7 @@ use dafs_fabric::{
 };
 
 use crate::requests::Slab;
-use crate::scatter_gather::Cursor;
+use crate::scatter_gather::{Cursor, let_go};
 
 /// Tagged receives posted to a queue pair.
 const TAGGED_MAX: usize = 65536;
@@ -128,19 +128,10 @@ impl Tags {
         }
     }
 
-    /// A receive with this tag can be posted.
-    pub fn has_room_for(&self, tag: Tag) -> Result<(), PostError> {
-        if self.state(tag.0) != TagState::Unknown {
-            return Err(PostError::TagInUse);
-        }
-        if self.slots.len() >= TAGGED_MAX {
-            return Err(PostError::QueueFull);
-        }
-        Ok(())
-    }
-
-    /// Posts what there [is room](Self::has_room_for) for. `sequence` is its place in the order of
-    /// all that is posted.
+    /// Posts a receive. `sequence` is its place in the order of all that is posted.
+    ///
+    /// # Errors
+    /// The tag is in use, or too many are.
     #[inline]
     pub fn post(
         &mut self,
@@ -149,17 +140,28 @@ impl Tags {
         sequence: u64,
         header: Option<Span>,
         data: &mut SgList,
-    ) {
-        if self.slots.len() >= self.chains.len() {
-            self.lengthen();
+    ) -> Result<(), PostError> {
+        let mut chain = self.chain_of(tag.0);
+        let is_alone = self.chains[chain] == NONE;
+        let is_known = !(is_alone && self.discarding.is_empty() && self.cancelled.is_empty());
+        if is_known && self.state(tag.0) != TagState::Unknown {
+            return Err(PostError::TagInUse);
         }
-        let chain = self.chain_of(tag.0);
+        if self.slots.len() >= self.chains.len() {
+            if self.slots.len() >= TAGGED_MAX {
+                return Err(PostError::QueueFull);
+            }
+            self.lengthen();
+            chain = self.chain_of(tag.0);
+        }
         let slot = self.slots.take(TaggedReceive::new);
         let receive = self.slots.at_mut(slot);
         (receive.wr_id, receive.sequence, receive.tag) = (wr_id, sequence, tag);
         receive.capacity = sg_bytes(data);
         receive.header = header;
-        std::mem::swap(&mut receive.data, data);
+        if !data.is_empty() {
+            std::mem::swap(&mut receive.data, data);
+        }
         (receive.started, receive.header_len) = (false, 0);
         (receive.total, receive.received) = (0, 0);
         receive.cursor = Cursor::default();
@@ -169,6 +171,7 @@ impl Tags {
             self.order.retain(|entry| waiting(slots, *entry).is_some());
         }
         self.order.push_back((sequence, slot));
+        Ok(())
     }
 
     fn chain_of(&self, tag: u64) -> usize {
@@ -200,6 +203,7 @@ impl Tags {
     }
 
     /// Takes a receive out of its chain.
+    #[inline]
     fn unlink(&mut self, slot: u32) {
         let receive = self.slots.at(slot);
         let (chain, next) = (self.chain_of(receive.tag.0), receive.next);
@@ -222,6 +226,7 @@ impl Tags {
     }
 
     /// What to do with a message for `tag`.
+    #[inline]
     pub fn state(&self, tag: u64) -> TagState {
         if let Some(slot) = self.find(tag) {
             TagState::Posted(slot)
@@ -242,7 +247,7 @@ impl Tags {
         self.unlink(slot);
         let receive = self.slots.at_mut(slot);
         receive.header = None;
-        receive.data.clear();
+        let_go(&mut receive.data);
         self.last_ended = receive.sequence;
         self.slots.release(slot);
         while let Some(entry) = self.order.front()
@@ -297,8 +302,12 @@ pub fn tagged_completion(
 mod tests {
     use super::*;
 
+    fn try_post(tags: &mut Tags, tag: u64) -> Result<(), PostError> {
+        tags.post(Tag(tag), WrId(tag), tag, None, &mut SgList::new())
+    }
+
     fn post(tags: &mut Tags, tag: u64) {
-        tags.post(Tag(tag), WrId(tag), tag, None, &mut SgList::new());
+        try_post(tags, tag).expect("a tag of its own");
     }
 
     fn slot_of(tags: &Tags, tag: u64) -> u32 {
@@ -310,7 +319,7 @@ mod tests {
     fn a_tag_is_posted_once() {
         let mut tags = Tags::new();
         post(&mut tags, 5);
-        assert_eq!(tags.has_room_for(Tag(5)), Err(PostError::TagInUse));
+        assert_eq!(try_post(&mut tags, 5), Err(PostError::TagInUse));
         assert!(matches!(tags.state(5), TagState::Posted(_)));
         assert_eq!(tags.state(6), TagState::Unknown);
     }
@@ -323,7 +332,7 @@ mod tests {
         }
         assert_eq!(tags.state(0), TagState::Unknown);
         assert_eq!(tags.state(1), TagState::Cancelled);
-        assert_eq!(tags.has_room_for(Tag(1)), Err(PostError::TagInUse));
+        assert_eq!(try_post(&mut tags, 1), Err(PostError::TagInUse));
         tags.discard_from(1, 0);
         assert_eq!(tags.state(1), TagState::Discarding(0));
         tags.discarded(1);

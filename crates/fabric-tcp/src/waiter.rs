@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use dafs_fabric::Waiter;
 
-use crate::sys::{self, EpollEvents, Watch};
+use crate::epoll_events::EpollEvents;
+use crate::sys::{self, Watch};
 
 /// The token of the eventfd.
 pub const WAKE: u64 = u64::MAX;

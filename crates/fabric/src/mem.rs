@@ -394,12 +394,14 @@ impl Span {
     ///
     /// # Panics
     /// When it was lent for reading.
+    #[inline]
     pub fn as_mut_ptr(&self) -> *mut u8 {
         assert!(self.is_writable(), "memory lent for reading is no target");
         self.start.as_ptr()
     }
 
     /// False for memory lent by [`lend`], and for files.
+    #[inline]
     pub fn is_writable(&self) -> bool {
         !matches!(self.keep, Keep::Lent(_, false) | Keep::File(_))
     }

@@ -1,6 +1,6 @@
 //! What epoll told of, and how much of that was looked at.
 
-use crate::sys::EpollEvents;
+use crate::epoll_events::EpollEvents;
 use crate::waiter::EpollWaiter;
 
 /// Sockets that epoll told of.

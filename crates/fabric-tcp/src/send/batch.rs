@@ -3,20 +3,35 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use dafs_fabric::Span;
 use smallvec::SmallVec;
 
-use super::out_frame::{OutFrame, Source};
+use super::out_frame::{OutFrame, Source, gather_frame, gather_whole};
 use crate::frame::{FAULT_READ, FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
 use crate::memory_region::Pin;
-use crate::requests::Request;
+use crate::requests::{Request, Slab};
 use crate::scatter_gather::Cursor;
+use crate::sys::Gather;
+
+/// A frame in the order in which it leaves.
+#[derive(Debug, Clone, Copy)]
+enum Next {
+    /// All of the request in this slot, which has the head.
+    Whole { slot: u32, header_len: u32, payload_len: u32 },
+    /// The next one of the others.
+    Other,
+}
 
 /// Frames in the order in which they leave.
 #[derive(Debug, Default)]
 pub struct Batch {
-    frames: VecDeque<OutFrame>,
+    order: VecDeque<Next>,
+    /// Those that are no whole request.
+    others: VecDeque<OutFrame>,
     /// Bytes of the first one that the kernel has.
     sent: usize,
+    /// Bytes that were added since this was last asked, and the largest payload of these frames.
+    added: (usize, usize),
     /// Some are read from a region, or say that one was.
     reads_regions: bool,
 }
@@ -24,52 +39,93 @@ pub struct Batch {
 impl Batch {
     /// The kernel has all of it.
     pub fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+        self.order.is_empty()
     }
 
     /// Frames of which the kernel does not have all.
     pub(super) fn len(&self) -> usize {
-        self.frames.len()
+        self.order.len()
     }
 
-    /// They leave next, the first one without the bytes that are [`sent`](Self::sent).
-    pub fn frames(&self) -> impl Iterator<Item = &OutFrame> {
-        self.frames.iter()
+    /// Adds what leaves next, as much of it as there are places for.
+    pub fn gather<'a>(
+        &'a self,
+        gather: &mut Gather<'a>,
+        requests: &'a Slab<Request>,
+        zeros: &'a Span,
+    ) {
+        let mut skip = self.sent;
+        let mut others = self.others.iter();
+        for next in &self.order {
+            match next {
+                Next::Whole { slot, .. } => gather_whole(gather, requests.at(*slot), skip),
+                Next::Other => {
+                    if let Some(frame) = others.next() {
+                        gather_frame(gather, frame, skip, requests, zeros);
+                    }
+                }
+            }
+            skip = 0;
+            if gather.is_full() {
+                return;
+            }
+        }
     }
 
-    /// The frame behind so many others.
-    pub(super) fn frame(&self, index: usize) -> &OutFrame {
-        &self.frames[index]
+    /// Bytes that were added since this was last asked, and the largest payload of these frames.
+    pub(super) fn take_added(&mut self) -> (usize, usize) {
+        std::mem::take(&mut self.added)
     }
 
-    /// Bytes of the first frame that the kernel has.
-    pub fn sent(&self) -> usize {
-        self.sent
+    fn note_added(&mut self, header_len: usize, payload_len: usize) {
+        self.added.0 += FRAME_HEADER_BYTES + header_len + payload_len;
+        self.added.1 = self.added.1.max(payload_len);
+    }
+
+    /// Adds the only frame of a request.
+    #[inline]
+    pub(super) fn push_whole(&mut self, slot: u32, request: &mut Request) {
+        let (header_len, payload_len) = (request.header_len(), request.posted.total);
+        request.done = payload_len;
+        self.note_added(usize::from(header_len), payload_len as usize);
+        self.order.push_back(Next::Whole { slot, header_len: header_len.into(), payload_len });
     }
 
     /// Adds a frame.
     pub(super) fn push(&mut self, frame: OutFrame) {
         self.reads_regions |= matches!(frame.source, Source::Region(..) | Source::Done(_));
-        self.frames.push_back(frame);
+        self.note_added(frame.header_len, frame.payload_len);
+        self.order.push_back(Next::Other);
+        self.others.push_back(frame);
     }
 
     /// The kernel has `sent` bytes more: drops the first frame if that is all of it, and takes its
     /// bytes off. Then returns the request of which that was the last frame, if it was.
     pub fn pop_sent(&mut self, sent: &mut usize) -> Option<Option<u32>> {
-        let first = self.frames.front()?;
-        let left = first.len() - self.sent;
+        let (len, ended) = match *self.order.front()? {
+            Next::Whole { slot, header_len, payload_len } => {
+                (FRAME_HEADER_BYTES + header_len as usize + payload_len as usize, Some(slot))
+            }
+            Next::Other => {
+                let first = self.others.front()?;
+                let ended = match first.source {
+                    Source::Request(slot) if first.last => Some(slot),
+                    _ => None,
+                };
+                (first.len(), ended)
+            }
+        };
+        let left = len - self.sent;
         if *sent < left {
             self.sent += *sent;
             return None;
         }
-        let ended = match first.source {
-            Source::Request(slot) if first.last => Some(slot),
-            _ => None,
-        };
         *sent -= left;
         self.sent = 0;
-        self.frames.pop_front();
-        self.reads_regions &= !self.frames.is_empty();
+        if let Some(Next::Other) = self.order.pop_front() {
+            self.others.pop_front();
+            self.reads_regions &= !self.others.is_empty();
+        }
         Some(ended)
     }
 
@@ -77,10 +133,24 @@ impl Batch {
     pub(super) fn unsent(&self, slot: usize) -> usize {
         let mut gone = self.sent;
         let mut unsent = 0;
-        for frame in &self.frames {
-            let payload_gone = gone.saturating_sub(FRAME_HEADER_BYTES + frame.header_len);
-            if matches!(frame.source, Source::Request(of) if of as usize == slot) {
-                unsent += frame.payload_len.saturating_sub(payload_gone);
+        let mut others = self.others.iter();
+        for next in &self.order {
+            let (of, header_len, payload_len) = match next {
+                Next::Whole { slot, header_len, payload_len } => {
+                    (Some(*slot), *header_len as usize, *payload_len as usize)
+                }
+                Next::Other => {
+                    let Some(frame) = others.next() else { break };
+                    let of = match frame.source {
+                        Source::Request(of) => Some(of),
+                        _ => None,
+                    };
+                    (of, frame.header_len, frame.payload_len)
+                }
+            };
+            let payload_gone = gone.saturating_sub(FRAME_HEADER_BYTES + header_len);
+            if of.is_some_and(|of| of as usize == slot) {
+                unsent += payload_len.saturating_sub(payload_gone);
             }
             gone = 0;
         }
@@ -92,7 +162,7 @@ impl Batch {
         let mut head = [0; FRAME_HEADER_BYTES];
         let (first, rest) = bytes.split_at(FRAME_HEADER_BYTES);
         head.copy_from_slice(first);
-        self.frames.push_back(OutFrame {
+        self.push(OutFrame {
             head,
             first: false,
             header_len: 0,
@@ -106,8 +176,13 @@ impl Batch {
     /// A message is begun in a batch that has room for all of it, or else where no other large one is:
     /// who got out of step once would have each message in two batches, which costs streams a quarter.
     pub(super) fn may_begin(&self, bytes: u32, frames: usize) -> bool {
+        let is_whole = |next: &Next| match next {
+            Next::Whole { payload_len, .. } => *payload_len as usize == FRAME_PAYLOAD_BYTES_MAX,
+            Next::Other => false,
+        };
         let is_large = |frame: &OutFrame| frame.payload_len == FRAME_PAYLOAD_BYTES_MAX;
-        bytes as usize <= frames * FRAME_PAYLOAD_BYTES_MAX || !self.frames.iter().any(is_large)
+        bytes as usize <= frames * FRAME_PAYLOAD_BYTES_MAX
+            || !(self.others.iter().any(is_large) || self.order.iter().any(is_whole))
     }
 
     /// Cuts up to `frames` frames from a tagged send or a write; true when it is all cut.
@@ -148,7 +223,7 @@ impl Batch {
                 request.cursor.walk(&request.data, header.payload_len as usize, |_, _, _| {});
             }
             request.done += header.payload_len;
-            self.frames.push_back(frame);
+            self.push(frame);
         }
         request.done == request.posted.total
     }
@@ -159,8 +234,8 @@ impl Batch {
         if !self.reads_regions {
             return pins;
         }
-        let begun = self.sent > 0;
-        for (index, frame) in self.frames.iter_mut().enumerate() {
+        let begun = self.sent > 0 && matches!(self.order.front(), Some(Next::Other));
+        for (index, frame) in self.others.iter_mut().enumerate() {
             match &frame.source {
                 Source::Region(region, _) => {
                     if pins.last().is_some_and(|pin| Arc::ptr_eq(pin.region(), region)) {

@@ -103,7 +103,7 @@ impl OtherLane {
             if !may_go(request, sends_framed) {
                 break;
             }
-            batch.frame_run(slot, request, Kind::Tagged, 1);
+            batch.push_whole(slot, request);
             self.small.pop_front();
         }
         batch.len() > before

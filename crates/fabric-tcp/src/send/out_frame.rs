@@ -73,6 +73,21 @@ impl OutFrame {
     }
 }
 
+/// Adds what is left of the only frame of a request, of which `skip` bytes have left.
+#[inline]
+pub fn gather_whole<'a>(gather: &mut Gather<'a>, request: &'a Request, skip: usize) {
+    let head = request.head_and_header.len();
+    if skip == 0 {
+        gather.bytes(&request.head_and_header);
+        return request.data.iter().for_each(|span| gather.span(span, 0, span.len()));
+    }
+    gather.bytes(&request.head_and_header[skip.min(head)..]);
+    let gone = skip - skip.min(head);
+    let mut cursor = Cursor::at(&request.data, gone);
+    let left = request.posted.total as usize - gone;
+    cursor.walk(&request.data, left, |span, offset, len| gather.span(span, offset, len));
+}
+
 /// Adds what is left of a frame of which `skip` bytes have left.
 pub fn gather_frame<'a>(
     gather: &mut Gather<'a>,
