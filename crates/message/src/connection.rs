@@ -162,11 +162,13 @@ impl Connection {
     }
 
     /// The number of a work request of this connection.
+    #[inline]
     pub fn work_id(&self, target: Target, index: u32) -> WrId {
         WrId(work_id(target, self.id.slot(), index))
     }
 
     /// Puts the credits that the peer has now into a header.
+    #[inline]
     pub fn piggyback_credits(&mut self, header: &mut Header) {
         header.credit_limit = self.responder.credits.advertise();
         header.push_limit = self.responder.push.advertise();
@@ -176,6 +178,20 @@ impl Connection {
     /// Posts, in order behind what waits already, and takes the list. What cannot be posted for another reason than
     /// a full queue ends the connection.
     pub fn post(
+        &mut self,
+        sh: &mut Shared,
+        work: Work,
+        id: WrId,
+        header: &[u8],
+        data: &mut SgList,
+        signaled: bool,
+    ) {
+        self.post_inline(sh, work, id, header, data, signaled);
+    }
+
+    /// The same for the few places from which most is posted.
+    #[inline(always)]
+    pub fn post_inline(
         &mut self,
         sh: &mut Shared,
         work: Work,
@@ -225,12 +241,14 @@ impl Connection {
     }
 
     /// The engine has a message that begins with `header`.
+    #[inline]
     fn handed_over(&mut self, header: &[u8]) {
         if header.first() == Some(&(Kind::Reply as u8)) {
             self.responder.reply_left();
         }
     }
 
+    #[cold]
     fn post_failed(&self, sh: &mut Shared, error: PostError) {
         let reason = match error {
             // The engine tells of the end.
@@ -340,7 +358,7 @@ impl Message {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn issue(
     sh: &mut Shared,
     queue_pair: QueuePair,

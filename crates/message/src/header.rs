@@ -14,6 +14,8 @@ pub const SETUP_BYTES: usize = 20;
 pub const HEADER_BYTES: usize = 28;
 /// Bytes of a descriptor of remote memory.
 pub const REMOTE_SPAN_BYTES: usize = 20;
+/// A message of so many bytes is put together on the stack.
+pub const SMALL_MESSAGE_BYTES: usize = 96;
 /// Descriptors of a kind in one message.
 pub const REMOTE_SPANS_MAX: usize = 16;
 
@@ -131,6 +133,24 @@ impl Header {
 
     /// Appends the bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes());
+    }
+
+    /// The message without descriptors and data, if it is a small one.
+    #[inline]
+    pub fn with_header<'a>(
+        &self,
+        caller_header: &[u8],
+        into: &'a mut [u8; SMALL_MESSAGE_BYTES],
+    ) -> Option<&'a [u8]> {
+        let end = HEADER_BYTES + caller_header.len();
+        into.get_mut(HEADER_BYTES..end)?.copy_from_slice(caller_header);
+        into[..HEADER_BYTES].copy_from_slice(&self.bytes());
+        into.get(..end)
+    }
+
+    #[inline]
+    fn bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.kind as u8;
         bytes[1] = self.mode as u8 | (self.reply_mode as u8) << 4;
@@ -142,7 +162,7 @@ impl Header {
         bytes[16..20].copy_from_slice(&self.room.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.credit_limit.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.push_limit.to_le_bytes());
-        out.extend_from_slice(&bytes);
+        bytes
     }
 
     /// Takes the first bytes of a message apart.

@@ -66,10 +66,12 @@ impl Node {
         Ok(Node { domain, ports, waiter, turn: 0, rounds: Rounds::default() })
     }
 
+    #[inline]
     fn port(&mut self, conn: ConnId) -> Option<&mut Port> {
         self.ports.get_mut(conn.port())
     }
 
+    #[inline]
     fn peek(&self, conn: ConnId) -> Option<&Port> {
         self.ports.get(conn.port())
     }
@@ -152,6 +154,22 @@ impl Node {
         port.submit(conn, tag, header, (data, reply_into), Submit::Plain)
     }
 
+    /// As [`submit`](Self::submit), of a request without data; takes what is in the list, unless it fails.
+    ///
+    /// # Errors
+    /// As `submit`.
+    #[inline]
+    pub fn submit_empty(
+        &mut self,
+        conn: ConnId,
+        tag: u32,
+        header: &[u8],
+        reply_into: &mut SgList,
+    ) -> Result<(), SubmitError> {
+        let port = self.port(conn).ok_or(SubmitError::NotConnected)?;
+        port.submit_empty(conn, tag, header, reply_into)
+    }
+
     /// As [`submit`](Self::submit), for requests that keep the connection going: may use the
     /// credit and the place that ordinary requests leave alone.
     ///
@@ -187,6 +205,7 @@ impl Node {
     }
 
     /// Whether `submit` would find a credit and a free place now.
+    #[inline]
     pub fn can_submit(&self, conn: ConnId) -> bool {
         self.peek(conn).is_some_and(|port| port.can_submit(conn))
     }
@@ -245,16 +264,17 @@ impl Node {
     /// again, whatever happens. Data of the request that was not fetched is thrown away; while a
     /// fetch is under way the reply waits for it.
     #[inline]
-    pub fn reply(&mut self, id: RequestId, header: &[u8], data: SgList, token: u64) {
+    pub fn reply(&mut self, id: RequestId, header: &[u8], mut data: SgList, token: u64) {
         let token = (!data.is_empty()).then_some(token);
         if let Some(port) = self.port(id.conn) {
-            port.reply(id, header, data, token);
+            port.reply(id, header, &mut data, token);
         }
     }
 
-    /// As [`reply`](Self::reply); [`Event::ReplySent`] follows without data, too.
+    /// As [`reply`](Self::reply), and takes what is in the list; [`Event::ReplySent`] follows without
+    /// data, too.
     #[inline]
-    pub fn reply_told(&mut self, id: RequestId, header: &[u8], data: SgList, token: u64) {
+    pub fn reply_told(&mut self, id: RequestId, header: &[u8], data: &mut SgList, token: u64) {
         if let Some(port) = self.port(id.conn) {
             port.reply(id, header, data, Some(token));
         }
@@ -302,6 +322,11 @@ impl Node {
             self.turn = (self.turn + 1) % self.ports.len();
         }
         None
+    }
+
+    /// Whether there is one more.
+    pub fn has_event(&self) -> bool {
+        self.ports.iter().any(Port::has_event)
     }
 
     /// Gives back the memory of a header, so that the next one needs no allocation.

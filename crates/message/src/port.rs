@@ -55,6 +55,8 @@ pub struct Port {
     generations: Vec<u32>,
     free: Vec<u32>,
     by_queue_pair: HashMap<QueuePair, u32, BuildHasherDefault<NumberHasher>>,
+    /// The one that was looked for last, which is in there.
+    last_found: Option<(QueuePair, u32)>,
     completions: Vec<WorkCompletion>,
     late_events: Vec<QueuePairEvent>,
 }
@@ -76,6 +78,7 @@ impl Port {
             generations: Vec::new(),
             free: Vec::new(),
             by_queue_pair: HashMap::default(),
+            last_found: None,
             completions: Vec::with_capacity(COMPLETIONS_MAX),
             late_events: Vec::new(),
         })
@@ -205,11 +208,26 @@ impl Port {
         id
     }
 
+    /// The place of a queue pair's connection.
+    #[inline]
+    fn place_of(&mut self, queue_pair: QueuePair) -> Option<u32> {
+        match self.last_found {
+            Some((last, index)) if last == queue_pair => Some(index),
+            _ => {
+                let index = self.by_queue_pair.get(&queue_pair).copied()?;
+                self.last_found = Some((queue_pair, index));
+                Some(index)
+            }
+        }
+    }
+
+    #[inline]
     fn find(&mut self, conn: ConnId) -> Option<(&mut Connection, &mut Shared)> {
         let connection = self.connections.get_mut(conn.slot() as usize)?.as_deref_mut()?;
         (connection.id == conn).then_some((connection, &mut self.sh))
     }
 
+    #[inline]
     fn peek(&self, conn: ConnId) -> Option<&Connection> {
         let connection = self.connections.get(conn.slot() as usize)?.as_deref()?;
         (connection.id == conn).then_some(connection)
@@ -234,6 +252,19 @@ impl Port {
         connection.submit(sh, tag, header, data, reply_into, submit)
     }
 
+    #[inline]
+    pub fn submit_empty(
+        &mut self,
+        conn: ConnId,
+        tag: u32,
+        header: &[u8],
+        reply_into: &mut SgList,
+    ) -> Result<(), SubmitError> {
+        let (connection, sh) = self.find(conn).ok_or(SubmitError::NotConnected)?;
+        connection.submit_empty(sh, tag, header, reply_into)
+    }
+
+    #[inline]
     pub fn can_submit(&self, conn: ConnId) -> bool {
         self.peek(conn).is_some_and(|connection| {
             connection.state == State::Open && connection.requester.admit(false).is_ok()
@@ -271,9 +302,10 @@ impl Port {
     }
 
     /// With a token its end is told.
-    pub fn reply(&mut self, id: RequestId, header: &[u8], data: SgList, token: Option<u64>) {
+    #[inline]
+    pub fn reply(&mut self, id: RequestId, header: &[u8], data: &mut SgList, token: Option<u64>) {
         let Some((connection, sh)) = self.find(id.conn) else {
-            drop(data);
+            data.clear();
             return self.sh.unsent(token);
         };
         connection.reply(sh, id.tag, header, (data, token));
@@ -337,6 +369,11 @@ impl Port {
         self.sh.events.pop_front()
     }
 
+    pub fn has_event(&self) -> bool {
+        !self.sh.events.is_empty()
+    }
+
+    #[inline]
     pub fn recycle(&mut self, header: Vec<u8>) {
         self.sh.recycle(header);
     }

@@ -179,6 +179,12 @@ impl ReceivePool {
 
     #[inline]
     fn hand_over(&self, index: u32, engine: &mut dyn Engine) -> bool {
+        let id = WrId(work_id(Target::Receive, 0, index));
+        engine.post_recv(id, self.buffers(index)).is_ok()
+    }
+
+    #[inline]
+    fn buffers(&self, index: u32) -> SgList {
         let mut buffers = SgList::new();
         let header = self.header(index);
         poison::fill(&header);
@@ -186,7 +192,7 @@ impl ReceivePool {
         if self.area_bytes > 0 {
             buffers.push(self.area(index));
         }
-        engine.post_recv(WrId(work_id(Target::Receive, 0, index)), buffers).is_ok()
+        buffers
     }
 
     /// The message in `index` was looked at: posts it again, or gives its memory back when fewer

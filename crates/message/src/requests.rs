@@ -10,8 +10,8 @@ use crate::connection::{Connection, Message, State, Work, push_tag, reply_tag};
 use crate::event::Event;
 use crate::fault::Fault;
 use crate::header::{
-    FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, encode_remote, tag_slot,
-    wire_tag,
+    FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, SMALL_MESSAGE_BYTES,
+    encode_remote, tag_slot, wire_tag,
 };
 use crate::requester::Requester;
 use crate::segments;
@@ -102,6 +102,82 @@ impl Connection {
         let remotes = (&plan.reads[..], &plan.writes[..]);
         self.send_request(sh, wire, header, how, remotes, (&mut data, &mut reply_into));
         Ok(())
+    }
+
+    /// As [`submit`](Self::submit), of a request without data: takes the list, unless it fails. Where
+    /// replies come by tag to whatever memory there is, nothing is to be decided.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    #[inline]
+    pub fn submit_empty(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        caller_header: &[u8],
+        reply_into: &mut SgList,
+    ) -> Result<(), SubmitError> {
+        let is_plain = self.agreed.tagged && !sh.attr.local_registration;
+        if !is_plain || HEADER_BYTES + caller_header.len() > SMALL_MESSAGE_BYTES {
+            let list = reply_into.clone();
+            self.submit(sh, tag, caller_header, SgList::new(), list, Submit::Plain)?;
+            reply_into.clear();
+            return Ok(());
+        }
+        if self.state != State::Open {
+            return Err(SubmitError::NotConnected);
+        }
+        segments::join(reply_into);
+        let room = sg_bytes(reply_into);
+        let too_large = caller_header.len() > self.request_header_max()
+            || room > sh.attr.bulk_bytes_max.min(u32::MAX as usize)
+            || reply_into.len() > sh.attr.sge_max;
+        if too_large {
+            return Err(SubmitError::TooLarge);
+        }
+        if self.requester.has(tag) {
+            return Err(SubmitError::TagInUse);
+        }
+        if let Err(error) = self.requester.admit(false) {
+            self.counters.credit_stalls += u64::from(error == SubmitError::NoCredit);
+            return Err(error);
+        }
+        let memory = sh.reply_memory.take(&sh.domain)?;
+        self.counters.data_none += 1;
+        self.counters.requests_sent += 1;
+        self.requester.credits.spend(1);
+        let index = self.requester.take_slot(tag);
+        let slot = &mut self.requester.slots[usize::from(index)];
+        (slot.mode, slot.reply_mode) = (Mode::None, Mode::Tagged);
+        (slot.data_len, slot.room) = (0, room as u32);
+        (slot.memory, slot.work) = (Some(memory), 1);
+        let mut header = Header::new(Kind::Request, wire_tag(index, slot.generation));
+        (header.reply_mode, header.room) = (Mode::Tagged, room as u32);
+        self.send_empty(sh, header, caller_header, memory, reply_into);
+        Ok(())
+    }
+
+    /// Posts the room for a reply, and the request.
+    #[inline]
+    fn send_empty(
+        &mut self,
+        sh: &mut Shared,
+        mut header: Header,
+        caller_header: &[u8],
+        memory: u32,
+        reply_into: &mut SgList,
+    ) {
+        let wire = header.tag;
+        let id = self.work_id(Target::ReplyReceive, wire);
+        let room = Work::TaggedRecv(reply_tag(wire), Some(memory));
+        self.post_inline(sh, room, id, &[], reply_into, true);
+        header.header_len = caller_header.len() as u16;
+        self.piggyback_credits(&mut header);
+        let mut small = [0; SMALL_MESSAGE_BYTES];
+        let message = header.with_header(caller_header, &mut small);
+        let message = message.expect("its length was looked at before");
+        let id = self.work_id(Target::Control, wire);
+        self.post_inline(sh, Work::Send, id, message, &mut SgList::new(), false);
     }
 
     fn count(&mut self, mode: Mode) {

@@ -29,6 +29,13 @@ pub struct LateReply {
     pub token: Option<u64>,
 }
 
+impl LateReply {
+    /// Takes the list.
+    pub fn new(header: &[u8], data: &mut SgList, token: Option<u64>) -> Box<LateReply> {
+        Box::new(LateReply { header: header.to_vec(), data: std::mem::take(data), token })
+    }
+}
+
 /// A request in service (or waiting for it).
 #[derive(Default)]
 pub struct Slot {
@@ -124,6 +131,7 @@ impl Responder {
     }
 
     /// The slot of a request that is in service.
+    #[inline]
     pub fn serving(&mut self, tag: u32) -> Option<&mut Slot> {
         self.slots.get_mut(tag_slot(tag)).filter(|slot| slot.busy && slot.tag == tag)
     }
@@ -147,16 +155,32 @@ impl Responder {
         Ok(slot)
     }
 
+    /// A request is answered now, and another one may come for it.
+    #[inline]
+    pub fn replied_one(&mut self) {
+        self.credits.give_back(1);
+        self.replied();
+    }
+
+    /// As [`replied_one`](Self::replied_one), and none may come for it.
+    #[inline]
+    pub fn replied(&mut self) {
+        self.in_service -= 1;
+        self.replying += 1;
+    }
+
     /// The engine has a reply.
+    #[inline]
     pub fn reply_left(&mut self) {
         self.replying = self.replying.saturating_sub(1);
     }
 
     /// An entry for a reply whose end is to be told.
-    pub fn leave(&mut self, token: u64, held: Option<Held>) -> u32 {
+    #[inline]
+    pub fn leave(&mut self, token: u64) -> u32 {
         if let Some(index) = self.pending_free.pop() {
             let entry = &mut self.pending_replies[index as usize];
-            (entry.token, entry.left, entry.held) = (token, 0, held);
+            (entry.token, entry.left) = (token, 0);
             return index;
         }
         if self.pending_replies.is_empty() {
@@ -164,7 +188,13 @@ impl Responder {
             self.pending_replies.reserve(self.window);
             self.pending_free.reserve(self.window);
         }
-        self.pending_replies.push(PendingReply { token, work: 0, left: 0, held, message: None });
+        self.pending_replies.push(PendingReply {
+            token,
+            work: 0,
+            left: 0,
+            held: None,
+            message: None,
+        });
         (self.pending_replies.len() - 1) as u32
     }
 }

@@ -13,7 +13,7 @@ use crate::header::{FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, decode_remot
 use crate::planted::{Defect, planted};
 use crate::responder::{Fetch, LateReply, PendingReply, Responder, Slot};
 use crate::segments;
-use crate::shared::{Role, Shared, Waiting};
+use crate::shared::{NoMemory, Role, Shared, Waiting};
 use crate::work::Target;
 
 /// Pieces that a grant asks for: they take receives that nobody promised.
@@ -31,7 +31,9 @@ impl Connection {
     /// The peer's fault.
     pub fn handle_request(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
         let header = &m.header;
-        self.check_request(sh, m)?;
+        if !self.is_plain_request(sh, m) {
+            self.check_request(sh, m)?;
+        }
         self.responder.credits.take(1)?;
         // Credits go back before the replies leave, but a slot is in use until its reply is there.
         if self.responder.in_service + self.responder.replying >= self.responder.window {
@@ -50,14 +52,16 @@ impl Connection {
         (slot.busy, slot.tag) = (true, header.tag);
         (slot.mode, slot.reply_mode) = (header.mode, header.reply_mode);
         (slot.data_len, slot.room) = (header.data_len, header.room);
-        read_descriptors(sh, m, slot)?;
-        let agreed = &self.agreed;
-        check_remotes(&slot.reads, header.mode == Mode::Read && agreed.rdma_read, header.data_len)?;
-        check_remotes(
-            &slot.writes,
-            header.reply_mode == Mode::Write && agreed.rdma_write,
-            header.room,
-        )?;
+        if header.mode != Mode::None || header.reply_mode != Mode::Tagged {
+            read_descriptors(sh, m, slot);
+            let agreed = &self.agreed;
+            let is_read = header.mode == Mode::Read && agreed.rdma_read;
+            check_remotes(&slot.reads, is_read, header.data_len)?;
+            let is_written = header.reply_mode == Mode::Write && agreed.rdma_write;
+            check_remotes(&slot.writes, is_written, header.room)?;
+        } else if header.descriptor_bytes() > 0 {
+            return Err(Fault::peer("descriptors that do not cover the data"));
+        }
         let at = HEADER_BYTES + header.descriptor_bytes();
         let header_len = usize::from(header.header_len);
         if header.mode == Mode::Inline {
@@ -81,6 +85,18 @@ impl Connection {
             sh.deliver_in_turn(waiting);
         }
         Ok(())
+    }
+
+    /// A request without data, whose reply goes by tag, in which nothing is wrong: most are.
+    #[inline]
+    fn is_plain_request(&self, sh: &Shared, m: &Message) -> bool {
+        let header = &m.header;
+        self.agreed.tagged
+            && (header.mode, header.reply_mode) == (Mode::None, Mode::Tagged)
+            && header.data_len == 0
+            && header.descriptor_bytes() == 0
+            && header.room as usize <= sh.attr.bulk_bytes_max
+            && m.len == HEADER_BYTES + usize::from(header.header_len)
     }
 
     fn check_request(&self, sh: &Shared, m: &Message) -> Result<(), Fault> {
@@ -126,61 +142,84 @@ impl Connection {
     }
 
     /// See [`Node::reply`](crate::Node::reply). With a token its end is told.
+    #[inline]
     pub fn reply(
         &mut self,
         sh: &mut Shared,
         tag: u32,
         header: &[u8],
-        (mut data, token): (SgList, Option<u64>),
+        (data, token): (&mut SgList, Option<u64>),
     ) {
-        segments::join(&mut data);
-        let len = sg_bytes(&data);
+        if !token.is_some_and(|token| self.reply_plainly(sh, tag, header, (data, token))) {
+            self.reply_any(sh, tag, header, (data, token));
+        }
+    }
+
+    fn reply_any(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        header: &[u8],
+        (data, token): (&mut SgList, Option<u64>),
+    ) {
+        segments::join(data);
+        let len = sg_bytes(data);
         let open = self.state == State::Open;
         let Some(slot) = self.responder.serving(tag).filter(|_| open) else {
+            data.clear();
             return sh.unsent(token);
         };
         if slot.fetch == Fetch::Posted {
-            slot.late = Some(Box::new(LateReply { header: header.to_vec(), data, token }));
+            slot.late = Some(LateReply::new(header, data, token));
             return;
         }
         let fits = len <= slot.room as usize
             && data.len() <= sh.attr.sge_max
             && header.len() <= REPLY_HEADER_BYTES_MAX;
         if !fits {
+            data.clear();
             sh.faults.push((self.id.slot(), Fault::local("reply larger than the request's room")));
             return sh.unsent(token);
         }
-        let Ok(held) = sh.make_known((Role::Responder, Some(self.id.slot())), &mut data, true)
-        else {
-            // Pushed data that nobody fetched stops the path until the reply leaves.
-            let stops = slot.mode == Mode::Tagged && slot.fetch == Fetch::Not;
-            if stops || sh.bounces[Role::Responder as usize].is_idle() {
-                sh.faults.push((self.id.slot(), Fault::local("no memory for a reply")));
-                return sh.unsent(token);
+        let mut held = None;
+        if sh.must_know(data) {
+            match sh.make_known((Role::Responder, Some(self.id.slot())), data, true) {
+                Ok(found) => held = found,
+                Err(NoMemory) => {
+                    // Pushed data that nobody fetched stops the path until the reply leaves.
+                    let stops = slot.mode == Mode::Tagged && slot.fetch == Fetch::Not;
+                    if stops || sh.bounces[Role::Responder as usize].is_idle() {
+                        data.clear();
+                        sh.faults.push((self.id.slot(), Fault::local("no memory for a reply")));
+                        return sh.unsent(token);
+                    }
+                    slot.late = Some(LateReply::new(header, data, token));
+                    return sh.starved.push((self.id.slot(), tag));
+                }
             }
-            slot.late = Some(Box::new(LateReply { header: header.to_vec(), data, token }));
-            return sh.starved.push((self.id.slot(), tag));
-        };
+        }
         self.end_service(sh, tag);
         let mut message = Header::new(Kind::Reply, tag);
         message.data_len = len as u32;
-        self.send_reply(sh, message, header, (&mut data, held), token);
+        self.send_reply(sh, message, header, (data, &mut held), token);
     }
 
     /// Frees the slot of a request that is replied now.
+    #[inline]
     fn end_service(&mut self, sh: &mut Shared, tag: u32) {
         let Some(slot) = self.responder.serving(tag) else { return };
         let unwanted = slot.fetch == Fetch::Not && slot.data_len > 0;
         let (mode, data_len) = (slot.mode, slot.data_len);
-        sh.recycle(std::mem::take(&mut slot.inline));
+        if slot.inline.capacity() > 0 {
+            sh.recycle(std::mem::take(&mut slot.inline));
+        }
         slot.retired = slot.expects(tag).then_some(tag);
         (slot.busy, slot.fetch) = (false, Fetch::Not);
         (slot.arrived, slot.granted, slot.work) = (0, 0, 0);
-        if !(planted(Defect::CreditLost) && unwanted) {
-            self.responder.credits.give_back(1);
+        match planted(Defect::CreditLost) && unwanted {
+            true => self.responder.replied(),
+            false => self.responder.replied_one(),
         }
-        self.responder.in_service -= 1;
-        self.responder.replying += 1;
         sh.in_service -= 1;
         if unwanted && mode == Mode::Tagged {
             self.discard(sh, tag, data_len);
@@ -263,13 +302,17 @@ impl Connection {
     }
 }
 
-fn read_descriptors(sh: &mut Shared, m: &Message, slot: &mut Slot) -> Result<(), Fault> {
+#[inline]
+fn read_descriptors(sh: &mut Shared, m: &Message, slot: &mut Slot) {
     slot.reads.clear();
     slot.writes.clear();
     let bytes = m.header.descriptor_bytes();
-    if bytes == 0 {
-        return Ok(());
+    if bytes > 0 {
+        read_some_descriptors(sh, m, slot, bytes);
     }
+}
+
+fn read_some_descriptors(sh: &mut Shared, m: &Message, slot: &mut Slot, bytes: usize) {
     let mut raw = std::mem::take(&mut sh.scratch);
     sh.pool.read_message(m.index, HEADER_BYTES, bytes, &mut raw);
     let (reads, writes) =
@@ -277,10 +320,10 @@ fn read_descriptors(sh: &mut Shared, m: &Message, slot: &mut Slot) -> Result<(),
     decode_remotes(reads, &mut slot.reads);
     decode_remotes(writes, &mut slot.writes);
     sh.scratch = raw;
-    Ok(())
 }
 
 /// Descriptors stand where they belong and cover what is announced.
+#[inline]
 fn check_remotes(remotes: &[RemoteSpan], expected: bool, len: u32) -> Result<(), Fault> {
     let total: u64 = remotes.iter().map(|remote| u64::from(remote.len)).sum();
     let right = if expected {

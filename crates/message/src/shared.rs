@@ -195,6 +195,12 @@ impl Shared {
         (whole.len() <= self.attr.sge_max).then(|| segments::cut(&whole, 0, len))
     }
 
+    /// The device must know what is in `list` before it is posted.
+    #[inline]
+    pub fn must_know(&self, list: &SgList) -> bool {
+        self.attr.local_registration && !list.is_empty()
+    }
+
     /// Makes sure that the device knows `list`, which is posted next, where it must: what it does not
     /// know and cannot be told of is replaced, and copied if it is a source. `None`: nothing is to be
     /// held for that.
@@ -208,12 +214,13 @@ impl Shared {
         list: &mut SgList,
         is_source: bool,
     ) -> Result<Option<Held>, NoMemory> {
-        match self.attr.local_registration && !list.is_empty() {
+        match self.must_know(list) {
             true => self.find_or_replace((role, owner), list, is_source).map(Some).ok_or(NoMemory),
             false => Ok(None),
         }
     }
 
+    #[cold]
     fn find_or_replace(
         &mut self,
         (role, owner): (Role, Owner),
@@ -232,7 +239,15 @@ impl Shared {
     }
 
     /// Delivers requests as far as the limit of requests in service allows.
+    #[inline]
     pub fn deliver_waiting(&mut self) {
+        if !self.waiting.is_empty() {
+            self.deliver_some();
+        }
+    }
+
+    #[cold]
+    fn deliver_some(&mut self) {
         while self.in_service < self.config.requests_in_service_max {
             let Some(waiting) = self.waiting.pop_front() else { return };
             self.deliver(waiting);
@@ -240,10 +255,9 @@ impl Shared {
     }
 
     /// Delivers a request, or leaves it waiting behind others.
-    #[inline]
+    #[inline(always)]
     pub fn deliver_in_turn(&mut self, waiting: Waiting) {
-        let is_room = self.in_service < self.config.requests_in_service_max;
-        if is_room && self.waiting.is_empty() {
+        if self.has_room() {
             return self.deliver(waiting);
         }
         self.waiting.push_back(waiting);
@@ -251,11 +265,17 @@ impl Shared {
     }
 
     /// Delivers a request.
-    #[inline]
+    #[inline(always)]
     pub fn deliver(&mut self, waiting: Waiting) {
         let Waiting { id, header, data_len, reply_max, pushed } = waiting;
         self.in_service += 1;
         self.events.push_back(Event::Request { id, header, data_len, reply_max, pushed });
+    }
+
+    /// A request can be delivered at once: no limit is reached, and none waits.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.in_service < self.config.requests_in_service_max && self.waiting.is_empty()
     }
 
     /// A reply will not be sent: its memory is the caller's again.

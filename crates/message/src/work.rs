@@ -31,17 +31,17 @@ pub fn work_id(target: Target, connection: u32, index: u32) -> u64 {
 
 /// Takes the number apart: what for, which connection, which index.
 pub fn parse_work_id(id: u64) -> Option<(Target, u32, u32)> {
-    let target = match id >> 60 {
-        1 => Target::Receive,
-        2 => Target::Request,
-        3 => Target::ReplyReceive,
-        4 => Target::Fetch,
-        5 => Target::Reply,
-        6 => Target::Discard,
-        7 => Target::Control,
-        _ => return None,
-    };
-    Some((target, (id >> 32) as u32 & 0xff_ffff, id as u32))
+    const TARGETS: [Target; 7] = [
+        Target::Receive,
+        Target::Request,
+        Target::ReplyReceive,
+        Target::Fetch,
+        Target::Reply,
+        Target::Discard,
+        Target::Control,
+    ];
+    let target = TARGETS.get((id >> 60).wrapping_sub(1) as usize)?;
+    Some((*target, (id >> 32) as u32 & 0xff_ffff, id as u32))
 }
 
 #[cfg(test)]

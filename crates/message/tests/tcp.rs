@@ -224,7 +224,7 @@ fn replies_that_are_not_taken_are_few_whatever_the_sockets_hold() {
             match event {
                 Event::Request { id, .. } => {
                     told += 1;
-                    server.reply_told(id, &[7; 4000], SgList::new(), told);
+                    server.reply_told(id, &[7; 4000], &mut SgList::new(), told);
                 }
                 Event::ReplySent { .. } => told -= 1,
                 Event::Disconnected { reason, peer_fault, .. } => {

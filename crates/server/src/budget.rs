@@ -70,6 +70,7 @@ impl Share {
         Needs { pages: load(&self.pages), memory: load(&self.memory) }
     }
 
+    #[inline]
     fn try_take(&self, needs: Needs) -> bool {
         let take = |used: &AtomicUsize, more: usize, most: usize| {
             let sum = |used| fits(used, more, most).then(|| used.saturating_add(more));
@@ -85,6 +86,7 @@ impl Share {
         taken
     }
 
+    #[inline]
     fn give(&self, needs: Needs) {
         let give = |used: &AtomicUsize, less: usize| {
             if less > 0 {
@@ -199,6 +201,12 @@ impl Budgets {
         user
     }
 
+    /// Takes what a request needs, if there is room and nobody waits for any.
+    #[inline]
+    pub(crate) fn take_at_once(&self, user: &UserShare, needs: Needs) -> bool {
+        self.waiting.load(Ordering::SeqCst) == 0 && self.take_both(user, needs)
+    }
+
     /// Takes what a request needs, if there is room and nobody was there before it.
     ///
     /// # Errors
@@ -233,6 +241,7 @@ impl Budgets {
         false
     }
 
+    #[inline]
     fn take_both(&self, user: &UserShare, needs: Needs) -> bool {
         if !user.share.try_take(needs) {
             return false;
@@ -244,11 +253,19 @@ impl Budgets {
         taken
     }
 
-    /// Gives back what a request took.
+    /// Gives back what a request took. True where somebody waits for that, and is to be
+    /// [granted](Self::granted) it.
+    #[inline]
     #[must_use = "others wait for it"]
-    pub(crate) fn give(&self, user: &UserShare, needs: Needs) -> AllGranted {
+    pub(crate) fn give(&self, user: &UserShare, needs: Needs) -> bool {
         user.share.give(needs);
         self.all.give(needs);
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// A user has more room: those who may go on.
+    #[must_use = "others wait for it"]
+    pub(crate) fn granted(&self, user: &UserShare) -> AllGranted {
         self.changed(user.uid)
     }
 
@@ -355,7 +372,14 @@ mod tests {
         }
 
         fn give(&self, uid: u32, pages: usize) -> Vec<Asked> {
-            asked(self.budgets.give(&self.user(uid), needs(pages)))
+            asked(give(&self.budgets, &self.user(uid), needs(pages)))
+        }
+    }
+
+    fn give(budgets: &Budgets, user: &UserShare, needs: Needs) -> AllGranted {
+        match budgets.give(user, needs) {
+            true => budgets.granted(user),
+            false => AllGranted::new(),
         }
     }
 
@@ -490,7 +514,7 @@ mod tests {
                         let session = SessionId([worker as u8; 16]);
                         let wanted = Granted { user: user.clone(), session, worker, ticket, needs };
                         if budgets.take(wanted) {
-                            budgets.give(&user, needs).into_iter().for_each(|one| {
+                            give(&budgets, &user, needs).into_iter().for_each(|one| {
                                 sender.send(one).expect("open");
                             });
                         } else {
@@ -507,7 +531,7 @@ mod tests {
             granted += 1;
             let mut next = vec![one];
             while let Some(one) = next.pop() {
-                let more = budgets.give(&one.user, one.needs);
+                let more = give(&budgets, &one.user, one.needs);
                 granted += more.len();
                 next.extend(more);
             }

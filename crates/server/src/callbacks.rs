@@ -41,10 +41,13 @@ impl Worker {
     }
 
     /// Something came from the client over a connection.
+    #[inline]
     pub(crate) fn heard(&mut self, session: &Rc<Session>, connection: ConnId) {
         session.life.seen(self.clock.now());
         session.links.heard(connection);
-        self.send_callbacks(session);
+        if session.callbacks.borrow().has_unsent() {
+            self.send_callbacks(session);
+        }
     }
 
     /// A client answered.

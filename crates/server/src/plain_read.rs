@@ -11,64 +11,31 @@ use std::task::{self, Poll};
 use std::time::Duration;
 
 use dafs_fabric::SgList;
-use dafs_protocol::{OpResult, RequestHead, Status, encode_results};
+use dafs_protocol::{PlainRead, RequestHead, Status, encode_results};
 use dafs_unifier::{PinnedRead, Reading};
 
 use crate::context::{Action, Context, Grant, Held};
-use crate::delayed::PlainRead;
 use crate::metrics::Kind;
 use crate::opens::Open;
 use crate::operations::file::{note_read, read_result, readable};
 use crate::paths::DataPin;
 use crate::session::Session;
 
-/// A read that the cache holds.
-pub(crate) struct Hit {
-    pub len: usize,
-    pub end_of_file: bool,
-    pub spans: SgList,
-    pub held: Vec<Held>,
-}
-
-impl Hit {
-    pub(crate) fn result(&self) -> OpResult {
-        read_result(self.len, self.end_of_file)
-    }
-}
-
-impl PlainRead {
-    /// From the cache, if it has all of it.
-    pub(crate) fn try_read(self, context: &Context, session: &Session) -> Option<Hit> {
-        if self.len > session.attr.data_bytes_max {
-            return None;
-        }
-        let (offset, len) = (self.offset, self.len as usize);
-        let open = readable(session, self.state).ok()?;
-        let lent = open.file.try_read(offset, len)?;
-        if let (Some(recorder), Some(file)) = (&context.shared.recorder, open.file.cached()) {
-            recorder.read(file, offset, len);
-        }
-        note_read(context, session, lent.len);
-        open.read_ahead(offset, len, true);
-        let mut held = context.held();
-        held.extend(lent.held.map(Held::Data));
-        Some(Hit { len: lent.len, end_of_file: lent.end_of_file, spans: lent.spans, held })
-    }
-
+impl Miss {
     /// To run as a task; `None`: it is for a chain to say what is wrong with it.
-    pub(crate) fn miss(
-        self,
+    pub(crate) fn of(
+        read: &PlainRead,
         context: &Rc<Context>,
         session: &Rc<Session>,
-        head: RequestHead,
     ) -> Option<Miss> {
+        let head = read.head;
         // That no file is so long has been checked when it was decoded.
-        if self.len > session.attr.data_bytes_max {
+        if read.len > session.attr.data_bytes_max {
             return None;
         }
         session.identity(head.cred).ok()?;
-        let open = readable(session, self.state).ok()?;
-        let (offset, len) = (self.offset, self.len as usize);
+        let open = readable(session, read.state).ok()?;
+        let (offset, len) = (read.offset, read.len as usize);
         let reading = open.file.cached()?.read(offset, len);
         let (context, session) = (context.clone(), session.clone());
         let start = context.shared.process.now();

@@ -251,10 +251,10 @@ impl Shared {
     }
 
     /// Gives back what was taken for a request.
+    #[inline]
     pub(crate) fn give(&self, user: &UserShare, needs: Needs) {
-        let granted = self.budgets.give(user, needs);
-        if !granted.is_empty() {
-            self.send_granted(granted);
+        if self.budgets.give(user, needs) {
+            self.send_granted(self.budgets.granted(user));
         }
     }
 

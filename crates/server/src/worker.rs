@@ -33,7 +33,7 @@ use company::Company;
 use complaints::Complaints;
 use connections::{Connection, Connections};
 use sessions::{End, Kept};
-use transfers::{Leaving, Transfers};
+use transfers::{ReplyPins, Transfers};
 
 /// Serves the connections given to it. One thread drives it with [`progress`](Worker::progress).
 pub struct Worker {
@@ -49,8 +49,6 @@ pub struct Worker {
     pub(crate) clock: Clock,
     system_calls: u64,
     wait_mode: WaitMode,
-    /// More events wait behind the one that is handled.
-    more_events: bool,
     company: Company,
     /// It shuts down: no request begins, and then all sessions end.
     stopping: Option<Duration>,
@@ -81,7 +79,6 @@ impl Worker {
             clock: Clock::default(),
             system_calls: 0,
             wait_mode: WaitMode::Adaptive,
-            more_events: false,
             company: Company::default(),
             stopping: None,
         }
@@ -112,10 +109,7 @@ impl Worker {
                 self.drain_actions();
                 self.node.ring();
             }
-            let mut next = self.node.next_event();
-            while let Some(event) = next {
-                next = self.node.next_event();
-                self.more_events = next.is_some();
+            while let Some(event) = self.node.next_event() {
                 self.handle(event);
                 more = true;
             }
@@ -222,13 +216,14 @@ impl Worker {
     }
 
     fn reply(&mut self, id: RequestId, header: Vec<u8>, data: SgList, held: Vec<Held>) {
-        let (data, held) = self.in_few_pieces(data, held);
-        let token = self.context.transfer();
+        let (mut data, held) = self.in_few_pieces(data, held);
+        let order = self.context.transfer();
         // Also without data: a peer that takes no replies is to hold no more than its share of them.
-        if !planted(Defect::HeldTooShort) {
-            self.transfers.leave(token, Leaving { held, connection: id.conn() });
-        }
-        self.node.reply_told(id, &header, data, token);
+        let token = match planted(Defect::HeldTooShort) {
+            true => u64::MAX,
+            false => self.transfers.leave(order, id.conn(), ReplyPins::All(held)),
+        };
+        self.node.reply_told(id, &header, &mut data, token);
         self.context.recycle(header);
     }
 
@@ -273,8 +268,7 @@ impl Worker {
     }
 
     fn reply_sent(&mut self, token: u64) {
-        let Some(leaving) = self.transfers.left(token) else { return };
-        let mut held = leaving.held;
+        let Some(mut held) = self.transfers.left(token) else { return };
         for held in held.drain(..) {
             if let Held::Data(DataPin::Scratch(scratch)) = held {
                 self.context.give_back_scratch(scratch);

@@ -139,7 +139,7 @@ impl Port {
     }
 
     fn handle_receive(&mut self, completion: &WorkCompletion, number: u32) {
-        let Some(index) = self.by_queue_pair.get(&completion.queue_pair).copied() else { return };
+        let Some(index) = self.place_of(completion.queue_pair) else { return };
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
         if connection.state != State::Open {
             return;
@@ -174,6 +174,7 @@ impl Port {
         self.sh.blocked = blocked;
     }
 
+    #[inline]
     pub(super) fn end_faulty(&mut self) {
         while let Some((index, fault)) = self.sh.faults.pop() {
             self.fail(index, fault.reason.to_owned(), fault.peer);
@@ -217,6 +218,7 @@ impl Port {
     /// The transport has left all memory of a queue pair: what it held is let go, its number is
     /// free.
     fn quiescent(&mut self, queue_pair: QueuePair) {
+        self.last_found = None;
         let Some(index) = self.by_queue_pair.remove(&queue_pair) else { return };
         let Some(mut connection) = self.connections[index as usize].take() else { return };
         if connection.state == State::Open {

@@ -83,9 +83,9 @@ impl Connection {
             let into = std::mem::take(&mut slot.into);
             self.fetch_into(sh, tag, into);
         } else if slot.fetch != Fetch::Posted
-            && let Some(late) = slot.late.take()
+            && let Some(mut late) = slot.late.take()
         {
-            self.reply(sh, tag, &late.header, (late.data, late.token));
+            self.reply(sh, tag, &late.header, (&mut late.data, late.token));
         }
     }
 
@@ -202,8 +202,8 @@ impl Connection {
         sh.recycle(std::mem::take(&mut slot.inline));
         let late = slot.late.take();
         sh.events.push_back(Event::Fetched { id: RequestId { conn: self.id, tag }, placed });
-        if let Some(late) = late {
-            self.reply(sh, tag, &late.header, (late.data, late.token));
+        if let Some(mut late) = late {
+            self.reply(sh, tag, &late.header, (&mut late.data, late.token));
         }
     }
 }

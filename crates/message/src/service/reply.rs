@@ -1,23 +1,71 @@
 //! How a reply leaves.
 
-use dafs_fabric::{RemoteSpan, SgList, WrId};
+use dafs_fabric::{RemoteSpan, SgList, WrId, sg_bytes};
 
-use crate::connection::{Connection, Work, reply_tag};
+use crate::connection::{Connection, State, Work, reply_tag};
 use crate::event::Event;
-use crate::header::{FLAG_OF_HEADER, FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Mode, tag_slot};
+use crate::header::{
+    FLAG_OF_HEADER, FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Mode, SMALL_MESSAGE_BYTES, tag_slot,
+};
 use crate::planted::{Defect, planted};
+use crate::responder::Fetch;
 use crate::segments;
 use crate::shared::{Held, Shared};
 use crate::work::Target;
 
 impl Connection {
+    /// Replies to a request without data where that goes by tag, from whatever memory there is, and fits:
+    /// most replies do. False, and nothing was done: it is to be looked at more closely.
+    #[inline(always)]
+    pub(super) fn reply_plainly(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        caller_header: &[u8],
+        (data, token): (&mut SgList, u64),
+    ) -> bool {
+        let message_len = HEADER_BYTES + caller_header.len();
+        let is_plain = self.agreed.tagged
+            && self.state == State::Open
+            && !sh.must_know(data)
+            && message_len <= SMALL_MESSAGE_BYTES.min(self.agreed.send_header_bytes);
+        if !is_plain {
+            return false;
+        }
+        segments::join(data);
+        let len = sg_bytes(data);
+        let most = sh.attr.sge_max;
+        let Some(slot) = self.responder.serving(tag) else { return false };
+        let is_asked = slot.mode == Mode::None && slot.fetch == Fetch::Not;
+        if !is_asked || len > slot.room as usize || data.len() > most {
+            return false;
+        }
+        slot.busy = false;
+        slot.retired = slot.retired.filter(|retired| *retired == tag);
+        sh.in_service -= 1;
+        self.responder.replied_one();
+        self.counters.replies_tagged += 1;
+        let pending = self.responder.leave(token);
+        self.responder.pending_replies[pending as usize].work = 1;
+        let mut header = Header::new(Kind::Reply, tag);
+        header.mode = if len > 0 { Mode::Tagged } else { Mode::None };
+        (header.data_len, header.header_len) = (len as u32, caller_header.len() as u16);
+        self.piggyback_credits(&mut header);
+        let mut small = [0; SMALL_MESSAGE_BYTES];
+        let message = header.with_header(caller_header, &mut small);
+        let message = message.expect("its length was looked at before");
+        let (how, id) = (Work::TaggedSend(reply_tag(tag)), self.work_id(Target::Reply, pending));
+        self.post_inline(sh, how, id, message, data, true);
+        true
+    }
+
     /// Sends a reply in the way that the request asked for.
     pub(super) fn send_reply(
         &mut self,
         sh: &mut Shared,
         mut header: Header,
         caller_header: &[u8],
-        (data, held): (&mut SgList, Option<Held>),
+        (data, held): (&mut SgList, &mut Option<Held>),
         token: Option<u64>,
     ) {
         let (wire, len) = (header.tag, header.data_len as usize);
@@ -25,7 +73,10 @@ impl Connection {
         let reply_mode = slot.reply_mode;
         let agreed = self.agreed;
         let together = HEADER_BYTES + caller_header.len() + len;
-        let pending = token.map_or(0, |token| self.responder.leave(token, held));
+        let pending = token.map_or(0, |token| self.responder.leave(token));
+        if token.is_some() && held.is_some() {
+            self.responder.pending_replies[pending as usize].held = held.take();
+        }
         let told = if token.is_some() { Target::Reply } else { Target::Control };
         let id = self.work_id(told, pending);
         let (mut is_beside, mut work) = (true, 0);
@@ -82,16 +133,19 @@ impl Connection {
             room = room.min(agreed.peer_message_bytes - inline);
         }
         let room = room.saturating_sub(HEADER_BYTES);
-        let caller_header = self.send_header_pieces(sh, wire, caller_header, room);
+        let caller_header = match caller_header.len() > room {
+            true => self.send_header_pieces(sh, wire, caller_header, room),
+            false => caller_header,
+        };
         header.header_len = caller_header.len() as u16;
         self.piggyback_credits(&mut header);
+        let signaled = id.is_some();
+        let how = if agreed.tagged { Work::TaggedSend(reply_tag(wire)) } else { Work::Send };
+        let id = id.unwrap_or_else(|| self.work_id(Target::Control, 0));
         let mut message = std::mem::take(&mut sh.scratch);
         message.clear();
         header.encode(&mut message);
         message.extend_from_slice(caller_header);
-        let signaled = id.is_some();
-        let how = if agreed.tagged { Work::TaggedSend(reply_tag(wire)) } else { Work::Send };
-        let id = id.unwrap_or_else(|| self.work_id(Target::Control, 0));
         self.post(sh, how, id, &message, beside, signaled);
         sh.scratch = message;
     }
@@ -121,6 +175,7 @@ impl Connection {
     }
 
     /// Sends what does not fit into the reply's message ahead of it; returns the rest.
+    #[cold]
     fn send_header_pieces<'a>(
         &mut self,
         sh: &mut Shared,

@@ -25,6 +25,7 @@ const PAGE: u64 = dafs_fabric::mem::PAGE_BYTES as u64;
 const FRAME: u64 = 64 << 10;
 
 /// Bytes of the pieces of one extent, each as far as whole units of `unit` bytes reach.
+#[inline]
 fn units_of(extent: &Extent, unit: u64) -> u64 {
     let len = u64::from(extent.len);
     if len == 0 {
@@ -47,12 +48,15 @@ fn scratch_for(bytes: u64) -> usize {
     bytes.checked_next_multiple_of(SCRATCH_BYTES).unwrap_or(usize::MAX)
 }
 
-/// The pages of a READ that is answered from the cache, and memory where it has more of them than a
-/// transfer takes.
-pub(super) fn needs_of_hit(extents: &ExtentList, segments_max: usize) -> Needs {
-    let is_scattered = segments_of(extents) > segments_max;
-    let memory = if is_scattered { scratch_for(extents.bytes().unwrap_or(u64::MAX)) } else { 0 };
-    Needs { pages: sum_of_units(extents, FRAME), memory }
+/// The pages of a READ of one piece that is answered from the cache, and memory where it has more of
+/// them than a transfer takes.
+#[inline]
+pub(super) fn needs_of_hit(offset: u64, len: u32, segments_max: usize) -> Needs {
+    let extent = Extent::one(offset, len);
+    let units = |unit| usize::try_from(units_of(&extent, unit)).unwrap_or(usize::MAX);
+    let is_scattered = units(PAGE) / PAGE as usize > segments_max;
+    let memory = if is_scattered { scratch_for(u64::from(len)) } else { 0 };
+    Needs { pages: units(FRAME), memory }
 }
 
 fn segments_of(extents: &ExtentList) -> usize {
@@ -116,6 +120,7 @@ fn uncounted(needs: Needs) -> Needs {
 
 impl Worker {
     /// Takes what a request needs, if that is there and nothing of the session waits.
+    #[inline]
     pub(super) fn try_admit(&self, session: &Rc<Session>, needs: Needs) -> Option<Grant> {
         let may = !session.allowance.is_waited_for()
             && session.allowance.leaves_room(needs)
@@ -123,7 +128,14 @@ impl Worker {
         may.then(|| Grant::of(&self.context, session, needs))
     }
 
+    #[inline]
     fn try_take(&self, session: &Session, needs: Needs) -> bool {
+        self.shared.budgets.take_at_once(&session.allowance.user, needs)
+            || self.try_take_in_turn(session, needs)
+    }
+
+    #[cold]
+    fn try_take_in_turn(&self, session: &Session, needs: Needs) -> bool {
         match self.shared.budgets.try_take(&session.allowance.user, needs) {
             Ok(()) => true,
             Err(granted) => {
@@ -341,7 +353,7 @@ mod tests {
         assert_eq!([needs(append(fits), fits), needs(append(many), many)], [0, many as usize]);
         let writes = |len| write(&[Extent::one(1, len)]);
         assert_eq!([needs(writes(fits), fits), needs(writes(many), many)], [0, many as usize]);
-        let hit = |len| needs_of_hit(&ExtentList::one(0, len), 16).memory;
+        let hit = |len| needs_of_hit(0, len, 16).memory;
         assert_eq!([hit(16 * 4096), hit(16 * 4096 + 1)], [0, 2 * SCRATCH_BYTES]);
     }
 

@@ -5,16 +5,23 @@ use std::sync::atomic::Ordering;
 
 use dafs_fabric::SgList;
 use dafs_message::RequestId;
-use dafs_protocol::{RequestHead, SessionId, Status, Verdict, decode_request, encode_results};
+use dafs_protocol::{
+    OpResult, PlainRead, RequestHead, SessionId, Status, Verdict, decode_plain_read,
+    decode_request, encode_plain_read_reply, encode_results,
+};
 use dafs_store::{Blocking, allow_blocking};
 
 use super::Worker;
 use super::admission::{needs_of, needs_of_hit};
+use super::transfers::ReplyPins;
 use crate::chain;
 use crate::context::{Grant, Held};
-use crate::delayed::{Cached, Delayed, PlainRead};
+use crate::delayed::{Cached, Delayed};
 use crate::metrics::{CACHED_READS_PER_SAMPLE, Kind, count};
-use crate::plain_read::Hit;
+use crate::opens::Open;
+use crate::operations::file::{note_read, read_result, readable};
+use crate::paths::{DataPin, FileData, Lent};
+use crate::plain_read::Miss;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::tick;
@@ -32,18 +39,20 @@ impl Worker {
             // The next server is asked again.
             return self.node.recycle(header);
         }
-        let request = match decode_request(&header) {
-            Ok(request) => request,
-            Err(error) => return self.violation(id.conn(), &error.to_string()),
+        let read = decode_plain_read(&header);
+        let (head, hash, operations) = match &read {
+            Some(read) => (read.head, read.hash(), None),
+            None => match decode_request(&header) {
+                Ok(request) => (request.head, request.hash, Some(request.operations)),
+                Err(error) => return self.violation(id.conn(), &error.to_string()),
+            },
         };
         let number = self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
         count(&session.counters.requests, 1);
-        let head = request.head;
         let is_compared =
             !planted(Defect::ResentWithOtherData) && !planted(Defect::LengthsNotCompared);
         let compared = if is_compared { data_len } else { 0 };
-        let verdict =
-            session.slots.borrow_mut().begin(head.slot, head.sequence, request.hash, compared);
+        let verdict = session.slots.borrow_mut().begin(head.slot, head.sequence, hash, compared);
         let prior: Cached = match verdict {
             Verdict::New => Vec::new(),
             Verdict::Replay(results) => {
@@ -58,31 +67,31 @@ impl Worker {
             Verdict::Running if planted(Defect::AnswerGoesAstray) => return,
             Verdict::Running => {
                 self.resent(session, (head.slot, id), pushed);
-                drop(request);
+                drop(operations);
                 return self.node.recycle(header);
             }
             Verdict::Refuse(status) => return self.refuse(id, head, status),
         };
-        let is_sample = number.is_multiple_of(CACHED_READS_PER_SAMPLE);
-        let start = is_sample.then(|| self.shared.process.now());
-        let is_plain = prior.is_empty() && data_len == 0;
-        let plain = if is_plain { PlainRead::of(&request.operations) } else { None };
-        if let Some((plain, extents)) = plain
-            && let Some(mut hit) = plain.try_read(&self.context, session)
-            && let Some(grant) =
-                self.try_admit(session, needs_of_hit(extents, self.context.segments_max))
-        {
-            hit.held.push(Held::Grant(grant));
-            self.read_hit(session, id, head, hit);
-            drop(request);
-            if let Some(start) = start {
-                self.shared.note_time(Kind::CachedReads, start);
+        let plain = read.filter(|_| prior.is_empty() && data_len == 0);
+        if let Some(plain) = &plain {
+            let is_sample = number.is_multiple_of(CACHED_READS_PER_SAMPLE);
+            let start = is_sample.then(|| self.shared.process.now());
+            if self.try_answer(session, id, plain) {
+                if let Some(start) = start {
+                    self.shared.note_time(Kind::CachedReads, start);
+                }
+                drop(operations);
+                return self.node.recycle(header);
             }
-            return self.node.recycle(header);
         }
-        let needs = needs_of(&request.operations, data_len, self.context.segments_max);
-        let plain = plain.map(|(plain, _)| plain);
-        drop(request);
+        let segments_max = self.context.segments_max;
+        let needs = match (&read, &operations) {
+            (Some(read), _) => needs_of(&[read.operation()], data_len, segments_max),
+            (None, operations) => {
+                needs_of(operations.as_deref().unwrap_or_default(), data_len, segments_max)
+            }
+        };
+        drop(operations);
         session.set_target(head.slot, id);
         let request = Delayed { head, id, header, data_len, prior, plain, needs };
         match pushed {
@@ -93,11 +102,11 @@ impl Worker {
 
     /// Starts a request that has what it needs.
     pub(super) fn begin(&mut self, session: &Rc<Session>, request: Delayed, grant: Grant) {
-        let alone = !self.more_events && self.chains() == 0;
+        let alone = !self.node.has_event() && self.chains() == 0;
         self.note_company(session.id, alone);
         allow_blocking(self.blocking(alone));
         let plain = request.plain;
-        match plain.and_then(|plain| plain.miss(&self.context, session, request.head)) {
+        match plain.and_then(|plain| Miss::of(&plain, &self.context, session)) {
             Some(miss) => {
                 self.node.recycle(request.header);
                 self.tasks.spawn_miss(miss.with(grant));
@@ -125,12 +134,73 @@ impl Worker {
         self.company.blocking(alone, self.clock.now())
     }
 
-    /// Answers a read that the cache holds, in the pass that received it.
-    fn read_hit(&mut self, session: &Rc<Session>, id: RequestId, head: RequestHead, hit: Hit) {
+    /// Answers a read of what is there, in the pass that received it.
+    #[inline]
+    fn try_answer(&mut self, session: &Rc<Session>, id: RequestId, read: &PlainRead) -> bool {
+        if read.len > session.attr.data_bytes_max {
+            return false;
+        }
+        let (head, offset, len) = (read.head, read.offset, read.len as usize);
+        let Ok(open) = readable(session, read.state) else { return false };
+        let FileData::Cached(file) = &open.file else {
+            return self.try_answer_paged(session, id, read, &open);
+        };
+        let Some(lease) = file.try_read(offset, len) else { return false };
+        let needs = needs_of_hit(offset, read.len, self.context.segments_max);
+        let Some(grant) = self.try_admit(session, needs) else { return false };
+        if let Some(recorder) = &self.context.shared.recorder {
+            recorder.read(file, offset, len);
+        }
+        note_read(&self.context, session, lease.len());
+        open.read_ahead(offset, len, true);
         session.slots.borrow_mut().finish(head.slot, []);
+        let mut spans = lease.spans();
+        if spans.len() > self.context.segments_max || planted(Defect::HeldTooShort) {
+            let result = read_result(lease.len(), lease.end_of_file());
+            self.answer_read(id, head, result, spans, (Some(DataPin::Lease(lease)), grant));
+            return true;
+        }
+        let bytes = u32::try_from(lease.len()).unwrap_or(u32::MAX);
+        let outcome = (bytes, lease.end_of_file());
+        let header = encode_plain_read_reply(head.slot, head.sequence, outcome);
+        let pins = ReplyPins::Read(lease, grant);
+        let token = self.transfers.leave(self.context.transfer(), id.conn(), pins);
+        self.node.reply_told(id, &header, &mut spans, token);
+        true
+    }
+
+    /// As [`try_answer`](Self::try_answer), of a file without the server's cache.
+    fn try_answer_paged(
+        &mut self,
+        session: &Rc<Session>,
+        id: RequestId,
+        read: &PlainRead,
+        open: &Open,
+    ) -> bool {
+        let Some(lent) = open.file.try_read(read.offset, read.len as usize) else { return false };
+        let needs = needs_of_hit(read.offset, read.len, self.context.segments_max);
+        let Some(grant) = self.try_admit(session, needs) else { return false };
+        note_read(&self.context, session, lent.len);
+        session.slots.borrow_mut().finish(read.head.slot, []);
+        let Lent { spans, len, end_of_file, held } = lent;
+        self.answer_read(id, read.head, read_result(len, end_of_file), spans, (held, grant));
+        true
+    }
+
+    fn answer_read(
+        &mut self,
+        id: RequestId,
+        head: RequestHead,
+        result: OpResult,
+        spans: SgList,
+        (pin, grant): (Option<DataPin>, Grant),
+    ) {
+        let mut held = self.context.held();
+        held.extend(pin.map(Held::Data));
+        held.push(Held::Grant(grant));
         let mut bytes = self.context.header();
-        encode_results(head.slot, head.sequence, Ok(&[hit.result()]), &mut bytes);
-        self.reply(id, bytes, hit.spans, hit.held);
+        encode_results(head.slot, head.sequence, Ok(&[result]), &mut bytes);
+        self.reply(id, bytes, spans, held);
     }
 
     fn refuse(&mut self, id: RequestId, head: RequestHead, status: Status) {

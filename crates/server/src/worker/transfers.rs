@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use dafs_message::{ConnId, RequestId};
+use dafs_unifier::PinnedRead;
 use rustc_hash::FxHashMap;
 
 use super::Worker;
 use super::connections::Connection;
-use crate::context::Held;
+use crate::context::{Grant, Held};
 use crate::shared::tick;
 
 /// Bytes a second, below which a transfer is given up after a lease.
@@ -39,33 +40,73 @@ impl Turn {
     }
 }
 
-type Oldest = FxHashMap<(ConnId, Way), (u64, Option<RequestId>)>;
+/// One of them, for the message layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Transfer {
+    Fetch(RequestId),
+    /// Its token.
+    Reply(u64),
+}
 
-/// Reply data on its way.
-pub(super) struct Leaving {
-    pub held: Vec<Held>,
-    pub connection: ConnId,
+type Oldest = FxHashMap<(ConnId, Way), (u64, Transfer)>;
+
+/// What a reply holds until it has left.
+pub(super) enum ReplyPins {
+    /// That of a read that was answered at once.
+    Read(
+        #[allow(dead_code, reason = "held for its drop")] PinnedRead,
+        #[allow(dead_code, reason = "held for its drop")] Grant,
+    ),
+    All(Vec<Held>),
+}
+
+/// A reply on its way; its token is the number of its place.
+struct Place {
+    /// Among all transfers.
+    order: u64,
+    connection: ConnId,
+    /// `None`: the place is free.
+    pins: Option<ReplyPins>,
 }
 
 /// Replies that have not left, and whose turn it is on each connection.
 #[derive(Default)]
 pub(super) struct Transfers {
-    /// By their place among all transfers.
-    leaving: FxHashMap<u64, Leaving>,
+    leaving: Vec<Place>,
+    /// Free places there.
+    free: Vec<u32>,
     turns: FxHashMap<(ConnId, Way), Turn>,
     /// Used again each time.
     oldest: Oldest,
 }
 
 impl Transfers {
-    /// A reply begins to leave.
-    pub(super) fn leave(&mut self, token: u64, reply: Leaving) {
-        self.leaving.insert(token, reply);
+    /// A reply begins to leave: its token.
+    #[inline]
+    pub(super) fn leave(&mut self, order: u64, connection: ConnId, pins: ReplyPins) -> u64 {
+        let Some(token) = self.free.pop() else {
+            self.leaving.push(Place { order, connection, pins: Some(pins) });
+            return self.leaving.len() as u64 - 1;
+        };
+        let place = &mut self.leaving[token as usize];
+        (place.order, place.connection) = (order, connection);
+        place.pins = Some(pins);
+        u64::from(token)
     }
 
-    /// It has left, or never will.
-    pub(super) fn left(&mut self, token: u64) -> Option<Leaving> {
-        self.leaving.remove(&token)
+    /// It has left, or never will: what it held, but for what can be let go now. Each token once.
+    #[inline]
+    pub(super) fn left(&mut self, token: u64) -> Option<Vec<Held>> {
+        let index = u32::try_from(token).ok()?;
+        let place = self.leaving.get_mut(index as usize)?;
+        let held = match &mut place.pins {
+            Some(ReplyPins::All(held)) => Some(std::mem::take(held)),
+            Some(ReplyPins::Read(..)) => None,
+            None => return None,
+        };
+        place.pins = None;
+        self.free.push(index);
+        held
     }
 
     /// Begins to look at what is under way.
@@ -80,7 +121,7 @@ impl Transfers {
         &mut self,
         oldest: Oldest,
         (now, lease): (Duration, Duration),
-        moved: impl Fn(ConnId, (u64, Option<RequestId>)) -> u64,
+        moved: impl Fn(ConnId, (u64, Transfer)) -> u64,
     ) -> Vec<(ConnId, Way)> {
         // The peer may have to take older replies before it can send.
         let is_behind = |of: ConnId, order| {
@@ -112,22 +153,24 @@ impl Worker {
     /// Ends connections whose peer neither sends the data of a request nor takes a reply.
     pub(super) fn end_slow_transfers(&mut self, lease: Duration) {
         let mut oldest = self.transfers.begin();
-        let mut under_way = |connection, way, order, id| {
-            let first = oldest.entry((connection, way)).or_insert((order, id));
+        let mut under_way = |connection, way, order, transfer| {
+            let first = oldest.entry((connection, way)).or_insert((order, transfer));
             if order < first.0 {
-                *first = (order, id);
+                *first = (order, transfer);
             }
         };
         for (id, fetch) in self.context.fetches.borrow().iter() {
-            under_way(id.conn(), Way::In, fetch.order, Some(*id));
+            under_way(id.conn(), Way::In, fetch.order, Transfer::Fetch(*id));
         }
-        for (order, leaving) in &self.transfers.leaving {
-            under_way(leaving.connection, Way::Out, *order, None);
+        for (token, place) in (0..).zip(&self.transfers.leaving) {
+            if place.pins.is_some() {
+                under_way(place.connection, Way::Out, place.order, Transfer::Reply(token));
+            }
         }
         let node = &self.node;
-        let moved = |connection, (order, fetch): (u64, Option<RequestId>)| match fetch {
-            Some(id) => node.fetched_bytes(id),
-            None => node.replied_bytes(connection, order),
+        let moved = |connection, (_, transfer): (u64, Transfer)| match transfer {
+            Transfer::Fetch(id) => node.fetched_bytes(id),
+            Transfer::Reply(token) => node.replied_bytes(connection, token),
         };
         let mut slow = self.transfers.slow(oldest, (self.clock.now(), lease), moved);
         slow.retain(|one| matches!(self.connections.get(one.0), Some(Connection::Bound(_))));
@@ -168,7 +211,7 @@ mod tests {
         let mut oldest = transfers.begin();
         let mut add = |way, list: &[(u64, u64)]| {
             if let Some(first) = list.iter().map(|(order, _)| *order).min() {
-                oldest.insert((connection(), way), (first, None));
+                oldest.insert((connection(), way), (first, Transfer::Reply(first)));
             }
         };
         add(Way::In, fetches);
