@@ -104,7 +104,7 @@ impl Core {
 
     /// A read ended well.
     #[inline]
-    fn on_read(
+    pub(super) fn on_read(
         &mut self,
         conn: ConnId,
         call: Box<CallRecord>,
@@ -113,9 +113,7 @@ impl Core {
     ) {
         let room = call.work.reply_bytes().min(call.memory.len()).min(data_len as usize);
         match usize::try_from(bytes) {
-            Ok(bytes) if bytes <= room => {
-                self.finish(call, Ok(Output::Read { bytes, end_of_file }));
-            }
+            Ok(bytes) if bytes <= room => self.finish_read(call, bytes, end_of_file),
             _ => self.fault(conn, call, TOO_MANY_BYTES),
         }
     }

@@ -79,8 +79,15 @@ impl Credentials {
 
 impl Core {
     /// Under which credential a call for `user` goes; asks the server for one.
+    #[inline]
     pub(super) fn rights_of(&mut self, user: Option<&Arc<Identity>>) -> Rights {
-        let Some(user) = user else { return Rights::Known(CredHandle(0)) };
+        match user {
+            None => Rights::Known(CredHandle(0)),
+            Some(user) => self.rights_of_other(user),
+        }
+    }
+
+    fn rights_of_other(&mut self, user: &Arc<Identity>) -> Rights {
         if self.session.facts.uid != 0 {
             return Rights::Refused(Status::NotAuthorized);
         }

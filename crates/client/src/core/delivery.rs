@@ -1,9 +1,10 @@
 //! Calls come in and go out.
 
 use dafs_fabric::Buffer;
-use dafs_protocol::Status;
+use dafs_protocol::{CredHandle, Status};
 
 use super::call::CallRecord;
+use super::done_queue::ReadDone;
 use super::{Core, CoreDone, FileKey, Memory, Output, Phase, Work, files};
 use crate::error::{Error, Result};
 
@@ -35,7 +36,12 @@ impl Core {
         if call.owner.is_none() {
             self.requests.background += 1;
         }
-        if let Some(key) = call.work.file() {
+        if let Work::Read { file, .. } = call.work {
+            match self.files.begin(file) {
+                Ok(user) => call.user = user,
+                Err(status) => return self.deliver(call, Err(status.into())),
+            }
+        } else if let Some(key) = call.work.file() {
             if matches!(call.work, Work::Close { .. }) {
                 match self.files.begin_close(key, call) {
                     Ok(Some(call)) => self.enqueue(call),
@@ -69,7 +75,15 @@ impl Core {
             self.wants_progress = true;
         }
         let (request, reply) = call.work.bytes();
-        self.requests.queues[usize::from(request.max(reply) > SMALL_BYTES_MAX)].push_back(call);
+        let queue = usize::from(request.max(reply) > SMALL_BYTES_MAX);
+        if call.user.is_none()
+            && self.requests.queues[queue].is_empty()
+            && matches!(self.phase, Phase::Ready)
+            && let Some(link) = self.may_start(queue)
+        {
+            return self.start(call, link, CredHandle(0));
+        }
+        self.requests.queues[queue].push_back(call);
         self.pump_queues();
     }
 
@@ -91,7 +105,38 @@ impl Core {
         self.deliver(call, result);
     }
 
+    /// As [`finish`](Self::finish), of a read that ended well.
+    #[inline]
+    pub(super) fn finish_read(
+        &mut self,
+        mut call: Box<CallRecord>,
+        bytes: usize,
+        end_of_file: bool,
+    ) {
+        let (Some(_), None, Memory::Buffer(_)) = (call.owner, &call.beside, &call.memory) else {
+            return self.finish(call, Ok(Output::Read { bytes, end_of_file }));
+        };
+        if let Work::Read { file, .. } | Work::ReadList { file, .. } = call.work {
+            self.end_of_call(file);
+        }
+        let Memory::Buffer(posted) = std::mem::replace(&mut call.memory, Memory::None) else {
+            return;
+        };
+        let (owner, tag) = (call.owner, call.tag);
+        match posted.take_back() {
+            Ok(buffer) => {
+                self.keep_record(call);
+                self.answers.done.push_read(ReadDone { owner, tag, bytes, end_of_file, buffer });
+            }
+            Err(posted) => {
+                call.memory = Memory::Buffer(posted);
+                self.deliver(call, Ok(Output::Read { bytes, end_of_file }));
+            }
+        }
+    }
+
     /// A call on a file ended: a close may have waited for it.
+    #[inline]
     pub(super) fn end_of_call(&mut self, key: FileKey) {
         if let Some(close) = self.files.end(key) {
             self.enqueue(close);
@@ -120,10 +165,11 @@ impl Core {
         if owner.is_none() {
             return self.clean_up(CoreDone { owner, tag, result, buffer, beside });
         }
-        self.answers.done.push_back(CoreDone { owner, tag, result, buffer, beside });
+        self.answers.done.push(CoreDone { owner, tag, result, buffer, beside });
     }
 
     /// Keeps the memory of a call that ended for another one.
+    #[inline]
     fn keep_record(&mut self, mut call: Box<CallRecord>) {
         call.end();
         if self.answers.records.len() < RECORDS_MAX {
@@ -133,7 +179,7 @@ impl Core {
 
     fn hand_out(&mut self, done: CoreDone) {
         if done.owner.is_some() {
-            self.answers.done.push_back(done);
+            self.answers.done.push(done);
         } else {
             self.clean_up(done);
         }

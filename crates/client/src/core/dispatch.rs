@@ -4,19 +4,21 @@ use std::time::Duration;
 
 use dafs_fabric::{SgList, poison};
 use dafs_message::{ConnId, SubmitError};
-use dafs_protocol::{CredHandle, ExtentList, Operation, RequestHead, Status};
+use dafs_protocol::{CredHandle, Operation, PlainRead, RequestHead, Status, decode_read_reply};
 
 use super::call::{CallRecord, Flight};
 use super::chain::{self, Chain};
 use super::credentials::Rights;
 use super::files::OpenFile;
 use super::work::{Memory, Step, Work};
-use super::{Core, Output, Phase};
+use super::{Core, FileKey, Output, Phase};
 use crate::error::Error;
 use crate::planted::{Defect, planted};
 
 /// How long no data is pushed after the server did not take some.
 const DECLINED_TIME: Duration = Duration::from_millis(200);
+/// The queue of bulk calls.
+const BULK: usize = 1;
 /// A slot is kept for the core's own calls.
 const SLOTS_RESERVED: usize = 1;
 
@@ -52,16 +54,9 @@ impl Core {
         if !matches!(self.phase, Phase::Ready) {
             return;
         }
-        let granted = usize::from(self.session.facts.attr.slots);
-        let reserved = if granted > SLOTS_RESERVED { SLOTS_RESERVED } else { 0 };
-        // Bulk calls leave slots to small ones.
-        for (queue, reserved) in [(0, reserved), (1, reserved + (granted - reserved) / 4)] {
-            while !self.requests.queues[queue].is_empty() && self.requests.slots.free() > reserved {
-                let link = self.choose_link(queue == 1);
-                let Some(conn) = self.links[link].ready_conn() else { break };
-                if !self.node.can_submit(conn) {
-                    break;
-                }
+        for queue in 0..self.requests.queues.len() {
+            while !self.requests.queues[queue].is_empty() {
+                let Some(link) = self.may_start(queue) else { break };
                 let user = self.requests.queues[queue].front().and_then(|call| call.user.clone());
                 let rights = self.rights_of(user.as_ref());
                 if matches!(rights, Rights::Asked) {
@@ -79,6 +74,23 @@ impl Core {
         }
     }
 
+    /// The link on which a call of this queue can go now: there is a slot for it, and room there.
+    #[inline]
+    pub(super) fn may_start(&mut self, queue: usize) -> Option<usize> {
+        let granted = usize::from(self.session.facts.attr.slots);
+        let reserved = if granted > SLOTS_RESERVED { SLOTS_RESERVED } else { 0 };
+        let is_bulk = queue == BULK;
+        // Bulk calls leave slots to small ones.
+        let reserved = if is_bulk { reserved + (granted - reserved) / 4 } else { reserved };
+        if self.requests.slots.free() <= reserved {
+            return None;
+        }
+        let link = self.choose_link(is_bulk);
+        let conn = self.links[link].ready_conn()?;
+        self.node.can_submit(conn).then_some(link)
+    }
+
+    #[inline]
     fn choose_link(&mut self, bulk: bool) -> usize {
         if !bulk || self.config.connections < 2 {
             return 0;
@@ -90,7 +102,76 @@ impl Core {
 
     /// Puts a call into a slot and sends it.
     #[inline]
-    fn start(&mut self, mut call: Box<CallRecord>, link: usize, cred: CredHandle) {
+    pub(super) fn start(&mut self, call: Box<CallRecord>, link: usize, cred: CredHandle) {
+        match call.work {
+            Work::Read { file, offset, len } => {
+                self.start_read(call, (file, offset, len), (link, cred));
+            }
+            _ => self.start_any(call, link, cred),
+        }
+    }
+
+    /// As [`start_any`](Self::start_any): a read of one piece needs no chain, and brings no data.
+    #[inline]
+    fn start_read(
+        &mut self,
+        call: Box<CallRecord>,
+        (file, offset, len): (FileKey, u64, u32),
+        (link, cred): (usize, CredHandle),
+    ) {
+        let (state, writes) = match self.files.usable(file) {
+            Ok(file) => (file.state, file.writes()),
+            Err(status) => return self.finish(call, Err(status.into())),
+        };
+        let Some((slot, sequence)) = self.requests.slots.take() else {
+            self.requests.urgent.push_front(call);
+            return;
+        };
+        let head = RequestHead { slot, sequence, cred };
+        let encoded = PlainRead { head, state, offset, len }.encode();
+        let index = usize::from(slot.0);
+        let mut flight = Flight {
+            call,
+            slot,
+            sequence,
+            cred,
+            step: None,
+            operations: 1,
+            beside: 0,
+            noted: false,
+            link,
+            posted: None,
+            sent: false,
+            declined: false,
+            writes,
+            kept_writes: self.recovery.kept_writes,
+        };
+        let Ok(bytes) = encoded else {
+            let header = std::mem::take(&mut self.requests.headers[index]);
+            return self.replace(flight, header, Unsendable::TooLong);
+        };
+        let header = &mut self.requests.headers[index];
+        header.clear();
+        header.extend_from_slice(&bytes);
+        let mut room = flight.call.memory.list(len as usize);
+        let posted = self.links[link].ready_conn().filter(|conn| {
+            self.node.submit_empty(*conn, u32::from(slot.0), &bytes, &mut room).is_ok()
+        });
+        if posted.is_none() {
+            // What stands in its way is looked at there.
+            drop(room);
+            self.requests.unposted += 1;
+            let header = std::mem::take(&mut self.requests.headers[index]);
+            return self.post(flight, header);
+        }
+        (flight.posted, flight.sent) = (posted, true);
+        self.session.facts.requests += 1;
+        self.requests.rung = false;
+        self.requests.flights[index] = Some(flight);
+    }
+
+    /// Puts a call into a slot and sends it.
+    fn start_any(&mut self, mut call: Box<CallRecord>, link: usize, cred: CredHandle) {
         let tight = call.tight;
         let step = chain::step(&mut call.work, tight);
         if let Err(status) = self.file_state(&call.work) {
@@ -184,14 +265,6 @@ impl Core {
         let mut beside = 0;
         let mut operations = Chain::new();
         match (&mut call.work, step) {
-            // What most calls are needs no list.
-            (Work::Read { file, offset, len }, None) => {
-                let state = self.files.usable(*file)?.state;
-                let read = Operation::Read { state, extents: ExtentList::one(*offset, *len) };
-                dafs_protocol::encode_request(head, &[read], header)
-                    .map_err(|_| Unsendable::TooLong)?;
-                return Ok(Parts { operations: 1, beside: 0, noted: false });
-            }
             (work, Some(step)) => {
                 chain::step_chain(&mut operations, work, step, self.session.root)?;
             }
@@ -344,6 +417,14 @@ impl Core {
         let Some(mut flight) = flight else { return };
         flight.posted = None;
         self.links[flight.link].heard(self.now);
+        if let Work::Read { .. } = flight.call.work
+            && let Some((slot, sequence, bytes, end_of_file)) = decode_read_reply(header)
+            && (slot, sequence) == (flight.slot, flight.sequence)
+        {
+            look_for_poison(&flight.call.memory, data_len);
+            self.requests.slots.release(slot);
+            return self.on_read(conn, flight.call, (bytes, end_of_file), data_len);
+        }
         let decoded = dafs_protocol::decode_results(header, &mut self.requests.results);
         let done = match decoded {
             Ok((slot, sequence, done)) if (slot, sequence) == (flight.slot, flight.sequence) => {
@@ -352,10 +433,7 @@ impl Core {
             Ok(_) => return self.peer_fault(conn, flight, "a reply to another request"),
             Err(error) => return self.peer_fault(conn, flight, &error.to_string()),
         };
-        if poison::is_on() {
-            let data = flight.call.memory.list(data_len as usize);
-            data.iter().for_each(|span| poison::check_data(span, "a reply"));
-        }
+        look_for_poison(&flight.call.memory, data_len);
         match done {
             Ok(()) => {
                 self.requests.slots.release(flight.slot);
@@ -405,6 +483,15 @@ impl Core {
         let slot = usize::from(flight.slot.0);
         self.requests.flights[slot] = Some(flight);
         self.lose_session();
+    }
+}
+
+/// The server's free memory is not to be in a reply.
+#[inline]
+fn look_for_poison(memory: &Memory, data_len: u32) {
+    if poison::is_on() {
+        let data = memory.list(data_len as usize);
+        data.iter().for_each(|span| poison::check_data(span, "a reply"));
     }
 }
 

@@ -343,11 +343,13 @@ impl Files {
         KeptMemory { of_open, of_all: self.kept_memory.load(Ordering::Relaxed) }
     }
 
+    #[inline]
     pub(super) fn any(&self, key: FileKey) -> Option<&OpenFile> {
         let entry = self.entries.get(key.index as usize)?;
         entry.file.as_deref().filter(|_| entry.generation == key.generation)
     }
 
+    #[inline]
     pub(super) fn any_mut(&mut self, key: FileKey) -> Option<&mut OpenFile> {
         let entry = self.entries.get_mut(key.index as usize)?;
         entry.file.as_deref_mut().filter(|_| entry.generation == key.generation)

@@ -14,6 +14,7 @@ mod config;
 mod credentials;
 mod delivery;
 mod dispatch;
+mod done_queue;
 mod files;
 mod give_back;
 mod ids;
@@ -55,6 +56,7 @@ use crate::error::{Error, Result};
 use call::{CallRecord, Flight};
 use callbacks::Callbacks;
 use credentials::Credentials;
+use done_queue::DoneQueue;
 use files::{Files, Finder};
 use in_doubt::InDoubt;
 use link::Link;
@@ -174,7 +176,7 @@ struct Recovery {
 /// What ended, and memory for what comes.
 #[derive(Default)]
 struct Answers {
-    done: VecDeque<CoreDone>,
+    done: DoneQueue,
     /// Answers whose buffer is still in use somewhere.
     lingering: Vec<(CoreDone, PostedBuffer)>,
     notices: VecDeque<String>,
@@ -347,13 +349,13 @@ impl Core {
                 done.owner = None;
             }
         });
-        let done = std::mem::take(&mut self.answers.done);
-        for mut done in done {
+        let mut all = std::mem::take(&mut self.answers.done);
+        while let Some(mut done) = all.pop() {
             if done.owner == Some(owner) {
                 done.owner = None;
                 self.clean_up(done);
             } else {
-                self.answers.done.push_back(done);
+                self.answers.done.push(done);
             }
         }
     }
@@ -422,8 +424,9 @@ impl Core {
     }
 
     /// A call that ended.
+    #[inline]
     pub fn next_done(&mut self) -> Option<CoreDone> {
-        self.answers.done.pop_front()
+        self.answers.done.pop()
     }
 
     /// When `progress` must be called next, even if nothing happens.
@@ -543,12 +546,18 @@ impl Core {
     }
 
     /// Arguments against the limits of the session; takes scratch memory.
+    #[inline]
     fn check(&mut self, call: &mut CallRecord) -> Result<()> {
         if self.session.closing {
             return Err(Error::Interrupted);
         }
         if call.user.as_ref().is_some_and(|user| user.groups.len() > GROUPS_MAX) {
             return Err(Status::Inval.into());
+        }
+        if let Work::Read { len, .. } = call.work
+            && (len as usize) <= self.data_bytes_max().min(call.memory.len())
+        {
+            return Ok(());
         }
         match &mut call.work {
             Work::Lock { lock: LockRequest { owner, range, .. }, .. }
