@@ -23,9 +23,9 @@ use workload::{COLD_BEFORE, READS};
 /// What is counted and what it may cost per read: instructions, calls of memcpy, calls of malloc. The
 /// figures of 2026-11-26, and 2 %.
 const BOUNDS: [(&str, [f64; 3]); 3] = [
-    ("server", [5292.0, 9.8, 0.21]),
-    ("client", [5153.0, 10.0, 0.26]),
-    ("server, cold", [12830.0, 21.5, 3.06]),
+    ("server", [3300.0, 5.6, 0.15]),
+    ("client", [3510.0, 5.6, 0.21]),
+    ("server, cold", [11540.0, 19.9, 3.06]),
 ];
 
 /// `None`: it cannot be counted here, which is told.
