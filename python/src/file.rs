@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dafs_client::{Error, File, OpenOptions};
+use dafs_client::{Call, Error, File, OpenOptions};
+use dafs_protocol::SetAttr;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -322,8 +323,13 @@ impl RawFile {
             Some(size) => offset_of(size)?,
             None => self.position.load(Ordering::Relaxed),
         };
-        self.dirty.store(true, Ordering::Relaxed);
-        self.call(py, || file.set_len(size))?;
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        let session = self.link(py)?;
+        // With what was written before, which else might be written again beyond the new end.
+        let flush = self.dirty.load(Ordering::Relaxed);
+        let (_, flushed) = self.call(py, || session.set_attr_open(file, None, set, flush))?;
+        flushed.map_err(|error| self.failed(py, &error))?;
+        self.dirty.store(false, Ordering::Relaxed);
         Ok(size)
     }
 
@@ -354,13 +360,16 @@ impl RawFile {
         Ok(Stat(self.call(py, || file.attr())?))
     }
 
-    /// Closes the file; raises what went wrong with writes. It is closed in any case, and a second
-    /// time does nothing.
+    /// Closes the file; raises what went wrong with writes, and does not wait where it was only read. It
+    /// is closed in any case, and a second time does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.closed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         let file = self.file.get().ok_or_else(|| forked(Some(&self.name), py))?;
+        if !self.options.write && self.close_unwaited(py, file)? {
+            return Ok(());
+        }
         self.call(py, || file.clone().close().map(drop))
     }
 
@@ -370,6 +379,15 @@ impl RawFile {
 }
 
 impl RawFile {
+    /// Of what was only read there is nothing to tell: the close goes on its way, and nobody waits
+    /// for a server that is lost. False: there is no room for it.
+    fn close_unwaited(&self, py: Python<'_>, file: &File) -> PyResult<bool> {
+        let group = self.link(py)?.group();
+        let sent = group.submit(0, Call::Close { file: file.clone() }).is_ok();
+        group.flush();
+        Ok(sent)
+    }
+
     fn seek_kind(&self, py: Python<'_>, file: &File, from: u64, hole: bool) -> PyResult<u64> {
         let found = self.call(py, || {
             let found = if hole { file.seek_hole(from) } else { file.seek_data(from) };

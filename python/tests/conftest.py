@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 
 import dafs
 import pytest
@@ -52,6 +53,44 @@ class Restartable:
     def restart(self, how=signal.SIGTERM):
         self.stop(how)
         self.start()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="full size")
+
+
+@pytest.fixture
+def is_long(request):
+    return request.config.getoption("--long")
+
+
+class Trouble:
+    """Kills the server and starts it again, a few times, from a thread of its own."""
+
+    def __init__(self, server, times):
+        self.server, self.times = server, times
+        self.thread = threading.Thread(target=self._make)
+
+    def _make(self):
+        for _ in range(self.times):
+            self.server.restart(signal.SIGKILL)
+
+    def rounds(self):
+        """Numbers of rounds of what is to be tried: a calm one, then some until the last server is up."""
+        yield 0
+        if not self.times:
+            return
+        self.thread.start()
+        number, is_over = 1, False
+        while not is_over:
+            is_over = not self.thread.is_alive()
+            yield number
+            number += 1
+
+
+@pytest.fixture(params=["calm", "killed"])
+def trouble(request, server):
+    return Trouble(server, 0 if request.param == "calm" else 4)
 
 
 @pytest.fixture
