@@ -1,6 +1,7 @@
 """Sessions and files for asyncio: the session's own thread tells the event loop of ends of calls."""
 
 import asyncio
+import errno
 import os
 import posixpath
 
@@ -36,6 +37,17 @@ def _ask(begin, *arguments):
 
     begin(*arguments, then)
     return future
+
+
+async def _ask_again(begin, *arguments):
+    """As `_ask`, for what may be done twice: again where the server ended and nobody knows whether it was."""
+    for _ in range(8):
+        try:
+            return await _ask(begin, *arguments)
+        except OSError as error:
+            if error.errno != errno.EIO or "outcome of the operation unknown" not in error.strerror:
+                raise
+    return await _ask(begin, *arguments)
 
 
 class AsyncFile:
@@ -89,7 +101,7 @@ class AsyncFile:
         return len(view)
 
     async def truncate(self, size):
-        await _ask(self._raw.begin_truncate, size)
+        await _ask_again(self._raw.begin_truncate, size)
         return size
 
     async def fsync(self, *, data_only=False):
@@ -130,7 +142,8 @@ class AsyncSession:
         """Opens a file; ``mode`` as of ``open``, always binary."""
         flags, _ = flags_of(mode)
         permissions &= ~_umask()
-        raw = await _ask(self.session.begin_open, path, flags, permissions)
+        ask = _ask if flags & os.O_EXCL else _ask_again
+        raw = await ask(self.session.begin_open, path, flags, permissions)
         return AsyncFile(raw, self._piece_bytes)
 
     async def stat(self, path, *, follow_symlinks=True):
@@ -161,7 +174,7 @@ class AsyncSession:
 
     async def makedirs(self, path, mode=0o777, exist_ok=False):
         try:
-            await self.mkdir(path, mode)
+            await _ask_again(self.session.begin_mkdir, path, mode & ~_umask())
         except FileNotFoundError:
             above = posixpath.dirname(os.fsdecode(path).rstrip("/"))
             if not above:
@@ -191,10 +204,10 @@ class AsyncSession:
         return await _ask(self.session.begin_readlink, path)
 
     async def truncate(self, path, length):
-        await _ask(self.session.begin_truncate, path, length)
+        await _ask_again(self.session.begin_truncate, path, length)
 
     async def chmod(self, path, mode):
-        await _ask(self.session.begin_chmod, path, mode)
+        await _ask_again(self.session.begin_chmod, path, mode)
 
     async def read_file(self, path):
         """All bytes of a file, in one round trip where it is small."""
@@ -209,7 +222,8 @@ class AsyncSession:
         view = memoryview(data).cast("B")
         if len(view) <= self._piece_bytes:
             permissions &= ~_umask()
-            await _ask(self.session.begin_put, path, view, permissions, (exclusive, fsync))
+            ask = _ask if exclusive else _ask_again
+            await ask(self.session.begin_put, path, view, permissions, (exclusive, fsync))
             return
         async with await self.open(path, "xb" if exclusive else "wb", permissions=permissions) as file:
             await file.pwrite(view, 0)

@@ -179,7 +179,7 @@ impl RawSession {
         (mode, commit): (u32, bool),
     ) -> PyResult<()> {
         let options = OpenOptions { mode, ..OpenOptions::write() };
-        self.on(py, path, |session, path| {
+        self.on_again(py, path, |session, path| {
             let file = session.open(path, options)?;
             file.write_at(from, 0)?;
             if commit {
@@ -321,7 +321,16 @@ impl RawSession {
         };
         run(py, &group, files.len(), &mut spare, make, |number, result, _| {
             let about = files.get(number).map(|(path, _)| path.0.as_slice());
-            let outcome = result.map(drop).map_err(|error| self.link.failed(py, &error, about));
+            let outcome = match (result, files.get(number)) {
+                (Err(error), Some((path, data)))
+                    if error.status() == Some(Status::OutcomeUnknown) =>
+                {
+                    sys::lend(data, |from| self.write_long(py, path, from, (mode, commit)))
+                }
+                (result, _) => {
+                    result.map(drop).map_err(|error| self.link.failed(py, &error, about))
+                }
+            };
             settle(number, outcome);
             Ok(())
         })?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_client::{Error, OpenOptions, Url};
-use dafs_protocol::{SetAttr, SetTime, Timestamp};
+use dafs_protocol::{SetAttr, SetTime, Status, Timestamp};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
@@ -17,6 +17,9 @@ use crate::path::{GivenPath, below, text};
 use crate::provider::providers;
 use crate::stat::Stat;
 use crate::{fork, interrupt};
+
+/// How often a call is made whose outcome nobody knows.
+const TRIES: usize = 8;
 
 /// What a session and its files share.
 pub struct Link {
@@ -77,6 +80,25 @@ impl RawSession {
         self.link.call(py, Some(&given.0), |session| body(session, &path))
     }
 
+    /// As `on`, for what may be done twice: where the server ended so that nobody knows whether it was
+    /// done, it is done again.
+    pub fn on_again<T: Send>(
+        &self,
+        py: Python<'_>,
+        given: &GivenPath,
+        mut body: impl FnMut(&dafs_client::Session, &[u8]) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        self.on(py, given, move |session, path| {
+            for _ in 1..TRIES {
+                match body(session, path) {
+                    Err(error) if error.status() == Some(Status::OutcomeUnknown) => {}
+                    known => return known,
+                }
+            }
+            body(session, path)
+        })
+    }
+
     fn set(
         &self,
         py: Python<'_>,
@@ -84,7 +106,9 @@ impl RawSession {
         set: SetAttr,
         follow_symlinks: bool,
     ) -> PyResult<()> {
-        self.on(py, given, |session, path| session.set_attr(path, set, !follow_symlinks).map(drop))
+        self.on_again(py, given, |session, path| {
+            session.set_attr(path, set, !follow_symlinks).map(drop)
+        })
     }
 }
 
@@ -200,7 +224,16 @@ impl RawSession {
     /// Makes a directory.
     #[pyo3(signature = (path, mode=0o777))]
     fn mkdir(&self, py: Python<'_>, path: GivenPath, mode: u32) -> PyResult<()> {
-        self.on(py, &path, |session, path| session.mkdir(path, mode).map(drop))
+        let mut is_doubtful = false;
+        self.on_again(py, &path, |session, path| match session.mkdir(path, mode).map(drop) {
+            Err(error) if error.status() == Some(Status::OutcomeUnknown) => {
+                is_doubtful = true;
+                Err(error)
+            }
+            // It was done the first time.
+            Err(error) if error.status() == Some(Status::Exist) && is_doubtful => Ok(()),
+            known => known,
+        })
     }
 
     /// Removes a name that is not a directory.
@@ -403,7 +436,11 @@ impl RawSession {
         mode: u32,
     ) -> PyResult<RawFile> {
         let options = open_options(flags, mode);
-        let file = self.on(py, &path, |session, path| session.open(path, options))?;
+        let file = if options.exclusive {
+            self.on(py, &path, |session, path| session.open(path, options))?
+        } else {
+            self.on_again(py, &path, |session, path| session.open(path, options))?
+        };
         Ok(RawFile::new(self.link.clone(), file, path.0, options))
     }
 

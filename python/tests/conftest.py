@@ -47,6 +47,21 @@ class Restartable:
         self.process.wait(timeout=60)
         self.process.stdout.close()
 
+    def freeze(self):
+        """It stands still when this returns, until SIGCONT."""
+        self.process.send_signal(signal.SIGSTOP)
+        tasks = f"/proc/{self.process.pid}/task"
+
+        def runs(task):
+            try:
+                with open(f"{tasks}/{task}/stat") as stat:
+                    return stat.read().rsplit(")", 1)[1].split()[0] != "T"
+            except FileNotFoundError:
+                return False
+
+        while any(runs(task) for task in os.listdir(tasks)):
+            os.sched_yield()
+
     def kill(self):
         self.stop(signal.SIGKILL)
 

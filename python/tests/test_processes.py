@@ -138,7 +138,7 @@ def signal_when_asked(session):
 def test_an_interrupt_ends_a_call_that_waits(server):
     session = dafs.connect(server.url, retry="600s")
     session.write_file("f", b"x")
-    server.process.send_signal(signal.SIGSTOP)
+    server.freeze()
 
     class Raised(Exception):
         pass
@@ -163,7 +163,7 @@ def test_an_interrupt_ends_a_call_that_waits(server):
 def test_handlers_that_return_leave_calls_alone(server):
     session = dafs.connect(server.url, retry="600s")
     session.write_file("f", b"x")
-    server.process.send_signal(signal.SIGSTOP)
+    server.freeze()
     said = []
 
     def handler(number, frame):
