@@ -1,6 +1,6 @@
 # Two commands do all the set-up: `make serve DIR=/some/dir` and `make test`.
 .POSIX:
-.PHONY: help build serve install uninstall deb static check test test-long bench-compare fuzz lint docs clean
+.PHONY: help build serve install uninstall deb wheel static check test test-long bench-compare fuzz lint docs clean
 
 DIR ?=
 ARGS ?=
@@ -15,6 +15,7 @@ help:
 	@echo "make serve DIR=/some/dir   install what is missing, build, serve the directory"
 	@echo "make install, uninstall    all of it below PREFIX=/usr/local, which may be your ~/.local"
 	@echo "make deb                   a package for Debian and its like: target/deb/dafs_VERSION_ARCHITECTURE.deb"
+	@echo "make wheel                 the Python package: target/wheels/dafs-VERSION-….whl"
 	@echo "make static                one program that needs no library: target/static/dafs"
 	@echo "make check                 format, lints, unit tests, 100 seeds (1 minute once it is built)"
 	@echo "make test                  all tests in their short form (some 30 minutes)"
@@ -52,6 +53,10 @@ static:
 deb:
 	@scripts/setup.sh deb
 	scripts/deb.sh
+
+wheel:
+	@scripts/setup.sh build
+	scripts/wheel.sh
 
 check:
 	@scripts/setup.sh build

@@ -85,6 +85,9 @@ tests tests "fuzzers' own tests" --manifest-path fuzz/Cargo.toml --target-dir ta
 tables=()
 if [ -n "$built" ]; then
     step packages "packages" scripts/packages.sh
+    # shellcheck disable=SC2086 # no mode is no argument
+    step python "the Python package" scripts/python-tests.sh $mode
+    cat "$out/python" >>"$out/tests"
     step page "the page of the admin port, in a browser" scripts/admin-page.sh
     step documents "the examples of README and docs" target/release/documents
     tables=(documents acceptance mount-acceptance cache-acceptance)

@@ -46,6 +46,7 @@ fi
 rm -f python/dafs/_dafs.abi3.so
 install -D -m 0755 "$binary" python/dafs/bin/dafs
 strip python/dafs/bin/dafs
+"$python" scripts/licences.py texts dafs-cli dafs-python >python/dafs/bin/LICENCES
 
 mkdir -p target/wheels
 made=$(mktemp -d target/wheels/new.XXXXXX)
