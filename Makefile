@@ -1,6 +1,7 @@
 # Two commands do all the set-up: `make serve DIR=/some/dir` and `make test`.
 .POSIX:
-.PHONY: help build serve install uninstall deb wheel static check test test-long bench-compare fuzz lint docs clean
+.PHONY: help build serve install uninstall programs deb wheel static source checksums reproducible
+.PHONY: check test test-long bench-compare fuzz lint docs clean
 
 DIR ?=
 ARGS ?=
@@ -17,6 +18,9 @@ help:
 	@echo "make deb                   a package for Debian and its like: target/deb/dafs_VERSION_ARCHITECTURE.deb"
 	@echo "make wheel                 the Python package: target/wheels/dafs-VERSION-….whl"
 	@echo "make static                one program that needs no library: target/static/dafs"
+	@echo "make source                the sources with those of all crates: target/source"
+	@echo "make checksums             what was made for others, with SHA256SUMS, in target/dist"
+	@echo "make reproducible          whether two builds give the same package"
 	@echo "make check                 format, lints, unit tests, 100 seeds (1 minute once it is built)"
 	@echo "make test                  all tests in their short form (some 30 minutes)"
 	@echo "make test-long             every bar at full size, one line per bar"
@@ -37,14 +41,24 @@ serve:
 
 # By sudo what somebody else has built is installed: root builds nothing in his tree.
 install:
-	@test -n "$(SUDO_UID)" -a -x target/release/dafs || { scripts/setup.sh build && $(MAKE) --no-print-directory programs; }
+	@test -n "$(SUDO_UID)" -a -f target/release/libdafs.so || { scripts/setup.sh build && $(MAKE) --no-print-directory programs; }
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh install
 
 uninstall:
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh uninstall
 
 programs:
-	cargo build --release --package dafs-cli
+	cargo build --release --package dafs-cli --package dafs-capi
+
+source:
+	scripts/source-archive.sh
+
+checksums:
+	scripts/checksums.sh
+
+reproducible:
+	@scripts/setup.sh deb
+	scripts/reproducible.sh
 
 static:
 	@scripts/setup.sh deb

@@ -31,8 +31,7 @@ rm -rf "$root"
 mkdir -p "$root/DEBIAN"
 umask 022
 
-crates=(dafs-cli)
-[ ! -f "$programs/libdafs.so" ] || crates+=(dafs-capi)
+crates=(dafs-cli dafs-capi)
 PREFIX=/usr LIBDIR=/usr/lib/$(gcc -print-multiarch) DESTDIR=$root BUILD=$programs \
     ZSH_COMPLETIONS=vendor-completions scripts/install.sh install >&2
 rm -r "$root/usr/share/dafs"
@@ -52,9 +51,8 @@ documents() {
 
 # The C library whose symbols the programs ask for, and what unwinds.
 dependencies() {
-    local files=("$root/usr/bin/dafs") newest
-    [ ! -f "$programs/libdafs.so" ] || files+=("$programs/libdafs.so")
-    newest=$(objdump -T "${files[@]}" | grep -o 'GLIBC_[0-9.]*' | sort -u -V | tail -n 1)
+    local newest
+    newest=$(objdump -T "$root/usr/bin/dafs" "$programs/libdafs.so" | grep -o 'GLIBC_[0-9.]*' | sort -u -V | tail -n 1)
     echo "libc6 (>= ${newest#GLIBC_}), libgcc-s1"
 }
 
@@ -65,6 +63,7 @@ control() {
         s|@DEPENDS@|$(dependencies)|; s|@VERSION@|$version|g" packaging/debian/control >"$root/DEBIAN/control"
     install -m 0755 packaging/debian/{postinst,prerm,postrm} "$root/DEBIAN/"
     echo "activate-noawait ldconfig" >"$root/DEBIAN/triggers"
+    echo "libdafs 0 dafs (>= $version)" >"$root/DEBIAN/shlibs"
     (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
 }
 

@@ -44,7 +44,7 @@ trap clean EXIT
 stage() {
     work=$(mktemp -d)
     local stage=$work/stage dafs=$build/dafs section file
-    [ -x "$dafs" ] || die "$dafs is not there: make build comes first"
+    [ -x "$dafs" ] && [ -f "$build/libdafs.so" ] || die "$build lacks dafs or libdafs.so: make programs comes first"
     install -d "$stage/bin"
     program "$dafs" "$stage/bin/dafs"
     mkdir "$work/man"
@@ -58,7 +58,7 @@ stage() {
     install -D -m 0644 "$work/bash" "$stage/share/bash-completion/completions/dafs"
     install -D -m 0644 "$work/zsh" "$stage/share/zsh/${ZSH_COMPLETIONS:-site-functions}/_dafs"
     install -D -m 0644 "$work/fish" "$stage/share/fish/vendor_completions.d/dafs.fish"
-    if [ -f "$build/libdafs.so" ]; then library "$stage"; fi
+    library "$stage"
     if is_system; then
         install -d "$stage/lib/systemd/system"
         sed "s|@BINDIR@|$prefix/bin|g" packaging/dafs@.service >"$stage/lib/systemd/system/dafs@.service"
@@ -80,25 +80,21 @@ program() { # FROM TO
 }
 
 library() { # STAGE
-    local stage=$1 version page
+    local stage=$1 version
     version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
     install -d "$stage/$lib/pkgconfig" "$stage/include"
     program "$build/libdafs.so" "$stage/$lib/libdafs.so.$version"
     chmod 0644 "$stage/$lib/libdafs.so.$version"
     ln -s "libdafs.so.$version" "$stage/$lib/libdafs.so.0"
     ln -s libdafs.so.0 "$stage/$lib/libdafs.so"
-    if [ -f "$build/libdafs.a" ]; then
-        install -m 0644 "$build/libdafs.a" "$stage/$lib/libdafs.a"
-        ! command -v strip >/dev/null || strip --strip-debug "$stage/$lib/libdafs.a"
-    fi
+    install -m 0644 "$build/libdafs.a" "$stage/$lib/libdafs.a"
+    ! command -v strip >/dev/null || strip --strip-debug "$stage/$lib/libdafs.a"
     install -m 0644 crates/capi/include/dafs.h "$stage/include/dafs.h"
     sed "s|@PREFIX@|$prefix|g; s|@LIBDIR@|$libdir|g; s|@INCLUDEDIR@|$prefix/include|g; s|@VERSION@|$version|g" \
         crates/capi/dafs.pc.in >"$stage/$lib/pkgconfig/dafs.pc"
     chmod 0644 "$stage/$lib/pkgconfig/dafs.pc"
     install -d "$stage/share/man/man3"
-    for page in crates/capi/man/*.3; do
-        install -m 0644 "$page" "$stage/share/man/man3/"
-    done
+    install -m 0644 -t "$stage/share/man/man3" crates/capi/man/*.3
 }
 
 # The directory that a path of ours lies in is below PREFIX, wherever links lead.

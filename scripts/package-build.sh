@@ -22,7 +22,7 @@ case ${1:-} in
         build+=(--target "$target")
         out=target/package/$target/release
         ;;
-    "") [ ! -d crates/capi ] || build+=(--package dafs-capi) ;;
+    "") build+=(--package dafs-capi) ;;
     *) echo "usage: package-build.sh [--static]" >&2; exit 2 ;;
 esac
 CARGO_ENCODED_RUSTFLAGS=$flags "${build[@]}" >&2

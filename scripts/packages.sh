@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Whether packages hold what they should, and leave nothing behind: installation below a PREFIX, the
-# Debian package in a root of its own, its unit. Uses the programs that lie in target/release.
+# Debian package in a root of its own, its unit. Uses the programs that lie in BUILD (target/release).
 #
 # A line that begins with `skipped: ` tells what could not be tried; with CI set that is a failure.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
 
+export BUILD=${BUILD:-target/release}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bad=0 good=0
@@ -71,13 +72,16 @@ prefix_is_not_led_away() {
 
 # What the package has in it: the list is packaging/debian/files, and a page for each command.
 deb_holds() { # FILE
-    local listing
+    local listing version
+    version=$(dpkg-deb -f "$1" Version)
     listing=$(dpkg-deb -c "$1" | awk '{ $1 = $2 = $3 = $4 = $5 = ""; sub(/^ +\.\//, ""); print }')
-    same "the files of the package" "$(sort packaging/debian/files)" \
+    same "the files of the package" \
+        "$(sed "s|@MULTIARCH@|$(gcc -print-multiarch)|; s|@VERSION@|$version|" packaging/debian/files | sort)" \
         "$(grep -E '[^/]$|^etc/dafs/$' <<<"$listing" | grep -v '/man1/dafs-\|/man3/' | sort)"
     same "a page for each command" \
-        "$(target/release/dafs --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]\{1,\}\) .*/\1/p' | grep -vx help | sort)" \
+        "$("$BUILD/dafs" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]\{1,\}\) .*/\1/p' | grep -vx help | sort)" \
         "$(sed -n 's|.*/man1/dafs-\([a-z]*\)\.1\.gz$|\1|p' <<<"$listing" | grep -vx help | sort)"
+    same "a page for each call" "$(cd crates/capi/man && ls | sort)" "$(sed -n 's|.*/man3/\(.*\)\.gz$|\1|p' <<<"$listing" | sort)"
     same "all is root's" "root/root" "$(dpkg-deb -c "$1" | awk '{ print $2 }' | sort -u)"
     same "no name of a directory here" "" "$(dpkg-deb --fsys-tarfile "$1" | grep -a -o -m 1 "$PWD/[a-z]*" | head -n 1)"
     if command -v lintian >/dev/null; then
@@ -130,18 +134,18 @@ deb_purges() { # FILE
 unit_is_good() {
     command -v systemd-analyze >/dev/null || { skip "no systemd-analyze here"; return; }
     mkdir "$work/units"
-    sed "s|@BINDIR@|$PWD/target/release|" packaging/dafs@.service >"$work/units/dafs@.service"
+    sed "s|@BINDIR@|$(realpath "$BUILD")|" packaging/dafs@.service >"$work/units/dafs@.service"
     check "the unit" systemd-analyze --man=no verify "$work/units/dafs@data.service"
     same "systemd complains of nothing" "" "$(cat "$work/said")"
 }
 
-[ -x target/release/dafs ] || { echo "packages: target/release/dafs is not there: make build"; exit 1; }
+[ -x "$BUILD/dafs" ] || { echo "packages: $BUILD/dafs is not there: make programs"; exit 1; }
 prefix_installs
 prefix_is_not_led_away
 unset PREFIX DESTDIR
 unit_is_good
 if command -v dpkg-deb >/dev/null; then
-    deb=$(scripts/deb.sh --programs target/release 2>"$work/log" | tail -n 1)
+    deb=$(scripts/deb.sh --programs "$BUILD" 2>"$work/log" | tail -n 1)
     if [ -f "$deb" ]; then
         deb_holds "$deb"
         deb_purges "$deb"

@@ -79,7 +79,7 @@ tests() { # FILE WHAT ARGUMENTS…
 
 : >"$out/tests"
 built=yes
-build "building the release" cargo build --release --package dafs-cli --package dafs-tests || built=""
+build "building the release" cargo build --release --package dafs-cli --package dafs-capi --package dafs-tests || built=""
 tests tests "unit, conformance and system tests" --workspace
 tests tests "fuzzers' own tests" --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 tables=()

@@ -1,11 +1,16 @@
 //! What a server is told: a file, and options, which win.
 
+use std::path::Path;
+
 use dafs_server::{Config, ConfigError, ExportConfig, Plan, StartError};
 
 use super::Args;
 use crate::failure::{FAILED, Failure, USAGE};
 use crate::output::Output;
 use crate::text;
+
+/// Where configurations lie that services are made of.
+const SYSTEM: &str = "/etc/dafs";
 
 /// All that the server is told: by the file, and by options, which win.
 ///
@@ -15,7 +20,8 @@ pub fn configure(args: &Args) -> Result<Config, Failure> {
     let mut config = match &args.config {
         Some(file) => {
             let wrong = |text: &str| Failure::usage(format!("{}: {text}", file.display()));
-            let text = std::fs::read_to_string(file).map_err(|e| wrong(&e.to_string()))?;
+            let text =
+                std::fs::read_to_string(file).map_err(|error| wrong(&unread(file, &error)))?;
             toml::from_str(&text).map_err(|e| wrong(e.to_string().trim_end()))?
         }
         None => Config::default(),
@@ -69,6 +75,23 @@ pub fn configure(args: &Args) -> Result<Config, Failure> {
     config.anon_uid = args.anon_uid.unwrap_or(config.anon_uid);
     config.anon_gid = args.anon_gid.unwrap_or(config.anon_gid);
     Ok(config)
+}
+
+/// Why a file cannot be read, and what makes one where there is none.
+fn unread(file: &Path, error: &std::io::Error) -> String {
+    let name = file.file_stem().unwrap_or_default().display();
+    match (error.kind(), file.parent()) {
+        (std::io::ErrorKind::NotFound, Some(directory)) if directory == Path::new(SYSTEM) => {
+            format!("no such file: this makes it: dafs config new {name} DIR")
+        }
+        (std::io::ErrorKind::NotFound, Some(directory)) => {
+            let directory = directory.display();
+            format!(
+                "no such file: this makes it: dafs config new --directory {directory} {name} DIR"
+            )
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// A server that cannot start. Where the file says what is wrong, its line is named.
@@ -153,6 +176,18 @@ mod tests {
         assert_eq!(at(ConfigError::Range { name: "slots", value: 0, range: "" }), Some(7));
         assert_eq!(at(ConfigError::Range { name: "workers", value: 0, range: "" }), None);
         assert_eq!(at(ConfigError::NoExport), None);
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_can_be_made() {
+        let error = |kind: std::io::ErrorKind| kind.into();
+        let said = |path, kind| unread(Path::new(path), &error(kind));
+        let missing = std::io::ErrorKind::NotFound;
+        assert!(said("/etc/dafs/music.toml", missing).ends_with("dafs config new music DIR"));
+        let elsewhere = said("/home/a/b.toml", missing);
+        assert!(elsewhere.ends_with("new --directory /home/a b DIR"), "{elsewhere}");
+        let refused = said("/etc/dafs/music.toml", std::io::ErrorKind::PermissionDenied);
+        assert!(!refused.contains("config new"), "{refused}");
     }
 
     #[test]
