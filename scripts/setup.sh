@@ -93,6 +93,7 @@ for_small_work() {
 for_tests() {
     commands "tests watch the programs" strace:strace valgrind:valgrind
     [ -n "$(. scripts/python.sh; pythons)" ] || want "the Python package is tested with it" python3 python3-venv
+    commands "programs in C, with the library" make:make pkg-config:pkgconf
     commands "the yardstick of streams" iperf3:iperf3
     commands "programs to run on a mount" fio:fio rsync:rsync sqlite3:sqlite3 redis-server:redis-server git:git
     [ -n "$(ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] ||

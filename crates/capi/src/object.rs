@@ -1,5 +1,6 @@
 //! What handles name.
 
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dafs_client::{File, ReadDir, Session};
@@ -141,7 +142,10 @@ impl MemoryObject {
 
     /// Somebody uses it, or may: `this` is the only share of the table.
     pub fn is_in_flight(this: &Arc<MemoryObject>) -> bool {
-        Arc::strong_count(this) > 1 || Arc::strong_count(&this.arena) > 1
+        let is_used = Arc::strong_count(this) > 1 || Arc::strong_count(&this.arena) > 1;
+        // What the last user wrote before it let go is seen after this.
+        fence(Ordering::Acquire);
+        is_used
     }
 
     /// A part of it.

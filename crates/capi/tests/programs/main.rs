@@ -6,7 +6,7 @@ mod served;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use build::{Build, run};
+use build::{Build, installed_examples, run};
 use served::Served;
 
 #[test]
@@ -76,6 +76,27 @@ fn the_examples_do_what_they_say() {
     let sum = example("sum", &["words"]);
     let bytes: u64 = "some words\n".repeat(1000).bytes().map(u64::from).sum();
     assert_eq!(sum, format!("{bytes}\n"));
+}
+
+#[test]
+fn the_examples_are_made_with_an_installed_library() {
+    let served = Served::start();
+    std::fs::write(served.directory().join("words"), "ab").expect("a file");
+    let directory = installed_examples();
+    let mut sum = Command::new(directory.path().join("sum"));
+    let told = run(sum.env("LD_LIBRARY_PATH", directory.path()).args([&served.url(), "words"]));
+    assert_eq!(told, "195\n");
+}
+
+#[test]
+fn sanitizers_find_nothing() {
+    for name in ["data", "groups"] {
+        let served = Served::start();
+        run(Build::sanitized(name).command().arg(served.url()));
+    }
+    let served = Served::start();
+    let build = Build::sanitized("wrong");
+    run(build.command().arg(served.url()).arg(served.directory()).arg("few"));
 }
 
 #[test]
