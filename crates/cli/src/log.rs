@@ -207,6 +207,20 @@ mod tests {
     }
 
     #[test]
+    fn the_system_is_told_program_process_and_severity() {
+        let (socket, system) = UnixDatagram::pair().expect("sockets");
+        let sink = Sink::System { socket, name: "dafs-mount" };
+        let mut line = Line { sink: &sink, severity: 4 };
+        assert_eq!(line.write(b"lost tcp://h:1\n").expect("never fails"), 15);
+        let mut record = [0; 200];
+        let bytes = system.recv(&mut record).expect("a record");
+        let expected = format!("<28>dafs-mount[{}]: lost tcp://h:1", std::process::id());
+        assert_eq!(String::from_utf8_lossy(&record[..bytes]), expected);
+        drop(system);
+        assert_eq!(line.write(b"nobody\n").expect("counted, and nothing else"), 7);
+    }
+
+    #[test]
     fn a_mount_has_a_file_of_its_own() {
         let file = own_file("/mnt/a b/c");
         assert!(file.ends_with("dafs/mnt-a-b-c.log"), "{}", file.display());
