@@ -48,7 +48,7 @@ disable_new() {
             *)
                 case $(dpkg -S "$(readlink "$link")" "/usr$(readlink "$link")" 2>/dev/null) in
                     systemd* | udev* | dbus* | init*) ;;
-                    *) deb-systemd-helper disable "$unit" || rm -f "$link" ;;
+                    *) DPKG_MAINTSCRIPT_PACKAGE=dafs deb-systemd-helper disable "$unit"; rm -f "$link" ;;
                 esac
                 ;;
         esac

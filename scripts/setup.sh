@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing on this machine:
 #
-#   scripts/setup.sh build|lint|deb|browser|test|test-long|small-work
+#   scripts/setup.sh build|lint|deb|browser|test|test-long|small-work|compare
 #
 # Does nothing, quickly, when everything is there. It says first what it will install and why, and asks
 # nothing but, on a terminal, sudo's password. Where it may not install, it says what to ask for.
@@ -90,6 +90,14 @@ for_small_work() {
     /usr/bin/python3 -c 'import plyvel' 2>/dev/null || want "LevelDB as a load" python3 python3-plyvel
 }
 
+for_comparison() {
+    commands "what is compared, with clients" ganesha.nfsd:nfs-ganesha xrootd:xrootd-server sshfs:sshfs \
+        sshd:openssh-server c++:g++ python3:python3
+    [ -e /usr/lib/x86_64-linux-gnu/ganesha/libfsalvfs.so ] || want "its back end for directories" nfs-ganesha-vfs
+    [ -e /usr/include/nfsc/libnfs.h ] || want "the client of NFS" libnfs-dev
+    [ -e /usr/include/xrootd/XrdCl/XrdClFile.hh ] || want "the client of XRootD" libxrootd-client-dev libxrootd-dev
+}
+
 for_tests() {
     commands "tests watch the programs" strace:strace valgrind:valgrind
     [ -n "$(. scripts/python.sh; pythons)" ] || want "the Python package is tested with it" python3 python3-venv
@@ -162,6 +170,7 @@ case $need in
     deb) for_building; for_packages ;;
     browser) for_browser ;;
     small-work) for_building; for_small_work ;;
+    compare) for_comparison ;;
     test | test-long) for_building; for_lints; for_packages; for_browser; for_tests ;;
     *) sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
@@ -173,6 +182,7 @@ if [ ${#packages[@]} = 0 ] && [ -e /var/lib/dafs-setup ]; then
     else say "an installation was cut off: 'sudo scripts/setup-packages.sh' undoes what it left"
     fi
 fi
-[ "$need" = browser ] || rust_is_new_enough ||
+case $need in browser | compare) exit 0 ;; esac
+rust_is_new_enough ||
     { say "Rust $rust_least or newer is needed: https://rustup.rs has it for every Linux"; exit 1; }
 case $need in test | test-long) tools ;; esac
