@@ -106,6 +106,7 @@ if [ -n "$built" ]; then
 fi
 if [ "$mode" = --long ]; then
     quiet newcomer "the README's commands on a bare Debian" scripts/newcomer.sh
+    quiet aarch64 "aarch64, under qemu" scripts/aarch64.sh
 fi
 
 printf '== parts\n%s   %-8s %5d s\n' "$parts" "in all" "$SECONDS"
