@@ -12,6 +12,7 @@ add "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/usr/src/cargo"
 add "--remap-path-prefix=$PWD=/usr/src/dafs"
 
 out=target/package/release
+library=()
 build=(cargo build --release --locked --target-dir target/package --package dafs-cli)
 case ${1:-} in
     --static)
@@ -22,8 +23,11 @@ case ${1:-} in
         build+=(--target "$target")
         out=target/package/$target/release
         ;;
-    "") build+=(--package dafs-capi) ;;
+    # By its own command: with the library for Rust beside them they are not optimized as a whole.
+    "") library=(cargo rustc --release --locked --target-dir target/package --package dafs-capi --lib
+        --crate-type cdylib --crate-type staticlib) ;;
     *) echo "usage: package-build.sh [--static]" >&2; exit 2 ;;
 esac
 CARGO_ENCODED_RUSTFLAGS=$flags "${build[@]}" >&2
+[ ${#library[@]} = 0 ] || CARGO_ENCODED_RUSTFLAGS=$flags "${library[@]}" >&2
 echo "$out"
