@@ -4,11 +4,14 @@
 //! symlink and does not leave the directory: whoever puts a link in the place of a directory while a
 //! copy runs gets an error told, and leads nobody elsewhere.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_protocol::{Attr, FileKind, Timestamp};
 use rustix::fs::{
@@ -18,9 +21,25 @@ use rustix::fs::{
 use super::like::{Like, attr_of};
 use crate::place;
 
+/// Directories were removed in this process: another one may have such a name by now.
+static REMOVED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The directory that this thread used last: a thread has many files of one directory.
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+struct Last {
+    base: u64,
+    removed: u64,
+    path: Vec<u8>,
+    dir: Rc<OwnedFd>,
+}
+
 /// A directory that is open, and what stands before the paths below it.
 #[derive(Debug)]
 struct Base {
+    number: u64,
     prefix: Vec<u8>,
     dir: OwnedFd,
 }
@@ -40,7 +59,7 @@ struct At<'p> {
 enum Held {
     Working,
     Base(Arc<Base>),
-    Own(OwnedFd),
+    Own(Rc<OwnedFd>),
 }
 
 impl AsFd for Held {
@@ -64,7 +83,9 @@ impl Local {
     pub fn below(prefix: &[u8]) -> io::Result<Local> {
         let path: &[u8] = if prefix.is_empty() { b"." } else { prefix };
         let dir = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty())?;
-        Ok(Local { base: Some(Arc::new(Base { prefix: prefix.to_vec(), dir })) })
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        Ok(Local { base: Some(Arc::new(Base { number, prefix: prefix.to_vec(), dir })) })
     }
 
     fn at<'p>(&self, path: &'p [u8]) -> io::Result<At<'p>> {
@@ -78,10 +99,7 @@ impl Local {
             let name: &[u8] = if name.is_empty() { b"." } else { name };
             return Ok(At { dir: Held::Base(base.clone()), name });
         }
-        let resolve =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let fd = rustix::fs::openat2(&base.dir, parent, DIRECTORY, Mode::empty(), resolve)?;
-        Ok(At { dir: Held::Own(fd), name })
+        Ok(At { dir: Held::Own(base.open(parent)?), name })
     }
 
     fn open(&self, path: &[u8], flags: OFlags, mode: u32) -> io::Result<File> {
@@ -178,7 +196,11 @@ impl Local {
     pub fn remove(&self, path: &[u8], directory: bool) -> io::Result<()> {
         let at = self.at(path)?;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        Ok(rustix::fs::unlinkat(&at.dir, at.name, flags)?)
+        rustix::fs::unlinkat(&at.dir, at.name, flags)?;
+        if directory {
+            REMOVED.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Gives a name what `like` says, but for what `there` has already.
@@ -205,6 +227,26 @@ impl Local {
 }
 
 impl Base {
+    /// A directory below, without following any symlink.
+    fn open(&self, path: &[u8]) -> io::Result<Rc<OwnedFd>> {
+        let removed = REMOVED.load(Ordering::Acquire);
+        LAST.with_borrow_mut(|last| {
+            if let Some(last) = last
+                && (last.base, last.removed) == (self.number, removed)
+                && last.path == path
+            {
+                return Ok(last.dir.clone());
+            }
+            let resolve =
+                ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            let dir = rustix::fs::openat2(&self.dir, path, DIRECTORY, Mode::empty(), resolve)?;
+            let dir = Rc::new(dir);
+            let (base, path) = (self.number, path.to_vec());
+            *last = Some(Last { base, removed, path, dir: dir.clone() });
+            Ok(dir)
+        })
+    }
+
     /// The rest of a path that begins with the prefix, without slashes around it.
     fn below<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         let rest = path.strip_prefix(self.prefix.as_slice())?;
@@ -230,6 +272,7 @@ mod tests {
     #[test]
     fn paths_below_a_directory_are_known_by_their_beginning() {
         let base = |prefix: &str| Base {
+            number: 0,
             prefix: prefix.into(),
             dir: File::open("/").expect("a root").into(),
         };
@@ -257,6 +300,13 @@ mod tests {
         assert_eq!(errno(local.remove(&through, false)), Some(libc::ELOOP));
         let up = place::join(&prefix, b"real/../../secret");
         assert_eq!(errno(local.open_read(&up, false).map(drop)), Some(libc::EXDEV));
-        assert!(local.create_new(&place::join(&prefix, b"real/file")).is_ok());
+        let file = place::join(&prefix, b"real/file");
+        assert!(local.create_new(&file).is_ok());
+        // A directory that was removed and made again is another one.
+        let real = place::join(&prefix, b"real");
+        local.remove(&file, false).expect("removed");
+        local.remove(&real, true).expect("removed");
+        local.mkdir(&real, 0o700).expect("made");
+        assert!(local.create_new(&file).is_ok());
     }
 }
