@@ -82,7 +82,7 @@ for_browser() {
 for_packages() {
     commands "packages" objcopy:binutils python3:python3
     has dpkg-deb || { say "a Debian package is made on Debian and its like: no dpkg-deb here"; exit 1; }
-    [ "$need" = deb ] || commands "packages are looked through" lintian:lintian
+    [ "$need" = deb ] || commands "packages are looked through" lintian:lintian systemd-analyze:systemd
 }
 
 for_small_work() {

@@ -29,7 +29,7 @@ git describe --tags --always --abbrev=12 "$commit" >"$out/$name/COMMIT"
     cargo vendor --quiet --locked --versioned-dirs vendor >>.cargo/config.toml
 )
 tar -C "$out" --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner \
-    --mode='u+rw,go=rX' -c "$name" | xz -T1 -6 >"$out/$name.tar.xz"
+    --mode='u+rw,go=rX' -c "$name" | xz -T2 -6 >"$out/$name.tar.xz"
 rm -rf "${out:?}/$name"
 
 if [ "${1:-}" = --check ]; then
