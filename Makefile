@@ -48,7 +48,8 @@ uninstall:
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh uninstall
 
 programs:
-	cargo build --release --package dafs-cli --package dafs-capi
+	cargo build --release --package dafs-cli
+	cargo rustc --release --package dafs-capi --lib --crate-type cdylib --crate-type staticlib
 
 source:
 	scripts/source-archive.sh
