@@ -18,7 +18,8 @@ fn library() -> Result<PathBuf, String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(target.join("target"), Into::into);
     let places =
         ["release", "debug", "debug/deps"].map(|place| target.join(place).join("libdafs.so"));
-    let found = places.into_iter().find(|path| path.exists());
+    let built = |path: &PathBuf| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let found = places.into_iter().filter(|path| path.exists()).max_by_key(built);
     found.ok_or_else(|| "no libdafs.so: cargo build -p dafs-capi".into())
 }
 
