@@ -33,7 +33,7 @@ if [ -z "$mode" ]; then
     if "$venv/bin/pip" install --quiet --disable-pip-version-check "ziglang==0.17.1" "cargo-zigbuild==0.24.1" >&2; then
         PATH=$PWD/$venv/bin:$PATH cargo-zigbuild zigbuild --release --package dafs-cli \
             --target x86_64-unknown-linux-gnu.2.28 >&2
-        binary=target/x86_64-unknown-linux-gnu/release/dafs
+        binary=${CARGO_TARGET_DIR:-target}/x86_64-unknown-linux-gnu/release/dafs
         options=(--release --zig --compatibility manylinux_2_28 --target x86_64-unknown-linux-gnu)
     else
         echo "wheel: no zig here, so the wheel needs a glibc like this machine's" >&2

@@ -80,6 +80,9 @@ class _Flushing:
         self.raw.fsync(data_only=data_only)
 
     def close(self):
+        # What a forked child inherits, with its parent's unwritten data, is the parent's to close.
+        if self.raw._raw.inherited:
+            return
         self._closing = True
         try:
             super().close()

@@ -58,7 +58,7 @@ class _Durable(FileIO):
     """On disk when it is closed."""
 
     def close(self):
-        if self.closed:
+        if self.closed or self._raw.inherited:
             return
         try:
             self.fsync()

@@ -180,6 +180,12 @@ impl RawFile {
         self.closed.load(Ordering::Relaxed)
     }
 
+    /// It is the parent's of this process.
+    #[getter]
+    fn inherited(&self) -> bool {
+        self.file.get().is_none()
+    }
+
     fn readable(&self, py: Python<'_>) -> PyResult<bool> {
         self.file(py)?;
         Ok(self.options.read)
@@ -366,7 +372,8 @@ impl RawFile {
         if self.closed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let file = self.file.get().ok_or_else(|| forked(Some(&self.name), py))?;
+        // A child leaves its parent's files alone.
+        let Some(file) = self.file.get() else { return Ok(()) };
         if !self.options.write && self.close_unwaited(py, file)? {
             return Ok(());
         }

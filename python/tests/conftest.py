@@ -74,6 +74,17 @@ def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="full size")
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: only with --long")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--long"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
 @pytest.fixture
 def is_long(request):
     return request.config.getoption("--long")

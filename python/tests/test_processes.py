@@ -101,7 +101,7 @@ print(session.read_file("exits"))
 
 def test_interpreters_end_in_order(shared):
     run = subprocess.run(
-        [sys.executable, "-c", _EXITS, shared.url], capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _EXITS, shared.url], capture_output=True, text=True, timeout=120
     )
     assert (run.stdout, run.stderr, run.returncode) == ("b'x'\n", "", 0)
 

@@ -1,6 +1,5 @@
 """Programs that people use, on files of a server, calm and while that is killed and started again."""
 
-import importlib
 import os
 
 import dafs
@@ -148,13 +147,10 @@ class Dataset:
         return torch.frombuffer(bytearray(data), dtype=torch.uint8), os.getpid()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_torch_data_loader(server, is_long, method):
-    if not is_long:
-        return
-    if importlib.util.find_spec("torch") is None:
-        print("torch is not installed: its loader is not tried")
-        return
+def test_torch_data_loader(server, method):
+    pytest.importorskip("torch")
     import torch.utils.data
 
     with dafs.connect(server.url) as session:
