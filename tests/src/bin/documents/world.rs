@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// | `dafs://localhost/`, `URL` | the URL of the server, which has files `db` and `old` |
 /// | `dafs://server/` | that which an example has started last; without any, the same |
 /// | `/srv/…`, `/mnt/…`, `/etc/dafs/…`, `/etc/dafs.…`, `/tmp/…`, `FILE` | the same below the directory |
-/// | `./tree`, `~` | a small tree, and the home directory, there |
+/// | `./tree`, `./src`, `~` | small trees, and the home directory, there |
 /// | `https://example.org/repository.git` | a small repository there |
 /// | `alice` | who runs this |
 /// | `make serve DIR=… ARGS=…` | `dafs serve`, of the build that is there |
@@ -280,6 +280,8 @@ fn furnish(root: &Path) -> std::io::Result<()> {
         create_dir_all(root.join(dir))?;
     }
     create_dir_all(root.join("here/tree/sub"))?;
+    create_dir_all(root.join("here/src"))?;
+    std::fs::write(root.join("here/src/keep.o"), "an object")?;
     let tree = root.join("here/tree");
     std::fs::write(tree.join("a.txt"), "hello\n")?;
     std::fs::write(tree.join("sub/b.bin"), vec![7; 3_000_000])?;
