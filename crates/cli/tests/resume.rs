@@ -66,7 +66,7 @@ fn noted(dir: &Path) -> u64 {
 /// A copy that has noted how far it is, and is slow enough to be met in the middle.
 fn begin(from: &str, to: &str, dir: &Path) -> Child {
     let mut child = binary()
-        .args(["cp", "--bwlimit", "16m", from, to])
+        .args(["cp", "--bwlimit", "8m", from, to])
         .stderr(Stdio::null())
         .spawn()
         .expect("starts");
@@ -196,7 +196,7 @@ fn who_puts_something_in_the_place_of_a_part_gets_nothing() {
     // Where the part would be: found by a copy that is broken off.
     let name = {
         let child = binary()
-            .args(["cp", "--bwlimit", "16m", &server.at("source"), path(&target)])
+            .args(["cp", "--bwlimit", "8m", &server.at("source"), path(&target)])
             .stderr(Stdio::null())
             .spawn()
             .expect("starts");

@@ -354,6 +354,9 @@ impl<'a> Engine<'a> {
             Ok(Verdict::Same) => self.unchanged(job),
             Ok(Verdict::Dress) => self.dress(job),
             Ok(Verdict::Copy | Verdict::Compare) if self.rules().dry_run => {
+                if job.attr.kind == FileKind::File {
+                    Counts::add(&self.counts().bytes, job.attr.size);
+                }
                 self.finished(job, Ok(Placed::Done));
             }
             Ok(Verdict::Copy | Verdict::Compare) => {
