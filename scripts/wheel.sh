@@ -30,13 +30,13 @@ venv=target/wheel-venv
 binary=target/release/dafs
 options=(--release --compatibility linux)
 if [ -z "$mode" ]; then
-    if "$venv/bin/pip" install --quiet --disable-pip-version-check "ziglang==0.17.1" "cargo-zigbuild==0.24.1" >&2; then
+    if "$venv/bin/pip" install --quiet --disable-pip-version-check "ziglang==0.17.1" "cargo-zigbuild==0.24.1" >&2 &&
         PATH=$PWD/$venv/bin:$PATH cargo-zigbuild zigbuild --release --package dafs-cli \
-            --target x86_64-unknown-linux-gnu.2.28 >&2
+            --target x86_64-unknown-linux-gnu.2.28 >&2; then
         binary=${CARGO_TARGET_DIR:-target}/x86_64-unknown-linux-gnu/release/dafs
         options=(--release --zig --compatibility manylinux_2_28 --target x86_64-unknown-linux-gnu)
     else
-        echo "wheel: no zig here, so the wheel needs a glibc like this machine's" >&2
+        echo "wheel: zig is not here or did not build it, so the wheel needs a glibc like this machine's" >&2
         cargo build --release --package dafs-cli >&2
     fi
 fi
