@@ -79,7 +79,9 @@ tests() { # FILE WHAT ARGUMENTS…
 
 : >"$out/tests"
 built=yes
-build "building the release" cargo build --release --package dafs-cli --package dafs-capi --package dafs-tests || built=""
+build "building the release" cargo build --release --package dafs-cli --package dafs-tests || built=""
+# By its own command, as one for C: with its library for Rust all else would be built differently.
+build "building libdafs" cargo rustc --release --package dafs-capi --lib --crate-type cdylib --crate-type staticlib || built=""
 tests tests "unit, conformance and system tests" --workspace
 tests tests "fuzzers' own tests" --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 tables=()
