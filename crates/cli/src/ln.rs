@@ -71,10 +71,9 @@ fn replace(
     make: impl Fn(&[u8]) -> dafs_client::Result<dafs_protocol::Attr>,
 ) -> Result<(), Failure> {
     let temporary = place::temporary(&to.path)?;
-    let fail = |error| to.failure(&to.path, error);
-    make(&temporary).map_err(fail)?;
-    let renamed = to.session.rename(&temporary, &to.path);
-    // After success it is gone, or both were names of the same file already.
+    let renamed = make(&temporary).and_then(|_| to.session.rename(&temporary, &to.path));
+    // After success it is gone, or both were names of the same file already; after a failure it
+    // may be there even where a server that restarted does not know of it.
     let _ = to.session.remove(&temporary);
-    renamed.map_err(fail)
+    renamed.map_err(|error| to.failure(&to.path, error))
 }

@@ -53,25 +53,28 @@ pub fn send(remote: &Remote, mut out: LocalFile) -> Result<(), Failure> {
 pub fn from_standard_input(remote: &Remote) -> Result<u64, Failure> {
     let fail = |cause| remote.failure(&remote.path, cause);
     let temporary = place::temporary(&remote.path)?;
-    let session = &remote.session;
-    let file = session.open(&temporary, new_file()).map_err(|e| fail(Cause::from(e)))?;
-    let mut stream = Stream::new(remote, file.clone()).map_err(fail)?;
-    let written = stream.write_all();
-    stream.settle();
-    drop(stream);
-    let complete = written.and_then(|bytes| {
-        file.close()?;
-        let mode = Some(0o666 & !sys::umask());
-        session.set_attr(&temporary, SetAttr { mode, ..SetAttr::default() }, true)?;
-        session.rename(&temporary, &remote.path)?;
-        Ok(bytes)
-    });
-    complete.map_err(|cause| {
+    write_new(remote, &temporary).map_err(|cause| {
         if !Side::Remote(remote.clone()).is_gone(&cause) {
-            let _ = session.remove(&temporary);
+            let _ = remote.session.remove(&temporary);
         }
         fail(cause)
     })
+}
+
+/// Writes standard input under a temporary name, and gives it its own once it is complete.
+fn write_new(remote: &Remote, temporary: &[u8]) -> Result<u64, Cause> {
+    let session = &remote.session;
+    let file = session.open(temporary, new_file())?;
+    let mut stream = Stream::new(remote, file.clone())?;
+    let written = stream.write_all();
+    stream.settle();
+    drop(stream);
+    let bytes = written?;
+    file.close()?;
+    let mode = Some(0o666 & !sys::umask());
+    session.set_attr(temporary, SetAttr { mode, ..SetAttr::default() }, true)?;
+    session.rename(temporary, &remote.path)?;
+    Ok(bytes)
 }
 
 /// Which side failed.

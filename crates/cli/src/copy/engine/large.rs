@@ -25,9 +25,12 @@ pub fn copy(engine: &Engine<'_>, job: &Job) -> Result<Placed, Cause> {
         Some(complete) => complete,
         None => {
             let temporary = temporary(&job.to)?;
-            let sink = Sink::create(&engine.to, &temporary)?;
-            let filled = Pump::new(engine, &source, &sink, &attr, None).and_then(Pump::run);
-            filled.inspect_err(|cause| engine.discard(&temporary, cause))?;
+            let filled = Sink::create(&engine.to, &temporary).and_then(|sink| {
+                Pump::new(engine, &source, &sink, &attr, None).and_then(Pump::run)?;
+                Ok(sink)
+            });
+            // Even what was not made by all accounts: a server that restarts may not know.
+            let sink = filled.inspect_err(|cause| engine.discard(&temporary, cause))?;
             (temporary, sink)
         }
     };

@@ -148,9 +148,9 @@ impl Engine<'_> {
 
     fn replace_by_link(&self, first: &[u8], to: &[u8]) -> Result<(), Cause> {
         let temporary = place::temporary(to).map_err(|failure| Cause::Text(failure.text))?;
-        self.to.link(first, &temporary)?;
-        let renamed = self.to.rename(&temporary, to);
-        // Gone after the renaming, or both were names of the same file already.
+        let renamed = self.to.link(first, &temporary).and_then(|()| self.to.rename(&temporary, to));
+        // Gone after the renaming, or both were names of the same file already, or a server that
+        // restarted does not know whether it made the link.
         if !matches!(&renamed, Err(cause) if self.to.is_gone(cause)) {
             let _ = self.to.remove(&temporary);
         }
