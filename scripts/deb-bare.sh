@@ -12,37 +12,18 @@ deb=${1:?which package? scripts/deb-bare.sh target/deb/dafs_VERSION_ARCHITECTURE
 shift
 [ $# -gt 0 ] || set -- bookworm trixie
 install_seconds_max=10
+. scripts/bare.sh
 
 if [ "$(id -u)" != 0 ] || ! command -v debootstrap >/dev/null; then
     echo "skipped: the package in bare systems: needs root and debootstrap"
     exit 0
 fi
 
-bare() { # SUITE: a directory with the system, as it is before anything is installed
-    local system=target/bare/$1
-    if [ ! -e "$system.done" ]; then
-        rm -rf "$system"
-        mkdir -p target/bare
-        debootstrap --variant=minbase "$1" "$system" >"$system.log" 2>&1 ||
-            { echo "deb-bare: debootstrap of $1 failed: see $system.log" >&2; return 1; }
-        touch "$system.done"
-    fi
-    echo "$system"
-}
-
 # All files with their kind, rights and owners; not those of the package system, nor what runs write.
 files() { # ROOT
     (cd "$1" && find . -xdev \( -path ./proc -o -path ./dev -o -path ./sys -o -path ./tmp -o -path ./test -o -path ./var/lib/dpkg \
         -o -path ./var/lib/apt -o -path ./var/cache -o -path ./var/log \) -prune -o -printf '%p %y %m %u:%g %l\n' |
         grep -v 'ld.so.cache\|/etc/apt' | sort)
-}
-
-within() { # ROOT SCRIPT: in a process namespace of its own, so that nothing goes on after it
-    mkdir -p "$1/test"
-    cat >"$1/test/run"
-    unshare --mount --pid --fork --kill-child --mount-proc="$PWD/$1/proc" bash -c '
-        mount --rbind /dev "$1/dev" && mount --make-rslave "$1/dev" &&
-        exec chroot "$1" /bin/bash -eu /test/run' bash "$PWD/$1"
 }
 
 one() { # SUITE

@@ -108,6 +108,7 @@ if [ -n "$built" ]; then
 fi
 if [ "$mode" = --long ]; then
     quiet bare "the package in bare Debian systems" scripts/deb-bare.sh "$(find target/deb -name 'dafs_*.deb' | sort -V | tail -n 1)"
+    quiet debian "the Python package on Debian 13, and torch" scripts/python-debian.sh
     quiet static "a static program" scripts/static.sh
     quiet newcomer "the README's commands on a bare Debian" scripts/newcomer.sh
     quiet aarch64 "aarch64, under qemu" scripts/aarch64.sh

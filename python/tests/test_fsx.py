@@ -139,7 +139,7 @@ class Exerciser:
 
 @pytest.mark.parametrize("seed", [1])
 def test_a_file_is_what_a_model_says(server, is_long, seed):
-    operations, restarts = (500_000, 10) if is_long else (3000, 2)
+    operations, restarts = (1_000_000, 10) if is_long else (3000, 2)
     period = operations // (2 * restarts + 1)
     with dafs.connect(server.url) as session:
         exerciser = Exerciser(session, seed)

@@ -1,6 +1,9 @@
 """Programs that people use, on files of a server, calm and while that is killed and started again."""
 
 import os
+import signal
+import subprocess
+import sys
 
 import dafs
 import dafs.fsspec
@@ -134,8 +137,8 @@ def test_numpy(server, trouble):
 class Dataset:
     """Files of a server, as a torch dataset has them."""
 
-    def __init__(self, session, names):
-        self.session, self.names = session, names
+    def __init__(self, fs, names):
+        self.fs, self.names = fs, names
 
     def __len__(self):
         return len(self.names)
@@ -143,7 +146,7 @@ class Dataset:
     def __getitem__(self, index):
         import torch
 
-        data = self.session.read_file(self.names[index])
+        data = self.fs.cat_file(self.names[index])
         return torch.frombuffer(bytearray(data), dtype=torch.uint8), os.getpid()
 
 
@@ -153,10 +156,50 @@ def test_torch_data_loader(server, method):
     pytest.importorskip("torch")
     import torch.utils.data
 
-    with dafs.connect(server.url) as session:
-        session.write_files([(str(number), bytes([number]) * 1000) for number in range(64)])
-        data = Dataset(session, [str(number) for number in range(64)])
-        # The parent's session is never used by a worker that was forked: it gets one that was pickled.
-        loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=4, multiprocessing_context=method)
-        found = [tensor for batch, _ in loader for tensor in batch]
+    names = [f"/{number}" for number in range(64)]
+    # A forked worker inherits it with its session, and makes another one; to others it is pickled.
+    fs = fsspec.filesystem("dafs", url=server.url)
+    for number, name in enumerate(names):
+        fs.pipe_file(name, bytes([number]) * 1000)
+    options = {"batch_size": 8, "num_workers": 4, "multiprocessing_context": method}
+    loader = torch.utils.data.DataLoader(Dataset(fs, names), **options)
+    batches = list(loader)
+    found = [tensor for batch, _ in batches for tensor in batch]
     assert [int(tensor[0]) for tensor in found] == list(range(64))
+    workers = {int(pid) for _, pids in batches for pid in pids}
+    assert len(workers) == 4 and os.getpid() not in workers
+
+
+# Ends as a machine does: nothing of the process is left when the call has returned.
+SAVE = """
+import os, signal, sys
+import torch, torch.distributed.checkpoint as checkpoint
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+
+url, seed, server = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.manual_seed(seed)
+state = {f"layer{number}": torch.rand(256, 256) for number in range(16)}
+# Before 2.7 it takes no file without a descriptor. A file is on disk when it is closed: that is the sync.
+sync = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 7)
+checkpoint.save(state, storage_writer=FsspecWriter(url, thread_count=2, sync_files=sync))
+os.kill(server, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.long
+def test_torch_checkpoint(server):
+    """What torch has saved is there although its process and the server were killed at once."""
+    torch = pytest.importorskip("torch")
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+
+    for seed in range(5):
+        url = f"{server.url}checkpoint{seed}"
+        saved = subprocess.run([sys.executable, "-c", SAVE, url, str(seed), str(server.process.pid)], timeout=300)
+        assert saved.returncode == -signal.SIGKILL
+        server.restart(signal.SIGKILL)
+        state = {f"layer{number}": torch.zeros(256, 256) for number in range(16)}
+        checkpoint.load(state, storage_reader=FsspecReader(url))
+        torch.manual_seed(seed)
+        assert all(torch.equal(found, torch.rand(256, 256)) for found in state.values())
