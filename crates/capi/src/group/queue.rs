@@ -12,6 +12,8 @@ use crate::failure::Failure;
 #[derive(Default)]
 pub struct Queue {
     operations: Vec<Operation>,
+    /// How many there are: a group's depth at most.
+    made: u32,
     free: Vec<u32>,
     serial: u32,
     /// Operations that have not ended.
@@ -76,8 +78,9 @@ pub struct Ended {
     pub result: Result<u32, Failure>,
 }
 
-fn index_of(id: u64) -> usize {
-    (id & 0xffff_ffff) as usize
+/// The place of an operation, from its name or the tag of one of its calls.
+fn index_of(id: u64) -> u32 {
+    id as u32
 }
 
 impl Queue {
@@ -85,11 +88,12 @@ impl Queue {
     pub fn begin(&mut self, op: u32, user: u64) -> (u64, u32) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.operations.push(Operation::default());
-            u32::try_from(self.operations.len() - 1).expect("a group has a depth")
+            self.made += 1;
+            self.made - 1
         });
         self.serial = self.serial.wrapping_add(1).max(1);
         let id = u64::from(self.serial) << 32 | u64::from(index);
-        if let Some(operation) = self.operations.get_mut(index as usize) {
+        if let Some(operation) = self.at(index) {
             (operation.id, operation.op, operation.user) = (id, op, user);
             (operation.left, operation.end, operation.failure) = (0, 0, None);
             operation.parts.clear();
@@ -100,7 +104,7 @@ impl Queue {
 
     /// A further part; the tag of its call.
     pub fn add(&mut self, index: u32, part: Part) -> u64 {
-        let Some(operation) = self.operations.get_mut(index as usize) else { return 0 };
+        let Some(operation) = self.at(index) else { return 0 };
         let number = operation.parts.len() as u64;
         operation.parts.push(part);
         operation.left += 1;
@@ -110,8 +114,8 @@ impl Queue {
 
     /// An operation that moves nothing ends at once.
     pub fn end_without_parts(&mut self, index: u32) {
-        if self.operations.get(index as usize).is_some_and(|operation| operation.left == 0) {
-            self.end(index as usize);
+        if self.at(index).is_some_and(|operation| operation.left == 0) {
+            self.end(index);
         }
     }
 
@@ -123,7 +127,7 @@ impl Queue {
 
     fn answer(&mut self, tag: u64, result: Result<u32, Error>) {
         let index = index_of(tag);
-        let Some(operation) = self.operations.get_mut(index) else { return };
+        let Some(operation) = self.at(index) else { return };
         let Some(part) = operation.parts.get((tag >> 32) as usize) else { return };
         match result {
             // The end of the file, as it was for this part.
@@ -141,8 +145,8 @@ impl Queue {
         }
     }
 
-    fn end(&mut self, index: usize) {
-        let Some(operation) = self.operations.get_mut(index) else { return };
+    fn end(&mut self, index: u32) {
+        let Some(operation) = self.at(index) else { return };
         let result = match operation.failure.take() {
             Some(failure) => Err(failure),
             None => Ok(operation.end),
@@ -150,16 +154,26 @@ impl Queue {
         let id = std::mem::take(&mut operation.id);
         let (op, user) = (operation.op, operation.user);
         self.ended.push_back(Event::Ended(Ended { id, op, user, result }));
-        self.free.push(u32::try_from(index).expect("a group has a depth"));
+        self.free.push(index);
         self.under_way -= 1;
         if std::mem::take(&mut self.refused) {
             self.ended.push_back(Event::Room);
         }
     }
 
+    fn at(&mut self, index: u32) -> Option<&mut Operation> {
+        self.operations.get_mut(index as usize)
+    }
+
+    /// The operation with this name, while it has not ended.
+    fn named(&self, id: u64) -> Option<&Operation> {
+        let operation = self.operations.get(index_of(id) as usize)?;
+        (id != 0 && operation.id == id).then_some(operation)
+    }
+
     /// It has not ended.
     pub fn is_under_way(&self, id: u64) -> bool {
-        id != 0 && self.operations.get(index_of(id)).is_some_and(|operation| operation.id == id)
+        self.named(id).is_some()
     }
 
     fn position(&self, id: u64) -> Option<usize> {
@@ -183,11 +197,8 @@ impl Queue {
 
     /// The tags of an operation's calls.
     pub fn tags(&self, id: u64) -> Vec<u64> {
-        let parts = match self.operations.get(index_of(id)) {
-            Some(operation) if operation.id == id => operation.parts.len() as u64,
-            _ => 0,
-        };
-        (0..parts).map(|part| part << 32 | id & 0xffff_ffff).collect()
+        let parts = self.named(id).map_or(0, |operation| operation.parts.len() as u64);
+        (0..parts).map(|part| part << 32 | u64::from(index_of(id))).collect()
     }
 
     /// Ends the calls of an operation that the session has not got; false: there are none.
