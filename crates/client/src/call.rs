@@ -315,7 +315,15 @@ impl Call {
             Call::Close { file } => {
                 Ok((Work::Close { file: file.key() }, Memory::None, Some(file)))
             }
-            call @ (Call::ReadInto { .. } | Call::WriteFrom { .. }) => call.span_work(),
+            Call::ReadInto { file, offset, span } => {
+                let work = Work::Read { file: file.key(), offset, len: len_of(&span)? };
+                Ok((work, Memory::Span(span), Some(file)))
+            }
+            Call::WriteFrom { file, offset, span, stability } => {
+                let (key, len) = (file.key(), len_of(&span)?);
+                let work = Work::Write { file: key, offset, len, stability, within: false };
+                Ok((work, Memory::Span(span), Some(file)))
+            }
             call @ (Call::Read { .. } | Call::ReadList { .. }) => call.read_work(),
             call @ (Call::Write { .. } | Call::WriteList { .. } | Call::Append { .. }) => {
                 call.write_work()
@@ -323,20 +331,6 @@ impl Call {
             call @ (Call::GetFile { .. } | Call::PutFile { .. }) => call.whole_file_work(),
             other => plain(other.name_work()),
         }
-    }
-
-    fn span_work(self) -> Result<Taken, (Error, Option<Buffer>)> {
-        let (work, span, file) = match self {
-            Call::ReadInto { file, offset, span } => {
-                (Work::Read { file: file.key(), offset, len: len_of(&span)? }, span, file)
-            }
-            Call::WriteFrom { file, offset, span, stability } => {
-                let (key, len) = (file.key(), len_of(&span)?);
-                (Work::Write { file: key, offset, len, stability, within: false }, span, file)
-            }
-            other => unreachable!("not of a span: {other:?}"),
-        };
-        Ok((work, Memory::Span(span), Some(file)))
     }
 
     fn read_work(self) -> Result<Taken, (Error, Option<Buffer>)> {
