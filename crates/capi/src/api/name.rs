@@ -20,6 +20,18 @@ fn at(session: dap_session_t, path: Text) -> Outcome<(std::sync::Arc<SessionObje
     Ok((session, path))
 }
 
+/// As [`at`], with two names.
+fn at_both(
+    session: dap_session_t,
+    from: Text,
+    to: Text,
+) -> Outcome<(std::sync::Arc<SessionObject>, Vec<u8>, Vec<u8>)> {
+    let session = named(session)?;
+    let from = session.path(from.bytes("from")?);
+    let to = session.path(to.bytes("to")?);
+    Ok((session, from, to))
+}
+
 /// Attributes of a name
 ///
 /// Fills stat, whose field size the caller has set. A symbolic link is followed, unless flags has DAP_NOFOLLOW. Blocks.
@@ -113,8 +125,7 @@ pub extern "C" fn dap_rename(session: dap_session_t, from: Text, to: Text, flags
         if no_replace && exchange {
             return Err(Failure::invalid("DAP_RENAME_NOREPLACE or DAP_RENAME_EXCHANGE: not both"));
         }
-        let (session, from) = at(session, from)?;
-        let to = session.path(to.bytes("to")?);
+        let (session, from, to) = at_both(session, from, to)?;
         session.session.rename_with(&from, &to, no_replace, exchange)?;
         Ok(())
     })
@@ -128,8 +139,7 @@ pub extern "C" fn dap_rename(session: dap_session_t, from: Text, to: Text, flags
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_link(session: dap_session_t, from: Text, to: Text) -> i32 {
     status(|| {
-        let (session, from) = at(session, from)?;
-        let to = session.path(to.bytes("to")?);
+        let (session, from, to) = at_both(session, from, to)?;
         session.session.link(&from, &to)?;
         Ok(())
     })
