@@ -244,3 +244,49 @@ fn a_wait_for_a_lock_keeps_nobody_else_waiting() {
         waiting.join().expect("a thread").expect("locked");
     });
 }
+
+#[test]
+fn who_waits_hears_of_what_ends_without_the_server() {
+    let server = Server::start();
+    // No timer wakes anybody.
+    server.with(|fake| (fake.script.lease_ms, fake.script.slots) = (3_600_000, Some(2)));
+    server.with(|fake| fake.put(b"f", &[5; 100]));
+    let session = server.connect(SessionOptions { wait: WaitMode::Sleeping, slots: 2, ..hard() });
+    let (file, closed) = (open(&session), open(&session));
+    closed.clone().close().expect("close");
+    let read = || Call::Read {
+        file: file.clone(),
+        offset: 0,
+        buffer: Buffer::new(10).expect("memory"),
+        len: 10,
+    };
+    for cancels in [true, false] {
+        let group = session.group();
+        server.with(|fake| fake.script.stall = true);
+        let mut asked = asked(&server, 1);
+        // The second one finds no slot.
+        group.submit(0, read()).expect("room");
+        group.submit(1, read()).expect("room");
+        let (tell, told) = std::sync::mpsc::channel();
+        let first = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut done = group.wait(1, None);
+                tell.send(done.remove(0).tag).expect("somebody waits");
+                group.wait(usize::MAX, None);
+            });
+            while !asked() {
+                std::thread::yield_now();
+            }
+            if cancels {
+                assert!(group.cancel(1));
+            } else {
+                let refused = Call::Commit { file: closed.clone(), data_only: false };
+                group.submit(2, refused).expect("room");
+            }
+            let first = told.recv_timeout(Duration::from_secs(60));
+            server.with(|fake| fake.script.stall = false);
+            first
+        });
+        assert_eq!(first, Ok(if cancels { 1 } else { 2 }));
+    }
+}

@@ -132,8 +132,7 @@ impl State {
 
     pub(super) fn submitted(&mut self) {
         if self.core.has_done() {
-            // Refused at once: a sleeping leader does not learn of it.
-            self.dispatch();
+            self.ended_here();
         }
         self.leave();
     }
@@ -150,8 +149,19 @@ impl State {
     /// Ends calls of a sink that have not left; false: there are none.
     pub(crate) fn cancel_queued(&mut self, sink: usize, tag: u64) -> bool {
         let any = self.core.cancel_queued(Owner(sink), tag);
-        self.dispatch();
+        if any {
+            self.ended_here();
+        }
         any
+    }
+
+    /// Calls ended without the server, as those that are refused at once: a leader that sleeps does
+    /// not learn of it by itself, and may be who waits for them.
+    fn ended_here(&mut self) {
+        self.dispatch();
+        if self.asleep {
+            self.waiter.wake();
+        }
     }
 
     /// Moves answers to their sinks.
