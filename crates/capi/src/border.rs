@@ -84,12 +84,17 @@ impl<T: Record> Records<T> {
         self.0.is_null()
     }
 
-    /// The one with this index.
+    /// The one with this index, which says the size of the first one, too.
     ///
     /// # Errors
     /// As [`In::get`].
     pub fn get(&self, index: usize, stride: usize) -> Outcome<T> {
-        read(self.at(index, stride))
+        let record = self.at(index, stride);
+        if size_of_record(record)? != stride {
+            let text = "the structures of an array have the same 'size', that of the first one";
+            return Err(Failure::invalid(text));
+        }
+        read(record)
     }
 
     fn at(&self, index: usize, stride: usize) -> *mut T {

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -117,6 +118,31 @@ static void arguments(void)
     IS(dap_submit(0, &op, 1, 0), -EBADF);
     IS(dap_submit(0, NULL, 1, 0), -EINVAL);
     IS(dap_submit(0, &op, 1, 2), -EINVAL);
+}
+
+/* What a second operation says of its size is not believed: there is nothing behind it. */
+static void sizes(void)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, flags, -1, 0);
+    TRUE(pages != MAP_FAILED);
+    IS(mprotect(pages + page, page, PROT_NONE), 0);
+    dap_op_t *two = (dap_op_t *)(pages + page) - 2;
+    dap_cg_t group;
+    NEW(dap_result_t, result);
+    IS(dap_cg_default(session, &group), 0);
+    const uint32_t wrong[] = {0, sizeof *two - 4, sizeof *two + 8, 4096, UINT32_MAX};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        two[0].size = sizeof *two;
+        two[0].op = DAP_OP_FDATASYNC;
+        two[0].file = file;
+        two[1] = two[0];
+        two[1].size = wrong[i];
+        IS(dap_submit(0, two, 2, 0), 1);
+        IS(dap_wait(group, two[0].request, -1, &result), 1);
+    }
+    IS(munmap(pages, 2 * page), 0);
 }
 
 static void handles(void)
@@ -372,6 +398,7 @@ int main(int argc, char **argv)
     IS(dap_pwrite(file, bytes, sizeof bytes, 0, 0), sizeof bytes);
     urls();
     arguments();
+    sizes();
     handles();
     in_flight();
     races();
