@@ -115,6 +115,10 @@ fn parts(handle: u64) -> Outcome<(usize, u32)> {
             "the handle is of the process that forked this one: open a session of its own here",
         ));
     }
+    if fork > generation() {
+        // Of a child, or never given out.
+        return Err(bad_handle());
+    }
     let generation = u32::try_from(handle >> 24 & 0xff_ffff).unwrap_or(0);
     Ok(((handle & 0xff_ffff) as usize, generation))
 }
@@ -234,7 +238,8 @@ mod tests {
     #[test]
     fn what_was_never_given_out_is_refused() {
         let handle = insert(memory()).expect("room");
-        for bad in [0, 1, u64::MAX, handle ^ 1 << 56, handle ^ 1 << 24, handle | 0xff_ffff] {
+        let child = handle | 1 << 48;
+        for bad in [0, 1, u64::MAX, handle ^ 1 << 56, handle ^ 1 << 24, handle | 0xff_ffff, child] {
             assert_eq!(look(bad), Err(libc::EBADF), "{bad:#x}");
         }
         assert_eq!(look(handle), Ok(()));
