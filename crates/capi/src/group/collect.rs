@@ -18,9 +18,8 @@ impl Group {
     /// # Errors
     /// What the system lacks; `EBUSY`: results go to a callback.
     pub fn descriptor(self: &Arc<Self>) -> Outcome<RawFd> {
-        if self.lock().called_back {
-            return Err(Failure::new(libc::EBUSY, "the results of this group go to its callback"));
-        }
+        // It is worth nothing without a thread.
+        self.collect(None)?;
         if let Some(event) = self.event.get() {
             return Ok(event.as_raw_fd());
         }
@@ -29,7 +28,6 @@ impl Group {
             .map_err(|errno| Failure::new(errno as i32, "no descriptor for the group"))?;
         // Another thread may have been first; both get the same one.
         let event = self.event.get_or_init(|| made);
-        self.collect(None)?;
         let queue = self.lock();
         self.tell(&queue);
         Ok(event.as_raw_fd())
@@ -46,7 +44,7 @@ impl Group {
     fn collect(self: &Arc<Self>, told: Option<Told>) -> Outcome<()> {
         let calls_back = told.is_some();
         let mut queue = self.lock();
-        if queue.collected && calls_back {
+        if queue.called_back || (queue.collected && calls_back) {
             let text = "the group has a callback or a descriptor already: make another group";
             return Err(Failure::new(libc::EBUSY, text));
         }

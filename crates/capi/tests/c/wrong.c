@@ -1,10 +1,12 @@
 /* Wrong use: the right errno, words that say what to do, and no hang. */
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -223,6 +225,40 @@ static void in_flight(void)
     IS(dap_cg_destroy(group), 0);
 }
 
+static void never(void *context, const dap_result_t *result)
+{
+    (void)context;
+    (void)result;
+    abort();
+}
+
+/* A group that got no thread gets one when it is asked for again. */
+static void no_thread(void)
+{
+    struct rlimit was, none;
+    dap_cg_t group;
+    IS(dap_cg_create(session, 5, &group), 0);
+    IS(getrlimit(RLIMIT_AS, &was), 0);
+    none = was;
+    none.rlim_cur = 4096;
+    IS(setrlimit(RLIMIT_AS, &none), 0);
+    int64_t descriptor = dap_cg_descriptor(group);
+    IS(setrlimit(RLIMIT_AS, &was), 0);
+    TRUE(descriptor == -EAGAIN || descriptor >= 0);
+    descriptor = dap_cg_descriptor(group);
+    TRUE(descriptor >= 0);
+    NEW(dap_op_t, op);
+    NEW(dap_result_t, result);
+    op.op = DAP_OP_FDATASYNC;
+    op.file = file;
+    IS(dap_submit(group, &op, 1, 0), 1);
+    struct pollfd wanted = {.fd = (int)descriptor, .events = POLLIN};
+    IS(poll(&wanted, 1, 60000), 1);
+    IS(dap_cg_wait(group, &result, 1, 0, 0), 1);
+    IS(dap_cg_callback(group, never, NULL), -EBUSY);
+    IS(dap_cg_destroy(group), 0);
+}
+
 static dap_cg_t raced;
 static dap_session_t racing;
 static atomic_int go;
@@ -396,6 +432,8 @@ int main(int argc, char **argv)
     IS(dap_session_open(url, NULL, &session), 0);
     IS(dap_open(session, "data", DAP_OPEN_READ | DAP_OPEN_WRITE | DAP_OPEN_CREATE, 0600, &file), 0);
     IS(dap_pwrite(file, bytes, sizeof bytes, 0, 0), sizeof bytes);
+    if (!few)
+        no_thread();
     urls();
     arguments();
     sizes();
