@@ -52,7 +52,8 @@ fn too_many_forks() -> Failure {
     Failure::new(libc::ECHILD, "too many forks without exec: run the program anew by exec")
 }
 
-fn generation() -> usize {
+/// Of processes, by fork: another one in a child.
+pub fn generation() -> usize {
     FORKS.load(Ordering::Relaxed) as usize
 }
 

@@ -112,7 +112,8 @@ pub extern "C" fn dap_cg_descriptor(group: dap_cg_t) -> i64 {
 ///
 /// From now on function is called for each result, with context as it is given here, in a thread of the library, one after the other.
 /// The result is valid during the call. The function may call the library, also submit, but neither destroy its group nor wait for
-/// it. It must return: longjmp and exceptions out of it are not allowed. Does not block.
+/// it. It must return: longjmp and exceptions out of it are not allowed. Where it calls fork(2), the child's only thread ends
+/// when it returns there. Does not block.
 ///
 /// Returns 0, or: -EBUSY where the group has a callback or a descriptor already; -EINVAL for null; -EAGAIN for what the system lacks;
 /// -EBADF; -ECHILD.

@@ -8,6 +8,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::{Event, Group};
 use crate::failure::{Failure, Outcome};
+use crate::table;
 
 /// Is told of each result.
 pub type Told = Box<dyn Fn(Event) + Send>;
@@ -53,9 +54,10 @@ impl Group {
         }
         let group = self.clone();
         let run = move || {
-            group.run(told.as_ref());
-            group.lock().collector = None;
-            group.changed.notify_all();
+            if group.run(told.as_ref()) {
+                group.lock().collector = None;
+                group.changed.notify_all();
+            }
         };
         match std::thread::Builder::new().name("dafs-group".into()).spawn(run) {
             Ok(thread) => {
@@ -69,14 +71,17 @@ impl Group {
         }
     }
 
-    fn run(&self, told: Option<&Told>) {
+    /// False: in a child, which the callback forked. Locks and connections are its parent's: nothing
+    /// here may be touched.
+    fn run(&self, told: Option<&Told>) -> bool {
+        let process = table::generation();
         let mut queue = self.lock();
         loop {
             while queue.under_way == 0 && queue.ended.is_empty() && !queue.stopping {
                 queue = self.submitted.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             if queue.stopping && queue.under_way == 0 {
-                return;
+                return true;
             }
             if queue.under_way > 0 {
                 queue = self.progress(queue, None);
@@ -87,6 +92,9 @@ impl Group {
                 while let Some(event) = queue.ended.pop_front() {
                     drop(queue);
                     told(event);
+                    if table::generation() != process {
+                        return false;
+                    }
                     queue = self.lock();
                 }
             }

@@ -317,6 +317,51 @@ static int child_is_good(pid_t child)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+struct forking {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    pid_t child;
+    int told;
+};
+
+static void fork_once(void *context, const dap_result_t *result)
+{
+    struct forking *forking = context;
+    (void)result;
+    pthread_mutex_lock(&forking->lock);
+    if (forking->told == 0 && (forking->child = fork()) == 0) {
+        alarm(60);
+        IS(dap_session_ping(session, NULL), -ECHILD);
+        return;
+    }
+    forking->told++;
+    pthread_cond_signal(&forking->more);
+    pthread_mutex_unlock(&forking->lock);
+}
+
+/* A callback that forks: the child does not go on with its parent's group. */
+static void forking_callback(void)
+{
+    static struct forking forking = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                                     .more = PTHREAD_COND_INITIALIZER};
+    dap_cg_t group;
+    NEW(dap_op_t, op);
+    op.op = DAP_OP_FDATASYNC;
+    op.file = file;
+    IS(dap_cg_create(session, 5, &group), 0);
+    IS(dap_cg_callback(group, fork_once, &forking), 0);
+    for (int round = 1; round <= 3; round++) {
+        IS(dap_submit(group, &op, 1, 0), 1);
+        pthread_mutex_lock(&forking.lock);
+        while (forking.told < round)
+            pthread_cond_wait(&forking.more, &forking.lock);
+        pthread_mutex_unlock(&forking.lock);
+        if (round == 1)
+            TRUE(child_is_good(forking.child));
+    }
+    IS(dap_cg_destroy(group), 0);
+}
+
 static volatile int stop_reading;
 
 static void *reader(void *context)
@@ -440,6 +485,7 @@ int main(int argc, char **argv)
     handles();
     in_flight();
     races();
+    forking_callback();
     forks();
     interrupts();
     rights();
