@@ -331,7 +331,7 @@ impl RawFile {
         };
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         let session = self.link(py)?;
-        // With what was written before, which else might be written again beyond the new end.
+        // With what was written before: what went wrong with it is told here.
         let flush = self.dirty.load(Ordering::Relaxed);
         let (_, flushed) = self.call(py, || session.set_attr_open(file, None, set, flush))?;
         flushed.map_err(|error| self.failed(py, &error))?;

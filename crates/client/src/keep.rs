@@ -1,4 +1,12 @@
 //! Writes of which a copy is kept until they are safe from an end of the server's process.
+//!
+//! What is written again is what this session wrote last, in the order in which the server
+//! acknowledged it: a cut ([`File::set_len`], by an open file or a name, or by opening or putting the
+//! file), a hole, a copy within the server or a plain write that was acknowledged later is not
+//! undone. A write that was under way together with such a change, in the same place, has no order
+//! with it, and is kept no longer: as that of a plain write, its loss is told by the next flush or
+//! commit. A change that failed, or whose outcome is not known, leaves what is kept as it is. Times
+//! and modes that were set may change by what is written again: flush before.
 
 use std::sync::Arc;
 
@@ -10,7 +18,8 @@ use crate::core::{KeptMemory, Output, SharedBytes, Work};
 use crate::error::Result;
 use crate::file::File;
 
-/// How a kept write is made.
+/// How a kept write is made. What is acknowledged after it, a cut too, is not undone where it is
+/// written again.
 #[derive(Clone, Copy, Default)]
 pub struct KeptOptions<'a> {
     /// Never beyond the end of the file as the server knows it then: what lies there is left out.
@@ -24,7 +33,7 @@ pub struct KeptOptions<'a> {
 impl File {
     /// As [`write_at`](Self::write_at), and a copy is kept until a flush, commit or close of this
     /// file succeeds: when the server's process ends before that it is written again, before any
-    /// other call goes on. What is kept takes memory, this much after the write: flush now and
+    /// other call goes on, as far as nothing has replaced or cut it since. What is kept takes memory, this much after the write: flush now and
     /// then.
     ///
     /// # Errors

@@ -129,8 +129,7 @@ impl Core {
                     file.map_or(Ok(()), |file| file.flushed(*verifier, flight.writes))
                 }
                 result => {
-                    let kept_writes = flight.kept_writes;
-                    self.files.for_opens_of(file, |file| file.flush_failed(kept_writes));
+                    self.flush_failed(file, flight.kept_writes);
                     Err(result
                         .and_then(|result| result.as_ref().err().copied())
                         .unwrap_or(Status::Io))
@@ -163,8 +162,15 @@ impl Core {
             self.on_internal_failed(call, status);
             return;
         }
-        if let Work::Commit { file, offset: 0, len: 0, .. } | Work::Close { file } = call.work {
-            self.files.for_opens_of(file, |file| file.flush_failed(kept_writes));
+        match call.work {
+            Work::Commit { file, offset: 0, len: 0, .. } | Work::Close { file } => {
+                self.flush_failed(file, kept_writes);
+            }
+            // Copied, and then not flushed.
+            Work::CopyRange { to, .. } | Work::CloneRange { to, .. } if results.len() > 1 => {
+                self.flush_failed(to, kept_writes);
+            }
+            _ => {}
         }
         let opened = results.iter().find_map(|result| match result {
             Ok(Outcome::Opened { state, .. }) => Some(*state),
@@ -222,6 +228,9 @@ impl Core {
         if made.is_some_and(|made| !made.is(last)) {
             self.close_opened(last);
             return Err(Status::Stale.into());
+        }
+        if kept.is_none() && self.files.keep_any() {
+            self.note_replaced(&flight.call.work, outcomes, kept_writes);
         }
         let CallRecord { work, memory, user, beside, .. } = &mut *flight.call;
         Ok(Some(match work {
@@ -355,17 +364,14 @@ impl Core {
                     _ => *offset,
                 };
                 if *stability == Stability::Unstable {
+                    let keeps = kept.is_some_and(|id| self.acknowledge_kept(key, id, offset));
                     if let Some(file) = self.files.any_mut(key) {
-                        match kept {
-                            Some(id) => {
-                                file.wrote_kept(*verifier);
-                                self.recovery.kept_writes += 1;
-                                self.files.acknowledge(key, id, self.recovery.kept_writes, offset);
-                            }
-                            None => file.wrote(*verifier),
+                        match keeps {
+                            true => file.wrote_kept(*verifier),
+                            false => file.wrote(*verifier),
                         }
                     }
-                    self.recovery.unsynced.wrote(*verifier, kept.is_none());
+                    self.recovery.unsynced.wrote(*verifier, !keeps);
                 }
                 Output::Written { bytes, offset }
             }
@@ -433,15 +439,20 @@ impl Core {
                 *level != CommitLevel::Flush
             }
             (Work::Close { .. }, Outcome::Closed { .. }) => false,
+            (Work::CopyRange { .. } | Work::CloneRange { .. }, _) => false,
             _ => return,
         };
-        if let Some(key) = work.file() {
+        if let Some(key) = work.flushes() {
             self.flushed_is_safe(key, kept_writes, on_disk);
         }
     }
 
-    fn flushed_is_safe(&mut self, key: FileKey, kept_writes: u64, on_disk: bool) {
-        self.files.for_opens_of(key, |file| file.keep_after(kept_writes, on_disk));
+    pub(super) fn flushed_is_safe(&mut self, key: FileKey, kept_writes: u64, on_disk: bool) {
+        self.files.keep_no_more(key, kept_writes, |file| file.keep_after(kept_writes, on_disk));
+    }
+
+    fn flush_failed(&mut self, key: FileKey, kept_writes: u64) {
+        self.files.keep_no_more(key, kept_writes, |file| file.flush_failed(kept_writes));
     }
 
     /// The server wrote to a file by itself, and flushed it.

@@ -1,20 +1,18 @@
 //! The files that are open, and what is not yet safe of each.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
-use dafs_fabric::{ArenaError, Buffer};
 use dafs_protocol::{Attr, FileHandle, Identity, StateId, Status, WriteVerifier};
 
 use super::call::CallRecord;
 use super::ids::{FileId, FileKey, Owner};
-use super::kept_memory::KeptMemory;
 use super::open_options::OpenOptions;
+use super::opens::Opens;
 use super::output::Object;
 use super::place::Place;
-use super::replay_log::{Acknowledged, Piece, ReplayId, ReplayLog, not_replaced};
-use super::work::{Memory, Work};
+use super::replay_log::ReplayLog;
 use crate::planted::{Defect, planted};
 
 /// Says where a file is at the moment: a path from the root.
@@ -183,6 +181,13 @@ impl OpenFile {
         }
     }
 
+    /// Some of what was kept is so no more, and not safe: it may be gone, or is so already.
+    pub(super) fn keeps_less(&mut self, gone: bool) {
+        self.in_memory_only = true;
+        self.not_on_disk = true;
+        self.lost |= gone;
+    }
+
     /// Kept writes up to the so-manieth of the session are in the server's file system, or even
     /// on its disk.
     pub(super) fn keep_after(&mut self, kept_writes: u64, on_disk: bool) {
@@ -207,8 +212,7 @@ impl OpenFile {
     /// no longer. Some may be stored all the same, and older ones must not be written over them.
     pub(super) fn flush_failed(&mut self, kept_writes: u64) {
         if self.kept.safe(kept_writes) {
-            self.in_memory_only = true;
-            self.not_on_disk = true;
+            self.keeps_less(false);
         }
     }
 
@@ -237,37 +241,14 @@ struct Entry {
     file: Option<Box<OpenFile>>,
 }
 
-/// All opens of one file.
-#[derive(Debug, Default)]
-struct Opens {
-    keys: Vec<FileKey>,
-    /// Through which of them, and as the so-manieth of the session, the last kept write was
-    /// acknowledged that is not together with the one before it.
-    kept_last: Option<(FileKey, u64)>,
-    /// Kept writes of the session that were acknowledged when its last flush was sent.
-    flush_sent: u64,
-}
-
-impl Opens {
-    /// See [`Acknowledged::together_from`].
-    fn together_from(&mut self, key: FileKey, number: u64) -> u64 {
-        let from = match self.kept_last {
-            Some((last, from)) if last == key => from,
-            _ => number,
-        };
-        self.kept_last = Some((key, from));
-        from.max(self.flush_sent + 1)
-    }
-}
-
 /// A table with generations, so that keys of closed files are recognized.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     entries: Vec<Entry>,
     free: Vec<u32>,
-    of_file: HashMap<FileId, Opens>,
+    pub(super) of_file: HashMap<FileId, Opens>,
     /// Bytes of memory of all kept writes.
-    kept_memory: Arc<AtomicUsize>,
+    pub(super) kept_memory: Arc<AtomicUsize>,
 }
 
 impl Files {
@@ -312,35 +293,18 @@ impl Files {
     }
 
     /// All opens of the file that `key` is one of.
-    pub(super) fn for_opens_of(&mut self, key: FileKey, mut each: impl FnMut(&mut OpenFile)) {
-        let Some(id) = self.any(key).map(OpenFile::id) else { return };
+    pub(super) fn for_opens_of(&mut self, key: FileKey, each: impl FnMut(&mut OpenFile)) {
+        if let Some(id) = self.any(key).map(OpenFile::id) {
+            self.for_opens(id, each);
+        }
+    }
+
+    /// All opens of a file.
+    pub(super) fn for_opens(&mut self, id: FileId, mut each: impl FnMut(&mut OpenFile)) {
         for index in 0..self.opens_of(id).len() {
             let file = self.opens_of(id).get(index).copied().and_then(|key| self.any_mut(key));
             file.into_iter().for_each(&mut each);
         }
-    }
-
-    /// A flush of the file is sent, by which so many kept writes of the session may become safe.
-    pub(super) fn flush_sent(&mut self, key: FileKey, kept_writes: u64) {
-        let Some(id) = self.any(key).map(OpenFile::id) else { return };
-        if let Some(opens) = self.of_file.get_mut(&id) {
-            opens.flush_sent = opens.flush_sent.max(kept_writes);
-        }
-    }
-
-    /// A kept write was acknowledged as the so-manieth of the session.
-    pub(super) fn acknowledge(&mut self, key: FileKey, id: ReplayId, number: u64, offset: u64) {
-        let Some(of) = self.any(key).map(OpenFile::id) else { return };
-        let Some(opens) = self.of_file.get_mut(&of) else { return };
-        let together_from = opens.together_from(key, number);
-        if let Some(file) = self.any_mut(key) {
-            file.kept.acknowledge(id, Acknowledged { number, offset, together_from });
-        }
-    }
-
-    pub(super) fn kept_memory(&self, key: FileKey) -> KeptMemory {
-        let of_open = self.any(key).map_or(0, |file| file.kept.memory());
-        KeptMemory { of_open, of_all: self.kept_memory.load(Ordering::Relaxed) }
     }
 
     #[inline]
@@ -353,38 +317,6 @@ impl Files {
     pub(super) fn any_mut(&mut self, key: FileKey) -> Option<&mut OpenFile> {
         let entry = self.entries.get_mut(key.index as usize)?;
         entry.file.as_deref_mut().filter(|_| entry.generation == key.generation)
-    }
-
-    /// What is to be written again, over all files that are open.
-    pub(super) fn kept(&self) -> VecDeque<Piece> {
-        let keys = self.keys().into_iter();
-        let files = keys.filter_map(|key| Some((key, self.usable(key).ok()?)));
-        let writes = files.flat_map(|(key, file)| {
-            let acknowledged = file.kept.acknowledged();
-            acknowledged.map(move |(number, place)| (file.id(), Piece { file: key, number, place }))
-        });
-        not_replaced(writes.collect())
-    }
-
-    /// The request that writes pieces again which lie behind each other; `None`: they are not
-    /// kept any more.
-    pub(super) fn rewrite(&self, pieces: &[Piece]) -> Option<Result<(Work, Memory), ArenaError>> {
-        let (first, last) = (pieces.first()?, pieces.last()?);
-        let open = self.usable(first.file).ok()?;
-        let bytes = |piece: &Piece| open.kept.bytes(piece.number, &piece.place);
-        let parts: Vec<&[u8]> = pieces.iter().map(bytes).collect::<Option<_>>()?;
-        let len = last.place.end - first.place.start;
-        let buffer = match Buffer::new(usize::try_from(len).ok()?) {
-            Ok(buffer) => buffer.post(),
-            Err(error) => return Some(Err(error)),
-        };
-        let mut at = 0;
-        for part in parts {
-            buffer.span().copy_from(at, part);
-            at += part.len();
-        }
-        let (file, offset, len) = (first.file, first.place.start, u32::try_from(len).ok()?);
-        Some(Ok((Work::Rewrite { file, offset, len }, Memory::Buffer(buffer))))
     }
 
     /// For a request.
@@ -470,7 +402,7 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
-    use super::super::replay_log::ReplayId;
+    use super::super::replay_log::{Acknowledged, ReplayId};
     use super::*;
     use dafs_protocol::{FileKind, Timestamp};
 

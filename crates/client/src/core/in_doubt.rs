@@ -18,6 +18,8 @@ pub(super) struct InDoubt {
     pub(super) request: PastRequest,
     /// Without those beside the work itself.
     pub(super) operations: usize,
+    /// Kept writes that were acknowledged when it was sent.
+    pub(super) kept_writes: u64,
 }
 
 impl Core {
@@ -55,7 +57,7 @@ impl Core {
     }
 
     fn resolve(&mut self, doubt: InDoubt, request_outcome: RequestOutcome) {
-        let InDoubt { mut call, operations: own, .. } = doubt;
+        let InDoubt { mut call, operations: own, kept_writes, .. } = doubt;
         match request_outcome {
             RequestOutcome::NotBegun => {
                 call.work.rewind();
@@ -69,6 +71,9 @@ impl Core {
             RequestOutcome::Done { operations, value, created, .. }
                 if usize::from(operations) >= own =>
             {
+                if call.kept.is_none() {
+                    self.note_replaced_before(&call.work, value, kept_writes);
+                }
                 self.was_done(call, value, created);
             }
             RequestOutcome::Done { status: Err(status), .. } => {

@@ -20,14 +20,18 @@ mod give_back;
 mod ids;
 mod in_doubt;
 mod internal_answer;
+mod kept_files;
 mod kept_memory;
 mod link;
 mod locks;
 mod open_options;
+mod opens;
 mod output;
 mod place;
 mod recovery;
+mod replaced;
 mod replay_log;
+mod rewriting;
 mod unsynced;
 mod work;
 
@@ -62,8 +66,8 @@ use in_doubt::InDoubt;
 use link::Link;
 use locks::Locks;
 pub use replay_log::KeptBytes;
+use replay_log::ReplayId;
 pub(crate) use replay_log::Spares;
-use replay_log::{ReplayId, Rewriting};
 use unsynced::Unsynced;
 
 /// Fills a nonce with random bytes.
@@ -87,7 +91,7 @@ enum Phase {
     /// So many questions what became of a call are yet to be answered.
     Asking(usize),
     /// Kept writes are written again.
-    Rewriting(Rewriting),
+    Rewriting(rewriting::Rewriting),
     /// The server is told that this was all.
     Completing,
     /// Calls flow, as far as their links are connected.

@@ -12,7 +12,7 @@ use super::files::OpenFile;
 use super::ids::{FileKey, PastRequest};
 use super::in_doubt::InDoubt;
 use super::link::{Granted, Link};
-use super::replay_log::Rewriting;
+use super::rewriting::Rewriting;
 use super::work::Work;
 use super::{Core, Next, Phase, SessionKeys};
 use crate::error::Error;
@@ -242,7 +242,7 @@ impl Core {
 
     /// A call that the server may have done when the session was lost.
     fn carry_over_sent(&mut self, flight: Flight, session: Option<SessionKeys>) {
-        let Flight { call, slot, sequence, operations, beside, noted, .. } = flight;
+        let Flight { call, slot, sequence, operations, beside, noted, kept_writes, .. } = flight;
         let guessed = planted(Defect::OutcomeGuessed);
         let is_over = call.work.is_internal() || call.link.is_some() || is_unwanted(&call);
         if is_over || self.is_repeatable(&call.work) || guessed {
@@ -255,6 +255,7 @@ impl Core {
                     call,
                     request,
                     operations: operations - beside,
+                    kept_writes,
                 });
             }
             None => self.finish(call, Err(Status::OutcomeUnknown.into())),

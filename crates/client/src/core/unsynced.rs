@@ -65,6 +65,11 @@ impl Unsynced {
         self.lost |= self.verifier.is_some();
     }
 
+    /// Some are in the server's memory alone, which were kept before.
+    pub(super) fn keeps_less(&mut self) {
+        self.in_memory |= self.verifier.is_some();
+    }
+
     /// Such writes so far.
     pub(super) fn writes(&self) -> u64 {
         self.writes

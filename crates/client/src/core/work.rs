@@ -424,6 +424,7 @@ impl Work {
     pub(crate) fn flushes(&self) -> Option<FileKey> {
         match self {
             Work::Commit { file, offset: 0, len: 0, .. } | Work::Close { file } => Some(*file),
+            Work::CopyRange { to, .. } | Work::CloneRange { to, .. } => Some(*to),
             other => other.file_to_flush(),
         }
     }

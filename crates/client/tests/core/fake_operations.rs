@@ -46,6 +46,7 @@ impl Fake {
                 }
                 if flags.truncate {
                     self.memory.files.insert(path.clone(), Vec::new());
+                    self.disk.files.insert(path.clone(), Vec::new());
                 }
                 chain.handle = self.handle(&path);
                 self.next += 1;
@@ -103,7 +104,27 @@ impl Fake {
                 Ok(Outcome::Committed { verifier })
             }
             O::SyncDir { .. } => Ok(Outcome::Done),
-            O::SetAttr { .. } => Ok(Outcome::Attributes { attr: self.attr(b"") }),
+            O::SetAttr { handle, set, .. } => {
+                let path = self.path(&resolve(chain, handle), b"")?;
+                if let Some(size) = set.size {
+                    let size = usize::try_from(size).expect("small");
+                    for files in [&mut self.memory.files, &mut self.disk.files] {
+                        files.entry(path.clone()).or_default().resize(size, 0);
+                    }
+                }
+                Ok(Outcome::Attributes { attr: self.attr(&path) })
+            }
+            O::Fallocate { state, mode, offset, len } => {
+                let (path, _) = self.open_file(session, chain, *state)?;
+                let file = self.memory.files.get_mut(&path).ok_or(Status::Stale)?;
+                let place = *offset as usize..(*offset + *len) as usize;
+                if let (true, Some(place)) = (*mode > 1, file.get_mut(place)) {
+                    place.fill(0);
+                }
+                let flushed = file.clone();
+                self.disk.files.insert(path, flushed);
+                Ok(Outcome::Done)
+            }
             O::GetAttr { handle, .. } => {
                 let path = self.path(&resolve(chain, handle), b"")?;
                 Ok(Outcome::Attributes { attr: self.attr(&path) })
@@ -232,6 +253,7 @@ fn name(operation: &Operation<'_>) -> &'static str {
         Operation::SlotQuery { .. } => "query",
         Operation::Remove { .. } => "remove",
         Operation::SetAttr { .. } => "set attributes",
+        Operation::Fallocate { .. } => "allocate",
         Operation::Null => "null",
         _ => "other",
     }

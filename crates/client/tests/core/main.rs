@@ -5,6 +5,7 @@ mod fake;
 mod handles;
 mod in_doubt;
 mod locks;
+mod replaced;
 mod replay_log;
 mod trust;
 

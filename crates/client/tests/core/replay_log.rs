@@ -15,14 +15,14 @@ use super::{CLIENT, Pair, bytes, read_write, room, status};
 const LEASE: Duration = Duration::from_secs(3);
 
 impl Pair {
-    fn keep(&mut self, work: Work, data: &[u8]) {
+    pub(super) fn keep(&mut self, work: Work, data: &[u8]) {
         self.next_tag += 1;
         let tag = self.next_tag;
         self.core.submit_kept(Owner(0), tag, work, bytes(data), data.to_vec());
         assert_eq!(self.wait(tag).result.expect("write").bytes(), data.len());
     }
 
-    fn write_kept(&mut self, file: FileKey, offset: u64, data: &[u8]) {
+    pub(super) fn write_kept(&mut self, file: FileKey, offset: u64, data: &[u8]) {
         let len = u32::try_from(data.len()).expect("small");
         self.keep(
             Work::Write { file, offset, len, stability: Stability::Unstable, within: false },
@@ -35,7 +35,7 @@ impl Pair {
         self.keep(Work::Append { file, len, stability: Stability::Unstable }, data);
     }
 
-    fn content(&self, path: &[u8]) -> &[u8] {
+    pub(super) fn content(&self, path: &[u8]) -> &[u8] {
         &self.fake.memory.files[path]
     }
 }
