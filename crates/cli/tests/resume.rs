@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -248,4 +248,49 @@ fn two_copies_do_not_write_the_same_part() {
     }
     assert_eq!(part(&server.directory), None);
     assert_eq!(part(&temporary.0), None);
+}
+
+#[test]
+fn a_copy_waits_for_another_one_no_longer_than_for_a_dead_one() {
+    let temporary = Temporary::new();
+    let (server, _) = server();
+    let source = temporary.join("source");
+    make_large(&source);
+    let start = |options: &[&str]| {
+        let mut command = binary();
+        command.arg("cp").args(options).args([path(&source), &server.at("copy")]);
+        command.stderr(Stdio::piped()).spawn().expect("starts")
+    };
+    let mut first = start(&["--bwlimit", "64k"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while part(&server.directory).is_none() {
+        assert!(Instant::now() < deadline, "no part came");
+        std::thread::yield_now();
+    }
+    let waits = |child: &mut Child| {
+        let mut said = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("a line");
+        assert!(line.contains("is being written by another copy"), "{line}");
+        said
+    };
+    let mut second = start(&[]);
+    let _said = waits(&mut second);
+    interrupt(&second);
+    assert_eq!(second.wait().expect("ends").code(), Some(130));
+    // What goes on for longer lives: the file is copied beside it, and that is told once.
+    let mut third = start(&[]);
+    let said = waits(&mut third);
+    assert_eq!(third.wait().expect("ends").code(), Some(0));
+    assert_eq!(said.lines().count(), 0);
+    assert_same_file(&server.file("copy"), &source);
+    // One that ends lets the next one in.
+    let mut fourth = start(&[]);
+    let said = waits(&mut fourth);
+    assert!(first.try_wait().expect("known").is_none());
+    kill(first);
+    assert_eq!(fourth.wait().expect("ends").code(), Some(0));
+    assert_eq!(said.lines().count(), 0);
+    assert_same_file(&server.file("copy"), &source);
+    assert_eq!(part(&server.directory), None);
 }

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dafs_client::{File, OpenOptions, Session};
+use dafs_client::{Error, File, Interrupt, OpenOptions, Session};
 use dafs_protocol::{Attr, FileKind, LockKind, LockRange, LockRequest, OwnerKey, Status};
 use rustix::fs::FlockOperation;
 
@@ -24,8 +24,6 @@ pub const BYTES_MIN: u64 = 32 << 20;
 pub const NOTED_BYTES: u64 = 16 << 20;
 
 const RECORD: &[u8] = b"user.dafs.partial";
-/// Between two looks at a lock of somebody else.
-const PAUSE: Duration = Duration::from_millis(200);
 /// Beside a lease: how late a server may notice that its client is dead.
 const LATE: Duration = Duration::from_secs(5);
 /// How often the name may lead to another file when it is locked.
@@ -195,6 +193,7 @@ fn lock(sink: &Sink, path: &[u8]) -> Result<bool, Cause> {
     }
 }
 
+/// Waits at the server for as long as a dead client may keep its lock there.
 fn lock_remote(file: &File, session: &Session, path: &[u8]) -> Result<bool, Cause> {
     static COUNT: AtomicU64 = AtomicU64::new(1);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -204,34 +203,32 @@ fn lock_remote(file: &File, session: &Session, path: &[u8]) -> Result<bool, Caus
         exclusive: true,
         pid: std::process::id(),
     };
-    let lease = Duration::from_millis(session.info().attr.lease_ms.into());
-    let start = Instant::now();
-    let mut told = false;
-    loop {
-        match file.lock(&request, false) {
-            Err(error) if error.status() == Some(Status::Again) => {}
-            Err(error) if error.status() == Some(Status::NotSupp) => {
-                return Ok(true);
-            }
-            other => return Ok(other.map(|()| true)?),
-        }
-        if start.elapsed() > lease + LATE {
-            return Ok(false);
-        }
-        if !told {
-            told = true;
-            let name = crate::text::escape(path);
-            let text = format!(
-                "dafs: {name} is being written by another copy, or by one that was killed a moment \
-                 ago; waiting for up to {} s",
-                (lease + LATE).as_secs()
-            );
-            progress::notice(&text);
-        }
-        if !interrupt::sleep(PAUSE) {
-            return Err(Cause::Interrupted);
-        }
+    let longest = Duration::from_millis(session.info().attr.lease_ms.into()) + LATE;
+    let end = Instant::now() + longest;
+    // A request that is given up is taken back from the server.
+    let limit = Interrupt::looking(move || interrupt::requested() || Instant::now() >= end);
+    let _limited = limit.watch();
+    let mut locked = file.lock(&request, false);
+    if matches!(&locked, Err(error) if error.status() == Some(Status::Again)) {
+        tell_waiting(path, longest);
+        locked = file.lock(&request, true);
     }
+    match locked {
+        Err(Error::Interrupted) if !interrupt::requested() => Ok(false),
+        // Too many wait there.
+        Err(error) if error.status() == Some(Status::Resource) => Ok(false),
+        Err(error) if error.status() == Some(Status::NotSupp) => Ok(true),
+        other => Ok(other.map(|()| true)?),
+    }
+}
+
+fn tell_waiting(path: &[u8], longest: Duration) {
+    let name = crate::text::escape(path);
+    progress::notice(&format!(
+        "dafs: {name} is being written by another copy, or by one that was killed a moment ago; \
+         waiting for up to {} s",
+        longest.as_secs()
+    ));
 }
 
 #[cfg(test)]
