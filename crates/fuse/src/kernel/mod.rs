@@ -25,7 +25,7 @@ pub use encode::{DirBuffer, FOREVER};
 pub use init::{InitOptions, MAX_WRITE};
 pub use interrupt::is_interrupted;
 pub use mount::{Mount, MountError, MountOptions, Unmount, is_mount_word, unmount};
-pub use mount_table::is_on_mount;
+pub use mount_table::{Mounted, is_on_mount, mounted};
 pub use operation::{
     Answer, Caller, Entry, FileSystem, KernelLock, LockKind, NodeAttr, Op, Opened, SetAttr,
     SetTime, StatFs,
