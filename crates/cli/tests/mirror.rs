@@ -217,6 +217,93 @@ fn what_makes_no_sense_is_refused() {
     assert!(server.file("a/b").exists() && server.file("file").exists());
 }
 
+#[test]
+fn an_origin_and_a_copy_that_meet_are_left_alone() {
+    let server = Server::start(&[]);
+    let a = server.file("a");
+    let begin = || {
+        let _ = fs::remove_dir_all(&a);
+        fs::create_dir_all(a.join("x/b/b")).expect("directory");
+        for name in ["file", "x/file", "x/b/file", "x/b/b/file"] {
+            fs::write(a.join(name), name).expect("file");
+        }
+    };
+    let other = server.url.replace("127.0.0.1", "localhost");
+    for from in [path(&server.directory).to_owned() + "/", other] {
+        // Within the copy: what is copied is not removed from it.
+        begin();
+        let said = bad(1, &["mirror", &format!("{from}a/x/b"), &server.at("a")]);
+        assert!(said.contains("a/x/b: is what is copied: it is not removed"), "{said}");
+        assert_eq!(fs::read(a.join("x/b/b/file")).expect("there"), b"x/b/b/file");
+        assert_eq!(fs::read(a.join("file")).expect("there"), b"x/b/file");
+        assert!(!a.join("x/file").exists());
+        begin();
+        let said = bad(1, &["mirror", &format!("{from}a/x"), &server.at("a/x/..")]);
+        assert!(said.contains("is what is copied"), "{said}");
+        assert!(a.join("x/b/b/file").exists());
+        // Within the origin: not copied again and again.
+        for command in [&["mirror"][..], &["cp", "-r"]] {
+            begin();
+            let to = server.at("a/x/new");
+            let said = bad(1, &[command, &[&format!("{from}a"), &to]].concat());
+            assert!(said.contains("a/x/new: cannot copy a directory into itself"), "{said}");
+            assert_eq!(fs::read(a.join("x/new/x/b/file")).expect("there"), b"x/b/file");
+            assert!(!a.join("x/new/x/new").exists());
+        }
+    }
+}
+
+#[test]
+fn nothing_is_removed_for_an_origin_that_is_gone() {
+    let temporary = Temporary::new();
+    let server = Server::start(&[]);
+    fs::create_dir(server.file("tree")).expect("directory");
+    fs::write(server.file("tree/kept"), "x").expect("file");
+    fs::create_dir(temporary.join("gone")).expect("directory");
+    let output = Command::new("sh")
+        .args(["-c", "cd \"$1\" && rmdir \"$1\" && exec \"$2\" mirror . \"$3\"", "sh"])
+        .args([path(&temporary.join("gone")), env!("CARGO_BIN_EXE_dafs"), &server.at("tree")])
+        .output()
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(server.file("tree/kept").exists());
+}
+
+#[test]
+fn a_directory_gives_way_only_to_what_is_there() {
+    if !is_root() {
+        println!("skipped: only root can act as another user");
+        return;
+    }
+    let temporary = Temporary::new();
+    let server = Server::start(&[]);
+    let source = temporary.join("source");
+    fs::create_dir(&source).expect("directory");
+    for name in ["closed", "excluded", "open"] {
+        fs::create_dir_all(server.file("tree").join(name)).expect("directory");
+        fs::write(server.file("tree").join(name).join("own.log"), "x").expect("file");
+        fs::write(source.join(name), "x").expect("file");
+    }
+    fs::rename(server.file("tree/open/own.log"), server.file("tree/open/own")).expect("renamed");
+    fs::rename(server.file("tree/closed/own.log"), server.file("tree/closed/own")).expect("named");
+    let own = |at: &Path| std::os::unix::fs::chown(at, Some(12_345), Some(12_345)).expect("chown");
+    own(&server.file("tree"));
+    for name in ["closed", "excluded", "open"] {
+        own(&server.file("tree").join(name));
+    }
+    fs::set_permissions(source.join("closed"), fs::Permissions::from_mode(0o0)).expect("mode");
+    let arguments = ["mirror", "--exclude", "*.log", path(&source), &server.at("tree")];
+    let output = common::dafs_as(12_345, &arguments);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("source/closed: permission denied"), "{said}");
+    assert!(said.contains("tree/excluded: what is there is not removed"), "{said}");
+    assert!(server.file("tree/closed/own").exists());
+    assert!(server.file("tree/excluded/own.log").exists());
+    assert_eq!(fs::read(server.file("tree/open")).expect("a file"), b"x");
+    no_leftovers(&server.directory);
+}
+
 /// Many files, so that a mirror can be broken off in the middle.
 fn make_many(root: &Path) {
     for dir in 0..20 {

@@ -12,8 +12,8 @@ mod links;
 mod remove;
 mod small;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use dafs_protocol::{Attr, FileKind, Timestamp};
 
@@ -110,10 +110,20 @@ pub struct Engine<'a> {
     links: &'a Links,
     queue: Queue<Job>,
     stopped: AtomicBool,
-    /// The directory copied into, where it can be met on the way.
-    target: Option<(u64, Timestamp)>,
+    /// Where both sides may show the same directories.
+    meeting: Option<Meeting>,
     /// What paths of filters are below of.
     top: Vec<u8>,
+}
+
+/// Directories that can be met on both sides.
+struct Meeting {
+    /// The top of what is copied.
+    origin: (u64, Timestamp),
+    /// What the copy is put into.
+    into: Option<(u64, Timestamp)>,
+    /// The top of the copy, once it is there.
+    copy: OnceLock<(u64, Timestamp)>,
 }
 
 /// What copies remember of files with several names: of one origin, however many are made from it.
@@ -131,14 +141,16 @@ impl<'a> Engine<'a> {
             links: &origin.0,
             queue: Queue::new(QUEUE_MAX),
             stopped: AtomicBool::new(false),
-            target: None,
+            meeting: None,
             top: Vec::new(),
         }
     }
 
-    /// The directory copied into can be met on the way: it is left out.
-    pub fn may_meet(&mut self, target: &Attr) {
-        self.target = Some(identity(target));
+    /// Both sides may show the same directories: a copy of `origin` is not made within itself, nor
+    /// within the directory `into` that it is put into, and removes nothing of the origin.
+    pub fn may_meet(&mut self, origin: &Attr, into: Option<&Attr>) {
+        let into = into.map(identity);
+        self.meeting = Some(Meeting { origin: identity(origin), into, copy: OnceLock::new() });
     }
 
     fn rules(&self) -> &Rules {
@@ -382,9 +394,6 @@ impl<'a> Engine<'a> {
     }
 
     fn copy(&self, job: &Job) -> Result<Placed, Cause> {
-        if self.rules().clear && is_directory(&job.there) {
-            self.remove_tree(&job.to)?;
-        }
         match job.attr.kind {
             FileKind::File => large::copy(self, job),
             FileKind::Symlink => self
@@ -412,8 +421,11 @@ impl<'a> Engine<'a> {
     }
 
     /// Gives a complete copy its name; where that is taken by what is not to be replaced, the copy
-    /// goes.
+    /// goes. A directory in its way is removed only now that nothing can be missing.
     fn put_in_place(&self, temporary: &[u8], job: &Job) -> Result<Placed, Cause> {
+        if self.rules().clear && is_directory(&job.there) {
+            self.make_way(job)?;
+        }
         if self.rules().may_replace(&job.there) {
             return self.to.rename(temporary, &job.to).map(|()| Placed::Done);
         }

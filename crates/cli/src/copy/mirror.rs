@@ -77,6 +77,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         ..Shared::default()
     };
     let job = plan(&shared.rules, (&from, &from_path), (&to, &to_path))?;
+    let meets = may_meet(&from, &to);
     // Each held by its directory: no link put into it leads elsewhere.
     let from = from.below(&from_path).map_err(|cause| from.failure(&from_path, cause))?;
     let held = match job.there {
@@ -85,7 +86,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let progress = Progress::start(args.transfer.shows_progress());
     let origin = Origin::default();
-    Engine::new(from, held, &shared, &origin).run(vec![job], &progress);
+    let mut engine = Engine::new(from, held, &shared, &origin);
+    if meets {
+        engine.may_meet(&job.attr, None);
+    }
+    engine.run(vec![job], &progress);
     if shared.rules.sync && !shared.rules.dry_run && !interrupt::requested() {
         progress.text("waiting for the disk");
         to.sync(&to_path).map_err(|cause| to.failure(&to_path, cause))?;

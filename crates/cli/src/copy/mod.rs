@@ -273,22 +273,27 @@ fn run_batch(
         }
     };
     let mut engine = Engine::new(from, to, shared, origin);
-    if target.into
+    let tree = jobs.iter().find(|job| job.attr.kind == FileKind::Directory);
+    if let Some(top) = tree
         && may_meet(&side, &target.side)
-        && let Ok(attr) = target.side.stat(&target.path)
     {
-        engine.may_meet(&attr);
+        let into = target.side.stat(&target.path).ok().filter(|_| target.into);
+        engine.may_meet(&top.attr, into.as_ref());
     }
     engine.run(jobs, progress);
 }
 
-/// True when one side is a server of this machine, which may serve what is on the other side.
+/// True when one side is a server of this machine, which may serve what is on the other side, or
+/// both are one server, by whatever names and exports.
 fn may_meet(from: &Side, to: &Side) -> bool {
     match (from, to) {
         (Side::Local(_), Side::Remote(remote)) | (Side::Remote(remote), Side::Local(_)) => {
             remote.is_local_host()
         }
-        _ => false,
+        (Side::Remote(from), Side::Remote(to)) => {
+            from.session.info().verifier == to.session.info().verifier
+        }
+        (Side::Local(_), Side::Local(_)) => false,
     }
 }
 

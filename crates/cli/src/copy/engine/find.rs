@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use dafs_protocol::{Attr, FileKind};
 
-use super::{Counts, Dir, Engine, Job, again};
+use super::{Counts, Dir, Engine, Job, Meeting, again};
 use crate::copy::like::identity;
 use crate::copy::partial;
 use crate::copy::rules::{There, Verdict};
@@ -16,6 +16,8 @@ use crate::place;
 
 /// Mode of a directory while it is filled, and what that needs.
 const OPEN: u32 = 0o700;
+
+const INTO_ITSELF: &str = "cannot copy a directory into itself";
 
 /// What is still to be looked into, the last found first: so there is little of it at a time.
 pub struct Walk {
@@ -112,6 +114,10 @@ impl Engine<'_> {
             }
         };
         let Some((there, names)) = self.enter(&job) else { return self.leave(job.dir) };
+        if let Err(cause) = self.entered(&job, there.as_ref()) {
+            self.failed(&self.to, &job.to, cause);
+            return self.leave(job.dir);
+        }
         Counts::add(&self.counts().directories, 1);
         let opened = there.is_some_and(|at| at.mode & OPEN != OPEN) && !self.rules().dry_run;
         let dir = Arc::new(Dir {
@@ -128,8 +134,11 @@ impl Engine<'_> {
 
     /// A directory within itself, or within the target, would never end.
     fn is_new(&self, job: &Job) -> Result<(), &'static str> {
-        if self.target == Some(identity(&job.attr)) {
-            return Err("cannot copy a directory into itself");
+        let here = identity(&job.attr);
+        let is_copy =
+            |meeting: &Meeting| meeting.into == Some(here) || meeting.copy.get() == Some(&here);
+        if self.meeting.as_ref().is_some_and(is_copy) {
+            return Err(INTO_ITSELF);
         }
         let id = (job.attr.device, job.attr.inode);
         let mut above = job.dir.as_ref().filter(|_| self.rules().follow);
@@ -140,6 +149,25 @@ impl Engine<'_> {
             above = dir.parent.as_ref();
         }
         Ok(())
+    }
+
+    /// A directory of the copy was found `there`, or made: the first is its top, and none may be
+    /// the origin's.
+    fn entered(&self, job: &Job, there: Option<&Attr>) -> Result<(), Cause> {
+        let Some(meeting) = &self.meeting else { return Ok(()) };
+        if there.is_some_and(|there| self.is_origin(there)) {
+            return Err(INTO_ITSELF.into());
+        }
+        if job.dir.is_none() && !(there.is_none() && self.rules().dry_run) {
+            let top = there.map_or_else(|| self.to.stat(&job.to), |there| Ok(*there))?;
+            let _ = meeting.copy.set(identity(&top));
+        }
+        Ok(())
+    }
+
+    /// True for the top of what is copied, met on the other side.
+    pub(super) fn is_origin(&self, attr: &Attr) -> bool {
+        self.meeting.as_ref().is_some_and(|meeting| meeting.origin == identity(attr))
     }
 
     /// The directory to copy into: what it was before, if it was there, and what is in it. `None`:
@@ -169,7 +197,7 @@ impl Engine<'_> {
             if !self.rules().clear {
                 return Err("cannot overwrite a non-directory with a directory".into());
             }
-            self.remove_tree(&job.to)?;
+            self.make_way(job)?;
         }
         Counts::add(&self.counts().made, 1);
         if self.rules().dry_run {
@@ -264,12 +292,22 @@ impl Engine<'_> {
             return;
         }
         let Some(names) = names else { return };
-        if complete {
-            self.remove_others(dir, names, &partials);
-        } else if !names.is_empty() {
-            let text = "not all of it can be read: nothing is removed from its copy";
-            self.failed(&self.from, &dir.from, text.into());
+        if names.is_empty() {
+            return;
         }
+        let wrong = match (complete, self.is_still_there(dir)) {
+            (true, true) => return self.remove_others(dir, names, &partials),
+            (true, false) => "it is not there any more: nothing is removed from its copy",
+            (false, _) => "not all of it can be read: nothing is removed from its copy",
+        };
+        self.failed(&self.from, &dir.from, wrong.into());
+    }
+
+    /// A directory that was removed is empty for whoever has it open.
+    fn is_still_there(&self, dir: &Dir) -> bool {
+        let follow = dir.parent.is_none() || self.rules().follow;
+        let now = self.from.attr(&dir.from, follow);
+        now.is_ok_and(|now| now.links > 0 && identity(&now) == identity(&dir.attr))
     }
 
     fn attr_of_entry(&self, path: &[u8], attr: Option<Attr>) -> Result<Attr, Cause> {
@@ -310,20 +348,20 @@ impl Engine<'_> {
                 return;
             }
             let to = place::join(&dir.to, &name);
-            let kind = match attr.map_or_else(|| self.to.lstat(&to), Ok) {
-                Ok(attr) => attr.kind,
+            let attr = match attr.map_or_else(|| self.to.lstat(&to), Ok) {
+                Ok(attr) => attr,
                 Err(cause) if cause.errno() == libc::ENOENT => continue,
                 Err(cause) => {
                     self.failed(&self.to, &to, cause);
                     continue;
                 }
             };
-            if partials.contains(&name) || self.excludes(&place::join(&dir.from, &name), kind) {
+            let from = place::join(&dir.from, &name);
+            if partials.contains(&name) || self.excludes(&from, attr.kind) {
                 continue;
             }
             dir.touched.store(true, Ordering::Relaxed);
-            let from = place::join(&dir.from, &name);
-            if let Err(cause) = self.remove_unwanted(&to, &from, kind) {
+            if let Err(cause) = self.remove(&to, &from, &attr) {
                 self.failed(&self.to, &to, cause);
             }
         }

@@ -131,7 +131,7 @@ impl Engine<'_> {
     /// False: the name is taken by what is not to be replaced.
     fn link(&self, first: &[u8], job: &Job) -> Result<bool, Cause> {
         if self.rules().clear && super::is_directory(&job.there) {
-            self.remove_tree(&job.to)?;
+            self.make_way(job)?;
         }
         match self.to.link(first, &job.to) {
             Err(cause) if cause.errno() == libc::EEXIST => {}

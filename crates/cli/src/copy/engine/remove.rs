@@ -1,38 +1,40 @@
 //! Removing: what the origin lacks, and what is in the way.
 
-use dafs_protocol::FileKind;
+use dafs_protocol::{Attr, FileKind};
 
-use super::{Counts, Engine, again};
+use super::{Counts, Engine, Job, again};
 use crate::failure::Cause;
 use crate::place;
 
 impl Engine<'_> {
-    /// Removes what is in the way of something else, with all that is in it.
-    pub(super) fn remove_tree(&self, path: &[u8]) -> Result<(), Cause> {
-        match self.to.lstat(path) {
-            Ok(attr) => self.remove(path, None, attr.kind).map(drop),
-            Err(cause) if cause.errno() == libc::ENOENT => Ok(()),
-            Err(cause) => Err(cause),
+    /// Removes what has the name of a copy, with all that is in it; what is excluded stays, and
+    /// so does the copy's name then.
+    pub(super) fn make_way(&self, job: &Job) -> Result<(), Cause> {
+        let at = match self.to.lstat(&job.to) {
+            Ok(at) => at,
+            Err(cause) if cause.errno() == libc::ENOENT => return Ok(()),
+            Err(cause) => return Err(cause),
+        };
+        if !self.excludes(&job.from, at.kind) && self.remove(&job.to, &job.from, &at)? {
+            return Ok(());
+        }
+        match self.is_stopped() {
+            true => Err(Cause::Interrupted),
+            false => Err("what is there is not removed, or not all of it".into()),
         }
     }
 
     /// Removes what the origin, where it would be called `from`, does not have; what is excluded
-    /// stays, with the directories that it is in.
-    pub(super) fn remove_unwanted(
-        &self,
-        path: &[u8],
-        from: &[u8],
-        kind: FileKind,
-    ) -> Result<(), Cause> {
-        self.remove(path, Some(from), kind).map(drop)
-    }
-
-    /// True: it is gone.
-    fn remove(&self, path: &[u8], from: Option<&[u8]>, kind: FileKind) -> Result<bool, Cause> {
+    /// stays, with the directories that it is in. True: it is gone.
+    pub(super) fn remove(&self, path: &[u8], from: &[u8], at: &Attr) -> Result<bool, Cause> {
         if self.is_stopped() {
             return Ok(false);
         }
-        let is_directory = kind == FileKind::Directory;
+        let is_directory = at.kind == FileKind::Directory;
+        if is_directory && self.is_origin(at) {
+            self.failed(&self.to, path, "is what is copied: it is not removed".into());
+            return Ok(false);
+        }
         if is_directory && !self.remove_entries(path, from)? {
             return Ok(false);
         }
@@ -53,19 +55,19 @@ impl Engine<'_> {
     }
 
     /// True: nothing is left in it.
-    fn remove_entries(&self, path: &[u8], from: Option<&[u8]>) -> Result<bool, Cause> {
+    fn remove_entries(&self, path: &[u8], from: &[u8]) -> Result<bool, Cause> {
         let mut empty = true;
         // All names first: a list of what changes under it may leave some out.
         let entries: Vec<_> = self.to.list(path, false)?.collect::<Result<_, _>>()?;
         for (name, attr) in entries {
             let to = place::join(path, &name);
-            let kind = attr.map_or_else(|| self.to.lstat(&to), Ok)?.kind;
-            let from = from.map(|from| place::join(from, &name));
-            if from.as_ref().is_some_and(|from| self.excludes(from, kind)) {
+            let attr = attr.map_or_else(|| self.to.lstat(&to), Ok)?;
+            let from = place::join(from, &name);
+            if self.excludes(&from, attr.kind) {
                 empty = false;
                 continue;
             }
-            empty &= self.remove(&to, from.as_deref(), kind)?;
+            empty &= self.remove(&to, &from, &attr)?;
         }
         Ok(empty)
     }
