@@ -175,6 +175,14 @@ fn a_part_of_another_original_is_of_no_use() {
     assert_eq!(resumed(&server.at("source"), path(&back.join("copy"))), 0);
     assert_same_file(&back.join("copy"), &server.file("source"));
     assert_eq!(part(&back), None);
+    // And of the same time.
+    kill(begin(&server.at("source"), path(&back.join("copy")), &back));
+    let mut file = File::options().write(true).open(server.file("source")).expect("open");
+    file.write_all(&[254; MIB]).expect("written");
+    file.set_modified(time).expect("time");
+    drop(file);
+    assert_eq!(resumed(&server.at("source"), path(&back.join("copy"))), 0);
+    assert_same_file(&back.join("copy"), &server.file("source"));
     // A mirror removes what is a part of nothing that is there.
     fs::create_dir(server.file("tree")).expect("directory");
     fs::rename(server.file("source"), server.file("tree/source")).expect("renamed");

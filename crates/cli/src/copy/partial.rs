@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dafs_client::{Error, File, Interrupt, OpenOptions, Session};
-use dafs_protocol::{Attr, FileKind, LockKind, LockRange, LockRequest, OwnerKey, Status};
+use dafs_protocol::{
+    Attr, FileKind, LockKind, LockRange, LockRequest, OwnerKey, Status, Timestamp,
+};
 use rustix::fs::FlockOperation;
 
 use super::ends::Sink;
@@ -53,10 +55,12 @@ fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// What tells an original from others, and from what it was before.
+/// What tells an original from others, and from what it was before: the time of change cannot be set
+/// back by who changes it.
 fn origin(attr: &Attr) -> u64 {
-    let Attr { size, inode, modified, .. } = attr;
-    hash(format!("{size} {inode} {} {}", modified.seconds, modified.nanoseconds).as_bytes())
+    let time = |time: Timestamp| format!("{} {}", time.seconds, time.nanoseconds);
+    let Attr { size, inode, modified, changed, .. } = attr;
+    hash(format!("{size} {inode} {} {}", time(*modified), time(*changed)).as_bytes())
 }
 
 impl Partial {
@@ -126,8 +130,16 @@ impl Partial {
         let temporary =
             place::temporary(&self.path).map_err(|failure| Cause::Text(failure.text))?;
         // While it is locked: whoever waits for it looks whether the name still leads to it.
-        side.rename(&self.path, &temporary)?;
-        Ok((temporary, self.sink))
+        match side.rename(&self.path, &temporary) {
+            Ok(()) => Ok((temporary, self.sink)),
+            Err(cause) => {
+                // A server that restarted may have done it, and not know.
+                if !side.is_gone(&cause) {
+                    let _ = side.remove(&temporary);
+                }
+                Err(cause)
+            }
+        }
     }
 }
 
