@@ -5,9 +5,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use dafs_client::{File, OpenOptions, Session};
-use dafs_protocol::{Attr, Status};
+use dafs_protocol::{Attr, SetAttr, SetTime, Status};
 
 use super::like::{Like, attr_of};
+use super::local::dress_file;
 use super::side::Side;
 use crate::failure::Cause;
 use crate::sys;
@@ -156,22 +157,34 @@ impl Sink {
     }
 
     /// Closes it, on disk where `sync`, and gives it, under the name `path`, what `like` says.
-    pub fn finish(self, side: &Side, path: &[u8], sync: bool, like: &Like) -> Result<(), Cause> {
+    /// Owner and mode go to the open file: another one may have its name by now, in a directory
+    /// of somebody else, and would become a program of that owner's.
+    pub fn finish(self, path: &[u8], sync: bool, like: &Like) -> Result<(), Cause> {
         match self {
             Sink::Local(file) => {
-                side.dress(path, like, None)?;
+                dress_file(&file, like)?;
                 if sync {
                     file.sync_all()?;
                 }
                 Ok(())
             }
-            Sink::Remote(file, _) => {
+            Sink::Remote(file, session) => {
+                // Writes that come to the file later would end set-user-ID.
                 if sync {
-                    file.commit()?;
+                    file.commit()?
+                } else {
+                    file.flush()?
                 }
+                let (uid, gid) = like.owner.unzip();
+                file.set_attr(SetAttr { mode: Some(like.mode), uid, gid, ..SetAttr::default() })?;
                 // Closed first: what is flushed then must not touch the times again.
                 file.close()?;
-                side.dress(path, like, None)
+                let times = SetAttr {
+                    accessed: Some(SetTime::To(like.attr.accessed)),
+                    modified: Some(SetTime::To(like.attr.modified)),
+                    ..SetAttr::default()
+                };
+                Ok(session.set_attr(path, times, true).map(drop)?)
             }
         }
     }

@@ -19,7 +19,7 @@ use rustix::fs::{
 };
 
 use super::like::{Like, attr_of};
-use crate::place;
+use crate::{place, sys};
 
 /// Directories were removed in this process: another one may have such a name by now.
 static REMOVED: AtomicU64 = AtomicU64::new(0);
@@ -203,19 +203,24 @@ impl Local {
         Ok(())
     }
 
-    /// Gives a name what `like` says, but for what `there` has already.
+    /// Gives a name what `like` says, but for what `there` has already. What is of another type took
+    /// the place of what is meant.
     pub fn dress(&self, path: &[u8], like: &Like, there: Option<&Attr>) -> io::Result<()> {
         let set = like.beside(there);
-        if let Some((uid, gid)) = set.owner {
-            let at = self.at(path)?;
-            let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-            rustix::fs::chownat(&at.dir, at.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
-        }
-        if let Some(mode) = set.mode {
-            // By the object, since there is no such call that leaves symlinks alone everywhere.
-            let (_held, path) = self.object(path)?;
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-            fs::set_permissions(path, mode)?;
+        if set.owner.is_some() || set.mode.is_some() {
+            let (object, by_number) = self.object(path)?;
+            if attr_of(&object.metadata()?).kind != like.attr.kind {
+                return Err(io::Error::other("something else has taken its place"));
+            }
+            if let Some((uid, gid)) = set.owner {
+                let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+                rustix::fs::chownat(&object, "", uid, gid, AtFlags::EMPTY_PATH)?;
+            }
+            if let Some(mode) = set.mode {
+                // There is no such call that leaves symlinks alone everywhere.
+                let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+                fs::set_permissions(by_number, mode)?;
+            }
         }
         if let Some((accessed, modified)) = set.times {
             let at = self.at(path)?;
@@ -224,6 +229,15 @@ impl Local {
         }
         Ok(())
     }
+}
+
+/// Gives an open file owner, mode and times.
+pub fn dress_file(file: &File, like: &Like) -> io::Result<()> {
+    if let Some((uid, gid)) = like.owner {
+        std::os::unix::fs::fchown(file, Some(uid), Some(gid))?;
+    }
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(like.mode))?;
+    sys::set_file_times(file, like.attr.accessed, like.attr.modified)
 }
 
 impl Base {
@@ -267,6 +281,8 @@ fn times(accessed: Timestamp, modified: Timestamp) -> Timestamps {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]
@@ -308,5 +324,17 @@ mod tests {
         local.remove(&real, true).expect("removed");
         local.mkdir(&real, 0o700).expect("made");
         assert!(local.create_new(&file).is_ok());
+    }
+
+    #[test]
+    fn what_took_the_place_of_a_directory_is_not_dressed_as_one() {
+        let dir = tempfile::tempdir().expect("directory");
+        let like = Like::new(&attr_of(&dir.path().metadata().expect("there")), 0);
+        let like = Like { mode: 0o2755, owner: None, ..like };
+        let file = dir.path().join("file");
+        fs::write(&file, "x").expect("file");
+        let before = file.metadata().expect("there").mode();
+        assert!(Local::default().dress(&place::bytes(&file), &like, None).is_err());
+        assert_eq!(file.metadata().expect("there").mode(), before);
     }
 }

@@ -115,7 +115,15 @@ impl Rules {
 
     /// Of something with the right content.
     pub fn dressed(&self, like: &Like, at: &Attr) -> Verdict {
-        if like.is_like(at) { Verdict::Same } else { Verdict::Dress }
+        let is_program = like.attr.kind == FileKind::File && like.mode & 0o6000 != 0;
+        if like.is_like(at) {
+            Verdict::Same
+        } else if is_program && like.owner.is_some_and(|owner| owner != (at.uid, at.gid)) {
+            // What somebody else wrote is not made a program of this owner's.
+            Verdict::Copy
+        } else {
+            Verdict::Dress
+        }
     }
 }
 
@@ -162,6 +170,14 @@ mod tests {
         ] {
             assert_eq!(verdict(replace, checksum, at), expected, "{replace:?} {checksum}");
         }
+        let mut program = like;
+        program.mode |= 0o4000;
+        let mut others = attr;
+        others.uid = 12_345;
+        let rules = Rules { replace: Replace::Changed, ..Rules::default() };
+        assert_eq!(rules.judge(&program, &There::Is(attr)), Verdict::Dress);
+        assert_eq!(rules.judge(&program, &There::Is(others)), Verdict::Copy);
+        assert_eq!(rules.judge(&like, &There::Is(others)), Verdict::Dress);
         let rules = Rules { replace: Replace::Never, ..Rules::default() };
         assert_eq!(rules.judge(&like, &There::Missing), Verdict::Copy);
         assert!(!rules.may_replace(&There::Missing));

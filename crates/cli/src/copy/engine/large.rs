@@ -65,7 +65,12 @@ fn written(
     }
     let path = partial.path.clone();
     let complete = partial.complete(&engine.to);
-    complete.map(Some).inspect_err(|cause| engine.discard(&path, cause))
+    complete.map(Some).inspect_err(|cause| {
+        // Renamed after all, and the name may be another copy's by now.
+        if !cause.is_lost_by_restart() {
+            engine.discard(&path, cause);
+        }
+    })
 }
 
 /// All bytes are there: the rest, and the name.
@@ -79,7 +84,7 @@ fn complete(
     if engine.rules().xattrs {
         engine.copy_xattrs(&job.from, temporary, false);
     }
-    sink.finish(&engine.to, temporary, engine.rules().sync, &engine.like(attr))?;
+    sink.finish(temporary, engine.rules().sync, &engine.like(attr))?;
     if engine.rules().checksum {
         let written = Source::open(&engine.to, temporary, false)?;
         if !are_same(source, &written, &|| engine.is_stopped())? {

@@ -1,6 +1,5 @@
 //! Small files: many under way, each in one request per side.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 
 use dafs_client::{Call, Done, Group, Output};
@@ -9,11 +8,11 @@ use dafs_protocol::Attr;
 
 use super::{Counts, Engine, Job, Placed, SMALL_BYTES_MAX};
 use crate::copy::like::Like;
+use crate::copy::local::dress_file;
 use crate::copy::side::Side;
 use crate::copy::xattr;
 use crate::failure::{Cause, Failure};
 use crate::place;
-use crate::sys;
 
 /// Files under way per thread.
 const WINDOW: usize = 16;
@@ -262,6 +261,8 @@ impl<'e> Small<'e> {
                 return Ok(None);
             }
             filled += match file.read(rest) {
+                // Less than was found: perhaps it is no file any more.
+                Ok(0) if (filled as u64) < job.attr.size => return Ok(None),
                 Ok(0) => return Ok(Some(filled)),
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
@@ -289,13 +290,4 @@ impl<'e> Small<'e> {
         drop(file);
         self.engine.put_in_place(&copy.temporary, &copy.job)
     }
-}
-
-/// Gives an open file of this machine owner, mode and times.
-fn dress_file(file: &File, like: &Like) -> io::Result<()> {
-    if let Some((uid, gid)) = like.owner {
-        std::os::unix::fs::fchown(file, Some(uid), Some(gid))?;
-    }
-    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(like.mode))?;
-    sys::set_file_times(file, like.attr.accessed, like.attr.modified)
 }
