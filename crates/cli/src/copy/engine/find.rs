@@ -204,9 +204,17 @@ impl Engine<'_> {
             self.say_copied(job);
             return Ok(None);
         }
-        match again(|| self.to.mkdir(&job.to, OPEN)) {
+        let mut tries = 0;
+        let made = again(|| {
+            tries += 1;
+            self.to.mkdir(&job.to, OPEN)
+        });
+        // Made by the first of several, perhaps.
+        if made.is_ok() || tries > 1 {
+            self.touch(job);
+        }
+        match made {
             Ok(()) => {
-                self.touch(job);
                 self.say_copied(job);
                 Ok(None)
             }
