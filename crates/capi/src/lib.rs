@@ -16,6 +16,7 @@ mod object;
 mod operation;
 #[allow(unsafe_code)]
 mod pointer;
+mod process;
 mod provider;
 mod table;
 mod types;

@@ -5,12 +5,12 @@
 //! that was closed never names anything else. Looking one up takes the lock of its place alone,
 //! shared, for some instructions; nothing is held while a call runs.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
 use crate::border;
 use crate::failure::{Failure, Outcome};
 use crate::object::Object;
+use crate::process::{forked, generation};
 
 const PLACES_OF_CHUNK: usize = 1 << 10;
 const CHUNKS_MAX: usize = 1 << 10;
@@ -18,8 +18,6 @@ const GENERATIONS_MAX: u32 = (1 << 24) - 1;
 /// Processes of which each is a child of the one before, none of them by exec.
 const FORKS_MAX: usize = 255;
 
-/// How often this process was forked, from parent to child.
-static FORKS: AtomicU32 = AtomicU32::new(0);
 /// One for each generation of processes: locks of the parent's may be held for ever in a child.
 static TABLES: [OnceLock<Table>; FORKS_MAX] = [const { OnceLock::new() }; FORKS_MAX];
 
@@ -43,18 +41,8 @@ struct Entry {
     object: Option<Object>,
 }
 
-/// In a child, after fork: what the parent had open is not the child's.
-pub extern "C" fn forked() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
 fn too_many_forks() -> Failure {
     Failure::new(libc::ECHILD, "too many forks without exec: run the program anew by exec")
-}
-
-/// Of processes, by fork: another one in a child.
-pub fn generation() -> usize {
-    FORKS.load(Ordering::Relaxed) as usize
 }
 
 fn table() -> Outcome<&'static Table> {

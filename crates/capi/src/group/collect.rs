@@ -8,7 +8,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::{Event, Group};
 use crate::failure::{Failure, Outcome};
-use crate::table;
+use crate::process;
 
 /// Is told of each result.
 pub type Told = Box<dyn Fn(Event) + Send>;
@@ -74,7 +74,7 @@ impl Group {
     /// False: in a child, which the callback forked. Locks and connections are its parent's: nothing
     /// here may be touched.
     fn run(&self, told: Option<&Told>) -> bool {
-        let process = table::generation();
+        let born_in = process::generation();
         let mut queue = self.lock();
         loop {
             while queue.under_way == 0 && queue.ended.is_empty() && !queue.stopping {
@@ -92,7 +92,7 @@ impl Group {
                 while let Some(event) = queue.ended.pop_front() {
                     drop(queue);
                     told(event);
-                    if table::generation() != process {
+                    if process::generation() != born_in {
                         return false;
                     }
                     queue = self.lock();
