@@ -42,8 +42,8 @@ pub extern "C" fn dap_session_open(
 ) -> i32 {
     status(|| {
         session.check("session")?;
-        let text = String::from_utf8_lossy(url.bytes("url")?).into_owned();
-        let url = Url::parse(&text)?;
+        let text = str::from_utf8(url.bytes("url")?);
+        let url = Url::parse(text.map_err(|_| Failure::invalid(NOT_UTF8))?)?;
         let given = options.optional()?;
         let options = session_options(given.as_ref(), &url)?;
         let (opened, base) = Session::connect_url(providers(), &url, options)?;
@@ -53,6 +53,9 @@ pub extern "C" fn dap_session_open(
         Ok(())
     })
 }
+
+/// Read as something else it would name another directory.
+const NOT_UTF8: &str = "the URL is not UTF-8: write bytes that are no text as %XX";
 
 fn session_options(given: Option<&dap_options_t>, url: &Url) -> Outcome<SessionOptions> {
     let mut options = SessionOptions::default();
