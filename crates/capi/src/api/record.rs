@@ -70,8 +70,9 @@ pub fn set_attr_of(set: &dap_setattr_t) -> Outcome<SetAttr> {
     let moment = |flag, now, value: dap_time_t| match (has(flag), has(now)) {
         (true, true) => Err(Failure::invalid("dap_setattr_t: a time is given, or now: not both")),
         (_, true) => Ok(Some(SetTime::Now)),
-        (true, _) if value.nanoseconds > 999_999_999 => {
-            Err(Failure::invalid("dap_setattr_t: nanoseconds are 0 to 999,999,999"))
+        (true, _) if value.nanoseconds > 999_999_999 || value.reserved != 0 => {
+            let text = "dap_setattr_t: nanoseconds are 0 to 999,999,999, and 'reserved' is 0";
+            Err(Failure::invalid(text))
         }
         (true, _) => {
             let time = Timestamp { seconds: value.seconds, nanoseconds: value.nanoseconds };
