@@ -250,7 +250,8 @@ fn until(timeout_ms: i32) -> Outcome<Option<Instant>> {
 ///
 /// Until min of them have ended, or as many as are under way where those are fewer, or timeout_ms milliseconds are over (-1: without a
 /// limit). Takes the results that there are, up to max, in the order in which operations ended, into results, all with the size
-/// that the first one says. With min 0 it looks once, and does not block. Threads may wait for one group together.
+/// that the first one says. DAP_EVENT_ROOM counts as one that ended. With min 0 it looks once, and does not block. Threads may wait for
+/// one group together.
 ///
 /// Blocks.
 ///
@@ -300,10 +301,13 @@ pub extern "C" fn dap_cancel(group: dap_cg_t, request: u64) -> i32 {
     status(|| named(group)?.group.cancel(request))
 }
 
+const RESULT_BYTES: u32 = size_of::<dap_result_t>() as u32;
+
 /// As C sees it. Of one that failed, the thread's last error has the words.
 fn result_of(event: Event) -> dap_result_t {
     let nothing = dap_result_t {
-        size: 0,
+        // A callback may look at it; what the program gave keeps its own.
+        size: RESULT_BYTES,
         op: DAP_EVENT_ROOM,
         request: 0,
         user: 0,
