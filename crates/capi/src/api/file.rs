@@ -75,7 +75,8 @@ fn open_options(flags: u32, mode: u32) -> Outcome<OpenOptions> {
 
 /// Closes a file
 ///
-/// Waits for the calls on it that are under way. Local programs on the server then see what was written. The handle is
+/// Waits for the calls on it that are under way; operations of groups that wait for room in the session, thousands behind others,
+/// end with -EBADF. Local programs on the server then see what was written. The handle is
 /// gone in any case but -EBADF and -ECHILD.
 ///
 /// Blocks.

@@ -182,6 +182,7 @@ static void tell(void *context, const dap_result_t *result)
     pthread_mutex_lock(&told->lock);
     told->count++;
     told->bytes += result->value;
+    IS(result->size, sizeof *result);
     told->destroyed = dap_cg_destroy(told->group);
     pthread_cond_signal(&told->more);
     pthread_mutex_unlock(&told->lock);
@@ -272,6 +273,38 @@ static void cancelled(void)
     IS(dap_cg_destroy(group), 0);
 }
 
+/* A file is closed while more operations on it are under way than the session has room for. */
+static void closed(void)
+{
+    enum { MANY = 6000 };
+    static dap_op_t ops[MANY];
+    static dap_result_t results[MANY];
+    dap_file_t open = file;
+    dap_cg_t group;
+    results[0].size = sizeof results[0];
+    IS(dap_cg_create(session, MANY, &group), 0);
+    IS(dap_open(session, "data", DAP_OPEN_READ, 0, &file), 0);
+    for (int i = 0; i < MANY; i++)
+        ops[i] = operation(DAP_OP_READ, i % BLOCKS);
+    IS(dap_submit(group, ops, MANY, DAP_SUBMIT_MORE), MANY);
+    IS(dap_close(file), 0);
+    IS(dap_submit(group, ops, 1, 0), -EBADF);
+    file = open;
+    int read = 0;
+    for (int ended = 0; ended < MANY;) {
+        int64_t count = dap_cg_wait(group, results, MANY, 1, -1);
+        TRUE(count > 0);
+        for (int64_t i = 0; i < count; i++) {
+            TRUE(results[i].value == BLOCK || results[i].value == -EBADF);
+            if (results[i].value == BLOCK)
+                read++;
+        }
+        ended += (int)count;
+    }
+    TRUE(read >= 4096);
+    IS(dap_cg_destroy(group), 0);
+}
+
 static void *waiter(void *context)
 {
     dap_cg_t group = *(dap_cg_t *)context;
@@ -321,6 +354,7 @@ int main(int argc, char **argv)
     callbacks();
     descriptors();
     cancelled();
+    closed();
     threads();
     IS(dap_mem_free(mem), 0);
     IS(dap_close(file), 0);
