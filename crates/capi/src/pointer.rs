@@ -46,10 +46,8 @@ impl Texts {
     /// # Errors
     /// `EINVAL` for null.
     pub fn all(&self, count: usize, what: &str) -> Outcome<Vec<Text>> {
-        if self.0.is_null() {
-            return Err(Failure::null(what));
-        }
-        // SAFETY: not null; C gave so many pointers.
+        check_array(self.0, what)?;
+        // SAFETY: not null, aligned; C gave so many pointers.
         let texts = unsafe { std::slice::from_raw_parts(self.0, count) };
         Ok(texts.iter().map(|text| Text(*text)).collect())
     }
@@ -82,11 +80,19 @@ impl<T: Copy> Out<T> {
 pub struct Outs<T>(*mut T);
 
 impl<T: Copy> Outs<T> {
-    /// Room for `count`, which the caller looked at; `None` for null.
-    pub fn slice(&mut self, count: usize) -> Option<&mut [T]> {
-        let start = NonNull::new(self.0)?;
-        // SAFETY: not null; C gave room for so many, which it initialized or which are plain numbers.
-        Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), count) })
+    /// True for null: the program does not want them.
+    pub fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    /// Room for `count`, which the caller looked at.
+    ///
+    /// # Errors
+    /// `EINVAL` for null.
+    pub fn slice(&mut self, count: usize, what: &str) -> Outcome<&mut [T]> {
+        check_array(self.0, what)?;
+        // SAFETY: not null, aligned; C gave room for so many, which it initialized or which are plain numbers.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.0, count) })
     }
 }
 
@@ -101,9 +107,7 @@ impl<T: Copy> Items<T> {
     /// # Errors
     /// `EINVAL` for null.
     pub fn all(&self, count: usize, what: &str) -> Outcome<&[T]> {
-        if self.0.is_null() || !self.0.is_aligned() {
-            return Err(Failure::null(what));
-        }
+        check_array(self.0, what)?;
         // SAFETY: not null, aligned; C gave so many.
         Ok(unsafe { std::slice::from_raw_parts(self.0, count) })
     }
@@ -158,6 +162,17 @@ impl Room {
         let arena = unsafe { Arena::foreign(start, len) };
         arena.map_err(|_| Failure::invalid("memory of no bytes: register at least one"))
     }
+}
+
+fn check_array<T>(start: *const T, what: &str) -> Outcome<()> {
+    if start.is_null() {
+        return Err(Failure::null(what));
+    }
+    if !start.is_aligned() {
+        let text = format!("{what} is not aligned: give the address of an array");
+        return Err(Failure::about(libc::EINVAL, text));
+    }
+    Ok(())
 }
 
 fn check_memory(start: *const c_void, len: usize, what: &str) -> Outcome<()> {

@@ -209,7 +209,7 @@ pub extern "C" fn dap_exists(
         if names == 0 {
             return Ok(0);
         }
-        let results = results.slice(names).ok_or_else(|| Failure::null("results"))?;
+        let results = results.slice(names, "results")?;
         let session = session_of(session)?;
         let mut calls = Vec::with_capacity(names);
         for path in paths.all(names, "paths")? {

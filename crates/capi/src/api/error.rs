@@ -10,8 +10,9 @@ use crate::types::DAP_VERSION;
 /// Words for the last error of this thread: what is wrong, and what to do
 ///
 /// Puts the words for the last call of this thread that failed into buffer, at most size bytes with the
-/// NUL at their end, and cut where there is no room. A call that succeeds leaves them as they are. Does
-/// not block.
+/// NUL at their end, and cut where there is no room. A call that succeeds leaves them as they are; only
+/// dap_wait, dap_test and dap_cg_wait put the words there of operations that failed, those of the last one,
+/// and a callback finds those of its operation. Does not block.
 ///
 /// Returns the bytes of the whole text without the NUL, 0 where nothing has failed; so dap_error_message(NULL,
 /// 0) tells how much room is needed.
@@ -22,8 +23,9 @@ pub extern "C" fn dap_error_message(buffer: Outs<c_char>, size: usize) -> i64 {
         let text = Failure::last().map_or_else(String::new, |failure| failure.text());
         // A C text ends at its first NUL.
         let text = text.replace('\0', " ");
-        if let Some(room) = buffer.slice(size).filter(|room| !room.is_empty()) {
-            let cut = text.len().min(room.len() - 1);
+        if size > 0 && !buffer.is_null() {
+            let cut = text.len().min(size - 1);
+            let room = buffer.slice(cut + 1, "buffer")?;
             for (to, from) in room.iter_mut().zip(text.as_bytes().iter().take(cut).chain([&0])) {
                 *to = from.cast_signed();
             }

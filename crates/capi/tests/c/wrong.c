@@ -69,6 +69,15 @@ static void urls(void)
     char few[8];
     TRUE(dap_error_message(few, sizeof few) > 8);
     IS(strlen(few), 7);
+    /* Whatever is said of the room, no more is touched than the words need. */
+    char all[512];
+    IS(dap_error_message(all, SIZE_MAX), strlen(all));
+    IS(dap_error_message(NULL, SIZE_MAX), strlen(all));
+    IS(dap_error_message(all, 0), strlen(all));
+    /* What is no text is not read as another one. */
+    snprintf(gone, sizeof gone, "%s\xff", url);
+    IS(dap_session_open(gone, NULL, &none), -EINVAL);
+    SAYS("not UTF-8");
 }
 
 static void arguments(void)
@@ -98,6 +107,19 @@ static void arguments(void)
     IS(dap_ftruncate(file, UINT64_MAX), -EFBIG);
     IS(dap_rename(session, "a", "b", 3), -EINVAL);
     IS(dap_readv(file, NULL, 1), -EINVAL);
+    union {
+        uint64_t numbers[16];
+        char text[128];
+    } odd;
+    memset(&odd, 0, sizeof odd);
+    void *uneven = odd.text + 1;
+    IS(dap_readv(file, uneven, 1), -EINVAL);
+    SAYS("segments is not aligned");
+    IS(dap_exists(session, uneven, 1, (int32_t *)odd.numbers), -EINVAL);
+    SAYS("paths is not aligned");
+    const char *name = "data";
+    IS(dap_exists(session, &name, 1, uneven), -EINVAL);
+    SAYS("results is not aligned");
     IS(dap_exists(session, NULL, 1, NULL), -EINVAL);
     IS(dap_register_mem(session, NULL, 5, &mem), -EINVAL);
     IS(dap_register_mem(session, text, 0, &mem), -EINVAL);
