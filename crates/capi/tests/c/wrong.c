@@ -247,6 +247,48 @@ static void in_flight(void)
     IS(dap_cg_destroy(group), 0);
 }
 
+static void count_result(void *context, const dap_result_t *result)
+{
+    (*(atomic_long *)context)++;
+    TRUE(result->value == -ECANCELED || result->value == 4096);
+}
+
+/* When a session was closed with operations under way, its memory is the program's again. */
+static void abandoned(void)
+{
+    enum { MANY = 6000 };
+    static char bytes[1 << 16];
+    static dap_op_t ops[MANY];
+    for (int how = 0; how < 3; how++) {
+        dap_session_t second;
+        dap_file_t of;
+        dap_mem_t own;
+        dap_cg_t group;
+        atomic_long told = 0;
+        IS(dap_session_open(url, NULL, &second), 0);
+        IS(dap_open(second, "data", DAP_OPEN_READ, 0, &of), 0);
+        IS(dap_register_mem(second, bytes, sizeof bytes, &own), 0);
+        IS(dap_cg_create(second, MANY, &group), 0);
+        if (how == 1)
+            IS(dap_cg_callback(group, count_result, &told), 0);
+        if (how == 2)
+            TRUE(dap_cg_descriptor(group) >= 0);
+        for (int i = 0; i < MANY; i++) {
+            memset(&ops[i], 0, sizeof ops[i]);
+            ops[i].size = sizeof ops[i];
+            ops[i].op = DAP_OP_READ;
+            ops[i].file = of;
+            ops[i].mem = own;
+            ops[i].length = 4096;
+        }
+        IS(dap_submit(group, ops, MANY, 0), MANY);
+        IS(dap_session_close(second), 0);
+        if (how == 1)
+            IS(told, MANY);
+        IS(dap_deregister_mem(own), 0);
+    }
+}
+
 static void never(void *context, const dap_result_t *result)
 {
     (void)context;
@@ -506,6 +548,7 @@ int main(int argc, char **argv)
     sizes();
     handles();
     in_flight();
+    abandoned();
     races();
     forking_callback();
     forks();
