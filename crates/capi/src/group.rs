@@ -18,7 +18,7 @@ use crate::failure::{Failure, Outcome};
 pub use queue::{Ended, Event};
 use queue::{Part, Queue};
 
-/// Between attempts to submit what the session had no room for, while nothing else is under way.
+/// Between attempts to submit what the session had no room for.
 const ROOM_INTERVAL: Duration = Duration::from_millis(1);
 
 /// See the module.
@@ -235,10 +235,10 @@ impl Group {
             Some(Duration::ZERO) => self.client.poll_into(&mut done),
             _ if waits_for_room => {
                 let time = left.unwrap_or(ROOM_INTERVAL).min(ROOM_INTERVAL);
-                let min = if self.client.outstanding() > 0 { 1 } else { usize::MAX };
-                self.client.wait_into(&mut done, min, Some(time));
-                if done.is_empty() {
-                    self.client.poll_into(&mut done);
+                if self.client.outstanding() > 0 {
+                    self.client.wait_into(&mut done, 1, Some(time));
+                } else {
+                    self.client.wait_for_room(time);
                 }
             }
             left => self.client.wait_into(&mut done, 1, left),

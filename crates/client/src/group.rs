@@ -80,6 +80,14 @@ impl Group {
         self.take(&mut state, done);
     }
 
+    /// Waits until the session has room for another call, or `timeout` is over: for who has nothing
+    /// under way to wait for.
+    pub fn wait_for_room(&self, timeout: Duration) {
+        let inner = &self.session.inner;
+        let until = Until::deadline(Instant::now() + timeout);
+        drop(inner.wait_for_room(inner.lock(), self.sink, until));
+    }
+
     /// Makes progress and takes what ended, without waiting.
     pub fn poll(&self) -> Vec<Done> {
         let mut done = Vec::new();

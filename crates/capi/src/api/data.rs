@@ -235,6 +235,10 @@ fn ask(group: &dafs_client::Group, calls: Vec<Call>, results: &mut [i32]) -> Out
             next = calls.next();
         }
         let room = std::time::Duration::from_millis(1);
+        if next.is_some() && group.outstanding() == 0 {
+            group.wait_for_room(room);
+            continue;
+        }
         let wait = next.is_some().then_some(room);
         for done in group.wait(1, wait) {
             left -= 1;
