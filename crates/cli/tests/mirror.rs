@@ -254,6 +254,24 @@ fn an_origin_and_a_copy_that_meet_are_left_alone() {
 }
 
 #[test]
+fn a_link_that_names_the_target_is_followed() {
+    let temporary = Temporary::new();
+    let server = Server::start(&[]);
+    let source = temporary.join("source");
+    make_tree(&source);
+    fs::create_dir(server.file("tree")).expect("directory");
+    symlink("tree", server.file("link")).expect("symlink");
+    mirror(&[path(&source), &server.at("link")]);
+    assert_same(&server.file("tree"), &source);
+    assert_nothing_to_do(path(&source), &server.at("link"));
+    let contents = format!("{}/.", path(&source));
+    fs::remove_dir_all(server.file("tree")).expect("removed");
+    fs::create_dir(server.file("tree")).expect("directory");
+    good(&["cp", "-a", &contents, &server.at("link")]);
+    assert_same(&server.file("tree"), &source);
+}
+
+#[test]
 fn nothing_is_removed_for_an_origin_that_is_gone() {
     let temporary = Temporary::new();
     let server = Server::start(&[]);

@@ -10,7 +10,7 @@ use super::like::identity;
 use super::options::{Shown, Transfer};
 use super::rules::{Replace, Rules, There};
 use super::side::Side;
-use super::{look, may_meet, source};
+use super::{look, may_meet, resolve_directory, source};
 use crate::connect::{ConnectArgs, Connections};
 use crate::failure::Failure;
 use crate::interrupt;
@@ -65,6 +65,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let (from, from_path) = source(&connections, &from_place)?;
     let (to, to_path) = source(&connections, &to_place)?;
+    let to_path = resolve_directory(&to, to_path);
     let shared = Shared {
         rules: Rules {
             replace: Replace::Changed,

@@ -234,18 +234,12 @@ fn copy(args: &Args, connections: &Connections, from: &[Place], to: &Place) -> R
     run_batch(batch, &target, &shared, &mut origins, &progress);
     if shared.rules.sync && !shared.rules.dry_run && !interrupt::requested() {
         progress.text("waiting for the disk");
-        let path = if target.into { target.path.clone() } else { parent(&target.path) };
+        let path =
+            if target.into { target.path.clone() } else { target.side.directory_of(&target.path) };
         target.side.sync(&path).map_err(|cause| target.side.failure(&target.path, cause))?;
     }
     drop(progress);
     args.transfer.summarize(&shared.counts, started, Shown::Copy)
-}
-
-fn parent(path: &[u8]) -> Vec<u8> {
-    match place::split(path).0 {
-        b"" => b".".to_vec(),
-        dir => dir.to_vec(),
-    }
 }
 
 fn run_batch(
@@ -323,7 +317,7 @@ fn source(connections: &Connections, place: &Place) -> Result<(Side, Vec<u8>), F
 }
 
 fn target(connections: &Connections, to: &Place, count: usize) -> Result<Target, Failure> {
-    let (side, path) = source(connections, to)?;
+    let (side, mut path) = source(connections, to)?;
     let slash = match to {
         Place::Remote(url) => url.path.ends_with(b"/"),
         Place::Local(path) => place::bytes(path).ends_with(b"/"),
@@ -331,6 +325,7 @@ fn target(connections: &Connections, to: &Place, count: usize) -> Result<Target,
     };
     match side.stat(&path) {
         Ok(attr) if attr.kind == FileKind::Directory => {
+            path = resolve_directory(&side, path);
             Ok(Target { side, path, into: true, slash })
         }
         Ok(_) if count > 1 || slash => Err(side.failure(&path, "not a directory")),
@@ -426,6 +421,15 @@ fn resolve(side: &Side, mut path: Vec<u8>) -> Vec<u8> {
         path = if absolute { target } else { place::join(place::split(&path).0, &target) };
     }
     start
+}
+
+/// A directory that is copied to is meant itself, and gets owner, mode and times, where a symlink
+/// names it. (Here it is held open, see [`Side::below`].)
+fn resolve_directory(side: &Side, path: Vec<u8>) -> Vec<u8> {
+    match side {
+        Side::Local(_) => path,
+        Side::Remote(_) => resolve(side, path),
+    }
 }
 
 /// A device or a pipe of this machine gets the bytes; it is not replaced by a file.

@@ -45,6 +45,14 @@ impl Side {
         }
     }
 
+    /// The directory that `path` is in, to be opened.
+    pub fn directory_of(&self, path: &[u8]) -> Vec<u8> {
+        match (self, place::split(path).0) {
+            (Side::Local(_), b"") => b".".to_vec(),
+            (_, dir) => dir.to_vec(),
+        }
+    }
+
     /// What to call `path` in messages.
     pub fn name(&self, path: &[u8]) -> String {
         match self {
