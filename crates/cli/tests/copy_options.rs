@@ -192,6 +192,42 @@ fn attributes_and_access_lists_are_kept_both_ways() {
 }
 
 #[test]
+fn no_access_list_comes_from_where_a_copy_is_put() {
+    const ACCESS: &str = "system.posix_acl_access";
+    const DEFAULT: &str = "system.posix_acl_default";
+    let temporary = Temporary::new();
+    let server = Server::start(&[]);
+    let (source, back) = (temporary.join("source"), temporary.join("back"));
+    fs::create_dir_all(source.join("dir")).expect("directory");
+    for (name, bytes) in [("small", 1), ("large", 300_000), ("dir/file", 1)] {
+        fs::write(source.join(name), vec![b'x'; bytes]).expect("file");
+    }
+    fs::create_dir_all(server.file("tree/old")).expect("directory");
+    fs::create_dir(&back).expect("directory");
+    for dir in [&server.directory, &server.file("tree"), &back] {
+        if rustix::fs::setxattr(dir, DEFAULT, &acl(), XattrFlags::empty()).is_err() {
+            println!("skipped: the file system of temporary files has no extended attributes");
+            return;
+        }
+    }
+    let bare = |root: &Path| {
+        for name in ["small", "large", "dir", "dir/file"] {
+            assert_eq!(xattr(&root.join(name), ACCESS), None, "{name}");
+        }
+        assert_eq!(xattr(&root.join("dir"), DEFAULT), None);
+        assert_same(root, &source);
+    };
+    good(&["cp", "-a", path(&source), &server.at("copy")]);
+    bare(&server.file("copy"));
+    good(&["mirror", "-q", path(&source), &server.at("tree")]);
+    bare(&server.file("tree"));
+    good(&["mirror", "-q", &server.at("tree"), path(&back)]);
+    bare(&back);
+    good(&["cp", "-p", path(&source.join("small")), &server.at("file")]);
+    assert_eq!(xattr(&server.file("file"), ACCESS), None);
+}
+
+#[test]
 fn a_dry_run_says_what_a_run_does_and_does_nothing() {
     let temporary = Temporary::new();
     let server = Server::start(&[]);

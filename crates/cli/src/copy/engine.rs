@@ -51,6 +51,8 @@ pub struct Dir {
     there: Option<Attr>,
     /// Names in it were changed, and so its times.
     touched: AtomicBool,
+    /// What is made in it gets an access control list from it; asked when it matters.
+    bequeaths: OnceLock<bool>,
     parent: Option<Arc<Dir>>,
 }
 
@@ -276,7 +278,8 @@ impl<'a> Engine<'a> {
             return Ok(());
         }
         if self.rules().xattrs && (!is_like || self.rules().checksum) {
-            self.copy_xattrs(&dir.from, &dir.to, dir.there.is_some());
+            let have = dir.there.is_some() || self.inherits(&dir.to, dir.parent.as_deref());
+            self.copy_xattrs(&dir.from, &dir.to, have);
         }
         let mut there = dir.there;
         if touched && let Some(there) = &mut there {
@@ -286,9 +289,21 @@ impl<'a> Engine<'a> {
         self.to.dress(&dir.to, &like, there.as_ref())
     }
 
-    /// An attribute that cannot be kept is told, and keeps nothing else back.
-    fn copy_xattrs(&self, from: &[u8], to: &[u8], was_there: bool) -> bool {
-        match xattr::copy((&self.from, from), (&self.to, to), was_there) {
+    /// True where what is made as `to`, in the directory `dir` of the copy, may have an access control
+    /// list from there that the original has not.
+    fn inherits(&self, to: &[u8], dir: Option<&Dir>) -> bool {
+        let look = |path: &[u8]| xattr::are_inherited(&self.to, path);
+        match dir {
+            _ if !self.rules().xattrs => false,
+            Some(dir) => *dir.bequeaths.get_or_init(|| look(&dir.to)),
+            None => look(&self.to.directory_of(to)),
+        }
+    }
+
+    /// An attribute that cannot be kept is told, and keeps nothing else back. `have`: there may be
+    /// others already.
+    fn copy_xattrs(&self, from: &[u8], to: &[u8], have: bool) -> bool {
+        match xattr::copy((&self.from, from), (&self.to, to), have) {
             Ok(changed) => changed,
             Err(cause) => {
                 self.failed(&self.to, to, cause);
@@ -326,13 +341,15 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// True for files that are copied whole. Those with holes are not, they would be filled.
+    /// True for files that are copied whole. Those with holes are not, they would be filled, nor
+    /// those that get an access control list, which must go before others can open them.
     fn is_small(&self, job: &Job) -> bool {
         job.attr.kind == FileKind::File
             && job.attr.size <= SMALL_BYTES_MAX as u64
             && job.attr.allocated >= job.attr.size
             && !self.rules().checksum
             && !(self.rules().clear && is_directory(&job.there))
+            && !self.inherits(&job.to, job.dir.as_deref())
     }
 
     fn verdict(&self, job: &Job) -> Result<Verdict, Cause> {

@@ -4,14 +4,22 @@ use super::side::Side;
 use crate::failure::Cause;
 use crate::text;
 
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
 /// What other programs keep for themselves is left alone.
 fn is_copied(name: &[u8]) -> bool {
-    let acl = name == b"system.posix_acl_access" || name == b"system.posix_acl_default";
+    let acl = name == b"system.posix_acl_access" || name == DEFAULT_ACL;
     acl || (name.starts_with(b"user.") && !name.starts_with(OURS))
 }
 
 /// Attributes that copies have while they are not complete.
 pub const OURS: &[u8] = b"user.dafs.";
+
+/// True where what is made in the directory `path` gets an access control list from there.
+pub fn are_inherited(side: &Side, path: &[u8]) -> bool {
+    let names = side.list_xattr(path);
+    names.map_or(true, |names| names.iter().any(|name| name == DEFAULT_ACL))
+}
 
 /// Those of `path` that a copy keeps.
 pub fn names(side: &Side, path: &[u8]) -> Result<Vec<Vec<u8>>, Cause> {
@@ -21,15 +29,15 @@ pub fn names(side: &Side, path: &[u8]) -> Result<Vec<Vec<u8>>, Cause> {
     Ok(names)
 }
 
-/// Gives `to` those of `from`, and (where it was there before) takes others away. True: something
-/// was changed.
+/// Gives `to` those of `from`, and (where it may `have` some) takes others away. True: something was
+/// changed.
 pub fn copy(
     (from_side, from): (&Side, &[u8]),
     (to_side, to): (&Side, &[u8]),
-    was_there: bool,
+    have: bool,
 ) -> Result<bool, Cause> {
     let wanted = names(from_side, from)?;
-    let there = if was_there { names(to_side, to)? } else { Vec::new() };
+    let there = if have { names(to_side, to)? } else { Vec::new() };
     let mut changed = false;
     for name in &wanted {
         let value = from_side.get_xattr(from, name)?;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use dafs_protocol::{Attr, FileKind};
 
@@ -126,6 +126,7 @@ impl Engine<'_> {
             attr: job.attr,
             there,
             touched: AtomicBool::new(opened),
+            bequeaths: OnceLock::new(),
             parent: job.dir,
         });
         self.entries(&dir, entries, names, walk);
@@ -199,8 +200,8 @@ impl Engine<'_> {
             }
             self.make_way(job)?;
         }
-        Counts::add(&self.counts().made, 1);
         if self.rules().dry_run {
+            Counts::add(&self.counts().made, 1);
             self.say_copied(job);
             return Ok(None);
         }
@@ -215,6 +216,7 @@ impl Engine<'_> {
         }
         match made {
             Ok(()) => {
+                Counts::add(&self.counts().made, 1);
                 self.say_copied(job);
                 Ok(None)
             }
@@ -222,7 +224,6 @@ impl Engine<'_> {
             // Whatever the reason was: is there one?
             Err(cause) => match self.to.lstat(&job.to) {
                 Ok(at) if at.kind == FileKind::Directory => {
-                    self.counts().made.fetch_sub(1, Ordering::Relaxed);
                     self.open_directory(&job.to, at).map(Some)
                 }
                 Ok(_) => Err("cannot overwrite a non-directory with a directory".into()),

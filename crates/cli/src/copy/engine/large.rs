@@ -82,7 +82,8 @@ fn complete(
     (temporary, sink): (&[u8], Sink),
 ) -> Result<Placed, Cause> {
     if engine.rules().xattrs {
-        engine.copy_xattrs(&job.from, temporary, false);
+        let have = engine.inherits(&job.to, job.dir.as_deref());
+        engine.copy_xattrs(&job.from, temporary, have);
     }
     sink.finish(temporary, engine.rules().sync, &engine.like(attr))?;
     if engine.rules().checksum {
