@@ -289,6 +289,53 @@ static void abandoned(void)
     }
 }
 
+struct closing {
+    dap_session_t session;
+    dap_cg_t group;
+    dap_op_t op;
+    atomic_int told, ends;
+};
+
+static void submit_and_close(void *context, const dap_result_t *result)
+{
+    struct closing *closing = context;
+    NEW(dap_result_t, none);
+    int told = ++closing->told;
+    IS(dap_wait(closing->group, result->request, -1, &none), told > 10 ? -EBADF : -EBUSY);
+    IS(dap_cg_destroy(closing->group), told > 10 ? -EBADF : -EDEADLK);
+    if (told < 10) {
+        IS(result->value, 100);
+        IS(dap_submit(closing->group, &closing->op, 1, 0), 1);
+    } else if (told == 10) {
+        IS(dap_submit(closing->group, &closing->op, 1, DAP_SUBMIT_MORE), 1);
+        IS(dap_session_close(closing->session), 0);
+        IS(dap_session_close(closing->session), -EBADF);
+        IS(dap_submit(closing->group, &closing->op, 1, 0), -EBADF);
+        IS(dap_mem_free(closing->op.mem), 0);
+    } else {
+        TRUE(result->value == 100 || result->value == -ECANCELED);
+        closing->ends++;
+    }
+}
+
+/* A callback submits, and closes its own session: what is under way ends, and is told. */
+static void closing_callback(void)
+{
+    static struct closing closing;
+    void *address;
+    IS(dap_session_open(url, NULL, &closing.session), 0);
+    IS(dap_open(closing.session, "data", DAP_OPEN_READ, 0, &closing.op.file), 0);
+    IS(dap_mem_alloc(closing.session, 4096, &address, &closing.op.mem), 0);
+    IS(dap_cg_create(closing.session, 4, &closing.group), 0);
+    IS(dap_cg_callback(closing.group, submit_and_close, &closing), 0);
+    closing.op.size = sizeof closing.op;
+    closing.op.op = DAP_OP_READ;
+    closing.op.length = 100;
+    IS(dap_submit(closing.group, &closing.op, 1, 0), 1);
+    while (closing.ends < 1)
+        sched_yield();
+}
+
 static void never(void *context, const dap_result_t *result)
 {
     (void)context;
@@ -549,6 +596,7 @@ int main(int argc, char **argv)
     handles();
     in_flight();
     abandoned();
+    closing_callback();
     races();
     forking_callback();
     forks();
