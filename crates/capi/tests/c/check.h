@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <dafs.h>
 
@@ -44,6 +46,15 @@ static long checks;
     type name;                                                                                     \
     memset(&name, 0, sizeof name);                                                                 \
     name.size = sizeof name
+
+/* Waits for a child; whether it found nothing. */
+static inline int child_is_good(pid_t child)
+{
+    int status;
+    if (child < 0 || waitpid(child, &status, 0) != child)
+        return 0;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
 
 static inline int done(void)
 {

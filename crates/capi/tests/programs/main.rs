@@ -39,6 +39,12 @@ fn wrong_use_is_told_and_never_hangs() {
 }
 
 #[test]
+fn what_ends_while_something_is_under_way_is_told() {
+    let served = Served::start();
+    run(Build::test("ends").command().arg(served.url()));
+}
+
+#[test]
 fn a_server_that_ends_is_an_error_in_time() {
     let mut served = Served::start();
     let build = Build::test("dead");
@@ -97,6 +103,8 @@ fn sanitizers_find_nothing() {
     let served = Served::start();
     let build = Build::sanitized("wrong");
     run(build.command().arg(served.url()).arg(served.directory()).arg("few"));
+    let served = Served::start();
+    run(Build::sanitized("ends").command().arg(served.url()).arg("few"));
 }
 
 #[test]
@@ -143,6 +151,8 @@ fn valgrind_finds_nothing_in_wrong_use() {
     let served = Served::start();
     let build = Build::test("wrong");
     run(build.under_valgrind().arg(served.url()).arg(served.directory()).arg("few"));
+    let served = Served::start();
+    run(Build::test("ends").under_valgrind().arg(served.url()).arg("few"));
 }
 
 #[test]
