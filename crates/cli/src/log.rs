@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,8 @@ use crate::{progress, sys};
 
 /// Where the system takes lines of logs (syslogd, or the journal of systemd).
 const SYSTEM_LOG: &str = "/dev/log";
+/// For who has no home.
+const EVERYBODYS: &str = "/tmp";
 /// Where its programs are told apart.
 const FACILITY_DAEMON: u8 = 3 << 3;
 
@@ -80,8 +83,7 @@ pub fn start_unseen(args: &LogArgs, program: &'static str, name: &str) -> Result
         (None, None) => {
             let file = own_file(name);
             if let Some(directory) = file.parent() {
-                std::fs::create_dir_all(directory)
-                    .map_err(|error| Failure::about(directory.display(), error))?;
+                make_own(directory).map_err(|error| Failure::about(directory.display(), error))?;
             }
             (Sink::File(open(&file)?), file.display().to_string())
         }
@@ -90,12 +92,27 @@ pub fn start_unseen(args: &LogArgs, program: &'static str, name: &str) -> Result
     Ok(place)
 }
 
+/// A pipe that nobody reads is an error, and one that is not read on holds up nobody.
 fn open(file: &Path) -> Result<File, Failure> {
     File::options()
         .append(true)
         .create(true)
+        .custom_flags(libc::O_NONBLOCK)
         .open(file)
         .map_err(|error| Failure::about(format!("log file {}", file.display()), error))
+}
+
+/// Makes the directory of logs. One of another user's in a place where everybody may make some would
+/// lead them to any file.
+fn make_own(directory: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+    let meta = std::fs::symlink_metadata(directory)?;
+    if directory.parent() == Some(Path::new(EVERYBODYS))
+        && !(meta.is_dir() && meta.uid() == sys::effective_uid() && meta.mode() & 0o022 == 0)
+    {
+        return Err(io::Error::other("is another user's, or others can write to it"));
+    }
+    Ok(())
 }
 
 fn system_log() -> Option<UnixDatagram> {
@@ -114,7 +131,10 @@ fn own_file(name: &str) -> PathBuf {
         let home = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let state = home("XDG_STATE_HOME").map(PathBuf::from);
         let state = state.or_else(|| Some(PathBuf::from(home("HOME")?).join(".local/state")));
-        state.unwrap_or_else(|| PathBuf::from("/tmp")).join("dafs")
+        state.map_or_else(
+            || Path::new(EVERYBODYS).join(format!("dafs-{}", sys::effective_uid())),
+            |state| state.join("dafs"),
+        )
     };
     let safe = |c: char| if c.is_ascii_alphanumeric() || "._".contains(c) { c } else { '-' };
     let name: String = name.trim_matches('/').chars().map(safe).take(200).collect();
@@ -218,6 +238,21 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&record[..bytes]), expected);
         drop(system);
         assert_eq!(line.write(b"nobody\n").expect("counted, and nothing else"), 7);
+    }
+
+    #[test]
+    fn where_everybody_makes_directories_only_ones_own_is_used() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
+        let dir = tempfile::tempdir_in(EVERYBODYS).expect("directory");
+        make_own(dir.path()).expect("our own");
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).expect("mode");
+        assert!(make_own(dir.path()).is_err());
+        let link = Path::new(EVERYBODYS).join(format!("dafs-link-{}", std::process::id()));
+        symlink("/var", &link).expect("symlink");
+        let refused = make_own(&link).is_err();
+        std::fs::remove_file(&link).expect("removed");
+        assert!(refused);
     }
 
     #[test]

@@ -47,6 +47,11 @@ fn a_log_that_cannot_be_is_refused() {
     let at = path(&served.0);
     let said = bad(1, &["serve", "--log-file", "/nonexistent/log", at]);
     assert!(said.contains("log file /nonexistent/log: no such file"), "{said}");
+    // A pipe that nobody reads.
+    let pipe = served.join("pipe");
+    assert!(common::program("mkfifo", &[path(&pipe)]).is_some());
+    let said = bad(1, &["serve", "--log-file", path(&pipe), at]);
+    assert!(said.contains("pipe: no such device or address"), "{said}");
     let said = bad(2, &["serve", "--log", "dafs_server=loud", at]);
     assert!(said.contains("expected error, warn, info, debug, trace"), "{said}");
     let mut command = common::binary();
