@@ -14,6 +14,7 @@ mod small;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use dafs_protocol::{Attr, FileKind, Timestamp};
 
@@ -39,6 +40,8 @@ const WORKERS: usize = 4;
 const FINDERS: u64 = 4;
 /// How often something is begun when the server restarts meanwhile.
 const TRIES_MAX: u32 = 5;
+/// How long is waited for room in a session that others fill, before that is tried again.
+const ROOM_WAIT: Duration = Duration::from_millis(100);
 /// Files up to this size are copied whole, in one request.
 const SMALL_BYTES_MAX: usize = 128 << 10;
 
@@ -198,7 +201,7 @@ impl<'a> Engine<'a> {
             }
             while progress.is_shown() && running.load(Ordering::Acquire) > 0 {
                 engine.counts().show(progress);
-                interrupt::sleep(std::time::Duration::from_millis(100));
+                interrupt::sleep(Duration::from_millis(100));
             }
         });
         self.counts().show(progress);

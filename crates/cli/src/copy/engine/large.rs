@@ -7,7 +7,7 @@ use dafs_client::{Call, Done, Group, Session};
 use dafs_fabric::Buffer;
 use dafs_protocol::{Attr, FileKind, Stability};
 
-use super::{Counts, Engine, Job, Placed};
+use super::{Counts, Engine, Job, Placed, ROOM_WAIT};
 use crate::copy::ends::{Sink, Source, are_same, read_full};
 use crate::copy::partial::{self, Partial};
 use crate::copy::{PIECE_BYTES, WINDOW};
@@ -322,7 +322,7 @@ impl<'p> Pump<'p> {
             // Others fill the session.
             let done = group.wait(1, None);
             if done.is_empty() {
-                std::thread::sleep(std::time::Duration::from_micros(200));
+                group.wait_for_room(ROOM_WAIT);
             }
             done.into_iter().try_for_each(|done| self.ended(from, done))?;
         }

@@ -6,7 +6,7 @@ use dafs_client::{Call, Done, Group, Output};
 use dafs_fabric::Buffer;
 use dafs_protocol::Attr;
 
-use super::{Counts, Engine, Job, Placed, SMALL_BYTES_MAX};
+use super::{Counts, Engine, Job, Placed, ROOM_WAIT, SMALL_BYTES_MAX};
 use crate::copy::like::Like;
 use crate::copy::local::dress_file;
 use crate::copy::side::Side;
@@ -186,7 +186,7 @@ impl<'e> Small<'e> {
                 let done = group.wait(1, None);
                 done.into_iter().for_each(|done| self.ended(from, done));
             } else {
-                std::thread::sleep(std::time::Duration::from_micros(200));
+                group.wait_for_room(ROOM_WAIT);
             }
         }
     }
