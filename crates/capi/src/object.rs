@@ -135,6 +135,11 @@ impl MemoryObject {
         Arc::new(MemoryObject { arena, len, own: false })
     }
 
+    /// All of it, to the end of its last page.
+    pub fn whole(&self) -> Span {
+        self.arena.span(0, self.arena.len())
+    }
+
     /// The address of its first byte.
     pub fn addr(&self) -> usize {
         self.arena.span(0, 0).addr() as usize

@@ -58,6 +58,25 @@ pub fn span(handle: u64, offset: u64, len: usize) -> Outcome<Span> {
 /// # Errors
 /// `EBUSY`; `EINVAL` for memory of the other kind.
 pub fn give_back(handle: u64, own: bool) -> Outcome<()> {
+    let first = take_back(handle, own);
+    if !matches!(&first, Err(failure) if failure.errno == libc::EBUSY) {
+        return first;
+    }
+    // Networks keep memory registered that they know.
+    let sessions = table::all(|object| match object {
+        Object::Session(session) => Some(session.clone()),
+        _ => None,
+    })?;
+    let whole = table::get(handle, |object| match object {
+        Object::Memory(memory) => Some(memory.whole()),
+        _ => None,
+    })?;
+    sessions.iter().for_each(|session| session.session.let_go(&whole));
+    drop(whole);
+    take_back(handle, own)
+}
+
+fn take_back(handle: u64, own: bool) -> Outcome<()> {
     table::remove(handle, |object| {
         let Object::Memory(memory) = object else { return Err(table::bad_handle()) };
         if memory.own != own {

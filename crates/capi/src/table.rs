@@ -151,6 +151,18 @@ pub fn get<T>(handle: u64, pick: impl FnOnce(&Object) -> Option<T>) -> Outcome<T
     }
 }
 
+/// What `pick` takes of all objects.
+///
+/// # Errors
+/// Those of [`insert`].
+pub fn all<T>(pick: impl FnMut(&Object) -> Option<T>) -> Outcome<Vec<T>> {
+    let table = table()?;
+    let used = table.free().next;
+    let places = (0..used).filter_map(|index| table.place(index));
+    let mut pick = pick;
+    Ok(places.filter_map(|place| place.read().object.as_ref().and_then(&mut pick)).collect())
+}
+
 /// Takes a handle back, where `may` has nothing against it.
 ///
 /// # Errors

@@ -418,6 +418,12 @@ impl Session {
         }
     }
 
+    /// The owner of memory, all of which is in `memory`, wants it back: it stays registered with the
+    /// network no longer than calls under way need it. Otherwise it does, for the next one.
+    pub fn let_go(&self, memory: &Span) {
+        self.inner().lock().core.let_go(memory);
+    }
+
     /// Bytes of data that one request may move now; no message.
     pub fn data_bytes_max(&self) -> usize {
         self.inner().lock().core.data_bytes_max()

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Address, ConnectError, Domain, Incoming, PeerInfo, SgList, Waiter, join_waiters, unknown_scheme,
+    Address, ConnectError, Domain, Incoming, PeerInfo, SgList, Span, Waiter, join_waiters,
+    unknown_scheme,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
@@ -229,6 +230,11 @@ impl Node {
     /// The most segments in one list of data, after neighbours were joined, over any network.
     pub fn segments_max(&self) -> usize {
         self.least(Port::segments_max)
+    }
+
+    /// All memory of an owner who wants it back stays registered only for requests that rely on it.
+    pub fn let_go(&mut self, memory: &Span) {
+        self.ports.iter_mut().for_each(|port| port.let_go(memory));
     }
 
     fn least(&self, of: impl Fn(&Port) -> usize) -> usize {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use dafs_fabric::{
     Address, ConnectError, Incoming, PeerInfo, ProtectionDomain, QueuePair, QueuePairEvent, SgList,
-    Waiter, WorkCompletion,
+    Span, Waiter, WorkCompletion,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
@@ -413,6 +413,10 @@ impl Port {
             registrations: self.sh.registrations.registrations(),
             system_calls: self.sh.engine.system_calls(),
         }
+    }
+
+    pub fn let_go(&mut self, memory: &Span) {
+        self.sh.registrations.let_go(memory);
     }
 
     pub fn conn_stats(&self, conn: ConnId) -> Option<Counters> {

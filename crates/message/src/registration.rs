@@ -107,6 +107,12 @@ impl RegistrationCache {
         Some(regions)
     }
 
+    /// Takes regions of this memory out of the cache: its owner wants it back. What requests rely on
+    /// stays registered until they end.
+    pub fn let_go(&mut self, memory: &Span) {
+        self.entries.retain(|entry| !memory.contains(entry.region.span()));
+    }
+
     /// Takes regions out of the cache: a connection that relied on them broke, perhaps since the
     /// device had ended them.
     pub fn forget(&mut self, regions: &[Arc<MemoryRegion>]) {

@@ -71,6 +71,35 @@ static void registered(void)
     IS(dap_deregister_mem(mem), -EBADF);
 }
 
+/* What the network knows of memory is no use of it: over sessions where the server reads it. */
+static void known(const char *url)
+{
+    char read_by_server[512];
+    void *address;
+    dap_session_t other;
+    dap_file_t of;
+    dap_mem_t mem, own;
+    static unsigned char bytes[300001];
+    snprintf(read_by_server, sizeof read_by_server, "%s?tags=off", url);
+    IS(dap_session_open(read_by_server, NULL, &other), 0);
+    NEW(dap_session_info_t, info);
+    IS(dap_session_query(other, &info), 0);
+    IS(info.transfer_modes & DAP_TRANSFER_TAGGED, 0);
+    TRUE(info.transfer_modes & DAP_TRANSFER_RDMA_READ);
+    IS(dap_open(other, "known", DAP_OPEN_READ | DAP_OPEN_WRITE | DAP_OPEN_CREATE, 0600, &of), 0);
+    for (int round = 0; round < 3; round++) {
+        IS(dap_mem_alloc(other, sizeof bytes, &address, &mem), 0);
+        IS(dap_register_mem(session, bytes, sizeof bytes, &own), 0);
+        IS(dap_write(of, mem, 0, sizeof bytes, 0, 0), sizeof bytes);
+        IS(dap_write(of, own, 1, 200000, 0, 0), 200000);
+        IS(dap_read(of, own, 0, sizeof bytes, 0), sizeof bytes);
+        IS(dap_mem_free(mem), 0);
+        IS(dap_deregister_mem(own), 0);
+    }
+    IS(dap_close(of), 0);
+    IS(dap_session_close(other), 0);
+}
+
 static void lists(void)
 {
     void *address;
@@ -173,6 +202,7 @@ int main(int argc, char **argv)
     IS(dap_open(session, "data", DAP_OPEN_READ | DAP_OPEN_WRITE | DAP_OPEN_CREATE, 0600, &file), 0);
     plain();
     registered();
+    known(argv[1]);
     lists();
     holes();
     whole();

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dafs_fabric::Buffer;
+use dafs_fabric::{Buffer, Span};
 
 use super::Core;
 use super::call::CallRecord;
@@ -66,6 +66,11 @@ impl Core {
             }
         }
         any
+    }
+
+    /// The owner of memory wants all of it back: see `Node::let_go`.
+    pub fn let_go(&mut self, memory: &Span) {
+        self.node.let_go(memory);
     }
 
     /// Ends the connections that have memory which calls of `owner` were lent.
