@@ -48,11 +48,15 @@ impl Core {
         cancelled
     }
 
-    /// Ends the calls of `owner` with this tag that are queued, as interrupted. False: there are none.
+    /// Ends the calls of `owner` with this tag that are queued, as interrupted, but for closes: there is
+    /// no other way to close the file. False: there are none.
     pub fn cancel_queued(&mut self, owner: Owner, tag: u64) -> bool {
         let mut any = false;
         for index in 0..self.requests.queues.len() {
-            let is_meant = |call: &CallRecord| call.owner == Some(owner) && call.tag == tag;
+            let is_meant = |call: &CallRecord| {
+                let is_close = matches!(call.work, Work::Close { .. });
+                call.owner == Some(owner) && call.tag == tag && !is_close
+            };
             if !self.requests.queues[index].iter().any(|call| is_meant(call)) {
                 continue;
             }
@@ -108,10 +112,17 @@ impl Core {
         }
     }
 
-    /// Calls of `owner` that did not leave end.
+    /// Calls of `owner` that did not leave end, but for closes: they go on, and nobody is told.
     pub(super) fn drop_queued(&mut self, owner: Owner) {
         self.drop_in_doubt(owner);
         for index in 0..self.requests.queues.len() {
+            let is_close = |call: &&mut Box<CallRecord>| {
+                call.owner == Some(owner) && matches!(call.work, Work::Close { .. })
+            };
+            for close in self.requests.queues[index].iter_mut().filter(is_close) {
+                close.owner = None;
+                self.requests.background += 1;
+            }
             if !self.requests.queues[index].iter().any(|call| call.owner == Some(owner)) {
                 continue;
             }

@@ -1,6 +1,7 @@
 //! The client's core against a scripted server, in virtual time.
 
 mod addresses;
+mod cancel;
 mod fake;
 mod handles;
 mod in_doubt;
