@@ -28,6 +28,8 @@ pub enum Defect {
     KeptForgotten,
     /// What a kept write has replaced of an older one is written again in its place.
     KeptReplaced,
+    /// What is kept is written again past a later cut.
+    KeptUncut,
 }
 
 #[cfg(feature = "planted")]
@@ -40,7 +42,7 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 11] = [
+        pub const ALL: [Defect; 12] = [
             Defect::ResentAsNew,
             Defect::OutcomeGuessed,
             Defect::LostWritesForgotten,
@@ -52,6 +54,7 @@ mod chosen {
             Defect::LocksForgotten,
             Defect::KeptForgotten,
             Defect::KeptReplaced,
+            Defect::KeptUncut,
         ];
     }
 

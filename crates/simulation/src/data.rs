@@ -60,7 +60,7 @@ impl Sim {
             0..=33 if open.read => self.ask_read(client, &open),
             34..=67 if open.write && !open.append => self.ask_write(client, &open),
             68..=75 if open.write => self.ask_append(client, &open),
-            76..=78 if open.write && !self.clients[client].keeps => {
+            76..=78 if open.write => {
                 self.ask_cut(client, &open);
                 Ok(())
             }
@@ -96,9 +96,7 @@ impl Sim {
     pub(crate) fn ask_open(&mut self, client: usize, slot: usize) {
         let write = self.rng.below(7) > 0;
         let append = write && self.rng.below(8) == 0;
-        // Who keeps writes does not cut: they would be written again after it.
-        let keeps = self.clients[client].keeps;
-        let truncate = write && self.rng.below(16) == 0 && !keeps;
+        let truncate = write && self.rng.below(16) == 0;
         let read = !write || self.rng.below(4) > 0;
         let create = write && self.rng.below(4) == 0;
         let options =
@@ -264,10 +262,7 @@ impl Sim {
 
     fn ask_append(&mut self, client: usize, open: &Open) -> Result<(), String> {
         if self.files[open.file].size_max() > self.plan.file_max {
-            match self.clients[client].keeps {
-                true => self.ask_commit(client, open),
-                false => self.ask_cut(client, open),
-            }
+            self.ask_cut(client, open);
             return Ok(());
         }
         let stability = self.stability(client);

@@ -466,7 +466,9 @@ impl Sim {
                     };
                     let open = client.opens.iter().find(|open| Some(open.number) == number);
                     let kept = client.keeps && open.is_some_and(|open| !open.append);
-                    let lost = !kept || self.machine_died || self.store_failed;
+                    let gave_up =
+                        open.is_some_and(|open| self.files[open.file].gave_up(client.who));
+                    let lost = !kept || gave_up || self.machine_died || self.store_failed;
                     self.restarted && tells && lost
                 }
                 Status::OutcomeUnknown => {

@@ -13,6 +13,7 @@ use super::opens::Change;
 use super::replay_log::{Acknowledged, ReplayId, ReplayLog};
 use super::rewriting::{Piece, not_replaced};
 use super::work::{Memory, Work};
+use crate::planted::{Defect, planted};
 
 impl Files {
     /// A flush of the file is sent, by which so many kept writes of the session may become safe.
@@ -101,6 +102,7 @@ impl Files {
             acknowledged.map(move |(number, place)| (file.id(), Piece { file: key, number, place }))
         });
         let opens = self.of_file.iter();
+        let opens = opens.filter(|_| !planted(Defect::KeptUncut));
         let replaced = opens.flat_map(|(id, opens)| opens.changes().map(|change| (*id, change)));
         not_replaced(writes.collect(), replaced.collect())
     }

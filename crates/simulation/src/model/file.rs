@@ -61,6 +61,7 @@ impl File {
             told: false,
             kept: false,
             kept_perhaps: false,
+            unordered: false,
             pending: false,
             again: None,
         };
@@ -133,6 +134,9 @@ impl File {
         change.progress = Progress::Done(end);
         if matches!(change.shape, Shape::Cut { .. }) {
             change.stored = true;
+            let cut = change.clone();
+            self.kept_beside_cut(&cut);
+            return Ok(());
         }
         if let (Shape::Append { len, offset }, Some(at)) = (&mut change.shape, at) {
             let (len, seen) = (*len, *offset);
@@ -146,6 +150,21 @@ impl File {
             }
         }
         Ok(())
+    }
+
+    /// What its writer keeps is kept no longer where that was under way with this cut.
+    fn kept_beside_cut(&mut self, cut: &Change) {
+        let beside = |change: &&mut Change| change.who == cut.who && change.kept;
+        for change in self.changes.iter_mut().filter(beside) {
+            if !change.is_done_before(cut.start) {
+                (change.kept_perhaps, change.unordered) = (true, true);
+            }
+        }
+    }
+
+    /// What `who` kept may have been given up, since a cut was under way with it.
+    pub fn gave_up(&self, who: usize) -> bool {
+        self.changes.iter().any(|change| change.who == who && change.unordered)
     }
 
     /// An append lies where the file ended, and over no other one.

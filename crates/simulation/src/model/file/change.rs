@@ -65,6 +65,8 @@ pub(super) struct Change {
     pub(super) kept: bool,
     /// A flush that was under way with it may have ended that.
     pub(super) kept_perhaps: bool,
+    /// A cut of its writer that was under way with it may have.
+    pub(super) unordered: bool,
     /// It is yet to be written again, if its writer knows nothing better.
     pub(super) pending: bool,
     /// When it was written again; it may have been before that too.
@@ -131,7 +133,9 @@ impl Change {
     pub(super) fn replaces(&self, earlier: &Change, read: Span) -> bool {
         let after = match (earlier.progress, earlier.happened()) {
             // A client writes again only what it has not replaced since.
-            (Progress::Done(end), _) if self.is_kept_beside(earlier) => self.start > end,
+            (Progress::Done(end), _) if self.is_kept_beside(earlier) || self.cuts(earlier) => {
+                self.start > end
+            }
             (_, happened) => happened.is_some_and(|happened| self.start > happened),
         };
         self.id != earlier.id && after && self.there().is_some_and(|there| there < read.start)
@@ -140,6 +144,12 @@ impl Change {
     /// Where the other one was written again, so was this one.
     pub(super) fn is_kept_beside(&self, other: &Change) -> bool {
         self.kept && other.kept && self.who == other.who && self.again >= other.again
+    }
+
+    /// Its writer does not write again what it has cut itself.
+    fn cuts(&self, other: &Change) -> bool {
+        let done = matches!(self.progress, Progress::Done(_));
+        self.cut().is_some() && done && self.who == other.who && other.kept
     }
 
     /// A flush or sync that `who` asked for found it. One that was asked for before a crash may be
