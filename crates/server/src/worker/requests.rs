@@ -163,7 +163,7 @@ impl Worker {
         let bytes = u32::try_from(lease.len()).unwrap_or(u32::MAX);
         let outcome = (bytes, lease.end_of_file());
         let header = encode_plain_read_reply(head.slot, head.sequence, outcome);
-        let pins = ReplyPins::Read(lease, grant);
+        let pins = ReplyPins::Read { _pages: lease, _grant: grant };
         let token = self.transfers.leave(self.context.transfer(), id.conn(), pins);
         self.node.reply_told(id, &header, &mut spans, token);
         true

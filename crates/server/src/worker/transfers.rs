@@ -53,10 +53,10 @@ type Oldest = FxHashMap<(ConnId, Way), (u64, Transfer)>;
 /// What a reply holds until it has left.
 pub(super) enum ReplyPins {
     /// That of a read that was answered at once.
-    Read(
-        #[allow(dead_code, reason = "held for its drop")] PinnedRead,
-        #[allow(dead_code, reason = "held for its drop")] Grant,
-    ),
+    Read {
+        _pages: PinnedRead,
+        _grant: Grant,
+    },
     All(Vec<Held>),
 }
 
@@ -101,7 +101,7 @@ impl Transfers {
         let place = self.leaving.get_mut(index as usize)?;
         let held = match &mut place.pins {
             Some(ReplyPins::All(held)) => Some(std::mem::take(held)),
-            Some(ReplyPins::Read(..)) => None,
+            Some(ReplyPins::Read { .. }) => None,
             None => return None,
         };
         place.pins = None;
