@@ -168,7 +168,8 @@ impl Node {
         reply_into: &mut SgList,
     ) -> Result<(), SubmitError> {
         let port = self.port(conn).ok_or(SubmitError::NotConnected)?;
-        port.submit_empty(conn, tag, header, reply_into)
+        let (connection, sh) = port.find(conn).ok_or(SubmitError::NotConnected)?;
+        connection.submit_empty(sh, tag, header, reply_into)
     }
 
     /// As [`submit`](Self::submit), for requests that keep the connection going: may use the

@@ -222,7 +222,7 @@ impl Port {
     }
 
     #[inline]
-    fn find(&mut self, conn: ConnId) -> Option<(&mut Connection, &mut Shared)> {
+    pub fn find(&mut self, conn: ConnId) -> Option<(&mut Connection, &mut Shared)> {
         let connection = self.connections.get_mut(conn.slot() as usize)?.as_deref_mut()?;
         (connection.id == conn).then_some((connection, &mut self.sh))
     }
@@ -250,18 +250,6 @@ impl Port {
     ) -> Result<(), SubmitError> {
         let (connection, sh) = self.find(conn).ok_or(SubmitError::NotConnected)?;
         connection.submit(sh, tag, header, data, reply_into, submit)
-    }
-
-    #[inline]
-    pub fn submit_empty(
-        &mut self,
-        conn: ConnId,
-        tag: u32,
-        header: &[u8],
-        reply_into: &mut SgList,
-    ) -> Result<(), SubmitError> {
-        let (connection, sh) = self.find(conn).ok_or(SubmitError::NotConnected)?;
-        connection.submit_empty(sh, tag, header, reply_into)
     }
 
     #[inline]

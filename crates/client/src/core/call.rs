@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_fabric::Buffer;
-use dafs_protocol::{Attr, CredHandle, Identity, Outcome, SlotId, Status};
+use dafs_protocol::{Attr, CredHandle, Identity, Outcome, RequestHead, SlotId, Status};
 
 use super::ids::Owner;
 use super::output::Output;
@@ -143,6 +143,30 @@ pub(super) struct Flight {
     pub(super) writes: u64,
     /// Kept writes of all files that were acknowledged when it was sent first.
     pub(super) kept_writes: u64,
+}
+
+impl Flight {
+    /// Of one operation, which was not sent.
+    #[inline]
+    pub(super) fn new(call: Box<CallRecord>, head: RequestHead, link: usize) -> Flight {
+        let RequestHead { slot, sequence, cred } = head;
+        Flight {
+            call,
+            slot,
+            sequence,
+            cred,
+            step: None,
+            operations: 1,
+            beside: 0,
+            noted: false,
+            link,
+            posted: None,
+            sent: false,
+            declined: false,
+            writes: 0,
+            kept_writes: 0,
+        }
+    }
 }
 
 /// A call that ended.

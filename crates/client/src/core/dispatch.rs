@@ -130,22 +130,8 @@ impl Core {
         let head = RequestHead { slot, sequence, cred };
         let encoded = PlainRead { head, state, offset, len }.encode();
         let index = usize::from(slot.0);
-        let mut flight = Flight {
-            call,
-            slot,
-            sequence,
-            cred,
-            step: None,
-            operations: 1,
-            beside: 0,
-            noted: false,
-            link,
-            posted: None,
-            sent: false,
-            declined: false,
-            writes,
-            kept_writes: self.recovery.kept_writes,
-        };
+        let mut flight = Flight::new(call, head, link);
+        (flight.writes, flight.kept_writes) = (writes, self.recovery.kept_writes);
         let Ok(bytes) = encoded else {
             let header = std::mem::take(&mut self.requests.headers[index]);
             return self.replace(flight, header, Unsendable::TooLong);
@@ -191,22 +177,8 @@ impl Core {
         let mut header = std::mem::take(&mut self.requests.headers[usize::from(slot.0)]);
         let head = RequestHead { slot, sequence, cred };
         let made = self.encode(&head, &mut call, step, &mut header);
-        let mut flight = Flight {
-            call,
-            slot,
-            sequence,
-            cred,
-            step,
-            operations: 0,
-            beside: 0,
-            noted: false,
-            link,
-            posted: None,
-            sent: false,
-            declined: false,
-            writes,
-            kept_writes: self.recovery.kept_writes,
-        };
+        let mut flight = Flight { step, writes, ..Flight::new(call, head, link) };
+        flight.kept_writes = self.recovery.kept_writes;
         match made {
             Ok(Parts { operations, beside, noted }) => {
                 self.requests.unposted += 1;
@@ -294,26 +266,10 @@ impl Core {
         header.clear();
         dafs_protocol::encode_request(&head, &[Operation::Null], &mut header)
             .expect("an empty request has no lists");
-        let null = CallRecord::internal(Work::Null);
         self.requests.background += 1;
         self.requests.unposted += 1;
-        let flight = Flight {
-            call: null,
-            slot,
-            sequence,
-            cred: CredHandle(0),
-            step: None,
-            operations: 1,
-            beside: 0,
-            noted: false,
-            link,
-            posted: None,
-            sent: false,
-            declined: false,
-            writes: 0,
-            kept_writes: 0,
-        };
-        self.post(flight, header);
+        let null = CallRecord::internal(Work::Null);
+        self.post(Flight::new(null, head, link), header);
         match error {
             Unsendable::Status(status) if call.work.is_internal() => {
                 self.on_internal_failed(call, status);
