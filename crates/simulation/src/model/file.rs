@@ -112,11 +112,25 @@ impl File {
     /// Calls of `who` go on in a new session: what it keeps is there again. What its writer was
     /// told of an error about may be, or was given up.
     pub fn written_again(&mut self, who: usize, now: Moment) {
+        let own = |change: &&Change| change.who == who && change.cut().is_some();
+        let (cuts, others): (Vec<Change>, Vec<Change>) = (self.changes.iter().filter(own).cloned())
+            .partition(|cut| matches!(cut.progress, Progress::Done(_)));
+        others.iter().for_each(|cut| self.kept_beside_cut(cut));
         let kept = |change: &&mut Change| change.who == who && change.kept && change.pending;
         for change in self.changes.iter_mut().filter(kept) {
             change.pending = false;
-            change.crashed &= change.told || change.kept_perhaps;
-            (change.again, change.seen) = (Some(now), None);
+            let mut is_cut = false;
+            for cut in &cuts {
+                // Where the machine lost the cut, nobody knows what is behind it.
+                match cut.crashed {
+                    true => change.told |= change.is_cut_by(cut),
+                    false => is_cut |= change.shorten(cut),
+                }
+            }
+            if !is_cut {
+                change.crashed &= change.told || change.kept_perhaps;
+                (change.again, change.seen) = (Some(now), None);
+            }
         }
     }
 
@@ -156,8 +170,13 @@ impl File {
     fn kept_beside_cut(&mut self, cut: &Change) {
         let beside = |change: &&mut Change| change.who == cut.who && change.kept;
         for change in self.changes.iter_mut().filter(beside) {
-            if !change.is_done_before(cut.start) {
+            // Or where it went on in a session in which that was written again.
+            let in_between = change.again.is_some_and(|again| again > cut.start);
+            if in_between || !change.is_done_before(cut.start) {
                 (change.kept_perhaps, change.unordered) = (true, true);
+            }
+            if in_between && change.shorten(cut) {
+                change.again = None;
             }
         }
     }

@@ -152,6 +152,27 @@ impl Change {
         self.cut().is_some() && done && self.who == other.who && other.kept
     }
 
+    /// The cut came later, and took some of it.
+    pub(super) fn is_cut_by(&self, cut: &Change) -> bool {
+        let size = cut.cut().unwrap_or(u64::MAX);
+        self.is_done_before(cut.start) && self.range().is_some_and(|(_, end)| size < end)
+    }
+
+    /// What such a cut took is not written again. True: that is all.
+    pub(super) fn shorten(&mut self, cut: &Change) -> bool {
+        let (true, Some(size), Some((start, _))) = (self.is_cut_by(cut), cut.cut(), self.range())
+        else {
+            return false;
+        };
+        match &mut self.shape {
+            Shape::Write { len, .. } | Shape::Append { len, .. } if size > start => {
+                *len = size - start;
+                false
+            }
+            _ => true,
+        }
+    }
+
     /// A flush or sync that `who` asked for found it. One that was asked for before a crash may be
     /// done after it, and before others have written again what they keep.
     pub(super) fn is_covered(&self, who: usize, flush: Span) -> bool {
