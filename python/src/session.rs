@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_client::{Error, OpenOptions, Url};
 use dafs_protocol::{SetAttr, SetTime, Status, Timestamp};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
@@ -423,7 +423,16 @@ impl RawSession {
         replace: bool,
     ) -> PyResult<u64> {
         let to = self.path(&target);
-        self.on(py, &source, |session, from| copy_file(session, from, &to, replace))
+        let copied =
+            self.on(py, &source, |session, from| copy_file(session, from, &to, replace))?;
+        copied.ok_or_else(|| {
+            let told =
+                format!("source and target are the same file: '{}'", target.0.escape_ascii());
+            match text(py, &source.0) {
+                Ok(name) => PyOSError::new_err((libc::EINVAL, told, name.unbind())),
+                Err(error) => error,
+            }
+        })
     }
 
     /// An open file. `flags` as of `os.open`.
@@ -482,23 +491,33 @@ pub fn open_options(flags: i32, mode: u32) -> OpenOptions {
     }
 }
 
+/// How many bytes; `None` where both are the same file.
 fn copy_file(
     session: &dafs_client::Session,
     from: &[u8],
     to: &[u8],
     replace: bool,
-) -> Result<u64, Error> {
+) -> Result<Option<u64>, Error> {
     /// Bytes of one request.
     const PIECE: u64 = 64 << 20;
     let source = session.open(from, OpenOptions::read())?;
     let attr = source.opened_attr();
     let options = OpenOptions {
         exclusive: !replace,
-        truncate: replace,
+        truncate: false,
         mode: attr.mode & 0o777,
         ..OpenOptions::write()
     };
     let target = session.open(to, options).map_err(|error| error.with_path(to))?;
+    // Another name of the source, which cutting it would empty.
+    let there = target.opened_attr();
+    if (there.device, there.inode) == (attr.device, attr.inode) {
+        return Ok(None);
+    }
+    if there.size > 0 {
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        session.set_attr_open(&target, None, set, false)?.1?;
+    }
     let mut copied = 0;
     loop {
         match source.copy_range(copied, &target, copied, PIECE)? {
@@ -508,5 +527,5 @@ fn copy_file(
     }
     target.close()?;
     source.close()?;
-    Ok(copied)
+    Ok(Some(copied))
 }

@@ -107,6 +107,20 @@ def test_copies_are_made_by_the_server(session):
     assert session.read_file("to") == data
     with pytest.raises(FileExistsError):
         session.copy("from", "to", replace=False)
+    session.write_file("short", b"12345")
+    assert session.copy("short", "to") == 5
+    assert session.read_file("to") == b"12345"
+
+
+def test_a_copy_onto_itself_leaves_the_file_as_it_is(session):
+    session.write_file("f", b"data")
+    session.link("f", "hard")
+    session.symlink("f", "soft")
+    for target in ("f", "./f", "hard", "soft"):
+        with pytest.raises(OSError, match="same file") as raised:
+            session.copy("f", target)
+        assert raised.value.filename == "f"
+        assert session.read_file("f") == b"data"
 
 
 def test_many_files_take_one_round_trip_each(session):
