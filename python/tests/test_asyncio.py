@@ -1,7 +1,10 @@
 """Calls that are awaited."""
 
 import asyncio
+import contextlib
 import os
+import time
+from pathlib import Path
 
 import dafs
 import numpy
@@ -78,6 +81,33 @@ def test_a_buffer_has_one_call_at_a_time(session):
         assert await calls.read_file("f") == b"\x09" * (1 << 20)
 
     asyncio.run(main())
+
+
+def _system_calls_of_keepers():
+    """Numbers of the system calls that threads of sessions wait in."""
+    found = set()
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
+            if name == "dafs-keeper":
+                found.add(Path(f"/proc/self/task/{task}/syscall").read_text().split()[0])
+    return found
+
+
+def test_a_long_write_after_a_pause_goes_on_at_once(session):
+    # epoll_wait and epoll_pwait, of x86-64 and of arm64: it listens to a session without calls.
+    listens = {"232", "281", "22"}
+
+    async def main():
+        buffer = dafs.Buffer(1 << 20)
+        async with await dafs.AsyncSession(session).open("f", "w+b") as file:
+            for _ in range(30):
+                end = time.monotonic() + 10
+                while not _system_calls_of_keepers() & listens and time.monotonic() < end:
+                    os.sched_yield()
+                assert await file.pwrite(buffer, 0) == len(buffer)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_cancelled_call_does_no_harm(session):

@@ -139,10 +139,15 @@ impl State {
 
     /// What was submitted leaves now where the leader sleeps; otherwise with its next progress.
     pub(super) fn leave(&mut self) {
-        if self.asleep && self.core.wants_progress() {
-            self.waiter.wake();
-        } else if self.asleep {
+        if !self.asleep {
+            return;
+        }
+        if !self.core.wants_progress() {
             self.core.ring();
+        }
+        // What did not leave at once, since it is long or the network is busy, the leader sends.
+        if !self.core.arm() {
+            self.waiter.wake();
         }
     }
 
