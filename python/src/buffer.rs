@@ -7,7 +7,7 @@ use dafs_fabric::Buffer;
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyDict};
 
 use crate::dlpack;
 use crate::sys;
@@ -113,12 +113,19 @@ impl PyMemory {
         unsafe { sys::fill_view(view, this.as_any(), memory.start(), memory.len, flags) }
     }
 
-    /// For `from_dlpack` of NumPy, torch and others: bytes, on the CPU, not copied.
-    #[pyo3(signature = (**_wishes))]
+    /// For `from_dlpack` of NumPy, torch and others: bytes, on the CPU, never copied.
+    #[pyo3(signature = (*, dl_device=None, copy=None, **_other))]
     fn __dlpack__<'py>(
         this: &Bound<'py, Self>,
-        _wishes: Option<&Bound<'py, pyo3::types::PyDict>>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+        _other: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
+        if copy == Some(true) || dl_device.is_some_and(|(kind, _)| kind != dlpack::DEVICE_CPU) {
+            let text =
+                "a dafs.Buffer is shown where it is: copy what from_dlpack gives without copy=";
+            return Err(PyBufferError::new_err(text));
+        }
         dlpack::capsule(this.as_any(), this.get().start(), this.get().len)
     }
 

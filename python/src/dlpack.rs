@@ -41,6 +41,7 @@ struct Managed {
 ///
 /// # Safety
 /// It is that, or null, and nobody uses it any more.
+// SAFETY: what it is called with is its consumer's duty, and `destroy`'s.
 unsafe extern "C" fn delete(managed: *mut Managed) {
     if managed.is_null() {
         return;
@@ -56,6 +57,7 @@ unsafe extern "C" fn delete(managed: *mut Managed) {
 ///
 /// # Safety
 /// The interpreter calls it, with a capsule that `capsule` made.
+// SAFETY: no one else has it: it is given to that capsule only.
 unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
     const NAME: *const c_char = c"dltensor".as_ptr();
     // SAFETY: called with the capsule that dies; a consumed one has another name.
