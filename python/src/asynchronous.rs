@@ -391,7 +391,6 @@ impl RawFile {
         let (Some(buffer), len) = filled(data)? else {
             return Err(PyValueError::new_err("nothing to write"));
         };
-        self.mark_dirty();
         let call = Call::Write { file, offset, buffer, len, stability: Stability::Unstable };
         self.begin(py, Wanted::Count, call, then)
     }
@@ -411,7 +410,6 @@ impl RawFile {
         self.link(py)?;
         interrupt::check_handler()?;
         let buffer = memory.get().take()?;
-        self.mark_dirty();
         let call = Call::Write { file, offset, buffer, len, stability: Stability::Unstable };
         self.begin(py, Wanted::CountInto(memory), call, then)
     }

@@ -20,6 +20,9 @@ use crate::sys;
 /// before it flushes.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
+/// Longer reads ask first how much there is, instead of for memory that nothing may come to.
+const ASKED_BYTES: usize = 64 << 20;
+
 /// An open file.
 ///
 /// `read`, `readinto`, `write` and `seek` share a position, for one thread at a time; `pread` and
@@ -32,8 +35,9 @@ pub struct RawFile {
     options: OpenOptions,
     position: AtomicU64,
     closed: AtomicBool,
-    /// Written since the last flush.
-    dirty: AtomicBool,
+    /// Writes that have ended, and as many of them as a flush found.
+    written: AtomicU64,
+    flushed: AtomicU64,
 }
 
 impl RawFile {
@@ -46,7 +50,8 @@ impl RawFile {
             options,
             position: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            dirty: AtomicBool::new(false),
+            written: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
         }
     }
 
@@ -93,9 +98,31 @@ impl RawFile {
         (self.link.clone(), self.name.clone())
     }
 
-    /// There is something to flush.
-    pub fn mark_dirty(&self) {
-        self.dirty.store(true, Ordering::Relaxed);
+    /// Runs a call that writes, after which, whatever became of it, there is something to flush.
+    fn writes<T: Send>(
+        &self,
+        py: Python<'_>,
+        body: impl FnOnce() -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let outcome = self.call(py, body);
+        self.written.fetch_add(1, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Runs a call that flushes what was written before it, not what other threads write meanwhile.
+    fn flushes<T: Send>(
+        &self,
+        py: Python<'_>,
+        body: impl FnOnce() -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let written = self.written.load(Ordering::Relaxed);
+        let done = self.call(py, body)?;
+        self.flushed.fetch_max(written, Ordering::Relaxed);
+        Ok(done)
+    }
+
+    fn has_to_flush(&self) -> bool {
+        self.flushed.load(Ordering::Relaxed) < self.written.load(Ordering::Relaxed)
     }
 
     /// No more calls.
@@ -119,6 +146,11 @@ impl RawFile {
         offset: u64,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.readable_file(py)?;
+        let mut size = size;
+        if size > ASKED_BYTES {
+            let left = self.call(py, || file.attr())?.size.saturating_sub(offset);
+            size = size.min(usize::try_from(left)?);
+        }
         let mut read = 0;
         let bytes = PyBytes::new_with(py, size, |into| {
             read = self.call(py, || file.read_at(into, offset))?;
@@ -132,8 +164,7 @@ impl RawFile {
     }
 
     fn write_at(&self, py: Python<'_>, file: &File, from: &[u8], offset: u64) -> PyResult<usize> {
-        self.dirty.store(true, Ordering::Relaxed);
-        self.call(py, || {
+        self.writes(py, || {
             // What is kept stays below the limit by flushes in between.
             let mut at = offset;
             for part in from.chunks(KEPT_BYTES_MAX) {
@@ -149,8 +180,7 @@ impl RawFile {
 
     /// At the end; where it went.
     fn append(&self, py: Python<'_>, file: &File, from: &[u8]) -> PyResult<u64> {
-        self.dirty.store(true, Ordering::Relaxed);
-        self.call(py, || file.append(from))
+        self.writes(py, || file.append(from))
     }
 }
 
@@ -332,10 +362,8 @@ impl RawFile {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         let session = self.link(py)?;
         // With what was written before: what went wrong with it is told here.
-        let flush = self.dirty.load(Ordering::Relaxed);
-        let (_, flushed) = self.call(py, || session.set_attr_open(file, None, set, flush))?;
-        flushed.map_err(|error| self.failed(py, &error))?;
-        self.dirty.store(false, Ordering::Relaxed);
+        let flush = self.has_to_flush();
+        self.flushes(py, || session.set_attr_open(file, None, set, flush)?.1)?;
         Ok(size)
     }
 
@@ -343,11 +371,9 @@ impl RawFile {
     /// the server's process. Raises what went wrong with it since.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let file = self.file(py)?;
-        if !self.dirty.load(Ordering::Relaxed) {
-            return Ok(());
+        if self.has_to_flush() {
+            self.flushes(py, || file.flush())?;
         }
-        self.call(py, || file.flush())?;
-        self.dirty.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -355,9 +381,7 @@ impl RawFile {
     #[pyo3(signature = (*, data_only=false))]
     fn fsync(&self, py: Python<'_>, data_only: bool) -> PyResult<()> {
         let file = self.file(py)?;
-        self.call(py, || if data_only { file.sync_data() } else { file.commit() })?;
-        self.dirty.store(false, Ordering::Relaxed);
-        Ok(())
+        self.flushes(py, || if data_only { file.sync_data() } else { file.commit() })
     }
 
     /// Attributes.

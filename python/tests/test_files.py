@@ -3,6 +3,7 @@
 import array
 import io
 import os
+import threading
 
 import dafs
 import numpy
@@ -119,6 +120,41 @@ def test_lists_of_buffers_and_ranges(session):
         assert file.read_ranges([(0, 3 << 20), (5, 7)]) == [big, big[5:12]]
 
 
+def test_what_is_asked_for_may_be_longer_than_the_file(session):
+    session.write_file("f", b"data")
+    with session.open("f", "rb", buffering=0) as file:
+        for size in (5, 1 << 30, 1 << 62, (1 << 63) - 1):
+            assert file.pread(size, 1) == b"ata"
+            assert file.read_ranges([(0, size), (7, size)]) == [b"data", b""]
+            file.seek(2)
+            assert file.read(size) == b"ta"
+        assert file.pread((1 << 64) - 1, 1) == b"ata"
+
+
+def test_a_flush_hands_on_what_another_thread_wrote_during_one(server):
+    with dafs.connect(server.url) as session, session.open("f", "wb", buffering=0) as file:
+        local = os.path.join(server.directory, "f")
+        stop = threading.Event()
+
+        def flushes():
+            while not stop.is_set():
+                file.pwrite(b"x", 1 << 20)
+                file.flush()
+
+        thread = threading.Thread(target=flushes)
+        thread.start()
+        try:
+            for number in range(2000):
+                data = b"%8d" % number
+                file.pwrite(data, 0)
+                file.flush()
+                with open(local, "rb") as here:
+                    assert here.read(8) == data
+        finally:
+            stop.set()
+            thread.join()
+
+
 def test_append_goes_to_the_end(session):
     with session.open("f", "ab", buffering=0) as one, session.open("f", "ab", buffering=0) as other:
         one.write(b"1")
@@ -172,6 +208,11 @@ def test_buffers_are_shown_without_a_copy(session):
     memoryview(buffer)[3] = 7
     assert shown[3] == 7 and dlpack[3] == 7
     assert shown.ctypes.data == dlpack.ctypes.data and shown.ctypes.data % 4096 == 0
+    # Nor is there one where it is wished.
+    with pytest.raises(BufferError):
+        buffer.__dlpack__(copy=True)
+    with pytest.raises(BufferError):
+        buffer.__dlpack__(dl_device=(2, 0))
     del buffer
     assert shown[3] == 7 and dlpack[3] == 7
     with pytest.raises(ValueError):
