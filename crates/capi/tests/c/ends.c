@@ -118,6 +118,10 @@ static void no_thread(void)
     IS(getrlimit(RLIMIT_AS, &was), 0);
     none = was;
     none.rlim_cur = 4096;
+    /* What is small is still there. */
+    void *room = malloc(64 << 10);
+    TRUE(room != NULL);
+    free(room);
     IS(setrlimit(RLIMIT_AS, &none), 0);
     int64_t descriptor = dap_cg_descriptor(group);
     IS(setrlimit(RLIMIT_AS, &was), 0);
