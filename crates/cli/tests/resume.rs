@@ -187,6 +187,8 @@ fn a_part_of_another_original_is_of_no_use() {
     fs::create_dir(server.file("tree")).expect("directory");
     fs::rename(server.file("source"), server.file("tree/source")).expect("renamed");
     let other = back.join(".dafs-part-0123456789abcdef");
+    // One that lies in the origin is not copied.
+    fs::write(server.file("tree/.dafs-part-0123456789abcdef"), "x").expect("file");
     fs::write(&other, "x").expect("file");
     good(&["mirror", "-q", &server.at("tree"), path(&back)]);
     assert!(!other.exists() && !back.join("copy").exists());

@@ -331,6 +331,9 @@ impl<'a> Engine<'a> {
                 let whole = matches!(verdict, Ok(Verdict::Copy)) && self.is_small(&job);
                 if whole && !self.rules().dry_run {
                     self.begin(&job);
+                    if let Some(limit) = &self.shared.limit {
+                        limit.take(job.attr.size);
+                    }
                     small.start(job);
                 } else {
                     small.drain();
@@ -404,12 +407,6 @@ impl<'a> Engine<'a> {
     fn begin(&self, job: &Job) {
         if let Some(dir) = &job.dir {
             dir.touched.store(true, Ordering::Relaxed);
-        }
-        if let Some(limit) = &self.shared.limit
-            && job.attr.kind == FileKind::File
-            && job.attr.size <= SMALL_BYTES_MAX as u64
-        {
-            limit.take(job.attr.size);
         }
     }
 

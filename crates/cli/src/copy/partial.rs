@@ -25,6 +25,7 @@ pub const BYTES_MIN: u64 = 32 << 20;
 /// How often it is noted how far a copy is.
 pub const NOTED_BYTES: u64 = 16 << 20;
 
+const PREFIX: &str = ".dafs-part-";
 const RECORD: &[u8] = b"user.dafs.partial";
 /// Beside a lease: how late a server may notice that its client is dead.
 const LATE: Duration = Duration::from_secs(5);
@@ -41,12 +42,21 @@ pub struct Partial {
     pub start: u64,
     origin: u64,
     machine: u64,
+    /// Device and inode.
+    is: (u64, u64),
 }
 
 /// The name, in the directory of `target`, of its incomplete copy.
 pub fn name(target: &[u8]) -> Vec<u8> {
     let (dir, name) = place::split(target);
-    place::join(dir, format!(".dafs-part-{:016x}", hash(name)).as_bytes())
+    place::join(dir, format!("{PREFIX}{:016x}", hash(name)).as_bytes())
+}
+
+/// True for a name that an incomplete copy can have. Such files of an origin are not copied: they
+/// would take the name of one that is being written.
+pub fn is_name(name: &[u8]) -> bool {
+    let digits = name.strip_prefix(PREFIX.as_bytes()).unwrap_or_default();
+    digits.len() == 16 && digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The same in all builds (FNV-1a): it becomes a part of names.
@@ -82,7 +92,8 @@ impl Partial {
             match side.lstat(&path) {
                 Ok(now) if (now.device, now.inode) == (there.device, there.inode) => {
                     let machine = machine(side);
-                    let mut partial = Partial { path, sink, start: 0, origin, machine };
+                    let is = (now.device, now.inode);
+                    let mut partial = Partial { path, sink, start: 0, origin, machine, is };
                     partial.start = partial.known(side, now.size)?;
                     return Ok(Some(partial));
                 }
@@ -129,6 +140,10 @@ impl Partial {
         }
         let temporary =
             place::temporary(&self.path).map_err(|failure| Cause::Text(failure.text))?;
+        let now = side.lstat(&self.path)?;
+        if (now.device, now.inode) != self.is {
+            return Err("what was written of it was replaced meanwhile".into());
+        }
         // While it is locked: whoever waits for it looks whether the name still leads to it.
         match side.rename(&self.path, &temporary) {
             Ok(()) => Ok((temporary, self.sink)),
@@ -254,6 +269,10 @@ mod tests {
         assert_eq!(place::split(&one).0, b"a");
         assert_ne!(one, name(b"a/c"));
         assert!(place::name(&name(&[b'n'; 255])).len() < 255);
+        assert!(is_name(place::name(&one)));
+        for other in [&b".dafs-part-"[..], b".dafs-part-0123456789abcdeX", b"x", b""] {
+            assert!(!is_name(other));
+        }
     }
 
     #[test]
@@ -265,6 +284,7 @@ mod tests {
             start: 0,
             origin: 0xab,
             machine: 0xcd,
+            is: (0, 0),
         };
         assert_eq!(partial.offset_in(b"ab cd 4096"), Some(4096));
         for wrong in [&b"ac cd 4096"[..], b"ab ce 4096", b"ab cd", b"", b"ab cd -1", b"\xff"] {

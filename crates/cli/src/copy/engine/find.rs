@@ -278,6 +278,9 @@ impl Engine<'_> {
                     continue;
                 }
             };
+            if attr.kind == FileKind::File && partial::is_name(&name) {
+                continue;
+            }
             let there = match names.as_mut().map(|names| names.remove(&name)) {
                 None => There::Unknown,
                 Some(None) => There::Missing,

@@ -66,8 +66,8 @@ fn written(
     let path = partial.path.clone();
     let complete = partial.complete(&engine.to);
     complete.map(Some).inspect_err(|cause| {
-        // Renamed after all, and the name may be another copy's by now.
-        if !cause.is_lost_by_restart() {
+        // Renamed after all, or replaced: the name may be another copy's by now.
+        if !cause.is_lost_by_restart() && !matches!(cause, Cause::Text(_)) {
             engine.discard(&path, cause);
         }
     })
