@@ -103,8 +103,8 @@ impl Group {
     }
 
     /// Ends the calls with this tag that have not left yet, with
-    /// [`Error::Interrupted`](crate::Error::Interrupted). False: there is none, and those that left are
-    /// answered as if nobody had asked.
+    /// [`Error::Interrupted`](crate::Error::Interrupted), but for a close, which is always done. False:
+    /// there is none, and those that left are answered as if nobody had asked.
     pub fn cancel(&self, tag: u64) -> bool {
         self.session.inner.lock().cancel_queued(self.sink, tag)
     }
