@@ -19,11 +19,15 @@ const NOTED: u64 = 16 << 20;
 
 /// A server that notices soon that a client is dead, and its configuration.
 fn server() -> (Server, String) {
+    server_with_lease(2)
+}
+
+fn server_with_lease(seconds: u32) -> (Server, String) {
     let temporary = Temporary::new();
     let served = temporary.join("served");
     fs::create_dir(&served).expect("directory");
     let config = temporary.join("config.toml");
-    fs::write(&config, "[limits]\nlease_seconds = 2\n").expect("file");
+    fs::write(&config, format!("[limits]\nlease_seconds = {seconds}\n")).expect("file");
     let config = path(&config).to_owned();
     (Server::start_in(temporary, served, &["--config", &config]), config)
 }
@@ -263,7 +267,8 @@ fn two_copies_do_not_write_the_same_part() {
 #[test]
 fn a_copy_waits_for_another_one_no_longer_than_for_a_dead_one() {
     let temporary = Temporary::new();
-    let (server, _) = server();
+    // Long enough for one that lives, on a machine with much to do.
+    let (server, _) = server_with_lease(5);
     let source = temporary.join("source");
     make_large(&source);
     let start = |options: &[&str]| {
