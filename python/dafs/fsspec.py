@@ -19,7 +19,7 @@ from fsspec.utils import stringify_path, tokenize
 
 from . import _dafs
 from ._asyncio import AsyncSession
-from ._io import BufferedWriter, FileIO, flags_of, wrap
+from ._io import BufferedRandom, BufferedWriter, FileIO, flags_of, wrap
 from ._session import Session, _umask
 
 #: Bytes that files are copied by, from and to this machine.
@@ -50,6 +50,14 @@ def _facts(path, found):
     }
 
 
+def _listed_link(path, found):
+    """A link in a listing: as what it leads to, but for directories, which walks would follow in circles."""
+    facts = _facts(path, found)
+    if facts["type"] == "directory":
+        facts["type"] = "link"
+    return facts
+
+
 def _join(directory, name):
     return f"{directory.rstrip('/')}/{name}"
 
@@ -66,20 +74,59 @@ class _Durable(FileIO):
             super().close()
 
 
-class _Deferred(BufferedWriter):
+class _Deferred:
     """A file of a transaction: under another name until that is committed."""
 
     def __init__(self, raw, buffer_size, fs, path, exclusive):
         super().__init__(raw, buffer_size)
         self._fs, self._path, self._exclusive = fs, path, exclusive
+        self._failed = None
+
+    def close(self):
+        try:
+            super().close()
+        except BaseException as error:
+            self._failed = error
+            raise
 
     def commit(self):
         self.close()
+        if self._failed is not None:
+            # It was raised, and caught: what the file lacks is not to replace anything.
+            raise self._failed
         self._fs.session.rename(self.raw.name, self._path, replace=not self._exclusive)
 
     def discard(self):
+        try:
+            self.close()
+        finally:
+            self._fs.session.remove(self.raw.name)
+
+
+class _DeferredWriter(_Deferred, BufferedWriter):
+    pass
+
+
+class _DeferredRandom(_Deferred, BufferedRandom):
+    pass
+
+
+class _Committed:
+    """A file outside of transactions, which may be asked to commit all the same."""
+
+    def commit(self):
         self.close()
-        self._fs.session.remove(self.raw.name)
+
+    def discard(self):
+        self.close()
+
+
+class _CommittedWriter(_Committed, BufferedWriter):
+    pass
+
+
+class _CommittedRandom(_Committed, BufferedRandom):
+    pass
 
 
 class DafsFileSystem(AsyncFileSystem):
@@ -202,10 +249,13 @@ class DafsFileSystem(AsyncFileSystem):
         return found if detail else sorted(facts["name"] for facts in found)
 
     def _entry(self, directory, entry):
+        path = _join(directory, entry.name)
+        if not entry.is_symlink():
+            return _facts(path, entry.stat())
         try:
-            return _facts(_join(directory, entry.name), entry.stat())
+            return _listed_link(path, entry.stat())
         except OSError:
-            return _facts(_join(directory, entry.name), entry.stat(follow_symlinks=False))
+            return _facts(path, entry.stat(follow_symlinks=False))
 
     async def _ls(self, path, detail=True, **kwargs):
         path = self._strip_protocol(path)
@@ -218,9 +268,14 @@ class DafsFileSystem(AsyncFileSystem):
             found = []
             for name, known in entries:
                 whole = _join(path, name)
-                if known is None or stat.S_ISLNK(known.st_mode):
-                    found.append(await self._info(whole))
-                else:
+                if known is None:
+                    known = await calls.stat(whole, follow_symlinks=False)
+                if not stat.S_ISLNK(known.st_mode):
+                    found.append(_facts(whole, known))
+                    continue
+                try:
+                    found.append(_listed_link(whole, await calls.stat(whole)))
+                except OSError:
                     found.append(_facts(whole, known))
         return found if detail else sorted(facts["name"] for facts in found)
 
@@ -265,28 +320,47 @@ class DafsFileSystem(AsyncFileSystem):
         try:
             self.session.remove(path)
         except OSError:
-            if not self.session.lstat(path).st_mode & 0o170000 == 0o040000:
+            if not stat.S_ISDIR(self.session.lstat(path).st_mode):
                 raise
             self.session.rmdir(path)
+
+    def _rm_tree(self, path, maxdepth):
+        """Removes what is below a directory, and itself; of links the links, not what they lead to."""
+        found, directories = [path], []
+        if stat.S_ISDIR(self.session.lstat(path).st_mode):
+            directories.append((path, 0))
+        while directories:
+            directory, depth = directories.pop()
+            if maxdepth is not None and depth >= maxdepth:
+                continue
+            for entry in self.session.scandir(directory):
+                name = _join(directory, entry.name)
+                found.append(name)
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append((name, depth + 1))
+        # What is below comes after what is above it.
+        for name in reversed(found):
+            self._rm_one(name)
 
     async def _rm_file(self, path, **kwargs):
         await asyncio.to_thread(self.rm_file, path)
 
     def rm(self, path, recursive=False, maxdepth=None):
         for one in [path] if isinstance(path, (str, os.PathLike)) else path:
-            # The deepest first.
-            for found in sorted(self.expand_path(one, recursive=recursive, maxdepth=maxdepth), reverse=True):
-                self._rm_one(self._strip_protocol(found))
+            self._rm_found(self.expand_path(one), recursive, maxdepth)
 
     async def _rm(self, path, recursive=False, batch_size=None, maxdepth=None, **kwargs):
-        await asyncio.to_thread(self._rm_all, path, recursive, maxdepth)
+        for one in [path] if isinstance(path, (str, os.PathLike)) else path:
+            found = await self._expand_path(one)
+            await asyncio.to_thread(self._rm_found, found, recursive, maxdepth)
 
-    def _rm_all(self, path, recursive, maxdepth):
-        # A copy of this file system with a loop of its own, for the calls of `rm` that need one.
-        blocking = DafsFileSystem(
-            self.url, durable=self._durable, auto_mkdir=self._auto_mkdir, **self._options
-        )
-        blocking.rm(path, recursive=recursive, maxdepth=maxdepth)
+    def _rm_found(self, found, recursive, maxdepth):
+        # The deepest first.
+        for name in sorted(map(self._strip_protocol, found), reverse=True):
+            if recursive:
+                self._rm_tree(name, maxdepth)
+            else:
+                self._rm_one(name)
 
     def mv(self, path1, path2, recursive=False, maxdepth=None, **kwargs):
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
@@ -323,7 +397,7 @@ class DafsFileSystem(AsyncFileSystem):
 
     def touch(self, path, truncate=True, **kwargs):
         path = self._strip_protocol(path)
-        with self._open(path, "wb" if truncate or not self.exists(path) else "ab"):
+        with self._open(path, "wb" if truncate else "ab"):
             pass
         if not truncate:
             self.session.utime(path)
@@ -339,27 +413,29 @@ class DafsFileSystem(AsyncFileSystem):
     def _open(self, path, mode="rb", block_size=None, autocommit=True, cache_options=None, **kwargs):
         path = self._strip_protocol(path)
         flags, _ = flags_of(mode)
+        session = self.session
         writes = flags & os.O_ACCMODE != os.O_RDONLY
-        deferred = not autocommit and "+" not in mode and mode[0] in "wx"
+        deferred = not autocommit and mode[0] in "wx"
         name = f"{path}.{secrets.token_hex(8)}.part" if deferred else path
 
         def opened():
-            return self.session.open_raw(name, flags, 0o666 & ~_umask())
+            return session.open_raw(name, flags, 0o666 & ~_umask())
 
         raw = self._with_directory(name, opened) if writes and self._auto_mkdir else opened()
         if not writes:
             return wrap(raw, mode, block_size if block_size else -1)
         file = _Durable(raw, mode) if self._durable else FileIO(raw, mode)
-        size = block_size or 1 << 20
-        if deferred:
-            return _Deferred(file, size, self, path, mode[0] == "x")
+        file = self._buffered(file, mode, block_size or 1 << 20, path if deferred else None)
+        session._writes(file)
+        return file
+
+    def _buffered(self, file, mode, size, deferred):
+        if deferred is not None:
+            kind = _DeferredRandom if "+" in mode else _DeferredWriter
+            return kind(file, size, self, deferred, mode[0] == "x")
         if "a" in mode:
             file.seek(0, io.SEEK_END)
-        if "+" in mode:
-            from ._io import BufferedRandom
-
-            return BufferedRandom(file, size)
-        return _Committed(file, size)
+        return (_CommittedRandom if "+" in mode else _CommittedWriter)(file, size)
 
     def cat_file(self, path, start=None, end=None, **kwargs):
         path = self._strip_protocol(path)
@@ -415,6 +491,9 @@ class DafsFileSystem(AsyncFileSystem):
         self._with_directory(path, written) if self._auto_mkdir else written()
 
     async def _pipe_file(self, path, value, mode="overwrite", **kwargs):
+        if self._intrans:
+            await asyncio.to_thread(self.pipe_file, path, value, mode)
+            return
         path = self._strip_protocol(path)
         calls = await self._calls()
         try:
@@ -468,16 +547,6 @@ class DafsFileSystem(AsyncFileSystem):
 
     async def _get_file(self, rpath, lpath, callback=DEFAULT_CALLBACK, **kwargs):
         await asyncio.to_thread(self.get_file, rpath, lpath, callback)
-
-
-class _Committed(BufferedWriter):
-    """A file outside of transactions, which may be asked to commit all the same."""
-
-    def commit(self):
-        self.close()
-
-    def discard(self):
-        self.close()
 
 
 def _needs_size(start, end):

@@ -10,6 +10,7 @@ import dafs.fsspec
 import fsspec
 import fsspec.tests.abstract as abstract
 import pytest
+from fsspec.asyn import sync
 
 
 _numbers = itertools.count()
@@ -129,6 +130,59 @@ def test_a_transaction_is_all_or_nothing(fs, top):
         raise RuntimeError
     assert fs.cat(f"{top}/f") == b"new"
     assert sorted(fs.ls(top, detail=False)) == [f"{top}/f", f"{top}/g"]
+
+
+def test_a_transaction_takes_files_of_all_kinds(fs, top):
+    fs.pipe_file(f"{top}/f", b"old")
+    with fs.transaction:
+        with fs.open(f"{top}/f", "w+b") as file:
+            file.write(b"new")
+            file.seek(0)
+            assert file.read() == b"new"
+        fs.pipe(f"{top}/g", b"g")
+        assert fs.cat(f"{top}/f") == b"old" and not fs.exists(f"{top}/g")
+    assert fs.cat(f"{top}/f") == b"new" and fs.cat(f"{top}/g") == b"g"
+    with fs.open(f"{top}/f", "r+b", autocommit=False) as file:
+        file.write(b"N")
+    file.commit()
+    assert fs.cat(f"{top}/f") == b"New"
+
+
+def test_what_could_not_be_closed_is_not_committed(fs, top, monkeypatch):
+    fs.pipe_file(f"{top}/f", b"old")
+
+    def fails():
+        raise OSError("lost")
+
+    with pytest.raises(OSError, match="lost"), fs.transaction:
+        file = fs.open(f"{top}/f", "wb")
+        file.write(b"new")
+        monkeypatch.setattr(file.raw, "fsync", fails)
+        with pytest.raises(OSError, match="lost"):
+            file.close()
+    assert fs.cat(f"{top}/f") == b"old"
+    assert fs.ls(top, detail=False) == [f"{top}/f"]
+
+
+def test_links_are_not_followed_to_other_trees(fs, top):
+    for name in ("kept", "tree/below"):
+        fs.makedirs(f"{top}/{name}")
+        fs.pipe_file(f"{top}/{name}/f", b"data")
+    fs.session.symlink("../kept", f"{top}/tree/away")
+    fs.session.symlink(".", f"{top}/tree/itself")
+    fs.session.symlink("circle", f"{top}/tree/circle")
+    found = [f"{top}/tree/{name}" for name in ("away", "below/f", "circle", "itself")]
+    assert fs.find(f"{top}/tree") == found
+    assert [path for path, _, _ in fs.walk(f"{top}/tree")] == [f"{top}/tree", f"{top}/tree/below"]
+    for listing in (fs.ls(f"{top}/tree"), sync(fs.loop, fs._ls, f"{top}/tree")):
+        assert sorted(one["type"] for one in listing) == ["directory", "link", "link", "link"]
+    assert fs.isdir(f"{top}/tree/away") and fs.ls(f"{top}/tree/away", detail=False) == [f"{top}/tree/away/f"]
+    fs.rm(f"{top}/tree/away", recursive=True)
+    fs.session.symlink("../kept", f"{top}/tree/away")
+    fs.rm(f"{top}/tree", recursive=True)
+    assert fs.find(top) == [f"{top}/kept/f"] and not fs.exists(f"{top}/tree")
+    fs.rm(f"{top}/k*", recursive=True)
+    assert fs.ls(top) == []
 
 
 def test_exclusive_files_are_made_once(fs, top):
