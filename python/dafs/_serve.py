@@ -1,11 +1,15 @@
 """A server of this program's own."""
 
+import contextlib
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import weakref
+
+from ._session import close_written, connect
 
 # Ends the server when its standard input ends, which is when this program does, however it ends; then
 # removes what was private to it.
@@ -51,16 +55,32 @@ def _private():
 
 
 def _end(process, private):
-    if process.stdin and not process.stdin.closed:
-        process.stdin.close()
+    # A line, not its end only: that a forked child may hold open.
+    with contextlib.suppress(OSError):
+        process.stdin.write(b"\n")
+    process.stdin.close()
     try:
         process.wait(timeout=60)
     except subprocess.TimeoutExpired:
-        process.kill()
+        # With the server, which the keeper would leave behind.
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    if process.stdout:
-        process.stdout.close()
+    process.stdout.close()
     shutil.rmtree(private, ignore_errors=True)
+
+
+#: Those whose keepers wait for the end of this process.
+_running = weakref.WeakSet()
+
+
+def _after_fork():
+    # Its parent's servers end with the parent.
+    for server in list(_running):
+        server._process.stdin.close()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Server:
@@ -79,25 +99,30 @@ class Server:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
+                    bufsize=0,
                     start_new_session=True,
                 )
         except BaseException:
             shutil.rmtree(private, ignore_errors=True)
             raise
         self._log = log
-        self._finish = weakref.finalize(self, _end_here, pid, self._process, private)
+        urls = []
+        self._finish = weakref.finalize(self, _end_here, pid, self._process, private, urls)
+        _running.add(self)
         #: Where it is reached.
         self.url = self._process.stdout.readline().decode().strip()
         if not self.url:
             said = self.log().strip()
             self._finish()
             raise OSError(errno.EIO, f"the server did not start: {said or 'it said nothing'}", directory)
+        urls.append(self.url)
 
     def connect(self, **options):
         """A session with it."""
-        from ._session import connect
-
-        return connect(self.url, **options)
+        session = connect(self.url, **options)
+        # It runs for as long as the session is used.
+        session._server = self
+        return session
 
     def log(self):
         """What the server has said, while it runs."""
@@ -108,7 +133,10 @@ class Server:
             return ""
 
     def close(self):
-        """Ends the server, which writes what it has to disk. A second time does nothing."""
+        """Ends the server, which writes what it has to disk. A second time does nothing.
+
+        Files that are still open for writing are closed first, and what went wrong with them is raised.
+        """
         self._finish()
 
     def __enter__(self):
@@ -121,9 +149,14 @@ class Server:
         return f"<dafs.Server {self.url}>"
 
 
-def _end_here(pid, process, private):
+def _end_here(pid, process, private, urls):
     # A forked child leaves its parent's server alone.
-    if pid == os.getpid():
+    if pid != os.getpid():
+        return
+    try:
+        for url in urls:
+            close_written(url)
+    finally:
         _end(process, private)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import posixpath
-import threading
+import weakref
 from urllib.parse import quote
 
 from . import _dafs
@@ -80,7 +80,14 @@ class Session(_dafs.RawSession):
         """Opens a file, as the built-in ``open`` does; ``permissions``, less the umask, are for a new one."""
         flags, _ = flags_of(mode)
         raw = self.open_raw(path, flags, permissions & ~_umask() if flags & os.O_CREAT else 0)
-        return wrap(raw, mode, buffering, encoding, errors, newline)
+        file = wrap(raw, mode, buffering, encoding, errors, newline)
+        if file.writable():
+            self._writes(file)
+        return file
+
+    def _writes(self, file):
+        """Remembers a file that may hold what is to be written."""
+        _written[file] = self.url
 
     def mkdir(self, path, mode=0o777):
         """Makes a directory."""
@@ -183,14 +190,29 @@ def connect(url, **options):
     return Session(url, **options)
 
 
+#: Open files that may hold what is to be written, and the URLs of their sessions.
+_written = weakref.WeakKeyDictionary()
+
+
+def close_written(server):
+    """Closes the files of a server that is going to end, by its URL."""
+    raised = None
+    for file, url in list(_written.items()):
+        if url.startswith(server):
+            try:
+                file.close()
+            except (OSError, ValueError) as error:
+                raised = raised or error
+    if raised is not None:
+        raise raised
+
+
 _shared = {}
-_shared_lock = threading.Lock()
 
 
 def _after_fork():
-    global _shared_lock
-    _shared_lock = threading.Lock()
     _shared.clear()
+    _written.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -199,11 +221,18 @@ os.register_at_fork(after_in_child=_after_fork)
 def shared_session(server, options):
     """The session of this process for a server and options; connected when it is first asked for."""
     key = (server, tuple(sorted((name, str(value)) for name, value in options.items())))
-    with _shared_lock:
-        session = _shared.get(key)
-        if session is None or session.closed:
-            session = _shared[key] = Session(server, **options)
+    session = _shared.get(key)
+    if session is not None and not session.closed:
         return session
+    # Without a lock: a signal handler may ask while this thread connects, and a server that is away
+    # keeps nobody from others.
+    made = Session(server, **options)
+    session = _shared.setdefault(key, made)
+    if session.closed:
+        _shared[key] = session = made
+    elif session is not made:
+        made.close()
+    return session
 
 
 def open(url, mode="r", buffering=-1, encoding=None, errors=None, newline=None, **options):

@@ -234,6 +234,49 @@ def test_a_private_server_ends_with_its_program(tmp_path, how):
     assert (tmp_path / "f").read_bytes() == b"kept"
 
 
+_LEAVES_FILES = """
+import dafs, dafs.fsspec, sys
+server = dafs.serve(sys.argv[1], arena="64m")
+session = server.connect()
+files = [session.open("a", "w"), session.open("b", "wb"), dafs.open(server.url + "c", "w")]
+files.append(dafs.fsspec.DafsFileSystem(server.url).open("/d", "wb"))
+raw = session.open("e", "wb", buffering=0)
+raw.write(b"data")
+for file in files:
+    file.write("data" if file.mode == "w" else b"data")
+"""
+
+
+def test_a_private_server_ends_after_the_files_of_its_program(tmp_path):
+    subprocess.run([sys.executable, "-c", _LEAVES_FILES, str(tmp_path)], check=True, timeout=120)
+    assert {name: (tmp_path / name).read_bytes() for name in "abcde"} == dict.fromkeys("abcde", b"data")
+
+
+def test_a_private_server_ends_while_a_forked_child_lives(tmp_path):
+    server = dafs.serve(tmp_path, arena="64m")
+    session = server.connect()
+    private = os.path.dirname(server._log)
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+        os._exit(1)
+    try:
+        session.close()
+        server.close()
+        assert not os.path.exists(private)
+        assert server._process.returncode == 0
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_session_keeps_the_private_server_that_it_is_of(tmp_path):
+    session = dafs.serve(tmp_path, arena="64m").connect(retry="0s")
+    gc.collect()
+    session.write_file("f", b"data")
+    assert session.read_file("f") == b"data"
+
+
 def test_a_server_that_cannot_start_says_why(tmp_path):
     with pytest.raises(OSError, match="did not start"):
         dafs.serve(tmp_path / "missing")
