@@ -53,12 +53,16 @@ if ! wheel=$(scripts/wheel.sh --quick | tail -n 1) || [ ! -f "$wheel" ]; then
 fi
 for python in "${found[@]}"; do
     try "$python" | tee "$output"
+    status=${PIPESTATUS[0]}
     # What pytest sums up; where it does not, all has failed.
     last=$(grep -E '^[0-9]+ (passed|failed|error).* in [0-9.]+s' "$output" | tail -n 1)
     count() { grep -oE "[0-9]+ $1" <<<"$last" | grep -oE '[0-9]+' || echo 0; }
     passed=$((passed + $(count passed)))
     failed=$((failed + $(count failed) + $(count error)))
-    [ -n "$last" ] || failed=$((failed + 1))
+    # An interpreter that ends badly after its last test is a failure, too.
+    if [ -z "$last" ] || { [ "$status" != 0 ] && [ "$(count failed)$(count error)" = 00 ]; }; then
+        failed=$((failed + 1))
+    fi
     skipped=$(count skipped)
     [ "$skipped" = 0 ] || printf -- '---- python %s stdout ----\nskipped: %s tests of Python\n' "$python" "$skipped"
 done

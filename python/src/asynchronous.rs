@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dafs_client::{Call, Done, Error, OpenOptions, Output};
 use dafs_fabric::Buffer;
 use dafs_protocol::{SetAttr, Stability};
-use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
@@ -15,7 +15,7 @@ use crate::file::{RawFile, offset_of};
 use crate::path::{GivenPath, text};
 use crate::session::{Link, RawSession, open_options};
 use crate::stat::Stat;
-use crate::{interrupt, sys};
+use crate::{finish, interrupt, sys};
 
 /// What becomes of an answer.
 enum Wanted {
@@ -44,7 +44,8 @@ struct Asked {
 impl Asked {
     /// In the thread that calls back.
     fn answer(self, mut done: Done) {
-        let told = Python::try_attach(|py| {
+        // Without an interpreter nobody waits for it.
+        finish::callback(move |py| {
             let result = std::mem::replace(&mut done.result, Err(Error::Interrupted));
             let outcome = match result {
                 Ok(output) => self.value(py, output, &mut done.buffer),
@@ -61,8 +62,6 @@ impl Asked {
                 error.write_unraisable(py, Some(self.then.bind(py)));
             }
         });
-        // Without an interpreter nobody waits for it.
-        let _ = told;
     }
 
     fn value(
@@ -113,6 +112,11 @@ impl Asked {
 
 fn begin(py: Python<'_>, session: &dafs_client::Session, call: Call, asked: Asked) -> PyResult<()> {
     interrupt::check_handler()?;
+    if finish::ends() {
+        return Err(PyRuntimeError::new_err(
+            "the interpreter ends: nobody would hear of the answer",
+        ));
+    }
     py.detach(|| session.call_then(call, move |done| asked.answer(done)));
     Ok(())
 }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use pyo3::Python;
 
+use crate::finish;
+
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// How many forks lie between this process and the one that loaded the module.
@@ -18,6 +20,7 @@ pub fn generation() -> u32 {
 /// In a child, before anything else runs there.
 pub fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    finish::in_child();
 }
 
 /// Something that only the process that made it may use, or drop.
@@ -44,6 +47,10 @@ impl<T: Send> Drop for Owned<T> {
         if self.generation != generation() {
             std::mem::forget(value);
             return;
+        }
+        if finish::ends() {
+            // Perhaps in a thread of a session; those that run Python have ended, or soon do.
+            return drop(value);
         }
         // The end of a session may take a while, in which other threads run.
         let mut value = Some(value);

@@ -9,6 +9,7 @@ mod buffer;
 mod dlpack;
 mod error;
 mod file;
+mod finish;
 mod fork;
 mod interrupt;
 mod listing;
@@ -41,6 +42,8 @@ mod _dafs {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        let end = wrap_pyfunction!(crate::finish::end_callbacks, module)?;
+        module.py().import("atexit")?.call_method1("register", (end,))?;
         if crate::sys::hear_of_forks() {
             Ok(())
         } else {

@@ -234,6 +234,23 @@ def test_a_private_server_ends_with_its_program(tmp_path, how):
     assert (tmp_path / "f").read_bytes() == b"kept"
 
 
+_ENDS_AMONG_ANSWERS = """
+import dafs, sys, time
+session = dafs.connect(sys.argv[1])
+for _ in range(2000):
+    # Gives the interpreter's lock away in each.
+    session.begin_ping(lambda result, error: time.sleep(0.0005))
+"""
+
+
+def test_interpreters_end_among_answers(shared):
+    for _ in range(3):
+        run = subprocess.run(
+            [sys.executable, "-c", _ENDS_AMONG_ANSWERS, shared.url], capture_output=True, text=True, timeout=120
+        )
+        assert (run.stderr, run.returncode) == ("", 0)
+
+
 _LEAVES_FILES = """
 import dafs, dafs.fsspec, sys
 server = dafs.serve(sys.argv[1], arena="64m")
