@@ -70,6 +70,9 @@ class AsyncFile:
         """Up to ``size`` bytes at ``offset``; fewer at the end of the file."""
         if size <= self._piece_bytes:
             return await _ask(self._raw.begin_pread, size, offset)
+        if size > 64 * self._piece_bytes:
+            # No memory for what is not there.
+            size = min(size, max((await self.stat()).st_size - offset, 1))
         starts = range(0, size, self._piece_bytes)
         lengths = [min(self._piece_bytes, size - start) for start in starts]
         pieces = await asyncio.gather(
@@ -154,7 +157,9 @@ class AsyncSession:
             return await asyncio.gather(*(self.exists(one) for one in path))
         try:
             await self.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
             return False
         return True
 

@@ -110,13 +110,19 @@ impl Asked {
     }
 }
 
-fn begin(py: Python<'_>, session: &dafs_client::Session, call: Call, asked: Asked) -> PyResult<()> {
+/// Fails in a signal handler, and at the end of the interpreter.
+fn may_begin() -> PyResult<()> {
     interrupt::check_handler()?;
     if finish::ends() {
         return Err(PyRuntimeError::new_err(
             "the interpreter ends: nobody would hear of the answer",
         ));
     }
+    Ok(())
+}
+
+fn begin(py: Python<'_>, session: &dafs_client::Session, call: Call, asked: Asked) -> PyResult<()> {
+    may_begin()?;
     py.detach(|| session.call_then(call, move |done| asked.answer(done)));
     Ok(())
 }
@@ -346,6 +352,22 @@ impl RawFile {
         let (link, about) = self.shared();
         begin(py, self.link(py)?, call, Asked { link, about, wanted, then })
     }
+
+    /// A call with memory, which it has until its answer. It is taken when nothing can fail any more.
+    fn begin_with(
+        &self,
+        py: Python<'_>,
+        memory: Py<PyMemory>,
+        size: Option<usize>,
+        then: Py<PyAny>,
+        call: impl FnOnce(Buffer, u32) -> Call,
+    ) -> PyResult<()> {
+        let len = part(memory.get(), size)?;
+        self.link(py)?;
+        may_begin()?;
+        let call = call(memory.get().take()?, len);
+        self.begin(py, Wanted::CountInto(memory), call, then)
+    }
 }
 
 #[pymethods]
@@ -375,12 +397,12 @@ impl RawFile {
         then: Py<PyAny>,
     ) -> PyResult<()> {
         let (file, offset) = (self.readable_file(py)?.clone(), offset_of(offset)?);
-        let len = part(memory.get(), size)?;
-        self.link(py)?;
-        interrupt::check_handler()?;
-        let buffer = memory.get().take()?;
-        let call = Call::Read { file, offset, buffer, len };
-        self.begin(py, Wanted::CountInto(memory), call, then)
+        self.begin_with(py, memory, size, then, |buffer, len| Call::Read {
+            file,
+            offset,
+            buffer,
+            len,
+        })
     }
 
     /// At most `data_bytes_max` bytes, which are copied first.
@@ -410,12 +432,13 @@ impl RawFile {
         then: Py<PyAny>,
     ) -> PyResult<()> {
         let (file, offset) = (self.writable_file(py)?.clone(), offset_of(offset)?);
-        let len = part(memory.get(), size)?;
-        self.link(py)?;
-        interrupt::check_handler()?;
-        let buffer = memory.get().take()?;
-        let call = Call::Write { file, offset, buffer, len, stability: Stability::Unstable };
-        self.begin(py, Wanted::CountInto(memory), call, then)
+        self.begin_with(py, memory, size, then, |buffer, len| Call::Write {
+            file,
+            offset,
+            buffer,
+            len,
+            stability: Stability::Unstable,
+        })
     }
 
     fn begin_stat(&self, py: Python<'_>, then: Py<PyAny>) -> PyResult<()> {

@@ -38,6 +38,10 @@ def test_names_and_files(session):
         assert raised.value.filename == "a/f"
         with pytest.raises(FileExistsError):
             await calls.write_file("a/g", b"", exclusive=True)
+        async with await calls.open("a/g") as file:
+            assert await file.pread(1 << 50, 3) == data[3:100] and await file.pread(1 << 50, 200) == b""
+        await calls.symlink("circle", "a/circle")
+        assert await calls.exists(["a/circle"]) == session.exists(["a/circle"]) == [False]
         await calls.ping()
         await calls.sync()
 
