@@ -81,7 +81,7 @@ class _Flushing:
 
     def close(self):
         # What a forked child inherits, with its parent's unwritten data, is the parent's to close.
-        if self.raw._raw.inherited:
+        if self.raw is not None and self.raw._raw.inherited:
             return
         self._closing = True
         try:

@@ -191,6 +191,11 @@ def test_closed_files_say_so(session):
     with pytest.raises(io.UnsupportedOperation):
         file.fileno()
     file.close()
+    file = session.open("f", "wb")
+    raw = file.detach()
+    with pytest.raises(ValueError, match="detached"):
+        file.close()
+    raw.close()
 
 
 def test_a_full_disk_and_no_rights_are_told(session):
