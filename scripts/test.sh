@@ -107,7 +107,9 @@ if [ -n "$built" ]; then
     step cache-acceptance "acceptance of the cache" target/release/cache-acceptance $mode
 fi
 if [ "$mode" = --long ]; then
-    quiet bare "the package in bare Debian systems" scripts/deb-bare.sh "$(find target/deb -name 'dafs_*.deb' | sort -V | tail -n 1)"
+    package=$(find target/deb -name 'dafs_*.deb' | sort -V | tail -n 1)
+    quiet bare "the package in bare Debian systems" scripts/deb-bare.sh "$package"
+    quiet virtual "the package in virtual machines" scripts/deb-virtual.sh "$package"
     quiet debian "the Python package on Debian 13, and torch" scripts/python-debian.sh
     quiet static "a static program" scripts/static.sh
     quiet newcomer "the README's commands on a bare Debian" scripts/newcomer.sh
