@@ -11,8 +11,10 @@
 
 mod buffer;
 mod foreign;
+mod lend;
 mod pins;
 mod region;
+mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -23,9 +25,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use buffer::BufferMemory;
 pub use buffer::{Buffer, PostedBuffer};
+pub use lend::{lend, lend_mut};
 pub use pins::Pin;
 use pins::Pins;
 pub use region::{Deregister, MemoryRegion};
+pub use shared::{SharedFile, SharedPart};
 
 use crate::error::ArenaError;
 use crate::planted::{Defect, planted};
@@ -76,13 +80,16 @@ unsafe fn copy_message(from: NonNull<u8>, len: usize, into: &mut Vec<u8>) {
     unsafe { into.set_len(len) };
 }
 
-/// One mapping of anonymous memory. Page aligned. Unmapped when the last span is gone.
+/// One mapping of memory: private, or [shared](Arena::shared) with peers of this host. Page aligned.
+/// Unmapped when the last span is gone.
 #[derive(Debug)]
 pub struct Arena {
     base: NonNull<u8>,
     len: usize,
     segment_bytes: usize,
     pins: Pins,
+    /// What others map to have the same memory.
+    file: Option<Arc<SharedFile>>,
     /// Somebody else's memory: not unmapped.
     foreign: bool,
 }
@@ -152,7 +159,7 @@ impl Arena {
         let base = NonNull::new(base).ok_or(ArenaError::Size(bytes))?;
         // The least power of two: the base is aligned to no more.
         let segment_bytes = len.checked_next_power_of_two().ok_or(ArenaError::Size(bytes))?;
-        Ok(Arena { base, len, segment_bytes, pins: Pins::default(), foreign: false })
+        Ok(Arena { base, len, segment_bytes, pins: Pins::default(), file: None, foreign: false })
     }
 
     /// Bytes of a segment; at least [`len`](Self::len) where there is only one.
@@ -233,9 +240,13 @@ impl Arena {
         assert!(offset <= self.len && len <= self.len - offset, "range outside of the arena");
         // SAFETY: inside the mapping, as just checked.
         let start = unsafe { self.base.add(offset) };
-        // SAFETY: the range is mapped; its contents stay. A system without huge pages refuses, and
-        // nothing happens.
-        unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        if self.file.is_some() {
+            self.collapse(offset, len);
+        } else {
+            // SAFETY: the range is mapped; its contents stay. A system without huge pages refuses, and
+            // nothing happens.
+            unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        }
         self.populate(offset, len);
     }
 
@@ -254,8 +265,7 @@ impl Arena {
         let start = unsafe { self.base.add(offset) };
         let addr = start.as_ptr() as u64;
         // SAFETY: the range is mapped; its contents are given up.
-        let give_back =
-            || unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTNEED) };
+        let give_back = || unsafe { libc::madvise(start.as_ptr().cast(), len, self.gives_back()) };
         match self.pins.unless_pinned(addr..addr + len as u64, give_back) {
             Some(0) => Ok(()),
             Some(_) => Err(std::io::Error::last_os_error()),
@@ -270,11 +280,16 @@ impl Arena {
         let start = unsafe { self.base.add(offset) };
         let old = self.pins.old_pages(self, offset, len);
         // SAFETY: the range is mapped; its contents are given up.
-        match unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTNEED) } {
+        match unsafe { libc::madvise(start.as_ptr().cast(), len, self.gives_back()) } {
             0 => old.into_iter().for_each(|(pin, addr, page)| pin.keep(addr, page)),
             _ => return Err(std::io::Error::last_os_error()),
         }
         Ok(())
+    }
+
+    /// A shared page is given back by a hole in its file.
+    fn gives_back(&self) -> libc::c_int {
+        if self.file.is_some() { libc::MADV_REMOVE } else { libc::MADV_DONTNEED }
     }
 
     /// Of the page at `offset`, for a simulated device.
@@ -555,36 +570,4 @@ impl Span {
         // SAFETY: both ranges are mapped.
         unsafe { std::ptr::copy(from.as_ptr(), to, from.len()) };
     }
-}
-
-/// Lends `memory` as a span for the time of `body`, which must not return before every clone of
-/// the span is dropped: the process is aborted otherwise, since a network could still write to
-/// memory that its owner uses again. No allocation.
-pub fn lend_mut<R>(memory: &mut [u8], body: impl FnOnce(&Span) -> R) -> R {
-    lend_raw(NonNull::from(&mut *memory).cast(), memory.len(), true, body)
-}
-
-/// As [`lend_mut`], for memory that is only read: the span may be a source, never a target.
-pub fn lend<R>(memory: &[u8], body: impl FnOnce(&Span) -> R) -> R {
-    lend_raw(NonNull::from(memory).cast(), memory.len(), false, body)
-}
-
-fn lend_raw<R>(start: NonNull<u8>, len: usize, writable: bool, body: impl FnOnce(&Span) -> R) -> R {
-    struct Guard<'a>(&'a AtomicUsize);
-    impl Drop for Guard<'_> {
-        fn drop(&mut self) {
-            if self.0.load(Ordering::Acquire) != 1 {
-                // Also on unwinding: whoever holds a span may write to memory that is not lent
-                // any more.
-                let text = "dafs: lent memory is still in use at the end of the loan";
-                let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{text}\n"));
-                std::process::abort();
-            }
-        }
-    }
-    // One for `span`, one so that the count stays above zero until the guard looks.
-    let count = AtomicUsize::new(2);
-    let _guard = Guard(&count);
-    let span = Span { start, len, keep: Keep::Lent(NonNull::from(&count), writable) };
-    body(&span)
 }

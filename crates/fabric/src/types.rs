@@ -132,6 +132,10 @@ pub struct DeviceAttr {
     /// device, each entry by one region, from before it is posted until it is the caller's again.
     /// What is not is refused ([`PostError::NotRegistered`](crate::PostError::NotRegistered)).
     pub local_registration: bool,
+    /// Memory is made reachable for peers by sharing it: only that of an
+    /// [`Arena::shared`](crate::Arena::shared) can be registered with a right, other memory is refused
+    /// ([`RegisterError::Refused`](crate::RegisterError::Refused)).
+    pub shared_memory: bool,
     /// Sends, tagged sends and RDMA writes take spans of mapped files ([`Span::of_file`]), whose
     /// bytes only the kernel reads: a file that is cut meanwhile breaks the queue pair. Without, such
     /// spans are refused ([`PostError::Unsupported`](crate::PostError::Unsupported)).
@@ -173,6 +177,7 @@ impl DeviceAttr {
             target_cpu_free: false,
             registration_pins: false,
             local_registration: false,
+            shared_memory: false,
             file_spans: false,
             header_bytes_max: 0,
             send_bytes_max: 0,

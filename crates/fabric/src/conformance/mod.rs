@@ -101,6 +101,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("access_rights_hold", rdma::access_rights_hold),
     ("access_bounds_hold", rdma::access_bounds_hold),
     ("foreign_keys_are_refused", rdma::foreign_keys_are_refused),
+    ("only_shared_memory_is_registered", rdma::only_shared_memory_is_registered),
     ("registration_pins_pages", rdma::registration_pins_pages),
     ("ended_keys_are_refused", rdma::ended_keys_are_refused),
     ("an_unsignaled_fault_is_told", rdma::an_unsignaled_fault_is_told),

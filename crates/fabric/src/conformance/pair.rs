@@ -68,9 +68,13 @@ impl Node {
         qp
     }
 
-    /// Zeroed memory, registered if the device needs that.
+    /// Zeroed memory, registered if the device needs that, shared if that needs to be.
     pub fn buffer(&mut self, bytes: usize) -> PostedBuffer {
-        let posted = Buffer::new(bytes).expect("memory").post();
+        let buffer = match self.device.attr().shared_memory {
+            true => Buffer::many_shared(1, bytes).map(|mut buffers| buffers.remove(0)),
+            false => Buffer::new(bytes),
+        };
+        let posted = buffer.expect("memory").post();
         if self.device.attr().local_registration && bytes > 0 {
             let none = Access { remote_read: false, remote_write: false };
             let region = self.device.register(posted.span().clone(), none).expect("a region");

@@ -331,12 +331,24 @@ pub(super) fn an_unsignaled_fault_is_told(h: &mut Harness<'_>) {
     expect_fault(h, p, wr);
 }
 
+/// A device that shares memory to be reached can do so only with memory that can be shared.
+pub(super) fn only_shared_memory_is_registered(h: &mut Harness<'_>) {
+    let p = h.pair();
+    let attr = p.b.attr();
+    for (make, is_shared) in [(Arena::shared as fn(usize) -> _, true), (Arena::new, false)] {
+        let span = make(PAGE_BYTES).expect("memory").span(0, PAGE_BYTES);
+        let is_taken = p.b.device.register(span, READ_WRITE).is_ok();
+        assert_eq!(is_taken, is_shared || !attr.shared_memory, "shared: {is_shared}");
+    }
+}
+
 /// A page is given back while it is registered. A device that pins goes on with the old one, any
 /// other finds the new one; both keep the page beside it.
 pub(super) fn registration_pins_pages(h: &mut Harness<'_>) {
     let mut p = h.pair();
     let (qa, attr) = (p.qa, p.a.attr());
-    let arena = Arena::new(2 * PAGE_BYTES).expect("memory");
+    let make = if attr.shared_memory { Arena::shared } else { Arena::new };
+    let arena = make(2 * PAGE_BYTES).expect("memory");
     let whole = arena.span(0, arena.len());
     let region = p.b.register(&whole, READ_WRITE);
     let (before, written) = (pattern(1, PAGE_BYTES), pattern(2, 2 * PAGE_BYTES));

@@ -36,9 +36,17 @@ impl Buffer {
     /// # Errors
     /// The system refused.
     pub fn many(count: usize, bytes: usize) -> Result<Vec<Buffer>, ArenaError> {
+        Buffer::cut_many(count, bytes, Arena::new)
+    }
+
+    pub(super) fn cut_many(
+        count: usize,
+        bytes: usize,
+        make: fn(usize) -> Result<Arc<Arena>, ArenaError>,
+    ) -> Result<Vec<Buffer>, ArenaError> {
         let stride = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX);
         let total = stride.checked_mul(count).ok_or(ArenaError::Size(usize::MAX))?;
-        let arena = Arena::new(total.max(1))?;
+        let arena = make(total.max(1))?;
         Ok((0..count).map(|i| Buffer::cut(&arena, i * stride, bytes)).collect())
     }
 

@@ -26,6 +26,7 @@ impl Arena {
             len,
             segment_bytes,
             pins: Pins::default(),
+            file: None,
             foreign: true,
         }))
     }

@@ -59,6 +59,7 @@ fn every_attribute_is_looked_at() {
         target_cpu_free: _,
         registration_pins: _,
         local_registration: _,
+        shared_memory: _,
         file_spans: _,
         header_bytes_max: _,
         send_bytes_max: _,
@@ -119,6 +120,9 @@ fn lies_about_memory_are_found() {
         (|a| a.local_registration = false, |a| a.local_registration = true);
     is_found("local_memory_must_be_registered", takes_all, wants);
     is_found("local_memory_must_be_registered", wants, takes_all);
+    let (any, shared): (Change, Change) = (|a| a.shared_memory = false, |a| a.shared_memory = true);
+    is_found("only_shared_memory_is_registered", any, shared);
+    is_found("only_shared_memory_is_registered", shared, any);
     is_found("data_of_files_lands", |a| a.file_spans = false, |a| a.file_spans = true);
     is_found(NOT_OFFERED, |a| a.file_spans = true, |a| a.file_spans = false);
 }

@@ -56,6 +56,10 @@ impl Device for SimDevice {
         if access.remote_write && !span.is_writable() {
             return Err(RegisterError::Refused("memory lent for reading cannot be written to"));
         }
+        let is_reached = access.remote_read || access.remote_write;
+        if self.net.truth.shared_memory && is_reached && !span.is_shared() {
+            return Err(RegisterError::Refused("memory that cannot be shared"));
+        }
         let mut world = self.net.world();
         let rate = world.faults.refuse_registration_per_million;
         if world.rng.chance(rate) {

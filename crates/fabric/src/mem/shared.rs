@@ -1,0 +1,301 @@
+//! Memory that processes of one host have in common.
+//!
+//! An [`Arena::shared`] is a file in memory that peers may map too; an [`Arena::of_peer`] is such a file of
+//! theirs. Neither is ever a Rust reference, nor given on: what is in it may change at any time.
+
+use std::ffi::c_int;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use super::{Arena, Buffer, HUGE_PAGE_BYTES, Keep, PAGE_BYTES, Span};
+use crate::error::ArenaError;
+
+/// Neither longer nor shorter: who maps it meets no end that was not there.
+const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+/// The file of a shared arena, for a peer that is to map it.
+#[derive(Debug)]
+pub struct SharedFile {
+    fd: OwnedFd,
+    len: usize,
+}
+
+impl SharedFile {
+    /// A file of whole pages that nobody else can open.
+    fn new(len: usize) -> Result<SharedFile> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name is a string of C.
+        let fd = unsafe { libc::memfd_create(c"dafs".as_ptr(), flags) };
+        if fd < 0 {
+            return Err(Error::last_os_error());
+        }
+        // SAFETY: a new descriptor, of which nobody else knows.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let size = libc::off_t::try_from(len).map_err(|_| ErrorKind::InvalidInput)?;
+        // It is born for everybody, to whom it is shown through /proc.
+        // SAFETY: a call on a descriptor that is open.
+        ok(unsafe { libc::fchmod(fd.as_raw_fd(), 0o600) })?;
+        // SAFETY: as above.
+        ok(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
+        // SAFETY: as above.
+        ok(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+        Ok(SharedFile { fd, len })
+    }
+
+    /// Bytes, whole pages.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true; here because `len` is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl AsFd for SharedFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Where a span is in a shared file.
+#[derive(Debug, Clone)]
+pub struct SharedPart {
+    /// Of its arena: the same for all spans of that.
+    pub file: Arc<SharedFile>,
+    /// Of the span's first byte.
+    pub offset: usize,
+}
+
+fn ok(result: c_int) -> Result<c_int> {
+    if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The bytes of a file that a peer says it shares, if there is nothing wrong with it.
+fn checked_bytes(fd: BorrowedFd<'_>, bytes_max: usize) -> Result<usize> {
+    let wrong = |text: &str| Err(Error::new(ErrorKind::InvalidData, text));
+    // SAFETY: all bytes zero is a value of this structure.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a descriptor that is open, and a structure to be filled.
+    ok(unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut system) })?;
+    // A file of huge pages takes the seals as well, and ends whom it has no page for.
+    if system.f_type != libc::TMPFS_MAGIC {
+        return wrong("shared memory that is no memory of the system's");
+    }
+    // SAFETY: a call on a descriptor that is open.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        return wrong("shared memory that can become shorter");
+    }
+    // Only now: before, it could change.
+    // SAFETY: all bytes zero is a value of this structure.
+    let mut file: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a descriptor that is open, and a structure to be filled.
+    ok(unsafe { libc::fstat(fd.as_raw_fd(), &raw mut file) })?;
+    match usize::try_from(file.st_size) {
+        Ok(len) if len > 0 && len.is_multiple_of(PAGE_BYTES) && len <= bytes_max => Ok(len),
+        _ => wrong("shared memory of a size that was not agreed"),
+    }
+}
+
+impl Arena {
+    /// As [`new`](Arena::new), of memory that peers of this host can be given: see [`Span::shared`]. A
+    /// child after fork does not have it. From [`HUGE_PAGE_BYTES`] on it is aligned to those.
+    ///
+    /// # Errors
+    /// [`ArenaError`].
+    pub fn shared(bytes: usize) -> std::result::Result<Arc<Arena>, ArenaError> {
+        let align = if bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
+        let mut arena = Arena::map(bytes, align)?;
+        let len = arena.len;
+        let refused = |source| ArenaError::System { bytes: len, source };
+        let file = SharedFile::new(len).map_err(refused)?;
+        arena.show(file.as_fd()).map_err(refused)?;
+        arena.file = Some(Arc::new(file));
+        Ok(Arc::new(arena))
+    }
+
+    /// Memory that a peer of this host shares, as it says, of at most so many bytes: all of the file. The
+    /// descriptor is not needed any more. It stays what it was made of, whatever the peer does, and cannot
+    /// be [shared](Span::shared) on.
+    ///
+    /// # Errors
+    /// [`InvalidData`](ErrorKind::InvalidData): it is no such file (of memory, never shorter, whole pages,
+    /// no longer than agreed). The system's: it cannot be mapped, to be written.
+    pub fn of_peer(fd: BorrowedFd<'_>, bytes_max: usize) -> Result<Arc<Arena>> {
+        let len = checked_bytes(fd, bytes_max)?;
+        let room = Arena::map(len, PAGE_BYTES).map_err(Error::other)?;
+        room.show(fd)?;
+        Ok(Arc::new(room))
+    }
+
+    /// Maps a file where the arena is.
+    fn show(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        let (start, prot) = (self.base.as_ptr().cast(), libc::PROT_READ | libc::PROT_WRITE);
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: in place of our own mapping, of which nobody has a span yet.
+        let mapped = unsafe { libc::mmap(start, self.len, prot, flags, fd.as_raw_fd(), 0) };
+        if mapped == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        // SAFETY: the range is mapped; its contents stay.
+        ok(unsafe { libc::madvise(start, self.len, libc::MADV_DONTFORK) }).map(drop)
+    }
+
+    /// Makes huge pages of a shared range, where the system does: of one of which every page was touched
+    /// that is to be one.
+    pub(super) fn collapse(&self, offset: usize, len: usize) {
+        for at in (offset..offset + len).step_by(HUGE_PAGE_BYTES) {
+            self.populate(at, PAGE_BYTES.min(offset + len - at));
+        }
+        // SAFETY: inside the mapping: the caller checked its range.
+        let start = unsafe { self.base.add(offset) };
+        // SAFETY: the range is mapped; its contents stay. A system that cannot refuses, and nothing
+        // happens.
+        unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_COLLAPSE) };
+    }
+}
+
+impl Span {
+    /// By which file, and where in it, a peer of this host can have the same memory; `None` for memory
+    /// that is this process's alone.
+    pub fn shared(&self) -> Option<SharedPart> {
+        let arena = match &self.keep {
+            Keep::Arena(arena) => arena,
+            Keep::Buffer(memory) => &memory.arena,
+            Keep::Lent(..) | Keep::File(_) => return None,
+        };
+        let offset = usize::try_from(self.addr() - arena.base.as_ptr() as u64).ok()?;
+        Some(SharedPart { file: arena.file.clone()?, offset })
+    }
+
+    /// A peer of this host can be given it.
+    pub fn is_shared(&self) -> bool {
+        match &self.keep {
+            Keep::Arena(arena) => arena.file.is_some(),
+            Keep::Buffer(memory) => memory.arena.file.is_some(),
+            Keep::Lent(..) | Keep::File(_) => false,
+        }
+    }
+}
+
+impl Buffer {
+    /// As [`many`](Buffer::many), cut from an [`Arena::shared`].
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn many_shared(count: usize, bytes: usize) -> std::result::Result<Vec<Buffer>, ArenaError> {
+        Buffer::cut_many(count, bytes, Arena::shared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memfd(flags: libc::c_uint, bytes: usize, seals: c_int) -> Option<OwnedFd> {
+        let flags = flags | libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name is a string of C.
+        let fd = unsafe { libc::memfd_create(c"test".as_ptr(), flags) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: a new descriptor, of which nobody else knows.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let size = libc::off_t::try_from(bytes).expect("small");
+        // SAFETY: a call on a descriptor that is open.
+        ok(unsafe { libc::ftruncate(fd.as_raw_fd(), size) }).expect("sized");
+        // SAFETY: as above.
+        ok(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }).expect("sealed");
+        Some(fd)
+    }
+
+    fn refusal(fd: BorrowedFd<'_>, bytes_max: usize) -> String {
+        Arena::of_peer(fd, bytes_max).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn both_ends_have_the_same_memory() {
+        let arena = Arena::shared(3 * PAGE_BYTES + 1).expect("memory");
+        let span = arena.span(PAGE_BYTES + 5, 10);
+        let part = span.shared().expect("shared");
+        assert_eq!((part.offset, part.file.len()), (PAGE_BYTES + 5, 4 * PAGE_BYTES));
+        let peer = Arena::of_peer(part.file.as_fd(), part.file.len()).expect("mapped");
+        let theirs = peer.span(part.offset, 10);
+        assert!(span.is_shared() && !theirs.is_shared() && theirs.shared().is_none());
+        span.copy_from(0, b"0123456789");
+        let mut seen = [0; 10];
+        theirs.copy_to(0, &mut seen);
+        assert_eq!(&seen, b"0123456789");
+        // Given back, it is gone for both.
+        arena.discard(PAGE_BYTES, PAGE_BYTES).expect("a hole");
+        theirs.copy_to(0, &mut seen);
+        assert_eq!(seen, [0; 10]);
+        // A mapping outlives its maker's.
+        theirs.copy_from(0, b"abc");
+        drop((span, arena, part));
+        theirs.copy_to(0, &mut seen);
+        assert_eq!(&seen[..4], b"abc\0");
+    }
+
+    #[test]
+    fn private_memory_is_not_shared() {
+        let arena = Arena::new(PAGE_BYTES).expect("memory");
+        assert!(arena.span(0, 1).shared().is_none() && !arena.span(0, 1).is_shared());
+        super::super::lend(b"lent", |span| assert!(span.shared().is_none()));
+        let [one, two] = Buffer::many_shared(2, 5000).expect("memory").try_into().expect("two");
+        let (one, two) = (one.post(), two.post());
+        let part = |posted: &super::super::PostedBuffer| posted.span().shared().expect("shared");
+        assert!(Arc::ptr_eq(&part(&one).file, &part(&two).file));
+        assert_eq!((part(&one).offset, part(&two).offset), (0, 2 * PAGE_BYTES));
+    }
+
+    #[test]
+    fn nobody_else_can_open_it_or_change_its_size() {
+        let arena = Arena::shared(PAGE_BYTES).expect("memory");
+        let part = arena.span(0, 1).shared().expect("shared");
+        let fd = part.file.as_fd().as_raw_fd();
+        for bytes in [0, 2 * PAGE_BYTES] {
+            let size = libc::off_t::try_from(bytes).expect("small");
+            // SAFETY: a call on a descriptor that is open.
+            assert!(ok(unsafe { libc::ftruncate(fd, size) }).is_err());
+        }
+        let mode = std::fs::metadata(format!("/proc/self/fd/{fd}")).expect("there");
+        let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
+        assert_eq!(mode & 0o7777, 0o600);
+    }
+
+    #[test]
+    fn files_that_could_end_this_process_are_refused() {
+        let shrinks = memfd(0, PAGE_BYTES, libc::F_SEAL_GROW).expect("a file");
+        assert!(refusal(shrinks.as_fd(), 1 << 20).contains("can become shorter"));
+        let sealed = |bytes| memfd(0, bytes, libc::F_SEAL_SHRINK).expect("a file");
+        for bytes in [0, 100, PAGE_BYTES + 1, 2 << 20] {
+            assert!(refusal(sealed(bytes).as_fd(), 1 << 20).contains("not agreed"), "{bytes}");
+        }
+        assert!(Arena::of_peer(sealed(1 << 20).as_fd(), 1 << 20).is_ok());
+        let written = memfd(0, PAGE_BYTES, SEALS | libc::F_SEAL_WRITE).expect("a file");
+        assert!(Arena::of_peer(written.as_fd(), 1 << 20).is_err(), "it cannot be written");
+        if let Some(huge) = memfd(libc::MFD_HUGETLB, HUGE_PAGE_BYTES, SEALS) {
+            assert!(refusal(huge.as_fd(), 1 << 30).contains("no memory of the system's"));
+        }
+        let file = std::fs::File::open("/proc/self/exe").expect("a file");
+        assert!(Arena::of_peer(file.as_fd(), 1 << 20).is_err());
+        let (pipe, _end) = std::io::pipe().expect("a pipe");
+        assert!(Arena::of_peer(pipe.as_fd(), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn a_large_one_begins_where_a_huge_page_can() {
+        let arena = Arena::shared(2 * HUGE_PAGE_BYTES + PAGE_BYTES).expect("memory");
+        let whole = arena.span(0, arena.len());
+        assert_eq!(whole.addr() as usize % HUGE_PAGE_BYTES, 0);
+        whole.copy_from(HUGE_PAGE_BYTES, b"stays");
+        arena.populate_huge(0, arena.len());
+        let mut seen = [0; 6];
+        whole.copy_to(HUGE_PAGE_BYTES, &mut seen);
+        assert_eq!(&seen, b"stays\0");
+    }
+}
