@@ -101,7 +101,8 @@ pub enum Event {
         placed: Option<u32>,
     },
     /// A reply left, or never will: the memory of its data is the caller's again. Once for each
-    /// reply with data, and for each of [`reply_told`](crate::Node::reply_told).
+    /// reply with data, and for each of [`reply_told`](crate::Node::reply_told). Comes before events of
+    /// other kinds, also those that happened earlier.
     ReplySent {
         /// As given to `reply`.
         token: u64,

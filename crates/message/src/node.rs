@@ -319,9 +319,12 @@ impl Node {
         }
     }
 
-    /// The next event; in order for each connection.
+    /// The next event; in order for each connection, but that [`Event::ReplySent`] comes before others.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
+        if let [port] = &mut self.ports[..] {
+            return port.next_event();
+        }
         for _ in 0..self.ports.len() {
             if let Some(event) = self.ports[self.turn].next_event() {
                 return Some(event);
@@ -329,6 +332,12 @@ impl Node {
             self.turn = (self.turn + 1) % self.ports.len();
         }
         None
+    }
+
+    /// The token of the next [`Event::ReplySent`], which is told here or there: for those who have many.
+    #[inline]
+    pub fn next_sent(&mut self) -> Option<u64> {
+        self.ports.iter_mut().find_map(Port::next_sent)
     }
 
     /// Whether there is one more.

@@ -330,10 +330,10 @@ impl Port {
         self.flush_blocked();
         self.sh.pool.refill(&mut *self.sh.engine);
         self.sh.deliver_waiting();
-        if self.sh.posted && self.sh.events.is_empty() {
+        if self.sh.posted && !self.has_event() {
             self.ring();
         }
-        self.sh.events.len()
+        self.sh.events.len() + self.sh.sent.len()
     }
 
     /// Goes on with what waited for memory that stands in, if some came back.
@@ -353,12 +353,21 @@ impl Port {
         self.sh.engine.rounds()
     }
 
+    #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
-        self.sh.events.pop_front()
+        match self.next_sent() {
+            Some(token) => Some(Event::ReplySent { token }),
+            None => self.sh.events.pop_front(),
+        }
+    }
+
+    #[inline]
+    pub fn next_sent(&mut self) -> Option<u64> {
+        self.sh.sent.pop_front()
     }
 
     pub fn has_event(&self) -> bool {
-        !self.sh.events.is_empty()
+        !(self.sh.events.is_empty() && self.sh.sent.is_empty())
     }
 
     #[inline]
@@ -367,7 +376,7 @@ impl Port {
     }
 
     pub fn arm(&mut self) -> bool {
-        if !self.sh.events.is_empty() || !self.sh.faults.is_empty() {
+        if self.has_event() || !self.sh.faults.is_empty() {
             return false;
         }
         if self.sh.posted {

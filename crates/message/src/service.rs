@@ -297,7 +297,7 @@ impl Connection {
             sh.unsent(late);
         }
         for entry in ended.pending_replies.iter().filter(|entry| entry.work > 0) {
-            sh.events.push_back(Event::ReplySent { token: entry.token });
+            sh.sent.push_back(entry.token);
         }
     }
 }

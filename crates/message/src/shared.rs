@@ -68,6 +68,8 @@ pub struct Shared {
     pub config: NodeConfig,
     /// For the owner of the node.
     pub events: VecDeque<Event>,
+    /// Also for it: tokens of replies that have left, or never will.
+    pub sent: VecDeque<u64>,
     /// Posted receives.
     pub pool: ReceivePool,
     /// Where headers of tagged replies land.
@@ -144,6 +146,7 @@ impl Shared {
             attr,
             config,
             events: VecDeque::new(),
+            sent: VecDeque::new(),
             pool,
             reply_memory,
             registrations: RegistrationCache::default(),
@@ -281,7 +284,7 @@ impl Shared {
     /// A reply will not be sent: its memory is the caller's again.
     pub fn unsent(&mut self, token: Option<u64>) {
         if let Some(token) = token {
-            self.events.push_back(Event::ReplySent { token });
+            self.sent.push_back(token);
         }
     }
 }

@@ -255,7 +255,7 @@ fn stale_names_do_no_harm() {
     assert!(
         matches!(
             two.events[..],
-            [Event::Fetched { placed: None, .. }, Event::ReplySent { token: 77 },]
+            [Event::ReplySent { token: 77 }, Event::Fetched { placed: None, .. },]
         ),
         "{told:?}"
     );

@@ -3,7 +3,6 @@
 use dafs_fabric::{RemoteSpan, SgList, WrId, sg_bytes};
 
 use crate::connection::{Connection, State, Work, reply_tag};
-use crate::event::Event;
 use crate::header::{
     FLAG_OF_HEADER, FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Mode, SMALL_MESSAGE_BYTES, tag_slot,
 };
@@ -215,7 +214,7 @@ impl Connection {
         }
         let (token, message) = (entry.token, entry.message.take());
         entry.held = None;
-        sh.events.push_back(Event::ReplySent { token });
+        sh.sent.push_back(token);
         self.responder.pending_free.push(index);
         if let Some(message) = message {
             let (header, caller_header) = *message;
