@@ -1,12 +1,12 @@
 //! One file: its pages, its size, and what is under way with the store.
 
+mod clusters;
 mod core;
 mod dirty;
 mod fill;
 mod inner;
 mod sessions;
 
-use std::collections::btree_map::Entry;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,7 +21,9 @@ use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
 use crate::wait::locked;
 use crate::{Opening, WriterId};
+use clusters::Fate;
 pub(crate) use fill::Fill;
+use inner::Blocks;
 pub(crate) use inner::Inner;
 
 /// Work to be done to its end; most of it is a fill.
@@ -377,11 +379,11 @@ impl CachedFile {
         let (first_cluster, first_slot) = place(*blocks.start());
         let (last_cluster, last_slot) = place(*blocks.end());
         let mut dropped = 0;
-        let mut empty = Vec::new();
-        for (number, cluster) in inner.blocks.clusters.range_mut(first_cluster..=last_cluster) {
+        let Blocks { clusters, dirty, unwritten } = &mut inner.blocks;
+        clusters.change(first_cluster..=last_cluster, |number, cluster| {
             let before = cluster.unwritten();
-            let from = if *number == first_cluster { first_slot } else { 0 };
-            let to = if *number == last_cluster { last_slot } else { FRAME_SLOTS - 1 };
+            let from = if number == first_cluster { first_slot } else { 0 };
+            let to = if number == last_cluster { last_slot } else { FRAME_SLOTS - 1 };
             let range = (u16::MAX << from) & (u16::MAX >> (FRAME_SLOTS - 1 - to));
             let bits = range
                 & match which {
@@ -401,18 +403,14 @@ impl CachedFile {
             cluster.writing &= !bits;
             cluster.failed &= !bits;
             let after = cluster.unwritten();
-            inner.blocks.unwritten = inner.blocks.unwritten + after - before;
+            *unwritten = *unwritten + after - before;
             self.core.recount_dirty(before, after);
             if cluster.dirty == 0 {
-                inner.blocks.dirty.remove(number);
+                dirty.remove(&number);
             }
-            if cluster.is_empty() && cluster.writing == 0 {
-                empty.push(*number);
-            }
-        }
-        for number in empty {
-            inner.blocks.clusters.remove(&number);
-        }
+            let is_over = cluster.is_empty() && cluster.writing == 0;
+            if is_over { Fate::Goes } else { Fate::Stays }
+        });
         dropped
     }
 
@@ -420,8 +418,7 @@ impl CachedFile {
     pub(crate) fn evict(&self, unit: Page, block: u64) -> usize {
         let inner = &mut *self.lock();
         let (number, slot) = place(block);
-        let Entry::Occupied(mut entry) = inner.blocks.clusters.entry(number) else { return 0 };
-        let cluster = entry.get_mut();
+        let Some(cluster) = inner.blocks.clusters.get_mut(number) else { return 0 };
         let bits = match unit.unit_slots() {
             1 => u16::from(cluster.pages[slot] == unit) << slot,
             _ => cluster.slots_of(unit),
@@ -444,11 +441,12 @@ impl CachedFile {
         let after = cluster.unwritten();
         inner.blocks.unwritten = inner.blocks.unwritten + after - before;
         self.core.recount_dirty(before, after);
+        let is_empty = cluster.is_empty();
         if before != after && cluster.dirty == 0 {
             inner.blocks.dirty.remove(&number);
         }
-        if cluster.is_empty() {
-            entry.remove();
+        if is_empty {
+            inner.blocks.clusters.remove(number);
         }
         unit.unit_slots()
     }

@@ -56,8 +56,8 @@ impl CachedFile {
         if share == before {
             return;
         }
-        for (number, cluster) in &inner.blocks.clusters {
-            self.move_cluster(*number, cluster, share);
+        for (number, cluster) in inner.blocks.clusters.iter() {
+            self.move_cluster(number, cluster, share);
         }
     }
 

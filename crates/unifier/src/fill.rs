@@ -178,7 +178,7 @@ impl CachedFile {
             self.core.pool.map(unit, slots);
         }
         if is_empty {
-            inner.blocks.clusters.remove(&number);
+            inner.blocks.clusters.remove(number);
         }
         crate::file::count(&self.core.counters.filled_slots, count);
     }

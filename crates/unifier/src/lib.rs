@@ -57,7 +57,7 @@ pub use planted::{Defect, plant};
 pub use policy::{Class, Policy};
 pub use query::Cached;
 pub use ranges::FilePosition;
-pub use read::PinnedRead;
+pub use read::{PageLook, PinnedPage, PinnedRead};
 pub use read_ahead::Reader;
 pub use reading::Reading;
 pub use unifier::{HoldPermit, Unifier};

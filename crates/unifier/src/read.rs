@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dafs_fabric::SgList;
 use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::{SgList, Span};
 use dafs_protocol::Status;
 use smallvec::SmallVec;
 
@@ -69,6 +69,52 @@ impl Drop for PinnedRead {
     }
 }
 
+/// Bytes in one page of a file, held for a reader as those of a [`PinnedRead`] are.
+pub struct PinnedPage {
+    core: Arc<Core>,
+    page: Page,
+    start: usize,
+    len: usize,
+    end_of_file: bool,
+}
+
+impl PinnedPage {
+    /// The bytes.
+    #[inline]
+    pub fn span(&self) -> Span {
+        self.core.pool.span(self.page.index() * PAGE_BYTES + self.start, self.len)
+    }
+
+    /// How many.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
+    /// The file ends before the end of what was asked for, or there.
+    #[inline]
+    pub fn end_of_file(&self) -> bool {
+        self.end_of_file
+    }
+}
+
+impl Drop for PinnedPage {
+    #[inline]
+    fn drop(&mut self) {
+        self.core.pool.unpin(self.page.unit());
+    }
+}
+
+/// What a look for bytes that may be in one page came to.
+pub enum PageLook {
+    /// They are.
+    Held(PinnedPage),
+    /// Their page is not cached.
+    Lacking,
+    /// They are in several pages, or there are none.
+    Other,
+}
+
 /// The blocks of a cluster that a mask has, by runs.
 fn runs(number: u64, mask: u16) -> impl Iterator<Item = Range<u64>> {
     let base = number * FRAME_SLOTS as u64;
@@ -124,6 +170,27 @@ impl CachedFile {
         };
         self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
         Some(lease)
+    }
+
+    /// As [`try_read`](Self::try_read), of what is in one page: most is.
+    #[inline]
+    pub fn try_read_page(&self, offset: u64, len: usize) -> PageLook {
+        let inner = &mut *self.lock();
+        if !self.is_in_one_page(inner, offset, len) {
+            return PageLook::Other;
+        }
+        let page = inner.blocks.page(offset / SLOT).filter(|page| !page.is_none());
+        let Some(page) = page else { return PageLook::Lacking };
+        let asked = offset.saturating_add(len as u64);
+        let end = self.pin_page(inner, page, offset, asked);
+        self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
+        PageLook::Held(PinnedPage {
+            core: self.core.clone(),
+            page,
+            start: (offset % SLOT) as usize,
+            len: (end - offset) as usize,
+            end_of_file: asked >= inner.size,
+        })
     }
 
     /// Whatever it takes: for [`read`](Self::read).
@@ -243,7 +310,7 @@ impl CachedFile {
         for number in offset / CLUSTER_BYTES..=(end - 1) / CLUSTER_BYTES {
             let cluster = match first {
                 Some(first) if number == offset / CLUSTER_BYTES => Some(first),
-                Some(_) => Some(inner.blocks.clusters.get(&number)?.as_ref()),
+                Some(_) => Some(inner.blocks.clusters.get(number)?),
                 None => None,
             };
             let base = number * CLUSTER_BYTES;
@@ -282,22 +349,27 @@ impl CachedFile {
     #[inline(always)]
     fn lease_page(&self, inner: &mut Inner, page: Page, offset: u64, len: usize) -> PinnedRead {
         let asked = offset.saturating_add(len as u64);
-        let (end, end_of_file) = (asked.min(inner.size), asked >= inner.size);
-        let is_rest =
-            offset == inner.reads.end && !offset.is_multiple_of(page.unit_slots() as u64 * SLOT);
-        let unit = page.unit();
-        self.core.pool.pin(unit, !is_rest);
-        inner.reads.end = end;
-        let len = (end - offset) as usize;
+        let end_of_file = asked >= inner.size;
+        let len = (self.pin_page(inner, page, offset, asked) - offset) as usize;
         let start = page.index() * PAGE_BYTES + (offset % SLOT) as usize;
         PinnedRead {
             core: self.core.clone(),
-            units: SmallVec::from_iter([unit]),
+            units: SmallVec::from_iter([page.unit()]),
             runs: Runs::one(start, len),
             len,
             end_of_file,
             was_coming: true,
         }
+    }
+
+    /// Pins a page for a reader of some of its bytes, from `offset` on: where they end.
+    #[inline(always)]
+    fn pin_page(&self, inner: &mut Inner, page: Page, offset: u64, asked: u64) -> u64 {
+        let is_rest =
+            offset == inner.reads.end && !offset.is_multiple_of(page.unit_slots() as u64 * SLOT);
+        self.core.pool.pin(page.unit(), !is_rest);
+        inner.reads.end = asked.min(inner.size);
+        inner.reads.end
     }
 
     /// What to do for a read. `exact`: nothing is read in beside what was asked for.
@@ -378,7 +450,7 @@ impl Inner {
         let numbers = first..blocks.end.div_ceil(FRAME_SLOTS as u64).max(first);
         numbers.map(move |number| {
             let mut mask = slots(number, &blocks);
-            if let Some(cluster) = self.blocks.clusters.get(&number) {
+            if let Some(cluster) = self.blocks.clusters.get(number) {
                 for (slot, page) in cluster.pages.iter().enumerate() {
                     mask &= !(u16::from(!page.is_none()) << slot);
                 }
@@ -401,7 +473,7 @@ impl Inner {
             fill.first < blocks.end && blocks.start < fill.first + fill.count as u64
         };
         let is_absent = |number: u64| {
-            let Some(cluster) = self.blocks.clusters.get(&number) else { return true };
+            let Some(cluster) = self.blocks.clusters.get(number) else { return true };
             let mask = slots(number, &blocks);
             let (from, to) = (mask.trailing_zeros(), u16::BITS - mask.leading_zeros());
             cluster.pages[from as usize..to as usize].iter().all(|page| page.is_none())

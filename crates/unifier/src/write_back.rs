@@ -186,7 +186,7 @@ impl CachedFile {
         let mut block = first;
         while pages.len() < most && block <= last {
             let (number, slot) = place(block);
-            let Some(cluster) = inner.blocks.clusters.get_mut(&number) else { break };
+            let Some(cluster) = inner.blocks.clusters.get_mut(number) else { break };
             let ready = ((cluster.dirty & !cluster.writing) >> slot).trailing_ones() as usize;
             let within = usize::try_from(last - block).unwrap_or(usize::MAX).saturating_add(1);
             let count = ready.min(most - pages.len()).min(within);
@@ -291,7 +291,7 @@ impl CachedFile {
             let count = (FRAME_SLOTS - slot).min(pages.len() - index);
             let these = index..index + count;
             index += count;
-            let Some(cluster) = inner.blocks.clusters.get_mut(&number) else { continue };
+            let Some(cluster) = inner.blocks.clusters.get_mut(number) else { continue };
             before += cluster.unwritten();
             for (slot, index) in (slot..).zip(these) {
                 let was_written = cluster.writing >> slot & 1 != 0;
@@ -462,7 +462,7 @@ impl Inner {
         }
         let (first, slot) = place(from);
         for number in self.blocks.dirty.range(first..=last / FRAME_SLOTS as u64) {
-            let mut bits = self.blocks.clusters.get(number)?.dirty;
+            let mut bits = self.blocks.clusters.get(*number)?.dirty;
             if *number == first {
                 bits &= u16::MAX << slot;
             }
@@ -480,7 +480,7 @@ impl Inner {
         let blocks = first..last.saturating_add(1);
         let numbers = first / FRAME_SLOTS as u64..=last / FRAME_SLOTS as u64;
         let failed = self.blocks.clusters.range(numbers).any(|(number, cluster)| {
-            cluster.failed & (cluster.dirty | cluster.writing) & slots(*number, &blocks) != 0
+            cluster.failed & (cluster.dirty | cluster.writing) & slots(number, &blocks) != 0
         });
         if failed { Err(status) } else { Ok(()) }
     }

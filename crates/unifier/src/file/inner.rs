@@ -1,12 +1,13 @@
 //! What the lock of a file protects.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use dafs_protocol::{Attr, Status, Timestamp};
 use dafs_store::File;
 
+use super::clusters::Clusters;
 use super::sessions::Sessions;
 use super::{Cluster, Filling, Job, Writing, place};
 use crate::pool::{FRAME_SLOTS, Page, SLOT};
@@ -45,8 +46,7 @@ impl Known {
 /// What is cached of the file.
 #[derive(Default)]
 pub(crate) struct Blocks {
-    /// Boxed: most files are small, and a node of the tree has room for 11.
-    pub(crate) clusters: BTreeMap<u64, Box<Cluster>>,
+    pub(crate) clusters: Clusters,
     /// Clusters with dirty blocks.
     pub(crate) dirty: BTreeSet<u64>,
     /// Blocks that are dirty or being written.
@@ -61,13 +61,13 @@ impl Blocks {
     /// The cluster of a block that is there.
     pub(crate) fn cluster_with(&self, block: u64) -> Option<&Cluster> {
         let (number, slot) = place(block);
-        self.clusters.get(&number).map(Box::as_ref).filter(|cluster| !cluster.pages[slot].is_none())
+        self.clusters.get(number).filter(|cluster| !cluster.pages[slot].is_none())
     }
 
     /// The last one that is dirty.
     fn last_dirty(&self) -> Option<u64> {
         self.dirty.last().map(|number| {
-            let bits = self.clusters[number].dirty;
+            let bits = self.clusters.get(*number).map_or(0, |cluster| cluster.dirty);
             number * FRAME_SLOTS as u64 + u64::from(bits.checked_ilog2().unwrap_or(0))
         })
     }
@@ -257,7 +257,7 @@ impl Inner {
     /// To put pages there.
     pub(crate) fn cluster(&mut self, number: u64) -> &mut Cluster {
         self.transfers.arrivals += 1;
-        self.blocks.clusters.entry(number).or_insert_with(Cluster::new)
+        self.blocks.clusters.get_or_add(number)
     }
 
     pub(crate) fn is_clean(&self) -> bool {

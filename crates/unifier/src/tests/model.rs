@@ -324,7 +324,8 @@ impl Model {
         assert_eq!(attr.size, self.files[at].want.len() as u64, "seed {}: size", self.seed);
         if let Some(file) = self.unifier.find(self.files[at].disk.attr_id()) {
             let inner = file.lock();
-            let counted = inner.blocks.clusters.values().map(|cluster| cluster.unwritten()).sum();
+            let counted =
+                inner.blocks.clusters.iter().map(|(_, cluster)| cluster.unwritten()).sum();
             assert_eq!(inner.blocks.unwritten, counted, "seed {}: unwritten blocks", self.seed);
         }
     }
