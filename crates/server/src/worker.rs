@@ -109,6 +109,10 @@ impl Worker {
                 self.drain_actions();
                 self.node.ring();
             }
+            while let Some(token) = self.node.next_sent() {
+                self.reply_sent(token);
+                more = true;
+            }
             while let Some(event) = self.node.next_event() {
                 self.handle(event);
                 more = true;
@@ -279,17 +283,16 @@ impl Worker {
 
     fn request(&mut self, id: RequestId, header: Vec<u8>, data_len: u32, pushed: bool) {
         let connection = id.conn();
+        if let Some(session) = self.connections.bound_to(connection).cloned() {
+            return self.chain(&session, id, header, (data_len, pushed));
+        }
         match self.connections.get(connection) {
-            Some(Connection::Bound(session)) => {
-                let session = session.clone();
-                self.chain(&session, id, header, (data_len, pushed));
-            }
             Some(Connection::Unproven(_)) => self.set_up(connection, id, &header),
             Some(Connection::Waiting) => {
                 self.violation(connection, "request while waiting for a bind");
             }
             // It came before the peer could know of the end.
-            Some(Connection::Refused(_) | Connection::Gone) | None => self.node.recycle(header),
+            _ => self.node.recycle(header),
         }
     }
 

@@ -48,6 +48,9 @@ fn scratch_for(bytes: u64) -> usize {
     bytes.checked_next_multiple_of(SCRATCH_BYTES).unwrap_or(usize::MAX)
 }
 
+/// What a READ of bytes in one page needs that is answered from the cache.
+pub(super) const NEEDS_OF_PAGE: Needs = Needs { pages: FRAME as usize, memory: 0 };
+
 /// The pages of a READ of one piece that is answered from the cache, and memory where it has more of
 /// them than a transfer takes.
 #[inline]
@@ -120,7 +123,7 @@ fn uncounted(needs: Needs) -> Needs {
 
 impl Worker {
     /// Takes what a request needs, if that is there and nothing of the session waits.
-    #[inline]
+    #[inline(always)]
     pub(super) fn try_admit(&self, session: &Rc<Session>, needs: Needs) -> Option<Grant> {
         let may = !session.allowance.is_waited_for()
             && session.allowance.leaves_room(needs)

@@ -33,6 +33,8 @@ pub(super) enum Connection {
 /// All connections of a worker.
 pub(super) struct Connections {
     by_id: FxHashMap<ConnId, Connection>,
+    /// The one that was asked for last, if it is part of a session: in there, too.
+    last: Option<(ConnId, Rc<Session>)>,
     /// Those that are being set up.
     unproven: Crowd<ConnId>,
     /// Those that wait for what they replace.
@@ -44,6 +46,7 @@ impl Connections {
     pub(super) fn new(unproven_max: usize) -> Connections {
         Connections {
             by_id: FxHashMap::default(),
+            last: None,
             unproven: Crowd::new(unproven_max),
             binds: Vec::new(),
         }
@@ -55,9 +58,24 @@ impl Connections {
         self.by_id.get(&connection)
     }
 
+    /// The session that it is part of: for each request, most of which come by the same connection as
+    /// the one before.
+    #[inline]
+    pub(super) fn bound_to(&mut self, connection: ConnId) -> Option<&Rc<Session>> {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != connection) {
+            self.last = Some((connection, self.session(connection)?));
+        }
+        self.last.as_ref().map(|(_, session)| session)
+    }
+
+    fn set(&mut self, connection: ConnId, is: Connection) {
+        self.last = None;
+        self.by_id.insert(connection, is);
+    }
+
     /// One more is being set up; who is to end for that.
     fn enter(&mut self, connection: ConnId, unproven: Unproven, origin: Origin) -> Option<ConnId> {
-        self.by_id.insert(connection, Connection::Unproven(unproven));
+        self.set(connection, Connection::Unproven(unproven));
         self.unproven.enter(connection, origin)
     }
 
@@ -70,23 +88,23 @@ impl Connections {
 
     /// Its set-up was refused.
     fn refused(&mut self, connection: ConnId, now: Duration) {
-        self.by_id.insert(connection, Connection::Refused(now));
+        self.set(connection, Connection::Refused(now));
     }
 
     /// It is set up, and waits to be part of a session.
     fn waits(&mut self, connection: ConnId) {
         self.unproven.leave(connection);
-        self.by_id.insert(connection, Connection::Waiting);
+        self.set(connection, Connection::Waiting);
     }
 
     /// It is part of a session.
     fn bound(&mut self, connection: ConnId, session: Rc<Session>) {
-        self.by_id.insert(connection, Connection::Bound(session));
+        self.set(connection, Connection::Bound(session));
     }
 
     /// Nothing of it is listened to any more.
     pub(super) fn gone(&mut self, connection: ConnId) {
-        self.by_id.insert(connection, Connection::Gone);
+        self.set(connection, Connection::Gone);
     }
 
     /// As [`gone`](Self::gone), of one that did not become part of a session.
@@ -97,6 +115,7 @@ impl Connections {
 
     /// It touches nothing any more.
     fn quiescent(&mut self, connection: ConnId) {
+        self.last = None;
         self.by_id.remove(&connection);
     }
 

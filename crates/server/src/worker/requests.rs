@@ -10,9 +10,10 @@ use dafs_protocol::{
     decode_request, encode_plain_read_reply, encode_results,
 };
 use dafs_store::{Blocking, allow_blocking};
+use dafs_unifier::PageLook;
 
 use super::Worker;
-use super::admission::{needs_of, needs_of_hit};
+use super::admission::{NEEDS_OF_PAGE, needs_of, needs_of_hit};
 use super::transfers::ReplyPins;
 use crate::chain;
 use crate::context::{Grant, Held};
@@ -145,28 +146,53 @@ impl Worker {
         let FileData::Cached(file) = &open.file else {
             return self.try_answer_paged(session, id, read, &open);
         };
-        let Some(lease) = file.try_read(offset, len) else { return false };
-        let needs = needs_of_hit(offset, read.len, self.context.segments_max);
-        let Some(grant) = self.try_admit(session, needs) else { return false };
-        if let Some(recorder) = &self.context.shared.recorder {
-            recorder.read(file, offset, len);
-        }
-        note_read(&self.context, session, lease.len());
-        open.read_ahead(offset, len, true);
-        session.slots.borrow_mut().finish(head.slot, []);
-        let mut spans = lease.spans();
-        if spans.len() > self.context.segments_max || planted(Defect::HeldTooShort) {
-            let result = read_result(lease.len(), lease.end_of_file());
-            self.answer_read(id, head, result, spans, (Some(DataPin::Lease(lease)), grant));
-            return true;
-        }
-        let bytes = u32::try_from(lease.len()).unwrap_or(u32::MAX);
-        let outcome = (bytes, lease.end_of_file());
+        let page = match file.try_read_page(offset, len) {
+            PageLook::Held(page) if !planted(Defect::HeldTooShort) => page,
+            PageLook::Lacking => return false,
+            _ => return self.try_answer_pages(session, id, read, &open),
+        };
+        let Some(grant) = self.try_admit(session, NEEDS_OF_PAGE) else { return false };
+        self.note_hit(session, &open, read, page.bytes());
+        // A page is no longer than a `u32` tells.
+        let outcome = (page.bytes() as u32, page.end_of_file());
         let header = encode_plain_read_reply(head.slot, head.sequence, outcome);
-        let pins = ReplyPins::Read { _pages: lease, _grant: grant };
+        let mut spans = SgList::new();
+        spans.push(page.span());
+        let pins = ReplyPins::Page { _page: page, _grant: grant };
         let token = self.transfers.leave(self.context.transfer(), id.conn(), pins);
         self.node.reply_told(id, &header, &mut spans, token);
         true
+    }
+
+    /// As [`try_answer`](Self::try_answer), of what is in several pages.
+    fn try_answer_pages(
+        &mut self,
+        session: &Rc<Session>,
+        id: RequestId,
+        read: &PlainRead,
+        open: &Open,
+    ) -> bool {
+        let FileData::Cached(file) = &open.file else { return false };
+        let Some(lease) = file.try_read(read.offset, read.len as usize) else { return false };
+        let needs = needs_of_hit(read.offset, read.len, self.context.segments_max);
+        let Some(grant) = self.try_admit(session, needs) else { return false };
+        self.note_hit(session, open, read, lease.len());
+        let result = read_result(lease.len(), lease.end_of_file());
+        let (spans, pin) = (lease.spans(), Some(DataPin::Lease(lease)));
+        self.answer_read(id, read.head, result, spans, (pin, grant));
+        true
+    }
+
+    /// The server's cache answers a read.
+    #[inline]
+    fn note_hit(&self, session: &Session, open: &Open, read: &PlainRead, bytes: usize) {
+        let (offset, len) = (read.offset, read.len as usize);
+        if let (Some(recorder), Some(file)) = (&self.context.shared.recorder, open.file.cached()) {
+            recorder.read(file, offset, len);
+        }
+        note_read(&self.context, session, bytes);
+        open.read_ahead(offset, len, true);
+        session.slots.borrow_mut().finish(read.head.slot, []);
     }
 
     /// As [`try_answer`](Self::try_answer), of a file without the server's cache.

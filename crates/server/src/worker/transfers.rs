@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dafs_message::{ConnId, RequestId};
-use dafs_unifier::PinnedRead;
+use dafs_unifier::PinnedPage;
 use rustc_hash::FxHashMap;
 
 use super::Worker;
@@ -52,9 +52,9 @@ type Oldest = FxHashMap<(ConnId, Way), (u64, Transfer)>;
 
 /// What a reply holds until it has left.
 pub(super) enum ReplyPins {
-    /// That of a read that was answered at once.
-    Read {
-        _pages: PinnedRead,
+    /// That of a read of one page that was answered at once.
+    Page {
+        _page: PinnedPage,
         _grant: Grant,
     },
     All(Vec<Held>),
@@ -101,7 +101,7 @@ impl Transfers {
         let place = self.leaving.get_mut(index as usize)?;
         let held = match &mut place.pins {
             Some(ReplyPins::All(held)) => Some(std::mem::take(held)),
-            Some(ReplyPins::Read { .. }) => None,
+            Some(ReplyPins::Page { .. }) => None,
             None => return None,
         };
         place.pins = None;
