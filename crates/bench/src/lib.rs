@@ -5,6 +5,7 @@
 //! * [`target`]: what those two measure.
 //! * [`fabric`]: sends, RDMA reads and RDMA writes, below the file system.
 //! * [`raw`]: plain sockets without any DAFS code, the yardstick of the same run.
+//! * [`raw::shm`]: bare shared memory, the yardstick of two processes on one host.
 //! * [`store`]: files of this host without a network, and memory alone.
 //! * [`null`]: a mount without files, the yardstick of mounts.
 //!
@@ -32,5 +33,5 @@ mod wait;
 pub use histogram::Histogram;
 pub use point::{Point, Report, size_text};
 pub use slice::{Slice, median};
-pub use sys::{pin_to_cpu, process_cpu_ns};
+pub use sys::{allowed_cpus, pin_to_cpu, process_cpu_ns};
 pub use wait::{UnknownWait, Wait};

@@ -20,6 +20,7 @@ pub struct Point {
     pub ops_per_s: Option<f64>,
     pub p50_us: Option<f64>,
     pub p99_us: Option<f64>,
+    pub p999_us: Option<f64>,
     pub client_cpu_us_per_op: Option<f64>,
     pub server_cpu_us_per_op: Option<f64>,
     pub server_copies_per_byte: Option<f64>,
@@ -57,6 +58,7 @@ impl Point {
             ops_per_s: median(slices.iter().map(Slice::ops_per_s)).filter(|_| total.ops > 0),
             p50_us: total.latency.quantile_us(0.5),
             p99_us: total.latency.quantile_us(0.99),
+            p999_us: total.latency.quantile_us(0.999),
             client_cpu_us_per_op: cpu(total.client_cpu_ns),
             server_cpu_us_per_op: cpu(total.server_cpu_ns),
             server_copies_per_byte: per_byte(total.server_copied_bytes),
@@ -143,7 +145,7 @@ impl Report {
 
 fn title() -> String {
     format!(
-        "{:<12} {:>6} {:>5} {:<9} {:<8} {:>10} {:>10} {:>9} {:>9} {:>8} {:>8} {:>7} {:>7} {:>10} {:>9} {:>9} {:>6} {:>7}",
+        "{:<12} {:>6} {:>5} {:<9} {:<8} {:>10} {:>10} {:>9} {:>9} {:>9} {:>8} {:>8} {:>7} {:>7} {:>10} {:>9} {:>9} {:>6} {:>7}",
         "op",
         "size",
         "depth",
@@ -153,6 +155,7 @@ fn title() -> String {
         "ops/s",
         "p50 us",
         "p99 us",
+        "p99.9 us",
         "cli us/op",
         "srv us/op",
         "sys/op",
@@ -168,7 +171,7 @@ fn title() -> String {
 fn row(p: &Point) -> String {
     let mega = |value: Option<f64>| number(value.map(|v| v / 1e6), 1);
     format!(
-        "{:<12} {:>6} {:>5} {:<9} {:<8} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7} {:>10} {:>9} {:>9} {:>6} {:>7}",
+        "{:<12} {:>6} {:>5} {:<9} {:<8} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7} {:>10} {:>9} {:>9} {:>6} {:>7}",
         p.op,
         p.size.map_or_else(|| "-".to_owned(), size_text),
         p.depth.map_or_else(|| "-".to_owned(), |depth| depth.to_string()),
@@ -178,6 +181,7 @@ fn row(p: &Point) -> String {
         number(p.ops_per_s, 0),
         number(p.p50_us, 1),
         number(p.p99_us, 1),
+        number(p.p999_us, 1),
         number(p.client_cpu_us_per_op, 2),
         number(p.server_cpu_us_per_op, 2),
         number(p.syscalls_per_op, 2),
@@ -190,7 +194,7 @@ fn row(p: &Point) -> String {
     )
 }
 
-fn number(value: Option<f64>, digits: usize) -> String {
+pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
@@ -225,6 +229,7 @@ mod tests {
             "ops_per_s",
             "p50_us",
             "p99_us",
+            "p999_us",
             "client_cpu_us_per_op",
             "server_cpu_us_per_op",
             "server_copies_per_byte",

@@ -34,6 +34,23 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The CPUs that this thread may run on, in their order.
+///
+/// # Errors
+/// The system's.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    // SAFETY: a CPU set is plain bits; all zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: this thread, and room for a set with its size.
+    let rc = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: numbers below CPU_SETSIZE.
+    let is_in = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    Ok((0..libc::CPU_SETSIZE as usize).filter(is_in).collect())
+}
+
 /// Sleeps until `fd` is readable (or writable), at most for `time` if there is one.
 ///
 /// # Errors

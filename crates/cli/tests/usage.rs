@@ -37,6 +37,12 @@ fn wrong_usage_exits_with_2_and_says_why() {
         (&["ls", "--retry", "soon", "dafs://h/"], "expected a time"),
         (&["bench", "raw", "tcp", "--size", "x"], "expected a size"),
         (&["bench", "raw", "tcp", "--depth", "0"], "depth 1 to"),
+        (&["bench", "raw", "tcp", "--op", "ping"], "ping is for shm"),
+        (&["bench", "raw", "shm", "--op", "write"], "write is not for shm"),
+        (
+            &["bench", "raw", "shm", "--footprint", "1m", "--op", "copy", "--size", "2m"],
+            "the footprint",
+        ),
         (&["nonsense"], "unrecognized"),
     ] {
         let output = dafs(arguments);

@@ -210,20 +210,20 @@ impl<'a> Run<'a> {
 }
 
 /// Page aligned memory, so that where a buffer happens to lie has no part in the result.
-struct Aligned {
+pub(super) struct Aligned {
     memory: Vec<u8>,
     start: usize,
     len: usize,
 }
 
 impl Aligned {
-    fn new(len: usize) -> Aligned {
+    pub(super) fn new(len: usize) -> Aligned {
         let memory = vec![1; len + 4096];
         let start = memory.as_ptr().align_offset(4096).min(4096);
         Aligned { memory, start, len }
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..][..self.len]
     }
 

@@ -9,6 +9,7 @@
 mod client;
 mod message;
 mod peer;
+pub mod shm;
 #[cfg(test)]
 mod tests;
 mod wire;

@@ -28,8 +28,8 @@ use dafs_fabric::units::size;
     bytes: size, depth, waiting mode and memory footprint are the same. On a mount of DAFS every\n\
     row of read, randread, write, randwrite and write-fsync is measured by turns with a mount\n\
     that has no files behind it (raw), and with plain sockets (trip). With --json, fields are:\n\
-    bytes_per_s, ops_per_s (medians of four stretches), p50_us, p99_us, client_cpu_us_per_op,\n\
-    server_cpu_us_per_op, server_copies_per_byte and client_copies_per_byte (in user space),\n\
+    bytes_per_s, ops_per_s (medians of four stretches), p50_us, p99_us, p999_us,\n\
+    client_cpu_us_per_op, server_cpu_us_per_op, server_copies_per_byte and client_copies_per_byte (in user space),\n\
     registrations_per_op and syscalls_per_op (both sides together), round_trips_per_op,\n\
     raw_bytes_per_s, raw_ops_per_s, raw_p50_us, raw_p99_us, raw_cpu_us_per_op (both sides),\n\
     ratio (bytes_per_s / raw_bytes_per_s), trip_p50_us (of a mount). What could not be measured is null. On a local path a\n\

@@ -45,6 +45,9 @@ enum What {
         /// Where to connect to.
         address: String,
     },
+    /// The other process of `raw shm`.
+    #[command(hide = true)]
+    RawShmPeer,
 }
 
 /// Runs the command.
@@ -60,6 +63,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         What::Raw(args) => raw::run(args),
         What::Unifier(args) => unifier::run(args),
         What::RawPeer { address } => raw::peer(address),
+        What::RawShmPeer => raw::shm_peer(),
     }
 }
 

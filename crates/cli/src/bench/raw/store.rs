@@ -22,7 +22,7 @@ fn checked(args: &Args) -> Result<Duration, Failure> {
     if args.serve.is_some() || args.peer.is_some() {
         return Err(Failure::usage("--serve and --peer are for tcp"));
     }
-    if args.size.iter().any(|size| *size == 0 || *size > args.file_size) {
+    if args.sizes().iter().any(|size| *size == 0 || *size > args.file_size) {
         return Err(Failure::usage("sizes must be 1 or more, up to --file-size"));
     }
     crate::bench::pin(args.pin.map(|(own, _)| own))?;
@@ -53,25 +53,26 @@ pub(super) fn store(args: &Args) -> Result<(), Failure> {
             Disk::Direct => "disk-dir",
             Disk::Buffered => "disk-buf",
         };
-        for name in &args.op {
+        for name in args.ops() {
             let (text, write, random) = match name {
                 RawOpName::Read => ("read", false, false),
                 RawOpName::Randread => ("randread", false, true),
                 RawOpName::Write => ("write", true, false),
                 RawOpName::Randwrite => ("randwrite", true, true),
-                RawOpName::Stream => return Err(Failure::usage("stream is for tcp")),
+                RawOpName::Stream => return Err(Failure::usage("stream is for tcp and shm")),
+                other => return Err(Failure::usage(format!("{} is for shm", other.text()))),
             };
-            for size in &args.size {
-                for depth in &args.depth {
+            for size in args.sizes() {
+                for depth in args.depths() {
                     let stop = interrupt::flag();
-                    let size = bytes(*size);
-                    let work = StoreOptions { write, random, size, depth: *depth, time, stop };
+                    let size = bytes(size);
+                    let work = StoreOptions { write, random, size, depth, time, stop };
                     let warm = StoreOptions { time: warm_up(time), ..work };
                     file.run(&warm).map_err(failure)?;
                     let slice = file.run(&work).map_err(failure)?;
                     go_on()?;
                     let point = Point::new(text, transport, &[slice]);
-                    let depth = u32::try_from(*depth).unwrap_or(u32::MAX);
+                    let depth = u32::try_from(depth).unwrap_or(u32::MAX);
                     report.print(&point.with(size as u64, depth, None))?;
                 }
             }
@@ -87,11 +88,11 @@ pub(super) fn store(args: &Args) -> Result<(), Failure> {
 pub(super) fn copies(args: &Args) -> Result<(), Failure> {
     let time = checked(args)?;
     let mut report = Report::new(args.json);
-    for size in &args.size {
-        let run = |time| memcpy(bytes(*size), bytes(args.file_size), time, interrupt::flag());
+    for size in args.sizes() {
+        let run = |time| memcpy(bytes(size), bytes(args.file_size), time, interrupt::flag());
         let slice = run(time).map_err(|error| Failure::about("memcpy", error))?;
         go_on()?;
-        report.print(&Point::new("memcpy", "memory", &[slice]).with(*size, 1, None))?;
+        report.print(&Point::new("memcpy", "memory", &[slice]).with(size, 1, None))?;
     }
     Ok(())
 }

@@ -1,0 +1,57 @@
+//! `dafs bench raw shm`: two processes, and what each row tells.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+fn shm(arguments: &[&str]) -> (String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_dafs"))
+        .args(["bench", "raw", "shm", "--footprint", "4m", "--seconds", "0.02"])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{errors}");
+    (out, errors)
+}
+
+#[test]
+fn every_row_tells_what_was_measured_and_where() {
+    let (out, notices) = shm(&["--json"]);
+    let rows: Vec<Value> =
+        out.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    for row in &rows {
+        let number = |field: &str| row[field].as_f64().unwrap_or_else(|| panic!("{field}: {row}"));
+        for field in ["ops", "ops_per_s", "bytes_per_s", "p50_us", "client_cpu_us_per_op"] {
+            assert!(number(field) > 0.0, "{field}: {row}");
+        }
+        assert!(number("p50_us") <= number("p99_us") && number("p99_us") <= number("p999_us"));
+        assert_eq!(number("footprint"), f64::from(4 << 20));
+        for field in ["client_huge_pages", "server_huge_pages"] {
+            assert!((0.0..=1.0).contains(&number(field)), "{field}: {row}");
+        }
+        assert_eq!(row["transport"], "raw-shm");
+        // The server's figures are there exactly where it has a part.
+        assert_eq!(row["server_cpu_us_per_op"].is_null(), row["wait"].is_null(), "{row}");
+        assert_eq!(row["piece"].is_null(), row["op"] != "bounce", "{row}");
+    }
+    let names = ["ping", "copy", "mapped", "stream", "bounce", "memcpy", "sum"];
+    let calls = ["vm-readv", "vm-writev", "mem-pread", "mem-pwrite"];
+    for name in names.into_iter().chain(calls) {
+        let is_told = calls.contains(&name) && notices.contains(&format!("{name}: not measured"));
+        assert!(is_told || rows.iter().any(|row| row["op"] == name), "{name}: {notices}");
+    }
+}
+
+#[test]
+fn the_table_names_footprint_pages_and_cpus() {
+    let (out, _) = shm(&["--op", "ping,bounce", "--depth", "1", "--size", "256k", "--cpus", "0,0"]);
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines.first().is_some_and(|line| line.starts_with("footprint 4m, in huge pages:")));
+    let columns = |line: &&str| line.split_whitespace().count();
+    assert_eq!(lines.len(), 2 + 2 + 4, "{out}");
+    assert!(lines[2..4].iter().all(|line| line.contains(" 0,0 ") && columns(line) == 13), "{out}");
+    assert!(lines[4].starts_with("bounce 64k "), "{out}");
+}
