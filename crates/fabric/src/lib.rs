@@ -37,7 +37,9 @@ mod waiters;
 pub use domain::{Domain, ProtectionDomain, Providers, unknown_scheme};
 pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
-pub use mem::{Arena, Buffer, MemoryRegion, PostedBuffer, SharedFile, SharedPart, Span};
+pub use mem::{
+    Arena, Buffer, MemoryRegion, PoolPiece, PostedBuffer, SharedFile, SharedPart, SharedPool, Span,
+};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use spin::Spin;

@@ -13,6 +13,7 @@ mod buffer;
 mod foreign;
 mod lend;
 mod pins;
+mod pool;
 mod region;
 mod shared;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use buffer::{Buffer, PostedBuffer};
 pub use lend::{lend, lend_mut};
 pub use pins::Pin;
 use pins::Pins;
+pub use pool::{PoolPiece, SharedPool};
 pub use region::{Deregister, MemoryRegion};
 pub use shared::{SharedFile, SharedPart};
 
@@ -450,7 +452,7 @@ impl Span {
                 let last = (arena.len - 1).min(usize::try_from(offset).ok()?);
                 Some(arena.segment(last)).filter(|segment| segment.contains(self))
             }
-            Keep::Buffer(memory) => Some(memory.arena.span(memory.offset, memory.len)),
+            Keep::Buffer(memory) => Some(memory.registered()),
             Keep::Lent(..) | Keep::File(_) => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Arena, Keep, PAGE_BYTES, Span};
+use super::{Arena, Keep, PAGE_BYTES, PoolPiece, Span};
 use crate::error::ArenaError;
 
 /// The mapping behind a buffer; its share count tells whether spans are left.
@@ -12,6 +12,18 @@ pub(super) struct BufferMemory {
     pub(super) arena: Arc<Arena>,
     pub(super) offset: usize,
     pub(super) len: usize,
+    /// Where it goes in the end.
+    piece: Option<PoolPiece>,
+}
+
+impl BufferMemory {
+    /// What is registered for the buffer: of a pool all at once.
+    pub(super) fn registered(&self) -> Span {
+        match &self.piece {
+            Some(_) => self.arena.segment(self.offset),
+            None => self.arena.span(self.offset, self.len),
+        }
+    }
 }
 
 /// Memory with one owner, page aligned. The owner uses it as a slice; to post it, it is turned
@@ -51,8 +63,19 @@ impl Buffer {
     }
 
     fn cut(arena: &Arc<Arena>, offset: usize, len: usize) -> Buffer {
-        let start = arena.span(offset, len).start;
-        let memory = Arc::new(BufferMemory { arena: arena.clone(), offset, len });
+        Buffer::of(BufferMemory { arena: arena.clone(), offset, len, piece: None })
+    }
+
+    /// As it is: whoever takes it from the pool makes it zero.
+    pub(super) fn of_pool(piece: PoolPiece) -> Buffer {
+        let (arena, offset, len) = (piece.arena().clone(), piece.offset(), piece.len());
+        Buffer::of(BufferMemory { arena, offset, len, piece: Some(piece) })
+    }
+
+    fn of(memory: BufferMemory) -> Buffer {
+        let len = memory.len;
+        let start = memory.arena.span(memory.offset, len).start;
+        let memory = Arc::new(memory);
         Buffer { span: Span { start, len, keep: Keep::Buffer(memory) } }
     }
 

@@ -1,0 +1,270 @@
+//! Memory for many buffers, of few shared files: each of those is a descriptor that a peer is sent, a
+//! mapping and a registration.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Arena, Buffer, PAGE_BYTES, Span};
+
+/// Of an arena of the pool; more is an arena of its own. What is never touched is no memory.
+const ARENA_BYTES: usize = 64 << 20;
+const BITS: usize = u64::BITS as usize;
+
+/// [Shared](Arena::shared) memory in pieces. Pieces that come back are used again, for whoever asks next;
+/// arenas of which nothing is used any more are given up, all but the first.
+#[derive(Debug)]
+pub struct SharedPool {
+    slabs: Mutex<Vec<Arc<Slab>>>,
+    bytes_max: usize,
+}
+
+/// An arena, and which of its pages are in use.
+#[derive(Debug)]
+struct Slab {
+    arena: Arc<Arena>,
+    used: Mutex<Pages>,
+}
+
+#[derive(Debug)]
+struct Pages {
+    /// A bit for each page.
+    bits: Vec<u64>,
+    pages: usize,
+    free: usize,
+    /// Pages below this were used before: they are not zero.
+    touched: usize,
+}
+
+/// Memory of a pool, which is used again when this is dropped: not before peers and devices have left it.
+#[derive(Debug)]
+pub struct PoolPiece {
+    slab: Arc<Slab>,
+    first: usize,
+    pages: usize,
+    len: usize,
+    is_zero: bool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it is held.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SharedPool {
+    /// Of at most so many bytes; none are there yet.
+    pub fn new(bytes_max: usize) -> SharedPool {
+        SharedPool { slabs: Mutex::default(), bytes_max }
+    }
+
+    /// So many bytes, from the beginning of a page on, whatever is in them. `None`: the pool has no more,
+    /// or the system.
+    pub fn take(&self, bytes: usize) -> Option<PoolPiece> {
+        let pages = bytes.max(1).div_ceil(PAGE_BYTES);
+        let mut slabs = locked(&self.slabs);
+        if let Some(piece) = slabs.iter().find_map(|slab| Slab::take(slab, pages, bytes)) {
+            return Some(piece);
+        }
+        let mut first = true;
+        slabs.retain(|slab| std::mem::take(&mut first) || Arc::strong_count(slab) > 1);
+        let has: usize = slabs.iter().map(|slab| slab.arena.len()).sum();
+        let room = self.bytes_max.saturating_sub(has);
+        let bytes_more = pages.checked_mul(PAGE_BYTES)?.max(ARENA_BYTES.min(room));
+        if bytes_more > room {
+            return None;
+        }
+        let slab = Arc::new(Slab::new(Arena::shared(bytes_more).ok()?));
+        let piece = Slab::take(&slab, pages, bytes);
+        slabs.push(slab);
+        piece
+    }
+
+    /// A zeroed buffer of so many bytes. `None`: as of [`take`](Self::take).
+    pub fn buffer(&self, bytes: usize) -> Option<Buffer> {
+        let piece = self.take(bytes)?;
+        if !piece.is_zero {
+            piece.span().zero();
+        }
+        Some(Buffer::of_pool(piece))
+    }
+}
+
+impl Slab {
+    fn new(arena: Arc<Arena>) -> Slab {
+        let pages = arena.len() / PAGE_BYTES;
+        let mut bits = vec![0; pages.div_ceil(BITS)];
+        // There is nothing behind the end.
+        for page in pages..bits.len() * BITS {
+            set(&mut bits, page, true);
+        }
+        Slab { arena, used: Mutex::new(Pages { bits, pages, free: pages, touched: 0 }) }
+    }
+
+    fn take(slab: &Arc<Slab>, pages: usize, len: usize) -> Option<PoolPiece> {
+        let mut used = locked(&slab.used);
+        let first = used.find(pages)?;
+        let is_zero = first >= used.touched;
+        used.touched = used.touched.max(first + pages);
+        used.mark(first, pages, true);
+        drop(used);
+        Some(PoolPiece { slab: slab.clone(), first, pages, len, is_zero })
+    }
+}
+
+impl Pages {
+    /// The first of so many free pages in a row.
+    fn find(&self, pages: usize) -> Option<usize> {
+        if pages > self.free {
+            return None;
+        }
+        let mut first = 0;
+        while first + pages <= self.pages {
+            match self.last_used(first, first + pages) {
+                None => return Some(first),
+                Some(page) => first = page + 1,
+            }
+        }
+        None
+    }
+
+    /// The last page in use of a range that is not empty.
+    fn last_used(&self, first: usize, end: usize) -> Option<usize> {
+        let mut end = end;
+        while end > first {
+            let word = (end - 1) / BITS;
+            let upto = end - word * BITS;
+            let bits = self.bits.get(word)? & (u64::MAX >> (BITS - upto));
+            if bits != 0 {
+                let page = word * BITS + bits.ilog2() as usize;
+                return (page >= first).then_some(page);
+            }
+            end = word * BITS;
+        }
+        None
+    }
+
+    fn mark(&mut self, first: usize, pages: usize, is_used: bool) {
+        (first..first + pages).for_each(|page| set(&mut self.bits, page, is_used));
+        match is_used {
+            true => self.free -= pages,
+            false => self.free += pages,
+        }
+    }
+}
+
+fn set(bits: &mut [u64], page: usize, is_used: bool) {
+    let Some(word) = bits.get_mut(page / BITS) else { return };
+    let bit = 1 << (page % BITS);
+    *word = if is_used { *word | bit } else { *word & !bit };
+}
+
+impl PoolPiece {
+    /// Its memory.
+    pub fn span(&self) -> Span {
+        self.slab.arena.span(self.offset(), self.len)
+    }
+
+    /// What it is cut from.
+    pub(super) fn arena(&self) -> &Arc<Arena> {
+        &self.slab.arena
+    }
+
+    pub(super) fn offset(&self) -> usize {
+        self.first * PAGE_BYTES
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for PoolPiece {
+    fn drop(&mut self) {
+        locked(&self.slab.used).mark(self.first, self.pages, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::Rng;
+
+    #[test]
+    fn pieces_never_overlap_and_come_back() {
+        let pool = SharedPool::new(ARENA_BYTES + (8 << 20));
+        let mut rng = Rng::new(7);
+        let mut pieces: Vec<PoolPiece> = Vec::new();
+        let mut refused = 0;
+        for _ in 0..3000 {
+            if rng.below(5) < 2 && !pieces.is_empty() {
+                let at = rng.below(pieces.len() as u64) as usize;
+                pieces.swap_remove(at);
+            } else if let Some(piece) = pool.take(rng.below(2 << 20) as usize) {
+                let (start, end) = (piece.span().addr(), piece.span().addr() + piece.len as u64);
+                let overlaps = |other: &PoolPiece| {
+                    let (from, len) = (other.span().addr(), other.span().len() as u64);
+                    from < end && start < from + len
+                };
+                assert!(!pieces.iter().any(overlaps));
+                assert_eq!(start % PAGE_BYTES as u64, 0);
+                pieces.push(piece);
+            } else {
+                refused += 1;
+            }
+        }
+        assert!(refused > 0, "it was never full");
+        drop(pieces);
+        let slabs = locked(&pool.slabs);
+        assert!(slabs.iter().all(|slab| {
+            let used = locked(&slab.used);
+            used.free == used.pages && used.find(used.pages) == Some(0)
+        }));
+    }
+
+    #[test]
+    fn many_buffers_are_one_registration() {
+        let pool = SharedPool::new(1 << 30);
+        let buffers: Vec<_> = (0..50).map(|_| pool.buffer(5000).expect("room").post()).collect();
+        let owner = |at: usize| buffers[at].span().owner().expect("an arena").addr();
+        assert_eq!(owner(0), owner(49));
+        assert!(buffers.iter().all(|buffer| buffer.span().is_shared()));
+        // More than an arena has is one of its own; more than there is, none.
+        let large = pool.buffer(100 << 20).expect("room").post();
+        assert_ne!(large.span().owner().expect("an arena").addr(), owner(0));
+        assert!(pool.buffer(1 << 30).is_none());
+        drop(large);
+        assert!(pool.buffer(900 << 20).is_some(), "what is not used is given up");
+    }
+
+    #[test]
+    fn a_buffer_is_zero_also_when_its_memory_was_used() {
+        let pool = SharedPool::new(1 << 20);
+        let mut buffer = pool.buffer(PAGE_BYTES).expect("room");
+        assert!(buffer.iter().all(|byte| *byte == 0));
+        buffer.fill(7);
+        let posted = buffer.post();
+        let span = posted.span().part(0, 10);
+        let posted = posted.take_back().expect_err("a span is left");
+        drop(posted);
+        // Somebody still has it.
+        let other = pool.buffer(PAGE_BYTES).expect("room").post();
+        assert_ne!(other.span().addr(), span.addr());
+        let address = span.addr();
+        drop(span);
+        let again = pool.buffer(PAGE_BYTES).expect("room");
+        assert_eq!(again.as_ptr() as u64, address);
+        assert!(again.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn only_what_is_free_is_found() {
+        let mut pages = Pages { bits: vec![0; 3], pages: 192, free: 192, touched: 0 };
+        pages.mark(10, 1, true);
+        pages.mark(63, 2, true);
+        pages.mark(191, 1, true);
+        assert_eq!(pages.find(10), Some(0));
+        assert_eq!(pages.find(11), Some(11));
+        assert_eq!(pages.find(53), Some(65));
+        assert_eq!(pages.find(126), Some(65));
+        assert_eq!(pages.find(127), None);
+        assert_eq!(pages.find(1000), None);
+    }
+}
