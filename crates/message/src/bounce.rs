@@ -3,7 +3,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dafs_fabric::{Arena, MemoryRegion, ProtectionDomain, SgList, Span, sg_bytes};
+use dafs_fabric::{
+    Arena, MemoryRegion, PoolPiece, ProtectionDomain, SgList, SharedPool, Span, sg_bytes,
+};
 
 use crate::config::NodeError;
 use crate::receive_pool::register_local;
@@ -19,7 +21,11 @@ const WASTE_MAX: usize = 4;
 pub const ENOUGH: usize = 2;
 
 /// The pieces of a node.
-pub struct BouncePool(Arc<Mutex<Pieces>>);
+pub struct BouncePool {
+    pieces: Arc<Mutex<Pieces>>,
+    /// Where they come from, if the device reaches shared memory only.
+    shared: Option<SharedPool>,
+}
 
 #[derive(Default)]
 struct Pieces {
@@ -38,12 +44,16 @@ struct Pieces {
 /// Who takes pieces: a connection; `None`: all are one.
 pub type Owner = Option<u32>;
 
-/// One arena, so that a peer that may reach it reaches no other.
-struct Piece {
-    arena: Arc<Arena>,
-    /// Keeps it known to devices that need that.
-    _region: Option<MemoryRegion>,
-    is_reserve: bool,
+enum Piece {
+    /// One arena, so that a peer that may reach it reaches no other.
+    Own {
+        arena: Arc<Arena>,
+        /// Keeps it known to devices that need that.
+        _region: Option<MemoryRegion>,
+        is_reserve: bool,
+    },
+    /// Peers reach all of the pool.
+    Shared(PoolPiece),
 }
 
 /// A piece in use. Goes back to its pool when it is dropped: not before the device has left it.
@@ -63,7 +73,23 @@ impl Piece {
     fn new(domain: &ProtectionDomain, bytes: usize, is_reserve: bool) -> Result<Piece, NodeError> {
         let arena = Arena::new(bytes)?;
         let region = register_local(domain, &arena)?;
-        Ok(Piece { arena, _region: region, is_reserve })
+        Ok(Piece::Own { arena, _region: region, is_reserve })
+    }
+
+    /// Its first bytes.
+    fn span(&self, len: usize) -> Span {
+        match self {
+            Piece::Own { arena, .. } => arena.span(0, len),
+            Piece::Shared(piece) => piece.span().part(0, len),
+        }
+    }
+
+    /// Bytes that it can have.
+    fn room(&self) -> usize {
+        match self {
+            Piece::Own { arena, .. } => arena.len(),
+            Piece::Shared(piece) => piece.span().len(),
+        }
     }
 }
 
@@ -84,7 +110,11 @@ impl BouncePool {
                 pieces.reserve.push(Piece::new(domain, reserve_bytes, true)?);
             }
         }
-        Ok(BouncePool(Arc::new(Mutex::new(pieces))))
+        // Where it must be registered, too, it goes in pieces.
+        let attr = domain.attr();
+        let is_shared = attr.shared_memory && !attr.local_registration;
+        let shared = is_shared.then(|| SharedPool::new(BYTES_MAX));
+        Ok(BouncePool { pieces: Arc::new(Mutex::new(pieces)), shared })
     }
 
     /// What stands in for `memory`, whose bytes are not there yet; `None`: there is nothing left.
@@ -95,35 +125,38 @@ impl BouncePool {
         memory: &SgList,
     ) -> Option<Box<Bounce>> {
         let len = sg_bytes(memory);
-        let mut pieces = locked(&self.0);
-        let piece = pieces
-            .free(len)
-            .or_else(|| pieces.grow(domain, len))
-            .or_else(|| pieces.reserve(owner, len))?;
+        let mut pieces = locked(&self.pieces);
+        let piece = match &self.shared {
+            Some(pool) => Piece::Shared(pool.take(len)?),
+            None => pieces
+                .free(len)
+                .or_else(|| pieces.grow(domain, len))
+                .or_else(|| pieces.reserve(owner, len))?,
+        };
         pieces.owners.push(owner);
         Some(Box::new(Bounce {
             piece: Some(piece),
             memory: memory.clone(),
             owner,
-            pool: self.0.clone(),
+            pool: self.pieces.clone(),
         }))
     }
 
     /// Nobody has a piece that would come back.
     pub fn is_idle(&self) -> bool {
-        locked(&self.0).owners.is_empty()
+        locked(&self.pieces).owners.is_empty()
     }
 
     /// Whether a piece came back since the last call.
     pub fn came_back(&self) -> bool {
-        std::mem::take(&mut locked(&self.0).came_back)
+        std::mem::take(&mut locked(&self.pieces).came_back)
     }
 }
 
 impl Pieces {
     fn free(&mut self, len: usize) -> Option<Piece> {
         let fit = len..=len.max(PIECE_BYTES_MIN).saturating_mul(WASTE_MAX);
-        let free = self.free.iter().enumerate().map(|(at, piece)| (at, piece.arena.len()));
+        let free = self.free.iter().enumerate().map(|(at, piece)| (at, piece.room()));
         let (at, _) = free.filter(|(_, bytes)| fit.contains(bytes)).min_by_key(|(_, b)| *b)?;
         Some(self.free.swap_remove(at))
     }
@@ -132,7 +165,7 @@ impl Pieces {
     fn reserve(&mut self, owner: Owner, len: usize) -> Option<Piece> {
         let has = self.owners.iter().filter(|of| owner.is_some() && **of == owner).count();
         let is_there = has < ENOUGH || self.reserve.len() > ENOUGH;
-        is_there.then(|| self.reserve.pop_if(|piece| piece.arena.len() >= len)).flatten()
+        is_there.then(|| self.reserve.pop_if(|piece| piece.room() >= len)).flatten()
     }
 
     #[cold]
@@ -140,7 +173,7 @@ impl Pieces {
         let bytes = len.checked_next_power_of_two()?.max(PIECE_BYTES_MIN);
         if self.bytes + bytes > BYTES_MAX {
             // None that is free fits.
-            self.bytes -= self.free.drain(..).map(|piece| piece.arena.len()).sum::<usize>();
+            self.bytes -= self.free.drain(..).map(|piece| piece.room()).sum::<usize>();
         }
         if self.bytes + bytes > BYTES_MAX {
             return None;
@@ -158,7 +191,7 @@ impl Bounce {
     }
 
     fn span(&self, len: usize) -> Option<Span> {
-        self.piece.as_ref().map(|piece| piece.arena.span(0, len))
+        self.piece.as_ref().map(|piece| piece.span(len))
     }
 
     /// Copies what is to leave.
@@ -186,8 +219,10 @@ impl Drop for Bounce {
         }
         pieces.came_back = true;
         match self.piece.take() {
-            Some(piece) if piece.is_reserve => pieces.reserve.push(piece),
-            piece => pieces.free.extend(piece),
+            Some(piece @ Piece::Own { is_reserve: true, .. }) => pieces.reserve.push(piece),
+            Some(piece @ Piece::Own { .. }) => pieces.free.push(piece),
+            // Back to its pool.
+            Some(Piece::Shared(_)) | None => {}
         }
     }
 }

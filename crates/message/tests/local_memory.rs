@@ -8,7 +8,9 @@ use support::{Pair, Plan};
 
 use dafs_fabric::mem::lend_mut;
 use dafs_fabric::sim::{FaultConfig, SimConfig, SimNet};
-use dafs_fabric::{Address, Arena, Buffer, Domain, Listener, PostedBuffer, SgList, Span};
+use dafs_fabric::{
+    Address, Arena, Buffer, Domain, Listener, PostedBuffer, SgList, SharedPool, Span,
+};
 use dafs_message::{
     ConnId, ConnOptions, Counters, Event, Node, NodeConfig, RequestId, SubmitError,
 };
@@ -157,9 +159,9 @@ impl Two {
 #[test]
 fn lent_memory_goes_the_bulk_way() {
     for way in WAYS {
-        for knows in [true, false] {
+        for (knows, shared) in [(true, false), (false, false), (false, true)] {
             let mut sim = device(way);
-            sim.attr.local_registration = knows;
+            (sim.attr.local_registration, sim.attr.shared_memory) = (knows, shared);
             let mut two = Two::new(sim);
             for len in [1, 300, 70_000, 1 << 20] {
                 let mut memory: Vec<u8> = (0..len).map(|at| at as u8).collect();
@@ -169,13 +171,37 @@ fn lent_memory_goes_the_bulk_way() {
                 });
                 let is_right =
                     memory.iter().zip(0..).all(|(byte, at)| *byte == (at as u8).wrapping_add(1));
-                assert!(is_right, "{way:?} {knows} {len}");
+                assert!(is_right, "{way:?} {knows} {shared} {len}");
             }
             let [client, server] = [&two.client, &two.server].map(|node| node.stats().counters);
             let in_pieces = client.data_pieces + server.replies_pieces;
-            assert_eq!(in_pieces > 0, way == (false, false), "{way:?} {knows}");
+            assert_eq!(in_pieces > 0, way == (false, false), "{way:?} {knows} {shared}");
             assert_eq!(two.net.violations(), [""; 0]);
         }
+    }
+}
+
+/// A network of one host, whose peers reach what they can map: private memory is stood in for, by one
+/// registration for all, and buffers of a pool have one as well.
+#[test]
+fn peers_of_the_host_reach_all_memory_by_a_few_registrations() {
+    let mut sim = device((false, true));
+    (sim.attr.local_registration, sim.attr.shared_memory) = (false, true);
+    let mut two = Two::new(sim);
+    let pool = SharedPool::new(64 << 20);
+    let private: Vec<_> = (0..8).map(|_| Buffer::new(100_000).expect("memory")).collect();
+    let shared: Vec<_> = (0..8).map(|_| pool.buffer(100_000).expect("memory")).collect();
+    for (number, buffers) in [(1, private), (2, shared)] {
+        for mut buffer in buffers {
+            buffer.fill(7);
+            let posted = buffer.post();
+            two.submit(1, posted.span()).expect("submitted");
+            assert_eq!(two.reply(), 100_000);
+            let buffer = posted.take_back().expect("nobody has it");
+            assert!(buffer.iter().all(|byte| *byte == 8));
+        }
+        // To be read, and to be written.
+        assert_eq!(two.client.stats().registrations, 2 * number);
     }
 }
 

@@ -369,6 +369,7 @@ fn harden(sim: &mut SimConfig, wanted: Devices) {
         sim.faults.refuse_registration_per_million = [100_000, 500_000, 900_000][rng.index(3)];
     }
     sim.attr.local_registration = rng.below(4) > 0;
+    sim.attr.shared_memory = !sim.attr.local_registration && rng.below(4) > 0;
 }
 
 /// What goes wrong on the network at random.
@@ -415,6 +416,9 @@ mod tests {
                 "{number} {some} {most}"
             );
         }
+        let shared: fn(&SimConfig) -> bool = |sim| sim.attr.shared_memory;
+        let (some, most) = (count(Devices::OfSeed, shared), count(Devices::Hard, shared));
+        assert!((2..30).contains(&some) && (20..80).contains(&most), "{some} {most}");
     }
 
     #[test]

@@ -59,6 +59,10 @@ impl Descriptors {
         if self.used + bytes > self.max {
             return None;
         }
+        // Else the device would be asked in vain, each time.
+        if sh.attr.shared_memory && !list.iter().all(Span::is_shared) {
+            return None;
+        }
         let access = Access { remote_read: is_source, remote_write: !is_source };
         let registered = sh.registrations.list(sh.domain.device(), list, access)?;
         self.used += bytes;
