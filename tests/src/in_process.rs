@@ -41,6 +41,7 @@ pub fn shared(store: Arc<dyn Store>, limits: Limits, arena_bytes: usize) -> Arc<
         key: None,
         own: Identity::root(),
         intent_log: None,
+        end_mark: None,
         numbers: None,
         recorder: None,
         records: Box::new(MemoryRecords::default()),

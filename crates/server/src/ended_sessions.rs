@@ -60,6 +60,11 @@ impl EndedSessions {
         self.unflushed.load(Ordering::SeqCst)
     }
 
+    /// Nothing is left that anybody would be told of.
+    pub(crate) fn all_is_written(&self) -> bool {
+        self.unflushed() == 0 && self.left().is_empty()
+    }
+
     fn left(&self) -> MutexGuard<'_, VecDeque<(SessionId, EndedState)>> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }

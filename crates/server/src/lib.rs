@@ -13,6 +13,7 @@ mod budget;
 mod callbacks;
 mod chain;
 mod changes;
+mod clean_end;
 mod clients;
 mod config;
 mod config_keys;
@@ -54,6 +55,7 @@ mod worker;
 mod worker_loop;
 
 pub use admin::count_lost_log_line;
+pub use clean_end::{EndMark, MemoryMark, first_verifier};
 pub use clients::{ClientRecords, MemoryRecords};
 pub use config::{Config, ConfigError, ExportConfig, LocalSocket};
 pub use config_keys::{ConfigKey, KEYS, Section};

@@ -49,6 +49,11 @@ impl Open {
         }
     }
 
+    /// Its session may have written through it what no commit covers.
+    pub(crate) fn has_written(&self) -> bool {
+        self.write.get() && self.file.cached().is_none_or(|file| file.has_written(self.writer.id))
+    }
+
     /// Attributes as clients see them: those of the store, corrected by what the cache knows.
     pub(crate) async fn attr(&self, unifier: &Unifier) -> Result<Attr, Status> {
         let mark = unifier.mark();

@@ -54,6 +54,10 @@ pub enum Defect {
     ReadersNotCounted,
     /// What requests hold while they wait for their peers is not counted.
     WaitsNotCounted,
+    /// An end leaves the mark of one in order, although not all was written.
+    VerifierKeptThoughUnwritten,
+    /// The mark of an end in order stays for the server after the next one.
+    EndMarkStays,
 }
 
 #[cfg(feature = "planted")]
@@ -70,7 +74,7 @@ mod chosen {
             [Defect::ResentWithOtherData, Defect::ReadersNotCounted, Defect::WaitsNotCounted];
 
         /// Those that the simulation finds.
-        pub const ALL: [Defect; 19] = [
+        pub const ALL: [Defect; 21] = [
             Defect::ReplyCacheSkipped,
             Defect::AnswerGoesAstray,
             Defect::BrokenBindCompleted,
@@ -90,6 +94,8 @@ mod chosen {
             Defect::RecordOfAnySequence,
             Defect::BegunBelievedDone,
             Defect::NameTurnsNotTaken,
+            Defect::VerifierKeptThoughUnwritten,
+            Defect::EndMarkStays,
         ];
     }
 

@@ -17,6 +17,7 @@ use dafs_store::{Completer, Pending, pending};
 use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
 
+use crate::clean_end::FileMark;
 use crate::clients::ClientRecords;
 use crate::intent_log::LogFile;
 use crate::locks::Client;
@@ -84,6 +85,11 @@ impl FileRecords {
 }
 
 impl FileRecords {
+    /// Whether the last server ended in order, in a file beside this one. Only while this one is locked.
+    pub(crate) fn end_mark(&self) -> FileMark {
+        FileMark::new(self.path.with_extension("ended"))
+    }
+
     /// Numbers of objects, in a file beside this one. Only while this one is locked.
     ///
     /// # Errors

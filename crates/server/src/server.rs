@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use dafs_fabric::{Address, Arena, ConnectError, Domain, Listener, Providers};
 use dafs_message::{Node, NodeConfig};
@@ -15,6 +16,7 @@ use dafs_unifier::Unifier;
 
 use crate::acceptor::Acceptor;
 use crate::admin::Admin;
+use crate::clean_end::{EndMark, first_verifier};
 use crate::clients::ClientRecords;
 use crate::config::{Config, ConfigError, ExportConfig};
 use crate::config_keys::ARENA_BYTES_MIN;
@@ -34,6 +36,9 @@ use crate::start_error::StartError;
 use crate::users::Users;
 use crate::worker::Worker;
 use crate::worker_loop::{attach_thread, work};
+
+/// How long an end waits for the disk to sync what was written.
+const SYNC_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running server. Dropping it stops it without waiting for the flush; use [`stop`](Self::stop).
 pub struct Server {
@@ -196,15 +201,33 @@ impl Server {
     /// many open files had data that could not be written. The log names them.
     pub fn stop(mut self) -> u64 {
         self.signal_stop();
+        let mut in_order = true;
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a server thread panicked");
+                in_order = false;
             }
+        }
+        if in_order {
+            self.conclude();
         }
         if let Some(recorder) = &self.shared.recorder {
             recorder.finish();
         }
         self.shared.sessions.ended.unflushed()
+    }
+
+    /// Tells the next server that all is safe, if it is. A disk that does not answer does not hold up
+    /// the end.
+    fn conclude(&self) {
+        let (shared, (done, ended)) = (self.shared.clone(), std::sync::mpsc::channel());
+        let run = move || {
+            let _ = done.send(shared.conclude());
+        };
+        let thread = std::thread::Builder::new().name("dafs-end".into()).spawn(run);
+        if thread.is_ok() && ended.recv_timeout(SYNC_PATIENCE).is_err() {
+            tracing::error!("gave up syncing: the disk does not answer");
+        }
     }
 
     fn signal_stop(&self) {
@@ -362,9 +385,12 @@ fn share(
         .map_err(|source| StartError::Register { bytes: first.len(), source })?;
     let mut process = [0; 8];
     fill_random(&mut process);
-    let verifier = WriteVerifier::new(machine_run(), process);
+    let Kept { records, intent_log, end_mark, numbers } = state(config);
+    let new = WriteVerifier::new(machine_run(), process);
+    let verifier = end_mark.as_deref().map_or(new, |mark| first_verifier(mark, new));
     let cache = dafs_unifier::Config {
         domain: Some(domain.clone()),
+        epoch: u32::from_le_bytes(*process.first_chunk().expect("eight bytes")),
         ..dafs_unifier::Config::new(arena_bytes, Arc::new(wall_clock))
     };
     let unifier = Unifier::new(arena, cache, verifier);
@@ -373,7 +399,6 @@ fn share(
         true => None,
         false => Some(PageCache::new(&config.limits, own, verifier)?),
     };
-    let Kept { records, intent_log, numbers } = state(config);
     let recorder = config.record_trace.as_deref().map(Recorder::create).transpose();
     let recorder = recorder.map_err(|source| StartError::Trace {
         path: config.record_trace.clone().unwrap_or_default(),
@@ -391,6 +416,7 @@ fn share(
         own: Identity { uid: own, gid: nix::unistd::getegid().as_raw(), groups: Vec::new() },
         records,
         intent_log,
+        end_mark,
         numbers,
         entropy: Box::new(fill_random),
         process_stats: Box::new(process_stats),
@@ -402,6 +428,7 @@ fn share(
 struct Kept {
     records: Box<dyn ClientRecords>,
     intent_log: Option<Box<dyn LogStore>>,
+    end_mark: Option<Box<dyn EndMark>>,
     numbers: Option<std::fs::File>,
 }
 
@@ -430,11 +457,12 @@ fn state(config: &Config) -> Kept {
             }
             let intent_log =
                 intent_log.ok().map(|intent_log| Box::new(intent_log) as Box<dyn LogStore>);
-            Kept { records: Box::new(records), intent_log, numbers: numbers.ok() }
+            let end_mark: Option<Box<dyn EndMark>> = Some(Box::new(records.end_mark()));
+            Kept { records: Box::new(records), intent_log, end_mark, numbers: numbers.ok() }
         }
         Err(error) => {
             let records = Box::new(NoRecords(error.to_string()));
-            Kept { records, intent_log: None, numbers: None }
+            Kept { records, intent_log: None, end_mark: None, numbers: None }
         }
     }
 }

@@ -10,6 +10,7 @@ use dafs_store::Caller;
 use dafs_unifier::Unifier;
 
 use crate::budget::{AllGranted, Budgets, Needs, UserShare};
+use crate::clean_end::{CleanEnd, EndMark};
 use crate::clients::{ClientRecords, Clients};
 use crate::ended_sessions::EndedSessions;
 use crate::exports::Exports;
@@ -56,6 +57,8 @@ pub struct SharedOptions {
     pub records: Box<dyn ClientRecords>,
     /// What became of changes, over ends of the process; `None`: nobody is told.
     pub intent_log: Option<Box<dyn LogStore>>,
+    /// Where the next server is told of an end in order; `None`: it is not.
+    pub end_mark: Option<Box<dyn EndMark>>,
     /// Where numbers of objects are kept over restarts. Nobody else writes it.
     pub numbers: Option<std::fs::File>,
     /// Takes down what is read and written.
@@ -113,6 +116,8 @@ pub(crate) struct Sessions {
     pub clients: Clients,
     /// Those that ended and are still to be told of an error.
     pub ended: EndedSessions,
+    /// What is to be safe at an end in order.
+    pub clean_end: CleanEnd,
 }
 
 /// Changes that must not be done twice.
@@ -168,7 +173,7 @@ impl Shared {
     /// When an export has a data path other than the unifier, and there is no page cache.
     pub fn new(options: SharedOptions) -> Arc<Shared> {
         let SharedOptions { exports, unifier, page_cache, arena_bytes, limits, .. } = options;
-        let SharedOptions { key, records, intent_log, recorder, .. } = options;
+        let SharedOptions { key, records, intent_log, recorder, end_mark, .. } = options;
         let is_unified = exports.iter().all(|export| export.data_path == DataPath::Unifier);
         assert!(is_unified || page_cache.is_some(), "a data path without its buffers");
         let (entropy, process_stats) = (options.entropy, options.process_stats);
@@ -210,7 +215,11 @@ impl Shared {
             page_cache,
             limits,
             greeting: Greeting { key, addresses: options.addresses },
-            sessions: Sessions { clients, ended: EndedSessions::default() },
+            sessions: Sessions {
+                clients,
+                ended: EndedSessions::default(),
+                clean_end: CleanEnd::new(end_mark),
+            },
             locks,
             changes: Changes { log, name_locks: Arc::default() },
             numbers: Numbers::load(options.numbers),
@@ -227,7 +236,7 @@ impl Shared {
         self.process.random()
     }
 
-    /// Changes when the server restarts.
+    /// Changes when the server restarts, unless it ended in order.
     #[inline]
     pub(crate) fn verifier(&self) -> WriteVerifier {
         self.unifier.verifier()
@@ -269,6 +278,14 @@ impl Shared {
     pub fn locks_left(&self) -> u64 {
         let stats = self.locks.stats();
         stats.held + stats.waiting + stats.unreported
+    }
+
+    /// To be called when all workers have ended and nobody is answered any more: syncs what was
+    /// written, and tells the next server that all of it is safe. Blocks. False: it is not.
+    pub fn conclude(&self) -> bool {
+        let written = !self.unifier.has_lost() && self.unifier.stats().dirty_bytes == 0;
+        let Sessions { ended, clean_end, .. } = &self.sessions;
+        clean_end.conclude(&self.exports, ended, (self.verifier(), written))
     }
 
     /// The exports.

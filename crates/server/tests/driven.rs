@@ -45,6 +45,7 @@ fn shared(limits: Limits) -> Arc<Shared> {
         key: None,
         own: Identity::root(),
         intent_log: None,
+        end_mark: None,
         numbers: None,
         recorder: None,
         records: Box::<MemoryRecords>::default(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dafs_fabric::sim::FaultCounts;
 
 /// Kinds of faults, in the order in which they are told.
-pub const FAULTS: [&str; 19] = [
+pub const FAULTS: [&str; 20] = [
     "connection broken",
     "queue full",
     "late write",
@@ -19,6 +19,7 @@ pub const FAULTS: [&str; 19] = [
     "server process died",
     "server machine died",
     "server restarted",
+    "verifier kept",
     "store error",
     "disk full",
     "slow store",

@@ -9,7 +9,8 @@ use dafs_fabric::{Arena, Domain, Listener, poison};
 use dafs_message::{Node, incoming_private_data};
 use dafs_protocol::{Identity, SessionId, WriteVerifier};
 use dafs_server::{
-    DataPath, Export, Exports, Key, MemoryLog, Proof, Shared, SharedOptions, Worker,
+    DataPath, Export, Exports, Key, MemoryLog, MemoryMark, Proof, Shared, SharedOptions, Worker,
+    first_verifier,
 };
 use dafs_store::Store;
 use dafs_unifier::{Config, Unifier};
@@ -49,6 +50,8 @@ pub struct SimServer {
     records: Records,
     /// What became of changes; not lost with it.
     intent_log: MemoryLog,
+    /// That the last one ended in order.
+    end_mark: MemoryMark,
     /// The verifier of the server that runs.
     pub verifier: Option<WriteVerifier>,
     /// Until then it is busy with other things.
@@ -72,6 +75,7 @@ impl SimServer {
             machine_runs: 0,
             records,
             intent_log,
+            end_mark: MemoryMark::default(),
             verifier: None,
             awake_at: Duration::ZERO,
         }
@@ -82,7 +86,7 @@ impl SimServer {
         self.running.is_some()
     }
 
-    /// Starts it, with a verifier of its own.
+    /// Starts it, with a verifier of its own where the last one did not end in order.
     ///
     /// # Errors
     /// What refused.
@@ -94,6 +98,7 @@ impl SimServer {
         let mut process = [0; 8];
         process.copy_from_slice(&rng.bytes(8));
         let verifier = WriteVerifier::new(self.machine_runs.to_le_bytes(), process);
+        let verifier = first_verifier(&self.end_mark, verifier);
         let arena =
             Arena::in_segments(plan.arena_bytes, plan.segment_bytes).map_err(|e| text(&e))?;
         // What was in memory before is no file's, and nothing is written where nobody reserved.
@@ -129,6 +134,7 @@ impl SimServer {
             own: Identity::root(),
             records: Box::new(self.records.clone()),
             intent_log: Some(Box::new(self.intent_log.clone())),
+            end_mark: Some(Box::new(self.end_mark.clone())),
             numbers: None,
             recorder: None,
             entropy: entropy(rng),
@@ -195,6 +201,12 @@ impl SimServer {
     pub fn is_drained(&self) -> bool {
         let mut workers = self.running.iter().flat_map(|running| &running.workers);
         workers.all(|worker| worker.running() == 0)
+    }
+
+    /// All sessions have ended in order: tells the next one, if all is safe.
+    pub fn conclude(&self) -> bool {
+        let shared = self.running.as_ref().map(|running| &running.shared);
+        shared.is_some_and(|shared| self.storage.at_once(|| shared.conclude()))
     }
 
     /// It is gone, whatever it was doing.

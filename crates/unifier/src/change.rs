@@ -206,6 +206,7 @@ impl CachedFile {
         };
         let inner = &mut *self.lock();
         inner.sessions.report_loss(status);
+        self.core.note_loss();
         (inner.stored.stale, inner.stored.size) = (true, None);
         match attr {
             Some(attr) => inner.size = attr.size,

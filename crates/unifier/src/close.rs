@@ -33,6 +33,11 @@ impl CachedFile {
         outcome.and(late.map_or(Ok(()), Err))
     }
 
+    /// This session has written the file since it opened it.
+    pub fn has_written(&self, writer: WriterId) -> bool {
+        self.lock().sessions.has_written(writer)
+    }
+
     async fn flush_and_close(self: &Arc<Self>) -> Outcome {
         loop {
             let outcome =
@@ -65,6 +70,9 @@ impl CachedFile {
                 // Lost, and told; or of unknown age.
                 let lost = self.drop_pages(inner, 0, Which::Dirty);
                 count(&self.core.counters.lost_slots, lost);
+                if lost > 0 {
+                    self.core.note_loss();
+                }
                 self.drop_pages(inner, 0, Which::Clean);
                 (inner.stored.stale, inner.stored.unknown) = (true, true);
             } else {

@@ -29,6 +29,8 @@ pub struct Config {
     pub closed_files_max: usize,
     /// The policy of files for which none is chosen.
     pub policy: Policy,
+    /// Names this life of the cache.
+    pub epoch: u32,
     /// For the times of files with dirty data.
     pub clock: Clock,
     /// The devices that are to know the arena, if one must ([`Domain::register`]): segment by segment,
@@ -46,6 +48,7 @@ impl Config {
             least_bytes: 16 << 20,
             closed_files_max: 32_768,
             policy: Policy::default(),
+            epoch: 1,
             clock,
             domain: None,
         }

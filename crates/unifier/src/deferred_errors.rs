@@ -22,6 +22,7 @@ impl CachedFile {
         let dropped = self.drop_pages(inner, 0, Which::Failed);
         if dropped > 0 {
             inner.sessions.report_loss(status);
+            self.core.note_loss();
         }
         count(&self.core.counters.lost_slots, dropped);
         Some(dropped)

@@ -37,11 +37,7 @@ impl Unifier {
     /// # Panics
     /// When the arena has less than 64 KiB, or segments of less.
     pub fn new(arena: Arc<Arena>, config: Config, verifier: WriteVerifier) -> Arc<Unifier> {
-        let epoch = verifier
-            .0
-            .iter()
-            .fold(1u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
-        let pool = Pool::new(arena, config.domain.clone(), epoch);
+        let pool = Pool::new(arena, config.domain.clone(), config.epoch);
         let core = Core::new(pool, config, verifier);
         Arc::new(Unifier { core: Arc::new(core) })
     }
@@ -122,6 +118,11 @@ impl Unifier {
     /// What COMMIT answers: the same as long as no unstable write can have been lost.
     pub fn verifier(&self) -> WriteVerifier {
         self.core.verifier
+    }
+
+    /// Something that was written could not be stored or synced once, whoever was told of it since.
+    pub fn has_lost(&self) -> bool {
+        self.core.has_lost.load(Ordering::SeqCst)
     }
 
     /// Counters and sizes.

@@ -316,6 +316,9 @@ impl CachedFile {
         self.core.recount_dirty(before, after);
         inner.blocks.unwritten = inner.blocks.unwritten + after - before;
         self.may_go(&clean, first, Origin::ByWrite);
+        if unwritten.outcome.is_err() {
+            self.core.note_loss();
+        }
         match unwritten.outcome {
             // After the last close nobody will write it: the close has told.
             Err(_) if inner.handle.is_none() => {
@@ -438,6 +441,7 @@ impl CachedFile {
             // The system tells this once: the data may be gone, and a sync that succeeds later
             // does not bring it back.
             inner.sessions.report_loss(status);
+            self.core.note_loss();
         }
         outcome
     }

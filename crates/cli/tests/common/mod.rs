@@ -126,6 +126,24 @@ impl Server {
     pub fn crash_and_restart_with(&mut self, options: &[&str]) {
         self.child.kill().expect("kill");
         self.child.wait().expect("ends");
+        self.start_again_with(options);
+    }
+
+    /// As Ctrl-C, and the same server again.
+    ///
+    /// # Panics
+    /// When it does not end well.
+    pub fn restart(&mut self) {
+        assert_eq!(self.interrupt(), Some(0));
+        self.start_again();
+    }
+
+    /// The same server, which has ended, again.
+    pub fn start_again(&mut self) {
+        self.start_again_with(&[]);
+    }
+
+    fn start_again_with(&mut self, options: &[&str]) {
         let address = self.url.trim_start_matches("dafs://").trim_end_matches('/').to_owned();
         let listen = format!("tcp://{address}");
         let temporary = self.temporary.take().expect("one at a time");

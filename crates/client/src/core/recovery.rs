@@ -46,7 +46,7 @@ impl Core {
         if std::mem::replace(&mut self.session.established, true) {
             self.session.facts.new_sessions += 1;
             let text = if self.session.facts.verifier == verifier {
-                "connected again; the server had forgotten the session"
+                "connected again; the server had ended the session"
             } else {
                 "connected again; the server was restarted"
             };

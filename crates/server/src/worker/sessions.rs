@@ -201,6 +201,10 @@ impl Worker {
             }
             let (shared, left) = (self.shared.clone(), left.clone());
             let uid = session.who.uid;
+            let has_written = end != End::Destroyed && open.has_written();
+            if has_written && end != End::ShutDown {
+                shared.sessions.clean_end.left();
+            }
             self.tasks.spawn(async move {
                 if let Err(status) = open.file.close(open.writer.id).await {
                     open.could_not_flush(&shared, uid, status);
@@ -209,6 +213,9 @@ impl Worker {
                         shared.sessions.ended.add_unflushed(1);
                     }
                     return;
+                }
+                if has_written && end == End::ShutDown {
+                    shared.sessions.clean_end.closed(&open.stored);
                 }
                 left.set(left.get() - 1);
                 if left.get() == 0 {

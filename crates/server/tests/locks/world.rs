@@ -123,6 +123,7 @@ impl World {
             key: None,
             own: dafs_protocol::Identity::root(),
             intent_log: Some(Box::new(self.intent_log.clone())),
+            end_mark: None,
             numbers: None,
             recorder: None,
             records: Box::new(self.records.clone()),

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -42,6 +42,8 @@ pub(crate) struct Core {
     /// Grows with each change that the cache makes in the store.
     changes: AtomicU64,
     pub(crate) counters: Counters,
+    /// See [`Unifier::has_lost`](crate::Unifier::has_lost).
+    pub(crate) has_lost: AtomicBool,
 }
 
 #[derive(Default)]
@@ -124,6 +126,7 @@ impl Core {
             now_nanos: AtomicU64::new(0),
             changes: AtomicU64::new(1),
             counters: Counters::default(),
+            has_lost: AtomicBool::new(false),
         }
     }
 
@@ -260,6 +263,11 @@ impl Core {
         if after < before {
             self.pool.space.changed();
         }
+    }
+
+    /// Something cannot be stored, or not be synced.
+    pub(crate) fn note_loss(&self) {
+        self.has_lost.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn list_as_failed(&self, file: &Arc<CachedFile>) {
