@@ -39,6 +39,7 @@ pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
 pub use mem::{
     Arena, Buffer, MemoryRegion, PoolPiece, PostedBuffer, SharedFile, SharedPart, SharedPool, Span,
+    Words,
 };
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};

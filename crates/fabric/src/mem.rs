@@ -18,6 +18,7 @@ mod region;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -32,6 +33,7 @@ use pins::Pins;
 pub use pool::{PoolPiece, SharedPool};
 pub use region::{Deregister, MemoryRegion};
 pub use shared::{SharedFile, SharedPart};
+pub use words::Words;
 
 use crate::error::ArenaError;
 use crate::planted::{Defect, planted};
@@ -535,16 +537,27 @@ impl Span {
         unsafe { copy_payload(from.as_ptr(), to, len) }
     }
 
+    /// Copies `len` bytes of `from`, from its byte `start` on, to the span's bytes at `offset`; counted.
+    ///
+    /// # Panics
+    /// When they are not inside, or do not fit.
+    #[inline]
+    pub fn copy_part(&self, offset: usize, from: &Span, start: usize, len: usize) {
+        let is_inside = start <= from.len && len <= from.len - start;
+        assert!(is_inside, "copy outside of the span");
+        assert!(offset <= self.len && len <= self.len - offset, "copy outside of the span");
+        // SAFETY: inside the span, as just checked.
+        let to = unsafe { self.as_mut_ptr().add(offset) };
+        // SAFETY: the part is inside, and fits, as just checked.
+        unsafe { from.copy_out(start, to, len) };
+    }
+
     /// Copies all of `from` to the span's bytes at `offset`; counted.
     ///
     /// # Panics
     /// When they do not fit.
     pub fn copy_span(&self, offset: usize, from: &Span) {
-        assert!(offset <= self.len && from.len <= self.len - offset, "copy outside of the span");
-        // SAFETY: inside the span, as just checked.
-        let to = unsafe { self.as_mut_ptr().add(offset) };
-        // SAFETY: all of `from` fits, as just checked.
-        unsafe { from.copy_out(0, to, from.len) };
+        self.copy_part(offset, from, 0, from.len);
     }
 
     /// Sets all bytes to zero (not payload: nothing is counted).

@@ -74,7 +74,7 @@ fn ok(result: c_int) -> Result<c_int> {
 }
 
 /// The bytes of a file that a peer says it shares, if there is nothing wrong with it.
-fn checked_bytes(fd: BorrowedFd<'_>, bytes_max: usize) -> Result<usize> {
+pub(super) fn checked_bytes(fd: BorrowedFd<'_>, bytes_max: usize) -> Result<usize> {
     let wrong = |text: &str| Err(Error::new(ErrorKind::InvalidData, text));
     // SAFETY: all bytes zero is a value of this structure.
     let mut system: libc::statfs = unsafe { std::mem::zeroed() };

@@ -1,0 +1,149 @@
+//! Words of memory that two processes have in common: each is loaded once, whole, and then believed or
+//! not.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Arena;
+use super::shared::{SharedFile, checked_bytes};
+
+const WORD_BYTES: usize = size_of::<u64>();
+
+/// The words of an arena, or of what a peer shares to be read.
+#[derive(Debug)]
+pub struct Words {
+    base: NonNull<AtomicU64>,
+    len: usize,
+    keep: Keep,
+}
+
+#[derive(Debug)]
+enum Keep {
+    Arena {
+        _arena: Arc<Arena>,
+    },
+    /// A mapping of its own, which is not writable.
+    Mapping,
+}
+
+// SAFETY: an address range whose words are loaded and stored atomically.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// All words of `arena`, to be read and written.
+    pub fn new(arena: &Arc<Arena>) -> Words {
+        let base = arena.span(0, 0).start.cast();
+        assert!(base.is_aligned(), "words of memory that begins between two of them");
+        Words { base, len: arena.len() / WORD_BYTES, keep: Keep::Arena { _arena: arena.clone() } }
+    }
+
+    /// All words of what a peer shares, of at most so many bytes, to be read. The descriptor is not
+    /// needed any more.
+    ///
+    /// # Errors
+    /// As of [`Arena::of_peer`].
+    pub fn of_peer(fd: BorrowedFd<'_>, bytes_max: usize) -> std::io::Result<Words> {
+        let bytes = checked_bytes(fd, bytes_max)?;
+        let (prot, raw) = (libc::PROT_READ, fd.as_raw_fd());
+        // SAFETY: a fresh mapping at an address that the kernel chooses.
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, libc::MAP_SHARED, raw, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: the range is mapped; its contents stay.
+        unsafe { libc::madvise(base, bytes, libc::MADV_DONTFORK) };
+        let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        Ok(Words { base, len: bytes / WORD_BYTES, keep: Keep::Mapping })
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true; here because `len` is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// When there is none of this number.
+    #[inline]
+    pub fn load(&self, number: usize, order: Ordering) -> u64 {
+        assert!(number < self.len, "a word outside of its memory");
+        // SAFETY: inside the mapping, as just checked.
+        let word = unsafe { self.base.add(number) };
+        // SAFETY: mapped as long as `self` is, aligned, and of a type that others may change.
+        unsafe { word.as_ref() }.load(order)
+    }
+
+    /// Changes one of them.
+    ///
+    /// # Panics
+    /// When there is none of this number, or they are a peer's, to be read.
+    #[inline]
+    pub fn store(&self, number: usize, value: u64, order: Ordering) {
+        assert!(number < self.len, "a word outside of its memory");
+        assert!(matches!(self.keep, Keep::Arena { .. }), "a peer's words are read only");
+        // SAFETY: inside the mapping, as just checked.
+        let word = unsafe { self.base.add(number) };
+        // SAFETY: mapped as long as `self` is, aligned, and of a type that others may change.
+        unsafe { word.as_ref() }.store(value, order);
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        if matches!(self.keep, Keep::Mapping) {
+            let start = self.base.as_ptr().cast();
+            // SAFETY: the mapping made in `of_peer`, of which nobody else knows.
+            unsafe { libc::munmap(start, self.len * WORD_BYTES) };
+        }
+    }
+}
+
+impl SharedFile {
+    /// A descriptor by which another user can map it to be read, and no more.
+    ///
+    /// # Errors
+    /// The system's: there is no /proc, for example.
+    pub fn read_only(&self) -> std::io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.as_fd().as_raw_fd());
+        Ok(std::fs::File::open(path)?.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::PAGE_BYTES;
+
+    #[test]
+    fn a_peer_reads_what_the_owner_stores() {
+        let arena = Arena::shared(PAGE_BYTES).expect("memory");
+        let words = Words::new(&arena);
+        let file = arena.span(0, 1).shared().expect("shared").file;
+        let fd = file.read_only().expect("/proc");
+        let theirs = Words::of_peer(fd.as_fd(), PAGE_BYTES).expect("mapped");
+        assert!(Arena::of_peer(fd.as_fd(), PAGE_BYTES).is_err(), "not to be written");
+        assert!(Words::of_peer(fd.as_fd(), 100).is_err(), "longer than agreed");
+        assert_eq!((words.len(), theirs.len()), (512, 512));
+        words.store(511, 7, Ordering::Release);
+        assert_eq!(theirs.load(511, Ordering::Acquire), 7);
+        drop((words, arena, file));
+        assert_eq!(theirs.load(511, Ordering::Acquire), 7);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of its memory")]
+    fn there_is_no_word_behind_the_last() {
+        Words::new(&Arena::new(PAGE_BYTES).expect("memory")).load(512, Ordering::Relaxed);
+    }
+}
