@@ -11,6 +11,8 @@ pub(crate) struct Profile {
     pub(crate) copies: u64,
     /// Calls of malloc and its kind.
     pub(crate) allocations: u64,
+    /// Of the kernel.
+    pub(crate) system_calls: u64,
 }
 
 /// Names that a profile gives once, with a number, and then only by number.
@@ -90,16 +92,17 @@ impl Profile {
                     }
                     is_call = true;
                 }
-                // A cost: the line, and how many instructions. After a call it is the callee's.
+                // A cost: the line, how many instructions, how many system calls if any. After a call it is the callee's.
                 _ if line
                     .starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) =>
                 {
                     if std::mem::take(&mut is_call) {
                         continue;
                     }
-                    let cost = line.split(' ').nth(1).and_then(|cost| cost.parse::<u64>().ok());
+                    let mut costs = line.split(' ').skip(1).map(|cost| cost.parse().unwrap_or(0));
                     *profile.layers.entry(layer(&file, &function, &object)).or_default() +=
-                        cost.unwrap_or(0);
+                        costs.next().unwrap_or(0);
+                    profile.system_calls += costs.next().unwrap_or(0);
                 }
                 _ => {}
             }
@@ -118,12 +121,13 @@ mod tests {
                     10 5\nfi=(2) /rustc/library/core/src/ptr.rs\n11 7\nfe=(3) /x/crates/fabric/src/mem.rs\n+3 2\n\
                     cfn=(2) __memcpy_avx_unaligned\ncalls=3 0\n12 900\n\
                     cfn=(3) malloc\ncalls=2 0\n12 100\n\
-                    ob=(1) /lib/libc.so.6\nfl=(4) ???\nfn=(2)\n0 30\n";
+                    ob=(1) /lib/libc.so.6\nfl=(4) ???\nfn=(2)\n0 30 4 9\n";
         let profile = Profile::parse(text);
         let cost = |name: &str| profile.layers.get(name).copied();
         assert_eq!(cost("message"), Some(12));
         assert_eq!(cost("fabric"), Some(2));
         assert_eq!(cost("memcpy"), Some(30));
         assert_eq!((profile.copies, profile.allocations), (3, 2));
+        assert_eq!(profile.system_calls, 4);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dafs_client::core::{Core, CoreConfig, FileKey, Memory, Owner, Place, Work};
 use dafs_client::{OpenOptions, Output, SessionOptions};
-use dafs_fabric::{Address, Buffer, Domain};
+use dafs_fabric::{Address, Buffer, Domain, Provider};
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Stability};
@@ -18,6 +18,7 @@ use dafs_store::{Disk, Store, ThreadIo};
 use dafs_store_posix::{HandleKey, OpenStoreError, PosixOptions, PosixStore};
 use dafs_tests::in_process::shared;
 
+/// Reads at a time, where it is not one.
 const DEPTH: usize = 32;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 1024;
@@ -29,14 +30,38 @@ const COLD_ARENA: usize = 16 << 20;
 const COLD_BLOCKS: u64 = 8 * (COLD_ARENA / BLOCK) as u64;
 /// Cold reads before those that are counted.
 const COLD_BEFORE: usize = 2 * COLD_ARENA / BLOCK;
-/// Rounds of cached reads before those that are counted: what grows with use has grown then.
-const ROUNDS_BEFORE: usize = 8;
+/// Cached reads before those that are counted: what grows with use has grown then.
+const READS_BEFORE: usize = 8 * DEPTH;
 /// How long the disk may take for what it is asked for together. What is later costs another look,
 /// which is counted.
 const DISK_LATENCY: Duration = Duration::from_millis(5);
 
 /// That are counted.
 pub(crate) const READS: usize = DEPTH * ROUNDS;
+
+/// What is between the two ends.
+pub(crate) struct Network {
+    provider: Box<dyn Provider>,
+    address: &'static str,
+    options: SessionOptions,
+}
+
+impl Network {
+    /// By its name; `None`: there is none of that name.
+    pub(crate) fn named(name: &str) -> Option<Network> {
+        let tcp = |tags| Network {
+            provider: Box::new(TcpProvider::default()),
+            address: "tcp://127.0.0.1:0",
+            options: SessionOptions { tags, ..SessionOptions::default() },
+        };
+        match name {
+            "tcp" => Some(tcp(true)),
+            // What networks do that match no tags: the server writes to the client's memory.
+            "untagged" => Some(tcp(false)),
+            _ => None,
+        }
+    }
+}
 
 struct Pair {
     core: Core,
@@ -84,18 +109,18 @@ fn counted_client(
 }
 
 impl Pair {
-    /// With a cache of `arena_bytes`.
-    fn new(store: Arc<dyn Store>, arena_bytes: usize) -> Pair {
-        let domain = Domain::open(&TcpProvider::default()).expect("device");
-        let address = Address::parse("tcp://127.0.0.1:0").expect("address");
+    /// With a cache of `arena_bytes`, and memory for `depth` reads.
+    fn new(network: &Network, store: Arc<dyn Store>, arena_bytes: usize, depth: usize) -> Pair {
+        let domain = Domain::open(&*network.provider).expect("device");
+        let address = Address::parse(network.address).expect("address");
         let listener = domain.device().listen(&address).expect("listen");
         let node = Node::new(domain.clone(), NodeConfig::default()).expect("node");
         let store_io = store.attach_thread().expect("a ring");
         let worker = Worker::new(0, node, shared(store, Limits::default(), arena_bytes));
         let node = Node::new(domain, NodeConfig::default()).expect("node");
-        let config = CoreConfig::new(&listener.address(), &SessionOptions::default());
+        let config = CoreConfig::new(&listener.address(), &network.options);
         let core = Core::new(node, config, Box::new(|nonce| nonce.fill(7)));
-        let buffers = Buffer::many(DEPTH, BLOCK).expect("buffers");
+        let buffers = Buffer::many(depth, BLOCK).expect("buffers");
         Pair { core, worker, store_io, listener, now: Duration::ZERO, buffers }
     }
 
@@ -126,14 +151,15 @@ impl Pair {
     }
 
     /// Reads as many of these blocks at a time as there are buffers.
-    fn rounds(&mut self, file: FileKey, blocks: &mut impl Iterator<Item = u64>, rounds: usize) {
-        let mut asked = Vec::with_capacity(DEPTH);
-        for _ in 0..rounds {
+    fn reads(&mut self, file: FileKey, blocks: &mut impl Iterator<Item = u64>, reads: usize) {
+        let depth = self.buffers.len();
+        let mut asked = Vec::with_capacity(depth);
+        for _ in 0..reads / depth {
             for (buffer, block) in self.buffers.drain(..).zip(&mut *blocks) {
                 let offset = block * BLOCK as u64;
                 asked.push((block, Work::Read { file, offset, len: BLOCK as u32 }, buffer));
             }
-            while self.buffers.len() < DEPTH {
+            while self.buffers.len() < depth {
                 self.now += Duration::from_micros(10);
                 counted_client(&mut self.core, self.now, &mut asked, &mut self.buffers);
                 counted_server(&mut self.worker, self.store_io.as_deref(), self.now);
@@ -162,9 +188,9 @@ fn scattered() -> impl Iterator<Item = u64> {
     .take(COLD_BLOCKS as usize)
 }
 
-/// Runs what is counted: reads of what the cache holds.
-pub(crate) fn cached() {
-    let mut pair = Pair::new(Arc::new(MemoryStore::new()), 64 << 20);
+/// Runs what is counted: reads of what the cache holds, so many at a time.
+pub(crate) fn cached(network: &Network, depth: usize) {
+    let mut pair = Pair::new(network, Arc::new(MemoryStore::new()), 64 << 20, depth);
     let file = pair.open(OpenOptions { read: true, ..OpenOptions::write() });
     for write in 0..BLOCKS * BLOCK as u64 / WRITE as u64 {
         let data = Buffer::new(WRITE).expect("buffer").post();
@@ -180,9 +206,9 @@ pub(crate) fn cached() {
         pair.call(Work::Read { file, offset, len }, Memory::Buffer(into));
     }
     let mut blocks = (0..).map(|number| (number + 1) * 409 % BLOCKS);
-    pair.rounds(file, &mut blocks, ROUNDS_BEFORE);
+    pair.reads(file, &mut blocks, READS_BEFORE);
     counting_begins();
-    pair.rounds(file, &mut blocks, ROUNDS);
+    pair.reads(file, &mut blocks, READS);
 }
 
 /// A store that asks the disk itself.
@@ -195,16 +221,16 @@ pub(crate) fn direct(dir: &Path) -> Result<Arc<PosixStore>, OpenStoreError> {
 }
 
 /// Runs what is counted: reads of what the disk must be asked for, with a file in `dir`.
-pub(crate) fn cold(dir: &Path) {
+pub(crate) fn cold(network: &Network, dir: &Path) {
     let file = std::fs::File::create(dir.join("file")).expect("file");
     std::io::copy(&mut std::io::repeat(7).take(COLD_BLOCKS * BLOCK as u64), &mut &file)
         .and_then(|_| file.sync_all())
         .expect("written");
-    let mut pair = Pair::new(direct(dir).expect("direct I/O"), COLD_ARENA);
+    let mut pair = Pair::new(network, direct(dir).expect("direct I/O"), COLD_ARENA, DEPTH);
     let file = pair.open(OpenOptions::read());
     let mut blocks = scattered();
     // Until the cache is full: then what comes in displaces something.
-    pair.rounds(file, &mut blocks, COLD_BEFORE / DEPTH);
+    pair.reads(file, &mut blocks, COLD_BEFORE);
     counting_begins();
-    pair.rounds(file, &mut blocks, ROUNDS);
+    pair.reads(file, &mut blocks, READS);
 }
