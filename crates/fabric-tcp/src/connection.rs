@@ -14,11 +14,12 @@ use dafs_fabric::{
     Address, ConnectError, Ends, Incoming, Listener, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending,
 };
 
-use crate::epoll_events::EpollEvents;
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader, Kind};
 use crate::owner;
-use crate::sys::{self, Started, Watch};
+use crate::sys::{self, Started};
 use crate::target::{Target, bad, resolve};
+use dafs_fabric::epoll::EpollEvents;
+use dafs_fabric::epoll::{self, Watch};
 
 /// Peers that have connected and not said hello. The oldest goes when another comes.
 const HALF_OPEN_MAX: usize = 256;
@@ -143,7 +144,7 @@ impl Handshake {
 
     /// What to watch: descriptor and events.
     pub fn interest(&self) -> Option<(RawFd, libc::c_int)> {
-        let events = if self.said < self.hello.len() { sys::EPOLLOUT } else { sys::EPOLLIN };
+        let events = if self.said < self.hello.len() { epoll::EPOLLOUT } else { epoll::EPOLLIN };
         self.socket.as_ref().map(|socket| (socket.as_raw_fd(), events))
     }
 
@@ -355,10 +356,10 @@ impl StreamListener {
             _ => return Err(bad(address, "neither tcp nor unix")),
         };
         sys::set_backlog(socket.fd(), BACKLOG)?;
-        let (epoll, timer) = (sys::epoll()?, sys::timerfd()?);
-        let watch = Watch::Add(sys::EPOLLIN);
-        sys::epoll_watch(epoll.as_raw_fd(), socket.fd(), TOKEN_LISTENER, watch)?;
-        sys::epoll_watch(epoll.as_raw_fd(), timer.as_raw_fd(), TOKEN_TIMER, watch)?;
+        let (epoll, timer) = (epoll::epoll()?, epoll::timerfd()?);
+        let watch = Watch::Add(epoll::EPOLLIN);
+        epoll::epoll_watch(epoll.as_raw_fd(), socket.fd(), TOKEN_LISTENER, watch)?;
+        epoll::epoll_watch(epoll.as_raw_fd(), timer.as_raw_fd(), TOKEN_TIMER, watch)?;
         Ok(StreamListener {
             socket,
             address,
@@ -395,12 +396,12 @@ impl StreamListener {
             self.half_open.pop_front();
         }
         if self.half_open.is_empty() {
-            let _ = sys::timerfd_set(self.timer.as_raw_fd(), Some(self.hello_time / 4));
+            let _ = epoll::timerfd_set(self.timer.as_raw_fd(), Some(self.hello_time / 4));
         }
         let number = self.next_number;
         self.next_number += 1;
-        let watch = Watch::Add(sys::EPOLLIN);
-        if sys::epoll_watch(self.epoll.as_raw_fd(), socket.as_raw_fd(), number, watch).is_err() {
+        let watch = Watch::Add(epoll::EPOLLIN);
+        if epoll::epoll_watch(self.epoll.as_raw_fd(), socket.as_raw_fd(), number, watch).is_err() {
             return;
         }
         let deadline = Instant::now() + self.hello_time;
@@ -409,11 +410,11 @@ impl StreamListener {
     }
 
     fn drop_silent(&mut self) {
-        sys::counter_clear(self.timer.as_raw_fd());
+        epoll::counter_clear(self.timer.as_raw_fd());
         let now = Instant::now();
         self.half_open.retain(|peer| peer.deadline > now);
         if self.half_open.is_empty() {
-            let _ = sys::timerfd_set(self.timer.as_raw_fd(), None);
+            let _ = epoll::timerfd_set(self.timer.as_raw_fd(), None);
         }
     }
 
@@ -433,7 +434,7 @@ impl StreamListener {
         };
         let HalfOpen { socket, peer, .. } = self.half_open.remove(index)?;
         let fd = socket.as_raw_fd();
-        sys::epoll_watch(self.epoll.as_raw_fd(), fd, 0, Watch::Remove).ok()?;
+        epoll::epoll_watch(self.epoll.as_raw_fd(), fd, 0, Watch::Remove).ok()?;
         Some(Incoming { private_data, peer, device: 0, inner: Box::new(Accepted { socket }) })
     }
 }
@@ -468,7 +469,7 @@ impl Listener for StreamListener {
 
     fn poll_accept(&mut self) -> Option<Incoming> {
         let mut events = EpollEvents::new();
-        sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, usize::MAX, Some(Duration::ZERO));
+        epoll::epoll_wait(self.epoll.as_raw_fd(), &mut events, usize::MAX, Some(Duration::ZERO));
         let mut listener_ready = false;
         for token in events.tokens() {
             match token {

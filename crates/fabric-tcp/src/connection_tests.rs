@@ -101,7 +101,7 @@ fn silent_peers_are_bounded_and_dropped() {
     // The descriptor tells when there are peers to drop.
     while !listener.half_open.is_empty() {
         let mut events = EpollEvents::new();
-        sys::epoll_wait(listener.epoll.as_raw_fd(), &mut events, 1, None);
+        epoll::epoll_wait(listener.epoll.as_raw_fd(), &mut events, 1, None);
         assert!(listener.poll_accept().is_none());
     }
     drop(silent);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use dafs_fabric::{QueuePairEvent, SgList, Span, WorkCompletion, WrId};
 
-use crate::completion_queue::CompletionQueue;
 use crate::memory_region::Table;
 use crate::shared::Shared;
 use crate::sys::IoList;
 use crate::turns::Turns;
+use dafs_fabric::CompletionQueue;
 
 /// Staging memory of an engine: what one system call brings of small messages.
 const STAGING_BYTES: usize = 64 * 1024;

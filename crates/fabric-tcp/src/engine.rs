@@ -20,7 +20,7 @@ use crate::owner;
 use crate::queue_pair::Connection;
 use crate::requests::{Posted, SEND_QUEUE_DEPTH};
 use crate::shared::{RECEIVE_QUEUE_DEPTH, SGE_MAX, Shared};
-use crate::waiter::EpollWaiter;
+use dafs_fabric::epoll::EpollWaiter;
 use passes::Passes;
 use ready::Ready;
 use slots::slot_of;

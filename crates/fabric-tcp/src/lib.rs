@@ -12,8 +12,7 @@
 //! Beside the files that every provider has there are `frame` (the wire); `requests`, `tags`, `send` and
 //! `receive_side` (what a queue pair holds); `flush`, `receive` and `receive_prediction`, `deliver` (how
 //! bytes leave, how they come, what they mean), `scatter_gather` (shared by them); `core` (what the queue
-//! pairs of an engine share), `progress` and `turns` (whose turn it is) and `waiter` (the part of an
-//! engine that other threads hold).
+//! pairs of an engine share), `progress` and `turns` (whose turn it is).
 //!
 //! Where it is simpler than hardware, on purpose:
 //! * An RDMA write completes when the peer acknowledged it, because only then it is known that
@@ -25,13 +24,11 @@
 #![deny(missing_docs, unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
-mod completion_queue;
 mod connection;
 mod core;
 mod deliver;
 mod device;
 mod engine;
-mod epoll_events;
 mod flush;
 mod frame;
 mod memory_region;
@@ -50,7 +47,6 @@ mod sys;
 mod tags;
 mod target;
 mod turns;
-mod waiter;
 
 pub use device::TcpProvider;
 #[doc(hidden)]

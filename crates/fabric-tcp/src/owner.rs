@@ -7,7 +7,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use dafs_fabric::{Credentials, Ends, PeerInfo};
+use dafs_fabric::{Ends, PeerInfo, local};
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_sock_diag::{
     SockDiagMessage,
@@ -28,14 +28,11 @@ pub fn addresses(socket: BorrowedFd<'_>) -> io::Result<(SocketAddr, SocketAddr)>
 
 /// Who is at the other end of a connected stream socket.
 pub fn peer_info(socket: BorrowedFd<'_>) -> io::Result<PeerInfo> {
-    let fd = socket.as_raw_fd();
-    if sys::is_tcp(fd) {
+    if sys::is_tcp(socket.as_raw_fd()) {
         let (local, peer) = addresses(socket)?;
         return Ok(Ends { local, peer }.into());
     }
-    let (pid, uid, gid) = sys::peer_credentials(fd)?;
-    let credentials = Credentials { uid, gid, groups: sys::peer_groups(fd)? };
-    Ok(PeerInfo { credentials: Some(credentials), ends: None, text: format!("process {pid}") })
+    local::peer_info(socket)
 }
 
 /// The owner of what is at the other end of a TCP socket; `None`: not a socket of this host's
@@ -114,7 +111,7 @@ mod tests {
         // Not accepted yet, it is nobody's.
         assert_eq!(of_peer(client.as_fd()).expect("sock_diag"), None);
         let (server, _) = listener.accept().expect("accept");
-        let me = crate::sys::effective_uid();
+        let me = local::effective_uid();
         assert_eq!(of_peer(server.as_fd()).expect("sock_diag"), Some(me));
         assert_eq!(of_peer(client.as_fd()).expect("sock_diag"), Some(me));
         // A socket that is closed has no owner any more, whatever the kernel reports.

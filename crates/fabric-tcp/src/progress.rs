@@ -7,8 +7,8 @@ use crate::connection::Step;
 use crate::engine::{Link, TcpEngine, list};
 use crate::queue_pair::Connection;
 use crate::receive::Received;
-use crate::sys::Watch;
 use crate::turns::Load;
+use dafs_fabric::epoll::Watch;
 
 /// Up to so many queue pairs are simply tried; more are asked for by epoll first.
 const TRIED_MAX: usize = 4;

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use dafs_fabric::epoll;
 use dafs_fabric::{Opcode, QueuePair, Status, Tag, WorkCompletion, WrId};
 
 use crate::core::Core;
@@ -63,9 +64,8 @@ impl Connection {
 
     /// What epoll should watch: nothing that would wake in vain.
     pub fn interest(&self) -> libc::c_int {
-        let receive =
-            if self.receive.is_paused() { crate::sys::EPOLLRDHUP } else { crate::sys::EPOLLIN };
-        let send = if self.send.is_blocked() { crate::sys::EPOLLOUT } else { 0 };
+        let receive = if self.receive.is_paused() { epoll::EPOLLRDHUP } else { epoll::EPOLLIN };
+        let send = if self.send.is_blocked() { epoll::EPOLLOUT } else { 0 };
         receive | send
     }
 

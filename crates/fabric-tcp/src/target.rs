@@ -16,7 +16,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use dafs_fabric::{Address, ConnectError, local};
+use dafs_fabric::local::{self, Trust};
+use dafs_fabric::{Address, ConnectError};
 
 use crate::{owner, sys};
 
@@ -34,7 +35,7 @@ impl Target {
     /// has answered.
     pub fn check_connected(&self, socket: &OwnedFd) -> io::Result<()> {
         let Target::Local(path, trust) = self else { return Ok(()) };
-        let (_, uid, _) = sys::peer_credentials(socket.as_raw_fd())?;
+        let (_, uid, _) = local::peer_credentials(socket.as_fd())?;
         if trust.covers(uid) {
             return Ok(());
         }
@@ -44,7 +45,7 @@ impl Target {
     /// Checks it when the server has answered: a TCP socket that is not accepted yet has no owner.
     pub fn check_answered(&self, socket: &OwnedFd) -> io::Result<()> {
         match self {
-            Target::Tcp(_, trust) => trust.check(socket),
+            Target::Tcp(_, trust) => check_owner(*trust, socket),
             Target::Local(..) | Target::Unix(_) => Ok(()),
         }
     }
@@ -65,48 +66,24 @@ enum Local<'a> {
     In(&'a Path),
 }
 
-/// Which servers of this host are believed to be servers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trust {
-    /// Root's and one's own.
-    Usual,
-    /// This user's, too.
-    User(u32),
-    /// Everybody's.
-    Anybody,
-}
-
-impl Trust {
-    fn parse(text: &str) -> Option<Trust> {
-        match text {
-            "any" => Some(Trust::Anybody),
-            uid => uid.parse().ok().map(Trust::User),
-        }
+/// An error where a server at the other end of a loopback connection is none to be believed.
+fn check_owner(trust: Trust, socket: &OwnedFd) -> io::Result<()> {
+    let (_, peer) = owner::addresses(socket.as_fd())?;
+    if trust == Trust::Anybody || !peer.ip().is_loopback() {
+        return Ok(());
     }
-
-    fn covers(self, uid: u32) -> bool {
-        self == Trust::User(uid)
-            || (uid == 0 || uid == sys::effective_uid()) && !local::is_ambiguous(uid)
-    }
-
-    fn check(self, socket: &OwnedFd) -> io::Result<()> {
-        let (_, peer) = owner::addresses(socket.as_fd())?;
-        if self == Trust::Anybody || !peer.ip().is_loopback() {
-            return Ok(());
-        }
-        let owner = owner::of_peer(socket.as_fd())
-            .map_err(|error| untrusted(format!("cannot ask whose server is at {peer}: {error}")))?;
-        // As of then, if the connection stands still.
-        match owner.filter(|_| sys::is_established(socket.as_raw_fd())) {
-            Some(uid) if self.covers(uid) => Ok(()),
-            Some(uid) => Err(untrusted(format!(
-                "the server at {peer} is of uid {uid}, who is neither root nor you; \
+    let owner = owner::of_peer(socket.as_fd())
+        .map_err(|error| untrusted(format!("cannot ask whose server is at {peer}: {error}")))?;
+    // As of then, if the connection stands still.
+    match owner.filter(|_| sys::is_established(socket.as_raw_fd())) {
+        Some(uid) if trust.covers(uid) => Ok(()),
+        Some(uid) => Err(untrusted(format!(
+            "the server at {peer} is of uid {uid}, who is neither root nor you; \
                  ?server_uid={uid} in the URL trusts it"
-            ))),
-            None => Err(untrusted(format!(
-                "nobody knows whose server is at {peer}; ?server_uid=any in the URL trusts it"
-            ))),
-        }
+        ))),
+        None => Err(untrusted(format!(
+            "nobody knows whose server is at {peer}; ?server_uid=any in the URL trusts it"
+        ))),
     }
 }
 
@@ -226,7 +203,7 @@ mod tests {
 
     #[test]
     fn roots_servers_and_ones_own_are_trusted() {
-        let me = sys::effective_uid();
+        let me = local::effective_uid();
         let other = (1..).find(|uid| *uid != me).expect("a number");
         assert!(Trust::Usual.covers(0) && Trust::Usual.covers(me));
         assert!(!Trust::Usual.covers(other));
@@ -238,10 +215,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
         let to = listener.local_addr().expect("address");
         let socket = OwnedFd::from(TcpStream::connect(to).expect("connect"));
-        let error = Trust::Usual.check(&socket).expect_err("nobody has accepted it");
+        let error = check_owner(Trust::Usual, &socket).expect_err("nobody has accepted it");
         assert!(error.to_string().contains("nobody knows whose"), "{error}");
-        assert!(Trust::Anybody.check(&socket).is_ok());
+        assert!(check_owner(Trust::Anybody, &socket).is_ok());
         let _server = listener.accept().expect("accept");
-        assert!(Trust::Usual.check(&socket).is_ok());
+        assert!(check_owner(Trust::Usual, &socket).is_ok());
     }
 }

@@ -18,9 +18,11 @@
 #![deny(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
+mod completion_queue;
 pub mod conformance;
 mod domain;
 mod engine;
+pub mod epoll;
 mod error;
 pub mod local;
 pub mod mem;
@@ -34,6 +36,7 @@ mod types;
 pub mod units;
 mod waiters;
 
+pub use completion_queue::CompletionQueue;
 pub use domain::{Domain, ProtectionDomain, Providers, unknown_scheme};
 pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};

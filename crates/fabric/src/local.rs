@@ -5,10 +5,15 @@
 //! namespace in which those are the server's. Directories may be shared by several namespaces, and the
 //! same port then belongs to others.
 
+#[allow(unsafe_code)]
+mod peer;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+
+pub use peer::{effective_uid, peer_credentials, peer_info};
 
 /// The number of users that are nobody, where the system does not say otherwise.
 const NOBODY: u32 = 65_534;
@@ -33,6 +38,32 @@ pub fn socket_name(address: SocketAddr) -> Option<String> {
 /// nobody apart.
 pub fn is_ambiguous(uid: u32) -> bool {
     uid == overflow_uid() && !all_users_are_mapped()
+}
+
+/// Which servers of this host are believed to be servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// Root's and one's own.
+    Usual,
+    /// This user's, too.
+    User(u32),
+    /// Everybody's.
+    Anybody,
+}
+
+impl Trust {
+    /// `any`, or a number of a user.
+    pub fn parse(text: &str) -> Option<Trust> {
+        match text {
+            "any" => Some(Trust::Anybody),
+            uid => uid.parse().ok().map(Trust::User),
+        }
+    }
+
+    /// Servers of this user are believed, whoever else is.
+    pub fn covers(self, uid: u32) -> bool {
+        self == Trust::User(uid) || (uid == 0 || uid == effective_uid()) && !is_ambiguous(uid)
+    }
 }
 
 fn overflow_uid() -> u32 {

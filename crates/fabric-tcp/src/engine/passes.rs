@@ -1,6 +1,6 @@
 //! Passes: which queue pairs are looked at, where a pass begins, and when all were looked at.
 
-use crate::epoll_events::READY_MAX;
+use dafs_fabric::epoll::READY_MAX;
 
 /// Passes over the warm queue pair alone between passes over all, while nobody sleeps.
 const PARTIAL_MAX: usize = 7;

@@ -1,7 +1,7 @@
 //! What epoll told of, and how much of that was looked at.
 
-use crate::epoll_events::EpollEvents;
-use crate::waiter::EpollWaiter;
+use dafs_fabric::epoll::EpollEvents;
+use dafs_fabric::epoll::EpollWaiter;
 
 /// Sockets that epoll told of.
 pub struct Ready {

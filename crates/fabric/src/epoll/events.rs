@@ -1,14 +1,20 @@
 //! What epoll told of.
 
-/// The most events of one [wait](crate::sys::epoll_wait).
+/// The most events of one [wait](super::epoll_wait).
 pub const READY_MAX: usize = 64;
 
-/// Events of one [wait](crate::sys::epoll_wait).
+/// Events of one [wait](super::epoll_wait).
 pub struct EpollEvents {
     /// Room for them.
     pub events: [libc::epoll_event; READY_MAX],
     /// So many are there.
     pub len: usize,
+}
+
+impl Default for EpollEvents {
+    fn default() -> EpollEvents {
+        EpollEvents::new()
+    }
 }
 
 impl EpollEvents {
@@ -20,6 +26,11 @@ impl EpollEvents {
     /// How many.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// There may be more.

@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dafs_fabric::Waiter;
-
-use crate::epoll_events::EpollEvents;
-use crate::sys::{self, Watch};
+use super::events::EpollEvents;
+use super::sys::{self, Watch};
+use crate::engine::Waiter;
 
 /// The token of the eventfd.
 pub const WAKE: u64 = u64::MAX;
@@ -46,10 +45,10 @@ impl EpollWaiter {
     /// Watches nothing yet.
     pub fn new() -> io::Result<Arc<EpollWaiter>> {
         let (epoll, eventfd) = (sys::epoll()?, sys::eventfd()?);
-        let watch = Watch::Add(sys::EPOLLIN);
+        let watch = Watch::Add(libc::EPOLLIN);
         sys::epoll_watch(epoll.as_raw_fd(), eventfd.as_raw_fd(), WAKE, watch)?;
         let timer = sys::timerfd()?;
-        let watch = Watch::Add(sys::EPOLLIN);
+        let watch = Watch::Add(libc::EPOLLIN);
         sys::epoll_watch(epoll.as_raw_fd(), timer.as_raw_fd(), TIMER, watch)?;
         Ok(Arc::new(EpollWaiter {
             epoll,
@@ -152,13 +151,13 @@ impl Waiter for EpollWaiter {
 
     fn watch(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.called();
-        let watch = Watch::Add(sys::EPOLLIN | sys::EPOLLET);
+        let watch = Watch::Add(libc::EPOLLIN | libc::EPOLLET);
         sys::epoll_watch(self.epoll.as_raw_fd(), descriptor.as_raw_fd(), OTHER, watch)
     }
 
     fn watch_engine(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.called();
-        let watch = Watch::Add(sys::EPOLLIN);
+        let watch = Watch::Add(libc::EPOLLIN);
         sys::epoll_watch(self.epoll.as_raw_fd(), descriptor.as_raw_fd(), OTHER, watch)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dafs_fabric::{QueuePairEvent, WorkCompletion};
+use crate::types::{QueuePairEvent, WorkCompletion};
 
 /// What an engine has to tell. An event is told after the completions that were queued before it.
 #[derive(Debug, Default)]
