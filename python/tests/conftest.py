@@ -131,6 +131,23 @@ def server(tmp_path):
     shutil.rmtree(private)
 
 
+@pytest.fixture
+def mounted(server, tmp_path):
+    """The directory where what is served is mounted, by the program that is in the package."""
+    if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("needs root and /dev/fuse")
+    directory = tmp_path / "mounted"
+    directory.mkdir()
+    made = subprocess.run([find_binary(), "mount", server.url, directory], capture_output=True, text=True)
+    if made.returncode != 0 and "Operation not permitted" in made.stderr:
+        pytest.skip("mounts are not permitted here")
+    assert made.returncode == 0, made.stderr
+    yield directory
+    if server.process.poll() is not None:
+        server.start()
+    subprocess.run([find_binary(), "umount", "--force", directory], check=True, timeout=60)
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory):
     """A server for tests that do not end it."""

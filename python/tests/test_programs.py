@@ -120,6 +120,26 @@ def test_safetensors(server, trouble):
             assert all((found[name] == tensors[name]).all() for name in tensors)
 
 
+def test_safetensors_on_a_mount(mounted, trouble):
+    """`safe_open` and `load_file` map the file."""
+    import safetensors
+    import safetensors.numpy
+
+    random = numpy.random.default_rng(6)
+    tensors = {f"t{number}": random.random((256, 256)) for number in range(8)}
+    for number in trouble.rounds():
+        path = mounted / f"s{number}"
+        safetensors.numpy.save_file(tensors, path)
+        found = safetensors.numpy.load_file(path)
+        assert found.keys() == tensors.keys()
+        assert all((found[name] == tensors[name]).all() for name in tensors)
+        with safetensors.safe_open(path, framework="numpy") as opened:
+            assert set(opened.keys()) == tensors.keys()
+            assert (opened.get_tensor("t3") == tensors["t3"]).all()
+            part = opened.get_slice("t5")
+            assert part.get_shape() == [256, 256] and (part[7:9] == tensors["t5"][7:9]).all()
+
+
 def test_numpy(server, trouble):
     values = numpy.random.default_rng(5).random(400_000)
     with dafs.connect(server.url) as session:
