@@ -145,7 +145,7 @@ serve() {
         sleep 1
     done
     [ "$(in_tree "target/release/dafs cat ${url}hello")" = hello ] || fail "nothing is served"
-    as root 'pkill -INT -x dafs' || as root 'for exe in /proc/[0-9]*/exe; do
+    as root 'pkill -INT -x dafs' 2>/dev/null || as root 'for exe in /proc/[0-9]*/exe; do
         case $(readlink $exe) in */target/release/dafs) pid=${exe#/proc/}; kill -INT ${pid%/exe} ;; esac; done'
     wait "$server" || fail "make serve ended with $?: $(tail -n 5 "$log.errors")"
 }
