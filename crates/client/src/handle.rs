@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
+use dafs_fabric::SharedPool;
+
 use crate::leader::Inner;
+
+/// Of shared buffers; more are private ones, whose data is copied.
+const SHARED_BYTES_MAX: usize = 512 << 20;
 
 /// What sessions, files, groups and futures hold. The keeper thread holds only what is inside.
 pub(crate) struct Handle {
@@ -10,6 +15,14 @@ pub(crate) struct Handle {
     pub(crate) inner: Arc<Inner>,
     /// Streams are read ahead of their users.
     pub(crate) read_ahead: bool,
+    /// Memory for buffers that the server reaches, if it may.
+    pub(crate) shared: SharedPool,
+}
+
+impl Handle {
+    pub(crate) fn new(inner: Arc<Inner>, read_ahead: bool) -> Handle {
+        Handle { inner, read_ahead, shared: SharedPool::new(SHARED_BYTES_MAX) }
+    }
 }
 
 impl Drop for Handle {

@@ -30,6 +30,7 @@ mod interrupt;
 mod keep;
 mod keeper;
 mod leader;
+mod memory;
 mod options;
 mod planted;
 mod reader;

@@ -6,9 +6,6 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::session::Session;
 
-/// Of shared buffers; more are private ones, whose data is copied.
-pub(crate) const SHARED_BYTES_MAX: usize = 512 << 20;
-
 impl Session {
     /// A zeroed buffer of so many bytes for calls of this session ([`Call::Read`](crate::Call::Read),
     /// [`Call::Write`](crate::Call::Write)). Where the session goes by shared memory, and the server is
@@ -34,7 +31,6 @@ impl Session {
         }
         Buffer::many(count, bytes).map_err(|error| Error::Local(error.to_string()))
     }
-
 }
 
 impl Handle {

@@ -8,7 +8,7 @@ use dafs_fabric::Buffer;
 use crate::answer::unexpected;
 use crate::call::Call;
 use crate::core::Output;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::file::File;
 use crate::group::Group;
 
@@ -130,8 +130,7 @@ impl Reader {
         while self.arrived.len() < self.windows {
             let buffer = match self.spare.pop() {
                 Some(buffer) => buffer,
-                None => Buffer::new(self.window_bytes)
-                    .map_err(|error| Error::Local(error.to_string()))?,
+                None => self.file.session().buffer(self.window_bytes)?,
             };
             let number = self.front + self.arrived.len() as u64;
             let len = u32::try_from(self.window_bytes).expect("at most DATA_BYTES_MAX");

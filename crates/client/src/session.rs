@@ -115,7 +115,7 @@ impl Session {
         let core = Core::new(node, CoreConfig::new(address, &options), nonce_source());
         let inner = Arc::new(Inner::new(core, &options));
         inner.start_keeper().map_err(|error| local(&error))?;
-        let handle = Arc::new(Handle { inner, read_ahead: options.read_ahead });
+        let handle = Arc::new(Handle::new(inner, options.read_ahead));
         let session = Session { handle, user: None, callbacks: Arc::default() };
         session.call_for_user(Work::Null)?;
         Ok(session)

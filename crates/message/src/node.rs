@@ -127,6 +127,13 @@ impl Node {
         Some(self.domain.parts().get(conn.port())?.attr().provider)
     }
 
+    /// The network of a connection reaches memory that is shared with the peer as it is; other memory
+    /// is copied.
+    pub fn shares_memory(&self, conn: ConnId) -> bool {
+        let part = self.domain.parts().get(conn.port());
+        part.is_some_and(|part| part.attr().shared_memory)
+    }
+
     /// Ends a connection: [`Event::Disconnected`], then [`Event::Quiescent`] follow. What was
     /// posted and has not left may be lost.
     pub fn disconnect(&mut self, conn: ConnId, reason: &str) {

@@ -335,7 +335,7 @@ struct Window {
 
 impl Window {
     fn new(session: &Session, depth: usize, size: usize) -> io::Result<Window> {
-        let mut buffers = Buffer::many(depth, size).map_err(io::Error::other)?;
+        let mut buffers = session.buffers(depth, size).map_err(io::Error::other)?;
         buffers.iter_mut().for_each(|buffer| buffer.fill(0xa5));
         let idle = buffers.into_iter().enumerate();
         Ok(Window {
@@ -483,7 +483,7 @@ impl RemoteFiles<'_> {
         match self.buffer.take().filter(|buffer| buffer.len() >= size) {
             Some(buffer) => Ok(buffer),
             None => {
-                let mut buffer = Buffer::new(size).map_err(io::Error::other)?;
+                let mut buffer = self.session.buffer(size).map_err(io::Error::other)?;
                 buffer.fill(0xa5);
                 Ok(buffer)
             }

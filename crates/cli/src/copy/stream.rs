@@ -96,7 +96,7 @@ impl Stream {
     fn new(remote: &Remote, file: File) -> Result<Stream, Cause> {
         let most = remote.session.info().attr.data_bytes_max as usize;
         let piece = PIECE_BYTES.min(most).max(1);
-        let idle = Buffer::many(WINDOW, piece).map_err(|e| Cause::Text(e.to_string()))?;
+        let idle = remote.session.buffers(WINDOW, piece)?;
         Ok(Stream { file, group: remote.session.group(), idle, piece, offset: 0 })
     }
 

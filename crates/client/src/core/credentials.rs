@@ -4,10 +4,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use dafs_fabric::local::Trust;
 use dafs_protocol::{CredHandle, Identity, Status};
 
 use super::Core;
 use super::call::CallRecord;
+use super::link::Link;
 use super::work::Work;
 
 /// Credentials of one session.
@@ -109,5 +111,14 @@ impl Core {
         let work = Work::Register { user: user.clone(), groups };
         self.requests.urgent.push_back(CallRecord::internal(work));
         Rights::Asked
+    }
+}
+
+impl Core {
+    /// The server reaches memory that this process shares, and may have it: it is root's or one's own.
+    pub fn shares_memory(&self) -> bool {
+        let Some(conn) = self.links.first().and_then(Link::ready_conn) else { return false };
+        let who = || self.node.peer(conn)?.credentials;
+        self.node.shares_memory(conn) && who().is_some_and(|who| Trust::Usual.covers(who.uid))
     }
 }

@@ -143,7 +143,10 @@ impl<'p> Pump<'p> {
         };
         let piece = piece_bytes(reading.into_iter().chain(writing));
         let count = attr.size.div_ceil(piece as u64).clamp(1, WINDOW as u64) as usize;
-        let idle = Buffer::many(count, piece).map_err(|error| Cause::Text(error.to_string()))?;
+        let idle = match reading.or(writing) {
+            Some(session) => session.buffers(count, piece)?,
+            None => Buffer::many(count, piece).map_err(|error| Cause::Text(error.to_string()))?,
+        };
         Ok(Pump {
             engine,
             source,

@@ -47,8 +47,17 @@ impl<'e> Small<'e> {
             Side::Local(_) => None,
             Side::Remote(remote) => Some(remote.session.group()),
         };
-        let buffers = Buffer::many(WINDOW, SMALL_BYTES_MAX)
-            .map_err(|error| Failure::about("", error.to_string()))?;
+        let session = match (&engine.from, &engine.to) {
+            (Side::Remote(remote), _) | (_, Side::Remote(remote)) => Some(&remote.session),
+            (Side::Local(_), Side::Local(_)) => None,
+        };
+        let buffers = match session {
+            Some(session) => {
+                session.buffers(WINDOW, SMALL_BYTES_MAX).map_err(|e| Failure::about("", e))
+            }
+            None => Buffer::many(WINDOW, SMALL_BYTES_MAX)
+                .map_err(|error| Failure::about("", error.to_string())),
+        }?;
         Ok(Small {
             engine,
             from: group(&engine.from),
