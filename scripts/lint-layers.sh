@@ -22,8 +22,8 @@ allowed() {
         client) echo "fabric message protocol" ;;
         fuse) echo "fabric protocol client" ;;
         bench) echo "fabric protocol store client fuse" ;;
-        capi) echo "fabric fabric-tcp protocol client" ;;
-        cli) echo "names fabric fabric-tcp message protocol store store-posix unifier server client fuse bench" ;;
+        capi) echo "fabric fabric-shm fabric-tcp protocol client" ;;
+        cli) echo "names fabric fabric-shm fabric-tcp message protocol store store-posix unifier server client fuse bench" ;;
         # Programs that test: whole clients and servers.
         simulation) echo "fabric message protocol store unifier server client" ;;
         *) return 1 ;;

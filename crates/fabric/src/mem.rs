@@ -9,6 +9,7 @@
 //! Payload moves by [`Span::copy_from`], [`Span::copy_to`] and [`Span::copy_span`] only, which
 //! count: see [`copied_bytes`].
 
+mod between;
 mod buffer;
 mod foreign;
 mod lend;

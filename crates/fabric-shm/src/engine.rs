@@ -1,0 +1,467 @@
+//! The engine: posting, polling, sleeping, and the life of queue pairs.
+
+mod progress;
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use dafs_fabric::epoll::{self, EpollEvents, EpollWaiter, Watch};
+use dafs_fabric::{
+    Address, CompletionQueue, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError,
+    PeerInfo, PostError, QueuePair, QueuePairEvent, RemoteSpan, SgList, Span, Status, Tag, Waiter,
+    WorkCompletion, WrId, local, sg_bytes,
+};
+
+use crate::connection::{Accepted, Handshake, check_private_data, reject};
+use crate::peer::Peer;
+use crate::queue_pair::{AT_ONCE_MAX, Connection, Kind, PostedReceive, Work};
+use crate::ring::{HEADER_BYTES_MAX, SEND_BYTES_MAX, Violation};
+use crate::shared::{BULK_BYTES_MAX, RECEIVE_QUEUE_DEPTH, SEND_QUEUE_DEPTH, SGE_MAX, Shared};
+use crate::slots::{Link, Slots, slot_of};
+use crate::sys;
+use crate::wire::{Message, Side};
+
+/// The engine of `shm`.
+pub struct ShmEngine {
+    shared: Arc<Shared>,
+    slots: Slots,
+    receives: VecDeque<PostedReceive>,
+    queue: CompletionQueue,
+    waiter: Arc<EpollWaiter>,
+    events: EpollEvents,
+    /// Slots that are looked at in each pass, each once. Of the others epoll tells.
+    active: Vec<u32>,
+    /// Slots whose peers may have to be rung, each once.
+    to_ring: Vec<u32>,
+    /// Slots whose peers broke the rules while something was posted.
+    broken: Vec<(u32, Violation)>,
+    polls: u64,
+    passes: u64,
+    /// How much was done since epoll was asked.
+    done: u32,
+    ask_next: bool,
+    /// A queue pair has work that can go on.
+    has_more: bool,
+    rounds: u64,
+    system_calls: u64,
+}
+
+impl ShmEngine {
+    /// Without queue pairs.
+    pub fn new(shared: Arc<Shared>) -> Result<ShmEngine, OpenError> {
+        Ok(ShmEngine {
+            shared,
+            slots: Slots::default(),
+            receives: VecDeque::new(),
+            queue: CompletionQueue::default(),
+            waiter: EpollWaiter::new()?,
+            events: EpollEvents::new(),
+            active: Vec::new(),
+            to_ring: Vec::new(),
+            broken: Vec::new(),
+            polls: 1,
+            passes: 0,
+            done: 0,
+            ask_next: true,
+            has_more: false,
+            rounds: 0,
+            system_calls: 0,
+        })
+    }
+
+    /// A queue pair is connected.
+    fn is_up(&mut self, slot: u32, connection: Connection) {
+        self.shared.table.add(&connection.peer);
+        self.slots.put(slot, Link::Up(Box::new(connection)));
+        self.activate(slot);
+    }
+
+    /// Looks at a queue pair in each pass from now on.
+    fn activate(&mut self, slot: u32) {
+        let passes = self.passes;
+        if let Some(connection) = self.slots.up(slot) {
+            connection.last = passes;
+            if !connection.active {
+                connection.active = true;
+                connection.bell.wake();
+                self.active.push(slot);
+            }
+        }
+    }
+
+    fn free_slot(&mut self, slot: u32) -> Link {
+        for list in [&mut self.active, &mut self.to_ring] {
+            list.retain(|listed| *listed != slot);
+        }
+        self.broken.retain(|(listed, _)| *listed != slot);
+        let link = self.slots.release(slot);
+        self.waiter.set_handshakes(!self.slots.handshakes.is_empty());
+        link
+    }
+
+    /// Ends a queue pair. The peer has left our memory, or will say so by hanging up.
+    fn end(&mut self, slot: u32, reason: String, has_left: bool) {
+        let queue_pair = self.slots.queue_pair(slot);
+        let told = |engine: &mut ShmEngine| {
+            engine.queue.push_event(QueuePairEvent::Disconnected { queue_pair, reason });
+        };
+        let peer = match self.slots.link(slot) {
+            Some(Link::Up(connection)) => {
+                connection.flush(&mut self.queue);
+                connection.peer.clone()
+            }
+            _ => {
+                self.free_slot(slot);
+                told(self);
+                return self.queue.push_event(QueuePairEvent::Quiescent { queue_pair });
+            }
+        };
+        told(self);
+        if has_left || !peer.reaches_us() {
+            drop(self.free_slot(slot));
+            return self.queue.push_event(QueuePairEvent::Quiescent { queue_pair });
+        }
+        for list in [&mut self.active, &mut self.to_ring] {
+            list.retain(|listed| *listed != slot);
+        }
+        self.broken.retain(|(listed, _)| *listed != slot);
+        self.system_calls += 1;
+        sys::shut_down(peer.fd());
+        drop(self.slots.put(slot, Link::Closing(peer)));
+    }
+
+    /// Rings peers that sleep and are to see what was done.
+    fn ring_all(&mut self) {
+        while let Some(slot) = self.to_ring.pop() {
+            let Some(connection) = self.slots.up(slot) else { continue };
+            connection.listed = false;
+            let (put, freed) = (connection.put, connection.freed);
+            (connection.put, connection.freed) = (false, false);
+            if (put || freed) && connection.bell.is_wanted(put) {
+                // One that is full wakes it as well; one that is closed is noticed elsewhere.
+                let _ = sys::send(connection.peer.fd(), &[BELL], None);
+                self.system_calls += 1;
+            }
+        }
+    }
+
+    /// Posts what could not be done at once.
+    fn post_work(&mut self, queue_pair: QueuePair, work: Work) -> Result<(), PostError> {
+        self.slots.connection(queue_pair)?.work.push_back(work);
+        self.has_more = true;
+        self.activate(slot_of(queue_pair));
+        Ok(())
+    }
+
+    #[inline]
+    fn post_one_sided(
+        &mut self,
+        queue_pair: QueuePair,
+        (wr_id, signaled): (WrId, bool),
+        data: &mut SgList,
+        (remote, write): (RemoteSpan, bool),
+    ) -> Result<(), PostError> {
+        let (total, polls, passes) = (remote.len as usize, self.polls, self.passes);
+        let connection = self.slots.connection(queue_pair)?;
+        if connection.under_way(polls) >= SEND_QUEUE_DEPTH {
+            return Err(PostError::QueueFull);
+        }
+        let opcode = if write { Opcode::RdmaWrite } else { Opcode::RdmaRead };
+        if connection.work.is_empty() && total <= AT_ONCE_MAX {
+            match connection.copy(data, (remote, write), 0, total) {
+                Ok(done) => {
+                    let status =
+                        if done.is_some() { Status::Success } else { Status::RemoteAccess };
+                    if signaled || done.is_none() {
+                        let queue = (&mut self.queue, polls);
+                        connection.complete((wr_id, opcode), (status, total), queue);
+                    }
+                    connection.last = passes;
+                    data.clear();
+                    if !connection.active {
+                        self.activate(slot_of(queue_pair));
+                    }
+                    return Ok(());
+                }
+                Err(why) => self.broken.push((slot_of(queue_pair), why)),
+            }
+        }
+        let kind = if write { Kind::Write(remote) } else { Kind::Read(remote) };
+        let data = std::mem::take(data);
+        self.post_work(queue_pair, Work { wr_id, signaled, kind, data, moved: 0, total })
+    }
+}
+
+/// [`Message::Bell`].
+const BELL: u8 = 6;
+
+/// Checks a list; returns its bytes.
+#[inline]
+fn check_list(data: &[Span], bytes_max: usize) -> Result<usize, PostError> {
+    let bytes = sg_bytes(data);
+    if data.len() > SGE_MAX || bytes > bytes_max {
+        return Err(PostError::TooLarge);
+    }
+    if data.iter().any(Span::is_of_file) {
+        return Err(PostError::Unsupported);
+    }
+    Ok(bytes)
+}
+
+impl Engine for ShmEngine {
+    fn attr(&self) -> &DeviceAttr {
+        &self.shared.attr
+    }
+
+    fn connect(
+        &mut self,
+        address: &Address,
+        private_data: &[u8],
+    ) -> Result<QueuePair, ConnectError> {
+        let handshake = Handshake::start(address, private_data)?;
+        let queue_pair = self.slots.take()?;
+        let slot = slot_of(queue_pair);
+        self.slots.put(slot, Link::Connecting(Box::new(handshake)));
+        self.slots.handshakes.push(slot);
+        self.waiter.set_handshakes(true);
+        self.step(slot);
+        Ok(queue_pair)
+    }
+
+    fn accept(
+        &mut self,
+        incoming: Incoming,
+        private_data: &[u8],
+    ) -> Result<QueuePair, ConnectError> {
+        check_private_data(private_data)?;
+        let Some(accepted) = incoming.into_inner::<Accepted>() else {
+            return Err(ConnectError::PeerProtocol("a request of another provider"));
+        };
+        let Accepted { socket, memory, limits, uid } = *accepted;
+        let promise = self.shared.promise(uid);
+        let own_limits = promise.limits;
+        let shares = uid == 0 || uid == local::effective_uid();
+        let peer = Peer::new(socket, shares, limits);
+        let queue_pair = self.slots.take()?;
+        let slot = slot_of(queue_pair);
+        let watch = Watch::Add(epoll::EPOLLIN | epoll::EPOLLRDHUP);
+        let answer = Message::Accept(own_limits, private_data).encode();
+        let told = self
+            .waiter
+            .watch_own(peer.fd(), u64::from(slot), watch)
+            .and_then(|()| sys::send(peer.fd(), &answer, None));
+        self.system_calls += 1;
+        if let Err(error) = told {
+            self.free_slot(slot);
+            return Err(error.into());
+        }
+        let given = (own_limits, Some(promise));
+        self.is_up(slot, Connection::new(queue_pair, Side::Server, peer, &memory, given));
+        Ok(queue_pair)
+    }
+
+    fn reject(&mut self, incoming: Incoming, reason: &str) {
+        if let Some(accepted) = incoming.into_inner::<Accepted>() {
+            self.system_calls += 1;
+            reject(accepted.socket.as_fd(), reason);
+        }
+    }
+
+    fn disconnect(&mut self, queue_pair: QueuePair) {
+        let slot = slot_of(queue_pair);
+        match self.slots.current(queue_pair) {
+            None | Some(Link::Free | Link::Closing(_)) => return,
+            Some(Link::Connecting(_)) => {}
+            // What can leave at once may.
+            Some(Link::Up(_)) => {
+                self.go_on(slot);
+                self.ring_all();
+            }
+        }
+        if matches!(self.slots.current(queue_pair), Some(Link::Connecting(_) | Link::Up(_))) {
+            self.end(slot, "disconnected locally".into(), false);
+        }
+    }
+
+    fn peer(&self, queue_pair: QueuePair) -> Option<PeerInfo> {
+        match self.slots.current(queue_pair) {
+            Some(Link::Up(connection)) => local::peer_info(connection.peer.socket()).ok(),
+            _ => None,
+        }
+    }
+
+    fn moved(&self, queue_pair: QueuePair, wr_id: WrId) -> u64 {
+        match self.slots.current(queue_pair) {
+            Some(Link::Up(connection)) => connection.moved(wr_id),
+            _ => 0,
+        }
+    }
+
+    fn post_recv(&mut self, wr_id: WrId, buffers: SgList) -> Result<(), PostError> {
+        if buffers.len() > SGE_MAX {
+            return Err(PostError::TooLarge);
+        }
+        if self.receives.len() >= RECEIVE_QUEUE_DEPTH {
+            return Err(PostError::QueueFull);
+        }
+        self.receives.push_back(PostedReceive { wr_id, buffers });
+        Ok(())
+    }
+
+    fn post_send(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        header: &[u8],
+        data: &mut SgList,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        if header.len() > HEADER_BYTES_MAX {
+            return Err(PostError::TooLarge);
+        }
+        let total = header.len() + check_list(data, SEND_BYTES_MAX - header.len())?;
+        let (polls, passes) = (self.polls, self.passes);
+        let connection = self.slots.connection(queue_pair)?;
+        if connection.under_way(polls) >= SEND_QUEUE_DEPTH {
+            return Err(PostError::QueueFull);
+        }
+        let slot = slot_of(queue_pair);
+        if connection.work.is_empty() {
+            match connection.send_now(header, data, total) {
+                Ok(true) => {
+                    if signaled {
+                        let queue = (&mut self.queue, polls);
+                        connection.complete((wr_id, Opcode::Send), (Status::Success, total), queue);
+                    }
+                    data.clear();
+                    connection.last = passes;
+                    if !std::mem::replace(&mut connection.listed, true) {
+                        self.to_ring.push(slot);
+                    }
+                    if !connection.active {
+                        self.activate(slot);
+                    }
+                    return Ok(());
+                }
+                Ok(false) => {}
+                Err(why) => self.broken.push((slot, why)),
+            }
+        }
+        let kind = Kind::Send(connection.keep_header(header));
+        let data = std::mem::take(data);
+        self.post_work(queue_pair, Work { wr_id, signaled, kind, data, moved: 0, total })
+    }
+
+    fn post_rdma_write(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        data: &mut SgList,
+        remote: RemoteSpan,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        let total = check_list(data, BULK_BYTES_MAX.min(remote.len as usize))?;
+        let len = u32::try_from(total).map_err(|_| PostError::TooLarge)?;
+        let remote = RemoteSpan { len, ..remote };
+        self.post_one_sided(queue_pair, (wr_id, signaled), data, (remote, true))
+    }
+
+    fn post_rdma_read(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        into: &mut SgList,
+        remote: RemoteSpan,
+        _fence: bool,
+    ) -> Result<(), PostError> {
+        let room = check_list(into, usize::MAX)?;
+        if remote.len as usize > BULK_BYTES_MAX.min(room) {
+            return Err(PostError::TooLarge);
+        }
+        self.post_one_sided(queue_pair, (wr_id, true), into, (remote, false))
+    }
+
+    fn post_tagged_send(
+        &mut self,
+        _queue_pair: QueuePair,
+        _wr_id: WrId,
+        _tag: Tag,
+        _header: &[u8],
+        _data: &mut SgList,
+        _signaled: bool,
+    ) -> Result<(), PostError> {
+        Err(PostError::Unsupported)
+    }
+
+    fn post_tagged_recv(
+        &mut self,
+        _queue_pair: QueuePair,
+        _wr_id: WrId,
+        _tag: Tag,
+        _header: Option<Span>,
+        _data: &mut SgList,
+    ) -> Result<(), PostError> {
+        Err(PostError::Unsupported)
+    }
+
+    fn cancel_tagged_recv(&mut self, _queue_pair: QueuePair, _tag: Tag) {}
+
+    fn ring(&mut self) {
+        self.ring_all();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
+        self.ring_all();
+        if self.queue.len() < max {
+            self.pass();
+            self.ring_all();
+        }
+        self.polls += 1;
+        self.queue.poll(completions, max)
+    }
+
+    fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    fn poll_event(&mut self) -> Option<QueuePairEvent> {
+        self.queue.next_event()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.ring_all();
+        self.shared.table.sweep();
+        if self.has_more || !self.broken.is_empty() || !self.queue.is_drained() {
+            return false;
+        }
+        for slot in &self.active {
+            if let Some(connection) = self.slots.up(*slot) {
+                let wants_room = !connection.work.is_empty();
+                connection.bell.sleep(wants_room);
+            }
+        }
+        // What peers did before is seen now; what they do later, they do after a look at our word.
+        fence(Ordering::SeqCst);
+        if self.active_have_some() {
+            for slot in &self.active {
+                if let Some(connection) = self.slots.up(*slot) {
+                    connection.bell.wake();
+                }
+            }
+            return false;
+        }
+        self.leave_active();
+        self.ask_next = true;
+        true
+    }
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        self.waiter.clone()
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.system_calls + self.waiter.system_calls()
+    }
+}

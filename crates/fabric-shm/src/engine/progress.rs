@@ -1,0 +1,254 @@
+//! Progress: what an engine does for its queue pairs in one pass, and whom it asks epoll about.
+//!
+//! Queue pairs on which something happened lately are looked at in each pass; the others have said that they
+//! sleep, and their peers ring. Epoll is asked now and then: a pass in which something came counts as many in
+//! which nothing did, so that it costs a hundredth of the time either way.
+
+use std::sync::atomic::{Ordering, fence};
+
+use dafs_fabric::epoll::{self, Watch};
+use dafs_fabric::{Opcode, QueuePairEvent, Status, WorkCompletion, sg_bytes};
+use std::os::fd::AsRawFd;
+
+use super::ShmEngine;
+use crate::connection::{CLIENT_LIMITS, Step};
+use crate::peer::Peer;
+use crate::queue_pair::{Connection, Heard};
+use crate::ring::RING_BYTES;
+use crate::slots::Link;
+use crate::sys;
+use crate::wire::{MESSAGE_BYTES_MAX, Side};
+
+/// What a pass counts in which something came.
+const BUSY_PASS: u32 = 32;
+/// Epoll is asked after so much: while some queue pairs are not looked at, and while all are.
+const ASK_AFTER: u32 = 1024;
+const ASK_AFTER_ALL: u32 = 16 * 1024;
+/// A queue pair on which nothing came in so many passes is looked at no more, where there are several.
+const IDLE_PASSES: u64 = 4096;
+const ACTIVE_MIN: usize = 8;
+/// Messages of a socket in one pass.
+const HEARD_MAX: usize = 16;
+
+impl ShmEngine {
+    /// Goes on with all that may have something.
+    pub(super) fn pass(&mut self) {
+        self.passes += 1;
+        while let Some((slot, why)) = self.broken.pop() {
+            self.end(slot, format!("peer violated the protocol: {why}"), false);
+        }
+        self.has_more = false;
+        let before = self.queue.len();
+        let mut index = 0;
+        while let Some(slot) = self.active.get(index).copied() {
+            self.progress(slot);
+            // One that ended made the list shorter.
+            index += usize::from(self.active.get(index) == Some(&slot));
+        }
+        self.retire_idle();
+        let busy = self.queue.len() > before;
+        self.done = self.done.saturating_add(if busy { BUSY_PASS } else { 1 });
+        let all = self.active.len() == self.slots.live;
+        let after = if all { ASK_AFTER_ALL } else { ASK_AFTER };
+        let must = self.ask_next || self.active.is_empty() || !self.slots.handshakes.is_empty();
+        if must || self.done >= after {
+            self.ask();
+        }
+    }
+
+    /// Asks epoll.
+    fn ask(&mut self) {
+        (self.done, self.ask_next) = (0, false);
+        for slot in self.slots.handshakes.clone() {
+            self.step(slot);
+        }
+        self.waiter.ready(&mut self.events);
+        for index in 0..self.events.len() {
+            let token = self.events.token(index);
+            if let Some(slot) = token.and_then(|token| u32::try_from(token).ok()) {
+                self.told_of(slot);
+            }
+        }
+        if self.events.is_full() {
+            self.ask_next = true;
+        } else {
+            self.rounds += 1;
+        }
+    }
+
+    /// Epoll told of a slot: it was rung, its peer shares memory, or has hung up.
+    fn told_of(&mut self, slot: u32) {
+        self.system_calls += 1;
+        match self.slots.link(slot) {
+            Some(Link::Up(connection)) => {
+                let heard = connection.hear(HEARD_MAX);
+                self.activate(slot);
+                self.progress(slot);
+                match heard {
+                    Ok(Heard::All) => {}
+                    Ok(Heard::End) if self.slots.up(slot).is_none() => {}
+                    Ok(Heard::End) => self.end(slot, "closed by the peer".into(), true),
+                    Err(why) => {
+                        self.end(slot, format!("peer violated the protocol: {why}"), false);
+                    }
+                }
+            }
+            Some(Link::Closing(peer)) => {
+                let mut bytes = [0; MESSAGE_BYTES_MAX];
+                match sys::receive(peer.fd(), &mut bytes) {
+                    Err(error) if sys::is_temporary(&error) => return,
+                    Ok(received) if received.len > 0 => return,
+                    _ => {}
+                }
+                let queue_pair = self.slots.queue_pair(slot);
+                drop(self.free_slot(slot));
+                self.queue.push_event(QueuePairEvent::Quiescent { queue_pair });
+            }
+            // Handshakes are looked at anyway.
+            Some(Link::Free | Link::Connecting(_)) | None => {}
+        }
+    }
+
+    /// Goes on with one queue pair that is connected.
+    fn progress(&mut self, slot: u32) {
+        let receives = &mut self.receives;
+        let Some(connection) = self.slots.up(slot) else { return };
+        let mut bytes = 0;
+        // All that was there when the pass began, at least.
+        while bytes < RING_BYTES && !receives.is_empty() {
+            let message = match connection.receiver.front() {
+                Ok(None) => break,
+                Ok(Some(message)) => message,
+                Err(why) => {
+                    return self.end(slot, format!("peer violated the protocol: {why}"), false);
+                }
+            };
+            let Some(receive) = receives.pop_front() else { break };
+            let fits = message.len <= sg_bytes(&receive.buffers);
+            if fits {
+                connection.receiver.copy_to(message, &receive.buffers);
+            }
+            let status = if fits { Status::Success } else { Status::LocalLength };
+            self.queue.push(WorkCompletion {
+                wr_id: receive.wr_id,
+                queue_pair: connection.queue_pair,
+                opcode: Opcode::Recv,
+                status,
+                byte_len: if fits { message.len as u32 } else { 0 },
+                header_len: 0,
+            });
+            bytes += connection.receiver.pop(message);
+            connection.freed = true;
+        }
+        if bytes > 0 {
+            connection.last = self.passes;
+            if !std::mem::replace(&mut connection.listed, true) {
+                self.to_ring.push(slot);
+            }
+        }
+        if !connection.work.is_empty() {
+            self.go_on(slot);
+        }
+    }
+
+    /// Does what was posted to a queue pair and could not be done then.
+    pub(super) fn go_on(&mut self, slot: u32) {
+        let queue = (&mut self.queue, self.polls);
+        let Some(connection) = self.slots.up(slot) else { return };
+        match connection.go_on(&self.shared.table, queue) {
+            Ok(more) => self.has_more |= more,
+            Err(why) => return self.end(slot, format!("peer violated the protocol: {why}"), false),
+        }
+        if connection.put && !std::mem::replace(&mut connection.listed, true) {
+            self.to_ring.push(slot);
+        }
+        if connection.peer.lags() {
+            // No descriptor tells when it takes more.
+            self.waiter.set_handshakes(true);
+        }
+    }
+
+    /// Some queue pair that is looked at has something that can be taken now.
+    pub(super) fn active_have_some(&mut self) -> bool {
+        let can_receive = !self.receives.is_empty();
+        let slots = &mut self.slots;
+        self.active.iter().any(|slot| {
+            slots.up(*slot).is_some_and(|connection| {
+                let has_room = connection.work.front().is_some_and(|work| {
+                    !connection.peer.lags() && connection.sender.has_room(work.total) != Ok(false)
+                });
+                has_room || can_receive && connection.receiver.has_some()
+            })
+        })
+    }
+
+    /// Peers ring from now on. Those that have sent what nobody has posted a receive for are looked at all
+    /// the same.
+    pub(super) fn leave_active(&mut self) {
+        let slots = &mut self.slots;
+        self.active.retain(|slot| {
+            let Some(connection) = slots.up(*slot) else { return false };
+            connection.active = connection.receiver.has_some() || connection.peer.lags();
+            connection.active
+        });
+    }
+
+    /// Looks no more at queue pairs on which nothing comes.
+    fn retire_idle(&mut self) {
+        if self.active.len() <= ACTIVE_MIN || !self.passes.is_multiple_of(IDLE_PASSES / 4) {
+            return;
+        }
+        let (slots, passes) = (&mut self.slots, self.passes);
+        let is_idle = |connection: &Connection| {
+            passes - connection.last > IDLE_PASSES && connection.work.is_empty()
+        };
+        for slot in &self.active {
+            if let Some(connection) = slots.up(*slot).filter(|connection| is_idle(connection)) {
+                connection.bell.sleep(false);
+            }
+        }
+        fence(Ordering::SeqCst);
+        self.active.retain(|slot| {
+            let Some(connection) = slots.up(*slot) else { return false };
+            if is_idle(connection) {
+                connection.active = connection.receiver.has_some();
+                if connection.active {
+                    connection.bell.wake();
+                }
+            }
+            connection.active
+        });
+    }
+
+    /// Goes on with one handshake.
+    pub(super) fn step(&mut self, slot: u32) {
+        let queue_pair = self.slots.queue_pair(slot);
+        let Some(Link::Connecting(handshake)) = self.slots.link(slot) else { return };
+        // At least one call; their exact number does not matter here.
+        self.system_calls += 1;
+        let step = handshake.step();
+        let watch = Watch::Add(epoll::EPOLLIN | epoll::EPOLLRDHUP);
+        if !handshake.watched
+            && let Some(socket) = handshake.socket()
+        {
+            let watched = self.waiter.watch_own(socket.as_raw_fd(), u64::from(slot), watch);
+            handshake.watched = watched.is_ok();
+        }
+        match step {
+            Step::Pending => {}
+            Step::Connected { socket, memory, limits, private_data } => {
+                self.slots.handshakes.retain(|listed| *listed != slot);
+                self.waiter.set_handshakes(!self.slots.handshakes.is_empty());
+                let peer = Peer::new(socket, true, limits);
+                let given = (CLIENT_LIMITS, None);
+                let connection = Connection::new(queue_pair, Side::Client, peer, &memory, given);
+                self.queue.push_event(QueuePairEvent::Connected { queue_pair, private_data });
+                self.is_up(slot, connection);
+            }
+            Step::Failed(refused, reason) => {
+                drop(self.free_slot(slot));
+                self.queue.push_event(QueuePairEvent::Refused { queue_pair, refused, reason });
+            }
+        }
+    }
+}

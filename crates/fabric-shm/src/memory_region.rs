@@ -1,0 +1,228 @@
+//! What this device lets peers reach: its table of regions, and the files in which they lie.
+//!
+//! The table is memory that peers map to read: an entry says which part of which file is registered, and by
+//! which key. A key is a number that is never used again, of which the last bits say where the entry is. An
+//! entry whose first word is not the key is none: one store ends all later access.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use dafs_fabric::mem::Deregister;
+use dafs_fabric::{Access, Arena, MemoryRegion, RegisterError, Rkey, SharedFile, Span, Words};
+use smallvec::SmallVec;
+
+use crate::peer::{Peer, SEGMENT_BYTES_MAX, SEGMENTS_MAX, Segment};
+use crate::wire::Limits;
+
+/// The most regions of a device.
+pub const ENTRIES: usize = 4096;
+/// Words of an entry: key, segment, offset in it, address, length, rights; two are free.
+pub const ENTRY_WORDS: usize = 8;
+/// Bytes of a table.
+pub const TABLE_BYTES: usize = ENTRIES * ENTRY_WORDS * size_of::<u64>();
+/// Bits of a key that say where its entry is.
+const INDEX_BITS: u32 = 16;
+/// The index of keys of memory that nobody may reach.
+const NOWHERE: u64 = (1 << INDEX_BITS) - 1;
+/// Rights.
+pub const READ: u64 = 1;
+pub const WRITE: u64 = 2;
+
+/// The entry that a key may have.
+pub fn entry_of(rkey: u64) -> Option<usize> {
+    let index = usize::try_from(rkey & NOWHERE).ok()?;
+    (index < ENTRIES).then_some(index * ENTRY_WORDS)
+}
+
+/// The table of a device, shared by its engines.
+#[derive(Debug)]
+pub struct Table {
+    words: Words,
+    file: Arc<SharedFile>,
+    next_generation: AtomicU64,
+    inner: Mutex<Inner>,
+    /// Some file has no region any more.
+    has_idle: AtomicBool,
+    /// The least of what peers take.
+    segments_max: AtomicU32,
+    bytes_max: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Inner {
+    free: Vec<usize>,
+    /// The file of each entry that is in use.
+    of_entry: Vec<u64>,
+    segments: Vec<Segment>,
+    next_segment: u64,
+    peers: Vec<Weak<Peer>>,
+}
+
+impl Inner {
+    fn live_peers(&mut self) -> SmallVec<[Arc<Peer>; 4]> {
+        let mut live = SmallVec::new();
+        self.peers.retain(|peer| {
+            let peer = peer.upgrade();
+            let is_live = peer.is_some();
+            live.extend(peer);
+            is_live
+        });
+        live
+    }
+}
+
+impl Table {
+    /// Without regions.
+    pub fn new() -> std::io::Result<Arc<Table>> {
+        let arena = Arena::shared(TABLE_BYTES).map_err(std::io::Error::other)?;
+        let part = arena.span(0, TABLE_BYTES).shared();
+        let file = part.ok_or(std::io::ErrorKind::Unsupported)?.file;
+        // Keys of another device are no keys here.
+        let random = getrandom::u64().map_err(std::io::Error::from)? >> (INDEX_BITS + 1);
+        Ok(Arc::new(Table {
+            words: Words::new(&arena),
+            file,
+            next_generation: AtomicU64::new(random.max(1)),
+            inner: Mutex::new(Inner {
+                free: (0..ENTRIES).rev().collect(),
+                of_entry: vec![0; ENTRIES],
+                segments: Vec::new(),
+                next_segment: 1,
+                peers: Vec::new(),
+            }),
+            has_idle: AtomicBool::new(false),
+            segments_max: AtomicU32::new(SEGMENTS_MAX),
+            bytes_max: AtomicU64::new(SEGMENT_BYTES_MAX),
+        }))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn key(&self, index: u64) -> u64 {
+        self.next_generation.fetch_add(1, Ordering::Relaxed) << INDEX_BITS | index
+    }
+
+    /// Makes `span` reachable, and tells all peers of the file in which it lies.
+    pub fn register(
+        self: &Arc<Self>,
+        span: Span,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        if access.remote_write && !span.is_writable() {
+            return Err(RegisterError::Refused("memory lent for reading is no target"));
+        }
+        let read = if access.remote_read { READ } else { 0 };
+        let rights = read | if access.remote_write { WRITE } else { 0 };
+        if rights == 0 {
+            return Ok(MemoryRegion::new(span, Rkey(self.key(NOWHERE)), self.clone()));
+        }
+        let part = span.shared().ok_or(RegisterError::Refused("memory that cannot be shared"))?;
+        let mut inner = self.inner();
+        if inner.free.is_empty() {
+            return Err(RegisterError::Refused("too many memory regions"));
+        }
+        let segment = self.segment(&mut inner, &part.file)?;
+        let Some(index) = inner.free.pop() else {
+            return Err(RegisterError::Refused("too many memory regions"));
+        };
+        inner.of_entry[index] = segment;
+        let rkey = self.key(index as u64);
+        let at = index * ENTRY_WORDS;
+        let fields = [segment, part.offset as u64, span.addr(), span.len() as u64, rights];
+        for (field, value) in fields.into_iter().enumerate() {
+            self.words.store(at + 1 + field, value, Ordering::Relaxed);
+        }
+        self.words.store(at, rkey, Ordering::Release);
+        Ok(MemoryRegion::new(span, Rkey(rkey), self.clone()))
+    }
+
+    /// The number of a file, with one region more in it.
+    fn segment(&self, inner: &mut Inner, file: &Arc<SharedFile>) -> Result<u64, RegisterError> {
+        let is_it = |segment: &&mut Segment| std::ptr::eq(segment.file.as_ptr(), &raw const **file);
+        if let Some(known) = inner.segments.iter_mut().find(is_it) {
+            known.regions += 1;
+            return Ok(known.number);
+        }
+        self.forget(inner, |segment| segment.file.strong_count() == 0);
+        if !self.takes(inner, file.len()) {
+            self.forget(inner, |_| true);
+        }
+        if !self.takes(inner, file.len()) {
+            return Err(RegisterError::Refused("peers map no more memory"));
+        }
+        let number = inner.next_segment;
+        inner.next_segment += 1;
+        let file = Arc::downgrade(file);
+        let bytes = file.upgrade().map_or(0, |file| file.len() as u64);
+        inner.segments.push(Segment { number, file, bytes, regions: 1 });
+        for peer in inner.live_peers() {
+            peer.tell(&self.file, &inner.segments);
+        }
+        Ok(number)
+    }
+
+    fn takes(&self, inner: &Inner, more: usize) -> bool {
+        let bytes: u64 = inner.segments.iter().map(|segment| segment.bytes).sum();
+        (inner.segments.len() as u64) < u64::from(self.segments_max.load(Ordering::Relaxed))
+            && bytes.saturating_add(more as u64) <= self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Peers are to unmap files without regions, of these.
+    fn forget(&self, inner: &mut Inner, which: impl Fn(&Segment) -> bool) {
+        let before = inner.segments.len();
+        inner.segments.retain(|segment| segment.regions > 0 || !which(segment));
+        if inner.segments.len() < before {
+            for peer in inner.live_peers() {
+                peer.tell(&self.file, &inner.segments);
+            }
+        }
+        let is_idle = inner.segments.iter().any(|segment| segment.regions == 0);
+        self.has_idle.store(is_idle, Ordering::Relaxed);
+    }
+
+    /// Peers are to unmap what is no more. Cheap where nothing is.
+    pub fn sweep(&self) {
+        if self.has_idle.load(Ordering::Relaxed) {
+            self.forget(&mut self.inner(), |segment| segment.file.strong_count() == 0);
+        }
+    }
+
+    /// From now on `peer` is told.
+    pub fn add(&self, peer: &Arc<Peer>) {
+        let mut inner = self.inner();
+        inner.peers.push(Arc::downgrade(peer));
+        let Limits { segments, bytes } = peer.limits();
+        if peer.shares() {
+            self.segments_max.fetch_min(segments, Ordering::Relaxed);
+            self.bytes_max.fetch_min(bytes, Ordering::Relaxed);
+        }
+        peer.tell(&self.file, &inner.segments);
+    }
+
+    /// Tells a peer whose socket was full.
+    pub fn tell_again(&self, peer: &Peer) {
+        peer.tell(&self.file, &self.inner().segments);
+    }
+}
+
+impl Deregister for Table {
+    fn deregister(&self, rkey: Rkey) {
+        let Some(at) = entry_of(rkey.0) else { return };
+        let mut inner = self.inner();
+        if self.words.load(at, Ordering::Relaxed) != rkey.0 {
+            return;
+        }
+        self.words.store(at, 0, Ordering::SeqCst);
+        let index = at / ENTRY_WORDS;
+        inner.free.push(index);
+        let number = inner.of_entry[index];
+        if let Some(segment) = inner.segments.iter_mut().find(|s| s.number == number) {
+            segment.regions -= 1;
+            if segment.regions == 0 {
+                self.has_idle.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What a device knows of a peer: its socket, and of which memory it was told.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use dafs_fabric::SharedFile;
+
+use crate::sys;
+use crate::wire::{Limits, Message};
+
+/// Files that a peer may share over one connection.
+pub const SEGMENTS_MAX: u32 = 64;
+/// Bytes of them.
+pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+/// A file in which this device has, or had, regions.
+#[derive(Debug)]
+pub struct Segment {
+    pub number: u64,
+    pub file: Weak<SharedFile>,
+    pub bytes: u64,
+    pub regions: usize,
+}
+
+/// A peer, as the device knows it: the socket, and of what it was told.
+#[derive(Debug)]
+pub struct Peer {
+    socket: OwnedFd,
+    /// It is told at all: it can then touch all of those files.
+    shares: bool,
+    limits: Limits,
+    told: Mutex<Told>,
+    /// It is to be told more when its socket has room.
+    lags: AtomicBool,
+    /// It maps some of our memory.
+    reaches_us: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    table: bool,
+    /// Numbers and bytes.
+    segments: Vec<(u64, u64)>,
+}
+
+impl Peer {
+    /// At the other end of `socket`.
+    pub fn new(socket: OwnedFd, shares: bool, limits: Limits) -> Arc<Peer> {
+        Arc::new(Peer {
+            socket,
+            shares,
+            limits,
+            told: Mutex::default(),
+            lags: AtomicBool::new(false),
+            reaches_us: AtomicBool::new(false),
+        })
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub fn shares(&self) -> bool {
+        self.shares
+    }
+
+    /// What is sent must wait until it was told.
+    #[inline]
+    pub fn lags(&self) -> bool {
+        self.lags.load(Ordering::Acquire)
+    }
+
+    /// It may write to our memory until it has hung up.
+    pub fn reaches_us(&self) -> bool {
+        self.reaches_us.load(Ordering::Acquire)
+    }
+
+    /// Tells of all that it does not know yet, as far as it takes it.
+    pub fn tell(&self, table: &SharedFile, segments: &[Segment]) {
+        if !self.shares {
+            return;
+        }
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = match self.tell_all(&mut told, table, segments) {
+            Err(error) if sys::is_temporary(&error) => true,
+            Err(error) => {
+                // Its end is noticed elsewhere.
+                tracing::debug!(%error, "a peer was not told of memory");
+                false
+            }
+            Ok(()) => false,
+        };
+        self.lags.store(full, Ordering::Release);
+    }
+
+    fn tell_all(
+        &self,
+        told: &mut Told,
+        table: &SharedFile,
+        segments: &[Segment],
+    ) -> io::Result<()> {
+        let is_there = |number| segments.iter().any(|segment| segment.number == number);
+        while let Some(at) = told.segments.iter().position(|(number, _)| !is_there(*number)) {
+            let (number, _) = told.segments[at];
+            sys::send(self.fd(), &Message::Forget(number).encode(), None)?;
+            told.segments.swap_remove(at);
+        }
+        for segment in segments {
+            if told.segments.iter().any(|(number, _)| *number == segment.number) {
+                continue;
+            }
+            let bytes: u64 = told.segments.iter().map(|(_, bytes)| bytes).sum();
+            let fits = (told.segments.len() as u64) < u64::from(self.limits.segments)
+                && bytes + segment.bytes <= self.limits.bytes;
+            let Some(file) = segment.file.upgrade().filter(|_| fits) else { continue };
+            if !told.table {
+                let table = table.read_only()?;
+                sys::send(self.fd(), &Message::Table.encode(), Some(table.as_fd()))?;
+                told.table = true;
+            }
+            let message = Message::Segment(segment.number).encode();
+            sys::send(self.fd(), &message, Some(file.as_fd()))?;
+            told.segments.push((segment.number, segment.bytes));
+            self.reaches_us.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+}

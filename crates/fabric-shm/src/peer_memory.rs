@@ -1,0 +1,124 @@
+//! What a peer lets this process reach: its table, and the files that it shares. Nothing that stands in the
+//! table is believed: it is copied word by word, then compared with what was mapped.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use dafs_fabric::{Arena, RemoteSpan, Span, Words};
+
+use crate::memory_region::{ENTRY_WORDS, READ, TABLE_BYTES, WRITE, entry_of};
+use crate::ring::Violation;
+use crate::wire::{Limits, Message};
+
+/// Why there is no such memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// The peer's table does not allow it.
+    Refused,
+    /// It, or the table, was not seen: it may be in the socket.
+    Segment,
+}
+
+/// The memory of a peer.
+#[derive(Debug)]
+pub struct PeerMemory {
+    limits: Limits,
+    table: Option<Words>,
+    segments: Vec<(u64, Span)>,
+    bytes: u64,
+}
+
+impl PeerMemory {
+    /// None yet, and so much at most.
+    pub fn new(limits: Limits) -> PeerMemory {
+        PeerMemory { limits, table: None, segments: Vec::new(), bytes: 0 }
+    }
+
+    /// What a message from the socket says.
+    pub fn take(
+        &mut self,
+        message: &Message<'_>,
+        mut descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Violation> {
+        let descriptor = descriptors.pop();
+        if !descriptors.is_empty() {
+            return Err("too many descriptors");
+        }
+        match (message, descriptor) {
+            (Message::Bell, None) => Ok(()),
+            (Message::Table, Some(file)) if self.table.is_none() => self.take_table(&file),
+            (Message::Segment(number), Some(file)) => self.take_segment(*number, &file),
+            (Message::Forget(number), None) => {
+                let at = self.segments.iter().position(|(known, _)| known == number);
+                let (_, span) = self.segments.swap_remove(at.ok_or("no such memory to forget")?);
+                self.bytes -= span.len() as u64;
+                Ok(())
+            }
+            _ => Err("a message that has no place here"),
+        }
+    }
+
+    fn take_table(&mut self, file: &OwnedFd) -> Result<(), Violation> {
+        let words = Words::of_peer(file.as_fd(), TABLE_BYTES);
+        let words = words.map_err(|_| "a table that is none")?;
+        if words.len() * size_of::<u64>() != TABLE_BYTES {
+            return Err("a table of another size");
+        }
+        self.table = Some(words);
+        Ok(())
+    }
+
+    fn take_segment(&mut self, number: u64, file: &OwnedFd) -> Result<(), Violation> {
+        let is_known = self.segments.iter().any(|(known, _)| *known == number);
+        if is_known || self.segments.len() as u64 >= u64::from(self.limits.segments) {
+            return Err("more shared memory than was agreed");
+        }
+        let left = self.limits.bytes.saturating_sub(self.bytes);
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        let arena = Arena::of_peer(file.as_fd(), left);
+        let arena = arena.map_err(|error| {
+            tracing::debug!(%error, "a peer's memory is refused");
+            "shared memory that is none, or more than was agreed"
+        })?;
+        self.bytes += arena.len() as u64;
+        self.segments.push((number, arena.span(0, arena.len())));
+        Ok(())
+    }
+
+    /// The memory in which a piece of registered memory lies, and where in it.
+    #[inline]
+    pub fn find(&self, remote: RemoteSpan, write: bool) -> Result<(&Span, usize), Missing> {
+        let table = self.table.as_ref().ok_or(Missing::Segment)?;
+        let (segment, offset) = look_up(table, remote, write).ok_or(Missing::Refused)?;
+        let known = self.segments.iter().find(|(number, _)| *number == segment);
+        let (_, span) = known.ok_or(Missing::Segment)?;
+        let offset = usize::try_from(offset).map_err(|_| Missing::Refused)?;
+        let end = offset.checked_add(remote.len as usize).ok_or(Missing::Refused)?;
+        if end > span.len() {
+            return Err(Missing::Refused);
+        }
+        Ok((span, offset))
+    }
+}
+
+/// The number of its segment, and the offset there, as the peer's table says.
+#[inline]
+fn look_up(table: &Words, remote: RemoteSpan, write: bool) -> Option<(u64, u64)> {
+    let at = entry_of(remote.rkey.0)?;
+    if table.load(at, Ordering::Acquire) != remote.rkey.0 {
+        return None;
+    }
+    let [segment, offset, addr, len, rights] =
+        std::array::from_fn(|field| table.load(at + 1 + field, Ordering::Relaxed));
+    // What was loaded belongs to that key.
+    fence(Ordering::Acquire);
+    if table.load(at, Ordering::Relaxed) != remote.rkey.0 {
+        return None;
+    }
+    let from = remote.addr.checked_sub(addr)?;
+    let end = from.checked_add(u64::from(remote.len))?;
+    let allowed = rights & if write { WRITE } else { READ } != 0;
+    (allowed && end <= len).then_some((segment, offset.checked_add(from)?))
+}
+
+const _: () = assert!(ENTRY_WORDS >= 6);

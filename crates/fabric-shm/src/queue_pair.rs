@@ -1,0 +1,315 @@
+//! A connected queue pair: its rings, its peer's memory, and what was posted to it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dafs_fabric::{
+    CompletionQueue, Opcode, QueuePair, RemoteSpan, SgList, Span, Status, WorkCompletion, WrId,
+};
+
+use crate::memory_region::Table;
+use crate::peer::Peer;
+use crate::peer_memory::{Missing, PeerMemory};
+use crate::ring::{Bell, Memory, Receiver, Sender, Violation};
+use crate::shared::Promise;
+use crate::sys;
+use crate::wire::{Limits, MESSAGE_BYTES_MAX, Message, Side};
+
+/// Bytes that one queue pair copies in one pass, so that others have their turn.
+pub const COPIED_MAX: usize = 1 << 20;
+/// One-sided work of so many bytes is done when it is posted.
+pub const AT_ONCE_MAX: usize = 64 * 1024;
+/// Messages taken from a socket at a time.
+const MESSAGES_MAX: usize = 256;
+/// Memory of headers kept for use again.
+const HEADERS_KEPT: usize = 64;
+
+/// A receive of the engine's queue.
+#[derive(Debug)]
+pub struct PostedReceive {
+    pub wr_id: WrId,
+    pub buffers: SgList,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Kind {
+    Send(Vec<u8>),
+    Write(RemoteSpan),
+    Read(RemoteSpan),
+}
+
+/// A work request that could not be done when it was posted.
+#[derive(Debug)]
+pub struct Work {
+    pub wr_id: WrId,
+    pub signaled: bool,
+    pub kind: Kind,
+    pub data: SgList,
+    /// Bytes that were copied.
+    pub moved: usize,
+    /// Bytes in all.
+    pub total: usize,
+}
+
+/// What a socket brought.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Nothing more for now.
+    All,
+    /// The peer has hung up: it has left our memory.
+    End,
+}
+
+/// A connected queue pair.
+pub struct Connection {
+    pub queue_pair: QueuePair,
+    pub peer: Arc<Peer>,
+    pub sender: Sender,
+    pub receiver: Receiver,
+    pub bell: Bell,
+    pub memory: PeerMemory,
+    _promise: Option<Promise>,
+    /// What was posted and not done, in that order.
+    pub work: VecDeque<Work>,
+    headers: Vec<Vec<u8>>,
+    /// Completions queued since this poll began.
+    completed: (u64, usize),
+    /// Messages were put into the ring, and room was made in the other, since the peer was rung.
+    pub put: bool,
+    pub freed: bool,
+    /// On the engine's list of those to be rung.
+    pub listed: bool,
+    /// On the engine's list of those to be looked at in each pass.
+    pub active: bool,
+    /// The pass in which something happened.
+    pub last: u64,
+}
+
+impl Connection {
+    /// Of a side; the promise is what the peer may share.
+    pub fn new(
+        queue_pair: QueuePair,
+        side: Side,
+        peer: Arc<Peer>,
+        memory: &Arc<Memory>,
+        (limits, promise): (Limits, Option<Promise>),
+    ) -> Connection {
+        Connection {
+            queue_pair,
+            peer,
+            sender: Sender::new(memory, side),
+            receiver: Receiver::new(memory, side),
+            bell: Bell::new(memory, side),
+            memory: PeerMemory::new(limits),
+            _promise: promise,
+            work: VecDeque::new(),
+            headers: Vec::new(),
+            completed: (0, 0),
+            put: false,
+            freed: false,
+            listed: false,
+            active: false,
+            last: 0,
+        }
+    }
+
+    /// Work requests that count against the depth of the queue, in this poll.
+    #[inline]
+    pub fn under_way(&self, poll: u64) -> usize {
+        let (of, count) = self.completed;
+        self.work.len() + if of == poll { count } else { 0 }
+    }
+
+    /// Queues the completion of a work request.
+    #[inline]
+    pub fn complete(
+        &mut self,
+        (wr_id, opcode): (WrId, Opcode),
+        (status, bytes): (Status, usize),
+        (queue, poll): (&mut CompletionQueue, u64),
+    ) {
+        let (of, count) = self.completed;
+        self.completed = (poll, if of == poll { count + 1 } else { 1 });
+        let byte_len = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let queue_pair = self.queue_pair;
+        queue.push(WorkCompletion { wr_id, queue_pair, opcode, status, byte_len, header_len: 0 });
+    }
+
+    /// Puts a message into the ring, if it may go there now.
+    #[inline]
+    pub fn send_now(
+        &mut self,
+        header: &[u8],
+        data: &[Span],
+        len: usize,
+    ) -> Result<bool, Violation> {
+        if self.peer.lags() || !self.sender.has_room(len)? {
+            return Ok(false);
+        }
+        self.sender.push(header, data);
+        self.put = true;
+        Ok(true)
+    }
+
+    /// Keeps a send for later.
+    pub fn keep_header(&mut self, header: &[u8]) -> Vec<u8> {
+        let mut kept = self.headers.pop().unwrap_or_default();
+        kept.clear();
+        kept.extend_from_slice(header);
+        kept
+    }
+
+    /// Copies up to `bytes` of one-sided work, from where it stands; how many. `None`: the peer does not
+    /// allow it.
+    pub fn copy(
+        &mut self,
+        data: &[Span],
+        (remote, write): (RemoteSpan, bool),
+        moved: usize,
+        bytes: usize,
+    ) -> Result<Option<usize>, Violation> {
+        let missing = match self.memory.find(remote, write) {
+            Ok((segment, offset)) => {
+                copy_part(segment, offset, data, write, moved, bytes);
+                return Ok(Some(bytes));
+            }
+            Err(missing) => missing,
+        };
+        if missing == Missing::Segment {
+            // That it has hung up, where it has, is heard again.
+            self.hear(MESSAGES_MAX)?;
+        }
+        let Ok((segment, offset)) = self.memory.find(remote, write) else { return Ok(None) };
+        copy_part(segment, offset, data, write, moved, bytes);
+        Ok(Some(bytes))
+    }
+
+    /// Takes up to so many messages from the socket.
+    pub fn hear(&mut self, messages: usize) -> Result<Heard, Violation> {
+        for _ in 0..messages {
+            let mut bytes = [0; MESSAGE_BYTES_MAX];
+            let received = match sys::receive(self.peer.fd(), &mut bytes) {
+                Ok(received) => received,
+                Err(error) if sys::is_temporary(&error) => return Ok(Heard::All),
+                Err(_) => return Ok(Heard::End),
+            };
+            if received.len == 0 {
+                return Ok(Heard::End);
+            }
+            if received.is_cut {
+                return Err("a message that is too long, or with too many descriptors");
+            }
+            let message = Message::decode(bytes.get(..received.len).unwrap_or(&[]));
+            let message = message.ok_or("a message of no kind")?;
+            self.memory.take(&message, received.descriptors)?;
+        }
+        Ok(Heard::All)
+    }
+
+    /// Does what was kept, in order, up to a pass's worth of copies. True: there is more that can be done.
+    pub fn go_on(
+        &mut self,
+        table: &Table,
+        (queue, poll): (&mut CompletionQueue, u64),
+    ) -> Result<bool, Violation> {
+        if self.work.is_empty() {
+            return Ok(false);
+        }
+        if self.peer.lags() {
+            table.tell_again(&self.peer);
+        }
+        let mut left = COPIED_MAX;
+        while let Some(mut work) = self.work.pop_front() {
+            let is_done = match &work.kind {
+                Kind::Send(header) => self.send_now(header, &work.data, work.total)?,
+                Kind::Write(remote) | Kind::Read(remote) => {
+                    let write = matches!(work.kind, Kind::Write(_));
+                    let bytes = (work.total - work.moved).min(left);
+                    match self.copy(&work.data, (*remote, write), work.moved, bytes)? {
+                        Some(bytes) => {
+                            left -= bytes;
+                            work.moved += bytes;
+                            work.moved == work.total
+                        }
+                        None => {
+                            let what = (work.wr_id, opcode_of(&work.kind));
+                            self.complete(what, (Status::RemoteAccess, 0), (queue, poll));
+                            continue;
+                        }
+                    }
+                }
+            };
+            if !is_done {
+                let is_send = matches!(work.kind, Kind::Send(_));
+                self.work.push_front(work);
+                return Ok(!is_send);
+            }
+            self.is_done(work, (queue, poll));
+        }
+        Ok(false)
+    }
+
+    fn is_done(&mut self, work: Work, (queue, poll): (&mut CompletionQueue, u64)) {
+        let opcode = opcode_of(&work.kind);
+        if work.signaled {
+            let what = (work.wr_id, opcode);
+            self.complete(what, (Status::Success, work.total), (queue, poll));
+        }
+        if let Kind::Send(header) = work.kind
+            && self.headers.len() < HEADERS_KEPT
+        {
+            self.headers.push(header);
+        }
+    }
+
+    /// All that was posted comes back.
+    pub fn flush(&mut self, queue: &mut CompletionQueue) {
+        for work in std::mem::take(&mut self.work) {
+            let what = (work.wr_id, opcode_of(&work.kind));
+            self.complete(what, (Status::Flushed, 0), (queue, 0));
+        }
+    }
+
+    /// Bytes of a work request that have moved.
+    pub fn moved(&self, wr_id: WrId) -> u64 {
+        self.work.iter().find(|work| work.wr_id == wr_id).map_or(0, |work| work.moved as u64)
+    }
+}
+
+fn opcode_of(kind: &Kind) -> Opcode {
+    match kind {
+        Kind::Send(_) => Opcode::Send,
+        Kind::Write(_) => Opcode::RdmaWrite,
+        Kind::Read(_) => Opcode::RdmaRead,
+    }
+}
+
+/// Copies `bytes` between a peer's memory, at `offset`, and a list, both from `moved` on.
+#[inline]
+fn copy_part(
+    segment: &Span,
+    offset: usize,
+    data: &[Span],
+    write: bool,
+    moved: usize,
+    bytes: usize,
+) {
+    let (mut skip, mut at, mut left) = (moved, offset + moved, bytes);
+    for span in data {
+        if skip >= span.len() {
+            skip -= span.len();
+            continue;
+        }
+        let len = (span.len() - skip).min(left);
+        if write {
+            segment.copy_part(at, span, skip, len);
+        } else {
+            span.copy_part(skip, segment, at, len);
+        }
+        (skip, at, left) = (0, at + len, left - len);
+        if left == 0 {
+            return;
+        }
+    }
+}

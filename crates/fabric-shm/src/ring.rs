@@ -1,0 +1,394 @@
+//! Rings of messages in memory that both ends map, and the words by which they wake each other.
+//!
+//! The memory is made by the client: a page of words, then a ring for each direction. A ring has records in
+//! whole lines of 64 bytes: a word that says how long the message is, and the message. The word is zero until
+//! all of the record is there, so that who looks for the next message looks at one line, which brings the
+//! message as well. Before a record is shown, the word behind it is made zero. Who takes messages says how far
+//! it is in a word of the page; who sends looks at that only when there seems to be no room.
+//!
+//! Before it sleeps, an end says so in a word, and looks again. Whoever has put something into a ring, or has
+//! made room in it, looks at that word afterwards. One of them sees what the other did.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::{Arena, Span, Words, sg_bytes};
+
+use crate::wire::Side;
+
+/// Bytes of each ring.
+pub const RING_BYTES: usize = 64 * 1024;
+/// Bytes of the memory of a connection.
+pub const MEMORY_BYTES: usize = PAGE_BYTES + 2 * RING_BYTES;
+/// The most bytes of a message's header.
+pub const HEADER_BYTES_MAX: usize = 4096;
+/// The most bytes of a message.
+pub const SEND_BYTES_MAX: usize = 16 * 1024 + HEADER_BYTES_MAX;
+
+const LINE: u64 = 64;
+const RING: u64 = RING_BYTES as u64;
+/// The word of a record, in front of its message.
+const WORD_BYTES: u64 = 8;
+/// Marks a record: lengths alone may be zero.
+const THERE: u64 = 1 << 63;
+
+/// The peer broke the rules.
+pub type Violation = &'static str;
+
+/// What both ends of a connection map.
+#[derive(Debug)]
+pub struct Memory {
+    words: Words,
+    span: Span,
+}
+
+impl Memory {
+    /// Of [`MEMORY_BYTES`], which nobody has used.
+    pub fn new(arena: &Arc<Arena>) -> Arc<Memory> {
+        let span = arena.span(0, MEMORY_BYTES);
+        Arc::new(Memory { words: Words::new(arena), span })
+    }
+
+    #[inline]
+    fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.words.load(offset / size_of::<u64>(), order)
+    }
+
+    #[inline]
+    fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.words.store(offset / size_of::<u64>(), value, order);
+    }
+}
+
+/// Where the words of a side are: how far it has taken messages, and whether it sleeps. Lines that are not
+/// fetched together.
+fn places(side: Side) -> (usize, usize) {
+    match side {
+        Side::Client => (0, 256),
+        Side::Server => (512, 768),
+    }
+}
+
+fn ring_from(side: Side) -> usize {
+    match side {
+        Side::Client => PAGE_BYTES,
+        Side::Server => PAGE_BYTES + RING_BYTES,
+    }
+}
+
+fn other(side: Side) -> Side {
+    match side {
+        Side::Client => Side::Server,
+        Side::Server => Side::Client,
+    }
+}
+
+fn record_bytes(len: usize) -> u64 {
+    (WORD_BYTES + len as u64).next_multiple_of(LINE)
+}
+
+/// The end that puts messages in.
+#[derive(Debug)]
+pub struct Sender {
+    memory: Arc<Memory>,
+    base: usize,
+    taken_at: usize,
+    /// Bytes of records that were put in, ever, and taken out, as far as was looked.
+    put: u64,
+    taken: u64,
+}
+
+impl Sender {
+    /// Of fresh memory.
+    pub fn new(memory: &Arc<Memory>, side: Side) -> Sender {
+        let taken_at = places(other(side)).0;
+        Sender { memory: memory.clone(), base: ring_from(side), taken_at, put: 0, taken: 0 }
+    }
+
+    /// Whether there is room for a message.
+    #[inline]
+    pub fn has_room(&mut self, len: usize) -> Result<bool, Violation> {
+        // A line more: the word behind the record.
+        let bytes = record_bytes(len) + LINE;
+        if self.put - self.taken + bytes <= RING {
+            return Ok(true);
+        }
+        let taken = self.memory.load(self.taken_at, Ordering::Acquire);
+        if !taken.is_multiple_of(LINE) || taken < self.taken || taken > self.put {
+            return Err("it took messages that were never sent");
+        }
+        self.taken = taken;
+        Ok(self.put - taken + bytes <= RING)
+    }
+
+    #[inline]
+    fn word_at(&self, position: u64) -> usize {
+        self.base + (position % RING) as usize
+    }
+
+    /// Puts a message in, for which there [is room](Self::has_room).
+    #[inline]
+    pub fn push(&mut self, header: &[u8], data: &[Span]) {
+        let len = header.len() + sg_bytes(data);
+        let next = self.put + record_bytes(len);
+        self.memory.store(self.word_at(next), 0, Ordering::Relaxed);
+        let mut at = self.put + WORD_BYTES;
+        self.write_header(&mut at, header);
+        for span in data {
+            self.write_data(&mut at, span);
+        }
+        let word = THERE | (header.len() as u64) << 32 | len as u64;
+        self.memory.store(self.word_at(self.put), word, Ordering::Release);
+        self.put = next;
+    }
+
+    #[inline]
+    fn write_header(&self, at: &mut u64, header: &[u8]) {
+        let place = (*at % RING) as usize;
+        let (first, rest) = header.split_at(header.len().min(RING_BYTES - place));
+        self.memory.span.write_message(self.base + place, first);
+        if !rest.is_empty() {
+            self.memory.span.write_message(self.base, rest);
+        }
+        *at += header.len() as u64;
+    }
+
+    #[inline]
+    fn write_data(&self, at: &mut u64, data: &Span) {
+        let place = (*at % RING) as usize;
+        let first = data.len().min(RING_BYTES - place);
+        self.memory.span.copy_part(self.base + place, data, 0, first);
+        if first < data.len() {
+            self.memory.span.copy_part(self.base, data, first, data.len() - first);
+        }
+        *at += data.len() as u64;
+    }
+}
+
+/// A message in a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message {
+    /// Bytes, those of the header among them.
+    pub len: usize,
+    header_len: usize,
+}
+
+/// The end that takes messages out.
+#[derive(Debug)]
+pub struct Receiver {
+    memory: Arc<Memory>,
+    base: usize,
+    taken_at: usize,
+    taken: u64,
+}
+
+impl Receiver {
+    /// Of fresh memory.
+    pub fn new(memory: &Arc<Memory>, side: Side) -> Receiver {
+        let (base, taken_at) = (ring_from(other(side)), places(side).0);
+        Receiver { memory: memory.clone(), base, taken_at, taken: 0 }
+    }
+
+    /// Whether there is something, right or wrong.
+    #[inline]
+    pub fn has_some(&self) -> bool {
+        let at = self.base + (self.taken % RING) as usize;
+        self.memory.load(at, Ordering::Acquire) != 0
+    }
+
+    /// The next message, which stays.
+    #[inline]
+    pub fn front(&self) -> Result<Option<Message>, Violation> {
+        let word = self.memory.load(self.base + (self.taken % RING) as usize, Ordering::Acquire);
+        if word == 0 {
+            return Ok(None);
+        }
+        let (len, header_len) =
+            ((word & 0xffff_ffff) as usize, (word >> 32 & 0x7fff_ffff) as usize);
+        let right = word & THERE != 0 && len <= SEND_BYTES_MAX;
+        if !right || header_len > len.min(HEADER_BYTES_MAX) {
+            return Err("a message of an impossible length");
+        }
+        Ok(Some(Message { len, header_len }))
+    }
+
+    /// Copies the front message to buffers that have room for it.
+    #[inline]
+    pub fn copy_to(&self, message: Message, buffers: &[Span]) {
+        let mut done = 0;
+        for buffer in buffers {
+            let mut filled = 0;
+            while done < message.len && filled < buffer.len() {
+                let is_header = done < message.header_len;
+                let end = if is_header { message.header_len } else { message.len };
+                let place = ((self.taken + WORD_BYTES + done as u64) % RING) as usize;
+                let len = (end - done).min(buffer.len() - filled).min(RING_BYTES - place);
+                let (from, ring) = (self.base + place, &self.memory.span);
+                if is_header {
+                    buffer.copy_message_part(filled, ring, from, len);
+                } else {
+                    buffer.copy_part(filled, ring, from, len);
+                }
+                done += len;
+                filled += len;
+            }
+        }
+    }
+
+    /// Gives the room of the front message back; how many bytes.
+    #[inline]
+    pub fn pop(&mut self, message: Message) -> usize {
+        let bytes = record_bytes(message.len);
+        self.taken += bytes;
+        self.memory.store(self.taken_at, self.taken, Ordering::Release);
+        bytes as usize
+    }
+}
+
+const SLEEPS: u64 = 1;
+const WANTS_ROOM: u64 = 2;
+const ONE: u64 = 4;
+
+/// Who sleeps, and who was told.
+#[derive(Debug)]
+pub struct Bell {
+    memory: Arc<Memory>,
+    own_at: usize,
+    peer_at: usize,
+    own: u64,
+    /// The peer's word when it was rung for last.
+    rung: u64,
+}
+
+impl Bell {
+    /// Both are awake.
+    pub fn new(memory: &Arc<Memory>, side: Side) -> Bell {
+        let (own_at, peer_at) = (places(side).1, places(other(side)).1);
+        Bell { memory: memory.clone(), own_at, peer_at, own: 0, rung: 0 }
+    }
+
+    /// Says that this end will sleep, also for room in its ring. A full fence and a look follow.
+    pub fn sleep(&mut self, wants_room: bool) {
+        let count = (self.own & !(SLEEPS | WANTS_ROOM)).wrapping_add(ONE);
+        self.own = count | SLEEPS | if wants_room { WANTS_ROOM } else { 0 };
+        self.memory.store(self.own_at, self.own, Ordering::Release);
+    }
+
+    /// Says that it does not.
+    pub fn wake(&mut self) {
+        if self.own & SLEEPS != 0 {
+            self.own &= !(SLEEPS | WANTS_ROOM);
+            self.memory.store(self.own_at, self.own, Ordering::Release);
+        }
+    }
+
+    /// Whether the peer is to be rung: after messages were put in, or room was made.
+    #[inline]
+    pub fn is_wanted(&mut self, put: bool) -> bool {
+        fence(Ordering::SeqCst);
+        let word = self.memory.load(self.peer_at, Ordering::Relaxed);
+        let wanted = word & SLEEPS != 0 && (put || word & WANTS_ROOM != 0) && word != self.rung;
+        if wanted {
+            self.rung = word;
+        }
+        wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> Arc<Memory> {
+        Memory::new(&Arena::shared(MEMORY_BYTES).expect("memory"))
+    }
+
+    fn span(bytes: &[u8]) -> Span {
+        let span = Arena::new(bytes.len().max(1)).expect("memory").span(0, bytes.len());
+        span.copy_from(0, bytes);
+        span
+    }
+
+    fn contents(span: &Span) -> Vec<u8> {
+        let mut out = vec![0; span.len()];
+        span.copy_to(0, &mut out);
+        out
+    }
+
+    #[test]
+    fn messages_of_all_lengths_go_round() {
+        let words = memory();
+        let mut sender = Sender::new(&words, Side::Client);
+        let mut receiver = Receiver::new(&words, Side::Server);
+        let target = span(&vec![0; SEND_BYTES_MAX]);
+        let text: Vec<u8> = (0..SEND_BYTES_MAX).map(|at| (at * 7 % 251) as u8).collect();
+        let data = span(&text);
+        for round in 0..200 {
+            let len = round * 977 % (SEND_BYTES_MAX - 300);
+            let header = &text[..round.min(300)];
+            assert_eq!(sender.has_room(header.len() + len), Ok(true));
+            assert_eq!(receiver.front(), Ok(None));
+            sender.push(header, &[data.part(0, len / 3), data.part(len / 3, len - len / 3)]);
+            let message = receiver.front().expect("right").expect("there");
+            assert_eq!(message.len, header.len() + len);
+            receiver.copy_to(message, &[target.part(0, 100), target.part(100, target.len() - 100)]);
+            receiver.pop(message);
+            let got = contents(&target);
+            assert!(
+                got[..header.len()] == *header && got[header.len()..message.len] == text[..len]
+            );
+        }
+    }
+
+    #[test]
+    fn a_full_ring_has_room_again() {
+        let words = memory();
+        let mut sender = Sender::new(&words, Side::Server);
+        let mut receiver = Receiver::new(&words, Side::Client);
+        for _ in 0..3 {
+            let mut count = 0;
+            while sender.has_room(50).expect("right") {
+                sender.push(&[7; 50], &[]);
+                count += 1;
+            }
+            assert_eq!(count, RING_BYTES / 64 - 1);
+            while let Some(message) = receiver.front().expect("right") {
+                receiver.pop(message);
+                count -= 1;
+            }
+            assert_eq!(count, 0);
+        }
+    }
+
+    #[test]
+    fn lies_in_words_are_found() {
+        let words = memory();
+        let mut sender = Sender::new(&words, Side::Client);
+        while sender.has_room(0).expect("right") {
+            sender.push(b"", &[]);
+        }
+        for lie in [64 * 1024, u64::MAX, 1] {
+            words.store(places(Side::Server).0, lie, Ordering::Release);
+            assert!(sender.has_room(0).is_err(), "{lie}");
+        }
+        let receiver = Receiver::new(&words, Side::Client);
+        for lie in [1, u64::MAX, THERE | 1 << 20, THERE | 5 << 32 | 4, THERE | 5000 << 32 | 6000] {
+            words.store(ring_from(Side::Server), lie, Ordering::Release);
+            assert!(receiver.front().is_err(), "{lie:x}");
+        }
+    }
+
+    #[test]
+    fn a_sleeper_is_rung_once() {
+        let words = memory();
+        let (mut a, mut b) = (Bell::new(&words, Side::Client), Bell::new(&words, Side::Server));
+        assert!(!a.is_wanted(true));
+        b.sleep(false);
+        assert!(!a.is_wanted(false) && a.is_wanted(true) && !a.is_wanted(true));
+        b.wake();
+        assert!(!a.is_wanted(true));
+        b.sleep(true);
+        assert!(a.is_wanted(false) && !a.is_wanted(true));
+    }
+}

@@ -1,0 +1,194 @@
+//! System calls. All unsafe code of this crate is here.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The most descriptors that are taken from one message; with more it is cut.
+const DESCRIPTORS_MAX: usize = 4;
+/// Room for their control message: a header of 16 bytes and four bytes each, rounded up.
+const CONTROL_WORDS: usize = 4 + DESCRIPTORS_MAX;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn check_len(result: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+fn own(fd: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(fd)?;
+    // SAFETY: the system just gave us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What a socket is called.
+#[derive(Debug, Clone, Copy)]
+pub enum Name<'a> {
+    /// In a directory.
+    Path(&'a Path),
+    /// In the abstract namespace of the network namespace.
+    Abstract(&'a [u8]),
+}
+
+fn address(name: Name<'_>) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: all-zero is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let (bytes, before) = match name {
+        Name::Path(path) => (path.as_os_str().as_bytes(), 0),
+        Name::Abstract(bytes) => (bytes, 1),
+    };
+    if bytes.len() + 1 >= address.sun_path.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    for (to, from) in address.sun_path.iter_mut().skip(before).zip(bytes) {
+        *to = from.cast_signed();
+    }
+    // A path ends with a zero, an abstract name begins with one.
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
+    Ok((address, libc::socklen_t::try_from(len).unwrap_or(0)))
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: numbers only.
+    own(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+}
+
+/// Connects; `None`: the listener's queue is full, try again later.
+pub fn connect(name: Name<'_>) -> io::Result<Option<OwnedFd>> {
+    let (address, len) = address(name)?;
+    let fd = socket()?;
+    // SAFETY: a whole address and its length.
+    match check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) }) {
+        Ok(_) => Ok(Some(fd)),
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Listens.
+pub fn listen(name: Name<'_>, backlog: i32) -> io::Result<OwnedFd> {
+    let (address, len) = address(name)?;
+    let fd = socket()?;
+    // SAFETY: a whole address and its length.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    // SAFETY: numbers only.
+    check(unsafe { libc::listen(fd.as_raw_fd(), backlog) })?;
+    Ok(fd)
+}
+
+/// The next connection.
+pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
+    let (flags, none) = (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, std::ptr::null_mut());
+    // SAFETY: no address is asked for.
+    own(unsafe { libc::accept4(listener, none, std::ptr::null_mut(), flags) })
+}
+
+/// Sends one message, with a descriptor or without, and never waits.
+pub fn send(fd: RawFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let Some(descriptor) = descriptor else {
+        // SAFETY: a slice.
+        return check_len(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) })
+            .map(drop);
+    };
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control = [0u64; CONTROL_WORDS];
+    // SAFETY: all-zero is a valid message header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    let bytes_of_fd = size_of::<RawFd>() as libc::c_uint;
+    // SAFETY: a number only.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(bytes_of_fd) } as usize;
+    // SAFETY: the message has room for a header.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    // SAFETY: numbers only.
+    let cmsg_len = unsafe { libc::CMSG_LEN(bytes_of_fd) } as usize;
+    let (cmsg_level, cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+    // SAFETY: it points into `control`, which has room for it.
+    unsafe { header.write(libc::cmsghdr { cmsg_len, cmsg_level, cmsg_type }) };
+    // SAFETY: behind the header just written.
+    let place = unsafe { libc::CMSG_DATA(header) };
+    // SAFETY: as above; there is room for one descriptor.
+    unsafe { place.cast::<RawFd>().write_unaligned(descriptor.as_raw_fd()) };
+    // SAFETY: all that the message names outlives the call.
+    check_len(unsafe { libc::sendmsg(fd, &raw const message, flags) }).map(drop)
+}
+
+/// A message.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes; 0 at the end.
+    pub len: usize,
+    /// What came with it.
+    pub descriptors: Vec<OwnedFd>,
+    /// It, or what came with it, did not fit.
+    pub is_cut: bool,
+}
+
+/// Receives one message, and never waits.
+pub fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<Received> {
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = [0u64; CONTROL_WORDS];
+    // SAFETY: all-zero is a valid message header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: all that the message names outlives the call.
+    let len = check_len(unsafe { libc::recvmsg(fd, &raw mut message, flags) })?;
+    let descriptors = descriptors_of(&message);
+    let is_cut = message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
+    Ok(Received { len, descriptors, is_cut })
+}
+
+/// All descriptors that came with a message, which are this process's now.
+fn descriptors_of(message: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut found = Vec::new();
+    // SAFETY: a message that the kernel filled in.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !next.is_null() {
+        // SAFETY: the kernel made it, in our memory.
+        let header = unsafe { next.read() };
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: a number only.
+            let before = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = header.cmsg_len.saturating_sub(before) / size_of::<RawFd>();
+            // SAFETY: behind a header that is there.
+            let data = unsafe { libc::CMSG_DATA(next) }.cast::<RawFd>();
+            for index in 0..count {
+                // SAFETY: the header says that so many are there.
+                let fd = unsafe { data.wrapping_add(index).read_unaligned() };
+                found.extend(own(fd));
+            }
+        }
+        // SAFETY: as for the first one.
+        next = unsafe { libc::CMSG_NXTHDR(message, next) };
+    }
+    found
+}
+
+/// Tells the peer that nothing more comes.
+pub fn shut_down(fd: RawFd) {
+    // SAFETY: numbers only. It fails only where the peer has gone.
+    unsafe { libc::shutdown(fd, libc::SHUT_WR) };
+}
+
+/// True for "nothing now", "no room now", "interrupted".
+pub fn is_temporary(error: &io::Error) -> bool {
+    let full = matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ETOOMANYREFS));
+    full || matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// True when the process has no descriptor left.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
