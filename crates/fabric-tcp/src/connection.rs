@@ -226,7 +226,12 @@ impl Handshake {
         };
         let started = match target {
             Target::Tcp(address, _) => sys::connect_tcp(address)?,
-            Target::Local(path, _) | Target::Unix(path) => sys::connect_unix(path)?,
+            Target::Local(path, _) | Target::Unix(path) => {
+                let about = |error: io::Error| {
+                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+                };
+                sys::connect_unix(path).map_err(about)?
+            }
         };
         if let Started::Going(socket) = started {
             target.check_connected(&socket)?;

@@ -4,6 +4,7 @@
 //! `&` between:
 //!
 //! * `server_uid=UID`: on loopback, servers of this user are trusted, too; `any`: everybody's.
+//! * `tcp=off`: by a local socket or not at all.
 //! * `local=off`: no local sockets; `local=DIR`: those of this directory only.
 //!
 //! Any user may listen on a port of loopback that is free. So what listens there must belong to root or
@@ -55,6 +56,7 @@ impl Target {
 #[derive(Debug, PartialEq, Eq)]
 struct Wish<'a> {
     trust: Trust,
+    by_tcp: bool,
     local: Local<'a>,
 }
 
@@ -105,20 +107,29 @@ pub fn resolve(address: &Address) -> Result<VecDeque<Target>, ConnectError> {
             let found = dafs_names::addresses(place).map_err(|error| bad(address, error))?;
             let targets: VecDeque<Target> =
                 found.into_iter().flat_map(|to| wish.ways(plain(to))).collect();
-            if targets.is_empty() { Err(bad(address, "no such host")) } else { Ok(targets) }
+            match targets.is_empty() {
+                false => Ok(targets),
+                true if wish.by_tcp => Err(bad(address, "no such host")),
+                true => {
+                    Err(bad(address, "a local socket was asked for, and this is not this host"))
+                }
+            }
         }
         _ => Err(bad(address, "neither tcp nor unix")),
     }
 }
 
-const WISH: &str = "after '?' may stand server_uid=UID|any, then local=off|DIR";
+const WISH: &str = "after '?' may stand server_uid=UID|any, then tcp=off, then local=off|DIR";
 
 fn take_apart(target: &str) -> Option<(&str, Wish<'_>)> {
-    let mut wish = Wish { trust: Trust::Usual, local: Local::Usual };
+    let mut wish = Wish { trust: Trust::Usual, by_tcp: true, local: Local::Usual };
     let Some((place, mut rest)) = target.split_once('?') else { return Some((target, wish)) };
     if let Some(trust) = rest.strip_prefix("server_uid=") {
         let (uid, after) = trust.split_once('&').unwrap_or((trust, ""));
         (wish.trust, rest) = (Trust::parse(uid)?, after);
+    }
+    if let Some(after) = rest.strip_prefix("tcp=off") {
+        (wish.by_tcp, rest) = (false, after.strip_prefix('&').unwrap_or(after));
     }
     match rest.strip_prefix("local=") {
         Some("off") => wish.local = Local::Off,
@@ -136,7 +147,9 @@ impl Wish<'_> {
         let at =
             |directory: PathBuf| Some(Target::Local(directory.join(name.as_ref()?), self.trust));
         let mut ways: Vec<_> = self.directories().into_iter().filter_map(at).collect();
-        ways.push(Target::Tcp(to, self.trust));
+        if self.by_tcp {
+            ways.push(Target::Tcp(to, self.trust));
+        }
         ways
     }
 
@@ -174,16 +187,21 @@ mod tests {
             assert_eq!(place, "h:1");
             Some(wish)
         };
-        let usual = |trust| Some(Wish { trust, local: Local::Usual });
+        let usual = |trust| Some(Wish { trust, by_tcp: true, local: Local::Usual });
         assert_eq!(wish("h:1"), usual(Trust::Usual));
         assert_eq!(wish("h:1?server_uid=7"), usual(Trust::User(7)));
         assert_eq!(wish("h:1?server_uid=any"), usual(Trust::Anybody));
-        let off = |trust| Some(Wish { trust, local: Local::Off });
+        let off = |trust| Some(Wish { trust, by_tcp: true, local: Local::Off });
         assert_eq!(wish("h:1?local=off"), off(Trust::Usual));
         assert_eq!(wish("h:1?server_uid=7&local=off"), off(Trust::User(7)));
         let local = Local::In(Path::new("/a?b&c"));
-        assert_eq!(wish("h:1?local=/a?b&c"), Some(Wish { trust: Trust::Usual, local }));
+        assert_eq!(
+            wish("h:1?local=/a?b&c"),
+            Some(Wish { trust: Trust::Usual, by_tcp: true, local })
+        );
         assert_eq!(wish("h:1?"), usual(Trust::Usual));
+        let not_by_tcp = Wish { trust: Trust::User(7), by_tcp: false, local: Local::Usual };
+        assert_eq!(wish("h:1?server_uid=7&tcp=off"), Some(not_by_tcp));
         for wrong in ["h:1?server_uid=", "h:1?colour=red", "h:1?local=a", "h:1?local"] {
             assert_eq!(take_apart(wrong), None, "{wrong}");
         }
@@ -199,6 +217,8 @@ mod tests {
         assert_eq!(ways("h:1?local=/d", "[::1]:1"), 2);
         assert_eq!(ways("h:1?local=off", "127.0.0.1:1"), 1);
         assert_eq!(ways("h:1?local=/d", "10.0.0.1:1"), 1);
+        assert_eq!(ways("h:1?tcp=off&local=/d", "127.0.0.1:1"), 1);
+        assert_eq!(ways("h:1?tcp=off", "10.0.0.1:1"), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! nothing above ever splits them (docs/decisions/0001).
 
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,22 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`ConnectError::Address`], [`ConnectError::Io`].
     fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError>;
+
+    /// Where a device of this kind, in any process of this host, listens for the clients to whom a server
+    /// has told this random `token`, and where those connect. The address proves to each end that the other
+    /// one has the token, too, and takes the wish `?server_uid=UID|any` behind it. `None`: this is no
+    /// network of one host.
+    fn same_host(&self, token: [u8; 16]) -> Option<Address> {
+        let _ = token;
+        None
+    }
+
+    /// The same by a directory that both ends see, also where they have other networks in common, or
+    /// none: who may write there is trusted.
+    fn local_address(&self, directory: &Path) -> Option<Address> {
+        let _ = directory;
+        None
+    }
 }
 
 /// Takes connection requests. Never blocks; slow or silent peers are dropped after a time limit

@@ -16,7 +16,8 @@ pub fn sg_bytes(list: &[Span]) -> usize {
     list.iter().map(Span::len).sum()
 }
 
-/// Where a peer is: `tcp://HOST:PORT`, `unix:/path`, `sim://node`.
+/// Where a peer is: `tcp://HOST:PORT`, `unix:/path`, `sim://node`, or `NAME:@...` at a network of this host
+/// ([`Device::same_host`](crate::Device::same_host)).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The transport's name, before the colon.
@@ -37,9 +38,11 @@ impl Address {
         Address { scheme: Address::LOCAL_SCHEME.into(), target }
     }
 
-    /// The target is a path of this machine, not a host, whatever it looks like.
+    /// The target is a path of this machine, not a host. One of [`LOCAL_SCHEME`](Self::LOCAL_SCHEME) is,
+    /// whatever it looks like.
     pub fn is_path(&self) -> bool {
-        self.scheme == Address::LOCAL_SCHEME
+        let may_be = self.scheme != Address::DEFAULT_SCHEME && self.target.starts_with('/');
+        may_be || self.scheme == Address::LOCAL_SCHEME
     }
 
     /// A server there may have a socket of its machine beside, by which clients of that machine come:
@@ -59,7 +62,7 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let slashes = if self.is_path() { "" } else { "//" };
+        let slashes = if self.is_path() || self.target.starts_with('@') { "" } else { "//" };
         write!(f, "{}:{}{}", self.scheme, slashes, self.target)
     }
 }
@@ -321,6 +324,18 @@ impl Ends {
     /// Both are this host's, by a network that no other host reaches.
     pub fn are_loopback(&self) -> bool {
         self.local.ip().is_loopback() && self.peer.ip().is_loopback()
+    }
+
+    /// Both are this host's.
+    pub fn are_of_one_host(&self) -> bool {
+        self.are_loopback() || self.local.ip().to_canonical() == self.peer.ip().to_canonical()
+    }
+}
+
+impl PeerInfo {
+    /// It is a process of this host: the kernel vouches for it, or both ends have one address.
+    pub fn is_of_this_host(&self) -> bool {
+        self.credentials.is_some() || self.ends.is_some_and(|ends| ends.are_of_one_host())
     }
 }
 

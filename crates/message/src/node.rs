@@ -1,5 +1,6 @@
 //! The node: a port for each network, one progress function.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use dafs_fabric::{
@@ -122,9 +123,26 @@ impl Node {
         self.peek(conn)?.peer(conn)
     }
 
-    /// The name of the network by which a connection goes, for people.
-    pub fn network(&self, conn: ConnId) -> Option<&'static str> {
-        Some(self.domain.parts().get(conn.port())?.attr().provider)
+    /// The name of the network by which a connection goes, for people; of a socket of this host, where the
+    /// network has those beside others.
+    pub fn transport(&self, conn: ConnId) -> Option<&'static str> {
+        let attr = self.domain.parts().get(conn.port())?.attr();
+        let is_local = || self.peer(conn).is_some_and(|peer| peer.credentials.is_some());
+        let local = attr.schemes.iter().find(|name| **name == Address::LOCAL_SCHEME);
+        local.filter(|_| is_local()).or(Some(&attr.provider)).copied()
+    }
+
+    /// Where the server that has told `token` may be found by networks of this host alone, in the order in
+    /// which they are preferred ([`Device::same_host`](dafs_fabric::Device::same_host)).
+    pub fn same_host(&self, token: [u8; 16]) -> Vec<Address> {
+        self.domain.parts().iter().filter_map(|part| part.device().same_host(token)).collect()
+    }
+
+    /// The same for one that listens in `directory`
+    /// ([`Device::local_address`](dafs_fabric::Device::local_address)).
+    pub fn local_addresses(&self, directory: &Path) -> Vec<Address> {
+        let parts = self.domain.parts().iter();
+        parts.filter_map(|part| part.device().local_address(directory)).collect()
     }
 
     /// The network of a connection reaches memory that is shared with the peer as it is; other memory

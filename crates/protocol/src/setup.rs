@@ -25,6 +25,9 @@ pub const REFUSAL_BYTES_MAX: usize = 200;
 pub type Nonce = [u8; 32];
 /// HMAC-SHA256 of what [`KeyHandshake`] says.
 pub type Proof = [u8; 32];
+/// Names a server to clients of its host, who find it by that at networks of the host alone: random, another
+/// one after each start, and told to nobody else.
+pub type SameHostToken = [u8; 16];
 /// Known to client and server of one session only; a bind must show it.
 pub type SessionSecret = [u8; 16];
 
@@ -212,6 +215,9 @@ pub enum SetupReply {
         /// Where the server listens, as it calls these places: at most [`ADDRESSES_MAX`], of
         /// [`ADDRESS_BYTES_MAX`] bytes without control characters each.
         addresses: Vec<String>,
+        /// To a client of the server's host: it may come by a network of this host alone, where it finds
+        /// the server by this.
+        same_host: Option<SameHostToken>,
     },
     /// Prove the key.
     Challenge {
@@ -406,6 +412,7 @@ mod tests {
                 proof: None,
                 uid,
                 addresses: Vec::new(),
+                same_host: None,
             };
             let mut bytes = Vec::new();
             crate::codec::encode_setup_reply(&ready, &mut bytes);

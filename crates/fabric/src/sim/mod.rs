@@ -69,6 +69,8 @@ pub struct SimConfig {
     pub attr: DeviceAttr,
     /// What goes wrong; can be changed later.
     pub faults: FaultConfig,
+    /// All nodes are of one host, and find each other by a token ([`Device::same_host`](crate::Device::same_host)).
+    pub same_host: bool,
 }
 
 impl SimConfig {
@@ -91,7 +93,7 @@ impl SimConfig {
             schemes: &["sim"],
             ..DeviceAttr::none("sim")
         };
-        SimConfig { seed, attr, faults: FaultConfig::default() }
+        SimConfig { seed, attr, faults: FaultConfig::default(), same_host: false }
     }
 
     /// Devices that forgive no more than those of verbs do (docs/decisions/0002): memory must be
@@ -115,6 +117,7 @@ pub struct SimNet {
     attr: DeviceAttr,
     /// What they are: the same, but in tests of what finds liars.
     truth: DeviceAttr,
+    same_host: bool,
     world: Mutex<World>,
 }
 
@@ -127,9 +130,9 @@ impl SimNet {
 
     /// A network whose devices claim to be something else than they are.
     fn lying(config: SimConfig, claims: DeviceAttr) -> Arc<SimNet> {
-        let SimConfig { seed, attr: truth, faults } = config;
+        let SimConfig { seed, attr: truth, faults, same_host } = config;
         let world = Mutex::new(World::new(seed, truth.clone(), faults));
-        Arc::new(SimNet { seed, attr: claims, truth, world })
+        Arc::new(SimNet { seed, attr: claims, truth, same_host, world })
     }
 
     /// The network card of `node`. All devices opened through it fall with the node.
@@ -211,6 +214,11 @@ impl SimNet {
     /// Ends a partition.
     pub fn heal(&self, a: u32, b: u32) {
         self.world().heal(a, b);
+    }
+
+    /// Its nodes find each other by a token.
+    pub fn is_of_one_host(&self) -> bool {
+        self.same_host
     }
 
     fn scheme(&self) -> &'static str {

@@ -83,6 +83,7 @@ impl Device for SimDevice {
 
     fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError> {
         let (name, node) = parse(address, &self.net.truth)?;
+        let node = node.unwrap_or(self.node);
         let wrong = |reason: &str| {
             Err(ConnectError::Address { address: address.to_string(), reason: reason.into() })
         };
@@ -97,14 +98,25 @@ impl Device for SimDevice {
         world.listeners.insert(name.clone(), Backlog { id, node, requests: Default::default() });
         Ok(Box::new(SimListener { net: self.net.clone(), name, id }))
     }
+
+    fn same_host(&self, token: [u8; 16]) -> Option<Address> {
+        let scheme = self.net.scheme().into();
+        let target = format!("@{:032x}", u128::from_be_bytes(token));
+        self.net.same_host.then_some(Address { scheme, target })
+    }
 }
 
-/// Takes `sim://NODE` or `sim://NODE:PORT` apart: the name of the listener, and its node. The scheme is
-/// that of the network.
-pub(super) fn parse(address: &Address, attr: &DeviceAttr) -> Result<(String, u32), ConnectError> {
-    let node = address.target.split(':').next().and_then(|node| node.parse().ok());
+/// Takes `sim://NODE`, `sim://NODE:PORT` or `sim:@TOKEN` apart: the name of the listener, and its node, if
+/// that is told. The scheme is that of the network. Wishes are of no meaning here.
+pub(super) fn parse(
+    address: &Address,
+    attr: &DeviceAttr,
+) -> Result<(String, Option<u32>), ConnectError> {
+    let (name, _wishes) = address.target.split_once('?').unwrap_or((&address.target, ""));
+    let node = name.split(':').next().and_then(|node| node.parse().ok());
     match node {
-        Some(node) if attr.takes(address) => Ok((address.target.clone(), node)),
+        Some(_) if attr.takes(address) => Ok((name.into(), node)),
+        None if attr.takes(address) && name.starts_with('@') => Ok((name.into(), None)),
         _ => Err(ConnectError::Address {
             address: address.to_string(),
             reason: "not of the form sim://NODE or sim://NODE:PORT".into(),

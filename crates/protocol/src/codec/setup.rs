@@ -26,6 +26,8 @@ const METHOD_SHARED_KEY: u16 = 1;
 const OPTION_CRITICAL: u16 = 0x8000;
 /// An address of the server.
 const OPTION_ADDRESS: u16 = 1;
+/// By what clients of its host find it.
+const OPTION_SAME_HOST: u16 = 2;
 
 /// Appends a set-up message.
 pub fn encode_setup_request(request: &SetupRequest, out: &mut Vec<u8>) {
@@ -162,6 +164,7 @@ pub fn encode_setup_reply(reply: &SetupReply, out: &mut Vec<u8>) {
             proof,
             uid,
             addresses,
+            same_host,
         } => {
             out.u16(READY);
             out.u32(*version);
@@ -175,6 +178,10 @@ pub fn encode_setup_reply(reply: &SetupReply, out: &mut Vec<u8>) {
                 for address in addresses.iter().take(ADDRESSES_MAX) {
                     out.u16(OPTION_ADDRESS);
                     out.long(printable(address, ADDRESS_BYTES_MAX).as_bytes());
+                }
+                if let Some(token) = same_host {
+                    out.u16(OPTION_SAME_HOST);
+                    out.long(token);
                 }
             });
             put_proof(out, proof.as_ref());
@@ -258,13 +265,18 @@ fn ready(r: &mut Reader<'_>) -> Result<SetupReply, DecodeError> {
     }
     let (session, secret, attr) = (SessionId(r.array()?), r.array()?, session_attr(r)?);
     let (verifier, uid) = (WriteVerifier(r.array()?), r.u32()?);
-    let mut addresses = Vec::new();
+    let (mut addresses, mut same_host) = (Vec::new(), None);
     options(&mut Reader::new(r.long()?), |kind, body| {
-        // Those that are too many, too long or no plain text are left out.
-        if kind == OPTION_ADDRESS && addresses.len() < ADDRESSES_MAX {
-            addresses.extend(plain_text(body, ADDRESS_BYTES_MAX).map(str::to_owned));
+        match kind {
+            // Those that are too many, too long or no plain text are left out.
+            OPTION_ADDRESS if addresses.len() < ADDRESSES_MAX => {
+                addresses.extend(plain_text(body, ADDRESS_BYTES_MAX).map(str::to_owned));
+            }
+            // One of another length is none that this end knows.
+            OPTION_SAME_HOST => same_host = same_host.or(body.try_into().ok()),
+            _ => {}
         }
-        Ok(kind == OPTION_ADDRESS)
+        Ok(matches!(kind, OPTION_ADDRESS | OPTION_SAME_HOST))
     })?;
     let proof = proof(r)?;
     Ok(SetupReply::Ready {
@@ -277,6 +289,7 @@ fn ready(r: &mut Reader<'_>) -> Result<SetupReply, DecodeError> {
         proof,
         uid,
         addresses,
+        same_host,
     })
 }
 

@@ -504,6 +504,7 @@ pub fn setup_reply(r: &mut Random) -> SetupReply {
             proof: r.option(Random::array),
             uid: r.u32(),
             addresses: (0..r.below(4)).map(|port| format!("host:{port}")).collect(),
+            same_host: r.option(Random::array),
         },
         1 => SetupReply::Challenge { nonce: r.array() },
         _ => {
