@@ -48,6 +48,7 @@ pub fn shared(store: Arc<dyn Store>, limits: Limits, arena_bytes: usize) -> Arc<
         entropy: entropy(),
         process_stats: Box::new(|| (0, 0)),
         addresses: Vec::new(),
+        same_host: None,
         stopwatch: Box::new(|| std::time::Duration::ZERO),
     })
 }

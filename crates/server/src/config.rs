@@ -70,6 +70,9 @@ pub struct Config {
     /// `auto`, `none`, or a directory.
     #[serde(deserialize_with = "local_socket")]
     pub local_socket: LocalSocket,
+    /// Whether clients of its host may come by networks of this host alone, as shared memory is one, where
+    /// there are such.
+    pub same_host: bool,
     /// Bytes of the cache; `None`: a quarter of memory.
     #[serde(deserialize_with = "values::some_bytes")]
     pub arena_bytes: Option<u64>,
@@ -128,6 +131,7 @@ impl Default for Config {
                 format!("{}://[::1]:{DEFAULT_PORT}", Address::DEFAULT_SCHEME),
             ],
             local_socket: LocalSocket::Auto,
+            same_host: true,
             arena_bytes: None,
             policy: None,
             record_trace: None,
@@ -295,7 +299,7 @@ impl Config {
         if address.is_path() {
             // What clients are told must be a path for them, too.
             let path = std::path::absolute(&address.target).map_err(|_| bad())?;
-            return Ok(Address::local(&path));
+            return Ok(Address { target: path.to_string_lossy().into_owned(), ..address });
         }
         let (host, port) = host_and_port(&address.target).ok_or_else(bad)?;
         let proven = self.key_file.is_some() || self.insecure;
@@ -376,7 +380,7 @@ mod tests {
         assert!(listening("tcp://[::1]:0").addresses().is_ok());
         let open = listening("tcp://0.0.0.0:20490");
         assert!(matches!(open.addresses(), Err(ConfigError::NotLoopback(_))));
-        for network in ["tcp:///0.0.0.0:7", "mesh:///run/x", "mesh://host:7"] {
+        for network in ["tcp:///0.0.0.0:7", "mesh://host:7"] {
             let answer = listening(network).addresses();
             assert!(matches!(answer, Err(ConfigError::NotLoopback(_))), "{network}");
         }
@@ -402,6 +406,7 @@ mod tests {
             ("[::1]:7", "tcp://[::1]:7"),
             ("/run/x", "unix:/run/x"),
             ("unix:/run/x", "unix:/run/x"),
+            ("mesh:/run/x", "mesh:/run/x"),
         ] {
             let addresses = listening(text).addresses().expect(text);
             assert_eq!(addresses[0].to_string(), address);

@@ -79,6 +79,14 @@ pub const KEYS: &[ConfigKey] = &[
         "Where clients of this machine find Unix sockets beside TCP addresses of loopback. auto: /run/dafs \
          for root, otherwise $XDG_RUNTIME_DIR/dafs, for ports that are named.",
     ),
+    key(
+        Server,
+        "same_host",
+        ["true", ""],
+        "true or false",
+        "Whether clients of this machine may come by networks of this machine alone, where it has one: by \
+         shared memory. They find it by themselves.",
+    ),
     ConfigKey {
         bounds: Some((ARENA_BYTES_MIN, u64::MAX)),
         ..key(

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dafs_fabric::{Address, Arena, ConnectError, Domain, Listener, Providers};
 use dafs_message::{Node, NodeConfig};
-use dafs_protocol::{Dialled, Identity, WriteVerifier};
+use dafs_protocol::{Dialled, Identity, SameHostToken, WriteVerifier};
 use dafs_store::{Disk, OpenStore};
 use dafs_unifier::Unifier;
 
@@ -31,6 +31,7 @@ use crate::memory_pressure::{self, Watch};
 use crate::paths::{DataPath, PageCache};
 use crate::recorder::Recorder;
 use crate::records::{FileRecords, NoRecords};
+use crate::same_host;
 use crate::shared::{Key, Shared, SharedOptions};
 use crate::start_error::StartError;
 use crate::users::Users;
@@ -67,11 +68,11 @@ impl Server {
         let exports = open_exports(config, open_store)?;
         let domain = Domain::open_all(&providers.into())?;
         check_data_paths(config, &domain)?;
-        let Listeners { public, local } = listen(&domain, &addresses, config)?;
+        let Listeners { public, local, same_host } = listen(&domain, &addresses, config)?;
         let addresses: Vec<_> = public.iter().map(|listener| listener.address()).collect();
         // Dropped in this order: a local socket is gone before the next server can have its port.
         let listeners = local.into_iter().chain(public).collect();
-        let shared = share(config, &addresses, Trees { exports, key }, &domain)?;
+        let shared = share(config, &addresses, Trees { exports, key, same_host }, &domain)?;
         let arena_bytes = shared.process.arena_bytes;
         let admin = Admin::start(config.admin.as_deref(), &addresses, shared.clone())?;
         let stopping = Arc::new(AtomicBool::new(false));
@@ -287,6 +288,8 @@ struct Listeners {
     public: Vec<Box<dyn Listener>>,
     /// Where those of this host find it, too.
     local: Vec<Box<dyn Listener>>,
+    /// By this, where some of them are networks of this host alone.
+    same_host: Option<SameHostToken>,
 }
 
 fn listen(
@@ -310,7 +313,15 @@ fn listen(
             Err(source) => return Err(StartError::Listen { address: address.clone(), source }),
         }
     }
-    Ok(Listeners { public, local })
+    let mut token = SameHostToken::default();
+    fill_random(&mut token);
+    let near = match config.same_host {
+        true => same_host::listen(domain, token, config),
+        false => Vec::new(),
+    };
+    let same_host = near.iter().any(|near| near.by_token).then_some(token);
+    local.extend(near.into_iter().map(|near| near.listener));
+    Ok(Listeners { public, local, same_host })
 }
 
 fn has_no_ipv6(error: &ConnectError) -> bool {
@@ -325,7 +336,10 @@ fn has_no_ipv6(error: &ConnectError) -> bool {
 
 fn check_data_paths(config: &Config, domain: &Domain) -> Result<(), StartError> {
     let path = config.exports.iter().map(|e| e.data_path).find(|path| path.sends_from_files());
-    let unfit = domain.parts().iter().map(|part| part.attr()).find(|attr| !attr.file_spans);
+    // Of those at which it must listen.
+    let addresses = config.addresses()?;
+    let used = addresses.iter().filter_map(|address| domain.reaches(address));
+    let unfit = used.map(|device| domain.parts()[device].attr()).find(|attr| !attr.file_spans);
     match (path, unfit) {
         (Some(path), Some(attr)) => Err(StartError::DataPath { path, transport: attr.provider }),
         _ => Ok(()),
@@ -366,12 +380,13 @@ fn arena_bytes(config: &Config) -> usize {
 struct Trees {
     exports: Exports,
     key: Option<Key>,
+    same_host: Option<SameHostToken>,
 }
 
 fn share(
     config: &Config,
     addresses: &[Address],
-    Trees { exports, key }: Trees,
+    Trees { exports, key, same_host }: Trees,
     domain: &Arc<Domain>,
 ) -> Result<Arc<Shared>, StartError> {
     let own = nix::unistd::geteuid().as_raw();
@@ -413,6 +428,7 @@ fn share(
         limits: Limits { rdma_read: config.rdma_read, ..config.limits.clone() },
         key,
         addresses: addresses.iter().map(Address::to_string).collect(),
+        same_host,
         own: Identity { uid: own, gid: nix::unistd::getegid().as_raw(), groups: Vec::new() },
         records,
         intent_log,

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dafs_protocol::{Dialled, Identity, RequestOutcome, SessionId, SlotId, Status, WriteVerifier};
+use dafs_protocol::{
+    Dialled, Identity, RequestOutcome, SameHostToken, SessionId, SlotId, Status, WriteVerifier,
+};
 use dafs_store::Caller;
 use dafs_unifier::Unifier;
 
@@ -51,6 +53,8 @@ pub struct SharedOptions {
     pub key: Option<Key>,
     /// Where it listens, for clients that choose how to come.
     pub addresses: Vec<String>,
+    /// By what clients of its host find it, where it listens for them ([`listen_same_host`](crate::listen_same_host)).
+    pub same_host: Option<SameHostToken>,
     /// As whom the server acts for itself.
     pub own: Identity,
     /// Which clients may have locks, over restarts.
@@ -101,6 +105,8 @@ pub(crate) struct Greeting {
     pub key: Option<Key>,
     /// Where it listens.
     pub addresses: Vec<String>,
+    /// By what clients of its host find it.
+    pub same_host: Option<SameHostToken>,
 }
 
 impl Greeting {
@@ -214,7 +220,7 @@ impl Shared {
             unifier,
             page_cache,
             limits,
-            greeting: Greeting { key, addresses: options.addresses },
+            greeting: Greeting { key, addresses: options.addresses, same_host: options.same_host },
             sessions: Sessions {
                 clients,
                 ended: EndedSessions::default(),

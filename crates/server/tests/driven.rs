@@ -55,6 +55,7 @@ fn shared(limits: Limits) -> Arc<Shared> {
         }),
         process_stats: Box::new(|| (0, 0)),
         addresses: Vec::new(),
+        same_host: None,
         stopwatch: Box::new(|| Duration::ZERO),
     })
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use dafs_fabric::{Incoming, SgList};
 use dafs_message::{ConnId, ConnOptions, RequestId};
 use dafs_protocol::{
-    CALLBACK_SLOTS, DecodeError, KeyHandshake, Purpose, SessionId, SetupReply, Status,
-    decode_setup_request,
+    CALLBACK_SLOTS, DecodeError, KeyHandshake, Purpose, SameHostToken, SessionId, SetupReply,
+    Status, decode_setup_request,
 };
 use rustc_hash::FxHashMap;
 
@@ -303,9 +303,16 @@ impl Worker {
                 proof: None,
                 uid: session.who.uid,
                 addresses: self.shared.greeting.addresses.clone(),
+                same_host: self.same_host(bind.connection),
             };
             self.answer(bind.request, &ready, bind.handshake.as_ref());
         }
+    }
+
+    /// What a client at the other end finds this server by, if it is of this host: others are not told.
+    fn same_host(&self, connection: ConnId) -> Option<SameHostToken> {
+        let token = self.shared.greeting.same_host?;
+        self.node.peer(connection)?.is_of_this_host().then_some(token)
     }
 
     /// The connection is no longer used by its session, but may still touch its memory.

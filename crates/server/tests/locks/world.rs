@@ -133,6 +133,7 @@ impl World {
             }),
             process_stats: Box::new(|| (0, 0)),
             addresses: Vec::new(),
+            same_host: None,
             stopwatch: Box::new(|| std::time::Duration::ZERO),
         });
         let device = self.net.provider(SERVER).open().expect("device");
