@@ -44,6 +44,9 @@ struct Answer<'a> {
     us: f64,
     /// `tcp`, or `unix` where it goes by a socket of this host.
     transport: &'static str,
+    /// Why it does not go by a network of this host alone, where it might.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_not_nearer: Option<&'a str>,
     /// The version of the protocol that both ends speak.
     protocol: u32,
     /// Where the server says that it listens.
@@ -70,7 +73,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         if args.json {
             let listens = &info.server_addresses;
-            out.json(&Answer { url: &name, sequence, us, transport, protocol, listens })?;
+            let why_not_nearer = info.same_host_error.as_deref();
+            out.json(&Answer {
+                url: &name,
+                sequence,
+                us,
+                transport,
+                why_not_nearer,
+                protocol,
+                listens,
+            })?;
         } else {
             out.line(&format!(
                 "answer from {name} by {transport}: number={sequence} time={us:.1} us"
@@ -89,6 +101,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let info = remote.session.info();
         let listens = info.server_addresses.join(", ");
         out.line(&format!("protocol {}; the server listens on {listens}", info.protocol_version))?;
+        if let Some(why) = &info.same_host_error {
+            out.line(&format!("by {}: {why}", info.transport))?;
+        }
         out.flush()?;
     }
     Ok(())

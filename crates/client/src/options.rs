@@ -88,6 +88,9 @@ pub struct SessionOptions {
     pub server_uid: ServerUid,
     /// How a server on this host's loopback is reached.
     pub local: LocalSocket,
+    /// By which network the session is to go, by the name of its addresses: that of the server's address, a
+    /// local socket, or a network of this host alone. Where it cannot, it fails. `None`: by the nearest.
+    pub transport: Option<String>,
     /// Further addresses of the same server, at most 7. They are tried in turn where the one before does not
     /// answer, also for each connection that breaks; so a session goes on by another network.
     pub also: Vec<Address>,
@@ -113,6 +116,7 @@ impl Default for SessionOptions {
             export: Vec::new(),
             server_uid: ServerUid::default(),
             local: LocalSocket::default(),
+            transport: None,
             also: Vec::new(),
             on_retry: None,
             cancel: None,
@@ -179,6 +183,7 @@ impl SessionOptions {
             "tags" => self.tags = parse_switch(value)?,
             "rdma_read" => self.rdma_read = parse_switch(value)?,
             "local" => self.local = LocalSocket::parse(value)?,
+            "transport" => self.transport = Some(parse_name(value)?),
             "also" if self.also.len() < ALSO_MAX => self.also.push(Address::parse(value)?),
             "server_uid" => self.server_uid = ServerUid::parse(value)?,
             _ => return None,
@@ -189,23 +194,30 @@ impl SessionOptions {
     /// What the transport is told of `address`: with its own wishes about servers of this host. A
     /// server that proves a key need not be anybody's.
     pub(crate) fn address(&self, address: &Address) -> Address {
-        let trusted = match self.server_uid {
-            _ if self.key.is_some() => Some("server_uid=any".into()),
-            ServerUid::Usual => None,
-            ServerUid::User(uid) => Some(format!("server_uid={uid}")),
-            ServerUid::Any => Some("server_uid=any".into()),
-        };
+        let transport = self.transport.as_deref();
+        let only = (transport == Some(Address::LOCAL_SCHEME)).then(|| "tcp=off".into());
         let local = match &self.local {
+            _ if transport == Some(Address::DEFAULT_SCHEME) => Some("local=off".into()),
             LocalSocket::Usual => None,
             LocalSocket::Off => Some("local=off".into()),
             LocalSocket::In(directory) => Some(format!("local={}", directory.display())),
         };
-        let wishes: Vec<String> = trusted.into_iter().chain(local).collect();
+        let wishes: Vec<String> = self.trust().into_iter().chain(only).chain(local).collect();
         let mut address = address.clone();
         if address.may_have_local_socket() && !wishes.is_empty() {
             address.target = format!("{}?{}", address.target, wishes.join("&"));
         }
         address
+    }
+
+    /// The wish of an address of this host whose servers are trusted there.
+    pub(crate) fn trust(&self) -> Option<String> {
+        match self.server_uid {
+            _ if self.key.is_some() => Some("server_uid=any".into()),
+            ServerUid::Usual => None,
+            ServerUid::User(uid) => Some(format!("server_uid={uid}")),
+            ServerUid::Any => Some("server_uid=any".into()),
+        }
     }
 
     /// Values outside of the documented ranges are brought inside.
@@ -221,7 +233,7 @@ impl SessionOptions {
 const ALSO_MAX: usize = 7;
 
 /// The options of URLs, each with the values that it takes.
-pub const URL_OPTIONS: [(&str, &str); 11] = [
+pub const URL_OPTIONS: [(&str, &str); 12] = [
     ("wait", "adaptive, polled or sleeping"),
     ("retry", "a time such as 500ms, 60s or 2m"),
     ("slots", "a number from 1 to 1024"),
@@ -232,6 +244,7 @@ pub const URL_OPTIONS: [(&str, &str); 11] = [
     ("rdma_read", "on or off"),
     ("server_uid", "the number of a user, or any"),
     ("local", "on, off, or the absolute path of a directory"),
+    ("transport", "the name of a network"),
     ("also", "an address such as SCHEME://HOST:PORT, at most 7 times"),
 ];
 
@@ -241,6 +254,11 @@ fn parse_switch(value: &str) -> Option<bool> {
         "off" | "no" | "false" | "0" => Some(false),
         _ => None,
     }
+}
+
+fn parse_name(value: &str) -> Option<String> {
+    let is_name = !value.is_empty() && value.bytes().all(|b| b.is_ascii_alphanumeric());
+    is_name.then(|| value.to_owned())
 }
 
 /// `polled`, `sleeping` or `adaptive`.

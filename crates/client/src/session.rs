@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dafs_fabric::mem::lend_mut;
-use dafs_fabric::{Address, Domain, Providers, Span, unknown_scheme};
+use dafs_fabric::{Address, Domain, ProtectionDomain, Providers, Span, unknown_scheme};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{
     AccessMask, Attr, Features, FileKind, FsAttr, Identity, SessionAttr, SessionStats, SetAttr,
@@ -14,7 +14,7 @@ use dafs_protocol::{
 use crate::answer::{attr_of, bytes_of, unexpected};
 use crate::call::{Call, Done};
 use crate::callback::Callbacks;
-use crate::core::{Core, CoreConfig, FileKey, Memory, OpenOptions, Output, Place, Way, Work};
+use crate::core::{Core, CoreConfig, FileKey, Memory, OpenOptions, Output, Place, Work, is_usual};
 use crate::dir::ReadDir;
 use crate::error::{Error, Result, SessionError};
 use crate::file::File;
@@ -59,6 +59,9 @@ pub struct SessionInfo {
     pub verifier: WriteVerifier,
     /// `tcp`, for example; `unix` where the session goes by a Unix socket.
     pub transport: &'static str,
+    /// Why it does not go by a network of this host alone, in words, where this program has one and was not
+    /// told otherwise.
+    pub same_host_error: Option<String>,
     /// As in [`SessionOptions`].
     pub export: Vec<u8>,
     /// Connections made again after a break.
@@ -77,6 +80,25 @@ pub struct SessionInfo {
 
 fn nonce_source() -> crate::core::NonceSource {
     Box::new(|nonce| getrandom::fill(nonce).expect("the system has random numbers"))
+}
+
+/// That the transport which is asked for can be had at all.
+fn check_transport(domain: &Domain, address: &Address, options: &SessionOptions) -> Result<()> {
+    let Some(name) = options.transport.as_deref() else { return Ok(()) };
+    let wrong = |text: String| Err(Error::Config(format!("transport={name}: {text}")));
+    let all = || domain.parts().iter().flat_map(|part| part.attr().schemes.iter().copied());
+    if !all().any(|known| known == name) {
+        let known: Vec<&str> = all().collect();
+        return wrong(format!("no network of this program (known: {})", known.join(", ")));
+    }
+    let has = |part: &Arc<ProtectionDomain>| {
+        let found = part.device().same_host([0; 16]);
+        found.is_some_and(|address| address.scheme == name)
+    };
+    if is_usual(name, address) || domain.parts().iter().any(has) {
+        return Ok(());
+    }
+    wrong(format!("{address} does not lead there"))
 }
 
 /// Connections of a session, those that have broken and are not quiescent among them.
@@ -104,6 +126,7 @@ impl Session {
                 return Err(Error::Config(unknown_scheme(address).to_string()));
             }
         }
+        check_transport(&domain, address, &options)?;
         // All that may be owed: a device that pins is to have no more.
         let receives = CONNECTIONS_MAX * (usize::from(options.slots) + RECEIVES_BESIDE);
         let config = NodeConfig {
@@ -467,10 +490,8 @@ impl Session {
             server_addresses: facts.addresses,
             uid: facts.uid,
             verifier: facts.verifier,
-            transport: match facts.way {
-                Way::UnixSocket => Address::LOCAL_SCHEME,
-                Way::Network(name) => name,
-            },
+            transport: facts.transport,
+            same_host_error: facts.same_host_error,
             export: facts.export,
             reconnects: facts.reconnects,
             new_sessions: facts.new_sessions,

@@ -1,4 +1,5 @@
-//! URLs: `dafs://HOST[:PORT]/PATH[?option=value]`, and `dafs+unix:///SOCKET//PATH`.
+//! URLs: `dafs://HOST[:PORT]/PATH[?option=value]`, and `dafs+unix:///SOCKET//PATH`, also with the name of
+//! another network whose addresses are paths.
 //!
 //! HOST may be an IPv6 address in brackets. PATH is percent-decoded to bytes, so that any name
 //! can be written. Everything after the first `?` is options.
@@ -25,7 +26,7 @@ pub struct Url {
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// A Unix socket in place of host and port.
+    /// A socket of this host in place of host and port; a Unix socket, where `transport` names no other.
     pub unix: Option<PathBuf>,
     /// The transport, where it is not the usual one: `dafs+NAME://HOST`.
     pub transport: Option<String>,
@@ -55,7 +56,12 @@ impl Url {
             None => (text, None),
         };
         let url = match split_scheme(before) {
-            Some((Some(Address::LOCAL_SCHEME), rest)) => parse_unix(rest),
+            Some((Some(Address::LOCAL_SCHEME), rest)) => parse_socket(None, rest),
+            Some((Some(name), rest))
+                if name != Address::DEFAULT_SCHEME && rest.starts_with('/') =>
+            {
+                parse_socket(Some(name), rest)
+            }
             Some((transport, rest)) => parse_host(transport, rest),
             None => Err("must begin with dafs://".into()),
         };
@@ -67,7 +73,9 @@ impl Url {
     /// What a provider connects to.
     pub fn address(&self) -> Address {
         if let Some(socket) = &self.unix {
-            return Address::local(socket);
+            let local = Address::local(socket);
+            let scheme = self.transport.clone().unwrap_or_else(|| local.scheme.clone());
+            return Address { scheme, ..local };
         }
         let scheme = self.transport.as_deref().unwrap_or(Address::DEFAULT_SCHEME);
         Address { scheme: scheme.into(), target: self.authority() }
@@ -92,7 +100,7 @@ impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(socket) = &self.unix {
             use std::os::unix::ffi::OsStrExt;
-            let scheme = Address::LOCAL_SCHEME;
+            let scheme = self.transport.as_deref().unwrap_or(Address::LOCAL_SCHEME);
             write!(f, "dafs+{scheme}://{}//", escape(socket.as_os_str().as_bytes(), false))?;
         } else {
             let brackets = self.host.contains(':');
@@ -182,7 +190,7 @@ fn parse_port(text: &str) -> Result<u16, String> {
     }
 }
 
-fn parse_unix(rest: &str) -> Result<Url, String> {
+fn parse_socket(transport: Option<&str>, rest: &str) -> Result<Url, String> {
     use std::os::unix::ffi::OsStringExt;
     if !rest.starts_with('/') {
         return Err("the socket's path must be absolute".into());
@@ -197,7 +205,7 @@ fn parse_unix(rest: &str) -> Result<Url, String> {
         host: String::new(),
         port: DEFAULT_PORT,
         unix: Some(PathBuf::from(std::ffi::OsString::from_vec(socket))),
-        transport: None,
+        transport: transport.map(str::to_owned),
         path: decode_path(path)?,
         options: Vec::new(),
     })
@@ -334,6 +342,11 @@ mod tests {
         assert_eq!(url.address().to_string(), "unix:/run/d.sock");
         assert_eq!(Url::parse(&url.to_string()).expect("again"), url);
         fails("dafs+unix://x//y", "absolute");
+        let url = Url::parse("dafs+mesh:///run/d.sock//a").expect("url");
+        assert_eq!(url.address().to_string(), "mesh:/run/d.sock");
+        assert_eq!(url.to_string(), "dafs+mesh:///run/d.sock//a");
+        assert_eq!(Url::parse(&url.to_string()).expect("again"), url);
+        fails("dafs+tcp:///x", "no host");
     }
 
     #[test]

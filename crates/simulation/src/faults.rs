@@ -108,6 +108,10 @@ impl Sim {
         Ok(())
     }
 
+    fn lease(&self) -> Duration {
+        Duration::from_secs(u64::from(self.plan.limits.lease_seconds))
+    }
+
     fn mishap(&mut self, mishap: Mishap) -> Result<(), String> {
         self.log(|| format!("{mishap:?}"));
         let victim = self.rng.index(self.clients.len());
@@ -129,13 +133,18 @@ impl Sim {
                 self.net.of(number).partition(server::NODE, node);
                 self.later(time, Wake::HealOne(number, node));
                 self.report.fault("network lost");
+                // Unless nobody is told of the other before the first has answered.
+                let only_far = self.net.addresses(node).len() == 1 && number == 0;
+                if only_far && time >= self.lease() / 2 {
+                    self.clients[victim].cut_off = true;
+                    self.report.fault("session cut off");
+                }
             }
             Mishap::Partition(time) => {
                 self.net.partition(server::NODE, node);
                 self.later(time, Wake::Heal(node));
                 self.report.fault("partition");
-                let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
-                if time >= lease / 2 {
+                if time >= self.lease() / 2 {
                     self.clients[victim].cut_off = true;
                     self.report.fault("session cut off");
                 }

@@ -24,9 +24,10 @@ impl Networks {
         self.all.iter().map(card).collect::<Vec<_>>().into()
     }
 
-    /// Where a node is, on each network.
+    /// Where a node is, on each network at which it is found by that.
     pub fn addresses(&self, node: u32) -> Vec<Address> {
-        self.all.iter().map(|net| net.provider(node).address()).collect()
+        let far = self.all.iter().filter(|net| !net.is_of_one_host());
+        far.map(|net| net.provider(node).address()).collect()
     }
 
     /// How many there are.

@@ -246,6 +246,8 @@ impl Plan {
         second.faults = self.networks[0].faults.clone();
         harden(&mut second, wanted);
         second.attr.schemes = &["other"];
+        // Drawn apart, too: the second is found by what the server tells.
+        second.same_host = Rng::new(seed).fork(400).coin();
         self.networks.push(second);
         let lease = u64::from(self.limits.lease_seconds) * 1000;
         for _ in 0..rng.range(1, 4) {

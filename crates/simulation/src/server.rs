@@ -7,10 +7,10 @@ use std::time::Duration;
 use dafs_fabric::sim::Rng;
 use dafs_fabric::{Arena, Domain, Listener, poison};
 use dafs_message::{Node, incoming_private_data};
-use dafs_protocol::{Identity, SessionId, WriteVerifier};
+use dafs_protocol::{Identity, SameHostToken, SessionId, WriteVerifier};
 use dafs_server::{
     DataPath, Export, Exports, Key, MemoryLog, MemoryMark, Proof, Shared, SharedOptions, Worker,
-    first_verifier,
+    first_verifier, listen_same_host,
 };
 use dafs_store::Store;
 use dafs_unifier::{Config, Unifier};
@@ -99,6 +99,8 @@ impl SimServer {
         process.copy_from_slice(&rng.bytes(8));
         let verifier = WriteVerifier::new(self.machine_runs.to_le_bytes(), process);
         let verifier = first_verifier(&self.end_mark, verifier);
+        let mut token = SameHostToken::default();
+        token.copy_from_slice(&self.net.rng(2_000_000 + self.boots).bytes(16));
         let arena =
             Arena::in_segments(plan.arena_bytes, plan.segment_bytes).map_err(|e| text(&e))?;
         // What was in memory before is no file's, and nothing is written where nobody reserved.
@@ -140,13 +142,16 @@ impl SimServer {
             entropy: entropy(rng),
             process_stats: Box::new(|| (0, 0)),
             addresses: Vec::new(),
+            same_host: Some(token),
             stopwatch: Box::new(|| std::time::Duration::ZERO),
         };
         // It looks what became of changes before it serves.
         let shared = self.storage.at_once(|| Shared::new(options));
         let at = self.net.addresses(NODE);
-        let listeners: Result<_, _> = at.iter().map(|address| domain.listen(address)).collect();
-        let listeners = listeners.map_err(|e| text(&e))?;
+        let listeners: Result<Vec<_>, _> =
+            at.iter().map(|address| domain.listen(address)).collect();
+        let mut listeners = listeners.map_err(|e| text(&e))?;
+        listeners.extend(listen_same_host(&domain, token).into_iter().map(|near| near.listener));
         let worker = |number| {
             let node = self.net.gently(|| node(plan, domain.clone()))?;
             Ok(Worker::new(number, node, shared.clone()))

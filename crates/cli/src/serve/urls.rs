@@ -54,7 +54,7 @@ fn url(address: &Address) -> String {
             host: String::new(),
             port: dafs_client::DEFAULT_PORT,
             unix: Some(PathBuf::from(&address.target)),
-            transport: None,
+            transport: Some(address.scheme.clone()).filter(|name| name != Address::LOCAL_SCHEME),
             path: Vec::new(),
             options: Vec::new(),
         };
@@ -80,8 +80,13 @@ mod tests {
         assert_eq!(url("tcp://127.0.0.1:7000"), "dafs://127.0.0.1:7000/");
         assert_eq!(url("tcp://[::1]:20490"), "dafs://[::1]/");
         assert_eq!(url("unix:/run/dafs.sock"), "dafs+unix:///run/dafs.sock//");
-        for text in ["tcp://127.0.0.1:7000", "tcp://[::1]:1", "unix:/run/dafs.sock", "unix:/a b/s"]
-        {
+        for text in [
+            "tcp://127.0.0.1:7000",
+            "tcp://[::1]:1",
+            "unix:/run/dafs.sock",
+            "unix:/a b/s",
+            "mesh:/s",
+        ] {
             let parsed = Url::parse(&url(text)).expect("a URL of ours");
             assert_eq!(parsed.address().to_string(), text);
         }

@@ -72,6 +72,12 @@ impl Attempts {
         self.target = if silent { (self.target + 1) % addresses } else { 0 };
     }
 
+    /// There is another address in front of those that there were, or the first is no more.
+    pub(super) fn moved(&mut self, longer: bool) {
+        self.failed.clear();
+        self.target = if longer { self.target + 1 } else { self.target.saturating_sub(1) };
+    }
+
     /// An attempt failed. `None`: the next address is to be tried; else all were, and this says why.
     pub(super) fn failed(&mut self, failure: Failure, addresses: &[Address]) -> Option<Failure> {
         self.failed.push(failure);

@@ -3,9 +3,18 @@
 use std::time::Duration;
 
 use dafs_fabric::Address;
-use dafs_protocol::{Features, PROTOCOL_VERSION, SessionAttr, WaitMode, WriteVerifier};
+use dafs_message::ConnOptions;
+use dafs_protocol::{
+    CALLBACK_SLOTS, Features, PROTOCOL_VERSION, SessionAttr, WaitMode, WriteVerifier,
+};
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
 
+use super::same_host::Nearer;
 use crate::options::SessionOptions;
+
+/// Data that goes beside headers.
+const INLINE_BYTES: u32 = 512;
 
 /// What the core needs to know of [`SessionOptions`].
 #[derive(Clone)]
@@ -14,6 +23,7 @@ pub struct CoreConfig {
     pub(super) address: Address,
     /// For the transport: tried in turn, each time from the first on.
     pub(super) targets: Vec<Address>,
+    pub(super) nearer: Nearer,
     pub(super) key: Option<Vec<u8>>,
     pub(super) retry: Duration,
     pub(super) wait: WaitMode,
@@ -33,6 +43,7 @@ impl CoreConfig {
         options.clamp();
         CoreConfig {
             address: address.clone(),
+            nearer: Nearer::of(address, &options),
             targets: std::iter::once(address)
                 .chain(&options.also)
                 .map(|address| options.address(address))
@@ -51,6 +62,51 @@ impl CoreConfig {
     }
 }
 
+impl CoreConfig {
+    /// A lost server is looked for without an end.
+    pub(super) fn is_hard(&self) -> bool {
+        self.retry == Duration::MAX
+    }
+
+    /// What the session should be like.
+    pub(super) fn wish(&self) -> SessionAttr {
+        SessionAttr {
+            slots: self.slots,
+            data_bytes_max: self.data_bytes_max,
+            inline_bytes: INLINE_BYTES,
+            wait: self.wait,
+            lease_ms: 0,
+            tagged: self.tags,
+            rdma_read: self.rdma_read,
+            read_ahead: self.read_ahead,
+        }
+    }
+
+    pub(super) fn conn_options(&self) -> ConnOptions {
+        ConnOptions {
+            credits: CALLBACK_SLOTS,
+            push_bytes: 0,
+            inline_bytes: INLINE_BYTES,
+            use_tagged: self.tags,
+            use_rdma_read: self.rdma_read,
+            requests_max: self.slots,
+        }
+    }
+
+    /// Nothing that would make us allocate without bound, or loop.
+    pub(super) fn is_sane(&self, attr: &SessionAttr) -> bool {
+        (1..=self.slots).contains(&attr.slots)
+            && (4096..=self.data_bytes_max).contains(&attr.data_bytes_max)
+    }
+
+    pub(super) fn mac(&self, input: &[u8]) -> Hmac<Sha256> {
+        let key = self.key.as_deref().unwrap_or(&[]);
+        let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+        mac.update(input);
+        mac
+    }
+}
+
 /// What a session is like, and counters.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -61,7 +117,9 @@ pub struct Facts {
     pub features: Features,
     pub addresses: Vec<String>,
     pub uid: u32,
-    pub way: Way,
+    /// Of the small requests.
+    pub transport: &'static str,
+    pub same_host_error: Option<String>,
     pub verifier: WriteVerifier,
     pub export: Vec<u8>,
     pub reconnects: u64,
@@ -79,7 +137,8 @@ impl Facts {
             features: Features::default(),
             addresses: Vec::new(),
             uid: 0,
-            way: Way::Network(""),
+            transport: "",
+            same_host_error: None,
             verifier: WriteVerifier::default(),
             export: Vec::new(),
             reconnects: 0,
@@ -88,14 +147,4 @@ impl Facts {
             system_calls: 0,
         }
     }
-}
-
-/// By what the small requests of a session go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Way {
-    /// A network of this name.
-    Network(&'static str),
-    /// A Unix socket of this host.
-    UnixSocket,
 }

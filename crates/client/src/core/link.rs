@@ -2,27 +2,23 @@
 
 use std::time::Duration;
 
-use dafs_fabric::PeerInfo;
-use dafs_message::{ConnId, ConnOptions};
+use dafs_message::ConnId;
 use dafs_protocol::{
-    CALLBACK_SLOTS, Dialled, Features, KeyHandshake, Nonce, Proof, Purpose, SessionAttr,
-    SetupReply, SetupRequest, SizeClass, Status, WriteVerifier,
+    Dialled, Features, KeyHandshake, Nonce, Proof, SameHostToken, SessionAttr, SetupReply,
+    SetupRequest, SizeClass, Status, WriteVerifier,
 };
-use hmac::{Hmac, Mac};
-use sha2::Sha256;
+use hmac::Mac;
 
 use super::attempts::{Attempts, Failure};
 use super::call::CallRecord;
 use super::work::Work;
-use super::{Core, CoreConfig, Next, Phase, SessionKeys, Way};
+use super::{Core, Next, Phase, SessionKeys};
 use crate::error::Error;
 
 /// Of set-up requests; slots have smaller ones.
 pub(super) const SETUP_TAG: u32 = u32::MAX;
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// Data that goes beside headers.
-const INLINE_BYTES: u32 = 512;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum LinkState {
@@ -46,6 +42,7 @@ pub(super) struct Granted {
     pub verifier: WriteVerifier,
     pub uid: u32,
     pub addresses: Vec<String>,
+    pub same_host: Option<SameHostToken>,
 }
 
 /// A connection, and what it needs to come back.
@@ -139,45 +136,6 @@ impl Link {
     }
 }
 
-impl CoreConfig {
-    /// A lost server is looked for without an end.
-    pub(super) fn is_hard(&self) -> bool {
-        self.retry == Duration::MAX
-    }
-
-    /// What the session should be like.
-    pub(super) fn wish(&self) -> SessionAttr {
-        SessionAttr {
-            slots: self.slots,
-            data_bytes_max: self.data_bytes_max,
-            inline_bytes: INLINE_BYTES,
-            wait: self.wait,
-            lease_ms: 0,
-            tagged: self.tags,
-            rdma_read: self.rdma_read,
-            read_ahead: self.read_ahead,
-        }
-    }
-
-    fn conn_options(&self) -> ConnOptions {
-        ConnOptions {
-            credits: CALLBACK_SLOTS,
-            push_bytes: 0,
-            inline_bytes: INLINE_BYTES,
-            use_tagged: self.tags,
-            use_rdma_read: self.rdma_read,
-            requests_max: self.slots,
-        }
-    }
-
-    fn mac(&self, input: &[u8]) -> Hmac<Sha256> {
-        let key = self.key.as_deref().unwrap_or(&[]);
-        let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-        mac.update(input);
-        mac
-    }
-}
-
 impl Core {
     fn link_of(&self, conn: ConnId) -> Option<usize> {
         self.links.iter().position(|link| link.conn == Some(conn))
@@ -209,12 +167,12 @@ impl Core {
     /// Where there is another address, a server that says nothing is found out while the lease leaves
     /// time to go by that.
     fn ping_interval(&self) -> Duration {
-        let times = if self.config.targets.len() > 1 { 4 } else { 3 };
+        let times = if self.far_addresses() > 1 { 4 } else { 3 };
         (self.lease() / times).max(Duration::from_millis(10))
     }
 
     fn silence_max(&self) -> Duration {
-        if self.config.targets.len() > 1 { self.lease() / 2 } else { self.lease() }
+        if self.far_addresses() > 1 { self.lease() / 2 } else { self.lease() }
     }
 
     pub(super) fn lease(&self) -> Duration {
@@ -236,7 +194,11 @@ impl Core {
                 }
                 LinkState::Ready if now >= self.ping_at(index) => self.ping(index),
                 _ if link.is_setting_up() && now >= link.deadline => {
-                    self.set_up_failed(index, Failure::of(false, "no answer in time".into()));
+                    let text = match self.near_patience(index) {
+                        Some(patience) => format!("no answer in {} ms", patience.as_millis()),
+                        None => "no answer in time".into(),
+                    };
+                    self.set_up_failed(index, Failure::of(false, text));
                 }
                 _ => {}
             }
@@ -269,7 +231,8 @@ impl Core {
         let lease = self.session.keys.is_some().then(|| self.lease());
         let attempts = &self.links[index].attempts;
         let target = &self.config.targets[attempts.target()];
-        let patience = attempts.patience(self.config.targets.len(), lease);
+        let usual = attempts.patience(self.config.targets.len(), lease);
+        let patience = self.near_patience(index).unwrap_or(usual);
         match self.node.connect(target, private, options) {
             Ok(conn) => {
                 let link = &mut self.links[index];
@@ -309,13 +272,6 @@ impl Core {
         // Unless it could not be sent.
         if self.links[index].state == LinkState::Connecting {
             self.links[index].state = LinkState::Hello(hello);
-        }
-    }
-
-    fn purpose(&self) -> Purpose {
-        match self.session.keys {
-            Some(SessionKeys { id, secret }) => Purpose::Bind { session: id, secret },
-            None => Purpose::Create { attr: self.config.wish(), client: self.session.client },
         }
     }
 
@@ -360,6 +316,7 @@ impl Core {
                     proof,
                     uid,
                     addresses,
+                    same_host,
                 },
                 state @ (LinkState::Hello(_) | LinkState::Proving(_)),
             ) => {
@@ -368,7 +325,8 @@ impl Core {
                     return self.denied(index, Error::Auth(text.into()));
                 }
                 let keys = SessionKeys { id: session, secret };
-                let granted = Granted { version, features, attr, verifier, uid, addresses };
+                let granted =
+                    Granted { version, features, attr, verifier, uid, addresses, same_host };
                 self.link_ready(index, keys, granted);
             }
             (
@@ -405,9 +363,10 @@ impl Core {
     fn on_setup_refused(&mut self, index: usize, status: Status, text: &str, is_proven: bool) {
         let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
         let reason = if text.is_empty() { status.to_string() } else { text };
+        let is_believed = self.session.keys.is_some() && is_proven && !self.may_be_other(index);
         match status {
-            Status::BadSession if self.session.keys.is_some() && is_proven => self.lose_session(),
-            Status::WritesLost if self.session.keys.is_some() && is_proven => {
+            Status::BadSession if is_believed => self.lose_session(),
+            Status::WritesLost if is_believed => {
                 self.writes_were_lost();
                 self.lose_session();
             }
@@ -426,10 +385,14 @@ impl Core {
             let what = "a connection of another session";
             return self.denied(index, Error::PeerProtocol(what.into()));
         }
-        if bound.is_none() && !attr_is_sane(&granted.attr, &self.config) {
+        if bound.is_none() && !self.config.is_sane(&granted.attr) {
             let what = "session attributes out of range";
             return self.denied(index, Error::PeerProtocol(what.into()));
         }
+        let nearer = match self.nearer(index, granted.same_host) {
+            Ok(nearer) => nearer,
+            Err(reason) => return self.far_only(index, reason),
+        };
         let link = &mut self.links[index];
         link.state = LinkState::Ready;
         link.attempts.succeeded();
@@ -439,19 +402,60 @@ impl Core {
         link.pinged = self.now;
         link.wanted = true;
         self.recovery.served_at = Some(link.attempts.target());
-        if let (0, Some(conn)) = (index, link.conn) {
-            self.session.facts.way = match self.node.peer(conn) {
-                Some(PeerInfo { credentials: Some(_), .. }) => Way::UnixSocket,
-                _ => Way::Network(self.node.network(conn).unwrap_or_default()),
-            };
+        if nearer.is_none() {
+            self.joined(index);
+        }
+        if bound.is_none() {
+            self.session_made(keys, granted);
+        }
+        if let Some(address) = nearer {
+            self.go_nearer(address);
+        }
+    }
+
+    /// A link stands that is to stay.
+    fn joined(&mut self, index: usize) {
+        if let (0, Some(conn)) = (index, self.links[index].conn) {
+            self.session.facts.transport = self.node.transport(conn).unwrap_or_default();
         }
         if std::mem::replace(&mut self.links[index].was_ready, true) {
             self.session.facts.reconnects += 1;
             self.back_again(index);
         }
-        if bound.is_none() {
-            self.session_made(keys, granted);
+    }
+
+    /// A link that stands is given back, to be made again by the first address.
+    pub(super) fn make_again(&mut self, index: usize, reason: &str) {
+        let link = &mut self.links[index];
+        link.state = LinkState::Draining;
+        link.retry_at = self.now;
+        link.attempts.restart(false, self.config.targets.len());
+        if let Some(conn) = link.conn {
+            self.node.disconnect(conn, reason);
         }
+        self.requests.rung = false;
+    }
+
+    /// The addresses have another one in front, or no longer that.
+    pub(super) fn targets_moved(&mut self, longer: bool) {
+        for link in &mut self.links {
+            link.attempts.moved(longer);
+        }
+    }
+
+    /// Which address a link is tried by, or stands by.
+    pub(super) fn target(&self, index: usize) -> usize {
+        self.links[index].attempts.target()
+    }
+
+    /// Its connection, while there is one.
+    pub(super) fn conn(&self, index: usize) -> Option<ConnId> {
+        self.links[index].conn
+    }
+
+    /// It is tried again at once.
+    pub(super) fn retry_now(&mut self, index: usize) {
+        self.links[index].retry_at = self.now;
     }
 
     pub(super) fn on_refused(&mut self, conn: ConnId, refused: bool, reason: String) {
@@ -465,7 +469,7 @@ impl Core {
     }
 
     /// A connection was made, but not what it is for.
-    fn set_up_failed(&mut self, index: usize, failure: Failure) {
+    pub(super) fn set_up_failed(&mut self, index: usize, failure: Failure) {
         let link = &mut self.links[index];
         link.state = LinkState::Draining;
         if let Some(conn) = link.conn {
@@ -482,6 +486,9 @@ impl Core {
     /// Tries the server's next address, or again later, or gives up.
     fn attempt_failed(&mut self, index: usize, failure: Failure) {
         if matches!(self.phase, Phase::Draining(_) | Phase::Closed) {
+            return;
+        }
+        if self.near_failed(index, &failure.reason) {
             return;
         }
         let link = &mut self.links[index];
@@ -586,10 +593,4 @@ fn encode(request: &SetupRequest) -> Vec<u8> {
     let mut bytes = Vec::new();
     dafs_protocol::encode_setup_request(request, &mut bytes);
     bytes
-}
-
-/// Nothing that would make us allocate without bound, or loop.
-fn attr_is_sane(attr: &SessionAttr, config: &CoreConfig) -> bool {
-    (1..=config.slots).contains(&attr.slots)
-        && (4096..=config.data_bytes_max).contains(&attr.data_bytes_max)
 }

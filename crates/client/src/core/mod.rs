@@ -32,6 +32,7 @@ mod recovery;
 mod replaced;
 mod replay_log;
 mod rewriting;
+mod same_host;
 mod unsynced;
 mod work;
 
@@ -48,7 +49,7 @@ use dafs_protocol::{
 
 pub use call::{Beside, CoreDone};
 pub use cancel::Cancelled;
-pub use config::{CoreConfig, Facts, Way};
+pub use config::{CoreConfig, Facts};
 pub use ids::{FileKey, Owner};
 pub use kept_memory::{KeptMemory, SharedBytes};
 pub use open_options::OpenOptions;
@@ -62,13 +63,14 @@ use callbacks::Callbacks;
 use credentials::Credentials;
 use done_queue::DoneQueue;
 use files::{Files, Finder};
-use in_doubt::InDoubt;
 use link::Link;
 use locks::Locks;
+use recovery::Recovery;
 pub use replay_log::KeptBytes;
 use replay_log::ReplayId;
 pub(crate) use replay_log::Spares;
-use unsynced::Unsynced;
+use same_host::SameHost;
+pub(crate) use same_host::is_usual;
 
 /// Fills a nonce with random bytes.
 pub type NonceSource = Box<dyn FnMut(&mut Nonce) + Send>;
@@ -155,28 +157,6 @@ struct Requests {
     rung: bool,
 }
 
-/// What is to be done when connection, session or server are lost.
-#[derive(Default)]
-struct Recovery {
-    /// Since when each link is gone.
-    lost_since: [Option<Duration>; 2],
-    /// Until then the server is not to be sent what it did not ask for.
-    push_again_at: Duration,
-    /// The last sign of the server of the session before, or that there was none.
-    old_server_at: Duration,
-    /// By which of its addresses the server was reached last.
-    served_at: Option<usize>,
-    /// Calls that a server may have done when it, or the session, was lost.
-    in_doubt: Vec<InDoubt>,
-    /// The server is another one: what is kept is written again.
-    rewrites: bool,
-    /// The last name given to a write that is kept.
-    last_kept: u64,
-    /// Kept writes acknowledged so far, over all files.
-    kept_writes: u64,
-    unsynced: Unsynced,
-}
-
 /// What ended, and memory for what comes.
 #[derive(Default)]
 struct Answers {
@@ -195,6 +175,7 @@ pub struct Core {
     now: Duration,
     phase: Phase,
     links: [Link; 2],
+    same_host: SameHost,
     /// `progress` is wanted, not only `ring`.
     wants_progress: bool,
     session: SessionState,
@@ -242,6 +223,7 @@ impl Core {
             now: Duration::ZERO,
             phase: Phase::Idle,
             links: [Link::new(), Link::new()],
+            same_host: SameHost::default(),
             wants_progress: false,
             session,
             requests,

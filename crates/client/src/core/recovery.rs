@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use dafs_protocol::{ClientSlots, Status};
+use dafs_protocol::{ClientSlots, Purpose, Status};
 
 use super::call::{CallRecord, Flight};
 use super::callbacks::Callbacks;
@@ -13,6 +13,7 @@ use super::ids::{FileKey, PastRequest};
 use super::in_doubt::InDoubt;
 use super::link::{Granted, Link};
 use super::rewriting::Rewriting;
+use super::unsynced::Unsynced;
 use super::work::Work;
 use super::{Core, Next, Phase, SessionKeys};
 use crate::error::Error;
@@ -30,10 +31,32 @@ const SESSION_PAUSE: Duration = Duration::from_millis(100);
 /// A server that grants no lease.
 const LEASE_MS_DEFAULT: u32 = 30_000;
 
+/// What is to be done when connection, session or server are lost.
+#[derive(Default)]
+pub(super) struct Recovery {
+    /// Since when each link is gone.
+    pub(super) lost_since: [Option<Duration>; 2],
+    /// Until then the server is not to be sent what it did not ask for.
+    pub(super) push_again_at: Duration,
+    /// The last sign of the server of the session before, or that there was none.
+    pub(super) old_server_at: Duration,
+    /// By which of its addresses the server was reached last.
+    pub(super) served_at: Option<usize>,
+    /// Calls that a server may have done when it, or the session, was lost.
+    pub(super) in_doubt: Vec<InDoubt>,
+    /// The server is another one: what is kept is written again.
+    pub(super) rewrites: bool,
+    /// The last name given to a write that is kept.
+    pub(super) last_kept: u64,
+    /// Kept writes acknowledged so far, over all files.
+    pub(super) kept_writes: u64,
+    pub(super) unsynced: Unsynced,
+}
+
 impl Core {
     /// The server made a session for us.
     pub(super) fn session_made(&mut self, keys: SessionKeys, granted: Granted) {
-        let Granted { version, features, attr, verifier, uid, addresses } = granted;
+        let Granted { version, features, attr, verifier, uid, addresses, .. } = granted;
         self.session.keys = Some(keys);
         self.session.facts.attr = attr;
         self.session.facts.version = version;
@@ -66,6 +89,14 @@ impl Core {
         self.phase = Phase::Rooting;
         self.requests.background += 1;
         self.requests.urgent.push_front(CallRecord::internal(Work::Root));
+    }
+
+    /// What a connection is made for now.
+    pub(super) fn purpose(&self) -> Purpose {
+        match self.session.keys {
+            Some(SessionKeys { id, secret }) => Purpose::Bind { session: id, secret },
+            None => Purpose::Create { attr: self.config.wish(), client: self.session.client },
+        }
     }
 
     /// A link is connected again, in the same session.
@@ -201,6 +232,7 @@ impl Core {
             self.links.iter().map(Link::heard_at).fold(self.recovery.old_server_at, Duration::max);
         self.recovery.old_server_at = heard;
         self.links.iter_mut().for_each(Link::forget);
+        self.forget_near();
         self.requests.slots = ClientSlots::new(0);
         let flights = std::mem::take(&mut self.requests.flights);
         self.requests.unposted = 0;
