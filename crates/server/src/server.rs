@@ -336,10 +336,14 @@ fn has_no_ipv6(error: &ConnectError) -> bool {
 
 fn check_data_paths(config: &Config, domain: &Domain) -> Result<(), StartError> {
     let path = config.exports.iter().map(|e| e.data_path).find(|path| path.sends_from_files());
-    // Of those at which it must listen.
-    let addresses = config.addresses()?;
-    let used = addresses.iter().filter_map(|address| domain.reaches(address));
-    let unfit = used.map(|device| domain.parts()[device].attr()).find(|attr| !attr.file_spans);
+    // A network of this host alone is passed over, unless it is named.
+    let named: Vec<_> = config.addresses()?.iter().map(|at| domain.reaches(at)).collect();
+    let unfit = domain.parts().iter().enumerate().find(|(number, part)| {
+        let is_needed =
+            named.contains(&Some(*number)) || part.device().same_host([0; 16]).is_none();
+        is_needed && !part.attr().file_spans
+    });
+    let unfit = unfit.map(|(_, part)| part.attr());
     match (path, unfit) {
         (Some(path), Some(attr)) => Err(StartError::DataPath { path, transport: attr.provider }),
         _ => Ok(()),
