@@ -107,7 +107,7 @@ deb_purges() { # FILE
     check "the package installs" dpkg_here "$root" -i "$1"
     check "its program runs" "$root/usr/bin/dafs" version
     state=$root/var/lib/dafs/clients-0123456789abcdef
-    touch "$state" "$state.lock" "$state.notes" "$state.numbers" "$root/var/lib/dafs/handle.key" "$root/etc/dafs/data.key"
+    touch "$state" "$state.lock" "$state.notes" "$state.numbers" "$state.ended" "$root/var/lib/dafs/handle.key" "$root/etc/dafs/data.key"
     printf '[[export]]\npath = "/srv/data"\n' >"$root/etc/dafs/data.toml"
     for exported in var/lib/dafs/x/clients-0123456789abcdef var/lib/dafs/clients-mine srv/data/file etc/dafs/given/file outside/file; do
         echo exported >"$root/$exported"
