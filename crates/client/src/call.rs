@@ -346,7 +346,7 @@ impl Call {
                 }
                 Err(error) => Err((error, Some(buffer))),
             },
-            other => unreachable!("not a read: {other:?}"),
+            _ => Err((Status::Inval.into(), None)),
         }
     }
 
@@ -367,7 +367,7 @@ impl Call {
                 }
                 Err(error) => Err((error, Some(buffer))),
             },
-            other => unreachable!("not a write: {other:?}"),
+            _ => Err((Status::Inval.into(), None)),
         }
     }
 
@@ -403,7 +403,7 @@ impl Call {
                 let memory = buffer.map_or(Memory::None, |buffer| Memory::Buffer(buffer.post()));
                 Ok((Work::Put(Box::new(put)), memory, None))
             }
-            other => unreachable!("not a whole file: {other:?}"),
+            _ => Err((Status::Inval.into(), None)),
         }
     }
 
@@ -446,7 +446,7 @@ impl Call {
                 attributes: true,
                 handles: false,
             },
-            other => unreachable!("not on a name: {other:?}"),
+            _ => return Err(Status::Inval.into()),
         })
     }
 }
