@@ -279,7 +279,11 @@ impl Core {
                 call.tight = true;
                 self.requeue(call);
             }
-            Unsendable::TooLong => self.finish(call, Err(Status::NameTooLong.into())),
+            Unsendable::TooLong => {
+                let status =
+                    if call.work.names_parent() { Status::Inval } else { Status::NameTooLong };
+                self.finish(call, Err(status.into()));
+            }
         }
     }
 

@@ -539,6 +539,11 @@ impl Work {
         }
     }
 
+    /// What it makes, removes or renames would be called `..`, as nothing is.
+    pub(crate) fn names_parent(&mut self) -> bool {
+        self.places().into_iter().flatten().any(|place| place.split().1 == b"..")
+    }
+
     pub(crate) fn places(&mut self) -> [Option<&mut Place>; 2] {
         match self {
             Work::StatFs { place } | Work::Stat { place, .. } | Work::Access { place, .. } => {

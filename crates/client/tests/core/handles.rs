@@ -293,3 +293,11 @@ fn a_hard_session_waits_for_ever() {
         pair.wait(tag).result.expect("read");
     }
 }
+
+#[test]
+fn nothing_is_called_as_the_directory_above() {
+    let mut pair = Pair::new(8);
+    let work = Work::Remove { place: place(b".."), directory: true };
+    assert_eq!(status(pair.call(work)), Some(Status::Inval));
+    pair.call(Work::Null).expect("the session goes on");
+}
