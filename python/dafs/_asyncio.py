@@ -9,6 +9,9 @@ from ._dafs import Buffer
 from ._io import flags_of
 from ._session import Session, _umask
 
+#: Files that `read_files` reads at a time, each of which has memory of WHOLE_BYTES.
+READS_MAX = 48
+
 #: Files up to this size are read in one round trip.
 WHOLE_BYTES = 256 << 10
 
@@ -237,7 +240,13 @@ class AsyncSession:
 
     async def read_files(self, paths):
         """The bytes of many files, in order."""
-        return await asyncio.gather(*(self.read_file(path) for path in paths))
+        room = asyncio.Semaphore(READS_MAX)
+
+        async def read(path):
+            async with room:
+                return await self.read_file(path)
+
+        return await asyncio.gather(*(read(path) for path in paths))
 
     async def close(self):
         await asyncio.get_running_loop().run_in_executor(None, self.session.close)
