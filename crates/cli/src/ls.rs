@@ -29,20 +29,20 @@ pub struct Args {
     /// Sizes with units.
     #[arg(short = 'h', long)]
     human_readable: bool,
-    /// Subdirectories too, in the server's order.
+    /// Subdirectories too, in the server's order unless another is wished.
     #[arg(short = 'R', long)]
     recursive: bool,
     /// In the server's order, printed as it comes.
     #[arg(short = 'U', long, conflicts_with_all = ["time", "size", "reverse"])]
     unsorted: bool,
     /// What was modified last comes first.
-    #[arg(short = 't', long, conflicts_with = "recursive")]
+    #[arg(short = 't', long)]
     time: bool,
     /// The largest comes first.
-    #[arg(short = 'S', long, conflicts_with_all = ["time", "recursive"])]
+    #[arg(short = 'S', long, conflicts_with = "time")]
     size: bool,
     /// The other way round.
-    #[arg(short, long, conflicts_with = "recursive")]
+    #[arg(short, long)]
     reverse: bool,
     /// One name on a line, as always.
     #[arg(short = '1', long = "one")]
@@ -68,10 +68,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let listed = connections.remote(url).and_then(|remote| lister.list(&remote, url, index));
         lister.out.flush()?;
         if let Err(failure) = listed {
-            if failure.code != failure::FAILED {
-                return Err(failure);
-            }
-            failure::report(&failure);
+            report(failure)?;
         }
     }
     Ok(())
@@ -79,6 +76,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// A name in a directory, with what the server told of it.
 type Found = (Vec<u8>, Option<Attr>);
+
+/// Told, where the listing can go on.
+fn report(failure: Failure) -> Result<(), Failure> {
+    if failure.code != failure::FAILED {
+        return Err(failure);
+    }
+    failure::report(&failure);
+    Ok(())
+}
 
 struct Lister<'a> {
     args: &'a Args,
@@ -102,6 +108,9 @@ impl Lister<'_> {
             return self.entry(remote, &remote.path, name, &attr);
         }
         if self.args.recursive {
+            if self.args.time || self.args.size || self.args.reverse {
+                return self.recursive_sorted(remote);
+            }
             return self.recursive(remote);
         }
         if self.args.urls.len() > 1 && !self.args.json {
@@ -111,7 +120,21 @@ impl Lister<'_> {
         self.directory(remote)
     }
 
+    fn sorted(&mut self, remote: &Remote) -> Result<Vec<Found>, Failure> {
+        let mut found = self.read(remote)?;
+        self.sort(remote, &mut found)?;
+        Ok(found)
+    }
+
     fn directory(&mut self, remote: &Remote) -> Result<(), Failure> {
+        for (name, attr) in self.sorted(remote)? {
+            self.found(remote, &name, attr)?;
+        }
+        Ok(())
+    }
+
+    /// What is to be listed of a directory, unless it is printed as it comes.
+    fn read(&mut self, remote: &Remote) -> Result<Vec<Found>, Failure> {
         let fail = |error| remote.failure(&remote.path, error);
         let entries = remote.session.read_dir(&remote.path).map_err(fail)?;
         let mut kept = Vec::new();
@@ -129,11 +152,7 @@ impl Lister<'_> {
                 kept.push((entry.name, entry.attr));
             }
         }
-        self.sort(remote, &mut kept)?;
-        for (name, attr) in kept {
-            self.found(remote, &name, attr)?;
-        }
-        Ok(())
+        Ok(kept)
     }
 
     /// In the order that is wished; by name where that is the same.
@@ -172,6 +191,34 @@ impl Lister<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Each directory in the order that is wished, what is in one right behind it.
+    fn recursive_sorted(&mut self, top: &Remote) -> Result<(), Failure> {
+        let prefix = if top.path.is_empty() { 0 } else { top.path.len() + 1 };
+        let below = |dir: &[u8], found: Vec<Found>| {
+            let of = found.into_iter().rev().map(|(name, attr)| (place::join(dir, &name), attr));
+            of.collect::<Vec<Found>>()
+        };
+        let mut left = below(&top.path, self.sorted(top)?);
+        while let Some((path, attr)) = left.pop() {
+            let attr = match attr.map_or_else(|| top.session.lstat(&path), Ok) {
+                Ok(attr) => attr,
+                Err(error) => {
+                    report(top.failure(&path, error))?;
+                    continue;
+                }
+            };
+            let shown = path.get(prefix..).unwrap_or(&path);
+            self.entry(top, &path, shown, &attr)?;
+            if attr.kind == FileKind::Directory {
+                match self.sorted(&top.at(&path)) {
+                    Ok(found) => left.extend(below(&path, found)),
+                    Err(failure) => report(failure)?,
+                }
+            }
+        }
+        Ok(())
     }
 
     fn recursive(&mut self, remote: &Remote) -> Result<(), Failure> {

@@ -159,7 +159,8 @@ impl Followed {
         let size = self.file.opened_attr().size;
         self.offset = match (args.bytes, args.lines) {
             (Some(From::End(bytes)), _) => size.saturating_sub(bytes),
-            (Some(From::Start(byte)), _) => byte - 1,
+            // Nothing is behind the end, however far.
+            (Some(From::Start(byte)), _) => (byte - 1).min(size),
             (None, From::End(lines)) => self.last_lines(size, lines)?,
             (None, From::Start(line)) => self.line(line)?,
         };

@@ -92,6 +92,22 @@ fn trees_are_found_and_summed() {
     assert_eq!(usage[0]["bytes"], 100_001 + directories, "two names count once");
     let recursive = good(&["ls", "-R", &server.at("x")]);
     assert!(recursive.contains("y/big.bin\n"), "{recursive}");
+    fs::write(server.file("x/large"), vec![0; 200_000]).expect("file");
+    let names = |options: &[&str]| {
+        let all = ["ls", "-R"].iter().chain(options).copied();
+        let at = server.at("");
+        good(&all.chain([at.as_str()]).collect::<Vec<_>>())
+    };
+    // The directory's own size is the file system's.
+    let order = |text: &str, names: [&str; 2]| {
+        let places = names.map(|name| text.find(name).expect("listed"));
+        places[0] < places[1]
+    };
+    assert!(order(&names(&["-S"]), ["x/large\n", "x/again.bin\n"]));
+    assert!(order(&names(&["-Sr"]), ["x/again.bin\n", "x/large\n"]));
+    assert!(order(&names(&["-r"]), ["x/large\n", "x/again.bin\n"]));
+    assert!(order(&names(&["-t"]), ["x/y\n", "x/y/big.bin\n"]), "what is in it comes behind it");
+    fs::remove_file(server.file("x/large")).expect("removed");
     let space = json(&good(&["df", "--json", &server.url]));
     assert!(space[0]["bytes_total"].as_u64().expect("number") > 0);
 }
@@ -450,7 +466,7 @@ fn files_are_measured_beside_plain_sockets_and_nothing_stays() {
 fn an_interrupted_benchmark_removes_its_files() {
     let server = Server::start(&[]);
     let child = Command::new(env!("CARGO_BIN_EXE_dafs"))
-        .args(["bench", "io", &server.url, "--seconds", "100", "--file-size", "1m", "--json"])
+        .args(["bench", "io", &server.url, "--seconds", "2m", "--file-size", "1m", "--json"])
         .spawn()
         .expect("starts");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);

@@ -55,6 +55,7 @@ fn the_end_of_files_is_printed() {
     assert_eq!(tail(&["-n", "+99999"], "long"), "");
     assert_eq!(tail(&["-c", "100k"], "long"), lines[lines.len() - (100 << 10)..]);
     assert_eq!(tail(&["-c", "+3"], "short"), "e\ntwo\n\nthree");
+    assert_eq!(tail(&["-c", "+18446744073709551615"], "short"), "");
     for (count, rest) in [("0", ""), ("1", "three"), ("2", "\nthree"), ("3", "two\n\nthree")] {
         assert_eq!(tail(&["-n", count], "short"), rest, "{count}");
     }

@@ -10,7 +10,7 @@ use dafs_bench::{Point, Report, Slice, Wait};
 use dafs_client::Url;
 use dafs_fabric::Address;
 
-use super::{raw, seconds, target};
+use super::{raw, target};
 use crate::failure::{Cause, Failure};
 use crate::interrupt;
 use crate::provider::{SCHEMES, provider};
@@ -48,9 +48,9 @@ pub struct Args {
     /// Bytes of the peer's memory that is read and written.
     #[arg(long, value_parser = size, default_value = "256m")]
     file_size: u64,
-    /// Seconds per row, and as many for plain sockets.
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
+    /// Time per row (2, 500ms, 1m), and as much for plain sockets.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = super::time)]
+    seconds: Duration,
     /// Answer at this address (tcp://HOST:PORT) until interrupted.
     #[arg(long, value_name = "ADDRESS")]
     serve: Option<String>,
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return fabric::serve(&provider, &parse(text)?, interrupt::flag())
             .map_err(|error| target::failure(text, error));
     }
-    let time = seconds(args.seconds)? / SLICES;
+    let time = args.seconds / SLICES;
     let elsewhere = args.url.as_deref().map(elsewhere).transpose()?.flatten();
     let (address, _peer, mut twin) = match elsewhere {
         Some(address) => (address, None, None),

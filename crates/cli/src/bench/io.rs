@@ -1,13 +1,14 @@
 //! `dafs bench io`: operations on files, beside plain sockets.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use dafs_bench::io::{self, IoOptions, Twins};
 use dafs_bench::target::Op;
 use dafs_bench::{Report, Wait};
 use dafs_fuse::kernel::is_on_mount;
 
-use super::{pin, pins, raw, seconds, target};
+use super::{pin, pins, raw, target};
 use crate::connect::ConnectArgs;
 use crate::failure::{Cause, Failure};
 use crate::interrupt;
@@ -53,9 +54,9 @@ pub struct Args {
     /// Bytes of the file that is read and written.
     #[arg(long, value_parser = size, default_value = "1g")]
     file_size: u64,
-    /// Seconds per row, and as many for plain sockets.
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
+    /// Time per row (2, 500ms, 1m), and as much for plain sockets.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = super::time)]
+    seconds: Duration,
     /// CPUs of this process and of the raw peer, as 0,1 (pin the server with taskset).
     #[arg(long, value_parser = pins, value_name = "CPU,CPU")]
     pin: Option<(usize, usize)>,
@@ -142,7 +143,7 @@ fn options(args: &Args, peer_cpu: Option<usize>) -> Result<IoOptions, Failure> {
         depths: args.depth.clone(),
         waits: args.wait.clone(),
         file_bytes: args.file_size,
-        time: seconds(args.seconds)?,
+        time: args.seconds,
         peer_cpu,
     })
 }

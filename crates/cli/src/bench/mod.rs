@@ -10,6 +10,7 @@ mod unifier;
 use std::time::Duration;
 
 use clap::Subcommand;
+use dafs_fabric::units::duration;
 
 use crate::failure::Failure;
 
@@ -86,9 +87,7 @@ fn pin(cpu: Option<usize>) -> Result<(), Failure> {
     }
 }
 
-fn seconds(seconds: f64) -> Result<Duration, Failure> {
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| Failure::usage("--seconds must be positive"))
+fn time(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if time.is_zero() { Err("must be positive".into()) } else { Ok(time) }
 }

@@ -75,9 +75,9 @@ pub struct Args {
     /// Bytes that the peer's data is spread over.
     #[arg(long, visible_alias = "footprint", value_parser = size, default_value = "1g")]
     pub(super) file_size: u64,
-    /// Seconds per row.
-    #[arg(long, default_value_t = 2.0)]
-    pub(super) seconds: f64,
+    /// Time per row (2, 500ms, 1m).
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = super::time)]
+    pub(super) seconds: Duration,
     /// CPUs of the two processes, as 0,1.
     #[arg(long, visible_alias = "cpus", value_parser = super::pins, value_name = "CPU,CPU")]
     pub(super) pin: Option<(usize, usize)>,
@@ -161,7 +161,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         None => spawn()?,
     };
     super::pin(own_cpu)?;
-    let time = super::seconds(args.seconds)?;
+    let time = args.seconds;
     let mut report = Report::new(args.json);
     for row in rows(args, peer_cpu)? {
         // Not measured: the first touch of memory, and the window's growth.
@@ -194,7 +194,7 @@ fn fuse(args: &Args) -> Result<(), Failure> {
     if args.sizes().iter().any(|size| *size == 0 || size % 4096 != 0 || *size > args.file_size) {
         return Err(Failure::usage("sizes must be multiples of 4k, up to --file-size"));
     }
-    let time = super::seconds(args.seconds)?;
+    let time = args.seconds;
     let mut mount = spawn_null(args.file_size, true)?;
     let mut report = Report::new(args.json);
     for (name, row) in rows(args, None)? {

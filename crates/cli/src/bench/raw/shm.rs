@@ -107,7 +107,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.serve.is_some() || args.peer.is_some() {
         return Err(Failure::usage("--serve and --peer are for tcp"));
     }
-    let time = crate::bench::seconds(args.seconds)?;
+    let time = args.seconds;
     let named = rows(args)?;
     let footprint = usize::try_from(args.file_size).unwrap_or(usize::MAX);
     let rows: Vec<_> = named.iter().map(|(_, row)| row.clone()).collect();

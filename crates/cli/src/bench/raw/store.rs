@@ -26,7 +26,7 @@ fn checked(args: &Args) -> Result<Duration, Failure> {
         return Err(Failure::usage("sizes must be 1 or more, up to --file-size"));
     }
     crate::bench::pin(args.pin.map(|(own, _)| own))?;
-    crate::bench::seconds(args.seconds)
+    Ok(args.seconds)
 }
 
 fn go_on() -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use dafs_server::DataPath;
 use super::row::{Row, compare};
 use super::served::{Served, Start};
 use super::{Args, stopped};
-use crate::bench::{seconds, target};
+use crate::bench::target;
 use crate::connect::ConnectArgs;
 use crate::failure::Failure;
 use crate::interrupt;
@@ -70,7 +70,7 @@ fn measure(args: &Args, sides: &mut [Side], size: u64) -> Result<Vec<Vec<Slice>>
         size: usize::try_from(size).unwrap_or(usize::MAX),
         depth: args.depth,
         wait: Some(args.wait),
-        time: seconds(args.seconds)? / SLICES,
+        time: args.seconds / SLICES,
         stop: interrupt::flag(),
     };
     let mut slices = vec![Vec::new(); sides.len()];

@@ -8,6 +8,7 @@ mod row;
 mod served;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use dafs_bench::Wait;
@@ -61,9 +62,9 @@ pub struct Args {
     /// cached: how both ends wait: polled, sleeping, adaptive.
     #[arg(long, default_value = "sleeping")]
     wait: Wait,
-    /// cached: seconds per row.
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
+    /// cached: time per row (2, 500ms, 1m).
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = super::time)]
+    seconds: Duration,
     /// reread: bytes of memory of the server and its page cache.
     #[arg(long, value_parser = size, default_value = "512m")]
     limit: u64,
