@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Arena, Buffer, PAGE_BYTES, Span};
 
-/// Of an arena of the pool; more is an arena of its own. What is never touched is no memory.
-const ARENA_BYTES: usize = 64 << 20;
+/// Of the first arena of a pool; the next ones are as large as all before, up to a limit. More than that
+/// at once is an arena of its own. What is never touched is no memory, but a peer that maps it has a limit.
+const ARENA_BYTES: usize = 8 << 20;
+const ARENA_BYTES_MAX: usize = 64 << 20;
 const BITS: usize = u64::BITS as usize;
 
 /// [Shared](Arena::shared) memory in pieces. Pieces that come back are used again, for whoever asks next;
@@ -67,7 +69,8 @@ impl SharedPool {
         slabs.retain(|slab| std::mem::take(&mut first) || Arc::strong_count(slab) > 1);
         let has: usize = slabs.iter().map(|slab| slab.arena.len()).sum();
         let room = self.bytes_max.saturating_sub(has);
-        let bytes_more = pages.checked_mul(PAGE_BYTES)?.max(ARENA_BYTES.min(room));
+        let usual = has.clamp(ARENA_BYTES, ARENA_BYTES_MAX).min(room);
+        let bytes_more = pages.checked_mul(PAGE_BYTES)?.max(usual);
         if bytes_more > room {
             return None;
         }
@@ -189,7 +192,7 @@ mod tests {
 
     #[test]
     fn pieces_never_overlap_and_come_back() {
-        let pool = SharedPool::new(ARENA_BYTES + (8 << 20));
+        let pool = SharedPool::new(72 << 20);
         let mut rng = Rng::new(7);
         let mut pieces: Vec<PoolPiece> = Vec::new();
         let mut refused = 0;
