@@ -122,7 +122,7 @@ impl Handshake {
             };
             self.target.check(&socket)?;
             let nonce = nonce()?;
-            sys::send(socket.as_raw_fd(), &Message::Hello(nonce).encode(), None)?;
+            sys::send(socket.as_raw_fd(), &Message::Hello(nonce).encode())?;
             self.stage = Stage::Hello(socket, nonce);
         }
         let Some(socket) = self.socket() else { return Ok(Step::Pending) };
@@ -157,7 +157,7 @@ impl Handshake {
                 let file = part.ok_or(ErrorKind::Unsupported)?.file;
                 let proof = wire::prove(token, Side::Client, &own, &theirs);
                 let offer = Message::Offer(proof, CLIENT_LIMITS, &self.private_data).encode();
-                sys::send(socket.as_raw_fd(), &offer, Some(file.as_fd()))?;
+                sys::send_with(socket.as_raw_fd(), &offer, &[file.as_fd()])?;
                 self.stage = Stage::Offered(socket, Memory::new(&arena));
                 Ok(Step::Pending)
             }
@@ -192,7 +192,7 @@ pub fn reject(socket: BorrowedFd<'_>, reason: &str) {
         end -= 1;
     }
     let bytes = Message::Reject(reason.get(..end).unwrap_or("").as_bytes()).encode();
-    if let Err(error) = sys::send(socket.as_raw_fd(), &bytes, None) {
+    if let Err(error) = sys::send(socket.as_raw_fd(), &bytes) {
         tracing::debug!(%error, "a rejected peer was not told");
     }
 }
@@ -236,7 +236,7 @@ impl HalfOpen {
                 let own = nonce()?;
                 let proof = wire::prove(place.token(), Side::Server, &theirs, &own);
                 let answer = Message::Challenge(own, proof).encode();
-                sys::send(self.socket.as_raw_fd(), &answer, None)?;
+                sys::send(self.socket.as_raw_fd(), &answer)?;
                 self.nonces = Some((theirs, own));
                 Ok(Said::Nothing)
             }

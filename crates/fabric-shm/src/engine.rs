@@ -141,7 +141,7 @@ impl ShmEngine {
             (connection.put, connection.freed) = (false, false);
             if (put || freed) && connection.bell.is_wanted(put) {
                 // One that is full wakes it as well; one that is closed is noticed elsewhere.
-                let _ = sys::send(connection.peer.fd(), &[BELL], None);
+                let _ = sys::send(connection.peer.fd(), &[BELL]);
                 self.system_calls += 1;
             }
         }
@@ -251,7 +251,7 @@ impl Engine for ShmEngine {
         let told = self
             .waiter
             .watch_own(peer.fd(), u64::from(slot), watch)
-            .and_then(|()| sys::send(peer.fd(), &answer, None));
+            .and_then(|()| sys::send(peer.fd(), &answer));
         self.system_calls += 1;
         if let Err(error) = told {
             self.free_slot(slot);
@@ -453,6 +453,7 @@ impl Engine for ShmEngine {
             return false;
         }
         self.leave_active();
+        self.set_looks();
         self.ask_next = true;
         true
     }

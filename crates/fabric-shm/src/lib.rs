@@ -33,3 +33,5 @@ mod target;
 mod wire;
 
 pub use device::ShmProvider;
+#[cfg(test)]
+mod tests;

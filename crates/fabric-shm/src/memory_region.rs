@@ -4,7 +4,7 @@
 //! which key. A key is a number that is never used again, of which the last bits say where the entry is. An
 //! entry whose first word is not the key is none: one store ends all later access.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use dafs_fabric::mem::Deregister;
@@ -131,6 +131,8 @@ impl Table {
         let rkey = self.key(index as u64);
         let at = index * ENTRY_WORDS;
         let fields = [segment, part.offset as u64, span.addr(), span.len() as u64, rights];
+        // Whoever sees one of these sees that the entry was none.
+        fence(Ordering::Release);
         for (field, value) in fields.into_iter().enumerate() {
             self.words.store(at + 1 + field, value, Ordering::Relaxed);
         }

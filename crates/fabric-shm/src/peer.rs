@@ -112,7 +112,7 @@ impl Peer {
         let is_there = |number| segments.iter().any(|segment| segment.number == number);
         while let Some(at) = told.segments.iter().position(|(number, _)| !is_there(*number)) {
             let (number, _) = told.segments[at];
-            sys::send(self.fd(), &Message::Forget(number).encode(), None)?;
+            sys::send(self.fd(), &Message::Forget(number).encode())?;
             told.segments.swap_remove(at);
         }
         for segment in segments {
@@ -125,11 +125,11 @@ impl Peer {
             let Some(file) = segment.file.upgrade().filter(|_| fits) else { continue };
             if !told.table {
                 let table = table.read_only()?;
-                sys::send(self.fd(), &Message::Table.encode(), Some(table.as_fd()))?;
+                sys::send_with(self.fd(), &Message::Table.encode(), &[table.as_fd()])?;
                 told.table = true;
             }
             let message = Message::Segment(segment.number).encode();
-            sys::send(self.fd(), &message, Some(file.as_fd()))?;
+            sys::send_with(self.fd(), &message, &[file.as_fd()])?;
             told.segments.push((segment.number, segment.bytes));
             self.reaches_us.store(true, Ordering::Release);
         }

@@ -7,7 +7,6 @@ use dafs_fabric::{
     CompletionQueue, Opcode, QueuePair, RemoteSpan, SgList, Span, Status, WorkCompletion, WrId,
 };
 
-use crate::memory_region::Table;
 use crate::peer::Peer;
 use crate::peer_memory::{Missing, PeerMemory};
 use crate::ring::{Bell, Memory, Receiver, Sender, Violation};
@@ -208,16 +207,9 @@ impl Connection {
     }
 
     /// Does what was kept, in order, up to a pass's worth of copies. True: there is more that can be done.
-    pub fn go_on(
-        &mut self,
-        table: &Table,
-        (queue, poll): (&mut CompletionQueue, u64),
-    ) -> Result<bool, Violation> {
+    pub fn go_on(&mut self, (queue, poll): (&mut CompletionQueue, u64)) -> Result<bool, Violation> {
         if self.work.is_empty() {
             return Ok(false);
-        }
-        if self.peer.lags() {
-            table.tell_again(&self.peer);
         }
         let mut left = COPIED_MAX;
         while let Some(mut work) = self.work.pop_front() {

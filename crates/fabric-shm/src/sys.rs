@@ -88,35 +88,41 @@ pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
     own(unsafe { libc::accept4(listener, none, std::ptr::null_mut(), flags) })
 }
 
-/// Sends one message, with a descriptor or without, and never waits.
-pub fn send(fd: RawFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+/// Sends one message, and never waits.
+pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    let Some(descriptor) = descriptor else {
-        // SAFETY: a slice.
-        return check_len(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) })
-            .map(drop);
-    };
+    // SAFETY: a slice.
+    check_len(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) }).map(drop)
+}
+
+/// As [`send`], with descriptors.
+pub fn send_with(fd: RawFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut control = [0u64; CONTROL_WORDS];
+    let of_them =
+        u32::try_from(size_of_val(descriptors)).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: a number only.
+    let room = unsafe { libc::CMSG_SPACE(of_them) } as usize;
+    let mut control = vec![0u64; room.div_ceil(size_of::<u64>())];
     // SAFETY: all-zero is a valid message header.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    let bytes_of_fd = size_of::<RawFd>() as libc::c_uint;
-    // SAFETY: a number only.
-    message.msg_controllen = unsafe { libc::CMSG_SPACE(bytes_of_fd) } as usize;
+    message.msg_controllen = room;
     // SAFETY: the message has room for a header.
     let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     // SAFETY: numbers only.
-    let cmsg_len = unsafe { libc::CMSG_LEN(bytes_of_fd) } as usize;
+    let cmsg_len = unsafe { libc::CMSG_LEN(of_them) } as usize;
     let (cmsg_level, cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
     // SAFETY: it points into `control`, which has room for it.
     unsafe { header.write(libc::cmsghdr { cmsg_len, cmsg_level, cmsg_type }) };
     // SAFETY: behind the header just written.
-    let place = unsafe { libc::CMSG_DATA(header) };
-    // SAFETY: as above; there is room for one descriptor.
-    unsafe { place.cast::<RawFd>().write_unaligned(descriptor.as_raw_fd()) };
+    let place = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
+    for (index, descriptor) in descriptors.iter().enumerate() {
+        // SAFETY: as above; there is room for all of them.
+        unsafe { place.wrapping_add(index).write_unaligned(descriptor.as_raw_fd()) };
+    }
     // SAFETY: all that the message names outlives the call.
     check_len(unsafe { libc::sendmsg(fd, &raw const message, flags) }).map(drop)
 }

@@ -146,6 +146,9 @@ impl ShmEngine {
                 self.to_ring.push(slot);
             }
         }
+        if connection.peer.lags() {
+            self.shared.table.tell_again(&connection.peer);
+        }
         if !connection.work.is_empty() {
             self.go_on(slot);
         }
@@ -155,16 +158,12 @@ impl ShmEngine {
     pub(super) fn go_on(&mut self, slot: u32) {
         let queue = (&mut self.queue, self.polls);
         let Some(connection) = self.slots.up(slot) else { return };
-        match connection.go_on(&self.shared.table, queue) {
+        match connection.go_on(queue) {
             Ok(more) => self.has_more |= more,
             Err(why) => return self.end(slot, format!("peer violated the protocol: {why}"), false),
         }
         if connection.put && !std::mem::replace(&mut connection.listed, true) {
             self.to_ring.push(slot);
-        }
-        if connection.peer.lags() {
-            // No descriptor tells when it takes more.
-            self.waiter.set_handshakes(true);
         }
     }
 
@@ -218,6 +217,15 @@ impl ShmEngine {
             }
             connection.active
         });
+    }
+
+    /// Says what must be looked at after a time of which no descriptor tells: handshakes, and peers that are
+    /// to be told more when their sockets have room.
+    pub(super) fn set_looks(&mut self) {
+        let slots = &mut self.slots;
+        let lags = |slot: &u32| slots.up(*slot).is_some_and(|connection| connection.peer.lags());
+        let some = self.active.iter().any(lags) || !slots.handshakes.is_empty();
+        self.waiter.set_handshakes(some);
     }
 
     /// Goes on with one handshake.

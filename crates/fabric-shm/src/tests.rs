@@ -1,0 +1,293 @@
+//! Peers that break the rules, at the socket and in the rings. Each loses its own connection, and no more.
+
+mod handshakes;
+mod lies;
+
+use std::ffi::CStr;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dafs_fabric::{
+    Access, Address, Arena, Device, Engine, Listener, Opcode, Provider, QueuePair, QueuePairEvent,
+    Span, Status, WorkCompletion, WrId,
+};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use smallvec::smallvec;
+
+use crate::ShmProvider;
+use crate::connection::CLIENT_LIMITS;
+use crate::ring::MEMORY_BYTES;
+use crate::sys;
+use crate::target::place;
+use crate::wire::{self, MESSAGE_BYTES_MAX, Message, Side, Token};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Repeats until it is there.
+fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "no {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A server, and an honest client beside whom others break the rules.
+struct Server {
+    device: Arc<dyn Device>,
+    engine: Box<dyn Engine>,
+    listener: Box<dyn Listener>,
+    address: Address,
+    token: Token,
+    completions: Vec<WorkCompletion>,
+    events: Vec<QueuePairEvent>,
+    honest: Box<dyn Engine>,
+    pair: Option<(QueuePair, QueuePair)>,
+    target: Span,
+}
+
+impl Server {
+    fn new() -> Server {
+        let mut token = [0; 16];
+        getrandom::fill(&mut token).expect("random");
+        let hex: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
+        let address = Address::parse(&format!("shm:@{hex}")).expect("an address");
+        let provider = ShmProvider::new();
+        let device = provider.open().expect("a device");
+        let mut server = Server {
+            engine: device.engine().expect("an engine"),
+            listener: device.listen(&address).expect("a listener"),
+            honest: provider.open().expect("a device").engine().expect("an engine"),
+            device,
+            address,
+            token,
+            completions: Vec::new(),
+            events: Vec::new(),
+            pair: None,
+            target: Arena::new(1 << 16).expect("memory").span(0, 1 << 16),
+        };
+        server.connect_honest();
+        server
+    }
+
+    fn poll(&mut self) {
+        self.engine.poll(&mut self.completions, 64);
+        self.events.extend(std::iter::from_fn(|| self.engine.poll_event()));
+    }
+
+    fn connect_honest(&mut self) {
+        let near = self.honest.connect(&self.address, b"honest").expect("begins");
+        let far = wait("connection request", || {
+            self.honest.poll(&mut Vec::new(), 1);
+            let incoming = self.listener.poll_accept()?;
+            (incoming.private_data == b"honest")
+                .then(|| self.engine.accept(incoming, b"").expect("accepted"))
+        });
+        wait("Connected", || {
+            self.honest.poll(&mut Vec::new(), 1);
+            self.honest.poll_event()
+        });
+        self.pair = Some((near, far));
+        self.ping();
+    }
+
+    /// The honest client's message comes.
+    fn ping(&mut self) {
+        let (near, far) = self.pair.expect("connected");
+        self.engine.post_recv(WrId(1), smallvec![self.target.clone()]).expect("posted");
+        let none = &mut smallvec![];
+        self.honest.post_send(near, WrId(2), b"ping", none, false).expect("posted");
+        self.honest.ring();
+        let status = wait("honest message", || {
+            self.poll();
+            let is_it = |c: &WorkCompletion| c.queue_pair == far && c.opcode == Opcode::Recv;
+            let at = self.completions.iter().position(is_it)?;
+            Some(self.completions.swap_remove(at).status)
+        });
+        assert_eq!(status, Status::Success);
+    }
+
+    /// The completion of a work request.
+    fn finish(&mut self, wr_id: WrId) -> Status {
+        wait("completion", || {
+            self.poll();
+            let at = self.completions.iter().position(|c| c.wr_id == wr_id)?;
+            Some(self.completions.swap_remove(at).status)
+        })
+    }
+
+    /// Why a queue pair ended.
+    fn ended(&mut self, queue_pair: QueuePair) -> String {
+        wait("end of the connection", || {
+            self.poll();
+            self.events.iter().find_map(|event| match event {
+                QueuePairEvent::Disconnected { queue_pair: of, reason } if *of == queue_pair => {
+                    Some(reason.clone())
+                }
+                _ => None,
+            })
+        })
+    }
+
+    /// A socket to it.
+    fn socket(&self) -> OwnedFd {
+        let place = place(&self.address).expect("a place");
+        sys::connect(place.name()).expect("somebody listens").expect("at once")
+    }
+
+    /// A handshake up to the offer, which is sent with these descriptors.
+    fn offer(&mut self, files: &[BorrowedFd<'_>], token: &Token) -> OwnedFd {
+        let (socket, own) = (self.socket(), [7; 16]);
+        sys::send(socket.as_raw_fd(), &Message::Hello(own).encode()).expect("sent");
+        let answer = self.hear(&socket);
+        let Some(Message::Challenge(theirs, proof)) = Message::decode(&answer) else {
+            panic!("no challenge: {answer:?}");
+        };
+        assert!(wire::is_proved(&proof, Some(&self.token), Side::Server, &own, &theirs));
+        let proof = wire::prove(Some(token), Side::Client, &own, &theirs);
+        send_all(&socket, &Message::Offer(proof, CLIENT_LIMITS, b"rude"), files);
+        socket
+    }
+
+    /// What the server says to a peer that is not accepted yet; nothing: it has hung up.
+    fn hear(&mut self, socket: &OwnedFd) -> Vec<u8> {
+        wait("word of the server", || {
+            self.poll();
+            assert!(self.listener.poll_accept().is_none(), "it is let in");
+            heard(socket)
+        })
+    }
+
+    /// Somebody with rings who may break the rules.
+    fn rude(&mut self) -> Rude {
+        let arena = Arena::shared(MEMORY_BYTES).expect("memory");
+        let memory = arena.span(0, MEMORY_BYTES);
+        let file = memory.shared().expect("shared").file;
+        let token = self.token;
+        let socket = self.offer(&[file.as_fd()], &token);
+        let queue_pair = wait("rude peer", || {
+            let incoming = self.listener.poll_accept()?;
+            Some(self.engine.accept(incoming, b"").expect("accepted"))
+        });
+        let answer = wait("acceptance", || heard(&socket));
+        assert!(matches!(Message::decode(&answer), Some(Message::Accept(..))));
+        Rude { socket, memory, queue_pair }
+    }
+}
+
+struct Rude {
+    socket: OwnedFd,
+    memory: Span,
+    queue_pair: QueuePair,
+}
+
+impl Rude {
+    fn say(&self, message: &Message<'_>, files: &[BorrowedFd<'_>]) {
+        send_all(&self.socket, message, files);
+    }
+
+    fn store(&self, offset: usize, value: u64) {
+        self.memory.write_message(offset, &value.to_le_bytes());
+    }
+}
+
+fn heard(socket: &OwnedFd) -> Option<Vec<u8>> {
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    match sys::receive(socket.as_raw_fd(), &mut bytes) {
+        Ok(received) => Some(bytes[..received.len].to_vec()),
+        Err(error) if sys::is_temporary(&error) => None,
+        Err(_) => Some(Vec::new()),
+    }
+}
+
+/// With any number of descriptors.
+fn send_all(socket: &OwnedFd, message: &Message<'_>, files: &[BorrowedFd<'_>]) {
+    let bytes = message.encode();
+    match files {
+        [] => sys::send(socket.as_raw_fd(), &bytes),
+        files => sys::send_with(socket.as_raw_fd(), &bytes, files),
+    }
+    .expect("sent");
+}
+
+const NAME: &CStr = c"rude";
+const BOTH: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
+
+/// A file in memory; `None`: the kernel has none of that kind.
+fn memfd(flags: MFdFlags, bytes: usize, seals: SealFlag) -> Option<OwnedFd> {
+    let file = memfd_create(NAME, flags | MFdFlags::MFD_ALLOW_SEALING).ok()?;
+    nix::unistd::ftruncate(&file, i64::try_from(bytes).expect("small")).expect("sized");
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).expect("sealed");
+    Some(file)
+}
+
+fn regular_file() -> OwnedFd {
+    let path = std::env::temp_dir().join(format!("dafs-shm-file-{}", std::process::id()));
+    let mut file = std::fs::File::create_new(&path).expect("a file");
+    file.write_all(&vec![0; MEMORY_BYTES]).expect("written");
+    drop(file);
+    let file = std::fs::File::options().read(true).write(true).open(&path).expect("open");
+    std::fs::remove_file(&path).expect("removed");
+    file.into()
+}
+
+/// Descriptors that are no memory to be shared, with what they are.
+fn wrong_files(bytes: usize) -> Vec<(&'static str, OwnedFd)> {
+    let plain = MFdFlags::empty();
+    let sealed = |bytes| memfd(plain, bytes, BOTH).expect("a file");
+    let zero = std::fs::File::options().read(true).write(true).open("/dev/zero").expect("open");
+    let mut all = vec![
+        ("a pipe", OwnedFd::from(std::io::pipe().expect("a pipe").0)),
+        ("a regular file", regular_file()),
+        ("/dev/zero", zero.into()),
+        ("one that can be cut", memfd(plain, bytes, SealFlag::F_SEAL_GROW).expect("a file")),
+        ("an empty one", sealed(0)),
+        ("one of half a page", sealed(bytes + 2048)),
+        ("one that cannot be written", {
+            memfd(plain, bytes, BOTH | SealFlag::F_SEAL_WRITE).expect("a file")
+        }),
+    ];
+    match memfd(MFdFlags::MFD_HUGETLB, 2 << 20, BOTH) {
+        Some(huge) => all.push(("huge pages", huge)),
+        None => println!("no huge pages here: that kind is left out"),
+    }
+    all
+}
+
+const READ_WRITE: Access = Access { remote_read: true, remote_write: true };
+
+/// Epoll is asked now and then; a message costs no system call while both ends look.
+#[test]
+fn messages_cost_no_system_call_while_both_look() {
+    const MESSAGES: u64 = 3000;
+    let mut server = Server::new();
+    let (near, far) = server.pair.expect("connected");
+    let calls = |server: &Server| {
+        let rounds = server.engine.rounds() + server.honest.rounds();
+        (server.engine.system_calls() + server.honest.system_calls(), rounds)
+    };
+    server.ping();
+    let (before, rounds_before) = calls(&server);
+    for _ in 0..MESSAGES {
+        server.ping();
+        let answer = &mut smallvec![];
+        server.honest.post_recv(WrId(5), smallvec![server.target.clone()]).expect("posted");
+        server.engine.post_send(far, WrId(6), b"pong", answer, false).expect("posted");
+        server.engine.ring();
+        let answered = wait("answer", || {
+            let mut done = Vec::new();
+            server.honest.poll(&mut done, 1);
+            done.pop()
+        });
+        assert_eq!((answered.wr_id, answered.queue_pair), (WrId(5), near));
+    }
+    let (after, rounds_after) = calls(&server);
+    assert_eq!(after - before, rounds_after - rounds_before, "only epoll was asked");
+    assert!(after - before < MESSAGES / 50, "{} calls", after - before);
+}

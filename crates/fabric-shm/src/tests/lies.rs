@@ -1,0 +1,198 @@
+//! Lies in rings, in tables, and about memory.
+
+use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::sim::Rng;
+use dafs_fabric::{RemoteSpan, Rkey};
+
+use super::*;
+use crate::memory_region::{ENTRY_WORDS, READ, TABLE_BYTES, WRITE};
+
+/// Words of any value anywhere in the rings: the connection may end, and nothing else happens.
+#[test]
+fn scribbled_rings_end_their_own_connection_only() {
+    const ROUNDS: u64 = 10_000;
+    let mut server = Server::new();
+    let mut rude = server.rude();
+    let mut ends = 0;
+    let sink = Arena::new(1 << 16).expect("memory").span(0, 1 << 16);
+    for seed in 0..ROUNDS {
+        let mut rng = Rng::new(seed);
+        for _ in 0..8 {
+            // Half of it where something is: the words of both sides, the first record.
+            let offset = match rng.index(4) {
+                0 => rng.index(8) * 128,
+                1 => PAGE_BYTES + rng.index(64) * 64,
+                _ => rng.index(MEMORY_BYTES / 8) * 8,
+            };
+            let value = match rng.index(4) {
+                0 => 1 << 63 | rng.index(6000) as u64 | (rng.index(100) as u64) << 32,
+                1 => rng.index(1 << 17) as u64,
+                _ => rng.next(),
+            };
+            rude.store(offset / 8 * 8, value);
+        }
+        if rng.index(8) == 0 {
+            for line in 0..(MEMORY_BYTES - PAGE_BYTES) / 64 {
+                rude.store(PAGE_BYTES + line * 64, rng.next() >> rng.index(64));
+            }
+        }
+        server.engine.post_recv(WrId(3), smallvec![sink.clone()]).expect("posted");
+        let none = &mut smallvec![];
+        let _ = server.engine.post_send(rude.queue_pair, WrId(4), b"hello", none, true);
+        server.poll();
+        server.completions.clear();
+        let mut is_it = |event: QueuePairEvent| matches!(event, QueuePairEvent::Quiescent { queue_pair } if queue_pair == rude.queue_pair);
+        let has_ended = server.events.drain(..).any(&mut is_it);
+        if has_ended {
+            ends += 1;
+            rude = server.rude();
+        }
+        if seed % 500 == 0 {
+            server.ping();
+        }
+    }
+    assert!(ends > 100, "lies are found: {ends}");
+    server.ping();
+}
+
+/// A table of the rude peer's, and a segment of 2 pages with number 5.
+fn with_memory(server: &mut Server) -> (Rude, Span, Span) {
+    let rude = server.rude();
+    let shared = |bytes| Arena::shared(bytes).expect("memory").span(0, bytes);
+    let (table, segment) = (shared(TABLE_BYTES), shared(2 * PAGE_BYTES));
+    let file = |span: &Span| span.shared().expect("shared").file;
+    rude.say(&Message::Table, &[file(&table).as_fd()]);
+    rude.say(&Message::Segment(5), &[file(&segment).as_fd()]);
+    (rude, table, segment)
+}
+
+fn entry(table: &Span, index: usize, words: [u64; 6]) -> u64 {
+    let key = words[0] << 16 | index as u64;
+    for (word, value) in [key].iter().chain(&words[1..]).enumerate() {
+        table.write_message((index * ENTRY_WORDS + word) * 8, &value.to_le_bytes());
+    }
+    key
+}
+
+#[test]
+fn tables_that_lie_are_access_faults() {
+    let mut server = Server::new();
+    let (rude, table, _segment) = with_memory(&mut server);
+    let page = PAGE_BYTES as u64;
+    let all = READ | WRITE;
+    // Key, segment, offset, address, length, rights.
+    let honest = [1, 5, 0, page, 2 * page, all];
+    let lies = [
+        [2, 5, u64::MAX - 8, page, 2 * page, all],
+        [3, 5, page + 1, page, 2 * page, all],
+        [4, 5, 0, 0, u64::MAX, all],
+        [5, 5, u64::MAX, 0, u64::MAX, all],
+        [6, 4, 0, page, 2 * page, all],
+        [7, u64::MAX, 0, page, 2 * page, all],
+        [8, 5, 0, page, 2 * page, 0],
+        [9, 5, 0, u64::MAX, 2 * page, all],
+        [10, 5, 0, page, page - 1, all],
+    ];
+    let ours = Arena::new(2 * PAGE_BYTES).expect("memory").span(0, 2 * PAGE_BYTES);
+    let attempt = |server: &mut Server, words: [u64; 6], addr: u64, write: bool| {
+        let key = entry(&table, words[0] as usize, words);
+        let remote = RemoteSpan { rkey: Rkey(key), addr, len: page as u32 };
+        let list = &mut smallvec![ours.part(0, PAGE_BYTES)];
+        let (qp, wr) = (rude.queue_pair, WrId(100 + words[0]));
+        match write {
+            true => server.engine.post_rdma_write(qp, wr, list, remote, true),
+            false => server.engine.post_rdma_read(qp, wr, list, remote, false),
+        }
+        .expect("posted");
+        server.finish(wr)
+    };
+    for write in [true, false] {
+        assert_eq!(attempt(&mut server, honest, page, write), Status::Success);
+        for lie in lies {
+            for addr in [page, 2 * page, 0, u64::MAX - 100] {
+                let status = attempt(&mut server, lie, addr, write);
+                let is_right = lie[0] == 3 && addr == 0 || lie[0] == 4 && addr <= page;
+                let expected = if is_right { status } else { Status::RemoteAccess };
+                assert_eq!(status, expected, "{lie:?} {addr}");
+            }
+        }
+        assert_eq!(attempt(&mut server, honest, page, write), Status::Success);
+    }
+    // A table of random words.
+    let mut rng = Rng::new(1);
+    for _ in 0..10_000 {
+        let words = std::array::from_fn(|at| match (at, rng.index(3)) {
+            (0, _) => rng.index(1000) as u64,
+            (1, 0) => 5,
+            (_, 1) => rng.index(3 * PAGE_BYTES) as u64,
+            _ => rng.next(),
+        });
+        let addr = rng.next() >> rng.index(64);
+        attempt(&mut server, words, addr, rng.coin());
+    }
+    assert!(server.events.is_empty(), "{:?}", server.events);
+    server.ping();
+}
+
+#[test]
+fn memory_that_was_not_agreed_ends_the_connection() {
+    let mut server = Server::new();
+    let sealed = |bytes| memfd(MFdFlags::empty(), bytes, BOTH).expect("a file");
+    let mut ends = |what: &str, say: &dyn Fn(&Rude)| {
+        let (rude, _table, _segment) = with_memory(&mut server);
+        say(&rude);
+        let reason = server.ended(rude.queue_pair);
+        assert!(reason.contains("violated"), "{what}: {reason}");
+        server.ping();
+    };
+    for (what, file) in &wrong_files(PAGE_BYTES) {
+        ends(what, &|rude| rude.say(&Message::Segment(6), &[file.as_fd()]));
+    }
+    let page = sealed(PAGE_BYTES);
+    let large = sealed((1 << 30) + PAGE_BYTES);
+    ends("more bytes", &|rude| rude.say(&Message::Segment(6), &[large.as_fd()]));
+    ends("a number again", &|rude| rude.say(&Message::Segment(5), &[page.as_fd()]));
+    ends("a second table", &|rude| rude.say(&Message::Table, &[page.as_fd()]));
+    ends("no descriptor", &|rude| rude.say(&Message::Segment(6), &[]));
+    ends("two descriptors", &|rude| rude.say(&Message::Segment(6), &[page.as_fd(); 2]));
+    ends("nine descriptors", &|rude| rude.say(&Message::Segment(6), &[page.as_fd(); 9]));
+    ends("an unknown number", &|rude| rude.say(&Message::Forget(6), &[]));
+    ends("a bell with a file", &|rude| rude.say(&Message::Bell, &[page.as_fd()]));
+    ends("a second handshake", &|rude| rude.say(&Message::Hello([0; 16]), &[]));
+    ends("too many files", &|rude| {
+        (6..=70).for_each(|number| rude.say(&Message::Segment(number), &[page.as_fd()]));
+    });
+}
+
+/// One that takes nothing from its socket is told no more, and what is sent to it waits; others go on.
+#[test]
+fn a_full_socket_keeps_nobody_waiting() {
+    let mut server = Server::new();
+    let rude = server.rude();
+    let mut filled = 0;
+    while sys::send(rude.socket.as_raw_fd(), &[6]).is_ok() {
+        filled += 1;
+    }
+    assert!(filled > 0);
+    // The other way: registrations that come and go, each told.
+    let regions = || {
+        let arena = Arena::shared(PAGE_BYTES).expect("memory");
+        server.device.register(arena.span(0, PAGE_BYTES), READ_WRITE)
+    };
+    let mut count = 0;
+    for _ in 0..2000 {
+        drop(regions().expect("a region"));
+        count += 1;
+    }
+    assert_eq!(count, 2000);
+    let none = &mut smallvec![];
+    server.engine.post_send(rude.queue_pair, WrId(9), b"late", none, true).expect("posted");
+    server.ping();
+    assert!(!server.completions.iter().any(|c| c.wr_id == WrId(9)), "it was sent too early");
+    // It is a peer like others when it looks.
+    wait("late message", || {
+        let _ = heard(&rude.socket);
+        server.poll();
+        server.completions.iter().find(|c| c.wr_id == WrId(9)).map(drop)
+    });
+}

@@ -1,0 +1,284 @@
+//! Peers in other processes: they are killed, stopped, or not who they should be.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use dafs_fabric::{
+    Access, Address, Arena, Engine, Listener, MemoryRegion, Provider, QueuePair, QueuePairEvent,
+    RemoteSpan, Rkey, Span, WorkCompletion, WrId,
+};
+use dafs_fabric_shm::ShmProvider;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use smallvec::smallvec;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const BYTES: usize = 16 << 20;
+/// Tells a child what it is to do, and where.
+const DEED: &str = "DAFS_SHM_TEST_DEED";
+const PLACE: &str = "DAFS_SHM_TEST_PLACE";
+
+fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "no {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// This program again, as one that does a deed; ended with the test.
+struct Peer(Child);
+
+impl Peer {
+    fn command(deed: &str, address: &Address) -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "the_other_process"]).stdout(Stdio::null());
+        command.env(DEED, deed).env(PLACE, address.to_string());
+        command
+    }
+
+    fn start(deed: &str, address: &Address) -> Peer {
+        Peer(Peer::command(deed, address).spawn().expect("it starts"))
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).expect("a pid"));
+        kill(pid, signal).expect("it is there");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// No test: what the other process does.
+#[test]
+fn the_other_process() {
+    let Ok(deed) = std::env::var(DEED) else { return };
+    let address = Address::parse(&std::env::var(PLACE).expect("a place")).expect("an address");
+    let device = ShmProvider::new().open().expect("a device");
+    if deed == "listen" {
+        let mut listener = device.listen(&address).expect("a listener");
+        // Until it is killed, or its parent is gone.
+        let parent = nix::unistd::getppid();
+        while nix::unistd::getppid() == parent {
+            drop(listener.poll_accept());
+            std::thread::yield_now();
+        }
+        return;
+    }
+    let mut engine = device.engine().expect("an engine");
+    let into = Arena::new(4096).expect("memory").span(0, 24);
+    engine.post_recv(WrId(1), smallvec![into.clone()]).expect("posted");
+    let qp = engine.connect(&address, b"").expect("begins");
+    let mut done = Vec::new();
+    while done.is_empty() {
+        engine.poll(&mut done, 1);
+        while let Some(event) = engine.poll_event() {
+            assert!(matches!(event, QueuePairEvent::Connected { .. }), "{event:?}");
+        }
+    }
+    let mut bytes = [0; 24];
+    into.copy_to(0, &mut bytes);
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+    let remote = RemoteSpan { rkey: Rkey(word(0)), addr: word(8), len: word(16) as u32 };
+    let memory = Arena::new(BYTES).expect("memory").span(0, BYTES);
+    for round in 1_u8.. {
+        memory.copy_from(0, &vec![round.max(1); BYTES]);
+        let list = &mut smallvec![memory.clone()];
+        if engine.post_rdma_write(qp, WrId(2), list, remote, true).is_err() {
+            return;
+        }
+        done.clear();
+        while done.is_empty() {
+            engine.poll(&mut done, 1);
+        }
+    }
+}
+
+/// A server whose memory another process writes to.
+struct Server {
+    engine: Box<dyn Engine>,
+    listener: Box<dyn Listener>,
+    address: Address,
+    memory: Span,
+    region: MemoryRegion,
+    completions: Vec<WorkCompletion>,
+    events: Vec<QueuePairEvent>,
+}
+
+impl Server {
+    fn new(name: &str) -> Server {
+        let path: PathBuf =
+            std::env::temp_dir().join(format!("dafs-shm-{name}-{}", std::process::id()));
+        let address = Address::parse(&format!("shm:{}", path.display())).expect("an address");
+        let device = ShmProvider::new().open().expect("a device");
+        let memory = Arena::shared(BYTES).expect("memory").span(0, BYTES);
+        let all = Access { remote_read: true, remote_write: true };
+        Server {
+            engine: device.engine().expect("an engine"),
+            listener: device.listen(&address).expect("a listener"),
+            region: device.register(memory.clone(), all).expect("a region"),
+            address,
+            memory,
+            completions: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    fn poll(&mut self) {
+        self.engine.poll(&mut self.completions, 64);
+        self.events.extend(std::iter::from_fn(|| self.engine.poll_event()));
+    }
+
+    fn accept(&mut self) -> QueuePair {
+        wait("connection request", || {
+            let incoming = self.listener.poll_accept()?;
+            Some(self.engine.accept(incoming, b"").expect("accepted"))
+        })
+    }
+
+    /// Another process, which has begun to write.
+    fn writer(&mut self) -> (Peer, QueuePair) {
+        self.memory.zero();
+        let peer = Peer::start("write", &self.address);
+        let qp = self.accept();
+        let remote = self.region.remote();
+        let words = [remote.rkey.0, remote.addr, u64::from(remote.len)];
+        let message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.engine.post_send(qp, WrId(1), &message, &mut smallvec![], false).expect("posted");
+        wait("first byte", || {
+            self.poll();
+            let mut first = [0];
+            self.memory.copy_to(0, &mut first);
+            (first[0] != 0).then_some(())
+        });
+        (peer, qp)
+    }
+
+    fn has_event(&self, wanted: impl Fn(&QueuePairEvent) -> bool) -> bool {
+        self.events.iter().any(wanted)
+    }
+
+    fn is_quiescent(&self, qp: QueuePair) -> bool {
+        self.has_event(
+            |e| matches!(e, QueuePairEvent::Quiescent { queue_pair } if *queue_pair == qp),
+        )
+    }
+
+    fn contents(&self) -> Vec<u8> {
+        let mut bytes = vec![0; BYTES];
+        self.memory.copy_to(0, &mut bytes);
+        bytes
+    }
+}
+
+#[test]
+fn a_peer_that_is_killed_in_mid_copy_leaves_our_memory() {
+    let mut server = Server::new("killed");
+    for _ in 0..8 {
+        let (peer, qp) = server.writer();
+        peer.signal(Signal::SIGKILL);
+        wait("Quiescent", || {
+            server.poll();
+            server.is_quiescent(qp).then_some(())
+        });
+        let told = server.has_event(
+            |e| matches!(e, QueuePairEvent::Disconnected { queue_pair, .. } if *queue_pair == qp),
+        );
+        assert!(told, "{:?}", server.events);
+        let before = server.contents();
+        drop(peer);
+        (0..100).for_each(|_| server.poll());
+        assert!(server.contents() == before, "written after Quiescent");
+        server.events.clear();
+    }
+}
+
+#[test]
+fn a_peer_that_is_stopped_holds_back_only_itself() {
+    let mut server = Server::new("stopped");
+    let (peer, stopped) = server.writer();
+    peer.signal(Signal::SIGSTOP);
+    // Another one goes on beside it.
+    let device = ShmProvider::new().open().expect("a device");
+    let mut other = device.engine().expect("an engine");
+    let near = other.connect(&server.address, b"").expect("begins");
+    let far = wait("connection request", || {
+        other.poll(&mut Vec::new(), 1);
+        let incoming = server.listener.poll_accept()?;
+        Some(server.engine.accept(incoming, b"").expect("accepted"))
+    });
+    wait("Connected", || {
+        other.poll(&mut Vec::new(), 1);
+        other.poll_event()
+    });
+    let into = Arena::new(4096).expect("memory").span(0, 64);
+    let mut ping = |server: &mut Server| {
+        server.engine.post_recv(WrId(7), smallvec![into.clone()]).expect("posted");
+        other.post_send(near, WrId(8), b"ping", &mut smallvec![], false).expect("posted");
+        other.ring();
+        let from = wait("message", || {
+            server.poll();
+            let at = server.completions.iter().position(|c| c.wr_id == WrId(7))?;
+            Some(server.completions.swap_remove(at).queue_pair)
+        });
+        assert_eq!(from, far);
+    };
+    (0..100).for_each(|_| ping(&mut server));
+    assert!(server.events.is_empty(), "a stopped peer shows nothing: {:?}", server.events);
+    server.engine.disconnect(stopped);
+    (0..100).for_each(|_| ping(&mut server));
+    // It may be in the middle of a copy to our memory.
+    assert!(!server.is_quiescent(stopped));
+    peer.signal(Signal::SIGCONT);
+    wait("Quiescent", || {
+        server.poll();
+        server.is_quiescent(stopped).then_some(())
+    });
+    ping(&mut server);
+}
+
+/// A name that another user has taken. Needs root, to be another user.
+#[test]
+fn a_server_of_another_user_is_not_trusted() {
+    const NOBODY: u32 = 65_534;
+    if !nix::unistd::geteuid().is_root() {
+        return println!("only root can be another user: left out");
+    }
+    let address = Address::parse(&format!("shm:@{:032x}", std::process::id())).expect("address");
+    let Ok(child) = Peer::command("listen", &address).uid(NOBODY).gid(NOBODY).spawn() else {
+        return println!("nobody may not run this program: left out");
+    };
+    let _peer = Peer(child);
+    let mut engine = ShmProvider::new().open().expect("a device").engine().expect("an engine");
+    let mut attempt = |address: &Address| {
+        wait("answer", || {
+            engine.connect(address, b"").expect("begins");
+            let event = wait("event", || {
+                engine.poll(&mut Vec::new(), 1);
+                engine.poll_event()
+            });
+            match event {
+                // Not yet.
+                QueuePairEvent::Refused { refused: true, .. } => None,
+                QueuePairEvent::Refused { reason, .. } => Some(reason),
+                other => panic!("{other:?}"),
+            }
+        })
+    };
+    let reason = attempt(&address);
+    assert!(reason.contains("is of uid 65534"), "{reason}");
+    // Whoever wishes it trusts it: the request is dropped there, no more.
+    let wished = Address::parse(&format!("{address}?server_uid={NOBODY}")).expect("address");
+    let reason = attempt(&wished);
+    assert!(reason.contains("closed by the peer"), "{reason}");
+}
