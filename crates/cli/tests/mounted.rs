@@ -351,6 +351,11 @@ fn no_close_of_an_open_returns_before_its_flush() {
 fn a_write_beyond_the_largest_file_is_refused() {
     let server = Server::start(&[]);
     let Some(mount) = Mounted::new(&server, &[]) else { return };
+    let largest =
+        |dir: &Path| File::create(dir.join("f")).and_then(|file| file.set_len(i64::MAX as u64));
+    if largest(&server.file("")).is_ok() {
+        return println!("skipped: the file system there takes files of any size");
+    }
     for dir in [mount.path().to_owned(), server.file("")] {
         let file = File::create(dir.join("f")).expect("create");
         let far = i64::MAX as u64 - 10;

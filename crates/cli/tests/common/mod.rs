@@ -65,7 +65,7 @@ impl Server {
         for path in [&temporary.0, &directory] {
             std::os::unix::fs::chown(path, Some(uid), Some(uid)).expect("chown");
         }
-        let mut command = binary();
+        let mut command = binary_for_others(&temporary);
         command.uid(uid).gid(uid).current_dir("/").env_remove("XDG_RUNTIME_DIR");
         Server::start_with(command, temporary, directory, options)
     }
@@ -317,6 +317,22 @@ pub fn binary() -> Command {
     command
 }
 
+/// The same where others reach it: not below a home directory of root's, to which it is copied then.
+fn binary_for_others(temporary: &Temporary) -> Command {
+    let mut command = binary();
+    let built = Path::new(env!("CARGO_BIN_EXE_dafs"));
+    let is_open = |dir: &Path| {
+        std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o001 != 0)
+    };
+    if !built.ancestors().all(is_open) {
+        let copy = temporary.join("dafs");
+        std::fs::copy(built, &copy).expect("a copy of the program");
+        command = Command::new(copy);
+        command.env(dafs_fabric::poison::VARIABLE, marked::pattern());
+    }
+    command
+}
+
 /// Runs the binary.
 pub fn dafs<A: AsRef<OsStr>>(arguments: &[A]) -> Output {
     binary().args(arguments).output().expect("runs")
@@ -324,7 +340,8 @@ pub fn dafs<A: AsRef<OsStr>>(arguments: &[A]) -> Output {
 
 /// Runs the binary as another user.
 pub fn dafs_as<A: AsRef<OsStr>>(uid: u32, arguments: &[A]) -> Output {
-    let mut command = binary();
+    let temporary = Temporary::new();
+    let mut command = binary_for_others(&temporary);
     command.args(arguments).uid(uid).gid(uid).current_dir("/");
     command.output().expect("runs")
 }
