@@ -82,7 +82,8 @@ prepare() {
 }
 
 as() { # USER COMMANDS: in the chroot
-    chroot "$root" /usr/bin/env -i HOME="$(chroot "$root" getent passwd "$1" | cut -d: -f6)" TERM=dumb \
+    # Under nohup too signals end what they end for a newcomer.
+    chroot "$root" /usr/bin/env -i --default-signal HOME="$(chroot "$root" getent passwd "$1" | cut -d: -f6)" TERM=dumb \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ${CI:+CI=$CI} \
         setpriv --reuid "$1" --regid "$1" --init-groups bash -c "$2" </dev/null
 }
