@@ -1,5 +1,6 @@
 //! The provider and its devices.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use dafs_fabric::{
@@ -11,6 +12,10 @@ use crate::connection::SocketListener;
 use crate::engine::ShmEngine;
 use crate::ring::{HEADER_BYTES_MAX, SEND_BYTES_MAX};
 use crate::shared::{BULK_BYTES_MAX, RECEIVE_QUEUE_DEPTH, SEND_QUEUE_DEPTH, SGE_MAX, Shared};
+use crate::target;
+
+/// The name of a server's socket in a directory.
+const SOCKET_NAME: &str = "shm.sock";
 
 /// Memory that processes of one host share (`shm:/path`, `shm:@TOKEN`).
 #[derive(Debug, Clone, Default)]
@@ -78,5 +83,13 @@ impl Device for ShmDevice {
 
     fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError> {
         Ok(Box::new(SocketListener::open(address)?))
+    }
+
+    fn same_host(&self, token: [u8; 16]) -> Option<Address> {
+        Some(target::of_token(&token))
+    }
+
+    fn local_address(&self, directory: &Path) -> Option<Address> {
+        target::of_path(&directory.join(SOCKET_NAME))
     }
 }

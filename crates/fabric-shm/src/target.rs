@@ -50,11 +50,25 @@ pub fn bad(address: &Address, reason: impl ToString) -> ConnectError {
     ConnectError::Address { address: address.to_string(), reason: reason.to_string() }
 }
 
+const SCHEME: &str = "shm";
+
+/// Where those meet who know a token.
+pub fn of_token(token: &Token) -> Address {
+    let hex: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
+    Address { scheme: SCHEME.into(), target: format!("@{hex}") }
+}
+
+/// Of a socket in a directory; `None`: a path that is no text, or not absolute.
+pub fn of_path(path: &Path) -> Option<Address> {
+    let target = path.to_str().filter(|_| path.is_absolute())?;
+    Some(Address { scheme: SCHEME.into(), target: target.into() })
+}
+
 const FORM: &str = "expected shm:/path or shm:@ and 32 hexadecimal digits";
 
 /// The place that an address names.
 pub fn place(address: &Address) -> Result<Place, ConnectError> {
-    if address.scheme != "shm" {
+    if address.scheme != SCHEME {
         return Err(bad(address, FORM));
     }
     place_of(&address.target).ok_or_else(|| bad(address, FORM))
@@ -129,6 +143,10 @@ mod tests {
         for wrong in ["", "a", "@", "@00", "@000102030405060708090a0b0c0d0e0g", "/a?server_uid=x"] {
             assert_eq!(target(wrong), None, "{wrong}");
         }
+        assert_eq!(place(&of_token(&token)).ok(), Some(named.place));
+        let socket = of_path(Path::new("/run/dafs/shm.sock")).expect("a path");
+        assert_eq!(place(&socket).ok(), Some(Place::Path("/run/dafs/shm.sock".into())));
+        assert_eq!(of_path(Path::new("shm.sock")), None);
         assert!(place(&Address { scheme: "tcp".into(), target: "/a".into() }).is_err());
     }
 }

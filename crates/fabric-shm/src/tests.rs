@@ -56,10 +56,9 @@ impl Server {
     fn new() -> Server {
         let mut token = [0; 16];
         getrandom::fill(&mut token).expect("random");
-        let hex: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
-        let address = Address::parse(&format!("shm:@{hex}")).expect("an address");
         let provider = ShmProvider::new();
         let device = provider.open().expect("a device");
+        let address = device.same_host(token).expect("a network of one host");
         let mut server = Server {
             engine: device.engine().expect("an engine"),
             listener: device.listen(&address).expect("a listener"),
