@@ -166,8 +166,9 @@ impl TcpEngine {
         if connection.requests.len() >= SEND_QUEUE_DEPTH {
             return Err(PostError::QueueFull);
         }
-        let slot = connection.requests.post(posted, self.core.next_sequence(), header, data);
-        connection.send.push(slot, connection.requests.at_mut(slot));
+        let sequence = self.core.next_sequence();
+        let (slot, request) = connection.requests.post(posted, sequence, header, data);
+        connection.send.push(slot, request);
         let go = !connection.send.is_blocked();
         list(connection, slot_of(queue_pair), go, &mut self.to_flush);
         Ok(())

@@ -108,7 +108,7 @@ impl Connection {
     }
 
     /// Ends a request and tells of it if it was signaled or failed.
-    #[inline]
+    #[inline(always)]
     pub fn complete(&mut self, slot: u32, status: Status, core: &mut Core) {
         let posted = self.requests.end(slot);
         if posted.signaled || status != Status::Success {
@@ -126,10 +126,9 @@ impl Connection {
     /// Ends a tagged receive and tells of it.
     #[inline]
     pub fn complete_tagged(&mut self, slot: u32, status: Status, core: &mut Core) {
-        let completion = tagged_completion(self.id, self.tags.slots.at(slot), status);
         // The spans go first: whoever sees the completion owns the memory.
-        self.tags.remove(slot);
-        core.complete(completion);
+        let receive = self.tags.remove(slot);
+        core.complete(tagged_completion(self.id, receive, status));
     }
 
     /// Takes back a tagged receive.

@@ -36,6 +36,7 @@ impl<T> Slab<T> {
     }
 
     /// Takes an entry: one that was given up, else a new one.
+    #[inline]
     pub fn take(&mut self, new: impl FnOnce() -> T) -> u32 {
         if let Some(slot) = self.free.pop() {
             self.entries[slot as usize].in_use = true;
@@ -46,11 +47,13 @@ impl<T> Slab<T> {
         slot
     }
 
-    /// Gives an entry up.
-    pub fn release(&mut self, slot: u32) {
+    /// Gives an entry up: what it holds is to be let go.
+    #[inline]
+    pub fn release(&mut self, slot: u32) -> &mut T {
         let entry = &mut self.entries[slot as usize];
         assert!(std::mem::take(&mut entry.in_use), "the slot is in use");
         self.free.push(slot);
+        &mut entry.value
     }
 
     /// The entry of `slot`.
@@ -167,9 +170,15 @@ impl Request {
 }
 
 impl Slab<Request> {
-    /// Takes a request in, and its list of data.
+    /// Takes a request in, and its list of data: which entry that is.
     #[inline(always)]
-    pub fn post(&mut self, posted: Posted, sequence: u64, header: &[u8], data: &mut SgList) -> u32 {
+    pub fn post(
+        &mut self,
+        posted: Posted,
+        sequence: u64,
+        header: &[u8],
+        data: &mut SgList,
+    ) -> (u32, &mut Request) {
         let slot = self.take(|| Request::new(posted));
         let request = &mut self.entries[slot as usize].value;
         (request.posted, request.sequence) = (posted, sequence);
@@ -183,20 +192,19 @@ impl Slab<Request> {
         }
         (request.done, request.cursor) = (0, Cursor::default());
         (request.id, request.left) = (0, false);
-        slot
+        (slot, request)
     }
 
     /// A request ended: what was asked for.
     #[inline]
     pub fn end(&mut self, slot: u32) -> &Posted {
-        let request = self.at_mut(slot);
+        let request = self.release(slot);
         let_go(&mut request.data);
         request.head_and_header.clear();
         if request.head_and_header.capacity() > HEADER_KEPT_BYTES {
             request.head_and_header = Vec::new();
         }
-        self.release(slot);
-        &self.entries[slot as usize].value.posted
+        &request.posted
     }
 }
 

@@ -140,7 +140,7 @@ impl SendSide {
     }
 
     /// Queues a posted request, which it numbers.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, slot: u32, request: &mut Request) {
         request.sends_before = self.sends_posted;
         match request.posted.opcode {

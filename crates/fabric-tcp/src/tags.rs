@@ -241,20 +241,15 @@ impl Tags {
         }
     }
 
-    /// Ends a receive, done or not, and lets its memory go.
+    /// Ends a receive, done or not, and lets its memory go: what it was.
     #[inline]
-    pub fn remove(&mut self, slot: u32) {
+    pub fn remove(&mut self, slot: u32) -> &TaggedReceive {
         self.unlink(slot);
-        let receive = self.slots.at_mut(slot);
+        let receive = self.slots.release(slot);
         receive.header = None;
         let_go(&mut receive.data);
         self.last_ended = receive.sequence;
-        self.slots.release(slot);
-        while let Some(entry) = self.order.front()
-            && self.slots.get(entry.1).is_none_or(|found| found.sequence != entry.0)
-        {
-            self.order.pop_front();
-        }
+        receive
     }
 
     /// The message of `tag` will be thrown away when it comes.

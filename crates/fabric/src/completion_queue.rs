@@ -7,7 +7,9 @@ use crate::types::{QueuePairEvent, WorkCompletion};
 /// What an engine has to tell. An event is told after the completions that were queued before it.
 #[derive(Debug, Default)]
 pub struct CompletionQueue {
-    completions: VecDeque<WorkCompletion>,
+    completions: Vec<WorkCompletion>,
+    /// So many of these were polled.
+    taken: usize,
     /// Completions ever queued, and ever polled.
     queued: u64,
     polled: u64,
@@ -17,9 +19,10 @@ pub struct CompletionQueue {
 
 impl CompletionQueue {
     /// Queues a completion.
+    #[inline]
     pub fn push(&mut self, completion: WorkCompletion) {
         self.queued += 1;
-        self.completions.push_back(completion);
+        self.completions.push(completion);
     }
 
     /// Queues an event after the completions so far.
@@ -29,27 +32,34 @@ impl CompletionQueue {
 
     /// Completions that were not polled.
     pub fn len(&self) -> usize {
-        self.completions.len()
+        self.completions.len() - self.taken
     }
 
     /// There is no completion; there may be events.
     pub fn is_empty(&self) -> bool {
-        self.completions.is_empty()
+        self.len() == 0
     }
 
     /// There is nothing to tell.
     pub fn is_drained(&self) -> bool {
-        self.completions.is_empty() && self.events.is_empty()
+        self.is_empty() && self.events.is_empty()
     }
 
     /// Gives out up to `max` completions; how many.
     pub fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
-        let count = self.completions.len().min(max);
-        let (front, back) = self.completions.as_slices();
-        let front = &front[..front.len().min(count)];
-        completions.extend_from_slice(front);
-        completions.extend_from_slice(&back[..count - front.len()]);
-        self.completions.drain(..count);
+        let count = self.len().min(max);
+        let end = self.taken + count;
+        if count == self.completions.len() && completions.is_empty() {
+            // All of them, and the memory is used by turns.
+            std::mem::swap(&mut self.completions, completions);
+        } else {
+            completions.extend_from_slice(&self.completions[self.taken..end]);
+            self.taken = end;
+        }
+        if self.taken == self.completions.len() {
+            self.completions.clear();
+            self.taken = 0;
+        }
         self.polled += count as u64;
         count
     }
