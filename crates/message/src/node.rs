@@ -180,16 +180,17 @@ impl Node {
         port.submit(conn, tag, header, (data, reply_into), Submit::Plain)
     }
 
-    /// As [`submit`](Self::submit), of a request without data; takes what is in the list, unless it fails.
+    /// As [`submit`](Self::submit), of a request without data, and with a header of a length that is known
+    /// beforehand; takes what is in the list, unless it fails.
     ///
     /// # Errors
     /// As `submit`.
     #[inline]
-    pub fn submit_empty(
+    pub fn submit_empty<const N: usize>(
         &mut self,
         conn: ConnId,
         tag: u32,
-        header: &[u8],
+        header: &[u8; N],
         reply_into: &mut SgList,
     ) -> Result<(), SubmitError> {
         let port = self.port(conn).ok_or(SubmitError::NotConnected)?;
@@ -309,6 +310,20 @@ impl Node {
     pub fn reply_told(&mut self, id: RequestId, header: &[u8], data: &mut SgList, token: u64) {
         if let Some(port) = self.port(id.conn) {
             port.reply(id, header, data, Some(token));
+        }
+    }
+
+    /// As [`reply_told`](Self::reply_told), with a header of a length that is known beforehand.
+    #[inline]
+    pub fn reply_small<const N: usize>(
+        &mut self,
+        id: RequestId,
+        header: &[u8; N],
+        data: &mut SgList,
+        token: u64,
+    ) {
+        if let Some(port) = self.port(id.conn) {
+            port.reply_small(id, header, data, token);
         }
     }
 

@@ -300,6 +300,23 @@ impl Port {
         sh.deliver_waiting();
     }
 
+    /// As [`reply`](Self::reply), which is for what does not go plainly.
+    #[inline]
+    pub fn reply_small<const N: usize>(
+        &mut self,
+        id: RequestId,
+        header: &[u8; N],
+        data: &mut SgList,
+        token: u64,
+    ) {
+        if let Some((connection, sh)) = self.find(id.conn)
+            && connection.reply_plainly(sh, id.tag, header, (data, token))
+        {
+            return sh.deliver_waiting();
+        }
+        self.reply(id, header, data, Some(token));
+    }
+
     pub fn fetched_bytes(&self, id: RequestId) -> u64 {
         self.peek(id.conn).map_or(0, |connection| connection.fetched_bytes(&self.sh, id.tag))
     }

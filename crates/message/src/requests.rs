@@ -109,12 +109,12 @@ impl Connection {
     ///
     /// # Errors
     /// [`SubmitError`].
-    #[inline]
-    pub fn submit_empty(
+    #[inline(always)]
+    pub fn submit_empty<const N: usize>(
         &mut self,
         sh: &mut Shared,
         tag: u32,
-        caller_header: &[u8],
+        caller_header: &[u8; N],
         reply_into: &mut SgList,
     ) -> Result<(), SubmitError> {
         let is_plain = self.agreed.tagged && !sh.attr.local_registration;
@@ -158,12 +158,12 @@ impl Connection {
     }
 
     /// Posts the room for a reply, and the request.
-    #[inline]
-    fn send_empty(
+    #[inline(always)]
+    fn send_empty<const N: usize>(
         &mut self,
         sh: &mut Shared,
         mut header: Header,
-        caller_header: &[u8],
+        caller_header: &[u8; N],
         memory: u32,
         reply_into: &mut SgList,
     ) {

@@ -16,7 +16,7 @@ impl Connection {
     /// Replies to a request without data where that goes by tag, from whatever memory there is, and fits:
     /// most replies do. False, and nothing was done: it is to be looked at more closely.
     #[inline(always)]
-    pub(super) fn reply_plainly(
+    pub(crate) fn reply_plainly(
         &mut self,
         sh: &mut Shared,
         tag: u32,
