@@ -160,6 +160,7 @@ impl ClientSlots {
     }
 
     /// The reply arrived.
+    #[inline(always)]
     pub fn release(&mut self, slot: SlotId) {
         if self.taken_mut(slot).is_some() {
             self.free.push(slot);

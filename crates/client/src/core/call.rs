@@ -85,9 +85,14 @@ impl CallRecord {
     }
 
     /// It ended: what it holds is let go.
+    #[inline(always)]
     pub(super) fn end(&mut self) {
-        (self.user, self.work, self.beside) = (None, Work::Null, None);
+        (self.user, self.beside) = (None, None);
         self.memory = Memory::None;
+        // A read holds nothing, and is what most calls are.
+        if !matches!(self.work, Work::Read { .. }) {
+            self.work = Work::Null;
+        }
     }
 }
 

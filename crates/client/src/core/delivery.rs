@@ -31,7 +31,7 @@ impl Core {
     }
 
     /// Queues a call, begins to connect where nobody did.
-    #[inline]
+    #[inline(always)]
     pub(super) fn accept(&mut self, mut call: Box<CallRecord>) {
         if call.owner.is_none() {
             self.requests.background += 1;
@@ -68,7 +68,7 @@ impl Core {
         self.enqueue(call);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn enqueue(&mut self, call: Box<CallRecord>) {
         if matches!(self.phase, Phase::Idle) {
             self.phase = Phase::Opening;
@@ -106,7 +106,7 @@ impl Core {
     }
 
     /// As [`finish`](Self::finish), of a read that ended well.
-    #[inline]
+    #[inline(always)]
     pub(super) fn finish_read(
         &mut self,
         mut call: Box<CallRecord>,
@@ -136,7 +136,7 @@ impl Core {
     }
 
     /// A call on a file ended: a close may have waited for it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end_of_call(&mut self, key: FileKey) {
         if let Some(close) = self.files.end(key) {
             self.enqueue(close);
@@ -169,7 +169,7 @@ impl Core {
     }
 
     /// Keeps the memory of a call that ended for another one.
-    #[inline]
+    #[inline(always)]
     fn keep_record(&mut self, mut call: Box<CallRecord>) {
         call.end();
         if self.answers.records.len() < RECORDS_MAX {

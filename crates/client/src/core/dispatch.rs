@@ -75,7 +75,7 @@ impl Core {
     }
 
     /// The link on which a call of this queue can go now: there is a slot for it, and room there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn may_start(&mut self, queue: usize) -> Option<usize> {
         let granted = usize::from(self.session.facts.attr.slots);
         let reserved = if granted > SLOTS_RESERVED { SLOTS_RESERVED } else { 0 };
@@ -130,22 +130,23 @@ impl Core {
         let head = RequestHead { slot, sequence, cred };
         let encoded = PlainRead { head, state, offset, len }.encode();
         let index = usize::from(slot.0);
-        let mut flight = Flight::new(call, head, link);
-        (flight.writes, flight.kept_writes) = (writes, self.recovery.kept_writes);
         let Ok(bytes) = encoded else {
             let header = std::mem::take(&mut self.requests.headers[index]);
-            return self.replace(flight, header, Unsendable::TooLong);
+            return self.replace(Flight::new(call, head, link), header, Unsendable::TooLong);
         };
         let header = &mut self.requests.headers[index];
         header.clear();
         header.extend_from_slice(&bytes);
-        let mut room = flight.call.memory.list(len as usize);
+        let mut room = call.memory.list(len as usize);
         let posted = self.links[link].ready_conn().filter(|conn| {
             self.node.submit_empty(*conn, u32::from(slot.0), &bytes, &mut room).is_ok()
         });
+        // If it was not posted, it holds what the flight is to let go.
+        drop(room);
+        let mut flight = Flight::new(call, head, link);
+        (flight.writes, flight.kept_writes) = (writes, self.recovery.kept_writes);
         if posted.is_none() {
             // What stands in its way is looked at there.
-            drop(room);
             self.requests.unposted += 1;
             let header = std::mem::take(&mut self.requests.headers[index]);
             return self.post(flight, header);

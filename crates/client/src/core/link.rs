@@ -81,8 +81,9 @@ impl Link {
         }
     }
 
+    #[inline]
     pub(super) fn is_ready(&self) -> bool {
-        self.state == LinkState::Ready
+        matches!(self.state, LinkState::Ready)
     }
 
     pub(super) fn is_down(&self) -> bool {
