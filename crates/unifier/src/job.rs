@@ -35,11 +35,12 @@ impl<P: Future<Output = Outcome> + Unpin> Work<P> {
 /// A shared future.
 pub(crate) struct Job<P> {
     is_prompt: bool,
-    state: Mutex<Progress<P>>,
+    /// Locked by who polls it, without the lock of `state`. `None` when it has ended.
+    work: Mutex<Option<Work<P>>>,
+    state: Mutex<Progress>,
 }
 
-struct Progress<P> {
-    work: Option<Work<P>>,
+struct Progress {
     /// Somebody is in `work.poll` now.
     polled: bool,
     /// It was not polled since it was woken, or at all.
@@ -49,10 +50,9 @@ struct Progress<P> {
     outcome: Option<Outcome>,
 }
 
-impl<P> Progress<P> {
-    fn new(work: Option<Work<P>>) -> Progress<P> {
-        let notified = work.is_some();
-        Progress { work, polled: false, notified, waiters: SmallVec::new(), outcome: None }
+impl Progress {
+    fn new(notified: bool) -> Progress {
+        Progress { polled: false, notified, waiters: SmallVec::new(), outcome: None }
     }
 }
 
@@ -65,8 +65,8 @@ impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Job<P> {
     /// As `new`. It waits for one call of the store: where nobody waits for the job, it is done in
     /// the thread that completes the call.
     pub(crate) fn prompt(work: P) -> Arc<Job<P>> {
-        let state = Progress::new(Some(Work::Prompt(work)));
-        Arc::new(Job { is_prompt: true, state: Mutex::new(state) })
+        let (work, state) = (Mutex::new(Some(Work::Prompt(work))), Mutex::new(Progress::new(true)));
+        Arc::new(Job { is_prompt: true, work, state })
     }
 
     /// As `new`, for work that must know its job.
@@ -74,11 +74,10 @@ impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Job<P> {
     where
         W: Future<Output = Outcome> + Send + 'static,
     {
-        let job = Arc::new(Job { is_prompt: false, state: Mutex::new(Progress::new(None)) });
-        let work = Work::Any(Box::pin(work(&job)));
-        let mut state = locked(&job.state);
-        (state.work, state.notified) = (Some(work), true);
-        drop(state);
+        let (none, state) = (Mutex::new(None), Mutex::new(Progress::new(false)));
+        let job = Arc::new(Job { is_prompt: false, work: none, state });
+        *locked(&job.work) = Some(Work::Any(Box::pin(work(&job))));
+        locked(&job.state).notified = true;
         job
     }
 
@@ -93,34 +92,36 @@ impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Job<P> {
             if let Some(outcome) = state.outcome {
                 return Poll::Ready(outcome);
             }
-            let may_go_on = state.notified && !state.polled;
-            let work = if may_go_on { state.work.take() } else { None };
-            let Some(mut work) = work else {
+            if !state.notified || state.polled {
                 // Who polls is not woken by what it does itself.
                 if let Some(waiter) = waiter {
                     add_waker(&mut state.waiters, waiter);
                 }
                 return Poll::Pending;
-            };
+            }
             state.polled = true;
             state.notified = false;
             drop(state);
-            let waker = Waker::from(self.clone());
-            let polled = work.poll(&mut Context::from_waker(&waker));
+            let polled = self.poll_work();
             state = locked(&self.state);
             state.polled = false;
-            match polled {
-                Poll::Ready(outcome) => {
-                    state.outcome = Some(outcome);
-                    let waiters = std::mem::take(&mut state.waiters);
-                    drop(state);
-                    drop(work);
-                    waiters.into_iter().for_each(Waker::wake);
-                    return Poll::Ready(outcome);
-                }
-                Poll::Pending => state.work = Some(work),
+            if let Poll::Ready(outcome) = polled {
+                state.outcome = Some(outcome);
+                let waiters = std::mem::take(&mut state.waiters);
+                drop(state);
+                *locked(&self.work) = None;
+                waiters.into_iter().for_each(Waker::wake);
+                return polled;
             }
         }
+    }
+
+    /// Only one at a time does this: see `polled`.
+    fn poll_work(self: &Arc<Self>) -> Poll<Outcome> {
+        let waker = Waker::from(self.clone());
+        let work = &mut *locked(&self.work);
+        // What was stopped does not end.
+        work.as_mut().map_or(Poll::Pending, |work| work.poll(&mut Context::from_waker(&waker)))
     }
 
     pub(crate) async fn wait(self: &Arc<Self>) -> Outcome {
@@ -193,7 +194,10 @@ impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Jobs<P> {
     pub(crate) fn has_stranded(&self) -> bool {
         let stranded = |job: &Arc<Job<P>>| {
             let state = locked(&job.state);
-            state.notified && !state.polled && state.waiters.is_empty() && state.work.is_some()
+            let is_left = state.notified && !state.polled && state.waiters.is_empty();
+            drop(state);
+            // Who polls it now goes on with it.
+            is_left && job.work.try_lock().is_ok_and(|work| work.is_some())
         };
         locked(&self.list).0.iter().any(stranded)
     }
@@ -201,7 +205,7 @@ impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Jobs<P> {
     /// Ends the prompt ones where they are: nobody will ask for what they bring.
     pub(crate) fn stop(&self) {
         let jobs = std::mem::take(&mut *locked(&self.list)).0;
-        let work = |job: &Arc<Job<P>>| locked(&job.state).work.take();
+        let work = |job: &Arc<Job<P>>| locked(&job.work).take();
         let stopped: Vec<_> = jobs.iter().filter(|job| job.is_prompt).map(work).collect();
         drop(stopped);
     }

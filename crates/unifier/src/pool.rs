@@ -293,6 +293,7 @@ impl Pool {
         if slots > self.slot_count() { 0 } else { slots }
     }
 
+    #[inline(always)]
     pub(crate) fn span(&self, start: usize, len: usize) -> Span {
         self.arena.span(start, len)
     }

@@ -13,7 +13,7 @@ use crate::blocks::{BlockRange, BlockRanges};
 use crate::file::{CachedFile, Core, Counters, Filling, Inner, Job, Pinned, count, place};
 use crate::fill::Fills;
 use crate::job::wait_all;
-use crate::pool::{FRAME_SLOTS, Page, Runs, SLOT};
+use crate::pool::{FRAME_SLOTS, Page, Run, Runs, SLOT};
 use crate::wait::Ticket;
 
 /// Requests of at least this size, and files of at most this size, are read in by clusters.
@@ -59,6 +59,25 @@ impl PinnedRead {
     pub fn was_coming(&self) -> bool {
         self.was_coming
     }
+
+    /// The same in a smaller form, if it is bytes in one page.
+    ///
+    /// # Errors
+    /// It is not: the same again.
+    #[inline]
+    pub fn into_page(mut self) -> Result<PinnedPage, PinnedRead> {
+        let ([page], Some(Run { start, len })) = (self.units.as_slice(), self.runs.only()) else {
+            return Err(self);
+        };
+        let is_in_one = len > 0 && start / PAGE_BYTES == (start + len - 1) / PAGE_BYTES;
+        if !is_in_one {
+            return Err(self);
+        }
+        let (core, unit, end_of_file) = (self.core.clone(), *page, self.end_of_file);
+        // The pin is the other one's.
+        self.units.clear();
+        Ok(PinnedPage { core, unit, start, len, end_of_file })
+    }
 }
 
 impl Drop for PinnedRead {
@@ -72,7 +91,9 @@ impl Drop for PinnedRead {
 /// Bytes in one page of a file, held for a reader as those of a [`PinnedRead`] are.
 pub struct PinnedPage {
     core: Arc<Core>,
-    page: Page,
+    /// That is pinned.
+    unit: Page,
+    /// Where in the arena.
     start: usize,
     len: usize,
     end_of_file: bool,
@@ -82,7 +103,7 @@ impl PinnedPage {
     /// The bytes.
     #[inline]
     pub fn span(&self) -> Span {
-        self.core.pool.span(self.page.index() * PAGE_BYTES + self.start, self.len)
+        self.core.pool.span(self.start, self.len)
     }
 
     /// How many.
@@ -99,9 +120,9 @@ impl PinnedPage {
 }
 
 impl Drop for PinnedPage {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        self.core.pool.unpin(self.page.unit());
+        self.core.pool.unpin(self.unit);
     }
 }
 
@@ -186,8 +207,8 @@ impl CachedFile {
         self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
         PageLook::Held(PinnedPage {
             core: self.core.clone(),
-            page,
-            start: (offset % SLOT) as usize,
+            unit: page.unit(),
+            start: page.index() * PAGE_BYTES + (offset % SLOT) as usize,
             len: (end - offset) as usize,
             end_of_file: asked >= inner.size,
         })

@@ -54,11 +54,13 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
+    #[inline(always)]
     pub(crate) fn page(&self, block: u64) -> Option<Page> {
         Some(self.cluster_with(block)?.pages[place(block).1])
     }
 
     /// The cluster of a block that is there.
+    #[inline(always)]
     pub(crate) fn cluster_with(&self, block: u64) -> Option<&Cluster> {
         let (number, slot) = place(block);
         self.clusters.get(number).filter(|cluster| !cluster.pages[slot].is_none())
