@@ -31,6 +31,8 @@ use sink::Sink;
 const TURN_READS: usize = 64;
 /// The most messages predicted for one read.
 const GUESSES_MAX: usize = 32;
+/// For the first read of a turn: often nothing has come, and all that was predicted was so in vain.
+const FIRST_GUESSES_MAX: usize = 8;
 /// Tagged messages received without prediction after a wrong prediction; more after each in a row.
 const DISTRUST_FRAMES: u32 = 16;
 /// The most of them.
@@ -94,11 +96,12 @@ impl Connection {
     }
 
     fn receive_turn(&mut self, core: &mut Core, bytes: &mut usize) -> Received {
-        for _ in 0..TURN_READS {
+        for turn in 0..TURN_READS {
             if self.receive.is_paused() {
                 return self.look_for_peer(core);
             }
-            let pass = match self.read(core) {
+            let guesses_max = if turn == 0 { FIRST_GUESSES_MAX } else { GUESSES_MAX };
+            let pass = match self.read(core, guesses_max) {
                 Ok(pass) => pass,
                 Err(error) if is_temporary(&error) && !self.send.is_broken() => {
                     return Received::All;
@@ -143,8 +146,8 @@ impl Connection {
         }
     }
 
-    /// One system call.
-    fn read(&mut self, core: &mut Core) -> io::Result<Pass> {
+    /// One system call, with at most so many predictions.
+    fn read(&mut self, core: &mut Core, guesses_max: usize) -> io::Result<Pass> {
         let pin = self.pin_write();
         let turn_bytes = core.turns.receive_bytes(&self.load);
         let mut predicted = std::mem::take(&mut self.receive.predicted);
@@ -177,7 +180,7 @@ impl Connection {
         }
         let exact = next.is_some() || self.receive.care > 0;
         if next.is_none() && exact {
-            (staging, head) = self.predict(&mut io, staging, head, &mut predicted);
+            (staging, head) = self.predict(&mut io, staging, head, (&mut predicted, guesses_max));
         }
         let tail = if exact { head } else { staging.len() };
         io.bytes(&mut staging[..tail]);

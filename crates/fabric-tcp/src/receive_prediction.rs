@@ -22,11 +22,11 @@ impl Connection {
         io: &mut Scatter<'a>,
         mut staging: &'a mut [u8],
         mut head: usize,
-        predicted: &mut Vec<u32>,
+        (predicted, guesses_max): (&mut Vec<u32>, usize),
     ) -> (&'a mut [u8], usize) {
         let header_len = usize::from(self.receive.predicted_header);
         let mut bytes = 2 * FRAME_HEADER_BYTES;
-        for (slot, receive) in self.tags.likely().take(self.receive.trust) {
+        for (slot, receive) in self.tags.likely().take(self.receive.trust.min(guesses_max)) {
             let header_room = receive.header.as_ref().map_or(0, Span::len);
             bytes += FRAME_HEADER_BYTES + header_len + receive.capacity;
             if header_len > header_room

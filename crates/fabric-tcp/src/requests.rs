@@ -36,7 +36,7 @@ impl<T> Slab<T> {
     }
 
     /// Takes an entry: one that was given up, else a new one.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, new: impl FnOnce() -> T) -> u32 {
         if let Some(slot) = self.free.pop() {
             self.entries[slot as usize].in_use = true;
@@ -48,7 +48,7 @@ impl<T> Slab<T> {
     }
 
     /// Gives an entry up: what it holds is to be let go.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, slot: u32) -> &mut T {
         let entry = &mut self.entries[slot as usize];
         assert!(std::mem::take(&mut entry.in_use), "the slot is in use");
@@ -196,7 +196,7 @@ impl Slab<Request> {
     }
 
     /// A request ended: what was asked for.
-    #[inline]
+    #[inline(always)]
     pub fn end(&mut self, slot: u32) -> &Posted {
         let request = self.release(slot);
         let_go(&mut request.data);

@@ -242,7 +242,7 @@ impl Tags {
     }
 
     /// Ends a receive, done or not, and lets its memory go: what it was.
-    #[inline]
+    #[inline(always)]
     pub fn remove(&mut self, slot: u32) -> &TaggedReceive {
         self.unlink(slot);
         let receive = self.slots.release(slot);

@@ -195,6 +195,7 @@ impl Arena {
     ///
     /// # Panics
     /// When they are not inside the arena.
+    #[inline(always)]
     pub fn span(self: &Arc<Self>, offset: usize, len: usize) -> Span {
         assert!(offset <= self.len && len <= self.len - offset, "span outside of the arena");
         // SAFETY: inside the mapping, as just checked.
@@ -206,6 +207,7 @@ impl Arena {
     ///
     /// # Panics
     /// When the range is not inside.
+    #[inline]
     pub fn read_message(&self, offset: usize, len: usize, into: &mut Vec<u8>) {
         assert!(offset <= self.len && len <= self.len - offset, "message outside of the arena");
         // SAFETY: inside the mapping, as just checked.
@@ -435,6 +437,7 @@ impl Span {
     ///
     /// # Panics
     /// When the part is not inside.
+    #[inline(always)]
     pub fn part(&self, offset: usize, len: usize) -> Span {
         assert!(offset <= self.len && len <= self.len - offset, "part outside of the span");
         let mut part = self.clone();

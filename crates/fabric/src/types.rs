@@ -12,8 +12,13 @@ use crate::mem::Span;
 pub type SgList = SmallVec<[Span; 2]>;
 
 /// The bytes that a list covers.
+#[inline(always)]
 pub fn sg_bytes(list: &[Span]) -> usize {
-    list.iter().map(Span::len).sum()
+    match list {
+        // As most are.
+        [one] => one.len(),
+        _ => list.iter().map(Span::len).sum(),
+    }
 }
 
 /// Where a peer is: `tcp://HOST:PORT`, `unix:/path`, `sim://node`, or `NAME:@...` at a network of this host

@@ -44,6 +44,7 @@ impl OtherLane {
     }
 
     /// Queues a tagged send of so many bytes.
+    #[inline(always)]
     pub(super) fn push_tagged(&mut self, slot: u32, bytes: u32) {
         if bytes as usize <= FRAME_PAYLOAD_BYTES_MAX {
             self.small.push_back(slot);
