@@ -329,6 +329,7 @@ impl Connection {
     ///
     /// # Errors
     /// The peer's fault.
+    #[inline(always)]
     pub fn update_credits(&mut self, header: &Header) -> Result<(), Fault> {
         self.requester.credits.update(header.credit_limit)?;
         self.requester.push.update(header.push_limit)

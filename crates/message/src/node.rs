@@ -233,7 +233,7 @@ impl Node {
     }
 
     /// Whether `submit` would find a credit and a free place now.
-    #[inline]
+    #[inline(always)]
     pub fn can_submit(&self, conn: ConnId) -> bool {
         self.peek(conn).is_some_and(|port| port.can_submit(conn))
     }

@@ -252,7 +252,7 @@ impl Port {
         connection.submit(sh, tag, header, data, reply_into, submit)
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn can_submit(&self, conn: ConnId) -> bool {
         self.peek(conn).is_some_and(|connection| {
             connection.state == State::Open && connection.requester.admit(false).is_ok()

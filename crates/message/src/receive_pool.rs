@@ -177,13 +177,13 @@ impl ReceivePool {
         true
     }
 
-    #[inline]
+    #[inline(always)]
     fn hand_over(&self, index: u32, engine: &mut dyn Engine) -> bool {
         let id = WrId(work_id(Target::Receive, 0, index));
         engine.post_recv(id, self.buffers(index)).is_ok()
     }
 
-    #[inline]
+    #[inline(always)]
     fn buffers(&self, index: u32) -> SgList {
         let mut buffers = SgList::new();
         let header = self.header(index);
@@ -266,17 +266,25 @@ impl ReceivePool {
 
     /// Copies message bytes (no payload) to `into`, in place of what it held. The caller checked
     /// that the message has them.
-    #[inline]
+    #[inline(always)]
     pub fn read_message(&self, index: u32, offset: usize, len: usize, into: &mut Vec<u8>) {
+        if offset + len <= self.header_bytes {
+            let start = index as usize * self.header_bytes;
+            return self.arena.read_message(start + offset, len, into);
+        }
+        self.read_long_message(index, offset, len, into);
+    }
+
+    /// As [`read_message`](Self::read_message), of bytes that are in the data area, too.
+    #[cold]
+    fn read_long_message(&self, index: u32, offset: usize, len: usize, into: &mut Vec<u8>) {
         let first = len.min(self.header_bytes.saturating_sub(offset));
         self.arena.read_message(index as usize * self.header_bytes + offset, first, into);
-        if first < len {
-            let mut rest = Vec::new();
-            let area = self.area_base + index as usize * self.area_bytes;
-            let behind = offset + first - self.header_bytes;
-            self.arena.read_message(area + behind, len - first, &mut rest);
-            into.extend_from_slice(&rest);
-        }
+        let mut rest = Vec::new();
+        let area = self.area_base + index as usize * self.area_bytes;
+        let behind = offset + first - self.header_bytes;
+        self.arena.read_message(area + behind, len - first, &mut rest);
+        into.extend_from_slice(&rest);
     }
 
     /// Copies payload out of a message.
@@ -336,6 +344,7 @@ impl ReplyMemory {
     ///
     /// # Errors
     /// [`SubmitError::QueueFull`] where replies give some back, else [`SubmitError::NoMemory`].
+    #[inline(always)]
     pub fn take(&mut self, domain: &ProtectionDomain) -> Result<u32, SubmitError> {
         if let Some(piece) = self.free.pop() {
             return Ok(piece);
@@ -379,7 +388,7 @@ impl ReplyMemory {
     }
 
     /// Copies the `len` bytes behind the header of a reply to `into`, in place of what it held.
-    #[inline]
+    #[inline(always)]
     pub fn read_message(&self, index: u32, len: usize, into: &mut Vec<u8>) {
         assert!(len <= self.bytes - HEADER_BYTES, "message outside of its memory");
         let (arena, at) = self.place(index);

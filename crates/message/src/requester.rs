@@ -93,6 +93,7 @@ impl Requester {
     ///
     /// # Errors
     /// [`SubmitError::NoCredit`], [`SubmitError::QueueFull`].
+    #[inline(always)]
     pub fn admit(&self, control: bool) -> Result<(), SubmitError> {
         let kept = u32::from(!control && self.window > 1);
         if self.credits.available() <= kept {
@@ -111,7 +112,7 @@ impl Requester {
     }
 
     /// A slot that was free, for a request with the caller's `tag`.
-    #[inline]
+    #[inline(always)]
     pub fn take_slot(&mut self, tag: u32) -> u16 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -161,14 +162,16 @@ pub struct Kept {
 
 impl Slot {
     /// Lets all memory go and makes the slot free; returns the reply's header.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, sh: &mut Shared) -> Vec<u8> {
         if let Some(index) = self.memory.take() {
             sh.reply_memory.put(index);
         }
         segments::let_go(&mut self.data);
         segments::let_go(&mut self.reply_into);
-        self.kept = None;
+        if self.kept.is_some() {
+            self.kept = None;
+        }
         (self.busy, self.reply) = (false, None);
         (self.work, self.granted, self.arrived) = (0, 0, 0);
         self.generation = self.generation.wrapping_add(1);

@@ -176,7 +176,7 @@ impl Responder {
     }
 
     /// An entry for a reply whose end is to be told.
-    #[inline]
+    #[inline(always)]
     pub fn leave(&mut self, token: u64) -> u32 {
         if let Some(index) = self.pending_free.pop() {
             let entry = &mut self.pending_replies[index as usize];

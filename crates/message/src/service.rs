@@ -29,29 +29,26 @@ impl Connection {
     ///
     /// # Errors
     /// The peer's fault.
+    #[inline]
     pub fn handle_request(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
-        let header = &m.header;
         if !self.is_plain_request(sh, m) {
-            self.check_request(sh, m)?;
+            return self.handle_any_request(sh, m);
         }
-        self.responder.credits.take(1)?;
-        // Credits go back before the replies leave, but a slot is in use until its reply is there.
-        if self.responder.in_service + self.responder.replying >= self.responder.window {
-            return Err(Fault::peer("more requests than slots: it does not take its replies"));
-        }
+        self.begin_request(&m.header)?;
+        self.deliver_request(sh, m, HEADER_BYTES);
+        Ok(())
+    }
+
+    /// A request that has data, or more to it than most.
+    #[inline(never)]
+    fn handle_any_request(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
+        let header = &m.header;
+        self.check_request(sh, m)?;
+        self.begin_request(header)?;
         if header.mode == Mode::Tagged {
             self.responder.push.take(header.data_len)?;
         }
-        self.responder.starved |= header.flags & FLAG_STARVED != 0;
-        if self.responder.pending_replies.len() - self.responder.pending_free.len()
-            >= REPLIES_PER_SLOT * self.responder.window + REPLIES_BESIDE
-        {
-            return Err(Fault::peer("it does not take its replies"));
-        }
-        let slot = self.responder.free_slot(header.tag)?;
-        (slot.busy, slot.tag) = (true, header.tag);
-        (slot.mode, slot.reply_mode) = (header.mode, header.reply_mode);
-        (slot.data_len, slot.room) = (header.data_len, header.room);
+        let slot = &mut self.responder.slots[tag_slot(header.tag)];
         if header.mode != Mode::None || header.reply_mode != Mode::Tagged {
             read_descriptors(sh, m, slot);
             let agreed = &self.agreed;
@@ -63,14 +60,44 @@ impl Connection {
             return Err(Fault::peer("descriptors that do not cover the data"));
         }
         let at = HEADER_BYTES + header.descriptor_bytes();
-        let header_len = usize::from(header.header_len);
         if header.mode == Mode::Inline {
             slot.inline = sh.take_header();
-            let len = header.data_len as usize;
-            sh.pool.read_payload(m.index, at + header_len, len, &mut slot.inline);
+            let (at, len) = (at + usize::from(header.header_len), header.data_len as usize);
+            sh.pool.read_payload(m.index, at, len, &mut slot.inline);
             self.counters.copied_bytes += u64::from(header.data_len);
         }
+        self.deliver_request(sh, m, at);
+        Ok(())
+    }
+
+    /// Takes a request into its slot, if the peer may send it.
+    #[inline(always)]
+    fn begin_request(&mut self, header: &Header) -> Result<(), Fault> {
+        let responder = &mut self.responder;
+        responder.credits.take(1)?;
+        // Credits go back before the replies leave, but a slot is in use until its reply is there.
+        if responder.in_service + responder.replying >= responder.window {
+            return Err(Fault::peer("more requests than slots: it does not take its replies"));
+        }
+        responder.starved |= header.flags & FLAG_STARVED != 0;
+        if responder.pending_replies.len() - responder.pending_free.len()
+            >= REPLIES_PER_SLOT * responder.window + REPLIES_BESIDE
+        {
+            return Err(Fault::peer("it does not take its replies"));
+        }
+        let slot = responder.free_slot(header.tag)?;
+        (slot.busy, slot.tag) = (true, header.tag);
+        (slot.mode, slot.reply_mode) = (header.mode, header.reply_mode);
+        (slot.data_len, slot.room) = (header.data_len, header.room);
+        Ok(())
+    }
+
+    /// The caller's header begins `at` so many bytes of the message.
+    #[inline(always)]
+    fn deliver_request(&mut self, sh: &mut Shared, m: &Message, at: usize) {
+        let header = &m.header;
         let mut caller_header = sh.take_header();
+        let header_len = usize::from(header.header_len);
         sh.pool.read_message(m.index, at, header_len, &mut caller_header);
         self.counters.requests_received += 1;
         self.responder.in_service += 1;
@@ -84,7 +111,6 @@ impl Connection {
         } else {
             sh.deliver_in_turn(waiting);
         }
-        Ok(())
     }
 
     /// A request without data, whose reply goes by tag, in which nothing is wrong: most are.

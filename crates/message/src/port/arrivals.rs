@@ -24,13 +24,23 @@ impl Connection {
         let message = Message { header, index, len };
         match header.kind {
             Kind::Request => self.handle_request(sh, &message),
-            Kind::Reply => self.handle_reply(sh, &message),
-            Kind::Grant if len == HEADER_BYTES => self.handle_grant(sh, &header),
-            Kind::Credit if len == HEADER_BYTES => Ok(()),
+            _ => self.handle_other(sh, &message),
+        }
+    }
+
+    /// One that is no request.
+    #[inline(never)]
+    fn handle_other(&mut self, sh: &mut Shared, message: &Message) -> Result<(), Fault> {
+        let Message { header, len, .. } = message;
+        let is_alone = *len == HEADER_BYTES;
+        match header.kind {
+            Kind::Reply => self.handle_reply(sh, message),
+            Kind::Grant if is_alone => self.handle_grant(sh, header),
+            Kind::Credit if is_alone => Ok(()),
             Kind::Piece if header.flags & FLAG_OF_REPLY != 0 => {
-                self.handle_reply_piece(sh, &message)
+                self.handle_reply_piece(sh, message)
             }
-            Kind::Piece => self.handle_request_piece(sh, &message),
+            Kind::Piece => self.handle_request_piece(sh, message),
             _ => Err(Fault::peer("control message with more than a header")),
         }
     }

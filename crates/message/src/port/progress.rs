@@ -115,6 +115,10 @@ impl Port {
         if connection.state != State::Open || connection.queue_pair != completion.queue_pair {
             return;
         }
+        if completion.status == Status::Success && target == Target::Reply {
+            // What a server is mostly told of.
+            return connection.reply_work_done(&mut self.sh, number, completion.byte_len);
+        }
         let result = match completion.status {
             Status::Success => connection.handle_work(&mut self.sh, target, number, completion),
             // The engine tells of the end.
