@@ -241,7 +241,7 @@ impl Budgets {
         false
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_both(&self, user: &UserShare, needs: Needs) -> bool {
         if !user.share.try_take(needs) {
             return false;

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use dafs_fabric::{Arena, SgList, Span, poison};
 use dafs_message::RequestId;
-use dafs_protocol::{SessionId, Status};
+use dafs_protocol::{PLAIN_READ_REPLY_BYTES, SessionId, Status};
+use dafs_unifier::PinnedPage;
 use rustc_hash::FxHashMap;
 
 use crate::locks::Ended;
@@ -33,6 +34,13 @@ pub(crate) enum Action {
         header: Vec<u8>,
         data: SgList,
         held: Vec<Held>,
+    },
+    /// Of a read of bytes in one page.
+    ReplyPage {
+        id: RequestId,
+        header: [u8; PLAIN_READ_REPLY_BYTES],
+        page: PinnedPage,
+        grant: Grant,
     },
     Destroy {
         session: SessionId,

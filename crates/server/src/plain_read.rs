@@ -11,7 +11,8 @@ use std::task::{self, Poll};
 use std::time::Duration;
 
 use dafs_fabric::SgList;
-use dafs_protocol::{PlainRead, RequestHead, Status, encode_results};
+use dafs_message::RequestId;
+use dafs_protocol::{PlainRead, RequestHead, Status, encode_plain_read_reply, encode_results};
 use dafs_unifier::{PinnedRead, Reading};
 
 use crate::context::{Action, Context, Grant, Held};
@@ -19,14 +20,18 @@ use crate::metrics::Kind;
 use crate::opens::Open;
 use crate::operations::file::{note_read, read_result, readable};
 use crate::paths::DataPin;
+use crate::planted::{Defect, planted};
 use crate::session::Session;
 
 impl Miss {
-    /// To run as a task; `None`: it is for a chain to say what is wrong with it.
+    /// To run as a task, with what the request took, until its reply has left; `None`: it is for a
+    /// chain to say what is wrong with it.
+    #[inline(always)]
     pub(crate) fn of(
         read: &PlainRead,
         context: &Rc<Context>,
         session: &Rc<Session>,
+        grant: &mut Option<Grant>,
     ) -> Option<Miss> {
         let head = read.head;
         // That no file is so long has been checked when it was decoded.
@@ -39,7 +44,8 @@ impl Miss {
         let reading = open.file.cached()?.read(offset, len);
         let (context, session) = (context.clone(), session.clone());
         let start = context.shared.process.now();
-        Some(Miss { context, session, head, open, offset, len, reading, start, grant: None })
+        let grant = grant.take();
+        Some(Miss { context, session, head, open, offset, len, reading, start, grant })
     }
 }
 
@@ -58,35 +64,49 @@ pub(crate) struct Miss {
 }
 
 impl Miss {
-    /// What the request took, until its reply has left.
-    pub(crate) fn with(self, grant: Grant) -> Miss {
-        Miss { grant: Some(grant), ..self }
-    }
-
     fn reply(&mut self, outcome: Result<PinnedRead, Status>) {
         let Miss { context, session, head, open, offset, len, .. } = self;
-        let (offset, len) = (*offset, *len);
-        let mut data = SgList::new();
-        let mut held = context.held();
-        let result = outcome.and_then(|lease| {
+        if let Ok(lease) = &outcome {
             if let (Some(recorder), Some(file)) = (&context.shared.recorder, open.file.cached()) {
-                recorder.read(file, offset, len);
+                recorder.read(file, *offset, *len);
             }
             note_read(context, session, lease.len());
-            open.read_ahead(offset, len, lease.was_coming());
+            open.read_ahead(*offset, *len, lease.was_coming());
+        }
+        session.slots.borrow_mut().finish(head.slot, []);
+        let target = session.take_target(head.slot);
+        context.shared.note_time(Kind::Reads, self.start);
+        let (Some(id), Some(grant)) = (target, self.grant.take()) else { return };
+        let page = match outcome {
+            Ok(lease) if planted(Defect::HeldTooShort) => Err(Ok(lease)),
+            Ok(lease) => lease.into_page().map_err(Ok),
+            Err(status) => Err(Err(status)),
+        };
+        let action = match page {
+            Ok(page) => {
+                // A page is no longer than a `u32` tells.
+                let outcome = (page.bytes() as u32, page.end_of_file());
+                let header = encode_plain_read_reply(head.slot, head.sequence, outcome);
+                Action::ReplyPage { id, header, page, grant }
+            }
+            Err(outcome) => self.reply_of(id, outcome, grant),
+        };
+        self.context.actions.borrow_mut().push_back(action);
+    }
+
+    /// What is in several pages, or failed.
+    fn reply_of(&self, id: RequestId, outcome: Result<PinnedRead, Status>, grant: Grant) -> Action {
+        let (mut data, mut held) = (SgList::new(), self.context.held());
+        let result = outcome.and_then(|lease| {
             data = lease.spans();
             let result = read_result(lease.len(), lease.end_of_file());
             held.push(Held::Data(DataPin::Lease(lease)));
             result
         });
-        session.slots.borrow_mut().finish(head.slot, []);
-        let target = session.take_target(head.slot);
-        context.shared.note_time(Kind::Reads, self.start);
-        let Some(id) = target else { return };
-        let mut header = context.header();
-        encode_results(head.slot, head.sequence, Ok(&[result]), &mut header);
-        held.extend(self.grant.take().map(Held::Grant));
-        context.actions.borrow_mut().push_back(Action::Reply { id, header, data, held });
+        let mut header = self.context.header();
+        encode_results(self.head.slot, self.head.sequence, Ok(&[result]), &mut header);
+        held.push(Held::Grant(grant));
+        Action::Reply { id, header, data, held }
     }
 }
 

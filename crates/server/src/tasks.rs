@@ -73,10 +73,12 @@ impl Tasks {
     }
 
     /// As [`spawn`](Self::spawn).
+    #[inline(always)]
     pub(crate) fn spawn_miss(&mut self, miss: Miss) {
         self.start(Task::Miss(miss));
     }
 
+    #[inline(always)]
     fn start(&mut self, task: Task) {
         let number = self.free.pop().unwrap_or_else(|| {
             let task = self.places.len();

@@ -212,6 +212,9 @@ impl Worker {
             match action {
                 Action::Fetch { id, into } => self.node.fetch(id, into),
                 Action::Reply { id, header, data, held } => self.reply(id, header, data, held),
+                Action::ReplyPage { id, header, page, grant } => {
+                    self.reply_page(id, &header, page, grant);
+                }
                 Action::Destroy { session } => self.destroy(session, End::Destroyed),
                 Action::GoOn { session } => self.go_on(session),
                 Action::LockEnded(ended) => self.lock_ended(ended),
@@ -271,6 +274,7 @@ impl Worker {
         }
     }
 
+    #[inline(always)]
     fn reply_sent(&mut self, token: u64) {
         let Some(mut held) = self.transfers.left(token) else { return };
         for held in held.drain(..) {

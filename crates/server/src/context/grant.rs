@@ -22,6 +22,7 @@ impl Grant {
 }
 
 impl Drop for Grant {
+    #[inline(always)]
     fn drop(&mut self) {
         let allowance = &self.session.allowance;
         allowance.give_back(self.needs);

@@ -62,6 +62,7 @@ pub(crate) fn read_result(bytes: usize, end_of_file: bool) -> OpResult {
     Ok(Outcome::Read { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), end_of_file })
 }
 
+#[inline(always)]
 pub(crate) fn readable(session: &Session, state: StateId) -> Result<Rc<Open>, Status> {
     let open = session.open(state)?;
     if open.read.get() { Ok(open) } else { Err(Status::BadF) }

@@ -62,6 +62,13 @@ pub(super) fn needs_of_hit(offset: u64, len: u32, segments_max: usize) -> Needs 
     Needs { pages: units(FRAME), memory }
 }
 
+/// As [`needs_of`], of a READ of one piece and nothing else.
+pub(super) fn needs_of_read(offset: u64, len: u32, segments_max: usize) -> Needs {
+    let mut needs = needs_of_hit(offset, len, segments_max);
+    needs.add(Needs { pages: 0, memory: REQUEST_BYTES });
+    uncounted(needs)
+}
+
 fn segments_of(extents: &ExtentList) -> usize {
     sum_of_units(extents, PAGE) / PAGE as usize
 }
@@ -131,7 +138,7 @@ impl Worker {
         may.then(|| Grant::of(&self.context, session, needs))
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_take(&self, session: &Session, needs: Needs) -> bool {
         self.shared.budgets.take_at_once(&session.allowance.user, needs)
             || self.try_take_in_turn(session, needs)
@@ -331,6 +338,17 @@ mod tests {
         let append =
             Operation::Append { state: StateId(1), bytes: 1, stability: Stability::Unstable };
         assert_eq!(pages(&[append]), 2 * 4096);
+    }
+
+    #[test]
+    fn a_read_of_one_piece_needs_what_a_chain_of_it_does() {
+        for (offset, len) in [(0, 1), (65_535, 2), (4096, 4096), (3, 1 << 20), (1 << 50, u32::MAX)]
+        {
+            for segments_max in [1, 16, 1024] {
+                let chain = needs_of(&[read(&[Extent::one(offset, len)])], 0, segments_max);
+                assert_eq!(needs_of_read(offset, len, segments_max), chain, "{offset} {len}");
+            }
+        }
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(super) struct Connections {
     by_id: FxHashMap<ConnId, Connection>,
     /// The one that was asked for last, if it is part of a session: in there, too.
     last: Option<(ConnId, Rc<Session>)>,
+    /// The one that was heard last, and when.
+    heard: Option<(ConnId, Duration)>,
     /// Those that are being set up.
     unproven: Crowd<ConnId>,
     /// Those that wait for what they replace.
@@ -47,6 +49,7 @@ impl Connections {
         Connections {
             by_id: FxHashMap::default(),
             last: None,
+            heard: None,
             unproven: Crowd::new(unproven_max),
             binds: Vec::new(),
         }
@@ -66,6 +69,13 @@ impl Connections {
             self.last = Some((connection, self.session(connection)?));
         }
         self.last.as_ref().map(|(_, session)| session)
+    }
+
+    /// Something came. False: something has come in this pass already, and nothing since by another.
+    #[inline]
+    pub(super) fn note_heard(&mut self, connection: ConnId, now: Duration) -> bool {
+        let last = self.heard.replace((connection, now));
+        last != self.heard
     }
 
     fn set(&mut self, connection: ConnId, is: Connection) {

@@ -6,15 +6,16 @@ use std::sync::atomic::Ordering;
 use dafs_fabric::SgList;
 use dafs_message::RequestId;
 use dafs_protocol::{
-    OpResult, PlainRead, RequestHead, SessionId, Status, Verdict, decode_plain_read,
-    decode_request, encode_plain_read_reply, encode_results,
+    DecodeError, OpResult, PLAIN_READ_REPLY_BYTES, PlainRead, RequestHead, SessionId, Status,
+    Verdict, decode_plain_read, decode_request, encode_plain_read_reply, encode_results,
 };
 use dafs_store::{Blocking, allow_blocking};
-use dafs_unifier::PageLook;
+use dafs_unifier::{PageLook, PinnedPage};
 
 use super::Worker;
-use super::admission::{NEEDS_OF_PAGE, needs_of, needs_of_hit};
+use super::admission::{NEEDS_OF_PAGE, needs_of, needs_of_hit, needs_of_read};
 use super::transfers::ReplyPins;
+use crate::budget::Needs;
 use crate::chain;
 use crate::context::{Grant, Held};
 use crate::delayed::{Cached, Delayed};
@@ -35,16 +36,18 @@ impl Worker {
         header: Vec<u8>,
         (data_len, pushed): (u32, bool),
     ) {
-        self.heard(session, id.conn());
+        if self.connections.note_heard(id.conn(), self.clock.now()) {
+            self.heard(session, id.conn());
+        }
         if self.stopping.is_some() {
             // The next server is asked again.
             return self.node.recycle(header);
         }
         let read = decode_plain_read(&header);
-        let (head, hash, operations) = match &read {
+        let (head, hash, needs) = match &read {
             Some(read) => (read.head, read.hash(), None),
-            None => match decode_request(&header) {
-                Ok(request) => (request.head, request.hash, Some(request.operations)),
+            None => match self.look_into(&header, data_len) {
+                Ok((head, hash, needs)) => (head, hash, Some(needs)),
                 Err(error) => return self.violation(id.conn(), &error.to_string()),
             },
         };
@@ -68,37 +71,49 @@ impl Worker {
             Verdict::Running if planted(Defect::AnswerGoesAstray) => return,
             Verdict::Running => {
                 self.resent(session, (head.slot, id), pushed);
-                drop(operations);
                 return self.node.recycle(header);
             }
             Verdict::Refuse(status) => return self.refuse(id, head, status),
         };
-        let plain = read.filter(|_| prior.is_empty() && data_len == 0);
-        if let Some(plain) = &plain {
+        let is_plain = prior.is_empty() && data_len == 0;
+        if is_plain && let Some(read) = &read {
             let is_sample = number.is_multiple_of(CACHED_READS_PER_SAMPLE);
             let start = is_sample.then(|| self.shared.process.now());
-            if self.try_answer(session, id, plain) {
+            if self.try_answer(session, id, read) {
                 if let Some(start) = start {
                     self.shared.note_time(Kind::CachedReads, start);
                 }
-                drop(operations);
                 return self.node.recycle(header);
             }
         }
         let segments_max = self.context.segments_max;
-        let needs = match (&read, &operations) {
-            (Some(read), _) => needs_of(&[read.operation()], data_len, segments_max),
-            (None, operations) => {
-                needs_of(operations.as_deref().unwrap_or_default(), data_len, segments_max)
-            }
-        };
-        drop(operations);
-        session.set_target(head.slot, id);
+        let of_read = |read: &PlainRead| needs_of_read(read.offset, read.len, segments_max);
+        let needs = needs.or(read.as_ref().map(of_read)).unwrap_or_default();
+        let plain = read.filter(|_| is_plain);
         let request = Delayed { head, id, header, data_len, prior, plain, needs };
+        self.begin_new(session, request, pushed);
+    }
+
+    /// Starts a request, now or when it may.
+    #[inline(never)]
+    fn begin_new(&mut self, session: &Rc<Session>, request: Delayed, pushed: bool) {
+        session.set_target(request.head.slot, request.id);
         match pushed {
             true => self.begin_or_decline(session, request),
             false => self.begin_or_delay(session, request),
         }
+    }
+
+    /// Of a request that is no plain read: its head and hash, and what it needs.
+    #[inline(never)]
+    fn look_into(
+        &self,
+        header: &[u8],
+        data_len: u32,
+    ) -> Result<(RequestHead, u64, Needs), DecodeError> {
+        let request = decode_request(header)?;
+        let needs = needs_of(&request.operations, data_len, self.context.segments_max);
+        Ok((request.head, request.hash, needs))
     }
 
     /// Starts a request that has what it needs.
@@ -106,16 +121,16 @@ impl Worker {
         let alone = !self.node.has_event() && self.chains() == 0;
         self.note_company(session.id, alone);
         allow_blocking(self.blocking(alone));
-        let plain = request.plain;
-        match plain.and_then(|plain| Miss::of(&plain, &self.context, session)) {
-            Some(miss) => {
-                self.node.recycle(request.header);
-                self.tasks.spawn_miss(miss.with(grant));
-            }
-            None => {
-                let (context, session) = (self.context.clone(), session.clone());
-                self.tasks.spawn(chain::run(context, session, request, grant));
-            }
+        let mut grant = Some(grant);
+        let plain = request.plain.as_ref();
+        if let Some(miss) =
+            plain.and_then(|read| Miss::of(read, &self.context, session, &mut grant))
+        {
+            self.tasks.spawn_miss(miss);
+            self.node.recycle(request.header);
+        } else if let Some(grant) = grant {
+            let (context, session) = (self.context.clone(), session.clone());
+            self.tasks.spawn(chain::run(context, session, request, grant));
         }
         allow_blocking(Blocking::None);
     }
@@ -136,7 +151,7 @@ impl Worker {
     }
 
     /// Answers a read of what is there, in the pass that received it.
-    #[inline]
+    #[inline(always)]
     fn try_answer(&mut self, session: &Rc<Session>, id: RequestId, read: &PlainRead) -> bool {
         if read.len > session.attr.data_bytes_max {
             return false;
@@ -156,12 +171,24 @@ impl Worker {
         // A page is no longer than a `u32` tells.
         let outcome = (page.bytes() as u32, page.end_of_file());
         let header = encode_plain_read_reply(head.slot, head.sequence, outcome);
+        self.reply_page(id, &header, page, grant);
+        true
+    }
+
+    /// Replies with bytes in one page.
+    #[inline(always)]
+    pub(super) fn reply_page(
+        &mut self,
+        id: RequestId,
+        header: &[u8; PLAIN_READ_REPLY_BYTES],
+        page: PinnedPage,
+        grant: Grant,
+    ) {
         let mut spans = SgList::new();
         spans.push(page.span());
         let pins = ReplyPins::Page { _page: page, _grant: grant };
         let token = self.transfers.leave(self.context.transfer(), id.conn(), pins);
-        self.node.reply_told(id, &header, &mut spans, token);
-        true
+        self.node.reply_small(id, header, &mut spans, token);
     }
 
     /// As [`try_answer`](Self::try_answer), of what is in several pages.
@@ -184,7 +211,7 @@ impl Worker {
     }
 
     /// The server's cache answers a read.
-    #[inline]
+    #[inline(always)]
     fn note_hit(&self, session: &Session, open: &Open, read: &PlainRead, bytes: usize) {
         let (offset, len) = (read.offset, read.len as usize);
         if let (Some(recorder), Some(file)) = (&self.context.shared.recorder, open.file.cached()) {

@@ -82,7 +82,7 @@ pub(super) struct Transfers {
 
 impl Transfers {
     /// A reply begins to leave: its token.
-    #[inline]
+    #[inline(always)]
     pub(super) fn leave(&mut self, order: u64, connection: ConnId, pins: ReplyPins) -> u64 {
         let Some(token) = self.free.pop() else {
             self.leaving.push(Place { order, connection, pins: Some(pins) });
