@@ -89,16 +89,18 @@ fn counted_server(worker: &mut Worker, store_io: Option<&dyn ThreadIo>, now: Dur
     server(worker, store_io, now)
 }
 
-/// What the profiler looks for: asks for reads of so many buffers, and takes what has come.
+/// What the profiler looks for: asks for reads of these blocks, and takes what has come.
 #[inline(never)]
 fn counted_client(
     core: &mut Core,
     now: Duration,
-    asked: &mut Vec<(u64, Work, Buffer)>,
+    file: FileKey,
+    asked: &mut Vec<(u64, Buffer)>,
     back: &mut Vec<Buffer>,
 ) -> bool {
-    for (tag, work, buffer) in asked.drain(..) {
-        core.submit(Owner(1), tag, work, Memory::Buffer(buffer.post()));
+    for (block, buffer) in asked.drain(..) {
+        let work = Work::Read { file, offset: block * BLOCK as u64, len: BLOCK as u32 };
+        core.submit(Owner(1), block, work, Memory::Buffer(buffer.post()));
     }
     let busy = core.progress(now);
     while let Some(done) = core.next_done() {
@@ -155,13 +157,10 @@ impl Pair {
         let depth = self.buffers.len();
         let mut asked = Vec::with_capacity(depth);
         for _ in 0..reads / depth {
-            for (buffer, block) in self.buffers.drain(..).zip(&mut *blocks) {
-                let offset = block * BLOCK as u64;
-                asked.push((block, Work::Read { file, offset, len: BLOCK as u32 }, buffer));
-            }
+            asked.extend(blocks.zip(self.buffers.drain(..)));
             while self.buffers.len() < depth {
                 self.now += Duration::from_micros(10);
-                counted_client(&mut self.core, self.now, &mut asked, &mut self.buffers);
+                counted_client(&mut self.core, self.now, file, &mut asked, &mut self.buffers);
                 counted_server(&mut self.worker, self.store_io.as_deref(), self.now);
                 self.wait_for_disk();
             }
