@@ -177,15 +177,16 @@ impl Connection {
         };
         if missing == Missing::Segment {
             // That it has hung up, where it has, is heard again.
-            self.hear(MESSAGES_MAX)?;
+            self.hear(MESSAGES_MAX, false)?;
         }
         let Ok((segment, offset)) = self.memory.find(remote, write) else { return Ok(None) };
         copy_part(segment, offset, data, write, moved, bytes);
         Ok(Some(bytes))
     }
 
-    /// Takes up to so many messages from the socket.
-    pub fn hear(&mut self, messages: usize) -> Result<Heard, Violation> {
+    /// Takes up to so many messages from the socket. A bell is mostly the only one: who is told of more by
+    /// epoll ends `at_bell`, and saves the look at a socket that is empty.
+    pub fn hear(&mut self, messages: usize, at_bell: bool) -> Result<Heard, Violation> {
         for _ in 0..messages {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
             let received = match sys::receive(self.peer.fd(), &mut bytes) {
@@ -201,7 +202,11 @@ impl Connection {
             }
             let message = Message::decode(bytes.get(..received.len).unwrap_or(&[]));
             let message = message.ok_or("a message of no kind")?;
+            let is_bell = message == Message::Bell;
             self.memory.take(&message, received.descriptors)?;
+            if is_bell && at_bell {
+                break;
+            }
         }
         Ok(Heard::All)
     }

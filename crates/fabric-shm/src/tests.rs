@@ -290,3 +290,42 @@ fn messages_cost_no_system_call_while_both_look() {
     assert_eq!(after - before, rounds_after - rounds_before, "only epoll was asked");
     assert!(after - before < MESSAGES / 50, "{} calls", after - before);
 }
+
+/// Where nothing comes nobody looks; what comes then is noticed all the same, both ways.
+#[test]
+fn idle_queue_pairs_are_rung() {
+    const PAIRS: usize = 20;
+    const IDLE: usize = 20_000;
+    let mut server = Server::new();
+    let mut pairs = Vec::new();
+    for _ in 0..PAIRS {
+        server.connect_honest();
+        pairs.extend(server.pair);
+    }
+    for _ in 0..IDLE {
+        server.poll();
+        server.honest.poll(&mut Vec::new(), 1);
+    }
+    for pair in &pairs {
+        server.pair = Some(*pair);
+        let before = server.honest.system_calls() - server.honest.rounds();
+        server.ping();
+        let calls = server.honest.system_calls() - server.honest.rounds() - before;
+        assert!(calls <= 1, "more than a bell: {calls}");
+    }
+    for _ in 0..IDLE {
+        server.poll();
+        server.honest.poll(&mut Vec::new(), 1);
+    }
+    for (near, far) in pairs {
+        server.honest.post_recv(WrId(5), smallvec![server.target.clone()]).expect("posted");
+        server.engine.post_send(far, WrId(6), b"pong", &mut smallvec![], false).expect("posted");
+        let answered = wait("answer", || {
+            server.poll();
+            let mut done = Vec::new();
+            server.honest.poll(&mut done, 1);
+            done.pop()
+        });
+        assert_eq!((answered.wr_id, answered.queue_pair), (WrId(5), near));
+    }
+}

@@ -81,7 +81,7 @@ impl ShmEngine {
         self.system_calls += 1;
         match self.slots.link(slot) {
             Some(Link::Up(connection)) => {
-                let heard = connection.hear(HEARD_MAX);
+                let heard = connection.hear(HEARD_MAX, true);
                 self.activate(slot);
                 self.progress(slot);
                 match heard {
