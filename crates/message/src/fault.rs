@@ -11,7 +11,7 @@ pub struct Fault {
 
 impl Fault {
     /// The peer's.
-    pub fn peer(reason: &'static str) -> Fault {
+    pub const fn peer(reason: &'static str) -> Fault {
         Fault { reason, peer: true }
     }
 

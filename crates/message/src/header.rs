@@ -149,6 +149,21 @@ impl Header {
         into.get(..end)
     }
 
+    /// The message with one descriptor and without data, if it is a small one.
+    #[inline]
+    pub fn with_descriptor<'a>(
+        &self,
+        remote: &RemoteSpan,
+        caller_header: &[u8],
+        into: &'a mut [u8; SMALL_MESSAGE_BYTES],
+    ) -> Option<&'a [u8]> {
+        let end = HEADER_BYTES + REMOTE_SPAN_BYTES + caller_header.len();
+        into.get_mut(HEADER_BYTES + REMOTE_SPAN_BYTES..end)?.copy_from_slice(caller_header);
+        into[..HEADER_BYTES].copy_from_slice(&self.bytes());
+        into[HEADER_BYTES..HEADER_BYTES + REMOTE_SPAN_BYTES].copy_from_slice(&remote_bytes(remote));
+        into.get(..end)
+    }
+
     #[inline]
     fn bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -229,23 +244,33 @@ pub fn wire_tag(slot: u16, generation: u16) -> u32 {
     u32::from(slot) << 16 | u32::from(generation)
 }
 
+#[inline]
+fn remote_bytes(remote: &RemoteSpan) -> [u8; REMOTE_SPAN_BYTES] {
+    let mut bytes = [0; REMOTE_SPAN_BYTES];
+    bytes[..8].copy_from_slice(&remote.rkey.0.to_le_bytes());
+    bytes[8..16].copy_from_slice(&remote.addr.to_le_bytes());
+    bytes[16..].copy_from_slice(&remote.len.to_le_bytes());
+    bytes
+}
+
 /// Appends a descriptor.
 pub fn encode_remote(remote: &RemoteSpan, out: &mut Vec<u8>) {
-    out.extend_from_slice(&remote.rkey.0.to_le_bytes());
-    out.extend_from_slice(&remote.addr.to_le_bytes());
-    out.extend_from_slice(&remote.len.to_le_bytes());
+    out.extend_from_slice(&remote_bytes(remote));
+}
+
+/// Takes a descriptor apart.
+#[inline]
+pub fn decode_remote(bytes: &[u8; REMOTE_SPAN_BYTES]) -> RemoteSpan {
+    let word =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+    RemoteSpan { rkey: Rkey(long(0)), addr: long(8), len: word(16) }
 }
 
 /// Takes descriptors apart; bytes that are no whole descriptor are left out.
 pub fn decode_remotes(bytes: &[u8], out: &mut Vec<RemoteSpan>) {
     out.clear();
-    for chunk in bytes.chunks_exact(REMOTE_SPAN_BYTES) {
-        let (rkey, rest) = chunk.split_at(8);
-        let (addr, len) = rest.split_at(8);
-        let long = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap_or_default());
-        let len = u32::from_le_bytes(len.try_into().unwrap_or_default());
-        out.push(RemoteSpan { rkey: Rkey(long(rkey)), addr: long(addr), len });
-    }
+    out.extend(bytes.as_chunks().0.iter().map(decode_remote));
 }
 
 /// What each side tells the other when they connect.

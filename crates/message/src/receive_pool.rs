@@ -15,7 +15,7 @@ use dafs_fabric::{
 };
 
 use crate::config::{NodeError, SubmitError};
-use crate::header::HEADER_BYTES;
+use crate::header::{HEADER_BYTES, REMOTE_SPAN_BYTES};
 use crate::segments;
 use crate::work::{Target, work_id};
 
@@ -262,6 +262,18 @@ impl ReceivePool {
     /// The bytes where the header of a message is; those behind its end have no meaning.
     pub fn first_bytes(&self, index: u32) -> [u8; HEADER_BYTES] {
         self.arena.message_bytes(index as usize * self.header_bytes)
+    }
+
+    /// A descriptor behind a message's header is not in the data area.
+    #[inline]
+    pub fn has_first_descriptor(&self) -> bool {
+        HEADER_BYTES + REMOTE_SPAN_BYTES <= self.header_bytes
+    }
+
+    /// The bytes where the first descriptor of a message is. The caller checked that it has one.
+    #[inline]
+    pub fn first_descriptor(&self, index: u32) -> [u8; REMOTE_SPAN_BYTES] {
+        self.arena.message_bytes(index as usize * self.header_bytes + HEADER_BYTES)
     }
 
     /// Copies message bytes (no payload) to `into`, in place of what it held. The caller checked

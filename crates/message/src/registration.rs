@@ -87,6 +87,19 @@ impl RegistrationCache {
         Some(registered)
     }
 
+    /// What to tell a peer of memory that is registered already, and what keeps it so.
+    #[inline]
+    pub fn known(
+        &mut self,
+        span: &Span,
+        access: Access,
+    ) -> Option<(Arc<MemoryRegion>, RemoteSpan)> {
+        let region = self.hit(span, access)?;
+        let offset = usize::try_from(span.addr() - region.span().addr()).ok()?;
+        let remote = region.part(offset, span.len());
+        Some((region, remote))
+    }
+
     /// The regions by which the device knows all of `list` as local memory; `None` when it does not
     /// and something of it cannot be registered.
     pub fn local(&mut self, domain: &ProtectionDomain, list: &[Span]) -> Option<Regions> {
@@ -119,19 +132,24 @@ impl RegistrationCache {
         self.entries.retain(|entry| !regions.iter().any(|of| Arc::ptr_eq(of, &entry.region)));
     }
 
+    #[inline]
+    fn hit(&mut self, span: &Span, access: Access) -> Option<Arc<MemoryRegion>> {
+        self.uses += 1;
+        let is_hit =
+            |entry: &&mut Entry| entry.access == access && entry.region.span().contains(span);
+        let entry = self.entries.iter_mut().find(is_hit)?;
+        entry.used = self.uses;
+        Some(entry.region.clone())
+    }
+
     fn region(
         &mut self,
         device: &dyn Device,
         span: &Span,
         access: Access,
     ) -> Option<Arc<MemoryRegion>> {
-        self.uses += 1;
-        let is_hit =
-            |entry: &&mut Entry| entry.access == access && entry.region.span().contains(span);
-        let hit = self.entries.iter_mut().find(is_hit);
-        if let Some(entry) = hit {
-            entry.used = self.uses;
-            return Some(entry.region.clone());
+        if let Some(region) = self.hit(span, access) {
+            return Some(region);
         }
         // What is gone elsewhere shall not stay for the cache's sake.
         self.entries.retain(|entry| !entry.is_left());

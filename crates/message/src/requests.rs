@@ -2,7 +2,9 @@
 
 mod plan;
 
-use dafs_fabric::{RemoteSpan, SgList, Status, WorkCompletion, sg_bytes};
+use std::sync::Arc;
+
+use dafs_fabric::{Access, MemoryRegion, RemoteSpan, SgList, Status, WorkCompletion, sg_bytes};
 
 use crate::REPLY_HEADER_BYTES_MAX;
 use crate::config::SubmitError;
@@ -10,10 +12,10 @@ use crate::connection::{Connection, Message, State, Work, push_tag, reply_tag};
 use crate::event::Event;
 use crate::fault::Fault;
 use crate::header::{
-    FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, SMALL_MESSAGE_BYTES,
-    encode_remote, tag_slot, wire_tag,
+    FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, REMOTE_SPAN_BYTES,
+    SMALL_MESSAGE_BYTES, encode_remote, tag_slot, wire_tag,
 };
-use crate::requester::Requester;
+use crate::requester::{Requester, Slot};
 use crate::segments;
 use crate::shared::{Role, Shared};
 use crate::work::Target;
@@ -119,17 +121,34 @@ impl Connection {
     ) -> Result<(), SubmitError> {
         let is_plain = self.agreed.tagged && !sh.attr.local_registration;
         if !is_plain || HEADER_BYTES + caller_header.len() > SMALL_MESSAGE_BYTES {
-            let list = reply_into.clone();
-            self.submit(sh, tag, caller_header, SgList::new(), list, Submit::Plain)?;
-            reply_into.clear();
-            return Ok(());
+            return self.submit_untagged(sh, tag, caller_header, reply_into);
         }
+        segments::join(reply_into);
+        let room = self.admit_empty(sh, tag, caller_header.len(), reply_into)?;
+        let memory = sh.reply_memory.take(&sh.domain)?;
+        let (slot, index) = self.begin_empty(tag, room);
+        slot.reply_mode = Mode::Tagged;
+        (slot.memory, slot.work) = (Some(memory), 1);
+        let mut header = Header::new(Kind::Request, wire_tag(index, slot.generation));
+        (header.reply_mode, header.room) = (Mode::Tagged, room);
+        self.send_empty(sh, header, caller_header, memory, reply_into);
+        Ok(())
+    }
+
+    /// Bytes of the room for the reply, if a request without data can go.
+    #[inline(always)]
+    fn admit_empty(
+        &mut self,
+        sh: &Shared,
+        tag: u32,
+        header_len: usize,
+        reply_into: &SgList,
+    ) -> Result<u32, SubmitError> {
         if self.state != State::Open {
             return Err(SubmitError::NotConnected);
         }
-        segments::join(reply_into);
         let room = sg_bytes(reply_into);
-        let too_large = caller_header.len() > self.request_header_max()
+        let too_large = header_len > self.request_header_max()
             || room > sh.attr.bulk_bytes_max.min(u32::MAX as usize)
             || reply_into.len() > sh.attr.sge_max;
         if too_large {
@@ -142,19 +161,83 @@ impl Connection {
             self.counters.credit_stalls += u64::from(error == SubmitError::NoCredit);
             return Err(error);
         }
-        let memory = sh.reply_memory.take(&sh.domain)?;
+        Ok(room as u32)
+    }
+
+    /// The slot of a request without data that goes now, and its number.
+    #[inline(always)]
+    fn begin_empty(&mut self, tag: u32, room: u32) -> (&mut Slot, u16) {
         self.counters.data_none += 1;
         self.counters.requests_sent += 1;
         self.requester.credits.spend(1);
         let index = self.requester.take_slot(tag);
         let slot = &mut self.requester.slots[usize::from(index)];
-        (slot.mode, slot.reply_mode) = (Mode::None, Mode::Tagged);
-        (slot.data_len, slot.room) = (0, room as u32);
-        (slot.memory, slot.work) = (Some(memory), 1);
+        (slot.mode, slot.data_len, slot.room) = (Mode::None, 0, room);
+        (slot, index)
+    }
+
+    /// The same where there are no tags: most replies are written to memory that is registered already.
+    #[inline(never)]
+    fn submit_untagged(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        caller_header: &[u8],
+        reply_into: &mut SgList,
+    ) -> Result<(), SubmitError> {
+        let Some((region, remote)) = self.one_room(sh, caller_header.len(), reply_into) else {
+            let list = reply_into.clone();
+            self.submit(sh, tag, caller_header, SgList::new(), list, Submit::Plain)?;
+            reply_into.clear();
+            return Ok(());
+        };
+        let room = self.admit_empty(sh, tag, caller_header.len(), reply_into)?;
+        let (slot, index) = self.begin_empty(tag, room);
+        slot.reply_mode = Mode::Write;
+        slot.reply_into = std::mem::take(reply_into);
+        slot.kept.get_or_insert_default().regions.push(region);
         let mut header = Header::new(Kind::Request, wire_tag(index, slot.generation));
-        (header.reply_mode, header.room) = (Mode::Tagged, room as u32);
-        self.send_empty(sh, header, caller_header, memory, reply_into);
+        (header.reply_mode, header.room) = (Mode::Write, room);
+        self.send_described(sh, header, &remote, caller_header);
         Ok(())
+    }
+
+    /// The room for a reply that is one piece of registered memory, and fits into a small message.
+    fn one_room(
+        &self,
+        sh: &mut Shared,
+        header_len: usize,
+        reply_into: &SgList,
+    ) -> Option<(Arc<MemoryRegion>, RemoteSpan)> {
+        let agreed = &self.agreed;
+        let message = HEADER_BYTES + REMOTE_SPAN_BYTES + header_len;
+        let most = agreed.peer_header_bytes.min(agreed.send_header_bytes);
+        let [one] = &reply_into[..] else { return None };
+        let is_plain = !agreed.tagged
+            && agreed.rdma_write
+            && !sh.attr.local_registration
+            && one.len() > self.options.inline_bytes as usize
+            && message <= most.min(SMALL_MESSAGE_BYTES);
+        let access = Access { remote_read: false, remote_write: true };
+        is_plain.then(|| sh.registrations.known(one, access)).flatten()
+    }
+
+    /// Sends a request with one descriptor.
+    #[inline]
+    fn send_described(
+        &mut self,
+        sh: &mut Shared,
+        mut header: Header,
+        remote: &RemoteSpan,
+        caller_header: &[u8],
+    ) {
+        (header.writes, header.header_len) = (1, caller_header.len() as u16);
+        self.piggyback_credits(&mut header);
+        let mut small = [0; SMALL_MESSAGE_BYTES];
+        let message = header.with_descriptor(remote, caller_header, &mut small);
+        let message = message.expect("its length was looked at before");
+        let id = self.work_id(Target::Control, header.tag);
+        self.post_inline(sh, Work::Send, id, message, &mut SgList::new(), false);
     }
 
     /// Posts the room for a reply, and the request.

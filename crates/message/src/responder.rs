@@ -85,8 +85,8 @@ pub struct PendingReply {
     pub left: u64,
     /// Of the data.
     pub held: Option<Held>,
-    /// The message that follows when the data was written.
-    pub message: Option<Box<(Header, Vec<u8>)>>,
+    /// The message that follows when the data was written: its header, and the caller's.
+    pub message: Option<(Header, Vec<u8>)>,
 }
 
 /// All requests of the peer on a connection.

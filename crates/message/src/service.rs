@@ -9,7 +9,10 @@ use crate::REPLY_HEADER_BYTES_MAX;
 use crate::connection::{Connection, Message, State, Work, push_tag};
 use crate::event::{Event, RequestId};
 use crate::fault::Fault;
-use crate::header::{FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, decode_remotes, tag_slot};
+use crate::header::{
+    FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, REMOTE_SPAN_BYTES, decode_remote,
+    decode_remotes, tag_slot,
+};
 use crate::planted::{Defect, planted};
 use crate::responder::{Fetch, LateReply, PendingReply, Responder, Slot};
 use crate::segments;
@@ -23,6 +26,8 @@ const PIECES_PER_GRANT: u32 = 4;
 /// them has fewer: it needs a reply to use a slot again.
 const REPLIES_PER_SLOT: usize = 2;
 const REPLIES_BESIDE: usize = 64;
+
+const UNCOVERED: Fault = Fault::peer("descriptors that do not cover the data");
 
 impl Connection {
     /// A request arrived.
@@ -43,24 +48,21 @@ impl Connection {
     #[inline(never)]
     fn handle_any_request(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
         let header = &m.header;
-        self.check_request(sh, m)?;
+        if !self.has_one_room(sh, m) {
+            self.check_request(sh, m)?;
+        }
         self.begin_request(header)?;
         if header.mode == Mode::Tagged {
             self.responder.push.take(header.data_len)?;
         }
-        let slot = &mut self.responder.slots[tag_slot(header.tag)];
         if header.mode != Mode::None || header.reply_mode != Mode::Tagged {
-            read_descriptors(sh, m, slot);
-            let agreed = &self.agreed;
-            let is_read = header.mode == Mode::Read && agreed.rdma_read;
-            check_remotes(&slot.reads, is_read, header.data_len)?;
-            let is_written = header.reply_mode == Mode::Write && agreed.rdma_write;
-            check_remotes(&slot.writes, is_written, header.room)?;
+            self.take_descriptors(sh, m)?;
         } else if header.descriptor_bytes() > 0 {
-            return Err(Fault::peer("descriptors that do not cover the data"));
+            return Err(UNCOVERED);
         }
         let at = HEADER_BYTES + header.descriptor_bytes();
         if header.mode == Mode::Inline {
+            let slot = &mut self.responder.slots[tag_slot(header.tag)];
             slot.inline = sh.take_header();
             let (at, len) = (at + usize::from(header.header_len), header.data_len as usize);
             sh.pool.read_payload(m.index, at, len, &mut slot.inline);
@@ -125,6 +127,46 @@ impl Connection {
             && m.len == HEADER_BYTES + usize::from(header.header_len)
     }
 
+    /// The memory of the peer that a request names, which must be what it is for.
+    #[inline(never)]
+    fn take_descriptors(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
+        let (header, agreed) = (&m.header, &self.agreed);
+        let slot = &mut self.responder.slots[tag_slot(header.tag)];
+        let is_read = header.mode == Mode::Read && agreed.rdma_read;
+        let is_written = header.reply_mode == Mode::Write && agreed.rdma_write;
+        if is_written
+            && (header.reads, header.writes) == (0, 1)
+            && header.mode != Mode::Read
+            && sh.pool.has_first_descriptor()
+        {
+            // Most name one piece.
+            let remote = decode_remote(&sh.pool.first_descriptor(m.index));
+            slot.reads.clear();
+            slot.writes.clear();
+            slot.writes.push(remote);
+            return match remote.len == header.room && remote.len > 0 {
+                true => Ok(()),
+                false => Err(UNCOVERED),
+            };
+        }
+        read_descriptors(sh, m, slot);
+        check_remotes(&slot.reads, is_read, header.data_len)?;
+        check_remotes(&slot.writes, is_written, header.room)
+    }
+
+    /// A request without data, whose reply is written to one piece of memory, in which nothing is wrong: most
+    /// are where no tags are.
+    fn has_one_room(&self, sh: &Shared, m: &Message) -> bool {
+        let header = &m.header;
+        !self.agreed.tagged
+            && self.agreed.rdma_write
+            && (header.mode, header.reply_mode) == (Mode::None, Mode::Write)
+            && (header.data_len, header.reads, header.writes) == (0, 0, 1)
+            && header.room > 0
+            && header.room as usize <= sh.attr.bulk_bytes_max
+            && m.len == HEADER_BYTES + REMOTE_SPAN_BYTES + usize::from(header.header_len)
+    }
+
     fn check_request(&self, sh: &Shared, m: &Message) -> Result<(), Fault> {
         let (header, agreed) = (&m.header, &self.agreed);
         let inline = if header.mode == Mode::Inline { header.data_len as usize } else { 0 };
@@ -176,7 +218,11 @@ impl Connection {
         header: &[u8],
         (data, token): (&mut SgList, Option<u64>),
     ) {
-        if !token.is_some_and(|token| self.reply_plainly(sh, tag, header, (data, token))) {
+        let is_done = token.is_some_and(|token| match self.agreed.tagged {
+            true => self.reply_plainly(sh, tag, header, (data, token)),
+            false => self.reply_by_one_write(sh, tag, header, (data, token)),
+        });
+        if !is_done {
             self.reply_any(sh, tag, header, (data, token));
         }
     }
@@ -357,5 +403,5 @@ fn check_remotes(remotes: &[RemoteSpan], expected: bool, len: u32) -> Result<(),
     } else {
         remotes.is_empty()
     };
-    if right { Ok(()) } else { Err(Fault::peer("descriptors that do not cover the data")) }
+    if right { Ok(()) } else { Err(UNCOVERED) }
 }

@@ -176,6 +176,15 @@ impl Shared {
         self.headers.pop().unwrap_or_else(|| Vec::with_capacity(HEADER_CAPACITY))
     }
 
+    /// A header that is kept for later.
+    #[inline]
+    pub fn copy_of_header(&mut self, header: &[u8]) -> Vec<u8> {
+        let mut copy = self.take_header();
+        // not payload: the caller's header of a message
+        copy.extend_from_slice(header);
+        copy
+    }
+
     /// Takes it back.
     #[inline]
     pub fn recycle(&mut self, mut header: Vec<u8>) {

@@ -58,6 +58,83 @@ impl Connection {
         true
     }
 
+    /// Replies to a request without data by one write to its memory, and a message when that is done, where
+    /// that is so: most replies are where no tags are. False, and nothing was done: it is to be looked at
+    /// more closely.
+    #[inline(never)]
+    pub(super) fn reply_by_one_write(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        caller_header: &[u8],
+        (data, token): (&mut SgList, u64),
+    ) -> bool {
+        let agreed = &self.agreed;
+        let message_len = HEADER_BYTES + caller_header.len();
+        let is_plain = !agreed.tagged
+            && sh.attr.recoverable_access_fault
+            && self.state == State::Open
+            && !sh.must_know(data)
+            && message_len <= self.small_message_max()
+            && !planted(Defect::ReplyBeforeData);
+        if !is_plain {
+            return false;
+        }
+        segments::join(data);
+        let len = sg_bytes(data);
+        let (inline, together) = (self.options.inline_bytes as usize, message_len + len);
+        let is_inline = len == 0 || len <= inline && together <= agreed.peer_message_bytes;
+        let most = sh.attr.sge_max;
+        let Some(slot) = self.responder.serving(tag) else { return false };
+        let (Mode::None, Mode::Write, Fetch::Not) = (slot.mode, slot.reply_mode, slot.fetch) else {
+            return false;
+        };
+        let [remote] = slot.writes[..] else { return false };
+        if is_inline || len > remote.len as usize || data.len() > most {
+            return false;
+        }
+        slot.busy = false;
+        slot.retired = slot.retired.filter(|retired| *retired == tag);
+        sh.in_service -= 1;
+        self.responder.replied_one();
+        self.counters.replies_written += 1;
+        let mut header = Header::new(Kind::Reply, tag);
+        (header.mode, header.data_len) = (Mode::Write, len as u32);
+        let pending = self.responder.leave(token);
+        let entry = &mut self.responder.pending_replies[pending as usize];
+        (entry.work, entry.message) = (1, Some((header, sh.copy_of_header(caller_header))));
+        let write = Work::Write(RemoteSpan { len: len as u32, ..remote });
+        let id = self.work_id(Target::Reply, pending);
+        self.post_inline(sh, write, id, &[], data, true);
+        true
+    }
+
+    /// Bytes of a reply that is put together on the stack.
+    #[inline]
+    fn small_message_max(&self) -> usize {
+        let agreed = &self.agreed;
+        SMALL_MESSAGE_BYTES.min(agreed.send_header_bytes).min(agreed.peer_message_bytes)
+    }
+
+    /// Sends the message behind data that was written.
+    #[inline(never)]
+    fn send_after_write(&mut self, sh: &mut Shared, pending: u32) {
+        let entry = &mut self.responder.pending_replies[pending as usize];
+        let Some((mut header, caller_header)) = entry.message.take() else { return };
+        if HEADER_BYTES + caller_header.len() <= self.small_message_max() {
+            header.header_len = caller_header.len() as u16;
+            self.piggyback_credits(&mut header);
+            let mut small = [0; SMALL_MESSAGE_BYTES];
+            let message = header.with_header(&caller_header, &mut small);
+            let message = message.expect("its length was looked at before");
+            let id = self.work_id(Target::Control, 0);
+            self.post_inline(sh, Work::Send, id, message, &mut SgList::new(), false);
+        } else {
+            self.send_reply_message(sh, header, &caller_header, &mut SgList::new(), None);
+        }
+        sh.recycle(caller_header);
+    }
+
     /// Sends a reply in the way that the request asked for.
     pub(super) fn send_reply(
         &mut self,
@@ -95,7 +172,7 @@ impl Connection {
             if sh.attr.recoverable_access_fault && !planted(Defect::ReplyBeforeData) {
                 // The connection outlives a refused write: the peer must not hear of data that
                 // was not written.
-                let message = Some(Box::new((header, caller_header.to_vec())));
+                let message = Some((header, sh.copy_of_header(caller_header)));
                 let entry = &mut self.responder.pending_replies[pending as usize];
                 (entry.work, entry.message) = (work, message);
                 return;
@@ -212,13 +289,12 @@ impl Connection {
         if entry.work > 0 {
             return;
         }
-        let (token, message) = (entry.token, entry.message.take());
+        let (token, is_written) = (entry.token, entry.message.is_some());
         entry.held = None;
         sh.sent.push_back(token);
         self.responder.pending_free.push(index);
-        if let Some(message) = message {
-            let (header, caller_header) = *message;
-            self.send_reply_message(sh, header, &caller_header, &mut SgList::new(), None);
+        if is_written {
+            self.send_after_write(sh, index);
         }
     }
 }
