@@ -178,23 +178,21 @@ impl Responder {
     /// An entry for a reply whose end is to be told.
     #[inline(always)]
     pub fn leave(&mut self, token: u64) -> u32 {
-        if let Some(index) = self.pending_free.pop() {
-            let entry = &mut self.pending_replies[index as usize];
-            (entry.token, entry.left) = (token, 0);
-            return index;
-        }
+        let index = self.pending_free.pop().unwrap_or_else(|| self.another_pending());
+        let entry = &mut self.pending_replies[index as usize];
+        (entry.token, entry.left) = (token, 0);
+        index
+    }
+
+    #[cold]
+    fn another_pending(&mut self) -> u32 {
         if self.pending_replies.is_empty() {
             // Replies are reported late now and then; the usual number fits.
             self.pending_replies.reserve(self.window);
             self.pending_free.reserve(self.window);
         }
-        self.pending_replies.push(PendingReply {
-            token,
-            work: 0,
-            left: 0,
-            held: None,
-            message: None,
-        });
+        let entry = PendingReply { token: 0, work: 0, left: 0, held: None, message: None };
+        self.pending_replies.push(entry);
         (self.pending_replies.len() - 1) as u32
     }
 }

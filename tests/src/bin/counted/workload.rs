@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use dafs_client::core::{Core, CoreConfig, FileKey, Memory, Owner, Place, Work};
 use dafs_client::{OpenOptions, Output, SessionOptions};
-use dafs_fabric::{Address, Buffer, Domain, Provider};
+use dafs_fabric::{Address, Buffer, Domain, Provider, SharedPool};
+use dafs_fabric_shm::ShmProvider;
 use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Stability};
@@ -25,6 +26,8 @@ const BLOCKS: u64 = 1024;
 const WRITE: usize = 1024 * 1024;
 const ROUNDS: usize = 64;
 
+/// Of what client and server share.
+const POOL_BYTES: usize = 16 << 20;
 /// The cache of cold reads, and blocks of their file, eight times as many.
 const COLD_ARENA: usize = 16 << 20;
 const COLD_BLOCKS: u64 = 8 * (COLD_ARENA / BLOCK) as u64;
@@ -42,7 +45,9 @@ pub(crate) const READS: usize = DEPTH * ROUNDS;
 /// What is between the two ends.
 pub(crate) struct Network {
     provider: Box<dyn Provider>,
-    address: &'static str,
+    address: String,
+    /// Where buffers lie that the server writes to.
+    pool: Option<SharedPool>,
     options: SessionOptions,
 }
 
@@ -51,14 +56,29 @@ impl Network {
     pub(crate) fn named(name: &str) -> Option<Network> {
         let tcp = |tags| Network {
             provider: Box::new(TcpProvider::default()),
-            address: "tcp://127.0.0.1:0",
+            address: "tcp://127.0.0.1:0".into(),
+            pool: None,
             options: SessionOptions { tags, ..SessionOptions::default() },
         };
         match name {
             "tcp" => Some(tcp(true)),
             // What networks do that match no tags: the server writes to the client's memory.
             "untagged" => Some(tcp(false)),
+            "shm" => Some(Network {
+                provider: Box::new(ShmProvider::new()),
+                address: format!("shm:@{:032x}", std::process::id()),
+                pool: Some(SharedPool::new(POOL_BYTES)),
+                options: SessionOptions::default(),
+            }),
             _ => None,
+        }
+    }
+
+    /// So many buffers for reads.
+    fn buffers(&self, count: usize) -> Vec<Buffer> {
+        match &self.pool {
+            Some(pool) => (0..count).map(|_| pool.buffer(BLOCK).expect("buffer")).collect(),
+            None => Buffer::many(count, BLOCK).expect("buffers"),
         }
     }
 }
@@ -114,7 +134,7 @@ impl Pair {
     /// With a cache of `arena_bytes`, and memory for `depth` reads.
     fn new(network: &Network, store: Arc<dyn Store>, arena_bytes: usize, depth: usize) -> Pair {
         let domain = Domain::open(&*network.provider).expect("device");
-        let address = Address::parse(network.address).expect("address");
+        let address = Address::parse(&network.address).expect("address");
         let listener = domain.device().listen(&address).expect("listen");
         let node = Node::new(domain.clone(), NodeConfig::default()).expect("node");
         let store_io = store.attach_thread().expect("a ring");
@@ -122,7 +142,7 @@ impl Pair {
         let node = Node::new(domain, NodeConfig::default()).expect("node");
         let config = CoreConfig::new(&listener.address(), &network.options);
         let core = Core::new(node, config, Box::new(|nonce| nonce.fill(7)));
-        let buffers = Buffer::many(depth, BLOCK).expect("buffers");
+        let buffers = network.buffers(depth);
         Pair { core, worker, store_io, listener, now: Duration::ZERO, buffers }
     }
 
