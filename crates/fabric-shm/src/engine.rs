@@ -133,7 +133,14 @@ impl ShmEngine {
     }
 
     /// Rings peers that sleep and are to see what was done.
+    #[inline]
     fn ring_all(&mut self) {
+        if !self.to_ring.is_empty() {
+            self.ring_listed();
+        }
+    }
+
+    fn ring_listed(&mut self) {
         while let Some(slot) = self.to_ring.pop() {
             let Some(connection) = self.slots.up(slot) else { continue };
             connection.listed = false;
