@@ -160,8 +160,9 @@ impl PosixFile {
     ) {
         let owner = Waiting { inner: self.inner().clone(), fd: base.clone(), completer };
         let transfer = Transfer { way, fd, offset, memory, owner };
-        if let Some(transfer) = ring::start(transfer) {
-            in_pool(transfer);
+        match ring::is_here() {
+            true => ring::start(transfer),
+            false => in_pool(transfer),
         }
     }
 }

@@ -50,6 +50,7 @@ impl Ring {
         self.queue.in_flight() + self.behind.len()
     }
 
+    #[inline]
     fn start(&mut self, transfer: Transfer<Waiting>) {
         if !self.queue.has_room() {
             return self.behind.push_back(transfer);
@@ -105,7 +106,7 @@ impl ThreadRing {
     /// # Errors
     /// As [`open`](ThreadRing::open).
     pub(super) fn attach() -> io::Result<Option<ThreadRing>> {
-        match RING.with_borrow(Option::is_some) {
+        match is_here() {
             true => Ok(None),
             false => ThreadRing::open().map(Some),
         }
@@ -207,15 +208,15 @@ impl Drop for ThreadRing {
     }
 }
 
-/// Begins a transfer in this thread's ring; gives it back where there is none.
-pub(super) fn start(transfer: Transfer<Waiting>) -> Option<Transfer<Waiting>> {
-    RING.with_borrow_mut(|ring| match ring {
-        Some(ring) => {
-            ring.start(transfer);
-            None
-        }
-        None => Some(transfer),
-    })
+/// This thread has a ring.
+pub(super) fn is_here() -> bool {
+    RING.with_borrow(Option::is_some)
+}
+
+/// Begins a transfer in this thread's ring, which it [has](is_here).
+#[inline]
+pub(super) fn start(transfer: Transfer<Waiting>) {
+    RING.with_borrow_mut(|ring| ring.as_mut().expect("a ring is here").start(transfer));
 }
 
 /// Blocks until a transfer of this thread has completed; false: none is under way.

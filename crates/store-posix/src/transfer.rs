@@ -215,7 +215,7 @@ mod tests {
         };
         let thread = std::thread::spawn(move || {
             let own = ring::ThreadRing::open().expect("a ring");
-            assert!(ring::start(transfer).is_none(), "it is begun");
+            ring::start(transfer);
             own.close(std::time::Duration::ZERO)
         });
         assert_eq!(thread.join().expect("it ends"), Err(1));

@@ -141,17 +141,26 @@ impl Reader {
             return None;
         }
         self.reads += 1;
-        let of = |test: &dyn Fn(&Stream) -> bool| self.streams.iter().position(test);
-        let known = of(&|stream| stream.follows(offset, len))
-            .or_else(|| of(&|stream| stream.run == 0 && stream.may_follow(offset, len)));
-        let reads = self.reads;
-        let Some(known) = known else {
-            let oldest = self.streams.iter_mut().min_by_key(|stream| stream.read)?;
-            *oldest = Stream { at: offset, len, read: reads, ..Stream::default() };
+        let (mut known, mut begun, mut oldest) = (None, None, 0);
+        for (index, stream) in self.streams.iter().enumerate() {
+            if stream.follows(offset, len) {
+                known = Some(index);
+                break;
+            }
+            if begun.is_none() && stream.run == 0 && stream.may_follow(offset, len) {
+                begun = Some(index);
+            }
+            if stream.read < self.streams[oldest].read {
+                oldest = index;
+            }
+        }
+        let read = self.reads;
+        let Some(known) = known.or(begun) else {
+            self.streams[oldest] = Stream { at: offset, len, read, ..Stream::default() };
             return None;
         };
         let stream = &mut self.streams[known];
-        stream.read = reads;
+        stream.read = read;
         stream.go_on(offset, len);
         stream.next(window_max, was_there)
     }
