@@ -140,6 +140,7 @@ impl Responder {
     ///
     /// # Errors
     /// The peer's fault: it may not use the slot.
+    #[inline(always)]
     pub fn free_slot(&mut self, tag: u32) -> Result<&mut Slot, Fault> {
         let index = tag_slot(tag);
         if index >= self.window {

@@ -136,6 +136,7 @@ impl Session {
         self.opens.add(open)
     }
 
+    #[inline(always)]
     pub(crate) fn open(&self, state: StateId) -> Result<Rc<Open>, Status> {
         self.opens.find(state)
     }

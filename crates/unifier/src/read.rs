@@ -194,7 +194,7 @@ impl CachedFile {
     }
 
     /// As [`try_read`](Self::try_read), of what is in one page: most is.
-    #[inline]
+    #[inline(always)]
     pub fn try_read_page(&self, offset: u64, len: usize) -> PageLook {
         let inner = &mut *self.lock();
         if !self.is_in_one_page(inner, offset, len) {

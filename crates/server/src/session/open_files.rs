@@ -42,6 +42,7 @@ impl OpenFiles {
     }
 
     /// By its number.
+    #[inline(always)]
     pub(crate) fn find(&self, state: StateId) -> Result<Rc<Open>, Status> {
         self.by_state.borrow().get(&state.0).cloned().ok_or(Status::BadStateId)
     }

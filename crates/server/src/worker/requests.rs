@@ -18,7 +18,7 @@ use super::transfers::ReplyPins;
 use crate::budget::Needs;
 use crate::chain;
 use crate::context::{Grant, Held};
-use crate::delayed::{Cached, Delayed};
+use crate::delayed::Delayed;
 use crate::metrics::{CACHED_READS_PER_SAMPLE, Kind, count};
 use crate::opens::Open;
 use crate::operations::file::{note_read, read_result, readable};
@@ -57,8 +57,54 @@ impl Worker {
             !planted(Defect::ResentWithOtherData) && !planted(Defect::LengthsNotCompared);
         let compared = if is_compared { data_len } else { 0 };
         let verdict = session.slots.borrow_mut().begin(head.slot, head.sequence, hash, compared);
-        let prior: Cached = match verdict {
-            Verdict::New => Vec::new(),
+        if matches!(verdict, Verdict::New)
+            && data_len == 0
+            && let Some(read) = &read
+            && self.answer_now(session, id, read, number)
+        {
+            return self.node.recycle(header);
+        }
+        let segments_max = self.context.segments_max;
+        let of_read = |read: &PlainRead| needs_of_read(read.offset, read.len, segments_max);
+        let needs = needs.or(read.as_ref().map(of_read)).unwrap_or_default();
+        let (prior, plain) = (Vec::new(), read.filter(|_| data_len == 0));
+        let request = Delayed { head, id, header, data_len, prior, plain, needs };
+        match verdict {
+            Verdict::New => self.begin_new(session, request, pushed),
+            verdict => self.begin_again(session, request, (verdict, number), pushed),
+        }
+    }
+
+    /// Answers a read of what is there, at once, if it can.
+    #[inline(always)]
+    fn answer_now(
+        &mut self,
+        session: &Rc<Session>,
+        id: RequestId,
+        read: &PlainRead,
+        number: u64,
+    ) -> bool {
+        let is_sample = number.is_multiple_of(CACHED_READS_PER_SAMPLE);
+        let start = is_sample.then(|| self.shared.process.now());
+        let is_answered = self.try_answer(session, id, read);
+        if is_answered && let Some(start) = start {
+            self.shared.note_time(Kind::CachedReads, start);
+        }
+        is_answered
+    }
+
+    /// What came before, or may not come.
+    #[inline(never)]
+    fn begin_again(
+        &mut self,
+        session: &Rc<Session>,
+        mut request: Delayed,
+        (verdict, number): (Verdict, u64),
+        pushed: bool,
+    ) {
+        let (head, id) = (request.head, request.id);
+        match verdict {
+            Verdict::New => {}
             Verdict::Replay(results) => {
                 tick(&self.shared.counters.replays);
                 count(&session.counters.replays, 1);
@@ -66,31 +112,23 @@ impl Worker {
                     let kept = results.iter().map(Option::as_ref);
                     session.slots.borrow_mut().finish(head.slot, kept);
                 }
-                if planted(Defect::ReplyCacheSkipped) { Vec::new() } else { results }
+                if !planted(Defect::ReplyCacheSkipped) {
+                    request.prior = results;
+                }
             }
             Verdict::Running if planted(Defect::AnswerGoesAstray) => return,
             Verdict::Running => {
                 self.resent(session, (head.slot, id), pushed);
-                return self.node.recycle(header);
+                return self.node.recycle(request.header);
             }
             Verdict::Refuse(status) => return self.refuse(id, head, status),
-        };
-        let is_plain = prior.is_empty() && data_len == 0;
-        if is_plain && let Some(read) = &read {
-            let is_sample = number.is_multiple_of(CACHED_READS_PER_SAMPLE);
-            let start = is_sample.then(|| self.shared.process.now());
-            if self.try_answer(session, id, read) {
-                if let Some(start) = start {
-                    self.shared.note_time(Kind::CachedReads, start);
-                }
-                return self.node.recycle(header);
-            }
         }
-        let segments_max = self.context.segments_max;
-        let of_read = |read: &PlainRead| needs_of_read(read.offset, read.len, segments_max);
-        let needs = needs.or(read.as_ref().map(of_read)).unwrap_or_default();
-        let plain = read.filter(|_| is_plain);
-        let request = Delayed { head, id, header, data_len, prior, plain, needs };
+        request.plain = request.plain.filter(|_| request.prior.is_empty());
+        if let Some(read) = request.plain
+            && self.answer_now(session, id, &read, number)
+        {
+            return self.node.recycle(request.header);
+        }
         self.begin_new(session, request, pushed);
     }
 
@@ -151,7 +189,7 @@ impl Worker {
     }
 
     /// Answers a read of what is there, in the pass that received it.
-    #[inline(always)]
+    #[inline]
     fn try_answer(&mut self, session: &Rc<Session>, id: RequestId, read: &PlainRead) -> bool {
         if read.len > session.attr.data_bytes_max {
             return false;
