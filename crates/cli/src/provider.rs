@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use dafs_fabric::{Provider, Providers};
+use dafs_fabric_shm::ShmProvider;
 use dafs_fabric_tcp::TcpProvider;
 
 /// The schemes of the addresses that it knows.
-pub const SCHEMES: &[&str] = &["tcp", "unix"];
+pub const SCHEMES: &[&str] = &["tcp", "unix", "shm"];
 
-/// The provider of all of them.
+/// The provider of addresses that other machines may have.
 pub fn provider() -> Arc<dyn Provider> {
     Arc::new(TcpProvider::new())
 }
 
 /// All networks, for clients and servers.
 pub fn providers() -> Providers {
-    provider().into()
+    let all: Vec<Arc<dyn Provider>> = vec![provider(), Arc::new(ShmProvider::new())];
+    all.into()
 }

@@ -226,7 +226,7 @@ fn transport(url: &str) -> String {
 #[test]
 fn clients_of_this_machine_come_by_a_local_socket() {
     let sockets = Temporary::new();
-    let mut server = Server::start(&["--local-socket", path(&sockets.0)]);
+    let mut server = Server::start(&["--no-shm", "--local-socket", path(&sockets.0)]);
     let local = server.at(&format!("?local={}", path(&sockets.0)));
     assert_eq!(transport(&local), "unix");
     assert_eq!(transport(&server.at("?local=off")), "tcp");
@@ -246,6 +246,32 @@ fn clients_of_this_machine_come_by_a_local_socket() {
 }
 
 #[test]
+fn shared_memory_is_used_where_it_can_be_and_can_be_asked_for() {
+    let mut server = Server::start(&[]);
+    fs::write(server.file("file"), "contents").expect("file");
+    // A machine that is busy may not answer within the time that is given to it.
+    let by_itself = || transport(&server.url) == "shm";
+    assert!((0..50).any(|_| by_itself()), "never by shared memory");
+    for name in ["shm", "tcp"] {
+        let query = format!("?transport={name}");
+        assert_eq!(transport(&server.at(&query)), name);
+        assert_eq!(good(&["cat", &server.at(&format!("file{query}"))]), "contents");
+    }
+    let said = bad(3, &["ls", &server.at("?transport=unix")]);
+    assert!(said.contains(".sock"), "{said}");
+    let said = bad(2, &["ls", &server.at("?transport=mesh")]);
+    assert!(said.contains("(known: tcp, unix, shm)"), "{said}");
+    server.crash_and_restart();
+    assert_eq!(transport(&server.at("?transport=shm")), "shm");
+    let server = Server::start(&["--no-shm"]);
+    assert_eq!(transport(&server.url), "tcp");
+    let said = bad(3, &["ls", &server.at("?transport=shm")]);
+    assert!(said.contains("shm was asked for") && said.contains("(--no-shm?)"), "{said}");
+    let said = good(&["ping", "-c", "1", &server.url]);
+    assert!(said.contains("by tcp: shm: the server at "), "{said}");
+}
+
+#[test]
 fn a_local_socket_of_another_user_is_passed_over() {
     if !is_root() {
         eprintln!("skipped: needs root");
@@ -254,7 +280,7 @@ fn a_local_socket_of_another_user_is_passed_over() {
     const OTHER: u32 = 54_321;
     let sockets = Temporary::new();
     std::os::unix::fs::chown(&sockets.0, Some(OTHER), Some(OTHER)).expect("chown");
-    let server = Server::start_as(OTHER, &["--local-socket", path(&sockets.0)]);
+    let server = Server::start_as(OTHER, &["--no-shm", "--local-socket", path(&sockets.0)]);
     assert_eq!(fs::read_dir(&sockets.0).expect("directory").count(), 1);
     let local = server.at(&format!("?local={}", path(&sockets.0)));
     let said = bad(3, &["ping", "-c", "1", &local]);
@@ -267,10 +293,10 @@ fn a_named_port_has_its_socket_where_clients_look() {
         eprintln!("skipped: needs root");
         return;
     }
-    let mut server = Server::start(&[]);
+    let mut server = Server::start(&["--no-shm"]);
     assert_eq!(transport(&server.url), "tcp");
     server.crash_and_restart();
-    assert_eq!(transport(&server.url), "unix");
+    assert_eq!(transport(&server.at("?transport=unix")), "unix");
     let port = server.url.trim_end_matches('/').rsplit(':').next().expect("a port").to_owned();
     assert_eq!(server.interrupt(), Some(0));
     let names = fs::read_dir("/run/dafs").expect("directory").map(|entry| entry.expect("entry"));
@@ -335,8 +361,9 @@ fn root_may_be_nobody() {
     fs::write(server.file("private"), "root's own").expect("file");
     fs::set_permissions(server.file("private"), fs::Permissions::from_mode(0o600)).expect("mode");
     // Whichever way it comes.
+    let unix = format!("?transport=unix&local={}", path(&sockets.0));
     for (name, query) in
-        [("tcp", "?local=off".into()), ("unix", format!("?local={}", path(&sockets.0)))]
+        [("tcp", "?local=off".into()), ("unix", unix), ("shm", "?transport=shm".into())]
     {
         assert_eq!(transport(&server.at(&query)), name);
         let said = bad(1, &["cat", &server.at(&format!("private{query}"))]);
@@ -420,7 +447,7 @@ fn files_are_measured_beside_plain_sockets_and_nothing_stays() {
     let rows = json(&good(&[
         "bench",
         "io",
-        &server.url,
+        &server.at("?transport=tcp"),
         "--op",
         "read,write,stat,create,openread,remove",
         "--size",

@@ -48,13 +48,21 @@ impl Domain {
         Ok(Domain::of(vec![provider.open()?]))
     }
 
-    /// Opens a device of each provider.
+    /// Opens a device of each provider; of those behind the first, which a machine may do without, where
+    /// that is there.
     ///
     /// # Errors
-    /// [`OpenError`], of the first that fails, or [`OpenError::Unavailable`] where there is none.
+    /// [`OpenError`], of the first, and of others that fail where they should not, or [`OpenError::Unavailable`] where there is none.
     pub fn open_all(providers: &Providers) -> Result<Arc<Domain>, OpenError> {
-        let devices: Result<Vec<_>, _> = providers.0.iter().map(|one| one.open()).collect();
-        match devices? {
+        let mut devices = Vec::new();
+        for provider in &providers.0 {
+            match provider.open() {
+                Ok(device) => devices.push(device),
+                Err(OpenError::Unavailable { .. }) if !devices.is_empty() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match devices {
             none if none.is_empty() => {
                 let reason = "there is no network in this program".into();
                 Err(OpenError::Unavailable { provider: "none", reason })

@@ -13,7 +13,7 @@ use dafs_fabric::Address;
 use super::{raw, target};
 use crate::failure::{Cause, Failure};
 use crate::interrupt;
-use crate::provider::{SCHEMES, provider};
+use crate::provider::provider;
 use dafs_fabric::units::size;
 
 /// Stretches per row, of each of the two.
@@ -118,7 +118,7 @@ pub fn peer() -> Result<(), Failure> {
 
 fn parse(text: &str) -> Result<Address, Failure> {
     Address::parse(text)
-        .filter(|address| SCHEMES.contains(&address.scheme.as_str()))
+        .filter(|address| ["tcp", "unix"].contains(&address.scheme.as_str()))
         .ok_or_else(|| Failure::usage(format!("'{text}' is not tcp://HOST:PORT or unix:/path")))
 }
 

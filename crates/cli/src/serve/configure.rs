@@ -58,6 +58,7 @@ pub fn configure(args: &Args) -> Result<Config, Failure> {
         config.listen.clone_from(&args.listen);
     }
     config.local_socket = args.local_socket.clone().unwrap_or(config.local_socket);
+    config.same_host &= !args.no_shm;
     config.arena_bytes = args.arena.or(config.arena_bytes);
     if args.policy.is_some() {
         config.policy = args.policy;

@@ -53,13 +53,17 @@ pub struct Args {
     /// Serve this directory under a name; may be repeated.
     #[arg(long, value_name = "NAME=DIR")]
     export: Vec<String>,
-    /// Where to listen: HOST:PORT, tcp://HOST:PORT (port 0: any free one) or unix:/path; may be repeated.
+    /// Where to listen: HOST:PORT, tcp://HOST:PORT (port 0: any free one), unix:/path or shm:/path; may
+    /// be repeated.
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
     /// Where clients of this machine find Unix sockets beside the TCP addresses of loopback (auto, none or a
     /// directory). auto: /run/dafs for root, otherwise $XDG_RUNTIME_DIR/dafs, for ports that are named.
     #[arg(long, value_name = "DIR", value_parser = local_socket)]
     local_socket: Option<LocalSocket>,
+    /// Offer no shared memory to clients of this machine, which use it by themselves.
+    #[arg(long)]
+    no_shm: bool,
     /// Bytes of the cache (512m, 4g), from 16m to the memory of the machine; a quarter of it if not given.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     arena: Option<u64>,
