@@ -77,7 +77,7 @@ impl Reader {
     /// of the file. Say with [`consume`](Self::consume) how many were used.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error`](crate::Error).
     pub fn next_chunk(&mut self) -> Result<&[u8]> {
         if self.position >= self.filled {
             self.advance()?;
