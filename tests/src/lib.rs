@@ -44,6 +44,12 @@ pub fn must_try_all() -> bool {
     std::env::var_os("CI").is_some_and(|set| !set.is_empty() && set != "0")
 }
 
+/// The same server by TCP, for figures that are about TCP; other targets stay as they are.
+pub fn by_tcp(target: &str) -> String {
+    let is_plain = target.starts_with("dafs://") && !target.contains('?');
+    if is_plain { format!("{target}?transport=tcp") } else { target.to_owned() }
+}
+
 /// The binary under test: `DAFS_BIN`, or the release build of this workspace.
 pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("DAFS_BIN") {

@@ -5,14 +5,15 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use dafs_tests::acceptance::median;
-use dafs_tests::{FreshDir, Served, run_ok, tree};
+use dafs_tests::{FreshDir, Served, by_tcp, run_ok, tree};
 use serde_json::Value;
 
 use crate::{Line, Mode};
 
-/// Points of `dafs bench io`.
+/// Points of `dafs bench io`, which are compared with plain sockets: by TCP.
 pub(crate) fn bench(target: &str, args: &[&str]) -> Vec<Value> {
-    let mut all = vec!["bench", "io", target, "--json"];
+    let target = by_tcp(target);
+    let mut all = vec!["bench", "io", &target, "--json"];
     all.extend(args);
     let out = run_ok(&all);
     out.lines().map(|line| serde_json::from_str(line).expect("a JSON object per line")).collect()

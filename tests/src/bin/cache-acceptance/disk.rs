@@ -12,7 +12,7 @@ use dafs_client::OpenOptions;
 use dafs_tests::acceptance::median;
 use dafs_tests::client::session;
 use dafs_tests::machine::SKIPPED;
-use dafs_tests::{Served, command, run_ok};
+use dafs_tests::{Served, by_tcp, command, run_ok};
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, statfs};
 use serde_json::Value;
 
@@ -78,7 +78,8 @@ fn fio(dir: &Path, op: &str, name: &str, args: &[&str]) -> Value {
 }
 
 fn bench(target: &str, args: &[&str]) -> Value {
-    let mut all = vec!["bench", "io", target, "--no-raw", "--json", "--wait", "adaptive"];
+    let target = by_tcp(target);
+    let mut all = vec!["bench", "io", &target, "--no-raw", "--json", "--wait", "adaptive"];
     all.extend(args);
     serde_json::from_str(run_ok(&all).lines().next().unwrap_or("")).expect("a JSON object")
 }
@@ -222,7 +223,8 @@ pub(crate) fn writes(mode: Mode) -> Vec<Line> {
     let cached = ["--op", "randread", "--size", "4k", "--depth", "1", "--file-size", "4m"];
     let idle = number(&bench(url, &[&cached[..], &["--seconds", "2"]].concat()), "p99_us");
     let seconds = mode.pick("3", "10");
-    let mut all = vec!["bench", "io", url, "--no-raw", "--json", "--wait", "adaptive"];
+    let target = by_tcp(url);
+    let mut all = vec!["bench", "io", &target, "--no-raw", "--json", "--wait", "adaptive"];
     all.extend(cached.iter().chain(&["--seconds", seconds]));
     let mut reader = command(&all).stdout(std::process::Stdio::piped()).spawn().expect("bench");
     let mut rounds = 0;
