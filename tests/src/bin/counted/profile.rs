@@ -99,7 +99,9 @@ impl Profile {
                     if std::mem::take(&mut is_call) {
                         continue;
                     }
-                    let mut costs = line.split(' ').skip(1).map(|cost| cost.parse().unwrap_or(0));
+                    // The first field is the line. A figure that cannot be read is no zero.
+                    let fields = line.split(' ').skip(1);
+                    let mut costs = fields.map(|cost| cost.parse::<u64>().expect("a number"));
                     *profile.layers.entry(layer(&file, &function, &object)).or_default() +=
                         costs.next().unwrap_or(0);
                     profile.system_calls += costs.next().unwrap_or(0);
