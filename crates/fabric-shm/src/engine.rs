@@ -260,7 +260,10 @@ impl Engine for ShmEngine {
             .watch_own(peer.fd(), u64::from(slot), watch)
             .and_then(|()| sys::send(peer.fd(), &answer));
         self.system_calls += 1;
-        if let Err(error) = told {
+        // Of one that has left already, epoll tells, as of those that leave later.
+        if let Err(error) = told
+            && !sys::is_hung_up(&error)
+        {
             self.free_slot(slot);
             return Err(error.into());
         }

@@ -26,6 +26,25 @@ fn rings_that_are_no_memory_are_refused() {
     }
 }
 
+/// It is an end of a connection as any other, and no failure of the server's.
+#[test]
+fn a_peer_may_leave_before_it_is_accepted() {
+    let mut server = Server::new();
+    let token = server.token;
+    let file = memfd(MFdFlags::empty(), MEMORY_BYTES, BOTH).expect("a file");
+    let socket = server.offer(&[file.as_fd()], &token);
+    let incoming = wait("the offer", || server.listener.poll_accept());
+    drop(socket);
+    let queue_pair = server.engine.accept(incoming, b"").expect("accepted");
+    assert_eq!(server.ended(queue_pair), "closed by the peer");
+    let quiescent = QueuePairEvent::Quiescent { queue_pair };
+    wait("quiescence", || {
+        server.poll();
+        server.events.contains(&quiescent).then_some(())
+    });
+    server.ping();
+}
+
 #[test]
 fn offers_have_one_descriptor() {
     let mut server = Server::new();
