@@ -1,39 +1,23 @@
 //! How a connection is made: handshakes of clients, and listeners.
 
-use std::collections::VecDeque;
-use std::fs::Permissions;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dafs_fabric::epoll::{self, EpollEvents, Watch};
-use dafs_fabric::{
-    Address, Arena, ConnectError, Incoming, Listener, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending,
-    local,
+use dafs_fabric::accept::{
+    BACKLOG, HalfOpen, ListeningSocket, SocketFile, SocketListener, Step, cut_reason,
 };
+use dafs_fabric::{Address, Arena, ConnectError, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending, local};
 
 use crate::peer::{SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 use crate::ring::{MEMORY_BYTES, Memory};
-use crate::sys::{self, Name, Received};
+use crate::sys::{self, Received};
 use crate::target::{Place, Target, place};
-use crate::wire::{self, Limits, MESSAGE_BYTES_MAX, Message, Nonce, Side};
+use crate::wire::{self, Limits, MESSAGE_BYTES_MAX, Message, Nonce, Side, Token};
 
-/// Peers that have not finished their handshake; of one user.
-const HALF_OPEN_MAX: usize = 256;
-const HALF_OPEN_OF_USER_MAX: usize = 64;
-/// What a peer has for it.
-const HELLO_TIME: Duration = Duration::from_secs(5);
 /// What a server has for its answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// Connections that wait to be taken.
-const BACKLOG: i32 = 4096;
-
-const TOKEN_LISTENER: u64 = u64::MAX;
-const TOKEN_TIMER: u64 = u64::MAX - 1;
-
 /// What a client lets a server share with it.
 pub const CLIENT_LIMITS: Limits = Limits { segments: SEGMENTS_MAX, bytes: SEGMENT_BYTES_MAX };
 
@@ -51,7 +35,7 @@ fn nonce() -> io::Result<Nonce> {
 }
 
 /// What a handshake came to.
-pub enum Step {
+pub enum Progress {
     /// Nothing yet.
     Pending,
     /// The peer accepted.
@@ -100,46 +84,46 @@ impl Handshake {
     }
 
     /// Goes on without waiting.
-    pub fn step(&mut self) -> Step {
+    pub fn step(&mut self) -> Progress {
         match self.advance() {
-            Ok(Step::Pending) if Instant::now() >= self.deadline => {
-                Step::Failed(false, "no answer in time".into())
+            Ok(Progress::Pending) if Instant::now() >= self.deadline => {
+                Progress::Failed(false, "no answer in time".into())
             }
             Ok(step) => step,
-            Err(error) if sys::is_temporary(&error) => Step::Pending,
+            Err(error) if sys::is_temporary(&error) => Progress::Pending,
             Err(error) => {
                 let kind = error.kind();
                 let refused = matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound);
-                Step::Failed(refused, error.to_string())
+                Progress::Failed(refused, error.to_string())
             }
         }
     }
 
-    fn advance(&mut self) -> io::Result<Step> {
+    fn advance(&mut self) -> io::Result<Progress> {
         if matches!(self.stage, Stage::Start) {
             let Some(socket) = sys::connect(self.target.place.name())? else {
-                return Ok(Step::Pending);
+                return Ok(Progress::Pending);
             };
             self.target.check(&socket)?;
             let nonce = nonce()?;
             sys::send(socket.as_raw_fd(), &Message::Hello(nonce).encode())?;
             self.stage = Stage::Hello(socket, nonce);
         }
-        let Some(socket) = self.socket() else { return Ok(Step::Pending) };
+        let Some(socket) = self.socket() else { return Ok(Progress::Pending) };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let received = match sys::receive(socket.as_raw_fd(), &mut bytes) {
             Ok(received) => received,
-            Err(error) if sys::is_temporary(&error) => return Ok(Step::Pending),
-            Err(error) => return Ok(Step::Failed(false, format!("not accepted: {error}"))),
+            Err(error) if sys::is_temporary(&error) => return Ok(Progress::Pending),
+            Err(error) => return Ok(Progress::Failed(false, format!("not accepted: {error}"))),
         };
         if received.len == 0 {
-            return Ok(Step::Failed(false, "not accepted: closed by the peer".into()));
+            return Ok(Progress::Failed(false, "not accepted: closed by the peer".into()));
         }
         self.answer(&received, bytes.get(..received.len).unwrap_or(&[]))
     }
 
-    fn answer(&mut self, received: &Received, bytes: &[u8]) -> io::Result<Step> {
-        let failed = |reason: String| Ok(Step::Failed(false, reason));
+    fn answer(&mut self, received: &Received, bytes: &[u8]) -> io::Result<Progress> {
+        let failed = |reason: String| Ok(Progress::Failed(false, reason));
         let is_plain = !received.is_cut && received.descriptors.is_empty();
         let message = Message::decode(bytes).filter(|_| is_plain);
         match (std::mem::replace(&mut self.stage, Stage::Start), message) {
@@ -159,10 +143,10 @@ impl Handshake {
                 let offer = Message::Offer(proof, CLIENT_LIMITS, &self.private_data).encode();
                 sys::send_with(socket.as_raw_fd(), &offer, &[file.as_fd()])?;
                 self.stage = Stage::Offered(socket, Memory::new(&arena));
-                Ok(Step::Pending)
+                Ok(Progress::Pending)
             }
             (Stage::Offered(socket, memory), Some(Message::Accept(limits, data))) => {
-                Ok(Step::Connected { socket, memory, limits, private_data: data.to_vec() })
+                Ok(Progress::Connected { socket, memory, limits, private_data: data.to_vec() })
             }
             _ => failed("peer violated the protocol: no answer to what was asked".into()),
         }
@@ -187,40 +171,30 @@ impl Pending for Accepted {
 
 /// Says no.
 pub fn reject(socket: BorrowedFd<'_>, reason: &str) {
-    let mut end = reason.len().min(PRIVATE_DATA_BYTES_MAX);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    let bytes = Message::Reject(reason.get(..end).unwrap_or("").as_bytes()).encode();
+    let bytes = Message::Reject(cut_reason(reason).as_bytes()).encode();
     if let Err(error) = sys::send(socket.as_raw_fd(), &bytes) {
         tracing::debug!(%error, "a rejected peer was not told");
     }
 }
 
 /// A peer that has not made its offer.
-struct HalfOpen {
-    number: u64,
+pub struct Offering {
     socket: OwnedFd,
-    peer: PeerInfo,
     uid: u32,
+    /// What it is to prove that it knows.
+    token: Option<Token>,
     /// Its nonce and ours.
     nonces: Option<(Nonce, Nonce)>,
-    deadline: Instant,
+    /// What it offered.
+    offer: Option<(Arc<Memory>, Limits)>,
 }
 
-/// What a peer has said.
-enum Said {
-    Nothing,
-    Wrong(&'static str),
-    All(Vec<u8>, Arc<Memory>, Limits),
-}
-
-impl HalfOpen {
-    fn read(&mut self, place: &Place) -> io::Result<Said> {
+impl Offering {
+    fn read(&mut self) -> io::Result<Step> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let mut received = match sys::receive(self.socket.as_raw_fd(), &mut bytes) {
             Ok(received) => received,
-            Err(error) if sys::is_temporary(&error) => return Ok(Said::Nothing),
+            Err(error) if sys::is_temporary(&error) => return Ok(Step::Pending),
             Err(error) => return Err(error),
         };
         if received.len == 0 {
@@ -229,212 +203,94 @@ impl HalfOpen {
         let message = Message::decode(bytes.get(..received.len).unwrap_or(&[]));
         let file = received.descriptors.pop();
         if received.is_cut || !received.descriptors.is_empty() {
-            return Ok(Said::Wrong("too many descriptors"));
+            return Ok(Step::Wrong("too many descriptors".into()));
         }
         match (message, self.nonces, file) {
             (Some(Message::Hello(theirs)), None, None) => {
                 let own = nonce()?;
-                let proof = wire::prove(place.token(), Side::Server, &theirs, &own);
+                let proof = wire::prove(self.token.as_ref(), Side::Server, &theirs, &own);
                 let answer = Message::Challenge(own, proof).encode();
                 sys::send(self.socket.as_raw_fd(), &answer)?;
                 self.nonces = Some((theirs, own));
-                Ok(Said::Nothing)
+                Ok(Step::Pending)
             }
             (Some(Message::Offer(proof, limits, data)), Some((theirs, own)), Some(file)) => {
-                if !wire::is_proved(&proof, place.token(), Side::Client, &theirs, &own) {
-                    return Ok(Said::Wrong("it does not know the token"));
+                if !wire::is_proved(&proof, self.token.as_ref(), Side::Client, &theirs, &own) {
+                    return Ok(Step::Wrong("it does not know the token".into()));
                 }
                 if data.len() > PRIVATE_DATA_BYTES_MAX {
-                    return Ok(Said::Wrong("too much private data"));
+                    return Ok(Step::Wrong("too much private data".into()));
                 }
                 Ok(match Arena::of_peer(file.as_fd(), MEMORY_BYTES) {
                     Ok(arena) if arena.len() == MEMORY_BYTES => {
-                        Said::All(data.to_vec(), Memory::new(&arena), limits)
+                        self.offer = Some((Memory::new(&arena), limits));
+                        Step::Done(data.to_vec())
                     }
-                    _ => Said::Wrong("memory that cannot be shared"),
+                    _ => Step::Wrong("memory that cannot be shared".into()),
                 })
             }
-            _ => Ok(Said::Wrong("not a handshake of this version")),
+            _ => Ok(Step::Wrong("not a handshake of this version".into())),
         }
     }
 }
 
-/// Listens on a socket. Half-open connections are in an epoll object together with it, and with a timer
-/// for their deadlines.
-pub struct SocketListener {
+impl AsFd for Offering {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl HalfOpen for Offering {
+    fn step(&mut self) -> Step {
+        self.read().unwrap_or_else(Step::Gone)
+    }
+
+    fn refuse(&self, reason: &str) {
+        reject(self.socket.as_fd(), reason);
+    }
+
+    fn into_pending(self) -> Option<Box<dyn Pending>> {
+        let (memory, limits) = self.offer?;
+        Some(Box::new(Accepted { socket: self.socket, memory, limits, uid: self.uid }))
+    }
+}
+
+/// A socket that listens.
+pub struct Socket {
     socket: OwnedFd,
-    place: Place,
-    address: Address,
-    epoll: OwnedFd,
-    timer: OwnedFd,
-    half_open: VecDeque<HalfOpen>,
-    next_number: u64,
-    /// Given up for a moment where descriptors run out, so that a peer can be turned away.
-    reserve: Option<OwnedFd>,
+    token: Option<Token>,
 }
 
-impl SocketListener {
-    /// Listens at `address`.
-    pub fn open(address: &Address) -> Result<SocketListener, ConnectError> {
-        let place = place(address)?;
-        if let Place::Path(path) = &place {
-            remove_stale(path)?;
-        }
-        let socket = sys::listen(place.name(), BACKLOG)?;
-        if let Place::Path(path) = &place {
-            // Anybody may connect: the kernel says who it is. The directory says who may try.
-            std::fs::set_permissions(path, Permissions::from_mode(0o666))?;
-        }
-        let (epoll, timer) = (epoll::epoll()?, epoll::timerfd()?);
-        let watch = Watch::Add(epoll::EPOLLIN);
-        let fd = epoll.as_raw_fd();
-        epoll::epoll_watch(fd, socket.as_raw_fd(), TOKEN_LISTENER, watch)?;
-        epoll::epoll_watch(fd, timer.as_raw_fd(), TOKEN_TIMER, watch)?;
-        Ok(SocketListener {
-            socket,
-            place,
-            address: address.clone(),
-            epoll,
-            timer,
-            half_open: VecDeque::new(),
-            next_number: 0,
-            reserve: reserve(),
-        })
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
+}
 
-    fn accept_all(&mut self) {
-        for _ in 0..HALF_OPEN_MAX {
-            match sys::accept(self.socket.as_raw_fd()) {
-                Ok(socket) => {
-                    if let Err(error) = self.admit(socket) {
-                        tracing::debug!(%error, "a peer was not admitted");
-                    }
-                }
-                Err(error) if sys::is_out_of_descriptors(&error) => {
-                    if self.reserve.take().is_none() {
-                        break;
-                    }
-                    tracing::warn!("out of descriptors: a peer was turned away");
-                    let _ = sys::accept(self.socket.as_raw_fd());
-                    self.reserve = reserve();
-                }
-                Err(error) if sys::is_temporary(&error) => break,
-                // Of this peer only: it is gone already.
-                Err(error) => tracing::debug!(%error, "a peer was not accepted"),
-            }
-        }
-    }
+impl ListeningSocket for Socket {
+    type Peer = Offering;
 
-    fn admit(&mut self, socket: OwnedFd) -> io::Result<()> {
+    fn accept(&self) -> io::Result<(Offering, PeerInfo)> {
+        let socket = sys::accept(self.socket.as_raw_fd())?;
         let peer = local::peer_info(socket.as_fd())?;
         let uid = peer.credentials.as_ref().map_or(u32::MAX, |credentials| credentials.uid);
-        let of_user = self.half_open.iter().filter(|other| other.uid == uid).count();
-        if of_user >= HALF_OPEN_OF_USER_MAX {
-            let oldest = self.half_open.iter().position(|other| other.uid == uid);
-            oldest.and_then(|at| self.half_open.remove(at));
-        } else if self.half_open.len() >= HALF_OPEN_MAX {
-            self.half_open.pop_front();
-        }
-        if self.half_open.is_empty() {
-            let _ = epoll::timerfd_set(self.timer.as_raw_fd(), Some(HELLO_TIME / 4));
-        }
-        let number = self.next_number;
-        self.next_number += 1;
-        let watch = Watch::Add(epoll::EPOLLIN);
-        epoll::epoll_watch(self.epoll.as_raw_fd(), socket.as_raw_fd(), number, watch)?;
-        let deadline = Instant::now() + HELLO_TIME;
-        self.half_open.push_back(HalfOpen { number, socket, peer, uid, nonces: None, deadline });
-        Ok(())
-    }
-
-    fn drop_silent(&mut self) {
-        epoll::counter_clear(self.timer.as_raw_fd());
-        let now = Instant::now();
-        self.half_open.retain(|peer| peer.deadline > now);
-        if self.half_open.is_empty() {
-            let _ = epoll::timerfd_set(self.timer.as_raw_fd(), None);
-        }
-    }
-
-    fn read(&mut self, number: u64) -> Option<Incoming> {
-        let index = self.half_open.binary_search_by_key(&number, |peer| peer.number).ok()?;
-        let said = self.half_open.get_mut(index)?.read(&self.place);
-        let (private_data, memory, limits) = match said {
-            Ok(Said::Nothing) => return None,
-            Ok(Said::All(private_data, memory, limits)) => (private_data, memory, limits),
-            Ok(Said::Wrong(why)) => {
-                let refused = self.half_open.remove(index)?;
-                tracing::debug!(why, peer = refused.peer.text, "a peer broke the rules");
-                reject(refused.socket.as_fd(), &format!("peer violated the protocol: {why}"));
-                return None;
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a peer left during its handshake");
-                self.half_open.remove(index);
-                return None;
-            }
-        };
-        let HalfOpen { socket, peer, uid, .. } = self.half_open.remove(index)?;
-        epoll::epoll_watch(self.epoll.as_raw_fd(), socket.as_raw_fd(), 0, Watch::Remove).ok()?;
-        let accepted = Accepted { socket, memory, limits, uid };
-        Some(Incoming { private_data, peer, device: 0, inner: Box::new(accepted) })
+        let token = self.token;
+        Ok((Offering { socket, uid, token, nonces: None, offer: None }, peer))
     }
 }
 
-fn reserve() -> Option<OwnedFd> {
-    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
-}
-
-/// Removes the socket file of a listener that is no more.
-fn remove_stale(path: &Path) -> Result<(), ConnectError> {
-    let is_socket =
-        std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    if !is_socket {
-        // Nothing there, or something that `bind` will complain about.
-        return Ok(());
-    }
-    match sys::connect(Name::Path(path)) {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)?;
-            Ok(())
+/// Listens at `address`.
+pub fn listen(address: &Address) -> Result<SocketListener<Socket>, ConnectError> {
+    let place = place(address)?;
+    let (socket, file) = match &place {
+        Place::Path(path) => {
+            let connect = || sys::connect(place.name()).map(drop);
+            let (socket, file) =
+                SocketFile::make(path, connect, || sys::listen(place.name(), BACKLOG))?;
+            (socket, Some(file))
         }
-        Err(error) => Err(error.into()),
-        Ok(_) => Err(io::Error::from(ErrorKind::AddrInUse).into()),
-    }
-}
-
-impl Listener for SocketListener {
-    fn address(&self) -> Address {
-        self.address.clone()
-    }
-
-    fn poll_accept(&mut self) -> Option<Incoming> {
-        let mut events = EpollEvents::new();
-        let fd = self.epoll.as_raw_fd();
-        epoll::epoll_wait(fd, &mut events, usize::MAX, Some(Duration::ZERO));
-        for token in events.tokens() {
-            match token {
-                TOKEN_LISTENER => self.accept_all(),
-                TOKEN_TIMER => self.drop_silent(),
-                number => {
-                    if let Some(incoming) = self.read(number) {
-                        return Some(incoming);
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.epoll.as_fd())
-    }
-}
-
-impl Drop for SocketListener {
-    fn drop(&mut self) {
-        if let Place::Path(path) = &self.place {
-            let _ = std::fs::remove_file(path);
-        }
-    }
+        Place::Token(..) => (sys::listen(place.name(), BACKLOG)?, None),
+    };
+    let socket = Socket { socket, token: place.token().copied() };
+    Ok(SocketListener::new(socket, address.clone(), file)?)
 }

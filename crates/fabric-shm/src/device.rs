@@ -8,7 +8,7 @@ use dafs_fabric::{
     PRIVATE_DATA_BYTES_MAX, Provider, RegisterError, Span,
 };
 
-use crate::connection::SocketListener;
+use crate::connection;
 use crate::engine::ShmEngine;
 use crate::ring::{HEADER_BYTES_MAX, SEND_BYTES_MAX};
 use crate::shared::{BULK_BYTES_MAX, RECEIVE_QUEUE_DEPTH, SEND_QUEUE_DEPTH, SGE_MAX, Shared};
@@ -82,7 +82,7 @@ impl Device for ShmDevice {
     }
 
     fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError> {
-        Ok(Box::new(SocketListener::open(address)?))
+        Ok(Box::new(connection::listen(address)?))
     }
 
     fn same_host(&self, token: [u8; 16]) -> Option<Address> {

@@ -198,8 +198,3 @@ pub fn is_temporary(error: &io::Error) -> bool {
 pub fn is_hung_up(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
-
-/// True when the process has no descriptor left.
-pub fn is_out_of_descriptors(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
-}

@@ -1,41 +1,30 @@
 //! Making connections: the listener, and the connecting side of the handshake.
 
 use std::collections::VecDeque;
-use std::fs::Permissions;
 use std::io::{self, ErrorKind};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use dafs_fabric::{
-    Address, ConnectError, Ends, Incoming, Listener, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending,
+use dafs_fabric::accept::{
+    self, BACKLOG, HalfOpen, ListeningSocket, SocketFile, SocketListener, cut_reason,
 };
+use dafs_fabric::epoll;
+use dafs_fabric::{Address, ConnectError, Ends, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending};
 
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader, Kind};
 use crate::owner;
 use crate::sys::{self, Started};
 use crate::target::{Target, bad, resolve};
-use dafs_fabric::epoll::EpollEvents;
-use dafs_fabric::epoll::{self, Watch};
 
-/// Peers that have connected and not said hello. The oldest goes when another comes.
-const HALF_OPEN_MAX: usize = 256;
-/// How long a peer has for its hello.
-const HELLO_TIME: Duration = Duration::from_secs(5);
 /// How long a peer has to answer a hello.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long a silent host counts as alive.
 const DEAD_TIME: Duration = Duration::from_secs(15);
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 4096;
 /// Socket buffers of Unix sockets, which do not grow by themselves.
 const UNIX_BUFFER_BYTES: usize = 1024 * 1024;
-
-const TOKEN_LISTENER: u64 = u64::MAX;
-const TOKEN_TIMER: u64 = u64::MAX - 1;
 
 /// Settings of a socket that carries a queue pair.
 fn tune(fd: RawFd, peer_is_tcp: bool) -> io::Result<()> {
@@ -263,11 +252,7 @@ impl Pending for Accepted {
 
 /// Says no.
 pub fn reject(accepted: &Accepted, reason: &str) {
-    let mut end = reason.len().min(PRIVATE_DATA_BYTES_MAX);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    let bytes = frame::hello(Kind::Reject, &reason.as_bytes()[..end]);
+    let bytes = frame::hello(Kind::Reject, cut_reason(reason).as_bytes());
     if let Err(error) = sys::send(accepted.socket.as_raw_fd(), &bytes) {
         tracing::debug!(%error, "a rejected peer was not told");
     }
@@ -275,238 +260,100 @@ pub fn reject(accepted: &Accepted, reason: &str) {
 
 /// A peer that has not said hello.
 #[derive(Debug)]
-struct HalfOpen {
-    number: u64,
-    socket: OwnedFd,
-    peer: PeerInfo,
+pub struct Silent {
+    accepted: Accepted,
     hello: FirstFrame,
-    deadline: Instant,
 }
 
-#[derive(Debug)]
-enum Socket {
-    Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+impl AsFd for Silent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.accepted.socket.as_fd()
+    }
 }
 
-impl Socket {
-    fn fd(&self) -> RawFd {
-        match self {
-            Socket::Tcp(listener) => listener.as_raw_fd(),
-            Socket::Unix(listener, _) => listener.as_raw_fd(),
+impl HalfOpen for Silent {
+    fn step(&mut self) -> accept::Step {
+        match self.hello.read(self.accepted.socket.as_raw_fd()) {
+            Ok(None) => accept::Step::Pending,
+            Ok(Some((Kind::Hello, private_data))) => accept::Step::Done(private_data),
+            other => {
+                tracing::debug!(?other, "not a hello");
+                accept::Step::Wrong("not a hello of this version".into())
+            }
         }
     }
 
-    fn accept(&self) -> io::Result<(OwnedFd, PeerInfo)> {
+    fn refuse(&self, reason: &str) {
+        reject(&self.accepted, reason);
+    }
+
+    fn into_pending(self) -> Option<Box<dyn Pending>> {
+        Some(Box::new(self.accepted))
+    }
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
+            Socket::Tcp(listener) => listener.as_fd(),
+            Socket::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+impl ListeningSocket for Socket {
+    type Peer = Silent;
+
+    fn accept(&self) -> io::Result<(Silent, PeerInfo)> {
+        let (socket, peer) = match self {
             Socket::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
-                prepare_tcp(&stream)?;
+                stream.set_nonblocking(true)?;
+                tune(stream.as_raw_fd(), true)?;
                 let local = stream.local_addr()?;
-                Ok((stream.into(), Ends { local, peer }.into()))
+                (stream.into(), Ends { local, peer }.into())
             }
-            Socket::Unix(listener, _) => {
+            Socket::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 tune(stream.as_raw_fd(), false)?;
                 let peer = owner::peer_info(stream.as_fd())?;
-                Ok((stream.into(), peer))
-            }
-        }
-    }
-}
-
-fn prepare_tcp(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nonblocking(true)?;
-    tune(stream.as_raw_fd(), true)
-}
-
-/// Listens on a TCP or Unix socket. Half-open connections are in an epoll object together with
-/// the socket, and with a timer for their deadlines.
-#[derive(Debug)]
-pub struct StreamListener {
-    socket: Socket,
-    address: Address,
-    epoll: OwnedFd,
-    timer: OwnedFd,
-    half_open: VecDeque<HalfOpen>,
-    next_number: u64,
-    /// What a peer has for its hello.
-    hello_time: Duration,
-    /// Given up for a moment where descriptors run out, so that a peer can be turned away.
-    reserve: Option<OwnedFd>,
-}
-
-impl StreamListener {
-    /// Listens at `address`.
-    pub fn open(address: &Address) -> Result<StreamListener, ConnectError> {
-        let (socket, address) = match address.scheme.as_str() {
-            "unix" => {
-                let path = PathBuf::from(&address.target);
-                remove_stale(&path)?;
-                let listener = UnixListener::bind(&path)?;
-                // Anybody may connect: the kernel says who it is. The directory says who may try.
-                std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
-                listener.set_nonblocking(true)?;
-                (Socket::Unix(listener, path), address.clone())
-            }
-            "tcp" => {
-                let found = dafs_names::addresses(&address.target);
-                let found = found.map_err(|error| bad(address, error))?;
-                let listener = TcpListener::bind(found.as_slice())?;
-                listener.set_nonblocking(true)?;
-                let target = listener.local_addr()?.to_string();
-                (Socket::Tcp(listener), Address { scheme: "tcp".into(), target })
-            }
-            _ => return Err(bad(address, "neither tcp nor unix")),
-        };
-        sys::set_backlog(socket.fd(), BACKLOG)?;
-        let (epoll, timer) = (epoll::epoll()?, epoll::timerfd()?);
-        let watch = Watch::Add(epoll::EPOLLIN);
-        epoll::epoll_watch(epoll.as_raw_fd(), socket.fd(), TOKEN_LISTENER, watch)?;
-        epoll::epoll_watch(epoll.as_raw_fd(), timer.as_raw_fd(), TOKEN_TIMER, watch)?;
-        Ok(StreamListener {
-            socket,
-            address,
-            epoll,
-            timer,
-            half_open: VecDeque::new(),
-            next_number: 0,
-            hello_time: HELLO_TIME,
-            reserve: reserve(),
-        })
-    }
-
-    fn accept_all(&mut self) {
-        for _ in 0..HALF_OPEN_MAX {
-            match self.socket.accept() {
-                Ok((socket, peer)) => self.admit(socket, peer),
-                Err(error) if sys::is_out_of_descriptors(&error) => {
-                    if self.reserve.take().is_none() {
-                        break;
-                    }
-                    tracing::warn!("out of descriptors: a peer was turned away");
-                    let _ = self.socket.accept();
-                    self.reserve = reserve();
-                }
-                Err(error) if sys::is_temporary(&error) => break,
-                // Of this peer only: it is gone already.
-                Err(error) => tracing::debug!(%error, "a peer was not accepted"),
-            }
-        }
-    }
-
-    fn admit(&mut self, socket: OwnedFd, peer: PeerInfo) {
-        if self.half_open.len() == HALF_OPEN_MAX {
-            self.half_open.pop_front();
-        }
-        if self.half_open.is_empty() {
-            let _ = epoll::timerfd_set(self.timer.as_raw_fd(), Some(self.hello_time / 4));
-        }
-        let number = self.next_number;
-        self.next_number += 1;
-        let watch = Watch::Add(epoll::EPOLLIN);
-        if epoll::epoll_watch(self.epoll.as_raw_fd(), socket.as_raw_fd(), number, watch).is_err() {
-            return;
-        }
-        let deadline = Instant::now() + self.hello_time;
-        let hello = FirstFrame::new();
-        self.half_open.push_back(HalfOpen { number, socket, peer, hello, deadline });
-    }
-
-    fn drop_silent(&mut self) {
-        epoll::counter_clear(self.timer.as_raw_fd());
-        let now = Instant::now();
-        self.half_open.retain(|peer| peer.deadline > now);
-        if self.half_open.is_empty() {
-            let _ = epoll::timerfd_set(self.timer.as_raw_fd(), None);
-        }
-    }
-
-    fn read_hello(&mut self, number: u64) -> Option<Incoming> {
-        let index = self.half_open.binary_search_by_key(&number, |peer| peer.number).ok()?;
-        let peer = self.half_open.get_mut(index)?;
-        let private_data = match peer.hello.read(peer.socket.as_raw_fd()) {
-            Ok(None) => return None,
-            Ok(Some((Kind::Hello, private_data))) => private_data,
-            other => {
-                tracing::debug!(?other, "not a hello");
-                let refused = self.half_open.remove(index)?;
-                let why = "peer violated the protocol: not a hello of this version";
-                reject(&Accepted { socket: refused.socket }, why);
-                return None;
+                (stream.into(), peer)
             }
         };
-        let HalfOpen { socket, peer, .. } = self.half_open.remove(index)?;
-        let fd = socket.as_raw_fd();
-        epoll::epoll_watch(self.epoll.as_raw_fd(), fd, 0, Watch::Remove).ok()?;
-        Some(Incoming { private_data, peer, device: 0, inner: Box::new(Accepted { socket }) })
+        Ok((Silent { accepted: Accepted { socket }, hello: FirstFrame::new() }, peer))
     }
 }
 
-fn reserve() -> Option<OwnedFd> {
-    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
-}
-
-/// Removes the socket file of a listener that is no more.
-fn remove_stale(path: &Path) -> Result<(), ConnectError> {
-    use std::os::unix::fs::FileTypeExt;
-    let is_socket =
-        std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    if !is_socket {
-        // Nothing there, or something that `bind` will complain about.
-        return Ok(());
-    }
-    match sys::connect_unix(path) {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)?;
-            Ok(())
+/// Listens at `address`.
+pub fn listen(address: &Address) -> Result<SocketListener<Socket>, ConnectError> {
+    let (socket, address, file) = match address.scheme.as_str() {
+        "unix" => {
+            let path = Path::new(&address.target);
+            let connect = || sys::connect_unix(path).map(drop);
+            let (listener, file) = SocketFile::make(path, connect, || UnixListener::bind(path))?;
+            listener.set_nonblocking(true)?;
+            (Socket::Unix(listener), address.clone(), Some(file))
         }
-        Err(error) => Err(error.into()),
-        Ok(_) => Err(io::Error::from(ErrorKind::AddrInUse).into()),
-    }
-}
-
-impl Listener for StreamListener {
-    fn address(&self) -> Address {
-        self.address.clone()
-    }
-
-    fn poll_accept(&mut self) -> Option<Incoming> {
-        let mut events = EpollEvents::new();
-        epoll::epoll_wait(self.epoll.as_raw_fd(), &mut events, usize::MAX, Some(Duration::ZERO));
-        let mut listener_ready = false;
-        for token in events.tokens() {
-            match token {
-                TOKEN_LISTENER => listener_ready = true,
-                TOKEN_TIMER => self.drop_silent(),
-                number => {
-                    if let Some(incoming) = self.read_hello(number) {
-                        return Some(incoming);
-                    }
-                }
-            }
+        "tcp" => {
+            let found = dafs_names::addresses(&address.target);
+            let found = found.map_err(|error| bad(address, error))?;
+            let listener = TcpListener::bind(found.as_slice())?;
+            listener.set_nonblocking(true)?;
+            let target = listener.local_addr()?.to_string();
+            (Socket::Tcp(listener), Address { scheme: "tcp".into(), target }, None)
         }
-        if !listener_ready {
-            return None;
-        }
-        let first = self.next_number;
-        self.accept_all();
-        // Most peers say hello at once.
-        (first..self.next_number).find_map(|number| self.read_hello(number))
-    }
-
-    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.epoll.as_fd())
-    }
-}
-
-impl Drop for StreamListener {
-    fn drop(&mut self) {
-        if let Socket::Unix(_, path) = &self.socket {
-            let _ = std::fs::remove_file(path);
-        }
-    }
+        _ => return Err(bad(address, "neither tcp nor unix")),
+    };
+    sys::set_backlog(socket.as_fd().as_raw_fd(), BACKLOG)?;
+    Ok(SocketListener::new(socket, address, file)?)
 }
 
 #[cfg(test)]

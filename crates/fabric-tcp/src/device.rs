@@ -7,7 +7,7 @@ use dafs_fabric::{
     OpenError, PRIVATE_DATA_BYTES_MAX, Provider, RegisterError, Span,
 };
 
-use crate::connection::StreamListener;
+use crate::connection;
 use crate::engine::TcpEngine;
 use crate::frame::{BULK_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX as FRAME_HEADER_MAX};
 use crate::memory_region::Table;
@@ -108,6 +108,6 @@ impl Device for TcpDevice {
     }
 
     fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError> {
-        Ok(Box::new(StreamListener::open(address)?))
+        Ok(Box::new(connection::listen(address)?))
     }
 }

@@ -429,8 +429,3 @@ pub fn is_temporary(error: &io::Error) -> bool {
 pub fn is_out_of_memory(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
-
-/// True when the process has no descriptor left.
-pub fn is_out_of_descriptors(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
-}

@@ -18,6 +18,7 @@
 #![deny(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
+pub mod accept;
 mod completion_queue;
 pub mod conformance;
 mod domain;

@@ -11,7 +11,7 @@ use dafs_fabric::{Opcode, QueuePairEvent, Status, WorkCompletion, sg_bytes};
 use std::os::fd::AsRawFd;
 
 use super::ShmEngine;
-use crate::connection::{CLIENT_LIMITS, Step};
+use crate::connection::{CLIENT_LIMITS, Progress};
 use crate::peer::Peer;
 use crate::queue_pair::{Connection, Heard};
 use crate::ring::RING_BYTES;
@@ -243,8 +243,8 @@ impl ShmEngine {
             handshake.watched = watched.is_ok();
         }
         match step {
-            Step::Pending => {}
-            Step::Connected { socket, memory, limits, private_data } => {
+            Progress::Pending => {}
+            Progress::Connected { socket, memory, limits, private_data } => {
                 self.slots.handshakes.retain(|listed| *listed != slot);
                 self.waiter.set_handshakes(!self.slots.handshakes.is_empty());
                 let peer = Peer::new(socket, true, limits);
@@ -253,7 +253,7 @@ impl ShmEngine {
                 self.queue.push_event(QueuePairEvent::Connected { queue_pair, private_data });
                 self.is_up(slot, connection);
             }
-            Step::Failed(refused, reason) => {
+            Progress::Failed(refused, reason) => {
                 drop(self.free_slot(slot));
                 self.queue.push_event(QueuePairEvent::Refused { queue_pair, refused, reason });
             }

@@ -1,0 +1,448 @@
+//! How a provider whose connections are sockets listens: peers that have not finished their handshake.
+//!
+//! Anybody may connect and say nothing, so such peers are bounded, in all and for each user of this host,
+//! and have a time to finish. A peer that is too many takes the place of the oldest.
+
+use std::collections::VecDeque;
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::epoll::{self, EpollEvents, Watch};
+use crate::{Address, ConnectError, Incoming, Listener, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending};
+
+/// Peers that have not finished their handshake, at most; and of one user.
+pub const HALF_OPEN_MAX: usize = 256;
+const HALF_OPEN_OF_USER_MAX: usize = 192;
+/// What a peer has for it.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+/// Connections that wait to be taken from the system.
+pub const BACKLOG: i32 = 4096;
+
+const TOKEN_LISTENER: u64 = u64::MAX;
+const TOKEN_TIMER: u64 = u64::MAX - 1;
+
+/// How far a handshake has come.
+#[derive(Debug)]
+pub enum Step {
+    /// The peer has not said all.
+    Pending,
+    /// It has; this is its private data.
+    Done(Vec<u8>),
+    /// It breaks the rules, in this way.
+    Wrong(String),
+    /// It has left.
+    Gone(io::Error),
+}
+
+/// A peer in its handshake. Its descriptor is the socket.
+pub trait HalfOpen: AsFd + Send {
+    /// Goes on, without waiting.
+    fn step(&mut self) -> Step;
+    /// Tells it why it is refused, if it can be told without waiting.
+    fn refuse(&self, reason: &str);
+    /// What the provider accepts later, after [`Step::Done`].
+    fn into_pending(self) -> Option<Box<dyn Pending>>;
+}
+
+/// A listening socket, which does not block. Its descriptor is the socket.
+pub trait ListeningSocket: AsFd + Send {
+    /// What comes of a connection.
+    type Peer: HalfOpen;
+    /// Takes the next connection.
+    ///
+    /// # Errors
+    /// What the system says; `WouldBlock` where there is none.
+    fn accept(&self) -> io::Result<(Self::Peer, PeerInfo)>;
+}
+
+struct Entry<P> {
+    number: u64,
+    peer: P,
+    info: PeerInfo,
+    deadline: Instant,
+}
+
+impl<P> Entry<P> {
+    /// Of this host, where the system knows it.
+    fn uid(&self) -> Option<u32> {
+        self.info.credentials.as_ref().map(|credentials| credentials.uid)
+    }
+}
+
+/// Listens on a socket. Half-open peers are in an epoll object together with it, and with a timer for their
+/// deadlines.
+pub struct SocketListener<S: ListeningSocket> {
+    /// Removed before the socket is closed, so that nobody meets a file without a listener.
+    _file: Option<SocketFile>,
+    socket: S,
+    address: Address,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    half_open: VecDeque<Entry<S::Peer>>,
+    next_number: u64,
+    handshake_time: Duration,
+    /// Given up for a moment where descriptors run out, so that a peer can be turned away.
+    reserve: Option<OwnedFd>,
+}
+
+impl<S: ListeningSocket> SocketListener<S> {
+    /// Listens on `socket`, which peers know as `address`, and which has this file.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new(
+        socket: S,
+        address: Address,
+        file: Option<SocketFile>,
+    ) -> io::Result<SocketListener<S>> {
+        let (epoll, timer) = (epoll::epoll()?, epoll::timerfd()?);
+        let watch = Watch::Add(epoll::EPOLLIN);
+        let fd = epoll.as_raw_fd();
+        epoll::epoll_watch(fd, socket.as_fd().as_raw_fd(), TOKEN_LISTENER, watch)?;
+        epoll::epoll_watch(fd, timer.as_raw_fd(), TOKEN_TIMER, watch)?;
+        Ok(SocketListener {
+            _file: file,
+            socket,
+            address,
+            epoll,
+            timer,
+            half_open: VecDeque::new(),
+            next_number: 0,
+            handshake_time: HANDSHAKE_TIME,
+            reserve: reserve(),
+        })
+    }
+
+    /// Gives peers this time for their handshake.
+    #[must_use]
+    pub fn with_handshake_time(mut self, time: Duration) -> SocketListener<S> {
+        self.handshake_time = time;
+        self
+    }
+
+    /// How many peers are in their handshake.
+    pub fn half_open(&self) -> usize {
+        self.half_open.len()
+    }
+
+    fn accept_all(&mut self) {
+        for _ in 0..HALF_OPEN_MAX {
+            match self.socket.accept() {
+                Ok((peer, info)) => {
+                    if let Err(error) = self.admit(peer, info) {
+                        tracing::debug!(%error, "a peer was not admitted");
+                    }
+                }
+                Err(error) if is_out_of_descriptors(&error) => {
+                    if self.reserve.take().is_none() {
+                        break;
+                    }
+                    tracing::warn!("out of descriptors: a peer was turned away");
+                    let _ = self.socket.accept();
+                    self.reserve = reserve();
+                }
+                Err(error) if is_temporary(&error) => break,
+                // Of this peer only: it is gone already.
+                Err(error) => tracing::debug!(%error, "a peer was not accepted"),
+            }
+        }
+    }
+
+    fn admit(&mut self, peer: S::Peer, info: PeerInfo) -> io::Result<()> {
+        let deadline = Instant::now() + self.handshake_time;
+        let number = self.next_number;
+        self.next_number += 1;
+        let entry = Entry { number, peer, info, deadline };
+        let (epoll, fd) = (self.epoll.as_raw_fd(), entry.peer.as_fd().as_raw_fd());
+        epoll::epoll_watch(epoll, fd, number, Watch::Add(epoll::EPOLLIN))?;
+        self.make_room(entry.uid());
+        if self.half_open.is_empty() {
+            epoll::timerfd_set(self.timer.as_raw_fd(), Some(self.handshake_time / 4))?;
+        }
+        self.half_open.push_back(entry);
+        Ok(())
+    }
+
+    fn make_room(&mut self, uid: Option<u32>) {
+        let of_user = |entry: &Entry<S::Peer>| uid.is_some() && entry.uid() == uid;
+        let count = self.half_open.iter().filter(|entry| of_user(entry)).count();
+        if count >= HALF_OPEN_OF_USER_MAX {
+            let oldest = self.half_open.iter().position(of_user);
+            oldest.and_then(|index| self.half_open.remove(index));
+        } else if self.half_open.len() >= HALF_OPEN_MAX {
+            self.half_open.pop_front();
+        }
+    }
+
+    fn drop_silent(&mut self) {
+        epoll::counter_clear(self.timer.as_raw_fd());
+        let now = Instant::now();
+        self.half_open.retain(|entry| entry.deadline > now);
+        if self.half_open.is_empty() {
+            let _ = epoll::timerfd_set(self.timer.as_raw_fd(), None);
+        }
+    }
+
+    fn step(&mut self, number: u64) -> Option<Incoming> {
+        let index = self.half_open.binary_search_by_key(&number, |entry| entry.number).ok()?;
+        let private_data = match self.half_open.get_mut(index)?.peer.step() {
+            Step::Pending => return None,
+            Step::Done(private_data) => private_data,
+            Step::Wrong(why) => {
+                let refused = self.half_open.remove(index)?;
+                tracing::debug!(why, peer = refused.info.text, "a peer broke the rules");
+                refused.peer.refuse(&format!("peer violated the protocol: {why}"));
+                return None;
+            }
+            Step::Gone(error) => {
+                tracing::debug!(%error, "a peer left during its handshake");
+                self.half_open.remove(index);
+                return None;
+            }
+        };
+        let Entry { peer, info, .. } = self.half_open.remove(index)?;
+        let fd = peer.as_fd().as_raw_fd();
+        epoll::epoll_watch(self.epoll.as_raw_fd(), fd, 0, Watch::Remove).ok()?;
+        Some(Incoming { private_data, peer: info, device: 0, inner: peer.into_pending()? })
+    }
+}
+
+impl<S: ListeningSocket> Listener for SocketListener<S> {
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+
+    fn poll_accept(&mut self) -> Option<Incoming> {
+        let mut events = EpollEvents::new();
+        epoll::epoll_wait(self.epoll.as_raw_fd(), &mut events, usize::MAX, Some(Duration::ZERO));
+        let mut listener_ready = false;
+        for token in events.tokens() {
+            match token {
+                TOKEN_LISTENER => listener_ready = true,
+                TOKEN_TIMER => self.drop_silent(),
+                number => {
+                    if let Some(incoming) = self.step(number) {
+                        return Some(incoming);
+                    }
+                }
+            }
+        }
+        if !listener_ready {
+            return None;
+        }
+        let first = self.next_number;
+        self.accept_all();
+        // Most peers have said something by now.
+        (first..self.next_number).find_map(|number| self.step(number))
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+}
+
+fn reserve() -> Option<OwnedFd> {
+    fs::File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
+fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// As much of a reason as private data has room for.
+pub fn cut_reason(reason: &str) -> &str {
+    let mut end = reason.len().min(PRIVATE_DATA_BYTES_MAX);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    reason.get(..end).unwrap_or("")
+}
+
+/// The file of a listening Unix socket, which goes with the listener. Any user may connect there: the kernel
+/// says who it is, and the directory says who may try.
+#[derive(Debug)]
+pub struct SocketFile(PathBuf);
+
+impl SocketFile {
+    /// Makes one by `bind`, after the removal of one whose listener is no more: `connect`, which tries
+    /// it, is refused.
+    ///
+    /// # Errors
+    /// `AddrInUse` where somebody listens, and what `connect` and `bind` say.
+    pub fn make<T>(
+        path: &Path,
+        connect: impl FnOnce() -> io::Result<()>,
+        bind: impl FnOnce() -> io::Result<T>,
+    ) -> Result<(T, SocketFile), ConnectError> {
+        // What is no socket, `bind` complains about.
+        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+            match connect() {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path)?
+                }
+                Err(error) => return Err(error.into()),
+                Ok(()) => return Err(io::Error::from(ErrorKind::AddrInUse).into()),
+            }
+        }
+        let socket = bind()?;
+        let file = SocketFile(path.into());
+        fs::set_permissions(path, Permissions::from_mode(0o666))?;
+        Ok((socket, file))
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+    use crate::local;
+
+    /// A peer that has to say one byte: what it is to be, done or wrong.
+    struct OneByte(UnixStream);
+
+    impl AsFd for OneByte {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    struct Done;
+
+    impl Pending for Done {
+        fn is_established(&self) -> bool {
+            true
+        }
+    }
+
+    impl HalfOpen for OneByte {
+        fn step(&mut self) -> Step {
+            let mut byte = [0];
+            match io::Read::read(&mut self.0, &mut byte) {
+                Ok(0) => Step::Gone(ErrorKind::UnexpectedEof.into()),
+                Ok(_) if byte == *b"y" => Step::Done(byte.to_vec()),
+                Ok(_) => Step::Wrong("not a y".into()),
+                Err(_) => Step::Pending,
+            }
+        }
+
+        fn refuse(&self, reason: &str) {
+            io::Write::write_all(&mut &self.0, reason.as_bytes()).expect("room in the socket");
+        }
+
+        fn into_pending(self) -> Option<Box<dyn Pending>> {
+            Some(Box::new(Done))
+        }
+    }
+
+    struct Socket(UnixListener);
+
+    impl AsFd for Socket {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    impl ListeningSocket for Socket {
+        type Peer = OneByte;
+
+        fn accept(&self) -> io::Result<(OneByte, PeerInfo)> {
+            let (stream, _) = self.0.accept()?;
+            stream.set_nonblocking(true)?;
+            let info = local::peer_info(stream.as_fd())?;
+            Ok((OneByte(stream), info))
+        }
+    }
+
+    /// The path of a socket that no other test has.
+    fn path(test: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("dafs-accept-{test}-{}", std::process::id()))
+    }
+
+    fn make(path: &Path) -> Result<(UnixListener, SocketFile), ConnectError> {
+        let connect = || UnixStream::connect(path).map(drop);
+        SocketFile::make(path, connect, || UnixListener::bind(path))
+    }
+
+    fn listener(path: &Path) -> SocketListener<Socket> {
+        let (socket, file) = make(path).expect("a new path");
+        socket.set_nonblocking(true).expect("nonblocking");
+        let address = Address { scheme: "test".into(), target: path.display().to_string() };
+        SocketListener::new(Socket(socket), address, Some(file)).expect("listener")
+    }
+
+    fn connect(path: &Path, says: &[u8]) -> UnixStream {
+        let mut stream = UnixStream::connect(path).expect("connect");
+        io::Write::write_all(&mut stream, says).expect("write");
+        stream
+    }
+
+    #[test]
+    fn peers_are_accepted_refused_and_dropped() {
+        let path = path("accepted");
+        let mut listener = listener(&path);
+        let (_good, mut bad, gone) =
+            (connect(&path, b"y"), connect(&path, b"n"), connect(&path, b""));
+        drop(gone);
+        let incoming = listener.poll_accept().expect("the good one");
+        assert_eq!((incoming.private_data.as_slice(), listener.half_open()), (&b"y"[..], 2));
+        while listener.half_open() > 0 {
+            assert!(listener.poll_accept().is_none());
+        }
+        let mut reason = String::new();
+        io::Read::read_to_string(&mut bad, &mut reason).expect("read");
+        assert_eq!(reason, "peer violated the protocol: not a y");
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn silent_peers_of_a_user_are_bounded_and_end() {
+        let path = path("silent");
+        let mut listener = listener(&path).with_handshake_time(Duration::from_millis(20));
+        let silent: Vec<_> = (0..HALF_OPEN_MAX).map(|_| connect(&path, b"")).collect();
+        assert!(listener.poll_accept().is_none());
+        assert!((1..=HALF_OPEN_OF_USER_MAX).contains(&listener.half_open()));
+        let _good = connect(&path, b"y");
+        while listener.poll_accept().is_none() {}
+        // The descriptor tells when there are peers to drop.
+        while listener.half_open() > 0 {
+            let mut events = EpollEvents::new();
+            epoll::epoll_wait(listener.epoll.as_raw_fd(), &mut events, 1, None);
+            assert!(listener.poll_accept().is_none());
+        }
+        drop(silent);
+    }
+
+    #[test]
+    fn a_file_is_replaced_only_if_nobody_listens() {
+        let path = path("replaced");
+        let listener = listener(&path);
+        let again = make(&path).map(drop);
+        assert!(
+            matches!(again, Err(ConnectError::Io(error)) if error.kind() == ErrorKind::AddrInUse)
+        );
+        drop(listener);
+        drop(UnixListener::bind(&path).expect("bind"));
+        assert!(path.exists());
+        drop(make(&path).expect("a stale file is no obstacle"));
+        fs::write(&path, "precious").expect("write");
+        assert!(make(&path).is_err());
+        assert_eq!(fs::read(&path).expect("read"), b"precious");
+        fs::remove_file(&path).expect("remove");
+    }
+}
