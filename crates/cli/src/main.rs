@@ -18,6 +18,7 @@ mod connect;
 mod copy;
 mod df;
 mod du;
+mod fabric;
 mod failure;
 mod find;
 mod flush;
@@ -48,6 +49,7 @@ mod tail;
 mod text;
 mod top;
 mod touch;
+mod transport;
 mod tree;
 mod umount;
 mod version;
@@ -120,6 +122,7 @@ enum Command {
     #[command(hide = true)]
     Sync(flush::Args),
     Ping(ping::Args),
+    Fabric(fabric::Args),
     Status(status::Args),
     Top(top::Args),
     Cache(cache::Args),
@@ -201,6 +204,7 @@ fn describe(command: &Command) -> (&'static str, Style) {
         Command::Flush(_) => ("flush", Style::AtOnce),
         Command::Sync(_) => ("sync", Style::AtOnce),
         Command::Ping(_) => ("ping", Style::AtOnce),
+        Command::Fabric(_) => ("fabric", Style::AtOnce),
         Command::Status(_) => ("status", Style::AtOnce),
         Command::Top(_) => ("top", Style::Serve),
         Command::Cache(_) => ("cache", Style::AtOnce),
@@ -238,6 +242,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Flush(args) => flush::run(&args),
         Command::Sync(args) => flush::run_as_sync(&args),
         Command::Ping(args) => ping::run(&args),
+        Command::Fabric(args) => fabric::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Cache(args) => cache::run(&args),

@@ -9,6 +9,7 @@ use crate::connect::{ConnectArgs, Connections};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Output;
+use crate::transport::Transport;
 
 /// Measure the time of a request that does nothing.
 #[derive(Debug, clap::Args)]
@@ -42,11 +43,8 @@ struct Answer<'a> {
     url: &'a str,
     sequence: u64,
     us: f64,
-    /// `tcp`, or `unix` where it goes by a socket of this host.
-    transport: &'static str,
-    /// Why it does not go by a network of this host alone, where it might.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why_not_nearer: Option<&'a str>,
+    #[serde(flatten)]
+    transport: &'a Transport,
     /// The version of the protocol that both ends speak.
     protocol: u32,
     /// Where the server says that it listens.
@@ -66,24 +64,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let time = remote.session.ping().map_err(|error| remote.failure(b"", error))?;
         let us = time.as_secs_f64() * 1e6;
         let info = remote.session.info();
-        let (transport, protocol) = (info.transport, info.protocol_version);
+        let (transport, protocol) = (Transport::told(&info), info.protocol_version);
         // A bound, so that an endless ping does not fill the memory.
         if times.len() < 1_000_000 {
             times.push(us);
         }
         if args.json {
             let listens = &info.server_addresses;
-            let why_not_nearer = info.same_host_error.as_deref();
-            out.json(&Answer {
-                url: &name,
-                sequence,
-                us,
-                transport,
-                why_not_nearer,
-                protocol,
-                listens,
-            })?;
+            let transport = &transport;
+            out.json(&Answer { url: &name, sequence, us, transport, protocol, listens })?;
         } else {
+            let transport = transport.transport;
             out.line(&format!(
                 "answer from {name} by {transport}: number={sequence} time={us:.1} us"
             ))?;
@@ -101,8 +92,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let info = remote.session.info();
         let listens = info.server_addresses.join(", ");
         out.line(&format!("protocol {}; the server listens on {listens}", info.protocol_version))?;
-        if let Some(why) = &info.same_host_error {
-            out.line(&format!("by {}: {why}", info.transport))?;
+        if let Some(line) = Transport::told(&info).line() {
+            out.line(&line)?;
         }
         out.flush()?;
     }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Access, Address, Arena, ConnectError, Device, DeviceAttr, Engine, Listener, MemoryRegion,
-    OpenError, PRIVATE_DATA_BYTES_MAX, Provider, RegisterError, Span,
+    Access, Address, Arena, ConnectError, Device, DeviceAttr, Engine, Hardware, Listener,
+    MemoryRegion, OpenError, PRIVATE_DATA_BYTES_MAX, Provider, RegisterError, Span,
 };
 
 use crate::connection;
 use crate::engine::TcpEngine;
 use crate::frame::{BULK_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX as FRAME_HEADER_MAX};
+use crate::hardware::interfaces;
 use crate::memory_region::Table;
 use crate::requests::SEND_QUEUE_DEPTH;
 use crate::shared::{RECEIVE_QUEUE_DEPTH, SGE_MAX, Shared};
@@ -41,6 +42,10 @@ impl Provider for TcpProvider {
 
     fn open(&self) -> Result<Arc<dyn Device>, OpenError> {
         Ok(Arc::new(TcpDevice::open(self.rdma_read)?))
+    }
+
+    fn hardware(&self) -> Vec<Hardware> {
+        interfaces()
     }
 }
 

@@ -12,7 +12,8 @@
 //! Beside the files that every provider has there are `frame` (the wire); `requests`, `tags`, `send` and
 //! `receive_side` (what a queue pair holds); `flush`, `receive` and `receive_prediction`, `deliver` (how
 //! bytes leave, how they come, what they mean), `scatter_gather` (shared by them); `core` (what the queue
-//! pairs of an engine share), `progress` and `turns` (whose turn it is).
+//! pairs of an engine share), `progress` and `turns` (whose turn it is);
+//! `hardware` (the interfaces of this machine, for people).
 //!
 //! Where it is simpler than hardware, on purpose:
 //! * An RDMA write completes when the peer acknowledged it, because only then it is known that
@@ -31,6 +32,7 @@ mod device;
 mod engine;
 mod flush;
 mod frame;
+mod hardware;
 mod memory_region;
 mod owner;
 mod progress;

@@ -32,6 +32,13 @@ impl From<Vec<Arc<dyn Provider>>> for Providers {
     }
 }
 
+impl Providers {
+    /// Each, in that order.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Provider> {
+        self.0.iter().map(|provider| &**provider)
+    }
+}
+
 /// What a process shares with its networks: their open devices, and the memory that these are to know for
 /// life. It is shared by all threads that have an engine of one of the devices, so that such memory is
 /// registered once with each.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use crate::error::{ConnectError, OpenError, PostError, RegisterError};
 use crate::mem::{MemoryRegion, Span};
 use crate::types::{
-    Access, Address, DeviceAttr, Incoming, PeerInfo, QueuePair, QueuePairEvent, RemoteSpan, SgList,
-    Tag, WorkCompletion, WrId,
+    Access, Address, DeviceAttr, Hardware, Incoming, PeerInfo, QueuePair, QueuePairEvent,
+    RemoteSpan, SgList, Tag, WorkCompletion, WrId,
 };
 
 /// A kind of network.
@@ -27,6 +27,10 @@ pub trait Provider: Send + Sync {
     /// # Errors
     /// [`OpenError::Unavailable`] where this machine lacks what the provider needs.
     fn open(&self) -> Result<Arc<dyn Device>, OpenError>;
+    /// What of this machine it goes by, for people: empty where that is nothing but the machine itself.
+    fn hardware(&self) -> Vec<Hardware> {
+        Vec::new()
+    }
 }
 
 /// An open device and its protection domain.

@@ -198,6 +198,19 @@ impl DeviceAttr {
     }
 }
 
+/// Something of this machine by which a network goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hardware {
+    /// As the system calls it.
+    pub name: String,
+    /// It can be used now.
+    pub is_up: bool,
+    /// Bits per second; `None`: the system does not know.
+    pub speed: Option<u64>,
+    /// Bytes of the largest packet.
+    pub mtu: Option<u64>,
+}
+
 /// What a completion is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Opcode {
