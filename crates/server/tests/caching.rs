@@ -231,10 +231,19 @@ fn own_changes_of_names_and_attributes_keep_what_is_cached() {
     std::fs::File::open(served.path("f")).and_then(|file| file.sync_all()).expect("sync");
     let mut raw = Raw::connect(&served);
     let dir = raw.root;
-    let (handle, state) = raw.open("f", READ, 0).expect("open");
-    raw.read(state, 0, 65_536).expect("read");
-    raw.one(Operation::Close { state }).expect("close");
-    let cached = served.unifier().stats().misses;
+    let misses = || served.unifier().stats().misses;
+    let read = |raw: &mut Raw| {
+        let (handle, state) = raw.open("f", READ, 0).expect("open");
+        raw.read(state, 0, 65_536).expect("read");
+        raw.one(Operation::Close { state }).expect("close");
+        handle
+    };
+    let handle = read(&mut raw);
+    let cached = misses();
+    read(&mut raw);
+    if misses() != cached {
+        return eprintln!("skipped: a file system that does not tell of unwritten stores");
+    }
     let none = StateId::NONE;
     let xattr = |raw: &mut Raw| {
         let set = Operation::SetXattr { handle, name: b"user.x", value_bytes: 1, flags: 0 };
@@ -267,7 +276,7 @@ fn own_changes_of_names_and_attributes_keep_what_is_cached() {
         let (_, state) = raw.open("g", READ, 0).expect("open");
         assert_eq!(raw.read(state, 0, 65_536), Ok(vec![1; 65_536]));
         raw.one(Operation::Close { state }).expect("close");
-        assert_eq!(served.unifier().stats().misses, cached, "change {number}");
+        assert_eq!(misses(), cached, "change {number}");
     }
     // What a local program did before is seen all the same.
     std::fs::write(served.path("g"), vec![2; 65_536]).expect("write");

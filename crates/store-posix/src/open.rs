@@ -196,7 +196,11 @@ fn open_object(
         }
     };
     if truncate {
-        sys::truncate(path, 0)?;
+        match stat.attr().size {
+            // Some file systems (tmpfs, XFS) leave the times alone when nothing is cut, except by an open.
+            0 => drop(sys::reopen(path, libc::O_WRONLY | libc::O_TRUNC | FLAGS)?),
+            _ => sys::truncate(path, 0)?,
+        }
         stat = Stat::of(path, lazy)?;
     }
     Ok(Opened { handle, attr: stat.attr(), file, created: false })
