@@ -10,6 +10,7 @@ use dafs_fabric::accept::{
 };
 use dafs_fabric::{Address, Arena, ConnectError, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending, local};
 
+use crate::memory_region::Table;
 use crate::peer::{SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 use crate::ring::{MEMORY_BYTES, Memory};
 use crate::sys::{self, Received};
@@ -55,6 +56,8 @@ enum Stage {
 pub struct Handshake {
     target: Target,
     private_data: Vec<u8>,
+    /// Of which the server will be told.
+    table: Arc<Table>,
     stage: Stage,
     deadline: Instant,
     /// Epoll watches the socket.
@@ -64,11 +67,16 @@ pub struct Handshake {
 impl Handshake {
     /// # Errors
     /// A bad address, or too much private data.
-    pub fn start(address: &Address, private_data: &[u8]) -> Result<Handshake, ConnectError> {
+    pub fn start(
+        address: &Address,
+        private_data: &[u8],
+        table: &Arc<Table>,
+    ) -> Result<Handshake, ConnectError> {
         check_private_data(private_data)?;
         Ok(Handshake {
             target: Target::of(address)?,
             private_data: private_data.to_vec(),
+            table: table.clone(),
             stage: Stage::Start,
             deadline: Instant::now() + ANSWER_TIME,
             watched: false,
@@ -140,7 +148,9 @@ impl Handshake {
                 let part = arena.span(0, MEMORY_BYTES).shared();
                 let file = part.ok_or(ErrorKind::Unsupported)?.file;
                 let proof = wire::prove(token, Side::Client, &own, &theirs);
-                let offer = Message::Offer(proof, CLIENT_LIMITS, &self.private_data).encode();
+                let bytes = self.table.bytes();
+                let offer = Message::Offer(proof, CLIENT_LIMITS, bytes, &self.private_data);
+                let offer = offer.encode();
                 sys::send_with(socket.as_raw_fd(), &offer, &[file.as_fd()])?;
                 self.stage = Stage::Offered(socket, Memory::new(&arena));
                 Ok(Progress::Pending)
@@ -159,6 +169,8 @@ pub struct Accepted {
     pub memory: Arc<Memory>,
     /// Of what it takes.
     pub limits: Limits,
+    /// Bytes that it will share at once.
+    pub shares: u64,
     pub uid: u32,
 }
 
@@ -186,7 +198,7 @@ pub struct Offering {
     /// Its nonce and ours.
     nonces: Option<(Nonce, Nonce)>,
     /// What it offered.
-    offer: Option<(Arc<Memory>, Limits)>,
+    offer: Option<(Arc<Memory>, Limits, u64)>,
 }
 
 impl Offering {
@@ -214,7 +226,11 @@ impl Offering {
                 self.nonces = Some((theirs, own));
                 Ok(Step::Pending)
             }
-            (Some(Message::Offer(proof, limits, data)), Some((theirs, own)), Some(file)) => {
+            (
+                Some(Message::Offer(proof, limits, shares, data)),
+                Some((theirs, own)),
+                Some(file),
+            ) => {
                 if !wire::is_proved(&proof, self.token.as_ref(), Side::Client, &theirs, &own) {
                     return Ok(Step::Wrong("it does not know the token".into()));
                 }
@@ -223,7 +239,7 @@ impl Offering {
                 }
                 Ok(match Arena::of_peer(file.as_fd(), MEMORY_BYTES) {
                     Ok(arena) if arena.len() == MEMORY_BYTES => {
-                        self.offer = Some((Memory::new(&arena), limits));
+                        self.offer = Some((Memory::new(&arena), limits, shares));
                         Step::Done(data.to_vec())
                     }
                     _ => Step::Wrong("memory that cannot be shared".into()),
@@ -250,8 +266,8 @@ impl HalfOpen for Offering {
     }
 
     fn into_pending(self) -> Option<Box<dyn Pending>> {
-        let (memory, limits) = self.offer?;
-        Some(Box::new(Accepted { socket: self.socket, memory, limits, uid: self.uid }))
+        let (memory, limits, shares) = self.offer?;
+        Some(Box::new(Accepted { socket: self.socket, memory, limits, shares, uid: self.uid }))
     }
 }
 

@@ -38,7 +38,7 @@ impl Provider for ShmProvider {
             provider: "shm",
             reason: format!("no memory can be shared: {error}"),
         })?;
-        Ok(Arc::new(ShmDevice { shared }))
+        Ok(Arc::new(ShmDevice::of(shared)))
     }
 }
 
@@ -48,7 +48,14 @@ pub struct ShmDevice {
     shared: Arc<Shared>,
 }
 
-fn attributes() -> DeviceAttr {
+impl ShmDevice {
+    /// Of what its engines share.
+    pub(crate) fn of(shared: Arc<Shared>) -> ShmDevice {
+        ShmDevice { shared }
+    }
+}
+
+pub(crate) fn attributes() -> DeviceAttr {
     let mut attr = DeviceAttr::none("shm");
     attr.schemes = &["shm"];
     attr.rdma_write = true;

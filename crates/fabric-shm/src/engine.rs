@@ -18,7 +18,9 @@ use crate::connection::{Accepted, Handshake, check_private_data, reject};
 use crate::peer::Peer;
 use crate::queue_pair::{AT_ONCE_MAX, Connection, Kind, PostedReceive, Work};
 use crate::ring::{HEADER_BYTES_MAX, SEND_BYTES_MAX, Violation};
-use crate::shared::{BULK_BYTES_MAX, RECEIVE_QUEUE_DEPTH, SEND_QUEUE_DEPTH, SGE_MAX, Shared};
+use crate::shared::{
+    Account, BULK_BYTES_MAX, RECEIVE_QUEUE_DEPTH, SEND_QUEUE_DEPTH, SGE_MAX, Shared,
+};
 use crate::slots::{Link, Slots, slot_of};
 use crate::sys;
 use crate::wire::{Message, Side};
@@ -227,7 +229,7 @@ impl Engine for ShmEngine {
         address: &Address,
         private_data: &[u8],
     ) -> Result<QueuePair, ConnectError> {
-        let handshake = Handshake::start(address, private_data)?;
+        let handshake = Handshake::start(address, private_data, &self.shared.table)?;
         let queue_pair = self.slots.take()?;
         let slot = slot_of(queue_pair);
         self.slots.put(slot, Link::Connecting(Box::new(handshake)));
@@ -246,9 +248,13 @@ impl Engine for ShmEngine {
         let Some(accepted) = incoming.into_inner::<Accepted>() else {
             return Err(ConnectError::PeerProtocol("a request of another provider"));
         };
-        let Accepted { socket, memory, limits, uid } = *accepted;
-        let promise = self.shared.promise(uid);
-        let own_limits = promise.limits;
+        let Accepted { socket, memory, limits, shares: bytes, uid } = *accepted;
+        if !self.shared.has_room(uid, bytes) {
+            self.system_calls += 1;
+            reject(socket.as_fd(), "no room in this user's share of shared memory");
+            return Err(ConnectError::Resource("a user's share of shared memory"));
+        }
+        let own_limits = self.shared.limits();
         let shares = uid == 0 || uid == local::effective_uid();
         let peer = Peer::new(socket, shares, limits);
         let queue_pair = self.slots.take()?;
@@ -267,7 +273,8 @@ impl Engine for ShmEngine {
             self.free_slot(slot);
             return Err(error.into());
         }
-        let given = (own_limits, Some(promise));
+        let account = Account { shared: self.shared.clone(), uid };
+        let given = (own_limits, Some(account));
         self.is_up(slot, Connection::new(queue_pair, Side::Server, peer, &memory, given));
         Ok(queue_pair)
     }

@@ -4,7 +4,7 @@
 //! which key. A key is a number that is never used again, of which the last bits say where the entry is. An
 //! entry whose first word is not the key is none: one store ends all later access.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use dafs_fabric::mem::Deregister;
@@ -43,9 +43,6 @@ pub struct Table {
     inner: Mutex<Inner>,
     /// Some file has no region any more.
     has_idle: AtomicBool,
-    /// The least of what peers take.
-    segments_max: AtomicU32,
-    bytes_max: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -59,6 +56,10 @@ struct Inner {
 }
 
 impl Inner {
+    fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
     fn live_peers(&mut self) -> SmallVec<[Arc<Peer>; 4]> {
         let mut live = SmallVec::new();
         self.peers.retain(|peer| {
@@ -91,8 +92,6 @@ impl Table {
                 peers: Vec::new(),
             }),
             has_idle: AtomicBool::new(false),
-            segments_max: AtomicU32::new(SEGMENTS_MAX),
-            bytes_max: AtomicU64::new(SEGMENT_BYTES_MAX),
         }))
     }
 
@@ -148,10 +147,10 @@ impl Table {
             return Ok(known.number);
         }
         self.forget(inner, |segment| segment.file.strong_count() == 0);
-        if !self.takes(inner, file.len()) {
+        if !Table::takes(inner, file.len()) {
             self.forget(inner, |_| true);
         }
-        if !self.takes(inner, file.len()) {
+        if !Table::takes(inner, file.len()) {
             return Err(RegisterError::Refused("peers map no more memory"));
         }
         let number = inner.next_segment;
@@ -165,10 +164,35 @@ impl Table {
         Ok(number)
     }
 
-    fn takes(&self, inner: &Inner, more: usize) -> bool {
-        let bytes: u64 = inner.segments.iter().map(|segment| segment.bytes).sum();
-        (inner.segments.len() as u64) < u64::from(self.segments_max.load(Ordering::Relaxed))
-            && bytes.saturating_add(more as u64) <= self.bytes_max.load(Ordering::Relaxed)
+    /// Whether all peers map another file, of so many bytes.
+    fn takes(inner: &mut Inner, more: usize) -> bool {
+        let all = Limits { segments: SEGMENTS_MAX, bytes: SEGMENT_BYTES_MAX };
+        let peers = inner.live_peers();
+        let sharing = peers.iter().filter(|peer| peer.shares()).map(|peer| peer.limits());
+        let limits = sharing.chain([all]);
+        let (files, bytes) = (inner.segments.len() as u64 + 1, inner.bytes() + more as u64);
+        limits
+            .into_iter()
+            .all(|limits| files <= u64::from(limits.segments) && bytes <= limits.bytes)
+    }
+
+    /// Bytes of the files of which peers are told.
+    pub fn bytes(&self) -> u64 {
+        self.inner().bytes()
+    }
+
+    /// Whether a new peer that takes so much can be told of all files; those without regions are forgotten
+    /// for it.
+    pub fn fits(&self, limits: Limits) -> bool {
+        let mut inner = self.inner();
+        let fits = |inner: &Inner| {
+            inner.segments.len() as u64 <= u64::from(limits.segments)
+                && inner.bytes() <= limits.bytes
+        };
+        if !fits(&inner) {
+            self.forget(&mut inner, |_| true);
+        }
+        fits(&inner)
     }
 
     /// Peers are to unmap files without regions, of these.
@@ -195,11 +219,6 @@ impl Table {
     pub fn add(&self, peer: &Arc<Peer>) {
         let mut inner = self.inner();
         inner.peers.push(Arc::downgrade(peer));
-        let Limits { segments, bytes } = peer.limits();
-        if peer.shares() {
-            self.segments_max.fetch_min(segments, Ordering::Relaxed);
-            self.bytes_max.fetch_min(bytes, Ordering::Relaxed);
-        }
         peer.tell(&self.file, &inner.segments);
     }
 

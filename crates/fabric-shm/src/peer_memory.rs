@@ -2,12 +2,14 @@
 //! table is believed: it is copied word by word, then compared with what was mapped.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use dafs_fabric::{Arena, RemoteSpan, Span, Words};
 
 use crate::memory_region::{ENTRY_WORDS, READ, TABLE_BYTES, WRITE, entry_of};
 use crate::ring::Violation;
+use crate::shared::{Account, PeerFile};
 use crate::wire::{Limits, Message};
 
 /// Why there is no such memory.
@@ -19,19 +21,29 @@ pub enum Missing {
     Segment,
 }
 
+/// A file of which the peer has told.
+#[derive(Debug)]
+struct Known {
+    number: u64,
+    /// `None`: there was no room for it in the user's share. To touch it is refused.
+    file: Option<(Span, Arc<PeerFile>)>,
+}
+
 /// The memory of a peer.
 #[derive(Debug)]
 pub struct PeerMemory {
     limits: Limits,
     table: Option<Words>,
-    segments: Vec<(u64, Span)>,
+    segments: Vec<Known>,
+    /// Whose it is, where it counts.
+    account: Option<Account>,
     bytes: u64,
 }
 
 impl PeerMemory {
     /// None yet, and so much at most.
-    pub fn new(limits: Limits) -> PeerMemory {
-        PeerMemory { limits, table: None, segments: Vec::new(), bytes: 0 }
+    pub fn new(limits: Limits, account: Option<Account>) -> PeerMemory {
+        PeerMemory { limits, table: None, segments: Vec::new(), account, bytes: 0 }
     }
 
     /// What a message from the socket says.
@@ -47,11 +59,11 @@ impl PeerMemory {
         match (message, descriptor) {
             (Message::Bell, None) => Ok(()),
             (Message::Table, Some(file)) if self.table.is_none() => self.take_table(&file),
-            (Message::Segment(number), Some(file)) => self.take_segment(*number, &file),
+            (Message::Segment(number), Some(file)) => self.take_segment(*number, file),
             (Message::Forget(number), None) => {
-                let at = self.segments.iter().position(|(known, _)| known == number);
-                let (_, span) = self.segments.swap_remove(at.ok_or("no such memory to forget")?);
-                self.bytes -= span.len() as u64;
+                let at = self.segments.iter().position(|known| known.number == *number);
+                let known = self.segments.swap_remove(at.ok_or("no such memory to forget")?);
+                self.bytes -= known.file.map_or(0, |(span, _)| span.len() as u64);
                 Ok(())
             }
             _ => Err("a message that has no place here"),
@@ -68,20 +80,24 @@ impl PeerMemory {
         Ok(())
     }
 
-    fn take_segment(&mut self, number: u64, file: &OwnedFd) -> Result<(), Violation> {
-        let is_known = self.segments.iter().any(|(known, _)| *known == number);
+    fn take_segment(&mut self, number: u64, file: OwnedFd) -> Result<(), Violation> {
+        let is_known = self.segments.iter().any(|known| known.number == number);
         if is_known || self.segments.len() as u64 >= u64::from(self.limits.segments) {
             return Err("more shared memory than was agreed");
         }
         let left = self.limits.bytes.saturating_sub(self.bytes);
         let left = usize::try_from(left).unwrap_or(usize::MAX);
-        let arena = Arena::of_peer(file.as_fd(), left);
-        let arena = arena.map_err(|error| {
+        let mapped = match &self.account {
+            Some(account) => account.map(file, left),
+            None => Arena::of_peer(file.as_fd(), left).map(PeerFile::of_server).map(Some),
+        };
+        let mapped = mapped.map_err(|error| {
             tracing::debug!(%error, "a peer's memory is refused");
             "shared memory that is none, or more than was agreed"
         })?;
-        self.bytes += arena.len() as u64;
-        self.segments.push((number, arena.span(0, arena.len())));
+        let file = mapped.map(|file| (file.span(), file));
+        self.bytes += file.as_ref().map_or(0, |(span, _)| span.len() as u64);
+        self.segments.push(Known { number, file });
         Ok(())
     }
 
@@ -90,8 +106,8 @@ impl PeerMemory {
     pub fn find(&self, remote: RemoteSpan, write: bool) -> Result<(&Span, usize), Missing> {
         let table = self.table.as_ref().ok_or(Missing::Segment)?;
         let (segment, offset) = look_up(table, remote, write).ok_or(Missing::Refused)?;
-        let known = self.segments.iter().find(|(number, _)| *number == segment);
-        let (_, span) = known.ok_or(Missing::Segment)?;
+        let known = self.segments.iter().find(|known| known.number == segment);
+        let (span, _) = known.ok_or(Missing::Segment)?.file.as_ref().ok_or(Missing::Refused)?;
         let offset = usize::try_from(offset).map_err(|_| Missing::Refused)?;
         let end = offset.checked_add(remote.len as usize).ok_or(Missing::Refused)?;
         if end > span.len() {

@@ -10,7 +10,7 @@ use dafs_fabric::{
 use crate::peer::Peer;
 use crate::peer_memory::{Missing, PeerMemory};
 use crate::ring::{Bell, Memory, Receiver, Sender, Violation};
-use crate::shared::Promise;
+use crate::shared::Account;
 use crate::sys;
 use crate::wire::{Limits, MESSAGE_BYTES_MAX, Message, Side};
 
@@ -68,7 +68,6 @@ pub struct Connection {
     pub receiver: Receiver,
     pub bell: Bell,
     pub memory: PeerMemory,
-    _promise: Option<Promise>,
     /// What was posted and not done, in that order.
     pub work: VecDeque<Work>,
     headers: Vec<Vec<u8>>,
@@ -86,13 +85,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Of a side; the promise is what the peer may share.
+    /// Of a side; the limits are those of what the peer may share, and whose it is.
     pub fn new(
         queue_pair: QueuePair,
         side: Side,
         peer: Arc<Peer>,
         memory: &Arc<Memory>,
-        (limits, promise): (Limits, Option<Promise>),
+        (limits, account): (Limits, Option<Account>),
     ) -> Connection {
         Connection {
             queue_pair,
@@ -100,8 +99,7 @@ impl Connection {
             sender: Sender::new(memory, side),
             receiver: Receiver::new(memory, side),
             bell: Bell::new(memory, side),
-            memory: PeerMemory::new(limits),
-            _promise: promise,
+            memory: PeerMemory::new(limits, account),
             work: VecDeque::new(),
             headers: Vec::new(),
             completed: (0, 0),

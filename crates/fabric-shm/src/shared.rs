@@ -1,11 +1,13 @@
 //! What the engines of a device share.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use dafs_fabric::DeviceAttr;
-use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::{Arena, DeviceAttr, Span};
 
 use crate::memory_region::Table;
 use crate::peer::{SEGMENT_BYTES_MAX, SEGMENTS_MAX};
@@ -23,55 +25,116 @@ pub const BULK_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// machine's memory, since whoever touches a page first pays for it.
 const USER_BYTES_MAX: u64 = 16 << 30;
 const USER_PART: u64 = 4;
-/// What a connection may share, as long as there is so much for its user.
-const CONNECTION_BYTES_MIN: u64 = 16 << 20;
-
 /// What the engines of a device share.
 #[derive(Debug)]
 pub struct Shared {
     pub attr: DeviceAttr,
     pub table: Arc<Table>,
-    /// Bytes promised to the peers of each user.
-    promised: Mutex<HashMap<u32, u64>>,
+    /// What the peers of each user share with this device.
+    of_users: Mutex<HashMap<u32, UserFiles>>,
     user_bytes_max: u64,
+}
+
+/// Mapped files of a user's peers.
+#[derive(Debug, Default)]
+struct UserFiles {
+    bytes: u64,
+    /// By device and inode: connections of one program tell of the same files.
+    files: HashMap<(u64, u64), Weak<PeerFile>>,
 }
 
 impl Shared {
     /// Of a new device.
     pub fn new(attr: DeviceAttr) -> io::Result<Arc<Shared>> {
+        Shared::with_share(attr, (memory_bytes() / USER_PART).min(USER_BYTES_MAX))
+    }
+
+    /// Of a new device with which each user's peers share so much.
+    pub fn with_share(attr: DeviceAttr, user_bytes_max: u64) -> io::Result<Arc<Shared>> {
         let table = Table::new()?;
-        let user_bytes_max = (memory_bytes() / USER_PART).min(USER_BYTES_MAX);
-        Ok(Arc::new(Shared { attr, table, promised: Mutex::default(), user_bytes_max }))
+        Ok(Arc::new(Shared { attr, table, of_users: Mutex::default(), user_bytes_max }))
     }
 
-    /// What a connection of this user may share: less, the more all of them may already.
-    pub fn promise(self: &Arc<Self>, uid: u32) -> Promise {
-        let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_user = promised.entry(uid).or_default();
-        let left = self.user_bytes_max.saturating_sub(*of_user);
-        let bytes = (left / 4).clamp(CONNECTION_BYTES_MIN.min(left), SEGMENT_BYTES_MAX);
-        let bytes = bytes - bytes % PAGE_BYTES as u64;
-        *of_user += bytes;
-        Promise { shared: self.clone(), uid, limits: Limits { segments: SEGMENTS_MAX, bytes } }
+    fn of_users(&self) -> MutexGuard<'_, HashMap<u32, UserFiles>> {
+        self.of_users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a peer may share, if its user's share has room for it.
+    pub fn limits(&self) -> Limits {
+        Limits { segments: SEGMENTS_MAX, bytes: SEGMENT_BYTES_MAX.min(self.user_bytes_max) }
+    }
+
+    /// Whether a user's share has room for so much more.
+    pub fn has_room(&self, uid: u32, bytes: u64) -> bool {
+        let used = self.of_users().get(&uid).map_or(0, |user| user.bytes);
+        bytes <= self.user_bytes_max.saturating_sub(used)
     }
 }
 
-/// What a peer may share with this device, until this is dropped.
+/// Whose files a connection maps.
+#[derive(Debug, Clone)]
+pub struct Account {
+    pub shared: Arc<Shared>,
+    pub uid: u32,
+}
+
+impl Account {
+    /// Maps a file of at most so many bytes, once for all connections of the user; `None`: the user's share is
+    /// used up.
+    ///
+    /// # Errors
+    /// It cannot be shared.
+    pub fn map(&self, file: OwnedFd, bytes_max: usize) -> io::Result<Option<Arc<PeerFile>>> {
+        let file = File::from(file);
+        let arena = Arena::of_peer(file.as_fd(), bytes_max)?;
+        let found = file.metadata()?;
+        let (id, bytes) = ((found.dev(), found.ino()), arena.len() as u64);
+        let mut of_users = self.shared.of_users();
+        let user = of_users.entry(self.uid).or_default();
+        if let Some(known) = user.files.get(&id).and_then(Weak::upgrade) {
+            return Ok(Some(known));
+        }
+        if user.bytes + bytes > self.shared.user_bytes_max {
+            return Ok(None);
+        }
+        let mapped = Arc::new(PeerFile { arena, account: Some((self.clone(), id)) });
+        user.bytes += bytes;
+        user.files.insert(id, Arc::downgrade(&mapped));
+        Ok(Some(mapped))
+    }
+}
+
+/// A peer's file that is mapped, and counted.
 #[derive(Debug)]
-pub struct Promise {
-    shared: Arc<Shared>,
-    uid: u32,
-    pub limits: Limits,
+pub struct PeerFile {
+    arena: Arc<Arena>,
+    account: Option<(Account, (u64, u64))>,
 }
 
-impl Drop for Promise {
+impl PeerFile {
+    /// Of a server, which is trusted.
+    pub fn of_server(arena: Arc<Arena>) -> Arc<PeerFile> {
+        Arc::new(PeerFile { arena, account: None })
+    }
+
+    /// All of it.
+    pub fn span(&self) -> Span {
+        self.arena.span(0, self.arena.len())
+    }
+}
+
+impl Drop for PeerFile {
     fn drop(&mut self) {
-        let mut promised = self.shared.promised.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(of_user) = promised.get_mut(&self.uid) {
-            *of_user -= self.limits.bytes;
-            if *of_user == 0 {
-                promised.remove(&self.uid);
-            }
+        let Some((Account { shared, uid }, id)) = &self.account else { return };
+        let mut of_users = shared.of_users();
+        let Some(user) = of_users.get_mut(uid) else { return };
+        user.bytes -= self.arena.len() as u64;
+        // It may have been mapped again meanwhile.
+        if user.files.get(id).is_some_and(|file| file.strong_count() == 0) {
+            user.files.remove(id);
+        }
+        if user.files.is_empty() && user.bytes == 0 {
+            of_users.remove(uid);
         }
     }
 }
@@ -86,27 +149,38 @@ fn memory_bytes() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use dafs_fabric::mem::PAGE_BYTES;
+
     use super::*;
 
+    fn file(bytes: usize) -> OwnedFd {
+        let part = Arena::shared(bytes).expect("memory").span(0, bytes).shared().expect("a file");
+        part.file.as_fd().try_clone_to_owned().expect("a descriptor")
+    }
+
     #[test]
-    fn a_user_has_a_share_and_each_connection_some_of_it() {
-        let shared = Shared::new(DeviceAttr::none("shm")).expect("a device");
-        let mut promises: Vec<Promise> = Vec::new();
-        loop {
-            let promise = shared.promise(7);
-            if promise.limits.bytes < CONNECTION_BYTES_MIN {
-                break;
-            }
-            promises.push(promise);
-        }
-        let sum = |of: &[Promise]| of.iter().map(|promise| promise.limits.bytes).sum::<u64>();
-        let all = sum(&promises);
-        assert!(all <= shared.user_bytes_max && all + CONNECTION_BYTES_MIN > shared.user_bytes_max);
-        assert!(shared.user_bytes_max <= memory_bytes() / USER_PART);
-        assert!(promises.iter().all(|promise| promise.limits.bytes <= SEGMENT_BYTES_MAX));
+    fn a_user_has_a_share_of_which_files_count_once() {
+        let usual = Shared::new(DeviceAttr::none("shm")).expect("a device").user_bytes_max;
+        assert!((1..=memory_bytes() / USER_PART).contains(&usual));
+        let bytes = 10 * PAGE_BYTES as u64;
+        let shared = Shared::with_share(DeviceAttr::none("shm"), bytes).expect("a device");
+        let [one, other] = [7, 8].map(|uid| Account { shared: shared.clone(), uid });
+        let map = |account: &Account, file: &OwnedFd| {
+            let file = file.try_clone().expect("a descriptor");
+            account.map(file, 1 << 20).expect("a file to be mapped")
+        };
+        let files = [6, 4, 1].map(|pages| file(pages * PAGE_BYTES));
+        let mapped = files.each_ref().map(|file| map(&one, file));
+        assert!(mapped[0].is_some() && mapped[1].is_some() && mapped[2].is_none());
+        let again = map(&one, &files[0]).expect("it is there");
+        assert!(mapped[0].as_ref().is_some_and(|first| Arc::ptr_eq(first, &again)));
+        assert!(!shared.has_room(7, 1) && shared.has_room(8, bytes));
         // Others have theirs.
-        assert_eq!(shared.promise(8).limits.bytes, promises[0].limits.bytes);
-        promises.clear();
-        assert!(shared.promised.lock().expect("nobody panics").is_empty());
+        assert!(map(&other, &files[2]).is_some());
+        drop((mapped, again));
+        assert!(shared.of_users().is_empty());
+        assert!(map(&one, &files[2]).is_some());
+        assert!(one.map(file(PAGE_BYTES * 2), PAGE_BYTES).is_err(), "more than was agreed");
+        assert!(shared.of_users().is_empty());
     }
 }

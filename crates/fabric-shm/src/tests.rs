@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dafs_fabric::{
-    Access, Address, Arena, Device, Engine, Listener, Opcode, Provider, QueuePair, QueuePairEvent,
-    Span, Status, WorkCompletion, WrId,
+    Access, Address, Arena, Device, Engine, Listener, MemoryRegion, Opcode, Provider, QueuePair,
+    QueuePairEvent, Span, Status, WorkCompletion, WrId,
 };
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -19,7 +19,9 @@ use smallvec::smallvec;
 
 use crate::ShmProvider;
 use crate::connection::CLIENT_LIMITS;
+use crate::device::{ShmDevice, attributes};
 use crate::ring::MEMORY_BYTES;
+use crate::shared::Shared;
 use crate::sys;
 use crate::target::place;
 use crate::wire::{self, MESSAGE_BYTES_MAX, Message, Side, Token};
@@ -47,6 +49,7 @@ struct Server {
     token: Token,
     completions: Vec<WorkCompletion>,
     events: Vec<QueuePairEvent>,
+    honest_device: Arc<dyn Device>,
     honest: Box<dyn Engine>,
     pair: Option<(QueuePair, QueuePair)>,
     target: Span,
@@ -54,15 +57,25 @@ struct Server {
 
 impl Server {
     fn new() -> Server {
+        Server::of(ShmProvider::new().open().expect("a device"))
+    }
+
+    /// With which each user's peers share so much.
+    fn with_share(bytes: usize) -> (Server, Arc<Shared>) {
+        let shared = Shared::with_share(attributes(), bytes as u64).expect("memory");
+        (Server::of(Arc::new(ShmDevice::of(shared.clone()))), shared)
+    }
+
+    fn of(device: Arc<dyn Device>) -> Server {
         let mut token = [0; 16];
         getrandom::fill(&mut token).expect("random");
-        let provider = ShmProvider::new();
-        let device = provider.open().expect("a device");
+        let honest_device = ShmProvider::new().open().expect("a device");
         let address = device.same_host(token).expect("a network of one host");
         let mut server = Server {
             engine: device.engine().expect("an engine"),
             listener: device.listen(&address).expect("a listener"),
-            honest: provider.open().expect("a device").engine().expect("an engine"),
+            honest: honest_device.engine().expect("an engine"),
+            honest_device,
             device,
             address,
             token,
@@ -142,6 +155,11 @@ impl Server {
 
     /// A handshake up to the offer, which is sent with these descriptors.
     fn offer(&mut self, files: &[BorrowedFd<'_>], token: &Token) -> OwnedFd {
+        self.offer_sharing(0, files, token)
+    }
+
+    /// And says that it will share so much.
+    fn offer_sharing(&mut self, bytes: u64, files: &[BorrowedFd<'_>], token: &Token) -> OwnedFd {
         let (socket, own) = (self.socket(), [7; 16]);
         sys::send(socket.as_raw_fd(), &Message::Hello(own).encode()).expect("sent");
         let answer = self.hear(&socket);
@@ -150,7 +168,7 @@ impl Server {
         };
         assert!(wire::is_proved(&proof, Some(&self.token), Side::Server, &own, &theirs));
         let proof = wire::prove(Some(token), Side::Client, &own, &theirs);
-        send_all(&socket, &Message::Offer(proof, CLIENT_LIMITS, b"rude"), files);
+        send_all(&socket, &Message::Offer(proof, CLIENT_LIMITS, bytes, b"rude"), files);
         socket
     }
 
@@ -289,6 +307,53 @@ fn messages_cost_no_system_call_while_both_look() {
     let (after, rounds_after) = calls(&server);
     assert_eq!(after - before, rounds_after - rounds_before, "only epoll was asked");
     assert!(after - before < MESSAGES / 50, "{} calls", after - before);
+}
+
+/// What does not fit into a user's share is not mapped, and refused to who would touch it; who says that it
+/// will share more than that is told so.
+#[test]
+fn a_share_that_is_used_up_ends_nothing_else() {
+    const BYTES: usize = 1 << 16;
+    let (mut server, shared) = Server::with_share(BYTES);
+    let (_, far) = server.pair.expect("connected");
+    let register = |server: &Server, bytes: usize| {
+        let span = Arena::shared(bytes).expect("memory").span(0, bytes);
+        server.honest_device.register(span, READ_WRITE).expect("a region")
+    };
+    let write = |server: &mut Server, region: &MemoryRegion| {
+        let data = &mut smallvec![server.target.part(0, 8)];
+        let remote = region.part(0, 8);
+        server.engine.post_rdma_write(far, WrId(3), data, remote, true).expect("posted");
+        server.finish(WrId(3))
+    };
+    let first = register(&server, BYTES / 2);
+    assert_eq!(write(&mut server, &first), Status::Success);
+    // Another program of the user's.
+    let other = server.rude();
+    let file = memfd(MFdFlags::empty(), BYTES / 2, BOTH).expect("a file");
+    other.say(&Message::Segment(1), &[file.as_fd()]);
+    let uid = dafs_fabric::local::effective_uid();
+    wait("the other's memory", || {
+        server.poll();
+        (!shared.has_room(uid, 1)).then_some(())
+    });
+    let second = register(&server, BYTES / 4);
+    assert_eq!(write(&mut server, &second), Status::RemoteAccess);
+    assert_eq!(write(&mut server, &first), Status::Success);
+    let rings = memfd(MFdFlags::empty(), MEMORY_BYTES, BOTH).expect("a file");
+    let token = server.token;
+    let socket = server.offer_sharing(1, &[rings.as_fd()], &token);
+    let incoming = wait("the offer", || server.listener.poll_accept());
+    assert!(server.engine.accept(incoming, b"").is_err());
+    let answer = wait("an answer", || heard(&socket));
+    let Some(Message::Reject(reason)) = Message::decode(&answer) else { panic!("{answer:?}") };
+    assert_eq!(reason, b"no room in this user's share of shared memory");
+    // There is room again when the other one has left.
+    let queue_pair = other.queue_pair;
+    drop((second, other));
+    server.ended(queue_pair);
+    let third = register(&server, BYTES / 4);
+    assert_eq!(write(&mut server, &third), Status::Success);
 }
 
 /// Where nothing comes nobody looks; what comes then is noticed all the same, both ways.

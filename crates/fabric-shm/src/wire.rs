@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | hello | client | magic, nonce |
 //! | challenge | server | nonce, proof |
-//! | offer | client | proof, limits, private data; the rings |
+//! | offer | client | proof, limits, bytes that it will share at once, private data; the rings |
 //! | accept | server | limits, private data |
 //! | reject | server | a reason |
 //! | bell | both | nothing: look at the rings |
@@ -24,7 +24,7 @@ pub type Proof = [u8; 32];
 
 /// The longest message.
 pub const MESSAGE_BYTES_MAX: usize = 512;
-const MAGIC: [u8; 8] = *b"DAFSshm1";
+const MAGIC: [u8; 8] = *b"DAFSshm2";
 
 /// What one end lets the other share with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Limits {
 pub enum Message<'a> {
     Hello(Nonce),
     Challenge(Nonce, Proof),
-    Offer(Proof, Limits, &'a [u8]),
+    Offer(Proof, Limits, u64, &'a [u8]),
     Accept(Limits, &'a [u8]),
     Reject(&'a [u8]),
     Bell,
@@ -60,7 +60,9 @@ impl<'a> Message<'a> {
         let parts: (u8, Vec<u8>, &[u8]) = match self {
             Message::Hello(nonce) => (1, [&MAGIC[..], nonce].concat(), &[]),
             Message::Challenge(nonce, proof) => (2, [&nonce[..], proof].concat(), &[]),
-            Message::Offer(proof, l, data) => (3, [&proof[..], &limits(l)].concat(), data),
+            Message::Offer(proof, l, shares, data) => {
+                (3, [&proof[..], &limits(l), &shares.to_le_bytes()].concat(), data)
+            }
             Message::Accept(l, data) => (4, limits(l), data),
             Message::Reject(reason) => (5, Vec::new(), reason),
             Message::Bell => (6, Vec::new(), &[]),
@@ -88,7 +90,8 @@ impl<'a> Message<'a> {
             3 => {
                 let (proof, rest) = rest.split_first_chunk()?;
                 let (limits, data) = limits_of(rest)?;
-                Message::Offer(*proof, limits, data)
+                let (shares, data) = data.split_first_chunk()?;
+                Message::Offer(*proof, limits, u64::from_le_bytes(*shares), data)
             }
             4 => {
                 let (limits, data) = limits_of(rest)?;
@@ -162,7 +165,7 @@ mod tests {
         let all = [
             Message::Hello([1; 16]),
             Message::Challenge([2; 16], [3; 32]),
-            Message::Offer([4; 32], limits, b"who"),
+            Message::Offer([4; 32], limits, 1 << 20, b"who"),
             Message::Accept(limits, b"welcome"),
             Message::Reject(b"full"),
             Message::Bell,

@@ -244,6 +244,15 @@ impl ShmEngine {
         }
         match step {
             Progress::Pending => {}
+            Progress::Connected { limits, .. } if !self.shared.table.fits(limits) => {
+                drop(self.free_slot(slot));
+                let reason = "this program shares more memory than the server takes".into();
+                self.queue.push_event(QueuePairEvent::Refused {
+                    queue_pair,
+                    refused: false,
+                    reason,
+                });
+            }
             Progress::Connected { socket, memory, limits, private_data } => {
                 self.slots.handshakes.retain(|listed| *listed != slot);
                 self.waiter.set_handshakes(!self.slots.handshakes.is_empty());

@@ -61,7 +61,7 @@ fn offers_have_one_descriptor() {
 fn what_is_no_handshake_is_refused() {
     let mut server = Server::new();
     let file = memfd(MFdFlags::empty(), MEMORY_BYTES, BOTH).expect("a file");
-    let offer = Message::Offer([0; 32], CLIENT_LIMITS, b"");
+    let offer = Message::Offer([0; 32], CLIENT_LIMITS, 0, b"");
     for (message, files) in [
         (Message::Bell, vec![]),
         (offer, vec![file.as_fd()]),

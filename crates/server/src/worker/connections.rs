@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use dafs_fabric::{Incoming, SgList};
+use dafs_fabric::{ConnectError, Incoming, SgList};
 use dafs_message::{ConnId, ConnOptions, RequestId};
 use dafs_protocol::{
     CALLBACK_SLOTS, DecodeError, KeyHandshake, Purpose, SameHostToken, SessionId, SetupReply,
@@ -195,6 +195,11 @@ impl Worker {
                     tick(&self.shared.counters.refused);
                     self.end_set_up(other, "server limit reached: connections being set up");
                 }
+            }
+            // A limit: whoever is beyond it could fill the log.
+            Err(error @ ConnectError::Resource(_)) => {
+                tick(&self.shared.counters.refused);
+                tracing::debug!(%error, "connection not accepted");
             }
             Err(error) => tracing::warn!(%error, "connection not accepted"),
         }
