@@ -11,7 +11,7 @@ use dafs_fabric::accept::{
 use dafs_fabric::{Address, Arena, ConnectError, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending, local};
 
 use crate::memory_region::Table;
-use crate::peer::{SEGMENT_BYTES_MAX, SEGMENTS_MAX};
+use crate::peer::SEGMENTS_MAX;
 use crate::ring::{MEMORY_BYTES, Memory};
 use crate::sys::{self, Received};
 use crate::target::{Place, Target, place};
@@ -19,8 +19,9 @@ use crate::wire::{self, Limits, MESSAGE_BYTES_MAX, Message, Nonce, Side, Token};
 
 /// What a server has for its answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// What a client lets a server share with it.
-pub const CLIENT_LIMITS: Limits = Limits { segments: SEGMENTS_MAX, bytes: SEGMENT_BYTES_MAX };
+/// What a client lets a server share with it, which it trusts: its cache may be large, and costs the client
+/// addresses alone.
+pub const CLIENT_LIMITS: Limits = Limits { segments: SEGMENTS_MAX, bytes: 1 << 44 };
 
 /// # Errors
 /// More than a message has room for.

@@ -309,6 +309,13 @@ impl Engine for ShmEngine {
         }
     }
 
+    fn lets_read(&self, queue_pair: QueuePair) -> bool {
+        match self.slots.current(queue_pair) {
+            Some(Link::Up(connection)) => connection.peer.reads_all(),
+            _ => false,
+        }
+    }
+
     fn moved(&self, queue_pair: QueuePair, wr_id: WrId) -> u64 {
         match self.slots.current(queue_pair) {
             Some(Link::Up(connection)) => connection.moved(wr_id),

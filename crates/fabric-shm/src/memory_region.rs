@@ -56,8 +56,10 @@ struct Inner {
 }
 
 impl Inner {
+    /// Of what is not for reading only: how much of that peers map is no limit for other files.
     fn bytes(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.bytes).sum()
+        let limited = self.segments.iter().filter(|segment| !segment.for_readers);
+        limited.map(|segment| segment.bytes).sum()
     }
 
     fn live_peers(&mut self) -> SmallVec<[Arc<Peer>; 4]> {
@@ -118,6 +120,9 @@ impl Table {
             return Ok(MemoryRegion::new(span, Rkey(self.key(NOWHERE)), self.clone()));
         }
         let part = span.shared().ok_or(RegisterError::Refused("memory that cannot be shared"))?;
+        if access.remote_write && part.file.is_for_readers() {
+            return Err(RegisterError::Refused("memory that peers may read only is no target"));
+        }
         let mut inner = self.inner();
         if inner.free.is_empty() {
             return Err(RegisterError::Refused("too many memory regions"));
@@ -147,17 +152,18 @@ impl Table {
             return Ok(known.number);
         }
         self.forget(inner, |segment| segment.file.strong_count() == 0);
-        if !Table::takes(inner, file.len()) {
+        let for_readers = file.is_for_readers();
+        if !for_readers && !Table::takes(inner, file.len()) {
             self.forget(inner, |_| true);
         }
-        if !Table::takes(inner, file.len()) {
+        if !for_readers && !Table::takes(inner, file.len()) {
             return Err(RegisterError::Refused("peers map no more memory"));
         }
         let number = inner.next_segment;
         inner.next_segment += 1;
         let file = Arc::downgrade(file);
         let bytes = file.upgrade().map_or(0, |file| file.len() as u64);
-        inner.segments.push(Segment { number, file, bytes, regions: 1 });
+        inner.segments.push(Segment { number, file, bytes, regions: 1, for_readers });
         for peer in inner.live_peers() {
             peer.tell(&self.file, &inner.segments);
         }

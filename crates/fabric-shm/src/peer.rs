@@ -22,6 +22,8 @@ pub struct Segment {
     pub file: Weak<SharedFile>,
     pub bytes: u64,
     pub regions: usize,
+    /// Peers are to read it, and no more; how much they map is no limit for others.
+    pub for_readers: bool,
 }
 
 /// A peer, as the device knows it: the socket, and of what it was told.
@@ -36,6 +38,8 @@ pub struct Peer {
     lags: AtomicBool,
     /// It maps some of our memory.
     reaches_us: AtomicBool,
+    /// It was told of all memory that it may read.
+    reads_all: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +59,7 @@ impl Peer {
             told: Mutex::default(),
             lags: AtomicBool::new(false),
             reaches_us: AtomicBool::new(false),
+            reads_all: AtomicBool::new(false),
         })
     }
 
@@ -85,6 +90,12 @@ impl Peer {
         self.reaches_us.load(Ordering::Acquire)
     }
 
+    /// It can be referred to what it may read.
+    #[inline]
+    pub fn reads_all(&self) -> bool {
+        self.reads_all.load(Ordering::Relaxed)
+    }
+
     /// Tells of all that it does not know yet, as far as it takes it.
     pub fn tell(&self, table: &SharedFile, segments: &[Segment]) {
         if !self.shares {
@@ -101,6 +112,9 @@ impl Peer {
             Ok(()) => false,
         };
         self.lags.store(full, Ordering::Release);
+        let knows = |segment: &Segment| told.segments.iter().any(|(n, _)| *n == segment.number);
+        let reads_all = segments.iter().all(|segment| !segment.for_readers || knows(segment));
+        self.reads_all.store(reads_all && !full, Ordering::Relaxed);
     }
 
     fn tell_all(
@@ -129,7 +143,7 @@ impl Peer {
                 told.table = true;
             }
             let message = Message::Segment(segment.number).encode();
-            sys::send_with(self.fd(), &message, &[file.as_fd()])?;
+            sys::send_with(self.fd(), &message, &[file.for_peers()])?;
             told.segments.push((segment.number, segment.bytes));
             self.reaches_us.store(true, Ordering::Release);
         }

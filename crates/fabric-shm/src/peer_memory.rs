@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use dafs_fabric::{Arena, RemoteSpan, Span, Words};
+use dafs_fabric::{RemoteSpan, Span, Words};
 
 use crate::memory_region::{ENTRY_WORDS, READ, TABLE_BYTES, WRITE, entry_of};
 use crate::ring::Violation;
@@ -25,7 +25,7 @@ pub enum Missing {
 #[derive(Debug)]
 struct Known {
     number: u64,
-    /// `None`: there was no room for it in the user's share. To touch it is refused.
+    /// `None`: there was no room for it in the user's share, or among the addresses. To touch it is refused.
     file: Option<(Span, Arc<PeerFile>)>,
 }
 
@@ -89,7 +89,7 @@ impl PeerMemory {
         let left = usize::try_from(left).unwrap_or(usize::MAX);
         let mapped = match &self.account {
             Some(account) => account.map(file, left),
-            None => Arena::of_peer(file.as_fd(), left).map(PeerFile::of_server).map(Some),
+            None => PeerFile::of_server(&file, left),
         };
         let mapped = mapped.map_err(|error| {
             tracing::debug!(%error, "a peer's memory is refused");
@@ -110,7 +110,7 @@ impl PeerMemory {
         let (span, _) = known.ok_or(Missing::Segment)?.file.as_ref().ok_or(Missing::Refused)?;
         let offset = usize::try_from(offset).map_err(|_| Missing::Refused)?;
         let end = offset.checked_add(remote.len as usize).ok_or(Missing::Refused)?;
-        if end > span.len() {
+        if end > span.len() || write && !span.is_writable() {
             return Err(Missing::Refused);
         }
         Ok((span, offset))

@@ -97,7 +97,8 @@ impl Account {
         if user.bytes + bytes > self.shared.user_bytes_max {
             return Ok(None);
         }
-        let mapped = Arc::new(PeerFile { arena, account: Some((self.clone(), id)) });
+        let whole = arena.span(0, arena.len());
+        let mapped = Arc::new(PeerFile { whole, account: Some((self.clone(), id)) });
         user.bytes += bytes;
         user.files.insert(id, Arc::downgrade(&mapped));
         Ok(Some(mapped))
@@ -107,19 +108,29 @@ impl Account {
 /// A peer's file that is mapped, and counted.
 #[derive(Debug)]
 pub struct PeerFile {
-    arena: Arc<Arena>,
+    whole: Span,
     account: Option<(Account, (u64, u64))>,
 }
 
 impl PeerFile {
-    /// Of a server, which is trusted.
-    pub fn of_server(arena: Arc<Arena>) -> Arc<PeerFile> {
-        Arc::new(PeerFile { arena, account: None })
+    /// Of a server, which is trusted, of at most so many bytes; `None`: there are no addresses for it.
+    ///
+    /// # Errors
+    /// It cannot be shared.
+    pub fn of_server(file: &OwnedFd, bytes_max: usize) -> io::Result<Option<Arc<PeerFile>>> {
+        match Arena::span_of_peer(file.as_fd(), bytes_max) {
+            Ok(whole) => Ok(Some(Arc::new(PeerFile { whole, account: None }))),
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+                tracing::warn!(%error, "a server's memory is not mapped");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// All of it.
     pub fn span(&self) -> Span {
-        self.arena.span(0, self.arena.len())
+        self.whole.clone()
     }
 }
 
@@ -128,7 +139,7 @@ impl Drop for PeerFile {
         let Some((Account { shared, uid }, id)) = &self.account else { return };
         let mut of_users = shared.of_users();
         let Some(user) = of_users.get_mut(uid) else { return };
-        user.bytes -= self.arena.len() as u64;
+        user.bytes -= self.whole.len() as u64;
         // It may have been mapped again meanwhile.
         if user.files.get(id).is_some_and(|file| file.strong_count() == 0) {
             user.files.remove(id);

@@ -2,6 +2,7 @@
 
 mod handshakes;
 mod lies;
+mod readers;
 
 use std::ffi::CStr;
 use std::io::Write;

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::engine::{Device, Engine, Listener, Provider};
 use crate::error::{ConnectError, OpenError, RegisterError};
 use crate::mem::{MemoryRegion, Span};
 use crate::planted::{Defect, planted};
-use crate::types::{Access, Address, DeviceAttr, Incoming};
+use crate::types::{Access, Address, DeviceAttr, Incoming, RemoteSpan};
 
 /// The networks that a program can use, in the order in which they are asked for an address.
 #[derive(Clone)]
@@ -156,6 +156,21 @@ impl Domain {
         results.into_iter().collect()
     }
 
+    /// Some device reaches memory that peers share with it, and shares some with them.
+    pub fn shares_memory(&self) -> bool {
+        self.parts.iter().any(|part| part.attr().shared_memory)
+    }
+
+    /// Lets peers read `memory` by each device that shares some with them, as long as the domain is there.
+    /// Once.
+    ///
+    /// # Errors
+    /// [`RegisterError`], of the first that did not take it.
+    pub fn let_peers_read(&self, memory: &Span) -> Result<(), RegisterError> {
+        let mut sharing = self.parts.iter().filter(|part| part.attr().shared_memory);
+        sharing.try_for_each(|part| part.let_peers_read(memory))
+    }
+
     /// No device need know `memory` any more. True: none does; false: work that is under way holds it
     /// a while longer.
     pub fn forget(&self, memory: &Span) -> bool {
@@ -204,6 +219,8 @@ impl Listener for PlacedListener {
 pub struct ProtectionDomain {
     device: Arc<dyn Device>,
     memory: RwLock<Memory>,
+    /// What peers may read.
+    readable: OnceLock<MemoryRegion>,
 }
 
 #[derive(Default)]
@@ -227,7 +244,8 @@ fn addresses(memory: &Span) -> Range<u64> {
 impl ProtectionDomain {
     /// With this device, which knows no memory yet.
     pub fn new(device: Arc<dyn Device>) -> Arc<ProtectionDomain> {
-        Arc::new(ProtectionDomain { device, memory: RwLock::default() })
+        let (memory, readable) = (RwLock::default(), OnceLock::new());
+        Arc::new(ProtectionDomain { device, memory, readable })
     }
 
     /// The device.
@@ -275,6 +293,25 @@ impl ProtectionDomain {
             all.known.insert(at, region);
         }
         Ok(())
+    }
+
+    /// Lets peers read `memory`, as long as the domain is there. Once.
+    ///
+    /// # Errors
+    /// [`RegisterError`], of the device.
+    pub fn let_peers_read(&self, memory: &Span) -> Result<(), RegisterError> {
+        let access = Access { remote_read: true, remote_write: false };
+        let region = self.device.register(memory.clone(), access)?;
+        let is_first = self.readable.set(region).is_ok();
+        if is_first { Ok(()) } else { Err(RegisterError::Refused("peers read other memory")) }
+    }
+
+    /// By what a peer [may read](Self::let_peers_read) this memory.
+    #[inline]
+    pub fn readable(&self, span: &Span) -> Option<RemoteSpan> {
+        let region = self.readable.get().filter(|region| region.span().contains(span))?;
+        let offset = usize::try_from(span.addr() - region.span().addr()).ok()?;
+        Some(region.part(offset, span.len()))
     }
 
     /// The device was to know this memory, and did not take it. Nobody else is to register it: who

@@ -120,6 +120,12 @@ pub trait Engine: Send {
         None
     }
 
+    /// The peer of a queue pair was told of all memory that it may read: what it is referred to, it reaches.
+    fn lets_read(&self, queue_pair: QueuePair) -> bool {
+        let _ = queue_pair;
+        true
+    }
+
     /// Bytes that have moved so far of the data of what was posted to a queue pair as `wr_id` and
     /// has not completed; 0 also where that is not known. Not for hot paths.
     fn moved(&self, queue_pair: QueuePair, wr_id: WrId) -> u64 {

@@ -15,6 +15,7 @@ mod foreign;
 mod lend;
 mod pins;
 mod pool;
+mod readers;
 mod region;
 mod shared;
 #[cfg(test)]
@@ -332,6 +333,8 @@ enum Keep {
     Lent(NonNull<AtomicUsize>, bool),
     /// A file, which only a kernel reads at these addresses.
     File(Arc<FileMap>),
+    /// What a peer lets this process read.
+    Readable(Arc<Arena>),
 }
 
 /// Bytes that a network may touch, kept alive while the span is. Cloning is cheap.
@@ -358,6 +361,7 @@ impl Clone for Span {
                 Keep::Lent(*count, *writable)
             }
             Keep::File(map) => Keep::File(map.clone()),
+            Keep::Readable(arena) => Keep::Readable(arena.clone()),
         };
         Span { start: self.start, len: self.len, keep }
     }
@@ -422,10 +426,10 @@ impl Span {
         self.start.as_ptr()
     }
 
-    /// False for memory lent by [`lend`], and for files.
+    /// False for memory lent by [`lend`], for files, and for what a peer lets be read.
     #[inline]
     pub fn is_writable(&self) -> bool {
-        !matches!(self.keep, Keep::Lent(_, false) | Keep::File(_))
+        !matches!(self.keep, Keep::Lent(_, false) | Keep::File(_) | Keep::Readable(_))
     }
 
     /// True for bytes of a mapped file.
@@ -459,7 +463,7 @@ impl Span {
                 Some(arena.segment(last)).filter(|segment| segment.contains(self))
             }
             Keep::Buffer(memory) => Some(memory.registered()),
-            Keep::Lent(..) | Keep::File(_) => None,
+            Keep::Lent(..) | Keep::File(_) | Keep::Readable(_) => None,
         }
     }
 
@@ -468,7 +472,7 @@ impl Span {
         match &self.keep {
             Keep::Arena(arena) => Some(Arc::strong_count(arena)),
             Keep::Buffer(memory) => Some(Arc::strong_count(&memory.arena)),
-            Keep::Lent(..) | Keep::File(_) => None,
+            Keep::Lent(..) | Keep::File(_) | Keep::Readable(_) => None,
         }
     }
 

@@ -73,6 +73,9 @@ pub struct Config {
     /// Whether clients of its host may come by networks of this host alone, as shared memory is one, where
     /// there are such.
     pub same_host: bool,
+    /// Whether the cache is memory that clients of the server's own user and of root may read by themselves,
+    /// where a network shares memory.
+    pub shared_cache: bool,
     /// Bytes of the cache; `None`: a quarter of memory.
     #[serde(deserialize_with = "values::some_bytes")]
     pub arena_bytes: Option<u64>,
@@ -132,6 +135,7 @@ impl Default for Config {
             ],
             local_socket: LocalSocket::Auto,
             same_host: true,
+            shared_cache: true,
             arena_bytes: None,
             policy: None,
             record_trace: None,

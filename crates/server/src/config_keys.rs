@@ -87,6 +87,14 @@ pub const KEYS: &[ConfigKey] = &[
         "Whether clients of this machine may come by networks of this machine alone, where it has one: by \
          shared memory. They find it by themselves.",
     ),
+    key(
+        Server,
+        "shared_cache",
+        ["true", ""],
+        "true or false",
+        "Whether the cache is memory that programs of the server's own user and of root may map to read, where \
+         they come by shared memory. They could read the server's memory anyway.",
+    ),
     ConfigKey {
         bounds: Some((ARENA_BYTES_MIN, u64::MAX)),
         ..key(

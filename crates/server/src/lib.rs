@@ -10,6 +10,7 @@
 mod acceptor;
 mod admin;
 mod budget;
+mod cache_memory;
 mod callbacks;
 mod chain;
 mod changes;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dafs_fabric::{Address, Arena, ConnectError, Domain, Listener, Providers};
+use dafs_fabric::{Address, ConnectError, Domain, Listener, Providers};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Dialled, Identity, SameHostToken, WriteVerifier};
 use dafs_store::{Disk, OpenStore};
@@ -16,10 +16,10 @@ use dafs_unifier::Unifier;
 
 use crate::acceptor::Acceptor;
 use crate::admin::Admin;
+use crate::cache_memory::{arena, arena_bytes};
 use crate::clean_end::{EndMark, first_verifier};
 use crate::clients::ClientRecords;
 use crate::config::{Config, ConfigError, ExportConfig};
-use crate::config_keys::ARENA_BYTES_MIN;
 use crate::exports::{Export, Exports};
 use crate::host::{fill_random, machine_run, memory_bytes, process_stats, stopwatch, wall_clock};
 use crate::identity;
@@ -350,14 +350,6 @@ fn check_data_paths(config: &Config, domain: &Domain) -> Result<(), StartError> 
     }
 }
 
-/// Of a cache: few enough to be asked one by one, and small enough that one can be missed.
-fn segment_bytes(arena_bytes: usize) -> usize {
-    let part = arena_bytes / 16;
-    let above = part.next_power_of_two();
-    let nearest = if above - part > part - above / 2 { above / 2 } else { above };
-    nearest.clamp(2 << 20, 64 << 20)
-}
-
 /// All that can be wrong with a configuration, but what only the use of directories and addresses tells.
 fn check(config: &Config) -> Result<Option<Key>, StartError> {
     config.check()?;
@@ -369,15 +361,6 @@ fn check(config: &Config) -> Result<Option<Key>, StartError> {
         return Err(StartError::AnonymousUid(own));
     }
     Ok(config.key_file.as_deref().map(|path| load_key(config, path)).transpose()?)
-}
-
-/// As a server would have it.
-fn arena_bytes(config: &Config) -> usize {
-    let bytes = match config.arena_bytes {
-        Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
-        None => memory_bytes() / 4,
-    };
-    bytes.max(ARENA_BYTES_MIN as usize)
 }
 
 /// What is served, and to whom.
@@ -395,7 +378,7 @@ fn share(
 ) -> Result<Arc<Shared>, StartError> {
     let own = nix::unistd::geteuid().as_raw();
     let arena_bytes = arena_bytes(config);
-    let arena = Arena::in_segments(arena_bytes, segment_bytes(arena_bytes))?;
+    let arena = arena(config, addresses, domain, arena_bytes)?;
     let arena_bytes = arena.len();
     // The others when they are used: that takes time, where pages are pinned.
     let first = arena.segment(0);

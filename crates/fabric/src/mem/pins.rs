@@ -75,7 +75,7 @@ impl Span {
         let arena = match &self.keep {
             Keep::Arena(arena) => arena,
             Keep::Buffer(memory) => &memory.arena,
-            Keep::Lent(..) | Keep::File(_) => return None,
+            Keep::Lent(..) | Keep::File(_) | Keep::Readable(_) => return None,
         };
         let pin = Arc::new(Pin {
             start: self.addr() / PAGE_BYTES as u64 * PAGE_BYTES as u64,

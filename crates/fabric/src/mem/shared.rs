@@ -13,17 +13,21 @@ use crate::error::ArenaError;
 
 /// Neither longer nor shorter: who maps it meets no end that was not there.
 const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+pub(super) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 /// The file of a shared arena, for a peer that is to map it.
 #[derive(Debug)]
 pub struct SharedFile {
     fd: OwnedFd,
     len: usize,
+    /// What peers are given who are to read it, and no more.
+    pub(super) for_readers: Option<OwnedFd>,
 }
 
 impl SharedFile {
     /// A file of whole pages that nobody else can open.
-    fn new(len: usize) -> Result<SharedFile> {
+    pub(super) fn new(len: usize) -> Result<SharedFile> {
+        check_limit(len)?;
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a string of C.
         let fd = unsafe { libc::memfd_create(c"dafs".as_ptr(), flags) };
@@ -40,7 +44,7 @@ impl SharedFile {
         ok(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
         // SAFETY: as above.
         ok(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
-        Ok(SharedFile { fd, len })
+        Ok(SharedFile { fd, len, for_readers: None })
     }
 
     /// Bytes, whole pages.
@@ -69,7 +73,19 @@ pub struct SharedPart {
     pub offset: usize,
 }
 
-fn ok(result: c_int) -> Result<c_int> {
+/// Who makes a file longer than its limit is ended by the system, with what is said here.
+fn check_limit(bytes: usize) -> Result<()> {
+    // SAFETY: all bytes zero is a value of this structure.
+    let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
+    // SAFETY: a structure to be filled.
+    ok(unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) })?;
+    if bytes as u64 > limit.rlim_cur {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    Ok(())
+}
+
+pub(super) fn ok(result: c_int) -> Result<c_int> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
 
@@ -112,7 +128,7 @@ impl Arena {
         let len = arena.len;
         let refused = |source| ArenaError::System { bytes: len, source };
         let file = SharedFile::new(len).map_err(refused)?;
-        arena.show(file.as_fd()).map_err(refused)?;
+        arena.show(file.as_fd(), READ_WRITE).map_err(refused)?;
         arena.file = Some(Arc::new(file));
         Ok(Arc::new(arena))
     }
@@ -127,13 +143,13 @@ impl Arena {
     pub fn of_peer(fd: BorrowedFd<'_>, bytes_max: usize) -> Result<Arc<Arena>> {
         let len = checked_bytes(fd, bytes_max)?;
         let room = Arena::map(len, PAGE_BYTES).map_err(Error::other)?;
-        room.show(fd)?;
+        room.show(fd, READ_WRITE)?;
         Ok(Arc::new(room))
     }
 
     /// Maps a file where the arena is.
-    fn show(&self, fd: BorrowedFd<'_>) -> Result<()> {
-        let (start, prot) = (self.base.as_ptr().cast(), libc::PROT_READ | libc::PROT_WRITE);
+    pub(super) fn show(&self, fd: BorrowedFd<'_>, prot: c_int) -> Result<()> {
+        let start = self.base.as_ptr().cast();
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         // SAFETY: in place of our own mapping, of which nobody has a span yet.
         let mapped = unsafe { libc::mmap(start, self.len, prot, flags, fd.as_raw_fd(), 0) };
@@ -165,7 +181,7 @@ impl Span {
         let arena = match &self.keep {
             Keep::Arena(arena) => arena,
             Keep::Buffer(memory) => &memory.arena,
-            Keep::Lent(..) | Keep::File(_) => return None,
+            Keep::Lent(..) | Keep::File(_) | Keep::Readable(_) => return None,
         };
         let offset = usize::try_from(self.addr() - arena.base.as_ptr() as u64).ok()?;
         Some(SharedPart { file: arena.file.clone()?, offset })
@@ -176,7 +192,7 @@ impl Span {
         match &self.keep {
             Keep::Arena(arena) => arena.file.is_some(),
             Keep::Buffer(memory) => memory.arena.file.is_some(),
-            Keep::Lent(..) | Keep::File(_) => false,
+            Keep::Lent(..) | Keep::File(_) | Keep::Readable(_) => false,
         }
     }
 }

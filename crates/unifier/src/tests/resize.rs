@@ -1,5 +1,7 @@
 //! A cache that gives memory back, and lists that are read in at once.
 
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,10 +21,28 @@ const FRAME: usize = 16 * PAGE;
 
 #[test]
 fn a_cache_gives_memory_back_and_takes_it_again() {
+    gives_back_and_takes_again(Arena::new(8 * MIB).expect("memory"));
+}
+
+#[test]
+fn memory_that_peers_read_is_given_back_too() {
+    let arena = Arena::for_readers(8 * MIB, 2 * MIB).expect("memory");
+    let file = arena.span(0, 1).shared().expect("shared").file;
+    let file = std::fs::File::from(file.for_peers().try_clone_to_owned().expect("a descriptor"));
+    let has = || file.metadata().expect("its size").blocks() * 512;
+    gives_back_and_takes_again(arena.clone());
+    assert!(has() >= 7 << 20);
+    arena.discard(0, arena.len()).expect("holes");
+    assert_eq!(has(), 0);
+}
+
+fn gives_back_and_takes_again(arena: Arc<Arena>) {
     let disk = Disk::new(1, 0);
     let data: Vec<u8> = (0..8 * MIB).map(|at| (at / PAGE) as u8).collect();
     let file = disk.file(1, data.clone());
-    let unifier = shrinking(8 * MIB);
+    let config = Config { least_bytes: 64 << 10, ..config(8 * MIB) };
+    let peers = arena.span(0, 1).shared().map(|part| part.file);
+    let unifier = Unifier::new(arena, config, VERIFIER);
     let cached = open(&unifier, &file);
     let user = cached.clone();
     run(&disk, async move {
@@ -34,6 +54,10 @@ fn a_cache_gives_memory_back_and_takes_it_again() {
     let now = unifier.resize(3 << 20);
     assert_eq!((now, unifier.stats().decommitted_bytes), (3 << 20, 5 << 20));
     assert!(unifier.stats().resident_bytes <= 3 << 20);
+    if let Some(file) = peers {
+        let file = std::fs::File::from(file.as_fd().try_clone_to_owned().expect("a descriptor"));
+        assert!(file.metadata().expect("its size").blocks() * 512 <= 3 << 20, "given back");
+    }
     // It works as before, in less room.
     let user = cached.clone();
     let all = run(&disk, async move {
