@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use dafs_fabric::accept::{
     BACKLOG, HalfOpen, ListeningSocket, SocketFile, SocketListener, Step, cut_reason,
 };
+use dafs_fabric::local::PeerProcess;
 use dafs_fabric::{Address, Arena, ConnectError, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending, local};
 
 use crate::memory_region::Table;
@@ -34,6 +35,16 @@ fn nonce() -> io::Result<Nonce> {
     let mut nonce = [0; 16];
     getrandom::fill(&mut nonce).map_err(io::Error::from)?;
     Ok(nonce)
+}
+
+/// # Errors
+/// `ConnectionRefused`: the process that listened has ended, and a child of it has the socket, who listens to
+/// nobody.
+fn check_alive(socket: &OwnedFd) -> io::Result<()> {
+    match PeerProcess::of(socket.as_fd()).has_ended() {
+        true => Err(io::Error::new(ErrorKind::ConnectionRefused, "the server there has ended")),
+        false => Ok(()),
+    }
 }
 
 /// What a handshake came to.
@@ -114,6 +125,7 @@ impl Handshake {
                 return Ok(Progress::Pending);
             };
             self.target.check(&socket)?;
+            check_alive(&socket)?;
             let nonce = nonce()?;
             sys::send(socket.as_raw_fd(), &Message::Hello(nonce).encode())?;
             self.stage = Stage::Hello(socket, nonce);
@@ -301,7 +313,10 @@ pub fn listen(address: &Address) -> Result<SocketListener<Socket>, ConnectError>
     let place = place(address)?;
     let (socket, file) = match &place {
         Place::Path(path) => {
-            let connect = || sys::connect(place.name()).map(drop);
+            let connect = || match sys::connect(place.name())? {
+                Some(socket) => check_alive(&socket),
+                None => Ok(()),
+            };
             let (socket, file) =
                 SocketFile::make(path, connect, || sys::listen(place.name(), BACKLOG))?;
             (socket, Some(file))

@@ -3,7 +3,7 @@
 mod progress;
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -76,8 +76,20 @@ impl ShmEngine {
     /// A queue pair is connected.
     fn is_up(&mut self, slot: u32, connection: Connection) {
         self.shared.table.add(&connection.peer);
+        self.watch_process(slot, &connection.peer);
         self.slots.put(slot, Link::Up(Box::new(connection)));
         self.activate(slot);
+    }
+
+    /// Has epoll tell when the process of a peer has ended: a child may keep its socket open for ever.
+    fn watch_process(&mut self, slot: u32, peer: &Peer) {
+        if let Some(process) = peer.process().descriptor() {
+            let (fd, token) = (process.as_raw_fd(), u64::from(slot) | OF_PROCESS);
+            if let Err(error) = self.waiter.watch_own(fd, token, Watch::Add(epoll::EPOLLIN)) {
+                // Its socket tells of all other ends.
+                tracing::debug!(%error, "the process of a peer cannot be watched");
+            }
+        }
     }
 
     /// Looks at a queue pair in each pass from now on.
@@ -205,6 +217,8 @@ impl ShmEngine {
 
 /// [`Message::Bell`].
 const BELL: u8 = 6;
+/// In the token of a slot: it is about the peer's process, not its socket.
+const OF_PROCESS: u64 = 1 << 32;
 
 /// Checks a list; returns its bytes.
 #[inline]

@@ -228,6 +228,16 @@ impl Table {
         peer.tell(&self.file, &inner.segments);
     }
 
+    /// Somebody may write to these files for ever: no new piece is cut from them.
+    pub fn retire(&self, numbers: &[u64]) {
+        let inner = self.inner();
+        for segment in inner.segments.iter().filter(|s| numbers.contains(&s.number)) {
+            if let Some(file) = segment.file.upgrade() {
+                file.retire();
+            }
+        }
+    }
+
     /// Tells a peer whose socket was full.
     pub fn tell_again(&self, peer: &Peer) {
         peer.tell(&self.file, &self.inner().segments);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use dafs_fabric::SharedFile;
+use dafs_fabric::local::PeerProcess;
 
 use crate::sys;
 use crate::wire::{Limits, Message};
@@ -30,6 +31,7 @@ pub struct Segment {
 #[derive(Debug)]
 pub struct Peer {
     socket: OwnedFd,
+    process: PeerProcess,
     /// It is told at all: it can then touch all of those files.
     shares: bool,
     limits: Limits,
@@ -53,6 +55,7 @@ impl Peer {
     /// At the other end of `socket`.
     pub fn new(socket: OwnedFd, shares: bool, limits: Limits) -> Arc<Peer> {
         Arc::new(Peer {
+            process: PeerProcess::of(socket.as_fd()),
             socket,
             shares,
             limits,
@@ -69,6 +72,11 @@ impl Peer {
 
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Whose it is.
+    pub fn process(&self) -> &PeerProcess {
+        &self.process
     }
 
     pub fn limits(&self) -> Limits {
@@ -94,6 +102,12 @@ impl Peer {
     #[inline]
     pub fn reads_all(&self) -> bool {
         self.reads_all.load(Ordering::Relaxed)
+    }
+
+    /// Files of which it was told, by number.
+    pub fn was_told(&self) -> Vec<u64> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.segments.iter().map(|(number, _)| *number).collect()
     }
 
     /// Tells of all that it does not know yet, as far as it takes it.

@@ -10,8 +10,8 @@ use dafs_fabric::{
     RemoteSpan, Rkey, Span, WorkCompletion, WrId,
 };
 use dafs_fabric_shm::ShmProvider;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{ForkResult, Pid, fork};
 use smallvec::smallvec;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,14 +31,14 @@ fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// This program again, as one that does a deed; ended with the test.
+/// This program again, as one that does a deed; ended with the test, and its children with it.
 struct Peer(Child);
 
 impl Peer {
     fn command(deed: &str, address: &Address) -> Command {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", "the_other_process"]).stdout(Stdio::null());
-        command.env(DEED, deed).env(PLACE, address.to_string());
+        command.env(DEED, deed).env(PLACE, address.to_string()).process_group(0);
         command
     }
 
@@ -54,8 +54,20 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        if let Ok(group) = i32::try_from(self.0.id()) {
+            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        }
         let _ = self.0.wait();
+    }
+}
+
+/// A child that has all that its parent has, does nothing, and lives until its group is ended.
+fn fork_one_that_keeps_everything() {
+    // SAFETY: the child does nothing but sleep.
+    if let ForkResult::Child = unsafe { fork() }.expect("a child") {
+        loop {
+            nix::unistd::pause();
+        }
     }
 }
 
@@ -65,8 +77,11 @@ fn the_other_process() {
     let Ok(deed) = std::env::var(DEED) else { return };
     let address = Address::parse(&std::env::var(PLACE).expect("a place")).expect("an address");
     let device = ShmProvider::new().open().expect("a device");
-    if deed == "listen" {
+    if deed.starts_with("listen") {
         let mut listener = device.listen(&address).expect("a listener");
+        if deed == "listen-with-child" {
+            fork_one_that_keeps_everything();
+        }
         // Until it is killed, or its parent is gone.
         let parent = nix::unistd::getppid();
         while nix::unistd::getppid() == parent {
@@ -100,6 +115,9 @@ fn the_other_process() {
         done.clear();
         while done.is_empty() {
             engine.poll(&mut done, 1);
+        }
+        if round == 1 && deed == "write-with-child" {
+            fork_one_that_keeps_everything();
         }
     }
 }
@@ -148,8 +166,13 @@ impl Server {
 
     /// Another process, which has begun to write.
     fn writer(&mut self) -> (Peer, QueuePair) {
+        self.writer_of("write", 1)
+    }
+
+    /// The same, with what it does, when it has written so often.
+    fn writer_of(&mut self, deed: &str, rounds: u8) -> (Peer, QueuePair) {
         self.memory.zero();
-        let peer = Peer::start("write", &self.address);
+        let peer = Peer::start(deed, &self.address);
         let qp = self.accept();
         let remote = self.region.remote();
         let words = [remote.rkey.0, remote.addr, u64::from(remote.len)];
@@ -159,7 +182,7 @@ impl Server {
             self.poll();
             let mut first = [0];
             self.memory.copy_to(0, &mut first);
-            (first[0] != 0).then_some(())
+            (first[0] >= rounds).then_some(())
         });
         (peer, qp)
     }
@@ -201,6 +224,64 @@ fn a_peer_that_is_killed_in_mid_copy_leaves_our_memory() {
         assert!(server.contents() == before, "written after Quiescent");
         server.events.clear();
     }
+}
+
+/// A child has the socket, so that nobody hangs up, and all other descriptors; no mappings of the library.
+#[test]
+fn a_peer_that_is_killed_has_ended_though_its_child_keeps_everything() {
+    let mut server = Server::new("with-child");
+    for round in 0..4 {
+        // It has a child when it writes for the second time.
+        let (peer, qp) = server.writer_of("write-with-child", 2);
+        let file = server.memory.shared().expect("shared").file;
+        assert_eq!(file.is_retired(), round > 0);
+        peer.signal(Signal::SIGKILL);
+        wait("Quiescent", || {
+            server.poll();
+            server.is_quiescent(qp).then_some(())
+        });
+        let told = server.has_event(|e| {
+            matches!(e, QueuePairEvent::Disconnected { queue_pair, reason }
+                if *queue_pair == qp && reason == "the peer's process has ended")
+        });
+        assert!(told, "{:?}", server.events);
+        assert!(file.is_retired(), "more is cut from memory that a child may have");
+        let before = server.contents();
+        (0..100).for_each(|_| server.poll());
+        assert!(server.contents() == before, "written after Quiescent");
+        server.events.clear();
+        drop(peer);
+    }
+}
+
+/// The name is free again, though a child listens there.
+#[test]
+fn a_server_that_is_killed_has_ended_though_its_child_keeps_everything() {
+    let path = std::env::temp_dir().join(format!("dafs-shm-listens-{}", std::process::id()));
+    let address = Address::parse(&format!("shm:{}", path.display())).expect("an address");
+    let mut engine = ShmProvider::new().open().expect("a device").engine().expect("an engine");
+    let mut attempt = || {
+        let qp = engine.connect(&address, b"").expect("begins");
+        wait("event", || {
+            engine.poll(&mut Vec::new(), 1);
+            engine.poll_event().filter(|event| {
+                matches!(event, QueuePairEvent::Refused { queue_pair, .. } if *queue_pair == qp)
+            })
+        })
+    };
+    let mut peer = Peer::start("listen-with-child", &address);
+    let reason = wait("answer", || match attempt() {
+        QueuePairEvent::Refused { refused: false, reason, .. } => Some(reason),
+        _ => None,
+    });
+    assert!(reason.contains("closed by the peer"), "{reason}");
+    peer.signal(Signal::SIGKILL);
+    peer.0.wait().expect("ends");
+    let after = attempt();
+    let QueuePairEvent::Refused { refused, reason, .. } = after else { panic!("{after:?}") };
+    assert!(refused && reason.contains("has ended"), "{reason}");
+    let device = ShmProvider::new().open().expect("a device");
+    drop(device.listen(&address).expect("the name is free"));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-pub use peer::{effective_uid, peer_credentials, peer_info};
+pub use peer::{PeerProcess, effective_uid, peer_credentials, peer_info};
 
 /// The number of users that are nobody, where the system does not say otherwise.
 const NOBODY: u32 = 65_534;

@@ -10,7 +10,7 @@ use dafs_fabric::epoll::{self, Watch};
 use dafs_fabric::{Opcode, QueuePairEvent, Status, WorkCompletion, sg_bytes};
 use std::os::fd::AsRawFd;
 
-use super::ShmEngine;
+use super::{OF_PROCESS, ShmEngine};
 use crate::connection::{CLIENT_LIMITS, Progress};
 use crate::peer::Peer;
 use crate::queue_pair::{Connection, Heard};
@@ -29,6 +29,8 @@ const IDLE_PASSES: u64 = 4096;
 const ACTIVE_MIN: usize = 8;
 /// Messages of a socket in one pass.
 const HEARD_MAX: usize = 16;
+/// Those that one who has ended may have left there.
+const HEARD_LAST_MAX: usize = 4096;
 
 impl ShmEngine {
     /// Goes on with all that may have something.
@@ -65,8 +67,10 @@ impl ShmEngine {
         self.waiter.ready(&mut self.events);
         for index in 0..self.events.len() {
             let token = self.events.token(index);
-            if let Some(slot) = token.and_then(|token| u32::try_from(token).ok()) {
-                self.told_of(slot);
+            match token.map(|token| (token, u32::try_from(token & !OF_PROCESS))) {
+                Some((token, Ok(slot))) if token & OF_PROCESS != 0 => self.told_of_process(slot),
+                Some((_, Ok(slot))) => self.told_of(slot, (HEARD_MAX, true)),
+                Some((_, Err(_))) | None => {}
             }
         }
         if self.events.is_full() {
@@ -76,12 +80,13 @@ impl ShmEngine {
         }
     }
 
-    /// Epoll told of a slot: it was rung, its peer shares memory, or has hung up.
-    fn told_of(&mut self, slot: u32) {
+    /// Epoll told of a slot: it was rung, its peer shares memory, or has hung up. `hears` as of
+    /// [`Connection::hear`].
+    fn told_of(&mut self, slot: u32, hears: (usize, bool)) {
         self.system_calls += 1;
         match self.slots.link(slot) {
             Some(Link::Up(connection)) => {
-                let heard = connection.hear(HEARD_MAX, true);
+                let heard = connection.hear(hears.0, hears.1);
                 self.activate(slot);
                 self.progress(slot);
                 match heard {
@@ -100,13 +105,44 @@ impl ShmEngine {
                     Ok(received) if received.len > 0 => return,
                     _ => {}
                 }
-                let queue_pair = self.slots.queue_pair(slot);
-                drop(self.free_slot(slot));
-                self.queue.push_event(QueuePairEvent::Quiescent { queue_pair });
+                self.is_quiescent(slot);
             }
             // Handshakes are looked at anyway.
             Some(Link::Free | Link::Connecting(_)) | None => {}
         }
+    }
+
+    /// Epoll told that the process of a peer has ended. What it has sent is taken, as when it hangs up. If
+    /// it has not, a child has its socket, and may have our memory: nothing more is cut from that.
+    fn told_of_process(&mut self, slot: u32) {
+        let peer = match self.slots.link(slot) {
+            Some(Link::Up(connection)) => connection.peer.clone(),
+            Some(Link::Closing(peer)) => peer.clone(),
+            Some(Link::Free | Link::Connecting(_)) | None => return,
+        };
+        self.system_calls += 1;
+        // The slot may be another queue pair's since epoll was asked.
+        if !peer.process().has_ended() {
+            return;
+        }
+        // What is in the socket, and whether it has hung up as well.
+        self.told_of(slot, (HEARD_LAST_MAX, false));
+        match self.slots.link(slot) {
+            Some(Link::Up(_)) => self.end(slot, "the peer's process has ended".into(), false),
+            Some(Link::Closing(_)) => {}
+            _ => return,
+        }
+        if let Some(Link::Closing(_)) = self.slots.link(slot) {
+            self.shared.table.retire(&peer.was_told());
+            self.is_quiescent(slot);
+        }
+    }
+
+    /// The peer has left our memory.
+    fn is_quiescent(&mut self, slot: u32) {
+        let queue_pair = self.slots.queue_pair(slot);
+        drop(self.free_slot(slot));
+        self.queue.push_event(QueuePairEvent::Quiescent { queue_pair });
     }
 
     /// Goes on with one queue pair that is connected.

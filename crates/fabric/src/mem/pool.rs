@@ -66,7 +66,10 @@ impl SharedPool {
             return Some(piece);
         }
         let mut first = true;
-        slabs.retain(|slab| std::mem::take(&mut first) || Arc::strong_count(slab) > 1);
+        slabs.retain(|slab| {
+            let stays = !slab.is_retired() && std::mem::take(&mut first);
+            stays || Arc::strong_count(slab) > 1
+        });
         let has: usize = slabs.iter().map(|slab| slab.arena.len()).sum();
         let room = self.bytes_max.saturating_sub(has);
         let usual = has.clamp(ARENA_BYTES, ARENA_BYTES_MAX).min(room);
@@ -91,6 +94,11 @@ impl SharedPool {
 }
 
 impl Slab {
+    /// Somebody may write to it who is not known any more.
+    fn is_retired(&self) -> bool {
+        self.arena.file.as_ref().is_some_and(|file| file.is_retired())
+    }
+
     fn new(arena: Arc<Arena>) -> Slab {
         let pages = arena.len() / PAGE_BYTES;
         let mut bits = vec![0; pages.div_ceil(BITS)];
@@ -103,7 +111,7 @@ impl Slab {
 
     fn take(slab: &Arc<Slab>, pages: usize, len: usize) -> Option<PoolPiece> {
         let mut used = locked(&slab.used);
-        let first = used.find(pages)?;
+        let first = if slab.is_retired() { None } else { used.find(pages) }?;
         let is_zero = first >= used.touched;
         used.touched = used.touched.max(first + pages);
         used.mark(first, pages, true);
@@ -255,6 +263,23 @@ mod tests {
         let again = pool.buffer(PAGE_BYTES).expect("room");
         assert_eq!(again.as_ptr() as u64, address);
         assert!(again.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn nothing_more_is_cut_from_a_file_that_is_retired() {
+        let pool = SharedPool::new(16 << 20);
+        let (kept, returned) = (pool.take(100).expect("room"), pool.take(100).expect("room"));
+        let first = kept.arena().clone();
+        drop(returned);
+        first.file.as_ref().expect("shared").retire();
+        let next = pool.take(100).expect("room");
+        assert!(!Arc::ptr_eq(next.arena(), &first));
+        assert!(pool.take(16 << 20).is_none(), "what is still used counts");
+        drop((kept, next));
+        // It is given up, also as the first.
+        let all = [pool.take(8 << 20).expect("room"), pool.take(8 << 20).expect("room")];
+        assert!(all.iter().all(|piece| !Arc::ptr_eq(piece.arena(), &first)));
+        assert_eq!(Arc::strong_count(&first), 1);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::ffi::c_int;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Arena, Buffer, HUGE_PAGE_BYTES, Keep, PAGE_BYTES, Span};
 use crate::error::ArenaError;
@@ -22,6 +23,7 @@ pub struct SharedFile {
     len: usize,
     /// What peers are given who are to read it, and no more.
     pub(super) for_readers: Option<OwnedFd>,
+    retired: AtomicBool,
 }
 
 impl SharedFile {
@@ -44,7 +46,18 @@ impl SharedFile {
         ok(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
         // SAFETY: as above.
         ok(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
-        Ok(SharedFile { fd, len, for_readers: None })
+        Ok(SharedFile { fd, len, for_readers: None, retired: AtomicBool::new(false) })
+    }
+
+    /// A peer may write to it for ever: a process that has died, whose child may have it mapped. Who has
+    /// memory in it keeps that; no more is [cut](super::SharedPool) from it.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
+    }
+
+    /// See [`retire`](Self::retire).
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
     }
 
     /// Bytes, whole pages.
