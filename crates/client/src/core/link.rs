@@ -437,10 +437,13 @@ impl Core {
         self.requests.rung = false;
     }
 
-    /// The addresses have another one in front, or no longer that.
+    /// The addresses have another one in front, or no longer that. A link that stands, or is made, keeps
+    /// its address; others begin at the first.
     pub(super) fn targets_moved(&mut self, longer: bool) {
         for link in &mut self.links {
-            link.attempts.moved(longer);
+            let (is_down, addresses) = (link.is_down(), self.config.targets.len());
+            let attempts = &mut link.attempts;
+            if is_down { attempts.restart(false, addresses) } else { attempts.moved(longer) }
         }
     }
 
