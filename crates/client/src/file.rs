@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_fabric::Span;
-use dafs_fabric::mem::{lend, lend_mut};
 use dafs_protocol::{
     Attr, CommitLevel, FileExtent, FileHandle, LockRange, LockRequest, OwnerKey, SetAttr,
     Stability, Status,
@@ -100,7 +99,7 @@ impl File {
         if into.is_empty() {
             return Ok(0);
         }
-        lend_mut(into, |span| self.transfer(span, offset, Way::Read))
+        self.inner.session.lend_mut(into, |span| self.transfer(span, offset, Way::Read))
     }
 
     /// Writes all of `from` at `offset`; returns its length. In the server's memory when it
@@ -153,7 +152,8 @@ impl File {
         let mut written = 0;
         while let Some(rest) = from.get(written..).filter(|rest| !rest.is_empty()) {
             let at = offset.checked_add(written as u64).ok_or(Status::FBig)?;
-            let bytes = lend(rest, |span| self.transfer(span, at, Way::Write(stability)))?;
+            let way = Way::Write(stability);
+            let bytes = self.inner.session.lend(rest, |span| self.transfer(span, at, way))?;
             if bytes == 0 {
                 return Err(Error::PeerProtocol("a write that writes nothing".into()));
             }
@@ -239,7 +239,8 @@ impl File {
         for piece in from.chunks(piece_max) {
             let len = u32::try_from(piece.len()).expect("pieces are at most DATA_BYTES_MAX");
             let work = Work::Append { file: self.inner.key, len, stability: Stability::Unstable };
-            match lend(piece, |span| inner.call(None, work, Memory::Span(span.clone())))? {
+            let call = |span: &Span| inner.call(None, work, Memory::Span(span.clone()));
+            match self.inner.session.lend(piece, call)? {
                 Output::Written { bytes, offset } if bytes == piece.len() => {
                     start.get_or_insert(offset);
                 }
@@ -266,7 +267,7 @@ impl File {
         let work = Work::WriteFlush { file: self.inner.key, offset, len };
         let inner = &self.inner.session.inner;
         let call = |span: &Span| inner.call_beside(None, work, Memory::Span(span.clone()));
-        match lend(from, call)? {
+        match self.inner.session.lend(from, call)? {
             (Output::Written { bytes, .. }, Some(beside)) if bytes == from.len() => {
                 Ok(beside.flushed?)
             }

@@ -10,7 +10,6 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::mem::lend;
 use dafs_protocol::{CommitLevel, Stability};
 
 use crate::answer::unexpected;
@@ -104,7 +103,7 @@ impl File {
         shared: Option<SharedBytes>,
     ) -> Result<(u64, KeptMemory)> {
         let inner = &self.inner.session.inner;
-        match lend(piece, |span| inner.call_kept(work, span, shared))? {
+        match self.inner.session.lend(piece, |span| inner.call_kept(work, span, shared))? {
             (Output::Written { bytes, offset }, kept) if bytes == piece.len() => Ok((offset, kept)),
             (other, _) => Err(unexpected(&other)),
         }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dafs_fabric::mem::lend_mut;
 use dafs_fabric::{Address, Domain, ProtectionDomain, Providers, Span, unknown_scheme};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{
@@ -435,7 +434,7 @@ impl Session {
         let work = Work::Get { place, len };
         let call =
             |span: &Span| self.inner().call(self.user.clone(), work, Memory::Span(span.clone()));
-        match lend_mut(into, call).map_err(|error| error.with_path(path))? {
+        match self.handle.lend_mut(into, call).map_err(|error| error.with_path(path))? {
             Output::Got { attr, bytes } => Ok((attr, bytes)),
             other => Err(unexpected(&other)),
         }

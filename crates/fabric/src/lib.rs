@@ -42,8 +42,8 @@ pub use domain::{Domain, ProtectionDomain, Providers, unknown_scheme};
 pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
 pub use mem::{
-    Arena, Buffer, MemoryRegion, PoolPiece, PostedBuffer, SharedFile, SharedPart, SharedPool, Span,
-    Words,
+    Anchor, Arena, Buffer, MemoryRegion, PoolPiece, PostedBuffer, SharedFile, SharedPart,
+    SharedPool, Span, Words,
 };
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};

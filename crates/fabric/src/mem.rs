@@ -12,6 +12,7 @@
 mod between;
 mod buffer;
 mod foreign;
+mod fork;
 mod lend;
 mod pins;
 mod pool;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use buffer::BufferMemory;
-pub use buffer::{Buffer, PostedBuffer};
+pub use buffer::{Anchor, Buffer, PostedBuffer};
 pub use lend::{lend, lend_mut};
 pub use pins::Pin;
 use pins::Pins;

@@ -13,7 +13,7 @@ pub(super) struct BufferMemory {
     pub(super) offset: usize,
     pub(super) len: usize,
     /// Where it goes in the end.
-    piece: Option<PoolPiece>,
+    piece: Option<Arc<PoolPiece>>,
 }
 
 impl BufferMemory {
@@ -69,7 +69,7 @@ impl Buffer {
     /// As it is: whoever takes it from the pool makes it zero.
     pub(super) fn of_pool(piece: PoolPiece) -> Buffer {
         let (arena, offset, len) = (piece.arena().clone(), piece.offset(), piece.len());
-        Buffer::of(BufferMemory { arena, offset, len, piece: Some(piece) })
+        Buffer::of(BufferMemory { arena, offset, len, piece: Some(Arc::new(piece)) })
     }
 
     fn of(memory: BufferMemory) -> Buffer {
@@ -82,6 +82,16 @@ impl Buffer {
     /// Gives up use as a slice, so that the memory can be posted.
     pub fn post(self) -> PostedBuffer {
         PostedBuffer { span: self.span }
+    }
+
+    /// What keeps its addresses, also where the buffer itself is lost.
+    pub fn anchor(&self) -> Anchor {
+        match &self.span.keep {
+            Keep::Buffer(memory) => {
+                Anchor { _arena: Some(memory.arena.clone()), _piece: memory.piece.clone() }
+            }
+            _ => Anchor { _arena: None, _piece: None },
+        }
     }
 
     /// Bytes.
@@ -111,6 +121,13 @@ impl std::ops::DerefMut for Buffer {
     }
 }
 
+/// While it lives, the memory of a [`Buffer`] is mapped, and is not used for another one.
+#[derive(Debug)]
+pub struct Anchor {
+    _arena: Option<Arc<Arena>>,
+    _piece: Option<Arc<PoolPiece>>,
+}
+
 /// A buffer that an operation has: spans of it may be posted.
 #[derive(Debug)]
 pub struct PostedBuffer {
@@ -121,6 +138,18 @@ impl PostedBuffer {
     /// What to post.
     pub fn span(&self) -> &Span {
         &self.span
+    }
+
+    /// Nobody else has a span of it, nor, where it is not one of a pool, has a device that knows the
+    /// mapping.
+    pub fn is_unused(&self) -> bool {
+        let Keep::Buffer(memory) = &self.span.keep else { return false };
+        let of_pool = memory.piece.is_some();
+        let unused =
+            Arc::strong_count(memory) == 1 && (of_pool || Arc::strong_count(&memory.arena) == 1);
+        // What the last holder wrote before its drop is seen after this.
+        std::sync::atomic::fence(Ordering::Acquire);
+        unused
     }
 
     /// The buffer again, if no span of it is left anywhere; otherwise itself, to be kept until

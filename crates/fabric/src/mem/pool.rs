@@ -3,12 +3,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::fork::Shown;
 use super::{Arena, Buffer, PAGE_BYTES, Span};
 
 /// Of the first arena of a pool; the next ones are as large as all before, up to a limit. More than that
 /// at once is an arena of its own. What is never touched is no memory, but a peer that maps it has a limit.
 const ARENA_BYTES: usize = 8 << 20;
 const ARENA_BYTES_MAX: usize = 64 << 20;
+/// A piece of so many bytes is given back to the system when it comes back.
+const GIVEN_BACK_BYTES_MIN: usize = 8 << 20;
 const BITS: usize = u64::BITS as usize;
 
 /// [Shared](Arena::shared) memory in pieces. Pieces that come back are used again, for whoever asks next;
@@ -22,6 +25,8 @@ pub struct SharedPool {
 /// An arena, and which of its pages are in use.
 #[derive(Debug)]
 struct Slab {
+    /// Before the arena: that is to outlive it.
+    _shown: Shown,
     arena: Arc<Arena>,
     used: Mutex<Pages>,
 }
@@ -83,6 +88,17 @@ impl SharedPool {
         piece
     }
 
+    /// These bytes, where they are in a piece of the pool.
+    pub fn span_of(&self, bytes: &[u8]) -> Option<Span> {
+        let slabs = locked(&self.slabs);
+        slabs.iter().find_map(|slab| {
+            let arena = &slab.arena;
+            let offset = bytes.as_ptr().addr().checked_sub(arena.base.addr().get())?;
+            let is_inside = offset <= arena.len() && bytes.len() <= arena.len() - offset;
+            is_inside.then(|| arena.span(offset, bytes.len()))
+        })
+    }
+
     /// A zeroed buffer of so many bytes. `None`: as of [`take`](Self::take).
     pub fn buffer(&self, bytes: usize) -> Option<Buffer> {
         let piece = self.take(bytes)?;
@@ -90,6 +106,11 @@ impl SharedPool {
             piece.span().zero();
         }
         Some(Buffer::of_pool(piece))
+    }
+
+    /// A buffer of so many bytes, whatever is in them. `None`: as of [`take`](Self::take).
+    pub fn buffer_to_fill(&self, bytes: usize) -> Option<Buffer> {
+        self.take(bytes).map(Buffer::of_pool)
     }
 }
 
@@ -106,7 +127,8 @@ impl Slab {
         for page in pages..bits.len() * BITS {
             set(&mut bits, page, true);
         }
-        Slab { arena, used: Mutex::new(Pages { bits, pages, free: pages, touched: 0 }) }
+        let _shown = Shown::new(&arena);
+        Slab { _shown, arena, used: Mutex::new(Pages { bits, pages, free: pages, touched: 0 }) }
     }
 
     fn take(slab: &Arc<Slab>, pages: usize, len: usize) -> Option<PoolPiece> {
@@ -189,6 +211,11 @@ impl PoolPiece {
 
 impl Drop for PoolPiece {
     fn drop(&mut self) {
+        let bytes = self.pages * PAGE_BYTES;
+        if bytes >= GIVEN_BACK_BYTES_MIN {
+            // Where a device holds it, it stays.
+            let _ = self.slab.arena.discard(self.offset(), bytes);
+        }
         locked(&self.slab.used).mark(self.first, self.pages, false);
     }
 }
@@ -280,6 +307,40 @@ mod tests {
         let all = [pool.take(8 << 20).expect("room"), pool.take(8 << 20).expect("room")];
         assert!(all.iter().all(|piece| !Arc::ptr_eq(piece.arena(), &first)));
         assert_eq!(Arc::strong_count(&first), 1);
+    }
+
+    #[test]
+    fn memory_of_the_pool_is_known_by_its_address() {
+        let pool = SharedPool::new(1 << 20);
+        assert!(pool.span_of(b"elsewhere").is_none());
+        let mut buffer = pool.buffer(3 * PAGE_BYTES).expect("room");
+        let span = pool.span_of(&buffer[100..5000]).expect("of the pool");
+        assert!(span.is_shared() && span.len() == 4900);
+        assert_eq!(span.addr(), buffer[100..].as_ptr() as u64);
+        drop(span);
+        let other = SharedPool::new(1 << 20);
+        let theirs = other.buffer(1).expect("room");
+        assert!(pool.span_of(&theirs).is_none());
+        // What keeps its place keeps it from others, also where the buffer is lost.
+        buffer.fill(3);
+        let (anchor, start) = (buffer.anchor(), buffer.as_ptr());
+        drop(buffer);
+        assert_ne!(pool.buffer(PAGE_BYTES).expect("room").as_ptr(), start);
+        drop(anchor);
+        let again = pool.buffer_to_fill(PAGE_BYTES).expect("room");
+        assert_eq!((again.as_ptr(), again[0]), (start, 3));
+    }
+
+    #[test]
+    fn large_pieces_are_given_back_to_the_system() {
+        let pool = SharedPool::new(64 << 20);
+        let mut buffer = pool.buffer(GIVEN_BACK_BYTES_MIN).expect("room");
+        buffer.fill(3);
+        let start = buffer.as_ptr();
+        drop(buffer);
+        let again = pool.buffer_to_fill(GIVEN_BACK_BYTES_MIN).expect("room");
+        assert_eq!(again.as_ptr(), start);
+        assert!(again.iter().all(|byte| *byte == 0));
     }
 
     #[test]
