@@ -138,6 +138,10 @@ class AsyncSession:
     def closed(self):
         return self.session.closed
 
+    def buffer(self, size):
+        """As `Session.buffer`."""
+        return self.session.buffer(size)
+
     async def ping(self):
         await _ask(self.session.begin_ping)
 

@@ -76,6 +76,10 @@ class Session(_dafs.RawSession):
     def __repr__(self):
         return f"<dafs.Session {self._arguments[0]}{' closed' if self.closed else ''}>"
 
+    def buffer(self, size):
+        """Memory for calls of this session, which a server on the same host reaches as it is: see `dafs.Buffer`."""
+        return _dafs.Buffer(size, self)
+
     def open(self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None, *, permissions=0o666):
         """Opens a file, as the built-in ``open`` does; ``permissions``, less the umask, are for a new one."""
         flags, _ = flags_of(mode)

@@ -127,8 +127,10 @@ fn begin(py: Python<'_>, session: &dafs_client::Session, call: Call, asked: Aske
     Ok(())
 }
 
-fn room(bytes: usize) -> PyResult<Buffer> {
-    Buffer::new(bytes).map_err(|error| PyMemoryError::new_err(error.to_string()))
+/// Memory that is filled before it is looked at.
+fn room(session: &dafs_client::Session, bytes: usize) -> PyResult<Buffer> {
+    let made = session.buffer_to_fill(bytes);
+    made.map_err(|error| PyMemoryError::new_err(error.to_string()))
 }
 
 impl RawSession {
@@ -291,7 +293,8 @@ impl RawSession {
         size: usize,
         then: Py<PyAny>,
     ) -> PyResult<()> {
-        let call = Call::GetFile { path: self.path(&path), buffer: room(size)? };
+        let buffer = room(self.link.session(py, Some(&path.0))?, size)?;
+        let call = Call::GetFile { path: self.path(&path), buffer };
         self.begin(py, path, Wanted::Whole, call, then)
     }
 
@@ -306,7 +309,7 @@ impl RawSession {
         then: Py<PyAny>,
     ) -> PyResult<()> {
         let (exclusive, commit) = wishes;
-        let (buffer, len) = filled(data)?;
+        let (buffer, len) = filled(self.link.session(py, Some(&path.0))?, data)?;
         let call = Call::PutFile {
             path: self.path(&path),
             buffer,
@@ -323,13 +326,16 @@ impl RawSession {
 }
 
 /// A copy of what `data` holds.
-fn filled(data: &Bound<'_, PyAny>) -> PyResult<(Option<Buffer>, u32)> {
+fn filled(
+    session: &dafs_client::Session,
+    data: &Bound<'_, PyAny>,
+) -> PyResult<(Option<Buffer>, u32)> {
     sys::lend(data, |from| {
         let len = u32::try_from(from.len())?;
         if from.is_empty() {
             return Ok((None, 0));
         }
-        let mut buffer = room(from.len())?;
+        let mut buffer = room(session, from.len())?;
         if let Some(room) = buffer.get_mut(..from.len()) {
             room.copy_from_slice(from);
         }
@@ -381,8 +387,8 @@ impl RawFile {
         then: Py<PyAny>,
     ) -> PyResult<()> {
         let (file, offset) = (self.readable_file(py)?.clone(), offset_of(offset)?);
-        let call =
-            Call::Read { file, offset, buffer: room(size.max(1))?, len: u32::try_from(size)? };
+        let buffer = room(self.link(py)?, size.max(1))?;
+        let call = Call::Read { file, offset, buffer, len: u32::try_from(size)? };
         self.begin(py, Wanted::Bytes, call, then)
     }
 
@@ -414,7 +420,7 @@ impl RawFile {
         then: Py<PyAny>,
     ) -> PyResult<()> {
         let (file, offset) = (self.writable_file(py)?.clone(), offset_of(offset)?);
-        let (Some(buffer), len) = filled(data)? else {
+        let (Some(buffer), len) = filled(self.link(py)?, data)? else {
             return Err(PyValueError::new_err("nothing to write"));
         };
         let call = Call::Write { file, offset, buffer, len, stability: Stability::Unstable };

@@ -3,17 +3,20 @@
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dafs_fabric::Buffer;
+use dafs_fabric::{Anchor, Buffer};
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
 use crate::dlpack;
+use crate::fork;
+use crate::session::RawSession;
 use crate::sys;
 
 /// Memory, aligned to pages and zeroed, that is read into and written from without a copy. It is
-/// a buffer: `memoryview(b)` and `numpy.asarray(b)` show it, and `torch.from_dlpack(b)`.
+/// a buffer: `memoryview(b)` and `numpy.asarray(b)` show it, and `torch.from_dlpack(b)`. That of a
+/// session (`session.buffer(n)`) its server reaches as it is, where both are on one host.
 ///
 /// While an asynchronous call has it, what it holds changes, and no other call gets it.
 #[pyclass(frozen, name = "Buffer", module = "dafs._dafs")]
@@ -21,8 +24,10 @@ pub struct PyMemory {
     state: Mutex<State>,
     start: usize,
     len: usize,
-    /// Of the same mapping: keeps it where a call does not give the buffer back.
-    _anchor: Option<Buffer>,
+    /// Keeps it where it is where a call does not give the buffer back.
+    anchor: Option<Anchor>,
+    /// Of the process that made it.
+    generation: u32,
 }
 
 enum State {
@@ -41,7 +46,13 @@ impl PyMemory {
     pub fn take(&self) -> PyResult<Buffer> {
         let mut state = self.state();
         match std::mem::replace(&mut *state, State::InFlight) {
-            State::Here(buffer) => Ok(buffer),
+            State::Here(buffer) if self.generation == fork::generation() => Ok(buffer),
+            here @ State::Here(_) => {
+                *state = here;
+                Err(PyBufferError::new_err(
+                    "the buffer belongs to the process that made it: make one of this session",
+                ))
+            }
             State::InFlight => Err(PyBufferError::new_err(
                 "the buffer is in use by another call: await that one first",
             )),
@@ -70,20 +81,43 @@ impl PyMemory {
     }
 }
 
+impl Drop for PyMemory {
+    fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            // It belongs to the parent, whose locks are as they were at the fork.
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::replace(state, State::Lost));
+            std::mem::forget(self.anchor.take());
+        }
+    }
+}
+
 #[pymethods]
 impl PyMemory {
+    /// `session`: whose calls are to use it.
     #[new]
-    fn new(size: usize) -> PyResult<PyMemory> {
-        if size == 0 || isize::try_from(size.saturating_mul(2)).is_err() {
+    #[pyo3(signature = (size, session=None))]
+    fn new(
+        py: Python<'_>,
+        size: usize,
+        session: Option<PyRef<'_, RawSession>>,
+    ) -> PyResult<PyMemory> {
+        if size == 0 || isize::try_from(size).is_err() {
             return Err(PyValueError::new_err(format!("a buffer of {size} bytes")));
         }
-        let mut buffers = Buffer::many(2, size).map_err(|error| {
+        let none = |error: &dyn std::fmt::Display| {
             PyMemoryError::new_err(format!("a buffer of {size} bytes: {error}"))
-        })?;
-        let (anchor, first) = (buffers.pop(), buffers.pop());
-        let mut first = first.ok_or_else(|| PyMemoryError::new_err("no buffer"))?;
-        let start = first.as_mut_ptr().expose_provenance();
-        Ok(PyMemory { state: Mutex::new(State::Here(first)), start, len: size, _anchor: anchor })
+        };
+        let mut buffer = match session {
+            Some(session) => {
+                session.link.session(py, None)?.buffer(size).map_err(|error| none(&error))?
+            }
+            None => Buffer::new(size).map_err(|error| none(&error))?,
+        };
+        let start = buffer.as_mut_ptr().expose_provenance();
+        let anchor = Some(buffer.anchor());
+        let (state, generation) = (Mutex::new(State::Here(buffer)), fork::generation());
+        Ok(PyMemory { state, start, len: size, anchor, generation })
     }
 
     fn __len__(&self) -> usize {

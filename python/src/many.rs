@@ -45,24 +45,23 @@ fn wait(py: Python<'_>, group: &Group) -> PyResult<Vec<Done>> {
 }
 
 /// Buffers of calls, each used again and again.
-struct Spare {
+struct Spare<'a> {
+    session: &'a dafs_client::Session,
     buffers: Vec<Buffer>,
     bytes: usize,
 }
 
-impl Spare {
-    fn new(count: usize, bytes: usize) -> PyResult<Spare> {
-        let buffers = Buffer::many(count.clamp(1, UNDER_WAY), bytes.max(1))
-            .map_err(|error| PyMemoryError::new_err(error.to_string()))?;
-        Ok(Spare { buffers, bytes })
+impl Spare<'_> {
+    /// Of so many bytes each.
+    fn new(session: &dafs_client::Session, bytes: usize) -> Spare<'_> {
+        Spare { session, buffers: Vec::new(), bytes: bytes.max(1) }
     }
 
-    /// One for a call; new where the network kept too many.
+    /// One for a call: a used one, where there is one.
     fn take(&mut self) -> PyResult<Buffer> {
-        if self.buffers.is_empty() {
-            *self = Spare::new(1, self.bytes)?;
-        }
-        self.buffers.pop().ok_or_else(|| PyMemoryError::new_err("no buffer"))
+        let made = || self.session.buffer_to_fill(self.bytes);
+        let buffer = self.buffers.pop().map_or_else(made, Ok);
+        buffer.map_err(|error| PyMemoryError::new_err(error.to_string()))
     }
 }
 
@@ -236,12 +235,13 @@ impl RawSession {
 
     /// As `exists_one` for many names, which are asked for together.
     fn exists_many(&self, py: Python<'_>, paths: Vec<GivenPath>) -> PyResult<Vec<bool>> {
-        let group = self.link.session(py, None)?.group();
+        let session = self.link.session(py, None)?;
+        let group = session.group();
         let mut found = vec![false; paths.len()];
         let stat = |number: usize, _: &mut Spare| {
             Ok(paths.get(number).map(|path| Call::Stat { path: self.path(path), no_follow: false }))
         };
-        run(py, &group, paths.len(), &mut Spare::new(1, 1)?, stat, |number, result, _| {
+        run(py, &group, paths.len(), &mut Spare::new(session, 1), stat, |number, result, _| {
             let there = match attr_of(result) {
                 Ok(_) => true,
                 Err(error) if is_absent(&error) => false,
@@ -268,9 +268,10 @@ impl RawSession {
         errors: &str,
     ) -> PyResult<Bound<'py, PyList>> {
         let returns = returns_errors(errors)?;
-        let group = self.link.session(py, None)?.group();
+        let session = self.link.session(py, None)?;
+        let group = session.group();
         let results = PyList::new(py, paths.iter().map(|_| py.None()))?;
-        let mut spare = Spare::new(paths.len(), WHOLE_BYTES)?;
+        let mut spare = Spare::new(session, WHOLE_BYTES);
         let get = |number: usize, spare: &mut Spare| {
             let Some(path) = paths.get(number) else { return Ok(None) };
             Ok(Some(Call::GetFile { path: self.path(path), buffer: spare.take()? }))
@@ -299,7 +300,7 @@ impl RawSession {
         let session = self.link.session(py, None)?;
         let group = session.group();
         let granted = session.info().attr.data_bytes_max as usize;
-        let mut spare = Spare::new(files.len(), WHOLE_BYTES.min(granted))?;
+        let mut spare = Spare::new(session, WHOLE_BYTES.min(granted));
         let outcomes = std::cell::RefCell::new((0, Failed::new()));
         let settle = |number: usize, outcome: PyResult<()>| {
             let (written, failed) = &mut *outcomes.borrow_mut();
@@ -354,12 +355,13 @@ impl RawFile {
         py: Python<'py>,
         ranges: Vec<(i64, usize)>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let group = self.link(py)?.group();
+        let session = self.link(py)?;
+        let group = session.group();
         let file = self.file(py)?;
         let results = PyList::new(py, ranges.iter().map(|_| py.None()))?;
         let small = |len: usize| (1..=WHOLE_BYTES).contains(&len);
         let largest = ranges.iter().map(|range| range.1).filter(|len| small(*len)).max();
-        let mut spare = Spare::new(ranges.len(), largest.unwrap_or(1))?;
+        let mut spare = Spare::new(session, largest.unwrap_or(1));
         let read = |number: usize, spare: &mut Spare| {
             let Some((offset, len)) = ranges.get(number).copied() else { return Ok(None) };
             if !small(len) {

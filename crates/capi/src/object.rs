@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dafs_client::{File, ReadDir, Session};
-use dafs_fabric::{Arena, Span};
+use dafs_fabric::{Arena, PostedBuffer, Span};
 
 use crate::failure::{Failure, Outcome};
 use crate::group::Group;
@@ -109,10 +109,17 @@ impl GroupObject {
 
 /// Memory that a network may touch.
 pub struct MemoryObject {
-    arena: Arc<Arena>,
+    memory: Memory,
     len: usize,
     /// The library made it.
     pub own: bool,
+}
+
+enum Memory {
+    /// Of a session's network, which reaches it as it is.
+    Of(PostedBuffer),
+    /// The program's own.
+    Foreign(Arc<Arena>),
 }
 
 impl MemoryObject {
@@ -120,34 +127,42 @@ impl MemoryObject {
     ///
     /// # Errors
     /// `ENOMEM`, `EINVAL`.
-    pub fn allocate(len: usize) -> Outcome<Arc<MemoryObject>> {
+    pub fn allocate(session: &Session, len: usize) -> Outcome<Arc<MemoryObject>> {
         if len == 0 {
             return Err(Failure::invalid("memory of no bytes: ask for at least one"));
         }
-        let arena = Arena::new(len)
+        let buffer = session
+            .buffer(len)
             .map_err(|error| Failure::about(libc::ENOMEM, format!("{error}; ask for less")))?;
-        Ok(Arc::new(MemoryObject { arena, len, own: true }))
+        Ok(Arc::new(MemoryObject { memory: Memory::Of(buffer.post()), len, own: true }))
     }
 
     /// The program's own.
     pub fn of(arena: Arc<Arena>) -> Arc<MemoryObject> {
         let len = arena.len();
-        Arc::new(MemoryObject { arena, len, own: false })
+        Arc::new(MemoryObject { memory: Memory::Foreign(arena), len, own: false })
     }
 
-    /// All of it, to the end of its last page.
+    /// All of it.
     pub fn whole(&self) -> Span {
-        self.arena.span(0, self.arena.len())
+        match &self.memory {
+            Memory::Of(buffer) => buffer.span().clone(),
+            Memory::Foreign(arena) => arena.span(0, arena.len()),
+        }
     }
 
     /// The address of its first byte.
     pub fn addr(&self) -> usize {
-        self.arena.span(0, 0).addr() as usize
+        self.whole().addr() as usize
     }
 
     /// Somebody uses it, or may: `this` is the only share of the table.
     pub fn is_in_flight(this: &Arc<MemoryObject>) -> bool {
-        let is_used = Arc::strong_count(this) > 1 || Arc::strong_count(&this.arena) > 1;
+        let is_used = Arc::strong_count(this) > 1
+            || match &this.memory {
+                Memory::Of(buffer) => !buffer.is_unused(),
+                Memory::Foreign(arena) => Arc::strong_count(arena) > 1,
+            };
         // What the last user wrote before it let go is seen after this.
         fence(Ordering::Acquire);
         is_used
@@ -165,6 +180,9 @@ impl MemoryObject {
                 "the part is not inside of the registered memory: look at offset and length",
             ));
         }
-        Ok(self.arena.span(offset, len))
+        Ok(match &self.memory {
+            Memory::Of(buffer) => buffer.span().part(offset, len),
+            Memory::Foreign(arena) => arena.span(offset, len),
+        })
     }
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use dafs_fabric::{Provider, Providers};
+use dafs_fabric_shm::ShmProvider;
 use dafs_fabric_tcp::TcpProvider;
 
 /// All of them.
 pub fn providers() -> Providers {
-    let provider: Arc<dyn Provider> = Arc::new(TcpProvider::new());
-    provider.into()
+    let all: Vec<Arc<dyn Provider>> =
+        vec![Arc::new(TcpProvider::new()), Arc::new(ShmProvider::new())];
+    all.into()
 }

@@ -216,7 +216,7 @@ mod tests {
     use crate::object::MemoryObject;
 
     fn memory() -> Object {
-        Object::Memory(MemoryObject::allocate(100).expect("memory"))
+        Object::Memory(MemoryObject::of(dafs_fabric::Arena::new(100).expect("memory")))
     }
 
     fn look(handle: u64) -> Result<(), i32> {

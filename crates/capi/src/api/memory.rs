@@ -51,6 +51,8 @@ pub extern "C" fn dap_deregister_mem(mem: dap_mem_t) -> i32 {
 ///
 /// Of length bytes, zeroed, from a page's beginning on. Its address is put into address, its handle into mem; it stays until
 /// dap_mem_free, also when the session is closed. Pages are taken from the system when they are first used.
+/// Where the session goes by shared memory to a server of root or of this user, the server reaches the memory as it is:
+/// dap_pread and dap_pwrite copy nothing either where they are given a part of it. Such a server may change it at any time.
 ///
 /// Does not block.
 ///
@@ -65,8 +67,7 @@ pub extern "C" fn dap_mem_alloc(
     status(|| {
         address.check("address")?;
         mem.check("mem")?;
-        session_of(session)?;
-        let memory = MemoryObject::allocate(length)?;
+        let memory = MemoryObject::allocate(&session_of(session)?.session, length)?;
         let start = std::ptr::with_exposed_provenance_mut(memory.addr());
         mem.put(table::insert(Object::Memory(memory))?);
         address.put(start);

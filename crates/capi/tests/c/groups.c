@@ -343,7 +343,7 @@ static void threads(void)
 
 int main(int argc, char **argv)
 {
-    TRUE(argc == 2);
+    TRUE(argc >= 2);
     void *address;
     IS(dap_session_open(argv[1], NULL, &session), 0);
     IS(dap_open(session, "data", DAP_OPEN_READ | DAP_OPEN_WRITE | DAP_OPEN_CREATE, 0600, &file), 0);

@@ -23,7 +23,25 @@ fn names_directories_attributes_and_locks() {
 #[test]
 fn reads_and_writes_that_block() {
     let served = Served::start();
-    run(Build::test("data").command().arg(served.url()));
+    run(Build::test("data").command().args([&served.url(), "shm"]));
+}
+
+#[test]
+fn the_same_by_tcp() {
+    let served = Served::start();
+    let url = served.tcp_url();
+    run(Build::test("data").command().args([&url, "tcp"]));
+    for name in ["names", "groups", "ends"] {
+        run(Build::test(name).command().arg(&url));
+    }
+    let told = run(Build::test("fsx").command().args([&url, "file", "500", "1"]));
+    assert!(told.starts_with("end 500 0 0 0 0 "), "{told}");
+}
+
+#[test]
+fn shared_memory_is_found_and_used() {
+    let served = Served::start();
+    run(Build::test("shared").command().arg(served.unix_url()));
 }
 
 #[test]
@@ -98,7 +116,7 @@ fn the_examples_are_made_with_an_installed_library() {
 fn sanitizers_find_nothing() {
     for name in ["data", "groups"] {
         let served = Served::start();
-        run(Build::sanitized(name).command().arg(served.url()));
+        run(Build::sanitized(name).command().args([&served.url(), "shm"]));
     }
     let served = Served::start();
     let build = Build::sanitized("wrong");

@@ -1,9 +1,11 @@
-//! A server on a Unix socket, over a directory of its own.
+//! A server of all networks, over a directory of its own.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dafs_fabric::Provider;
+use dafs_fabric_shm::ShmProvider;
 use dafs_fabric_tcp::TcpProvider;
 use dafs_server::{Config, Server};
 
@@ -23,16 +25,33 @@ impl Served {
         let tree = directory.path().join("tree");
         std::fs::create_dir(&tree).expect("mkdir");
         let mut config = Config::for_directory(&tree);
-        config.listen = vec![format!("unix:{}", socket(&directory).display())];
+        config.listen = vec![
+            format!("unix:{}", socket(&directory).display()),
+            format!("shm:{}", directory.path().join("shm").display()),
+            "tcp://127.0.0.1:0".into(),
+        ];
         config.arena_bytes = Some(64 << 20);
-        let provider = Arc::new(TcpProvider::new());
-        let server = Server::start(&config, provider, &dafs_store_posix::open).expect("a server");
+        let all: Vec<Arc<dyn Provider>> =
+            vec![Arc::new(TcpProvider::new()), Arc::new(ShmProvider::new())];
+        let server = Server::start(&config, all, &dafs_store_posix::open).expect("a server");
         Served { directory, tree, server: Some(server) }
     }
 
-    /// For clients.
+    /// For clients, by shared memory.
     pub fn url(&self) -> String {
+        format!("dafs+shm://{}//", self.directory.path().join("shm").display())
+    }
+
+    /// By a Unix socket, from where they find shared memory.
+    pub fn unix_url(&self) -> String {
         format!("dafs+unix://{}//", socket(&self.directory).display())
+    }
+
+    /// By TCP, and nothing else.
+    pub fn tcp_url(&self) -> String {
+        let addresses = self.server.as_ref().map(Server::addresses).expect("it runs");
+        let address = addresses.iter().find(|address| address.scheme == "tcp").expect("listens");
+        format!("dafs://{}/?transport=tcp", address.target)
     }
 
     /// What is served.
