@@ -406,6 +406,32 @@ impl Engine for ShmEngine {
         self.post_one_sided(queue_pair, (wr_id, signaled), data, (remote, true))
     }
 
+    #[inline]
+    fn write_and_send(
+        &mut self,
+        queue_pair: QueuePair,
+        data: &mut SgList,
+        remote: RemoteSpan,
+        header: &[u8],
+    ) -> bool {
+        let passes = self.passes;
+        let Ok(connection) = self.slots.connection(queue_pair) else { return false };
+        if !connection.write_and_send_now(data, remote, header) {
+            return false;
+        }
+        // One by one: there are few.
+        while data.pop().is_some() {}
+        connection.last = passes;
+        let slot = slot_of(queue_pair);
+        if !std::mem::replace(&mut connection.listed, true) {
+            self.to_ring.push(slot);
+        }
+        if !connection.active {
+            self.activate(slot);
+        }
+        true
+    }
+
     fn post_rdma_read(
         &mut self,
         queue_pair: QueuePair,

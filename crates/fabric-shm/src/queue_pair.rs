@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use dafs_fabric::{
     CompletionQueue, Opcode, QueuePair, RemoteSpan, SgList, Span, Status, WorkCompletion, WrId,
+    sg_bytes,
 };
 
 use crate::peer::Peer;
 use crate::peer_memory::{Missing, PeerMemory};
-use crate::ring::{Bell, Memory, Receiver, Sender, Violation};
+use crate::ring::{Bell, HEADER_BYTES_MAX, Memory, Receiver, Sender, Violation};
 use crate::shared::Account;
 use crate::sys;
 use crate::wire::{Limits, MESSAGE_BYTES_MAX, Message, Side};
@@ -111,6 +112,12 @@ impl Connection {
         }
     }
 
+    /// Nothing has come, and nothing is to be done.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.work.is_empty() && !self.receiver.has_some() && !self.peer.lags()
+    }
+
     /// Work requests that count against the depth of the queue, in this poll.
     #[inline]
     pub fn under_way(&self, poll: u64) -> usize {
@@ -147,6 +154,29 @@ impl Connection {
         self.sender.push(header, data);
         self.put = true;
         Ok(true)
+    }
+
+    /// Copies `data` to the peer's memory and puts a message behind it into the ring, if both may go now and
+    /// nothing is in front. What is wrong with the peer, where something is, is found by who posts them one by
+    /// one.
+    #[inline]
+    pub fn write_and_send_now(&mut self, data: &[Span], remote: RemoteSpan, header: &[u8]) -> bool {
+        let bytes = sg_bytes(data);
+        let is_small = bytes <= AT_ONCE_MAX && header.len() <= HEADER_BYTES_MAX;
+        if !is_small || bytes != remote.len as usize || data.iter().any(Span::is_of_file) {
+            return false;
+        }
+        if !self.work.is_empty()
+            || self.peer.lags()
+            || self.sender.has_room(header.len()) != Ok(true)
+        {
+            return false;
+        }
+        let Ok((segment, offset)) = self.memory.find(remote, true) else { return false };
+        copy_part(segment, offset, data, true, 0, bytes);
+        self.sender.push(header, &[]);
+        self.put = true;
+        true
     }
 
     /// Keeps a send for later.

@@ -46,7 +46,12 @@ impl CompletionQueue {
     }
 
     /// Gives out up to `max` completions; how many.
+    #[inline]
     pub fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
+        if self.is_empty() { 0 } else { self.give_out(completions, max) }
+    }
+
+    fn give_out(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
         let count = self.len().min(max);
         let end = self.taken + count;
         if count == self.completions.len() && completions.is_empty() {

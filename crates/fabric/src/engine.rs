@@ -165,6 +165,21 @@ pub trait Engine: Send {
         remote: RemoteSpan,
         signaled: bool,
     ) -> Result<(), PostError>;
+    /// Writes `data` to the peer's memory at `remote`, whose length is that of `data`, and sends `header`
+    /// behind it, of which the peer hears when the data is there: both now, or neither. True: the list is
+    /// taken, its memory is the caller's again, and no completion follows. False, and nothing was done: the
+    /// device has none that does both at once, has no room or work before it, or is refused the access;
+    /// [`post_rdma_write`](Engine::post_rdma_write) tells which.
+    fn write_and_send(
+        &mut self,
+        queue_pair: QueuePair,
+        data: &mut SgList,
+        remote: RemoteSpan,
+        header: &[u8],
+    ) -> bool {
+        let _ = (queue_pair, data, remote, header);
+        false
+    }
     /// Reads `remote` into `into`, always signaled. With `fence` it is performed after all reads of
     /// this queue pair that were posted before it; without, where the device does not promise
     /// [`ordered_reads`](DeviceAttr::ordered_reads), in any order with them.

@@ -282,6 +282,12 @@ impl Connection {
         true
     }
 
+    /// Nothing waits to be posted.
+    #[inline]
+    pub fn outbox_is_empty(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
     /// Forgets what waits to be posted.
     pub fn clear_outbox(&mut self) {
         self.outbox.clear();

@@ -313,17 +313,19 @@ impl Node {
         }
     }
 
-    /// As [`reply_told`](Self::reply_told), with a header of a length that is known beforehand.
+    /// As [`reply_told`](Self::reply_told), with a header of a length that is known beforehand. `leave` gives
+    /// the token, once, where the reply has not left when this returns; else the memory of its data is the
+    /// caller's again, and no [`Event::ReplySent`] follows.
     #[inline]
     pub fn reply_small<const N: usize>(
         &mut self,
         id: RequestId,
         header: &[u8; N],
         data: &mut SgList,
-        token: u64,
+        mut leave: impl FnMut() -> u64,
     ) {
         if let Some(port) = self.port(id.conn) {
-            port.reply_small(id, header, data, token);
+            port.reply_small(id, header, data, &mut leave);
         }
     }
 

@@ -17,6 +17,7 @@ use crate::connection::{Connection, State};
 use crate::event::{ConnId, Event, RequestId};
 use crate::header::{SETUP_BYTES, Setup};
 use crate::requests::Submit;
+use crate::service::reply::Reply;
 use crate::shared::{Role, Shared};
 use crate::stats::{Counters, NodeStats};
 
@@ -300,21 +301,21 @@ impl Port {
         sh.deliver_waiting();
     }
 
-    /// As [`reply`](Self::reply), which is for what does not go plainly.
+    /// As [`reply`](Self::reply), with a token for a reply that has not left at once.
     #[inline]
     pub fn reply_small<const N: usize>(
         &mut self,
         id: RequestId,
         header: &[u8; N],
         data: &mut SgList,
-        token: u64,
+        leave: &mut impl FnMut() -> u64,
     ) {
         if let Some((connection, sh)) = self.find(id.conn)
-            && connection.reply_plainly(sh, id.tag, header, (data, token))
+            && connection.reply_soon(sh, id.tag, header, (data, leave)) != Reply::NotYet
         {
             return sh.deliver_waiting();
         }
-        self.reply(id, header, data, Some(token));
+        self.reply(id, header, data, Some(leave()));
     }
 
     pub fn fetched_bytes(&self, id: RequestId) -> u64 {
@@ -329,15 +330,14 @@ impl Port {
         self.end_faulty();
         self.flush_blocked();
         for _ in 0..ROUNDS_MAX {
-            let mut completions = std::mem::take(&mut self.completions);
-            completions.clear();
-            let count = self.sh.engine.poll(&mut completions, COMPLETIONS_MAX);
+            let count = self.sh.engine.poll(&mut self.completions, COMPLETIONS_MAX);
             let more = self.take_events() || count == COMPLETIONS_MAX;
-            for completion in &completions {
-                self.handle_completion(completion);
+            if count > 0 {
+                self.handle_completions();
             }
-            self.completions = completions;
-            self.handle_late_events();
+            if !self.late_events.is_empty() {
+                self.handle_late_events();
+            }
             self.end_faulty();
             if !more {
                 break;

@@ -147,7 +147,14 @@ impl ReceivePool {
     }
 
     /// Posts what is missing.
+    #[inline]
     pub fn refill(&mut self, engine: &mut dyn Engine) {
+        if self.posted < self.wanted() {
+            self.post_missing(engine);
+        }
+    }
+
+    fn post_missing(&mut self, engine: &mut dyn Engine) {
         while self.posted < self.wanted() {
             let index = match self.free.pop() {
                 Some(index) => index,

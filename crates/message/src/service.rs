@@ -1,7 +1,7 @@
 //! The peer's requests on a connection: from arrival over `fetch` to the reply.
 
 mod fetch;
-mod reply;
+pub(crate) mod reply;
 
 use dafs_fabric::{RemoteSpan, SgList, sg_bytes};
 
@@ -18,6 +18,7 @@ use crate::responder::{Fetch, LateReply, PendingReply, Responder, Slot};
 use crate::segments;
 use crate::shared::{NoMemory, Role, Shared, Waiting};
 use crate::work::Target;
+use reply::Reply;
 
 /// Pieces that a grant asks for: they take receives that nobody promised.
 const PIECES_PER_GRANT: u32 = 4;
@@ -218,12 +219,32 @@ impl Connection {
         header: &[u8],
         (data, token): (&mut SgList, Option<u64>),
     ) {
-        let is_done = token.is_some_and(|token| match self.agreed.tagged {
-            true => self.reply_plainly(sh, tag, header, (data, token)),
-            false => self.reply_by_one_write(sh, tag, header, (data, token)),
-        });
-        if !is_done {
-            self.reply_any(sh, tag, header, (data, token));
+        let done = match token {
+            Some(token) => self.reply_soon(sh, tag, header, (data, &mut || token)),
+            None => Reply::NotYet,
+        };
+        match done {
+            Reply::NotYet => self.reply_any(sh, tag, header, (data, token)),
+            Reply::Posted => {}
+            Reply::Left => sh.unsent(token),
+        }
+    }
+
+    /// Replies in the way that is the usual one on this connection, if it can.
+    #[inline]
+    pub fn reply_soon(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        header: &[u8],
+        (data, leave): (&mut SgList, &mut impl FnMut() -> u64),
+    ) -> Reply {
+        if !self.agreed.tagged {
+            return self.reply_by_one_write(sh, tag, header, (data, leave));
+        }
+        match self.reply_plainly(sh, tag, header, (data, leave)) {
+            true => Reply::Posted,
+            false => Reply::NotYet,
         }
     }
 

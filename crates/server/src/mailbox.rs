@@ -1,5 +1,6 @@
 //! What acceptors and other workers leave for a worker.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dafs_fabric::Incoming;
@@ -29,18 +30,31 @@ pub(crate) enum Message {
 pub(crate) struct Mailbox {
     pub ready: Arc<Ready>,
     messages: Mutex<Vec<Message>>,
+    /// There may be some: saves who looks often the lock.
+    has_some: AtomicBool,
 }
 
 impl Mailbox {
     /// Leaves something, and wakes the worker.
     pub(crate) fn put(&self, message: Message) {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.push(message);
+        self.has_some.store(true, Ordering::Release);
+        drop(messages);
         self.ready.wake_worker();
+    }
+
+    /// Something may have been left.
+    #[inline]
+    pub(crate) fn has_some(&self) -> bool {
+        self.has_some.load(Ordering::Acquire)
     }
 
     /// All that was left, in order.
     pub(crate) fn take(&self) -> Vec<Message> {
-        std::mem::take(&mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        self.has_some.store(false, Ordering::Release);
+        std::mem::take(&mut *messages)
     }
 
     /// Nothing was left.

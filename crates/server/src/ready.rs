@@ -9,6 +9,8 @@ use dafs_fabric::Waiter;
 #[derive(Default)]
 pub(crate) struct Ready {
     queue: Mutex<Vec<usize>>,
+    /// There may be some: saves those who look often the lock.
+    has_some: AtomicBool,
     sleeping: AtomicBool,
     waiter: OnceLock<Arc<dyn Waiter>>,
 }
@@ -33,7 +35,10 @@ impl Ready {
     }
 
     pub(crate) fn push(&self, task: usize) {
-        self.lock().push(task);
+        let mut queue = self.lock();
+        queue.push(task);
+        self.has_some.store(true, Ordering::Release);
+        drop(queue);
         self.wake_worker();
     }
 
@@ -46,8 +51,20 @@ impl Ready {
         }
     }
 
-    /// The numbers.
-    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, Vec<usize>> {
+    /// There may be numbers to be taken.
+    #[inline]
+    pub(crate) fn has_some(&self) -> bool {
+        self.has_some.load(Ordering::Acquire)
+    }
+
+    /// Puts the numbers in the place of none.
+    pub(crate) fn take(&self, into: &mut Vec<usize>) {
+        let mut queue = self.lock();
+        std::mem::swap(into, &mut *queue);
+        self.has_some.store(false, Ordering::Release);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<usize>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -92,11 +92,17 @@ impl Tasks {
         self.run(number);
     }
 
+    /// Some task may have been woken.
+    #[inline]
+    pub(crate) fn has_ready(&self) -> bool {
+        self.ready.has_some()
+    }
+
     /// Goes on with every task that was woken; true if there was one. A task that was woken
     /// twice, or whose number was used again, is polled once too often, which futures allow.
     pub(crate) fn run_ready(&mut self) -> bool {
         let mut taken = std::mem::take(&mut self.taken);
-        std::mem::swap(&mut taken, &mut *self.ready.lock());
+        self.ready.take(&mut taken);
         let any = !taken.is_empty();
         for task in taken.drain(..) {
             self.run(task);

@@ -92,23 +92,10 @@ impl Worker {
     /// long ago, the time between them counts for no lease and no other limit.
     pub fn progress(&mut self, now: Duration) -> bool {
         self.context.now.set(self.clock.pass(now));
-        let mut busy = false;
-        for message in self.mailbox.take() {
-            self.message(message);
-            busy = true;
-        }
+        let mut busy = self.mailbox.has_some() && self.take_messages();
         busy |= self.node.poll() > 0;
         loop {
-            // The one request under way goes on; write-back would take its time.
-            let alone = self.chains() == 1 && self.context.writing_back.get() == 0;
-            allow_blocking(self.blocking(alone));
-            let mut more = self.tasks.run_ready();
-            allow_blocking(Blocking::None);
-            if more {
-                // What has waited long is answered before more is begun.
-                self.drain_actions();
-                self.node.ring();
-            }
+            let mut more = self.tasks.has_ready() && self.run_ready();
             while let Some(token) = self.node.next_sent() {
                 self.reply_sent(token);
                 more = true;
@@ -134,6 +121,29 @@ impl Worker {
         self.end_sessions();
         self.node.ring();
         busy
+    }
+
+    /// What others left; true if there was something.
+    fn take_messages(&mut self) -> bool {
+        let messages = self.mailbox.take();
+        let any = !messages.is_empty();
+        messages.into_iter().for_each(|message| self.message(message));
+        any
+    }
+
+    /// Goes on with tasks that were woken; true if there was one.
+    fn run_ready(&mut self) -> bool {
+        // The one request under way goes on; write-back would take its time.
+        let alone = self.chains() == 1 && self.context.writing_back.get() == 0;
+        allow_blocking(self.blocking(alone));
+        let any = self.tasks.run_ready();
+        allow_blocking(Blocking::None);
+        if any {
+            // What has waited long is answered before more is begun.
+            self.drain_actions();
+            self.node.ring();
+        }
+        any
     }
 
     /// When [`progress`](Worker::progress) wants to be called at the latest.
@@ -204,7 +214,12 @@ impl Worker {
         }
     }
 
+    #[inline]
     fn drain_actions(&mut self) -> bool {
+        !self.context.actions.borrow().is_empty() && self.drain_some_actions()
+    }
+
+    fn drain_some_actions(&mut self) -> bool {
         let mut any = false;
         loop {
             let Some(action) = self.context.actions.borrow_mut().pop_front() else { return any };
@@ -228,7 +243,7 @@ impl Worker {
         // Also without data: a peer that takes no replies is to hold no more than its share of them.
         let token = match planted(Defect::HeldTooShort) {
             true => u64::MAX,
-            false => self.transfers.leave(order, id.conn(), ReplyPins::All(held)),
+            false => self.transfers.leave(order, id.conn(), Some(ReplyPins::All(held))),
         };
         self.node.reply_told(id, &header, &mut data, token);
         self.context.recycle(header);

@@ -1,5 +1,7 @@
 //! Links: the one or two connections of a session, how they are made, and made again.
 
+mod timeouts;
+
 use std::time::Duration;
 
 use dafs_message::ConnId;
@@ -10,8 +12,6 @@ use dafs_protocol::{
 use hmac::Mac;
 
 use super::attempts::{Attempts, Failure};
-use super::call::CallRecord;
-use super::work::Work;
 use super::{Core, Next, Phase, SessionKeys};
 use crate::error::Error;
 
@@ -140,88 +140,6 @@ impl Link {
 impl Core {
     fn link_of(&self, conn: ConnId) -> Option<usize> {
         self.links.iter().position(|link| link.conn == Some(conn))
-    }
-
-    /// When a link needs attention.
-    pub(super) fn link_timeout(&self, index: usize) -> Option<Duration> {
-        let link = self.links.get(index)?;
-        match link.state {
-            LinkState::Ready => Some(self.ping_at(index)),
-            LinkState::Down if self.may_connect(index) => Some(link.retry_at),
-            LinkState::Down | LinkState::Draining => None,
-            _ => Some(link.deadline),
-        }
-    }
-
-    fn may_connect(&self, index: usize) -> bool {
-        let running = match self.phase {
-            Phase::Idle | Phase::Draining(_) | Phase::Closed => false,
-            Phase::Opening | Phase::Rooting | Phase::Reopening(_) => true,
-            Phase::Asking(_) | Phase::Rewriting(_) => true,
-            Phase::Reclaiming(_) | Phase::Completing => true,
-            Phase::Ready => true,
-        };
-        // Later connections join a session.
-        running && (index == 0 || (self.links[index].wanted && self.links[0].is_ready()))
-    }
-
-    /// Where there is another address, a server that says nothing is found out while the lease leaves
-    /// time to go by that.
-    fn ping_interval(&self) -> Duration {
-        let times = if self.far_addresses() > 1 { 4 } else { 3 };
-        (self.lease() / times).max(Duration::from_millis(10))
-    }
-
-    fn silence_max(&self) -> Duration {
-        if self.far_addresses() > 1 { self.lease() / 2 } else { self.lease() }
-    }
-
-    pub(super) fn lease(&self) -> Duration {
-        Duration::from_millis(u64::from(self.session.facts.attr.lease_ms.max(100)))
-    }
-
-    fn ping_at(&self, index: usize) -> Duration {
-        let link = &self.links[index];
-        link.heard.max(link.pinged) + self.ping_interval()
-    }
-
-    /// Timeouts: connects, gives up, pings.
-    pub(super) fn on_time(&mut self) {
-        for index in 0..self.links.len() {
-            let (now, link) = (self.now, &self.links[index]);
-            match link.state {
-                LinkState::Down if self.may_connect(index) && now >= link.retry_at => {
-                    self.connect(index);
-                }
-                LinkState::Ready if now >= self.ping_at(index) => self.ping(index),
-                _ if link.is_setting_up() && now >= link.deadline => {
-                    let text = match self.near_patience(index) {
-                        Some(patience) => format!("no answer in {} ms", patience.as_millis()),
-                        None => "no answer in time".into(),
-                    };
-                    self.set_up_failed(index, Failure::of(false, text));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Renews the lease, and finds out whether the server is still there.
-    fn ping(&mut self, index: usize) {
-        let (silence_max, now) = (self.silence_max(), self.now);
-        let link = &mut self.links[index];
-        if now >= link.heard + silence_max && link.pinged > link.heard {
-            link.silent = true;
-            if let Some(conn) = link.conn {
-                let seconds = silence_max.as_secs_f32();
-                self.node.disconnect(conn, &format!("no answer for {seconds:.1} s"));
-            }
-            return;
-        }
-        link.pinged = now;
-        self.requests.background += 1;
-        let ping = CallRecord { link: Some(index), ..*CallRecord::internal(Work::Null) };
-        self.requests.urgent.push_back(Box::new(ping));
     }
 
     fn connect(&mut self, index: usize) {
@@ -402,6 +320,8 @@ impl Core {
         link.heard = self.now;
         link.pinged = self.now;
         link.wanted = true;
+        // The lease may be another one.
+        self.settled_until = Duration::ZERO;
         self.recovery.served_at = Some(link.attempts.target());
         if nearer.is_none() {
             self.joined(index);
@@ -440,6 +360,7 @@ impl Core {
     /// The addresses have another one in front, or no longer that. A link that stands, or is made, keeps
     /// its address; others begin at the first.
     pub(super) fn targets_moved(&mut self, longer: bool) {
+        self.settled_until = Duration::ZERO;
         for link in &mut self.links {
             let (is_down, addresses) = (link.is_down(), self.config.targets.len());
             let attempts = &mut link.attempts;

@@ -175,6 +175,8 @@ pub struct Core {
     now: Duration,
     phase: Phase,
     links: [Link; 2],
+    /// Until then no link needs attention, if all stand that are wanted.
+    settled_until: Duration,
     same_host: SameHost,
     /// `progress` is wanted, not only `ring`.
     wants_progress: bool,
@@ -223,6 +225,7 @@ impl Core {
             now: Duration::ZERO,
             phase: Phase::Idle,
             links: [Link::new(), Link::new()],
+            settled_until: Duration::ZERO,
             same_host: SameHost::default(),
             wants_progress: false,
             session,

@@ -43,6 +43,10 @@ impl ShmEngine {
         let before = self.queue.len();
         let mut index = 0;
         while let Some(slot) = self.active.get(index).copied() {
+            if self.slots.up(slot).is_some_and(|connection| connection.is_quiet()) {
+                index += 1;
+                continue;
+            }
             self.progress(slot);
             // One that ended made the list shorter.
             index += usize::from(self.active.get(index) == Some(&slot));

@@ -13,6 +13,7 @@ use crate::work::{Target, parse_work_id};
 impl Port {
     /// Takes what the engine has to tell. New connections are handled at once, since messages on
     /// them may be among the completions just polled; ends are told after those.
+    #[inline]
     pub(super) fn take_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.sh.engine.poll_event() {
@@ -100,7 +101,17 @@ impl Port {
         self.sh.events.push_back(Event::Refused { conn, refused, reason });
     }
 
-    pub(super) fn handle_completion(&mut self, completion: &WorkCompletion) {
+    pub(super) fn handle_completions(&mut self) {
+        let mut completions = std::mem::take(&mut self.completions);
+        for completion in &completions {
+            self.handle_completion(completion);
+        }
+        completions.clear();
+        self.completions = completions;
+    }
+
+    #[inline(always)]
+    fn handle_completion(&mut self, completion: &WorkCompletion) {
         let Some((target, index, number)) = parse_work_id(completion.wr_id.0) else { return };
         if target == Target::Receive {
             let is_orphaned =
@@ -163,10 +174,14 @@ impl Port {
         }
     }
 
+    #[inline]
     pub(super) fn flush_blocked(&mut self) {
-        if self.sh.blocked.is_empty() {
-            return;
+        if !self.sh.blocked.is_empty() {
+            self.flush_some_blocked();
         }
+    }
+
+    fn flush_some_blocked(&mut self) {
         let mut blocked = std::mem::take(&mut self.sh.blocked);
         blocked.retain(|index| match self.connections.get_mut(*index as usize) {
             Some(Some(connection)) if connection.state == State::Open => {
@@ -180,6 +195,12 @@ impl Port {
 
     #[inline]
     pub(super) fn end_faulty(&mut self) {
+        if !self.sh.faults.is_empty() {
+            self.end_some_faulty();
+        }
+    }
+
+    fn end_some_faulty(&mut self) {
         while let Some((index, fault)) = self.sh.faults.pop() {
             self.fail(index, fault.reason.to_owned(), fault.peer);
         }

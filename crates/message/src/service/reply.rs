@@ -12,6 +12,17 @@ use crate::segments;
 use crate::shared::{Held, Shared};
 use crate::work::Target;
 
+/// How far a reply is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// Nothing was done: it is to be looked at more closely.
+    NotYet,
+    /// Its end is told.
+    Posted,
+    /// Its memory is the caller's again: its end is not told.
+    Left,
+}
+
 impl Connection {
     /// Replies to a request without data where that goes by tag, from whatever memory there is, and fits:
     /// most replies do. False, and nothing was done: it is to be looked at more closely.
@@ -21,7 +32,7 @@ impl Connection {
         sh: &mut Shared,
         tag: u32,
         caller_header: &[u8],
-        (data, token): (&mut SgList, u64),
+        (data, leave): (&mut SgList, &mut impl FnMut() -> u64),
     ) -> bool {
         let message_len = HEADER_BYTES + caller_header.len();
         let is_plain = self.agreed.tagged
@@ -44,7 +55,7 @@ impl Connection {
         sh.in_service -= 1;
         self.responder.replied_one();
         self.counters.replies_tagged += 1;
-        let pending = self.responder.leave(token);
+        let pending = self.responder.leave(leave());
         self.responder.pending_replies[pending as usize].work = 1;
         let mut header = Header::new(Kind::Reply, tag);
         header.mode = if len > 0 { Mode::Tagged } else { Mode::None };
@@ -58,17 +69,17 @@ impl Connection {
         true
     }
 
-    /// Replies to a request without data by one write to its memory, and a message when that is done, where
-    /// that is so: most replies are where no tags are. False, and nothing was done: it is to be looked at
-    /// more closely.
-    #[inline(never)]
-    pub(super) fn reply_by_one_write(
+    /// Replies to a request without data by one write to its memory, and a message behind it, where that is
+    /// so: most replies are where no tags are. The message leaves together with the write where the device
+    /// does both at once; else when the write is done.
+    #[inline]
+    pub(crate) fn reply_by_one_write(
         &mut self,
         sh: &mut Shared,
         tag: u32,
         caller_header: &[u8],
-        (data, token): (&mut SgList, u64),
-    ) -> bool {
+        (data, leave): (&mut SgList, &mut impl FnMut() -> u64),
+    ) -> Reply {
         let agreed = &self.agreed;
         let message_len = HEADER_BYTES + caller_header.len();
         let is_plain = !agreed.tagged
@@ -78,20 +89,20 @@ impl Connection {
             && message_len <= self.small_message_max()
             && !planted(Defect::ReplyBeforeData);
         if !is_plain {
-            return false;
+            return Reply::NotYet;
         }
         segments::join(data);
         let len = sg_bytes(data);
         let (inline, together) = (self.options.inline_bytes as usize, message_len + len);
         let is_inline = len == 0 || len <= inline && together <= agreed.peer_message_bytes;
         let most = sh.attr.sge_max;
-        let Some(slot) = self.responder.serving(tag) else { return false };
+        let Some(slot) = self.responder.serving(tag) else { return Reply::NotYet };
         let (Mode::None, Mode::Write, Fetch::Not) = (slot.mode, slot.reply_mode, slot.fetch) else {
-            return false;
+            return Reply::NotYet;
         };
-        let [remote] = slot.writes[..] else { return false };
+        let [remote] = slot.writes[..] else { return Reply::NotYet };
         if is_inline || len > remote.len as usize || data.len() > most {
-            return false;
+            return Reply::NotYet;
         }
         slot.busy = false;
         slot.retired = slot.retired.filter(|retired| *retired == tag);
@@ -100,13 +111,26 @@ impl Connection {
         self.counters.replies_written += 1;
         let mut header = Header::new(Kind::Reply, tag);
         (header.mode, header.data_len) = (Mode::Write, len as u32);
-        let pending = self.responder.leave(token);
+        let remote = RemoteSpan { len: len as u32, ..remote };
+        if self.outbox_is_empty() {
+            header.header_len = caller_header.len() as u16;
+            self.piggyback_credits(&mut header);
+            let mut small = [0; SMALL_MESSAGE_BYTES];
+            let message = header.with_header(caller_header, &mut small);
+            let message = message.expect("its length was looked at before");
+            if sh.engine.write_and_send(self.queue_pair, data, remote, message) {
+                sh.posted = true;
+                self.responder.reply_left();
+                return Reply::Left;
+            }
+        }
+        let pending = self.responder.leave(leave());
         let entry = &mut self.responder.pending_replies[pending as usize];
         (entry.work, entry.message) = (1, Some((header, sh.copy_of_header(caller_header))));
-        let write = Work::Write(RemoteSpan { len: len as u32, ..remote });
+        let write = Work::Write(remote);
         let id = self.work_id(Target::Reply, pending);
         self.post_inline(sh, write, id, &[], data, true);
-        true
+        Reply::Posted
     }
 
     /// Bytes of a reply that is put together on the stack.

@@ -224,9 +224,12 @@ impl Worker {
     ) {
         let mut spans = SgList::new();
         spans.push(page.span());
-        let pins = ReplyPins::Page { _page: page, _grant: grant };
-        let token = self.transfers.leave(self.context.transfer(), id.conn(), pins);
-        self.node.reply_small(id, header, &mut spans, token);
+        let mut pins = Some(ReplyPins::Page { _page: page, _grant: grant });
+        // Where it leaves at once, nothing is to be held any longer.
+        let (transfers, context) = (&mut self.transfers, &self.context);
+        self.node.reply_small(id, header, &mut spans, || {
+            transfers.leave(context.transfer(), id.conn(), pins.take())
+        });
     }
 
     /// As [`try_answer`](Self::try_answer), of what is in several pages.
