@@ -1,5 +1,5 @@
-//! `bench io`: one row per operation, size, depth and waiting mode, beside plain sockets or, on a
-//! mount, a null file system.
+//! `bench io`: one row per operation, size, depth and waiting mode, beside the bare mechanism: plain
+//! sockets, shared memory, or, on a mount, a null file system.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::null::NullMount;
 use crate::point::{Point, size_text};
+use crate::raw::shm::{Shm, ShmOp, ShmOptions};
 use crate::raw::{Raw, RawOp, RawOptions};
 use crate::slice::Slice;
 use crate::target::{Op, Target, Work};
@@ -32,7 +33,9 @@ pub struct IoOptions {
     pub file_bytes: u64,
     /// Time per row.
     pub time: Duration,
-    /// The raw peer's CPU, if pinned.
+    /// This process's CPU, and the raw peer's, if pinned.
+    pub own_cpu: Option<usize>,
+    /// As above.
     pub peer_cpu: Option<usize>,
 }
 
@@ -41,6 +44,8 @@ pub struct IoOptions {
 pub struct Twins {
     /// Plain sockets.
     pub raw: Option<Raw>,
+    /// Where the target goes by shared memory: two rings, and one copy by the other process.
+    pub shm: Option<Shm>,
     /// Where the target is a mount: it is the raw mechanism then, and sockets show the round trip
     /// that the mount has on top of it.
     pub null: Option<NullMount>,
@@ -113,11 +118,16 @@ fn measure(
     let on_mount = twins.null.is_some();
     let mut null = twins.null.as_mut().filter(|_| NullMount::does(work.op));
     let raw_options = raw_options(options, work, on_mount);
+    let shm_options = shm_options(options, work);
+    let mut shm = twins.shm.as_mut().filter(|shm| shm.has_room(&shm_options));
     let (mut ours, mut theirs, mut trips) = (Vec::new(), Vec::new(), Vec::new());
     let warm_up = &Work { time: WARM_UP.min(work.time), ..*work };
     target.measure(warm_up)?;
     if let Some(null) = &mut null {
         null.measure(warm_up)?;
+    }
+    if let Some(shm) = &mut shm {
+        shm.run(&shm_options, warm_up.time, work.stop)?;
     }
     if let Some(raw) = &mut twins.raw {
         raw.run(&raw_options, warm_up.time, work.stop)?;
@@ -128,6 +138,9 @@ fn measure(
         }
         if let Some(null) = &mut null {
             theirs.push(null.measure(work)?);
+        }
+        if let Some(shm) = &mut shm {
+            theirs.push(shm.run(&shm_options, work.time, work.stop)?);
         }
         if let Some(raw) = &mut twins.raw {
             let slice = raw.run(&raw_options, work.time, work.stop)?;
@@ -163,6 +176,37 @@ fn raw_options(options: &IoOptions, work: &Work<'_>, on_mount: bool) -> RawOptio
     }
 }
 
+/// What bare shared memory does in place of the operation: as many bytes are copied once, by the other
+/// process. That the copy of a write goes the other way makes no difference to it.
+fn shm_options(options: &IoOptions, work: &Work<'_>) -> ShmOptions {
+    let op = match work.op {
+        Op::Stat | Op::Remove => ShmOp::Ping,
+        _ => ShmOp::Copy,
+    };
+    ShmOptions {
+        op,
+        size: if op == ShmOp::Ping { 64 } else { work.size },
+        depth: work.depth,
+        piece: 1,
+        wait: work.wait.unwrap_or(Wait::Sleeping),
+        random: work.op.is_random(),
+        cpus: options.peer_cpu.and_then(|peer| Some((options.own_cpu?, peer))),
+    }
+}
+
+/// All that a twin of shared memory will be asked for.
+pub fn shm_rows(options: &IoOptions) -> Vec<ShmOptions> {
+    let (stop, wait) = (&AtomicBool::new(false), Some(Wait::Sleeping));
+    let work = |&op: &Op, &size: &usize, &depth: &usize| {
+        let time = Duration::ZERO;
+        shm_options(options, &Work { op, size, depth, wait, time, stop })
+    };
+    let of_op = |op| options.sizes.iter().map(move |size| (op, size));
+    let sizes = options.ops.iter().flat_map(of_op);
+    let rows = sizes.flat_map(|(op, size)| options.depths.iter().map(move |d| work(op, size, d)));
+    rows.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +220,7 @@ mod tests {
             waits: vec![Wait::Sleeping],
             file_bytes: 1 << 20,
             time: Duration::from_millis(20),
+            own_cpu: None,
             peer_cpu: None,
         }
     }

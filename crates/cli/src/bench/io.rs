@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use dafs_bench::io::{self, IoOptions, Twins};
-use dafs_bench::target::Op;
+use dafs_bench::target::{Op, Target};
 use dafs_bench::{Report, Wait};
 use dafs_fuse::kernel::is_on_mount;
 
@@ -26,7 +26,8 @@ use dafs_fabric::units::size;
     eight directories down), create and create-fsync (make, write, close), openread (open, read,\n\
     close), remove. All files lie in TARGET/.dafs-bench-PID, which is removed at the end.\n\n\
     With a URL every row is measured by turns with plain sockets (raw) that move the same\n\
-    bytes: size, depth, waiting mode and memory footprint are the same. On a mount of DAFS every\n\
+    bytes: size, depth, waiting mode and memory footprint are the same; where the session goes by\n\
+    shared memory, with two bare rings and one copy by the other process. On a mount of DAFS every\n\
     row of read, randread, write, randwrite and write-fsync is measured by turns with a mount\n\
     that has no files behind it (raw), and with plain sockets (trip). With --json, fields are:\n\
     bytes_per_s, ops_per_s (medians of four stretches), p50_us, p99_us, p999_us,\n\
@@ -82,11 +83,10 @@ pub struct Args {
 /// # Errors
 /// What was not reported yet.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let (own_cpu, peer_cpu) = args.pin.unzip();
-    let options = options(args, peer_cpu)?;
+    let options = options(args)?;
     let (mut target, here) = target::open(&args.connect, &args.target, args.direct)?;
-    let mut twins = twins(args, target.has_waits(), here)?;
-    pin(own_cpu)?;
+    let mut twins = twins(args, target.as_ref(), here, &options)?;
+    pin(options.own_cpu)?;
     let progress = Progress::start(true);
     let mut report = Report::new(args.json);
     let result = io::run(
@@ -105,12 +105,21 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// What is measured by turns. A local directory has nothing, unless it is on a mount.
-fn twins(args: &Args, has_waits: bool, here: bool) -> Result<Twins, Failure> {
+fn twins(
+    args: &Args,
+    target: &dyn Target,
+    here: bool,
+    options: &IoOptions,
+) -> Result<Twins, Failure> {
     let mut twins = Twins::default();
     if args.no_raw {
         return Ok(twins);
     }
-    if !has_waits {
+    if target.transport() == raw::SHM {
+        twins.shm = Some(raw::spawn_shm(args.file_size, &io::shm_rows(options))?);
+        return Ok(twins);
+    }
+    if !target.has_waits() {
         if !is_on_mount(args.target.as_ref())? {
             return Ok(twins);
         }
@@ -124,7 +133,8 @@ fn twins(args: &Args, has_waits: bool, here: bool) -> Result<Twins, Failure> {
     Ok(twins)
 }
 
-fn options(args: &Args, peer_cpu: Option<usize>) -> Result<IoOptions, Failure> {
+fn options(args: &Args) -> Result<IoOptions, Failure> {
+    let (own_cpu, peer_cpu) = args.pin.unzip();
     let sizes: Vec<usize> =
         args.size.iter().map(|size| usize::try_from(*size).unwrap_or(usize::MAX)).collect();
     let largest = args.size.iter().copied().max().unwrap_or(0);
@@ -144,6 +154,7 @@ fn options(args: &Args, peer_cpu: Option<usize>) -> Result<IoOptions, Failure> {
         waits: args.wait.clone(),
         file_bytes: args.file_size,
         time: args.seconds,
+        own_cpu,
         peer_cpu,
     })
 }

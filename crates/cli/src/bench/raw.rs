@@ -18,6 +18,10 @@ use crate::failure::{Cause, Failure};
 use crate::interrupt;
 use dafs_fabric::units::size;
 use ops::RawOpName;
+pub use shm::spawn as spawn_shm;
+
+/// The transport whose bare mechanism [`spawn_shm`] starts.
+pub const SHM: &str = "shm";
 
 /// Measure plain sockets, shared memory, FUSE without files, the disk or memory: what the machine can do.
 #[derive(Debug, clap::Args)]

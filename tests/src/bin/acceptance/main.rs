@@ -15,6 +15,7 @@ mod faults;
 mod fresh;
 mod idle;
 mod mirror;
+mod same_host;
 mod speed;
 mod suites;
 mod variants;
@@ -31,6 +32,7 @@ const BARS: &[Bar] = &[
     ("stream", speed::stream),
     ("latency", speed::latency),
     ("rate", speed::rate),
+    ("shared-memory", same_host::shared_memory),
     ("direct", direct::counts),
     ("writes", speed::writes),
     ("small-files", speed::small_files),

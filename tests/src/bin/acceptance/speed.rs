@@ -87,7 +87,7 @@ pub(crate) fn stream(mode: Mode) -> Vec<Line> {
         }
         // What is compared with must not be the slower one.
         let what = format!("plain sockets beside DAFS, {wait}");
-        let line = Line::new("3", &what, "≥ 0.95 of DAFS").timing();
+        let line = Line::new("stream", &what, "≥ 0.95 of DAFS").timing();
         lines.push(line.measured(format!("{:.2} of DAFS", 1.0 / ratio), ratio <= 1.0 / 0.95));
     }
     if mode.long {

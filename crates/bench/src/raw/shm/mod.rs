@@ -232,6 +232,11 @@ impl Shm {
         client::run(self, options, time, stop)
     }
 
+    /// Whether such a row can be measured in the memory that there is.
+    pub fn has_room(&self, options: &ShmOptions) -> bool {
+        options.check(self.layout.segment_bytes, self.layout.pool_bytes).is_ok()
+    }
+
     /// Known when something was measured.
     pub fn huge_pages(&self) -> HugePages {
         self.huge

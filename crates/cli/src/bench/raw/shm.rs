@@ -99,6 +99,15 @@ fn placement(args: &Args) -> Result<Cpus, Failure> {
     Ok(allowed.first().map(|own| (*own, *allowed.get(1).unwrap_or(own))))
 }
 
+/// Starts the other end of bare shared memory, for these rows.
+///
+/// # Errors
+/// It could not be started.
+pub fn spawn(footprint: u64, rows: &[ShmOptions]) -> Result<Shm, Failure> {
+    let footprint = usize::try_from(footprint).unwrap_or(usize::MAX);
+    Shm::spawn(&["bench", "raw-shm-peer"], footprint, rows).map_err(peer_failed)
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -109,9 +118,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let time = args.seconds;
     let named = rows(args)?;
-    let footprint = usize::try_from(args.file_size).unwrap_or(usize::MAX);
     let rows: Vec<_> = named.iter().map(|(_, row)| row.clone()).collect();
-    let mut shm = Shm::spawn(&["bench", "raw-shm-peer"], footprint, &rows).map_err(peer_failed)?;
+    let mut shm = spawn(args.file_size, &rows)?;
     let mut report = ShmReport::new(args.json);
     let warm_up = (time / 10).min(Duration::from_millis(200));
     for (name, row) in &named {
