@@ -132,7 +132,7 @@ impl Handshake {
         }
         let Some(socket) = self.socket() else { return Ok(Progress::Pending) };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let received = match sys::receive(socket.as_raw_fd(), &mut bytes) {
+        let received = match sys::receive(socket.as_fd(), &mut bytes) {
             Ok(received) => received,
             Err(error) if sys::is_temporary(&error) => return Ok(Progress::Pending),
             Err(error) => return Ok(Progress::Failed(false, format!("not accepted: {error}"))),
@@ -217,7 +217,7 @@ pub struct Offering {
 impl Offering {
     fn read(&mut self) -> io::Result<Step> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let mut received = match sys::receive(self.socket.as_raw_fd(), &mut bytes) {
+        let mut received = match sys::receive(self.socket.as_fd(), &mut bytes) {
             Ok(received) => received,
             Err(error) if sys::is_temporary(&error) => return Ok(Step::Pending),
             Err(error) => return Err(error),
@@ -228,7 +228,7 @@ impl Offering {
         let message = Message::decode(bytes.get(..received.len).unwrap_or(&[]));
         let file = received.descriptors.pop();
         if received.is_cut || !received.descriptors.is_empty() {
-            return Ok(Step::Wrong("too many descriptors".into()));
+            return Ok(Step::Wrong("descriptors that are too many, or no memory".into()));
         }
         match (message, self.nonces, file) {
             (Some(Message::Hello(theirs)), None, None) => {

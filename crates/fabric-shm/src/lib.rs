@@ -24,6 +24,7 @@ mod memory_region;
 mod peer;
 mod peer_memory;
 mod queue_pair;
+mod refused;
 mod ring;
 mod shared;
 mod slots;

@@ -217,7 +217,7 @@ impl Connection {
     pub fn hear(&mut self, messages: usize, at_bell: bool) -> Result<Heard, Violation> {
         for _ in 0..messages {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
-            let received = match sys::receive(self.peer.fd(), &mut bytes) {
+            let received = match sys::receive(self.peer.socket(), &mut bytes) {
                 Ok(received) => received,
                 Err(error) if sys::is_temporary(&error) => return Ok(Heard::All),
                 Err(_) => return Ok(Heard::End),
@@ -226,7 +226,9 @@ impl Connection {
                 return Ok(Heard::End);
             }
             if received.is_cut {
-                return Err("a message that is too long, or with too many descriptors");
+                return Err(
+                    "a message that is too long, or descriptors that are too many, or no memory",
+                );
             }
             let message = Message::decode(bytes.get(..received.len).unwrap_or(&[]));
             let message = message.ok_or("a message of no kind")?;

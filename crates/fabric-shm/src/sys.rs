@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::refused::{is_shut_out, memory_of};
+
 /// The most descriptors that are taken from one message; with more it is cut.
 const DESCRIPTORS_MAX: usize = 4;
 /// Room for their control message: a header of 16 bytes and four bytes each, rounded up.
@@ -132,14 +134,15 @@ pub fn send_with(fd: RawFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io:
 pub struct Received {
     /// Bytes; 0 at the end.
     pub len: usize,
-    /// What came with it.
+    /// Files in memory that came with it.
     pub descriptors: Vec<OwnedFd>,
-    /// It, or what came with it, did not fit.
+    /// It, or what came with it, did not fit, or something that came was no such file.
     pub is_cut: bool,
 }
 
 /// Receives one message, and never waits.
-pub fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<Received> {
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
+    let fd = socket.as_raw_fd();
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = [0u64; CONTROL_WORDS];
     // SAFETY: all-zero is a valid message header.
@@ -147,12 +150,14 @@ pub fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<Received> {
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
+    // What there is no room for, the system gives up by itself.
+    let has_room = !is_shut_out(socket);
+    message.msg_controllen = if has_room { size_of_val(&control) } else { 0 };
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: all that the message names outlives the call.
     let len = check_len(unsafe { libc::recvmsg(fd, &raw mut message, flags) })?;
-    let descriptors = descriptors_of(&message);
-    let is_cut = message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
+    let (descriptors, all_are) = memory_of(socket, descriptors_of(&message));
+    let is_cut = !all_are || message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
     Ok(Received { len, descriptors, is_cut })
 }
 

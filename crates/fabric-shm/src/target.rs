@@ -115,10 +115,7 @@ impl Target {
         if self.trust == Trust::Anybody || self.trust.covers(uid) {
             return Ok(());
         }
-        let text = format!(
-            "the server there is of uid {uid}, who is neither root nor you; \
-             ?server_uid={uid} in the URL trusts it"
-        );
+        let text = format!("the server there is {}", local::stranger(uid));
         Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 }

@@ -217,7 +217,7 @@ impl Rude {
 
 fn heard(socket: &OwnedFd) -> Option<Vec<u8>> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    match sys::receive(socket.as_raw_fd(), &mut bytes) {
+    match sys::receive(socket.as_fd(), &mut bytes) {
         Ok(received) => Some(bytes[..received.len].to_vec()),
         Err(error) if sys::is_temporary(&error) => None,
         Err(_) => Some(Vec::new()),

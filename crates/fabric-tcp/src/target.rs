@@ -79,10 +79,7 @@ fn check_owner(trust: Trust, socket: &OwnedFd) -> io::Result<()> {
     // As of then, if the connection stands still.
     match owner.filter(|_| sys::is_established(socket.as_raw_fd())) {
         Some(uid) if trust.covers(uid) => Ok(()),
-        Some(uid) => Err(untrusted(format!(
-            "the server at {peer} is of uid {uid}, who is neither root nor you; \
-                 ?server_uid={uid} in the URL trusts it"
-        ))),
+        Some(uid) => Err(untrusted(format!("the server at {peer} is {}", local::stranger(uid)))),
         None => Err(untrusted(format!(
             "nobody knows whose server is at {peer}; ?server_uid=any in the URL trusts it"
         ))),

@@ -40,6 +40,17 @@ pub fn is_ambiguous(uid: u32) -> bool {
     uid == overflow_uid() && !all_users_are_mapped()
 }
 
+/// Of whom a server is that is not trusted, and what would have it trusted: behind "the server is".
+pub fn stranger(uid: u32) -> String {
+    if is_ambiguous(uid) {
+        return format!(
+            "of a user who has no number in this user namespace (uid {uid}); \
+             ?server_uid={uid} in the URL trusts all who have none"
+        );
+    }
+    format!("of uid {uid}, who is neither root nor you; ?server_uid={uid} in the URL trusts it")
+}
+
 /// Which servers of this host are believed to be servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {

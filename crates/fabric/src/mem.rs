@@ -35,7 +35,7 @@ pub use pins::Pin;
 use pins::Pins;
 pub use pool::{PoolPiece, SharedPool};
 pub use region::{Deregister, MemoryRegion};
-pub use shared::{SharedFile, SharedPart};
+pub use shared::{SharedFile, SharedPart, is_memory_file};
 pub use words::Words;
 
 use crate::error::ArenaError;

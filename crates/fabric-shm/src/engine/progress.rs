@@ -104,7 +104,7 @@ impl ShmEngine {
             }
             Some(Link::Closing(peer)) => {
                 let mut bytes = [0; MESSAGE_BYTES_MAX];
-                match sys::receive(peer.fd(), &mut bytes) {
+                match sys::receive(peer.socket(), &mut bytes) {
                     Err(error) if sys::is_temporary(&error) => return,
                     Ok(received) if received.len > 0 => return,
                     _ => {}

@@ -102,9 +102,28 @@ pub(super) fn ok(result: c_int) -> Result<c_int> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
 
+/// The seals of a file in memory; `None`: it is none. No file system is asked.
+fn seals_of(fd: BorrowedFd<'_>) -> Option<c_int> {
+    // SAFETY: a call on a descriptor that is open.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    (seals >= 0).then_some(seals)
+}
+
+/// It is a file in memory, which nobody else's program answers for. Does not wait, whatever it is.
+pub fn is_memory_file(fd: BorrowedFd<'_>) -> bool {
+    seals_of(fd).is_some()
+}
+
 /// The bytes of a file that a peer says it shares, if there is nothing wrong with it.
 pub(super) fn checked_bytes(fd: BorrowedFd<'_>, bytes_max: usize) -> Result<usize> {
     let wrong = |text: &str| Err(Error::new(ErrorKind::InvalidData, text));
+    // Of anything else not even its file system is asked: that may be a program of the peer's.
+    let Some(seals) = seals_of(fd) else {
+        return wrong("shared memory that is no memory of the system's");
+    };
+    if seals & libc::F_SEAL_SHRINK == 0 {
+        return wrong("shared memory that can become shorter");
+    }
     // SAFETY: all bytes zero is a value of this structure.
     let mut system: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: a descriptor that is open, and a structure to be filled.
@@ -112,11 +131,6 @@ pub(super) fn checked_bytes(fd: BorrowedFd<'_>, bytes_max: usize) -> Result<usiz
     // A file of huge pages takes the seals as well, and ends whom it has no page for.
     if system.f_type != libc::TMPFS_MAGIC {
         return wrong("shared memory that is no memory of the system's");
-    }
-    // SAFETY: a call on a descriptor that is open.
-    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-        return wrong("shared memory that can become shorter");
     }
     // Only now: before, it could change.
     // SAFETY: all bytes zero is a value of this structure.
