@@ -30,14 +30,7 @@ impl SharedFile {
     /// A file of whole pages that nobody else can open.
     pub(super) fn new(len: usize) -> Result<SharedFile> {
         check_limit(len)?;
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a string of C.
-        let fd = unsafe { libc::memfd_create(c"dafs".as_ptr(), flags) };
-        if fd < 0 {
-            return Err(Error::last_os_error());
-        }
-        // SAFETY: a new descriptor, of which nobody else knows.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = memory_file()?;
         let size = libc::off_t::try_from(len).map_err(|_| ErrorKind::InvalidInput)?;
         // It is born for everybody, to whom it is shown through /proc.
         // SAFETY: a call on a descriptor that is open.
@@ -96,6 +89,23 @@ fn check_limit(bytes: usize) -> Result<()> {
         return Err(ErrorKind::FileTooLarge.into());
     }
     Ok(())
+}
+
+/// A new file in memory, of which nobody else knows. That it is no program is
+/// sealed where the system can (since Linux 6.3, which complains in its log of files that do not say).
+fn memory_file() -> Result<OwnedFd> {
+    let create = |more| {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | more;
+        // SAFETY: the name is a string of C.
+        ok(unsafe { libc::memfd_create(c"dafs".as_ptr(), flags) })
+    };
+    let unknown = |error: &Error| error.raw_os_error() == Some(libc::EINVAL);
+    let fd = match create(libc::MFD_NOEXEC_SEAL) {
+        Err(error) if unknown(&error) => create(0)?,
+        made => made?,
+    };
+    // SAFETY: a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 pub(super) fn ok(result: c_int) -> Result<c_int> {
