@@ -18,6 +18,7 @@ mod nodes;
 mod resolve;
 mod write;
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -217,6 +218,10 @@ impl FileSystem for DafsFs {
 
     fn call(&self, caller: &Caller, node: u64, op: Op<'_>, room: &mut Buffer) -> Answer {
         self.answer(caller, node, op, room).unwrap_or_else(|errno| Answer::Error(errno.0))
+    }
+
+    fn buffer(&self, bytes: usize) -> io::Result<Buffer> {
+        self.session.buffer_to_fill(bytes).map_err(io::Error::other)
     }
 
     fn forget(&self, node: u64, count: u64) {

@@ -1,5 +1,6 @@
 //! What the kernel asks of a file system.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,15 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Does one operation on `node`, and blocks meanwhile. `room` is this thread's memory for
     /// the data of a READ, as large as the largest.
     fn call(&self, caller: &Caller, node: u64, op: Op<'_>, room: &mut Buffer) -> Answer;
+
+    /// Memory that its calls use best, of so many bytes, whatever is in them: for `room`, and for what
+    /// requests are read to.
+    ///
+    /// # Errors
+    /// There is none.
+    fn buffer(&self, bytes: usize) -> io::Result<Buffer> {
+        Buffer::new(bytes).map_err(io::Error::other)
+    }
 
     /// The kernel gives back `count` of its references to `node`. Does not block.
     fn forget(&self, node: u64, count: u64);

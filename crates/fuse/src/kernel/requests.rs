@@ -21,14 +21,17 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Memory for one request.
+    /// Memory for one request; `make`: where there is no spare one.
     ///
     /// # Errors
     /// The system has none.
-    pub(super) fn take(self: &Arc<Self>) -> io::Result<Arc<RequestMemory>> {
+    pub(super) fn take(
+        self: &Arc<Self>,
+        make: impl FnOnce(usize) -> io::Result<Buffer>,
+    ) -> io::Result<Arc<RequestMemory>> {
         let spare = lock(&self.spares).pop();
         let bytes = PAGE_BYTES * 2 + MAX_WRITE as usize;
-        let buffer = spare.map_or_else(|| Buffer::new(bytes).map_err(io::Error::other), Ok)?;
+        let buffer = spare.map_or_else(|| make(bytes), Ok)?;
         Ok(Arc::new(RequestMemory { buffer: Some(buffer), home: self.clone() }))
     }
 }
@@ -85,18 +88,26 @@ impl Drop for RequestMemory {
 mod tests {
     use super::*;
 
+    fn private(bytes: usize) -> io::Result<Buffer> {
+        Buffer::new(bytes).map_err(io::Error::other)
+    }
+
     #[test]
     fn memory_is_used_again_when_nobody_holds_it() {
         let requests = Arc::new(Requests::default());
-        let mut first = requests.take().expect("memory");
+        let mut first = requests.take(private).expect("memory");
         let at = first.as_ptr();
         let holder = first.clone();
         assert!(Arc::get_mut(&mut first).is_none(), "its bytes stay");
         drop(first);
-        assert_ne!(requests.take().expect("memory").as_ptr(), at);
+        assert_ne!(requests.take(private).expect("memory").as_ptr(), at);
         drop(holder);
-        assert_eq!(requests.take().expect("memory").as_ptr(), at);
-        drop((0..2 * SPARES_MAX).map(|_| requests.take().expect("memory")).collect::<Vec<_>>());
+        assert_eq!(requests.take(private).expect("memory").as_ptr(), at);
+        drop(
+            (0..2 * SPARES_MAX)
+                .map(|_| requests.take(private).expect("memory"))
+                .collect::<Vec<_>>(),
+        );
         assert_eq!(lock(&requests.spares).len(), SPARES_MAX);
     }
 }

@@ -117,8 +117,8 @@ struct Worker {
 fn start<F: FileSystem>(server: &Arc<Server<F>>) -> io::Result<()> {
     let mut worker = Worker {
         slot: Slot::new(),
-        request: server.requests.take()?,
-        room: Buffer::new(MAX_WRITE as usize).map_err(io::Error::other)?,
+        request: server.requests.take(|bytes| server.fs.buffer(bytes))?,
+        room: server.fs.buffer(MAX_WRITE as usize)?,
     };
     let server = server.clone();
     let thread = std::thread::Builder::new().name("fuse".into());
@@ -184,7 +184,7 @@ impl<F: FileSystem> Server<F> {
     /// The memory, if nobody holds it any more; else other memory in its place.
     fn own<'a>(&self, memory: &'a mut Arc<RequestMemory>) -> &'a mut [u8] {
         while Arc::get_mut(memory).is_none() {
-            match self.requests.take() {
+            match self.requests.take(|bytes| self.fs.buffer(bytes)) {
                 Ok(other) => *memory = other,
                 // What is held is given back with the next flush.
                 Err(_) => std::thread::sleep(NO_MEMORY_PAUSE),
