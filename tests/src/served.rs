@@ -177,6 +177,11 @@ impl Served {
         status_field(self.child.id(), "VmHWM:").unwrap_or(0) * 1024
     }
 
+    /// Resident memory of its own now, in bytes: nothing that it shares with others.
+    pub fn own_bytes(&self) -> u64 {
+        status_field(self.child.id(), "RssAnon:").unwrap_or(0) * 1024
+    }
+
     /// Resident memory now, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         status_field(self.child.id(), "VmRSS:").unwrap_or(0) * 1024

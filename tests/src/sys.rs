@@ -1,5 +1,5 @@
-//! System calls that programs make and the standard library lacks: shared mappings, locked memory, and
-//! asynchronous direct I/O (libaio). All unsafe code of the tests.
+//! System calls that programs make and the standard library lacks: shared mappings, locked memory, children
+//! by fork alone, and asynchronous direct I/O (libaio). All unsafe code of the tests.
 
 use std::fs::File;
 use std::io;
@@ -32,6 +32,21 @@ pub fn unlock(pages: &Range<u64>) -> io::Result<()> {
     // SAFETY: no byte changes, whatever is mapped there.
     let result = unsafe { libc::munlock(pages.start as *const _, bytes(pages)) };
     check(result.into()).map(drop)
+}
+
+/// A child that has all that this process has, does nothing, and lives until it is killed.
+///
+/// # Errors
+/// The system's.
+pub fn fork_one_that_keeps_everything() -> io::Result<()> {
+    // SAFETY: the child makes one system call, again and again, which any thread may.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        loop {
+            nix::unistd::pause();
+        }
+    }
+    check(pid.into()).map(drop)
 }
 
 fn bytes(pages: &Range<u64>) -> usize {

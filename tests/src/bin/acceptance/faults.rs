@@ -32,14 +32,14 @@ pub(crate) fn kills(mode: Mode) -> Vec<Line> {
     ]
 }
 
-fn sessions_alive(server: &Served) -> u64 {
+pub(crate) fn sessions_alive(server: &Served) -> u64 {
     let out = run_ok(&["status", "--json", &server.url]);
     let value: serde_json::Value =
         serde_json::from_str(out.lines().next().unwrap_or("")).expect("JSON");
     value.pointer("/counters/sessions").and_then(serde_json::Value::as_u64).expect("sessions")
 }
 
-fn config_with_lease(dir: &Path, seconds: u64) -> PathBuf {
+pub(crate) fn config_with_lease(dir: &Path, seconds: u64) -> PathBuf {
     let path = dir.join("dafs.toml");
     fs::write(&path, format!("[limits]\nlease_seconds = {seconds}\n")).expect("write");
     path

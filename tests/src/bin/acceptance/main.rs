@@ -16,6 +16,7 @@ mod fresh;
 mod idle;
 mod mirror;
 mod same_host;
+mod shared_memory;
 mod speed;
 mod suites;
 mod variants;
@@ -46,9 +47,17 @@ const BARS: &[Bar] = &[
     ("dropped-calls", suites::dropped_calls),
     ("variants", variants::all),
     ("idle", idle::sessions),
+    ("shm-kills", shared_memory::kills::all),
+    ("shm-crowd", shared_memory::crowd::at_once),
+    ("shm-idle", shared_memory::crowd::idle),
 ];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [mode, url] = args.as_slice()
+        && mode.starts_with(shared_memory::victim::MODE)
+    {
+        return shared_memory::victim::run(mode, url);
+    }
     run(BARS, &args)
 }
