@@ -15,9 +15,9 @@ const KNOWN_TIME: Duration = Duration::from_secs(60);
 const KNOWN_MAX: usize = 4096;
 /// Users asked for at a time.
 const THREADS_MAX: usize = 8;
-/// Connections that wait for answers: of all users, and of one.
-const WAITING_MAX: usize = 1024;
-const WAITING_OF_USER_MAX: usize = 64;
+/// Connections that wait for answers: of all users, and of one, who may start a program of many processes.
+const WAITING_MAX: usize = 2048;
+const WAITING_OF_USER_MAX: usize = 512;
 
 /// The user, or why nobody knows, for people.
 pub(crate) type Found = Result<Identity, String>;
