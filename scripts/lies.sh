@@ -2,6 +2,7 @@
 # Random lies of a process without rights to a real server.
 #   scripts/lies.sh --seconds 30               for so long, each seed in another way
 #   scripts/lies.sh --seed 17                  one of them again
+#   scripts/lies.sh --by shm --seconds 30      by shared memory instead of TCP; --seed as well
 #   scripts/lies.sh --planted                  finds each planted defect within ten minutes
 #   scripts/lies.sh --seed 17 --plant NAME     one of them again with a planted defect
 set -euo pipefail

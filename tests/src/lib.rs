@@ -13,6 +13,7 @@ pub mod marked;
 pub mod marks;
 pub mod memory;
 pub mod mounted;
+mod near;
 pub mod pinning;
 pub mod random;
 pub mod relay;

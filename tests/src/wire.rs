@@ -4,7 +4,10 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
+use dafs_fabric::Address;
 use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::near::Near;
 
 /// Bytes of a frame's header.
 const FRAME: usize = 32;
@@ -73,10 +76,39 @@ pub struct Asked<'a> {
     pub inline: &'a [u8],
 }
 
+/// By what frames go.
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Near(Box<Near>),
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Near(near) => near.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(into),
+            Stream::Near(near) => near.read(into),
+        }
+    }
+}
+
 /// See the module. What is sent waits in memory until [`push`](Wire::push) finds room.
 #[derive(Debug)]
 pub struct Wire {
-    stream: TcpStream,
+    stream: Stream,
     out: Vec<u8>,
     inbox: Vec<u8>,
     ended: bool,
@@ -110,11 +142,15 @@ fn push_tag(tag: u32) -> u64 {
 }
 
 impl Wire {
-    /// Connects to `HOST:PORT` and says hello, with tags if wanted.
+    /// Connects to `HOST:PORT`, or by shared memory to `shm:/SOCKET`, and says hello, with tags if wanted and
+    /// possible.
     ///
     /// # Errors
     /// Nobody is there.
     pub fn connect(target: &str, tagged: bool) -> std::io::Result<Wire> {
+        if let Some(address) = Address::parse(target).filter(Address::is_path) {
+            return Ok(Wire::greet(Stream::Near(Box::new(Near::new(address)?)), false));
+        }
         Wire::over(TcpStream::connect(target)?, tagged)
     }
 
@@ -125,6 +161,10 @@ impl Wire {
     pub fn over(stream: TcpStream, tagged: bool) -> std::io::Result<Wire> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        Ok(Wire::greet(Stream::Tcp(stream), tagged))
+    }
+
+    fn greet(stream: Stream, tagged: bool) -> Wire {
         let (out, inbox) = (Vec::new(), Vec::new());
         let (window, receive_bytes, limit, push_limit) = (0, 0, 0, 0);
         let ended = false;
@@ -142,7 +182,7 @@ impl Wire {
         let magic = u64::from_le_bytes(*b"DAFSnic1");
         wire.frame((frame::HELLO, 0), (0, setup.len()), (magic, 0), (0, 1));
         wire.out.extend_from_slice(&setup);
-        Ok(wire)
+        wire
     }
 
     /// Appends the header of a frame: kind and run, bytes of header and payload, key and address,
@@ -275,13 +315,17 @@ impl Wire {
     /// # Errors
     /// The system's.
     pub fn reset(self) -> std::io::Result<()> {
+        let Stream::Tcp(stream) = &self.stream else { return Ok(()) };
         let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
-        Ok(setsockopt(&self.stream, sockopt::Linger, &at_once)?)
+        Ok(setsockopt(stream, sockopt::Linger, &at_once)?)
     }
 
     /// Says that nothing more will be sent.
-    pub fn half_close(&self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+    pub fn half_close(&mut self) {
+        match &mut self.stream {
+            Stream::Tcp(stream) => drop(stream.shutdown(Shutdown::Write)),
+            Stream::Near(near) => near.end(),
+        }
     }
 
     /// Sends what there is room for.

@@ -111,6 +111,10 @@ fn lies(mode: Mode) -> Vec<Line> {
     let what = format!("{seconds} s of random lies by a process without rights");
     let required = "nothing seen, no end, data right";
     let mut lines = vec![Line::new("hostile", &what, required).measured(text, ok)];
+    let seconds = mode.pick("10", "1800");
+    let (ok, text) = script("lies.sh", &["--by", "shm", "--seconds", seconds]);
+    let what = format!("{seconds} s of them by shared memory");
+    lines.push(Line::new("hostile", &what, required).measured(text, ok));
     if mode.long {
         let (ok, text) = script("lies.sh", &["--planted"]);
         let what = "planted defects, found by random lies";

@@ -3,7 +3,8 @@
 //! the exported files; the server lives, within its memory; the data of an honest client beside it
 //! is right.
 //!
-//! `lies --seconds 30`, `lies --seed 17` for one of them again, `lies --plant NAME` with a defect
+//! `lies --seconds 30`, `lies --seed 17` for one of them again, both with `--by shm` for lies by shared
+//! memory instead of TCP, `lies --plant NAME` with a defect
 //! that a server built with the feature `planted` has, which must be found. Last line: a summary.
 
 #![forbid(unsafe_code)]
@@ -34,14 +35,15 @@ struct Args {
     seconds: u64,
     seed: Option<u64>,
     plant: Option<String>,
+    by_shm: bool,
 }
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [mode, target, seed, marks_of] = words.as_slice()
+    if let [mode, target, by, seed, marks_of] = words.as_slice()
         && mode == "--as-nobody"
     {
-        return as_nobody(target, seed.parse().unwrap_or(0), marks_of.parse().unwrap_or(0));
+        return as_nobody((target, by), seed.parse().unwrap_or(0), marks_of.parse().unwrap_or(0));
     }
     match parse(&words) {
         // Another user is to be lied as, and to be kept out.
@@ -52,18 +54,19 @@ fn main() -> ExitCode {
         }
         Some(args) => tell(&args),
         None => {
-            eprintln!("usage: lies [--seconds N] [--seed N] [--plant NAME]");
+            eprintln!("usage: lies [--seconds N] [--seed N] [--by shm] [--plant NAME]");
             ExitCode::from(2)
         }
     }
 }
 
 fn parse(words: &[String]) -> Option<Args> {
-    let mut args = Args { seconds: 30, seed: None, plant: None };
+    let mut args = Args { seconds: 30, seed: None, plant: None, by_shm: false };
     for pair in words.chunks(2) {
         match pair {
             [name, value] if name == "--seconds" => args.seconds = value.parse().ok()?,
             [name, value] if name == "--seed" => args.seed = Some(value.parse().ok()?),
+            [name, value] if name == "--by" && value == "shm" => args.by_shm = true,
             [name, value] if name == "--plant" => args.plant = Some(value.clone()),
             _ => return None,
         }
@@ -79,7 +82,8 @@ fn tell(args: &Args) -> ExitCode {
     let plant = args.plant.as_deref();
     match &found {
         Some((seed, what)) => {
-            let again = plant.map_or(String::new(), |plant| format!(" --plant {plant}"));
+            let mut again = plant.map_or(String::new(), |plant| format!(" --plant {plant}"));
+            again.push_str(if args.by_shm { " --by shm" } else { "" });
             println!(
                 "FOUND by seed {seed} after {after} s ({seeds} seeds): {what}; \
                  again: scripts/lies.sh --seed {seed}{again}"
@@ -117,7 +121,7 @@ impl Run {
         let me = copy_for_nobody(world.work());
         let mut seed = first;
         let found = loop {
-            let episode = self.episode(&mut world, &me, seed, first);
+            let episode = self.episode(&mut world, (&me, args.by_shm), seed, first);
             self.took = start.elapsed();
             if let Err(what) = episode {
                 break Some((seed, what));
@@ -138,7 +142,7 @@ impl Run {
     fn episode(
         &mut self,
         world: &mut World,
-        me: &Path,
+        (me, by_shm): (&Path, bool),
         seed: u64,
         marks_of: u64,
     ) -> Result<(), String> {
@@ -146,7 +150,9 @@ impl Run {
         let target = world.server.url.trim_start_matches("dafs://").trim_end_matches('/');
         let numbers = [seed.to_string(), marks_of.to_string()];
         let mut child = Command::new(me);
-        child.args(["--as-nobody", target]).args(numbers).uid(NOBODY).gid(NOBODY);
+        let near = world.near();
+        let by = if by_shm { near.as_str() } else { target };
+        child.args(["--as-nobody", target, by]).args(numbers).uid(NOBODY).gid(NOBODY);
         let output = child.output().map_err(|error| error.to_string())?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let numbers: Vec<u64> =
@@ -181,9 +187,10 @@ fn copy_for_nobody(work: &Path) -> PathBuf {
     me
 }
 
-fn as_nobody(target: &str, seed: u64, marks_of: u64) -> ExitCode {
+/// Lies `by` one of the server's addresses; what is left is looked at by the other.
+fn as_nobody((target, by): (&str, &str), seed: u64, marks_of: u64) -> ExitCode {
     let marks = Marks::new(marks_of);
-    let mut liar = Liar::new(target, seed, &marks);
+    let mut liar = Liar::new(by, seed, &marks);
     liar.lie();
     println!("{} {} {}", liar.most_lines, liar.asked, liar.answered);
     let name = liar.habits().name.to_string();

@@ -54,7 +54,11 @@ impl World {
         let config = work.path().join("dafs.toml");
         fs::write(&config, LIMITS).expect("write");
         let arena = ARENA.to_string();
-        let args = ["--config", &config.display().to_string(), "--arena", &arena];
+        let sockets = work.path().join("sockets");
+        fs::create_dir(&sockets).expect("mkdir");
+        mode(&sockets, 0o755).expect("chmod");
+        let (config, sockets) = (config.display().to_string(), sockets.display().to_string());
+        let args = ["--config", &config, "--arena", &arena, "--local-socket", &sockets];
         let poison = PathBuf::from(marks.poison_digits());
         let mut env = vec![(dafs_fabric::poison::VARIABLE, poison.as_path())];
         // Each of them breaks rules by the thousand.
@@ -65,6 +69,11 @@ impl World {
         let server = Served::start_with_env(&dir, &args, &env);
         let honest = Some(Honest::start(&server.url, &marks));
         World { work, marks, server, honest, connections: 1 }
+    }
+
+    /// Where the server is found by shared memory.
+    pub(crate) fn near(&self) -> String {
+        format!("shm:{}", self.work.path().join("sockets/shm.sock").display())
     }
 
     /// A directory for all users.
