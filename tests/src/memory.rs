@@ -10,6 +10,8 @@ const BESIDE: u64 = 64 << 20;
 const BUFFERS: u64 = 64 << 20;
 /// Of each connection.
 const PER_CONNECTION: u64 = 70 << 10;
+/// Of each connection by shared memory beside that: rings, which are its client's.
+const RINGS: u64 = 132 << 10;
 /// Of each session with 64 slots, for results that it may be asked for again.
 const KEPT_RESULTS: u64 = 256 << 10;
 
@@ -38,6 +40,13 @@ impl Bound {
     #[must_use]
     pub fn with_kept_results(mut self) -> Bound {
         self.beside += KEPT_RESULTS * self.connections;
+        self
+    }
+
+    /// Where all connections go by shared memory.
+    #[must_use]
+    pub fn with_rings(mut self) -> Bound {
+        self.beside += RINGS * self.connections;
         self
     }
 

@@ -77,7 +77,7 @@ impl Inner {
 impl Table {
     /// Without regions.
     pub fn new() -> std::io::Result<Arc<Table>> {
-        let arena = Arena::shared(TABLE_BYTES).map_err(std::io::Error::other)?;
+        let arena = Arena::shown(TABLE_BYTES).map_err(std::io::Error::other)?;
         let part = arena.span(0, TABLE_BYTES).shared();
         let file = part.ok_or(std::io::ErrorKind::Unsupported)?.file;
         // Keys of another device are no keys here.

@@ -42,6 +42,7 @@ impl Arena {
         let mut file = SharedFile::new(len).map_err(refused)?;
         file.for_readers = Some(file.read_only().map_err(refused)?);
         arena.show(file.as_fd(), READ_WRITE).map_err(refused)?;
+        file.close_seals().map_err(refused)?;
         arena.file = Some(Arc::new(file));
         Ok(Arc::new(arena))
     }

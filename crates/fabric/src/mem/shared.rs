@@ -53,6 +53,22 @@ impl SharedFile {
         self.retired.load(Ordering::Relaxed)
     }
 
+    /// From now on nobody seals it in another way, as a peer could who has it to write: that nobody maps it
+    /// for writing any more, say.
+    pub(super) fn close_seals(&self) -> Result<()> {
+        self.seal(libc::F_SEAL_SEAL)
+    }
+
+    /// Only who has it mapped already writes to it, also by a descriptor that is opened again.
+    pub(super) fn close_for_writing(&self) -> Result<()> {
+        self.seal(libc::F_SEAL_FUTURE_WRITE)
+    }
+
+    fn seal(&self, seals: c_int) -> Result<()> {
+        // SAFETY: a call on a descriptor that is open.
+        ok(unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
+    }
+
     /// Bytes, whole pages.
     pub fn len(&self) -> usize {
         self.len
@@ -160,12 +176,28 @@ impl Arena {
     /// # Errors
     /// [`ArenaError`].
     pub fn shared(bytes: usize) -> std::result::Result<Arc<Arena>, ArenaError> {
+        Arena::map_shared(bytes, |file| file.close_seals())
+    }
+
+    /// As [`shared`](Arena::shared), but nobody else ever writes to it: for what peers are to read.
+    ///
+    /// # Errors
+    /// As of `shared`.
+    pub fn shown(bytes: usize) -> std::result::Result<Arc<Arena>, ArenaError> {
+        Arena::map_shared(bytes, |file| file.close_for_writing().and_then(|()| file.close_seals()))
+    }
+
+    fn map_shared(
+        bytes: usize,
+        close: impl FnOnce(&SharedFile) -> Result<()>,
+    ) -> std::result::Result<Arc<Arena>, ArenaError> {
         let align = if bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
         let mut arena = Arena::map(bytes, align)?;
         let len = arena.len;
         let refused = |source| ArenaError::System { bytes: len, source };
         let file = SharedFile::new(len).map_err(refused)?;
         arena.show(file.as_fd(), READ_WRITE).map_err(refused)?;
+        close(&file).map_err(refused)?;
         arena.file = Some(Arc::new(file));
         Ok(Arc::new(arena))
     }
@@ -318,6 +350,39 @@ mod tests {
         let mode = std::fs::metadata(format!("/proc/self/fd/{fd}")).expect("there");
         let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
         assert_eq!(mode & 0o7777, 0o600);
+    }
+
+    /// A peer who has a descriptor has it open for writing, or can open it again so.
+    fn opened_again(fd: BorrowedFd<'_>) -> std::fs::File {
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        std::fs::File::options().read(true).write(true).open(path).expect("ours")
+    }
+
+    #[test]
+    fn peers_cannot_seal_what_is_shared() {
+        let arena = Arena::shared(PAGE_BYTES).expect("memory");
+        let file = arena.span(0, 1).shared().expect("shared").file;
+        for seals in [libc::F_SEAL_FUTURE_WRITE, libc::F_SEAL_WRITE, libc::F_SEAL_SEAL] {
+            for fd in [file.as_fd(), opened_again(file.as_fd()).as_fd()] {
+                // SAFETY: a call on a descriptor that is open.
+                let sealed = ok(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) });
+                assert_eq!(sealed.expect_err("closed").raw_os_error(), Some(libc::EPERM));
+            }
+        }
+        assert!(Arena::of_peer(file.as_fd(), PAGE_BYTES).is_ok(), "others may map it still");
+    }
+
+    #[test]
+    fn nobody_writes_to_what_is_shown() {
+        let arena = Arena::shown(PAGE_BYTES).expect("memory");
+        arena.span(0, 5).copy_from(0, b"shown");
+        let file = arena.span(0, 1).shared().expect("shared").file;
+        let again = opened_again(file.as_fd());
+        assert!(std::io::Write::write(&mut &again, b"x").is_err());
+        assert!(Arena::of_peer(again.as_fd(), PAGE_BYTES).is_err(), "mapped for writing");
+        let read = super::super::Words::of_peer(again.as_fd(), PAGE_BYTES).expect("to be read");
+        arena.span(8, 8).copy_from(0, &7u64.to_le_bytes());
+        assert_eq!(read.load(1, Ordering::Relaxed), 7);
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl Run {
     fn all(&mut self, args: &Args) -> Option<(u64, String)> {
         let start = Instant::now();
         let first = args.seed.unwrap_or_else(some_seed);
-        let mut world = World::start(first, args.plant.as_deref());
+        let mut world = World::start(first, args.plant.as_deref(), args.by_shm);
         let me = copy_for_nobody(world.work());
         let mut seed = first;
         let found = loop {

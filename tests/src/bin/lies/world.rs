@@ -21,6 +21,8 @@ pub(crate) struct World {
     pub honest: Option<Honest>,
     /// Connections at a time, at most.
     pub connections: u64,
+    /// They go by shared memory.
+    has_rings: bool,
 }
 
 fn mode(path: &Path, mode: u32) -> io::Result<()> {
@@ -46,7 +48,7 @@ fn make(dir: &Path, marks: &Marks) -> io::Result<()> {
 const LIMITS: &str = "[limits]\nlease_seconds = 8\nopens = 16384\n";
 
 impl World {
-    pub(crate) fn start(seed: u64, plant: Option<&str>) -> World {
+    pub(crate) fn start(seed: u64, plant: Option<&str>, has_rings: bool) -> World {
         let work = tempfile::tempdir().expect("tempdir");
         mode(work.path(), 0o755).expect("chmod");
         let (dir, marks) = (work.path().join("served"), Marks::new(seed));
@@ -68,7 +70,7 @@ impl World {
         env.extend(plant.map(|plant| ("DAFS_PLANT", Path::new(plant))));
         let server = Served::start_with_env(&dir, &args, &env);
         let honest = Some(Honest::start(&server.url, &marks));
-        World { work, marks, server, honest, connections: 1 }
+        World { work, marks, server, honest, connections: 1, has_rings }
     }
 
     /// Where the server is found by shared memory.
@@ -86,7 +88,10 @@ impl World {
         if let Some(status) = self.server.ended() {
             return Some(format!("the server ended: {status}"));
         }
-        let bound = Bound::new(ARENA, self.connections).with_kept_results();
+        let mut bound = Bound::new(ARENA, self.connections).with_kept_results();
+        if self.has_rings {
+            bound = bound.with_rings();
+        }
         let check = Check::new(&self.server, bound);
         if !check.holds() {
             return Some(format!("{check} ({} MiB now)", self.server.resident_bytes() >> 20));
