@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -294,9 +294,24 @@ impl SocketFile {
         }
         let socket = bind()?;
         let file = SocketFile(path.into());
-        fs::set_permissions(path, Permissions::from_mode(0o666))?;
+        open_to_all(path)?;
         Ok((socket, file))
     }
+}
+
+/// Lets any user connect to the socket file at `path`, and changes nothing else: where others may write to the
+/// directory, something else may stand there by now.
+fn open_to_all(path: &Path) -> io::Result<()> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let found = fs::File::options().read(true).custom_flags(flags).open(path)?;
+    if !found.metadata()?.file_type().is_socket() {
+        let text = format!("{}: replaced while it was made", path.display());
+        return Err(io::Error::new(ErrorKind::AlreadyExists, text));
+    }
+    // By no name, and through no link, where the system has a name for that.
+    let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    let at = if by_descriptor.exists() { by_descriptor.as_path() } else { path };
+    fs::set_permissions(at, Permissions::from_mode(0o666))
 }
 
 impl Drop for SocketFile {
@@ -311,6 +326,25 @@ mod tests {
 
     use super::*;
     use crate::local;
+
+    #[test]
+    fn only_a_socket_is_opened_to_all() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        let mode = |name: &str| fs::metadata(at(name)).expect("there").permissions().mode() & 0o777;
+        fs::write(at("secret"), "secret").expect("a file");
+        fs::set_permissions(at("secret"), Permissions::from_mode(0o600)).expect("chmod");
+        std::os::unix::fs::symlink("secret", at("link")).expect("a link");
+        for replaced in ["secret", "link"] {
+            let error = open_to_all(&at(replaced)).expect_err("no socket");
+            assert!(error.to_string().contains("replaced while it was made"), "{error}");
+        }
+        assert_eq!(mode("secret"), 0o600);
+        let _listener = UnixListener::bind(at("socket")).expect("a socket");
+        fs::set_permissions(at("socket"), Permissions::from_mode(0o600)).expect("chmod");
+        open_to_all(&at("socket")).expect("opened");
+        assert_eq!(mode("socket"), 0o666);
+    }
 
     /// A peer that has to say one byte: what it is to be, done or wrong.
     struct OneByte(UnixStream);
