@@ -190,6 +190,11 @@ impl Bounce {
         self.span(sg_bytes(&self.memory)).into_iter().collect()
     }
 
+    /// The memory for which it stands.
+    pub fn memory(&self) -> &SgList {
+        &self.memory
+    }
+
     fn span(&self, len: usize) -> Option<Span> {
         self.piece.as_ref().map(|piece| piece.span(len))
     }

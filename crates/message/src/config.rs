@@ -60,6 +60,9 @@ pub struct ConnOptions {
     pub use_tagged: bool,
     /// Use RDMA reads, if both devices can.
     pub use_rdma_read: bool,
+    /// Let replies refer to data where the peer has it, and read it there, where that is memory of one
+    /// host.
+    pub use_references: bool,
     /// Requests that we have under way to the peer at most (and one more, for control).
     pub requests_max: u16,
 }
@@ -72,6 +75,7 @@ impl Default for ConnOptions {
             inline_bytes: 512,
             use_tagged: true,
             use_rdma_read: true,
+            use_references: true,
             requests_max: 32,
         }
     }

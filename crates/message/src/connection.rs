@@ -8,6 +8,7 @@ use crate::config::ConnOptions;
 use crate::event::ConnId;
 use crate::fault::Fault;
 use crate::header::{HEADER_BYTES, Header, Kind, Setup};
+use crate::references::Releases;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::shared::Shared;
@@ -37,6 +38,8 @@ pub struct Agreed {
     pub rdma_read: bool,
     /// Reply data may be written.
     pub rdma_write: bool,
+    /// A reply may refer to its data.
+    pub refers: bool,
     /// Bytes of the peer's receives, without data areas.
     pub peer_header_bytes: usize,
     /// Bytes of the peer's receives in all.
@@ -62,6 +65,7 @@ impl Agreed {
             tagged: ours.tagged && theirs.tagged,
             rdma_read: ours.rdma_read && theirs.rdma_read,
             rdma_write: ours.rdma_write && theirs.rdma_write,
+            refers: ours.refers && theirs.refers && !(ours.tagged && theirs.tagged),
             peer_header_bytes: header_bytes.min(send_max),
             peer_message_bytes: (header_bytes + area_bytes).min(send_max),
             send_header_bytes: sh.attr.header_bytes_max,
@@ -119,6 +123,8 @@ pub struct Connection {
     pub responder: Responder,
     /// What happened.
     pub counters: Counters,
+    /// References that are to be let go.
+    pub releases: Releases,
     /// Receives that broke off with it; its transport may still write to them.
     pub orphaned_receives: Vec<u32>,
     outbox: VecDeque<Deferred>,
@@ -148,6 +154,7 @@ impl Connection {
             requester: Requester::default(),
             responder: Responder::new(u32::from(ours.window), ours.push_bytes),
             counters: Counters::default(),
+            releases: Releases::default(),
             orphaned_receives: Vec::new(),
             outbox: VecDeque::new(),
             silent_posts: 0,

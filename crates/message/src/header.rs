@@ -18,6 +18,10 @@ pub const REMOTE_SPAN_BYTES: usize = 20;
 pub const SMALL_MESSAGE_BYTES: usize = 96;
 /// Descriptors of a kind in one message.
 pub const REMOTE_SPANS_MAX: usize = 16;
+/// Bytes of the number of a reference that is let go.
+pub const RELEASE_BYTES: usize = 4;
+/// Of those in one message.
+pub const RELEASES_MAX: usize = 16;
 
 const SETUP_MAGIC: u16 = 0x4d44;
 const SETUP_VERSION: u8 = 2;
@@ -57,6 +61,8 @@ pub enum Mode {
     Pieces = 5,
     /// The responder wrote to the requester's memory.
     Write = 6,
+    /// Where the responder has it: the requester reads it, and says when it is done.
+    Refer = 7,
 }
 
 impl Mode {
@@ -69,6 +75,7 @@ impl Mode {
             4 => Mode::Grant,
             5 => Mode::Pieces,
             6 => Mode::Write,
+            7 => Mode::Refer,
             _ => return None,
         })
     }
@@ -80,7 +87,9 @@ pub const FLAG_STARVED: u8 = 1;
 pub const FLAG_OF_REPLY: u8 = 2;
 /// A piece of the caller's header, not of data.
 pub const FLAG_OF_HEADER: u8 = 4;
-const FLAGS: u8 = FLAG_STARVED | FLAG_OF_REPLY | FLAG_OF_HEADER;
+/// The reply may refer to its data where the responder has it.
+pub const FLAG_MAY_REFER: u8 = 8;
+const FLAGS: u8 = FLAG_STARVED | FLAG_OF_REPLY | FLAG_OF_HEADER | FLAG_MAY_REFER;
 
 /// What every message begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,17 +103,20 @@ pub struct Header {
     pub reply_mode: Mode,
     /// `FLAG_*`.
     pub flags: u8,
-    /// Descriptors of the request's data.
+    /// Descriptors of the request's data, or of what a reply refers to.
     pub reads: u8,
     /// Descriptors of the room for the reply's data.
     pub writes: u8,
+    /// References that are let go.
+    pub releases: u8,
     /// Slot (upper half) and generation of the request.
     pub tag: u32,
     /// Bytes of the caller's header in this message.
     pub header_len: u16,
     /// Bytes of data.
     pub data_len: u32,
-    /// Request: room for the reply's data. Grant and piece: where the data begins.
+    /// Request: room for the reply's data. Grant and piece: where the data begins. Reply that refers: the
+    /// number of the reference.
     pub room: u32,
     /// Requests that the receiver may have sent in all.
     pub credit_limit: u32,
@@ -122,6 +134,7 @@ impl Header {
             flags: 0,
             reads: 0,
             writes: 0,
+            releases: 0,
             tag,
             header_len: 0,
             data_len: 0,
@@ -172,7 +185,7 @@ impl Header {
         (bytes[2], bytes[3]) = (self.flags, self.reads);
         bytes[4..8].copy_from_slice(&self.tag.to_le_bytes());
         bytes[8..10].copy_from_slice(&self.header_len.to_le_bytes());
-        bytes[10] = self.writes;
+        (bytes[10], bytes[11]) = (self.writes, self.releases);
         bytes[12..16].copy_from_slice(&self.data_len.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.room.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.credit_limit.to_le_bytes());
@@ -205,11 +218,11 @@ impl Header {
         else {
             return Err(Fault::peer("unknown mode of data"));
         };
-        let (reads, writes) = (bytes[3], bytes[10]);
-        if usize::from(reads.max(writes)) > REMOTE_SPANS_MAX {
+        let (reads, writes, releases) = (bytes[3], bytes[10], bytes[11]);
+        if usize::from(reads.max(writes).max(releases)) > REMOTE_SPANS_MAX {
             return Err(Fault::peer("too many descriptors"));
         }
-        if bytes[2] & !FLAGS != 0 || bytes[11] != 0 {
+        if bytes[2] & !FLAGS != 0 {
             return Err(Fault::peer("unknown flags"));
         }
         Ok(Header {
@@ -219,6 +232,7 @@ impl Header {
             flags: bytes[2],
             reads,
             writes,
+            releases,
             tag: word(4),
             header_len: u16::from_le_bytes([bytes[8], bytes[9]]),
             data_len: word(12),
@@ -228,9 +242,10 @@ impl Header {
         })
     }
 
-    /// Bytes of the descriptors.
+    /// Bytes of the descriptors, and of the numbers of references behind them.
     pub fn descriptor_bytes(&self) -> usize {
         (usize::from(self.reads) + usize::from(self.writes)) * REMOTE_SPAN_BYTES
+            + usize::from(self.releases) * RELEASE_BYTES
     }
 }
 
@@ -282,6 +297,8 @@ pub struct Setup {
     pub rdma_read: bool,
     /// Can RDMA writes that are placed before a following send.
     pub rdma_write: bool,
+    /// Reads what a reply refers to, and lets it go; refers to what it has.
+    pub refers: bool,
     /// Bytes of its receives.
     pub header_bytes: u16,
     /// Requests that it takes (0, or the window with the one for control).
@@ -297,7 +314,10 @@ impl Setup {
     pub fn encode(&self, private_data: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(SETUP_BYTES + private_data.len());
         let flag = |on: bool, bit: u8| u16::from(on) << bit;
-        let flags = flag(self.tagged, 0) | flag(self.rdma_read, 1) | flag(self.rdma_write, 2);
+        let flags = flag(self.tagged, 0)
+            | flag(self.rdma_read, 1)
+            | flag(self.rdma_write, 2)
+            | flag(self.refers, 3);
         out.extend_from_slice(&SETUP_MAGIC.to_le_bytes());
         out.extend_from_slice(&[SETUP_VERSION, SETUP_BYTES as u8]);
         for half in [flags, self.header_bytes, self.window, 0] {
@@ -320,6 +340,7 @@ impl Setup {
             tagged: half(4) & 1 != 0,
             rdma_read: half(4) & 2 != 0,
             rdma_write: half(4) & 4 != 0,
+            refers: half(4) & 8 != 0,
             header_bytes: half(6),
             window: half(8),
             area_bytes: word(12),
@@ -347,6 +368,7 @@ mod tests {
             flags: FLAG_STARVED,
             reads: 2,
             writes: 16,
+            releases: 3,
             tag: wire_tag(7, 65535),
             header_len: 1000,
             data_len: 1 << 20,
@@ -372,7 +394,8 @@ mod tests {
         for len in 0..HEADER_BYTES {
             assert!(Header::decode(&good[..len]).is_err());
         }
-        for (at, value) in [(0, 0), (0, 6), (1, 7), (1, 0x70), (2, 8), (3, 17), (10, 17), (11, 1)] {
+        for (at, value) in [(0, 0), (0, 6), (1, 8), (1, 0x80), (2, 16), (3, 17), (10, 17), (11, 17)]
+        {
             let mut bad = good.clone();
             bad[at] = value;
             assert!(Header::decode(&bad).is_err(), "byte {at} = {value}");
@@ -398,6 +421,7 @@ mod tests {
             tagged: true,
             rdma_read: false,
             rdma_write: true,
+            refers: true,
             header_bytes: 1024,
             window: 33,
             area_bytes: 16384,
@@ -423,6 +447,7 @@ mod tests {
             tagged: true,
             rdma_read: true,
             rdma_write: false,
+            refers: false,
             header_bytes: 256,
             window: 2,
             area_bytes: 0,

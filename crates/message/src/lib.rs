@@ -24,6 +24,7 @@
 //! | --- | --- | --- |
 //! | tagged | tags match | header and data in one tagged message, into the room that `submit` posted |
 //! | inline | up to `inline_bytes` | beside the header; copied |
+//! | referred to | the request asked for it, its room stands in for other memory, and the data is in memory that the peer may read | the reply says where it is; the requester reads it by RDMA into its own memory, then lets it go by a number in its next message |
 //! | written | the room can stay registered, writes are placed before a following send | RDMA writes, then the reply |
 //! | pieces | otherwise | messages of {fixed header, data}, then the reply; copied |
 //!
@@ -107,6 +108,8 @@ mod node;
 mod planted;
 mod port;
 mod receive_pool;
+mod references;
+mod referring;
 mod registration;
 mod requester;
 mod requests;
@@ -146,4 +149,5 @@ pub use event::{ConnId, Event, RequestId};
 pub use node::{Node, incoming_private_data};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
+pub use references::ReferenceQuota;
 pub use stats::{Counters, NodeStats};

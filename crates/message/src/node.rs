@@ -12,6 +12,7 @@ use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
 use crate::event::{ConnId, Event, RequestId};
 use crate::header::Setup;
 use crate::port::Port;
+use crate::references::ReferenceQuota;
 use crate::requests::Submit;
 use crate::stats::{Counters, NodeStats};
 
@@ -150,6 +151,16 @@ impl Node {
     pub fn shares_memory(&self, conn: ConnId) -> bool {
         let part = self.domain.parts().get(conn.port());
         part.is_some_and(|part| part.attr().shared_memory)
+    }
+
+    /// From now on, replies on this connection may refer to data in memory that peers
+    /// [may read](dafs_fabric::Domain::let_peers_read), where the peer asks for it and `quota` has room: it
+    /// copies the data by itself. [`Event::ReplySent`] comes when it has let it go, or at
+    /// [`Event::Quiescent`].
+    pub fn refer(&mut self, conn: ConnId, quota: Arc<ReferenceQuota>) {
+        if let Some(port) = self.port(conn) {
+            port.refer(conn, quota);
+        }
     }
 
     /// Ends a connection: [`Event::Disconnected`], then [`Event::Quiescent`] follow. What was

@@ -16,6 +16,8 @@ pub enum Defect {
     CaughtReceiveReused,
     /// Quiescence is told when a connection breaks, while it may still touch memory.
     QuiescentTooEarly,
+    /// What a reply refers to is given back when the reply leaves.
+    ReferenceEndsEarly,
 }
 
 #[cfg(feature = "planted")]
@@ -28,12 +30,13 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 5] = [
+        pub const ALL: [Defect; 6] = [
             Defect::CreditGivenTwice,
             Defect::CreditLost,
             Defect::ReplyBeforeData,
             Defect::CaughtReceiveReused,
             Defect::QuiescentTooEarly,
+            Defect::ReferenceEndsEarly,
         ];
     }
 

@@ -16,6 +16,7 @@ use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
 use crate::connection::{Connection, State};
 use crate::event::{ConnId, Event, RequestId};
 use crate::header::{SETUP_BYTES, Setup};
+use crate::references::{ReferenceQuota, References, reads_in_place};
 use crate::requests::Submit;
 use crate::service::reply::Reply;
 use crate::shared::{Role, Shared};
@@ -180,6 +181,7 @@ impl Port {
             tagged,
             rdma_read: attr.rdma_read && options.use_rdma_read,
             rdma_write: attr.rdma_write && attr.write_before_send,
+            refers: options.use_references && sh.refers && reads_in_place(attr),
             header_bytes: sh.config.header_bytes as u16,
             window: window as u16,
             area_bytes: sh.area_bytes() as u32,
@@ -238,6 +240,27 @@ impl Port {
         if self.peek(conn).is_some() {
             self.fail(conn.slot(), reason.to_owned(), false);
         }
+    }
+
+    /// See [`Node::refer`](crate::Node::refer).
+    pub fn refer(&mut self, conn: ConnId, quota: Arc<ReferenceQuota>) {
+        if let Some((connection, _)) = self.find(conn)
+            && connection.agreed.refers
+        {
+            connection.responder.references = Some(Box::new(References::new(quota)));
+        }
+    }
+
+    /// Sends what tells that references are let go, of connections whose next message did not come soon.
+    #[cold]
+    fn send_releases(&mut self, at_once: bool) {
+        let mut releasing = std::mem::take(&mut self.sh.releasing);
+        releasing.retain(|index| match self.connections.get_mut(*index as usize) {
+            Some(Some(connection)) => connection.send_releases(&mut self.sh, at_once),
+            _ => false,
+        });
+        releasing.append(&mut self.sh.releasing);
+        self.sh.releasing = releasing;
     }
 
     /// `lists`: sources of the request's data, and room for the reply's.
@@ -327,6 +350,9 @@ impl Port {
     }
 
     pub fn poll(&mut self) -> usize {
+        if !self.sh.releasing.is_empty() {
+            self.send_releases(false);
+        }
         self.end_faulty();
         self.flush_blocked();
         for _ in 0..ROUNDS_MAX {
@@ -395,6 +421,9 @@ impl Port {
     pub fn arm(&mut self) -> bool {
         if self.has_event() || !self.sh.faults.is_empty() {
             return false;
+        }
+        if !self.sh.releasing.is_empty() {
+            self.send_releases(true);
         }
         if self.sh.posted {
             self.ring();

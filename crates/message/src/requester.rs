@@ -158,6 +158,10 @@ pub struct Kept {
     pub source: Option<Box<Bounce>>,
     /// What stands in for the room for the reply's data.
     pub target: Option<Box<Bounce>>,
+    /// The reply may refer to its data.
+    pub may_refer: bool,
+    /// It does: what to let go when the data is read.
+    pub referred: Option<u32>,
 }
 
 impl Slot {

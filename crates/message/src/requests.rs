@@ -35,7 +35,12 @@ pub enum Submit {
 impl Connection {
     /// The longest header of a request.
     pub fn request_header_max(&self) -> usize {
-        self.agreed.peer_header_bytes.min(self.agreed.send_header_bytes) - HEADER_BYTES
+        self.send_room() - HEADER_BYTES
+    }
+
+    /// Bytes of a message to the peer, without data areas.
+    pub fn send_room(&self) -> usize {
+        self.agreed.peer_header_bytes.min(self.agreed.send_header_bytes)
     }
 
     /// See [`Node::submit`](crate::Node::submit).
@@ -266,7 +271,7 @@ impl Connection {
     fn count(&mut self, mode: Mode) {
         let counters = &mut self.counters;
         let counter = match mode {
-            Mode::None | Mode::Write => &mut counters.data_none,
+            Mode::None | Mode::Write | Mode::Refer => &mut counters.data_none,
             Mode::Inline => &mut counters.data_inline,
             Mode::Tagged => &mut counters.data_pushed,
             Mode::Grant => &mut counters.data_granted,
@@ -291,6 +296,10 @@ impl Connection {
         (header.mode, header.reply_mode, header.flags) = (mode, reply_mode, flags);
         (header.reads, header.writes) = (reads.len() as u8, writes.len() as u8);
         header.header_len = caller_header.len() as u16;
+        if mode == Mode::None && !self.releases.is_empty() {
+            let used = HEADER_BYTES + header.descriptor_bytes() + caller_header.len();
+            header.releases = self.releases.fitting(self.send_room() - used);
+        }
         self.piggyback_credits(&mut header);
         let slot = &mut self.requester.slots[tag_slot(wire)];
         (header.data_len, header.room) = (slot.data_len, slot.room);
@@ -313,6 +322,9 @@ impl Connection {
         header.encode(&mut message);
         for remote in reads.iter().chain(writes) {
             encode_remote(remote, &mut message);
+        }
+        if header.releases > 0 {
+            self.releases.put(header.releases, &mut message);
         }
         message.extend_from_slice(caller_header);
         let target = if is_inline { Target::Request } else { Target::Control };
@@ -401,6 +413,9 @@ impl Connection {
     /// The peer's fault.
     pub fn handle_reply(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
         let header = &m.header;
+        if header.mode == Mode::Refer {
+            return self.handle_referring_reply(sh, m);
+        }
         let slot = self.requester.waiting(header.tag)?;
         let (len, header_len) = (header.data_len as usize, usize::from(header.header_len));
         let fits = match header.mode {
@@ -484,11 +499,14 @@ impl Connection {
     }
 
     /// Tells of the reply, if it is here and all memory is back.
-    fn finish(&mut self, sh: &mut Shared, wire: u32) {
+    pub fn finish(&mut self, sh: &mut Shared, wire: u32) {
         let slot = &mut self.requester.slots[tag_slot(wire)];
         let (0, Some(data_len)) = (slot.work, slot.reply) else { return };
+        let referred = slot.kept.as_ref().and_then(|kept| kept.referred);
         let target = slot.kept.as_ref().and_then(|kept| kept.target.as_ref());
-        if let Some(bounce) = target.filter(|_| !slot.abandoned) {
+        if let Some(number) = referred {
+            self.releases.add(number, (self.id.slot(), &mut sh.releasing));
+        } else if let Some(bounce) = target.filter(|_| !slot.abandoned) {
             bounce.copy_out(data_len as usize);
             self.counters.copied_bytes += u64::from(data_len);
         }
@@ -525,7 +543,7 @@ impl Connection {
 }
 
 /// Appends bytes of a message (a header, no payload).
-fn append_message(sh: &mut Shared, index: u32, offset: usize, len: usize, to: &mut Vec<u8>) {
+pub fn append_message(sh: &mut Shared, index: u32, offset: usize, len: usize, to: &mut Vec<u8>) {
     if to.is_empty() {
         return sh.pool.read_message(index, offset, len, to);
     }

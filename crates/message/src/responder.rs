@@ -5,6 +5,7 @@ use dafs_fabric::{RemoteSpan, SgList};
 use crate::credits::CreditGiver;
 use crate::fault::Fault;
 use crate::header::{Header, Mode, tag_slot};
+use crate::references::References;
 use crate::shared::Held;
 
 /// How far the data of a request is.
@@ -49,6 +50,8 @@ pub struct Slot {
     pub mode: Mode,
     /// How the reply's data goes.
     pub reply_mode: Mode,
+    /// As it came.
+    pub flags: u8,
     /// Bytes of its data.
     pub data_len: u32,
     /// Room for the reply's data.
@@ -105,6 +108,8 @@ pub struct Responder {
     pub pending_replies: Vec<PendingReply>,
     /// Free entries of these.
     pub pending_free: Vec<u32>,
+    /// What replies refer to, if they may.
+    pub references: Option<Box<References>>,
     /// Pushed data on its way to nowhere: tag and length.
     pub discards: Vec<(u32, u32)>,
     /// Delivered and not replied.
@@ -124,6 +129,7 @@ impl Responder {
             slots: Vec::new(),
             pending_replies: Vec::new(),
             pending_free: Vec::new(),
+            references: None,
             discards: Vec::new(),
             in_service: 0,
             replying: 0,

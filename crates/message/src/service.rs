@@ -53,12 +53,15 @@ impl Connection {
             self.check_request(sh, m)?;
         }
         self.begin_request(header)?;
+        if header.releases > 0 {
+            self.take_releases(sh, m)?;
+        }
         if header.mode == Mode::Tagged {
             self.responder.push.take(header.data_len)?;
         }
         if header.mode != Mode::None || header.reply_mode != Mode::Tagged {
             self.take_descriptors(sh, m)?;
-        } else if header.descriptor_bytes() > 0 {
+        } else if header.reads + header.writes > 0 {
             return Err(UNCOVERED);
         }
         let at = HEADER_BYTES + header.descriptor_bytes();
@@ -90,7 +93,7 @@ impl Connection {
         }
         let slot = responder.free_slot(header.tag)?;
         (slot.busy, slot.tag) = (true, header.tag);
-        (slot.mode, slot.reply_mode) = (header.mode, header.reply_mode);
+        (slot.mode, slot.reply_mode, slot.flags) = (header.mode, header.reply_mode, header.flags);
         (slot.data_len, slot.room) = (header.data_len, header.room);
         Ok(())
     }
@@ -163,6 +166,7 @@ impl Connection {
             && self.agreed.rdma_write
             && (header.mode, header.reply_mode) == (Mode::None, Mode::Write)
             && (header.data_len, header.reads, header.writes) == (0, 0, 1)
+            && header.releases == 0
             && header.room > 0
             && header.room as usize <= sh.attr.bulk_bytes_max
             && m.len == HEADER_BYTES + REMOTE_SPAN_BYTES + usize::from(header.header_len)
@@ -183,7 +187,7 @@ impl Connection {
             Mode::Inline | Mode::Pieces => header.data_len > 0,
             Mode::Tagged | Mode::Grant => header.data_len > 0 && agreed.tagged,
             Mode::Read => header.data_len > 0 && agreed.rdma_read,
-            Mode::Write => false,
+            Mode::Write | Mode::Refer => false,
         };
         let reply = match header.reply_mode {
             Mode::Tagged => agreed.tagged,
@@ -240,6 +244,9 @@ impl Connection {
         (data, leave): (&mut SgList, &mut impl FnMut() -> u64),
     ) -> Reply {
         if !self.agreed.tagged {
+            if self.reply_by_reference(sh, tag, header, (data, leave)) {
+                return Reply::Posted;
+            }
             return self.reply_by_one_write(sh, tag, header, (data, leave));
         }
         match self.reply_plainly(sh, tag, header, (data, leave)) {
@@ -392,6 +399,9 @@ impl Connection {
         for entry in ended.pending_replies.iter().filter(|entry| entry.work > 0) {
             sh.sent.push_back(entry.token);
         }
+        if let Some(mut references) = ended.references {
+            references.end_all(|token| sh.sent.push_back(token));
+        }
     }
 }
 
@@ -399,7 +409,7 @@ impl Connection {
 fn read_descriptors(sh: &mut Shared, m: &Message, slot: &mut Slot) {
     slot.reads.clear();
     slot.writes.clear();
-    let bytes = m.header.descriptor_bytes();
+    let bytes = (usize::from(m.header.reads) + usize::from(m.header.writes)) * REMOTE_SPAN_BYTES;
     if bytes > 0 {
         read_some_descriptors(sh, m, slot, bytes);
     }
@@ -417,7 +427,7 @@ fn read_some_descriptors(sh: &mut Shared, m: &Message, slot: &mut Slot, bytes: u
 
 /// Descriptors stand where they belong and cover what is announced.
 #[inline]
-fn check_remotes(remotes: &[RemoteSpan], expected: bool, len: u32) -> Result<(), Fault> {
+pub fn check_remotes(remotes: &[RemoteSpan], expected: bool, len: u32) -> Result<(), Fault> {
     let total: u64 = remotes.iter().map(|remote| u64::from(remote.len)).sum();
     let right = if expected {
         total == u64::from(len) && remotes.iter().all(|remote| remote.len > 0)

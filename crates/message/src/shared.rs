@@ -91,6 +91,10 @@ pub struct Shared {
     pub starved: Vec<(u32, u32)>,
     /// Connections to be ended.
     pub faults: Vec<(u32, Fault)>,
+    /// Connections with references that are to be let go.
+    pub releasing: Vec<u32>,
+    /// What replies refer to can be read; not after it could not.
+    pub refers: bool,
     /// Something was posted since the last ring.
     pub posted: bool,
     /// Counters of connections that ended.
@@ -157,6 +161,8 @@ impl Shared {
             blocked: Vec::new(),
             starved: Vec::new(),
             faults: Vec::new(),
+            releasing: Vec::new(),
+            refers: true,
             posted: false,
             ended: Counters::default(),
             headers: Vec::new(),

@@ -27,6 +27,10 @@ pub struct Counters {
     pub replies_written: u64,
     /// Replies whose data went in pieces.
     pub replies_pieces: u64,
+    /// Replies that referred to their data.
+    pub replies_referred: u64,
+    /// References of peers that were let go here.
+    pub references_released: u64,
     /// `submit` answered `NoCredit`.
     pub credit_stalls: u64,
     /// Requests that wanted to push and had too few byte credits.
@@ -79,6 +83,8 @@ impl Counters {
         self.replies_inline += other.replies_inline;
         self.replies_written += other.replies_written;
         self.replies_pieces += other.replies_pieces;
+        self.replies_referred += other.replies_referred;
+        self.references_released += other.references_released;
         self.credit_stalls += other.credit_stalls;
         self.push_stalls += other.push_stalls;
         self.queue_full += other.queue_full;

@@ -5,13 +5,15 @@
 
 #[path = "hostile/raw.rs"]
 mod raw;
+#[path = "hostile/references.rs"]
+mod references;
 
 use std::sync::Arc;
 
 use dafs_fabric::sim::{SimConfig, SimNet};
 use dafs_fabric::{
-    Address, Arena, Buffer, Domain, Engine, Incoming, Listener, Opcode, Provider, QueuePair,
-    QueuePairEvent, SgList, Span, Tag, WorkCompletion, WrId,
+    Address, Arena, Buffer, Device, Domain, Engine, Incoming, Listener, Opcode, Provider,
+    QueuePair, QueuePairEvent, SgList, Span, Tag, WorkCompletion, WrId,
 };
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 use raw::*;
@@ -19,6 +21,9 @@ use raw::*;
 /// An attacker connected to a node.
 struct Scene {
     net: Arc<SimNet>,
+    /// Of the node, and of the attacker.
+    domain: Arc<Domain>,
+    device: Arc<dyn Device>,
     engine: Box<dyn Engine>,
     qp: QueuePair,
     memory: Arc<Arena>,
@@ -30,15 +35,19 @@ struct Scene {
 }
 
 impl Scene {
-    /// Flags of the attacker's set-up block: 1 tags, 2 reads, 4 writes.
+    /// Flags of the attacker's set-up block: 1 tags, 2 reads, 4 writes, 8 references.
     fn new(flags: u8) -> Scene {
-        let net = SimNet::new(SimConfig::new(5));
+        let mut sim = SimConfig::new(5);
+        sim.attr.shared_memory = flags & 8 != 0;
+        sim.attr.recoverable_access_fault |= flags & 8 != 0;
+        let net = SimNet::new(sim);
         let domain = Domain::open(&net.provider(1)).unwrap();
         let address = Address::parse("sim://1").unwrap();
         let mut listener = domain.device().listen(&address).unwrap();
         let config = NodeConfig { receives_max: 64, ..NodeConfig::default() };
-        let mut node = Node::new(domain, config).unwrap();
-        let mut engine = net.provider(2).open().unwrap().engine().unwrap();
+        let mut node = Node::new(domain.clone(), config).unwrap();
+        let device = net.provider(2).open().unwrap();
+        let mut engine = device.engine().unwrap();
         let qp = engine.connect(&address, &setup_block(flags)).unwrap();
         let incoming = next_request(&net, &mut *listener);
         let options = ConnOptions { credits: 8, push_bytes: 10_000, ..ConnOptions::default() };
@@ -49,8 +58,19 @@ impl Scene {
         }
         let (completions, events) = (Vec::new(), Vec::new());
         let _listener = listener;
-        let mut scene =
-            Scene { net, engine, qp, memory, completions, node, conn, events, _listener };
+        let mut scene = Scene {
+            net,
+            domain,
+            device,
+            engine,
+            qp,
+            memory,
+            completions,
+            node,
+            conn,
+            events,
+            _listener,
+        };
         scene.settle();
         scene
     }

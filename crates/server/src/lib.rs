@@ -44,6 +44,7 @@ mod process;
 mod ready;
 mod recorder;
 mod records;
+mod references;
 mod same_host;
 mod server;
 mod session;

@@ -26,6 +26,7 @@ use crate::numbers::Numbers;
 use crate::paths::{DataPath, PageCache};
 use crate::process::{Entropy, Process, ProcessStats, Stopwatch};
 use crate::recorder::Recorder;
+use crate::references::Quotas;
 
 /// A pre-shared key and who its holders are.
 pub struct Key {
@@ -91,6 +92,8 @@ pub struct Shared {
     pub(crate) changes: Changes,
     pub(crate) numbers: Numbers,
     pub(crate) budgets: Budgets,
+    /// Of clients that read the cache by themselves.
+    pub(crate) quotas: Quotas,
     pub(crate) recorder: Option<Recorder>,
     /// By the workers' numbers.
     mailboxes: Mutex<BTreeMap<u16, Arc<Mailbox>>>,
@@ -197,6 +200,7 @@ impl Shared {
         // wait for leaves room to those whose data is there.
         let pages = arena_bytes / 4;
         let budgets = Budgets::new(Needs { pages, memory: limits.request_bytes }, options.own.uid);
+        let quotas = Quotas::new(options.own.uid, arena_bytes);
         let lease = Duration::from_secs(u64::from(limits.lease_seconds));
         let (slots, logged) = (limits.slots, limits.logged_sessions);
         let who: Caller = Arc::new(options.own);
@@ -230,6 +234,7 @@ impl Shared {
             changes: Changes { log, name_locks: Arc::default() },
             numbers: Numbers::load(options.numbers),
             budgets,
+            quotas,
             recorder,
             mailboxes: Mutex::default(),
             process: Process::new(entropy, process_stats, stopwatch, arena_bytes),

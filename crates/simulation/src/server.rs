@@ -101,12 +101,14 @@ impl SimServer {
         let verifier = first_verifier(&self.end_mark, verifier);
         let mut token = SameHostToken::default();
         token.copy_from_slice(&self.net.rng(2_000_000 + self.boots).bytes(16));
-        let arena =
-            Arena::in_segments(plan.arena_bytes, plan.segment_bytes).map_err(|e| text(&e))?;
+        let domain = Domain::open_all(&self.net.providers(NODE)).map_err(|e| text(&e))?;
+        let make = if domain.shares_memory() { Arena::for_readers } else { Arena::in_segments };
+        let arena = make(plan.arena_bytes, plan.segment_bytes).map_err(|e| text(&e))?;
+        // Where a device does not take it, the server copies.
+        let _ = domain.let_peers_read(&arena.span(0, arena.len()));
         // What was in memory before is no file's, and nothing is written where nobody reserved.
         poison::switch_on(std::array::from_fn(|at| (at * 37 + 11) as u8));
         poison::fill(&arena.span(0, arena.len()));
-        let domain = Domain::open_all(&self.net.providers(NODE)).map_err(|e| text(&e))?;
         let clock = self.clock.clone();
         let config = Config {
             dirty_bytes_max: plan.dirty_bytes_max,

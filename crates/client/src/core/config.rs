@@ -89,6 +89,7 @@ impl CoreConfig {
             inline_bytes: INLINE_BYTES,
             use_tagged: self.tags,
             use_rdma_read: self.rdma_read,
+            use_references: true,
             requests_max: self.slots,
         }
     }

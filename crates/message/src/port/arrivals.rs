@@ -33,6 +33,9 @@ impl Connection {
     fn handle_other(&mut self, sh: &mut Shared, message: &Message) -> Result<(), Fault> {
         let Message { header, len, .. } = message;
         let is_alone = *len == HEADER_BYTES;
+        if header.releases > 0 && header.kind == Kind::Credit {
+            return self.take_releases_alone(sh, message);
+        }
         match header.kind {
             Kind::Reply => self.handle_reply(sh, message),
             Kind::Grant if is_alone => self.handle_grant(sh, header),
@@ -62,6 +65,7 @@ impl Connection {
             Target::Fetch => return self.fetch_work_done(sh, index, completion),
             Target::Reply => self.reply_work_done(sh, index, completion.byte_len),
             Target::Discard => return self.discarded(sh, index, completion.byte_len),
+            Target::Refer => self.referred_work_done(sh, index),
             Target::Control | Target::Receive => {}
         }
         Ok(())

@@ -134,7 +134,11 @@ impl Port {
             Status::Success => connection.handle_work(&mut self.sh, target, number, completion),
             // The engine tells of the end.
             Status::Flushed | Status::Cancelled => Ok(()),
-            Status::RemoteAccess => Err(Fault::local("the peer refused access to memory it named")),
+            Status::RemoteAccess => {
+                // Next time without.
+                self.sh.refers &= target != Target::Refer;
+                Err(Fault::local("the peer refused access to memory it named"))
+            }
             Status::LocalLength => Err(Fault::peer("more data than announced")),
             _ => Err(Fault::local("a work request failed")),
         };

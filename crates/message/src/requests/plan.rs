@@ -4,7 +4,8 @@ use dafs_fabric::{Access, SgList, Span, sg_bytes};
 
 use crate::bounce::Bounce;
 use crate::connection::Connection;
-use crate::header::{FLAG_STARVED, HEADER_BYTES, Mode, REMOTE_SPAN_BYTES};
+use crate::header::{FLAG_MAY_REFER, FLAG_STARVED, HEADER_BYTES, Mode, REMOTE_SPAN_BYTES};
+use crate::references::is_worth;
 use crate::registration::{Registered, RemoteSpans};
 use crate::requester::Kept;
 use crate::shared::{Held, Role, Shared};
@@ -118,7 +119,12 @@ impl Connection {
             && let Some((writes, bounce)) = descriptors.list_or_bounce(sh, reply_into, false)
         {
             (plan.writes, plan.reply_mode) = (writes.remotes, Mode::Write);
+            let may_refer = agreed.refers && bounce.is_some() && is_worth(sg_bytes(reply_into));
             plan.keep(Some(Held { regions: writes.regions, bounce }), false);
+            if may_refer && let Some(kept) = &mut plan.kept {
+                plan.flags |= FLAG_MAY_REFER;
+                kept.may_refer = true;
+            }
         }
         if data_len == 0 {
             return Some(());

@@ -51,7 +51,7 @@ impl Connection {
             }
         }
         match slot.mode {
-            Mode::None | Mode::Write => self.fetched(sh, tag),
+            Mode::None | Mode::Write | Mode::Refer => self.fetched(sh, tag),
             Mode::Inline => {
                 segments::copy_in(&into, 0, &slot.inline);
                 self.counters.copied_bytes += u64::from(slot.data_len);

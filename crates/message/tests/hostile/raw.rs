@@ -15,6 +15,8 @@ pub const READ: u8 = 3;
 pub const PUSH_AFTER_GRANT: u8 = 4;
 pub const PIECES: u8 = 5;
 pub const WRITE: u8 = 6;
+pub const REFER: u8 = 7;
+pub const MAY_REFER: u8 = 8;
 
 /// The fields of a message header, as an attacker writes them.
 #[derive(Clone, Copy)]
@@ -25,6 +27,7 @@ pub struct Raw {
     pub flags: u8,
     pub reads: u8,
     pub writes: u8,
+    pub releases: u8,
     pub tag: u32,
     pub header_len: u16,
     pub data_len: u32,
@@ -43,6 +46,7 @@ impl Raw {
             flags: 0,
             reads: 0,
             writes: 0,
+            releases: 0,
             tag,
             header_len: 0,
             data_len: 0,
@@ -56,7 +60,7 @@ impl Raw {
         let mut out = vec![self.kind, self.mode | self.reply_mode << 4, self.flags, self.reads];
         out.extend(self.tag.to_le_bytes());
         out.extend(self.header_len.to_le_bytes());
-        out.extend([self.writes, 0]);
+        out.extend([self.writes, self.releases]);
         for word in [self.data_len, self.room, self.credits, self.push] {
             out.extend(word.to_le_bytes());
         }
@@ -65,7 +69,7 @@ impl Raw {
     }
 }
 
-/// A set-up block. Flags: 1 tags, 2 reads, 4 writes.
+/// A set-up block. Flags: 1 tags, 2 reads, 4 writes, 8 references.
 pub fn setup_block(flags: u8) -> Vec<u8> {
     let mut setup = vec![0x44, 0x4d, 2, 20];
     // Flags, bytes of receives, requests at a time.

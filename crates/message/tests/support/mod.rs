@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dafs_fabric::sim::{FaultConfig, Rng, SimConfig, SimNet};
-use dafs_fabric::{Address, Buffer, Domain, Listener, PostedBuffer, SgList, Span};
+use dafs_fabric::{Address, Arena, Buffer, Domain, Listener, PostedBuffer, SgList, Span};
 use dafs_message::{
-    ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, SubmitError, incoming_private_data,
+    ConnId, ConnOptions, Event, Node, NodeConfig, ReferenceQuota, RequestId, SubmitError,
+    incoming_private_data,
 };
 
 /// How a run goes.
@@ -28,6 +29,8 @@ pub struct Plan {
     pub abandon_percent: u64,
     /// Requests under way, per side.
     pub depth: usize,
+    /// Replies that can be in memory that peers may read, per side.
+    pub cached: usize,
 }
 
 impl Plan {
@@ -41,6 +44,7 @@ impl Plan {
             data_max: 40_000,
             abandon_percent: 3,
             depth: 12,
+            cached: 0,
         }
     }
 }
@@ -114,6 +118,51 @@ struct Served {
     replied: bool,
 }
 
+/// Memory that peers may read, from which replies are taken. What is there when nobody is to look is garbage.
+pub struct Cache {
+    arena: Arc<Arena>,
+    free: Vec<usize>,
+    bytes: usize,
+    pub quota: Arc<ReferenceQuota>,
+}
+
+/// Of all references of a side.
+pub const QUOTA_BYTES: usize = 1 << 20;
+
+impl Cache {
+    fn new(domain: &Domain, plan: &Plan) -> Option<Cache> {
+        let bytes = (plan.data_max.max(16384) + 5).next_multiple_of(4096);
+        let arena = Arena::for_readers((plan.cached * bytes).max(1), 1 << 30).unwrap();
+        arena.span(0, arena.len()).write_message(0, &vec![0xee; arena.len()]);
+        let is_there = plan.cached > 0;
+        if is_there {
+            domain.let_peers_read(&arena.span(0, arena.len())).unwrap();
+        }
+        let quota = ReferenceQuota::new(QUOTA_BYTES, QUOTA_BYTES);
+        is_there.then(|| Cache { arena, free: (0..plan.cached).collect(), bytes, quota })
+    }
+
+    /// A reply in it, if there is room.
+    fn put(&mut self, data: &[u8]) -> Option<(usize, Span)> {
+        let place = self.free.pop()?;
+        let span = self.arena.span(place * self.bytes, data.len());
+        span.write_message(0, data);
+        Some((place, span))
+    }
+
+    fn take(&mut self, place: usize) {
+        let span = self.arena.span(place * self.bytes, self.bytes);
+        span.write_message(0, &vec![0xee; self.bytes]);
+        self.free.push(place);
+    }
+}
+
+/// Where the data of a reply is.
+enum Leaving {
+    Buffer(PostedBuffer),
+    Cache(usize),
+}
+
 pub struct Side {
     pub node: Node,
     pub conn: Option<ConnId>,
@@ -127,7 +176,8 @@ pub struct Side {
     /// Of broken connections, until they are quiescent.
     stranded: Vec<(u32, Asked)>,
     serving: BTreeMap<RequestId, Served>,
-    leaving: BTreeMap<u64, (ConnId, PostedBuffer)>,
+    leaving: BTreeMap<u64, (ConnId, Leaving)>,
+    pub cache: Option<Cache>,
     /// Connections whose end was told.
     ended: BTreeSet<ConnId>,
     pub breaks: usize,
@@ -153,7 +203,10 @@ impl Side {
                 2 => 4096 * (1 + rng.index(4)),
                 _ => rng.index(plan.data_max) + 1,
             };
-            let (data_len, room) = (size(rng), size(rng));
+            let (mut data_len, room) = (size(rng), size(rng));
+            if plan.cached > 0 && rng.below(4) > 0 {
+                data_len = 0;
+            }
             let task = Task {
                 seed: rng.next(),
                 fetch: rng.below(5) > 0,
@@ -242,13 +295,29 @@ impl Side {
         let (token, mut data) = (self.next_token, SgList::new());
         self.next_token += 1;
         if task.reply_len > 0 {
-            let mut buffer = Buffer::new(task.reply_len + 5).unwrap();
-            buffer[5..].copy_from_slice(&pattern(task.seed ^ 1, task.reply_len));
-            let posted = buffer.post();
-            data = scattered(&posted, 5, task.reply_len, &mut self.rng);
-            self.leaving.insert(token, (id.conn(), posted));
+            let bytes = pattern(task.seed ^ 1, task.reply_len);
+            let leaving = match self.cache.as_mut().and_then(|cache| cache.put(&bytes)) {
+                Some((place, span)) => {
+                    data.push(span);
+                    Leaving::Cache(place)
+                }
+                None => {
+                    let mut buffer = Buffer::new(task.reply_len + 5).unwrap();
+                    buffer[5..].copy_from_slice(&bytes);
+                    let posted = buffer.post();
+                    data = scattered(&posted, 5, task.reply_len, &mut self.rng);
+                    Leaving::Buffer(posted)
+                }
+            };
+            self.leaving.insert(token, (id.conn(), leaving));
         }
         self.node.reply(id, &header, data, token);
+    }
+
+    fn refer(&mut self, conn: ConnId) {
+        if let Some(cache) = &self.cache {
+            self.node.refer(conn, cache.quota.clone());
+        }
     }
 
     fn handle_events(&mut self) {
@@ -263,6 +332,7 @@ impl Side {
             Event::Connected { conn, private_data } => {
                 assert_eq!(private_data, b"welcome");
                 self.conn = Some(conn);
+                self.refer(conn);
                 self.connecting = false;
             }
             Event::Refused { refused, .. } => {
@@ -294,8 +364,12 @@ impl Side {
                 }
             }
             Event::ReplySent { token } => {
-                let (_, posted) = self.leaving.remove(&token).expect("a reply that is leaving");
-                posted.take_back().expect("reply memory is free");
+                match self.leaving.remove(&token).expect("a reply that is leaving").1 {
+                    Leaving::Buffer(posted) => {
+                        posted.take_back().expect("reply memory is free");
+                    }
+                    Leaving::Cache(place) => self.cache.as_mut().unwrap().take(place),
+                }
             }
             Event::Reply { conn, tag, header, data_len } => {
                 assert!(!self.ended.contains(&conn), "a reply after the end");
@@ -408,7 +482,9 @@ impl Pair {
             let domain = Domain::open(&net.provider(node)).unwrap();
             domains.push(domain.clone());
             let index = node as usize - 1;
+            let cache = Cache::new(&domain, &plan);
             Side {
+                cache,
                 node: Node::new(domain, plan.node.clone()).unwrap(),
                 conn: None,
                 connecting: false,
@@ -449,6 +525,7 @@ impl Pair {
             let first = &mut self.sides[0];
             let conn = first.node.accept(incoming, b"welcome", first.options).unwrap();
             first.conn = Some(conn);
+            first.refer(conn);
         }
         let mut events = 0;
         for side in &mut self.sides {

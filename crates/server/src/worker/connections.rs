@@ -188,9 +188,13 @@ impl Worker {
             use_rdma_read: limits.rdma_read,
             ..ConnOptions::default()
         };
+        let quota = self.shared.quotas.of(&incoming.peer);
         let unproven = Unproven::new(proof, &incoming.peer, self.clock.now());
         match self.node.accept(incoming, &[], options) {
             Ok(connection) => {
+                if let Some(quota) = quota {
+                    self.node.refer(connection, quota);
+                }
                 if let Some(other) = self.connections.enter(connection, unproven, origin) {
                     tick(&self.shared.counters.refused);
                     self.end_set_up(other, "server limit reached: connections being set up");

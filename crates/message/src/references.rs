@@ -1,0 +1,207 @@
+//! What replies refer to, where the responder has it, in memory that the requester may read.
+//!
+//! The responder keeps the data until the requester has let it go: by a number that rides on its next
+//! request, or goes alone when none goes soon. How much one connection and one quota keep is bounded; beyond
+//! it, data goes as if nobody had asked. What is not let go ends with the connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dafs_fabric::DeviceAttr;
+
+use crate::header::{RELEASE_BYTES, RELEASES_MAX};
+use crate::planted::{Defect, planted};
+
+/// Less is copied as fast as it is let go.
+const WORTH_BYTES: usize = 16 << 10;
+/// What stays with the data of a reference: caches keep pieces of so many bytes as wholes.
+const GRAIN_BYTES: usize = 64 << 10;
+/// Whether so many bytes may be referred to.
+pub fn is_worth(bytes: usize) -> bool {
+    bytes >= WORTH_BYTES
+}
+
+/// A device whose peers read what they are referred to.
+pub fn reads_in_place(attr: &DeviceAttr) -> bool {
+    attr.shared_memory && attr.rdma_read && attr.recoverable_access_fault
+}
+
+/// How much replies may refer to at a time: on one connection, and on all that have the same quota, of one user
+/// for example.
+#[derive(Debug)]
+pub struct ReferenceQuota {
+    of_connection: usize,
+    left: AtomicUsize,
+}
+
+impl ReferenceQuota {
+    /// Bytes for one connection, and for all.
+    pub fn new(of_connection: usize, of_all: usize) -> Arc<ReferenceQuota> {
+        Arc::new(ReferenceQuota { of_connection, left: AtomicUsize::new(of_all) })
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let less = |left: usize| left.checked_sub(bytes);
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that are not taken.
+    pub fn left(&self) -> usize {
+        self.left.load(Ordering::Relaxed)
+    }
+}
+
+struct Reference {
+    /// Tells those with the same place apart.
+    generation: u16,
+    bytes: usize,
+    /// For the end of its reply; `None`: the place is free.
+    token: Option<u64>,
+}
+
+/// What the replies of a connection refer to.
+pub struct References {
+    quota: Arc<ReferenceQuota>,
+    places: Vec<Reference>,
+    free: Vec<u16>,
+    bytes: usize,
+}
+
+impl References {
+    /// None yet.
+    pub fn new(quota: Arc<ReferenceQuota>) -> References {
+        References { quota, places: Vec::new(), free: Vec::new(), bytes: 0 }
+    }
+
+    /// One more, of a reply with so many bytes: its number, and its token, which comes from `leave`. `None`:
+    /// there are enough.
+    pub fn begin(&mut self, len: usize, leave: impl FnOnce() -> u64) -> Option<(u32, u64)> {
+        let bytes = (len / GRAIN_BYTES + 1) * GRAIN_BYTES;
+        if self.bytes + bytes > self.quota.of_connection || !self.quota.take(bytes) {
+            return None;
+        }
+        self.bytes += bytes;
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                // Each takes a grain at least: there are no more of them.
+                self.places.push(Reference { generation: 0, bytes: 0, token: None });
+                (self.places.len() - 1) as u16
+            }
+        };
+        let (place, token) = (&mut self.places[usize::from(index)], leave());
+        (place.bytes, place.token) = (bytes, Some(token));
+        Some((u32::from(place.generation) << 16 | u32::from(index), token))
+    }
+
+    /// One is let go: the token of its reply. `None`: it is none.
+    pub fn end(&mut self, number: u32) -> Option<u64> {
+        let index = number as u16;
+        let place = self.places.get_mut(usize::from(index))?;
+        if place.generation != (number >> 16) as u16 {
+            return None;
+        }
+        let token = place.token.take()?;
+        place.generation = place.generation.wrapping_add(1);
+        self.bytes -= place.bytes;
+        self.quota.give_back(place.bytes);
+        self.free.push(index);
+        Some(token)
+    }
+
+    /// All end.
+    pub fn end_all(&mut self, mut told: impl FnMut(u64)) {
+        if !planted(Defect::ReferenceEndsEarly) {
+            self.places.iter_mut().filter_map(|place| place.token.take()).for_each(&mut told);
+        }
+    }
+}
+
+impl Drop for References {
+    fn drop(&mut self) {
+        self.quota.give_back(self.bytes);
+    }
+}
+
+/// What this side is to let go.
+#[derive(Default)]
+pub struct Releases {
+    numbers: Vec<u32>,
+    /// On the list of those that have some.
+    pub listed: bool,
+    /// Polls since then.
+    pub polls: u8,
+}
+
+impl Releases {
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// One more, of the connection in place `index`.
+    pub fn add(&mut self, number: u32, (index, listed): (u32, &mut Vec<u32>)) {
+        self.numbers.push(number);
+        if !std::mem::replace(&mut self.listed, true) {
+            self.polls = 0;
+            listed.push(index);
+        }
+    }
+
+    /// How many go into so many bytes of a message.
+    pub fn fitting(&self, bytes: usize) -> u8 {
+        self.numbers.len().min(bytes / RELEASE_BYTES).min(RELEASES_MAX) as u8
+    }
+
+    /// So many leave.
+    pub fn put(&mut self, count: u8, message: &mut Vec<u8>) {
+        for number in self.numbers.drain(..usize::from(count)) {
+            message.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_bounded_and_end_once() {
+        let quota = ReferenceQuota::new(4 * GRAIN_BYTES, 6 * GRAIN_BYTES);
+        let mut one = References::new(quota.clone());
+        let mut other = References::new(quota.clone());
+        let begin = |of: &mut References, token, len| of.begin(len, || token).map(|begun| begun.0);
+        let first = begin(&mut one, 1, WORTH_BYTES).expect("room");
+        let second = begin(&mut one, 2, GRAIN_BYTES).expect("two grains");
+        assert_eq!(begin(&mut one, 3, GRAIN_BYTES), None, "enough for one connection");
+        assert!(begin(&mut one, 4, 1).is_some() && begin(&mut one, 5, 1).is_none());
+        assert!(begin(&mut other, 6, GRAIN_BYTES).is_some());
+        assert_eq!(begin(&mut other, 7, 1), None, "enough for all");
+        assert_eq!((one.end(first), one.end(first)), (Some(1), None));
+        assert_eq!(one.end(77), None);
+        let again = begin(&mut one, 8, 1).expect("room");
+        assert_ne!(again, first, "of another generation");
+        assert_eq!((one.end(first), one.end(second)), (None, Some(2)));
+        let mut ended = Vec::new();
+        one.end_all(|token| ended.push(token));
+        assert_eq!(ended, [8, 4]);
+        drop((one, other));
+        assert_eq!(quota.left(), 6 * GRAIN_BYTES);
+    }
+
+    #[test]
+    fn releases_go_as_far_as_there_is_room() {
+        let (mut releases, mut listed) = (Releases::default(), Vec::new());
+        (0..40).for_each(|number| releases.add(number, (5, &mut listed)));
+        assert_eq!(listed, [5]);
+        assert_eq!((releases.fitting(7), releases.fitting(1000)), (1, RELEASES_MAX as u8));
+        let mut message = Vec::new();
+        releases.put(1, &mut message);
+        releases.put(1, &mut message);
+        assert_eq!(message, [0, 0, 0, 0, 1, 0, 0, 0]);
+        assert!(!releases.is_empty());
+    }
+}
