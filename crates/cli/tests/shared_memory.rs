@@ -214,10 +214,14 @@ fn a_name_that_somebody_else_has_is_not_believed() {
         print(len(heard), flush=True)";
     let mut squatter = Nobody::start(SQUATTER, &[&name]);
     assert_eq!(squatter.line(), "listens");
-    let beside = first(&url);
-    assert_eq!(beside["transport"], "unix");
-    let why = beside["why_not_nearer"].as_str().expect("a reason");
-    assert!(why.contains("is of uid 65534, who is neither root nor you"), "{why}");
+    // A machine that is busy may not look within the time that is given to it.
+    let is_seen = (0..50).any(|_| {
+        let beside = first(&url);
+        assert_eq!(beside["transport"], "unix");
+        let why = beside["why_not_nearer"].as_str().expect("a reason");
+        why.contains("is of uid 65534, who is neither root nor you")
+    });
+    assert!(is_seen, "nobody looked whose it is");
     let file = url.strip_suffix('/').map(|url| format!("{url}/file")).expect("a URL");
     assert_eq!(good(&["cat", &file]), "contents");
     squatter.tell("what was heard?");
