@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use dafs_client::OpenOptions;
@@ -43,11 +43,14 @@ struct Honest {
 }
 
 impl Honest {
+    /// It has read when this returns: a first connection is tried once.
     fn start(url: &str) -> Honest {
-        let (url, stop, (tell, ended)) =
-            (url.to_owned(), Arc::new(AtomicBool::new(false)), channel());
+        let (url, stop) = (url.to_owned(), Arc::new(AtomicBool::new(false)));
+        let ((tell, ended), (begin, begun)) = (channel(), channel());
         let stopped = stop.clone();
-        std::thread::spawn(move || tell.send(reads(&url, &stopped)));
+        std::thread::spawn(move || tell.send(reads(&url, &begin, &stopped)));
+        // Where it failed, it says so at its end.
+        let _ = begun.recv_timeout(HANG);
         Honest { stop, ended }
     }
 
@@ -57,7 +60,7 @@ impl Honest {
     }
 }
 
-fn reads(url: &str, stop: &AtomicBool) -> Result<Vec<f64>, String> {
+fn reads(url: &str, begin: &Sender<()>, stop: &AtomicBool) -> Result<Vec<f64>, String> {
     let wrong = |error: dafs_client::Error| error.to_string();
     let session = session_by_shm(url, |_| {}).map_err(wrong)?;
     let file = session.open(b"known", OpenOptions::read()).map_err(wrong)?;
@@ -76,6 +79,7 @@ fn reads(url: &str, stop: &AtomicBool) -> Result<Vec<f64>, String> {
         if into[..] != known[piece * PIECE..][..PIECE] {
             return Err(format!("wrong data in piece {piece}"));
         }
+        let _ = begin.send(());
         std::thread::sleep(Duration::from_micros(200));
     }
     Ok(micros)
