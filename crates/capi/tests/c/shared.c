@@ -38,12 +38,11 @@ static void copies(unsigned char *bytes, dap_mem_t mem)
     /* Also by its address alone. */
     IS(dap_pwrite(file, bytes, LENGTH, 0, 0), LENGTH);
     IS(dap_pread(file, bytes, LENGTH, 0), LENGTH);
-    /* Of 4 MiB; the first answer may have some of its bytes in the message. */
     TRUE(copied() - before < LENGTH / 4);
     /* Other memory is stood in for. */
     before = copied();
     IS(dap_pread(file, own, LENGTH, 0), LENGTH);
-    IS(copied() - before, LENGTH);
+    TRUE(copied() - before >= LENGTH);
     IS(memcmp(own, bytes, LENGTH), 0);
     dap_mem_t registered;
     IS(dap_register_mem(session, own, LENGTH, &registered), 0);
