@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dafs_tests::{FreshDir, Place, tree};
 use nix::errno::Errno;
@@ -204,13 +204,28 @@ fn fill(path: &Path) -> Result<&'static str, String> {
     full(closed, "close")?.ok_or("200 MiB fit into 64 MiB".into())
 }
 
+/// The kernel waits for no answer to the close of a file that was removed: the space comes a moment later.
+fn has_space(exported: &Path) -> Result<(), String> {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(60) {
+        let system = nix::sys::statvfs::statvfs(exported).map_err(|error| text(error.into()))?;
+        if system.blocks_available() * system.fragment_size() >= 8 * MIB {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err("the space of a file that was removed does not come back".into())
+}
+
 fn disk_full(place: &mut Place, _: Mode) -> Option<Result<String, String>> {
     let dir = place.path().to_path_buf();
+    let exported = place.exported().to_path_buf();
     Some((|| {
         fs::write(dir.join("before"), b"before").map_err(text)?;
         let call = fill(&dir.join("big"))?;
         let before = fs::read(dir.join("before")).map_err(text)?;
         fs::remove_file(dir.join("big")).map_err(text)?;
+        has_space(&exported)?;
         let mut after = File::create(dir.join("after")).map_err(text)?;
         let data = tree::pattern(2, 4 << 20);
         after
