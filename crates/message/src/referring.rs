@@ -23,6 +23,13 @@ use crate::work::Target;
 const POLLS_MAX: u8 = 2;
 
 impl Connection {
+    /// The request asked for it.
+    #[inline]
+    pub(crate) fn may_refer(&self, tag: u32) -> bool {
+        let slot = self.responder.slots.get(tag_slot(tag));
+        slot.is_some_and(|slot| slot.flags & FLAG_MAY_REFER != 0)
+    }
+
     /// Replies to a request by saying where the data is, if it asked for that and there is nothing against
     /// it. False, and nothing was done: the data is to go.
     pub(crate) fn reply_by_reference(
@@ -37,8 +44,8 @@ impl Connection {
         }
         let room = self.send_room();
         let Some(slot) = self.responder.serving(tag) else { return false };
-        let (is_asked, most) = (slot.flags & FLAG_MAY_REFER != 0, slot.room as usize);
-        if !is_asked || slot.mode != Mode::None || slot.fetch == Fetch::Posted {
+        let most = slot.room as usize;
+        if slot.mode != Mode::None || slot.fetch == Fetch::Posted {
             return false;
         }
         segments::join(data);

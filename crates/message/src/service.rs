@@ -244,7 +244,7 @@ impl Connection {
         (data, leave): (&mut SgList, &mut impl FnMut() -> u64),
     ) -> Reply {
         if !self.agreed.tagged {
-            if self.reply_by_reference(sh, tag, header, (data, leave)) {
+            if self.may_refer(tag) && self.reply_by_reference(sh, tag, header, (data, leave)) {
                 return Reply::Posted;
             }
             return self.reply_by_one_write(sh, tag, header, (data, leave));
