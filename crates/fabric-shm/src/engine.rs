@@ -2,7 +2,6 @@
 
 mod progress;
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -10,13 +9,13 @@ use std::sync::atomic::{Ordering, fence};
 use dafs_fabric::epoll::{self, EpollEvents, EpollWaiter, Watch};
 use dafs_fabric::{
     Address, CompletionQueue, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError,
-    PeerInfo, PostError, QueuePair, QueuePairEvent, RemoteSpan, SgList, Span, Status, Tag, Waiter,
-    WorkCompletion, WrId, local, sg_bytes,
+    PeerInfo, PostError, PostedReceive, QueuePair, QueuePairEvent, ReceiveQueue, RemoteSpan,
+    SgList, Span, Status, Tag, Waiter, WorkCompletion, WrId, local, sg_bytes,
 };
 
 use crate::connection::{Accepted, Handshake, check_private_data, reject};
 use crate::peer::Peer;
-use crate::queue_pair::{AT_ONCE_MAX, Connection, Kind, PostedReceive, Work};
+use crate::queue_pair::{AT_ONCE_MAX, Connection, Kind, Work};
 use crate::ring::{HEADER_BYTES_MAX, SEND_BYTES_MAX, Violation};
 use crate::shared::{
     Account, BULK_BYTES_MAX, RECEIVE_QUEUE_DEPTH, SEND_QUEUE_DEPTH, SGE_MAX, Shared,
@@ -29,7 +28,7 @@ use crate::wire::{Message, Side};
 pub struct ShmEngine {
     shared: Arc<Shared>,
     slots: Slots,
-    receives: VecDeque<PostedReceive>,
+    receives: ReceiveQueue,
     queue: CompletionQueue,
     waiter: Arc<EpollWaiter>,
     events: EpollEvents,
@@ -37,6 +36,9 @@ pub struct ShmEngine {
     active: Vec<u32>,
     /// Slots whose peers may have to be rung, each once.
     to_ring: Vec<u32>,
+    /// Slots whose peers may have to be rung for room alone, which can wait until the next poll: what is sent
+    /// before then tells of it as well.
+    room_made: Vec<u32>,
     /// Slots whose peers broke the rules while something was posted.
     broken: Vec<(u32, Violation)>,
     polls: u64,
@@ -56,12 +58,13 @@ impl ShmEngine {
         Ok(ShmEngine {
             shared,
             slots: Slots::default(),
-            receives: VecDeque::new(),
+            receives: ReceiveQueue::default(),
             queue: CompletionQueue::default(),
             waiter: EpollWaiter::new()?,
             events: EpollEvents::new(),
             active: Vec::new(),
             to_ring: Vec::new(),
+            room_made: Vec::new(),
             broken: Vec::new(),
             polls: 1,
             passes: 0,
@@ -106,7 +109,7 @@ impl ShmEngine {
     }
 
     fn free_slot(&mut self, slot: u32) -> Link {
-        for list in [&mut self.active, &mut self.to_ring] {
+        for list in [&mut self.active, &mut self.to_ring, &mut self.room_made] {
             list.retain(|listed| *listed != slot);
         }
         self.broken.retain(|(listed, _)| *listed != slot);
@@ -137,7 +140,7 @@ impl ShmEngine {
             drop(self.free_slot(slot));
             return self.queue.push_event(QueuePairEvent::Quiescent { queue_pair });
         }
-        for list in [&mut self.active, &mut self.to_ring] {
+        for list in [&mut self.active, &mut self.to_ring, &mut self.room_made] {
             list.retain(|listed| *listed != slot);
         }
         self.broken.retain(|(listed, _)| *listed != slot);
@@ -151,6 +154,25 @@ impl ShmEngine {
     fn ring_all(&mut self) {
         if !self.to_ring.is_empty() {
             self.ring_listed();
+        }
+    }
+
+    /// As [`ring_all`](Self::ring_all), also for room alone.
+    #[inline]
+    fn ring_for_all(&mut self) {
+        if !self.room_made.is_empty() {
+            self.list_room_made();
+        }
+        self.ring_all();
+    }
+
+    fn list_room_made(&mut self) {
+        while let Some(slot) = self.room_made.pop() {
+            let Some(connection) = self.slots.up(slot) else { continue };
+            connection.owes_room = false;
+            if connection.freed && !std::mem::replace(&mut connection.listed, true) {
+                self.to_ring.push(slot);
+            }
         }
     }
 
@@ -308,7 +330,7 @@ impl Engine for ShmEngine {
             // What can leave at once may.
             Some(Link::Up(_)) => {
                 self.go_on(slot);
-                self.ring_all();
+                self.ring_for_all();
             }
         }
         if matches!(self.slots.current(queue_pair), Some(Link::Connecting(_) | Link::Up(_))) {
@@ -346,6 +368,10 @@ impl Engine for ShmEngine {
         }
         self.receives.push_back(PostedReceive { wr_id, buffers });
         Ok(())
+    }
+
+    fn post_recv_again(&mut self, wr_id: WrId) -> bool {
+        self.receives.len() < RECEIVE_QUEUE_DEPTH && self.receives.again(wr_id)
     }
 
     fn post_send(
@@ -477,7 +503,7 @@ impl Engine for ShmEngine {
     }
 
     fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
-        self.ring_all();
+        self.ring_for_all();
         if self.queue.len() < max {
             self.pass();
             self.ring_all();
@@ -495,7 +521,7 @@ impl Engine for ShmEngine {
     }
 
     fn arm(&mut self) -> bool {
-        self.ring_all();
+        self.ring_for_all();
         self.shared.table.sweep();
         if self.has_more || !self.broken.is_empty() || !self.queue.is_drained() {
             return false;

@@ -24,13 +24,6 @@ const MESSAGES_MAX: usize = 256;
 /// Memory of headers kept for use again.
 const HEADERS_KEPT: usize = 64;
 
-/// A receive of the engine's queue.
-#[derive(Debug)]
-pub struct PostedReceive {
-    pub wr_id: WrId,
-    pub buffers: SgList,
-}
-
 /// What is to be done.
 #[derive(Debug)]
 pub enum Kind {
@@ -79,6 +72,8 @@ pub struct Connection {
     pub freed: bool,
     /// On the engine's list of those to be rung.
     pub listed: bool,
+    /// On the engine's list of those to be rung for room.
+    pub owes_room: bool,
     /// On the engine's list of those to be looked at in each pass.
     pub active: bool,
     /// The pass in which something happened.
@@ -107,6 +102,7 @@ impl Connection {
             put: false,
             freed: false,
             listed: false,
+            owes_room: false,
             active: false,
             last: 0,
         }
@@ -173,7 +169,10 @@ impl Connection {
             return false;
         }
         let Ok((segment, offset)) = self.memory.find(remote, true) else { return false };
-        copy_part(segment, offset, data, true, 0, bytes);
+        match data {
+            [one] => segment.copy_part(offset, one, 0, bytes),
+            _ => copy_part(segment, offset, data, true, 0, bytes),
+        }
         self.sender.push(header, &[]);
         self.put = true;
         true

@@ -213,9 +213,26 @@ impl Receiver {
         Ok(Some(Message { len, header_len }))
     }
 
-    /// Copies the front message to buffers that have room for it.
+    /// Copies the front message to buffers, if they have room for it.
     #[inline]
-    pub fn copy_to(&self, message: Message, buffers: &[Span]) {
+    pub fn copy_to(&self, message: Message, buffers: &[Span]) -> bool {
+        let place = ((self.taken + WORD_BYTES) % RING) as usize;
+        let Message { len, header_len } = message;
+        match buffers {
+            // What most messages are.
+            [first, ..] if header_len == len && len <= first.len().min(RING_BYTES - place) => {
+                first.copy_message_part(0, &self.memory.span, self.base + place, len);
+                true
+            }
+            _ if len <= sg_bytes(buffers) => {
+                self.copy_parts_to(message, buffers);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn copy_parts_to(&self, message: Message, buffers: &[Span]) {
         let mut done = 0;
         for buffer in buffers {
             let mut filled = 0;
@@ -332,7 +349,11 @@ mod tests {
             sender.push(header, &[data.part(0, len / 3), data.part(len / 3, len - len / 3)]);
             let message = receiver.front().expect("right").expect("there");
             assert_eq!(message.len, header.len() + len);
-            receiver.copy_to(message, &[target.part(0, 100), target.part(100, target.len() - 100)]);
+            let parts = [target.part(0, 100), target.part(100, target.len() - 100)];
+            assert!(receiver.copy_to(message, &parts));
+            assert!(
+                message.len == 0 || !receiver.copy_to(message, &[target.part(0, message.len - 1)])
+            );
             receiver.pop(message);
             let got = contents(&target);
             assert!(

@@ -1,9 +1,8 @@
 //! What the queue pairs of an engine share.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dafs_fabric::{QueuePairEvent, SgList, Span, WorkCompletion, WrId};
+use dafs_fabric::{QueuePairEvent, ReceiveQueue, Span, WorkCompletion};
 
 use crate::memory_region::Table;
 use crate::shared::Shared;
@@ -15,13 +14,6 @@ use dafs_fabric::CompletionQueue;
 const STAGING_BYTES: usize = 64 * 1024;
 /// Staging memories kept for use again.
 const STAGING_KEPT: usize = 4;
-
-/// A receive of the shared queue.
-#[derive(Debug)]
-pub struct PostedReceive {
-    pub wr_id: WrId,
-    pub buffers: SgList,
-}
 
 /// Memory for small messages, which is kept with what was not looked at while a queue pair pauses.
 pub struct Staging {
@@ -56,7 +48,7 @@ pub struct Core {
     pub rdma_read: bool,
     pub trash: Span,
     pub zeros: Span,
-    pub receives: VecDeque<PostedReceive>,
+    pub receives: ReceiveQueue,
     pub staging: Staging,
     pub io: IoList,
     pub system_calls: u64,
@@ -75,7 +67,7 @@ impl Core {
             rdma_read: shared.attr.rdma_read,
             trash: shared.trash.clone(),
             zeros: shared.zeros.clone(),
-            receives: VecDeque::new(),
+            receives: ReceiveQueue::default(),
             staging: Staging::new(),
             io: IoList::new(),
             system_calls: 0,

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use dafs_fabric::{
     Address, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError, PeerInfo, PostError,
-    QueuePair, QueuePairEvent, RemoteSpan, SgList, Span, Tag, Waiter, WorkCompletion, WrId,
-    sg_bytes,
+    PostedReceive, QueuePair, QueuePairEvent, RemoteSpan, SgList, Span, Tag, Waiter,
+    WorkCompletion, WrId, sg_bytes,
 };
 
 use crate::connection::{Accepted, Handshake, reject};
-use crate::core::{Core, PostedReceive};
+use crate::core::Core;
 use crate::frame::{BULK_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX, Kind, hello};
 use crate::owner;
 use crate::queue_pair::Connection;
@@ -279,6 +279,10 @@ impl Engine for TcpEngine {
         Ok(())
     }
 
+    fn post_recv_again(&mut self, wr_id: WrId) -> bool {
+        self.core.receives.len() < RECEIVE_QUEUE_DEPTH && self.core.receives.again(wr_id)
+    }
+
     fn post_send(
         &mut self,
         queue_pair: QueuePair,
@@ -382,6 +386,7 @@ impl Engine for TcpEngine {
             self.flush_all();
         }
         if self.core.queue.len() < max {
+            self.core.receives.forget_filled();
             self.progress_all();
             if !hold || self.core.queue.is_empty() {
                 self.flush_all();

@@ -388,7 +388,7 @@ impl Connection {
         view.at += len;
         view.left -= len;
         let wr_id = receive.wr_id;
-        core.receives.pop_front();
+        core.receives.fill_front();
         core.complete(receive_completion(self, wr_id, Status::Success, len));
         self.note_message(header);
         true

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::Tag;
+use dafs_fabric::{PostedReceive, Tag};
 
-use crate::core::{Core, PostedReceive};
+use crate::core::Core;
 use crate::frame::{FRAME_HEADER_BYTES, FrameHeader, Kind};
 use crate::memory_region::Region;
 use crate::scatter_gather::Cursor;

@@ -139,6 +139,12 @@ pub trait Engine: Send {
     /// # Errors
     /// [`PostError::QueueFull`].
     fn post_recv(&mut self, wr_id: WrId, buffers: SgList) -> Result<(), PostError>;
+    /// As [`post_recv`](Engine::post_recv), of a receive whose completion was polled, in the order of these,
+    /// with the memory that it had. False, and nothing was done: the engine does not have that any more.
+    fn post_recv_again(&mut self, wr_id: WrId) -> bool {
+        let _ = wr_id;
+        false
+    }
     /// Sends one message: `header`, which is copied now, then `data`. Completes if `signaled`
     /// or in error. Here and below, the list of spans is taken, and left to the caller where the work
     /// request is refused.

@@ -30,6 +30,7 @@ pub mod mem;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
 pub mod poison;
+mod receive_queue;
 pub mod sim;
 mod spin;
 mod sys;
@@ -47,6 +48,7 @@ pub use mem::{
 };
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
+pub use receive_queue::{PostedReceive, ReceiveQueue};
 pub use spin::Spin;
 pub use sys::FileMap;
 pub use types::*;

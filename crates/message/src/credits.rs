@@ -27,6 +27,11 @@ impl CreditGiver {
         self.advertised
     }
 
+    /// The limit to tell when so many more are given back.
+    pub fn limit_after(&self, amount: u32) -> u32 {
+        self.returned.wrapping_add(amount).wrapping_add(self.window)
+    }
+
     /// The peer used `amount`.
     ///
     /// # Errors

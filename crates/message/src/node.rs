@@ -324,20 +324,30 @@ impl Node {
         }
     }
 
-    /// As [`reply_told`](Self::reply_told), with a header of a length that is known beforehand. `leave` gives
-    /// the token, once, where the reply has not left when this returns; else the memory of its data is the
-    /// caller's again, and no [`Event::ReplySent`] follows.
+    /// As [`reply_told`](Self::reply_told), with a header of a length that is known beforehand.
     #[inline]
     pub fn reply_small<const N: usize>(
         &mut self,
         id: RequestId,
         header: &[u8; N],
         data: &mut SgList,
-        mut leave: impl FnMut() -> u64,
+        token: u64,
     ) {
         if let Some(port) = self.port(id.conn) {
-            port.reply_small(id, header, data, &mut leave);
+            port.reply_small(id, header, data, token);
         }
+    }
+
+    /// As [`reply_small`](Self::reply_small), where the network does that at once: the memory of the data is
+    /// the caller's again, and no [`Event::ReplySent`] follows. False: nothing was done.
+    #[inline]
+    pub fn reply_at_once<const N: usize>(
+        &mut self,
+        id: RequestId,
+        header: &[u8; N],
+        data: impl FnOnce() -> Span,
+    ) -> bool {
+        self.port(id.conn).is_some_and(|port| port.reply_at_once(id, header, data))
     }
 
     /// Bytes that came so far of the data that is [fetched](Self::fetch); 0 also where the transport

@@ -18,7 +18,6 @@ use crate::event::{ConnId, Event, RequestId};
 use crate::header::{SETUP_BYTES, Setup};
 use crate::references::{ReferenceQuota, References, reads_in_place};
 use crate::requests::Submit;
-use crate::service::reply::Reply;
 use crate::shared::{Role, Shared};
 use crate::stats::{Counters, NodeStats};
 
@@ -324,21 +323,42 @@ impl Port {
         sh.deliver_waiting();
     }
 
-    /// As [`reply`](Self::reply), with a token for a reply that has not left at once.
+    /// As [`reply`](Self::reply), which is for what does not go plainly.
     #[inline]
     pub fn reply_small<const N: usize>(
         &mut self,
         id: RequestId,
         header: &[u8; N],
         data: &mut SgList,
-        leave: &mut impl FnMut() -> u64,
+        token: u64,
     ) {
         if let Some((connection, sh)) = self.find(id.conn)
-            && connection.reply_soon(sh, id.tag, header, (data, leave)) != Reply::NotYet
+            && connection.reply_plainly(sh, id.tag, header, (data, token))
         {
             return sh.deliver_waiting();
         }
-        self.reply(id, header, data, Some(leave()));
+        self.reply(id, header, data, Some(token));
+    }
+
+    /// Replies if that leaves at once.
+    #[inline]
+    pub fn reply_at_once<const N: usize>(
+        &mut self,
+        id: RequestId,
+        header: &[u8; N],
+        data: impl FnOnce() -> Span,
+    ) -> bool {
+        let Some((connection, sh)) = self.find(id.conn) else { return false };
+        if connection.agreed.tagged {
+            return false;
+        }
+        let mut list = SgList::new();
+        list.push(data());
+        let is_done = connection.reply_at_once(sh, id.tag, header, &mut list);
+        if is_done {
+            sh.deliver_waiting();
+        }
+        is_done
     }
 
     pub fn fetched_bytes(&self, id: RequestId) -> u64 {

@@ -184,13 +184,21 @@ impl ReceivePool {
         true
     }
 
+    /// As it was before, if the engine still has it so.
     #[inline(always)]
+    fn hand_over_again(&self, index: u32, engine: &mut dyn Engine) -> bool {
+        if poison::is_on() {
+            poison::fill(&self.header(index));
+        }
+        engine.post_recv_again(WrId(work_id(Target::Receive, 0, index)))
+    }
+
+    #[inline(never)]
     fn hand_over(&self, index: u32, engine: &mut dyn Engine) -> bool {
         let id = WrId(work_id(Target::Receive, 0, index));
         engine.post_recv(id, self.buffers(index)).is_ok()
     }
 
-    #[inline(always)]
     fn buffers(&self, index: u32) -> SgList {
         let mut buffers = SgList::new();
         let header = self.header(index);
@@ -206,7 +214,7 @@ impl ReceivePool {
     /// are wanted than before.
     pub fn done(&mut self, index: u32, engine: &mut dyn Engine) {
         let is_wanted = self.posted <= self.wanted();
-        if is_wanted && self.hand_over(index, engine) {
+        if is_wanted && (self.hand_over_again(index, engine) || self.hand_over(index, engine)) {
             return;
         }
         self.posted -= 1;

@@ -1,6 +1,8 @@
 //! Our requests on a connection, each in a slot, and what may still be sent.
 
-use dafs_fabric::SgList;
+use std::sync::Arc;
+
+use dafs_fabric::{MemoryRegion, SgList};
 
 use crate::bounce::Bounce;
 use crate::config::SubmitError;
@@ -34,7 +36,9 @@ pub struct Slot {
     pub data: SgList,
     /// Targets that the engine does not have.
     pub reply_into: SgList,
-    /// What it relies on, where that is anything.
+    /// Keeps the room for the reply's data registered, where that is one piece and nothing else is relied on.
+    pub region: Option<Arc<MemoryRegion>>,
+    /// What it relies on, where that is more.
     pub kept: Option<Kept>,
     /// Where the header of a tagged reply lands.
     pub memory: Option<u32>,
@@ -173,6 +177,7 @@ impl Slot {
         }
         segments::let_go(&mut self.data);
         segments::let_go(&mut self.reply_into);
+        self.region = None;
         if self.kept.is_some() {
             self.kept = None;
         }

@@ -200,7 +200,7 @@ impl Connection {
         let (slot, index) = self.begin_empty(tag, room);
         slot.reply_mode = Mode::Write;
         slot.reply_into = std::mem::take(reply_into);
-        slot.kept.get_or_insert_default().regions.push(region);
+        slot.region = Some(region);
         let mut header = Header::new(Kind::Request, wire_tag(index, slot.generation));
         (header.reply_mode, header.room) = (Mode::Write, room);
         self.send_described(sh, header, &remote, caller_header);
@@ -524,8 +524,11 @@ impl Connection {
 
     /// The connection ends. What its requests had registered is registered anew for others.
     pub fn stop_requests(&mut self, sh: &mut Shared) {
-        for kept in self.requester.slots.iter().filter_map(|slot| slot.kept.as_ref()) {
-            sh.registrations.forget(&kept.regions);
+        for slot in &self.requester.slots {
+            sh.registrations.forget(slot.region.as_slice());
+            if let Some(kept) = &slot.kept {
+                sh.registrations.forget(&kept.regions);
+            }
         }
     }
 

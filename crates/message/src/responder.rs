@@ -169,6 +169,16 @@ impl Responder {
         self.replied();
     }
 
+    /// A request is answered, the engine has the reply, and another one may come for it.
+    #[inline]
+    pub fn replied_at_once(&mut self) {
+        self.credits.give_back(1);
+        self.credits.advertise();
+        self.push.advertise();
+        self.in_service -= 1;
+        self.starved = false;
+    }
+
     /// As [`replied_one`](Self::replied_one), and none may come for it.
     #[inline]
     pub fn replied(&mut self) {

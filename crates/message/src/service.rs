@@ -1,7 +1,7 @@
 //! The peer's requests on a connection: from arrival over `fetch` to the reply.
 
 mod fetch;
-pub(crate) mod reply;
+mod reply;
 
 use dafs_fabric::{RemoteSpan, SgList, sg_bytes};
 
@@ -18,7 +18,6 @@ use crate::responder::{Fetch, LateReply, PendingReply, Responder, Slot};
 use crate::segments;
 use crate::shared::{NoMemory, Role, Shared, Waiting};
 use crate::work::Target;
-use reply::Reply;
 
 /// Pieces that a grant asks for: they take receives that nobody promised.
 const PIECES_PER_GRANT: u32 = 4;
@@ -38,10 +37,28 @@ impl Connection {
     #[inline]
     pub fn handle_request(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
         if !self.is_plain_request(sh, m) {
-            return self.handle_any_request(sh, m);
+            return match self.has_one_room(sh, m) {
+                true => self.handle_one_room(sh, m),
+                false => self.handle_any_request(sh, m),
+            };
         }
         self.begin_request(&m.header)?;
         self.deliver_request(sh, m, HEADER_BYTES);
+        Ok(())
+    }
+
+    /// A request without data that names one piece of memory for the reply's.
+    #[inline(never)]
+    fn handle_one_room(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
+        let remote = decode_remote(&sh.pool.first_descriptor(m.index));
+        if remote.len != m.header.room {
+            return Err(UNCOVERED);
+        }
+        let slot = self.begin_request(&m.header)?;
+        slot.reads.clear();
+        slot.writes.clear();
+        slot.writes.push(remote);
+        self.deliver_request(sh, m, HEADER_BYTES + REMOTE_SPAN_BYTES);
         Ok(())
     }
 
@@ -49,9 +66,7 @@ impl Connection {
     #[inline(never)]
     fn handle_any_request(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
         let header = &m.header;
-        if !self.has_one_room(sh, m) {
-            self.check_request(sh, m)?;
-        }
+        self.check_request(sh, m)?;
         self.begin_request(header)?;
         if header.releases > 0 {
             self.take_releases(sh, m)?;
@@ -78,7 +93,7 @@ impl Connection {
 
     /// Takes a request into its slot, if the peer may send it.
     #[inline(always)]
-    fn begin_request(&mut self, header: &Header) -> Result<(), Fault> {
+    fn begin_request(&mut self, header: &Header) -> Result<&mut Slot, Fault> {
         let responder = &mut self.responder;
         responder.credits.take(1)?;
         // Credits go back before the replies leave, but a slot is in use until its reply is there.
@@ -95,7 +110,7 @@ impl Connection {
         (slot.busy, slot.tag) = (true, header.tag);
         (slot.mode, slot.reply_mode, slot.flags) = (header.mode, header.reply_mode, header.flags);
         (slot.data_len, slot.room) = (header.data_len, header.room);
-        Ok(())
+        Ok(slot)
     }
 
     /// The caller's header begins `at` so many bytes of the message.
@@ -138,21 +153,6 @@ impl Connection {
         let slot = &mut self.responder.slots[tag_slot(header.tag)];
         let is_read = header.mode == Mode::Read && agreed.rdma_read;
         let is_written = header.reply_mode == Mode::Write && agreed.rdma_write;
-        if is_written
-            && (header.reads, header.writes) == (0, 1)
-            && header.mode != Mode::Read
-            && sh.pool.has_first_descriptor()
-        {
-            // Most name one piece.
-            let remote = decode_remote(&sh.pool.first_descriptor(m.index));
-            slot.reads.clear();
-            slot.writes.clear();
-            slot.writes.push(remote);
-            return match remote.len == header.room && remote.len > 0 {
-                true => Ok(()),
-                false => Err(UNCOVERED),
-            };
-        }
         read_descriptors(sh, m, slot);
         check_remotes(&slot.reads, is_read, header.data_len)?;
         check_remotes(&slot.writes, is_written, header.room)
@@ -160,6 +160,7 @@ impl Connection {
 
     /// A request without data, whose reply is written to one piece of memory, in which nothing is wrong: most
     /// are where no tags are.
+    #[inline]
     fn has_one_room(&self, sh: &Shared, m: &Message) -> bool {
         let header = &m.header;
         !self.agreed.tagged
@@ -167,6 +168,7 @@ impl Connection {
             && (header.mode, header.reply_mode) == (Mode::None, Mode::Write)
             && (header.data_len, header.reads, header.writes) == (0, 0, 1)
             && header.releases == 0
+            && sh.pool.has_first_descriptor()
             && header.room > 0
             && header.room as usize <= sh.attr.bulk_bytes_max
             && m.len == HEADER_BYTES + REMOTE_SPAN_BYTES + usize::from(header.header_len)
@@ -223,35 +225,23 @@ impl Connection {
         header: &[u8],
         (data, token): (&mut SgList, Option<u64>),
     ) {
-        let done = match token {
-            Some(token) => self.reply_soon(sh, tag, header, (data, &mut || token)),
-            None => Reply::NotYet,
-        };
-        match done {
-            Reply::NotYet => self.reply_any(sh, tag, header, (data, token)),
-            Reply::Posted => {}
-            Reply::Left => sh.unsent(token),
-        }
-    }
-
-    /// Replies in the way that is the usual one on this connection, if it can.
-    #[inline]
-    pub fn reply_soon(
-        &mut self,
-        sh: &mut Shared,
-        tag: u32,
-        header: &[u8],
-        (data, leave): (&mut SgList, &mut impl FnMut() -> u64),
-    ) -> Reply {
-        if !self.agreed.tagged {
-            if self.may_refer(tag) && self.reply_by_reference(sh, tag, header, (data, leave)) {
-                return Reply::Posted;
+        let is_done = token.is_some_and(|token| {
+            if self.agreed.tagged {
+                return self.reply_plainly(sh, tag, header, (data, token));
             }
-            return self.reply_by_one_write(sh, tag, header, (data, leave));
-        }
-        match self.reply_plainly(sh, tag, header, (data, leave)) {
-            true => Reply::Posted,
-            false => Reply::NotYet,
+            if self.may_refer(tag)
+                && self.reply_by_reference(sh, tag, header, (data, &mut || token))
+            {
+                return true;
+            }
+            let is_done = self.reply_at_once(sh, tag, header, data);
+            if is_done {
+                sh.sent.push_back(token);
+            }
+            is_done || self.reply_by_one_write(sh, tag, header, (data, token))
+        });
+        if !is_done {
+            self.reply_any(sh, tag, header, (data, token));
         }
     }
 

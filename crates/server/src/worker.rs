@@ -94,6 +94,26 @@ impl Worker {
         self.context.now.set(self.clock.pass(now));
         let mut busy = self.mailbox.has_some() && self.take_messages();
         busy |= self.node.poll() > 0;
+        // Most passes of who spins find nothing.
+        if busy || self.tasks.has_ready() || self.has_actions() {
+            busy |= self.do_all();
+        }
+        // Before writers have to wait.
+        if busy && self.shared.unifier.is_half_dirty() {
+            self.write_back();
+        }
+        if self.clock.is_timer_due(now) {
+            self.timers();
+            self.drain_actions();
+        }
+        self.end_sessions();
+        self.node.ring();
+        busy
+    }
+
+    /// Goes on until nothing more can be done now; true if something was done.
+    fn do_all(&mut self) -> bool {
+        let mut busy = false;
         loop {
             let mut more = self.tasks.has_ready() && self.run_ready();
             while let Some(token) = self.node.next_sent() {
@@ -110,16 +130,6 @@ impl Worker {
             }
             busy = true;
         }
-        // Before writers have to wait.
-        if busy && self.shared.unifier.is_half_dirty() {
-            self.write_back();
-        }
-        if self.clock.is_timer_due(now) {
-            self.timers();
-            self.drain_actions();
-        }
-        self.end_sessions();
-        self.node.ring();
         busy
     }
 
@@ -216,7 +226,12 @@ impl Worker {
 
     #[inline]
     fn drain_actions(&mut self) -> bool {
-        !self.context.actions.borrow().is_empty() && self.drain_some_actions()
+        self.has_actions() && self.drain_some_actions()
+    }
+
+    #[inline]
+    fn has_actions(&self) -> bool {
+        !self.context.actions.borrow().is_empty()
     }
 
     fn drain_some_actions(&mut self) -> bool {
@@ -243,7 +258,7 @@ impl Worker {
         // Also without data: a peer that takes no replies is to hold no more than its share of them.
         let token = match planted(Defect::HeldTooShort) {
             true => u64::MAX,
-            false => self.transfers.leave(order, id.conn(), Some(ReplyPins::All(held))),
+            false => self.transfers.leave(order, id.conn(), ReplyPins::All(held)),
         };
         self.node.reply_told(id, &header, &mut data, token);
         self.context.recycle(header);

@@ -201,7 +201,14 @@ impl Core {
         }
     }
 
+    #[inline]
     pub(super) fn return_buffers(&mut self) {
+        if !self.answers.lingering.is_empty() {
+            self.return_some_buffers();
+        }
+    }
+
+    fn return_some_buffers(&mut self) {
         let mut index = 0;
         while index < self.answers.lingering.len() {
             let (mut done, posted) = self.answers.lingering.swap_remove(index);

@@ -24,7 +24,18 @@ const SLOTS_RESERVED: usize = 1;
 
 impl Core {
     /// Sends what can be sent.
+    #[inline]
     pub(super) fn pump(&mut self) {
+        let requests = &self.requests;
+        let has_some = requests.unposted > 0
+            || !requests.urgent.is_empty()
+            || requests.queues.iter().any(|queue| !queue.is_empty());
+        if has_some {
+            self.pump_some();
+        }
+    }
+
+    fn pump_some(&mut self) {
         if self.requests.unposted > 0 {
             self.send_again();
         }

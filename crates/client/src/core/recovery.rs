@@ -220,10 +220,14 @@ impl Core {
     }
 
     /// Does what had to wait for quiescence.
+    #[inline]
     pub(super) fn settle(&mut self) {
-        if !matches!(self.phase, Phase::Draining(_)) || !self.links.iter().all(Link::is_down) {
-            return;
+        if matches!(self.phase, Phase::Draining(_)) && self.links.iter().all(Link::is_down) {
+            self.go_to_next_phase();
         }
+    }
+
+    fn go_to_next_phase(&mut self) {
         let Phase::Draining(next) = std::mem::replace(&mut self.phase, Phase::Opening) else {
             return;
         };

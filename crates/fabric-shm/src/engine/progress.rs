@@ -7,7 +7,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use dafs_fabric::epoll::{self, Watch};
-use dafs_fabric::{Opcode, QueuePairEvent, Status, WorkCompletion, sg_bytes};
+use dafs_fabric::{Opcode, PostedReceive, QueuePairEvent, Status, WorkCompletion};
 use std::os::fd::AsRawFd;
 
 use super::{OF_PROCESS, ShmEngine};
@@ -36,6 +36,7 @@ impl ShmEngine {
     /// Goes on with all that may have something.
     pub(super) fn pass(&mut self) {
         self.passes += 1;
+        self.receives.forget_filled();
         while let Some((slot, why)) = self.broken.pop() {
             self.end(slot, format!("peer violated the protocol: {why}"), false);
         }
@@ -163,14 +164,12 @@ impl ShmEngine {
                     return self.end(slot, format!("peer violated the protocol: {why}"), false);
                 }
             };
-            let Some(receive) = receives.pop_front() else { break };
-            let fits = message.len <= sg_bytes(&receive.buffers);
-            if fits {
-                connection.receiver.copy_to(message, &receive.buffers);
-            }
+            let Some(PostedReceive { wr_id, buffers }) = receives.front() else { break };
+            let (wr_id, fits) = (*wr_id, connection.receiver.copy_to(message, buffers));
+            receives.fill_front();
             let status = if fits { Status::Success } else { Status::LocalLength };
             self.queue.push(WorkCompletion {
-                wr_id: receive.wr_id,
+                wr_id,
                 queue_pair: connection.queue_pair,
                 opcode: Opcode::Recv,
                 status,
@@ -182,8 +181,8 @@ impl ShmEngine {
         }
         if bytes > 0 {
             connection.last = self.passes;
-            if !std::mem::replace(&mut connection.listed, true) {
-                self.to_ring.push(slot);
+            if !std::mem::replace(&mut connection.owes_room, true) {
+                self.room_made.push(slot);
             }
         }
         if connection.peer.lags() {

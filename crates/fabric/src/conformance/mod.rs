@@ -20,6 +20,7 @@ pub(crate) mod pair;
 mod rdma;
 mod sends;
 mod setup;
+mod shortcuts;
 mod tagged;
 mod traffic;
 mod waiting;
@@ -105,6 +106,9 @@ pub const CASES: &[(&str, Case)] = &[
     ("registration_pins_pages", rdma::registration_pins_pages),
     ("ended_keys_are_refused", rdma::ended_keys_are_refused),
     ("an_unsignaled_fault_is_told", rdma::an_unsignaled_fault_is_told),
+    ("a_write_and_a_send_go_together", shortcuts::a_write_and_a_send_go_together),
+    ("a_refused_write_sends_nothing", shortcuts::a_refused_write_sends_nothing),
+    ("a_receive_is_posted_again", shortcuts::a_receive_is_posted_again),
     ("tagged_data_lands", tagged::tagged_data_lands),
     ("tagged_data_is_scattered", tagged::tagged_data_is_scattered),
     ("large_tagged_data", tagged::large_tagged_data),

@@ -119,6 +119,16 @@ impl Node {
         self.post(Opcode::Recv, None, true, |e, wr| e.post_recv(wr, list(buffers)))
     }
 
+    /// As it was; its completion was taken.
+    pub fn recv_again(&mut self, wr: WrId) -> bool {
+        let is_posted = self.engine.post_recv_again(wr);
+        if is_posted {
+            let posted = Posted { opcode: Opcode::Recv, queue_pair: None, signaled: true };
+            assert!(self.open.insert(wr, posted).is_none(), "{wr:?} is posted");
+        }
+        is_posted
+    }
+
     pub fn send(
         &mut self,
         qp: QueuePair,

@@ -5,6 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Keep, Span};
 
+impl Span {
+    /// Its owner waits until no span of it is left: it is a buffer, or lent.
+    #[inline]
+    pub fn is_waited_for(&self) -> bool {
+        matches!(self.keep, Keep::Buffer(_) | Keep::Lent(..))
+    }
+}
+
 /// Lends `memory` as a span for the time of `body`, which must not return before every clone of
 /// the span is dropped: the process is aborted otherwise, since a network could still write to
 /// memory that its owner uses again. No allocation.

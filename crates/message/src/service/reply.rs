@@ -4,24 +4,15 @@ use dafs_fabric::{RemoteSpan, SgList, WrId, sg_bytes};
 
 use crate::connection::{Connection, State, Work, reply_tag};
 use crate::header::{
-    FLAG_OF_HEADER, FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Mode, SMALL_MESSAGE_BYTES, tag_slot,
+    FLAG_MAY_REFER, FLAG_OF_HEADER, FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Mode,
+    SMALL_MESSAGE_BYTES, tag_slot,
 };
 use crate::planted::{Defect, planted};
+use crate::references::is_worth;
 use crate::responder::Fetch;
 use crate::segments;
 use crate::shared::{Held, Shared};
 use crate::work::Target;
-
-/// How far a reply is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reply {
-    /// Nothing was done: it is to be looked at more closely.
-    NotYet,
-    /// Its end is told.
-    Posted,
-    /// Its memory is the caller's again: its end is not told.
-    Left,
-}
 
 impl Connection {
     /// Replies to a request without data where that goes by tag, from whatever memory there is, and fits:
@@ -32,7 +23,7 @@ impl Connection {
         sh: &mut Shared,
         tag: u32,
         caller_header: &[u8],
-        (data, leave): (&mut SgList, &mut impl FnMut() -> u64),
+        (data, token): (&mut SgList, u64),
     ) -> bool {
         let message_len = HEADER_BYTES + caller_header.len();
         let is_plain = self.agreed.tagged
@@ -55,7 +46,7 @@ impl Connection {
         sh.in_service -= 1;
         self.responder.replied_one();
         self.counters.replies_tagged += 1;
-        let pending = self.responder.leave(leave());
+        let pending = self.responder.leave(token);
         self.responder.pending_replies[pending as usize].work = 1;
         let mut header = Header::new(Kind::Reply, tag);
         header.mode = if len > 0 { Mode::Tagged } else { Mode::None };
@@ -69,17 +60,17 @@ impl Connection {
         true
     }
 
-    /// Replies to a request without data by one write to its memory, and a message behind it, where that is
-    /// so: most replies are where no tags are. The message leaves together with the write where the device
-    /// does both at once; else when the write is done.
-    #[inline]
-    pub(crate) fn reply_by_one_write(
+    /// Replies to a request without data by one write to its memory, and a message when that is done, where
+    /// that is so: most replies are where no tags are. False, and nothing was done: it is to be looked at
+    /// more closely.
+    #[inline(never)]
+    pub(super) fn reply_by_one_write(
         &mut self,
         sh: &mut Shared,
         tag: u32,
         caller_header: &[u8],
-        (data, leave): (&mut SgList, &mut impl FnMut() -> u64),
-    ) -> Reply {
+        (data, token): (&mut SgList, u64),
+    ) -> bool {
         let agreed = &self.agreed;
         let message_len = HEADER_BYTES + caller_header.len();
         let is_plain = !agreed.tagged
@@ -89,20 +80,20 @@ impl Connection {
             && message_len <= self.small_message_max()
             && !planted(Defect::ReplyBeforeData);
         if !is_plain {
-            return Reply::NotYet;
+            return false;
         }
         segments::join(data);
         let len = sg_bytes(data);
         let (inline, together) = (self.options.inline_bytes as usize, message_len + len);
         let is_inline = len == 0 || len <= inline && together <= agreed.peer_message_bytes;
         let most = sh.attr.sge_max;
-        let Some(slot) = self.responder.serving(tag) else { return Reply::NotYet };
+        let Some(slot) = self.responder.serving(tag) else { return false };
         let (Mode::None, Mode::Write, Fetch::Not) = (slot.mode, slot.reply_mode, slot.fetch) else {
-            return Reply::NotYet;
+            return false;
         };
-        let [remote] = slot.writes[..] else { return Reply::NotYet };
+        let [remote] = slot.writes[..] else { return false };
         if is_inline || len > remote.len as usize || data.len() > most {
-            return Reply::NotYet;
+            return false;
         }
         slot.busy = false;
         slot.retired = slot.retired.filter(|retired| *retired == tag);
@@ -111,26 +102,80 @@ impl Connection {
         self.counters.replies_written += 1;
         let mut header = Header::new(Kind::Reply, tag);
         (header.mode, header.data_len) = (Mode::Write, len as u32);
-        let remote = RemoteSpan { len: len as u32, ..remote };
-        if self.outbox_is_empty() {
-            header.header_len = caller_header.len() as u16;
-            self.piggyback_credits(&mut header);
-            let mut small = [0; SMALL_MESSAGE_BYTES];
-            let message = header.with_header(caller_header, &mut small);
-            let message = message.expect("its length was looked at before");
-            if sh.engine.write_and_send(self.queue_pair, data, remote, message) {
-                sh.posted = true;
-                self.responder.reply_left();
-                return Reply::Left;
-            }
-        }
-        let pending = self.responder.leave(leave());
+        let pending = self.responder.leave(token);
         let entry = &mut self.responder.pending_replies[pending as usize];
         (entry.work, entry.message) = (1, Some((header, sh.copy_of_header(caller_header))));
-        let write = Work::Write(remote);
+        let write = Work::Write(RemoteSpan { len: len as u32, ..remote });
         let id = self.work_id(Target::Reply, pending);
         self.post_inline(sh, write, id, &[], data, true);
-        Reply::Posted
+        true
+    }
+
+    /// Replies to a request without data by one write to its memory and a message behind it, where the device
+    /// does both at once: the memory of the data is the caller's again, and no end is told. False, and nothing
+    /// was done: it goes in another way.
+    #[inline(always)]
+    pub(crate) fn reply_at_once(
+        &mut self,
+        sh: &mut Shared,
+        tag: u32,
+        caller_header: &[u8],
+        data: &mut SgList,
+    ) -> bool {
+        if self.agreed.tagged || !self.may_reply_at_once(sh, caller_header.len(), data) {
+            return false;
+        }
+        let len = sg_bytes(data);
+        let responder = &mut self.responder;
+        let Some(slot) = responder.serving(tag) else { return false };
+        let is_asked = (slot.mode, slot.reply_mode) == (Mode::None, Mode::Write);
+        let [remote] = slot.writes[..] else { return false };
+        // It had better be told where the data is.
+        if slot.flags & FLAG_MAY_REFER != 0 && is_worth(len) {
+            return false;
+        }
+        if !is_asked || slot.fetch != Fetch::Not || len > remote.len as usize {
+            return false;
+        }
+        let mut header = Header::new(Kind::Reply, tag);
+        (header.mode, header.data_len) = (Mode::Write, len as u32);
+        header.header_len = caller_header.len() as u16;
+        // As they are when it has left.
+        header.credit_limit = responder.credits.limit_after(1);
+        header.push_limit = responder.push.limit_after(0);
+        let mut small = [0; SMALL_MESSAGE_BYTES];
+        let Some(message) = header.with_header(caller_header, &mut small) else { return false };
+        let remote = RemoteSpan { len: len as u32, ..remote };
+        if !sh.engine.write_and_send(self.queue_pair, data, remote, message) {
+            return false;
+        }
+        sh.posted = true;
+        sh.in_service -= 1;
+        self.counters.replies_written += 1;
+        let responder = &mut self.responder;
+        if let Some(slot) = responder.serving(tag) {
+            slot.busy = false;
+            slot.retired = slot.retired.filter(|retired| *retired == tag);
+        }
+        responder.replied_at_once();
+        true
+    }
+
+    /// What does not depend on the request.
+    #[inline]
+    fn may_reply_at_once(&self, sh: &Shared, header_len: usize, data: &mut SgList) -> bool {
+        segments::join(data);
+        let (len, message_len) = (sg_bytes(data), HEADER_BYTES + header_len);
+        let inline = self.options.inline_bytes as usize;
+        sh.attr.recoverable_access_fault
+            && self.state == State::Open
+            && self.outbox_is_empty()
+            && !sh.must_know(data)
+            && data.len() <= sh.attr.sge_max
+            && message_len <= self.small_message_max()
+            && len > 0
+            && (len > inline || message_len + len > self.agreed.peer_message_bytes)
+            && !planted(Defect::ReplyBeforeData)
     }
 
     /// Bytes of a reply that is put together on the stack.

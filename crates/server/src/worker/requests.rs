@@ -204,11 +204,16 @@ impl Worker {
             PageLook::Lacking => return false,
             _ => return self.try_answer_pages(session, id, read, &open),
         };
-        let Some(grant) = self.try_admit(session, NEEDS_OF_PAGE) else { return false };
-        self.note_hit(session, &open, read, page.bytes());
         // A page is no longer than a `u32` tells.
         let outcome = (page.bytes() as u32, page.end_of_file());
         let header = encode_plain_read_reply(head.slot, head.sequence, outcome);
+        // Nothing is held for what leaves now, so that nothing is to be admitted.
+        if self.node.reply_at_once(id, &header, || page.span()) {
+            self.note_hit(session, &open, read, page.bytes());
+            return true;
+        }
+        let Some(grant) = self.try_admit(session, NEEDS_OF_PAGE) else { return false };
+        self.note_hit(session, &open, read, page.bytes());
         self.reply_page(id, &header, page, grant);
         true
     }
@@ -224,12 +229,9 @@ impl Worker {
     ) {
         let mut spans = SgList::new();
         spans.push(page.span());
-        let mut pins = Some(ReplyPins::Page { _page: page, _grant: grant });
-        // Where it leaves at once, nothing is to be held any longer.
-        let (transfers, context) = (&mut self.transfers, &self.context);
-        self.node.reply_small(id, header, &mut spans, || {
-            transfers.leave(context.transfer(), id.conn(), pins.take())
-        });
+        let pins = ReplyPins::Page { _page: page, _grant: grant };
+        let token = self.transfers.leave(self.context.transfer(), id.conn(), pins);
+        self.node.reply_small(id, header, &mut spans, token);
     }
 
     /// As [`try_answer`](Self::try_answer), of what is in several pages.

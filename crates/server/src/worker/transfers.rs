@@ -83,13 +83,14 @@ pub(super) struct Transfers {
 impl Transfers {
     /// A reply begins to leave: its token.
     #[inline(always)]
-    pub(super) fn leave(&mut self, order: u64, connection: ConnId, pins: Option<ReplyPins>) -> u64 {
+    pub(super) fn leave(&mut self, order: u64, connection: ConnId, pins: ReplyPins) -> u64 {
         let Some(token) = self.free.pop() else {
-            self.leaving.push(Place { order, connection, pins });
+            self.leaving.push(Place { order, connection, pins: Some(pins) });
             return self.leaving.len() as u64 - 1;
         };
         let place = &mut self.leaving[token as usize];
-        (place.order, place.connection, place.pins) = (order, connection, pins);
+        (place.order, place.connection) = (order, connection);
+        place.pins = Some(pins);
         u64::from(token)
     }
 
