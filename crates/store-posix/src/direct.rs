@@ -24,7 +24,7 @@ use super::ring;
 use super::sys::{self, Errno};
 use super::transfer::{Completion, Transfer, Waiting, Way, in_pool};
 use super::{BTRFS, EXT4, F2FS, OVERLAY, TMPFS, XFS};
-use dafs_store::{Answer, Pending, pending};
+use dafs_store::{Answer, Pending, ReadEnd, pending};
 
 /// Files up to this size stay in the page cache: a create, a few bytes and an fsync are served
 /// better there.
@@ -129,6 +129,17 @@ impl PosixFile {
         let (completer, answer) = pending();
         self.begin(Way::Read, fd, base, (offset, into), Completion::Read(completer));
         answer
+    }
+
+    /// As [`read_direct`](PosixFile::read_direct), for who is told of the end.
+    pub(super) fn read_direct_then(
+        &self,
+        fd: Arc<OwnedFd>,
+        base: &Arc<OwnedFd>,
+        (offset, into): (u64, SgList),
+        end: ReadEnd,
+    ) {
+        self.begin(Way::Read, fd, base, (offset, into), Completion::Told(end));
     }
 
     /// Writes by the descriptor that [`direct_for`](PosixFile::direct_for) gave.

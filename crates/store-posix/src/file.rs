@@ -17,7 +17,7 @@ use super::handles::generation;
 use super::sys::{self, Errno};
 use super::transfer::Way;
 use super::{Inner, Shared, TELLS_STORES, ranges};
-use dafs_store::{Answer, Caller, Extents, File, FileId, Found, Pending, SeekKind};
+use dafs_store::{Answer, Caller, Extents, File, FileId, Found, Pending, ReadEnd, SeekKind};
 
 /// The files that are open, one object each.
 #[derive(Default)]
@@ -146,6 +146,28 @@ impl PosixFile {
         self.writer.get().or(self.reader.get()).cloned().ok_or(Status::BadF)
     }
 
+    /// By the page cache.
+    fn read_plain(&self, fd: &Arc<OwnedFd>, offset: u64, into: SgList) -> Answer<usize> {
+        let mut done = 0;
+        if self.answers_at_once.load(Ordering::Relaxed) {
+            // Where files are nothing but memory there is nothing to wait for.
+            let flags = if self.inner.in_memory { 0 } else { libc::RWF_NOWAIT };
+            match read(fd, offset, &into, &mut done, flags) {
+                Ok(()) => return Pending::ready(Ok(done)),
+                Err(Errno(libc::EAGAIN)) => {}
+                Err(Errno(libc::EOPNOTSUPP)) => {
+                    self.answers_at_once.store(false, Ordering::Relaxed);
+                }
+                Err(errno) => return Pending::ready(Err(data_error(errno))),
+            }
+        }
+        let fd = fd.clone();
+        self.inner.call_long(move |_| {
+            read(&fd, offset, &into, &mut done, 0).map_err(data_error)?;
+            Ok(done)
+        })
+    }
+
     /// In the pool, with the server's rights.
     fn call<T: Send + 'static>(
         &self,
@@ -176,26 +198,21 @@ impl File for PosixFile {
             Ok(fd) => fd,
             Err(status) => return Pending::ready(Err(status)),
         };
-        if let Some(direct) = self.direct_for(&fd, Way::Read, offset, &into) {
-            return self.read_direct(direct, &fd, offset, into);
+        match self.direct_for(&fd, Way::Read, offset, &into) {
+            Some(direct) => self.read_direct(direct, &fd, offset, into),
+            None => self.read_plain(&fd, offset, into),
         }
-        let mut done = 0;
-        if self.answers_at_once.load(Ordering::Relaxed) {
-            // Where files are nothing but memory there is nothing to wait for.
-            let flags = if self.inner.in_memory { 0 } else { libc::RWF_NOWAIT };
-            match read(&fd, offset, &into, &mut done, flags) {
-                Ok(()) => return Pending::ready(Ok(done)),
-                Err(Errno(libc::EAGAIN)) => {}
-                Err(Errno(libc::EOPNOTSUPP)) => {
-                    self.answers_at_once.store(false, Ordering::Relaxed);
-                }
-                Err(errno) => return Pending::ready(Err(data_error(errno))),
-            }
+    }
+
+    fn read_then(&self, offset: u64, into: SgList, end: ReadEnd) {
+        let fd = match self.reader() {
+            Ok(fd) => fd,
+            Err(status) => return end.tell(Err(status)),
+        };
+        match self.direct_for(&fd, Way::Read, offset, &into) {
+            Some(direct) => self.read_direct_then(direct, &fd, (offset, into), end),
+            None => self.read_plain(&fd, offset, into).then(end),
         }
-        self.inner.call_long(move |_| {
-            read(&fd, offset, &into, &mut done, 0).map_err(data_error)?;
-            Ok(done)
-        })
     }
 
     fn read_resident(&self, offset: u64, into: &SgList) -> Option<Result<usize, Status>> {

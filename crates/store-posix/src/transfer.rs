@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use dafs_fabric::{SgList, sg_bytes};
 use dafs_protocol::Status;
-use dafs_store::Completer;
+use dafs_store::{Completer, ReadEnd};
 
 use super::sys::{self, Errno};
 use super::{Shared, data};
@@ -40,6 +40,8 @@ pub(super) struct Waiting {
 /// What is told of its end.
 pub(super) enum Completion {
     Read(Completer<Result<usize, Status>>),
+    /// Of a read.
+    Told(ReadEnd),
     Write(Completer<Result<(), Status>>),
 }
 
@@ -127,6 +129,7 @@ fn finish(transfer: Transfer<Waiting>, outcome: Result<usize, Status>) {
     // First, so that who waits for the answer is not the last to hold any of it.
     drop((memory, fd, base, inner));
     match completer {
+        Completion::Told(end) => end.tell(outcome),
         Completion::Read(completer) => completer.complete(outcome),
         Completion::Write(completer) => completer.complete(outcome.map(drop)),
     }

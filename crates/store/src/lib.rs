@@ -12,11 +12,13 @@ mod disk;
 pub mod memory;
 pub mod names;
 mod pending;
+mod read_end;
 mod thread_io;
 
 pub use blocking::{Blocking, allow_blocking, allowed_blocking};
 pub use disk::Disk;
 pub use pending::{Completer, Pending, pending};
+pub use read_end::{ReadEnd, ReadWaiter};
 pub use thread_io::{ThreadIo, set_thread_wait};
 
 use std::any::Any;
@@ -249,6 +251,10 @@ pub trait File: Send + Sync {
     }
     /// Fills `into` from `offset`; fewer bytes only at the end of the file.
     fn read_at(&self, offset: u64, into: SgList) -> Answer<usize>;
+    /// As [`read_at`](File::read_at), for who is told of the end.
+    fn read_then(&self, offset: u64, into: SgList, end: ReadEnd) {
+        self.read_at(offset, into).then(end);
+    }
     /// As [`read_at`](File::read_at), by a descriptor's page cache and without waiting: `None`
     /// where that cannot be.
     fn read_resident(&self, offset: u64, into: &SgList) -> Option<Result<usize, Status>> {

@@ -1,9 +1,14 @@
 //! A result that is here or will come: the completion of one store call.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use dafs_protocol::Status;
+
+use crate::read_end::ReadEnd;
 
 /// A completion. A future; [`wait`](Pending::wait) blocks instead.
 #[derive(Debug)]
@@ -23,10 +28,26 @@ struct Shared<T> {
     filled: Condvar,
 }
 
+/// Who waits.
+enum Next<T> {
+    Wake(Waker),
+    /// Takes the value; `None`: it is lost.
+    Call(Box<dyn FnOnce(Option<T>) + Send>),
+}
+
+impl<T> fmt::Debug for Next<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Next::Wake(_) => "Wake",
+            Next::Call(_) => "Call",
+        })
+    }
+}
+
 #[derive(Debug)]
 struct Slot<T> {
     value: Option<T>,
-    waker: Option<Waker>,
+    next: Option<Next<T>>,
     lost: bool,
     /// A thread is blocked until `filled`.
     is_awaited: bool,
@@ -41,7 +62,7 @@ pub struct Completer<T> {
 
 /// A completion that comes later.
 pub fn pending<T>() -> (Completer<T>, Pending<T>) {
-    let slot = Slot { value: None, waker: None, lost: false, is_awaited: false };
+    let slot = Slot { value: None, next: None, lost: false, is_awaited: false };
     let shared = Arc::new(Shared { slot: Mutex::new(slot), filled: Condvar::new() });
     (Completer { shared: Some(shared.clone()) }, Pending { state: State::Later(shared) })
 }
@@ -53,9 +74,16 @@ impl<T> Shared<T> {
 
     fn fill(&self, value: Option<T>) {
         let mut slot = self.lock();
+        let waker = match slot.next.take() {
+            Some(Next::Call(call)) => {
+                drop(slot);
+                return call(value);
+            }
+            Some(Next::Wake(waker)) => Some(waker),
+            None => None,
+        };
         slot.lost = value.is_none();
         slot.value = value;
-        let waker = slot.waker.take();
         let is_awaited = slot.is_awaited;
         drop(slot);
         // It costs a system call also where nobody waits.
@@ -127,6 +155,35 @@ impl<T> Pending<T> {
     }
 }
 
+impl Pending<Result<usize, Status>> {
+    /// Has one told of it, now or when it comes, in whatever thread.
+    pub fn then(self, end: ReadEnd) {
+        let shared = match self.state {
+            State::Ready(value) => return end.tell(value.expect("a completion is taken once")),
+            State::Later(shared) => shared,
+        };
+        let mut slot = shared.lock();
+        match slot.value.take() {
+            Some(value) => {
+                drop(slot);
+                end.tell(value);
+            }
+            // Dropped, it tells that.
+            None if slot.lost => {
+                drop(slot);
+                drop(end);
+            }
+            None => {
+                let call = move |value| match value {
+                    Some(value) => end.tell(value),
+                    None => drop(end),
+                };
+                slot.next = Some(Next::Call(Box::new(call)));
+            }
+        }
+    }
+}
+
 impl<T: Unpin> Future for Pending<T> {
     type Output = T;
 
@@ -139,7 +196,7 @@ impl<T: Unpin> Future for Pending<T> {
                     return Poll::Ready(value);
                 }
                 assert!(!slot.lost, "the store dropped a call");
-                slot.waker = Some(context.waker().clone());
+                slot.next = Some(Next::Wake(context.waker().clone()));
                 Poll::Pending
             }
         }

@@ -7,8 +7,8 @@ use dafs_protocol::Status;
 use dafs_store::File;
 
 use crate::Writer;
-use crate::file::{CachedFile, Inner, Job, Which};
-use crate::job::{Outcome, wait_all};
+use crate::file::{CachedFile, Inner, Which};
+use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
 use crate::pool::SLOT;
 use crate::ranges::blocks;
@@ -84,12 +84,12 @@ impl CachedFile {
     /// Waits until nothing is under way; nothing begins, since `exclusive` is set.
     async fn quiet(&self) {
         loop {
-            let jobs = self.lock().traffic();
-            if jobs.is_empty() {
+            let (fills, writes) = self.lock().traffic();
+            if fills.is_empty() && writes.is_empty() {
                 return;
             }
             // Their outcomes are told to those who asked for them.
-            let _ = wait_all(&jobs).await;
+            let _ = (wait_all(&fills).await, wait_all(&writes).await);
         }
     }
 

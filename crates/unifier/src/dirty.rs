@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::file::{CachedFile, Core, Job};
+use crate::file::{CachedFile, Core};
+use crate::job::Job;
 
 impl Core {
     pub(crate) fn list_as_dirty(&self, file: &Arc<CachedFile>) {

@@ -16,6 +16,7 @@ use dafs_store::{File, FileId};
 
 pub(crate) use self::core::{Core, Counters, FRAME_LOOKS, Pinned, count, least_frames};
 pub(crate) use self::dirty::HELPERS_MAX;
+use crate::job::Job;
 use crate::keeping::FilePolicy;
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
@@ -25,10 +26,6 @@ use clusters::Fate;
 pub(crate) use fill::Fill;
 use inner::Blocks;
 pub(crate) use inner::Inner;
-
-/// Work to be done to its end; most of it is a fill.
-pub(crate) type Job = crate::job::Job<Fill>;
-pub(crate) type Jobs = crate::job::Jobs<Fill>;
 
 /// Blocks that one fill may cover.
 pub(crate) const FILL_SLOTS_MAX: usize = 256;
@@ -60,13 +57,11 @@ pub(crate) struct Cluster {
 
 /// Blocks that are being read in.
 pub(crate) struct Filling {
-    pub(crate) id: u64,
     pub(crate) first: u64,
     pub(crate) count: usize,
     /// A bit for each block that was written, or dropped, since the store was asked.
     pub(crate) void: [u64; FILL_SLOTS_MAX / 64],
-    pub(crate) job: Arc<Job>,
-    pub(crate) pages: Arc<Pinned>,
+    pub(crate) fill: Arc<Fill>,
 }
 
 /// Blocks that are being written back.

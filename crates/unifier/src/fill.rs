@@ -1,54 +1,29 @@
 //! Filling pages from the store.
 
 use std::sync::Arc;
-use std::task::Poll;
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::Status;
 use smallvec::SmallVec;
 
 use crate::blocks::BlockRange;
-use crate::file::{CachedFile, FILL_SLOTS_MAX, Fill, Filling, Inner, Job, Pinned, place};
-use crate::job::Outcome;
+use crate::file::{CachedFile, Fill, Filling, Inner, Pinned, place};
 use crate::planted::{Defect, planted};
 use crate::policy::Origin;
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT, units};
 
 /// Most reads wait for one.
-pub(crate) type Fills = SmallVec<[Awaited; 1]>;
-
-/// A fill that somebody waits for; what it brings stays until the waiter has seen it.
-pub(crate) struct Awaited {
-    pub(crate) job: Arc<Job>,
-    blocks: BlockRange,
-    pages: Arc<Pinned>,
-}
-
-impl Awaited {
-    /// Where it brings this block.
-    pub(crate) fn page_of(&self, block: u64) -> Option<Page> {
-        let index = usize::try_from(block.checked_sub(self.blocks.first)?).ok()?;
-        self.pages.pages.get(index).copied()
-    }
-
-    /// It failed, and nothing but blocks of this range was asked for.
-    pub(crate) fn has_failed_within(&self, offset: u64, len: usize) -> bool {
-        let BlockRange { first, count } = self.blocks;
-        let end = offset.saturating_add(len as u64).div_ceil(SLOT);
-        let within = offset / SLOT <= first && first + count as u64 <= end;
-        within && matches!(self.job.poll(None), Poll::Ready(Err(_)))
-    }
-}
+pub(crate) type Fills = SmallVec<[Arc<Fill>; 1]>;
 
 /// The pages of each stretch.
-pub(crate) type Allocated = SmallVec<[Arc<Pinned>; 1]>;
+pub(crate) type Allocated = SmallVec<[Pinned; 1]>;
 
 impl CachedFile {
     pub(crate) fn allocate_all(&self, ranges: &[BlockRange]) -> Option<Allocated> {
         let mut all = Allocated::new();
         for range in ranges {
             let pages = self.core.allocate(range.first, range.count)?;
-            all.push(Arc::new(Pinned::new(&self.core, pages)));
+            all.push(Pinned::new(&self.core, pages));
         }
         Some(all)
     }
@@ -71,53 +46,38 @@ impl CachedFile {
     pub(crate) fn start_fill(
         self: &Arc<Self>,
         range: &BlockRange,
-        pages: Arc<Pinned>,
+        pages: Pinned,
         arrivals: Option<u64>,
-    ) -> Result<Option<Awaited>, Status> {
-        let started = {
+    ) -> Result<Option<Arc<Fill>>, Status> {
+        let fill = {
             let inner = &mut *self.lock();
             let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
             let is_as_seen = arrivals == Some(inner.transfers.arrivals);
             if inner.exclusive.is_some() || !(is_as_seen || inner.lacks(range)) {
                 return Ok(None);
             }
-            let id = inner.transfers.next_id();
-            let (file, first) = (self.clone(), range.first);
-            let fill = Fill::new(file, handle, pages.clone(), id, first);
-            let fill = Filling {
-                id,
-                first: range.first,
-                count: range.count,
-                void: [0; FILL_SLOTS_MAX / 64],
-                job: Job::prompt(fill),
-                pages,
-            };
-            let started = fill.awaited();
-            inner.transfers.arrivals += 1;
-            inner.transfers.fills.push(fill);
-            started
+            let fill = Fill::new(self.clone(), handle, *range, pages);
+            inner.transfers.begin_fill(&fill);
+            fill
         };
-        self.core.jobs.start(&started.job);
-        Ok(Some(started))
+        fill.begin();
+        Ok(Some(fill))
     }
 
     /// A fill has ended.
-    pub(crate) fn filled(&self, id: u64, pages: &Pinned, answer: Result<usize, Status>) -> Outcome {
+    pub(crate) fn filled(&self, fill: &Fill, answer: Result<usize, Status>) {
         if let Ok(bytes) = answer {
-            self.zero_from(&pages.pages, bytes);
+            self.zero_from(fill.pages(), bytes);
         }
         let inner = &mut *self.lock();
-        let at =
-            inner.transfers.fills.iter().position(|fill| fill.id == id).expect("a fill is listed");
-        let fill = inner.transfers.fills.swap_remove(at);
+        let Some(filling) = inner.transfers.end_fill(fill) else { return };
         if answer.is_ok() {
-            self.install(inner, &fill);
+            self.install(inner, &filling);
         }
-        answer.map(|_| ())
     }
 
     /// The store gave `bytes`: what follows them in the pages is somebody else's.
-    fn zero_from(&self, pages: &Pages, bytes: usize) {
+    fn zero_from(&self, pages: &[Page], bytes: usize) {
         if planted(Defect::StaleTailOfFill) {
             return;
         }
@@ -129,7 +89,7 @@ impl CachedFile {
 
     /// What was written or dropped meanwhile is newer than what was read in.
     fn install(&self, inner: &mut Inner, fill: &Filling) {
-        let mut installed = Pages::from_slice(&fill.pages.pages);
+        let mut installed = Pages::from_slice(fill.fill.pages());
         let mut index = 0;
         while index < installed.len() {
             let (number, slot) = place(fill.first + index as u64);
@@ -181,12 +141,5 @@ impl CachedFile {
             inner.blocks.clusters.remove(number);
         }
         crate::file::count(&self.core.counters.filled_slots, count);
-    }
-}
-
-impl Filling {
-    pub(crate) fn awaited(&self) -> Awaited {
-        let blocks = BlockRange { first: self.first, count: self.count };
-        Awaited { job: self.job.clone(), blocks, pages: self.pages.clone() }
     }
 }

@@ -1,9 +1,8 @@
-//! Work that must be done to its end whoever waits for it: while the store reads or fills
-//! pages, they belong to the job, and a dropped request takes nothing away.
+//! Work that must be done to its end whoever waits for it: while the store reads pages, they belong
+//! to the job, and a dropped request takes nothing away.
 //!
 //! A job is polled by everybody who waits for it; one whose waiters are all gone is polled by
-//! [`Unifier::write_back`](crate::Unifier::write_back) and by whoever needs space, or, if it is a
-//! prompt one, by whoever wakes it.
+//! [`Unifier::write_back`](crate::Unifier::write_back) and by whoever needs space.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -17,26 +16,18 @@ use crate::wait::{add_waker, locked};
 
 pub(crate) type Outcome = Result<(), Status>;
 
-/// What a job does: most are of the kind `P`, which is no box.
-enum Work<P> {
-    Any(Pin<Box<dyn Future<Output = Outcome> + Send>>),
-    Prompt(P),
+type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// What ends, and can be waited for.
+pub(crate) trait Ending {
+    /// How it has ended; `waiter` is woken when it is to be asked again.
+    fn poll(&self, waiter: Option<&Waker>) -> Poll<Outcome>;
 }
 
-impl<P: Future<Output = Outcome> + Unpin> Work<P> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        match self {
-            Work::Any(work) => work.as_mut().poll(context),
-            Work::Prompt(work) => Pin::new(work).poll(context),
-        }
-    }
-}
-
-/// A shared future.
-pub(crate) struct Job<P> {
-    is_prompt: bool,
+/// A shared future: work to be done to its end.
+pub(crate) struct Job {
     /// Locked by who polls it, without the lock of `state`. `None` when it has ended.
-    work: Mutex<Option<Work<P>>>,
+    work: Mutex<Option<Work>>,
     state: Mutex<Progress>,
 }
 
@@ -56,27 +47,20 @@ impl Progress {
     }
 }
 
-impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Job<P> {
+impl Job {
     /// Nothing happens before it is polled.
-    pub(crate) fn new(work: impl Future<Output = Outcome> + Send + 'static) -> Arc<Job<P>> {
+    pub(crate) fn new(work: impl Future<Output = Outcome> + Send + 'static) -> Arc<Job> {
         Job::with(|_| work)
     }
 
-    /// As `new`. It waits for one call of the store: where nobody waits for the job, it is done in
-    /// the thread that completes the call.
-    pub(crate) fn prompt(work: P) -> Arc<Job<P>> {
-        let (work, state) = (Mutex::new(Some(Work::Prompt(work))), Mutex::new(Progress::new(true)));
-        Arc::new(Job { is_prompt: true, work, state })
-    }
-
     /// As `new`, for work that must know its job.
-    pub(crate) fn with<W>(work: impl FnOnce(&Arc<Job<P>>) -> W) -> Arc<Job<P>>
+    pub(crate) fn with<W>(work: impl FnOnce(&Arc<Job>) -> W) -> Arc<Job>
     where
         W: Future<Output = Outcome> + Send + 'static,
     {
         let (none, state) = (Mutex::new(None), Mutex::new(Progress::new(false)));
-        let job = Arc::new(Job { is_prompt: false, work: none, state });
-        *locked(&job.work) = Some(Work::Any(Box::pin(work(&job))));
+        let job = Arc::new(Job { work: none, state });
+        *locked(&job.work) = Some(Box::pin(work(&job)));
         locked(&job.state).notified = true;
         job
     }
@@ -121,7 +105,8 @@ impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Job<P> {
         let waker = Waker::from(self.clone());
         let work = &mut *locked(&self.work);
         // What was stopped does not end.
-        work.as_mut().map_or(Poll::Pending, |work| work.poll(&mut Context::from_waker(&waker)))
+        work.as_mut()
+            .map_or(Poll::Pending, |work| work.as_mut().poll(&mut Context::from_waker(&waker)))
     }
 
     pub(crate) async fn wait(self: &Arc<Self>) -> Outcome {
@@ -129,28 +114,26 @@ impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Job<P> {
     }
 }
 
-impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Wake for Job<P> {
+impl Wake for Job {
     fn wake(self: Arc<Self>) {
         let mut state = locked(&self.state);
         state.notified = true;
         // Who polls now looks again when it is through.
         let waiters =
             if state.polled { SmallVec::new() } else { std::mem::take(&mut state.waiters) };
-        let is_alone = waiters.is_empty() && !state.polled;
         drop(state);
-        // A call that ended in a panic has no answer: who looks at the job next is told.
-        if is_alone && self.is_prompt && !std::thread::panicking() {
-            let _ = self.poll(None);
-        }
         waiters.into_iter().for_each(Waker::wake);
     }
 }
 
+impl Ending for Arc<Job> {
+    fn poll(&self, waiter: Option<&Waker>) -> Poll<Outcome> {
+        Job::poll(self, waiter)
+    }
+}
+
 /// Waits for all; the first failure.
-pub(crate) async fn wait_all<P>(jobs: &[Arc<Job<P>>]) -> Outcome
-where
-    P: Future<Output = Outcome> + Unpin + Send + 'static,
-{
+pub(crate) async fn wait_all(jobs: &[impl Ending]) -> Outcome {
     poll_fn(|context| {
         let mut all = Poll::Ready(Ok(()));
         for job in jobs {
@@ -166,19 +149,14 @@ where
 }
 
 /// Jobs that have begun, so that they end also when nobody waits for them.
-pub(crate) struct Jobs<P> {
-    list: Mutex<(Vec<Arc<Job<P>>>, usize)>,
+#[derive(Default)]
+pub(crate) struct Jobs {
+    list: Mutex<(Vec<Arc<Job>>, usize)>,
 }
 
-impl<P> Default for Jobs<P> {
-    fn default() -> Jobs<P> {
-        Jobs { list: Mutex::default() }
-    }
-}
-
-impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Jobs<P> {
+impl Jobs {
     /// Begins.
-    pub(crate) fn start(&self, job: &Arc<Job<P>>) {
+    pub(crate) fn start(&self, job: &Arc<Job>) {
         if job.poll(None).is_ready() {
             return;
         }
@@ -192,7 +170,7 @@ impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Jobs<P> {
 
     /// Somebody must poll: a job was woken that nobody waits for.
     pub(crate) fn has_stranded(&self) -> bool {
-        let stranded = |job: &Arc<Job<P>>| {
+        let stranded = |job: &Arc<Job>| {
             let state = locked(&job.state);
             let is_left = state.notified && !state.polled && state.waiters.is_empty();
             drop(state);
@@ -202,17 +180,15 @@ impl<P: Future<Output = Outcome> + Unpin + Send + 'static> Jobs<P> {
         locked(&self.list).0.iter().any(stranded)
     }
 
-    /// Ends the prompt ones where they are: nobody will ask for what they bring.
-    pub(crate) fn stop(&self) {
-        let jobs = std::mem::take(&mut *locked(&self.list)).0;
-        let work = |job: &Arc<Job<P>>| locked(&job.work).take();
-        let stopped: Vec<_> = jobs.iter().filter(|job| job.is_prompt).map(work).collect();
-        drop(stopped);
+    /// Nobody polls them any more.
+    pub(crate) fn clear(&self) {
+        let jobs = std::mem::take(&mut *locked(&self.list));
+        drop(jobs);
     }
 
     /// Polls all; true when one ended by that.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> bool {
-        let jobs: Vec<Arc<Job<P>>> = {
+        let jobs: Vec<Arc<Job>> = {
             let list = &mut locked(&self.list).0;
             list.retain(|job| !job.is_done());
             list.clone()

@@ -113,9 +113,7 @@ impl CachedFile {
         let Some(mut pages) = self.allocate_all(ranges) else {
             return self.core.end_prefetch(slots);
         };
-        for pinned in &mut pages {
-            Arc::get_mut(pinned).expect("nobody else has it yet").prefetched = true;
-        }
+        pages.iter_mut().for_each(|pages| pages.prefetched = true);
         // Who reads there waits for it and is told; nobody else does.
         let _ = self.start_fills(ranges, pages);
     }

@@ -10,9 +10,9 @@ use dafs_protocol::Status;
 use smallvec::SmallVec;
 
 use crate::blocks::{BlockRange, BlockRanges};
-use crate::file::{CachedFile, Core, Counters, Filling, Inner, Job, Pinned, count, place};
+use crate::file::{CachedFile, Core, Counters, Filling, Inner, Pinned, count, place};
 use crate::fill::Fills;
-use crate::job::wait_all;
+use crate::job::{Job, wait_all};
 use crate::pool::{FRAME_SLOTS, Page, Run, Runs, SLOT};
 use crate::wait::Ticket;
 
@@ -266,8 +266,7 @@ impl CachedFile {
                 }
             };
             awaited.extend(self.start_fills(&ranges, pages)?);
-            let jobs: SmallVec<[_; 1]> = awaited.iter().map(|fill| fill.job.clone()).collect();
-            let outcome = wait_all(&jobs).await;
+            let outcome = wait_all(&awaited).await;
             // The pages of `awaited` and `there` are pinned until the lease has them.
             let lease = self.lease(&mut self.lock(), offset, len);
             drop(there);
@@ -409,7 +408,8 @@ impl CachedFile {
             let last = wanted.end.min(fill.first + fill.count as u64);
             (wanted.start.max(fill.first)..last).any(|block| inner.page(block).is_none())
         };
-        let awaited = inner.transfers.fills.iter().filter(is_wanted).map(Filling::awaited);
+        let fills = inner.transfers.fills.iter().filter(is_wanted);
+        let awaited = fills.map(|filling| filling.fill.clone());
         let mut ranges = BlockRanges::default();
         for (number, mask) in inner.lacking(reach.first..reach.first + reach.count as u64) {
             runs(number, mask).for_each(|blocks| ranges.add(blocks, |_| false));

@@ -7,8 +7,7 @@ use std::task::{Context, Poll};
 
 use dafs_protocol::Status;
 
-use crate::file::{CachedFile, Pinned, count};
-use crate::fill::Awaited;
+use crate::file::{CachedFile, Fill, Pinned, count};
 use crate::pool::{FRAME_SLOTS, Page, SLOT};
 use crate::read::{PinnedRead, SoFar};
 
@@ -25,7 +24,7 @@ pub struct Reading {
 
 enum State {
     New,
-    Fill(Awaited),
+    Fill(Arc<Fill>),
     /// Boxed: few reads come here, and the others are not to be larger for it.
     Rest(Pin<Box<dyn Future<Output = Outcome> + Send>>),
 }
@@ -34,7 +33,7 @@ enum State {
 enum First {
     Lease(PinnedRead),
     /// Nothing of it, and nothing under way: this brings it.
-    Fill(Awaited),
+    Fill(Arc<Fill>),
     /// Some of it, something in its way, or no room.
     Other,
 }
@@ -55,7 +54,7 @@ impl Future for Reading {
                     First::Other => SoFar::default(),
                 },
                 State::Fill(fill) => {
-                    let Poll::Ready(outcome) = fill.job.poll(Some(context.waker())) else {
+                    let Poll::Ready(outcome) = fill.poll(Some(context.waker())) else {
                         return Poll::Pending;
                     };
                     // Its pages are pinned until the lease has them.
@@ -105,7 +104,7 @@ impl CachedFile {
         let Some(pages) = self.core.allocate(range.first, range.count) else {
             return Ok(First::Other);
         };
-        let pages = Arc::new(Pinned::new(&self.core, pages));
+        let pages = Pinned::new(&self.core, pages);
         let Some(fill) = self.start_fill(&range, pages, Some(arrivals))? else {
             return Ok(First::Other);
         };
@@ -114,7 +113,7 @@ impl CachedFile {
     }
 
     /// Pins what was filled for it, if that is all, and still there.
-    fn lease_of(&self, fill: &Awaited, offset: u64, len: usize) -> Option<PinnedRead> {
+    fn lease_of(&self, fill: &Fill, offset: u64, len: usize) -> Option<PinnedRead> {
         let inner = &mut *self.lock();
         let is_one = offset.saturating_add(len as u64).div_ceil(SLOT) == offset / SLOT + 1;
         let page = fill.page_of(offset / SLOT).filter(|_| is_one);

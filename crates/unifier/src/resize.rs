@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::emptying::LOOKS_MAX;
-use crate::file::{Core, FRAME_LOOKS, HELPERS_MAX, Job, count, least_frames};
+use crate::file::{Core, FRAME_LOOKS, HELPERS_MAX, count, least_frames};
+use crate::job::Job;
 use crate::pool::{Decommit, FRAME_SLOTS};
 use crate::wait::locked;
 

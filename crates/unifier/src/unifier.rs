@@ -11,9 +11,9 @@ use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::{Attr, Status, WriteVerifier};
 use dafs_store::{File, FileId};
 
+use crate::file::CachedFile;
 use crate::file::Core;
-use crate::file::{CachedFile, Job};
-use crate::job::wait_all;
+use crate::job::{Job, wait_all};
 use crate::pool::{FRAME_SLOTS, Pool};
 use crate::wait::Ticket;
 use crate::{CacheStats, Config, Mark, Opening, WriterId};

@@ -8,7 +8,8 @@ use dafs_protocol::Status;
 use smallvec::SmallVec;
 
 use crate::Writer;
-use crate::file::{CachedFile, Inner, Job, place};
+use crate::file::{CachedFile, Inner, place};
+use crate::job::Job;
 use crate::planted::{Defect, planted};
 use crate::policy::Origin;
 use crate::pool::{Page, Pages, Runs, SLOT, units};

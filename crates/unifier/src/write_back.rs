@@ -9,9 +9,9 @@ use dafs_store::File;
 use smallvec::{SmallVec, smallvec};
 
 use crate::WriterId;
-use crate::file::{CachedFile, Inner, Job, Which, Writing, place};
+use crate::file::{CachedFile, Inner, Which, Writing, place};
 use crate::file::{Pinned, count};
-use crate::job::{Outcome, wait_all};
+use crate::job::{Job, Outcome, wait_all};
 use crate::planted::{Defect, planted};
 use crate::policy::Origin;
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};

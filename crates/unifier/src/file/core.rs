@@ -13,10 +13,11 @@ use dafs_protocol::{Attr, WriteVerifier};
 use dafs_store::{File, FileId};
 use smallvec::SmallVec;
 
+use super::CachedFile;
 use super::dirty::Dirty;
-use super::{CachedFile, Job, Jobs};
 use crate::config::Config;
 use crate::emptying::Emptying;
+use crate::job::{Job, Jobs};
 use crate::policy::shares::Search;
 use crate::pool::{FRAME_SLOTS, Page, Pages, Pool, Runs, Victims, units};
 use crate::wait::{FairQueue, locked};
@@ -227,9 +228,14 @@ impl Core {
 
     /// The files refer to the core and the core to the files: this ends it.
     pub(crate) fn clear(&self) {
-        self.jobs.stop();
+        self.jobs.clear();
         let table = std::mem::take(&mut *locked(&self.files));
         self.dirty.clear();
+        // So do the fills and their files. Nobody will ask for what they bring.
+        for file in table.places.iter().flatten() {
+            let fills = std::mem::take(&mut file.lock().transfers.fills);
+            drop(fills);
+        }
         drop(table);
     }
 

@@ -9,7 +9,8 @@ use dafs_store::File;
 
 use super::clusters::Clusters;
 use super::sessions::Sessions;
-use super::{Cluster, Filling, Job, Writing, place};
+use super::{Cluster, Fill, Filling, Writing, place};
+use crate::job::Job;
 use crate::pool::{FRAME_SLOTS, Page, SLOT};
 
 /// What the store last said of a file after our own changes.
@@ -102,10 +103,10 @@ impl Transfers {
         }
     }
 
-    /// Jobs that end when nothing is.
-    fn jobs(&self) -> Vec<Arc<Job>> {
-        let fills = self.fills.iter().map(|fill| fill.job.clone());
-        fills.chain(self.writes.iter().map(|write| write.job.clone())).collect()
+    /// All of it.
+    fn all(&self) -> (Vec<Arc<Fill>>, Vec<Arc<Job>>) {
+        let fills = self.fills.iter().map(|filling| filling.fill.clone());
+        (fills.collect(), self.writes.iter().map(|write| write.job.clone()).collect())
     }
 }
 
@@ -277,8 +278,8 @@ impl Inner {
     }
 
     /// Jobs that end when nothing is between the cache and the store.
-    pub(crate) fn traffic(&self) -> Vec<Arc<Job>> {
-        self.transfers.jobs()
+    pub(crate) fn traffic(&self) -> (Vec<Arc<Fill>>, Vec<Arc<Job>>) {
+        self.transfers.all()
     }
 
     /// The file is at least so long.
