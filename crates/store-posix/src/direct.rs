@@ -22,7 +22,7 @@ use super::direct_fd::{BLOCK, Descriptor, Descriptors, alignment};
 use super::file::PosixFile;
 use super::ring;
 use super::sys::{self, Errno};
-use super::transfer::{Completion, Transfer, Waiting, Way, in_pool};
+use super::transfer::{self, Completion, Transfer, Waiting, Way, in_pool};
 use super::{BTRFS, EXT4, F2FS, OVERLAY, TMPFS, XFS};
 use dafs_store::{Answer, Pending, ReadEnd, pending};
 
@@ -101,7 +101,6 @@ impl PosixFile {
     }
 
     fn descriptor(&self, base: &OwnedFd, way: Way) -> Option<&Descriptor> {
-        let _server = self.inner().identities.as_server().ok()?;
         let Descriptors { reader, writer, .. } = &self.direct;
         let (known, access) = match way {
             Way::Write => (writer, libc::O_RDWR),
@@ -111,6 +110,7 @@ impl PosixFile {
             },
         };
         if known.get().is_none() {
+            let _server = self.inner().identities.as_server().ok()?;
             // What is in the way now, as too many open files, may not be the next time.
             let opened = Descriptor::open(base, access).ok()?;
             known.get_or_init(|| opened);
@@ -161,6 +161,7 @@ impl PosixFile {
         answer
     }
 
+    #[inline(always)]
     fn begin(
         &self,
         way: Way,
@@ -170,10 +171,9 @@ impl PosixFile {
         completer: Completion,
     ) {
         let owner = Waiting { inner: self.inner().clone(), fd: base.clone(), completer };
-        let transfer = Transfer { way, fd, offset, memory, owner };
-        match ring::is_here() {
-            true => ring::start(transfer),
-            false => in_pool(transfer),
+        let memory = transfer::memory(memory);
+        if let Err(transfer) = ring::start(Transfer { way, fd, offset, memory, owner }) {
+            in_pool(transfer);
         }
     }
 }

@@ -50,17 +50,17 @@ impl Ring {
         self.queue.in_flight() + self.behind.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn start(&mut self, transfer: Transfer<Waiting>) {
         if !self.queue.has_room() {
             return self.behind.push_back(transfer);
         }
-        self.queue.push(transfer);
-        if self.queue.queued() >= BEGIN_AT {
+        if self.queue.push(transfer) >= BEGIN_AT {
             enter(self, Enter::Submit);
         }
     }
 
+    #[inline(always)]
     fn take(&mut self) -> Option<(Transfer<Waiting>, i32)> {
         let taken = self.queue.take();
         if taken.is_some()
@@ -213,10 +213,20 @@ pub(super) fn is_here() -> bool {
     RING.with_borrow(Option::is_some)
 }
 
-/// Begins a transfer in this thread's ring, which it [has](is_here).
-#[inline]
-pub(super) fn start(transfer: Transfer<Waiting>) {
-    RING.with_borrow_mut(|ring| ring.as_mut().expect("a ring is here").start(transfer));
+/// Begins a transfer in this thread's ring.
+///
+/// # Errors
+/// It has none: the transfer again.
+#[inline(always)]
+#[allow(clippy::result_large_err, reason = "it is what was given")]
+pub(super) fn start(transfer: Transfer<Waiting>) -> Result<(), Transfer<Waiting>> {
+    RING.with_borrow_mut(|ring| match ring {
+        Some(ring) => {
+            ring.start(transfer);
+            Ok(())
+        }
+        None => Err(transfer),
+    })
 }
 
 /// Blocks until a transfer of this thread has completed; false: none is under way.

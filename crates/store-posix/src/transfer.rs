@@ -4,9 +4,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dafs_fabric::{SgList, sg_bytes};
+use dafs_fabric::{SgList, Span, sg_bytes};
 use dafs_protocol::Status;
 use dafs_store::{Completer, ReadEnd};
+use smallvec::SmallVec;
 
 use super::sys::{self, Errno};
 use super::{Shared, data};
@@ -25,8 +26,20 @@ pub(crate) struct Transfer<T> {
     pub(crate) way: Way,
     pub(crate) fd: Arc<OwnedFd>,
     pub(crate) offset: u64,
-    pub(crate) memory: SgList,
+    pub(crate) memory: Memory,
     pub(crate) owner: T,
+}
+
+/// Where a transfer's bytes are: mostly in one piece, and small, since transfers are moved.
+pub(crate) type Memory = SmallVec<[Span; 1]>;
+
+/// That of a list.
+#[inline(always)]
+pub(super) fn memory(mut list: SgList) -> Memory {
+    match list.len() {
+        1 => list.pop().map_or_else(Memory::new, |span| Memory::from_buf([span])),
+        _ => list.into_iter().collect(),
+    }
 }
 
 /// Who waits for a transfer, and what finishes it where it ends early.
@@ -71,10 +84,19 @@ pub(super) fn in_pool(transfer: Transfer<Waiting>) {
 }
 
 /// A transfer came back from a ring.
+#[inline(always)]
 pub(super) fn ended(transfer: Transfer<Waiting>, result: i32) {
-    let bytes = usize::try_from(result);
-    match bytes {
+    match usize::try_from(result) {
         Ok(bytes) if bytes == sg_bytes(&transfer.memory) => ended_whole(transfer, bytes),
+        _ => ended_early(transfer, result),
+    }
+}
+
+/// With an error, or before it was done.
+#[cold]
+#[inline(never)]
+fn ended_early(transfer: Transfer<Waiting>, result: i32) {
+    match usize::try_from(result) {
         Ok(bytes) => hand_over(transfer, bytes),
         Err(_) => match Errno(result.wrapping_neg()) {
             errno if is_final(errno) => finish(transfer, Err(data::data_error(errno))),
@@ -83,6 +105,7 @@ pub(super) fn ended(transfer: Transfer<Waiting>, result: i32) {
     }
 }
 
+#[inline(always)]
 fn ended_whole(transfer: Transfer<Waiting>, bytes: usize) {
     transfer.owner.inner.direct_transfers.fetch_add(1, Ordering::Relaxed);
     finish(transfer, Ok(bytes));
@@ -124,6 +147,7 @@ fn go_on(transfer: Transfer<Waiting>, mut done: usize) {
     finish(transfer, outcome.map(|()| done));
 }
 
+#[inline(always)]
 fn finish(transfer: Transfer<Waiting>, outcome: Result<usize, Status>) {
     let Transfer { memory, fd, owner: Waiting { inner, fd: base, completer }, .. } = transfer;
     // First, so that who waits for the answer is not the last to hold any of it.
@@ -159,7 +183,7 @@ mod tests {
             Arc::new(OwnedFd::from(file.expect("open")))
         };
         let memory = Buffer::new(BLOCK as usize).expect("buffer").post();
-        let list = SgList::from_iter([memory.span().clone()]);
+        let list = Memory::from_iter([memory.span().clone()]);
         let transfer = |completer| Transfer {
             way,
             fd: fd(&path),
@@ -213,12 +237,12 @@ mod tests {
             way: Way::Read,
             fd: fd.clone(),
             offset: 0,
-            memory: SgList::from_iter([memory.span().clone()]),
+            memory: Memory::from_iter([memory.span().clone()]),
             owner: Waiting { inner, fd: base, completer: Completion::Read(completer) },
         };
         let thread = std::thread::spawn(move || {
             let own = ring::ThreadRing::open().expect("a ring");
-            ring::start(transfer);
+            assert!(ring::start(transfer).is_ok(), "it has one");
             own.close(std::time::Duration::ZERO)
         });
         assert_eq!(thread.join().expect("it ends"), Err(1));

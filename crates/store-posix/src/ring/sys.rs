@@ -30,7 +30,7 @@ pub(super) enum Enter {
 struct Slot<T> {
     transfer: Transfer<T>,
     /// `None`: its memory is one.
-    pieces: Option<Pieces>,
+    pieces: Option<Box<Pieces>>,
 }
 
 /// One thread's ring. What is pushed belongs to it until it comes back from [`Queue::take`].
@@ -88,25 +88,26 @@ impl<T> Queue<T> {
     }
 
     /// Takes a transfer, for which there is room, to be handed over by the next
-    /// [`enter`](Queue::enter).
-    pub(super) fn push(&mut self, transfer: Transfer<T>) {
+    /// [`enter`](Queue::enter). How many are.
+    #[inline(always)]
+    pub(super) fn push(&mut self, transfer: Transfer<T>) -> usize {
         let index = self.free.pop().expect("who pushes has looked for room");
         let pieces = match only(&transfer) {
             Some(_) => None,
-            None => Some(Pieces::new(&transfer.memory, 0, |span| address(transfer.way, span))),
+            None => {
+                let address = |span: &Span| address(transfer.way, span);
+                Some(Box::new(Pieces::new(&transfer.memory, 0, address)))
+            }
         };
         let slot = self.slots[index as usize].insert(Slot { transfer, pieces });
         let entry = entry(slot).personality(self.personality).user_data(index.into());
+        let mut queue = self.ring.submission();
         // SAFETY: the entry's descriptor, pieces and memory are in the slot, which is emptied by
         // its completion only. Spans keep their memory mapped; those that are read into are
         // writable (`as_mut_ptr` says so).
-        let pushed = unsafe { self.ring.submission().push(&entry) };
+        let pushed = unsafe { queue.push(&entry) };
         pushed.expect("the ring has an entry per slot");
-    }
-
-    /// Pushed and not handed over.
-    pub(super) fn queued(&mut self) -> usize {
-        self.ring.submission().len()
+        queue.len()
     }
 
     /// Hands over what was pushed, and what else is said. No system call when there is nothing to
@@ -136,6 +137,7 @@ impl<T> Queue<T> {
     }
 
     /// A transfer that has ended, and what the kernel says of it: bytes, or a negative errno.
+    #[inline(always)]
     pub(super) fn take(&mut self) -> Option<(Transfer<T>, i32)> {
         let entry = self.ring.completion().next()?;
         let index = u32::try_from(entry.user_data()).ok()?;
