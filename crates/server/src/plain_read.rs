@@ -13,7 +13,7 @@ use std::time::Duration;
 use dafs_fabric::SgList;
 use dafs_message::RequestId;
 use dafs_protocol::{PlainRead, RequestHead, Status, encode_plain_read_reply, encode_results};
-use dafs_unifier::{PinnedRead, Reading};
+use dafs_unifier::{PinnedBytes, PinnedRead, Reading};
 
 use crate::context::{Action, Context, Grant, Held};
 use crate::metrics::Kind;
@@ -64,22 +64,30 @@ pub(crate) struct Miss {
 }
 
 impl Miss {
-    fn reply(&mut self, outcome: Result<PinnedRead, Status>) {
+    #[inline(always)]
+    fn reply(&mut self, outcome: Result<PinnedBytes, Status>) {
+        let told = match &outcome {
+            Ok(PinnedBytes::Page(page)) => Some((page.bytes(), false)),
+            Ok(PinnedBytes::Read(lease)) => Some((lease.len(), lease.was_coming())),
+            Err(_) => None,
+        };
         let Miss { context, session, head, open, offset, len, .. } = self;
-        if let Ok(lease) = &outcome {
+        if let Some((bytes, was_coming)) = told {
             if let (Some(recorder), Some(file)) = (&context.shared.recorder, open.file.cached()) {
                 recorder.read(file, *offset, *len);
             }
-            note_read(context, session, lease.len());
-            open.read_ahead(*offset, *len, lease.was_coming());
+            note_read(context, session, bytes);
+            open.read_ahead(*offset, *len, was_coming);
         }
         session.slots.borrow_mut().finish(head.slot, []);
         let target = session.take_target(head.slot);
         context.shared.note_time(Kind::Reads, self.start);
         let (Some(id), Some(grant)) = (target, self.grant.take()) else { return };
         let page = match outcome {
-            Ok(lease) if planted(Defect::HeldTooShort) => Err(Ok(lease)),
-            Ok(lease) => lease.into_page().map_err(Ok),
+            Ok(PinnedBytes::Page(page)) if !planted(Defect::HeldTooShort) => Ok(page),
+            Ok(PinnedBytes::Page(page)) => Err(Ok(page.into_read(false))),
+            Ok(PinnedBytes::Read(lease)) if planted(Defect::HeldTooShort) => Err(Ok(lease)),
+            Ok(PinnedBytes::Read(lease)) => lease.into_page().map_err(Ok),
             Err(status) => Err(Err(status)),
         };
         let action = match page {
@@ -115,6 +123,6 @@ impl Future for Miss {
 
     fn poll(self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<()> {
         let miss = self.get_mut();
-        Pin::new(&mut miss.reading).poll(context).map(|outcome| miss.reply(outcome))
+        miss.reading.poll_pinned(context).map(|outcome| miss.reply(outcome))
     }
 }

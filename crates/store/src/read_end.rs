@@ -37,3 +37,61 @@ impl Drop for ReadEnd {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::{Pending, pending};
+
+    /// What was told.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<Option<Result<usize, Status>>>>);
+
+    impl ReadWaiter for Told {
+        fn ended(self: Arc<Self>, answer: Option<Result<usize, Status>>) {
+            self.0.lock().expect("nobody panics").push(answer);
+        }
+    }
+
+    fn told(begin: impl FnOnce(ReadEnd)) -> Vec<Option<Result<usize, Status>>> {
+        let told = Arc::new(Told::default());
+        begin(ReadEnd::new(told.clone()));
+        std::mem::take(&mut *told.0.lock().expect("nobody panics"))
+    }
+
+    #[test]
+    fn each_end_is_told_once() {
+        for answer in [Ok(7), Err(Status::Io)] {
+            assert_eq!(told(|end| end.tell(answer)), [Some(answer)]);
+            assert_eq!(told(|end| Pending::ready(answer).then(end)), [Some(answer)]);
+            let here = |end| {
+                let (completer, pending) = pending();
+                completer.complete(answer);
+                pending.then(end);
+            };
+            let later = |end| {
+                let (completer, pending) = pending();
+                pending.then(end);
+                completer.complete(answer);
+            };
+            assert_eq!((told(here), told(later)), (vec![Some(answer)], vec![Some(answer)]));
+        }
+    }
+
+    #[test]
+    fn a_dropped_call_is_told() {
+        let before = |end| {
+            let (completer, pending) = pending();
+            drop(completer);
+            pending.then(end);
+        };
+        let later = |end| {
+            let (completer, pending) = pending();
+            pending.then(end);
+            drop(completer);
+        };
+        assert_eq!((told(drop), told(before), told(later)), (vec![None], vec![None], vec![None]));
+    }
+}

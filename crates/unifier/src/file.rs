@@ -4,6 +4,7 @@ mod clusters;
 mod core;
 mod dirty;
 mod fill;
+mod fill_filter;
 mod inner;
 mod sessions;
 
@@ -444,6 +445,24 @@ impl CachedFile {
             inner.blocks.clusters.remove(number);
         }
         unit.unit_slots()
+    }
+
+    /// Gives up a unit of one slot, which `block` was in, for [another](crate::pool::Pool::take_over);
+    /// false: it is dirty or held, or gone.
+    pub(crate) fn give_slot(&self, unit: Page, block: u64) -> bool {
+        let inner = &mut *self.lock();
+        let (number, slot) = place(block);
+        let Some(cluster) = inner.blocks.clusters.get_mut(number) else { return false };
+        let is_unwritten = (cluster.dirty | cluster.writing) >> slot & 1 != 0;
+        if cluster.pages[slot] != unit || is_unwritten || self.core.pool.is_pinned(unit) {
+            return false;
+        }
+        cluster.pages[slot] = Page::NONE;
+        self.core.pool.take_over(unit);
+        if cluster.is_empty() && cluster.writing == 0 {
+            inner.blocks.clusters.remove(number);
+        }
+        true
     }
 
     pub(crate) fn unlist_as_dirty(&self) {

@@ -75,6 +75,12 @@ impl CachedFile {
     /// evicted. The caller has the file's lock.
     pub(crate) fn may_go(&self, pages: &[Page], first: u64, origin: Origin) {
         let key = Key { file: self.number(), block: first };
+        if let [page] = pages
+            && page.unit_slots() == 1
+            && !page.is_none()
+        {
+            return self.core.pool.list_one(*page, self.keeping.share(), key, origin);
+        }
         self.core.pool.list(pages, self.keeping.share(), key, origin);
     }
 }

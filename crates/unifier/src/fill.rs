@@ -53,11 +53,12 @@ impl CachedFile {
             let inner = &mut *self.lock();
             let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
             let is_as_seen = arrivals == Some(inner.transfers.arrivals);
-            if inner.exclusive.is_some() || !(is_as_seen || inner.lacks(range)) {
+            if inner.exclusive.is_some() || !(is_as_seen || self.lacks(inner, range)) {
                 return Ok(None);
             }
             let fill = Fill::new(self.clone(), handle, *range, pages);
             inner.transfers.begin_fill(&fill);
+            self.core.fill_filter.add(self.number(), *range);
             fill
         };
         fill.begin();
@@ -71,14 +72,18 @@ impl CachedFile {
         }
         let inner = &mut *self.lock();
         let Some(filling) = inner.transfers.end_fill(fill) else { return };
-        if answer.is_ok() {
-            self.install(inner, &filling);
+        let blocks = BlockRange { first: filling.first, count: filling.count };
+        self.core.fill_filter.take(self.number(), blocks);
+        match (answer, fill.pages()) {
+            (Err(_), _) => {}
+            (Ok(_), [page]) => self.install_one(inner, &filling, *page),
+            (Ok(_), _) => self.install(inner, &filling),
         }
     }
 
     /// The store gave `bytes`: what follows them in the pages is somebody else's.
     fn zero_from(&self, pages: &[Page], bytes: usize) {
-        if planted(Defect::StaleTailOfFill) {
+        if bytes == pages.len() * PAGE_BYTES || planted(Defect::StaleTailOfFill) {
             return;
         }
         for (index, page) in pages.iter().enumerate().skip(bytes / PAGE_BYTES) {
@@ -102,6 +107,39 @@ impl CachedFile {
         self.may_go(&installed, fill.first, Origin::ByRead);
     }
 
+    /// As [`install`](Self::install), of one page.
+    fn install_one(&self, inner: &mut Inner, fill: &Filling, page: Page) {
+        let (block, size) = (fill.first, inner.size);
+        let (number, slot) = place(block);
+        let cluster = inner.cluster(number);
+        let old = cluster.pages[slot];
+        let is_late = fill.void[0] & 1 != 0 || !old.is_none();
+        if is_late && !planted(Defect::LateFillWins) {
+            if cluster.is_empty() && cluster.writing == 0 {
+                inner.blocks.clusters.remove(number);
+            }
+            return;
+        }
+        cluster.pages[slot] = page;
+        if !old.is_none() {
+            self.core.pool.unmap(old);
+        }
+        self.zero_behind(page, block, size);
+        self.core.pool.publish(page, self.number(), block);
+        self.core.pool.map(page.unit(), 1);
+        crate::file::count(&self.core.counters.filled_slots, 1);
+        self.may_go(&[page], block, Origin::ByRead);
+    }
+
+    /// Behind the end of a file of this size are zeros.
+    #[inline(always)]
+    fn zero_behind(&self, page: Page, block: u64, size: u64) {
+        let valid = size.saturating_sub(block * SLOT).min(SLOT) as usize;
+        if valid < PAGE_BYTES && !planted(Defect::StaleTailOfFill) {
+            self.core.pool.part(page, valid, PAGE_BYTES).zero();
+        }
+    }
+
     /// Some pages of one cluster; those that are not installed become none.
     fn install_in(
         &self,
@@ -121,10 +159,7 @@ impl CachedFile {
                 continue;
             }
             let block = number * FRAME_SLOTS as u64 + slot as u64;
-            let valid = size.saturating_sub(block * SLOT).min(SLOT) as usize;
-            if valid < PAGE_BYTES && !planted(Defect::StaleTailOfFill) {
-                self.core.pool.part(*page, valid, PAGE_BYTES).zero();
-            }
+            self.zero_behind(*page, block, size);
             let old = std::mem::replace(&mut cluster.pages[slot], *page);
             if !old.is_none() {
                 self.core.pool.unmap(old);

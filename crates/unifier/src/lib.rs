@@ -59,7 +59,7 @@ pub use query::Cached;
 pub use ranges::FilePosition;
 pub use read::{PageLook, PinnedPage, PinnedRead};
 pub use read_ahead::Reader;
-pub use reading::Reading;
+pub use reading::{PinnedBytes, Reading};
 pub use unifier::{HoldPermit, Unifier};
 pub use wait::{FairQueue, Ticket};
 pub use write::WriteReservation;

@@ -6,6 +6,7 @@
 //! somebody pins it. Units that may be evicted are in the order of a replacement policy.
 
 mod free;
+mod order;
 mod segments;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -21,8 +22,8 @@ use crate::entry::{Entry, State};
 pub(crate) use crate::memory::FRAME_SLOTS;
 use crate::memory::Memory;
 use crate::planted::{Defect, planted};
-use crate::policy::shares::{Search, Share, USE_BITS};
-use crate::policy::{Following, Key, Origin};
+use crate::policy::Following;
+use crate::policy::shares::{Search, USE_BITS};
 use crate::wait::Space;
 use free::Free;
 use segments::Segments;
@@ -487,39 +488,6 @@ impl Pool {
     /// nobody begins to.
     pub(crate) fn is_pinned(&self, unit: Page) -> bool {
         self.users[unit.index()].load(Ordering::SeqCst) & PINS != 0
-    }
-
-    /// These pages of a file, which map consecutive blocks from `block` on, may be evicted from
-    /// now on. The caller has the file's lock, and the pages are mapped.
-    pub(crate) fn list(&self, pages: &[Page], share: Share, key: Key, origin: Origin) {
-        let mut free = self.free();
-        let mut last = Page::NONE;
-        for (index, page) in pages.iter().enumerate() {
-            if page.is_none() || page.unit() == last {
-                continue;
-            }
-            last = page.unit();
-            // The unit may begin before these pages.
-            let before = (page.index() - last.index()) as u64;
-            let key = Key { block: (key.block + index as u64).saturating_sub(before), ..key };
-            let number = last.index() as u32;
-            if !free.shares.has(number) {
-                let known = free.shares.insert(number, last.unit_slots(), share, (key, origin));
-                let more = USE * u64::from(known - 1);
-                self.users[last.index()].fetch_add(more, Ordering::Relaxed);
-                free.shares.tell(number, self.uses(last));
-                if origin == Origin::ByRead {
-                    free.shares.expect_use(number);
-                }
-            }
-        }
-    }
-
-    /// As [`list`](Self::list) for what is listed with another policy.
-    pub(crate) fn transfer(&self, unit: Page, share: Share, key: Key) {
-        let uses = self.uses(unit);
-        let number = unit.index() as u32;
-        self.free().shares.transfer(number, unit.unit_slots(), uses, share, key);
     }
 
     /// Finds what goes next, and with it, if `frames` are wanted, its neighbours; false when all

@@ -119,6 +119,23 @@ impl PinnedPage {
     }
 }
 
+impl PinnedPage {
+    /// The same for who may have several pages; `was_coming`: see there.
+    pub fn into_read(self, was_coming: bool) -> PinnedRead {
+        let PinnedPage { core, unit, start, len, end_of_file } = &self;
+        // Both have a pin for a moment.
+        core.pool.pin(*unit, false);
+        PinnedRead {
+            core: core.clone(),
+            units: SmallVec::from_iter([*unit]),
+            runs: Runs::one(*start, *len),
+            len: *len,
+            end_of_file: *end_of_file,
+            was_coming,
+        }
+    }
+}
+
 impl Drop for PinnedPage {
     #[inline(always)]
     fn drop(&mut self) {
@@ -185,7 +202,7 @@ impl CachedFile {
         let lease = match self.is_in_one_page(inner, offset, len) {
             true => {
                 let page = inner.blocks.page(offset / SLOT).filter(|page| !page.is_none())?;
-                self.lease_page(inner, page, offset, len)
+                self.hold_page(inner, page, offset, len).into_read(true)
             }
             false => self.lease(inner, offset, len)?,
         };
@@ -202,16 +219,28 @@ impl CachedFile {
         }
         let page = inner.blocks.page(offset / SLOT).filter(|page| !page.is_none());
         let Some(page) = page else { return PageLook::Lacking };
+        self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
+        PageLook::Held(self.hold_page(inner, page, offset, len))
+    }
+
+    /// Pins the page of bytes that are all [in it](Self::is_in_one_page).
+    #[inline(always)]
+    pub(crate) fn hold_page(
+        &self,
+        inner: &mut Inner,
+        page: Page,
+        offset: u64,
+        len: usize,
+    ) -> PinnedPage {
         let asked = offset.saturating_add(len as u64);
         let end = self.pin_page(inner, page, offset, asked);
-        self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
-        PageLook::Held(PinnedPage {
+        PinnedPage {
             core: self.core.clone(),
             unit: page.unit(),
             start: page.index() * PAGE_BYTES + (offset % SLOT) as usize,
             len: (end - offset) as usize,
             end_of_file: asked >= inner.size,
-        })
+        }
     }
 
     /// Whatever it takes: for [`read`](Self::read).
@@ -291,24 +320,8 @@ impl CachedFile {
     /// Pins what is there, if all is. It counts as a use of each unit, but not of the rest of one
     /// that the read before began.
     pub(crate) fn lease(&self, inner: &mut Inner, offset: u64, len: usize) -> Option<PinnedRead> {
-        self.lease_with(inner, offset, len, None)
-    }
-
-    /// `only`: the page of all that was asked for, if that is in one and the page is known.
-    pub(crate) fn lease_with(
-        &self,
-        inner: &mut Inner,
-        offset: u64,
-        len: usize,
-        only: Option<Page>,
-    ) -> Option<PinnedRead> {
         let asked = offset.saturating_add(len as u64);
         let end = asked.min(inner.size);
-        if let Some(page) = only
-            && self.is_in_one_page(inner, offset, len)
-        {
-            return Some(self.lease_page(inner, page, offset, len));
-        }
         // What lacks something mostly lacks its first page: nothing is made for that.
         let first = match offset < end {
             true => Some(inner.blocks.cluster_with(offset / SLOT)?),
@@ -360,26 +373,9 @@ impl CachedFile {
 
     /// A read of so many bytes, as far as the file has them, is one of some in one page: most are.
     #[inline]
-    fn is_in_one_page(&self, inner: &Inner, offset: u64, len: usize) -> bool {
+    pub(crate) fn is_in_one_page(&self, inner: &Inner, offset: u64, len: usize) -> bool {
         let end = offset.saturating_add(len as u64).min(inner.size);
         offset < end && offset / SLOT == (end - 1) / SLOT
-    }
-
-    /// As [`lease`](Self::lease), of bytes that are all [in this page](Self::is_in_one_page).
-    #[inline(always)]
-    fn lease_page(&self, inner: &mut Inner, page: Page, offset: u64, len: usize) -> PinnedRead {
-        let asked = offset.saturating_add(len as u64);
-        let end_of_file = asked >= inner.size;
-        let len = (self.pin_page(inner, page, offset, asked) - offset) as usize;
-        let start = page.index() * PAGE_BYTES + (offset % SLOT) as usize;
-        PinnedRead {
-            core: self.core.clone(),
-            units: SmallVec::from_iter([page.unit()]),
-            runs: Runs::one(start, len),
-            len,
-            end_of_file,
-            was_coming: true,
-        }
     }
 
     /// Pins a page for a reader of some of its bytes, from `offset` on: where they end.
@@ -455,9 +451,33 @@ impl CachedFile {
         }
         ranges.0
     }
+
+    /// Nothing of these blocks is cached, or being read in.
+    #[inline(always)]
+    pub(crate) fn lacks(&self, inner: &Inner, range: &BlockRange) -> bool {
+        let blocks = range.first..range.first + range.count as u64;
+        let is_absent = |number: u64| {
+            let Some(cluster) = inner.blocks.clusters.get(number) else { return true };
+            let mask = slots(number, &blocks);
+            let (from, to) = (mask.trailing_zeros(), u16::BITS - mask.leading_zeros());
+            cluster.pages[from as usize..to as usize].iter().all(|page| page.is_none())
+        };
+        let (first, _) = place(blocks.start);
+        let may_be_filled = self.core.fill_filter.may_have(self.number(), *range);
+        !(may_be_filled && inner.is_filling(&blocks))
+            && (first..blocks.end.div_ceil(FRAME_SLOTS as u64)).all(is_absent)
+    }
 }
 
 impl Inner {
+    /// Some of these blocks are being read in.
+    fn is_filling(&self, blocks: &Range<u64>) -> bool {
+        let is_of = |fill: &Filling| {
+            fill.first < blocks.end && blocks.start < fill.first + fill.count as u64
+        };
+        self.transfers.fills.iter().any(is_of)
+    }
+
     pub(crate) fn filling(&self, block: u64) -> Option<&Filling> {
         self.transfers
             .fills
@@ -485,22 +505,5 @@ impl Inner {
             }
             (number, mask)
         })
-    }
-
-    /// Nothing of these blocks is cached, or being read in.
-    pub(crate) fn lacks(&self, range: &BlockRange) -> bool {
-        let blocks = range.first..range.first + range.count as u64;
-        let is_filling = |fill: &Filling| {
-            fill.first < blocks.end && blocks.start < fill.first + fill.count as u64
-        };
-        let is_absent = |number: u64| {
-            let Some(cluster) = self.blocks.clusters.get(number) else { return true };
-            let mask = slots(number, &blocks);
-            let (from, to) = (mask.trailing_zeros(), u16::BITS - mask.leading_zeros());
-            cluster.pages[from as usize..to as usize].iter().all(|page| page.is_none())
-        };
-        let (first, _) = place(blocks.start);
-        !self.transfers.fills.iter().any(is_filling)
-            && (first..blocks.end.div_ceil(FRAME_SLOTS as u64)).all(is_absent)
     }
 }

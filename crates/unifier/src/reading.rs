@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use dafs_protocol::Status;
 
 use crate::file::{CachedFile, Fill, Pinned, count};
-use crate::pool::{FRAME_SLOTS, Page, SLOT};
-use crate::read::{PinnedRead, SoFar};
+use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
+use crate::read::{PinnedPage, PinnedRead, SoFar};
 
 type Outcome = Result<PinnedRead, Status>;
 
@@ -23,6 +23,7 @@ pub struct Reading {
 }
 
 enum State {
+    /// Also when it has ended.
     New,
     Fill(Arc<Fill>),
     /// Boxed: few reads come here, and the others are not to be larger for it.
@@ -38,17 +39,24 @@ enum First {
     Other,
 }
 
-impl Future for Reading {
-    type Output = Outcome;
+/// What was asked for.
+pub enum PinnedBytes {
+    /// Bytes in one page, which lacked.
+    Page(PinnedPage),
+    /// Any.
+    Read(PinnedRead),
+}
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let this = self.get_mut();
+impl Reading {
+    /// As [`Future::poll`], which gives all in the form of one page or several.
+    #[inline(always)]
+    pub fn poll_pinned(&mut self, context: &mut Context<'_>) -> Poll<Result<PinnedBytes, Status>> {
         loop {
-            let so_far = match &mut this.state {
-                State::New => match this.file.first(this.offset, this.len)? {
-                    First::Lease(lease) => return Poll::Ready(Ok(lease)),
+            let so_far = match &mut self.state {
+                State::New => match self.file.first(self.offset, self.len)? {
+                    First::Lease(lease) => return Poll::Ready(Ok(PinnedBytes::Read(lease))),
                     First::Fill(fill) => {
-                        this.state = State::Fill(fill);
+                        self.state = State::Fill(fill);
                         continue;
                     }
                     First::Other => SoFar::default(),
@@ -57,22 +65,42 @@ impl Future for Reading {
                     let Poll::Ready(outcome) = fill.poll(Some(context.waker())) else {
                         return Poll::Pending;
                     };
-                    // Its pages are pinned until the lease has them.
-                    if let Some(lease) = this.file.lease_of(fill, this.offset, this.len) {
-                        return Poll::Ready(Ok(lease));
+                    // Its pages are pinned until the reader has them.
+                    if let Some(bytes) = self.file.pin_filled(fill, self.offset, self.len) {
+                        self.let_go();
+                        return Poll::Ready(Ok(bytes));
                     }
                     if let Err(status) = outcome
-                        && fill.has_failed_within(this.offset, this.len)
+                        && fill.has_failed_within(self.offset, self.len)
                     {
                         return Poll::Ready(Err(status));
                     }
                     SoFar { exact: outcome.is_err(), missed: Some(false) }
                 }
-                State::Rest(rest) => return rest.as_mut().poll(context),
+                State::Rest(rest) => {
+                    return rest.as_mut().poll(context).map_ok(PinnedBytes::Read);
+                }
             };
-            let (file, offset, len) = (this.file.clone(), this.offset, this.len);
-            this.state = State::Rest(Box::pin(file.read_all(offset, len, so_far)));
+            let (file, offset, len) = (self.file.clone(), self.offset, self.len);
+            self.state = State::Rest(Box::pin(file.read_all(offset, len, so_far)));
         }
+    }
+
+    fn let_go(&mut self) {
+        if let State::Fill(fill) = std::mem::replace(&mut self.state, State::New) {
+            Fill::let_go(fill);
+        }
+    }
+}
+
+impl Future for Reading {
+    type Output = Outcome;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        self.get_mut().poll_pinned(context).map_ok(|bytes| match bytes {
+            PinnedBytes::Page(page) => page.into_read(false),
+            PinnedBytes::Read(lease) => lease,
+        })
     }
 }
 
@@ -94,15 +122,20 @@ impl CachedFile {
             let range = self.reach(inner, offset, len, false);
             let is_within = len > 0 && offset < inner.size;
             let fits = range.count <= FRAME_SLOTS && self.core.fill_queue.is_empty();
-            if !is_within || !fits || inner.exclusive.is_some() || !inner.lacks(&range) {
+            if !is_within || !fits || inner.exclusive.is_some() || !self.lacks(inner, &range) {
                 let Some(lease) = self.lease(inner, offset, len) else { return Ok(First::Other) };
                 count(&counters.hits, 1);
                 return Ok(First::Lease(lease));
             }
             (range, inner.transfers.arrivals)
         };
-        let Some(pages) = self.core.allocate(range.first, range.count) else {
-            return Ok(First::Other);
+        let replaced = if range.count == 1 { self.replace() } else { None };
+        let pages = match replaced {
+            Some(page) => Pages::from_slice(&[page]),
+            None => match self.core.allocate(range.first, range.count) {
+                Some(pages) => pages,
+                None => return Ok(First::Other),
+            },
         };
         let pages = Pinned::new(&self.core, pages);
         let Some(fill) = self.start_fill(&range, pages, Some(arrivals))? else {
@@ -112,15 +145,39 @@ impl CachedFile {
         Ok(First::Fill(fill))
     }
 
+    /// A pinned slot for one block, where none is free: that of what goes next, if it can.
+    fn replace(self: &Arc<Self>) -> Option<Page> {
+        let core = &self.core;
+        if core.pool.may_have(1) {
+            return None;
+        }
+        let (unit, number, block) = core.pool.next_slot()?;
+        // Mostly its own: files that are read like this are large.
+        let is_given = match number == self.number() {
+            true => self.give_slot(unit, block),
+            false => core.file(number).is_some_and(|file| file.give_slot(unit, block)),
+        };
+        if !is_given {
+            core.pool.stays(unit);
+            return None;
+        }
+        count(&core.counters.evicted_slots, 1);
+        Some(unit)
+    }
+
     /// Pins what was filled for it, if that is all, and still there.
-    fn lease_of(&self, fill: &Fill, offset: u64, len: usize) -> Option<PinnedRead> {
+    fn pin_filled(&self, fill: &Fill, offset: u64, len: usize) -> Option<PinnedBytes> {
         let inner = &mut *self.lock();
-        let is_one = offset.saturating_add(len as u64).div_ceil(SLOT) == offset / SLOT + 1;
-        let page = fill.page_of(offset / SLOT).filter(|_| is_one);
+        let page = fill.page_of(offset / SLOT);
         // It is pinned, so that it is no other file's since.
         let is_own = |page: &Page| self.core.pool.holds(*page, self.number(), offset / SLOT);
-        let mut lease = self.lease_with(inner, offset, len, page.filter(is_own))?;
+        if let Some(page) = page.filter(is_own)
+            && self.is_in_one_page(inner, offset, len)
+        {
+            return Some(PinnedBytes::Page(self.hold_page(inner, page, offset, len)));
+        }
+        let mut lease = self.lease(inner, offset, len)?;
         lease.was_coming = false;
-        Some(lease)
+        Some(PinnedBytes::Read(lease))
     }
 }

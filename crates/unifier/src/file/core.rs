@@ -15,6 +15,8 @@ use smallvec::SmallVec;
 
 use super::CachedFile;
 use super::dirty::Dirty;
+use super::fill::Spares;
+use super::fill_filter::FillFilter;
 use crate::config::Config;
 use crate::emptying::Emptying;
 use crate::job::{Job, Jobs};
@@ -39,6 +41,9 @@ pub(crate) struct Core {
     /// Slots of prefetches under way.
     prefetched_slots: AtomicUsize,
     pub(crate) jobs: Jobs,
+    /// Of all files.
+    pub(crate) fill_filter: FillFilter,
+    pub(super) spare_fills: Spares,
     now_nanos: AtomicU64,
     /// Grows with each change that the cache makes in the store.
     changes: AtomicU64,
@@ -124,6 +129,8 @@ impl Core {
             edge_queue: FairQueue::default(),
             prefetched_slots: AtomicUsize::new(0),
             jobs: Jobs::default(),
+            fill_filter: FillFilter::default(),
+            spare_fills: Spares::default(),
             now_nanos: AtomicU64::new(0),
             changes: AtomicU64::new(1),
             counters: Counters::default(),
@@ -436,8 +443,9 @@ impl Drop for Pinned {
         if self.prefetched {
             self.core.end_prefetch(self.pages.len());
         }
-        for unit in units(&self.pages) {
-            self.core.pool.unpin(unit);
+        match self.pages.as_slice() {
+            [page] if !page.is_none() => self.core.pool.unpin(page.unit()),
+            pages => units(pages).for_each(|unit| self.core.pool.unpin(unit)),
         }
     }
 }

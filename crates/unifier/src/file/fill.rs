@@ -1,12 +1,13 @@
 //! Blocks that are being read in: what the store fills, and who waits for that.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
+use dafs_fabric::SgList;
+use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::Status;
 use dafs_store::{File, ReadEnd, ReadWaiter};
-use smallvec::SmallVec;
 
 use super::core::{Pinned, count};
 use super::inner::Transfers;
@@ -14,27 +15,72 @@ use super::{CachedFile, FILL_SLOTS_MAX, Filling};
 use crate::blocks::BlockRange;
 use crate::job::{Ending, Outcome};
 use crate::pool::{Page, SLOT};
-use crate::wait::{add_waker, locked};
+use crate::wait::locked;
 
 /// One call of the store that fills pages. It ends in the thread that completes the call, whoever
 /// waits for it.
+#[derive(Default)]
 pub(crate) struct Fill {
-    file: Arc<CachedFile>,
-    /// Open until it has ended.
-    handle: Arc<dyn File>,
-    blocks: BlockRange,
-    /// What it brings stays until all who wait have seen it.
-    pub(super) pages: Pinned,
+    /// `None`: it is [spare](Spares).
+    call: Option<Call>,
     /// Where it is among the fills of its file, whose lock protects that.
     place: AtomicUsize,
     progress: Mutex<Progress>,
 }
 
+struct Call {
+    file: Arc<CachedFile>,
+    /// Open until it has ended.
+    handle: Arc<dyn File>,
+    blocks: BlockRange,
+    /// What it brings stays until all who wait have seen it.
+    pages: Pinned,
+}
+
+/// Fills that have ended and may be used again: each miss would take memory and give it back.
+#[derive(Default)]
+pub(crate) struct Spares(Mutex<Vec<Arc<Fill>>>);
+
+/// That are kept.
+const SPARES_MAX: usize = 256;
+
+impl Spares {
+    fn take(&self) -> Option<Arc<Fill>> {
+        locked(&self.0).pop()
+    }
+
+    fn put(&self, fill: Arc<Fill>) {
+        let mut spares = locked(&self.0);
+        if spares.len() < SPARES_MAX {
+            spares.push(fill);
+        }
+    }
+}
+
 #[derive(Default)]
 struct Progress {
     end: Option<End>,
-    /// Mostly one.
-    waiters: SmallVec<[Waker; 1]>,
+    /// Mostly all who wait.
+    waiter: Option<Waker>,
+    others: Vec<Waker>,
+}
+
+impl Progress {
+    #[inline(always)]
+    fn add(&mut self, waker: &Waker) {
+        match &self.waiter {
+            None => self.waiter = Some(waker.clone()),
+            Some(known) if known.will_wake(waker) => {}
+            Some(_) => self.add_other(waker),
+        }
+    }
+
+    #[inline(never)]
+    fn add_other(&mut self, waker: &Waker) {
+        if !self.others.iter().any(|known| known.will_wake(waker)) {
+            self.others.push(waker.clone());
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -53,26 +99,50 @@ impl Fill {
         blocks: BlockRange,
         pages: Pinned,
     ) -> Arc<Fill> {
-        let (place, progress) = (AtomicUsize::new(0), Mutex::default());
-        Arc::new(Fill { file, handle, blocks, pages, place, progress })
+        let mut fill = file.core.spare_fills.take().unwrap_or_default();
+        let call = Call { file, handle, blocks, pages };
+        match Arc::get_mut(&mut fill) {
+            Some(spare) => {
+                spare.call = Some(call);
+                fill
+            }
+            None => Arc::new(Fill { call: Some(call), ..Fill::default() }),
+        }
+    }
+
+    fn call(&self) -> &Call {
+        self.call.as_ref().expect("who has it, has it in use")
+    }
+
+    /// Who waited has seen what it brought.
+    #[inline(always)]
+    pub(crate) fn let_go(mut this: Arc<Fill>) {
+        let Some(fill) = Arc::get_mut(&mut this) else { return };
+        let Some(call) = fill.call.take() else { return };
+        *fill.progress.get_mut().unwrap_or_else(PoisonError::into_inner) = Progress::default();
+        call.file.core.spare_fills.put(this);
     }
 
     /// Asks the store. The caller has no lock.
     #[inline(always)]
     pub(crate) fn begin(self: &Arc<Self>) {
-        count(&self.file.core.counters.fills, 1);
-        let into = self.file.core.spans(self.pages());
-        self.handle.read_then(self.blocks.first * SLOT, into, ReadEnd::new(self.clone()));
+        let Call { file, handle, blocks, pages } = self.call();
+        count(&file.core.counters.fills, 1);
+        let into = match pages.pages.as_slice() {
+            [page] => SgList::from_iter([file.core.pool.part(*page, 0, PAGE_BYTES)]),
+            pages => file.core.spans(pages),
+        };
+        handle.read_then(blocks.first * SLOT, into, ReadEnd::new(self.clone()));
     }
 
     /// Where it brings its blocks.
     pub(crate) fn pages(&self) -> &[Page] {
-        &self.pages.pages
+        &self.call().pages.pages
     }
 
     /// Where it brings this block.
     pub(crate) fn page_of(&self, block: u64) -> Option<Page> {
-        let index = usize::try_from(block.checked_sub(self.blocks.first)?).ok()?;
+        let index = usize::try_from(block.checked_sub(self.call().blocks.first)?).ok()?;
         self.pages().get(index).copied()
     }
 
@@ -84,7 +154,7 @@ impl Fill {
             Some(End::Lost) => panic!("the store dropped a call"),
             None => {
                 if let Some(waiter) = waiter {
-                    add_waker(&mut progress.waiters, waiter);
+                    progress.add(waiter);
                 }
                 Poll::Pending
             }
@@ -93,7 +163,7 @@ impl Fill {
 
     /// It failed, and nothing but blocks of this range was asked for.
     pub(crate) fn has_failed_within(&self, offset: u64, len: usize) -> bool {
-        let BlockRange { first, count } = self.blocks;
+        let BlockRange { first, count } = self.call().blocks;
         let end = offset.saturating_add(len as u64).div_ceil(SLOT);
         let within = offset / SLOT <= first && first + count as u64 <= end;
         within && matches!(self.poll(None), Poll::Ready(Err(_)))
@@ -102,15 +172,15 @@ impl Fill {
 
 impl ReadWaiter for Fill {
     fn ended(self: Arc<Self>, answer: Option<Result<usize, Status>>) {
-        self.file.filled(&self, answer.unwrap_or(Err(Status::Io)));
+        self.call().file.filled(&self, answer.unwrap_or(Err(Status::Io)));
         let mut progress = locked(&self.progress);
         progress.end = Some(match answer {
             Some(answer) => End::Done(answer.map(drop)),
             None => End::Lost,
         });
-        let waiters = std::mem::take(&mut progress.waiters);
+        let (waiter, others) = (progress.waiter.take(), std::mem::take(&mut progress.others));
         drop(progress);
-        waiters.into_iter().for_each(Waker::wake);
+        waiter.into_iter().chain(others).for_each(Waker::wake);
     }
 }
 
@@ -126,9 +196,10 @@ impl Transfers {
     pub(crate) fn begin_fill(&mut self, fill: &Arc<Fill>) {
         fill.place.store(self.fills.len(), Ordering::Relaxed);
         self.arrivals += 1;
+        let BlockRange { first, count } = fill.call().blocks;
         self.fills.push(Filling {
-            first: fill.blocks.first,
-            count: fill.blocks.count,
+            first,
+            count,
             void: [0; FILL_SLOTS_MAX / 64],
             fill: fill.clone(),
         });

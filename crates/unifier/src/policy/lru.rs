@@ -42,6 +42,10 @@ impl Replacement for Lru {
         self.list.take(&mut self.links, unit);
     }
 
+    fn go(&mut self, unit: u32) {
+        self.remove(unit);
+    }
+
     fn victim(&self) -> Option<u32> {
         self.list.first()
     }

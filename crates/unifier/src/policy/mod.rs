@@ -130,6 +130,12 @@ pub trait Replacement: Send {
     /// It is gone.
     fn remove(&mut self, unit: u32);
 
+    /// It was the victim, and is gone: [`touch`](Self::touch) with 0 and [`remove`](Self::remove).
+    fn go(&mut self, unit: u32) {
+        self.touch(unit, 0);
+        self.remove(unit);
+    }
+
     /// What goes next, until it is touched.
     fn victim(&self) -> Option<u32>;
 

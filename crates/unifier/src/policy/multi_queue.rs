@@ -97,6 +97,14 @@ impl MultiQueue {
         Some(queue)
     }
 
+    /// It is its turn to go: where nobody has read it since it was written, half of its uses are
+    /// forgotten.
+    fn forget_unread(&mut self, unit: u32) {
+        if self.unread[unit as usize] {
+            self.uses[unit as usize] = (self.uses[unit as usize] / 2).max(1);
+        }
+    }
+
     /// The first of the lowest queue, and of what was written only.
     fn firsts(&self) -> (Option<u32>, Option<u32>) {
         (self.queues.iter().find_map(List::first), self.written.first())
@@ -148,9 +156,10 @@ impl Replacement for MultiQueue {
         // What cannot go makes way for the units of the queues above.
         let above = queue.map_or(0, |queue| (queue + 1).min(QUEUES - 1));
         let queue = if uses > 0 { queue_of(*all) } else { above };
-        if std::mem::replace(&mut self.unread[unit as usize], false) && uses == 0 {
-            self.uses[unit as usize] = (self.uses[unit as usize] / 2).max(1);
+        if uses == 0 {
+            self.forget_unread(unit);
         }
+        self.unread[unit as usize] = false;
         self.push(unit, queue);
     }
 
@@ -159,6 +168,11 @@ impl Replacement for MultiQueue {
         self.count -= 1;
         self.slots -= u64::from(self.sizes[unit as usize]);
         self.ghosts.remember(self.tags[unit as usize], self.uses[unit as usize]);
+    }
+
+    fn go(&mut self, unit: u32) {
+        self.forget_unread(unit);
+        self.remove(unit);
     }
 
     fn victim(&self) -> Option<u32> {

@@ -109,6 +109,20 @@ impl Shares {
         self.owner[unit as usize] = 0;
     }
 
+    /// As [`remove`](Self::remove), of a unit of one slot that [goes](Self::next), which was not
+    /// [passed](Self::pass).
+    pub(crate) fn replace(&mut self, unit: u32, uses: u32) {
+        let more = self.untold(unit, uses);
+        let Some(one) = self.owner(unit) else { return };
+        if more > 0 {
+            one.policy.touch(unit, more);
+        }
+        one.policy.go(unit);
+        one.units -= 1;
+        one.slots -= 1;
+        self.owner[unit as usize] = 0;
+    }
+
     /// Another share has it from now on.
     pub(crate) fn transfer(&mut self, unit: u32, slots: usize, uses: u32, to: Share, key: Key) {
         if !self.has(unit) || self.owner[unit as usize] == to as u8 + 1 {

@@ -1,6 +1,8 @@
 //! Slots are given out, held and let go.
 
 use super::*;
+use crate::policy::shares::Share;
+use crate::policy::{Key, Origin};
 
 fn pool(frames: usize) -> Pool {
     Pool::new(Arena::new(frames * FRAME_SLOTS * PAGE_BYTES).expect("arena"), None, 1)

@@ -83,3 +83,61 @@ fn behind_the_end_of_a_file_nothing_is_asked_for() {
     assert_eq!(task.poll(), Some(Ok((0, true))));
     assert_eq!(disk.waiting(), 0);
 }
+
+/// Pages of a file, as many as the cache has, each read in alone: in frames that are split.
+fn crowded() -> (Arc<Unifier>, Arc<CachedFile>, u64) {
+    let pages = (1 << 20) / PAGE;
+    let disk = Disk::new(1, 0);
+    let data: Vec<u8> = (0..2 * pages * PAGE).map(|at| (at / PAGE) as u8).collect();
+    let file = disk.file(1, data);
+    let unifier = unifier(1 << 20);
+    let cached = open(&unifier, &file);
+    for number in 0..pages {
+        // No read follows the one before.
+        let block = number * 7 % pages;
+        assert_eq!(one(&cached, block), block as u8);
+    }
+    assert_eq!(unifier.stats().resident_bytes, 1 << 20);
+    (unifier, cached, pages)
+}
+
+/// The first byte of a block.
+fn one(cached: &Arc<CachedFile>, block: u64) -> u8 {
+    let lease = lease(cached, block);
+    assert!(bytes(&lease).iter().all(|byte| *byte == bytes(&lease)[0]));
+    bytes(&lease)[0]
+}
+
+fn lease(cached: &Arc<CachedFile>, block: u64) -> PinnedRead {
+    let cached = cached.clone();
+    let mut task = Task::new(async move { cached.read(block * PAGE, PAGE as usize).await });
+    task.poll().expect("the disk answers at once").expect("read")
+}
+
+#[test]
+fn a_page_takes_the_place_of_one() {
+    let (unifier, cached, pages) = crowded();
+    let before = unifier.stats();
+    for block in (pages..2 * pages).rev().step_by(3) {
+        assert_eq!(one(&cached, block), block as u8);
+    }
+    let (stats, reads) = (unifier.stats(), pages.div_ceil(3));
+    assert_eq!(stats.resident_bytes, 1 << 20);
+    assert_eq!(stats.evicted_bytes - before.evicted_bytes, reads * PAGE);
+    assert_eq!(stats.misses - before.misses, reads);
+}
+
+#[test]
+fn what_is_held_or_dirty_gives_its_place_to_nobody() {
+    let (_unifier, cached, pages) = crowded();
+    // Those that would go first.
+    let held: Vec<_> = (0..8).map(|number| lease(&cached, number * 7)).collect();
+    fill(&cached, 8 * 7 * PAGE, PAGE as usize, 0xaa);
+    for block in (pages..2 * pages).rev().step_by(3) {
+        assert_eq!(one(&cached, block), block as u8);
+    }
+    for (number, lease) in held.iter().enumerate() {
+        assert!(bytes(lease).iter().all(|byte| *byte == number as u8 * 7));
+    }
+    assert_eq!(one(&cached, 8 * 7), 0xaa);
+}
