@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::file::FILL_SLOTS_MAX;
+/// Blocks that one fill may cover.
+pub(crate) const FILL_SLOTS_MAX: usize = 256;
 
 /// A hole between two pieces of a list that is rather read than left out (data sieving).
 const HOLE_SLOTS_MAX: u64 = 3;

@@ -17,10 +17,12 @@ use dafs_store::{File, FileId};
 
 pub(crate) use self::core::{Core, Counters, FRAME_LOOKS, Pinned, count, least_frames};
 pub(crate) use self::dirty::HELPERS_MAX;
+use crate::blocks::FILL_SLOTS_MAX;
 use crate::job::Job;
 use crate::keeping::FilePolicy;
 use crate::planted::{Defect, planted};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
+use crate::spares::Spares;
 use crate::wait::locked;
 use crate::{Opening, WriterId};
 use clusters::Fate;
@@ -28,8 +30,8 @@ pub(crate) use fill::Fill;
 use inner::Blocks;
 pub(crate) use inner::Inner;
 
-/// Blocks that one fill may cover.
-pub(crate) const FILL_SLOTS_MAX: usize = 256;
+/// Fills that have ended and may be used again.
+type SpareFills = Spares<Fill>;
 
 /// One file of the cache, shared by all its opens.
 pub struct CachedFile {

@@ -42,6 +42,7 @@ mod read_ahead;
 mod reading;
 mod resize;
 pub mod simulate;
+mod spares;
 #[cfg(test)]
 mod tests;
 pub mod trace;

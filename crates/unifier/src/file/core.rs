@@ -13,10 +13,9 @@ use dafs_protocol::{Attr, WriteVerifier};
 use dafs_store::{File, FileId};
 use smallvec::SmallVec;
 
-use super::CachedFile;
 use super::dirty::Dirty;
-use super::fill::Spares;
 use super::fill_filter::FillFilter;
+use super::{CachedFile, SpareFills};
 use crate::config::Config;
 use crate::emptying::Emptying;
 use crate::job::{Job, Jobs};
@@ -43,7 +42,7 @@ pub(crate) struct Core {
     pub(crate) jobs: Jobs,
     /// Of all files.
     pub(crate) fill_filter: FillFilter,
-    pub(super) spare_fills: Spares,
+    pub(super) spare_fills: SpareFills,
     now_nanos: AtomicU64,
     /// Grows with each change that the cache makes in the store.
     changes: AtomicU64,
@@ -130,7 +129,7 @@ impl Core {
             prefetched_slots: AtomicUsize::new(0),
             jobs: Jobs::default(),
             fill_filter: FillFilter::default(),
-            spare_fills: Spares::default(),
+            spare_fills: SpareFills::default(),
             now_nanos: AtomicU64::new(0),
             changes: AtomicU64::new(1),
             counters: Counters::default(),

@@ -1,6 +1,6 @@
 //! Blocks that are being read in: what the store fills, and who waits for that.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -9,9 +9,8 @@ use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::Status;
 use dafs_store::{File, ReadEnd, ReadWaiter};
 
+use super::CachedFile;
 use super::core::{Pinned, count};
-use super::inner::Transfers;
-use super::{CachedFile, FILL_SLOTS_MAX, Filling};
 use crate::blocks::BlockRange;
 use crate::job::{Ending, Outcome};
 use crate::pool::{Page, SLOT};
@@ -21,7 +20,7 @@ use crate::wait::locked;
 /// waits for it.
 #[derive(Default)]
 pub(crate) struct Fill {
-    /// `None`: it is [spare](Spares).
+    /// `None`: it is spare.
     call: Option<Call>,
     /// Where it is among the fills of its file, whose lock protects that.
     place: AtomicUsize,
@@ -35,26 +34,6 @@ struct Call {
     blocks: BlockRange,
     /// What it brings stays until all who wait have seen it.
     pages: Pinned,
-}
-
-/// Fills that have ended and may be used again: each miss would take memory and give it back.
-#[derive(Default)]
-pub(crate) struct Spares(Mutex<Vec<Arc<Fill>>>);
-
-/// That are kept.
-const SPARES_MAX: usize = 256;
-
-impl Spares {
-    fn take(&self) -> Option<Arc<Fill>> {
-        locked(&self.0).pop()
-    }
-
-    fn put(&self, fill: Arc<Fill>) {
-        let mut spares = locked(&self.0);
-        if spares.len() < SPARES_MAX {
-            spares.push(fill);
-        }
-    }
 }
 
 #[derive(Default)]
@@ -135,6 +114,17 @@ impl Fill {
         handle.read_then(blocks.first * SLOT, into, ReadEnd::new(self.clone()));
     }
 
+    #[inline(always)]
+    pub(super) fn blocks(&self) -> BlockRange {
+        self.call().blocks
+    }
+
+    /// Where it is among the fills of its file.
+    #[inline(always)]
+    pub(super) fn place(&self) -> &AtomicUsize {
+        &self.place
+    }
+
     /// Where it brings its blocks.
     pub(crate) fn pages(&self) -> &[Page] {
         &self.call().pages.pages
@@ -187,32 +177,5 @@ impl ReadWaiter for Fill {
 impl Ending for Arc<Fill> {
     fn poll(&self, waiter: Option<&Waker>) -> Poll<Outcome> {
         Fill::poll(self, waiter)
-    }
-}
-
-impl Transfers {
-    /// It is under way from now on.
-    #[inline(always)]
-    pub(crate) fn begin_fill(&mut self, fill: &Arc<Fill>) {
-        fill.place.store(self.fills.len(), Ordering::Relaxed);
-        self.arrivals += 1;
-        let BlockRange { first, count } = fill.call().blocks;
-        self.fills.push(Filling {
-            first,
-            count,
-            void: [0; FILL_SLOTS_MAX / 64],
-            fill: fill.clone(),
-        });
-    }
-
-    /// It is not any more; `None`: nor has it been, since the cache ended.
-    pub(crate) fn end_fill(&mut self, fill: &Fill) -> Option<Filling> {
-        let place = fill.place.load(Ordering::Relaxed);
-        self.fills.get(place).filter(|filling| std::ptr::eq(&*filling.fill, fill))?;
-        let ended = self.fills.swap_remove(place);
-        if let Some(moved) = self.fills.get(place) {
-            moved.fill.place.store(place, Ordering::Relaxed);
-        }
-        Some(ended)
     }
 }

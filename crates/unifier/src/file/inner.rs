@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dafs_protocol::{Attr, Status, Timestamp};
 use dafs_store::File;
@@ -10,6 +11,7 @@ use dafs_store::File;
 use super::clusters::Clusters;
 use super::sessions::Sessions;
 use super::{Cluster, Fill, Filling, Writing, place};
+use crate::blocks::{BlockRange, FILL_SLOTS_MAX};
 use crate::job::Job;
 use crate::pool::{FRAME_SLOTS, Page, SLOT};
 
@@ -90,6 +92,27 @@ impl Transfers {
     pub(crate) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
+    }
+
+    /// It is under way from now on.
+    #[inline(always)]
+    pub(crate) fn begin_fill(&mut self, fill: &Arc<Fill>) {
+        fill.place().store(self.fills.len(), Ordering::Relaxed);
+        self.arrivals += 1;
+        let BlockRange { first, count } = fill.blocks();
+        let void = [0; FILL_SLOTS_MAX / 64];
+        self.fills.push(Filling { first, count, void, fill: fill.clone() });
+    }
+
+    /// It is not any more; `None`: nor has it been, since the cache ended.
+    pub(crate) fn end_fill(&mut self, fill: &Fill) -> Option<Filling> {
+        let place = fill.place().load(Ordering::Relaxed);
+        self.fills.get(place).filter(|filling| std::ptr::eq(&*filling.fill, fill))?;
+        let ended = self.fills.swap_remove(place);
+        if let Some(moved) = self.fills.get(place) {
+            moved.fill.place().store(place, Ordering::Relaxed);
+        }
+        Some(ended)
     }
 
     /// Fills under way must not install these blocks.
