@@ -23,15 +23,15 @@ use profile::Profile;
 use workload::{Network, READS};
 
 /// What is counted and what it may cost per read: instructions, calls of memcpy, calls of malloc. The
-/// figures of 2026-11-26, and 2 %; of shared memory those of 2026-11-27, and 10 %.
+/// figures of 2026-11-27 or the day before, and 2 %.
 const BOUNDS: [(&str, [f64; 3]); 7] = [
     ("server", [2556.0, 3.2, 0.01]),
     ("client", [3049.0, 4.3, 0.01]),
     ("server, cold", [9794.0, 17.0, 3.06]),
-    ("server, shm", [2640.0, 8.2, 0.01]),
-    ("client, shm", [2720.0, 8.3, 0.01]),
-    ("server, shm, 1", [4000.0, 8.2, 0.04]),
-    ("client, shm, 1", [4200.0, 10.3, 0.04]),
+    ("server, shm", [2450.0, 6.2, 0.01]),
+    ("client, shm", [2542.0, 7.2, 0.01]),
+    ("server, shm, 1", [3776.0, 6.2, 0.02]),
+    ("client, shm, 1", [3776.0, 7.2, 0.04]),
 ];
 
 /// What is counted, taken apart: `END[, cold][, NETWORK][, DEPTH]`.
