@@ -1,6 +1,5 @@
 //! Who reads a server's cache by itself, and for whom the server copies.
 
-#[allow(dead_code)]
 mod common;
 
 use std::fs::File;
