@@ -44,7 +44,8 @@ impl Sim {
             return Ok(());
         }
         if self.rng.below(100) >= self.plan.data_percent {
-            if self.rng.below(6) == 0 && self.join_race(client) {
+            // A trap waits for two at once.
+            if (self.traps.race || self.rng.below(6) == 0) && self.join_race(client) {
                 return Ok(());
             }
             if self.name_call(client)? {
