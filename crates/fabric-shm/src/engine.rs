@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use dafs_fabric::epoll::{self, EpollEvents, EpollWaiter, Watch};
+use dafs_fabric::local::Trust;
 use dafs_fabric::{
     Address, CompletionQueue, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError,
     PeerInfo, PostError, PostedReceive, QueuePair, QueuePairEvent, ReceiveQueue, RemoteSpan,
@@ -80,8 +81,12 @@ impl ShmEngine {
     fn is_up(&mut self, slot: u32, connection: Connection) {
         self.shared.table.add(&connection.peer);
         self.watch_process(slot, &connection.peer);
+        let has_ended = connection.peer.process().has_ended();
         self.slots.put(slot, Link::Up(Box::new(connection)));
         self.activate(slot);
+        if has_ended {
+            self.told_of_process(slot);
+        }
     }
 
     /// Has epoll tell when the process of a peer has ended: a child may keep its socket open for ever.
@@ -136,6 +141,9 @@ impl ShmEngine {
             }
         };
         told(self);
+        // Also where it is closed next: a child may have our socket too, and the peer may wait for our end.
+        self.system_calls += 1;
+        sys::shut_down(peer.fd());
         if has_left || !peer.reaches_us() {
             drop(self.free_slot(slot));
             return self.queue.push_event(QueuePairEvent::Quiescent { queue_pair });
@@ -144,8 +152,6 @@ impl ShmEngine {
             list.retain(|listed| *listed != slot);
         }
         self.broken.retain(|(listed, _)| *listed != slot);
-        self.system_calls += 1;
-        sys::shut_down(peer.fd());
         drop(self.slots.put(slot, Link::Closing(peer)));
     }
 
@@ -291,7 +297,8 @@ impl Engine for ShmEngine {
             return Err(ConnectError::Resource("a user's share of shared memory"));
         }
         let own_limits = self.shared.limits();
-        let shares = uid == 0 || uid == local::effective_uid();
+        // Those could read it anyway; whoever has no number here is told apart from nobody.
+        let shares = Trust::Usual.covers(uid);
         let peer = Peer::new(socket, shares, limits);
         let queue_pair = self.slots.take()?;
         let slot = slot_of(queue_pair);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use dafs_fabric::{Arena, DeviceAttr, Span};
+use dafs_fabric::{Arena, DeviceAttr, Span, local};
 
 use crate::memory_region::Table;
 use crate::peer::{SEGMENT_BYTES_MAX, SEGMENTS_MAX};
@@ -25,14 +25,28 @@ pub const BULK_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// machine's memory, since whoever touches a page first pays for it.
 const USER_BYTES_MAX: u64 = 16 << 30;
 const USER_PART: u64 = 4;
+/// All users together share twice as much.
+const USERS: u64 = 2;
+/// Files of a user, and of all. The system maps 65,530 for a process.
+const USER_FILES_MAX: usize = 4096;
+const FILES_MAX: usize = 16 * 1024;
+
 /// What the engines of a device share.
 #[derive(Debug)]
 pub struct Shared {
     pub attr: DeviceAttr,
     pub table: Arc<Table>,
     /// What the peers of each user share with this device.
-    of_users: Mutex<HashMap<u32, UserFiles>>,
+    of_users: Mutex<Users>,
     user_bytes_max: u64,
+}
+
+/// Mapped files of peers.
+#[derive(Debug, Default)]
+struct Users {
+    bytes: u64,
+    files: usize,
+    each: HashMap<u32, UserFiles>,
 }
 
 /// Mapped files of a user's peers.
@@ -46,7 +60,7 @@ struct UserFiles {
 impl Shared {
     /// Of a new device.
     pub fn new(attr: DeviceAttr) -> io::Result<Arc<Shared>> {
-        Shared::with_share(attr, (memory_bytes() / USER_PART).min(USER_BYTES_MAX))
+        Shared::with_share(attr, (local::memory_bytes() / USER_PART).min(USER_BYTES_MAX))
     }
 
     /// Of a new device with which each user's peers share so much.
@@ -55,7 +69,7 @@ impl Shared {
         Ok(Arc::new(Shared { attr, table, of_users: Mutex::default(), user_bytes_max }))
     }
 
-    fn of_users(&self) -> MutexGuard<'_, HashMap<u32, UserFiles>> {
+    fn of_users(&self) -> MutexGuard<'_, Users> {
         self.of_users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,9 +80,23 @@ impl Shared {
 
     /// Whether a user's share has room for so much more.
     pub fn has_room(&self, uid: u32, bytes: u64) -> bool {
-        let used = self.of_users().get(&uid).map_or(0, |user| user.bytes);
-        bytes <= self.user_bytes_max.saturating_sub(used)
+        self.takes(&self.of_users(), uid, bytes)
     }
+
+    fn takes(&self, users: &Users, uid: u32, bytes: u64) -> bool {
+        let (used, files) =
+            users.each.get(&uid).map_or((0, 0), |user| (user.bytes, user.files.len()));
+        let all = self.user_bytes_max * USERS;
+        files < USER_FILES_MAX
+            && users.files < FILES_MAX
+            && bytes <= self.user_bytes_max.saturating_sub(used)
+            && bytes <= all.saturating_sub(users.bytes)
+    }
+}
+
+/// It is this process that has no room for a mapping: no addresses, or a limit of locked memory.
+fn is_no_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock)
 }
 
 /// Whose files a connection maps.
@@ -86,17 +114,23 @@ impl Account {
     /// It cannot be shared.
     pub fn map(&self, file: OwnedFd, bytes_max: usize) -> io::Result<Option<Arc<PeerFile>>> {
         let file = File::from(file);
-        let arena = Arena::of_peer(file.as_fd(), bytes_max)?;
+        let arena = match Arena::of_peer(file.as_fd(), bytes_max) {
+            Err(error) if is_no_room(&error) => return Ok(None),
+            mapped => mapped?,
+        };
         let found = file.metadata()?;
         let (id, bytes) = ((found.dev(), found.ino()), arena.len() as u64);
         let mut of_users = self.shared.of_users();
-        let user = of_users.entry(self.uid).or_default();
-        if let Some(known) = user.files.get(&id).and_then(Weak::upgrade) {
-            return Ok(Some(known));
+        let users = &mut *of_users;
+        let known = users.each.get(&self.uid).and_then(|user| user.files.get(&id)?.upgrade());
+        if known.is_some() {
+            return Ok(known);
         }
-        if user.bytes + bytes > self.shared.user_bytes_max {
+        if !self.shared.takes(users, self.uid, bytes) {
             return Ok(None);
         }
+        let user = users.each.entry(self.uid).or_default();
+        (users.bytes, users.files) = (users.bytes + bytes, users.files + 1);
         let whole = arena.span(0, arena.len());
         let mapped = Arc::new(PeerFile { whole, account: Some((self.clone(), id)) });
         user.bytes += bytes;
@@ -120,7 +154,7 @@ impl PeerFile {
     pub fn of_server(file: &OwnedFd, bytes_max: usize) -> io::Result<Option<Arc<PeerFile>>> {
         match Arena::span_of_peer(file.as_fd(), bytes_max) {
             Ok(whole) => Ok(Some(Arc::new(PeerFile { whole, account: None }))),
-            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+            Err(error) if is_no_room(&error) => {
                 tracing::warn!(%error, "a server's memory is not mapped");
                 Ok(None)
             }
@@ -138,24 +172,19 @@ impl Drop for PeerFile {
     fn drop(&mut self) {
         let Some((Account { shared, uid }, id)) = &self.account else { return };
         let mut of_users = shared.of_users();
-        let Some(user) = of_users.get_mut(uid) else { return };
-        user.bytes -= self.whole.len() as u64;
+        let users = &mut *of_users;
+        let Some(user) = users.each.get_mut(uid) else { return };
+        let bytes = self.whole.len() as u64;
+        user.bytes -= bytes;
+        (users.bytes, users.files) = (users.bytes - bytes, users.files - 1);
         // It may have been mapped again meanwhile.
         if user.files.get(id).is_some_and(|file| file.strong_count() == 0) {
             user.files.remove(id);
         }
         if user.files.is_empty() && user.bytes == 0 {
-            of_users.remove(uid);
+            users.each.remove(uid);
         }
     }
-}
-
-/// Of this machine; where it does not say, a small one.
-fn memory_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.map_or(2 << 30, |kib| kib * 1024)
 }
 
 #[cfg(test)]
@@ -172,7 +201,7 @@ mod tests {
     #[test]
     fn a_user_has_a_share_of_which_files_count_once() {
         let usual = Shared::new(DeviceAttr::none("shm")).expect("a device").user_bytes_max;
-        assert!((1..=memory_bytes() / USER_PART).contains(&usual));
+        assert!((1..=local::memory_bytes() / USER_PART).contains(&usual));
         let bytes = 10 * PAGE_BYTES as u64;
         let shared = Shared::with_share(DeviceAttr::none("shm"), bytes).expect("a device");
         let [one, other] = [7, 8].map(|uid| Account { shared: shared.clone(), uid });
@@ -189,9 +218,32 @@ mod tests {
         // Others have theirs.
         assert!(map(&other, &files[2]).is_some());
         drop((mapped, again));
-        assert!(shared.of_users().is_empty());
+        assert!(shared.of_users().each.is_empty() && shared.of_users().bytes == 0);
         assert!(map(&one, &files[2]).is_some());
         assert!(one.map(file(PAGE_BYTES * 2), PAGE_BYTES).is_err(), "more than was agreed");
-        assert!(shared.of_users().is_empty());
+        assert!(shared.of_users().each.is_empty() && shared.of_users().bytes == 0);
+    }
+
+    #[test]
+    fn small_files_and_many_users_are_bounded_as_well() {
+        let bytes = 1 << 40;
+        let shared = Shared::with_share(DeviceAttr::none("shm"), bytes).expect("a device");
+        let one = Account { shared: shared.clone(), uid: 7 };
+        let page = file(PAGE_BYTES);
+        let mapped = one.map(page, PAGE_BYTES).expect("a file").expect("room");
+        {
+            let mut users = shared.of_users();
+            let user = users.each.get_mut(&7).expect("it has one");
+            let known = user.files.values().next().expect("that one").clone();
+            user.files.extend((1..USER_FILES_MAX as u64).map(|inode| ((0, inode), known.clone())));
+        }
+        assert!(!shared.has_room(7, 1) && shared.has_room(8, bytes));
+        assert!(one.map(file(PAGE_BYTES), PAGE_BYTES).expect("a file").is_none());
+        shared.of_users().bytes = USERS * bytes;
+        assert!(!shared.has_room(8, 1), "all together have enough");
+        shared.of_users().bytes = PAGE_BYTES as u64;
+        shared.of_users().files = FILES_MAX;
+        assert!(!shared.has_room(8, 1), "of files, too");
+        drop(mapped);
     }
 }

@@ -106,17 +106,24 @@ fn the_other_process() {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
     let remote = RemoteSpan { rkey: Rkey(word(0)), addr: word(8), len: word(16) as u32 };
     let memory = Arena::new(BYTES).expect("memory").span(0, BYTES);
-    for round in 1_u8.. {
-        memory.copy_from(0, &vec![round.max(1); BYTES]);
+    for round in (1..=u8::MAX).cycle() {
+        memory.copy_from(0, &vec![round; BYTES]);
         let list = &mut smallvec![memory.clone()];
         if engine.post_rdma_write(qp, WrId(2), list, remote, true).is_err() {
-            return;
+            if deed != "stay-with-child" {
+                return;
+            }
+            // Until it is killed.
+            loop {
+                engine.poll(&mut done, 1);
+                std::thread::yield_now();
+            }
         }
         done.clear();
         while done.is_empty() {
             engine.poll(&mut done, 1);
         }
-        if round == 1 && deed == "write-with-child" {
+        if round == 1 && deed.ends_with("-with-child") {
             fork_one_that_keeps_everything();
         }
     }
@@ -252,6 +259,19 @@ fn a_peer_that_is_killed_has_ended_though_its_child_keeps_everything() {
         server.events.clear();
         drop(peer);
     }
+}
+
+/// The child has the socket of the peer, which goes on living: that it has left our memory must be said.
+#[test]
+fn a_peer_with_a_child_leaves_when_it_is_asked_to() {
+    let mut server = Server::new("stays");
+    let (peer, qp) = server.writer_of("stay-with-child", 2);
+    server.engine.disconnect(qp);
+    wait("Quiescent", || {
+        server.poll();
+        server.is_quiescent(qp).then_some(())
+    });
+    drop(peer);
 }
 
 /// The name is free again, though a child listens there.

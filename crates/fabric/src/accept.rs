@@ -3,7 +3,7 @@
 //! Anybody may connect and say nothing, so such peers are bounded, in all and for each user of this host,
 //! and have a time to finish. A peer that is too many takes the place of the oldest.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -167,15 +167,22 @@ impl<S: ListeningSocket> SocketListener<S> {
         Ok(())
     }
 
+    /// For one more of this user: the oldest goes of who has most, or has all that one user may have.
     fn make_room(&mut self, uid: Option<u32>) {
-        let of_user = |entry: &Entry<S::Peer>| uid.is_some() && entry.uid() == uid;
-        let count = self.half_open.iter().filter(|entry| of_user(entry)).count();
-        if count >= HALF_OPEN_OF_USER_MAX {
-            let oldest = self.half_open.iter().position(of_user);
-            oldest.and_then(|index| self.half_open.remove(index));
+        let count = |of| self.half_open.iter().filter(|entry| entry.uid() == of).count();
+        let of = if uid.is_some() && count(uid) >= HALF_OPEN_OF_USER_MAX {
+            uid
         } else if self.half_open.len() >= HALF_OPEN_MAX {
-            self.half_open.pop_front();
-        }
+            let mut counts = HashMap::from([(uid, 1)]);
+            for entry in &self.half_open {
+                *counts.entry(entry.uid()).or_insert(0) += 1;
+            }
+            counts.into_iter().max_by_key(|(_, count)| *count).map_or(uid, |(most, _)| most)
+        } else {
+            return;
+        };
+        let oldest = self.half_open.iter().position(|entry| entry.uid() == of);
+        oldest.and_then(|index| self.half_open.remove(index));
     }
 
     fn drop_silent(&mut self) {

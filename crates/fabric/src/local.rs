@@ -51,6 +51,17 @@ pub fn stranger(uid: u32) -> String {
     format!("of uid {uid}, who is neither root nor you; ?server_uid={uid} in the URL trusts it")
 }
 
+/// Memory of this machine, or as much of it as this process's container has.
+pub fn memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    let total = kib.map_or(1 << 30, |kib| kib.saturating_mul(1024));
+    // "max" does not parse.
+    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
+    total.min(limit.trim().parse().unwrap_or(u64::MAX))
+}
+
 /// Which servers of this host are believed to be servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {

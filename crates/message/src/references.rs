@@ -80,7 +80,8 @@ impl References {
     /// One more, of a reply with so many bytes: its number, and its token, which comes from `leave`. `None`:
     /// there are enough.
     pub fn begin(&mut self, len: usize, leave: impl FnOnce() -> u64) -> Option<(u32, u64)> {
-        let bytes = (len / GRAIN_BYTES + 1) * GRAIN_BYTES;
+        // As many as it may touch, wherever it begins.
+        let bytes = (len.saturating_sub(1).div_ceil(GRAIN_BYTES) + 1) * GRAIN_BYTES;
         if self.bytes + bytes > self.quota.of_connection || !self.quota.take(bytes) {
             return None;
         }
@@ -170,11 +171,11 @@ mod tests {
 
     #[test]
     fn references_are_bounded_and_end_once() {
-        let quota = ReferenceQuota::new(4 * GRAIN_BYTES, 6 * GRAIN_BYTES);
+        let quota = ReferenceQuota::new(5 * GRAIN_BYTES, 7 * GRAIN_BYTES);
         let mut one = References::new(quota.clone());
         let mut other = References::new(quota.clone());
         let begin = |of: &mut References, token, len| of.begin(len, || token).map(|begun| begun.0);
-        let first = begin(&mut one, 1, WORTH_BYTES).expect("room");
+        let first = begin(&mut one, 1, WORTH_BYTES).expect("two grains");
         let second = begin(&mut one, 2, GRAIN_BYTES).expect("two grains");
         assert_eq!(begin(&mut one, 3, GRAIN_BYTES), None, "enough for one connection");
         assert!(begin(&mut one, 4, 1).is_some() && begin(&mut one, 5, 1).is_none());
@@ -189,7 +190,7 @@ mod tests {
         one.end_all(|token| ended.push(token));
         assert_eq!(ended, [8, 4]);
         drop((one, other));
-        assert_eq!(quota.left(), 6 * GRAIN_BYTES);
+        assert_eq!(quota.left(), 7 * GRAIN_BYTES);
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub(crate) fn arena(
         device.is_some_and(|part| part.attr().shared_memory)
     };
     let is_near = domain.shares_memory() && (config.same_host || addresses.iter().any(shares));
-    if is_near && config.shared_cache {
+    // Who is squashed may not read, or even open anew to write, what all have cached.
+    if is_near && config.shared_cache && !config.squash_root {
         match Arena::for_readers(bytes, segment) {
             Ok(arena) => {
                 if let Err(error) = domain.let_peers_read(&arena.span(0, arena.len())) {

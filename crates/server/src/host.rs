@@ -36,13 +36,7 @@ pub(crate) fn fill_random(bytes: &mut [u8]) {
 }
 
 pub(crate) fn memory_bytes() -> usize {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok());
-    let total = kib.map_or(1 << 30, |kib| kib.saturating_mul(1024));
-    // A container may have less; "max" does not parse.
-    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
-    total.min(limit.trim().parse().unwrap_or(usize::MAX))
+    usize::try_from(dafs_fabric::local::memory_bytes()).unwrap_or(usize::MAX)
 }
 
 pub(crate) fn process_stats() -> (u64, u64) {

@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use dafs_fabric::PeerInfo;
+use dafs_fabric::{PeerInfo, local};
 use dafs_message::ReferenceQuota;
 
 /// The most that one connection and one user hold, and the parts of the cache that they never exceed.
 const OF_CONNECTION: usize = 16 << 20;
 const OF_USER: usize = 64 << 20;
-const PART_OF_CONNECTION: usize = 16;
-const PART_OF_USER: usize = 8;
+/// Half of a user's and of a session's share of pages (see `budget`), so that stopped clients, which keep theirs,
+/// leave something to others of the user. A session has two connections, of which one has the large data.
+const PART_OF_CONNECTION: usize = 32;
+const PART_OF_USER: usize = 16;
 
 /// Of each user who has some.
 pub(crate) struct Quotas {
@@ -29,7 +31,7 @@ impl Quotas {
     /// do, who could anyway.
     pub(crate) fn of(&self, peer: &PeerInfo) -> Option<Arc<ReferenceQuota>> {
         let uid = peer.credentials.as_ref()?.uid;
-        if uid != 0 && uid != self.own {
+        if uid != 0 && uid != self.own || local::is_ambiguous(uid) {
             return None;
         }
         let mut of_users = self.of_users.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +65,7 @@ mod tests {
         let (root, own) = (of(Some(0)).expect("root"), of(Some(7)).expect("own"));
         assert!(!Arc::ptr_eq(&root, &own));
         assert!(Arc::ptr_eq(&own, &of(Some(7)).expect("own")));
-        assert_eq!(own.left(), 2 << 20, "a part of a small cache");
+        assert_eq!(own.left(), 1 << 20, "a part of a small cache");
         assert_eq!(Quotas::new(7, 1 << 30).of(&peer(Some(0))).expect("root").left(), OF_USER);
     }
 }

@@ -54,7 +54,15 @@ impl ShmEngine {
         }
         self.retire_idle();
         let busy = self.queue.len() > before;
-        self.done = self.done.saturating_add(if busy { BUSY_PASS } else { 1 });
+        // One that copied as much as it may, and has more to copy, took longer than to ask.
+        let done = if self.has_more {
+            ASK_AFTER
+        } else if busy {
+            BUSY_PASS
+        } else {
+            1
+        };
+        self.done = self.done.saturating_add(done);
         let all = self.active.len() == self.slots.live;
         let after = if all { ASK_AFTER_ALL } else { ASK_AFTER };
         let must = self.ask_next || self.active.is_empty() || !self.slots.handshakes.is_empty();
@@ -119,7 +127,7 @@ impl ShmEngine {
 
     /// Epoll told that the process of a peer has ended. What it has sent is taken, as when it hangs up. If
     /// it has not, a child has its socket, and may have our memory: nothing more is cut from that.
-    fn told_of_process(&mut self, slot: u32) {
+    pub(super) fn told_of_process(&mut self, slot: u32) {
         let peer = match self.slots.link(slot) {
             Some(Link::Up(connection)) => connection.peer.clone(),
             Some(Link::Closing(peer)) => peer.clone(),

@@ -4,7 +4,7 @@ use std::io::Result;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::shared::{READ_WRITE, SharedFile, checked_bytes, ok};
+use super::shared::{READ_WRITE, SharedFile, checked_bytes, ok, system};
 use super::{Arena, HUGE_PAGE_BYTES, Keep, PAGE_BYTES, Span};
 use crate::error::ArenaError;
 
@@ -42,9 +42,16 @@ impl Arena {
         let mut file = SharedFile::new(len).map_err(refused)?;
         file.for_readers = Some(file.read_only().map_err(refused)?);
         arena.show(file.as_fd(), READ_WRITE).map_err(refused)?;
+        arena.keep_out_of_dumps();
         file.close_seals().map_err(refused)?;
         arena.file = Some(Arc::new(file));
         Ok(Arc::new(arena))
+    }
+
+    /// A core dump is not to have all that a server has cached, nor to make memory of its holes.
+    fn keep_out_of_dumps(&self) {
+        // SAFETY: the arena's own mapping; its contents stay. What cannot do it says so, and goes on.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_DONTDUMP) };
     }
 
     /// All of the memory that a peer shares, as [`of_peer`](Arena::of_peer). What it shares for reading only
@@ -60,11 +67,9 @@ impl Arena {
             return Ok(arena.span(0, arena.len));
         }
         let len = checked_bytes(fd, bytes_max)?;
-        let room = Arena::map(len, PAGE_BYTES).map_err(|error| match error {
-            ArenaError::System { source, .. } => source,
-            other => std::io::Error::other(other),
-        })?;
+        let room = Arena::map(len, PAGE_BYTES).map_err(system)?;
         room.show(fd, libc::PROT_READ)?;
+        room.keep_out_of_dumps();
         let start = room.base;
         Ok(Span { start, len, keep: Keep::Readable(Arc::new(room)) })
     }

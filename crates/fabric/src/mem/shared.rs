@@ -124,6 +124,14 @@ fn memory_file() -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// What the system said of memory that could not be had.
+pub(super) fn system(error: ArenaError) -> Error {
+    match error {
+        ArenaError::System { source, .. } => source,
+        other => Error::other(other),
+    }
+}
+
 pub(super) fn ok(result: c_int) -> Result<c_int> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
@@ -211,7 +219,7 @@ impl Arena {
     /// no longer than agreed). The system's: it cannot be mapped, to be written.
     pub fn of_peer(fd: BorrowedFd<'_>, bytes_max: usize) -> Result<Arc<Arena>> {
         let len = checked_bytes(fd, bytes_max)?;
-        let room = Arena::map(len, PAGE_BYTES).map_err(Error::other)?;
+        let room = Arena::map(len, PAGE_BYTES).map_err(system)?;
         room.show(fd, READ_WRITE)?;
         Ok(Arc::new(room))
     }
