@@ -95,5 +95,7 @@ pub(super) fn a_receive_is_posted_again(h: &mut Harness<'_>) {
             recv = p.b.recv(&parts).expect("posted");
         }
     }
+    // Nothing is posted there any more.
+    say(h, &mut p, recv, b"the last one");
     drop(region);
 }
