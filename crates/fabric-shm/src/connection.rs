@@ -13,6 +13,7 @@ use dafs_fabric::{Address, Arena, ConnectError, PRIVATE_DATA_BYTES_MAX, PeerInfo
 
 use crate::memory_region::Table;
 use crate::peer::SEGMENTS_MAX;
+use crate::peer_socket::PeerSocket;
 use crate::ring::{MEMORY_BYTES, Memory};
 use crate::sys::{self, Received};
 use crate::target::{Place, Target, place};
@@ -40,7 +41,7 @@ fn nonce() -> io::Result<Nonce> {
 /// # Errors
 /// `ConnectionRefused`: the process that listened has ended, and a child of it has the socket, who listens to
 /// nobody.
-fn check_alive(socket: &OwnedFd) -> io::Result<()> {
+fn check_alive(socket: &impl AsFd) -> io::Result<()> {
     match PeerProcess::of(socket.as_fd()).has_ended() {
         true => Err(io::Error::new(ErrorKind::ConnectionRefused, "the server there has ended")),
         false => Ok(()),
@@ -52,7 +53,7 @@ pub enum Progress {
     /// Nothing yet.
     Pending,
     /// The peer accepted.
-    Connected { socket: OwnedFd, memory: Arc<Memory>, limits: Limits, private_data: Vec<u8> },
+    Connected { socket: PeerSocket, memory: Arc<Memory>, limits: Limits, private_data: Vec<u8> },
     /// It failed; true where nobody listens.
     Failed(bool, String),
 }
@@ -60,8 +61,8 @@ pub enum Progress {
 /// How far a client is.
 enum Stage {
     Start,
-    Hello(OwnedFd, Nonce),
-    Offered(OwnedFd, Arc<Memory>),
+    Hello(PeerSocket, Nonce),
+    Offered(PeerSocket, Arc<Memory>),
 }
 
 /// The connecting side of a handshake.
@@ -96,7 +97,7 @@ impl Handshake {
     }
 
     /// The socket, if there is one.
-    pub fn socket(&self) -> Option<&OwnedFd> {
+    pub fn socket(&self) -> Option<&PeerSocket> {
         match &self.stage {
             Stage::Start => None,
             Stage::Hello(socket, _) | Stage::Offered(socket, _) => Some(socket),
@@ -124,15 +125,16 @@ impl Handshake {
             let Some(socket) = sys::connect(self.target.place.name())? else {
                 return Ok(Progress::Pending);
             };
+            let socket = PeerSocket::new(socket);
             self.target.check(&socket)?;
             check_alive(&socket)?;
             let nonce = nonce()?;
-            sys::send(socket.as_raw_fd(), &Message::Hello(nonce).encode())?;
+            sys::send(socket.as_fd().as_raw_fd(), &Message::Hello(nonce).encode())?;
             self.stage = Stage::Hello(socket, nonce);
         }
         let Some(socket) = self.socket() else { return Ok(Progress::Pending) };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let received = match sys::receive(socket.as_fd(), &mut bytes) {
+        let received = match socket.receive_carefully(&mut bytes) {
             Ok(received) => received,
             Err(error) if sys::is_temporary(&error) => return Ok(Progress::Pending),
             Err(error) => return Ok(Progress::Failed(false, format!("not accepted: {error}"))),
@@ -164,7 +166,7 @@ impl Handshake {
                 let bytes = self.table.bytes();
                 let offer = Message::Offer(proof, CLIENT_LIMITS, bytes, &self.private_data);
                 let offer = offer.encode();
-                sys::send_with(socket.as_raw_fd(), &offer, &[file.as_fd()])?;
+                sys::send_with(socket.as_fd().as_raw_fd(), &offer, &[file.as_fd()])?;
                 self.stage = Stage::Offered(socket, Memory::new(&arena));
                 Ok(Progress::Pending)
             }
@@ -178,7 +180,7 @@ impl Handshake {
 
 /// The state of an [`Incoming`].
 pub struct Accepted {
-    pub socket: OwnedFd,
+    pub socket: PeerSocket,
     pub memory: Arc<Memory>,
     /// Of what it takes.
     pub limits: Limits,
@@ -204,8 +206,7 @@ pub fn reject(socket: BorrowedFd<'_>, reason: &str) {
 
 /// A peer that has not made its offer.
 pub struct Offering {
-    socket: OwnedFd,
-    uid: u32,
+    socket: PeerSocket,
     /// What it is to prove that it knows.
     token: Option<Token>,
     /// Its nonce and ours.
@@ -217,7 +218,7 @@ pub struct Offering {
 impl Offering {
     fn read(&mut self) -> io::Result<Step> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let mut received = match sys::receive(self.socket.as_fd(), &mut bytes) {
+        let mut received = match self.socket.receive_carefully(&mut bytes) {
             Ok(received) => received,
             Err(error) if sys::is_temporary(&error) => return Ok(Step::Pending),
             Err(error) => return Err(error),
@@ -235,7 +236,7 @@ impl Offering {
                 let own = nonce()?;
                 let proof = wire::prove(self.token.as_ref(), Side::Server, &theirs, &own);
                 let answer = Message::Challenge(own, proof).encode();
-                sys::send(self.socket.as_raw_fd(), &answer)?;
+                sys::send(self.socket.as_fd().as_raw_fd(), &answer)?;
                 self.nonces = Some((theirs, own));
                 Ok(Step::Pending)
             }
@@ -280,7 +281,8 @@ impl HalfOpen for Offering {
 
     fn into_pending(self) -> Option<Box<dyn Pending>> {
         let (memory, limits, shares) = self.offer?;
-        Some(Box::new(Accepted { socket: self.socket, memory, limits, shares, uid: self.uid }))
+        let uid = self.socket.uid();
+        Some(Box::new(Accepted { socket: self.socket, memory, limits, shares, uid }))
     }
 }
 
@@ -300,11 +302,20 @@ impl ListeningSocket for Socket {
     type Peer = Offering;
 
     fn accept(&self) -> io::Result<(Offering, PeerInfo)> {
-        let socket = sys::accept(self.socket.as_raw_fd())?;
+        let socket = PeerSocket::new(sys::accept(self.socket.as_raw_fd())?);
+        socket.check()?;
         let peer = local::peer_info(socket.as_fd())?;
-        let uid = peer.credentials.as_ref().map_or(u32::MAX, |credentials| credentials.uid);
-        let token = self.token;
-        Ok((Offering { socket, uid, token, nonces: None, offer: None }, peer))
+        Ok((Offering { socket, token: self.token, nonces: None, offer: None }, peer))
+    }
+}
+
+impl Drop for Socket {
+    /// Takes out those who wait to be accepted: the system would close what they have sent.
+    fn drop(&mut self) {
+        sys::end(self.socket.as_fd());
+        while let Ok(socket) = sys::accept(self.socket.as_raw_fd()) {
+            drop(PeerSocket::new(socket));
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use dafs_fabric::{
 
 use crate::connection::{Accepted, Handshake, check_private_data, reject};
 use crate::peer::Peer;
+use crate::peer_socket::PeerSocket;
 use crate::queue_pair::{AT_ONCE_MAX, Connection, Kind, Work};
 use crate::ring::{HEADER_BYTES_MAX, SEND_BYTES_MAX, Violation};
 use crate::shared::{
@@ -119,8 +120,23 @@ impl ShmEngine {
         }
         self.broken.retain(|(listed, _)| *listed != slot);
         let link = self.slots.release(slot);
+        // Its socket may be closed later, by another thread.
+        let socket = match &link {
+            Link::Free => None,
+            Link::Connecting(handshake) => handshake.socket(),
+            Link::Up(connection) => Some(connection.peer.socket()),
+            Link::Closing(peer) => Some(peer.socket()),
+        };
+        if let Some(socket) = socket {
+            self.forget(socket);
+        }
         self.waiter.set_handshakes(!self.slots.handshakes.is_empty());
         link
+    }
+
+    /// Epoll tells no more of it, if it did.
+    fn forget(&self, socket: &PeerSocket) {
+        let _ = self.waiter.watch_own(socket.as_fd().as_raw_fd(), 0, Watch::Remove);
     }
 
     /// Ends a queue pair. The peer has left our memory, or will say so by hanging up.
@@ -313,6 +329,7 @@ impl Engine for ShmEngine {
         if let Err(error) = told
             && !sys::is_hung_up(&error)
         {
+            self.forget(peer.socket());
             self.free_slot(slot);
             return Err(error.into());
         }
@@ -347,7 +364,7 @@ impl Engine for ShmEngine {
 
     fn peer(&self, queue_pair: QueuePair) -> Option<PeerInfo> {
         match self.slots.current(queue_pair) {
-            Some(Link::Up(connection)) => local::peer_info(connection.peer.socket()).ok(),
+            Some(Link::Up(connection)) => local::peer_info(connection.peer.socket().as_fd()).ok(),
             _ => None,
         }
     }

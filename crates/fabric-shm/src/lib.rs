@@ -23,6 +23,7 @@ mod engine;
 mod memory_region;
 mod peer;
 mod peer_memory;
+mod peer_socket;
 mod queue_pair;
 mod refused;
 mod ring;

@@ -1,13 +1,14 @@
 //! What a device knows of a peer: its socket, and of which memory it was told.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use dafs_fabric::SharedFile;
 use dafs_fabric::local::PeerProcess;
 
+use crate::peer_socket::PeerSocket;
 use crate::sys;
 use crate::wire::{Limits, Message};
 
@@ -30,7 +31,7 @@ pub struct Segment {
 /// A peer, as the device knows it: the socket, and of what it was told.
 #[derive(Debug)]
 pub struct Peer {
-    socket: OwnedFd,
+    socket: PeerSocket,
     process: PeerProcess,
     /// It is told at all: it can then touch all of those files.
     shares: bool,
@@ -53,7 +54,7 @@ struct Told {
 
 impl Peer {
     /// At the other end of `socket`.
-    pub fn new(socket: OwnedFd, shares: bool, limits: Limits) -> Arc<Peer> {
+    pub fn new(socket: PeerSocket, shares: bool, limits: Limits) -> Arc<Peer> {
         Arc::new(Peer {
             process: PeerProcess::of(socket.as_fd()),
             socket,
@@ -67,11 +68,11 @@ impl Peer {
     }
 
     pub fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+        self.socket.as_fd().as_raw_fd()
     }
 
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    pub fn socket(&self) -> &PeerSocket {
+        &self.socket
     }
 
     /// Whose it is.

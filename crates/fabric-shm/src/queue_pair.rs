@@ -1,6 +1,7 @@
 //! A connected queue pair: its rings, its peer's memory, and what was posted to it.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use dafs_fabric::{
@@ -216,8 +217,11 @@ impl Connection {
     pub fn hear(&mut self, messages: usize, at_bell: bool) -> Result<Heard, Violation> {
         for _ in 0..messages {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
-            let received = match sys::receive(self.peer.socket(), &mut bytes) {
+            let received = match self.peer.socket().receive(&mut bytes) {
                 Ok(received) => received,
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    return Err("its user has sent descriptors that do not close");
+                }
                 Err(error) if sys::is_temporary(&error) => return Ok(Heard::All),
                 Err(_) => return Ok(Heard::End),
             };

@@ -1,69 +1,163 @@
-//! Descriptors that are no memory. What a peer sends is in this process's table before anybody can look at it,
-//! and the end of a file of a file system in user space waits for that: for its owner's program. So such a
-//! descriptor is never asked anything, and another thread closes it. That may never end: a user has few such
-//! threads, and then sends descriptors to nobody here any more.
+//! Closing what a peer sent, or may still have in its socket. Where it is the last to close a descriptor, a process
+//! waits for the file's end: for the program of a file system in user space, or until the peer of a TCP socket
+//! takes what lingers. To set an option of a socket waits for who sends there. So such a descriptor is asked nothing but
+//! whether it is memory, and another thread closes it. That may never end: of each user few such threads
+//! go on, and who has so many is shut out, as nothing may be taken from a socket of theirs any more.
 
-use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dafs_fabric::local;
-use dafs_fabric::mem::is_memory_file;
-
-/// Descriptors of one user that are being closed.
+/// Threads that close for one user, and from which number of all on each user has but one.
 const OF_USER_MAX: usize = 16;
+const ALL_MAX: usize = 256;
 
-static OF_USERS: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
-/// Those of all users: mostly none.
-static ALL: AtomicUsize = AtomicUsize::new(0);
+type Work = Box<dyn FnOnce() + Send>;
 
-/// As whom the peer at the other end of a socket counts.
-fn user_of(socket: BorrowedFd<'_>) -> u32 {
-    local::peer_credentials(socket).map_or(u32::MAX, |(_, uid, _)| uid)
+#[derive(Default)]
+struct OfUser {
+    threads: usize,
+    /// What no thread has begun.
+    waiting: VecDeque<Work>,
 }
 
-fn with_count<T>(uid: u32, change: impl FnOnce(&mut usize) -> T) -> T {
-    let mut users = OF_USERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let count = users.entry(uid).or_default();
-    let result = change(count);
-    if *count == 0 {
-        users.remove(&uid);
+struct Users {
+    all: BTreeMap<u32, OfUser>,
+    threads: usize,
+}
+
+impl Users {
+    /// Whether there may be no further thread for this user.
+    fn has_all(&self, uid: u32) -> bool {
+        let threads = self.all.get(&uid).map_or(0, |user| user.threads);
+        threads >= OF_USER_MAX || threads > 0 && self.threads >= ALL_MAX
     }
-    result
 }
 
-/// The peer's user has sent so many that no more are taken, not even to be refused.
-pub fn is_shut_out(socket: BorrowedFd<'_>) -> bool {
-    ALL.load(Ordering::Relaxed) > 0 && with_count(user_of(socket), |count| *count >= OF_USER_MAX)
+/// The threads that close.
+pub struct Closing {
+    users: Mutex<Users>,
+    /// How many there are: mostly none.
+    threads: AtomicUsize,
 }
 
-/// Those that are memory; false: some were none, and are refused.
-pub fn memory_of(socket: BorrowedFd<'_>, sent: Vec<OwnedFd>) -> (Vec<OwnedFd>, bool) {
-    let (memory, others): (Vec<OwnedFd>, Vec<OwnedFd>) =
-        sent.into_iter().partition(|descriptor| is_memory_file(descriptor.as_fd()));
-    let all_are = others.is_empty();
-    for other in others {
-        close(user_of(socket), other);
+/// Those of this process.
+pub static CLOSING: Closing = Closing::new();
+
+impl Closing {
+    const fn new() -> Closing {
+        let users = Users { all: BTreeMap::new(), threads: 0 };
+        Closing { users: Mutex::new(users), threads: AtomicUsize::new(0) }
     }
-    (memory, all_are)
+
+    fn users(&self) -> MutexGuard<'_, Users> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// So much of this user's is being closed that nothing more is taken from them.
+    pub fn is_shut_out(&self, uid: u32) -> bool {
+        self.threads.load(Ordering::Relaxed) > 0 && self.users().has_all(uid)
+    }
+
+    /// Has a thread do it, now or after other work for this user. Without a thread it stays undone.
+    pub fn hand_over(&'static self, uid: u32, work: impl FnOnce() + Send + 'static) {
+        let mut users = self.users();
+        let has_all = users.has_all(uid);
+        let user = users.all.entry(uid).or_default();
+        user.waiting.push_back(Box::new(work));
+        if has_all {
+            return;
+        }
+        user.threads += 1;
+        users.threads += 1;
+        self.threads.store(users.threads, Ordering::Relaxed);
+        drop(users);
+        let thread = std::thread::Builder::new().name("dafs-close".into());
+        if let Err(error) = thread.spawn(move || while self.work(uid) {}) {
+            tracing::debug!(%error, uid, "what a peer sent is left open");
+            self.has_ended(&mut self.users(), uid);
+        }
+    }
+
+    /// The next for this user; false: there is none, and the thread ends.
+    fn work(&self, uid: u32) -> bool {
+        let mut users = self.users();
+        match users.all.get_mut(&uid).and_then(|user| user.waiting.pop_front()) {
+            Some(work) => {
+                drop(users);
+                work();
+                true
+            }
+            None => {
+                self.has_ended(&mut users, uid);
+                false
+            }
+        }
+    }
+
+    fn has_ended(&self, users: &mut Users, uid: u32) {
+        users.threads -= 1;
+        self.threads.store(users.threads, Ordering::Relaxed);
+        if let Some(user) = users.all.get_mut(&uid) {
+            user.threads -= 1;
+            if user.threads == 0 && user.waiting.is_empty() {
+                users.all.remove(&uid);
+            }
+        }
+    }
 }
 
-/// Closes it, without waiting for that.
-fn close(uid: u32, descriptor: OwnedFd) {
-    with_count(uid, |count| *count += 1);
-    ALL.fetch_add(1, Ordering::Relaxed);
-    let (hand_over, taken) = mpsc::channel::<OwnedFd>();
-    let closing = std::thread::Builder::new().name("dafs-close".into()).spawn(move || {
-        drop(taken.recv());
-        with_count(uid, |count| *count -= 1);
-        ALL.fetch_sub(1, Ordering::Relaxed);
-    });
-    // Without a thread it stays open, and counts as one that is never closed.
-    if closing.is_err() {
-        tracing::debug!(uid, "a descriptor of a peer is left open");
-        std::mem::forget(descriptor);
-    } else if let Err(mpsc::SendError(descriptor)) = hand_over.send(descriptor) {
-        std::mem::forget(descriptor);
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Work that ends when its end is dropped.
+    fn stuck(closing: &'static Closing, uid: u32, count: usize) -> Vec<mpsc::Sender<()>> {
+        let one = |_| {
+            let (end, ends) = mpsc::channel::<()>();
+            closing.hand_over(uid, move || assert!(ends.recv().is_err()));
+            end
+        };
+        (0..count).map(one).collect()
+    }
+
+    fn wait_for_none(closing: &Closing) {
+        while closing.users().threads > 0 {
+            std::thread::yield_now();
+        }
+        assert!(closing.users().all.is_empty(), "something is left");
+    }
+
+    #[test]
+    fn who_has_too_much_to_be_closed_is_shut_out() {
+        static CLOSING: Closing = Closing::new();
+        let ends = stuck(&CLOSING, 1, OF_USER_MAX - 1);
+        assert!(!CLOSING.is_shut_out(1));
+        let last = stuck(&CLOSING, 1, 1);
+        assert!(CLOSING.is_shut_out(1) && !CLOSING.is_shut_out(2));
+        // What comes then waits, and is done all the same.
+        let (done, is_done) = mpsc::channel();
+        CLOSING.hand_over(1, move || done.send(()).expect("the test waits"));
+        assert_eq!(CLOSING.users().threads, OF_USER_MAX);
+        drop(last);
+        is_done.recv().expect("done");
+        drop(ends);
+        wait_for_none(&CLOSING);
+        assert!(!CLOSING.is_shut_out(1));
+    }
+
+    #[test]
+    fn many_users_together_have_a_thread_each() {
+        static CLOSING: Closing = Closing::new();
+        let users = u32::try_from(ALL_MAX / OF_USER_MAX).expect("few");
+        let ends: Vec<_> = (0..users).map(|uid| stuck(&CLOSING, uid, OF_USER_MAX)).collect();
+        assert!(!CLOSING.is_shut_out(users));
+        let one = stuck(&CLOSING, users, 2);
+        assert!(CLOSING.is_shut_out(users) && !CLOSING.is_shut_out(users + 1));
+        assert_eq!(CLOSING.users().threads, ALL_MAX + 1);
+        drop((ends, one));
+        wait_for_none(&CLOSING);
     }
 }

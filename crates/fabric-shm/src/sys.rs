@@ -5,12 +5,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::refused::{is_shut_out, memory_of};
-
-/// The most descriptors that are taken from one message; with more it is cut.
-const DESCRIPTORS_MAX: usize = 4;
-/// Room for their control message: a header of 16 bytes and four bytes each, rounded up.
-const CONTROL_WORDS: usize = 4 + DESCRIPTORS_MAX;
+/// Descriptors of one message, as the kernel bounds them (`SCM_MAX_FD`).
+const DESCRIPTORS_MAX: usize = 253;
+/// Room for their control message, and for one that says who has sent it: headers of 16 bytes, four bytes for each
+/// descriptor, 12 for the sender.
+const CONTROL_WORDS: usize = (16 + 4 * DESCRIPTORS_MAX).div_ceil(8) + (16 + 12_usize).div_ceil(8);
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -134,15 +133,28 @@ pub fn send_with(fd: RawFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io:
 pub struct Received {
     /// Bytes; 0 at the end.
     pub len: usize,
-    /// Files in memory that came with it.
+    /// What came with it.
     pub descriptors: Vec<OwnedFd>,
-    /// It, or what came with it, did not fit, or something that came was no such file.
+    /// It, or what came with it, did not fit, or something that came has no place here.
     pub is_cut: bool,
+    /// Of its descriptors some did not fit.
+    pub lost: bool,
+    /// It is none, but the end, and not an empty one: that is known after [`end`].
+    pub is_end: bool,
 }
 
-/// Receives one message, and never waits.
-pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
-    let fd = socket.as_raw_fd();
+/// How a message is received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    /// It is taken out of the queue.
+    Message,
+    /// It stays there, also its descriptors.
+    Copy,
+}
+
+/// Receives one message with all its descriptors, and never waits. Those for which this process has no room the
+/// system discards where the message is taken: that may take for ever.
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], take: Take) -> io::Result<Received> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = [0u64; CONTROL_WORDS];
     // SAFETY: all-zero is a valid message header.
@@ -150,15 +162,27 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received>
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    // What there is no room for, the system gives up by itself.
-    let has_room = !is_shut_out(socket);
-    message.msg_controllen = if has_room { size_of_val(&control) } else { 0 };
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    message.msg_controllen = size_of_val(&control);
+    let copy = if take == Take::Copy { libc::MSG_PEEK } else { 0 };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | copy;
     // SAFETY: all that the message names outlives the call.
-    let len = check_len(unsafe { libc::recvmsg(fd, &raw mut message, flags) })?;
-    let (descriptors, all_are) = memory_of(socket, descriptors_of(&message));
-    let is_cut = !all_are || message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
-    Ok(Received { len, descriptors, is_cut })
+    let len = check_len(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })?;
+    Ok(Received {
+        len,
+        descriptors: descriptors_of(&message),
+        is_cut: message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0,
+        lost: message.msg_flags & libc::MSG_CTRUNC != 0,
+        is_end: len == 0
+            && message.msg_controllen == 0
+            && message.msg_flags & libc::MSG_CTRUNC == 0,
+    })
+}
+
+/// Takes the next message out of the queue, of which [`receive`] has made a copy.
+pub fn discard(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let (fd, none) = (socket.as_raw_fd(), std::ptr::null_mut());
+    // SAFETY: no bytes are asked for.
+    check_len(unsafe { libc::recv(fd, none, 0, libc::MSG_DONTWAIT) }).map(drop)
 }
 
 /// All descriptors that came with a message, which are this process's now.
@@ -191,6 +215,26 @@ fn descriptors_of(message: &libc::msghdr) -> Vec<OwnedFd> {
 pub fn shut_down(fd: RawFd) {
     // SAFETY: numbers only. It fails only where the peer has gone.
     unsafe { libc::shutdown(fd, libc::SHUT_WR) };
+}
+
+fn set_option<T>(fd: BorrowedFd<'_>, name: libc::c_int, value: &T) {
+    let (fd, level, len) = (fd.as_raw_fd(), libc::SOL_SOCKET, size_of::<T>() as libc::socklen_t);
+    // SAFETY: a value and its length. Where it fails, all is as it was.
+    unsafe { libc::setsockopt(fd, level, name, std::ptr::from_ref(value).cast(), len) };
+}
+
+/// Ends a socket for its peer, as to close it would. Nothing more comes into its queue, and each message there says from
+/// now on who has sent it, so that an empty one is not taken for the end.
+pub fn end(socket: BorrowedFd<'_>) {
+    let yes: libc::c_int = 1;
+    set_option(socket, libc::SO_PASSCRED, &yes);
+    // SAFETY: numbers only. It fails only where the peer has gone.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Has a socket end at once when it is closed, whatever it has not sent. May wait. Others have no such option.
+pub fn do_not_linger(descriptor: BorrowedFd<'_>) {
+    set_option(descriptor, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 });
 }
 
 /// True for "nothing now", "no room now", "interrupted".

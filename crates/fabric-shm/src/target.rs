@@ -4,7 +4,7 @@
 //! there. So what listens must belong to root or to the client's own user, or to whom the address names.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use dafs_fabric::local::{self, Trust};
@@ -110,7 +110,7 @@ impl Target {
 
     /// # Errors
     /// The server is none to be trusted.
-    pub fn check(&self, socket: &OwnedFd) -> io::Result<()> {
+    pub fn check(&self, socket: &impl AsFd) -> io::Result<()> {
         let (_, uid, _) = local::peer_credentials(socket.as_fd())?;
         if self.trust == Trust::Anybody || self.trust.covers(uid) {
             return Ok(());

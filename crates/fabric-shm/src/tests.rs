@@ -2,6 +2,7 @@
 
 mod handshakes;
 mod lies;
+mod lingering;
 mod readers;
 
 use std::ffi::CStr;
@@ -23,7 +24,7 @@ use crate::connection::CLIENT_LIMITS;
 use crate::device::{ShmDevice, attributes};
 use crate::ring::MEMORY_BYTES;
 use crate::shared::Shared;
-use crate::sys;
+use crate::sys::{self, Take};
 use crate::target::place;
 use crate::wire::{self, MESSAGE_BYTES_MAX, Message, Side, Token};
 
@@ -217,7 +218,7 @@ impl Rude {
 
 fn heard(socket: &OwnedFd) -> Option<Vec<u8>> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    match sys::receive(socket.as_fd(), &mut bytes) {
+    match sys::receive(socket.as_fd(), &mut bytes, Take::Message) {
         Ok(received) => Some(bytes[..received.len].to_vec()),
         Err(error) if sys::is_temporary(&error) => None,
         Err(_) => Some(Vec::new()),

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -59,14 +59,44 @@ pub trait ListeningSocket: AsFd + Send {
     fn accept(&self) -> io::Result<(Self::Peer, PeerInfo)>;
 }
 
-struct Entry<P> {
+/// A peer of which epoll tells. Where it is dropped, another thread may close its socket, and later.
+struct Watched<P: HalfOpen> {
+    /// Gone when it is done.
+    peer: Option<P>,
+    epoll: RawFd,
+}
+
+impl<P: HalfOpen> Watched<P> {
+    /// Has `epoll`, which outlives it, tell of a peer.
+    fn new(peer: P, epoll: RawFd, token: u64) -> io::Result<Watched<P>> {
+        let fd = peer.as_fd().as_raw_fd();
+        epoll::epoll_watch(epoll, fd, token, Watch::Add(epoll::EPOLLIN))?;
+        Ok(Watched { peer: Some(peer), epoll })
+    }
+
+    /// The peer, of which epoll tells no more.
+    fn take(&mut self) -> Option<P> {
+        let peer = self.peer.take()?;
+        let fd = peer.as_fd().as_raw_fd();
+        epoll::epoll_watch(self.epoll, fd, 0, Watch::Remove).ok()?;
+        Some(peer)
+    }
+}
+
+impl<P: HalfOpen> Drop for Watched<P> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+struct Entry<P: HalfOpen> {
     number: u64,
-    peer: P,
+    peer: Watched<P>,
     info: PeerInfo,
     deadline: Instant,
 }
 
-impl<P> Entry<P> {
+impl<P: HalfOpen> Entry<P> {
     /// Of this host, where the system knows it.
     fn uid(&self) -> Option<u32> {
         self.info.credentials.as_ref().map(|credentials| credentials.uid)
@@ -80,9 +110,10 @@ pub struct SocketListener<S: ListeningSocket> {
     _file: Option<SocketFile>,
     socket: S,
     address: Address,
+    /// Dropped before the epoll object that tells of them.
+    half_open: VecDeque<Entry<S::Peer>>,
     epoll: OwnedFd,
     timer: OwnedFd,
-    half_open: VecDeque<Entry<S::Peer>>,
     next_number: u64,
     handshake_time: Duration,
     /// Given up for a moment where descriptors run out, so that a peer can be turned away.
@@ -156,9 +187,8 @@ impl<S: ListeningSocket> SocketListener<S> {
         let deadline = Instant::now() + self.handshake_time;
         let number = self.next_number;
         self.next_number += 1;
+        let peer = Watched::new(peer, self.epoll.as_raw_fd(), number)?;
         let entry = Entry { number, peer, info, deadline };
-        let (epoll, fd) = (self.epoll.as_raw_fd(), entry.peer.as_fd().as_raw_fd());
-        epoll::epoll_watch(epoll, fd, number, Watch::Add(epoll::EPOLLIN))?;
         self.make_room(entry.uid());
         if self.half_open.is_empty() {
             epoll::timerfd_set(self.timer.as_raw_fd(), Some(self.handshake_time / 4))?;
@@ -196,13 +226,13 @@ impl<S: ListeningSocket> SocketListener<S> {
 
     fn step(&mut self, number: u64) -> Option<Incoming> {
         let index = self.half_open.binary_search_by_key(&number, |entry| entry.number).ok()?;
-        let private_data = match self.half_open.get_mut(index)?.peer.step() {
+        let private_data = match self.half_open.get_mut(index)?.peer.peer.as_mut()?.step() {
             Step::Pending => return None,
             Step::Done(private_data) => private_data,
             Step::Wrong(why) => {
-                let refused = self.half_open.remove(index)?;
+                let mut refused = self.half_open.remove(index)?;
                 tracing::debug!(why, peer = refused.info.text, "a peer broke the rules");
-                refused.peer.refuse(&format!("peer violated the protocol: {why}"));
+                refused.peer.take()?.refuse(&format!("peer violated the protocol: {why}"));
                 return None;
             }
             Step::Gone(error) => {
@@ -211,9 +241,8 @@ impl<S: ListeningSocket> SocketListener<S> {
                 return None;
             }
         };
-        let Entry { peer, info, .. } = self.half_open.remove(index)?;
-        let fd = peer.as_fd().as_raw_fd();
-        epoll::epoll_watch(self.epoll.as_raw_fd(), fd, 0, Watch::Remove).ok()?;
+        let Entry { mut peer, info, .. } = self.half_open.remove(index)?;
+        let peer = peer.take()?;
         Some(Incoming { private_data, peer: info, device: 0, inner: peer.into_pending()? })
     }
 }

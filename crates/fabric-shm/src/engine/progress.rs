@@ -4,11 +4,12 @@
 //! sleep, and their peers ring. Epoll is asked now and then: a pass in which something came counts as many in
 //! which nothing did, so that it costs a hundredth of the time either way.
 
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{Ordering, fence};
 
 use dafs_fabric::epoll::{self, Watch};
 use dafs_fabric::{Opcode, PostedReceive, QueuePairEvent, Status, WorkCompletion};
-use std::os::fd::AsRawFd;
 
 use super::{OF_PROCESS, ShmEngine};
 use crate::connection::{CLIENT_LIMITS, Progress};
@@ -113,9 +114,13 @@ impl ShmEngine {
             }
             Some(Link::Closing(peer)) => {
                 let mut bytes = [0; MESSAGE_BYTES_MAX];
-                match sys::receive(peer.socket(), &mut bytes) {
+                match peer.socket().receive(&mut bytes) {
                     Err(error) if sys::is_temporary(&error) => return,
                     Ok(received) if received.len > 0 => return,
+                    // It is not waited for, as its queue cannot be read. It may still write to our memory.
+                    Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                        self.shared.table.retire(&peer.was_told());
+                    }
                     _ => {}
                 }
                 self.is_quiescent(slot);
@@ -286,12 +291,14 @@ impl ShmEngine {
         if !handshake.watched
             && let Some(socket) = handshake.socket()
         {
-            let watched = self.waiter.watch_own(socket.as_raw_fd(), u64::from(slot), watch);
+            let fd = socket.as_fd().as_raw_fd();
+            let watched = self.waiter.watch_own(fd, u64::from(slot), watch);
             handshake.watched = watched.is_ok();
         }
         match step {
             Progress::Pending => {}
-            Progress::Connected { limits, .. } if !self.shared.table.fits(limits) => {
+            Progress::Connected { socket, limits, .. } if !self.shared.table.fits(limits) => {
+                self.forget(&socket);
                 drop(self.free_slot(slot));
                 let reason = "this program shares more memory than the server takes".into();
                 self.queue.push_event(QueuePairEvent::Refused {

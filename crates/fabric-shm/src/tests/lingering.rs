@@ -1,0 +1,146 @@
+//! TCP sockets that wait, where the last who has them closes them, until their peer takes what they have not sent.
+
+use std::io::{ErrorKind, Read};
+use std::net::{TcpListener, TcpStream};
+
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::*;
+
+/// Whoever closes such a socket is held up so long.
+const LINGER_SECONDS: i32 = 30;
+const PROMPT: Duration = Duration::from_secs(15);
+
+/// What a peer sends, and the other ends, which take nothing.
+struct Hostile {
+    sockets: Vec<TcpStream>,
+    others: Vec<TcpStream>,
+}
+
+impl Hostile {
+    fn new(count: usize) -> Hostile {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let (mut sockets, mut others) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let socket = TcpStream::connect(listener.local_addr().expect("address"));
+            let mut socket = socket.expect("connect");
+            others.push(listener.accept().expect("accept").0);
+            let linger = libc::linger { l_onoff: 1, l_linger: LINGER_SECONDS };
+            setsockopt(&socket, sockopt::Linger, &linger).expect("set");
+            socket.set_nonblocking(true).expect("set");
+            let mut full = 0;
+            // What is on its way may yet find room at the other end.
+            while full < 2 {
+                match socket.write(&[0; 1 << 16]) {
+                    Ok(sent) if sent > 0 => full = 0,
+                    Ok(_) => panic!("nothing was sent"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                        full += 1;
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            sockets.push(socket);
+        }
+        Hostile { sockets, others }
+    }
+
+    /// Only the message has the sockets from now on.
+    fn send(&mut self, socket: &OwnedFd, message: &Message<'_>) {
+        let files: Vec<_> = self.sockets.iter().map(AsFd::as_fd).collect();
+        send_all(socket, message, &files);
+        self.sockets.clear();
+    }
+
+    /// All are closed, by whomever.
+    fn are_closed(&mut self) {
+        for other in &mut self.others {
+            let mut bytes = vec![0; 1 << 20];
+            other.set_read_timeout(Some(PATIENCE)).expect("set");
+            while let Ok(1..) = other.read(&mut bytes) {}
+        }
+    }
+}
+
+/// Does it, and goes on for others, in less time than one such socket takes.
+fn is_prompt(server: &mut Server, act: impl FnOnce(&mut Server)) {
+    let start = Instant::now();
+    act(server);
+    server.ping();
+    assert!(start.elapsed() < PROMPT, "held up for {:?}", start.elapsed());
+}
+
+#[test]
+fn behind_a_message_that_is_no_handshake() {
+    let mut server = Server::new();
+    let mut hostile = Hostile::new(1);
+    let socket = server.socket();
+    send_all(&socket, &Message::Bell, &[]);
+    hostile.send(&socket, &Message::Bell);
+    is_prompt(&mut server, |server| {
+        let answer = server.hear(&socket);
+        assert!(matches!(Message::decode(&answer), Some(Message::Reject(_))), "{answer:?}");
+    });
+    hostile.are_closed();
+}
+
+#[test]
+fn more_than_any_message_has() {
+    let mut server = Server::new();
+    let mut hostile = Hostile::new(20);
+    let rude = server.rude();
+    hostile.send(&rude.socket, &Message::Segment(1));
+    is_prompt(&mut server, |server| {
+        let reason = server.ended(rude.queue_pair);
+        assert!(reason.contains("descriptors that are too many"), "{reason}");
+    });
+    hostile.are_closed();
+}
+
+/// The second is in the queue of a connection that ends for the first; an empty message is no end.
+#[test]
+fn left_in_the_queue_of_a_connection_that_ends() {
+    let mut server = Server::new();
+    for first in [&[][..], &[6]] {
+        let mut hostile = Hostile::new(2);
+        let mut second = Hostile { sockets: hostile.sockets.split_off(1), others: Vec::new() };
+        let rude = server.rude();
+        let queue_pair = rude.queue_pair;
+        let bell = Message::Bell;
+        // Not looked at before it ends.
+        hostile.send(&rude.socket, &bell);
+        sys::send(rude.socket.as_raw_fd(), first).expect("sent");
+        second.send(&rude.socket, &bell);
+        is_prompt(&mut server, |server| server.engine.disconnect(queue_pair));
+        drop(rude);
+        hostile.are_closed();
+    }
+}
+
+/// A peer that is refused, and one that nobody has accepted.
+#[test]
+fn left_by_who_is_not_accepted() {
+    let mut server = Server::new();
+    let file = memfd(MFdFlags::empty(), MEMORY_BYTES, BOTH).expect("a file");
+    let token = server.token;
+    let mut hostile = Hostile::new(1);
+    let socket = server.offer(&[file.as_fd()], &token);
+    hostile.send(&socket, &Message::Bell);
+    is_prompt(&mut server, |server| {
+        let incoming = wait("the offer", || server.listener.poll_accept());
+        server.engine.reject(incoming, "no");
+    });
+    hostile.are_closed();
+    let mut hostile = Hostile::new(1);
+    let socket = server.socket();
+    hostile.send(&socket, &Message::Bell);
+    is_prompt(&mut server, |server| {
+        let mut token = [0; 16];
+        getrandom::fill(&mut token).expect("random");
+        let address = server.device.same_host(token).expect("a network of one host");
+        let other = server.device.listen(&address).expect("a listener");
+        drop(std::mem::replace(&mut server.listener, other));
+    });
+    hostile.are_closed();
+}
