@@ -31,6 +31,7 @@ fn tune(fd: RawFd, peer_is_tcp: bool) -> io::Result<()> {
     if peer_is_tcp {
         sys::tune_tcp(fd, DEAD_TIME)
     } else {
+        sys::refuse_descriptors(fd);
         sys::set_buffer_bytes(fd, UNIX_BUFFER_BYTES)
     }
 }
@@ -338,7 +339,13 @@ pub fn listen(address: &Address) -> Result<SocketListener<Socket>, ConnectError>
         "unix" => {
             let path = Path::new(&address.target);
             let connect = || sys::connect_unix(path).map(drop);
-            let (listener, file) = SocketFile::make(path, connect, || UnixListener::bind(path))?;
+            // Before others than its owner may connect.
+            let bind = || {
+                let listener = UnixListener::bind(path)?;
+                sys::refuse_descriptors(listener.as_raw_fd());
+                Ok(listener)
+            };
+            let (listener, file) = SocketFile::make(path, connect, bind)?;
             listener.set_nonblocking(true)?;
             (Socket::Unix(listener), address.clone(), Some(file))
         }

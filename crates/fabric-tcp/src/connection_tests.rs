@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 
 use dafs_fabric::accept::HALF_OPEN_MAX;
 use dafs_fabric::{Engine, Incoming, Listener, QueuePairEvent};
@@ -240,4 +241,34 @@ fn a_sleeper_wakes_for_the_end_of_a_run_and_of_the_peer() {
         }
         drop(talker.join().expect("talker"));
     }
+}
+
+/// To close what the system discards may take as long as the peer wishes.
+#[test]
+fn unix_sockets_take_no_descriptors() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let address = Address::local(&directory.path().join("server"));
+    let mut listener = listen(&address).expect("a listener");
+    let mut peer = UnixStream::connect(&address.target).expect("connect");
+    let (pipe, _) = std::io::pipe().expect("a pipe");
+    let is_refused = |peer: &UnixStream| {
+        let sent = sys::send_descriptor(peer.as_raw_fd(), pipe.as_raw_fd());
+        sent.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))
+    };
+    if !sys::refuse_descriptors(peer.as_raw_fd()) {
+        // Before Linux 6.16.
+        return;
+    }
+    assert!(is_refused(&peer), "before it is accepted");
+    assert!(listener.poll_accept().is_none());
+    assert!(is_refused(&peer), "after that");
+    peer.write_all(&frame::hello(Kind::Hello, b"me")).expect("write");
+    assert_eq!(accept(&mut listener).private_data, b"me");
+    // Nor do those of clients.
+    let address = Address::local(&directory.path().join("other"));
+    let other = UnixListener::bind(&address.target).expect("bind");
+    let mut engine = engine();
+    engine.connect(&address, b"").expect("begins");
+    let (peer, _) = other.accept().expect("it connects at once");
+    assert!(is_refused(&peer), "to a client");
 }

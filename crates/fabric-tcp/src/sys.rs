@@ -313,6 +313,9 @@ fn start_connect(
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: numbers only.
     let fd = own(unsafe { libc::socket(family, kind, 0) })?;
+    if family == libc::AF_UNIX {
+        refuse_descriptors(fd.as_raw_fd());
+    }
     // SAFETY: both callers pass a whole address and its length.
     match check(unsafe { libc::connect(fd.as_raw_fd(), address, len) }) {
         Ok(_) => Ok(Started::Going(fd)),
@@ -364,6 +367,13 @@ fn set_option(
     // SAFETY: the value is an int and outlives the call.
     check(unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) })?;
     Ok(())
+}
+
+/// Has a Unix socket, and those that are accepted from it, take no descriptors: the system would discard them, and to
+/// close one can take as long as who has sent it wishes. False: there is no way to refuse them (before Linux 6.16).
+pub fn refuse_descriptors(fd: RawFd) -> bool {
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    set_option(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, 0).is_ok()
 }
 
 /// Small messages leave at once, and a host that vanished is noticed after `dead`.
@@ -428,4 +438,33 @@ pub fn is_temporary(error: &io::Error) -> bool {
 /// True when the system lacks memory just now.
 pub fn is_out_of_memory(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// Sends a byte and a descriptor.
+#[cfg(test)]
+pub fn send_descriptor(fd: RawFd, descriptor: RawFd) -> io::Result<usize> {
+    let mut byte = 1_u8;
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // A header, and the descriptor behind it.
+    let mut control = [0_u64; 3];
+    let of_it = size_of::<RawFd>() as libc::c_uint;
+    // SAFETY: all-zero is a valid message header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    // SAFETY: the message has room for a header.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    // SAFETY: a number only.
+    let cmsg_len = unsafe { libc::CMSG_LEN(of_it) } as usize;
+    let (cmsg_level, cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+    // SAFETY: it points into `control`, which has room for it.
+    unsafe { header.write(libc::cmsghdr { cmsg_len, cmsg_level, cmsg_type }) };
+    // SAFETY: behind the header just written.
+    let place = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
+    // SAFETY: as above; there is room for one.
+    unsafe { place.write_unaligned(descriptor) };
+    // SAFETY: all that the message names outlives the call.
+    check_len(unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_NOSIGNAL) })
 }
