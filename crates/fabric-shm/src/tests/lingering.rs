@@ -2,10 +2,14 @@
 
 use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::*;
+use crate::refused::CLOSING;
 
 /// Whoever closes such a socket is held up so long.
 const LINGER_SECONDS: i32 = 30;
@@ -20,6 +24,7 @@ struct Hostile {
 impl Hostile {
     fn new(count: usize) -> Hostile {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        setsockopt(&listener, sockopt::RcvBuf, &4096).expect("set");
         let (mut sockets, mut others) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let socket = TcpStream::connect(listener.local_addr().expect("address"));
@@ -27,6 +32,7 @@ impl Hostile {
             others.push(listener.accept().expect("accept").0);
             let linger = libc::linger { l_onoff: 1, l_linger: LINGER_SECONDS };
             setsockopt(&socket, sockopt::Linger, &linger).expect("set");
+            setsockopt(&socket, sockopt::SndBuf, &4096).expect("set");
             socket.set_nonblocking(true).expect("set");
             let mut full = 0;
             // What is on its way may yet find room at the other end.
@@ -51,6 +57,13 @@ impl Hostile {
         let files: Vec<_> = self.sockets.iter().map(AsFd::as_fd).collect();
         send_all(socket, message, &files);
         self.sockets.clear();
+    }
+
+    /// One in the queue of a Unix socket, so that to have the TCP socket end at once helps nobody.
+    fn wrapped(mut self) -> (OwnedFd, Vec<TcpStream>) {
+        let (near, far) = UnixStream::pair().expect("a pair");
+        self.send(&near.into(), &Message::Bell);
+        (far.into(), self.others)
     }
 
     /// All are closed, by whomever.
@@ -143,4 +156,57 @@ fn left_by_who_is_not_accepted() {
         drop(std::mem::replace(&mut server.listener, other));
     });
     hostile.are_closed();
+}
+
+/// In a process of its own: all tests are one user's.
+#[test]
+fn who_is_shut_out_holds_up_nobody() {
+    const ALONE: &str = "DAFS_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return is_shut_out();
+    }
+    let this = std::thread::current().name().expect("a test has one").to_owned();
+    let program = std::env::current_exe().expect("it runs");
+    let done = Command::new(program).args(["--exact", &this]).env(ALONE, "1").output();
+    let done = done.expect("it ends");
+    let text = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && text.contains("1 passed"), "{text}");
+}
+
+fn is_shut_out() {
+    let mut server = Server::new();
+    let uid = dafs_fabric::local::effective_uid();
+    let (silent, rude) = (server.socket(), server.rude());
+    let mut others = Vec::new();
+    let start = Instant::now();
+    while !CLOSING.is_shut_out(uid) {
+        let (file, more) = Hostile::new(1).wrapped();
+        others.extend(more);
+        let socket = server.socket();
+        send_all(&socket, &Message::Bell, &[file.as_fd()]);
+        drop(file);
+        server.hear(&socket);
+    }
+    // What they send is not taken, and nobody looks at it again and again.
+    let pipe = std::io::pipe().expect("a pipe").0;
+    for early in [Some(silent), None] {
+        let socket = early.unwrap_or_else(|| server.socket());
+        send_all(&socket, &Message::Bell, &[pipe.as_fd()]);
+        assert_eq!(server.hear(&socket), b"", "it is read");
+    }
+    rude.say(&Message::Segment(1), &[pipe.as_fd()]);
+    let reason = server.ended(rude.queue_pair);
+    assert!(reason.contains("do not close"), "{reason}");
+    wait("hang-up", || heard(&rude.socket).filter(Vec::is_empty));
+    wait("silence of the listener", || {
+        assert!(server.listener.poll_accept().is_none(), "it is let in");
+        let events = PollFd::new(server.listener.event_fd()?, PollFlags::POLLIN);
+        (poll(&mut [events], PollTimeout::ZERO) == Ok(0)).then_some(())
+    });
+    assert!(start.elapsed() < PROMPT, "held up for {:?}", start.elapsed());
+    assert!(CLOSING.is_shut_out(uid));
+    // When the others have gone, it is a user as any.
+    drop(others);
+    wait("room", || (!CLOSING.is_shut_out(uid)).then_some(()));
+    server.connect_honest();
 }
