@@ -93,7 +93,8 @@ pub const KEYS: &[ConfigKey] = &[
         ["true", ""],
         "true or false",
         "Whether the cache is memory that programs of the server's own user and of root may map to read, where \
-         they come by shared memory. They could read the server's memory anyway.",
+         they come by shared memory. They could read the server's memory anyway. With `squash_root` it is \
+         never: root may then be one who could not.",
     ),
     ConfigKey {
         bounds: Some((ARENA_BYTES_MIN, u64::MAX)),
