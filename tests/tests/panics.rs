@@ -20,13 +20,21 @@ const PANICKED: i32 = 101;
 /// Until what was removed is free; until the server has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Memory of a process that has no file and may be written: addresses of the beginning and the end.
+/// Memory of a process that may be written, and has no file but one in memory: addresses of the beginning and
+/// the end.
 fn own_memory(pid: u32) -> Vec<(u64, u64)> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let address = |text: &str| u64::from_str_radix(text, 16).ok();
     let range = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [range, "rw-p", _, _, "0"] = words[..] else { return None };
+        let (range, is_own) = match words[..] {
+            [range, "rw-p", _, _, "0"] => (range, true),
+            [range, "rw-s", _, _, _, name, ..] => (range, name.starts_with("/memfd:dafs")),
+            _ => return None,
+        };
+        if !is_own {
+            return None;
+        }
         let (from, to) = range.split_once('-')?;
         Some((address(from)?, address(to)?))
     };
