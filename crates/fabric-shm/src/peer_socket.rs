@@ -4,6 +4,7 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use dafs_fabric::local;
 use dafs_fabric::mem::is_memory_file;
@@ -17,8 +18,8 @@ const LAST_MAX: usize = 1024;
 /// A socket of a peer. To drop it waits for nobody.
 #[derive(Debug)]
 pub struct PeerSocket {
-    /// Gone only where it is dropped.
-    socket: Option<OwnedFd>,
+    /// Also of the thread that goes on with it when it is dropped.
+    socket: Arc<OwnedFd>,
     /// As whom the peer counts.
     uid: u32,
 }
@@ -27,7 +28,7 @@ impl PeerSocket {
     /// Of a socket that is connected.
     pub fn new(socket: OwnedFd) -> PeerSocket {
         let uid = local::peer_credentials(socket.as_fd()).map_or(u32::MAX, |(_, uid, _)| uid);
-        PeerSocket { socket: Some(socket), uid }
+        PeerSocket { socket: Arc::new(socket), uid }
     }
 
     /// Whose the peer is.
@@ -84,22 +85,21 @@ impl PeerSocket {
 
 impl AsFd for PeerSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_ref().expect("there until it is dropped").as_fd()
+        self.socket.as_fd()
     }
 }
 
 impl Drop for PeerSocket {
     fn drop(&mut self) {
-        let Some(socket) = self.socket.take() else { return };
-        let uid = self.uid;
         // The peer knows at once, and nothing comes into its queue any more.
-        sys::end(socket.as_fd());
-        match take_last(&socket) {
-            Last::Nothing => drop(socket),
-            Last::Others(others) => CLOSING.hand_over(uid, move || {
+        sys::end(self.socket.as_fd());
+        if let Last::Others(others) = take_last(&self.socket) {
+            // Whoever lets go of the socket last closes an empty one: this thread may do so only after that.
+            let socket = self.socket.clone();
+            CLOSING.hand_over(self.uid, move || {
                 close(others);
                 close_all(&socket);
-            }),
+            });
         }
     }
 }
