@@ -1,4 +1,5 @@
-//! shared-memory: a server of this host by shared memory, against two bare rings and one copy of the same run.
+//! shared-memory: a server of this host by shared memory, by turns with two bare rings and one copy, which have the
+//! machine for themselves: a floor that is measured beside a server lies too low.
 
 use std::collections::HashMap;
 
@@ -31,6 +32,16 @@ fn bench(url: &str, transport: &str, args: &[&str]) -> Value {
     serde_json::from_str(out.lines().next().unwrap_or("")).expect("a JSON object")
 }
 
+/// The bare mechanism alone, with its ends on two processors, or, where they sleep, on one: what is quicker.
+fn raw(op: &str, rest: &[&str]) -> Value {
+    let op = if op == "randread" { "copy" } else { "stream" };
+    let all = [&["bench", "raw", "shm", "--json", "--footprint", FILE, "--op", op], rest].concat();
+    let out = run_ok(&all);
+    let rows = out.lines().map(|line| serde_json::from_str(line).expect("a JSON object"));
+    let quicker = |a: &Value, b: &Value| number(a, "p50_us").total_cmp(&number(b, "p50_us"));
+    rows.min_by(quicker).expect("a row")
+}
+
 /// The median of a field, or of the quotient of two, over all rounds.
 fn of(points: &[Value], key: &str) -> f64 {
     median(points.iter().map(|point| number(point, key)).collect())
@@ -48,8 +59,14 @@ pub(crate) fn shared_memory(mode: Mode) -> Vec<Line> {
     let mut points: Vec<Vec<Value>> = vec![Vec::new(); ROWS.len()];
     for _ in 0..mode.pick(1, 5) {
         for ((op, size, depth, wait), points) in ROWS.iter().zip(&mut points) {
-            let row = ["--op", op, "--size", size, "--depth", depth, "--wait", wait];
-            points.push(bench(&server.url, "shm", &[&row[..], &["--seconds", seconds]].concat()));
+            let rest = ["--size", size, "--depth", depth, "--wait", wait, "--seconds", seconds];
+            let floor = raw(op, &rest);
+            let own = [&["--no-raw", "--op", op][..], &rest].concat();
+            let mut point = bench(&server.url, "shm", &own);
+            for key in ["p50_us", "ops_per_s", "bytes_per_s"] {
+                point[format!("raw_{key}")] = floor[key].clone();
+            }
+            points.push(point);
         }
     }
     let [latency, rate, reads, writes, sleeping] = &points[..] else { return Vec::new() };
