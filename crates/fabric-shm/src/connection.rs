@@ -235,6 +235,8 @@ impl Offering {
             (Some(Message::Hello(theirs)), None, None) => {
                 let own = nonce()?;
                 let proof = wire::prove(self.token.as_ref(), Side::Server, &theirs, &own);
+                // Its offer has the first descriptor.
+                sys::set_takes_descriptors(self.socket.as_fd(), true);
                 let answer = Message::Challenge(own, proof).encode();
                 sys::send(self.socket.as_fd().as_raw_fd(), &answer)?;
                 self.nonces = Some((theirs, own));
@@ -290,6 +292,15 @@ impl HalfOpen for Offering {
 pub struct Socket {
     socket: OwnedFd,
     token: Option<Token>,
+    /// Nothing that would have to be closed is in the queue of one that has just connected.
+    refuses_descriptors: bool,
+}
+
+impl Socket {
+    fn new(socket: OwnedFd, token: Option<Token>, refuses: bool) -> Socket {
+        let refuses_descriptors = refuses && sys::set_takes_descriptors(socket.as_fd(), false);
+        Socket { socket, token, refuses_descriptors }
+    }
 }
 
 impl AsFd for Socket {
@@ -300,6 +311,11 @@ impl AsFd for Socket {
 
 impl ListeningSocket for Socket {
     type Peer = Offering;
+
+    /// What comes of a user who is shut out may have to wait to be closed, and that is bounded.
+    fn may_accept(&self) -> bool {
+        self.refuses_descriptors || !PeerSocket::are_enough()
+    }
 
     fn accept(&self) -> io::Result<(Offering, PeerInfo)> {
         let socket = PeerSocket::new(sys::accept(self.socket.as_raw_fd())?);
@@ -319,8 +335,11 @@ impl Drop for Socket {
     }
 }
 
-/// Listens at `address`.
-pub fn listen(address: &Address) -> Result<SocketListener<Socket>, ConnectError> {
+/// Listens at `address`. Whether who has just connected is refused descriptors, where the system can.
+pub fn listen(
+    address: &Address,
+    refuses_descriptors: bool,
+) -> Result<SocketListener<Socket>, ConnectError> {
     let place = place(address)?;
     let (socket, file) = match &place {
         Place::Path(path) => {
@@ -334,6 +353,6 @@ pub fn listen(address: &Address) -> Result<SocketListener<Socket>, ConnectError>
         }
         Place::Token(..) => (sys::listen(place.name(), BACKLOG)?, None),
     };
-    let socket = Socket { socket, token: place.token().copied() };
+    let socket = Socket::new(socket, place.token().copied(), refuses_descriptors);
     Ok(SocketListener::new(socket, address.clone(), file)?)
 }

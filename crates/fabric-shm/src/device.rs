@@ -89,7 +89,7 @@ impl Device for ShmDevice {
     }
 
     fn listen(&self, address: &Address) -> Result<Box<dyn Listener>, ConnectError> {
-        Ok(Box::new(connection::listen(address)?))
+        Ok(Box::new(connection::listen(address, true)?))
     }
 
     fn same_host(&self, token: [u8; 16]) -> Option<Address> {

@@ -314,7 +314,7 @@ impl Engine for ShmEngine {
         }
         let own_limits = self.shared.limits();
         // Those could read it anyway; whoever has no number here is told apart from nobody.
-        let shares = Trust::Usual.covers(uid);
+        let shares = !self.shared.all_are_strangers && Trust::Usual.covers(uid);
         let peer = Peer::new(socket, shares, limits);
         let queue_pair = self.slots.take()?;
         let slot = slot_of(queue_pair);

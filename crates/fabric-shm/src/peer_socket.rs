@@ -48,7 +48,12 @@ impl PeerSocket {
         }
     }
 
-    /// Receives one message, and never waits.
+    /// Whether no more sockets may be taken for now: too many wait to be closed.
+    pub fn are_enough() -> bool {
+        CLOSING.is_full()
+    }
+
+    /// Receives one message, and never waits: unless it has descriptors for which this process has no room.
     ///
     /// # Errors
     /// The system's, and as of [`check`](Self::check).
@@ -58,8 +63,8 @@ impl PeerSocket {
         Ok(self.memory_of(received))
     }
 
-    /// As [`receive`](Self::receive), also where this process has no room for a descriptor more: the system would
-    /// discard it. That costs a call more.
+    /// As [`receive`](Self::receive), also where this process has no room for a descriptor more, which the system would
+    /// discard: the message stays then. That costs a call more.
     ///
     /// # Errors
     /// As of [`receive`](Self::receive).
@@ -93,7 +98,9 @@ impl Drop for PeerSocket {
     fn drop(&mut self) {
         // The peer knows at once, and nothing comes into its queue any more.
         sys::end(self.socket.as_fd());
-        if let Last::Others(others) = take_last(&self.socket) {
+        // Nor are there descriptors here for what waits.
+        let take = if CLOSING.is_shut_out(self.uid) { Take::Look } else { Take::Copy };
+        if let Last::Others(others) = take_last(&self.socket, take) {
             // Whoever lets go of the socket last closes an empty one: this thread may do so only after that.
             let socket = self.socket.clone();
             CLOSING.hand_over(self.uid, move || {
@@ -113,9 +120,9 @@ enum Last {
 }
 
 /// Takes out what holds up nobody. A message is looked at first, as there may be no room for its descriptors.
-fn take_last(socket: &OwnedFd) -> Last {
+fn take_last(socket: &OwnedFd, look: Take) -> Last {
     for _ in 0..LAST_MAX {
-        let Some(mut received) = next_of(socket, Take::Copy) else { return Last::Nothing };
+        let Some(mut received) = next_of(socket, look) else { return Last::Nothing };
         let others = take_others(&mut received);
         if received.lost || !others.is_empty() || sys::discard(socket.as_fd()).is_err() {
             return Last::Others(others);

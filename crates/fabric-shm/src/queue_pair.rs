@@ -53,6 +53,8 @@ pub enum Heard {
     All,
     /// The peer has hung up: it has left our memory.
     End,
+    /// This process has no room for a descriptor that it sent.
+    NoRoom,
 }
 
 /// A connected queue pair.
@@ -217,7 +219,13 @@ impl Connection {
     pub fn hear(&mut self, messages: usize, at_bell: bool) -> Result<Heard, Violation> {
         for _ in 0..messages {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
-            let received = match self.peer.socket().receive(&mut bytes) {
+            let socket = self.peer.socket();
+            let received = match self.peer.shares() {
+                true => socket.receive(&mut bytes),
+                // What a stranger has sent is not believed to close.
+                false => socket.receive_carefully(&mut bytes),
+            };
+            let received = match received {
                 Ok(received) => received,
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     return Err("its user has sent descriptors that do not close");
@@ -225,6 +233,9 @@ impl Connection {
                 Err(error) if sys::is_temporary(&error) => return Ok(Heard::All),
                 Err(_) => return Ok(Heard::End),
             };
+            if received.lost && !self.peer.shares() {
+                return Ok(Heard::NoRoom);
+            }
             if received.len == 0 {
                 return Ok(Heard::End);
             }

@@ -11,6 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Threads that close for one user, and from which number of all on each user has but one.
 const OF_USER_MAX: usize = 16;
 const ALL_MAX: usize = 256;
+/// What waits for one of them, of a user and in all, before no more connections are taken.
+const WAITING_OF_USER_MAX: usize = 64;
+const WAITING_MAX: usize = 1024;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -57,6 +60,18 @@ impl Closing {
     /// So much of this user's is being closed that nothing more is taken from them.
     pub fn is_shut_out(&self, uid: u32) -> bool {
         self.threads.load(Ordering::Relaxed) > 0 && self.users().has_all(uid)
+    }
+
+    /// So much waits, of one user or of all together, that nothing more may come to it: it is descriptors of this
+    /// process.
+    pub fn is_full(&self) -> bool {
+        if self.threads.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let users = self.users();
+        let waiting = || users.all.values().map(|user| user.waiting.len());
+        waiting().any(|count| count >= WAITING_OF_USER_MAX)
+            || waiting().sum::<usize>() >= WAITING_MAX
     }
 
     /// Has a thread do it, now or after other work for this user. Without a thread it stays undone.
@@ -123,6 +138,13 @@ mod tests {
         (0..count).map(one).collect()
     }
 
+    /// Threads have begun what they can: so much waits.
+    fn wait_for_waiting(closing: &Closing, count: usize) {
+        while closing.users().all.values().map(|user| user.waiting.len()).sum::<usize>() > count {
+            std::thread::yield_now();
+        }
+    }
+
     fn wait_for_none(closing: &Closing) {
         while closing.users().threads > 0 {
             std::thread::yield_now();
@@ -146,6 +168,32 @@ mod tests {
         drop(ends);
         wait_for_none(&CLOSING);
         assert!(!CLOSING.is_shut_out(1));
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        static CLOSING: Closing = Closing::new();
+        let held = stuck(&CLOSING, 1, OF_USER_MAX);
+        let waiting = stuck(&CLOSING, 1, WAITING_OF_USER_MAX - 1);
+        wait_for_waiting(&CLOSING, waiting.len());
+        assert!(!CLOSING.is_full());
+        let last = stuck(&CLOSING, 1, 1);
+        assert!(CLOSING.is_full());
+        drop((held, waiting, last));
+        wait_for_none(&CLOSING);
+        assert!(!CLOSING.is_full());
+        // No user has too much, but all together.
+        let each = WAITING_OF_USER_MAX - 1;
+        let users = WAITING_MAX / each;
+        let many: Vec<_> =
+            (0..users as u32).map(|uid| stuck(&CLOSING, uid, OF_USER_MAX + each)).collect();
+        wait_for_waiting(&CLOSING, users * each);
+        assert!(!CLOSING.is_full());
+        let more = stuck(&CLOSING, users as u32, 1 + WAITING_MAX % each);
+        wait_for_waiting(&CLOSING, WAITING_MAX);
+        assert!(CLOSING.is_full());
+        drop((many, more));
+        wait_for_none(&CLOSING);
     }
 
     #[test]

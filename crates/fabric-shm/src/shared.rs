@@ -39,6 +39,8 @@ pub struct Shared {
     /// What the peers of each user share with this device.
     of_users: Mutex<Users>,
     user_bytes_max: u64,
+    /// No peer is believed more than any other, as tests want it that have one user only.
+    pub all_are_strangers: bool,
 }
 
 /// Mapped files of peers.
@@ -66,7 +68,8 @@ impl Shared {
     /// Of a new device with which each user's peers share so much.
     pub fn with_share(attr: DeviceAttr, user_bytes_max: u64) -> io::Result<Arc<Shared>> {
         let table = Table::new()?;
-        Ok(Arc::new(Shared { attr, table, of_users: Mutex::default(), user_bytes_max }))
+        let (of_users, all_are_strangers) = (Mutex::default(), false);
+        Ok(Arc::new(Shared { attr, table, of_users, user_bytes_max, all_are_strangers }))
     }
 
     fn of_users(&self) -> MutexGuard<'_, Users> {

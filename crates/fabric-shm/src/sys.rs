@@ -7,9 +7,10 @@ use std::path::Path;
 
 /// Descriptors of one message, as the kernel bounds them (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 253;
-/// Room for their control message, and for one that says who has sent it: headers of 16 bytes, four bytes for each
-/// descriptor, 12 for the sender.
-const CONTROL_WORDS: usize = (16 + 4 * DESCRIPTORS_MAX).div_ceil(8) + (16 + 12_usize).div_ceil(8);
+/// Room for a control message that says who has sent a message: a header of 16 bytes, 12 for the sender.
+const SENDER_WORDS: usize = (16 + 12_usize).div_ceil(8);
+/// And for one with all descriptors: four bytes for each.
+const CONTROL_WORDS: usize = SENDER_WORDS + (16 + 4 * DESCRIPTORS_MAX).div_ceil(8);
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -150,6 +151,8 @@ pub enum Take {
     Message,
     /// It stays there, also its descriptors.
     Copy,
+    /// As a copy, without a descriptor: that it has some is all that is learnt.
+    Look,
 }
 
 /// Receives one message with all its descriptors, and never waits. Those for which this process has no room the
@@ -162,8 +165,11 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], take: Take) -> io::Resu
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    let copy = if take == Take::Copy { libc::MSG_PEEK } else { 0 };
+    message.msg_controllen = match take {
+        Take::Look => SENDER_WORDS * size_of::<u64>(),
+        Take::Message | Take::Copy => size_of_val(&control),
+    };
+    let copy = if take == Take::Message { 0 } else { libc::MSG_PEEK };
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | copy;
     // SAFETY: all that the message names outlives the call.
     let len = check_len(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })?;
@@ -217,10 +223,18 @@ pub fn shut_down(fd: RawFd) {
     unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
-fn set_option<T>(fd: BorrowedFd<'_>, name: libc::c_int, value: &T) {
+/// Whether it was set: where it fails, all is as it was.
+fn set_option<T>(fd: BorrowedFd<'_>, name: libc::c_int, value: &T) -> bool {
     let (fd, level, len) = (fd.as_raw_fd(), libc::SOL_SOCKET, size_of::<T>() as libc::socklen_t);
-    // SAFETY: a value and its length. Where it fails, all is as it was.
-    unsafe { libc::setsockopt(fd, level, name, std::ptr::from_ref(value).cast(), len) };
+    // SAFETY: a value and its length.
+    unsafe { libc::setsockopt(fd, level, name, std::ptr::from_ref(value).cast(), len) == 0 }
+}
+
+/// Whether a socket, and those that are accepted from it, take descriptors: who sends one that are refused is told so.
+/// False: there is no way to refuse them (before Linux 6.16).
+pub fn set_takes_descriptors(socket: BorrowedFd<'_>, takes: bool) -> bool {
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    set_option(socket, SO_PASSRIGHTS, &libc::c_int::from(takes))
 }
 
 /// Ends a socket for its peer, as to close it would. Nothing more comes into its queue, and each message there says from

@@ -20,7 +20,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use smallvec::smallvec;
 
 use crate::ShmProvider;
-use crate::connection::CLIENT_LIMITS;
+use crate::connection::{CLIENT_LIMITS, listen};
 use crate::device::{ShmDevice, attributes};
 use crate::ring::MEMORY_BYTES;
 use crate::shared::Shared;
@@ -68,14 +68,27 @@ impl Server {
         (Server::of(Arc::new(ShmDevice::of(shared.clone()))), shared)
     }
 
+    /// Of a system that takes descriptors of everybody, and which trusts nobody.
+    fn of_strangers() -> Server {
+        let mut shared = Shared::new(attributes()).expect("memory");
+        Arc::get_mut(&mut shared).expect("nobody else has it").all_are_strangers = true;
+        let listen = |address: &Address| listen(address, false).expect("a listener");
+        Server::with(Arc::new(ShmDevice::of(shared)), |address| Box::new(listen(address)))
+    }
+
     fn of(device: Arc<dyn Device>) -> Server {
+        let listener = device.clone();
+        Server::with(device, |address| listener.listen(address).expect("a listener"))
+    }
+
+    fn with(device: Arc<dyn Device>, listen: impl FnOnce(&Address) -> Box<dyn Listener>) -> Server {
         let mut token = [0; 16];
         getrandom::fill(&mut token).expect("random");
         let honest_device = ShmProvider::new().open().expect("a device");
         let address = device.same_host(token).expect("a network of one host");
         let mut server = Server {
             engine: device.engine().expect("an engine"),
-            listener: device.listen(&address).expect("a listener"),
+            listener: listen(&address),
             honest: honest_device.engine().expect("an engine"),
             honest_device,
             device,

@@ -57,6 +57,10 @@ pub trait ListeningSocket: AsFd + Send {
     /// # Errors
     /// What the system says; `WouldBlock` where there is none.
     fn accept(&self) -> io::Result<(Self::Peer, PeerInfo)>;
+    /// Whether another connection may be taken now. Where it may not, it is asked again a moment later.
+    fn may_accept(&self) -> bool {
+        true
+    }
 }
 
 /// A peer of which epoll tells. Where it is dropped, another thread may close its socket, and later.
@@ -118,6 +122,8 @@ pub struct SocketListener<S: ListeningSocket> {
     handshake_time: Duration,
     /// Given up for a moment where descriptors run out, so that a peer can be turned away.
     reserve: Option<OwnedFd>,
+    /// No connection may be taken: epoll does not tell of them.
+    is_paused: bool,
 }
 
 impl<S: ListeningSocket> SocketListener<S> {
@@ -145,6 +151,7 @@ impl<S: ListeningSocket> SocketListener<S> {
             next_number: 0,
             handshake_time: HANDSHAKE_TIME,
             reserve: reserve(),
+            is_paused: false,
         })
     }
 
@@ -162,6 +169,9 @@ impl<S: ListeningSocket> SocketListener<S> {
 
     fn accept_all(&mut self) {
         for _ in 0..HALF_OPEN_MAX {
+            if !self.socket.may_accept() {
+                return self.pause();
+            }
             match self.socket.accept() {
                 Ok((peer, info)) => {
                     if let Err(error) = self.admit(peer, info) {
@@ -180,6 +190,30 @@ impl<S: ListeningSocket> SocketListener<S> {
                 // Of this peer only: it is gone already.
                 Err(error) => tracing::debug!(%error, "a peer was not accepted"),
             }
+        }
+    }
+
+    /// Takes no connections until the timer has it look again.
+    fn pause(&mut self) {
+        let (epoll, socket) = (self.epoll.as_raw_fd(), self.socket.as_fd().as_raw_fd());
+        let paused = epoll::timerfd_set(self.timer.as_raw_fd(), Some(self.handshake_time / 4))
+            .and_then(|()| epoll::epoll_watch(epoll, socket, TOKEN_LISTENER, Watch::Remove));
+        match paused {
+            Ok(()) => {
+                tracing::warn!(address = %self.address, "no connections are taken for now");
+                self.is_paused = true;
+            }
+            Err(error) => tracing::warn!(%error, address = %self.address, "not paused"),
+        }
+    }
+
+    fn go_on(&mut self) {
+        let (epoll, socket) = (self.epoll.as_raw_fd(), self.socket.as_fd().as_raw_fd());
+        if self.is_paused && self.socket.may_accept() {
+            let watched =
+                epoll::epoll_watch(epoll, socket, TOKEN_LISTENER, Watch::Add(epoll::EPOLLIN));
+            // It is tried again.
+            self.is_paused = watched.is_err();
         }
     }
 
@@ -219,7 +253,8 @@ impl<S: ListeningSocket> SocketListener<S> {
         epoll::counter_clear(self.timer.as_raw_fd());
         let now = Instant::now();
         self.half_open.retain(|entry| entry.deadline > now);
-        if self.half_open.is_empty() {
+        self.go_on();
+        if self.half_open.is_empty() && !self.is_paused {
             let _ = epoll::timerfd_set(self.timer.as_raw_fd(), None);
         }
     }
@@ -359,6 +394,8 @@ impl Drop for SocketFile {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
     use crate::local;
@@ -419,7 +456,7 @@ mod tests {
         }
     }
 
-    struct Socket(UnixListener);
+    struct Socket(UnixListener, Arc<AtomicBool>);
 
     impl AsFd for Socket {
         fn as_fd(&self) -> BorrowedFd<'_> {
@@ -429,6 +466,10 @@ mod tests {
 
     impl ListeningSocket for Socket {
         type Peer = OneByte;
+
+        fn may_accept(&self) -> bool {
+            self.1.load(Ordering::Relaxed)
+        }
 
         fn accept(&self) -> io::Result<(OneByte, PeerInfo)> {
             let (stream, _) = self.0.accept()?;
@@ -449,10 +490,15 @@ mod tests {
     }
 
     fn listener(path: &Path) -> SocketListener<Socket> {
+        listener_that(path, &Arc::new(AtomicBool::new(true)))
+    }
+
+    fn listener_that(path: &Path, may_accept: &Arc<AtomicBool>) -> SocketListener<Socket> {
         let (socket, file) = make(path).expect("a new path");
         socket.set_nonblocking(true).expect("nonblocking");
         let address = Address { scheme: "test".into(), target: path.display().to_string() };
-        SocketListener::new(Socket(socket), address, Some(file)).expect("listener")
+        let socket = Socket(socket, may_accept.clone());
+        SocketListener::new(socket, address, Some(file)).expect("listener")
     }
 
     fn connect(path: &Path, says: &[u8]) -> UnixStream {
@@ -496,6 +542,28 @@ mod tests {
             assert!(listener.poll_accept().is_none());
         }
         drop(silent);
+    }
+
+    #[test]
+    fn who_may_not_be_accepted_yet_waits_and_wakes_nobody() {
+        let (path, may_accept) = (path("paused"), Arc::new(AtomicBool::new(false)));
+        let time = Duration::from_millis(20);
+        let mut listener = listener_that(&path, &may_accept).with_handshake_time(time);
+        let _early = connect(&path, b"y");
+        assert!(listener.poll_accept().is_none());
+        let wait = |listener: &SocketListener<Socket>| {
+            let mut events = EpollEvents::new();
+            epoll::epoll_wait(listener.epoll.as_raw_fd(), &mut events, 2, None);
+            events.tokens().collect::<Vec<_>>()
+        };
+        for _ in 0..3 {
+            assert_eq!(wait(&listener), [TOKEN_TIMER], "the connection is told of again");
+            assert!(listener.poll_accept().is_none());
+        }
+        may_accept.store(true, Ordering::Relaxed);
+        while listener.poll_accept().is_none() {
+            wait(&listener);
+        }
     }
 
     #[test]

@@ -30,6 +30,8 @@ const IDLE_PASSES: u64 = 4096;
 const ACTIVE_MIN: usize = 8;
 /// Messages of a socket in one pass.
 const HEARD_MAX: usize = 16;
+/// What a peer sent stays in its socket.
+const NO_ROOM: &str = "no descriptor is left for memory that the peer shares (raise the limit of open files, ulimit -n)";
 /// Those that one who has ended may have left there.
 const HEARD_LAST_MAX: usize = 4096;
 
@@ -105,8 +107,9 @@ impl ShmEngine {
                 self.progress(slot);
                 match heard {
                     Ok(Heard::All) => {}
-                    Ok(Heard::End) if self.slots.up(slot).is_none() => {}
+                    Ok(_) if self.slots.up(slot).is_none() => {}
                     Ok(Heard::End) => self.end(slot, "closed by the peer".into(), true),
+                    Ok(Heard::NoRoom) => self.end(slot, NO_ROOM.into(), false),
                     Err(why) => {
                         self.end(slot, format!("peer violated the protocol: {why}"), false);
                     }

@@ -59,7 +59,7 @@ fn offers_have_one_descriptor() {
 
 #[test]
 fn what_is_no_handshake_is_refused() {
-    let mut server = Server::new();
+    let mut server = Server::of_strangers();
     let file = memfd(MFdFlags::empty(), MEMORY_BYTES, BOTH).expect("a file");
     let offer = Message::Offer([0; 32], CLIENT_LIMITS, 0, b"");
     for (message, files) in [
@@ -75,6 +75,26 @@ fn what_is_no_handshake_is_refused() {
     let socket = server.socket();
     sys::send(socket.as_raw_fd(), &[1; 2 * MESSAGE_BYTES_MAX]).expect("sent");
     is_refused(&mut server, &socket, "a message that is too long");
+}
+
+/// Before that nobody knows whose they are.
+#[test]
+fn descriptors_are_taken_after_the_first_word() {
+    let mut server = Server::new();
+    let pipe = std::io::pipe().expect("a pipe").0;
+    let send = |socket: &OwnedFd| {
+        let bytes = Message::Bell.encode();
+        sys::send_with(socket.as_raw_fd(), &bytes, &[pipe.as_fd()])
+    };
+    let unheard = server.socket();
+    if let Err(error) = send(&unheard) {
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        let late = server.offer(&[], &[0; 16]);
+        send(&late).expect("taken");
+    } else {
+        println!("this system cannot refuse descriptors (Linux 6.16 can): left out");
+    }
+    server.ping();
 }
 
 #[test]

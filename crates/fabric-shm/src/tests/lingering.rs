@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::*;
@@ -86,7 +87,7 @@ fn is_prompt(server: &mut Server, act: impl FnOnce(&mut Server)) {
 
 #[test]
 fn behind_a_message_that_is_no_handshake() {
-    let mut server = Server::new();
+    let mut server = Server::of_strangers();
     let mut hostile = Hostile::new(1);
     let socket = server.socket();
     send_all(&socket, &Message::Bell, &[]);
@@ -100,7 +101,7 @@ fn behind_a_message_that_is_no_handshake() {
 
 #[test]
 fn more_than_any_message_has() {
-    let mut server = Server::new();
+    let mut server = Server::of_strangers();
     let mut hostile = Hostile::new(20);
     let rude = server.rude();
     hostile.send(&rude.socket, &Message::Segment(1));
@@ -114,7 +115,7 @@ fn more_than_any_message_has() {
 /// The second is in the queue of a connection that ends for the first; an empty message is no end.
 #[test]
 fn left_in_the_queue_of_a_connection_that_ends() {
-    let mut server = Server::new();
+    let mut server = Server::of_strangers();
     for first in [&[][..], &[6]] {
         let mut hostile = Hostile::new(2);
         let mut second = Hostile { sockets: hostile.sockets.split_off(1), others: Vec::new() };
@@ -134,7 +135,7 @@ fn left_in_the_queue_of_a_connection_that_ends() {
 /// A peer that is refused, and one that nobody has accepted.
 #[test]
 fn left_by_who_is_not_accepted() {
-    let mut server = Server::new();
+    let mut server = Server::of_strangers();
     let file = memfd(MFdFlags::empty(), MEMORY_BYTES, BOTH).expect("a file");
     let token = server.token;
     let mut hostile = Hostile::new(1);
@@ -161,9 +162,20 @@ fn left_by_who_is_not_accepted() {
 /// In a process of its own: all tests are one user's.
 #[test]
 fn who_is_shut_out_holds_up_nobody() {
+    alone(is_shut_out);
+}
+
+/// All descriptors of a process are one table.
+#[test]
+fn a_full_table_of_descriptors_holds_up_nobody() {
+    alone(has_no_descriptor);
+}
+
+/// Runs the test that calls it in a process of its own.
+fn alone(test: fn()) {
     const ALONE: &str = "DAFS_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
-        return is_shut_out();
+        return test();
     }
     let this = std::thread::current().name().expect("a test has one").to_owned();
     let program = std::env::current_exe().expect("it runs");
@@ -174,7 +186,7 @@ fn who_is_shut_out_holds_up_nobody() {
 }
 
 fn is_shut_out() {
-    let mut server = Server::new();
+    let mut server = Server::of_strangers();
     let uid = dafs_fabric::local::effective_uid();
     let (silent, rude) = (server.socket(), server.rude());
     let mut others = Vec::new();
@@ -203,10 +215,64 @@ fn is_shut_out() {
         let events = PollFd::new(server.listener.event_fd()?, PollFlags::POLLIN);
         (poll(&mut [events], PollTimeout::ZERO) == Ok(0)).then_some(())
     });
+    // What waits to be closed is bounded: then nobody is let in, whoever has a connection keeps it.
+    let connect = |server: &mut Server| {
+        let socket = server.socket();
+        send_all(&socket, &Message::Bell, &[pipe.as_fd()]);
+        assert!(server.listener.poll_accept().is_none(), "it is let in");
+    };
+    while !CLOSING.is_full() {
+        connect(&mut server);
+    }
+    let before = descriptors();
+    (0..20).for_each(|_| connect(&mut server));
+    assert_eq!(descriptors(), before);
+    server.ping();
     assert!(start.elapsed() < PROMPT, "held up for {:?}", start.elapsed());
     assert!(CLOSING.is_shut_out(uid));
     // When the others have gone, it is a user as any.
     drop(others);
+    let last = server.socket();
+    send_all(&last, &Message::Bell, &[]);
+    server.hear(&last);
     wait("room", || (!CLOSING.is_shut_out(uid)).then_some(()));
+    server.connect_honest();
+}
+
+/// Of this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("/proc").count()
+}
+
+fn has_no_descriptor() {
+    let mut server = Server::of_strangers();
+    let mut hostile = Hostile::new(1);
+    let (rude, honest) = (server.rude(), server.rude());
+    let file = memfd(MFdFlags::empty(), MEMORY_BYTES, BOTH).expect("a file");
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, 100, hard).expect("less");
+    let null = std::fs::File::open("/dev/null").expect("open");
+    let fill = |all: &mut Vec<std::fs::File>| {
+        while let Ok(more) = null.try_clone() {
+            all.push(more)
+        }
+    };
+    let mut all = Vec::new();
+    // The second is closed by a thread while nobody counts on its descriptor.
+    for queue_pair in [rude.queue_pair, honest.queue_pair] {
+        match queue_pair == rude.queue_pair {
+            true => hostile.send(&rude.socket, &Message::Segment(1)),
+            false => honest.say(&Message::Segment(1), &[file.as_fd()]),
+        }
+        // Also what the other one had.
+        fill(&mut all);
+        is_prompt(&mut server, |server| {
+            let reason = server.ended(queue_pair);
+            assert!(reason.contains("no descriptor is left"), "{reason}");
+        });
+    }
+    drop(all);
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("as before");
+    hostile.are_closed();
     server.connect_honest();
 }
