@@ -4,8 +4,8 @@
     scripts/licences.py summary PACKAGE...   a line for each crate: name, version, licence, where it is from
     scripts/licences.py texts PACKAGE...     the texts of the licences, as each crate brings them
 
-PACKAGE is one of the workspace that is linked (dafs-cli). No network is used: the crates are read where
-cargo keeps their sources. A crate without a licence, or that brings no text and whose licence is none that
+PACKAGE is one of the workspace that is linked (dafs-cli). The crates are read where cargo keeps their sources;
+what is not there yet cargo gets. A crate without a licence, or that brings no text and whose licence is none that
 packaging/licences has, is an error.
 """
 
@@ -20,15 +20,15 @@ RULE = "=" * 78
 
 
 def cargo(*arguments):
-    """What cargo says, without the network."""
-    command = [os.environ.get("CARGO", "cargo"), *arguments, "--offline", "--locked"]
+    """What cargo says."""
+    command = [os.environ.get("CARGO", "cargo"), *arguments]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 def linked(packages):
     """Names and versions of what is linked into these packages, without those of the workspace."""
     chosen = [word for package in packages for word in ("-p", package)]
-    lines = cargo("tree", *chosen, "-e", "normal,no-proc-macro", "--prefix", "none", "-f", "{p}")
+    lines = cargo("tree", "--locked", *chosen, "-e", "normal,no-proc-macro", "--prefix", "none", "-f", "{p}")
     for line in sorted(set(lines.splitlines())):
         words = line.split()
         # Of the workspace: with its directory behind the version.
@@ -39,7 +39,10 @@ def linked(packages):
 def crates(packages):
     """The crates that are linked, as cargo's metadata has them."""
     known = {}
-    for crate in json.loads(cargo("metadata", "--format-version", "1"))["packages"]:
+    # Of this platform only: nobody who builds here has the crates of others.
+    host = next(line.split()[1] for line in cargo("-vV").splitlines() if line.startswith("host: "))
+    metadata = cargo("metadata", "--locked", "--format-version", "1", "--filter-platform", host)
+    for crate in json.loads(metadata)["packages"]:
         known[crate["name"], crate["version"]] = crate
     for key in sorted(set(linked(packages))):
         crate = known[key]

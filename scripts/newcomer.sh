@@ -60,6 +60,7 @@ prepare() {
     cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
+    mount --rbind -o ro /sys "$root/sys"
     mount -t tmpfs tmpfs "$root/tmp"
     grep -q security "$root/etc/apt/sources.list" ||
         echo "deb http://deb.debian.org/debian-security $release-security main" >>"$root/etc/apt/sources.list"
@@ -173,7 +174,7 @@ for who in "${kinds[@]}"; do
         tail -n 1 "$here/$who.test"
         same_machine
     fi
-    umount -R "$root/proc" "$root/dev" "$root/tmp"
+    umount -R "$root/proc" "$root/dev" "$root/sys" "$root/tmp"
     rm -rf --one-file-system "$root"
     echo "   done: $((SECONDS - start)) s"
 done
