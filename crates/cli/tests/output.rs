@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 
 use common::{Server, Temporary, path, text};
@@ -160,10 +161,19 @@ fn a_terminal_that_is_gone_is_a_stream_that_cannot_be_written() {
     );
 }
 
-/// The end of a terminal that programs have, when the other one is closed.
-fn dead_terminal() -> std::os::fd::OwnedFd {
-    let pair = nix::pty::openpty(None, None).expect("a terminal");
-    pair.slave
+/// The end of a terminal that programs have, when the other one is closed: in programs that other tests start
+/// meanwhile, too.
+fn dead_terminal() -> File {
+    use nix::fcntl::OFlag;
+    use nix::pty;
+    let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let master = pty::posix_openpt(flags).expect("a terminal");
+    pty::grantpt(&master).expect("granted");
+    pty::unlockpt(&master).expect("unlocked");
+    let name = pty::ptsname_r(&master).expect("a name");
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(OFlag::O_NOCTTY.bits());
+    options.open(name).expect("the other end")
 }
 
 #[test]
