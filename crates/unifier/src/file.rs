@@ -6,6 +6,7 @@ mod dirty;
 mod fill;
 mod fill_filter;
 mod inner;
+mod page;
 mod sessions;
 
 use std::ops::RangeInclusive;
@@ -29,6 +30,8 @@ use clusters::Fate;
 pub(crate) use fill::Fill;
 use inner::Blocks;
 pub(crate) use inner::Inner;
+pub(crate) use page::Asked;
+pub use page::{PageEnd, PageWaiter, PinnedPage};
 
 /// Fills that have ended and may be used again.
 type SpareFills = Spares<Fill>;
@@ -453,6 +456,16 @@ impl CachedFile {
     /// false: it is dirty or held, or gone.
     pub(crate) fn give_slot(&self, unit: Page, block: u64) -> bool {
         let inner = &mut *self.lock();
+        let is_given = self.gives(inner, unit, block);
+        if is_given {
+            self.core.pool.take_over(unit);
+        }
+        is_given
+    }
+
+    /// Unmaps a unit of one slot, which `block` was in; false: it is dirty or held, or gone.
+    #[inline(always)]
+    pub(crate) fn gives(&self, inner: &mut Inner, unit: Page, block: u64) -> bool {
         let (number, slot) = place(block);
         let Some(cluster) = inner.blocks.clusters.get_mut(number) else { return false };
         let is_unwritten = (cluster.dirty | cluster.writing) >> slot & 1 != 0;
@@ -460,7 +473,6 @@ impl CachedFile {
             return false;
         }
         cluster.pages[slot] = Page::NONE;
-        self.core.pool.take_over(unit);
         if cluster.is_empty() && cluster.writing == 0 {
             inner.blocks.clusters.remove(number);
         }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::Status;
+use dafs_store::File;
 use smallvec::SmallVec;
 
 use crate::blocks::BlockRange;
-use crate::file::{CachedFile, Fill, Filling, Inner, Pinned, place};
+use crate::file::{Asked, CachedFile, Fill, Filling, Inner, Pinned, PinnedPage, place};
 use crate::planted::{Defect, planted};
 use crate::policy::Origin;
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT, units};
@@ -49,35 +50,65 @@ impl CachedFile {
         pages: Pinned,
         arrivals: Option<u64>,
     ) -> Result<Option<Arc<Fill>>, Status> {
-        let fill = {
-            let inner = &mut *self.lock();
-            let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
-            let is_as_seen = arrivals == Some(inner.transfers.arrivals);
-            if inner.exclusive.is_some() || !(is_as_seen || self.lacks(inner, range)) {
-                return Ok(None);
-            }
-            let fill = Fill::new(self.clone(), handle, *range, pages);
-            inner.transfers.begin_fill(&fill);
-            self.core.fill_filter.add(self.number(), *range);
-            fill
-        };
-        fill.begin();
-        Ok(Some(fill))
+        let fill = self.new_fill(range, pages, arrivals, None)?;
+        if let Some(fill) = &fill {
+            fill.begin();
+        }
+        Ok(fill)
     }
 
-    /// A fill has ended.
-    pub(crate) fn filled(&self, fill: &Fill, answer: Result<usize, Status>) {
+    /// As [`start_fill`](Self::start_fill), but that it is to be begun.
+    pub(crate) fn new_fill(
+        self: &Arc<Self>,
+        range: &BlockRange,
+        pages: Pinned,
+        arrivals: Option<u64>,
+        asked: Option<Asked>,
+    ) -> Result<Option<Arc<Fill>>, Status> {
+        let inner = &mut *self.lock();
+        let handle = inner.handle.clone().ok_or(Status::BadStateId)?;
+        let is_as_seen = arrivals == Some(inner.transfers.arrivals);
+        if inner.exclusive.is_some() || !(is_as_seen || self.lacks(inner, range)) {
+            return Ok(None);
+        }
+        Ok(Some(self.add_fill(inner, handle, (*range, pages), asked)))
+    }
+
+    /// One is under way from now on, and to be [begun](Fill::begin) without the lock.
+    #[inline(always)]
+    pub(crate) fn add_fill(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        handle: Arc<dyn File>,
+        (range, pages): (BlockRange, Pinned),
+        asked: Option<Asked>,
+    ) -> Arc<Fill> {
+        let fill = Fill::new(self.clone(), handle, (range, pages), asked);
+        inner.transfers.begin_fill(&fill);
+        self.core.fill_filter.add(self.number(), range);
+        fill
+    }
+
+    /// A fill has ended: what who is told of it asked for, if it is there.
+    pub(crate) fn filled(&self, fill: &Fill, answer: Result<usize, Status>) -> Option<PinnedPage> {
         if let Ok(bytes) = answer {
             self.zero_from(fill.pages(), bytes);
         }
         let inner = &mut *self.lock();
-        let Some(filling) = inner.transfers.end_fill(fill) else { return };
+        let filling = inner.transfers.end_fill(fill)?;
         let blocks = BlockRange { first: filling.first, count: filling.count };
         self.core.fill_filter.take(self.number(), blocks);
         match (answer, fill.pages()) {
-            (Err(_), _) => {}
-            (Ok(_), [page]) => self.install_one(inner, &filling, *page),
-            (Ok(_), _) => self.install(inner, &filling),
+            (Err(_), _) => None,
+            (Ok(_), [page]) => {
+                let is_there = self.install_one(inner, &filling, *page);
+                let asked = fill.asked().filter(|_| is_there)?;
+                self.hold_asked(inner, *page, asked)
+            }
+            (Ok(_), _) => {
+                self.install(inner, &filling);
+                None
+            }
         }
     }
 
@@ -107,8 +138,9 @@ impl CachedFile {
         self.may_go(&installed, fill.first, Origin::ByRead);
     }
 
-    /// As [`install`](Self::install), of one page.
-    fn install_one(&self, inner: &mut Inner, fill: &Filling, page: Page) {
+    /// As [`install`](Self::install), of one page; false: what is there is newer.
+    #[inline(always)]
+    fn install_one(&self, inner: &mut Inner, fill: &Filling, page: Page) -> bool {
         let (block, size) = (fill.first, inner.size);
         let (number, slot) = place(block);
         let cluster = inner.cluster(number);
@@ -118,7 +150,7 @@ impl CachedFile {
             if cluster.is_empty() && cluster.writing == 0 {
                 inner.blocks.clusters.remove(number);
             }
-            return;
+            return false;
         }
         cluster.pages[slot] = page;
         if !old.is_none() {
@@ -129,6 +161,7 @@ impl CachedFile {
         self.core.pool.map(page.unit(), 1);
         crate::file::count(&self.core.counters.filled_slots, 1);
         self.may_go(&[page], block, Origin::ByRead);
+        true
     }
 
     /// Behind the end of a file of this size are zeros.

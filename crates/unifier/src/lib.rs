@@ -31,6 +31,7 @@ mod fill;
 mod job;
 mod keeping;
 mod memory;
+mod page_read;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
 pub mod policy;
@@ -52,13 +53,13 @@ mod write;
 mod write_back;
 
 pub use config::{CacheStats, Clock, Config};
-pub use file::CachedFile;
+pub use file::{CachedFile, PageEnd, PageWaiter, PinnedPage};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use policy::{Class, Policy};
 pub use query::Cached;
 pub use ranges::FilePosition;
-pub use read::{PageLook, PinnedPage, PinnedRead};
+pub use read::{PageLook, PinnedRead};
 pub use read_ahead::Reader;
 pub use reading::{PinnedBytes, Reading};
 pub use unifier::{HoldPermit, Unifier};

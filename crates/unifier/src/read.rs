@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_fabric::{SgList, Span};
+use dafs_fabric::SgList;
 use dafs_protocol::Status;
 use smallvec::SmallVec;
 
 use crate::blocks::{BlockRange, BlockRanges};
-use crate::file::{CachedFile, Core, Counters, Filling, Inner, Pinned, count, place};
+use crate::file::{CachedFile, Core, Counters, Filling, Inner, Pinned, PinnedPage, count, place};
 use crate::fill::Fills;
 use crate::job::{Job, wait_all};
 use crate::pool::{FRAME_SLOTS, Page, Run, Runs, SLOT};
@@ -88,37 +88,6 @@ impl Drop for PinnedRead {
     }
 }
 
-/// Bytes in one page of a file, held for a reader as those of a [`PinnedRead`] are.
-pub struct PinnedPage {
-    core: Arc<Core>,
-    /// That is pinned.
-    unit: Page,
-    /// Where in the arena.
-    start: usize,
-    len: usize,
-    end_of_file: bool,
-}
-
-impl PinnedPage {
-    /// The bytes.
-    #[inline]
-    pub fn span(&self) -> Span {
-        self.core.pool.span(self.start, self.len)
-    }
-
-    /// How many.
-    #[inline]
-    pub fn bytes(&self) -> usize {
-        self.len
-    }
-
-    /// The file ends before the end of what was asked for, or there.
-    #[inline]
-    pub fn end_of_file(&self) -> bool {
-        self.end_of_file
-    }
-}
-
 impl PinnedPage {
     /// The same for who may have several pages; `was_coming`: see there.
     pub fn into_read(self, was_coming: bool) -> PinnedRead {
@@ -133,13 +102,6 @@ impl PinnedPage {
             end_of_file: *end_of_file,
             was_coming,
         }
-    }
-}
-
-impl Drop for PinnedPage {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.core.pool.unpin(self.unit);
     }
 }
 

@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 
 use dafs_protocol::Status;
 
-use crate::file::{CachedFile, Fill, Pinned, count};
+use crate::file::{CachedFile, Fill, Pinned, PinnedPage, count};
 use crate::pool::{FRAME_SLOTS, Page, Pages, SLOT};
-use crate::read::{PinnedPage, PinnedRead, SoFar};
+use crate::read::{PinnedRead, SoFar};
 
 type Outcome = Result<PinnedRead, Status>;
 
@@ -146,7 +146,7 @@ impl CachedFile {
     }
 
     /// A pinned slot for one block, where none is free: that of what goes next, if it can.
-    fn replace(self: &Arc<Self>) -> Option<Page> {
+    pub(crate) fn replace(self: &Arc<Self>) -> Option<Page> {
         let core = &self.core;
         if core.pool.may_have(1) {
             return None;

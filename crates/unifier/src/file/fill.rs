@@ -11,6 +11,7 @@ use dafs_store::{File, ReadEnd, ReadWaiter};
 
 use super::CachedFile;
 use super::core::{Pinned, count};
+use super::page::{Asked, PageEnd};
 use crate::blocks::BlockRange;
 use crate::job::{Ending, Outcome};
 use crate::pool::{Page, SLOT};
@@ -34,6 +35,8 @@ struct Call {
     blocks: BlockRange,
     /// What it brings stays until all who wait have seen it.
     pages: Pinned,
+    /// Who is told of it beside those who wait.
+    asked: Option<Asked>,
 }
 
 #[derive(Default)]
@@ -75,11 +78,11 @@ impl Fill {
     pub(crate) fn new(
         file: Arc<CachedFile>,
         handle: Arc<dyn File>,
-        blocks: BlockRange,
-        pages: Pinned,
+        (blocks, pages): (BlockRange, Pinned),
+        asked: Option<Asked>,
     ) -> Arc<Fill> {
         let mut fill = file.core.spare_fills.take().unwrap_or_default();
-        let call = Call { file, handle, blocks, pages };
+        let call = Call { file, handle, blocks, pages, asked };
         match Arc::get_mut(&mut fill) {
             Some(spare) => {
                 spare.call = Some(call);
@@ -96,16 +99,22 @@ impl Fill {
     /// Who waited has seen what it brought.
     #[inline(always)]
     pub(crate) fn let_go(mut this: Arc<Fill>) {
-        let Some(fill) = Arc::get_mut(&mut this) else { return };
-        let Some(call) = fill.call.take() else { return };
-        *fill.progress.get_mut().unwrap_or_else(PoisonError::into_inner) = Progress::default();
-        call.file.core.spare_fills.put(this);
+        if let Some(call) = Arc::get_mut(&mut this).and_then(Fill::take) {
+            call.file.core.spare_fills.put(this);
+        }
+    }
+
+    /// It is spare from now on.
+    #[inline(always)]
+    fn take(&mut self) -> Option<Call> {
+        *self.progress.get_mut().unwrap_or_else(PoisonError::into_inner) = Progress::default();
+        self.call.take()
     }
 
     /// Asks the store. The caller has no lock.
     #[inline(always)]
     pub(crate) fn begin(self: &Arc<Self>) {
-        let Call { file, handle, blocks, pages } = self.call();
+        let Call { file, handle, blocks, pages, .. } = self.call();
         count(&file.core.counters.fills, 1);
         let into = match pages.pages.as_slice() {
             [page] => SgList::from_iter([file.core.pool.part(*page, 0, PAGE_BYTES)]),
@@ -123,6 +132,12 @@ impl Fill {
     #[inline(always)]
     pub(super) fn place(&self) -> &AtomicUsize {
         &self.place
+    }
+
+    /// Who is told of its end.
+    #[inline(always)]
+    pub(crate) fn asked(&self) -> Option<&Asked> {
+        self.call().asked.as_ref()
     }
 
     /// Where it brings its blocks.
@@ -160,9 +175,36 @@ impl Fill {
     }
 }
 
-impl ReadWaiter for Fill {
-    fn ended(self: Arc<Self>, answer: Option<Result<usize, Status>>) {
-        self.call().file.filled(&self, answer.unwrap_or(Err(Status::Io)));
+impl Fill {
+    /// As [`ended`](ReadWaiter::ended), of one that somebody is told of.
+    #[inline(always)]
+    fn tell(mut self: Arc<Self>, answer: Option<Result<usize, Status>>) {
+        let page = self.call().file.filled(&self, answer.unwrap_or(Err(Status::Io)));
+        let end = match (page, answer) {
+            (Some(page), _) => PageEnd::Here(page),
+            (None, Some(Err(status))) => PageEnd::Failed(status),
+            (None, _) => PageEnd::Again,
+        };
+        // Mostly nobody else waits for it.
+        let asked = match Arc::get_mut(&mut self).and_then(Fill::take) {
+            Some(Call { file, handle, pages, asked, .. }) => {
+                file.core.spare_fills.put(self);
+                // First, so that who is told is not the last to hold any of it.
+                drop((pages, handle, file));
+                asked
+            }
+            None => {
+                self.note_end(answer);
+                self.asked().cloned()
+            }
+        };
+        if let Some(asked) = asked {
+            asked.tell(end);
+        }
+    }
+
+    /// It has ended so, for those who wait.
+    fn note_end(&self, answer: Option<Result<usize, Status>>) {
         let mut progress = locked(&self.progress);
         progress.end = Some(match answer {
             Some(answer) => End::Done(answer.map(drop)),
@@ -171,6 +213,16 @@ impl ReadWaiter for Fill {
         let (waiter, others) = (progress.waiter.take(), std::mem::take(&mut progress.others));
         drop(progress);
         waiter.into_iter().chain(others).for_each(Waker::wake);
+    }
+}
+
+impl ReadWaiter for Fill {
+    fn ended(self: Arc<Self>, answer: Option<Result<usize, Status>>) {
+        if self.asked().is_some() {
+            return self.tell(answer);
+        }
+        self.call().file.filled(&self, answer.unwrap_or(Err(Status::Io)));
+        self.note_end(answer);
     }
 }
 

@@ -60,7 +60,11 @@ impl Pool {
     /// and the block that it holds. It is where it was in the order: who finds that it cannot go
     /// [says so](Self::stays).
     pub(crate) fn next_slot(&self) -> Option<(Page, u64, u64)> {
-        let free = &mut *self.free();
+        self.next_of(&mut self.free())
+    }
+
+    #[inline(always)]
+    fn next_of(&self, free: &mut Free) -> Option<(Page, u64, u64)> {
         let mut search = Search::default();
         for _ in 0..LOOKS_MAX {
             let number = free.shares.next(&mut search)?;
@@ -74,6 +78,27 @@ impl Pool {
         None
     }
 
+    /// The unit that goes next, as [`next_slot`](Self::next_slot) finds it, becomes a pinned one of what
+    /// comes, if this file has it and `gives` it: where it may, it is unmapped then. The caller has the
+    /// file's lock.
+    #[inline(always)]
+    pub(crate) fn take_next(
+        &self,
+        file: u64,
+        gives: impl FnOnce(Page, u64) -> bool,
+    ) -> Option<Page> {
+        let free = &mut *self.free();
+        let (unit, _, block) = self.next_of(free).filter(|(_, owner, _)| *owner == file)?;
+        let number = unit.index() as u32;
+        if !gives(unit, block) {
+            free.shares.pass(number);
+            return None;
+        }
+        free.shares.replace(number, self.uses(unit));
+        self.lands(unit);
+        Some(unit)
+    }
+
     /// What was to go next cannot.
     pub(crate) fn stays(&self, unit: Page) {
         self.free().shares.pass(unit.index() as u32);
@@ -82,10 +107,15 @@ impl Pool {
     /// A slot that a file maps, and that nobody holds, becomes a pinned one of what comes. The caller
     /// has the lock of the file, which maps it no more.
     pub(crate) fn take_over(&self, unit: Page) {
+        self.free().shares.replace(unit.index() as u32, self.uses(unit));
+        self.lands(unit);
+    }
+
+    #[inline(always)]
+    fn lands(&self, unit: Page) {
         let index = unit.index();
         let users = &self.users[index];
         debug_assert_eq!(users.load(Ordering::Relaxed) & (MAPPINGS | PINS), MAPPED);
-        self.free().shares.replace(index as u32, self.uses(unit));
         users.store(PIN | USE, Ordering::Relaxed);
         self.entries[index].invalidate(State::Landing);
         self.poison(index);

@@ -13,6 +13,8 @@ mod model;
 #[cfg(not(feature = "planted"))]
 mod others;
 #[cfg(not(feature = "planted"))]
+mod page_reads;
+#[cfg(not(feature = "planted"))]
 mod parts;
 #[cfg(not(feature = "planted"))]
 mod policies;
@@ -34,13 +36,17 @@ mod traces;
 #[cfg(not(feature = "planted"))]
 mod waits;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use dafs_fabric::sim::{SimConfig, SimNet};
 use dafs_fabric::{Arena, Domain, poison};
 use dafs_protocol::{Timestamp, WriteVerifier};
 
-use crate::{CachedFile, Config, Opening, PinnedRead, Unifier, WriteReservation, Writer, WriterId};
+use crate::wait::locked;
+use crate::{
+    CachedFile, Config, Opening, PageEnd, PageWaiter, PinnedRead, Unifier, WriteReservation,
+    Writer, WriterId,
+};
 use disk::{DiskFile, Handle};
 
 const VERIFIER: WriteVerifier = WriteVerifier([7; 16]);
@@ -82,6 +88,40 @@ fn open(unifier: &Arc<Unifier>, file: &Arc<DiskFile>) -> Arc<CachedFile> {
     let mark = unifier.mark();
     let attr = file.attr_now();
     unifier.open(mark, WriterId(1), Arc::new(Handle(file.clone())), &attr, Opening::Existing)
+}
+
+/// The ends of reads of one page that were told.
+#[derive(Clone, Default)]
+struct Told(Arc<Ends>);
+
+#[derive(Default)]
+struct Ends(Mutex<Vec<(usize, PageEnd)>>);
+
+impl PageWaiter for Ends {
+    fn ended(&self, number: usize, end: PageEnd) {
+        locked(&self.0).push((number, end));
+    }
+}
+
+impl Told {
+    /// Begins one.
+    fn read(&self, file: &Arc<CachedFile>, offset: u64, len: usize, number: usize) -> bool {
+        let waiter: Arc<dyn PageWaiter> = self.0.clone();
+        file.read_page_then((offset, len), &waiter, number)
+    }
+
+    /// How the one of this number ended, once.
+    fn take(&self, number: usize) -> Option<PageEnd> {
+        let ends = &mut *locked(&self.0.0);
+        let at = ends.iter().position(|end| end.0 == number)?;
+        Some(ends.swap_remove(at).1)
+    }
+
+    /// Lets go what nobody took; true if there was something.
+    fn drop_all(&self) -> bool {
+        let ends = std::mem::take(&mut *locked(&self.0.0));
+        !ends.is_empty()
+    }
 }
 
 /// The writer's bytes come.

@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::disk::{Disk, DiskFile, Handle, Rng, Task, allocate, overwrite, piece};
-use super::{VERIFIER, bytes, config, land, writer};
-use crate::{CachedFile, Config, FilePosition, Opening, PinnedRead, Unifier, WriterId};
+use super::{Told, VERIFIER, bytes, config, land, writer};
+use crate::{CachedFile, Config, FilePosition, Opening, PageEnd, PinnedRead, Unifier, WriterId};
 use dafs_fabric::Arena;
 use dafs_protocol::{CacheHint, CommitLevel, Status};
 
@@ -22,6 +22,8 @@ struct Model {
     files: Vec<Subject>,
     background: Vec<Task<()>>,
     leases: Vec<(PinnedRead, Vec<u8>)>,
+    /// Reads of one page that nobody waits for.
+    told: Told,
     now: Duration,
     arena_bytes: u64,
     read_bytes_max: usize,
@@ -58,6 +60,7 @@ impl Model {
             unifier,
             background: Vec::new(),
             leases: Vec::new(),
+            told: Told::default(),
             now: Duration::ZERO,
             arena_bytes: arena_bytes as u64,
             read_bytes_max: (arena_bytes / 8).max(4096),
@@ -69,8 +72,11 @@ impl Model {
         let woken: Vec<usize> =
             (0..self.background.len()).filter(|at| self.background[*at].is_woken()).collect();
         let choices = woken.len() as u64 + self.disk.waiting() as u64;
-        if choices == 0 {
-            return false;
+        if choices == 0 || self.rng.chance(10) {
+            let dropped = self.told.drop_all();
+            if choices == 0 {
+                return dropped;
+            }
         }
         let choice = self.rng.below(choices) as usize;
         match woken.get(choice) {
@@ -235,7 +241,14 @@ impl Model {
         let from = want.len().min(offset as usize);
         let want = want[from..want.len().min(offset as usize + len)].to_vec();
         let size = self.files[at].want.len() as u64;
-        let lease = self.run(async move { cached.read(offset, len).await.expect("read") });
+        let told = Told::default();
+        let lease = match told.read(&cached, offset, len, 0) {
+            true => self.page_told(&told),
+            false => None,
+        };
+        let lease = lease.unwrap_or_else(|| {
+            self.run(async move { cached.read(offset, len).await.expect("read") })
+        });
         assert!(bytes(&lease) == want, "seed {}: read {offset}+{len} of {at}", self.seed);
         assert_eq!(lease.end_of_file(), offset + len as u64 >= size, "seed {}", self.seed);
         if self.rng.chance(30) {
@@ -243,6 +256,17 @@ impl Model {
         }
         if self.leases.len() > 3 {
             self.check_lease(0);
+        }
+    }
+
+    /// The page that a read was told of; `None`: it is to be read again.
+    fn page_told(&mut self, told: &Told) -> Option<PinnedRead> {
+        loop {
+            match told.take(0) {
+                Some(PageEnd::Here(page)) => return Some(page.into_read(false)),
+                Some(_) => return None,
+                None => assert!(self.step(), "seed {}: nobody is told", self.seed),
+            }
         }
     }
 
@@ -359,6 +383,10 @@ impl Model {
             }
             _ => {
                 let (offset, len) = self.range(self.read_bytes_max);
+                // Told when others have gone on.
+                if self.rng.chance(50) && self.told.read(&cached, offset, len, 0) {
+                    return;
+                }
                 self.abandon(async move { cached.read(offset, len).await.map(drop) });
             }
         }
@@ -411,6 +439,7 @@ impl Model {
             self.close(at);
         }
         while self.step() {}
+        self.told.drop_all();
         // Polls what nobody waits for.
         let (unifier, now) = (self.unifier.clone(), self.now);
         self.run(async move { unifier.write_back(now).await });

@@ -20,7 +20,7 @@ impl Wake for Unpark {
     }
 }
 
-fn block_on<T>(work: impl Future<Output = T>) -> T {
+pub(super) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     loop {
