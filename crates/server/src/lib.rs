@@ -36,6 +36,7 @@ mod numbers;
 mod opens;
 mod operations;
 mod own_changes;
+mod page_reads;
 mod paths;
 mod plain_read;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::plain_read::Miss;
-use crate::ready::Ready;
+use crate::ready::{PageEnds, Ready};
 
 struct TaskWaker {
     ready: Arc<Ready>,
@@ -92,18 +92,19 @@ impl Tasks {
         self.run(number);
     }
 
-    /// Some task may have been woken.
+    /// Some task may have been woken, or some page have come.
     #[inline]
     pub(crate) fn has_ready(&self) -> bool {
         self.ready.has_some()
     }
 
-    /// Goes on with every task that was woken; true if there was one. A task that was woken
-    /// twice, or whose number was used again, is polled once too often, which futures allow.
-    pub(crate) fn run_ready(&mut self) -> bool {
+    /// Goes on with every task that was woken, and adds the pages that have come; true if there was
+    /// any. A task that was woken twice, or whose number was used again, is polled once too often, which
+    /// futures allow.
+    pub(crate) fn run_ready(&mut self, pages: &mut PageEnds) -> bool {
         let mut taken = std::mem::take(&mut self.taken);
-        self.ready.take(&mut taken);
-        let any = !taken.is_empty();
+        self.ready.take(&mut taken, pages);
+        let any = !taken.is_empty() || !pages.is_empty();
         for task in taken.drain(..) {
             self.run(task);
         }
@@ -144,10 +145,10 @@ mod tests {
         let copy = seen.clone();
         tasks.spawn(async move { copy.set(pending.await) });
         assert_eq!((tasks.len(), seen.get()), (1, 0));
-        assert!(!tasks.run_ready());
+        assert!(!tasks.run_ready(&mut PageEnds::new()));
         std::thread::spawn(move || completer.complete(7)).join().expect("thread");
         assert!(!ready.prepare_sleep());
-        assert!(tasks.run_ready());
+        assert!(tasks.run_ready(&mut PageEnds::new()));
         assert_eq!((tasks.len(), seen.get()), (0, 7));
     }
 
@@ -163,7 +164,7 @@ mod tests {
             .collect();
         assert_eq!((tasks.len(), tasks.places.len()), (PLACES_KEPT + 1, PLACES_KEPT + 1));
         waiting.into_iter().for_each(|completer| completer.complete(()));
-        assert!(tasks.run_ready());
+        assert!(tasks.run_ready(&mut PageEnds::new()));
         assert_eq!((tasks.len(), tasks.places.len()), (0, 0));
         tasks.spawn(std::future::ready(()));
         assert_eq!((tasks.len(), tasks.places.len()), (0, 1), "others come");

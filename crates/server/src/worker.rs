@@ -6,6 +6,7 @@ mod company;
 mod complaints;
 mod connections;
 mod crowd;
+mod misses;
 mod requests;
 mod sessions;
 mod transfers;
@@ -24,6 +25,7 @@ use rustc_hash::FxHashMap;
 use crate::context::{Action, Context, Held};
 use crate::locks::LockTable;
 use crate::mailbox::{Mailbox, Message};
+use crate::page_reads::PageReads;
 use crate::paths::DataPin;
 use crate::planted::{Defect, planted};
 use crate::shared::Shared;
@@ -41,6 +43,7 @@ pub struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) context: Rc<Context>,
     tasks: Tasks,
+    page_reads: PageReads,
     mailbox: Arc<Mailbox>,
     connections: Connections,
     complaints: Complaints,
@@ -70,6 +73,7 @@ impl Worker {
             node,
             context,
             tasks: Tasks::new(mailbox.ready.clone()),
+            page_reads: PageReads::new(mailbox.ready.clone()),
             shared,
             mailbox,
             connections,
@@ -141,12 +145,17 @@ impl Worker {
         any
     }
 
-    /// Goes on with tasks that were woken; true if there was one.
+    /// Goes on with tasks that were woken, and replies with pages that have come; true if there was any.
     fn run_ready(&mut self) -> bool {
         // The one request under way goes on; write-back would take its time.
         let alone = self.chains() == 1 && self.context.writing_back.get() == 0;
         allow_blocking(self.blocking(alone));
-        let any = self.tasks.run_ready();
+        let mut pages = self.page_reads.take_ends();
+        let any = self.tasks.run_ready(&mut pages);
+        for (number, end) in pages.drain(..) {
+            self.page_read_ended(number, end);
+        }
+        self.page_reads.keep_ends(pages);
         allow_blocking(Blocking::None);
         if any {
             // What has waited long is answered before more is begun.
@@ -181,9 +190,9 @@ impl Worker {
         self.wait_mode
     }
 
-    /// Chains that have not ended; while it shuts down also sessions.
+    /// Requests that have not ended; while it shuts down also sessions.
     pub fn running(&self) -> usize {
-        self.tasks.len() + self.stopping.map_or(0, |_| self.sessions.len())
+        self.tasks.len() + self.page_reads.len() + self.stopping.map_or(0, |_| self.sessions.len())
     }
 
     /// Begins nothing more. When what runs has been answered, but not after too long, all sessions

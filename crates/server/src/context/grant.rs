@@ -19,6 +19,11 @@ impl Grant {
         session.allowance.take(needs);
         Grant { context: context.clone(), session: session.clone(), needs }
     }
+
+    /// Of whose share it is.
+    pub(crate) fn session(&self) -> &Rc<Session> {
+        &self.session
+    }
 }
 
 impl Drop for Grant {

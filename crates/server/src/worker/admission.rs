@@ -20,6 +20,8 @@ use crate::shared::tick;
 
 /// Memory of a request under way: its future, its header, what it refers to.
 const REQUEST_BYTES: usize = 8 << 10;
+/// Memory of a read that waits for one page.
+const PAGE_READ_BYTES: usize = 1 << 10;
 const PAGE: u64 = dafs_fabric::mem::PAGE_BYTES as u64;
 /// The most that is pinned for one byte.
 const FRAME: u64 = 64 << 10;
@@ -50,6 +52,12 @@ fn scratch_for(bytes: u64) -> usize {
 
 /// What a READ of bytes in one page needs that is answered from the cache.
 pub(super) const NEEDS_OF_PAGE: Needs = Needs { pages: FRAME as usize, memory: 0 };
+
+/// What a READ needs that waits for one page of its own: that, and the records of who waits.
+#[inline]
+pub(super) fn needs_of_page_read() -> Needs {
+    uncounted(Needs { pages: PAGE as usize, memory: PAGE_READ_BYTES })
+}
 
 /// The pages of a READ of one piece that is answered from the cache, and memory where it has more of
 /// them than a transfer takes.
@@ -386,6 +394,13 @@ mod tests {
         let future = bytes(crate::chain::run);
         // The rest is for its header, decoded operations, results and allocator.
         assert!(future + 2048 <= REQUEST_BYTES, "{future}");
+    }
+
+    #[test]
+    fn a_read_of_a_page_takes_no_more_memory_than_is_counted() {
+        let record = size_of::<Option<crate::page_reads::PageRead>>();
+        // The rest is for what the cache and the store know of it.
+        assert!(record + 512 <= PAGE_READ_BYTES, "{record}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Requests of bound connections: a cached read at once, all else as a task.
+//! Requests of bound connections: a cached read at once, one of a page that lacks when it has come, all
+//! else as a task.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -27,6 +28,22 @@ use crate::plain_read::Miss;
 use crate::planted::{Defect, planted};
 use crate::session::Session;
 use crate::shared::tick;
+
+/// Whether a read was answered where it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It was not, and nothing was done.
+    None,
+    Now,
+    /// Its page is read in, and then it is.
+    Later,
+}
+
+impl From<bool> for Answer {
+    fn from(is_answered: bool) -> Answer {
+        if is_answered { Answer::Now } else { Answer::None }
+    }
+}
 
 impl Worker {
     pub(super) fn chain(
@@ -60,7 +77,7 @@ impl Worker {
         if matches!(verdict, Verdict::New)
             && data_len == 0
             && let Some(read) = &read
-            && self.answer_now(session, id, read, number)
+            && self.answer_now(session, id, read, number) != Answer::None
         {
             return self.node.recycle(header);
         }
@@ -75,7 +92,7 @@ impl Worker {
         }
     }
 
-    /// Answers a read of what is there, at once, if it can.
+    /// Answers a read of what is there, at once, or begins to read in its page, if it can.
     #[inline(always)]
     fn answer_now(
         &mut self,
@@ -83,14 +100,16 @@ impl Worker {
         id: RequestId,
         read: &PlainRead,
         number: u64,
-    ) -> bool {
+    ) -> Answer {
         let is_sample = number.is_multiple_of(CACHED_READS_PER_SAMPLE);
         let start = is_sample.then(|| self.shared.process.now());
-        let is_answered = self.try_answer(session, id, read);
-        if is_answered && let Some(start) = start {
+        let answer = self.try_answer(session, id, read);
+        if answer == Answer::Now
+            && let Some(start) = start
+        {
             self.shared.note_time(Kind::CachedReads, start);
         }
-        is_answered
+        answer
     }
 
     /// What came before, or may not come.
@@ -125,7 +144,7 @@ impl Worker {
         }
         request.plain = request.plain.filter(|_| request.prior.is_empty());
         if let Some(read) = request.plain
-            && self.answer_now(session, id, &read, number)
+            && self.answer_now(session, id, &read, number) != Answer::None
         {
             return self.node.recycle(request.header);
         }
@@ -156,9 +175,7 @@ impl Worker {
 
     /// Starts a request that has what it needs.
     pub(super) fn begin(&mut self, session: &Rc<Session>, request: Delayed, grant: Grant) {
-        let alone = !self.node.has_event() && self.chains() == 0;
-        self.note_company(session.id, alone);
-        allow_blocking(self.blocking(alone));
+        self.begins(session.id);
         let mut grant = Some(grant);
         let plain = request.plain.as_ref();
         if let Some(miss) =
@@ -173,14 +190,17 @@ impl Worker {
         allow_blocking(Blocking::None);
     }
 
-    /// Tasks beside write-back.
+    /// Requests under way: tasks beside write-back, and reads that wait for a page.
     pub(super) fn chains(&self) -> usize {
-        self.tasks.len() - self.context.writing_back.get()
+        self.tasks.len() + self.page_reads.len() - self.context.writing_back.get()
     }
 
-    /// Remembers whether requests, and sessions, come side by side.
-    fn note_company(&mut self, session: SessionId, alone: bool) {
+    /// A request of a session begins, that may block this thread as long as said.
+    #[inline(always)]
+    pub(super) fn begins(&mut self, session: SessionId) {
+        let alone = !self.node.has_event() && self.chains() == 0;
         self.company.note(session, alone, self.clock.now());
+        allow_blocking(self.blocking(alone));
     }
 
     /// How far the store may block this thread.
@@ -190,19 +210,19 @@ impl Worker {
 
     /// Answers a read of what is there, in the pass that received it.
     #[inline]
-    fn try_answer(&mut self, session: &Rc<Session>, id: RequestId, read: &PlainRead) -> bool {
+    fn try_answer(&mut self, session: &Rc<Session>, id: RequestId, read: &PlainRead) -> Answer {
         if read.len > session.attr.data_bytes_max {
-            return false;
+            return Answer::None;
         }
         let (head, offset, len) = (read.head, read.offset, read.len as usize);
-        let Ok(open) = readable(session, read.state) else { return false };
+        let Ok(open) = readable(session, read.state) else { return Answer::None };
         let FileData::Cached(file) = &open.file else {
-            return self.try_answer_paged(session, id, read, &open);
+            return self.try_answer_paged(session, id, read, &open).into();
         };
         let page = match file.try_read_page(offset, len) {
             PageLook::Held(page) if !planted(Defect::HeldTooShort) => page,
-            PageLook::Lacking => return false,
-            _ => return self.try_answer_pages(session, id, read, &open),
+            PageLook::Lacking => return self.try_read_in(session, id, read, open),
+            _ => return self.try_answer_pages(session, id, read, &open).into(),
         };
         // A page is no longer than a `u32` tells.
         let outcome = (page.bytes() as u32, page.end_of_file());
@@ -210,12 +230,12 @@ impl Worker {
         // Nothing is held for what leaves now, so that nothing is to be admitted.
         if self.node.reply_at_once(id, &header, || page.span()) {
             self.note_hit(session, &open, read, page.bytes());
-            return true;
+            return Answer::Now;
         }
-        let Some(grant) = self.try_admit(session, NEEDS_OF_PAGE) else { return false };
+        let Some(grant) = self.try_admit(session, NEEDS_OF_PAGE) else { return Answer::None };
         self.note_hit(session, &open, read, page.bytes());
         self.reply_page(id, &header, page, grant);
-        true
+        Answer::Now
     }
 
     /// Replies with bytes in one page.
@@ -283,7 +303,7 @@ impl Worker {
         true
     }
 
-    fn answer_read(
+    pub(super) fn answer_read(
         &mut self,
         id: RequestId,
         head: RequestHead,

@@ -2,22 +2,25 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::collections::HashMap;
-use std::sync::Arc;
+#[path = "peer.rs"]
+mod peer;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dafs_fabric::sim::{SimConfig, SimNet};
 use dafs_fabric::{Address, Arena, Domain, Listener, Provider, SgList};
-use dafs_message::{
-    ConnId, ConnOptions, Event, Node, NodeConfig, RequestId, incoming_private_data,
-};
+use dafs_message::{ConnOptions, Node, NodeConfig, RequestId, incoming_private_data};
 use dafs_protocol::*;
 use dafs_server::{
     DataPath, Export, Exports, Limits, MemoryLog, MemoryRecords, Proof, Shared, SharedOptions,
     Worker,
 };
-use dafs_store::memory::MemoryStore;
+use dafs_store::memory::{Job, MemoryStore};
 use dafs_unifier::Unifier;
+pub use peer::MEMORY;
+use peer::Peer;
 
 const SERVER: u32 = 1;
 pub const LEASE: Duration = Duration::from_secs(3);
@@ -27,11 +30,16 @@ type Results = Result<Vec<OpResult>, Status>;
 struct Running {
     listener: Box<dyn Listener>,
     workers: Vec<Worker>,
+    shared: Arc<Shared>,
 }
+
+/// Calls of the store that wait; `None`: they run as they come.
+type Held = Arc<Mutex<Option<VecDeque<Job>>>>;
 
 pub struct World {
     pub net: Arc<SimNet>,
-    store: MemoryStore,
+    pub store: MemoryStore,
+    held: Held,
     records: MemoryRecords,
     intent_log: MemoryLog,
     pub limits: Limits,
@@ -52,19 +60,6 @@ pub struct World {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Who(usize);
 
-struct Peer {
-    node: Node,
-    client: ClientId,
-    conn: Option<ConnId>,
-    connected: bool,
-    session: Option<(SessionId, SessionSecret)>,
-    sequences: Vec<u32>,
-    next_tag: u32,
-    replies: HashMap<u32, Vec<u8>>,
-    callbacks: Vec<(RequestId, CallbackRequest)>,
-    disconnects: usize,
-}
-
 fn node(net: &Arc<SimNet>, number: u32) -> Node {
     let domain = Domain::open(&net.provider(number)).expect("device");
     let config = NodeConfig { receives_max: 1024, ..NodeConfig::default() };
@@ -78,13 +73,32 @@ impl World {
     }
 
     pub fn with(seed: u64, workers: u16, limits: Limits) -> World {
+        World::on(seed, workers, limits, MemoryStore::new(), Held::default())
+    }
+
+    /// One whose store [holds](Self::hold) its calls when it is told to.
+    pub fn holding(seed: u64) -> World {
+        let held = Held::default();
+        let calls = held.clone();
+        let store = MemoryStore::with_scheduler(Arc::new(move |job| {
+            if let Some(held) = &mut *calls.lock().expect("calls") {
+                return held.push_back(job);
+            }
+            job();
+        }));
+        let limits = Limits { lease_seconds: LEASE.as_secs() as u32, ..Limits::default() };
+        World::on(seed, 1, limits, store, held)
+    }
+
+    fn on(seed: u64, workers: u16, limits: Limits, store: MemoryStore, held: Held) -> World {
         let net = SimNet::new(SimConfig::new(seed));
-        let (store, records) = (MemoryStore::new(), MemoryRecords::default());
+        let records = MemoryRecords::default();
         let time = net.clone();
         let intent_log = MemoryLog::new(Arc::new(move || time.now()));
         let mut world = World {
             net,
             store,
+            held,
             records,
             intent_log,
             limits,
@@ -140,7 +154,45 @@ impl World {
         let listener = device.listen(&address()).expect("listen");
         let worker = |number| Worker::new(number, node(&self.net, SERVER), shared.clone());
         let workers = (0..workers).map(worker).collect();
-        self.running = Some(Running { listener, workers });
+        self.running = Some(Running { listener, workers, shared });
+    }
+
+    /// Calls of the store wait from now on.
+    pub fn hold(&mut self) {
+        *self.held.lock().expect("calls") = Some(VecDeque::new());
+    }
+
+    /// Those that wait.
+    pub fn calls(&self) -> usize {
+        self.held.lock().expect("calls").as_ref().map_or(0, VecDeque::len)
+    }
+
+    /// The one that waits longest runs.
+    pub fn complete_one(&mut self) {
+        let job = self.held.lock().expect("calls").as_mut().and_then(VecDeque::pop_front);
+        job.expect("a call waits")();
+    }
+
+    /// No call waits any more.
+    pub fn release(&mut self) {
+        let jobs = self.held.lock().expect("calls").take();
+        jobs.into_iter().flatten().for_each(|job| job());
+    }
+
+    /// What has not ended in the workers.
+    pub fn running(&self) -> usize {
+        self.running.as_ref().map_or(0, |running| running.workers.iter().map(Worker::running).sum())
+    }
+
+    /// What the server's parts count.
+    pub fn shared(&self) -> Arc<Shared> {
+        self.running.as_ref().expect("runs").shared.clone()
+    }
+
+    /// Nothing more begins; what runs goes on.
+    pub fn shut_down(&mut self) {
+        let running = self.running.as_mut().expect("runs");
+        running.workers.iter_mut().for_each(Worker::shut_down);
     }
 
     /// As after kill -9.
@@ -191,7 +243,7 @@ impl World {
         }
     }
 
-    fn run_until(&mut self, what: &str, mut reached: impl FnMut(&mut World) -> bool) {
+    pub fn run_until(&mut self, what: &str, mut reached: impl FnMut(&mut World) -> bool) {
         let limit = self.net.now() + Duration::from_secs(60);
         while !reached(self) {
             assert!(self.net.now() < limit, "not within a minute: {what}");
@@ -217,6 +269,7 @@ impl World {
             session: None,
             sequences: vec![0; 64],
             next_tag: 100,
+            memory: Arena::new(64 * MEMORY).expect("memory"),
             replies: HashMap::new(),
             callbacks: Vec::new(),
             disconnects: 0,
@@ -372,6 +425,53 @@ impl World {
         self.peers[who.0].submit(&bytes)
     }
 
+    /// As [`send`](Self::send), of one operation with so many bytes of data, each of them this one; what is
+    /// read comes into the same memory.
+    pub fn send_with(
+        &mut self,
+        who: Who,
+        slot: u16,
+        operation: &Operation<'_>,
+        (byte, sent): (u8, usize),
+    ) -> u32 {
+        self.peers[who.0].sequences[usize::from(slot)] += 1;
+        self.resend_with(who, slot, operation, (byte, sent))
+    }
+
+    pub fn resend_with(
+        &mut self,
+        who: Who,
+        slot: u16,
+        operation: &Operation<'_>,
+        (byte, sent): (u8, usize),
+    ) -> u32 {
+        let sequence = self.peers[who.0].sequences[usize::from(slot)];
+        let head = RequestHead { slot: SlotId(slot), sequence, cred: CredHandle(0) };
+        let mut bytes = Vec::new();
+        encode_request(&head, std::slice::from_ref(operation), &mut bytes).expect("well-formed");
+        let peer = &mut self.peers[who.0];
+        let memory = peer.memory.span(usize::from(slot) * MEMORY, MEMORY);
+        memory.write_message(0, &[byte; MEMORY]);
+        let list = |len| match len {
+            0 => SgList::new(),
+            len => SgList::from_iter([memory.part(0, len)]),
+        };
+        peer.submit_with(&bytes, list(sent), list(MEMORY - sent))
+    }
+
+    /// What came into the memory of a slot.
+    pub fn memory(&self, who: Who, slot: u16) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let memory = self.peers[who.0].memory.span(usize::from(slot) * MEMORY, MEMORY);
+        memory.read_message(MEMORY, &mut bytes);
+        bytes
+    }
+
+    /// A reply of that tag has come.
+    pub fn has_reply(&self, who: Who, tag: u32) -> bool {
+        self.peers[who.0].replies.contains_key(&tag)
+    }
+
     pub fn results(&mut self, who: Who, tag: u32) -> Results {
         decode_reply(&self.reply(who, tag)).expect("a reply").results
     }
@@ -495,38 +595,4 @@ impl World {
 
 pub fn address() -> Address {
     Address { scheme: "sim".into(), target: SERVER.to_string() }
-}
-
-impl Peer {
-    fn submit(&mut self, bytes: &[u8]) -> u32 {
-        let conn = self.conn.expect("a connection");
-        self.next_tag += 1;
-        self.node
-            .submit(conn, self.next_tag, bytes, SgList::new(), SgList::new())
-            .expect("submitted");
-        self.node.ring();
-        self.next_tag
-    }
-
-    fn poll(&mut self) {
-        self.node.poll();
-        while let Some(event) = self.node.next_event() {
-            match event {
-                Event::Connected { .. } => self.connected = true,
-                Event::Reply { tag, header, .. } => drop(self.replies.insert(tag, header)),
-                Event::Request { id, header, .. } => {
-                    let callback = decode_callback(&header).expect("a callback");
-                    self.callbacks.push((id, callback));
-                }
-                Event::Disconnected { conn, .. } if self.conn == Some(conn) => {
-                    self.connected = false;
-                    self.disconnects += 1;
-                    self.callbacks.clear();
-                }
-                Event::Refused { reason, .. } => panic!("refused: {reason}"),
-                _ => {}
-            }
-        }
-        self.node.ring();
-    }
 }
