@@ -1,5 +1,5 @@
-//! A request that is one READ of one piece, and nothing else, as most are: answered at once from the
-//! cache, or by a task that knows of nothing else.
+//! A request that is one READ of one piece, and nothing else, as most are: where it is neither answered at once
+//! from the cache nor waits for one page, a task that knows of nothing else.
 //!
 //! What is not as it should be (no such open, a credential that is not there, a file without the
 //! server's cache) is left to the [`chain`](crate::chain), whose answer is the same in all else.

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::SgList;
+use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::Status;
 use smallvec::SmallVec;
 
