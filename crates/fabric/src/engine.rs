@@ -280,6 +280,12 @@ pub trait Waiter: Send + Sync {
         let _ = descriptor;
         Err(std::io::ErrorKind::Unsupported.into())
     }
+    /// Whether another [engine](Waiter::watch_engine) may have ended the last `wait`.
+    fn engine_told(&self) -> bool {
+        true
+    }
+    /// Nothing has come for this engine: who waited for several was not told of it.
+    fn nothing_came(&self) {}
     /// Readable as long as the engine has work that it has not looked at: to sleep for several engines at
     /// a time ([`join_waiters`](crate::join_waiters)). `None`: there is none, and the engine must be polled.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -11,7 +11,8 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// One waiter for engines that one thread polls: its `wait` ends when one of them has work, and its
 /// `wake` ends a `wait` for all. The first watches the [descriptors](Waiter::descriptor) of the others; where
-/// it cannot, or there is none, that engine is looked at every millisecond.
+/// it cannot, or there is none, that engine is looked at every millisecond. What has come for the others they are
+/// to ask for, which costs a call more than what has come for the first.
 ///
 /// # Panics
 /// Without a waiter.
@@ -51,6 +52,10 @@ impl Waiters {
 impl Waiter for Waiters {
     fn wait(&self, timeout: Option<Duration>) {
         self.first.wait(timeout.into_iter().chain(self.longest()).min());
+        if !self.first.engine_told() {
+            let quiet = self.others.iter().filter(|other| other.is_watched);
+            quiet.for_each(|other| other.waiter.nothing_came());
+        }
     }
 
     fn wake(&self) {

@@ -451,6 +451,11 @@ impl Port {
         self.sh.engine.arm()
     }
 
+    /// Its network is memory of this host.
+    pub fn is_near(&self) -> bool {
+        self.sh.engine.attr().shared_memory
+    }
+
     pub fn waiter(&self) -> Arc<dyn Waiter> {
         self.sh.engine.waiter()
     }

@@ -23,6 +23,14 @@ impl EpollEvents {
         EpollEvents { events: [libc::epoll_event { events: 0, u64: 0 }; READY_MAX], len: 0 }
     }
 
+    /// Becomes as another.
+    pub fn copy_from(&mut self, other: &EpollEvents) {
+        self.len = other.len;
+        for (event, from) in self.events.iter_mut().zip(&other.events).take(other.len) {
+            *event = *from;
+        }
+    }
+
     /// How many.
     pub fn len(&self) -> usize {
         self.len

@@ -3,14 +3,16 @@
 //! A sleep with a time limit programs a timer of the processor and stops it again, which in a
 //! virtual machine costs microseconds each time. So one timer is left running over many sleeps:
 //! it ends the sleep that it meets, early for that one, and is set again by the next.
+//!
+//! What ended a sleep is what the engine would ask for next, so that it is told without a call.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::events::EpollEvents;
+use super::events::{EpollEvents, READY_MAX};
 use super::sys::{self, Watch};
 use crate::engine::Waiter;
 
@@ -20,6 +22,8 @@ pub const WAKE: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 /// The token of descriptors that are not the engine's.
 const OTHER: u64 = u64::MAX - 2;
+/// The token of other engines.
+const ENGINE: u64 = u64::MAX - 3;
 /// Shorter sleeps have a time limit of their own.
 const TIMER_LEAST: Duration = Duration::from_millis(10);
 /// Handshakes have deadlines that no descriptor tells of.
@@ -36,6 +40,11 @@ pub struct EpollWaiter {
     /// Somebody called `wake` and no `wait` has ended since.
     woken: AtomicBool,
     sleepers: AtomicU32,
+    /// What the last sleep found, until the engine is told of it.
+    found: Mutex<EpollEvents>,
+    has_found: AtomicBool,
+    /// Another engine may have ended the last sleep.
+    engine_told: AtomicBool,
     /// Connections are being made: look at them from time to time.
     handshakes: AtomicBool,
     system_calls: AtomicU64,
@@ -58,6 +67,9 @@ impl EpollWaiter {
             timer_at: AtomicU64::new(0),
             woken: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
+            found: Mutex::default(),
+            has_found: AtomicBool::new(false),
+            engine_told: AtomicBool::new(true),
             handshakes: AtomicBool::new(false),
             system_calls: AtomicU64::new(0),
         }))
@@ -69,8 +81,14 @@ impl EpollWaiter {
         sys::epoll_watch(self.epoll.as_raw_fd(), fd, token, watch)
     }
 
-    /// What is ready now.
+    /// What is ready now, or was when the sleep ended since this was last asked: what came after that is
+    /// told of the next time.
     pub fn ready(&self, into: &mut EpollEvents) {
+        if self.has_found.load(Ordering::Acquire) {
+            into.copy_from(&self.found());
+            self.has_found.store(false, Ordering::Relaxed);
+            return;
+        }
         self.called();
         sys::epoll_wait(self.epoll.as_raw_fd(), into, usize::MAX, Some(Duration::ZERO));
     }
@@ -83,6 +101,15 @@ impl EpollWaiter {
     /// System calls made.
     pub fn system_calls(&self) -> u64 {
         self.system_calls.load(Ordering::Relaxed)
+    }
+
+    fn found(&self) -> MutexGuard<'_, EpollEvents> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep_found(&self, events: &EpollEvents) {
+        self.found().copy_from(events);
+        self.has_found.store(true, Ordering::Release);
     }
 
     fn called(&self) {
@@ -117,7 +144,9 @@ impl EpollWaiter {
             if by_timer { timeout.and_then(|timeout| self.set_timer(timeout)) } else { timeout };
         let mut events = EpollEvents::new();
         self.called();
-        sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, 1, timeout);
+        // Several who sleep are to share what there is.
+        let max = if alone { READY_MAX } else { 1 };
+        sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, max, timeout);
         if alone && events.tokens().any(|token| token == TIMER) {
             self.called();
             sys::counter_clear(self.timer.as_raw_fd());
@@ -126,6 +155,11 @@ impl EpollWaiter {
         if events.tokens().any(|token| token == WAKE) {
             self.called();
             sys::counter_clear(self.eventfd.as_raw_fd());
+        }
+        let told = !alone || events.tokens().any(|token| token == ENGINE);
+        self.engine_told.store(told, Ordering::Relaxed);
+        if alone {
+            self.keep_found(&events);
         }
     }
 }
@@ -137,6 +171,8 @@ impl Waiter for EpollWaiter {
         if !self.woken.swap(false, Ordering::SeqCst) {
             self.sleep(timeout, alone);
             self.woken.store(false, Ordering::SeqCst);
+        } else {
+            self.engine_told.store(true, Ordering::Relaxed);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
@@ -158,7 +194,15 @@ impl Waiter for EpollWaiter {
     fn watch_engine(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.called();
         let watch = Watch::Add(libc::EPOLLIN);
-        sys::epoll_watch(self.epoll.as_raw_fd(), descriptor.as_raw_fd(), OTHER, watch)
+        sys::epoll_watch(self.epoll.as_raw_fd(), descriptor.as_raw_fd(), ENGINE, watch)
+    }
+
+    fn engine_told(&self) -> bool {
+        self.engine_told.load(Ordering::Relaxed)
+    }
+
+    fn nothing_came(&self) {
+        self.keep_found(&EpollEvents::new());
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -232,6 +276,49 @@ mod tests {
         assert!(start.elapsed() >= Duration::from_millis(5));
         sys::eventfd_set(other.as_raw_fd());
         waiter.wait(None);
+    }
+
+    #[test]
+    fn what_ended_a_sleep_is_told_without_a_call() {
+        let waiter = EpollWaiter::new().expect("waiter");
+        let own = sys::eventfd().expect("eventfd");
+        let watch = Watch::Add(libc::EPOLLIN);
+        waiter.watch_own(own.as_raw_fd(), 7, watch).expect("watched");
+        sys::eventfd_set(own.as_raw_fd());
+        waiter.wait(None);
+        let (mut events, calls) = (EpollEvents::new(), waiter.system_calls());
+        waiter.ready(&mut events);
+        assert_eq!(events.tokens().collect::<Vec<_>>(), [7]);
+        assert_eq!(waiter.system_calls(), calls, "the sleep has asked");
+        // It is told of once so; then the system is asked.
+        sys::counter_clear(own.as_raw_fd());
+        waiter.ready(&mut events);
+        assert!(events.is_empty());
+        assert_eq!(waiter.system_calls(), calls + 1);
+    }
+
+    #[test]
+    fn an_engine_of_which_a_joined_sleep_was_not_told_is_not_asked() {
+        let [first, other] = [0; 2].map(|_| EpollWaiter::new().expect("waiter"));
+        let joined = crate::join_waiters(vec![first.clone(), other.clone()]);
+        let [own, its] = [0; 2].map(|_| sys::eventfd().expect("eventfd"));
+        for (waiter, fd) in [(&first, &own), (&other, &its)] {
+            let watch = Watch::Add(libc::EPOLLIN);
+            waiter.watch_own(fd.as_raw_fd(), 7, watch).expect("watched");
+        }
+        let mut events = EpollEvents::new();
+        let mut told = |waiter: &EpollWaiter| {
+            let calls = waiter.system_calls();
+            waiter.ready(&mut events);
+            (events.len(), waiter.system_calls() - calls)
+        };
+        sys::eventfd_set(own.as_raw_fd());
+        joined.wait(None);
+        assert_eq!((told(&first), told(&other)), ((1, 0), (0, 0)));
+        sys::counter_clear(own.as_raw_fd());
+        sys::eventfd_set(its.as_raw_fd());
+        joined.wait(None);
+        assert_eq!(told(&other), (1, 1), "it asks for itself");
     }
 
     #[test]
