@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dafs_fabric::Spin;
 use dafs_protocol::WaitMode;
-use dafs_store::ThreadIo;
+use dafs_store::{Elsewhere, ThreadIo};
 
 use crate::exports::Export;
 use crate::shared::Shared;
@@ -59,7 +59,7 @@ pub(crate) fn work(
             WaitMode::Sleeping => false,
         };
         if keep_on {
-            std::hint::spin_loop();
+            spin_once(!busy && worker.running() > 0);
             continue;
         }
         if worker.prepare_sleep() && store_io.iter().all(|io| io.prepare_sleep()) {
@@ -67,6 +67,16 @@ pub(crate) fn work(
         }
         worker.awake();
         store_io.iter().for_each(|io| io.awake());
+    }
+}
+
+/// One look more. Where answers are awaited, threads of the stores may need this very processor, and the system
+/// lets who spins go on for milliseconds before it runs them.
+fn spin_once(waits: bool) {
+    if waits && Elsewhere::is_some() {
+        std::thread::yield_now();
+    } else {
+        std::hint::spin_loop();
     }
 }
 

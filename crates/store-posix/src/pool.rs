@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use dafs_store::Elsewhere;
+
 use super::identity;
 
 pub(super) type Job = Box<dyn FnOnce() + Send>;
@@ -43,7 +45,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Job>,
+    queue: VecDeque<(Job, Elsewhere)>,
     threads: usize,
     /// Threads that wait and that nobody has woken.
     sleeping: usize,
@@ -96,7 +98,7 @@ impl Pool {
     pub(super) fn run(&self, job: Job) {
         let shared = &self.shared;
         let mut state = shared.lock();
-        state.queue.push_back(job);
+        state.queue.push_back((job, Elsewhere::new()));
         let queued = state.queue.len();
         shared.queued.store(queued, Ordering::Release);
         if queued <= state.coming {
@@ -148,7 +150,7 @@ fn spawn(shared: Arc<Shared>) {
             kept.queued.store(0, Ordering::Release);
             drop(state);
             tracing::error!(%error, "no thread for blocking calls: they run in the caller's");
-            queue.into_iter().for_each(|job| job());
+            queue.into_iter().for_each(|(job, _)| job());
         }
     }
 }
@@ -159,11 +161,12 @@ fn work(shared: &Shared) {
     let mut state = shared.lock();
     state.coming -= 1;
     drop(state);
-    while let Some(job) = shared.next(&mut spin_credit) {
+    while let Some((job, elsewhere)) = shared.next(&mut spin_credit) {
         // A job that panics has dropped its completer, which tells its waiter; the thread goes on.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
             tracing::error!("a call panicked");
         }
+        drop(elsewhere);
         shared.idle_if_due();
     }
 }
@@ -196,7 +199,7 @@ impl Shared {
     }
 
     /// The next job; `None`: this thread has to go.
-    fn next(&self, spin_credit: &mut u32) -> Option<Job> {
+    fn next(&self, spin_credit: &mut u32) -> Option<(Job, Elsewhere)> {
         let mut state = self.lock();
         let mut may_look = self.may_spin;
         loop {

@@ -15,7 +15,7 @@ mod pending;
 mod read_end;
 mod thread_io;
 
-pub use blocking::{Blocking, allow_blocking, allowed_blocking};
+pub use blocking::{Blocking, Elsewhere, allow_blocking, allowed_blocking};
 pub use disk::Disk;
 pub use pending::{Completer, Pending, pending};
 pub use read_end::{ReadEnd, ReadWaiter};
