@@ -177,10 +177,11 @@ fn raw_options(options: &IoOptions, work: &Work<'_>, on_mount: bool) -> RawOptio
 }
 
 /// What bare shared memory does in place of the operation: as many bytes are copied once, by the other
-/// process. That the copy of a write goes the other way makes no difference to it.
+/// process, and into as much memory.
 fn shm_options(options: &IoOptions, work: &Work<'_>) -> ShmOptions {
     let op = match work.op {
         Op::Stat | Op::Remove => ShmOp::Ping,
+        Op::Write | Op::RandWrite | Op::WriteFsync => ShmOp::Write,
         _ => ShmOp::Copy,
     };
     ShmOptions {

@@ -37,7 +37,7 @@ fn every_row_tells_what_was_measured_and_where() {
         assert_eq!(row["server_cpu_us_per_op"].is_null(), row["wait"].is_null(), "{row}");
         assert_eq!(row["piece"].is_null(), row["op"] != "bounce", "{row}");
     }
-    let names = ["ping", "copy", "mapped", "stream", "bounce", "memcpy", "sum"];
+    let names = ["ping", "copy", "mapped", "stream", "write", "bounce", "memcpy", "sum"];
     let calls = ["vm-readv", "vm-writev", "mem-pread", "mem-pwrite"];
     for name in names.into_iter().chain(calls) {
         let is_told = calls.contains(&name) && notices.contains(&format!("{name}: not measured"));

@@ -38,7 +38,7 @@ fn wrong_usage_exits_with_2_and_says_why() {
         (&["bench", "raw", "tcp", "--size", "x"], "expected a size"),
         (&["bench", "raw", "tcp", "--depth", "0"], "depth 1 to"),
         (&["bench", "raw", "tcp", "--op", "ping"], "ping is for shm"),
-        (&["bench", "raw", "shm", "--op", "write"], "write is not for shm"),
+        (&["bench", "raw", "shm", "--op", "read"], "read is not for shm"),
         (
             &["bench", "raw", "shm", "--footprint", "1m", "--op", "copy", "--size", "2m"],
             "the footprint",

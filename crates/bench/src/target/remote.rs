@@ -198,8 +198,12 @@ impl Target for Remote {
         let costs = Costs::begin(&session)?;
         let mut slice = window.measure(work, &mut calls)?;
         costs.end(&session, &mut slice)?;
-        let end = calls.next;
+        let (end, file) = (calls.next, calls.file.take());
         drop(calls);
+        // What was written leaves the cache now, not beside what is measured next.
+        if let Some(file) = file {
+            file.close()?;
+        }
         if matches!(work.op, Op::Create | Op::CreateFsync) {
             self.remove(&session, first..end)?;
         } else if work.op == Op::Remove {

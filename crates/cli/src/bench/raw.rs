@@ -43,7 +43,8 @@ pub const SHM: &str = "shm";
     bytes, in huge pages where the kernel gives them (the first line says which part). Operations:\n\
     ping (64 bytes each way); copy (random reads, copied once, by the server, into the client's\n\
     segment); mapped (copied once, by the client, out of the pool that it maps); stream (as copy,\n\
-    in order); bounce (copied twice, by both at once, through a ring of 4 pieces of --piece);\n\
+    in order); write (in order, out of the segment into the pool); bounce (copied twice, by both\n\
+    at once, through a ring of 4 pieces of --piece);\n\
     memcpy and sum (one process alone); vm-readv, vm-writev, mem-pread, mem-pwrite (calls that\n\
     reach into the other process, to compare with only). Without --size and --depth each has its\n\
     own: 4k at 1 and 32, 1m at 8. The client runs on the first of --cpus, the server on the\n\

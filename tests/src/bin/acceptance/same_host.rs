@@ -34,7 +34,12 @@ fn bench(url: &str, transport: &str, args: &[&str]) -> Value {
 
 /// The bare mechanism alone, with its ends on two processors, or, where they sleep, on one: what is quicker.
 fn raw(op: &str, rest: &[&str]) -> Value {
-    let op = if op == "randread" { "copy" } else { "stream" };
+    // What is written lands in as much memory as what is read comes from.
+    let op = match op {
+        "randread" => "copy",
+        "write" => "write",
+        _ => "stream",
+    };
     let all = [&["bench", "raw", "shm", "--json", "--footprint", FILE, "--op", op], rest].concat();
     let out = run_ok(&all);
     let rows = out.lines().map(|line| serde_json::from_str(line).expect("a JSON object"));
@@ -54,7 +59,8 @@ fn quotient(points: &[Value], above: &str, below: &str) -> f64 {
 pub(crate) fn shared_memory(mode: Mode) -> Vec<Line> {
     let dir = tempfile::tempdir().expect("tempdir");
     dafs_tests::served::as_in_use(true);
-    let server = Served::start(dir.path(), &["--arena", "256m"]);
+    // With room for more than is written here: what writes back copies, too, and is measured elsewhere.
+    let server = Served::start(dir.path(), &["--arena", "512m"]);
     let seconds = mode.pick("400ms", "2s");
     let mut points: Vec<Vec<Value>> = vec![Vec::new(); ROWS.len()];
     for _ in 0..mode.pick(1, 5) {

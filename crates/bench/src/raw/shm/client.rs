@@ -153,9 +153,10 @@ impl<'a> Run<'a> {
         }
         let from = self.layout.pool + self.offset + part * self.piece;
         let to = self.layout.segment + self.asked % self.window * self.piece;
-        let kind = match self.options.op {
-            ShmOp::Copy | ShmOp::Bounce => Kind::Copy,
-            _ => Kind::Ping,
+        let (kind, from, to) = match self.options.op {
+            ShmOp::Copy | ShmOp::Bounce => (Kind::Copy, from, to),
+            ShmOp::Write => (Kind::Copy, to, from),
+            _ => (Kind::Ping, from, to),
         };
         self.shm.port.send(&[kind as u64, from as u64, to as u64, self.piece as u64, 0, 0, 0]);
         self.asked += 1;

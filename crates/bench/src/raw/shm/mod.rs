@@ -48,6 +48,8 @@ pub enum ShmOp {
     Ping,
     /// The server copies out of its pool into the client's segment.
     Copy,
+    /// The server copies out of the client's segment into its pool.
+    Write,
     /// The client copies out of the server's pool, when it has an answer.
     Mapped,
     /// The server copies into a small ring of pieces, the client out of it.
@@ -69,7 +71,8 @@ pub enum ShmOp {
 impl ShmOp {
     /// One process does it, the other one sleeps.
     pub fn is_alone(self) -> bool {
-        !matches!(self, ShmOp::Ping | ShmOp::Copy | ShmOp::Mapped | ShmOp::Bounce)
+        use ShmOp::{Bounce, Copy, Mapped, Ping, Write};
+        !matches!(self, Ping | Copy | Mapped | Write | Bounce)
     }
 }
 

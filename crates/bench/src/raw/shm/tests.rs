@@ -28,7 +28,7 @@ fn twin(rows: &[ShmOptions]) -> (Shm, JoinHandle<io::Result<()>>) {
 fn every_operation_and_wait_moves_data_and_tells_what_it_cost() {
     let sizes = |op| if op == ShmOp::Bounce { [256 << 10, 1 << 20] } else { [4096, 1 << 20] };
     let waits = [Wait::Sleeping, Wait::Adaptive, Wait::Polled];
-    let both = [ShmOp::Ping, ShmOp::Copy, ShmOp::Mapped, ShmOp::Bounce];
+    let both = [ShmOp::Ping, ShmOp::Copy, ShmOp::Mapped, ShmOp::Write, ShmOp::Bounce];
     let mut rows = Vec::new();
     for op in both {
         for wait in waits {
@@ -88,6 +88,20 @@ fn the_server_copies_from_the_pool_to_the_segment() {
     let mut got = [0; 4096];
     shm.port.mapping.copy_out(layout.segment, &mut got);
     assert_eq!(got, [7; 4096]);
+    drop(shm);
+    server.join().expect("no panic").expect("ends with the socket");
+}
+
+#[test]
+fn what_is_written_is_copied_the_other_way() {
+    let row = ShmOptions { op: ShmOp::Write, random: false, ..ROW };
+    let (mut shm, server) = twin(std::slice::from_ref(&row));
+    let layout = shm.layout;
+    shm.port.mapping.fill(layout.segment, row.size * row.depth, 7);
+    shm.run(&row, Duration::from_millis(5), &AtomicBool::new(false)).expect("runs");
+    let mut got = [0; 4096];
+    shm.port.mapping.copy_out(layout.pool, &mut got);
+    assert!(got == [7; 4096]);
     drop(shm);
     server.join().expect("no panic").expect("ends with the socket");
 }

@@ -11,11 +11,12 @@ use crate::failure::{Cause, Failure};
 use crate::{interrupt, progress};
 
 /// All that there is, in the order of the table.
-const ALL: [RawOpName; 11] = [
+const ALL: [RawOpName; 12] = [
     RawOpName::Ping,
     RawOpName::Copy,
     RawOpName::Mapped,
     RawOpName::Stream,
+    RawOpName::Write,
     RawOpName::Bounce,
     RawOpName::Memcpy,
     RawOpName::Sum,
@@ -35,6 +36,7 @@ fn usual(name: RawOpName) -> Option<(ShmOp, bool, &'static [u64], &'static [usiz
         RawOpName::Copy => (ShmOp::Copy, true, SMALL, &[1, 32]),
         RawOpName::Mapped => (ShmOp::Mapped, true, SMALL, &[1, 32]),
         RawOpName::Stream => (ShmOp::Copy, false, LARGE, &[8]),
+        RawOpName::Write => (ShmOp::Write, false, LARGE, &[8]),
         RawOpName::Bounce => (ShmOp::Bounce, false, LARGE, &[8]),
         RawOpName::Memcpy => (ShmOp::Memcpy, false, LARGE, &[8]),
         RawOpName::Sum => (ShmOp::Sum, false, LARGE, &[8]),
