@@ -120,6 +120,8 @@ pub struct Facts {
     pub uid: u32,
     /// Of the small requests.
     pub transport: &'static str,
+    /// The connection of those reaches memory that the server may have.
+    pub shares_memory: bool,
     pub same_host_error: Option<String>,
     pub verifier: WriteVerifier,
     pub export: Vec<u8>,
@@ -139,6 +141,7 @@ impl Facts {
             addresses: Vec::new(),
             uid: 0,
             transport: "",
+            shares_memory: false,
             same_host_error: None,
             verifier: WriteVerifier::default(),
             export: Vec::new(),

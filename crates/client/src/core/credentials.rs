@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dafs_fabric::local::Trust;
+use dafs_message::ConnId;
 use dafs_protocol::{CredHandle, Identity, Status};
 
 use super::Core;
@@ -117,7 +118,12 @@ impl Core {
 impl Core {
     /// The server reaches memory that this process shares, and may have it: it is root's or one's own.
     pub fn shares_memory(&self) -> bool {
-        let Some(conn) = self.links.first().and_then(Link::ready_conn) else { return false };
+        let is_up = self.links.first().is_some_and(Link::is_ready);
+        is_up && self.session.facts.shares_memory
+    }
+
+    /// The same of a connection, from the system.
+    pub(super) fn may_share_memory(&self, conn: ConnId) -> bool {
         let who = || self.node.peer(conn)?.credentials;
         self.node.shares_memory(conn) && who().is_some_and(|who| Trust::Usual.covers(who.uid))
     }

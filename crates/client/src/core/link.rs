@@ -338,6 +338,7 @@ impl Core {
     fn joined(&mut self, index: usize) {
         if let (0, Some(conn)) = (index, self.links[index].conn) {
             self.session.facts.transport = self.node.transport(conn).unwrap_or_default();
+            self.session.facts.shares_memory = self.may_share_memory(conn);
         }
         if std::mem::replace(&mut self.links[index].was_ready, true) {
             self.session.facts.reconnects += 1;
