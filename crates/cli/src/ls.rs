@@ -29,7 +29,7 @@ pub struct Args {
     /// Sizes with units.
     #[arg(short = 'h', long)]
     human_readable: bool,
-    /// Subdirectories too, in the server's order unless another is wished.
+    /// Subdirectories too, what is in one right behind it.
     #[arg(short = 'R', long)]
     recursive: bool,
     /// In the server's order, printed as it comes.
@@ -108,10 +108,10 @@ impl Lister<'_> {
             return self.entry(remote, &remote.path, name, &attr);
         }
         if self.args.recursive {
-            if self.args.time || self.args.size || self.args.reverse {
-                return self.recursive_sorted(remote);
+            if self.args.unsorted {
+                return self.recursive(remote);
             }
-            return self.recursive(remote);
+            return self.recursive_sorted(remote);
         }
         if self.args.urls.len() > 1 && !self.args.json {
             let before = if index == 0 { "" } else { "\n" };

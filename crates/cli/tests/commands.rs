@@ -106,6 +106,12 @@ fn trees_are_found_and_summed() {
     assert!(order(&names(&["-S"]), ["x/large\n", "x/again.bin\n"]));
     assert!(order(&names(&["-Sr"]), ["x/again.bin\n", "x/large\n"]));
     assert!(order(&names(&["-r"]), ["x/large\n", "x/again.bin\n"]));
+    let by_name = names(&[]);
+    assert!(by_name.lines().is_sorted(), "{by_name}");
+    let (mut theirs, all) =
+        (names(&["-U"]).lines().map(str::to_owned).collect::<Vec<_>>(), by_name.lines());
+    theirs.sort();
+    assert_eq!(theirs, all.collect::<Vec<_>>(), "the same names");
     assert!(order(&names(&["-t"]), ["x/y\n", "x/y/big.bin\n"]), "what is in it comes behind it");
     fs::remove_file(server.file("x/large")).expect("removed");
     let space = json(&good(&["df", "--json", &server.url]));
