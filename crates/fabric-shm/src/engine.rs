@@ -11,7 +11,7 @@ use dafs_fabric::local::Trust;
 use dafs_fabric::{
     Address, CompletionQueue, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError,
     PeerInfo, PostError, PostedReceive, QueuePair, QueuePairEvent, ReceiveQueue, RemoteSpan,
-    SgList, Span, Status, Tag, Waiter, WorkCompletion, WrId, local, sg_bytes,
+    SgList, Span, Status, Tag, Views, Waiter, WorkCompletion, WrId, local, sg_bytes,
 };
 
 use crate::connection::{Accepted, Handshake, check_private_data, reject};
@@ -125,7 +125,7 @@ impl ShmEngine {
             Link::Free => None,
             Link::Connecting(handshake) => handshake.socket(),
             Link::Up(connection) => Some(connection.peer.socket()),
-            Link::Closing(peer) => Some(peer.socket()),
+            Link::Closing(peer) | Link::Read(peer) => Some(peer.socket()),
         };
         if let Some(socket) = socket {
             self.forget(socket);
@@ -145,10 +145,10 @@ impl ShmEngine {
         let told = |engine: &mut ShmEngine| {
             engine.queue.push_event(QueuePairEvent::Disconnected { queue_pair, reason });
         };
-        let peer = match self.slots.link(slot) {
+        let (peer, has_left_but) = match self.slots.link(slot) {
             Some(Link::Up(connection)) => {
                 connection.flush(&mut self.queue);
-                connection.peer.clone()
+                (connection.peer.clone(), connection.has_left)
             }
             _ => {
                 self.free_slot(slot);
@@ -159,7 +159,7 @@ impl ShmEngine {
         told(self);
         // Also where it is closed next: a child may have our socket too, and the peer may wait for our end.
         self.system_calls += 1;
-        sys::shut_down(peer.fd());
+        peer.leave();
         if has_left || !peer.reaches_us() {
             drop(self.free_slot(slot));
             return self.queue.push_event(QueuePairEvent::Quiescent { queue_pair });
@@ -169,6 +169,9 @@ impl ShmEngine {
         }
         self.broken.retain(|(listed, _)| *listed != slot);
         drop(self.slots.put(slot, Link::Closing(peer)));
+        if has_left_but {
+            self.is_left(slot);
+        }
     }
 
     /// Rings peers that sleep and are to see what was done.
@@ -349,7 +352,7 @@ impl Engine for ShmEngine {
     fn disconnect(&mut self, queue_pair: QueuePair) {
         let slot = slot_of(queue_pair);
         match self.slots.current(queue_pair) {
-            None | Some(Link::Free | Link::Closing(_)) => return,
+            None | Some(Link::Free | Link::Closing(_) | Link::Read(_)) => return,
             Some(Link::Connecting(_)) => {}
             // What can leave at once may.
             Some(Link::Up(_)) => {
@@ -374,6 +377,18 @@ impl Engine for ShmEngine {
             Some(Link::Up(connection)) => connection.peer.reads_all(),
             _ => false,
         }
+    }
+
+    fn view(&mut self, queue_pair: QueuePair, remotes: &[RemoteSpan]) -> Option<Views> {
+        self.slots.connection(queue_pair).ok()?.view(remotes)
+    }
+
+    fn is_still_read(&mut self, queue_pair: QueuePair, awaited: bool) -> bool {
+        let is_read = matches!(self.slots.current(queue_pair), Some(Link::Read(_)));
+        if is_read && !awaited {
+            drop(self.free_slot(slot_of(queue_pair)));
+        }
+        is_read && awaited
     }
 
     fn moved(&self, queue_pair: QueuePair, wr_id: WrId) -> u64 {

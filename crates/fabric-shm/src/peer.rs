@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use dafs_fabric::SharedFile;
 use dafs_fabric::local::PeerProcess;
@@ -43,11 +43,36 @@ pub struct Peer {
     reaches_us: AtomicBool,
     /// It was told of all memory that it may read.
     reads_all: AtomicBool,
+    reading: Mutex<Reading>,
+}
+
+/// What this process reads in place of what the peer has lent it.
+#[derive(Debug, Default)]
+struct Reading {
+    views: usize,
+    /// The connection has ended: the socket says how long the views live.
+    over: bool,
+}
+
+/// Something of what a peer has lent is read. Its memory is not let go before the peer hears of the end, by the
+/// message that returns it, or by the socket.
+pub struct Hold(Arc<Peer>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut reading = self.0.reading();
+        reading.views -= 1;
+        if reading.over && reading.views == 0 {
+            sys::shut_down(self.0.fd());
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Told {
     table: bool,
+    /// Of memory that it may read.
+    readable: bool,
     /// Numbers and bytes.
     segments: Vec<(u64, u64)>,
 }
@@ -64,7 +89,46 @@ impl Peer {
             lags: AtomicBool::new(false),
             reaches_us: AtomicBool::new(false),
             reads_all: AtomicBool::new(false),
+            reading: Mutex::default(),
         })
+    }
+
+    fn reading(&self) -> MutexGuard<'_, Reading> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it has lent is read from now on.
+    pub fn hold(self: &Arc<Peer>) -> Arc<Hold> {
+        self.reading().views += 1;
+        Arc::new(Hold(self.clone()))
+    }
+
+    /// Tells it that the connection has ended, and that its memory was left; where something that it has lent is
+    /// still read, the socket stays until that ends.
+    pub fn leave(&self) {
+        let mut reading = self.reading();
+        reading.over = true;
+        if reading.views == 0 {
+            sys::shut_down(self.fd());
+        } else if let Err(error) = sys::send(self.fd(), &Message::Leave.encode()) {
+            // It then waits for the socket, as for a peer that stands still.
+            tracing::debug!(%error, "a peer was not told of the end of a connection");
+        }
+    }
+
+    /// As [`leave`](Self::leave), where the engine itself ends: sockets that nobody has are closed anyway.
+    pub fn leave_if_read(&self) {
+        let reading = self.reading();
+        let is_due = reading.views > 0 && !reading.over;
+        drop(reading);
+        if is_due {
+            self.leave();
+        }
+    }
+
+    /// It was told of memory that it may read, and may be lent some.
+    pub fn may_read(&self) -> bool {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).readable
     }
 
     pub fn fd(&self) -> RawFd {
@@ -160,6 +224,7 @@ impl Peer {
             let message = Message::Segment(segment.number).encode();
             sys::send_with(self.fd(), &message, &[file.for_peers()])?;
             told.segments.push((segment.number, segment.bytes));
+            told.readable |= segment.for_readers;
             self.reaches_us.store(true, Ordering::Release);
         }
         Ok(())

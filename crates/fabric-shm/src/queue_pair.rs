@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use dafs_fabric::{
-    CompletionQueue, Opcode, QueuePair, RemoteSpan, SgList, Span, Status, WorkCompletion, WrId,
-    sg_bytes,
+    CompletionQueue, Opcode, QueuePair, RemoteSpan, SgList, Span, Status, Views, WorkCompletion,
+    WrId, sg_bytes,
 };
 
 use crate::peer::Peer;
@@ -53,6 +53,8 @@ pub enum Heard {
     All,
     /// The peer has hung up: it has left our memory.
     End,
+    /// As `End`, but that it still reads what it was lent.
+    Left,
     /// This process has no room for a descriptor that it sent.
     NoRoom,
 }
@@ -81,6 +83,14 @@ pub struct Connection {
     pub active: bool,
     /// The pass in which something happened.
     pub last: u64,
+    /// The peer has left our memory, but for what it was lent.
+    pub has_left: bool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.peer.leave_if_read();
+    }
 }
 
 impl Connection {
@@ -108,7 +118,26 @@ impl Connection {
             owes_room: false,
             active: false,
             last: 0,
+            has_left: false,
         }
+    }
+
+    /// What the peer has lent, to be read in place. `None`: it cannot be reached.
+    pub fn view(&mut self, remotes: &[RemoteSpan]) -> Option<Views> {
+        let mut spans = SgList::new();
+        for remote in remotes {
+            if let Err(Missing::Segment) = self.memory.find(*remote, false) {
+                // What else it brings is seen again where that is looked for.
+                self.hear(MESSAGES_MAX, false).ok()?;
+            }
+            let (segment, offset) = self.memory.find(*remote, false).ok()?;
+            // What both may write nobody has promised to leave alone.
+            if segment.is_writable() {
+                return None;
+            }
+            spans.push(segment.part(offset, remote.len as usize));
+        }
+        Some(sys::views(spans, self.peer.hold()))
     }
 
     /// Nothing has come, and nothing is to be done.
@@ -207,7 +236,9 @@ impl Connection {
         };
         if missing == Missing::Segment {
             // That it has hung up, where it has, is heard again.
-            self.hear(MESSAGES_MAX, false)?;
+            if self.hear(MESSAGES_MAX, false)? == Heard::Left {
+                return Err("none: it has left");
+            }
         }
         let Ok((segment, offset)) = self.memory.find(remote, write) else { return Ok(None) };
         copy_part(segment, offset, data, write, moved, bytes);
@@ -246,6 +277,11 @@ impl Connection {
             }
             let message = Message::decode(bytes.get(..received.len).unwrap_or(&[]));
             let message = message.ok_or("a message of no kind")?;
+            if message == Message::Leave && received.descriptors.is_empty() && self.peer.may_read()
+            {
+                self.has_left = true;
+                return Ok(Heard::Left);
+            }
             let is_bell = message == Message::Bell;
             self.memory.take(&message, received.descriptors)?;
             if is_bell && at_bell {

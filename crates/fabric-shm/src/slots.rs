@@ -18,6 +18,8 @@ pub enum Link {
     Up(Box<Connection>),
     /// We left the peer's memory, and it may still be in ours.
     Closing(Arc<Peer>),
+    /// It is quiescent, and its peer still reads what it was lent.
+    Read(Arc<Peer>),
 }
 
 /// A place for a queue pair; its number is the slot and the generation.

@@ -4,6 +4,11 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
+
+use dafs_fabric::{SgList, Views};
+
+use crate::peer::Hold;
 
 /// Descriptors of one message, as the kernel bounds them (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 253;
@@ -11,6 +16,13 @@ const DESCRIPTORS_MAX: usize = 253;
 const SENDER_WORDS: usize = (16 + 12_usize).div_ceil(8);
 /// And for one with all descriptors: four bytes for each.
 const CONTROL_WORDS: usize = SENDER_WORDS + (16 + 4 * DESCRIPTORS_MAX).div_ceil(8);
+
+/// What a server lends, which this process trusts (see `Trust`), and reads by a mapping for reading.
+pub fn views(spans: SgList, hold: Arc<Hold>) -> Views {
+    // SAFETY: a server writes to no page of its cache that it has referred to, nor gives it back, until it hears that
+    // it is let go, or that this process has left its memory: not before `hold` is dropped.
+    unsafe { Views::new(spans, hold) }
+}
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }

@@ -4,6 +4,7 @@ mod handshakes;
 mod lies;
 mod lingering;
 mod readers;
+mod views;
 
 use std::ffi::CStr;
 use std::io::Write;

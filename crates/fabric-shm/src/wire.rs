@@ -11,6 +11,7 @@
 //! | table | both | the table of regions |
 //! | segment | both | number; its file |
 //! | forget | both | number of a segment that has ended |
+//! | leave | both | nothing: the connection has ended, but its sender still reads what it was lent, until it hangs up |
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
@@ -47,6 +48,7 @@ pub enum Message<'a> {
     Table,
     Segment(u64),
     Forget(u64),
+    Leave,
 }
 
 impl<'a> Message<'a> {
@@ -69,6 +71,7 @@ impl<'a> Message<'a> {
             Message::Table => (7, Vec::new(), &[]),
             Message::Segment(number) => (8, number.to_le_bytes().to_vec(), &[]),
             Message::Forget(number) => (9, number.to_le_bytes().to_vec(), &[]),
+            Message::Leave => (10, Vec::new(), &[]),
         };
         let (kind, head, tail) = parts;
         [&[kind][..], &head, tail].concat()
@@ -102,6 +105,7 @@ impl<'a> Message<'a> {
             7 if rest.is_empty() => Message::Table,
             8 => Message::Segment(u64::from_le_bytes(rest.try_into().ok()?)),
             9 => Message::Forget(u64::from_le_bytes(rest.try_into().ok()?)),
+            10 if rest.is_empty() => Message::Leave,
             _ => return None,
         })
     }
@@ -172,6 +176,7 @@ mod tests {
             Message::Table,
             Message::Segment(9),
             Message::Forget(u64::MAX),
+            Message::Leave,
         ];
         for message in all {
             let bytes = message.encode();

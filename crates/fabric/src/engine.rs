@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{ConnectError, OpenError, PostError, RegisterError};
-use crate::mem::{MemoryRegion, Span};
+use crate::mem::{MemoryRegion, Span, Views};
 use crate::types::{
     Access, Address, DeviceAttr, Hardware, Incoming, PeerInfo, QueuePair, QueuePairEvent,
     RemoteSpan, SgList, Tag, WorkCompletion, WrId,
@@ -124,6 +124,21 @@ pub trait Engine: Send {
     fn lets_read(&self, queue_pair: QueuePair) -> bool {
         let _ = queue_pair;
         true
+    }
+
+    /// The peer's memory that this process may read, to be read in place: the peer has said that it leaves it
+    /// alone until it is told otherwise, or this process has left it. `None`: there is no such way to it.
+    fn view(&mut self, queue_pair: QueuePair, remotes: &[RemoteSpan]) -> Option<Views> {
+        let _ = (queue_pair, remotes);
+        None
+    }
+
+    /// Whether the peer of a queue pair that has become quiescent may still read, by
+    /// [`view`](Engine::view), what it was lent. With `awaited`, [`QueuePairEvent::Returned`] follows then;
+    /// without, nobody wants to know, and the engine forgets it.
+    fn is_still_read(&mut self, queue_pair: QueuePair, awaited: bool) -> bool {
+        let _ = (queue_pair, awaited);
+        false
     }
 
     /// Bytes that have moved so far of the data of what was posted to a queue pair as `wr_id` and

@@ -44,7 +44,7 @@ pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
 pub use mem::{
     Anchor, Arena, Buffer, MemoryRegion, PoolPiece, PostedBuffer, SharedFile, SharedPart,
-    SharedPool, Span, Words,
+    SharedPool, Span, Views, Words,
 };
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};

@@ -21,6 +21,7 @@ mod region;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod views;
 mod words;
 
 use std::os::fd::RawFd;
@@ -36,6 +37,7 @@ use pins::Pins;
 pub use pool::{PoolPiece, SharedPool};
 pub use region::{Deregister, MemoryRegion};
 pub use shared::{SharedFile, SharedPart, is_memory_file};
+pub use views::Views;
 pub use words::Words;
 
 use crate::error::ArenaError;

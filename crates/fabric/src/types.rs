@@ -296,6 +296,12 @@ pub enum QueuePairEvent {
         /// Which.
         queue_pair: QueuePair,
     },
+    /// The peer of a queue pair that is quiescent reads nothing any more of what it was lent; where
+    /// [`is_still_read`](crate::Engine::is_still_read) asked for it.
+    Returned {
+        /// Which.
+        queue_pair: QueuePair,
+    },
     /// Data of a tagged send waits at a tag for which nothing is posted. Receiving on this queue
     /// pair pauses until it is posted, or the queue pair is disconnected. Told once per message.
     UnmatchedTag {

@@ -18,7 +18,7 @@ use crate::queue_pair::{Connection, Heard};
 use crate::ring::RING_BYTES;
 use crate::slots::Link;
 use crate::sys;
-use crate::wire::{MESSAGE_BYTES_MAX, Side};
+use crate::wire::{MESSAGE_BYTES_MAX, Message, Side};
 
 /// What a pass counts in which something came.
 const BUSY_PASS: u32 = 32;
@@ -109,6 +109,7 @@ impl ShmEngine {
                     Ok(Heard::All) => {}
                     Ok(_) if self.slots.up(slot).is_none() => {}
                     Ok(Heard::End) => self.end(slot, "closed by the peer".into(), true),
+                    Ok(Heard::Left) => self.end(slot, "closed by the peer".into(), false),
                     Ok(Heard::NoRoom) => self.end(slot, NO_ROOM.into(), false),
                     Err(why) => {
                         self.end(slot, format!("peer violated the protocol: {why}"), false);
@@ -119,7 +120,13 @@ impl ShmEngine {
                 let mut bytes = [0; MESSAGE_BYTES_MAX];
                 match peer.socket().receive(&mut bytes) {
                     Err(error) if sys::is_temporary(&error) => return,
-                    Ok(received) if received.len > 0 => return,
+                    Ok(received) if received.len > 0 => {
+                        let message = Message::decode(bytes.get(..received.len).unwrap_or(&[]));
+                        if message == Some(Message::Leave) && peer.may_read() {
+                            self.is_left(slot);
+                        }
+                        return;
+                    }
                     // It is not waited for, as its queue cannot be read. It may still write to our memory.
                     Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                         self.shared.table.retire(&peer.was_told());
@@ -127,6 +134,16 @@ impl ShmEngine {
                     _ => {}
                 }
                 self.is_quiescent(slot);
+            }
+            Some(Link::Read(peer)) => {
+                let mut bytes = [0; MESSAGE_BYTES_MAX];
+                match peer.socket().receive(&mut bytes) {
+                    Err(error) if sys::is_temporary(&error) => {}
+                    Ok(received) if received.len > 0 => {}
+                    // One whose queue cannot be read may still read; its process ends some day.
+                    Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+                    _ => self.is_returned(slot),
+                }
             }
             // Handshakes are looked at anyway.
             Some(Link::Free | Link::Connecting(_)) | None => {}
@@ -138,7 +155,7 @@ impl ShmEngine {
     pub(super) fn told_of_process(&mut self, slot: u32) {
         let peer = match self.slots.link(slot) {
             Some(Link::Up(connection)) => connection.peer.clone(),
-            Some(Link::Closing(peer)) => peer.clone(),
+            Some(Link::Closing(peer) | Link::Read(peer)) => peer.clone(),
             Some(Link::Free | Link::Connecting(_)) | None => return,
         };
         self.system_calls += 1;
@@ -151,6 +168,7 @@ impl ShmEngine {
         match self.slots.link(slot) {
             Some(Link::Up(_)) => self.end(slot, "the peer's process has ended".into(), false),
             Some(Link::Closing(_)) => {}
+            Some(Link::Read(_)) => return self.is_returned(slot),
             _ => return,
         }
         if let Some(Link::Closing(_)) = self.slots.link(slot) {
@@ -164,6 +182,22 @@ impl ShmEngine {
         let queue_pair = self.slots.queue_pair(slot);
         drop(self.free_slot(slot));
         self.queue.push_event(QueuePairEvent::Quiescent { queue_pair });
+    }
+
+    /// The peer has left our memory, but for what it was lent.
+    pub(super) fn is_left(&mut self, slot: u32) {
+        let queue_pair = self.slots.queue_pair(slot);
+        let Some(Link::Closing(peer)) = self.slots.link(slot) else { return };
+        let peer = peer.clone();
+        drop(self.slots.put(slot, Link::Read(peer)));
+        self.queue.push_event(QueuePairEvent::Quiescent { queue_pair });
+    }
+
+    /// Nor does it read that any more.
+    fn is_returned(&mut self, slot: u32) {
+        let queue_pair = self.slots.queue_pair(slot);
+        drop(self.free_slot(slot));
+        self.queue.push_event(QueuePairEvent::Returned { queue_pair });
     }
 
     /// Goes on with one queue pair that is connected.

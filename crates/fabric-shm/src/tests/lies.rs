@@ -157,6 +157,7 @@ fn memory_that_was_not_agreed_ends_the_connection() {
     ends("two descriptors", &|rude| rude.say(&Message::Segment(6), &[page.as_fd(); 2]));
     ends("nine descriptors", &|rude| rude.say(&Message::Segment(6), &[page.as_fd(); 9]));
     ends("an unknown number", &|rude| rude.say(&Message::Forget(6), &[]));
+    ends("to read on what it was never lent", &|rude| rude.say(&Message::Leave, &[]));
     ends("a bell with a file", &|rude| rude.say(&Message::Bell, &[page.as_fd()]));
     ends("a second handshake", &|rude| rude.say(&Message::Hello([0; 16]), &[]));
     ends("too many files", &|rude| {

@@ -248,7 +248,7 @@ impl Node {
                 assert!(left.is_none(), "{event:?} before the completion of {left:?}");
                 self.open.retain(|_, p| !of_it(p));
             }
-            QueuePairEvent::UnmatchedTag { .. } => {}
+            QueuePairEvent::UnmatchedTag { .. } | QueuePairEvent::Returned { .. } => {}
         }
     }
 
