@@ -40,6 +40,8 @@ pub struct Agreed {
     pub rdma_write: bool,
     /// A reply may refer to its data.
     pub refers: bool,
+    /// And lend it.
+    pub lends: bool,
     /// Bytes of the peer's receives, without data areas.
     pub peer_header_bytes: usize,
     /// Bytes of the peer's receives in all.
@@ -66,6 +68,7 @@ impl Agreed {
             rdma_read: ours.rdma_read && theirs.rdma_read,
             rdma_write: ours.rdma_write && theirs.rdma_write,
             refers: ours.refers && theirs.refers && !(ours.tagged && theirs.tagged),
+            lends: ours.lends && theirs.lends && !(ours.tagged && theirs.tagged),
             peer_header_bytes: header_bytes.min(send_max),
             peer_message_bytes: (header_bytes + area_bytes).min(send_max),
             send_header_bytes: sh.attr.header_bytes_max,

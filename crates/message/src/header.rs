@@ -89,7 +89,9 @@ pub const FLAG_OF_REPLY: u8 = 2;
 pub const FLAG_OF_HEADER: u8 = 4;
 /// The reply may refer to its data where the responder has it.
 pub const FLAG_MAY_REFER: u8 = 8;
-const FLAGS: u8 = FLAG_STARVED | FLAG_OF_REPLY | FLAG_OF_HEADER | FLAG_MAY_REFER;
+/// Beside that one: what is referred to is lent for as long as the requester likes, however little it is.
+pub const FLAG_MAY_LEND: u8 = 16;
+const FLAGS: u8 = FLAG_STARVED | FLAG_OF_REPLY | FLAG_OF_HEADER | FLAG_MAY_REFER | FLAG_MAY_LEND;
 
 /// What every message begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,6 +301,8 @@ pub struct Setup {
     pub rdma_write: bool,
     /// Reads what a reply refers to, and lets it go; refers to what it has.
     pub refers: bool,
+    /// Takes loans, and lends.
+    pub lends: bool,
     /// Bytes of its receives.
     pub header_bytes: u16,
     /// Requests that it takes (0, or the window with the one for control).
@@ -317,7 +321,8 @@ impl Setup {
         let flags = flag(self.tagged, 0)
             | flag(self.rdma_read, 1)
             | flag(self.rdma_write, 2)
-            | flag(self.refers, 3);
+            | flag(self.refers, 3)
+            | flag(self.lends, 4);
         out.extend_from_slice(&SETUP_MAGIC.to_le_bytes());
         out.extend_from_slice(&[SETUP_VERSION, SETUP_BYTES as u8]);
         for half in [flags, self.header_bytes, self.window, 0] {
@@ -341,6 +346,7 @@ impl Setup {
             rdma_read: half(4) & 2 != 0,
             rdma_write: half(4) & 4 != 0,
             refers: half(4) & 8 != 0,
+            lends: half(4) & 16 != 0,
             header_bytes: half(6),
             window: half(8),
             area_bytes: word(12),
@@ -394,7 +400,7 @@ mod tests {
         for len in 0..HEADER_BYTES {
             assert!(Header::decode(&good[..len]).is_err());
         }
-        for (at, value) in [(0, 0), (0, 6), (1, 8), (1, 0x80), (2, 16), (3, 17), (10, 17), (11, 17)]
+        for (at, value) in [(0, 0), (0, 6), (1, 8), (1, 0x80), (2, 32), (3, 17), (10, 17), (11, 17)]
         {
             let mut bad = good.clone();
             bad[at] = value;
@@ -422,6 +428,7 @@ mod tests {
             rdma_read: false,
             rdma_write: true,
             refers: true,
+            lends: false,
             header_bytes: 1024,
             window: 33,
             area_bytes: 16384,
@@ -448,6 +455,7 @@ mod tests {
             rdma_read: true,
             rdma_write: false,
             refers: false,
+            lends: true,
             header_bytes: 256,
             window: 2,
             area_bytes: 0,

@@ -103,6 +103,7 @@ mod credits;
 mod event;
 mod fault;
 mod header;
+mod loan;
 mod node;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
 mod planted;
@@ -146,6 +147,7 @@ pub mod fuzzing {
 
 pub use config::{ConnOptions, NodeConfig, NodeError, REPLY_HEADER_BYTES_MAX, SubmitError};
 pub use event::{ConnId, Event, RequestId};
+pub use loan::Loan;
 pub use node::{Node, incoming_private_data};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};

@@ -11,6 +11,7 @@ use dafs_fabric::{
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
 use crate::event::{ConnId, Event, RequestId};
 use crate::header::Setup;
+use crate::loan::Loan;
 use crate::port::Port;
 use crate::references::ReferenceQuota;
 use crate::requests::Submit;
@@ -158,7 +159,8 @@ impl Node {
     /// From now on, replies on this connection may refer to data in memory that peers
     /// [may read](dafs_fabric::Domain::let_peers_read), where the peer asks for it and `quota` has room: it
     /// copies the data by itself. [`Event::ReplySent`] comes when it has let it go, or at
-    /// [`Event::Quiescent`].
+    /// [`Event::Quiescent`]; of what it asked to be [lent](Self::submit_to_lend) also later, when it reads it no
+    /// more.
     pub fn refer(&mut self, conn: ConnId, quota: Arc<ReferenceQuota>) {
         if let Some(port) = self.port(conn) {
             port.refer(conn, quota);
@@ -226,6 +228,40 @@ impl Node {
     ) -> Result<(), SubmitError> {
         let port = self.port(conn).ok_or(SubmitError::NotConnected)?;
         port.submit(conn, tag, header, (data, reply_into), Submit::Control)
+    }
+
+    /// As [`submit`](Self::submit); the peer may lend the data of its reply, where it has it in memory that this
+    /// process may read. Then [`take_loan`](Self::take_loan) has it at [`Event::Reply`], and nothing is put into
+    /// `reply_into`.
+    ///
+    /// # Errors
+    /// As `submit`.
+    pub fn submit_to_lend(
+        &mut self,
+        conn: ConnId,
+        tag: u32,
+        header: &[u8],
+        reply_into: SgList,
+    ) -> Result<(), SubmitError> {
+        let port = self.port(conn).ok_or(SubmitError::NotConnected)?;
+        port.submit(conn, tag, header, (SgList::new(), reply_into), Submit::Lend)
+    }
+
+    /// What the reply to a request has lent: once, after its [`Event::Reply`]. `None`: the data is where it was to
+    /// go.
+    pub fn take_loan(&mut self, conn: ConnId, tag: u32) -> Option<Loan> {
+        self.port(conn)?.take_loan(conn, tag)
+    }
+
+    /// Whether what a reply with this token, whose [`Event::ReplySent`] is to come, refers to is lent: it may stay
+    /// as long as the peer likes.
+    pub fn is_lent(&self, conn: ConnId, token: u64) -> bool {
+        self.peek(conn).is_some_and(|port| port.is_lent(conn, token))
+    }
+
+    /// Whether something is lent, also to peers whose connections have ended.
+    pub fn has_lent(&self) -> bool {
+        self.ports.iter().any(Port::has_lent)
     }
 
     /// As [`submit`](Self::submit); data that is not beside the header waits until the peer asks

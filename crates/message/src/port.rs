@@ -1,6 +1,7 @@
 //! A port of a node: one engine, its connections, one progress function.
 
 mod arrivals;
+mod loans;
 mod progress;
 
 use std::collections::HashMap;
@@ -181,6 +182,7 @@ impl Port {
             rdma_read: attr.rdma_read && options.use_rdma_read,
             rdma_write: attr.rdma_write && attr.write_before_send,
             refers: options.use_references && sh.refers && reads_in_place(attr),
+            lends: options.use_references && sh.refers && reads_in_place(attr),
             header_bytes: sh.config.header_bytes as u16,
             window: window as u16,
             area_bytes: sh.area_bytes() as u32,
@@ -370,6 +372,9 @@ impl Port {
     }
 
     pub fn poll(&mut self) -> usize {
+        if self.sh.returned.any() {
+            self.take_returned();
+        }
         if !self.sh.releasing.is_empty() {
             self.send_releases(false);
         }
@@ -441,6 +446,9 @@ impl Port {
     pub fn arm(&mut self) -> bool {
         if self.has_event() || !self.sh.faults.is_empty() {
             return false;
+        }
+        if self.sh.returned.any() {
+            self.take_returned();
         }
         if !self.sh.releasing.is_empty() {
             self.send_releases(true);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dafs_fabric::DeviceAttr;
 
-use crate::header::{RELEASE_BYTES, RELEASES_MAX};
+use crate::header::{FLAG_MAY_LEND, FLAG_MAY_REFER, RELEASE_BYTES, RELEASES_MAX};
 use crate::planted::{Defect, planted};
 
 /// Less is copied as fast as it is let go.
@@ -21,23 +21,34 @@ pub fn is_worth(bytes: usize) -> bool {
     bytes >= WORTH_BYTES
 }
 
+/// Whether a reply of so many bytes had better say where they are, as the request has these flags.
+#[inline]
+pub fn is_asked(flags: u8, bytes: usize) -> bool {
+    flags & FLAG_MAY_REFER != 0 && (is_worth(bytes) || flags & FLAG_MAY_LEND != 0 && bytes > 0)
+}
+
 /// A device whose peers read what they are referred to.
 pub fn reads_in_place(attr: &DeviceAttr) -> bool {
     attr.shared_memory && attr.rdma_read && attr.recoverable_access_fault
 }
 
 /// How much replies may refer to at a time: on one connection, and on all that have the same quota, of one user
-/// for example.
+/// for example. What is lent counts by itself: it may stay long.
 #[derive(Debug)]
 pub struct ReferenceQuota {
+    read: Share,
+    lent: Share,
+}
+
+#[derive(Debug)]
+struct Share {
     of_connection: usize,
     left: AtomicUsize,
 }
 
-impl ReferenceQuota {
-    /// Bytes for one connection, and for all.
-    pub fn new(of_connection: usize, of_all: usize) -> Arc<ReferenceQuota> {
-        Arc::new(ReferenceQuota { of_connection, left: AtomicUsize::new(of_all) })
+impl Share {
+    fn new((of_connection, of_all): (usize, usize)) -> Share {
+        Share { of_connection, left: AtomicUsize::new(of_all) }
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -49,9 +60,35 @@ impl ReferenceQuota {
         self.left.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that are not taken.
-    pub fn left(&self) -> usize {
+    fn left(&self) -> usize {
         self.left.load(Ordering::Relaxed)
+    }
+}
+
+impl ReferenceQuota {
+    /// Bytes for one connection, and for all. So much may be lent beside.
+    pub fn new(of_connection: usize, of_all: usize) -> Arc<ReferenceQuota> {
+        let bytes = (of_connection, of_all);
+        ReferenceQuota::with_loans(bytes, bytes)
+    }
+
+    /// As [`new`](Self::new), and how much may be lent.
+    pub fn with_loans(read: (usize, usize), lent: (usize, usize)) -> Arc<ReferenceQuota> {
+        Arc::new(ReferenceQuota { read: Share::new(read), lent: Share::new(lent) })
+    }
+
+    fn share(&self, lent: bool) -> &Share {
+        if lent { &self.lent } else { &self.read }
+    }
+
+    /// Bytes that are not taken by what is only read.
+    pub fn left(&self) -> usize {
+        self.read.left()
+    }
+
+    /// Bytes that may still be lent.
+    pub fn left_to_lend(&self) -> usize {
+        self.lent.left()
     }
 }
 
@@ -59,8 +96,19 @@ struct Reference {
     /// Tells those with the same place apart.
     generation: u16,
     bytes: usize,
+    lent: bool,
     /// For the end of its reply; `None`: the place is free.
     token: Option<u64>,
+}
+
+/// Bytes of those that are read, and of those that are lent.
+#[derive(Default)]
+struct Taken([usize; 2]);
+
+impl Taken {
+    fn of(&mut self, lent: bool) -> &mut usize {
+        &mut self.0[usize::from(lent)]
+    }
 }
 
 /// What the replies of a connection refer to.
@@ -68,34 +116,40 @@ pub struct References {
     quota: Arc<ReferenceQuota>,
     places: Vec<Reference>,
     free: Vec<u16>,
-    bytes: usize,
+    taken: Taken,
 }
 
 impl References {
     /// None yet.
     pub fn new(quota: Arc<ReferenceQuota>) -> References {
-        References { quota, places: Vec::new(), free: Vec::new(), bytes: 0 }
+        References { quota, places: Vec::new(), free: Vec::new(), taken: Taken::default() }
     }
 
-    /// One more, of a reply with so many bytes: its number, and its token, which comes from `leave`. `None`:
-    /// there are enough.
-    pub fn begin(&mut self, len: usize, leave: impl FnOnce() -> u64) -> Option<(u32, u64)> {
+    /// One more, of a reply with so many bytes, which is lent or not: its number, and its token, which comes from
+    /// `leave`. `None`: there are enough.
+    pub fn begin(
+        &mut self,
+        (len, lent): (usize, bool),
+        leave: impl FnOnce() -> u64,
+    ) -> Option<(u32, u64)> {
         // As many as it may touch, wherever it begins.
         let bytes = (len.saturating_sub(1).div_ceil(GRAIN_BYTES) + 1) * GRAIN_BYTES;
-        if self.bytes + bytes > self.quota.of_connection || !self.quota.take(bytes) {
+        let share = self.quota.share(lent);
+        let taken = self.taken.of(lent);
+        if *taken + bytes > share.of_connection || !share.take(bytes) {
             return None;
         }
-        self.bytes += bytes;
+        *taken += bytes;
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
                 // Each takes a grain at least: there are no more of them.
-                self.places.push(Reference { generation: 0, bytes: 0, token: None });
+                self.places.push(Reference { generation: 0, bytes: 0, lent, token: None });
                 (self.places.len() - 1) as u16
             }
         };
         let (place, token) = (&mut self.places[usize::from(index)], leave());
-        (place.bytes, place.token) = (bytes, Some(token));
+        (place.bytes, place.lent, place.token) = (bytes, lent, Some(token));
         Some((u32::from(place.generation) << 16 | u32::from(index), token))
     }
 
@@ -108,23 +162,40 @@ impl References {
         }
         let token = place.token.take()?;
         place.generation = place.generation.wrapping_add(1);
-        self.bytes -= place.bytes;
-        self.quota.give_back(place.bytes);
+        *self.taken.of(place.lent) -= place.bytes;
+        self.quota.share(place.lent).give_back(place.bytes);
         self.free.push(index);
         Some(token)
     }
 
-    /// All end.
-    pub fn end_all(&mut self, mut told: impl FnMut(u64)) {
-        if !planted(Defect::ReferenceEndsEarly) {
-            self.places.iter_mut().filter_map(|place| place.token.take()).for_each(&mut told);
+    /// All end, but with `but_loans` what is lent.
+    pub fn end_all(&mut self, but_loans: bool, mut told: impl FnMut(u64)) {
+        for place in self.places.iter_mut().filter(|place| !(but_loans && place.lent)) {
+            let Some(token) = place.token.take() else { continue };
+            *self.taken.of(place.lent) -= place.bytes;
+            self.quota.share(place.lent).give_back(place.bytes);
+            if !planted(Defect::ReferenceEndsEarly) {
+                told(token);
+            }
         }
+    }
+
+    /// Whether something is lent.
+    pub fn lends(&self) -> bool {
+        self.taken.0[1] > 0
+    }
+
+    /// Whether that is lent which goes by this token.
+    pub fn is_lent(&self, token: u64) -> bool {
+        self.lends() && self.places.iter().any(|place| place.lent && place.token == Some(token))
     }
 }
 
 impl Drop for References {
     fn drop(&mut self) {
-        self.quota.give_back(self.bytes);
+        for lent in [false, true] {
+            self.quota.share(lent).give_back(*self.taken.of(lent));
+        }
     }
 }
 
@@ -174,7 +245,8 @@ mod tests {
         let quota = ReferenceQuota::new(5 * GRAIN_BYTES, 7 * GRAIN_BYTES);
         let mut one = References::new(quota.clone());
         let mut other = References::new(quota.clone());
-        let begin = |of: &mut References, token, len| of.begin(len, || token).map(|begun| begun.0);
+        let begin =
+            |of: &mut References, token, len| of.begin((len, false), || token).map(|begun| begun.0);
         let first = begin(&mut one, 1, WORTH_BYTES).expect("two grains");
         let second = begin(&mut one, 2, GRAIN_BYTES).expect("two grains");
         assert_eq!(begin(&mut one, 3, GRAIN_BYTES), None, "enough for one connection");
@@ -187,10 +259,35 @@ mod tests {
         assert_ne!(again, first, "of another generation");
         assert_eq!((one.end(first), one.end(second)), (None, Some(2)));
         let mut ended = Vec::new();
-        one.end_all(|token| ended.push(token));
+        one.end_all(false, |token| ended.push(token));
         assert_eq!(ended, [8, 4]);
         drop((one, other));
         assert_eq!(quota.left(), 7 * GRAIN_BYTES);
+    }
+
+    #[test]
+    fn loans_count_by_themselves_and_stay() {
+        let read = (2 * GRAIN_BYTES, 2 * GRAIN_BYTES);
+        let quota = ReferenceQuota::with_loans(read, (4 * GRAIN_BYTES, 5 * GRAIN_BYTES));
+        let mut one = References::new(quota.clone());
+        let begin = |of: &mut References, token, lent| of.begin((1, lent), || token);
+        for (token, lent) in [(1, false), (2, true), (3, true)] {
+            // A byte may not touch two grains, but the count is simple.
+            assert!(begin(&mut one, token, lent).is_some(), "{token}");
+        }
+        assert_eq!((quota.left(), quota.left_to_lend()), (GRAIN_BYTES, 3 * GRAIN_BYTES));
+        assert!(one.is_lent(2) && !one.is_lent(1) && !one.is_lent(9));
+        let mut ended = Vec::new();
+        one.end_all(true, |token| ended.push(token));
+        assert_eq!((quota.left(), ended.as_slice()), (2 * GRAIN_BYTES, &[1][..]));
+        assert!(one.lends());
+        let mut other = References::new(quota.clone());
+        let lent: Vec<_> = (10..20).map(|token| begin(&mut other, token, true)).collect();
+        assert_eq!(lent.iter().flatten().count(), 3, "enough for all");
+        one.end_all(false, |token| ended.push(token));
+        assert!(!one.lends() && ended == [1, 2, 3]);
+        drop((one, other));
+        assert_eq!((quota.left(), quota.left_to_lend()), (2 * GRAIN_BYTES, 5 * GRAIN_BYTES));
     }
 
     #[test]

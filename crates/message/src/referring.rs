@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 use crate::connection::{Connection, Message, State, Work};
 use crate::fault::Fault;
 use crate::header::{
-    FLAG_MAY_REFER, HEADER_BYTES, Header, Kind, Mode, RELEASE_BYTES, RELEASES_MAX,
+    FLAG_MAY_LEND, FLAG_MAY_REFER, HEADER_BYTES, Header, Kind, Mode, RELEASE_BYTES, RELEASES_MAX,
     REMOTE_SPAN_BYTES, REMOTE_SPANS_MAX, decode_remotes, encode_remote, tag_slot,
 };
+use crate::loan::Loan;
 use crate::planted::{Defect, planted};
-use crate::references::is_worth;
+use crate::references::is_asked;
 use crate::registration::RemoteSpans;
 use crate::requests::append_message;
 use crate::responder::Fetch;
@@ -44,22 +45,27 @@ impl Connection {
         }
         let room = self.send_room();
         let Some(slot) = self.responder.serving(tag) else { return false };
-        let most = slot.room as usize;
+        let (most, flags) = (slot.room as usize, slot.flags);
         if slot.mode != Mode::None || slot.fetch == Fetch::Posted {
             return false;
         }
         segments::join(data);
         let len = sg_bytes(data);
         let message_len = HEADER_BYTES + data.len() * REMOTE_SPAN_BYTES + caller_header.len();
-        if !is_worth(len) || len > most || data.len() > REMOTE_SPANS_MAX || message_len > room {
+        if !is_asked(flags, len)
+            || len > most
+            || data.len() > REMOTE_SPANS_MAX
+            || message_len > room
+        {
             return false;
         }
         let remotes: Option<RemoteSpans> = data.iter().map(|s| sh.domain.readable(s)).collect();
         let Some(remotes) = remotes.filter(|_| sh.engine.lets_read(self.queue_pair)) else {
             return false;
         };
+        let what = (len, flags & FLAG_MAY_LEND != 0);
         let references = self.responder.references.as_mut();
-        let Some((number, token)) = references.and_then(|all| all.begin(len, leave)) else {
+        let Some((number, token)) = references.and_then(|all| all.begin(what, leave)) else {
             return false;
         };
         self.refer_to(sh, tag, caller_header, (&remotes, len, number));
@@ -111,12 +117,12 @@ impl Connection {
         let (header, wire) = (&m.header, m.header.tag);
         let slot = self.requester.waiting(wire)?;
         let kept = slot.kept.as_mut().filter(|kept| kept.may_refer);
-        let Some((kept, target)) = kept.and_then(|kept| {
-            let target = kept.target.as_ref()?.memory().clone();
-            Some((kept, target))
-        }) else {
+        let Some(kept) = kept else {
             return Err(Fault::peer("reply in a way that was not asked for"));
         };
+        // Where something stands in for it, the room itself.
+        let target = kept.target.as_ref().map_or(&slot.reply_into, |bounce| bounce.memory());
+        let target = target.clone();
         let header_len = usize::from(header.header_len);
         let at = HEADER_BYTES + header.descriptor_bytes();
         let is_whole = m.len == at + header_len && header.writes == 0 && header.releases == 0;
@@ -131,10 +137,16 @@ impl Connection {
         sh.scratch = raw;
         check_remotes(&remotes, header.data_len > 0, header.data_len)?;
         kept.referred = Some(header.room);
+        if kept.may_lend
+            && let Some(views) = sh.engine.view(self.queue_pair, &remotes)
+        {
+            kept.loan = Some(Loan::new(views, (self.id, header.room), &sh.returned));
+        }
+        let is_lent = kept.loan.is_some();
         slot.header = sh.take_header();
         append_message(sh, m.index, at, header_len, &mut slot.header);
         slot.reply = Some(header.data_len);
-        if !slot.abandoned {
+        if !slot.abandoned && !is_lent {
             slot.work += remotes.len() as u32;
             self.read_referred(sh, wire, &target, &remotes);
         }

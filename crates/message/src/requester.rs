@@ -9,6 +9,7 @@ use crate::config::SubmitError;
 use crate::credits::CreditHolder;
 use crate::fault::Fault;
 use crate::header::{Mode, Setup, tag_slot};
+use crate::loan::Loan;
 use crate::registration::Regions;
 use crate::segments;
 use crate::shared::Shared;
@@ -164,6 +165,10 @@ pub struct Kept {
     pub target: Option<Box<Bounce>>,
     /// The reply may refer to its data.
     pub may_refer: bool,
+    /// And lend it.
+    pub may_lend: bool,
+    /// What it lends.
+    pub loan: Option<Loan>,
     /// It does: what to let go when the data is read.
     pub referred: Option<u32>,
 }

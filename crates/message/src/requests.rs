@@ -30,6 +30,8 @@ pub enum Submit {
     Control,
     /// Nothing is pushed.
     OnGrant,
+    /// The reply's data may be lent.
+    Lend,
 }
 
 impl Connection {
@@ -77,10 +79,10 @@ impl Connection {
             return Err(error);
         }
         // Nothing is spent before all that can fail.
-        let may_push = how != Submit::OnGrant;
+        let may = (how != Submit::OnGrant, how == Submit::Lend);
         let mut plan = Plan::new(self.agreed.tagged);
         let lists = (&mut data, &mut reply_into);
-        if self.plan(sh, &mut plan, header.len(), may_push, lists).is_none() {
+        if self.plan(sh, &mut plan, header.len(), may, lists).is_none() {
             // It may hold a piece.
             drop(plan);
             let nothing_comes_back = sh.bounces[Role::Requester as usize].is_idle();
@@ -504,11 +506,22 @@ impl Connection {
         let (0, Some(data_len)) = (slot.work, slot.reply) else { return };
         let referred = slot.kept.as_ref().and_then(|kept| kept.referred);
         let target = slot.kept.as_ref().and_then(|kept| kept.target.as_ref());
-        if let Some(number) = referred {
+        let lent = slot.kept.as_ref().is_some_and(|kept| kept.loan.is_some());
+        if lent {
+            // Returned when it is dropped.
+        } else if let Some(number) = referred {
             self.releases.add(number, (self.id.slot(), &mut sh.releasing));
         } else if let Some(bounce) = target.filter(|_| !slot.abandoned) {
             bounce.copy_out(data_len as usize);
             self.counters.copied_bytes += u64::from(data_len);
+        }
+        if let Some(loan) = slot.kept.as_mut().and_then(|kept| kept.loan.take())
+            && !slot.abandoned
+        {
+            let (id, tag) = (self.id, slot.tag);
+            // One that nobody took.
+            sh.loans.retain(|loan| (loan.0, loan.1) != (id, tag));
+            sh.loans.push((id, tag, loan));
         }
         let header = slot.release(sh);
         if slot.abandoned {

@@ -389,9 +389,7 @@ impl Connection {
         for entry in ended.pending_replies.iter().filter(|entry| entry.work > 0) {
             sh.sent.push_back(entry.token);
         }
-        if let Some(mut references) = ended.references {
-            references.end_all(|token| sh.sent.push_back(token));
-        }
+        self.end_references(sh, ended.references);
     }
 }
 

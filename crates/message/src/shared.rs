@@ -3,14 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dafs_fabric::{Arena, DeviceAttr, Engine, MemoryRegion, ProtectionDomain, SgList, Span};
+use dafs_fabric::{
+    Arena, DeviceAttr, Engine, MemoryRegion, ProtectionDomain, QueuePair, SgList, Span,
+};
 
 use crate::bounce::{Bounce, BouncePool, ENOUGH, Owner};
 use crate::config::{NodeConfig, NodeError};
-use crate::event::{Event, RequestId};
+use crate::event::{ConnId, Event, RequestId};
 use crate::fault::Fault;
 use crate::header::HEADER_BYTES;
+use crate::loan::{Loan, Returned};
 use crate::receive_pool::{ReceivePool, ReplyMemory, register_local};
+use crate::references::References;
 use crate::registration::{Regions, RegistrationCache};
 use crate::segments;
 use crate::stats::Counters;
@@ -95,6 +99,12 @@ pub struct Shared {
     pub releasing: Vec<u32>,
     /// What replies refer to can be read; not after it could not.
     pub refers: bool,
+    /// What replies have lent, and nobody has taken yet.
+    pub loans: Vec<(ConnId, u32, Loan)>,
+    /// What was returned.
+    pub returned: Arc<Returned>,
+    /// What is lent to peers whose connections are quiescent.
+    pub orphans: Vec<(QueuePair, Box<References>)>,
     /// Something was posted since the last ring.
     pub posted: bool,
     /// Counters of connections that ended.
@@ -163,6 +173,9 @@ impl Shared {
             faults: Vec::new(),
             releasing: Vec::new(),
             refers: true,
+            loans: Vec::new(),
+            returned: Arc::default(),
+            orphans: Vec::new(),
             posted: false,
             ended: Counters::default(),
             headers: Vec::new(),

@@ -92,3 +92,85 @@ fn nothing_is_held_after_connections_broke() {
     assert!(breaks > 50 && released > 200, "{breaks} breaks, {released} released");
     assert!(referred > released, "none was under way when a connection broke: {referred}");
 }
+
+/// Turns until nothing happens any more, and what comes is handled.
+fn go_on(pair: &mut Pair) {
+    let mut idle = 0;
+    while idle < 50 {
+        let mut happened = pair.net.step();
+        for side in &mut pair.sides {
+            happened |= side.node.poll() > 0;
+            side.handle_events();
+            side.node.arm();
+        }
+        idle = if happened { 0 } else { idle + 1 };
+    }
+}
+
+fn lending(seed: u64) -> Plan {
+    Plan { lend_percent: 60, ..plan(seed) }
+}
+
+/// All was returned: the caches are whole again, and turned to garbage what nobody reads.
+fn assert_all_is_back(pair: &Pair, seed: u64) {
+    for side in &pair.sides {
+        let cache = side.cache.as_ref().expect("a cache");
+        let left = (cache.quota.left(), cache.quota.left_to_lend());
+        assert_eq!(left, (QUOTA_BYTES, QUOTA_BYTES), "seed {seed}");
+        assert_eq!(cache.free(), 16, "seed {seed}");
+        assert!(!side.node.has_lent(), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_is_lent_stays_until_it_is_returned() {
+    let mut lent = 0;
+    for seed in 200..208 {
+        let mut pair = Pair::new(lending(seed), seed);
+        pair.run();
+        go_on(&mut pair);
+        for side in &mut pair.sides {
+            side.look_at_loans();
+            lent += side.lent;
+            side.loans.clear();
+        }
+        go_on(&mut pair);
+        assert_all_is_back(&pair, seed);
+        for side in &pair.sides {
+            let counters = side.node.stats().counters;
+            assert_eq!(counters.replies_referred, counters.references_released, "seed {seed}");
+        }
+    }
+    assert!(lent > 100, "{lent} lent");
+}
+
+/// And holds up no connection.
+#[test]
+fn what_is_lent_outlives_connections() {
+    let (mut breaks, mut lent, mut held) = (0, 0, 0);
+    for seed in 300..316 {
+        let mut plan = lending(seed);
+        let faults = &mut plan.sim.faults;
+        faults.break_per_million = 3_000;
+        faults.queue_full_per_million = 50_000;
+        faults.access_fault_per_million = if seed % 4 == 0 { 10_000 } else { 0 };
+        let mut pair = Pair::new(plan, seed);
+        pair.run();
+        for side in &mut pair.sides {
+            if let Some(conn) = side.conn {
+                side.node.disconnect(conn, "the end");
+            }
+        }
+        go_on(&mut pair);
+        for side in &mut pair.sides {
+            assert_eq!(side.node.stats().connections, 0, "seed {seed}");
+            side.look_at_loans();
+            (breaks, lent, held) =
+                (breaks + side.breaks, lent + side.lent, held + side.loans.len());
+            side.loans.clear();
+        }
+        go_on(&mut pair);
+        assert_all_is_back(&pair, seed);
+    }
+    assert!(breaks > 50 && lent > 200 && held > 20, "{breaks} breaks, {lent} lent, {held} held");
+}

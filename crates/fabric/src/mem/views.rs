@@ -22,6 +22,11 @@ impl Views {
         Views { spans, _hold: hold }
     }
 
+    /// On a simulated network, where that promise is what is tested.
+    pub(crate) fn simulated(spans: SgList, hold: Arc<dyn Any + Send + Sync>) -> Views {
+        Views { spans, _hold: hold }
+    }
+
     /// The bytes, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         // SAFETY: mapped as long as the span lives, and not changed: the promise of `new`.

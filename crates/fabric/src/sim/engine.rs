@@ -9,7 +9,7 @@ use super::queue_pair::{Landing, PostedTag, Work};
 use super::world::{Action, EngineState, Ready, Receive, World};
 use crate::engine::{Engine, Waiter};
 use crate::error::{ConnectError, PostError};
-use crate::mem::Span;
+use crate::mem::{Span, Views};
 use crate::types::{
     Address, DeviceAttr, Incoming, Opcode, QueuePair, QueuePairEvent, RemoteSpan, SgList, Status,
     Tag, WorkCompletion, WrId, sg_bytes,
@@ -162,6 +162,14 @@ impl Engine for SimEngine {
         if world.qps.get(&queue_pair.0).is_some_and(|qp| qp.engine == self.id) {
             world.break_end(queue_pair.0, None);
         }
+    }
+
+    fn view(&mut self, queue_pair: QueuePair, remotes: &[RemoteSpan]) -> Option<Views> {
+        super::loans::view(&self.net, queue_pair, remotes)
+    }
+
+    fn is_still_read(&mut self, queue_pair: QueuePair, awaited: bool) -> bool {
+        self.net.world().is_still_read(self.id, queue_pair.0, awaited)
     }
 
     fn post_recv(&mut self, wr_id: WrId, buffers: SgList) -> Result<(), PostError> {

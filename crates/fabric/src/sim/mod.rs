@@ -37,6 +37,7 @@ mod engine;
 mod faults;
 #[cfg(test)]
 mod lies;
+mod loans;
 mod memory;
 mod provider;
 mod queue_pair;

@@ -306,7 +306,7 @@ impl World {
     }
 
     /// The memory behind a key: the device's own, within bounds, with the right.
-    fn check(&self, device: u64, remote: RemoteSpan, is_write: bool) -> Option<SgList> {
+    pub fn check(&self, device: u64, remote: RemoteSpan, is_write: bool) -> Option<SgList> {
         let region = self.regions.get(&remote.rkey.0).filter(|r| r.device == device)?;
         let right = if is_write { region.access.remote_write } else { region.access.remote_read };
         let offset = remote.addr.checked_sub(region.span.addr()).filter(|_| right)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::connection::Backlog;
 use super::faults::{FaultConfig, FaultCounts};
+use super::loans::Loans;
 use super::queue_pair::Qp;
 use super::rng::Rng;
 use crate::mem::{Pin, Span};
@@ -92,6 +93,7 @@ pub(super) struct World {
     pub regions: BTreeMap<u64, Region>,
     pub listeners: BTreeMap<String, Backlog>,
     pub partitions: BTreeSet<(u32, u32)>,
+    pub loans: Loans,
 }
 
 impl World {
@@ -111,6 +113,7 @@ impl World {
             regions: BTreeMap::new(),
             listeners: BTreeMap::new(),
             partitions: BTreeSet::new(),
+            loans: Loans::default(),
         }
     }
 

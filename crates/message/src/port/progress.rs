@@ -69,6 +69,7 @@ impl Port {
                     }
                 }
                 QueuePairEvent::Quiescent { queue_pair } => self.quiescent(queue_pair),
+                QueuePairEvent::Returned { queue_pair } => self.is_returned(queue_pair),
                 QueuePairEvent::UnmatchedTag { queue_pair, tag } => {
                     let Some(index) = self.by_queue_pair.get(&queue_pair).copied() else {
                         continue;

@@ -4,7 +4,9 @@ use dafs_fabric::{Access, SgList, Span, sg_bytes};
 
 use crate::bounce::Bounce;
 use crate::connection::Connection;
-use crate::header::{FLAG_MAY_REFER, FLAG_STARVED, HEADER_BYTES, Mode, REMOTE_SPAN_BYTES};
+use crate::header::{
+    FLAG_MAY_LEND, FLAG_MAY_REFER, FLAG_STARVED, HEADER_BYTES, Mode, REMOTE_SPAN_BYTES,
+};
 use crate::references::is_worth;
 use crate::registration::{Registered, RemoteSpans};
 use crate::requester::Kept;
@@ -99,7 +101,7 @@ impl Connection {
         sh: &mut Shared,
         plan: &mut Plan,
         header_len: usize,
-        may_push: bool,
+        (may_push, asks_to_lend): (bool, bool),
         (data, reply_into): (&mut SgList, &mut SgList),
     ) -> Option<()> {
         let data_len = sg_bytes(data);
@@ -119,11 +121,14 @@ impl Connection {
             && let Some((writes, bounce)) = descriptors.list_or_bounce(sh, reply_into, false)
         {
             (plan.writes, plan.reply_mode) = (writes.remotes, Mode::Write);
+            let may_lend = asks_to_lend && agreed.lends;
             let may_refer = agreed.refers && bounce.is_some() && is_worth(sg_bytes(reply_into));
             plan.keep(Some(Held { regions: writes.regions, bounce }), false);
-            if may_refer && let Some(kept) = &mut plan.kept {
-                plan.flags |= FLAG_MAY_REFER;
-                kept.may_refer = true;
+            if (may_refer || may_lend)
+                && let Some(kept) = &mut plan.kept
+            {
+                plan.flags |= FLAG_MAY_REFER | if may_lend { FLAG_MAY_LEND } else { 0 };
+                (kept.may_refer, kept.may_lend) = (true, may_lend);
             }
         }
         if data_len == 0 {

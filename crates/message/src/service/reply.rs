@@ -4,11 +4,10 @@ use dafs_fabric::{RemoteSpan, SgList, WrId, sg_bytes};
 
 use crate::connection::{Connection, State, Work, reply_tag};
 use crate::header::{
-    FLAG_MAY_REFER, FLAG_OF_HEADER, FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Mode,
-    SMALL_MESSAGE_BYTES, tag_slot,
+    FLAG_OF_HEADER, FLAG_OF_REPLY, HEADER_BYTES, Header, Kind, Mode, SMALL_MESSAGE_BYTES, tag_slot,
 };
 use crate::planted::{Defect, planted};
-use crate::references::is_worth;
+use crate::references;
 use crate::responder::Fetch;
 use crate::segments;
 use crate::shared::{Held, Shared};
@@ -131,7 +130,7 @@ impl Connection {
         let is_asked = (slot.mode, slot.reply_mode) == (Mode::None, Mode::Write);
         let [remote] = slot.writes[..] else { return false };
         // It had better be told where the data is.
-        if slot.flags & FLAG_MAY_REFER != 0 && is_worth(len) {
+        if references::is_asked(slot.flags, len) {
             return false;
         }
         if !is_asked || slot.fetch != Fetch::Not || len > remote.len as usize {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use dafs_fabric::sim::{FaultConfig, Rng, SimConfig, SimNet};
 use dafs_fabric::{Address, Arena, Buffer, Domain, Listener, PostedBuffer, SgList, Span};
 use dafs_message::{
-    ConnId, ConnOptions, Event, Node, NodeConfig, ReferenceQuota, RequestId, SubmitError,
+    ConnId, ConnOptions, Event, Loan, Node, NodeConfig, ReferenceQuota, RequestId, SubmitError,
     incoming_private_data,
 };
 
@@ -31,6 +31,10 @@ pub struct Plan {
     pub depth: usize,
     /// Replies that can be in memory that peers may read, per side.
     pub cached: usize,
+    /// Of the requests without data, those that let the reply lend.
+    pub lend_percent: u64,
+    /// Loans that are held at a time, per side.
+    pub loans_max: usize,
 }
 
 impl Plan {
@@ -45,6 +49,8 @@ impl Plan {
             abandon_percent: 3,
             depth: 12,
             cached: 0,
+            lend_percent: 0,
+            loans_max: 6,
         }
     }
 }
@@ -150,6 +156,10 @@ impl Cache {
         Some((place, span))
     }
 
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
     fn take(&mut self, place: usize) {
         let span = self.arena.span(place * self.bytes, self.bytes);
         span.write_message(0, &vec![0xee; self.bytes]);
@@ -178,6 +188,9 @@ pub struct Side {
     serving: BTreeMap<RequestId, Served>,
     leaving: BTreeMap<u64, (ConnId, Leaving)>,
     pub cache: Option<Cache>,
+    /// What was lent, and the bytes that it is to have.
+    pub loans: Vec<(Loan, Vec<u8>)>,
+    pub lent: usize,
     /// Connections whose end was told.
     ended: BTreeSet<ConnId>,
     pub breaks: usize,
@@ -228,7 +241,11 @@ impl Side {
             let tag = self.next_tag;
             let control = rng.below(10) == 0;
             let header = task.encode();
-            let result = if control {
+            let lend =
+                plan.lend_percent > 0 && data_len == 0 && self.rng.below(100) < plan.lend_percent;
+            let result = if lend {
+                self.node.submit_to_lend(conn, tag, &header, targets)
+            } else if control {
                 self.node.submit_control(conn, tag, &header, sources, targets)
             } else {
                 assert_eq!(self.node.can_submit(conn), self.node.can_submit(conn));
@@ -314,13 +331,33 @@ impl Side {
         self.node.reply(id, &header, data, token);
     }
 
+    /// They are as they were when they were lent.
+    pub fn look_at_loans(&self) {
+        for (loan, expected) in &self.loans {
+            assert_eq!(loan.bytes(), expected.len());
+            let mut at = 0;
+            for piece in loan.pieces() {
+                assert!(piece == &expected[at..at + piece.len()], "what was lent has changed");
+                at += piece.len();
+            }
+        }
+    }
+
+    fn return_some(&mut self, plan: &Plan) {
+        while self.loans.len() > plan.loans_max || !self.loans.is_empty() && self.rng.below(60) == 0
+        {
+            self.look_at_loans();
+            self.loans.swap_remove(self.rng.index(self.loans.len()));
+        }
+    }
+
     fn refer(&mut self, conn: ConnId) {
         if let Some(cache) = &self.cache {
             self.node.refer(conn, cache.quota.clone());
         }
     }
 
-    fn handle_events(&mut self) {
+    pub fn handle_events(&mut self) {
         while let Some(event) = self.node.next_event() {
             self.handle(event);
         }
@@ -380,11 +417,18 @@ impl Side {
                 assert!(header == pattern(task.seed ^ 2, task.reply_header_len), "reply header");
                 self.node.recycle(header);
                 assert_eq!(data_len as usize, task.reply_len);
+                let expected = pattern(task.seed ^ 1, task.reply_len);
+                let loan = self.node.take_loan(conn, tag);
                 if let Some(room) = asked.room {
                     let room = room.take_back().expect("room is free");
-                    let expected = pattern(task.seed ^ 1, task.reply_len);
-                    assert!(room[2..2 + task.reply_len] == expected, "reply data differs");
+                    let is_there = room[2..2 + task.reply_len] == expected;
+                    assert!(is_there || loan.is_some(), "reply data differs");
                     assert!(room[..2] == [0, 0] && room[room.len() - 1] == 0, "outside");
+                }
+                if let Some(loan) = loan {
+                    self.loans.push((loan, expected));
+                    self.lent += 1;
+                    self.look_at_loans();
                 }
                 asked.data.map(|data| data.take_back().expect("sources are free"));
                 self.answered += 1;
@@ -419,7 +463,11 @@ impl Side {
             }
             Event::Quiescent { conn } => {
                 assert!(self.ended.contains(&conn), "quiescent before its end");
-                assert!(self.leaving.values().all(|(of, _)| *of != conn), "a reply is forgotten");
+                let may_be_lent = self.node.has_lent();
+                let is_lent =
+                    |leaving: &Leaving| may_be_lent && matches!(leaving, Leaving::Cache(_));
+                let mut left = self.leaving.values().filter(|(of, _)| *of == conn);
+                assert!(left.all(|(_, leaving)| is_lent(leaving)), "a reply is forgotten");
                 for (id, served) in &self.serving {
                     let fetching = served.stage == Stage::Fetching && id.conn() == conn;
                     assert!(!fetching, "a fetch is forgotten");
@@ -443,7 +491,12 @@ impl Side {
             && self.asked.is_empty()
             && self.stranded.is_empty()
             && self.serving.is_empty()
-            && self.leaving.is_empty()
+            && self.leaving.values().all(|(conn, _)| self.lends_to(*conn))
+    }
+
+    /// What leaves may stay with the peer.
+    fn lends_to(&self, conn: ConnId) -> bool {
+        self.cache.is_some() && self.node.has_lent() || self.conn == Some(conn)
     }
 }
 
@@ -497,6 +550,8 @@ impl Pair {
                 stranded: Vec::new(),
                 serving: BTreeMap::new(),
                 leaving: BTreeMap::new(),
+                loans: Vec::new(),
+                lent: 0,
                 ended: BTreeSet::new(),
                 breaks: 0,
                 answered: 0,
@@ -536,6 +591,7 @@ impl Pair {
             side.handle_events();
             side.submit_some(&self.plan);
             side.serve_some();
+            side.return_some(&self.plan);
             side.node.ring();
         }
         stepped || events > 0

@@ -1,0 +1,65 @@
+//! Loans: what peers have lent here, and what is lent to peers, also after their connections.
+
+use dafs_fabric::QueuePair;
+
+use super::Port;
+use crate::connection::Connection;
+use crate::event::ConnId;
+use crate::loan::Loan;
+use crate::references::References;
+use crate::shared::Shared;
+
+impl Connection {
+    /// The connection is quiescent: what its replies referred to is read no more, but for what was lent, which may
+    /// be.
+    pub(crate) fn end_references(&self, sh: &mut Shared, references: Option<Box<References>>) {
+        let lends = references.as_ref().is_some_and(|references| references.lends());
+        let is_still_read = sh.engine.is_still_read(self.queue_pair, lends);
+        let Some(mut references) = references else { return };
+        references.end_all(is_still_read, |token| sh.sent.push_back(token));
+        if is_still_read {
+            sh.orphans.push((self.queue_pair, references));
+        }
+    }
+}
+
+impl Port {
+    /// Has peers know what was returned, with the next messages to them.
+    #[cold]
+    pub(super) fn take_returned(&mut self) {
+        for (conn, number) in self.sh.returned.clone().take() {
+            // Of connections that have ended the engine tells.
+            if let Some((connection, sh)) = self.find(conn) {
+                connection.releases.add(number, (conn.slot(), &mut sh.releasing));
+            }
+        }
+    }
+
+    /// See [`Node::take_loan`](crate::Node::take_loan).
+    pub fn take_loan(&mut self, conn: ConnId, tag: u32) -> Option<Loan> {
+        let at = self.sh.loans.iter().position(|loan| (loan.0, loan.1) == (conn, tag))?;
+        Some(self.sh.loans.swap_remove(at).2)
+    }
+
+    /// See [`Node::is_lent`](crate::Node::is_lent).
+    pub fn is_lent(&self, conn: ConnId, token: u64) -> bool {
+        let references = self.peek(conn).and_then(|it| it.responder.references.as_ref());
+        references.is_some_and(|references| references.is_lent(token))
+    }
+
+    /// See [`Node::has_lent`](crate::Node::has_lent).
+    pub fn has_lent(&self) -> bool {
+        let of = |connection: &Connection| {
+            connection.responder.references.as_ref().map(|all| all.lends())
+        };
+        let mut connections = self.connections.iter().flatten();
+        !self.sh.orphans.is_empty() || connections.any(|connection| of(connection) == Some(true))
+    }
+
+    /// A peer reads no more what it was lent.
+    pub(super) fn is_returned(&mut self, queue_pair: QueuePair) {
+        let Some(at) = self.sh.orphans.iter().position(|(of, _)| *of == queue_pair) else { return };
+        let (_, mut references) = self.sh.orphans.swap_remove(at);
+        references.end_all(false, |token| self.sh.sent.push_back(token));
+    }
+}
