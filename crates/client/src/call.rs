@@ -34,6 +34,18 @@ pub enum Call {
         /// At most [`SessionInfo::attr`](crate::SessionInfo::attr)`.data_bytes_max`.
         len: u32,
     },
+    /// As `Read`; where the server's cache is memory that this process may read, the server lends what it has
+    /// there, and nothing is copied into `buffer`. [`Output::Lent`].
+    Lend {
+        /// From where.
+        file: File,
+        /// First byte.
+        offset: u64,
+        /// At least `len` bytes, for what is not lent.
+        buffer: Buffer,
+        /// At most [`SessionInfo::attr`](crate::SessionInfo::attr)`.data_bytes_max`.
+        len: u32,
+    },
     /// Reads extents, one after the other, into `buffer`. [`Output::Read`].
     ReadList {
         /// From where.
@@ -324,7 +336,9 @@ impl Call {
                 let work = Work::Write { file: key, offset, len, stability, within: false };
                 Ok((work, Memory::Span(span), Some(file)))
             }
-            call @ (Call::Read { .. } | Call::ReadList { .. }) => call.read_work(),
+            call @ (Call::Read { .. } | Call::Lend { .. } | Call::ReadList { .. }) => {
+                call.read_work()
+            }
             call @ (Call::Write { .. } | Call::WriteList { .. } | Call::Append { .. }) => {
                 call.write_work()
             }
@@ -337,6 +351,10 @@ impl Call {
         match self {
             Call::Read { file, offset, buffer, len } => {
                 let work = Work::Read { file: file.key(), offset, len };
+                Ok((work, Memory::Buffer(buffer.post()), Some(file)))
+            }
+            Call::Lend { file, offset, buffer, len } => {
+                let work = Work::Lend { file: file.key(), offset, len };
                 Ok((work, Memory::Buffer(buffer.post()), Some(file)))
             }
             Call::ReadList { file, extents, buffer } => match extent_list(&extents) {
@@ -480,9 +498,12 @@ pub struct Done {
 impl Done {
     /// From the core's form.
     pub(crate) fn of(session: &Arc<Handle>, done: CoreDone) -> Done {
-        let result = done
+        let mut result = done
             .result
             .map(|output| output.map_file(|key, node| File::new(session.clone(), key, node)));
+        if let Ok(Output::Lent { loan: Some(loan), .. }) = &mut result {
+            loan.set_session(session);
+        }
         Done { tag: done.tag, result, buffer: done.buffer }
     }
 

@@ -30,6 +30,7 @@ mod interrupt;
 mod keep;
 mod keeper;
 mod leader;
+mod lend;
 mod memory;
 mod options;
 mod planted;
@@ -48,6 +49,7 @@ pub use group::Group;
 pub use handle_calls::{Changed, DirAhead};
 pub use interrupt::{Interrupt, InterruptGuard};
 pub use keep::{FlushAhead, KeptOptions};
+pub use lend::{Lent, Loan};
 pub use options::{
     LocalSocket, OnRetry, ServerUid, SessionOptions, URL_OPTIONS, parse_duration, parse_wait,
 };

@@ -32,7 +32,7 @@ impl Session {
     /// # Errors
     /// As of that.
     pub fn buffer_to_fill(&self, bytes: usize) -> Result<Buffer> {
-        self.handle.buffer_by(bytes, SharedPool::buffer_to_fill)
+        self.handle.buffer_to_fill(bytes)
     }
 
     /// As [`buffer`](Self::buffer), so many at once.
@@ -50,6 +50,10 @@ impl Session {
 impl Handle {
     pub(crate) fn buffer(&self, bytes: usize) -> Result<Buffer> {
         self.buffer_by(bytes, SharedPool::buffer)
+    }
+
+    pub(crate) fn buffer_to_fill(&self, bytes: usize) -> Result<Buffer> {
+        self.buffer_by(bytes, SharedPool::buffer_to_fill)
     }
 
     fn buffer_by(

@@ -244,7 +244,7 @@ impl Node {
         reply_into: SgList,
     ) -> Result<(), SubmitError> {
         let port = self.port(conn).ok_or(SubmitError::NotConnected)?;
-        port.submit(conn, tag, header, (SgList::new(), reply_into), Submit::Lend)
+        port.submit_to_lend(conn, tag, header, reply_into)
     }
 
     /// What the reply to a request has lent: once, after its [`Event::Reply`]. `None`: the data is where it was to

@@ -515,13 +515,12 @@ impl Connection {
             bounce.copy_out(data_len as usize);
             self.counters.copied_bytes += u64::from(data_len);
         }
-        if let Some(loan) = slot.kept.as_mut().and_then(|kept| kept.loan.take())
-            && !slot.abandoned
-        {
+        if let Some(kept) = slot.kept.as_mut().filter(|kept| kept.may_lend) {
             let (id, tag) = (self.id, slot.tag);
             // One that nobody took.
             sh.loans.retain(|loan| (loan.0, loan.1) != (id, tag));
-            sh.loans.push((id, tag, loan));
+            let loan = kept.loan.take().filter(|_| !slot.abandoned);
+            sh.loans.extend(loan.map(|loan| (id, tag, loan)));
         }
         let header = slot.release(sh);
         if slot.abandoned {

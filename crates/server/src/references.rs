@@ -13,6 +13,8 @@ const OF_USER: usize = 64 << 20;
 /// leave something to others of the user. A session has two connections, of which one has the large data.
 const PART_OF_CONNECTION: usize = 32;
 const PART_OF_USER: usize = 16;
+/// What is lent may stay long: half of that, of a small cache.
+const LENT_PART: usize = 2;
 
 /// Of each user who has some.
 pub(crate) struct Quotas {
@@ -38,9 +40,12 @@ impl Quotas {
         if let Some(quota) = of_users.get(&uid).and_then(Weak::upgrade) {
             return Some(quota);
         }
-        let of_connection = OF_CONNECTION.min(self.cache_bytes / PART_OF_CONNECTION);
-        let of_user = OF_USER.min(self.cache_bytes / PART_OF_USER);
-        let quota = ReferenceQuota::new(of_connection, of_user);
+        let bytes = |cache_bytes: usize| {
+            let of_connection = OF_CONNECTION.min(cache_bytes / PART_OF_CONNECTION);
+            (of_connection, OF_USER.min(cache_bytes / PART_OF_USER))
+        };
+        let (read, lent) = (bytes(self.cache_bytes), bytes(self.cache_bytes / LENT_PART));
+        let quota = ReferenceQuota::with_loans(read, lent);
         of_users.insert(uid, Arc::downgrade(&quota));
         Some(quota)
     }
@@ -65,7 +70,7 @@ mod tests {
         let (root, own) = (of(Some(0)).expect("root"), of(Some(7)).expect("own"));
         assert!(!Arc::ptr_eq(&root, &own));
         assert!(Arc::ptr_eq(&own, &of(Some(7)).expect("own")));
-        assert_eq!(own.left(), 1 << 20, "a part of a small cache");
+        assert_eq!((own.left(), own.left_to_lend()), (1 << 20, 1 << 19), "parts of a small cache");
         assert_eq!(Quotas::new(7, 1 << 30).of(&peer(Some(0))).expect("root").left(), OF_USER);
     }
 }

@@ -97,6 +97,8 @@ pub struct Shared {
     pub(crate) recorder: Option<Recorder>,
     /// By the workers' numbers.
     mailboxes: Mutex<BTreeMap<u16, Arc<Mailbox>>>,
+    /// Workers that have ended what they did.
+    drained: AtomicUsize,
     pub(crate) process: Process,
     pub(crate) metrics: Metrics,
     /// Counters, for the admin port.
@@ -237,6 +239,7 @@ impl Shared {
             quotas,
             recorder,
             mailboxes: Mutex::default(),
+            drained: AtomicUsize::new(0),
             process: Process::new(entropy, process_stats, stopwatch, arena_bytes),
             metrics: Metrics::default(),
             counters,
@@ -255,6 +258,17 @@ impl Shared {
 
     pub(crate) fn join(&self, worker: u16, mailbox: Arc<Mailbox>) {
         self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, mailbox);
+    }
+
+    /// A worker has ended what it did.
+    pub(crate) fn drained(&self) {
+        self.drained.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// All have.
+    pub(crate) fn are_all_drained(&self) -> bool {
+        let workers = self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner).len();
+        self.drained.load(Ordering::SeqCst) >= workers
     }
 
     /// A request that came at `start` is answered now.

@@ -195,6 +195,11 @@ impl Worker {
         self.tasks.len() + self.page_reads.len() + self.stopping.map_or(0, |_| self.sessions.len())
     }
 
+    /// Clients read pages in place that it pins.
+    pub(crate) fn has_lent(&self) -> bool {
+        self.node.has_lent()
+    }
+
     /// Begins nothing more. When what runs has been answered, but not after too long, all sessions
     /// are closed (their files are flushed by running tasks).
     pub fn shut_down(&mut self) {

@@ -111,6 +111,14 @@ fn drain(mut worker: Worker, store_io: Vec<Box<dyn ThreadIo>>, start: Instant) {
             waiter.wait(Some(Duration::from_millis(5)));
         }
     }
+    worker.shared.drained();
+    // What is lent to clients is pinned by this worker: it goes last, when nobody needs pages any more.
+    while worker.has_lent()
+        && !worker.shared.are_all_drained()
+        && start.elapsed() < last.0 + PATIENCE
+    {
+        waiter.wait(Some(Duration::from_millis(5)));
+    }
     for left in store_io.into_iter().filter_map(|io| io.close(patience).err()) {
         tracing::error!("gave up waiting for {left} transfers that the disk does not answer");
     }

@@ -16,6 +16,7 @@ use super::output::{Object, Opened, Output};
 use super::replay_log::ReplayId;
 use super::work::{Memory, Work};
 use crate::error::{Error, Result};
+use crate::lend::Loan;
 
 /// An answer, or what is wrong with it.
 type Parsed<T> = std::result::Result<T, Wrong>;
@@ -47,6 +48,11 @@ impl Core {
     ) {
         if matches!(flight.call.work, Work::GiveBack { .. }) {
             return self.gave_back(flight.call, results);
+        }
+        if let (Work::Lend { .. }, [Ok(Outcome::Read { bytes, end_of_file })]) =
+            (&flight.call.work, results)
+        {
+            return self.on_lent(conn, flight, (*bytes, *end_of_file), data_len);
         }
         if let (
             Work::Read { .. } | Work::ReadList { .. },
@@ -114,6 +120,28 @@ impl Core {
         let room = call.work.reply_bytes().min(call.memory.len()).min(data_len as usize);
         match usize::try_from(bytes) {
             Ok(bytes) if bytes <= room => self.finish_read(call, bytes, end_of_file),
+            _ => self.fault(conn, call, TOO_MANY_BYTES),
+        }
+    }
+
+    /// A read ended well, whose data may be lent.
+    fn on_lent(
+        &mut self,
+        conn: ConnId,
+        flight: Flight,
+        (bytes, end_of_file): (u32, bool),
+        data_len: u32,
+    ) {
+        let (loan, call) = (self.node.take_loan(conn, u32::from(flight.slot.0)), flight.call);
+        let room = call.work.reply_bytes().min(call.memory.len()).min(data_len as usize);
+        match usize::try_from(bytes) {
+            Ok(bytes) if loan.as_ref().is_some_and(|loan| loan.bytes() != bytes) => {
+                self.fault(conn, call, "a loan of another length than it says");
+            }
+            Ok(bytes) if bytes <= room => {
+                let loan = loan.map(Loan::new);
+                self.finish(call, Ok(Output::Lent { bytes, end_of_file, loan }));
+            }
             _ => self.fault(conn, call, TOO_MANY_BYTES),
         }
     }

@@ -317,7 +317,9 @@ impl Core {
             let tag = u32::from(flight.slot.0);
             let (data, reply_into) = lists(&flight);
             let internal = flight.call.work.is_internal() || flight.call.link.is_some();
-            let posted = if internal && !flight.declined {
+            let posted = if let (Work::Lend { .. }, None) = (&flight.call.work, flight.step) {
+                self.node.submit_to_lend(conn, tag, &header, reply_into)
+            } else if internal && !flight.declined {
                 self.node.submit_control(conn, tag, &header, data, reply_into)
             } else if flight.declined || self.now < self.recovery.push_again_at {
                 self.node.submit_on_grant(conn, tag, &header, data, reply_into)
@@ -386,7 +388,10 @@ impl Core {
             .flights
             .get_mut(tag as usize)
             .and_then(|slot| slot.take_if(|flight| flight.posted == Some(conn)));
-        let Some(mut flight) = flight else { return };
+        let Some(mut flight) = flight else {
+            // Nobody takes what it lends.
+            return drop(self.node.take_loan(conn, tag));
+        };
         flight.posted = None;
         self.links[flight.link].heard(self.now);
         if let Work::Read { .. } = flight.call.work

@@ -6,6 +6,7 @@ use dafs_protocol::{
 };
 
 use super::ids::FileKey;
+use crate::lend::Loan;
 
 /// An object by its handle.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +38,15 @@ pub enum Output<F = FileKey> {
         bytes: usize,
         /// Nothing follows.
         end_of_file: bool,
+    },
+    /// Of [`Call::Lend`](crate::Call::Lend).
+    Lent {
+        /// How many bytes.
+        bytes: usize,
+        /// Nothing follows.
+        end_of_file: bool,
+        /// They are in the server's cache; `None`: in the buffer.
+        loan: Option<Loan>,
     },
     /// Of a write.
     Written {
@@ -124,6 +134,7 @@ impl<F> Output<F> {
     pub fn bytes(&self) -> usize {
         match self {
             Output::Read { bytes, .. } | Output::Written { bytes, .. } => *bytes,
+            Output::Lent { bytes, .. } => *bytes,
             Output::Got { bytes, .. } | Output::Bytes { bytes, .. } => *bytes,
             _ => 0,
         }
@@ -134,6 +145,7 @@ impl<F> Output<F> {
         match self {
             Output::Unit => Output::Unit,
             Output::Read { bytes, end_of_file } => Output::Read { bytes, end_of_file },
+            Output::Lent { bytes, end_of_file, loan } => Output::Lent { bytes, end_of_file, loan },
             Output::Written { bytes, offset } => Output::Written { bytes, offset },
             Output::Attr(attr) => Output::Attr(attr),
             Output::Got { attr, bytes } => Output::Got { attr, bytes },

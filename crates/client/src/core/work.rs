@@ -154,6 +154,12 @@ pub enum Work {
         offset: u64,
         len: u32,
     },
+    /// As `Read`, of data that the server may lend.
+    Lend {
+        file: FileKey,
+        offset: u64,
+        len: u32,
+    },
     ReadList {
         file: FileKey,
         extents: ExtentList,
@@ -344,6 +350,7 @@ impl Work {
                 Some(*file)
             }
             Work::WriteList { file, .. } | Work::Append { file, .. } => Some(*file),
+            Work::Lend { file, .. } => Some(*file),
             Work::WriteFlush { file, .. } => Some(*file),
             Work::Commit { file, .. } | Work::FileAttr { file } => Some(*file),
             Work::FileSetAttr { file, .. } | Work::Fallocate { file, .. } => Some(*file),
@@ -449,6 +456,7 @@ impl Work {
             Work::Stat { .. } | Work::Access { .. } | Work::ReadLink { .. } => true,
             Work::ReadDir { .. } | Work::GetXattr { .. } | Work::ListXattr { .. } => true,
             Work::Get { .. } | Work::Read { .. } | Work::ReadList { .. } => true,
+            Work::Lend { .. } => true,
             Work::Write { .. } | Work::WriteList { .. } | Work::Commit { .. } => true,
             Work::WriteFlush { .. } => true,
             Work::FileAttr { .. } | Work::Seek { .. } | Work::Advise { .. } => true,
@@ -516,6 +524,7 @@ impl Work {
             Work::Read { len, .. } | Work::ReadList { len, .. } | Work::Get { len, .. } => {
                 *len as usize
             }
+            Work::Lend { len, .. } => *len as usize,
             Work::ReadDir { bytes, .. } => *bytes as usize,
             Work::Extents { .. } | Work::CacheQuery { .. } | Work::CacheQueryAt { .. } => {
                 EXTENTS_BYTES

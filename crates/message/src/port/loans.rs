@@ -1,12 +1,14 @@
 //! Loans: what peers have lent here, and what is lent to peers, also after their connections.
 
-use dafs_fabric::QueuePair;
+use dafs_fabric::{QueuePair, SgList};
 
 use super::Port;
+use crate::config::SubmitError;
 use crate::connection::Connection;
 use crate::event::ConnId;
 use crate::loan::Loan;
 use crate::references::References;
+use crate::requests::Submit;
 use crate::shared::Shared;
 
 impl Connection {
@@ -33,6 +35,21 @@ impl Port {
                 connection.releases.add(number, (conn.slot(), &mut sh.releasing));
             }
         }
+    }
+
+    /// See [`Node::submit_to_lend`](crate::Node::submit_to_lend).
+    pub fn submit_to_lend(
+        &mut self,
+        conn: ConnId,
+        tag: u32,
+        header: &[u8],
+        reply_into: SgList,
+    ) -> Result<(), SubmitError> {
+        // So that there is room for what is asked for.
+        if self.sh.returned.any() {
+            self.take_returned();
+        }
+        self.submit(conn, tag, header, (SgList::new(), reply_into), Submit::Lend)
     }
 
     /// See [`Node::take_loan`](crate::Node::take_loan).

@@ -163,7 +163,8 @@ impl Worker {
             under_way(id.conn(), Way::In, fetch.order, Transfer::Fetch(*id));
         }
         for (token, place) in (0..).zip(&self.transfers.leaving) {
-            if place.pins.is_some() {
+            // What is lent may stay.
+            if place.pins.is_some() && !self.node.is_lent(place.connection, token) {
                 under_way(place.connection, Way::Out, place.order, Transfer::Reply(token));
             }
         }
