@@ -502,7 +502,7 @@ impl Done {
             .result
             .map(|output| output.map_file(|key, node| File::new(session.clone(), key, node)));
         if let Ok(Output::Lent { loan: Some(loan), .. }) = &mut result {
-            loan.set_session(session);
+            loan.set_session(session.returns());
         }
         Done { tag: done.tag, result, buffer: done.buffer }
     }

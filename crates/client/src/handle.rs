@@ -1,10 +1,11 @@
 //! What keeps a session alive.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use dafs_fabric::SharedPool;
 
 use crate::leader::Inner;
+use crate::loan::Returns;
 
 /// Of shared buffers; more are private ones, whose data is copied.
 const SHARED_BYTES_MAX: usize = 512 << 20;
@@ -22,6 +23,12 @@ pub(crate) struct Handle {
 impl Handle {
     pub(crate) fn new(inner: Arc<Inner>, read_ahead: bool) -> Handle {
         Handle { inner, read_ahead, shared: SharedPool::new(SHARED_BYTES_MAX) }
+    }
+
+    /// For what was lent, which keeps no session alive.
+    pub(crate) fn returns(&self) -> Weak<dyn Returns> {
+        let inner: Weak<Inner> = Arc::downgrade(&self.inner);
+        inner
     }
 }
 

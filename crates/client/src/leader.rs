@@ -26,6 +26,7 @@ use crate::core::{
 use crate::error::{Error, Result};
 use crate::interrupt::{Interrupt, Until};
 use crate::keeper::KeeperSignal;
+use crate::loan::Returns;
 use crate::options::{OnRetry, SessionOptions};
 use state::Leader;
 pub(crate) use state::State;
@@ -65,6 +66,13 @@ fn keeper(weak: &Weak<Inner>, signal: &KeeperSignal) {
     while signal.wait(timeout) {
         let Some(inner) = weak.upgrade() else { return };
         timeout = inner.keep();
+    }
+}
+
+impl Returns for Inner {
+    /// It goes with the next message; where a thread sleeps until something comes, now.
+    fn returned(&self) {
+        self.lock().leave();
     }
 }
 

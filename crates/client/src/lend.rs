@@ -1,65 +1,12 @@
 //! Reading data where the server has it.
 
-use std::sync::{Arc, Weak};
-
 use dafs_fabric::Buffer;
 
 use crate::core::{Memory, Output, Work};
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::handle::Handle;
 use crate::interrupt::{Interrupt, Until};
-use crate::leader::Inner;
-
-/// Bytes of a file in the server's cache, as they were when they were read. The server neither changes them nor uses
-/// their memory again before this is dropped, in any thread, also after the session. In a child of this process
-/// they are not there: to look at them ends it.
-#[derive(Debug)]
-pub struct Loan {
-    /// `None` only while it is dropped.
-    lent: Option<Box<dafs_message::Loan>>,
-    session: Session,
-}
-
-/// Has the server know when it is returned; not before the user has the loan.
-#[derive(Default)]
-struct Session(Weak<Inner>);
-
-impl std::fmt::Debug for Session {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").finish_non_exhaustive()
-    }
-}
-
-impl Loan {
-    pub(crate) fn new(lent: dafs_message::Loan) -> Loan {
-        Loan { lent: Some(Box::new(lent)), session: Session::default() }
-    }
-
-    pub(crate) fn set_session(&mut self, session: &Handle) {
-        self.session = Session(Arc::downgrade(&session.inner));
-    }
-
-    /// The bytes, in order: in as many pieces as the cache has them.
-    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        self.lent.iter().flat_map(|lent| lent.pieces())
-    }
-
-    /// How many bytes.
-    pub fn bytes(&self) -> usize {
-        self.lent.as_ref().map_or(0, |lent| lent.bytes())
-    }
-}
-
-impl Drop for Loan {
-    fn drop(&mut self) {
-        drop(self.lent.take());
-        // With the next message; where a thread sleeps until something comes, it goes now.
-        if let Some(inner) = self.session.0.upgrade() {
-            inner.lock().leave();
-        }
-    }
-}
+use crate::loan::Loan;
 
 /// A range of a file to be read in place: [`File::lend`].
 #[derive(Debug)]
@@ -186,7 +133,7 @@ impl File {
             };
             match (loan, done.buffer) {
                 (Some(mut loan), _) => {
-                    loan.set_session(session);
+                    loan.set_session(session.returns());
                     lent.parts.push(Part::Mapped(loan));
                 }
                 (None, Some(buffer)) if bytes > 0 => lent.parts.push(Part::Copied(buffer, bytes)),

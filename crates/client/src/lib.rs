@@ -31,6 +31,7 @@ mod keep;
 mod keeper;
 mod leader;
 mod lend;
+mod loan;
 mod memory;
 mod options;
 mod planted;
@@ -49,7 +50,8 @@ pub use group::Group;
 pub use handle_calls::{Changed, DirAhead};
 pub use interrupt::{Interrupt, InterruptGuard};
 pub use keep::{FlushAhead, KeptOptions};
-pub use lend::{Lent, Loan};
+pub use lend::Lent;
+pub use loan::Loan;
 pub use options::{
     LocalSocket, OnRetry, ServerUid, SessionOptions, URL_OPTIONS, parse_duration, parse_wait,
 };

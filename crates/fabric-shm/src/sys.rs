@@ -1,5 +1,6 @@
 //! System calls. All unsafe code of this crate is here.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -7,8 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_fabric::{SgList, Views};
-
-use crate::peer::Hold;
 
 /// Descriptors of one message, as the kernel bounds them (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 253;
@@ -18,7 +17,7 @@ const SENDER_WORDS: usize = (16 + 12_usize).div_ceil(8);
 const CONTROL_WORDS: usize = SENDER_WORDS + (16 + 4 * DESCRIPTORS_MAX).div_ceil(8);
 
 /// What a server lends, which this process trusts (see `Trust`), and reads by a mapping for reading.
-pub fn views(spans: SgList, hold: Arc<Hold>) -> Views {
+pub fn views(spans: SgList, hold: Arc<dyn Any + Send + Sync>) -> Views {
     // SAFETY: a server writes to no page of its cache that it has referred to, nor gives it back, until it hears that
     // it is let go, or that this process has left its memory: not before `hold` is dropped.
     unsafe { Views::new(spans, hold) }

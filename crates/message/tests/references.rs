@@ -3,7 +3,8 @@
 
 mod support;
 
-use support::{Pair, Plan, QUOTA_BYTES};
+use support::cache::QUOTA_BYTES;
+use support::{Pair, Plan};
 
 fn plan(seed: u64) -> Plan {
     let mut plan = Plan::new(seed);

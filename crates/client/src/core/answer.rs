@@ -16,7 +16,6 @@ use super::output::{Object, Opened, Output};
 use super::replay_log::ReplayId;
 use super::work::{Memory, Work};
 use crate::error::{Error, Result};
-use crate::lend::Loan;
 
 /// An answer, or what is wrong with it.
 type Parsed<T> = std::result::Result<T, Wrong>;
@@ -34,7 +33,7 @@ impl From<Status> for Wrong {
     }
 }
 
-const TOO_MANY_BYTES: &str = "more bytes than there is room for";
+pub(super) const TOO_MANY_BYTES: &str = "more bytes than there is room for";
 const UNEXPECTED: Wrong = Wrong::Peer("a result of another kind");
 
 impl Core {
@@ -120,28 +119,6 @@ impl Core {
         let room = call.work.reply_bytes().min(call.memory.len()).min(data_len as usize);
         match usize::try_from(bytes) {
             Ok(bytes) if bytes <= room => self.finish_read(call, bytes, end_of_file),
-            _ => self.fault(conn, call, TOO_MANY_BYTES),
-        }
-    }
-
-    /// A read ended well, whose data may be lent.
-    fn on_lent(
-        &mut self,
-        conn: ConnId,
-        flight: Flight,
-        (bytes, end_of_file): (u32, bool),
-        data_len: u32,
-    ) {
-        let (loan, call) = (self.node.take_loan(conn, u32::from(flight.slot.0)), flight.call);
-        let room = call.work.reply_bytes().min(call.memory.len()).min(data_len as usize);
-        match usize::try_from(bytes) {
-            Ok(bytes) if loan.as_ref().is_some_and(|loan| loan.bytes() != bytes) => {
-                self.fault(conn, call, "a loan of another length than it says");
-            }
-            Ok(bytes) if bytes <= room => {
-                let loan = loan.map(Loan::new);
-                self.finish(call, Ok(Output::Lent { bytes, end_of_file, loan }));
-            }
             _ => self.fault(conn, call, TOO_MANY_BYTES),
         }
     }

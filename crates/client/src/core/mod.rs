@@ -22,6 +22,7 @@ mod in_doubt;
 mod internal_answer;
 mod kept_files;
 mod kept_memory;
+mod lent;
 mod link;
 mod locks;
 mod open_options;

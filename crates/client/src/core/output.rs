@@ -6,7 +6,7 @@ use dafs_protocol::{
 };
 
 use super::ids::FileKey;
-use crate::lend::Loan;
+use crate::loan::Loan;
 
 /// An object by its handle.
 #[derive(Debug, Clone, Copy)]

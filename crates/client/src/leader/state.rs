@@ -138,7 +138,7 @@ impl State {
     }
 
     /// What was submitted leaves now where the leader sleeps; otherwise with its next progress.
-    pub(crate) fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         if !self.asleep {
             return;
         }

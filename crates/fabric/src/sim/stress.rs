@@ -411,7 +411,7 @@ impl Stress {
                 self.forget((at, queue_pair));
                 self.quiescent((at, queue_pair));
             }
-            QueuePairEvent::Connected { .. } => {}
+            QueuePairEvent::Connected { .. } | QueuePairEvent::Returned { .. } => {}
         }
     }
 

@@ -7,13 +7,16 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::unwrap_used)]
 
+pub mod cache;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cache::Cache;
 use dafs_fabric::sim::{FaultConfig, Rng, SimConfig, SimNet};
-use dafs_fabric::{Address, Arena, Buffer, Domain, Listener, PostedBuffer, SgList, Span};
+use dafs_fabric::{Address, Buffer, Domain, Listener, PostedBuffer, SgList, Span};
 use dafs_message::{
-    ConnId, ConnOptions, Event, Loan, Node, NodeConfig, ReferenceQuota, RequestId, SubmitError,
+    ConnId, ConnOptions, Event, Loan, Node, NodeConfig, RequestId, SubmitError,
     incoming_private_data,
 };
 
@@ -122,49 +125,6 @@ struct Served {
     stage: Stage,
     pages: Option<PostedBuffer>,
     replied: bool,
-}
-
-/// Memory that peers may read, from which replies are taken. What is there when nobody is to look is garbage.
-pub struct Cache {
-    arena: Arc<Arena>,
-    free: Vec<usize>,
-    bytes: usize,
-    pub quota: Arc<ReferenceQuota>,
-}
-
-/// Of all references of a side.
-pub const QUOTA_BYTES: usize = 1 << 20;
-
-impl Cache {
-    fn new(domain: &Domain, plan: &Plan) -> Option<Cache> {
-        let bytes = (plan.data_max.max(16384) + 5).next_multiple_of(4096);
-        let arena = Arena::for_readers((plan.cached * bytes).max(1), 1 << 30).unwrap();
-        arena.span(0, arena.len()).write_message(0, &vec![0xee; arena.len()]);
-        let is_there = plan.cached > 0;
-        if is_there {
-            domain.let_peers_read(&arena.span(0, arena.len())).unwrap();
-        }
-        let quota = ReferenceQuota::new(QUOTA_BYTES, QUOTA_BYTES);
-        is_there.then(|| Cache { arena, free: (0..plan.cached).collect(), bytes, quota })
-    }
-
-    /// A reply in it, if there is room.
-    fn put(&mut self, data: &[u8]) -> Option<(usize, Span)> {
-        let place = self.free.pop()?;
-        let span = self.arena.span(place * self.bytes, data.len());
-        span.write_message(0, data);
-        Some((place, span))
-    }
-
-    pub fn free(&self) -> usize {
-        self.free.len()
-    }
-
-    fn take(&mut self, place: usize) {
-        let span = self.arena.span(place * self.bytes, self.bytes);
-        span.write_message(0, &vec![0xee; self.bytes]);
-        self.free.push(place);
-    }
 }
 
 /// Where the data of a reply is.
