@@ -10,7 +10,7 @@ use crate::point::{Point, size_text};
 use crate::raw::shm::{Shm, ShmOp, ShmOptions};
 use crate::raw::{Raw, RawOp, RawOptions};
 use crate::slice::Slice;
-use crate::target::{Op, Target, Work};
+use crate::target::{Memory, Op, Target, Work};
 use crate::wait::Wait;
 
 /// Stretches per row, of each of the two.
@@ -31,6 +31,8 @@ pub struct IoOptions {
     pub waits: Vec<Wait>,
     /// Bytes of the file that is read and written.
     pub file_bytes: u64,
+    /// Where the data of reads is to be, for targets that are servers.
+    pub memory: Memory,
     /// Time per row.
     pub time: Duration,
     /// This process's CPU, and the raw peer's, if pinned.
@@ -176,19 +178,29 @@ fn raw_options(options: &IoOptions, work: &Work<'_>, on_mount: bool) -> RawOptio
     }
 }
 
+/// Bytes of a piece in which data goes that is copied twice, and of pieces for all sizes beneath.
+const BOUNCE_BYTES: usize = 256 << 10;
+
 /// What bare shared memory does in place of the operation: as many bytes are copied once, by the other
-/// process, and into as much memory.
+/// process, and into as much memory; or by this one, or twice, or are summed.
 fn shm_options(options: &IoOptions, work: &Work<'_>) -> ShmOptions {
     let op = match work.op {
         Op::Stat | Op::Remove => ShmOp::Ping,
         Op::Write | Op::RandWrite | Op::WriteFsync => ShmOp::Write,
+        Op::Read | Op::RandRead => match options.memory {
+            Memory::Shared => ShmOp::Copy,
+            Memory::Private => ShmOp::Mapped,
+            Memory::Bounce => ShmOp::Bounce,
+            Memory::Lent => ShmOp::Sum,
+        },
         _ => ShmOp::Copy,
     };
+    let piece = if work.size.is_multiple_of(BOUNCE_BYTES) { BOUNCE_BYTES } else { work.size };
     ShmOptions {
         op,
         size: if op == ShmOp::Ping { 64 } else { work.size },
         depth: work.depth,
-        piece: 1,
+        piece,
         wait: work.wait.unwrap_or(Wait::Sleeping),
         random: work.op.is_random(),
         cpus: options.peer_cpu.and_then(|peer| Some((options.own_cpu?, peer))),
@@ -220,6 +232,7 @@ mod tests {
             depths: vec![1, 3],
             waits: vec![Wait::Sleeping],
             file_bytes: 1 << 20,
+            memory: Memory::Shared,
             time: Duration::from_millis(20),
             own_cpu: None,
             peer_cpu: None,

@@ -1,5 +1,7 @@
 //! `dafs bench raw shm`: two processes, and what each row tells.
 
+mod common;
+
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -54,4 +56,30 @@ fn the_table_names_footprint_pages_and_cpus() {
     assert_eq!(lines.len(), 2 + 2 + 4, "{out}");
     assert!(lines[2..4].iter().all(|line| line.contains(" 0,0 ") && columns(line) == 13), "{out}");
     assert!(lines[4].starts_with("bounce 64k "), "{out}");
+}
+
+/// What a server on this host has is lent, copied by this process, or by both.
+#[test]
+fn reads_go_where_they_are_told_to() {
+    let server = common::Server::start(&["--arena", "512m"]);
+    let url = server.at("?transport=shm");
+    let row = |memory: &str| -> Value {
+        let size = ["--size", "256k", "--depth", "2", "--file-size", "4m", "--wait", "sleeping"];
+        let how = ["--op", "read", "--memory", memory, "--seconds", "0.05", "--json"];
+        let out = common::good(&[&["bench", "io", &url][..], &size, &how].concat());
+        serde_json::from_str(&out).expect("an object")
+    };
+    for memory in ["shared", "private", "bounce", "lent"] {
+        let row = row(memory);
+        let copies = |side: &str| row[format!("{side}_copies_per_byte")].as_f64().expect("told");
+        let both = (copies("server").round(), copies("client").round());
+        let expected = match memory {
+            "shared" => (1.0, 0.0),
+            "private" => (0.0, 1.0),
+            "bounce" => (1.0, 1.0),
+            _ => (0.0, 0.0),
+        };
+        assert_eq!(both, expected, "{memory}: {row}");
+        assert!(row["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{memory}: {row}");
+    }
 }

@@ -82,6 +82,9 @@ pub struct SessionOptions {
     pub tags: bool,
     /// False: the server must not fetch data by RDMA read. Without tags it is sent in pieces.
     pub rdma_read: bool,
+    /// False: what the server's cache has is read by nobody but the server, also where this process may, and is
+    /// copied twice into memory that the server does not reach. For measurements.
+    pub in_place: bool,
     /// The export to use, by name; empty: the only one, or a root that has all as directories.
     pub export: Vec<u8>,
     /// Whose servers on this host's loopback are trusted.
@@ -113,6 +116,7 @@ impl Default for SessionOptions {
             read_ahead: true,
             tags: true,
             rdma_read: true,
+            in_place: true,
             export: Vec::new(),
             server_uid: ServerUid::default(),
             local: LocalSocket::default(),

@@ -1,6 +1,7 @@
 //! What is measured: a directory of a server, or a local one.
 
 mod local;
+mod memory;
 mod remote;
 
 use std::io;
@@ -12,6 +13,7 @@ use crate::slice::Slice;
 use crate::wait::Wait;
 
 pub use local::Local;
+pub use memory::Memory;
 pub use remote::{Connect, Remote};
 
 /// Small files that `openread` reads.

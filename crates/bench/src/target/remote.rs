@@ -8,6 +8,7 @@ use dafs_client::{Call, Done, Error, File, Group, OpenOptions, Output, Session};
 use dafs_fabric::Buffer;
 use dafs_protocol::{SessionStats, Stability};
 
+use super::memory::{Memory, look};
 use super::{
     FILL_BYTES, Files, Op, SMALL_FILES, Target, Work, deep_path, own_directory, small_name,
 };
@@ -28,6 +29,7 @@ pub struct Remote {
     connect: Connect,
     directory: Vec<u8>,
     transport: &'static str,
+    memory: Memory,
     file_bytes: u64,
     /// The next number of a file to make.
     next: u64,
@@ -35,14 +37,16 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Measures in the directory `path` of the server that `connect` connects to.
+    /// Measures in the directory `path` of the server that `connect` connects to; what is read goes to such
+    /// `memory`.
     ///
     /// # Errors
     /// There is no session.
-    pub fn new(connect: Connect, path: &[u8]) -> io::Result<Remote> {
+    pub fn new(connect: Connect, path: &[u8], memory: Memory) -> io::Result<Remote> {
         let transport = connect(None)?.info().transport;
         let directory = below(path, &own_directory());
-        Ok(Remote { connect, directory, transport, file_bytes: 0, next: SMALL_FILES, made: false })
+        let (file_bytes, next, made) = (0, SMALL_FILES, false);
+        Ok(Remote { connect, directory, transport, memory, file_bytes, next, made })
     }
 
     fn path(&self, name: &str) -> Vec<u8> {
@@ -193,7 +197,7 @@ impl Target for Remote {
             true => Some(self.file(&session, true)?),
             false => None,
         };
-        let mut window = Window::new(&session, work.depth, work.size)?;
+        let mut window = Window::of(self.memory, &session, work.depth, work.size)?;
         let mut calls = Calls::new(self, work, file);
         let costs = Costs::begin(&session)?;
         let mut slice = window.measure(work, &mut calls)?;
@@ -301,12 +305,13 @@ impl<'a> Calls<'a> {
         }
         let small = |number| self.remote.path(&small_name(number));
         Some(match self.op {
-            Op::Read | Op::RandRead => Call::Read {
-                file: self.file.clone()?,
-                offset: self.offsets.next(),
-                buffer: buffer?,
-                len,
-            },
+            Op::Read | Op::RandRead => {
+                let (file, offset, buffer) = (self.file.clone()?, self.offsets.next(), buffer?);
+                match self.remote.memory {
+                    Memory::Lent => Call::Lend { file, offset, buffer, len },
+                    _ => Call::Read { file, offset, buffer, len },
+                }
+            }
             Op::Write | Op::RandWrite | Op::WriteFsync => Call::Write {
                 file: self.file.clone()?,
                 offset: self.offsets.next(),
@@ -339,7 +344,11 @@ struct Window {
 
 impl Window {
     fn new(session: &Session, depth: usize, size: usize) -> io::Result<Window> {
-        let mut buffers = session.buffers(depth, size).map_err(io::Error::other)?;
+        Window::of(Memory::Shared, session, depth, size)
+    }
+
+    fn of(memory: Memory, session: &Session, depth: usize, size: usize) -> io::Result<Window> {
+        let mut buffers = memory.buffers(session, depth, size)?;
         buffers.iter_mut().for_each(|buffer| buffer.fill(0xa5));
         let idle = buffers.into_iter().enumerate();
         Ok(Window {
@@ -409,6 +418,11 @@ impl Window {
                 break;
             }
             self.group.wait_into(&mut self.done, 1, None);
+            for done in &self.done {
+                if let Ok(output) = &done.result {
+                    look(output, done.buffer.as_ref());
+                }
+            }
             now = Instant::now();
             for done in self.done.drain(..) {
                 under_way -= 1;
@@ -418,9 +432,11 @@ impl Window {
                 slice.ops += 1;
                 slice.bytes += bytes;
                 match done.result {
-                    Ok(Output::Read { bytes: got, .. } | Output::Got { bytes: got, .. })
-                        if (got as u64) < bytes =>
-                    {
+                    Ok(
+                        Output::Read { bytes: got, .. }
+                        | Output::Lent { bytes: got, .. }
+                        | Output::Got { bytes: got, .. },
+                    ) if (got as u64) < bytes => {
                         let text = "a read was short: somebody else changes the file";
                         failure = Some(Error::Local(text.into()));
                     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use dafs_bench::io::{self, IoOptions, Twins};
-use dafs_bench::target::{Op, Target};
+use dafs_bench::target::{Memory, Op, Target};
 use dafs_bench::{Report, Wait};
 use dafs_fuse::kernel::is_on_mount;
 
@@ -27,7 +27,8 @@ use dafs_fabric::units::size;
     close), remove. All files lie in TARGET/.dafs-bench-PID, which is removed at the end.\n\n\
     With a URL every row is measured by turns with plain sockets (raw) that move the same\n\
     bytes: size, depth, waiting mode and memory footprint are the same; where the session goes by\n\
-    shared memory, with two bare rings and one copy by the other process. On a mount of DAFS every\n\
+    shared memory, with two bare rings and one copy by the other process, or what --memory has in\n\
+    its place: a copy by this one, two copies, or the sum alone. On a mount of DAFS every\n\
     row of read, randread, write, randwrite and write-fsync is measured by turns with a mount\n\
     that has no files behind it (raw), and with plain sockets (trip). With --json, fields are:\n\
     bytes_per_s, ops_per_s (medians of four stretches), p50_us, p99_us, p999_us,\n\
@@ -71,6 +72,12 @@ pub struct Args {
     /// On a path: read and write past the kernel's cache (O_DIRECT).
     #[arg(long)]
     direct: bool,
+    /// With a URL: where the data of reads is to be: shared (buffers of the session, which a server
+    /// on the same machine reaches), private (memory of this process, which copies out of the
+    /// server's cache where it may), bounce (the same, copied twice), lent (where the server's cache
+    /// has it, if it may: it is summed).
+    #[arg(long, value_name = "KIND", default_value = "shared")]
+    memory: Memory,
     /// One JSON object per row.
     #[arg(long)]
     json: bool,
@@ -84,7 +91,7 @@ pub struct Args {
 /// What was not reported yet.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let options = options(args)?;
-    let (mut target, here) = target::open(&args.connect, &args.target, args.direct)?;
+    let (mut target, here) = target::open(&args.connect, &args.target, (args.direct, args.memory))?;
     let mut twins = twins(args, target.as_ref(), here, &options)?;
     pin(options.own_cpu)?;
     let progress = Progress::start(true);
@@ -153,6 +160,7 @@ fn options(args: &Args) -> Result<IoOptions, Failure> {
         depths: args.depth.clone(),
         waits: args.wait.clone(),
         file_bytes: args.file_size,
+        memory: args.memory,
         time: args.seconds,
         own_cpu,
         peer_cpu,

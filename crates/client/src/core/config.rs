@@ -32,6 +32,7 @@ pub struct CoreConfig {
     pub(super) connections: usize,
     pub(super) tags: bool,
     pub(super) rdma_read: bool,
+    pub(super) in_place: bool,
     pub(super) read_ahead: bool,
     pub(super) export: Vec<u8>,
 }
@@ -56,6 +57,7 @@ impl CoreConfig {
             connections: usize::from(options.connections),
             tags: options.tags,
             rdma_read: options.rdma_read,
+            in_place: options.in_place,
             read_ahead: options.read_ahead,
             export: options.export,
         }
@@ -89,7 +91,7 @@ impl CoreConfig {
             inline_bytes: INLINE_BYTES,
             use_tagged: self.tags,
             use_rdma_read: self.rdma_read,
-            use_references: true,
+            use_references: self.in_place,
             requests_max: self.slots,
         }
     }
