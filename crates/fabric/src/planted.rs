@@ -8,6 +8,8 @@
 pub enum Defect {
     /// Pages are given back to the system while a device holds them.
     PinnedPagesGivenBack = 1,
+    /// A message comes before the data that goes together with it.
+    MessageBeforeItsData,
 }
 
 #[cfg(feature = "planted")]
@@ -20,7 +22,7 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 1] = [Defect::PinnedPagesGivenBack];
+        pub const ALL: [Defect; 2] = [Defect::PinnedPagesGivenBack, Defect::MessageBeforeItsData];
     }
 
     /// Plants one in this process, or none.

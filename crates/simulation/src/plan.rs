@@ -353,6 +353,10 @@ fn harden(sim: &mut SimConfig, wanted: Devices) {
     let attr = &mut sim.attr;
     attr.target_cpu_free = mostly();
     if !is_hard {
+        // As fabric-shm is, drawn apart once more.
+        if Rng::new(sim.seed).fork(201).below(8) == 0 {
+            sim.share_memory();
+        }
         return;
     }
     attr.tag_match &= !mostly();
@@ -371,7 +375,9 @@ fn harden(sim: &mut SimConfig, wanted: Devices) {
         sim.faults.refuse_registration_per_million = [100_000, 500_000, 900_000][rng.index(3)];
     }
     sim.attr.local_registration = rng.below(4) > 0;
-    sim.attr.shared_memory = !sim.attr.local_registration && rng.below(4) > 0;
+    if !sim.attr.local_registration && rng.below(4) > 0 {
+        sim.share_memory();
+    }
 }
 
 /// What goes wrong on the network at random.
@@ -420,7 +426,7 @@ mod tests {
         }
         let shared: fn(&SimConfig) -> bool = |sim| sim.attr.shared_memory;
         let (some, most) = (count(Devices::OfSeed, shared), count(Devices::Hard, shared));
-        assert!((2..30).contains(&some) && (20..80).contains(&most), "{some} {most}");
+        assert!((10..60).contains(&some) && (20..80).contains(&most), "{some} {most}");
     }
 
     #[test]

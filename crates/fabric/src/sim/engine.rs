@@ -32,6 +32,7 @@ impl SimEngine {
                 node,
                 device,
                 receives: Vec::new(),
+                polled: Default::default(),
                 ready: Default::default(),
                 looked: false,
                 posted_to: Default::default(),
@@ -71,6 +72,7 @@ impl SimEngine {
         if let Some(engine) = world.engines.get_mut(&self.id) {
             engine.posted_to.insert(queue_pair.0);
         }
+        world.do_at_once(queue_pair.0);
         Ok(())
     }
 
@@ -184,15 +186,12 @@ impl Engine for SimEngine {
             return Err(PostError::QueueFull);
         }
         world.look_at_early_use(self.id, &buffers);
-        let engine = world.engines.get_mut(&self.id).ok_or(PostError::NotConnected)?;
-        engine.receives.push(Receive { wr_id, buffers });
-        if engine.receives.len() == 1 {
-            // Messages may have waited for it.
-            let own = world.qps.values().filter(|qp| qp.engine == self.id);
-            let peers: Vec<u64> = own.filter_map(|qp| qp.peer).collect();
-            peers.into_iter().for_each(|peer| world.kick(peer));
-        }
+        world.take_receive(self.id, Receive { wr_id, buffers });
         Ok(())
+    }
+
+    fn post_recv_again(&mut self, wr_id: WrId) -> bool {
+        self.net.world().receive_again(self.id, wr_id)
     }
 
     fn post_send(
@@ -221,6 +220,29 @@ impl Engine for SimEngine {
         self.post(queue_pair, Work { remote: Some(remote), ..work })?;
         data.clear();
         Ok(())
+    }
+
+    fn write_and_send(
+        &mut self,
+        queue_pair: QueuePair,
+        data: &mut SgList,
+        remote: RemoteSpan,
+        header: &[u8],
+    ) -> bool {
+        let attr = &self.net.truth;
+        let fits = data.len() <= attr.sge_max && header.len() <= attr.header_bytes_max;
+        let mut world = self.net.world();
+        let may = attr.shared_memory && attr.rdma_write && attr.recoverable_access_fault && fits;
+        if !may || connected(&mut world, self.id, queue_pair).is_err() {
+            return false;
+        }
+        let mut message = work(Opcode::Send, WrId(0), false, header, &SgList::new());
+        message.device = world.engines.get(&self.id).map_or(0, |engine| engine.device);
+        let is_done = world.write_and_send(queue_pair.0, data, remote, message);
+        if is_done {
+            data.clear();
+        }
+        is_done
     }
 
     fn post_rdma_read(
@@ -317,9 +339,14 @@ impl Engine for SimEngine {
         let mut world = self.net.world();
         let World { engines, qps, .. } = &mut *world;
         let Some(engine) = engines.get_mut(&self.id) else { return 0 };
+        engine.polled.clear();
         let mut count = 0;
         while count < max {
-            let Some(Ready::Completion { completion, slot }) = engine.ready.front() else { break };
+            let Some(Ready::Completion { completion, slot, receive }) = engine.ready.front_mut()
+            else {
+                break;
+            };
+            engine.polled.extend(receive.take());
             let qp = qps.get_mut(&completion.queue_pair.0);
             qp.into_iter().for_each(|qp| qp.slots -= usize::from(*slot));
             completions.push(*completion);

@@ -11,6 +11,7 @@
 //!   pages that were given back are written where nobody looks ([`SimNet::violations`]);
 //! * source memory is sampled when a piece moves, or copied once before: both happen;
 //! * any posted receive may take a message;
+//! * where devices are shared memory, work may be done, and seen by the peer, when it is posted;
 //! * after a break work comes back in any order and at any time, and data may still move until
 //!   `Quiescent`, when the last [`Span`](crate::Span) is dropped;
 //! * a node that crashes lets go of all its memory at once.
@@ -32,6 +33,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod at_once;
 mod connection;
 mod engine;
 mod faults;
@@ -107,6 +109,20 @@ impl SimConfig {
         (attr.tag_match, attr.ordered_reads, attr.recoverable_access_fault) = (false, false, false);
         (attr.sge_max, attr.private_data_bytes_max) = (2, 56);
         config
+    }
+}
+
+impl SimConfig {
+    /// Has devices be as shared memory is: the initiator copies, in order, and only memory that peers can
+    /// map is reached by them.
+    pub fn share_memory(&mut self) {
+        let attr = &mut self.attr;
+        (attr.shared_memory, attr.recoverable_access_fault, attr.target_cpu_free) =
+            (true, true, true);
+        (attr.rdma_write, attr.rdma_read, attr.tag_match) = (true, true, false);
+        (attr.ordered_reads, attr.write_before_send) = (true, true);
+        (attr.local_registration, attr.registration_pins) = (false, false);
+        (attr.sge_max, attr.private_data_bytes_max) = (1024, PRIVATE_DATA_BYTES_MAX);
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) enum State {
 }
 
 /// A work request of the send queue.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Work {
     pub wr_id: WrId,
     pub opcode: Opcode,

@@ -74,6 +74,16 @@ fn conforms_without_tags_and_reads() {
 }
 
 #[test]
+fn conforms_as_shared_memory_does() {
+    for seed in 0..20 {
+        let mut config = SimConfig::new(seed);
+        config.attr.bulk_bytes_max = 200_000;
+        config.share_memory();
+        run(config);
+    }
+}
+
+#[test]
 fn conforms_as_verbs_do() {
     for seed in 0..20 {
         let mut config = SimConfig::of_verbs(seed);

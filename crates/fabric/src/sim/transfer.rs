@@ -22,7 +22,7 @@ enum Move {
 }
 
 /// Where data comes from.
-enum Source<'a> {
+pub(super) enum Source<'a> {
     Memory(&'a [Span]),
     Staged(&'a [u8]),
 }
@@ -209,7 +209,8 @@ impl World {
         let Some((engine, device)) = self.qps.get(&peer).map(|qp| (qp.engine, qp.device)) else {
             return;
         };
-        let Some(engine) = self.engines.get_mut(&engine) else { return };
+        let id = engine;
+        let Some(engine) = self.engines.get_mut(&id) else { return };
         let receive = engine.receives.swap_remove(self.rng.index(engine.receives.len()));
         work.done = true;
         let (header, total) = (work.header.len(), work.header.len() + work.len);
@@ -223,8 +224,8 @@ impl World {
         scatter_bytes(&work.header, &to);
         copy(&work.source(&local), 0, &to, header, work.len);
         drop(to);
-        drop(receive.buffers);
         self.complete(peer, receive.wr_id, Opcode::Recv, Status::Success, (total, 0));
+        self.keep_receive(id, receive);
     }
 
     /// A piece of a tagged message goes to the buffer posted for it.
@@ -276,19 +277,28 @@ impl World {
         }
     }
 
+    /// What a one-sided access reaches at a peer; `None`: it is refused, or bad luck has it.
+    pub fn target(&mut self, peer: u64, remote: RemoteSpan, is_write: bool) -> Option<SgList> {
+        let device = self.qps.get(&peer).map_or(0, |qp| qp.device);
+        if self.rng.chance(self.faults.revoke_per_million) {
+            self.revoke(remote.rkey.0);
+        }
+        let unlucky = self.rng.chance(self.faults.access_fault_per_million);
+        self.counts.access_faults += u64::from(unlucky);
+        self.check(device, remote, is_write).filter(|_| !unlucky)
+    }
+
     /// A piece of a write or read moves, if the target allows it still.
-    fn access(&mut self, work: &mut Work, peer: u64) {
+    pub fn access(&mut self, work: &mut Work, peer: u64) {
         let Some(remote) = work.remote else { return };
         let (device, engine) = self.qps.get(&peer).map_or((0, 0), |qp| (qp.device, qp.engine));
         self.engines.get_mut(&engine).into_iter().for_each(|engine| engine.looked = false);
         let is_write = work.opcode == Opcode::RdmaWrite;
-        let is_first = !work.started;
-        if is_first && self.rng.chance(self.faults.revoke_per_million) {
-            self.revoke(remote.rkey.0);
-        }
-        let unlucky = is_first && self.rng.chance(self.faults.access_fault_per_million);
-        self.counts.access_faults += u64::from(unlucky);
-        match self.check(device, remote, is_write).filter(|_| !unlucky) {
+        let target = match work.started {
+            true => self.check(device, remote, is_write),
+            false => self.target(peer, remote, is_write),
+        };
+        match target {
             None => {
                 work.done = true;
                 work.status = Status::RemoteAccess;
@@ -356,7 +366,7 @@ fn each_piece(
     }
 }
 
-fn copy(from: &Source<'_>, at: usize, to: &[Span], to_at: usize, len: usize) {
+pub(super) fn copy(from: &Source<'_>, at: usize, to: &[Span], to_at: usize, len: usize) {
     each_piece(to, to_at, len, |to, offset, bytes, before| match from {
         Source::Staged(staged) => to.copy_from(offset, &staged[at + before..][..bytes]),
         Source::Memory(list) => {

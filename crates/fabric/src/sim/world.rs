@@ -61,6 +61,8 @@ pub(super) enum Ready {
     Completion {
         completion: WorkCompletion,
         slot: bool,
+        /// Where a message is, if the receive can be posted again.
+        receive: Option<Receive>,
     },
     Event(QueuePairEvent),
 }
@@ -70,6 +72,8 @@ pub(super) struct EngineState {
     pub node: u32,
     pub device: u64,
     pub receives: Vec<Receive>,
+    /// Those whose completions the last poll gave out, until the next one.
+    pub polled: VecDeque<Receive>,
     pub ready: VecDeque<Ready>,
     /// It was polled since a piece of one-sided data moved last.
     pub looked: bool,
@@ -197,7 +201,30 @@ impl World {
         };
         let slot = !matches!(opcode, Opcode::Recv | Opcode::TaggedRecv);
         if let Some(engine) = self.engines.get_mut(&engine) {
-            engine.ready.push_back(Ready::Completion { completion, slot });
+            engine.ready.push_back(Ready::Completion { completion, slot, receive: None });
+        }
+    }
+
+    /// The message that was completed last can be posted again in the same memory.
+    pub fn keep_receive(&mut self, engine: u64, receive: Receive) {
+        let may_stay = !receive.buffers.iter().any(Span::is_waited_for);
+        let engine = self.engines.get_mut(&engine).filter(|_| self.attr.shared_memory && may_stay);
+        if let Some(Ready::Completion { receive: kept, .. }) =
+            engine.and_then(|engine| engine.ready.back_mut())
+        {
+            *kept = Some(receive);
+        }
+    }
+
+    /// A receive is posted.
+    pub fn take_receive(&mut self, id: u64, receive: Receive) {
+        let Some(engine) = self.engines.get_mut(&id) else { return };
+        engine.receives.push(receive);
+        if engine.receives.len() == 1 {
+            // Messages may have waited for it.
+            let own = self.qps.values().filter(|qp| qp.engine == id);
+            let peers: Vec<u64> = own.filter_map(|qp| qp.peer).collect();
+            peers.into_iter().for_each(|peer| self.kick(peer));
         }
     }
 
