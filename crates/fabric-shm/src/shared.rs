@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use dafs_fabric::mem::MappedOfPeer;
 use dafs_fabric::{Arena, DeviceAttr, Span, local};
 
 use crate::memory_region::Table;
@@ -135,7 +136,8 @@ impl Account {
         let user = users.each.entry(self.uid).or_default();
         (users.bytes, users.files) = (users.bytes + bytes, users.files + 1);
         let whole = arena.span(0, arena.len());
-        let mapped = Arc::new(PeerFile { whole, account: Some((self.clone(), id)) });
+        let (account, counted) = (Some((self.clone(), id)), MappedOfPeer::new(bytes));
+        let mapped = Arc::new(PeerFile { whole, account, _counted: counted });
         user.bytes += bytes;
         user.files.insert(id, Arc::downgrade(&mapped));
         Ok(Some(mapped))
@@ -147,6 +149,7 @@ impl Account {
 pub struct PeerFile {
     whole: Span,
     account: Option<(Account, (u64, u64))>,
+    _counted: MappedOfPeer,
 }
 
 impl PeerFile {
@@ -156,7 +159,10 @@ impl PeerFile {
     /// It cannot be shared.
     pub fn of_server(file: &OwnedFd, bytes_max: usize) -> io::Result<Option<Arc<PeerFile>>> {
         match Arena::span_of_peer(file.as_fd(), bytes_max) {
-            Ok(whole) => Ok(Some(Arc::new(PeerFile { whole, account: None }))),
+            Ok(whole) => {
+                let counted = MappedOfPeer::new(whole.len() as u64);
+                Ok(Some(Arc::new(PeerFile { whole, account: None, _counted: counted })))
+            }
             Err(error) if is_no_room(&error) => {
                 tracing::warn!(%error, "a server's memory is not mapped");
                 Ok(None)

@@ -36,7 +36,7 @@ pub use pins::Pin;
 use pins::Pins;
 pub use pool::{PoolPiece, SharedPool};
 pub use region::{Deregister, MemoryRegion};
-pub use shared::{SharedFile, SharedPart, is_memory_file};
+pub use shared::{MappedOfPeer, SharedFile, SharedPart, is_memory_file, mapped_of_peers};
 pub use views::Views;
 pub use words::Words;
 

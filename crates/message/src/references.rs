@@ -43,12 +43,13 @@ pub struct ReferenceQuota {
 #[derive(Debug)]
 struct Share {
     of_connection: usize,
+    of_all: usize,
     left: AtomicUsize,
 }
 
 impl Share {
     fn new((of_connection, of_all): (usize, usize)) -> Share {
-        Share { of_connection, left: AtomicUsize::new(of_all) }
+        Share { of_connection, of_all, left: AtomicUsize::new(of_all) }
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -62,6 +63,10 @@ impl Share {
 
     fn left(&self) -> usize {
         self.left.load(Ordering::Relaxed)
+    }
+
+    fn taken(&self) -> usize {
+        self.of_all.saturating_sub(self.left())
     }
 }
 
@@ -79,6 +84,11 @@ impl ReferenceQuota {
 
     fn share(&self, lent: bool) -> &Share {
         if lent { &self.lent } else { &self.read }
+    }
+
+    /// Bytes that are taken now by what is read, and by what is lent.
+    pub fn taken(&self) -> [usize; 2] {
+        [&self.read, &self.lent].map(Share::taken)
     }
 
     /// Bytes that are not taken by what is only read.
@@ -253,6 +263,7 @@ mod tests {
         assert!(begin(&mut one, 4, 1).is_some() && begin(&mut one, 5, 1).is_none());
         assert!(begin(&mut other, 6, GRAIN_BYTES).is_some());
         assert_eq!(begin(&mut other, 7, 1), None, "enough for all");
+        assert_eq!(quota.taken(), [7 * GRAIN_BYTES, 0]);
         assert_eq!((one.end(first), one.end(first)), (Some(1), None));
         assert_eq!(one.end(77), None);
         let again = begin(&mut one, 8, 1).expect("room");

@@ -49,6 +49,13 @@ impl Quotas {
         of_users.insert(uid, Arc::downgrade(&quota));
         Some(quota)
     }
+
+    /// Bytes that clients read by themselves now, and that they were lent.
+    pub(crate) fn taken(&self) -> [u64; 2] {
+        let of_users = self.of_users.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = of_users.values().filter_map(Weak::upgrade).map(|quota| quota.taken());
+        live.fold([0; 2], |sum, taken| [sum[0] + taken[0] as u64, sum[1] + taken[1] as u64])
+    }
 }
 
 #[cfg(test)]

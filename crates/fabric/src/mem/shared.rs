@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Arena, Buffer, HUGE_PAGE_BYTES, Keep, PAGE_BYTES, Span};
 use crate::error::ArenaError;
@@ -83,6 +83,31 @@ impl SharedFile {
 impl AsFd for SharedFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+static OF_PEERS: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of files of peers that this process maps, those of rings aside.
+pub fn mapped_of_peers() -> u64 {
+    OF_PEERS.load(Ordering::Relaxed)
+}
+
+/// Counts as [mapped](mapped_of_peers) until it is dropped.
+#[derive(Debug)]
+pub struct MappedOfPeer(u64);
+
+impl MappedOfPeer {
+    /// So many bytes.
+    pub fn new(bytes: u64) -> MappedOfPeer {
+        OF_PEERS.fetch_add(bytes, Ordering::Relaxed);
+        MappedOfPeer(bytes)
+    }
+}
+
+impl Drop for MappedOfPeer {
+    fn drop(&mut self) {
+        OF_PEERS.fetch_sub(self.0, Ordering::Relaxed);
     }
 }
 

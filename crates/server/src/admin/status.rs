@@ -117,6 +117,7 @@ fn values(shared: &Shared) -> Vec<Value> {
     let counters = &shared.counters;
     let cache = shared.unifier.stats();
     let locks = shared.locks.stats();
+    let [referenced, lent] = shared.quotas.taken();
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let size = |counter: &std::sync::atomic::AtomicUsize| counter.load(Ordering::Relaxed) as u64;
     let value = |name, help, value| Value { name, help, value, gauge: false };
@@ -149,6 +150,17 @@ fn values(shared: &Shared) -> Vec<Value> {
             "held_bytes",
             "Memory of the arena that is held until peers send data or take replies",
             shared.budgets.used().0.pages as u64,
+        ),
+        gauge(
+            "referenced_bytes",
+            "Memory of the cache that clients read by themselves and have not let go",
+            referenced,
+        ),
+        gauge("lent_bytes", "Memory of the cache that is lent to clients", lent),
+        gauge(
+            "mapped_bytes",
+            "Memory of clients of this host that is mapped, their rings aside",
+            dafs_fabric::mem::mapped_of_peers(),
         ),
         value(
             "lost_log_lines",

@@ -33,10 +33,16 @@ pub(crate) fn kills(mode: Mode) -> Vec<Line> {
 }
 
 pub(crate) fn sessions_alive(server: &Served) -> u64 {
+    counter(server, "sessions")
+}
+
+/// One of the server's counters.
+pub(crate) fn counter(server: &Served, name: &str) -> u64 {
     let out = run_ok(&["status", "--json", &server.url]);
     let value: serde_json::Value =
         serde_json::from_str(out.lines().next().unwrap_or("")).expect("JSON");
-    value.pointer("/counters/sessions").and_then(serde_json::Value::as_u64).expect("sessions")
+    let counter = value.pointer(&format!("/counters/{name}"));
+    counter.and_then(serde_json::Value::as_u64).expect("a counter of this name")
 }
 
 pub(crate) fn config_with_lease(dir: &Path, seconds: u64) -> PathBuf {

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 
 use super::Held;
 use super::victim::Victim;
-use crate::faults::{config_with_lease, sessions_alive};
+use crate::faults::{config_with_lease, counter, sessions_alive};
 use crate::{Line, Mode};
 
 const BYTES: usize = 4 << 20;
@@ -136,6 +136,14 @@ fn clients(mode: Mode) -> Vec<Line> {
     });
     let more = server.own_bytes().saturating_sub(memory) >> 10;
     let beside = honest.end();
+    // Nobody is left: pages that clients read by themselves, those under way, and what they shared.
+    const HELD: [&str; 4] = ["referenced_bytes", "lent_bytes", "held_bytes", "mapped_bytes"];
+    let held = || HELD.map(|of| counter(&server, of));
+    let mut left = held();
+    let let_go = settles(|| {
+        left = held();
+        left == [0; HELD.len()]
+    });
     let what = format!("{rounds} clients killed, with children, or stopped: server and others");
     let line =
         Line::new("shm-kills", &what, "no hang, no leak, right data").result(match &beside {
@@ -143,8 +151,12 @@ fn clients(mode: Mode) -> Vec<Line> {
             Err(why) => Err(why.clone()),
             Ok(_) if !forgotten => Err(format!("{} sessions are left", sessions_alive(&server))),
             Ok(_) if !given_back => Err(format!("{before:?} became {now:?}, and {more} KiB more")),
+            Ok(_) if !let_go => {
+                let left = HELD.iter().zip(left).map(|(name, bytes)| format!("{name} {bytes}"));
+                Err(format!("left: {}", left.collect::<Vec<_>>().join(", ")))
+            }
             Ok(reads) => Ok(format!(
-                "{} reads, {} descriptors and {} mappings (before {} and {}), {more} KiB more",
+                "nothing is held, {} reads, {} descriptors and {} mappings (before {} and {}), {more} KiB more",
                 reads.len(),
                 now.descriptors,
                 now.mappings,
