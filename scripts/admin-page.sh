@@ -6,6 +6,8 @@
 #
 # Installs chromium where it is missing.
 set -euo pipefail
+# Units have letters that only UTF-8 has.
+export LC_ALL=C.UTF-8
 cd "$(dirname "$0")/.."
 scripts/setup.sh browser
 dafs=$(realpath "${1:-target/release/dafs}")

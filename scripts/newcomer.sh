@@ -58,10 +58,12 @@ prepare() {
     cp /etc/resolv.conf "$root/etc/resolv.conf"
     mkdir -p "$root/usr/local/share/ca-certificates"
     cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
+    mount --bind "$root" "$root"
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
     mount --rbind -o ro /sys "$root/sys"
-    mount -t tmpfs tmpfs "$root/tmp"
+    # As Debian has it from 13 on.
+    [ "$release" = bookworm ] || mount -t tmpfs tmpfs "$root/tmp"
     grep -q security "$root/etc/apt/sources.list" ||
         echo "deb http://deb.debian.org/debian-security $release-security main" >>"$root/etc/apt/sources.list"
     as root 'apt-get update -q && apt-get install -q -y --no-install-recommends make git' \
@@ -82,9 +84,10 @@ prepare() {
     before=$(traces)
 }
 
-as() { # USER COMMANDS: in the chroot
+as() { # USER COMMANDS: there, where / is a mount as on a machine: programs may make namespaces
     # Under nohup too signals end what they end for a newcomer.
-    chroot "$root" /usr/bin/env -i --default-signal HOME="$(chroot "$root" getent passwd "$1" | cut -d: -f6)" TERM=dumb \
+    unshare --mount --propagation private bash -c 'cd "$1" && pivot_root . . && umount -l . && shift && exec "$@"' - \
+        "$root" /usr/bin/env -i --default-signal HOME="$(chroot "$root" getent passwd "$1" | cut -d: -f6)" TERM=dumb \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ${CI:+CI=$CI} \
         setpriv --reuid "$1" --regid "$1" --init-groups bash -c "$2" </dev/null
 }
@@ -174,7 +177,7 @@ for who in "${kinds[@]}"; do
         tail -n 1 "$here/$who.test"
         same_machine
     fi
-    umount -R "$root/proc" "$root/dev" "$root/sys" "$root/tmp"
+    umount -R "$root"
     rm -rf --one-file-system "$root"
     echo "   done: $((SECONDS - start)) s"
 done

@@ -25,10 +25,12 @@ impl FreshDir {
     /// # Panics
     /// When there is no temporary directory.
     pub fn new() -> FreshDir {
-        FreshDir::sized(BYTES)
+        let dir = tempfile::tempdir().expect("tempdir");
+        // Memory does not grow old, and whoever has `TMPDIR` there wants to try it.
+        if is_memory(dir.path()) { FreshDir { dir, mounted: None } } else { FreshDir::sized(BYTES) }
     }
 
-    /// As [`new`](Self::new), with so many bytes.
+    /// One with so many bytes, which can be full.
     ///
     /// # Panics
     /// As `new`.
@@ -42,12 +44,11 @@ impl FreshDir {
         std::fs::create_dir(&mount).expect("mkdir");
         let file = std::fs::File::create(&image).expect("image");
         file.set_len(bytes).expect("a sparse file");
-        // Memory does not grow old, and whoever has `TMPDIR` there wants to try it.
-        let made = !is_memory(dir.path())
-            && done("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0"], &[&image])
+        let made = done("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0"], &[&image])
             && done("mount", &["-o", "loop"], &[&image, &mount]);
         if !made {
             let _ = std::fs::remove_file(&image);
+            let _ = std::fs::remove_dir(&mount);
         }
         FreshDir { dir, mounted: made.then_some(mount) }
     }

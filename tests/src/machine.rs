@@ -1,9 +1,13 @@
 //! What this machine allows. Containers forbid some of what tests need: these then skip, and say
 //! why.
 
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
+
+use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, statfs};
 
 /// How an error, or a panic, begins that is a skipped test.
 pub const SKIPPED: &str = "skipped: ";
@@ -24,6 +28,21 @@ pub fn mounts() -> Allowed {
             if nix::unistd::geteuid().is_root() { mounts_memory() } else { Ok(()) }
         })
         .clone()
+}
+
+/// Direct I/O of the file system's own in this directory: in memory and in layers an open says so, too.
+///
+/// # Errors
+/// Why not, after [`SKIPPED`].
+pub fn direct_io(dir: &Path) -> Allowed {
+    let kind = statfs(dir).map_err(|error| error.to_string())?.filesystem_type();
+    if [TMPFS_MAGIC, OVERLAYFS_SUPER_MAGIC].contains(&kind) {
+        return Err(format!("{SKIPPED}no disk of its own below {}", dir.display()));
+    }
+    let mut options = File::options();
+    options.write(true).create_new(true).custom_flags(libc::O_DIRECT);
+    let tried = options.open(dir.join("try")).and_then(|_| fs::remove_file(dir.join("try")));
+    tried.map_err(|error| format!("{SKIPPED}no O_DIRECT in {}: {error}", dir.display()))
 }
 
 fn mounts_memory() -> Allowed {

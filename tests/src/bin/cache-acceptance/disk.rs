@@ -2,8 +2,6 @@
 //! the same run with O_DIRECT, by turns: a disk may be twice as fast a second later. What is
 //! compared are medians.
 
-use std::fs::{self, File};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +11,6 @@ use dafs_tests::acceptance::median;
 use dafs_tests::client::session;
 use dafs_tests::machine::SKIPPED;
 use dafs_tests::{Served, by_tcp, command, run_ok};
-use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, statfs};
 use serde_json::Value;
 
 use crate::{Line, Mode};
@@ -33,7 +30,7 @@ fn world(arena: &str) -> Result<World, String> {
     }
     dafs_tests::machine::rings()?;
     let dir = tempfile::tempdir().expect("tempdir");
-    can_be_direct(dir.path())?;
+    dafs_tests::machine::direct_io(dir.path())?;
     dafs_tests::served::as_in_use(true);
     let server = Served::start(dir.path(), &["--arena", arena]);
     let status: Value = serde_json::from_str(&run_ok(&["status", "--json", &server.url]))
@@ -42,18 +39,6 @@ fn world(arena: &str) -> Result<World, String> {
         Some("direct") => Ok(World { server, dir }),
         other => Err(format!("the disk is served {}", other.unwrap_or("no way that is told"))),
     }
-}
-
-/// The file system has O_DIRECT, of its own: in memory and in layers an open says so, too.
-fn can_be_direct(dir: &Path) -> Result<(), String> {
-    let kind = statfs(dir).map_err(|error| error.to_string())?.filesystem_type();
-    if [TMPFS_MAGIC, OVERLAYFS_SUPER_MAGIC].contains(&kind) {
-        return Err(format!("{SKIPPED}no disk of its own below {}", dir.display()));
-    }
-    let mut options = File::options();
-    options.write(true).create_new(true).custom_flags(libc::O_DIRECT);
-    let tried = options.open(dir.join("try")).and_then(|_| fs::remove_file(dir.join("try")));
-    tried.map_err(|error| format!("{SKIPPED}no O_DIRECT in {}: {error}", dir.display()))
 }
 
 fn lacking(number: &'static str, reason: String) -> Vec<Line> {

@@ -74,12 +74,15 @@ struct World {
 }
 
 impl World {
-    fn new(bad: &Path, args: &[&str]) -> World {
+    fn new(bad: &Path, args: &[&str]) -> Outcome<World> {
         let good = tempfile::tempdir().expect("tempdir");
+        if args.contains(&"direct") {
+            dafs_tests::machine::direct_io(good.path())?;
+        }
         let exports = [format!("bad={}", bad.display()), format!("good={}", good.path().display())];
         let exports = ["--export", &exports[0], "--export", &exports[1]];
         let server = Served::start(bad, &[args, &exports].concat());
-        World { server, good }
+        Ok(World { server, good })
     }
 
     fn session(&self) -> Session {
@@ -190,7 +193,7 @@ fn small() -> Outcome<FreshDir> {
 
 fn full(args: &[&str]) -> Outcome<String> {
     let dir = small()?;
-    let mut world = World::new(dir.path(), &[args, &["--arena", "64m"]].concat());
+    let mut world = World::new(dir.path(), &[args, &["--arena", "64m"]].concat())?;
     let (writer, other, gone) = (world.session(), world.session(), world.session());
     let data = pattern(1, 24 * MIB as usize);
     let kept = put(&writer, "bad/kept", &data[..MIB as usize])?;
@@ -228,7 +231,7 @@ fn starving(args: &[&str]) -> Outcome<String> {
     let dir = small()?;
     let state = dir.path().join("state").display().to_string();
     let args = [args, &["--arena", "16m", "--state", &state]].concat();
-    let mut world = World::new(dir.path(), &args);
+    let mut world = World::new(dir.path(), &args)?;
     let (writer, other) = (world.session(), world.session());
     let data = pattern(1, 64 * MIB as usize);
     let kept = put(&writer, "bad/kept", &data[..MIB as usize])?;
@@ -290,7 +293,7 @@ fn thin(args: &[&str]) -> Outcome<String> {
         let path = dir.join(name);
         tool("fallocate", &["-l", "8M"], &[&path])?;
     }
-    let mut world = World::new(&dir, args);
+    let mut world = World::new(&dir, args)?;
     let (one, two, three) = (world.session(), world.session(), world.session());
     let data = pattern(1, 2 * MIB as usize);
     let good = put(&two, "bad/good", &data)?;
@@ -341,7 +344,7 @@ fn thin(args: &[&str]) -> Outcome<String> {
 fn dead(args: &[&str]) -> Outcome<String> {
     let disk = Mortal::new()?;
     let dir = disk.mounted.path().to_path_buf();
-    let mut world = World::new(&dir, &[args, &["--arena", "64m"]].concat());
+    let mut world = World::new(&dir, &[args, &["--arena", "64m"]].concat())?;
     let (one, two) = (world.session(), world.session());
     let data = pattern(1, 8 * MIB as usize);
     let (file, other) = (put(&one, "bad/file", &data)?, put(&two, "bad/other", &data)?);
@@ -386,7 +389,7 @@ fn unreadable(args: &[&str]) -> Outcome<String> {
     let is_bad = |name: &&str| std::fs::read(dir.join(name)).is_err();
     let name = *["data", "again"].iter().find(|name| is_bad(name)).ok_or("both can be read")?;
     std::fs::write("/proc/sys/vm/drop_caches", "1").map_err(|error| error.to_string())?;
-    let mut world = World::new(&dir, &[args, &["--arena", "64m"]].concat());
+    let mut world = World::new(&dir, &[args, &["--arena", "64m"]].concat())?;
     let session = world.session();
     let path = format!("bad/{name}");
     let file = open(&session, &path)?;
@@ -443,7 +446,7 @@ fn quota(args: &[&str]) -> Outcome<String> {
     tool("btrfs", &["-q", "quota", "enable"], &[disk.path()])?;
     tool("btrfs", &["-q", "subvolume", "create"], &[&limited])?;
     tool("btrfs", &["-q", "qgroup", "limit", "8M"], &[&limited])?;
-    let mut world = World::new(disk.path(), &[args, &["--arena", "64m"]].concat());
+    let mut world = World::new(disk.path(), &[args, &["--arena", "64m"]].concat())?;
     let (writer, other) = (world.session(), world.session());
     let data = pattern(1, 16 * MIB as usize);
     let big = put(&writer, "bad/limited/big", &data[..BLOCK])?;
