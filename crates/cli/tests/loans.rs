@@ -5,11 +5,12 @@ mod common;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Server, good};
+use common::{Mounted, Server, good};
 use dafs_client::{Lent, OpenOptions, Session, SessionOptions, Url};
 use dafs_fabric::Provider;
 use dafs_fabric_shm::ShmProvider;
@@ -162,6 +163,33 @@ fn loans_outlive_the_session_and_the_server() {
     server.crash_and_restart();
     assert!(bytes(&file.lend(0, PIECE).expect("lent")) == expected[..PIECE]);
     assert!(bytes(&again) == expected[..PIECE / 4] && bytes(&lent) == expected[..PIECE]);
+}
+
+/// The kernel copies out of the cache, and the server copies nothing.
+#[test]
+fn a_mount_answers_large_reads_with_loans() {
+    let server = serving("512m");
+    let Some(mounted) = Mounted::new(&server, &[]) else { return };
+    let (path, all) = (mounted.join("file"), contents());
+    let before = number(&server, "copied_bytes");
+    assert!(std::fs::read(&path).expect("read") == all);
+    let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    let direct = direct.expect("opens");
+    let mut into = vec![0; 2 * PIECE];
+    for at in [0, 3 * PIECE + 4096, BYTES - PIECE - 4096] {
+        let bytes = direct.read_at(&mut into, at as u64).expect("read");
+        assert_eq!(bytes, into.len().min(BYTES - at));
+        assert!(into[..bytes] == all[at..at + bytes], "at {at}");
+    }
+    let by_server = number(&server, "copied_bytes") - before;
+    assert!(by_server < BYTES as u64 / 4, "{by_server}");
+    // What is written is read by the next.
+    let (_session, file) = open(&server, "shm");
+    file.write_at(&vec![0x77; PIECE], PIECE as u64).expect("written");
+    assert_eq!(direct.read_at(&mut into, PIECE as u64 / 2).expect("read"), 2 * PIECE);
+    assert!(into[PIECE / 2..3 * PIECE / 2].iter().all(|byte| *byte == 0x77));
+    assert!(into[..PIECE / 2] == all[PIECE / 2..PIECE]);
+    wait_for("all is let go", || number(&server, "held_bytes") == 0);
 }
 
 /// What another process of this program does.

@@ -1,6 +1,6 @@
 //! Reading data where the server has it.
 
-use dafs_fabric::Buffer;
+use dafs_fabric::{Buffer, Span};
 
 use crate::core::{Memory, Output, Work};
 use crate::error::{Error, Result};
@@ -89,6 +89,30 @@ impl File {
             }
         }
         Ok(lent)
+    }
+
+    /// As [`read_at`](Self::read_at); what is lent is not in `into`, but in the loan. Of more than one request nothing
+    /// is.
+    ///
+    /// # Errors
+    /// As `read_at`.
+    pub fn read_or_lend(&self, into: &mut [u8], offset: u64) -> Result<(usize, Option<Loan>)> {
+        let session = self.session();
+        if into.is_empty() || into.len() > self.piece_max() {
+            return Ok((self.read_at(into, offset)?, None));
+        }
+        let len = u32::try_from(into.len()).expect("pieces are at most DATA_BYTES_MAX");
+        let work = Work::Lend { file: self.key(), offset, len };
+        let call = |span: &Span| session.inner.call(None, work, Memory::Span(span.clone()));
+        match session.lend_mut(into, call)? {
+            Output::Lent { bytes, mut loan, .. } => {
+                if let Some(loan) = &mut loan {
+                    loan.set_session(session.returns());
+                }
+                Ok((bytes, loan))
+            }
+            other => Err(crate::answer::unexpected(&other)),
+        }
     }
 
     /// True: there may be more.

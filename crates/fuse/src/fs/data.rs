@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use dafs_client::{File, Object as Found, OpenOptions, Session};
+use dafs_client::{File, Loan, Object as Found, OpenOptions, Session};
 use dafs_fabric::Buffer;
 use dafs_protocol::{LockKind, OwnerKey};
 
@@ -12,7 +12,19 @@ use super::DafsFs;
 use super::error::Errno;
 use super::nodes::{Node, OpenFile};
 use crate::kernel::abi::open;
-use crate::kernel::{Answer, Caller, Opened};
+use crate::kernel::{Answer, Caller, LentData, Opened, Pieces};
+
+/// From so many bytes on, the kernel copies data out of the server's cache, where it is lent.
+const LENT_MIN: usize = 64 << 10;
+
+/// Data in the server's cache.
+struct Lent(Loan);
+
+impl Pieces for Lent {
+    fn pieces(&self) -> Vec<&[u8]> {
+        self.0.pieces().collect()
+    }
+}
 
 /// The kernel opens a program to run it.
 const FMODE_EXEC: u32 = 0x20;
@@ -194,9 +206,19 @@ impl DafsFs {
     ) -> Result<Answer, Errno> {
         let open = self.files.get(fh)?;
         let into = room.get_mut(..size).ok_or(Errno::INVAL)?;
-        let mut read = open.file.read_at(into, offset)?;
+        let (mut read, loan) = match size >= LENT_MIN {
+            true => open.file.read_or_lend(into, offset)?,
+            false => (open.file.read_at(into, offset)?, None),
+        };
         // The kernel takes what lacks for zeros, up to the size that it was told meanwhile.
         let end = |read| offset.saturating_add(read as u64);
+        if let Some(loan) = loan {
+            let is_told = |read| open.node.told_beyond(end(read)).is_some();
+            if read == size || open.direct || !is_told(read) {
+                return Ok(Answer::Lent(LentData::new(Lent(loan))));
+            }
+            read = open.file.read_at(into, offset)?;
+        }
         if read < size
             && !open.direct
             && let Some(told) = open.node.told_beyond(end(read))

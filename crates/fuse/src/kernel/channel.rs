@@ -70,6 +70,19 @@ impl Channel {
         (&*self.device).write_vectored(&parts).map(|_| ())
     }
 
+    /// Writes a reply of bytes that lie in several places.
+    ///
+    /// # Errors
+    /// As of [`reply`](Self::reply).
+    pub(super) fn reply_pieces(&self, unique: u64, pieces: &[&[u8]]) -> io::Result<()> {
+        let len = size_of::<OutHeader>() + pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        let len = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let header = OutHeader { len, error: 0, unique };
+        let all = std::iter::once(header.as_bytes()).chain(pieces.iter().copied());
+        let parts: Vec<IoSlice<'_>> = all.map(IoSlice::new).collect();
+        (&*self.device).write_vectored(&parts).map(|_| ())
+    }
+
     /// To tell the kernel what changed.
     pub fn notifier(&self) -> Notifier {
         Notifier { channel: self.clone() }

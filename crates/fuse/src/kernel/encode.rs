@@ -40,6 +40,13 @@ pub fn answer(
             Some(data) => channel.reply(unique, &[], data),
             None => channel.reply_error(unique, libc::EIO),
         },
+        Answer::Lent(lent) => {
+            let pieces = lent.pieces();
+            match pieces.iter().map(|piece| piece.len()).sum::<usize>() <= data_max(op) {
+                true => channel.reply_pieces(unique, &pieces),
+                false => channel.reply_error(unique, libc::EIO),
+            }
+        }
         Answer::Data(data) => match op {
             Op::GetXattr { .. } | Op::ListXattr { .. } if data.len() > data_max(op) => {
                 channel.reply_error(unique, libc::ERANGE)

@@ -2,7 +2,7 @@
 //!
 //! [`Mount`] mounts, [`serve`] reads requests and writes answers until nothing is mounted any
 //! more. Each thread has a buffer for requests and one for data that are read: a READ or WRITE is
-//! one `read` and one `writev`, without an allocation. The pool of threads grows while all of them
+//! one `read` and one `writev`, without an allocation, unless the data lie elsewhere. The pool of threads grows while all of them
 //! are in calls; one always reads, so that an interrupt reaches the call that it is meant for.
 
 pub mod abi;
@@ -27,8 +27,8 @@ pub use interrupt::is_interrupted;
 pub use mount::{Mount, MountError, MountOptions, Unmount, is_mount_word, unmount};
 pub use mount_table::{Mounted, is_on_mount, mounted};
 pub use operation::{
-    Answer, Caller, Entry, FileSystem, KernelLock, LockKind, NodeAttr, Op, Opened, SetAttr,
-    SetTime, StatFs,
+    Answer, Caller, Entry, FileSystem, KernelLock, LentData, LockKind, NodeAttr, Op, Opened,
+    Pieces, SetAttr, SetTime, StatFs,
 };
 pub use pool::ServeOptions;
 pub use requests::RequestMemory;

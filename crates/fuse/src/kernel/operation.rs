@@ -1,5 +1,6 @@
 //! What the kernel asks of a file system.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,6 +221,39 @@ pub enum LockKind {
     Unlock,
 }
 
+/// Bytes that lie in several places, and stay there until it is dropped.
+pub trait Pieces: Send + Sync {
+    /// Them, in order.
+    fn pieces(&self) -> Vec<&[u8]>;
+}
+
+/// See [`Pieces`].
+#[derive(Clone)]
+pub struct LentData(Arc<dyn Pieces>);
+
+impl LentData {
+    /// Such bytes.
+    pub fn new(pieces: impl Pieces + 'static) -> LentData {
+        LentData(Arc::new(pieces))
+    }
+
+    pub(super) fn pieces(&self) -> Vec<&[u8]> {
+        self.0.pieces()
+    }
+}
+
+impl PartialEq for LentData {
+    fn eq(&self, other: &LentData) -> bool {
+        self.pieces() == other.pieces()
+    }
+}
+
+impl fmt::Debug for LentData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LentData").finish_non_exhaustive()
+    }
+}
+
 /// What came of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
@@ -235,6 +269,8 @@ pub enum Answer {
     Opened(Opened),
     /// So many bytes lie at the start of the room.
     Read(usize),
+    /// Bytes of a READ that lie elsewhere.
+    Lent(LentData),
     /// Bytes.
     Data(Vec<u8>),
     /// How many bytes an extended attribute has.
