@@ -410,6 +410,9 @@ typedef struct dap_lock_t {
   uint64_t length;
 } dap_lock_t;
 
+/* Data that is read in place. */
+typedef uint64_t dap_loan_t;
+
 /* A completion group. */
 typedef uint64_t dap_cg_t;
 
@@ -676,6 +679,18 @@ int32_t dap_mem_alloc(dap_session_t session, size_t length, void **address, dap_
 
 /* Frees memory of dap_mem_alloc */
 int32_t dap_mem_free(dap_mem_t mem);
+
+/* Reads data where the server has it */
+int64_t dap_lend(dap_file_t file, uint64_t offset, size_t length, dap_loan_t *loan);
+
+/* Tells where bytes of a loan are */
+int64_t dap_loan_piece(dap_loan_t loan, uint64_t offset, const void **address);
+
+/* Tells whether a loan is in the server's cache */
+int32_t dap_loan_is_mapped(dap_loan_t loan);
+
+/* Returns a loan */
+int32_t dap_return(dap_loan_t loan);
 
 /* Makes a completion group */
 int32_t dap_cg_create(dap_session_t session, uint32_t depth, dap_cg_t *group);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use dafs_client::{File, ReadDir, Session};
+use dafs_client::{File, Lent, ReadDir, Session};
 use dafs_fabric::{Arena, PostedBuffer, Span};
 
 use crate::failure::{Failure, Outcome};
@@ -19,6 +19,7 @@ pub enum Object {
     Directory(Arc<DirectoryObject>),
     Memory(Arc<MemoryObject>),
     Group(Arc<GroupObject>),
+    Loan(Arc<LoanObject>),
 }
 
 impl Object {
@@ -31,6 +32,7 @@ impl Object {
             Object::Directory(_) => 3,
             Object::Memory(_) => 4,
             Object::Group(_) => 5,
+            Object::Loan(_) => 6,
         }
     }
 
@@ -41,7 +43,7 @@ impl Object {
             Object::File(file) => Arc::ptr_eq(&file.session, session),
             Object::Directory(directory) => Arc::ptr_eq(&directory.session, session),
             Object::Group(group) => Arc::ptr_eq(&group.session, session),
-            Object::Memory(_) => false,
+            Object::Memory(_) | Object::Loan(_) => false,
         }
     }
 }
@@ -91,6 +93,27 @@ pub struct FileObject {
 pub struct DirectoryObject {
     pub entries: Mutex<ReadDir>,
     pub session: Arc<SessionObject>,
+}
+
+/// Data to be read in place.
+pub struct LoanObject(pub Lent);
+
+impl LoanObject {
+    /// The bytes that lie together from there on.
+    pub fn piece(&self, mut offset: usize) -> &[u8] {
+        for piece in self.0.pieces() {
+            match piece.get(offset..) {
+                Some(rest) if !rest.is_empty() => return rest,
+                _ => offset = offset.saturating_sub(piece.len()),
+            }
+        }
+        &[]
+    }
+
+    /// All of it is in the server's cache.
+    pub fn is_mapped(&self) -> bool {
+        self.0.is_mapped()
+    }
 }
 
 /// A completion group.

@@ -13,6 +13,8 @@ pub type dap_file_t = u64;
 pub type dap_dir_t = u64;
 /// Registered memory.
 pub type dap_mem_t = u64;
+/// Data that is read in place.
+pub type dap_loan_t = u64;
 /// A completion group.
 pub type dap_cg_t = u64;
 

@@ -13,6 +13,8 @@ mod file;
 #[allow(unsafe_code, reason = "names that C knows")]
 mod group;
 #[allow(unsafe_code, reason = "names that C knows")]
+mod loan;
+#[allow(unsafe_code, reason = "names that C knows")]
 mod lock;
 #[allow(unsafe_code, reason = "names that C knows")]
 mod memory;

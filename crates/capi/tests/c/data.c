@@ -71,6 +71,34 @@ static void registered(void)
     IS(dap_deregister_mem(mem), -EBADF);
 }
 
+/* Read where it is, or copied: it is the same. */
+static void lent(void)
+{
+    static unsigned char wanted[200000];
+    int64_t length = dap_pread(file, wanted, sizeof wanted, 7), piece;
+    TRUE(length > 100000);
+    dap_loan_t loan;
+    const void *address;
+    IS(dap_lend(file, 7, sizeof wanted, &loan), length);
+    int64_t at = 0;
+    while ((piece = dap_loan_piece(loan, (uint64_t)at, &address)) > 0) {
+        IS(memcmp(address, wanted + at, (size_t)piece), 0);
+        at += piece;
+    }
+    IS(at, length);
+    IS(dap_loan_piece(loan, UINT64_MAX, &address), 0);
+    TRUE(dap_loan_piece(loan, (uint64_t)at - 1, &address) == 1 && *(const unsigned char *)address == wanted[at - 1]);
+    IS(dap_loan_piece(loan, 0, NULL), -EINVAL);
+    TRUE(dap_loan_is_mapped(loan) >= 0);
+    IS(dap_close((dap_file_t)loan), -EBADF);
+    IS(dap_return(loan), 0);
+    IS(dap_lend(file, 0, 1, NULL), -EINVAL);
+    IS(dap_lend(session, 0, 1, &loan), -EBADF);
+    IS(dap_lend(file, 1u << 30, 100, &loan), 0);
+    IS(dap_loan_piece(loan, 0, &address), 0);
+    IS(dap_return(loan), 0);
+}
+
 /* What the network knows of memory is no use of it: over sessions where the server reads it. */
 static void known(const char *url)
 {
@@ -202,6 +230,7 @@ int main(int argc, char **argv)
     IS(dap_open(session, "data", DAP_OPEN_READ | DAP_OPEN_WRITE | DAP_OPEN_CREATE, 0600, &file), 0);
     plain();
     registered();
+    lent();
     known(argv[1]);
     lists();
     holes();

@@ -11,6 +11,7 @@ SIZE(dap_session_t, 8);
 SIZE(dap_file_t, 8);
 SIZE(dap_dir_t, 8);
 SIZE(dap_mem_t, 8);
+SIZE(dap_loan_t, 8);
 SIZE(dap_cg_t, 8);
 
 SIZE(dap_options_t, 48);

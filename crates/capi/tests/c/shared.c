@@ -83,6 +83,57 @@ static void forked(unsigned char *bytes, dap_mem_t mem)
     IS(bytes[LENGTH - 1], 9);
 }
 
+static uint64_t sum_of(dap_loan_t loan, uint64_t *bytes)
+{
+    const void *address;
+    uint64_t sum = 0;
+    int64_t length;
+    *bytes = 0;
+    while ((length = dap_loan_piece(loan, *bytes, &address)) > 0) {
+        for (int64_t i = 0; i < length; i++)
+            sum += ((const unsigned char *)address)[i];
+        *bytes += (uint64_t)length;
+    }
+    IS(length, 0);
+    return sum;
+}
+
+/* The server's cache is read in place, as it was, also after the file was written and closed. */
+static void lent(void)
+{
+    static unsigned char own[LENGTH];
+    dap_file_t file;
+    dap_loan_t loan, other;
+    uint64_t bytes;
+    IS(dap_open(session, "lent", DAP_OPEN_READ | DAP_OPEN_WRITE | DAP_OPEN_CREATE, 0600, &file), 0);
+    memset(own, 3, LENGTH);
+    IS(dap_pwrite(file, own, LENGTH, 0, 0), LENGTH);
+    IS(dap_lend(file, LENGTH / 4, LENGTH / 4, &loan), LENGTH / 4);
+    IS(dap_loan_is_mapped(loan), 1);
+    memset(own, 4, LENGTH);
+    IS(dap_pwrite(file, own, LENGTH, 0, 0), LENGTH);
+    IS(dap_lend(file, LENGTH / 4, LENGTH, &other), LENGTH / 4 * 3);
+    IS(dap_close(file), 0);
+    IS(sum_of(loan, &bytes), 3 * (LENGTH / 4));
+    IS(bytes, LENGTH / 4);
+    IS(sum_of(other, &bytes), 4 * (LENGTH / 4 * 3));
+    IS(dap_return(other), 0);
+    IS(dap_return(other), -EBADF);
+    IS(dap_loan_is_mapped(other), -EBADF);
+    IS(dap_mem_free(loan), -EBADF);
+    IS(dap_lend(file, 0, 1, &other), -EBADF);
+    pid_t child = fork();
+    if (child == 0) {
+        const void *address;
+        IS(dap_loan_piece(loan, 0, &address), -ECHILD);
+        IS(dap_return(loan), -ECHILD);
+        _exit(0);
+    }
+    TRUE(child_is_good(child));
+    IS(sum_of(loan, &bytes), 3 * (LENGTH / 4));
+    IS(dap_return(loan), 0);
+}
+
 int main(int argc, char **argv)
 {
     void *address;
@@ -93,6 +144,7 @@ int main(int argc, char **argv)
     IS(dap_mem_alloc(session, LENGTH, &address, &mem), 0);
     copies(address, mem);
     forked(address, mem);
+    lent();
     IS(dap_mem_free(mem), 0);
     /* What was used is zero for the next one. */
     IS(dap_mem_alloc(session, LENGTH, &address, &mem), 0);

@@ -16,7 +16,18 @@ pub fn root() -> &'static Path {
 
 /// Sources that C sees, in the order of the header.
 pub fn sources() -> Vec<PathBuf> {
-    let api = ["error", "session", "file", "data", "name", "directory", "lock", "memory", "group"];
+    let api = [
+        "error",
+        "session",
+        "file",
+        "data",
+        "name",
+        "directory",
+        "lock",
+        "memory",
+        "loan",
+        "group",
+    ];
     let api = api.map(|name| root().join(format!("src/api/{name}.rs")));
     let others = ["pointer", "border", "types"].map(|name| root().join(format!("src/{name}.rs")));
     others.into_iter().chain(api).collect()
