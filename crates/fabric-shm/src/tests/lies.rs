@@ -1,8 +1,12 @@
 //! Lies in rings, in tables, and about memory.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::sim::Rng;
 use dafs_fabric::{RemoteSpan, Rkey};
+use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::*;
 use crate::memory_region::{ENTRY_WORDS, READ, TABLE_BYTES, WRITE};
@@ -163,6 +167,130 @@ fn memory_that_was_not_agreed_ends_the_connection() {
     ends("too many files", &|rude| {
         (6..=70).for_each(|number| rude.say(&Message::Segment(number), &[page.as_fd()]));
     });
+}
+
+/// More than was there when it was mapped is out of reach, also by another number of the same file.
+#[test]
+fn a_file_that_grows_is_what_it_was() {
+    let mut server = Server::new();
+    let rude = server.rude();
+    let page = PAGE_BYTES as u64;
+    let table = Arena::shared(TABLE_BYTES).expect("memory").span(0, TABLE_BYTES);
+    let file = memfd(MFdFlags::empty(), PAGE_BYTES, SealFlag::F_SEAL_SHRINK).expect("a file");
+    rude.say(&Message::Table, &[table.shared().expect("shared").file.as_fd()]);
+    rude.say(&Message::Segment(5), &[file.as_fd()]);
+    let ours = Arena::new(PAGE_BYTES).expect("memory").span(0, PAGE_BYTES);
+    let mut reach = |segment: u64, offset: u64| {
+        let key = entry(&table, 1, [segment, segment, 0, 0, 4 * page, READ | WRITE]);
+        let remote = RemoteSpan { rkey: Rkey(key), addr: offset, len: page as u32 };
+        let list = &mut smallvec![ours.clone()];
+        let wr = WrId(100 + offset);
+        server.engine.post_rdma_write(rude.queue_pair, wr, list, remote, true).expect("posted");
+        server.finish(wr)
+    };
+    assert_eq!(reach(5, 0), Status::Success);
+    nix::unistd::ftruncate(&file, 4 * i64::try_from(page).expect("small")).expect("it grows");
+    assert_eq!((reach(5, 0), reach(5, page)), (Status::Success, Status::RemoteAccess));
+    rude.say(&Message::Segment(6), &[file.as_fd()]);
+    assert_eq!((reach(6, 0), reach(6, page)), (Status::Success, Status::RemoteAccess));
+    server.ping();
+}
+
+/// Words, the data, and the pages under it change all the time, also while they are read: what is copied may
+/// be anything, and goes nowhere else.
+#[test]
+fn what_changes_while_it_is_read_ends_its_own_connection_only() {
+    const ROUNDS: u64 = 50_000;
+    let mut server = Server::new();
+    let (mut rude, mut table, mut segment) = with_memory(&mut server);
+    let page = PAGE_BYTES as u64;
+    // Two pages, of which the inner ones are written: what is beside stays.
+    let around = Arena::new(4 * PAGE_BYTES).expect("memory").span(0, 4 * PAGE_BYTES);
+    let ours = around.part(PAGE_BYTES, 2 * PAGE_BYTES);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut scribbling = scribble(&rude, &table, &segment, &is_over);
+    let (mut round, mut right, mut refused) = (0, 0, 0);
+    // Until the other thread has had its turns.
+    while round < ROUNDS || right == 0 || refused == 0 {
+        round += 1;
+        let key = 1 << 16 | 1;
+        let remote = RemoteSpan { rkey: Rkey(key), addr: page, len: 2 * page as u32 };
+        let list = &mut smallvec![ours.clone()];
+        let (qp, wr) = (rude.queue_pair, WrId(1000 + round));
+        let posted = match round % 2 {
+            0 => server.engine.post_rdma_write(qp, wr, list, remote, true),
+            _ => server.engine.post_rdma_read(qp, wr, list, remote, false),
+        };
+        server.engine.post_recv(WrId(3), smallvec![ours.part(0, PAGE_BYTES)]).expect("posted");
+        // Nobody takes them: the ring has room for a thousand.
+        if round < ROUNDS && round % 64 == 0 {
+            let _ = server.engine.post_send(qp, WrId(4), b"hello", &mut smallvec![], false);
+        }
+        if posted.is_ok() {
+            let status = server.finish(wr);
+            right += u64::from(status == Status::Success);
+            refused += u64::from(status == Status::RemoteAccess);
+        }
+        server.poll();
+        server.completions.clear();
+        if server.events.drain(..).any(|event| matches!(event, QueuePairEvent::Quiescent { .. })) {
+            is_over.store(true, Ordering::Relaxed);
+            scribbling.join().expect("it ends");
+            is_over.store(false, Ordering::Relaxed);
+            (rude, table, segment) = with_memory(&mut server);
+            scribbling = scribble(&rude, &table, &segment, &is_over);
+        }
+        if round % 500 == 0 {
+            server.ping();
+        }
+    }
+    is_over.store(true, Ordering::Relaxed);
+    scribbling.join().expect("it ends");
+    let mut beside = [vec![1; PAGE_BYTES], vec![1; PAGE_BYTES]];
+    around.copy_to(0, &mut beside[0]);
+    around.copy_to(3 * PAGE_BYTES, &mut beside[1]);
+    assert!(beside.iter().flatten().all(|byte| *byte == 0), "written beside");
+    server.ping();
+}
+
+/// Changes what a rude peer shares, until it is over: an entry that is right half of the time, rings now and
+/// then, and holes in the memory.
+fn scribble(
+    rude: &Rude,
+    table: &Span,
+    segment: &Span,
+    is_over: &Arc<AtomicBool>,
+) -> JoinHandle<()> {
+    let (rings, table, segment) = (rude.memory.clone(), table.clone(), segment.clone());
+    let is_over = is_over.clone();
+    std::thread::spawn(move || {
+        let page = PAGE_BYTES as u64;
+        let file = segment.shared().expect("shared").file;
+        let (mut rng, both) = (Rng::new(3), READ | WRITE);
+        while !is_over.load(Ordering::Relaxed) {
+            let wrong = rng.next() >> rng.index(64);
+            let words = match rng.index(8) {
+                0..4 => [1, 5, 0, page, 2 * page, both],
+                4 => [1, 5, wrong, page, 2 * page, both],
+                5 => [1, 5, 0, wrong, u64::MAX, both],
+                6 => [1, wrong, 0, page, wrong, both],
+                _ => [wrong, 5, 0, page, 2 * page, both],
+            };
+            for (word, value) in [words[0] << 16 | 1].iter().chain(&words[1..]).enumerate() {
+                table.write_message((ENTRY_WORDS + word) * 8, &value.to_le_bytes());
+            }
+            segment.write_message(rng.index(2 * PAGE_BYTES - 8), &wrong.to_le_bytes());
+            if rng.index(64) == 0 {
+                let mode =
+                    FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                let bytes = i64::try_from(PAGE_BYTES).expect("small");
+                fallocate(file.as_fd(), mode, 0, bytes).expect("a hole");
+            }
+            if rng.index(2000) == 0 {
+                rings.write_message(rng.index(MEMORY_BYTES / 8) * 8, &wrong.to_le_bytes());
+            }
+        }
+    })
 }
 
 /// One that takes nothing from its socket is told no more, and what is sent to it waits; others go on.

@@ -73,6 +73,7 @@ pub(crate) fn hostile(mode: Mode) -> Vec<Line> {
     let what = format!("fuzzers, {seconds} s each");
     let mut lines = vec![Line::new("hostile", &what, "no crash, no leak").measured(text, ok)];
     lines.extend(known_lies());
+    lines.extend(known_lies_by_shm());
     lines.extend(lies(mode));
     lines
 }
@@ -87,22 +88,41 @@ fn told(text: &str, name: &str) -> Option<(String, bool)> {
     })
 }
 
-fn known_lies() -> Vec<Line> {
-    let (text, ended) = match output("hostile.sh", &[]) {
+/// What `hostile.sh` says in its line of this name, as a line here.
+fn lines_of(arguments: &[&str], lines: &[(&str, &str, &str)]) -> Vec<Line> {
+    let (text, ended) = match output("hostile.sh", arguments) {
         Ok(output) => (String::from_utf8_lossy(&output.stdout).into_owned(), last_line(&output)),
         Err(error) => (String::new(), error),
     };
-    let line = |name, what, required| {
+    let line = |(name, what, required): &(&str, &str, &str)| {
         let (figures, is_good) = told(&text, name).unwrap_or_else(|| (ended.clone(), false));
         Line::new("hostile", what, required).measured(figures, is_good)
     };
-    let most = "arena + 64 MiB + 70 KiB x connections";
-    vec![
-        line("kinds", "nobody's clients that send well-formed lies, by kinds", "all refused"),
-        line("memory", "resident memory of their server, nearest to its bound", most),
-        line("waits", "4 KiB of root's beside them, and alone, by turns", "at most 0.5 s more")
-            .timing(),
-    ]
+    lines.iter().map(line).collect()
+}
+
+const LIES: &str = "nobody's clients that send well-formed lies, by kinds";
+const LIES_NEAR: &str = "the kinds that are told by shared memory";
+const MEMORY: &str = "resident memory of their server, nearest to its bound";
+const MOST: &str = "arena + 64 MiB + 70 KiB x connections";
+const MOST_NEAR: &str = "that, and rings";
+const WAITS: &str = "4 KiB of root's beside them, and alone, by turns";
+
+fn known_lies() -> Vec<Line> {
+    let lines = [
+        ("kinds", LIES, "all refused"),
+        ("memory", MEMORY, MOST),
+        ("waits", WAITS, "at most 0.5 s more"),
+    ];
+    let mut lines = lines_of(&[], &lines);
+    let waits = lines.pop().map(Line::timing);
+    lines.extend(waits);
+    lines
+}
+
+fn known_lies_by_shm() -> Vec<Line> {
+    let lines = [("kinds", LIES_NEAR, "all refused"), ("memory", MEMORY, MOST_NEAR)];
+    lines_of(&["--by", "shm"], &lines)
 }
 
 fn lies(mode: Mode) -> Vec<Line> {

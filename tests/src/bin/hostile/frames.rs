@@ -253,6 +253,11 @@ impl Frames {
     }
 
     fn send(&mut self, tag: u32, header: &[u8], mode: Mode, data_len: u32) {
+        // Data that is asked for later goes in pieces where there are no tags.
+        let mode = match mode {
+            Mode::Grant if !self.wire.tagged => Mode::Pieces,
+            mode => mode,
+        };
         self.wire.ask(&Asked { tag, mode, data_len, room: DATA, header, inline: &[] });
         self.wire.push();
     }

@@ -3,7 +3,8 @@
 //! writes and reads, and then for as long alone: three times. Last lines: kinds, memory, waits.
 //! Kinds and memory decide about the end; times are told.
 //!
-//! `hostile NAME…` tells lies of the kinds that have this in their names, and times nothing.
+//! `hostile NAME…` tells lies of the kinds that have this in their names, and times nothing; with
+//! `--by shm` in front, by shared memory, and without a name all that can be told so.
 
 #![forbid(unsafe_code)]
 
@@ -43,10 +44,16 @@ fn main() -> ExitCode {
     {
         return attack::run(kind, url, marks_of);
     }
-    if !words.is_empty() {
-        return only(&words);
+    if let [by, network, names @ ..] = words.as_slice()
+        && (by.as_str(), network.as_str()) == ("--by", "shm")
+    {
+        return only(names, true);
     }
-    let mut run = Run::default();
+    if !words.is_empty() {
+        return only(&words, false);
+    }
+    let of = kinds::ALL.iter().filter(|kind| kind.part != Part::Beside).count();
+    let mut run = Run { of, ..Run::default() };
     let waits = run.all();
     run.report();
     match &waits {
@@ -59,6 +66,8 @@ fn main() -> ExitCode {
 /// Of kinds that were told.
 #[derive(Default)]
 struct Run {
+    /// How many are to be.
+    of: usize,
     refused: BTreeSet<&'static str>,
     skipped: BTreeSet<&'static str>,
     failed: Vec<String>,
@@ -71,13 +80,20 @@ fn seed() -> u64 {
     now.map_or(1, |now| now.as_nanos() as u64)
 }
 
-fn only(words: &[String]) -> ExitCode {
-    let mut run = Run::default();
-    let mut world = World::start(seed(), "unifier");
-    let mut normal = World::start(seed(), "normal");
-    for kind in kinds::ALL.iter().filter(|kind| kind.part != Part::Beside) {
-        if words.iter().any(|word| kind.name.contains(word.as_str())) {
-            run.tell(if kind.part == Part::Second { &mut normal } else { &mut world }, kind);
+/// Those with one of these words in their names, or all.
+fn only(words: &[String], is_near: bool) -> ExitCode {
+    let is_wanted = |kind: &&Kind| {
+        let is_named = words.is_empty() || words.iter().any(|word| kind.name.contains(word));
+        is_named && kind.part != Part::Beside && (kind.is_near || !is_near)
+    };
+    let mut run = Run { of: kinds::ALL.iter().filter(is_wanted).count(), ..Run::default() };
+    for (data_path, is_second) in [("unifier", false), ("normal", true)] {
+        let of_path = |kind: &&Kind| is_wanted(kind) && (kind.part == Part::Second) == is_second;
+        let all: Vec<&Kind> = kinds::ALL.iter().filter(of_path).collect();
+        if !all.is_empty() {
+            let mut world = World::start(seed(), data_path, is_near);
+            all.into_iter().for_each(|kind| run.tell(&mut world, kind));
+            run.end(world);
         }
     }
     run.report();
@@ -88,14 +104,14 @@ impl Run {
     /// The waits of honest clients, beside attackers and alone.
     fn all(&mut self) -> Result<Vec<[Waits; 2]>, String> {
         let runs: Result<Vec<_>, _> = (0..RUNS).map(|_| self.timed()).collect();
-        let mut normal = World::start(seed(), "normal");
+        let mut normal = World::start(seed(), "normal", false);
         self.tell_part(&mut normal, Part::Second);
         self.end(normal);
         runs
     }
 
     fn timed(&mut self) -> Result<[Waits; 2], String> {
-        let mut world = World::start(seed(), "unifier");
+        let mut world = World::start(seed(), "unifier", false);
         let honest = Honest::start(&world.server.url, &world.marks());
         let start = Instant::now();
         honest.begin(Stretch::Attacked);
@@ -155,7 +171,7 @@ impl Run {
 
     fn report(&self) {
         self.failed.iter().for_each(|failure| eprintln!("hostile: FAILED {failure}"));
-        let told = kinds::ALL.iter().filter(|kind| kind.part != Part::Beside).count();
+        let told = self.of;
         let is_whole =
             |name: &&&str| !self.failed.iter().any(|failure| failure.starts_with(**name));
         let refused = self.refused.iter().filter(is_whole).count();

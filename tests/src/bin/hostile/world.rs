@@ -37,7 +37,9 @@ const ANOTHER: u32 = 65_533;
 const SERVED: Duration = Duration::from_secs(30);
 
 pub(crate) struct World {
-    _work: tempfile::TempDir,
+    work: tempfile::TempDir,
+    /// Attackers come by shared memory.
+    is_near: bool,
     /// This program, where everybody may run it.
     me: PathBuf,
     marks_of: u64,
@@ -68,8 +70,8 @@ fn make(dir: &Path, marks: &Marks) {
 }
 
 impl World {
-    /// Serves by this data path.
-    pub(crate) fn start(marks_of: u64, data_path: &str) -> World {
+    /// Serves by this data path; attackers come by shared memory, or by TCP.
+    pub(crate) fn start(marks_of: u64, data_path: &str, is_near: bool) -> World {
         let work = tempfile::tempdir().expect("tempdir");
         mode(work.path(), 0o755);
         let me = work.path().join("hostile");
@@ -79,7 +81,14 @@ impl World {
         let config = work.path().join("dafs.toml");
         fs::write(&config, configuration()).expect("write");
         let (config, arena) = (config.display().to_string(), ARENA.to_string());
-        let args = ["--config", &config, "--arena", &arena, "--datapath", data_path];
+        let sockets = work.path().join("sockets");
+        fs::create_dir(&sockets).expect("mkdir");
+        mode(&sockets, 0o755);
+        let sockets = sockets.display().to_string();
+        let mut args = vec!["--config", &config, "--arena", &arena, "--datapath", data_path];
+        if is_near {
+            args.extend(["--local-socket", &sockets]);
+        }
         let poison = PathBuf::from(marks.poison_digits());
         let mut env = vec![(dafs_fabric::poison::VARIABLE, poison.as_path())];
         // Each of them breaks rules by the thousand.
@@ -88,7 +97,7 @@ impl World {
         }
         let server = Served::start_with_env(&dir, &args, &env);
         let (has_buffers, connections, taken) = (data_path != "unifier", 0, Vec::new());
-        World { _work: work, me, marks_of, server, has_buffers, connections, taken }
+        World { work, is_near, me, marks_of, server, has_buffers, connections, taken }
     }
 
     pub(crate) fn marks(&self) -> Marks {
@@ -98,7 +107,8 @@ impl World {
     /// What the server had at most, beside what it may have had.
     pub(crate) fn memory(&self) -> Check {
         let bound = Bound::new(ARENA, self.connections + HONEST);
-        Check::new(&self.server, if self.has_buffers { bound.with_buffers() } else { bound })
+        let bound = if self.has_buffers { bound.with_buffers() } else { bound };
+        Check::new(&self.server, if self.is_near { bound.with_rings() } else { bound })
     }
 
     /// Has lies of a kind told by nobody, or by this user where it is not root; what is wrong.
@@ -117,7 +127,11 @@ impl World {
 
     fn tell_as(&mut self, uid: u32, kind: &Kind) -> Result<(), String> {
         let mut attacker = Command::new("nice");
-        attacker.args(["-n", "19"]).arg(&self.me).args(["--lie", kind.name, &self.server.url]);
+        let url = match self.is_near {
+            true => format!("shm:{}", self.work.path().join("sockets/shm.sock").display()),
+            false => self.url(),
+        };
+        attacker.args(["-n", "19"]).arg(&self.me).args(["--lie", kind.name, &url]);
         attacker.arg(self.marks_of.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
         if is_root() {
             attacker.uid(uid).gid(uid);
