@@ -97,6 +97,8 @@ impl Worker {
     pub fn progress(&mut self, now: Duration) -> bool {
         self.context.now.set(self.clock.pass(now));
         let mut busy = self.mailbox.has_some() && self.take_messages();
+        // Who waits for what has come from the disk is not to wait for a look at the network.
+        busy |= self.tasks.has_ready() && self.run_ready();
         busy |= self.node.poll() > 0;
         // Most passes of who spins find nothing.
         if busy || self.tasks.has_ready() || self.has_actions() {

@@ -77,7 +77,9 @@ impl Worker {
         // A page is no longer than a `u32` tells.
         let outcome = (page.bytes() as u32, page.end_of_file());
         let header = encode_plain_read_reply(head.slot, head.sequence, outcome);
-        self.reply_page(id, &header, page, grant);
+        if !self.node.reply_at_once(id, &header, || page.span()) {
+            self.reply_page(id, &header, page, grant);
+        }
     }
 
     #[inline(never)]

@@ -63,8 +63,12 @@ fn fio(dir: &Path, op: &str, name: &str, args: &[&str]) -> Value {
 }
 
 fn bench(target: &str, args: &[&str]) -> Value {
-    let target = by_tcp(target);
-    let mut all = vec!["bench", "io", &target, "--no-raw", "--json", "--wait", "adaptive"];
+    bench_as_is(&by_tcp(target), args)
+}
+
+/// By the network that a client takes by itself.
+fn bench_as_is(target: &str, args: &[&str]) -> Value {
+    let mut all = vec!["bench", "io", target, "--no-raw", "--json", "--wait", "adaptive"];
     all.extend(args);
     serde_json::from_str(run_ok(&all).lines().next().unwrap_or("")).expect("a JSON object")
 }
@@ -128,9 +132,14 @@ pub(crate) fn random(mode: Mode) -> Vec<Line> {
     let twin = ["--bs=4k", "--iodepth=32", "--time_based", "--norandommap", &size_arg, &time];
     let url = &world.server.url;
     let args = ["--op", "randread", "--size", "4k", "--seconds", seconds];
-    let (mut own_p50s, mut disk_p50s) = (Vec::new(), Vec::new());
+    let (mut own_p50s, mut near_p50s, mut disk_p50s) = (Vec::new(), Vec::new(), Vec::new());
+    let mut near_rates = Vec::new();
     let own = || {
-        let cold = bench(url, &[&args[..], &["--depth", "32", "--file-size", size]].concat());
+        let cold_args = [&args[..], &["--depth", "32", "--file-size", size]].concat();
+        let near = bench_as_is(url, &cold_args);
+        near_rates.push(number(&near, "ops_per_s"));
+        near_p50s.push(number(&near, "p50_us"));
+        let cold = bench(url, &cold_args);
         own_p50s.push(number(&cold, "p50_us"));
         number(&cold, "ops_per_s")
     };
@@ -142,12 +151,15 @@ pub(crate) fn random(mode: Mode) -> Vec<Line> {
         number(&disk, "iops")
     };
     let [rate, disk_rate] = by_turns(3, own, disk);
-    let [p50, disk_p50] = [own_p50s, disk_p50s].map(median);
+    let [p50, near_p50, disk_p50] = [own_p50s, near_p50s, disk_p50s].map(median);
+    let near_rate = median(near_rates);
     let trip = bench(url, &[&args[..], &["--depth", "1", "--file-size", "4m"]].concat());
     let trip = number(&trip, "p50_us");
     let what = format!("cold random 4 KiB reads, depth 32, {size} by a cache of 16m");
     let text = format!("{:.2} of it ({rate:.0}, {disk_rate:.0} per s)", rate / disk_rate);
     let latency = format!("{p50:.0} µs (fio {disk_p50:.0}, cached {trip:.0})");
+    let near_text = format!("{:.2} of it ({near_rate:.0} per s)", near_rate / disk_rate);
+    let near_latency = format!("{near_p50:.0} µs (fio {disk_p50:.0})");
     vec![
         Line::new("random", &what, "≥ 0.85 of fio")
             .timing()
@@ -155,6 +167,16 @@ pub(crate) fn random(mode: Mode) -> Vec<Line> {
         Line::new("random", "p50 of these", "≤ fio + one cached round trip")
             .timing()
             .measured(latency, p50 <= disk_p50 + trip),
+        Line::new(
+            "random",
+            "the same by the network that clients of this machine take",
+            "≥ 0.75 of fio",
+        )
+        .timing()
+        .measured(near_text, near_rate >= 0.75 * disk_rate),
+        Line::new("random", "p50 of these", "≤ fio + 60 µs")
+            .timing()
+            .measured(near_latency, near_p50 <= disk_p50 + 60.0),
     ]
 }
 

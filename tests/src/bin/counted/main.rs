@@ -27,7 +27,7 @@ use workload::{Network, READS};
 const BOUNDS: [(&str, [f64; 3]); 7] = [
     ("server", [2556.0, 3.2, 0.01]),
     ("client", [3049.0, 4.3, 0.01]),
-    ("server, cold", [5960.0, 4.3, 0.05]),
+    ("server, cold", [5990.0, 4.3, 0.05]),
     ("server, shm", [2450.0, 6.2, 0.01]),
     ("client, shm", [2542.0, 7.2, 0.01]),
     ("server, shm, 1", [3776.0, 6.2, 0.02]),
