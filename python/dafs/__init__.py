@@ -14,7 +14,7 @@ if _sysconfig.get_config_var("Py_GIL_DISABLED"):
     raise ImportError("dafs has no module for free-threaded builds of Python: use the usual build")
 
 from ._asyncio import AsyncFile, AsyncSession, connect_async
-from ._dafs import Buffer, DirEntry, Stat, __version__, join_url, split_url
+from ._dafs import Buffer, DirEntry, Loan, Stat, __version__, join_url, split_url
 from ._io import BufferedRandom, BufferedReader, BufferedWriter, FileIO
 from ._serve import Server, serve
 from ._session import Session, connect, open
@@ -28,6 +28,7 @@ __all__ = [
     "BufferedWriter",
     "DirEntry",
     "FileIO",
+    "Loan",
     "Server",
     "Session",
     "Stat",

@@ -10,6 +10,7 @@ BUFFER_BYTES = 128 << 10
 _DIRECT = (
     "fsync",
     "flush",
+    "lend",
     "pread",
     "preadinto",
     "pwrite",
@@ -98,7 +99,7 @@ class BufferedReader(io.BufferedReader):
     """A file that is read, with a buffer for small reads; large ones go straight to their memory.
 
     What the buffer holds is as old as the read that filled it: other clients' writes since then are
-    not in it. ``pread`` and ``preadinto`` pass the buffer by.
+    not in it. ``pread``, ``preadinto`` and ``lend`` pass the buffer by.
     """
 
     def pread(self, size, offset):
@@ -106,6 +107,9 @@ class BufferedReader(io.BufferedReader):
 
     def preadinto(self, buffer, offset):
         return self.raw.preadinto(buffer, offset)
+
+    def lend(self, size, offset):
+        return self.raw.lend(size, offset)
 
     def read_ranges(self, ranges):
         return self.raw.read_ranges(ranges)

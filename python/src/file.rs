@@ -11,6 +11,7 @@ use pyo3::types::{PyBytes, PyString};
 
 use crate::error::{closed, forked};
 use crate::fork::Owned;
+use crate::loan::PyLoan;
 use crate::path::text;
 use crate::session::Link;
 use crate::stat::Stat;
@@ -287,6 +288,13 @@ impl RawFile {
         let file = self.readable_file(py)?;
         let offset = offset_of(offset)?;
         sys::lend_mut(buffer, |into| self.call(py, || file.read_at(into, offset)))
+    }
+
+    /// Up to `size` bytes at `offset`, to be read where they are: see `Loan`.
+    #[pyo3(signature = (size, offset, /))]
+    fn lend(&self, py: Python<'_>, size: usize, offset: i64) -> PyResult<PyLoan> {
+        let (file, offset) = (self.readable_file(py)?, offset_of(offset)?);
+        self.call(py, || file.lend(offset, size)).map(PyLoan::new)
     }
 
     /// Writes all bytes of a buffer; in the server's memory when it returns.

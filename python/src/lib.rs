@@ -13,6 +13,7 @@ mod finish;
 mod fork;
 mod interrupt;
 mod listing;
+mod loan;
 mod many;
 mod path;
 mod provider;
@@ -32,6 +33,8 @@ mod _dafs {
     use crate::file::RawFile;
     #[pymodule_export]
     use crate::listing::{Entry, ScanDir};
+    #[pymodule_export]
+    use crate::loan::PyLoan;
     #[pymodule_export]
     use crate::session::{RawSession, join_url, split_url};
     #[pymodule_export]

@@ -79,6 +79,22 @@ pub unsafe fn fill_view(
     if failed { Err(PyErr::fetch(owner.py())) } else { Ok(()) }
 }
 
+/// Fills in a view of `bytes`, which `owner` keeps, and which is only read.
+///
+/// # Safety
+/// As of [`fill_view`].
+pub unsafe fn fill_read_view(
+    view: *mut ffi::Py_buffer,
+    owner: &Bound<'_, PyAny>,
+    bytes: &[u8],
+    flags: c_int,
+) -> PyResult<()> {
+    let (start, len) = (bytes.as_ptr().cast_mut().cast(), isize::try_from(bytes.len())?);
+    // SAFETY: passed on to the caller; a view that is to be written is refused.
+    let failed = unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), start, len, 1, flags) } != 0;
+    if failed { Err(PyErr::fetch(owner.py())) } else { Ok(()) }
+}
+
 extern "C" fn forked() {
     fork::in_child();
 }

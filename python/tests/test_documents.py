@@ -20,4 +20,4 @@ def test_an_example_runs(number, tmp_path):
 
 
 def test_there_are_examples():
-    assert len(_EXAMPLES) == 5
+    assert len(_EXAMPLES) == 6

@@ -144,3 +144,27 @@ def test_a_child_has_its_own_view_of_a_buffer(near):
     with near.open("f", "rb", buffering=0) as file:
         assert file.preadinto(array, 0) == LENGTH
     assert array.sum() == ord("x") * LENGTH
+
+
+def test_loans_are_read_where_they_are(shared, near):
+    numbers = numpy.arange(LENGTH // 8)
+    near.write_file("lent", numbers)
+    with near.open("lent", "r+b", buffering=0) as file:
+        before = copied(near)
+        with file.lend(LENGTH, LENGTH // 2) as loan:
+            assert loan.mapped and len(loan) == loan.nbytes == LENGTH // 2
+            pieces = [numpy.frombuffer(piece, numbers.dtype) for piece in loan.pieces]
+        assert copied(near) - before < LENGTH // 4
+        # What is written goes elsewhere, and what is held stays.
+        file.pwrite(bytes(LENGTH), 0)
+    assert sum(int(piece.sum()) for piece in pieces) == int(numbers[LENGTH // 16 :].sum())
+    with pytest.raises(ValueError, match="read-only"):
+        pieces[0][0] = 1
+    with pytest.raises(ValueError, match="released"):
+        loan.pieces
+    with near.open("lent", "rb") as file:
+        assert not any(bytes(piece).strip(b"\0") for piece in file.lend(LENGTH, 0).pieces)
+    # Elsewhere it is a copy.
+    with dafs.connect(shared.url, transport="unix") as other, other.open("lent", "rb") as file:
+        loan = file.lend(100_000, 5)
+        assert not loan.mapped and sum(piece.nbytes for piece in loan.pieces) == 100_000

@@ -24,8 +24,8 @@ impl std::fmt::Debug for Loan {
 }
 
 impl Loan {
-    pub(crate) fn new(lent: dafs_message::Loan) -> Loan {
-        Loan { lent: Some(Box::new(lent)), session: None }
+    pub(crate) fn new(lent: Box<dafs_message::Loan>) -> Loan {
+        Loan { lent: Some(lent), session: None }
     }
 
     pub(crate) fn set_session(&mut self, session: Weak<dyn Returns>) {

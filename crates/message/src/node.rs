@@ -249,7 +249,7 @@ impl Node {
 
     /// What the reply to a request has lent: once, after its [`Event::Reply`]. `None`: the data is where it was to
     /// go.
-    pub fn take_loan(&mut self, conn: ConnId, tag: u32) -> Option<Loan> {
+    pub fn take_loan(&mut self, conn: ConnId, tag: u32) -> Option<Box<Loan>> {
         self.port(conn)?.take_loan(conn, tag)
     }
 

@@ -140,7 +140,7 @@ impl Connection {
         if kept.may_lend
             && let Some(views) = sh.engine.view(self.queue_pair, &remotes)
         {
-            kept.loan = Some(Loan::new(views, (self.id, header.room), &sh.returned));
+            kept.loan = Some(Box::new(Loan::new(views, (self.id, header.room), &sh.returned)));
         }
         let is_lent = kept.loan.is_some();
         slot.header = sh.take_header();

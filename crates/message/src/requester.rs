@@ -168,7 +168,7 @@ pub struct Kept {
     /// And lend it.
     pub may_lend: bool,
     /// What it lends.
-    pub loan: Option<Loan>,
+    pub loan: Option<Box<Loan>>,
     /// It does: what to let go when the data is read.
     pub referred: Option<u32>,
 }

@@ -100,7 +100,7 @@ pub struct Shared {
     /// What replies refer to can be read; not after it could not.
     pub refers: bool,
     /// What replies have lent, and nobody has taken yet.
-    pub loans: Vec<(ConnId, u32, Loan)>,
+    pub loans: Vec<(ConnId, u32, Box<Loan>)>,
     /// What was returned.
     pub returned: Arc<Returned>,
     /// What is lent to peers whose connections are quiescent.

@@ -53,7 +53,7 @@ impl Port {
     }
 
     /// See [`Node::take_loan`](crate::Node::take_loan).
-    pub fn take_loan(&mut self, conn: ConnId, tag: u32) -> Option<Loan> {
+    pub fn take_loan(&mut self, conn: ConnId, tag: u32) -> Option<Box<Loan>> {
         let at = self.sh.loans.iter().position(|loan| (loan.0, loan.1) == (conn, tag))?;
         Some(self.sh.loans.swap_remove(at).2)
     }

@@ -149,7 +149,7 @@ pub struct Side {
     leaving: BTreeMap<u64, (ConnId, Leaving)>,
     pub cache: Option<Cache>,
     /// What was lent, and the bytes that it is to have.
-    pub loans: Vec<(Loan, Vec<u8>)>,
+    pub loans: Vec<(Box<Loan>, Vec<u8>)>,
     pub lent: usize,
     /// Connections whose end was told.
     ended: BTreeSet<ConnId>,
