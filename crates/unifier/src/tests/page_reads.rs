@@ -273,9 +273,11 @@ fn threads_read_what_others_write_and_cut() {
                 let cached = &cached;
                 scope.spawn(move || {
                     let (mut rng, told, mut here) = (Rng::new(seed), Told::default(), 0);
-                    for _ in 0..3000 {
+                    // Until enough came: most are not begun, since a change is under way.
+                    while here < 200 {
                         let block = rng.below(blocks as u64);
                         if !told.read(cached, block * PAGE, PAGE as usize, 0) {
+                            thread::yield_now();
                             continue;
                         }
                         let end = loop {
@@ -284,11 +286,11 @@ fn threads_read_what_others_write_and_cut() {
                                 None => thread::yield_now(),
                             }
                         };
-                        let Ok(bytes) = end else { continue };
-                        here += 1;
-                        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "torn");
+                        if let Ok(bytes) = end {
+                            here += 1;
+                            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "torn");
+                        }
                     }
-                    here
                 })
             })
             .collect();
@@ -308,10 +310,8 @@ fn threads_read_what_others_write_and_cut() {
                 unifier.write_back(std::time::Duration::ZERO).await;
             });
         }
-        let here: Vec<usize> =
-            readers.into_iter().map(|reader| reader.join().expect("reader")).collect();
         done.store(true, Ordering::Relaxed);
-        assert!(here.iter().all(|here| *here > 0), "{here:?}");
+        readers.into_iter().for_each(|reader| reader.join().expect("reader"));
     });
     drop(cached);
     while disk.complete_one() {}
