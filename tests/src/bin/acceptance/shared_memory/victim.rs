@@ -1,5 +1,6 @@
 //! A client that works until it is killed: this program again.
 
+use std::collections::VecDeque;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -13,6 +14,8 @@ use nix::unistd::Pid;
 pub(crate) const MODE: &str = "--shm-victim";
 const WITH_CHILD: &str = "--shm-victim-with-child";
 const BYTES: usize = 256 << 10;
+/// Loans that it holds.
+const LENT: usize = 3;
 
 /// Reads and writes until it is killed, or its server is gone.
 pub(crate) fn run(mode: &str, url: &str) -> ExitCode {
@@ -23,13 +26,19 @@ pub(crate) fn run(mode: &str, url: &str) -> ExitCode {
     let mut own = vec![5; BYTES];
     let Ok(shared) = session.buffer(BYTES) else { return ExitCode::FAILURE };
     let shared = shared.post();
+    let mut lent = VecDeque::new();
     for round in 0.. {
         let at = round % 16 * BYTES as u64;
         let done = file.write_at(&own, at).and_then(|_| file.read_at(&mut own, at));
         // Into memory that the server reaches as it is, too.
         let read = file.read_span_at(shared.span(), at);
-        if done.and(read).is_err() {
+        // And where the server has it: some of that is held when the end comes.
+        let loan = file.lend(at, BYTES).map(|loan| lent.push_back(loan));
+        if done.and(read).is_err() || loan.is_err() {
             return ExitCode::FAILURE;
+        }
+        if lent.len() > LENT {
+            lent.pop_front();
         }
         if round == 0 && mode == WITH_CHILD && fork_one_that_keeps_everything().is_err() {
             return ExitCode::FAILURE;
