@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Threads that close for one user, and from which number of all on each user has but one.
+/// Threads that close for one user, and from which number of all on each user has but one. One person may be many
+/// users (subordinate ones, in a user namespace): then there is an end, and who has none waits.
 const OF_USER_MAX: usize = 16;
 const ALL_MAX: usize = 256;
+const END: usize = 512;
 /// What waits for one of them, of a user and in all, before no more connections are taken.
 const WAITING_OF_USER_MAX: usize = 64;
 const WAITING_MAX: usize = 1024;
@@ -33,7 +35,34 @@ impl Users {
     /// Whether there may be no further thread for this user.
     fn has_all(&self, uid: u32) -> bool {
         let threads = self.all.get(&uid).map_or(0, |user| user.threads);
-        threads >= OF_USER_MAX || threads > 0 && self.threads >= ALL_MAX
+        threads >= OF_USER_MAX || threads > 0 && self.threads >= ALL_MAX || self.threads >= END
+    }
+
+    /// Whether this user has all that they may, and something is to be closed for them.
+    fn is_shut_out(&self, uid: u32) -> bool {
+        self.has_all(uid) && self.all.contains_key(&uid)
+    }
+
+    /// The next to be closed by a thread of this user's, who may become another's that has none.
+    fn next(&mut self, uid: &mut u32) -> Option<Work> {
+        if let Some(work) = self.all.get_mut(uid).and_then(|user| user.waiting.pop_front()) {
+            return Some(work);
+        }
+        let starves = |user: &OfUser| user.threads == 0 && !user.waiting.is_empty();
+        let (other, user) = self.all.iter_mut().find(|(_, user)| starves(user))?;
+        let (other, work) = (*other, user.waiting.pop_front()?);
+        user.threads += 1;
+        self.leave(std::mem::replace(uid, other));
+        Some(work)
+    }
+
+    /// A thread is this user's no more.
+    fn leave(&mut self, uid: u32) {
+        let Some(user) = self.all.get_mut(&uid) else { return };
+        user.threads -= 1;
+        if user.threads == 0 && user.waiting.is_empty() {
+            self.all.remove(&uid);
+        }
     }
 }
 
@@ -59,7 +88,7 @@ impl Closing {
 
     /// So much of this user's is being closed that nothing more is taken from them.
     pub fn is_shut_out(&self, uid: u32) -> bool {
-        self.threads.load(Ordering::Relaxed) > 0 && self.users().has_all(uid)
+        self.threads.load(Ordering::Relaxed) > 0 && self.users().is_shut_out(uid)
     }
 
     /// So much waits, of one user or of all together, that nothing more may come to it: it is descriptors of this
@@ -88,23 +117,27 @@ impl Closing {
         self.threads.store(users.threads, Ordering::Relaxed);
         drop(users);
         let thread = std::thread::Builder::new().name("dafs-close".into());
-        if let Err(error) = thread.spawn(move || while self.work(uid) {}) {
+        let work = move || {
+            let mut uid = uid;
+            while self.work(&mut uid) {}
+        };
+        if let Err(error) = thread.spawn(work) {
             tracing::debug!(%error, uid, "what a peer sent is left open");
             self.has_ended(&mut self.users(), uid);
         }
     }
 
-    /// The next for this user; false: there is none, and the thread ends.
-    fn work(&self, uid: u32) -> bool {
+    /// Closes the next; false: there is none, and the thread ends.
+    fn work(&self, uid: &mut u32) -> bool {
         let mut users = self.users();
-        match users.all.get_mut(&uid).and_then(|user| user.waiting.pop_front()) {
+        match users.next(uid) {
             Some(work) => {
                 drop(users);
                 work();
                 true
             }
             None => {
-                self.has_ended(&mut users, uid);
+                self.has_ended(&mut users, *uid);
                 false
             }
         }
@@ -113,12 +146,7 @@ impl Closing {
     fn has_ended(&self, users: &mut Users, uid: u32) {
         users.threads -= 1;
         self.threads.store(users.threads, Ordering::Relaxed);
-        if let Some(user) = users.all.get_mut(&uid) {
-            user.threads -= 1;
-            if user.threads == 0 && user.waiting.is_empty() {
-                users.all.remove(&uid);
-            }
-        }
+        users.leave(uid);
     }
 }
 
@@ -193,6 +221,24 @@ mod tests {
         wait_for_waiting(&CLOSING, WAITING_MAX);
         assert!(CLOSING.is_full());
         drop((many, more));
+        wait_for_none(&CLOSING);
+    }
+
+    /// Who has no thread is shut out until one is free, and then served by it.
+    #[test]
+    fn users_without_end_have_an_end_of_threads() {
+        static CLOSING: Closing = Closing::new();
+        let users = END as u32;
+        let ends: Vec<_> = (0..users).map(|uid| stuck(&CLOSING, uid, 1)).collect();
+        assert_eq!(CLOSING.users().threads, END);
+        assert!(CLOSING.is_shut_out(0) && !CLOSING.is_shut_out(users));
+        let (done, is_done) = mpsc::channel();
+        CLOSING.hand_over(users, move || done.send(()).expect("the test waits"));
+        assert_eq!(CLOSING.users().threads, END);
+        assert!(CLOSING.is_shut_out(users) && !CLOSING.is_shut_out(users + 1));
+        assert!(is_done.try_recv().is_err());
+        drop(ends);
+        is_done.recv().expect("done");
         wait_for_none(&CLOSING);
     }
 

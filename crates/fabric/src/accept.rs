@@ -210,10 +210,9 @@ impl<S: ListeningSocket> SocketListener<S> {
     fn go_on(&mut self) {
         let (epoll, socket) = (self.epoll.as_raw_fd(), self.socket.as_fd().as_raw_fd());
         if self.is_paused && self.socket.may_accept() {
-            let watched =
-                epoll::epoll_watch(epoll, socket, TOKEN_LISTENER, Watch::Add(epoll::EPOLLIN));
-            // It is tried again.
-            self.is_paused = watched.is_err();
+            let watch = Watch::Add(epoll::EPOLLIN);
+            // Where it fails, it is tried again.
+            self.is_paused = epoll::epoll_watch(epoll, socket, TOKEN_LISTENER, watch).is_err();
         }
     }
 
@@ -237,11 +236,7 @@ impl<S: ListeningSocket> SocketListener<S> {
         let of = if uid.is_some() && count(uid) >= HALF_OPEN_OF_USER_MAX {
             uid
         } else if self.half_open.len() >= HALF_OPEN_MAX {
-            let mut counts = HashMap::from([(uid, 1)]);
-            for entry in &self.half_open {
-                *counts.entry(entry.uid()).or_insert(0) += 1;
-            }
-            counts.into_iter().max_by_key(|(_, count)| *count).map_or(uid, |(most, _)| most)
+            who_has_most(self.half_open.iter().map(Entry::uid), uid)
         } else {
             return;
         };
@@ -280,6 +275,15 @@ impl<S: ListeningSocket> SocketListener<S> {
         let peer = peer.take()?;
         Some(Incoming { private_data, peer: info, device: 0, inner: peer.into_pending()? })
     }
+}
+
+/// Of those who are here, when one more comes of whom `uid` says.
+fn who_has_most(here: impl Iterator<Item = Option<u32>>, uid: Option<u32>) -> Option<u32> {
+    let mut counts = HashMap::new();
+    here.for_each(|uid| *counts.entry(uid).or_insert(0) += 1);
+    // The first of a user takes no place of theirs.
+    counts.entry(uid).and_modify(|count| *count += 1);
+    counts.into_iter().max_by_key(|(_, count)| *count).map_or(uid, |(most, _)| most)
 }
 
 impl<S: ListeningSocket> Listener for SocketListener<S> {
@@ -542,6 +546,16 @@ mod tests {
             assert!(listener.poll_accept().is_none());
         }
         drop(silent);
+    }
+
+    #[test]
+    fn who_gives_way_has_a_place() {
+        for _ in 0..50 {
+            let most = who_has_most((0..3).map(Some), Some(7));
+            assert!(most < Some(3) && most.is_some(), "nobody gives way: {most:?}");
+        }
+        assert_eq!(who_has_most([Some(1), Some(2), None].into_iter(), Some(2)), Some(2));
+        assert_eq!(who_has_most([Some(1), None, None].into_iter(), Some(2)), None);
     }
 
     #[test]

@@ -140,8 +140,12 @@ impl ShmEngine {
                 match peer.socket().receive(&mut bytes) {
                     Err(error) if sys::is_temporary(&error) => {}
                     Ok(received) if received.len > 0 => {}
-                    // One whose queue cannot be read may still read; its process ends some day.
-                    Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+                    // One whose queue cannot be read may still read; its process ends some day. Of the queue
+                    // epoll would tell again and again.
+                    Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                        let peer = peer.clone();
+                        self.forget(peer.socket());
+                    }
                     _ => self.is_returned(slot),
                 }
             }
