@@ -134,6 +134,26 @@ fn what_cannot_be_lent_is_copied() {
     assert!(lend(7).is_mapped());
 }
 
+/// Of the smallest cache a session's share is one large request.
+#[test]
+fn who_holds_a_loan_asks_for_more() {
+    const SMALL: usize = 64 << 10;
+    let server = serving("16m");
+    let (_session, file) = open(&server, "shm");
+    // What was lent of the first piece is held while the next one is read.
+    let at = PIECE - SMALL;
+    let lent = file.lend(at as u64, SMALL + PIECE).expect("lent");
+    assert!(bytes(&lent) == contents()[at..2 * PIECE]);
+    drop(lent);
+    let lent = file.lend(0, SMALL).expect("lent");
+    assert!(lent.is_mapped());
+    file.write_at(&vec![0x55; PIECE], 0).expect("written");
+    let mut into = vec![0; PIECE];
+    assert_eq!(file.read_at(&mut into, 0).expect("read"), PIECE);
+    assert!(into.iter().all(|byte| *byte == 0x55));
+    assert!(bytes(&lent) == contents()[..SMALL]);
+}
+
 #[test]
 fn loans_outlive_the_session_and_the_server() {
     let mut server = serving("512m");
@@ -143,14 +163,14 @@ fn loans_outlive_the_session_and_the_server() {
     drop((session, file));
     let expected = &contents()[..2 * PIECE];
     assert!(bytes(&lent) == expected);
-    assert!(number(&server, "held_bytes") >= 2 * PIECE as u64);
+    assert!(number(&server, "lent_bytes") >= 2 * PIECE as u64);
     // Nobody waits for it: others come and go.
     for _ in 0..3 {
         let (_session, file) = open(&server, "shm");
         assert!(bytes(&file.lend(0, PIECE).expect("lent")) == expected[..PIECE]);
     }
     drop(lent);
-    wait_for("all is let go", || number(&server, "held_bytes") == 0);
+    wait_for("all is let go", || number(&server, "lent_bytes") == 0);
     // Nor does the end of the server.
     let (_session, file) = open(&server, "shm");
     let lent = file.lend(0, PIECE).expect("lent");
@@ -189,7 +209,7 @@ fn a_mount_answers_large_reads_with_loans() {
     assert_eq!(direct.read_at(&mut into, PIECE as u64 / 2).expect("read"), 2 * PIECE);
     assert!(into[PIECE / 2..3 * PIECE / 2].iter().all(|byte| *byte == 0x77));
     assert!(into[..PIECE / 2] == all[PIECE / 2..PIECE]);
-    wait_for("all is let go", || number(&server, "held_bytes") == 0);
+    wait_for("all is let go", || number(&server, "lent_bytes") == 0);
 }
 
 /// What another process of this program does.
@@ -217,9 +237,9 @@ fn a_client_that_dies_holds_nothing() {
         let said = BufReader::new(holder.stdout.take().expect("a pipe"));
         let is_said = said.lines().any(|line| line.expect("text").ends_with("holds: true"));
         assert!(is_said, "it holds nothing");
-        assert!(number(&server, "held_bytes") >= PIECE as u64);
+        assert!(number(&server, "lent_bytes") >= PIECE as u64);
         holder.kill().expect("killed");
         holder.wait().expect("ends");
-        wait_for("all is let go", || number(&server, "held_bytes") == 0);
+        wait_for("all is let go", || number(&server, "lent_bytes") == 0);
     }
 }

@@ -277,6 +277,7 @@ impl Worker {
             false => self.transfers.leave(order, id.conn(), ReplyPins::All(held)),
         };
         self.node.reply_told(id, &header, &mut data, token);
+        self.handed_over(id.conn(), token);
         self.context.recycle(header);
     }
 

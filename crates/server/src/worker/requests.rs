@@ -249,9 +249,10 @@ impl Worker {
     ) {
         let mut spans = SgList::new();
         spans.push(page.span());
-        let pins = ReplyPins::Page { _page: page, _grant: grant };
+        let pins = ReplyPins::Page { _page: page, grant: Some(grant) };
         let token = self.transfers.leave(self.context.transfer(), id.conn(), pins);
         self.node.reply_small(id, header, &mut spans, token);
+        self.handed_over(id.conn(), token);
     }
 
     /// As [`try_answer`](Self::try_answer), of what is in several pages.

@@ -55,7 +55,7 @@ pub(super) enum ReplyPins {
     /// That of a read of one page that was answered at once.
     Page {
         _page: PinnedPage,
-        _grant: Grant,
+        grant: Option<Grant>,
     },
     All(Vec<Held>),
 }
@@ -109,6 +109,17 @@ impl Transfers {
         held
     }
 
+    /// What its request took is free, whatever else it holds.
+    #[cold]
+    fn give_back(&mut self, token: u64) {
+        let index = usize::try_from(token).unwrap_or(usize::MAX);
+        match self.leaving.get_mut(index).and_then(|place| place.pins.as_mut()) {
+            Some(ReplyPins::Page { grant, .. }) => *grant = None,
+            Some(ReplyPins::All(held)) => held.retain(|held| !matches!(held, Held::Grant(_))),
+            None => {}
+        }
+    }
+
     /// Begins to look at what is under way.
     fn begin(&mut self) -> Oldest {
         let mut oldest = std::mem::take(&mut self.oldest);
@@ -150,6 +161,15 @@ impl Transfers {
 }
 
 impl Worker {
+    /// A reply was handed over. What it lends has a share of its own, and may stay: if it took of the session's as
+    /// well, who holds it could wait for that for ever, with the next request.
+    #[inline]
+    pub(super) fn handed_over(&mut self, connection: ConnId, token: u64) {
+        if self.node.is_lent(connection, token) {
+            self.transfers.give_back(token);
+        }
+    }
+
     /// Ends connections whose peer neither sends the data of a request nor takes a reply.
     pub(super) fn end_slow_transfers(&mut self, lease: Duration) {
         let mut oldest = self.transfers.begin();
