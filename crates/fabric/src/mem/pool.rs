@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fork::Shown;
-use super::{Arena, Buffer, PAGE_BYTES, Span};
+use super::{Arena, Buffer, HUGE_PAGE_BYTES, PAGE_BYTES, Span};
 
 /// Of the first arena of a pool; the next ones are as large as all before, up to a limit. More than that
 /// at once is an arena of its own. What is never touched is no memory, but a peer that maps it has a limit.
@@ -12,6 +12,9 @@ const ARENA_BYTES: usize = 8 << 20;
 const ARENA_BYTES_MAX: usize = 64 << 20;
 /// A piece of so many bytes is given back to the system when it comes back.
 const GIVEN_BACK_BYTES_MIN: usize = 8 << 20;
+/// A piece of so many bytes, and fewer than are given back, is in huge pages where it has half of one: who has
+/// it copies much, and so do its peers. The other half may be memory that nobody asked for.
+const HUGE_BYTES_MIN: usize = HUGE_PAGE_BYTES / 2;
 const BITS: usize = u64::BITS as usize;
 
 /// [Shared](Arena::shared) memory in pieces. Pieces that come back are used again, for whoever asks next;
@@ -39,6 +42,8 @@ struct Pages {
     free: usize,
     /// Pages below this were used before: they are not zero.
     touched: usize,
+    /// For each huge page, whether the system was asked for it.
+    huge: Vec<bool>,
 }
 
 /// Memory of a pool, which is used again when this is dropped: not before peers and devices have left it.
@@ -128,7 +133,10 @@ impl Slab {
             set(&mut bits, page, true);
         }
         let _shown = Shown::new(&arena);
-        Slab { _shown, arena, used: Mutex::new(Pages { bits, pages, free: pages, touched: 0 }) }
+        // A part of one is none.
+        let huge = vec![false; arena.len() / HUGE_PAGE_BYTES];
+        let used = Pages { bits, pages, free: pages, touched: 0, huge };
+        Slab { _shown, arena, used: Mutex::new(used) }
     }
 
     fn take(slab: &Arc<Slab>, pages: usize, len: usize) -> Option<PoolPiece> {
@@ -137,7 +145,11 @@ impl Slab {
         let is_zero = first >= used.touched;
         used.touched = used.touched.max(first + pages);
         used.mark(first, pages, true);
+        let huge = used.take_huge(first * PAGE_BYTES, pages * PAGE_BYTES);
         drop(used);
+        for page in huge {
+            slab.arena.populate_huge(page * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES);
+        }
         Some(PoolPiece { slab: slab.clone(), first, pages, len, is_zero })
     }
 }
@@ -172,6 +184,20 @@ impl Pages {
             end = word * BITS;
         }
         None
+    }
+
+    /// The huge pages of which a piece has half or more, each once.
+    fn take_huge(&mut self, start: usize, bytes: usize) -> Vec<usize> {
+        if !(HUGE_BYTES_MIN..GIVEN_BACK_BYTES_MIN).contains(&bytes) {
+            return Vec::new();
+        }
+        let within = |page: usize| {
+            let (from, to) = (page * HUGE_PAGE_BYTES, (page + 1) * HUGE_PAGE_BYTES);
+            to.min(start + bytes).saturating_sub(from.max(start))
+        };
+        let end = (start + bytes).div_ceil(HUGE_PAGE_BYTES).min(self.huge.len());
+        let some = (start / HUGE_PAGE_BYTES..end).filter(|page| within(*page) >= HUGE_BYTES_MIN);
+        some.filter(|page| !std::mem::replace(&mut self.huge[*page], true)).collect()
     }
 
     fn mark(&mut self, first: usize, pages: usize, is_used: bool) {
@@ -310,6 +336,25 @@ mod tests {
     }
 
     #[test]
+    fn large_pieces_are_in_huge_pages_which_are_asked_for_once() {
+        let new = || Slab::new(Arena::shared(8 << 20).expect("memory"));
+        let slab = new();
+        let take = |start, bytes| locked(&slab.used).take_huge(start, bytes);
+        assert_eq!(take(0, HUGE_BYTES_MIN - PAGE_BYTES), []);
+        assert_eq!(take(0, 1 << 20), [0]);
+        assert_eq!(take(1 << 20, 1 << 20), [], "it was asked for");
+        assert_eq!(take((2 << 20) - PAGE_BYTES, (1 << 20) + PAGE_BYTES), [1]);
+        assert_eq!(take(3 << 20, 5 << 20), [2, 3]);
+        let slab = new();
+        let all = locked(&slab.used).take_huge(0, 8 << 20);
+        assert_eq!(all, [], "it may never be touched");
+        // The memory is there, and zero.
+        let pool = SharedPool::new(8 << 20);
+        let (first, second) = (pool.buffer(1 << 20), pool.buffer(1 << 20));
+        assert!(first.iter().chain(&second).all(|buffer| buffer.iter().all(|byte| *byte == 0)));
+    }
+
+    #[test]
     fn memory_of_the_pool_is_known_by_its_address() {
         let pool = SharedPool::new(1 << 20);
         assert!(pool.span_of(b"elsewhere").is_none());
@@ -345,7 +390,8 @@ mod tests {
 
     #[test]
     fn only_what_is_free_is_found() {
-        let mut pages = Pages { bits: vec![0; 3], pages: 192, free: 192, touched: 0 };
+        let mut pages =
+            Pages { bits: vec![0; 3], pages: 192, free: 192, touched: 0, huge: Vec::new() };
         pages.mark(10, 1, true);
         pages.mark(63, 2, true);
         pages.mark(191, 1, true);

@@ -4,7 +4,7 @@ use std::io::Result;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::shared::{READ_WRITE, SharedFile, checked_bytes, ok, system};
+use super::shared::{READ_WRITE, SharedFile, align_of, checked_bytes, ok, system};
 use super::{Arena, HUGE_PAGE_BYTES, Keep, PAGE_BYTES, Span};
 use crate::error::ArenaError;
 
@@ -67,7 +67,7 @@ impl Arena {
             return Ok(arena.span(0, arena.len));
         }
         let len = checked_bytes(fd, bytes_max)?;
-        let room = Arena::map(len, PAGE_BYTES).map_err(system)?;
+        let room = Arena::map(len, align_of(len)).map_err(system)?;
         room.show(fd, libc::PROT_READ)?;
         room.keep_out_of_dumps();
         let start = room.base;

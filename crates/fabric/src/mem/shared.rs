@@ -16,6 +16,11 @@ use crate::error::ArenaError;
 const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 pub(super) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
+/// How a mapping of so many bytes is aligned: huge pages of a file are mapped as such where they may be.
+pub(super) fn align_of(bytes: usize) -> usize {
+    if bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES }
+}
+
 /// The file of a shared arena, for a peer that is to map it.
 #[derive(Debug)]
 pub struct SharedFile {
@@ -224,8 +229,7 @@ impl Arena {
         bytes: usize,
         close: impl FnOnce(&SharedFile) -> Result<()>,
     ) -> std::result::Result<Arc<Arena>, ArenaError> {
-        let align = if bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
-        let mut arena = Arena::map(bytes, align)?;
+        let mut arena = Arena::map(bytes, align_of(bytes))?;
         let len = arena.len;
         let refused = |source| ArenaError::System { bytes: len, source };
         let file = SharedFile::new(len).map_err(refused)?;
@@ -244,7 +248,7 @@ impl Arena {
     /// no longer than agreed). The system's: it cannot be mapped, to be written.
     pub fn of_peer(fd: BorrowedFd<'_>, bytes_max: usize) -> Result<Arc<Arena>> {
         let len = checked_bytes(fd, bytes_max)?;
-        let room = Arena::map(len, PAGE_BYTES).map_err(system)?;
+        let room = Arena::map(len, align_of(len)).map_err(system)?;
         room.show(fd, READ_WRITE)?;
         Ok(Arc::new(room))
     }
