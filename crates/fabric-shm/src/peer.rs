@@ -44,6 +44,8 @@ pub struct Peer {
     /// It was told of all memory that it may read.
     reads_all: AtomicBool,
     reading: Mutex<Reading>,
+    /// Whose socket it is; a child has it, too.
+    owner: u32,
 }
 
 /// What this process reads in place of what the peer has lent it.
@@ -62,8 +64,14 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let mut reading = self.0.reading();
         reading.views -= 1;
-        if reading.over && reading.views == 0 {
+        if !reading.over || reading.views > 0 {
+            return;
+        }
+        if self.0.owner == std::process::id() {
             sys::shut_down(self.0.fd());
+        } else {
+            // A child of the one who reads, which may go on: the socket stays as it is, also where it would be closed.
+            std::mem::forget(self.0.clone());
         }
     }
 }
@@ -90,6 +98,7 @@ impl Peer {
             reaches_us: AtomicBool::new(false),
             reads_all: AtomicBool::new(false),
             reading: Mutex::default(),
+            owner: std::process::id(),
         })
     }
 

@@ -274,6 +274,57 @@ fn a_peer_with_a_child_leaves_when_it_is_asked_to() {
     drop(peer);
 }
 
+/// What the server lends is read until the process that reads returns it, whatever a child does with its copy.
+#[test]
+fn a_child_returns_nothing_that_its_parent_reads() {
+    let path = std::env::temp_dir().join(format!("dafs-shm-lends-{}", std::process::id()));
+    let address = Address::parse(&format!("shm:{}", path.display())).expect("an address");
+    let device = ShmProvider::new().open().expect("a device");
+    let (mut engine, mut listener) =
+        (device.engine().expect("an engine"), device.listen(&address).expect("a listener"));
+    let cache = Arena::for_readers(BYTES, 2 << 20).expect("memory").span(0, BYTES);
+    cache.copy_from(0, b"lent");
+    let read = Access { remote_read: true, remote_write: false };
+    let region = device.register(cache, read).expect("a region");
+    let mut reader = ShmProvider::new().open().expect("a device").engine().expect("an engine");
+    let near = reader.connect(&address, b"").expect("begins");
+    let far = wait("connection request", || {
+        reader.poll(&mut Vec::new(), 1);
+        let incoming = listener.poll_accept()?;
+        Some(engine.accept(incoming, b"").expect("accepted"))
+    });
+    wait("Connected", || {
+        reader.poll(&mut Vec::new(), 1);
+        reader.poll_event()
+    });
+    let views = reader.view(near, &[region.part(0, 4)]).expect("memory that it may read");
+    engine.disconnect(far);
+    let mut next_event = || {
+        reader.poll(&mut Vec::new(), 1);
+        engine.poll(&mut Vec::new(), 1);
+        engine.poll_event()
+    };
+    let is_quiescent = |e: &QueuePairEvent| matches!(e, QueuePairEvent::Quiescent { .. });
+    wait("Quiescent", || next_event().filter(is_quiescent));
+    // SAFETY: the child lets go of what it has, and ends.
+    match unsafe { fork() }.expect("a child") {
+        ForkResult::Child => {
+            drop(views);
+            // SAFETY: it ends.
+            unsafe { libc::_exit(0) };
+        }
+        ForkResult::Parent { child } => {
+            let ended = nix::sys::wait::waitpid(child, None).expect("it ends");
+            assert!(matches!(ended, nix::sys::wait::WaitStatus::Exited(_, 0)), "{ended:?}");
+        }
+    }
+    assert!((0..100).all(|_| next_event().is_none()), "told that it is read no more");
+    assert_eq!(views.iter().collect::<Vec<_>>(), [b"lent"]);
+    drop(views);
+    let is_returned = |e: &QueuePairEvent| matches!(e, QueuePairEvent::Returned { .. });
+    wait("Returned", || next_event().filter(is_returned));
+}
+
 /// The name is free again, though a child listens there.
 #[test]
 fn a_server_that_is_killed_has_ended_though_its_child_keeps_everything() {
