@@ -18,6 +18,8 @@ pub enum Defect {
     QuiescentTooEarly,
     /// What a reply refers to is given back when the reply leaves.
     ReferenceEndsEarly,
+    /// What is lent is given back when the connection is quiescent.
+    LoanEndsWithConnection,
 }
 
 #[cfg(feature = "planted")]
@@ -30,13 +32,14 @@ mod chosen {
 
     impl Defect {
         /// All of them.
-        pub const ALL: [Defect; 6] = [
+        pub const ALL: [Defect; 7] = [
             Defect::CreditGivenTwice,
             Defect::CreditLost,
             Defect::ReplyBeforeData,
             Defect::CaughtReceiveReused,
             Defect::QuiescentTooEarly,
             Defect::ReferenceEndsEarly,
+            Defect::LoanEndsWithConnection,
         ];
     }
 

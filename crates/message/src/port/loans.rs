@@ -7,6 +7,7 @@ use crate::config::SubmitError;
 use crate::connection::Connection;
 use crate::event::ConnId;
 use crate::loan::Loan;
+use crate::planted::{Defect, planted};
 use crate::references::References;
 use crate::requests::Submit;
 use crate::shared::Shared;
@@ -15,7 +16,8 @@ impl Connection {
     /// The connection is quiescent: what its replies referred to is read no more, but for what was lent, which may
     /// be.
     pub(crate) fn end_references(&self, sh: &mut Shared, references: Option<Box<References>>) {
-        let lends = references.as_ref().is_some_and(|references| references.lends());
+        let lends = references.as_ref().is_some_and(|references| references.lends())
+            && !planted(Defect::LoanEndsWithConnection);
         let is_still_read = sh.engine.is_still_read(self.queue_pair, lends);
         let Some(mut references) = references else { return };
         references.end_all(is_still_read, |token| sh.sent.push_back(token));
