@@ -15,6 +15,8 @@ const GIVEN_BACK_BYTES_MIN: usize = 8 << 20;
 /// A piece of so many bytes, and fewer than are given back, is in huge pages where it has half of one: who has
 /// it copies much, and so do its peers. The other half may be memory that nobody asked for.
 const HUGE_BYTES_MIN: usize = HUGE_PAGE_BYTES / 2;
+/// So many of a pool: who has many large buffers may use little of each.
+const HUGE_PAGES_MAX: usize = 16;
 const BITS: usize = u64::BITS as usize;
 
 /// [Shared](Arena::shared) memory in pieces. Pieces that come back are used again, for whoever asks next;
@@ -72,7 +74,10 @@ impl SharedPool {
     pub fn take(&self, bytes: usize) -> Option<PoolPiece> {
         let pages = bytes.max(1).div_ceil(PAGE_BYTES);
         let mut slabs = locked(&self.slabs);
-        if let Some(piece) = slabs.iter().find_map(|slab| Slab::take(slab, pages, bytes)) {
+        let huge: usize = slabs.iter().map(|slab| locked(&slab.used).huge_pages()).sum();
+        let huge_left = HUGE_PAGES_MAX.saturating_sub(huge);
+        let take = |slab: &Arc<Slab>| Slab::take(slab, pages, bytes, huge_left);
+        if let Some(piece) = slabs.iter().find_map(take) {
             return Some(piece);
         }
         let mut first = true;
@@ -88,7 +93,7 @@ impl SharedPool {
             return None;
         }
         let slab = Arc::new(Slab::new(Arena::shared(bytes_more).ok()?));
-        let piece = Slab::take(&slab, pages, bytes);
+        let piece = take(&slab);
         slabs.push(slab);
         piece
     }
@@ -139,13 +144,13 @@ impl Slab {
         Slab { _shown, arena, used: Mutex::new(used) }
     }
 
-    fn take(slab: &Arc<Slab>, pages: usize, len: usize) -> Option<PoolPiece> {
+    fn take(slab: &Arc<Slab>, pages: usize, len: usize, huge_left: usize) -> Option<PoolPiece> {
         let mut used = locked(&slab.used);
         let first = if slab.is_retired() { None } else { used.find(pages) }?;
         let is_zero = first >= used.touched;
         used.touched = used.touched.max(first + pages);
         used.mark(first, pages, true);
-        let huge = used.take_huge(first * PAGE_BYTES, pages * PAGE_BYTES);
+        let huge = used.take_huge(first * PAGE_BYTES, pages * PAGE_BYTES, huge_left);
         drop(used);
         for page in huge {
             slab.arena.populate_huge(page * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES);
@@ -186,8 +191,12 @@ impl Pages {
         None
     }
 
-    /// The huge pages of which a piece has half or more, each once.
-    fn take_huge(&mut self, start: usize, bytes: usize) -> Vec<usize> {
+    fn huge_pages(&self) -> usize {
+        self.huge.iter().filter(|is_huge| **is_huge).count()
+    }
+
+    /// The huge pages of which a piece has half or more, each once, and at most so many.
+    fn take_huge(&mut self, start: usize, bytes: usize, most: usize) -> Vec<usize> {
         if !(HUGE_BYTES_MIN..GIVEN_BACK_BYTES_MIN).contains(&bytes) {
             return Vec::new();
         }
@@ -197,7 +206,9 @@ impl Pages {
         };
         let end = (start + bytes).div_ceil(HUGE_PAGE_BYTES).min(self.huge.len());
         let some = (start / HUGE_PAGE_BYTES..end).filter(|page| within(*page) >= HUGE_BYTES_MIN);
-        some.filter(|page| !std::mem::replace(&mut self.huge[*page], true)).collect()
+        let some: Vec<_> = some.filter(|page| !self.huge[*page]).take(most).collect();
+        some.iter().for_each(|page| self.huge[*page] = true);
+        some
     }
 
     fn mark(&mut self, first: usize, pages: usize, is_used: bool) {
@@ -339,15 +350,17 @@ mod tests {
     fn large_pieces_are_in_huge_pages_which_are_asked_for_once() {
         let new = || Slab::new(Arena::shared(8 << 20).expect("memory"));
         let slab = new();
-        let take = |start, bytes| locked(&slab.used).take_huge(start, bytes);
+        let take = |start, bytes| locked(&slab.used).take_huge(start, bytes, 2);
         assert_eq!(take(0, HUGE_BYTES_MIN - PAGE_BYTES), []);
         assert_eq!(take(0, 1 << 20), [0]);
         assert_eq!(take(1 << 20, 1 << 20), [], "it was asked for");
         assert_eq!(take((2 << 20) - PAGE_BYTES, (1 << 20) + PAGE_BYTES), [1]);
         assert_eq!(take(3 << 20, 5 << 20), [2, 3]);
         let slab = new();
-        let all = locked(&slab.used).take_huge(0, 8 << 20);
+        let all = locked(&slab.used).take_huge(0, 8 << 20, 9);
         assert_eq!(all, [], "it may never be touched");
+        let all = locked(&slab.used).take_huge(0, 7 << 20, 1);
+        assert_eq!((all, locked(&slab.used).huge_pages()), (vec![0], 1));
         // The memory is there, and zero.
         let pool = SharedPool::new(8 << 20);
         let (first, second) = (pool.buffer(1 << 20), pool.buffer(1 << 20));
