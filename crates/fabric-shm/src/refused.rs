@@ -156,6 +156,13 @@ mod tests {
 
     use super::*;
 
+    /// Each has hundreds of threads: one after the other.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    fn turn() -> MutexGuard<'static, ()> {
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Work that ends when its end is dropped.
     fn stuck(closing: &'static Closing, uid: u32, count: usize) -> Vec<mpsc::Sender<()>> {
         let one = |_| {
@@ -183,6 +190,7 @@ mod tests {
     #[test]
     fn who_has_too_much_to_be_closed_is_shut_out() {
         static CLOSING: Closing = Closing::new();
+        let _turn = turn();
         let ends = stuck(&CLOSING, 1, OF_USER_MAX - 1);
         assert!(!CLOSING.is_shut_out(1));
         let last = stuck(&CLOSING, 1, 1);
@@ -201,6 +209,7 @@ mod tests {
     #[test]
     fn what_waits_is_bounded() {
         static CLOSING: Closing = Closing::new();
+        let _turn = turn();
         let held = stuck(&CLOSING, 1, OF_USER_MAX);
         let waiting = stuck(&CLOSING, 1, WAITING_OF_USER_MAX - 1);
         wait_for_waiting(&CLOSING, waiting.len());
@@ -228,6 +237,7 @@ mod tests {
     #[test]
     fn users_without_end_have_an_end_of_threads() {
         static CLOSING: Closing = Closing::new();
+        let _turn = turn();
         let users = END as u32;
         let ends: Vec<_> = (0..users).map(|uid| stuck(&CLOSING, uid, 1)).collect();
         assert_eq!(CLOSING.users().threads, END);
@@ -245,6 +255,7 @@ mod tests {
     #[test]
     fn many_users_together_have_a_thread_each() {
         static CLOSING: Closing = Closing::new();
+        let _turn = turn();
         let users = u32::try_from(ALL_MAX / OF_USER_MAX).expect("few");
         let ends: Vec<_> = (0..users).map(|uid| stuck(&CLOSING, uid, OF_USER_MAX)).collect();
         assert!(!CLOSING.is_shut_out(users));
