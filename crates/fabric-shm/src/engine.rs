@@ -10,8 +10,8 @@ use dafs_fabric::epoll::{self, EpollEvents, EpollWaiter, Watch};
 use dafs_fabric::local::Trust;
 use dafs_fabric::{
     Address, CompletionQueue, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError,
-    PeerInfo, PostError, PostedReceive, QueuePair, QueuePairEvent, ReceiveQueue, RemoteSpan,
-    SgList, Span, Status, Tag, Views, Waiter, WorkCompletion, WrId, local, sg_bytes,
+    PeerInfo, Piece, PostError, PostedReceive, QueuePair, QueuePairEvent, ReceiveQueue, RemoteSpan,
+    SgList, ShortMessage, Span, Status, Tag, Views, Waiter, WorkCompletion, WrId, local, sg_bytes,
 };
 
 use crate::connection::{Accepted, Handshake, check_private_data, reject};
@@ -41,6 +41,12 @@ pub struct ShmEngine {
     /// Slots whose peers may have to be rung for room alone, which can wait until the next poll: what is sent
     /// before then tells of it as well.
     room_made: Vec<u32>,
+    /// Short messages stay for [`take_short`](Engine::take_short), which is so far in the list of those that
+    /// are active, and has taken so many bytes there since the last poll.
+    leaves_short: bool,
+    turn: usize,
+    taken: usize,
+    took: bool,
     /// Slots whose peers broke the rules while something was posted.
     broken: Vec<(u32, Violation)>,
     polls: u64,
@@ -67,6 +73,10 @@ impl ShmEngine {
             active: Vec::new(),
             to_ring: Vec::new(),
             room_made: Vec::new(),
+            leaves_short: false,
+            turn: 0,
+            taken: 0,
+            took: false,
             broken: Vec::new(),
             polls: 1,
             passes: 0,
@@ -189,30 +199,6 @@ impl ShmEngine {
             self.list_room_made();
         }
         self.ring_all();
-    }
-
-    fn list_room_made(&mut self) {
-        while let Some(slot) = self.room_made.pop() {
-            let Some(connection) = self.slots.up(slot) else { continue };
-            connection.owes_room = false;
-            if connection.freed && !std::mem::replace(&mut connection.listed, true) {
-                self.to_ring.push(slot);
-            }
-        }
-    }
-
-    fn ring_listed(&mut self) {
-        while let Some(slot) = self.to_ring.pop() {
-            let Some(connection) = self.slots.up(slot) else { continue };
-            connection.listed = false;
-            let (put, freed) = (connection.put, connection.freed);
-            (connection.put, connection.freed) = (false, false);
-            if (put || freed) && connection.bell.is_wanted(put) {
-                // One that is full wakes it as well; one that is closed is noticed elsewhere.
-                let _ = sys::send(connection.peer.fd(), &[BELL]);
-                self.system_calls += 1;
-            }
-        }
     }
 
     /// Posts what could not be done at once.
@@ -413,6 +399,15 @@ impl Engine for ShmEngine {
         self.receives.len() < RECEIVE_QUEUE_DEPTH && self.receives.again(wr_id)
     }
 
+    fn leave_short(&mut self) -> bool {
+        self.leaves_short = true;
+        true
+    }
+
+    fn take_short(&mut self, into: &mut ShortMessage) -> bool {
+        self.take_next_short(into)
+    }
+
     fn post_send(
         &mut self,
         queue_pair: QueuePair,
@@ -475,7 +470,7 @@ impl Engine for ShmEngine {
     fn write_and_send(
         &mut self,
         queue_pair: QueuePair,
-        data: &mut SgList,
+        data: &[Piece<'_>],
         remote: RemoteSpan,
         header: &[u8],
     ) -> bool {
@@ -484,8 +479,6 @@ impl Engine for ShmEngine {
         if !connection.write_and_send_now(data, remote, header) {
             return false;
         }
-        // One by one: there are few.
-        while data.pop().is_some() {}
         connection.last = passes;
         let slot = slot_of(queue_pair);
         if !std::mem::replace(&mut connection.listed, true) {
@@ -543,6 +536,7 @@ impl Engine for ShmEngine {
 
     fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
         self.ring_for_all();
+        (self.turn, self.taken) = (0, 0);
         if self.queue.len() < max {
             self.pass();
             self.ring_all();

@@ -124,8 +124,7 @@ fn look_up(table: &Words, remote: RemoteSpan, write: bool) -> Option<(u64, u64)>
     if table.load(at, Ordering::Acquire) != remote.rkey.0 {
         return None;
     }
-    let [segment, offset, addr, len, rights] =
-        std::array::from_fn(|field| table.load(at + 1 + field, Ordering::Relaxed));
+    let [segment, offset, addr, len, rights] = table.load_some(at + 1, Ordering::Relaxed);
     // What was loaded belongs to that key.
     fence(Ordering::Acquire);
     if table.load(at, Ordering::Relaxed) != remote.rkey.0 {

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use dafs_fabric::{
-    CompletionQueue, Opcode, QueuePair, RemoteSpan, SgList, Span, Status, Views, WorkCompletion,
-    WrId, sg_bytes,
+    CompletionQueue, Opcode, Piece, QueuePair, RemoteSpan, SgList, ShortMessage, Span, Status,
+    Views, WorkCompletion, WrId,
 };
 
 use crate::peer::Peer;
@@ -140,10 +140,38 @@ impl Connection {
         Some(sys::views(spans, self.peer.hold()))
     }
 
-    /// Nothing has come, and nothing is to be done.
+    /// Nothing has come, or what is left to [`take_short`](Self::take_short) if that `leaves_short`, and nothing
+    /// is to be done.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
-        self.work.is_empty() && !self.receiver.has_some() && !self.peer.lags()
+    pub fn is_quiet(&self, leaves_short: bool) -> bool {
+        self.work.is_empty() && !self.peer.lags() && !self.has_come(leaves_short)
+    }
+
+    #[inline]
+    fn has_come(&self, leaves_short: bool) -> bool {
+        match self.receiver.front() {
+            Ok(None) => false,
+            Ok(Some(message)) => !leaves_short || !message.is_short(),
+            Err(_) => true,
+        }
+    }
+
+    /// The next message is a short one.
+    pub fn has_short(&self) -> bool {
+        matches!(self.receiver.front(), Ok(Some(message)) if message.is_short())
+    }
+
+    /// Takes the next message if it is a short one; the bytes that it took in the ring.
+    #[inline]
+    pub fn take_short(&mut self, into: &mut ShortMessage) -> Option<usize> {
+        let Ok(Some(message)) = self.receiver.front() else { return None };
+        if !message.is_short() {
+            return None;
+        }
+        self.receiver.copy_short(message, into);
+        into.queue_pair = self.queue_pair;
+        self.freed = true;
+        Some(self.receiver.pop(message))
     }
 
     /// Work requests that count against the depth of the queue, in this poll.
@@ -179,7 +207,10 @@ impl Connection {
         if self.peer.lags() || !self.sender.has_room(len)? {
             return Ok(false);
         }
-        self.sender.push(header, data);
+        match data {
+            [] => self.sender.push_header(header),
+            _ => self.sender.push(header, data),
+        }
         self.put = true;
         Ok(true)
     }
@@ -188,10 +219,18 @@ impl Connection {
     /// nothing is in front. What is wrong with the peer, where something is, is found by who posts them one by
     /// one.
     #[inline]
-    pub fn write_and_send_now(&mut self, data: &[Span], remote: RemoteSpan, header: &[u8]) -> bool {
-        let bytes = sg_bytes(data);
+    pub fn write_and_send_now(
+        &mut self,
+        data: &[Piece<'_>],
+        remote: RemoteSpan,
+        header: &[u8],
+    ) -> bool {
+        let bytes = match data {
+            [one] => one.len(),
+            _ => data.iter().map(Piece::len).sum(),
+        };
         let is_small = bytes <= AT_ONCE_MAX && header.len() <= HEADER_BYTES_MAX;
-        if !is_small || bytes != remote.len as usize || data.iter().any(Span::is_of_file) {
+        if !is_small || bytes != remote.len as usize {
             return false;
         }
         if !self.work.is_empty()
@@ -200,12 +239,12 @@ impl Connection {
         {
             return false;
         }
-        let Ok((segment, offset)) = self.memory.find(remote, true) else { return false };
-        match data {
-            [one] => segment.copy_part(offset, one, 0, bytes),
-            _ => copy_part(segment, offset, data, true, 0, bytes),
+        let Ok((segment, mut at)) = self.memory.find(remote, true) else { return false };
+        for piece in data {
+            segment.copy_piece(at, *piece);
+            at += piece.len();
         }
-        self.sender.push(header, &[]);
+        self.sender.push_header(header);
         self.put = true;
         true
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_fabric::{Arena, Span, Words, sg_bytes};
+use dafs_fabric::{Arena, SHORT_MESSAGE_BYTES, ShortMessage, Span, Words, sg_bytes};
 
 use crate::wire::Side;
 
@@ -30,6 +30,9 @@ const LINE: u64 = 64;
 const RING: u64 = RING_BYTES as u64;
 /// The word of a record, in front of its message.
 const WORD_BYTES: u64 = 8;
+/// Bytes of a message in the line of its word; a short one has a line more at most.
+const FIRST_LINE_BYTES: usize = (LINE - WORD_BYTES) as usize;
+const _: () = assert!(SHORT_MESSAGE_BYTES == FIRST_LINE_BYTES + LINE as usize);
 /// Marks a record: lengths alone may be zero.
 const THERE: u64 = 1 << 63;
 
@@ -127,8 +130,22 @@ impl Sender {
         self.base + (position % RING) as usize
     }
 
+    /// As [`push`](Self::push), of what most messages are: without data, and in one piece.
+    #[inline(always)]
+    pub fn push_header(&mut self, header: &[u8]) {
+        let at = (self.put % RING) as usize + WORD_BYTES as usize;
+        if at + header.len() > RING_BYTES {
+            return self.push(header, &[]);
+        }
+        let next = self.put + record_bytes(header.len());
+        self.memory.store(self.word_at(next), 0, Ordering::Relaxed);
+        self.memory.span.write_message(self.base + at, header);
+        let word = THERE | (header.len() as u64) << 32 | header.len() as u64;
+        self.memory.store(self.word_at(self.put), word, Ordering::Release);
+        self.put = next;
+    }
+
     /// Puts a message in, for which there [is room](Self::has_room).
-    #[inline]
     pub fn push(&mut self, header: &[u8], data: &[Span]) {
         let len = header.len() + sg_bytes(data);
         let next = self.put + record_bytes(len);
@@ -174,6 +191,14 @@ pub struct Message {
     header_len: usize,
 }
 
+impl Message {
+    /// It can be taken without a receive.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.header_len == self.len && self.len <= SHORT_MESSAGE_BYTES
+    }
+}
+
 /// The end that takes messages out.
 #[derive(Debug)]
 pub struct Receiver {
@@ -211,6 +236,22 @@ impl Receiver {
             return Err("a message of an impossible length");
         }
         Ok(Some(Message { len, header_len }))
+    }
+
+    /// Copies the front message, which is a [short](Message::is_short) one, by whole lines.
+    #[inline]
+    pub fn copy_short(&self, message: Message, into: &mut ShortMessage) {
+        let (line, next) = (self.taken % RING, (self.taken + LINE) % RING);
+        let (first, rest) = into.bytes.split_at_mut(FIRST_LINE_BYTES);
+        if let Some(first) = first.first_chunk_mut::<FIRST_LINE_BYTES>() {
+            self.memory.span.read_bytes(self.base + line as usize + WORD_BYTES as usize, first);
+        }
+        if message.len > FIRST_LINE_BYTES
+            && let Some(rest) = rest.first_chunk_mut::<{ LINE as usize }>()
+        {
+            self.memory.span.read_bytes(self.base + next as usize, rest);
+        }
+        into.len = message.len;
     }
 
     /// Copies the front message to buffers, if they have room for it.

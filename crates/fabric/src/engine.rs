@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{ConnectError, OpenError, PostError, RegisterError};
-use crate::mem::{MemoryRegion, Span, Views};
+use crate::mem::{MemoryRegion, Piece, Span, Views};
 use crate::types::{
     Access, Address, DeviceAttr, Hardware, Incoming, PeerInfo, QueuePair, QueuePairEvent,
-    RemoteSpan, SgList, Tag, WorkCompletion, WrId,
+    RemoteSpan, SgList, ShortMessage, Tag, WorkCompletion, WrId,
 };
 
 /// A kind of network.
@@ -160,6 +160,19 @@ pub trait Engine: Send {
         let _ = wr_id;
         false
     }
+    /// From now on, messages of at most [`SHORT_MESSAGE_BYTES`](crate::SHORT_MESSAGE_BYTES) stay where they came until
+    /// [`take_short`](Engine::take_short) takes them. What came before the end of a queue pair may take receives
+    /// all the same. False: the device cannot do that.
+    fn leave_short(&mut self) -> bool {
+        false
+    }
+    /// Takes the next short message, which needs no receive and has no completion: for whoever has taken all
+    /// completions. Messages of a queue pair come in their order, whether by this or that. False: there is none
+    /// before the next [`poll`](Engine::poll).
+    fn take_short(&mut self, into: &mut ShortMessage) -> bool {
+        let _ = into;
+        false
+    }
     /// Sends one message: `header`, which is copied now, then `data`. Completes if `signaled`
     /// or in error. Here and below, the list of spans is taken, and left to the caller where the work
     /// request is refused.
@@ -187,14 +200,14 @@ pub trait Engine: Send {
         signaled: bool,
     ) -> Result<(), PostError>;
     /// Writes `data` to the peer's memory at `remote`, whose length is that of `data`, and sends `header`
-    /// behind it, of which the peer hears when the data is there: both now, or neither. True: the list is
-    /// taken, its memory is the caller's again, and no completion follows. False, and nothing was done: the
+    /// behind it, of which the peer hears when the data is there: both now, or neither. True: that is done,
+    /// and no completion follows. False, and nothing was done: the
     /// device has none that does both at once, has no room or work before it, or is refused the access;
     /// [`post_rdma_write`](Engine::post_rdma_write) tells which.
     fn write_and_send(
         &mut self,
         queue_pair: QueuePair,
-        data: &mut SgList,
+        data: &[Piece<'_>],
         remote: RemoteSpan,
         header: &[u8],
     ) -> bool {

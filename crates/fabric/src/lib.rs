@@ -43,7 +43,7 @@ pub use domain::{Domain, ProtectionDomain, Providers, unknown_scheme};
 pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
 pub use mem::{
-    Anchor, Arena, Buffer, MemoryRegion, PoolPiece, PostedBuffer, SharedFile, SharedPart,
+    Anchor, Arena, Buffer, MemoryRegion, Piece, PoolPiece, PostedBuffer, SharedFile, SharedPart,
     SharedPool, Span, Views, Words,
 };
 #[cfg(feature = "planted")]

@@ -6,14 +6,16 @@
 //! used. A [`Buffer`] is memory with one owner, which reads and writes it as a slice while it is
 //! not posted.
 //!
-//! Payload moves by [`Span::copy_from`], [`Span::copy_to`] and [`Span::copy_span`] only, which
-//! count: see [`copied_bytes`].
+//! Payload moves by [`Span::copy_from`], [`Span::copy_to`], [`Span::copy_span`] and
+//! [`Span::copy_piece`] only, which count: see [`copied_bytes`].
 
 mod between;
 mod buffer;
+mod copied;
 mod foreign;
 mod fork;
 mod lend;
+mod piece;
 mod pins;
 mod pool;
 mod readers;
@@ -31,7 +33,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use buffer::BufferMemory;
 pub use buffer::{Anchor, Buffer, PostedBuffer};
+pub use copied::copied_bytes;
 pub use lend::{lend, lend_mut};
+pub use piece::Piece;
 pub use pins::Pin;
 use pins::Pins;
 pub use pool::{PoolPiece, SharedPool};
@@ -50,13 +54,7 @@ pub const PAGE_BYTES: usize = 4096;
 /// Alignment of arenas of huge pages.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-static COPIED_BYTES: AtomicU64 = AtomicU64::new(0);
 static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
-
-/// Payload bytes that this process copied in user space, by the functions of this module.
-pub fn copied_bytes() -> u64 {
-    COPIED_BYTES.load(Ordering::Relaxed)
-}
 
 /// Memory regions registered by this process so far.
 pub fn registrations() -> u64 {
@@ -70,7 +68,7 @@ pub fn registrations() -> u64 {
 /// parties may change them meanwhile: the bytes are then any mixture, which is all that a copy
 /// out of shared memory can promise.
 unsafe fn copy_payload(from: *const u8, to: *mut u8, len: usize) {
-    COPIED_BYTES.fetch_add(len as u64, Ordering::Relaxed);
+    copied::add(len);
     // SAFETY: passed on to the caller.
     unsafe { std::ptr::copy(from, to, len) }
 }
@@ -589,6 +587,7 @@ impl Span {
     ///
     /// # Panics
     /// When they do not fit.
+    #[inline]
     pub fn write_message(&self, offset: usize, from: &[u8]) {
         assert!(offset <= self.len && from.len() <= self.len - offset, "outside of the span");
         // SAFETY: inside the span, as just checked.

@@ -263,6 +263,26 @@ pub struct WorkCompletion {
     pub header_len: u32,
 }
 
+/// Bytes of a message that is short.
+pub const SHORT_MESSAGE_BYTES: usize = 120;
+
+/// A short message, which took no receive.
+#[derive(Debug, Clone)]
+pub struct ShortMessage {
+    /// On which it came.
+    pub queue_pair: QueuePair,
+    /// Its bytes; those behind have no meaning.
+    pub len: usize,
+    /// Those.
+    pub bytes: [u8; SHORT_MESSAGE_BYTES],
+}
+
+impl Default for ShortMessage {
+    fn default() -> ShortMessage {
+        ShortMessage { queue_pair: QueuePair(0), len: 0, bytes: [0; SHORT_MESSAGE_BYTES] }
+    }
+}
+
 /// What happens to a queue pair beside completions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

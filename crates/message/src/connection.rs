@@ -7,7 +7,7 @@ use dafs_fabric::{PostError, QueuePair, RemoteSpan, SgList, Span, Tag, WrId};
 use crate::config::ConnOptions;
 use crate::event::ConnId;
 use crate::fault::Fault;
-use crate::header::{HEADER_BYTES, Header, Kind, Setup};
+use crate::header::{HEADER_BYTES, Header, Kind, SMALL_MESSAGE_BYTES, Setup};
 use crate::references::Releases;
 use crate::requester::Requester;
 use crate::responder::Responder;
@@ -38,6 +38,8 @@ pub struct Agreed {
     pub rdma_read: bool,
     /// Reply data may be written.
     pub rdma_write: bool,
+    /// Reply data is written before the message that follows, and a refused write ends no connection.
+    pub writes_at_once: bool,
     /// A reply may refer to its data.
     pub refers: bool,
     /// And lend it.
@@ -46,6 +48,8 @@ pub struct Agreed {
     pub peer_header_bytes: usize,
     /// Bytes of the peer's receives in all.
     pub peer_message_bytes: usize,
+    /// Bytes of a reply that is put together on the stack.
+    pub small_reply_bytes: usize,
     /// Bytes of the `header` of a send.
     pub send_header_bytes: usize,
     /// Bytes of data in a piece.
@@ -63,14 +67,20 @@ impl Agreed {
         let area = area_bytes.min(send_max.saturating_sub(header_bytes));
         let padded = area > 0 && header_bytes <= sh.attr.header_bytes_max;
         let plain = header_bytes.min(send_max).saturating_sub(HEADER_BYTES);
+        let (tagged, attr) = (ours.tagged && theirs.tagged, &sh.attr);
+        let peer_message_bytes = (header_bytes + area_bytes).min(send_max);
         Agreed {
-            tagged: ours.tagged && theirs.tagged,
+            tagged,
             rdma_read: ours.rdma_read && theirs.rdma_read,
             rdma_write: ours.rdma_write && theirs.rdma_write,
-            refers: ours.refers && theirs.refers && !(ours.tagged && theirs.tagged),
-            lends: ours.lends && theirs.lends && !(ours.tagged && theirs.tagged),
+            writes_at_once: !tagged && attr.recoverable_access_fault && !attr.local_registration,
+            refers: ours.refers && theirs.refers && !tagged,
+            lends: ours.lends && theirs.lends && !tagged,
             peer_header_bytes: header_bytes.min(send_max),
-            peer_message_bytes: (header_bytes + area_bytes).min(send_max),
+            peer_message_bytes,
+            small_reply_bytes: SMALL_MESSAGE_BYTES
+                .min(attr.header_bytes_max)
+                .min(peer_message_bytes),
             send_header_bytes: sh.attr.header_bytes_max,
             piece_bytes: if padded { area } else { plain },
             piece_header_bytes: if padded { header_bytes } else { HEADER_BYTES },

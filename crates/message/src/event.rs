@@ -58,6 +58,40 @@ impl RequestId {
     }
 }
 
+/// What [`Node::next_short`](crate::Node::next_short) gives: an event with a short header, which is where the
+/// message was received.
+#[derive(Debug, Clone, Copy)]
+pub enum Short {
+    /// [`Event::Request`] without data.
+    Request {
+        /// As of that.
+        id: RequestId,
+        /// As of that.
+        reply_max: u32,
+    },
+    /// [`Event::Reply`].
+    Reply {
+        /// As of that.
+        conn: ConnId,
+        /// As of that.
+        tag: u32,
+        /// As of that.
+        data_len: u32,
+    },
+}
+
+impl Short {
+    /// The same with its header.
+    pub fn with_header(self, header: Vec<u8>) -> Event {
+        match self {
+            Short::Request { id, reply_max } => {
+                Event::Request { id, header, data_len: 0, reply_max, pushed: false }
+            }
+            Short::Reply { conn, tag, data_len } => Event::Reply { conn, tag, header, data_len },
+        }
+    }
+}
+
 /// What [`Node::next_event`](crate::Node::next_event) gives.
 #[derive(Debug)]
 #[non_exhaustive]

@@ -146,7 +146,7 @@ pub mod fuzzing {
 }
 
 pub use config::{ConnOptions, NodeConfig, NodeError, REPLY_HEADER_BYTES_MAX, SubmitError};
-pub use event::{ConnId, Event, RequestId};
+pub use event::{ConnId, Event, RequestId, Short};
 pub use loan::Loan;
 pub use node::{Node, incoming_private_data};
 #[cfg(feature = "planted")]

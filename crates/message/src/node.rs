@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Address, ConnectError, Domain, Incoming, PeerInfo, SgList, Span, Waiter, join_waiters,
+    Address, ConnectError, Domain, Incoming, PeerInfo, Piece, SgList, Span, Waiter, join_waiters,
     unknown_scheme,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
-use crate::event::{ConnId, Event, RequestId};
+use crate::event::{ConnId, Event, RequestId, Short};
 use crate::header::Setup;
 use crate::loan::Loan;
 use crate::port::Port;
@@ -383,7 +383,7 @@ impl Node {
         &mut self,
         id: RequestId,
         header: &[u8; N],
-        data: impl FnOnce() -> Span,
+        data: Piece<'_>,
     ) -> bool {
         self.port(id.conn).is_some_and(|port| port.reply_at_once(id, header, data))
     }
@@ -435,6 +435,44 @@ impl Node {
         None
     }
 
+    /// The next event, if it came as a short message and nothing else comes before it: where the network has
+    /// those, most requests and replies do, and cost less than by [`next_event`](Self::next_event), which gives them as
+    /// well. `None`: it may have something.
+    #[inline]
+    pub fn next_short(&mut self) -> Option<Short> {
+        if let [port] = &mut self.ports[..] {
+            return if port.may_have_short() { port.next_short() } else { None };
+        }
+        for _ in 0..self.ports.len() {
+            let port = &mut self.ports[self.turn];
+            if port.may_have_short()
+                && let Some(short) = port.next_short()
+            {
+                return Some(short);
+            }
+            if self.ports[self.turn].is_behind_events() {
+                return None;
+            }
+            self.turn += 1;
+            if self.turn == self.ports.len() {
+                self.turn = 0;
+            }
+        }
+        None
+    }
+
+    /// The header of what [`next_short`](Self::next_short) gave last, until that, or any other function that gives or
+    /// looks for events, is called.
+    #[inline]
+    pub fn short_header(&self) -> &[u8] {
+        self.ports[self.turn].short_header()
+    }
+
+    /// The same in memory of its own, which is to be [given back](Self::recycle).
+    pub fn keep_short_header(&mut self) -> Vec<u8> {
+        self.ports[self.turn].keep_short_header()
+    }
+
     /// The token of the next [`Event::ReplySent`], which is told here or there: for those who have many.
     #[inline]
     pub fn next_sent(&mut self) -> Option<u64> {
@@ -442,8 +480,8 @@ impl Node {
     }
 
     /// Whether there is one more.
-    pub fn has_event(&self) -> bool {
-        self.ports.iter().any(Port::has_event)
+    pub fn has_event(&mut self) -> bool {
+        self.ports.iter_mut().any(Port::has_event)
     }
 
     /// Gives back the memory of a header, so that the next one needs no allocation.

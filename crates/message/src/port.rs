@@ -3,14 +3,15 @@
 mod arrivals;
 mod loans;
 mod progress;
+mod shorts;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Address, ConnectError, Incoming, PeerInfo, ProtectionDomain, QueuePair, QueuePairEvent, SgList,
-    Span, Waiter, WorkCompletion,
+    Address, ConnectError, Incoming, PeerInfo, Piece, ProtectionDomain, QueuePair, QueuePairEvent,
+    SgList, ShortMessage, Span, Waiter, WorkCompletion,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
@@ -21,6 +22,7 @@ use crate::references::{ReferenceQuota, References, reads_in_place};
 use crate::requests::Submit;
 use crate::shared::{Role, Shared};
 use crate::stats::{Counters, NodeStats};
+use shorts::Shorts;
 
 /// Completions taken from the engine at a time.
 const COMPLETIONS_MAX: usize = 256;
@@ -60,6 +62,11 @@ pub struct Port {
     /// The one that was looked for last, which is in there.
     last_found: Option<(QueuePair, u32)>,
     completions: Vec<WorkCompletion>,
+    /// What was received last without a receive, and where the caller's header begins.
+    short: ShortMessage,
+    short_at: usize,
+    /// What of that kind there is.
+    shorts: Shorts,
     late_events: Vec<QueuePairEvent>,
 }
 
@@ -73,15 +80,20 @@ impl Port {
         domain: Arc<ProtectionDomain>,
         config: NodeConfig,
     ) -> Result<Port, NodeError> {
+        let mut sh = Shared::new(domain, config)?;
+        let shorts = if sh.engine.leave_short() { Shorts::Drained } else { Shorts::None };
         Ok(Port {
             number,
-            sh: Shared::new(domain, config)?,
+            sh,
             connections: Vec::new(),
             generations: Vec::new(),
             free: Vec::new(),
             by_queue_pair: HashMap::default(),
             last_found: None,
             completions: Vec::with_capacity(COMPLETIONS_MAX),
+            short: ShortMessage::default(),
+            short_at: 0,
+            shorts,
             late_events: Vec::new(),
         })
     }
@@ -348,15 +360,10 @@ impl Port {
         &mut self,
         id: RequestId,
         header: &[u8; N],
-        data: impl FnOnce() -> Span,
+        data: Piece<'_>,
     ) -> bool {
         let Some((connection, sh)) = self.find(id.conn) else { return false };
-        if connection.agreed.tagged {
-            return false;
-        }
-        let mut list = SgList::new();
-        list.push(data());
-        let is_done = connection.reply_at_once(sh, id.tag, header, &mut list);
+        let is_done = connection.reply_at_once(sh, id.tag, header, &[data]);
         if is_done {
             sh.deliver_waiting();
         }
@@ -374,6 +381,11 @@ impl Port {
     pub fn poll(&mut self) -> usize {
         if self.sh.returned.any() {
             self.take_returned();
+        }
+        match self.shorts {
+            Shorts::None => {}
+            Shorts::Taken => self.tell_short(),
+            Shorts::Drained | Shorts::Perhaps => self.shorts = Shorts::Perhaps,
         }
         if !self.sh.releasing.is_empty() {
             self.send_releases(false);
@@ -398,10 +410,10 @@ impl Port {
         self.flush_blocked();
         self.sh.pool.refill(&mut *self.sh.engine);
         self.sh.deliver_waiting();
-        if self.sh.posted && !self.has_event() {
+        if !self.has_event() && self.sh.posted {
             self.ring();
         }
-        self.sh.events.len() + self.sh.sent.len()
+        self.sh.events.len() + self.sh.sent.len() + usize::from(self.shorts == Shorts::Taken)
     }
 
     /// Goes on with what waited for memory that stands in, if some came back.
@@ -423,10 +435,16 @@ impl Port {
 
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
-        match self.next_sent() {
-            Some(token) => Some(Event::ReplySent { token }),
-            None => self.sh.events.pop_front(),
+        if let Some(token) = self.next_sent() {
+            return Some(Event::ReplySent { token });
         }
+        if self.shorts > Shorts::Drained
+            && self.sh.events.is_empty()
+            && let Some(short) = self.next_short()
+        {
+            return Some(short.with_header(self.keep_short_header()));
+        }
+        self.sh.events.pop_front()
     }
 
     #[inline]
@@ -434,8 +452,13 @@ impl Port {
         self.sh.sent.pop_front()
     }
 
-    pub fn has_event(&self) -> bool {
-        !(self.sh.events.is_empty() && self.sh.sent.is_empty())
+    /// Looks for what has come, in place of the last short header.
+    #[inline]
+    pub fn has_event(&mut self) -> bool {
+        if !self.sh.events.is_empty() || !self.sh.sent.is_empty() {
+            return true;
+        }
+        self.take_short()
     }
 
     #[inline]

@@ -57,7 +57,8 @@ impl ReceivePool {
         area_bytes: usize,
         depth: usize,
     ) -> Result<ReceivePool, NodeError> {
-        let area_base = (depth * header_bytes).next_multiple_of(PAGE_BYTES);
+        // One more, for what was received elsewhere.
+        let area_base = ((depth + 1) * header_bytes).next_multiple_of(PAGE_BYTES);
         let arena = Arena::new(area_base + depth * area_bytes)?;
         let page_users = vec![0; area_base / PAGE_BYTES];
         let must_know = domain.attr().local_registration;
@@ -277,6 +278,13 @@ impl ReceivePool {
     /// The bytes where the header of a message is; those behind its end have no meaning.
     pub fn first_bytes(&self, index: u32) -> [u8; HEADER_BYTES] {
         self.arena.message_bytes(index as usize * self.header_bytes)
+    }
+
+    /// Keeps a short message that was received elsewhere, until the next one; its number.
+    pub fn keep_short(&self, message: &[u8]) -> u32 {
+        let index = self.depth as u32;
+        self.header(index).write_message(0, message); // not payload: a short message
+        index
     }
 
     /// A descriptor behind a message's header is not in the data area.

@@ -9,7 +9,7 @@ use dafs_fabric::{Access, MemoryRegion, RemoteSpan, SgList, Status, WorkCompleti
 use crate::REPLY_HEADER_BYTES_MAX;
 use crate::config::SubmitError;
 use crate::connection::{Connection, Message, State, Work, push_tag, reply_tag};
-use crate::event::Event;
+use crate::event::{Event, Short};
 use crate::fault::Fault;
 use crate::header::{
     FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, REMOTE_SPAN_BYTES,
@@ -448,6 +448,34 @@ impl Connection {
         slot.reply = Some(header.data_len);
         self.finish(sh, header.tag);
         Ok(())
+    }
+
+    /// A reply to a request without data that came as a short message, behind data that was written, if all is as
+    /// asked for and its memory is back.
+    #[inline]
+    pub fn take_short_reply(
+        &mut self,
+        sh: &mut Shared,
+        header: &Header,
+        len: usize,
+    ) -> Option<Short> {
+        let slot = self.requester.waiting(header.tag).ok()?;
+        let as_asked = (header.mode, slot.reply_mode) == (Mode::Write, Mode::Write)
+            && header.data_len <= slot.room
+            && (header.reads, header.writes, header.releases) == (0, 0, 0)
+            && len == HEADER_BYTES + usize::from(header.header_len)
+            && slot.header.is_empty()
+            && slot.kept.is_none()
+            && slot.work == 0
+            && !slot.abandoned;
+        if !as_asked {
+            return None;
+        }
+        let (conn, tag, data_len) = (self.id, slot.tag, header.data_len);
+        let none = slot.release(sh);
+        debug_assert_eq!(none.capacity(), 0, "no header was put together");
+        self.requester.free_slot(tag_slot(header.tag) as u16);
+        Some(Short::Reply { conn, tag, data_len })
     }
 
     /// A reply that came by tag.

@@ -3,11 +3,12 @@
 mod fetch;
 mod reply;
 
-use dafs_fabric::{RemoteSpan, SgList, sg_bytes};
+use dafs_fabric::{Piece, RemoteSpan, SHORT_MESSAGE_BYTES, SgList, Span, sg_bytes};
+use smallvec::SmallVec;
 
 use crate::REPLY_HEADER_BYTES_MAX;
 use crate::connection::{Connection, Message, State, Work, push_tag};
-use crate::event::{Event, RequestId};
+use crate::event::{Event, RequestId, Short};
 use crate::fault::Fault;
 use crate::header::{
     FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, REMOTE_SPAN_BYTES, decode_remote,
@@ -37,7 +38,7 @@ impl Connection {
     #[inline]
     pub fn handle_request(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
         if !self.is_plain_request(sh, m) {
-            return match self.has_one_room(sh, m) {
+            return match self.has_one_room(sh, &m.header, m.len) {
                 true => self.handle_one_room(sh, m),
                 false => self.handle_any_request(sh, m),
             };
@@ -60,6 +61,31 @@ impl Connection {
         slot.writes.push(remote);
         self.deliver_request(sh, m, HEADER_BYTES + REMOTE_SPAN_BYTES);
         Ok(())
+    }
+
+    /// The same where it was received without a receive, and can be in service at once; where the caller's
+    /// header begins.
+    #[inline]
+    pub(crate) fn begin_short(
+        &mut self,
+        sh: &mut Shared,
+        header: &Header,
+        bytes: &[u8; SHORT_MESSAGE_BYTES],
+    ) -> Result<(Short, usize), Fault> {
+        const AT: usize = HEADER_BYTES + REMOTE_SPAN_BYTES;
+        let remote = bytes[HEADER_BYTES..].first_chunk().map(decode_remote);
+        let Some(remote) = remote.filter(|remote| remote.len == header.room) else {
+            return Err(UNCOVERED);
+        };
+        let slot = self.begin_request(header)?;
+        slot.reads.clear();
+        slot.writes.clear();
+        slot.writes.push(remote);
+        self.counters.requests_received += 1;
+        self.responder.in_service += 1;
+        sh.in_service += 1;
+        let id = RequestId { conn: self.id, tag: header.tag };
+        Ok((Short::Request { id, reply_max: header.room }, AT))
     }
 
     /// A request that has data, or more to it than most.
@@ -161,8 +187,7 @@ impl Connection {
     /// A request without data, whose reply is written to one piece of memory, in which nothing is wrong: most
     /// are where no tags are.
     #[inline]
-    fn has_one_room(&self, sh: &Shared, m: &Message) -> bool {
-        let header = &m.header;
+    pub(crate) fn has_one_room(&self, sh: &Shared, header: &Header, len: usize) -> bool {
         !self.agreed.tagged
             && self.agreed.rdma_write
             && (header.mode, header.reply_mode) == (Mode::None, Mode::Write)
@@ -171,7 +196,7 @@ impl Connection {
             && sh.pool.has_first_descriptor()
             && header.room > 0
             && header.room as usize <= sh.attr.bulk_bytes_max
-            && m.len == HEADER_BYTES + REMOTE_SPAN_BYTES + usize::from(header.header_len)
+            && len == HEADER_BYTES + REMOTE_SPAN_BYTES + usize::from(header.header_len)
     }
 
     fn check_request(&self, sh: &Shared, m: &Message) -> Result<(), Fault> {
@@ -234,11 +259,14 @@ impl Connection {
             {
                 return true;
             }
-            let is_done = self.reply_at_once(sh, tag, header, data);
-            if is_done {
+            segments::join(data);
+            let pieces: Option<SmallVec<[Piece<'_>; 8]>> = data.iter().map(Span::piece).collect();
+            if pieces.is_some_and(|pieces| self.reply_at_once(sh, tag, header, &pieces)) {
+                data.clear();
                 sh.sent.push_back(token);
+                return true;
             }
-            is_done || self.reply_by_one_write(sh, tag, header, (data, token))
+            self.reply_by_one_write(sh, tag, header, (data, token))
         });
         if !is_done {
             self.reply_any(sh, tag, header, (data, token));

@@ -58,6 +58,7 @@ impl ServerSlots {
     /// A request arrived, with `data_len` bytes of data. `hash` covers its operations (not data,
     /// not transport). A resend of another length is another request: who began with data would
     /// go on without.
+    #[inline(always)]
     pub fn begin(&mut self, slot: SlotId, sequence: u32, hash: u64, data_len: u32) -> Verdict {
         let Some(entry) = self.slots.get_mut(usize::from(slot.0)) else {
             return Verdict::Refuse(Status::BadSlot);

@@ -18,6 +18,7 @@ use dafs_unifier::PinnedPage;
 use rustc_hash::FxHashMap;
 
 use crate::locks::Ended;
+use crate::metrics::WorkerCounters;
 use crate::numbers::LastNumber;
 use crate::shared::Shared;
 pub(crate) use grant::Grant;
@@ -70,6 +71,7 @@ pub(crate) struct Context {
     pub shared: Arc<Shared>,
     /// The worker's.
     pub number: u16,
+    pub counters: Arc<WorkerCounters>,
     /// Pieces of memory that one transfer takes.
     pub segments_max: usize,
     pub now: Cell<Duration>,
@@ -94,9 +96,11 @@ const HELD_CAPACITY_MAX: usize = 8;
 
 impl Context {
     pub(crate) fn new(shared: Arc<Shared>, number: u16, segments_max: usize) -> Context {
+        let counters = shared.counters.of_worker();
         Context {
             shared,
             number,
+            counters,
             segments_max,
             now: Cell::new(Duration::ZERO),
             actions: RefCell::default(),

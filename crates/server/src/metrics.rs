@@ -41,7 +41,17 @@ impl SessionMeter {
     }
 }
 
+/// Counters of one worker, which alone changes them: what is counted for each read.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerCounters {
+    pub requests: AtomicU64,
+    pub bytes_read: AtomicU64,
+    /// Reads that the cache answered at once; the cache itself counts all others.
+    pub cache_hits: AtomicU64,
+}
+
 /// Adds to a counter that this thread alone changes.
+#[inline]
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }

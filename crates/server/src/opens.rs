@@ -43,6 +43,7 @@ impl Open {
 
     /// To be told of a read; begins to read in what comes next. `was_there`: the cache had it, or
     /// it was on its way.
+    #[inline(always)]
     pub(crate) fn read_ahead(&self, offset: u64, len: usize, was_there: bool) {
         if let (Some(reader), Some(file)) = (&self.reader, self.file.cached()) {
             file.read_ahead(&mut reader.borrow_mut(), offset, len, was_there);

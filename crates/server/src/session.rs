@@ -4,7 +4,7 @@ mod allowance;
 mod credentials;
 mod life;
 mod links;
-mod open_files;
+pub(crate) mod open_files;
 mod slots;
 
 use std::cell::{Cell, RefCell};

@@ -20,7 +20,7 @@ use crate::intent_log::{IntentLog, LogStore, Name};
 use crate::limits::Limits;
 use crate::locks::{Client, Grace, LockLimits, Locks};
 use crate::mailbox::{Mailbox, Message};
-use crate::metrics::{Kind, Metrics};
+use crate::metrics::{Kind, Metrics, WorkerCounters};
 use crate::name_lock::NameLocks;
 use crate::numbers::Numbers;
 use crate::paths::{DataPath, PageCache};
@@ -160,9 +160,7 @@ pub struct Counters {
     pub sessions: AtomicUsize,
     pub sessions_total: AtomicU64,
     pub opens: AtomicUsize,
-    pub requests: AtomicU64,
     pub replays: AtomicU64,
-    pub bytes_read: AtomicU64,
     pub bytes_written: AtomicU64,
     pub refused: AtomicU64,
     /// Requests that waited for their session's, their user's or the whole's share.
@@ -175,6 +173,37 @@ pub struct Counters {
     pub leases_expired: AtomicU64,
     pub system_calls: AtomicU64,
     pub callbacks: AtomicU64,
+    /// Those that each worker has for itself.
+    workers: Mutex<Vec<Arc<WorkerCounters>>>,
+}
+
+impl Counters {
+    /// Those of one more worker.
+    pub(crate) fn of_worker(&self) -> Arc<WorkerCounters> {
+        let counters = Arc::new(WorkerCounters::default());
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(counters.clone());
+        counters
+    }
+
+    fn sum(&self, of: impl Fn(&WorkerCounters) -> &AtomicU64) -> u64 {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.iter().map(|worker| of(worker).load(Ordering::Relaxed)).sum()
+    }
+
+    /// Requests received.
+    pub fn requests(&self) -> u64 {
+        self.sum(|worker| &worker.requests)
+    }
+
+    /// Bytes read by clients.
+    pub fn bytes_read(&self) -> u64 {
+        self.sum(|worker| &worker.bytes_read)
+    }
+
+    /// Reads that the cache answered at once, beside those that it counts itself.
+    pub(crate) fn cache_hits(&self) -> u64 {
+        self.sum(|worker| &worker.cache_hits)
+    }
 }
 
 impl Shared {

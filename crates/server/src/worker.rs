@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dafs_fabric::{SgList, Waiter};
-use dafs_message::{Event, Node, RequestId};
-use dafs_protocol::{SessionId, WaitMode};
+use dafs_message::{Event, Node, RequestId, Short};
+use dafs_protocol::{SessionId, WaitMode, decode_plain_read};
 use dafs_store::{Blocking, allow_blocking};
 use rustc_hash::FxHashMap;
 
@@ -121,20 +121,25 @@ impl Worker {
     fn do_all(&mut self) -> bool {
         let mut busy = false;
         loop {
-            let mut more = self.tasks.has_ready() && self.run_ready();
+            busy |= self.tasks.has_ready() && self.run_ready();
             while let Some(token) = self.node.next_sent() {
                 self.reply_sent(token);
-                more = true;
+                busy = true;
             }
-            while let Some(event) = self.node.next_event() {
-                self.handle(event);
-                more = true;
+            loop {
+                if let Some(short) = self.node.next_short() {
+                    self.handle_short(short);
+                } else if let Some(event) = self.node.next_event() {
+                    self.handle(event);
+                } else {
+                    break;
+                }
+                busy = true;
             }
-            more |= self.drain_actions();
-            if !more {
+            busy |= self.drain_actions();
+            if !self.tasks.has_ready() && !self.node.has_event() {
                 break;
             }
-            busy = true;
         }
         busy
     }
@@ -301,6 +306,25 @@ impl Worker {
         (together, held)
     }
 
+    /// What came as a short message: mostly a read of what is there.
+    #[inline]
+    fn handle_short(&mut self, short: Short) {
+        if let Short::Request { id, .. } = short
+            && let Some(read) = decode_plain_read(self.node.short_header())
+            && let Some(session) = self.connections.bound_to(id.conn()).cloned()
+        {
+            return self.plain_read(&session, id, read);
+        }
+        self.handle_other_short(short);
+    }
+
+    #[inline(never)]
+    fn handle_other_short(&mut self, short: Short) {
+        let header = self.node.keep_short_header();
+        self.handle(short.with_header(header));
+    }
+
+    #[inline(always)]
     fn handle(&mut self, event: Event) {
         match event {
             Event::Request { id, header, data_len, pushed, .. } => {

@@ -17,7 +17,7 @@ const BYTES: u32 = 20_000;
 /// without data, and the first ends.
 fn send_again_without_data(served: &Served, mut first: Raw, operation: Operation<'_>, bytes: u32) {
     let mut second = first.join(&served.addresses()[0]);
-    let requests = || served.counter(|counters| counters.requests.load(Relaxed));
+    let requests = || served.counter(|counters| counters.requests());
     let earlier = requests();
     first.begin_on_grant(2, std::slice::from_ref(&operation), bytes as usize);
     while requests() == earlier {

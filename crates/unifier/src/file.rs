@@ -138,6 +138,7 @@ impl CachedFile {
         self.number
     }
 
+    #[inline(always)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         locked(&self.inner)
     }

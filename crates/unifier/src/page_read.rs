@@ -82,7 +82,7 @@ impl CachedFile {
     ) -> Option<PinnedPage> {
         let &Asked { offset, len, .. } = asked;
         let is_in_one = self.is_in_one_page(inner, offset, len);
-        is_in_one.then(|| self.hold_page(inner, page, offset, len))
+        is_in_one.then(|| self.hold_page(inner, page, offset, len).keep())
     }
 
     /// A pinned slot for one block, where none is free: that of what goes next, if it is the file's own.

@@ -15,7 +15,7 @@ use std::thread::Thread;
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::poison;
-use dafs_fabric::{Arena, Domain, Span};
+use dafs_fabric::{Arena, Domain, Piece, Span};
 use smallvec::SmallVec;
 
 use crate::entry::{Entry, State};
@@ -297,6 +297,12 @@ impl Pool {
     #[inline(always)]
     pub(crate) fn span(&self, start: usize, len: usize) -> Span {
         self.arena.span(start, len)
+    }
+
+    /// The same as long as it is borrowed.
+    #[inline(always)]
+    pub(crate) fn piece(&self, start: usize, len: usize) -> Piece<'_> {
+        self.arena.piece(start, len)
     }
 
     /// A part of a slot.

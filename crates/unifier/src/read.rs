@@ -1,11 +1,12 @@
 //! Reading: leases of cached pages, and what is to be filled for them.
 
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dafs_fabric::SgList;
 use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::{Piece, SgList};
 use dafs_protocol::Status;
 use smallvec::SmallVec;
 
@@ -88,6 +89,51 @@ impl Drop for PinnedRead {
     }
 }
 
+/// Bytes in one page of a file, held as those of a [`PinnedPage`] are, as long as the file is borrowed: for what
+/// is done at once.
+pub struct HeldPage<'a> {
+    core: &'a Arc<Core>,
+    unit: Page,
+    start: usize,
+    len: usize,
+    end_of_file: bool,
+}
+
+impl HeldPage<'_> {
+    /// The bytes.
+    #[inline]
+    pub fn piece(&self) -> Piece<'_> {
+        self.core.pool.piece(self.start, self.len)
+    }
+
+    /// How many.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
+    /// The file ends before the end of what was asked for, or there.
+    #[inline]
+    pub fn end_of_file(&self) -> bool {
+        self.end_of_file
+    }
+
+    /// For longer.
+    pub fn keep(self) -> PinnedPage {
+        let held = ManuallyDrop::new(self);
+        let HeldPage { core, unit, start, len, end_of_file } = *held;
+        // The pin is that page's now.
+        PinnedPage { core: core.clone(), unit, start, len, end_of_file }
+    }
+}
+
+impl Drop for HeldPage<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.core.pool.unpin(self.unit);
+    }
+}
+
 impl PinnedPage {
     /// The same for who may have several pages; `was_coming`: see there.
     pub fn into_read(self, was_coming: bool) -> PinnedRead {
@@ -106,9 +152,9 @@ impl PinnedPage {
 }
 
 /// What a look for bytes that may be in one page came to.
-pub enum PageLook {
+pub enum PageLook<'a> {
     /// They are.
-    Held(PinnedPage),
+    Held(HeldPage<'a>),
     /// Their page is not cached.
     Lacking,
     /// They are in several pages, or there are none.
@@ -164,7 +210,7 @@ impl CachedFile {
         let lease = match self.is_in_one_page(inner, offset, len) {
             true => {
                 let page = inner.blocks.page(offset / SLOT).filter(|page| !page.is_none())?;
-                self.hold_page(inner, page, offset, len).into_read(true)
+                self.hold_page(inner, page, offset, len).keep().into_read(true)
             }
             false => self.lease(inner, offset, len)?,
         };
@@ -172,16 +218,15 @@ impl CachedFile {
         Some(lease)
     }
 
-    /// As [`try_read`](Self::try_read), of what is in one page: most is.
+    /// As [`try_read`](Self::try_read), of what is in one page: most is. Whoever asks counts it.
     #[inline(always)]
-    pub fn try_read_page(&self, offset: u64, len: usize) -> PageLook {
+    pub fn try_read_page(&self, offset: u64, len: usize) -> PageLook<'_> {
         let inner = &mut *self.lock();
         if !self.is_in_one_page(inner, offset, len) {
             return PageLook::Other;
         }
         let page = inner.blocks.page(offset / SLOT).filter(|page| !page.is_none());
         let Some(page) = page else { return PageLook::Lacking };
-        self.core.counters.hits.fetch_add(1, Ordering::Relaxed);
         PageLook::Held(self.hold_page(inner, page, offset, len))
     }
 
@@ -193,11 +238,11 @@ impl CachedFile {
         page: Page,
         offset: u64,
         len: usize,
-    ) -> PinnedPage {
+    ) -> HeldPage<'_> {
         let asked = offset.saturating_add(len as u64);
         let end = self.pin_page(inner, page, offset, asked);
-        PinnedPage {
-            core: self.core.clone(),
+        HeldPage {
+            core: &self.core,
             unit: page.unit(),
             start: page.index() * PAGE_BYTES + (offset % SLOT) as usize,
             len: (end - offset) as usize,

@@ -174,7 +174,7 @@ impl CachedFile {
         if let Some(page) = page.filter(is_own)
             && self.is_in_one_page(inner, offset, len)
         {
-            return Some(PinnedBytes::Page(self.hold_page(inner, page, offset, len)));
+            return Some(PinnedBytes::Page(self.hold_page(inner, page, offset, len).keep()));
         }
         let mut lease = self.lease(inner, offset, len)?;
         lease.was_coming = false;

@@ -113,10 +113,14 @@ impl Core {
     }
 
     /// Replies came: callbacks may have waited for them.
+    #[inline(always)]
     pub(super) fn release_callbacks(&mut self) {
-        if self.callbacks.held.is_empty() {
-            return;
+        if !self.callbacks.held.is_empty() {
+            self.release_some_callbacks();
         }
+    }
+
+    fn release_some_callbacks(&mut self) {
         let held = std::mem::take(&mut self.callbacks.held);
         for (id, request) in held {
             if self.refers_to_flight(&request) {

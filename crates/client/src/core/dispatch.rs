@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use dafs_fabric::{SgList, poison};
-use dafs_message::{ConnId, SubmitError};
-use dafs_protocol::{CredHandle, Operation, PlainRead, RequestHead, Status, decode_read_reply};
+use dafs_message::{ConnId, Short, SubmitError};
+use dafs_protocol::{
+    CredHandle, Operation, PlainRead, RequestHead, SlotId, Status, decode_read_reply,
+};
 
 use super::call::{CallRecord, Flight};
 use super::chain::{self, Chain};
@@ -381,8 +383,55 @@ impl Core {
         }
     }
 
+    /// What came as a short message: mostly the answer of a read.
+    #[inline(always)]
+    pub(super) fn on_short(&mut self, short: Short) {
+        if let Short::Reply { conn, tag, data_len } = short
+            && let Some(answer) = decode_read_reply(self.node.short_header())
+            && self.on_read_reply(conn, tag, answer, data_len)
+        {
+            return self.release_callbacks();
+        }
+        self.on_other_short(short);
+    }
+
+    #[inline(never)]
+    fn on_other_short(&mut self, short: Short) {
+        let header = self.node.keep_short_header();
+        self.on_event(short.with_header(header));
+    }
+
+    /// The answer of a read that ended well: slot, sequence, bytes, and whether the file ends there. False: it is not
+    /// what the tag is for.
+    #[inline(always)]
+    pub(super) fn on_read_reply(
+        &mut self,
+        conn: ConnId,
+        tag: u32,
+        (slot, sequence, bytes, end_of_file): (SlotId, u32, u32, bool),
+        data_len: u32,
+    ) -> bool {
+        let Some(place) = self.requests.flights.get_mut(tag as usize) else { return false };
+        let flight = place.take_if(|flight| {
+            flight.posted == Some(conn)
+                && (slot, sequence) == (flight.slot, flight.sequence)
+                && matches!(flight.call.work, Work::Read { .. })
+        });
+        let Some(Flight { call, link, .. }) = flight else { return false };
+        self.links[link].heard(self.now);
+        look_for_poison(&call.memory, data_len);
+        self.requests.slots.release(slot);
+        self.on_read(conn, call, (bytes, end_of_file), data_len);
+        true
+    }
+
     /// A reply; its memory is free.
     pub(super) fn on_reply(&mut self, conn: ConnId, tag: u32, header: &[u8], data_len: u32) {
+        if let Some(answer) = decode_read_reply(header)
+            && self.on_read_reply(conn, tag, answer, data_len)
+        {
+            return;
+        }
         let flight = self
             .requests
             .flights
@@ -394,14 +443,6 @@ impl Core {
         };
         flight.posted = None;
         self.links[flight.link].heard(self.now);
-        if let Work::Read { .. } = flight.call.work
-            && let Some((slot, sequence, bytes, end_of_file)) = decode_read_reply(header)
-            && (slot, sequence) == (flight.slot, flight.sequence)
-        {
-            look_for_poison(&flight.call.memory, data_len);
-            self.requests.slots.release(slot);
-            return self.on_read(conn, flight.call, (bytes, end_of_file), data_len);
-        }
         let decoded = dafs_protocol::decode_results(header, &mut self.requests.results);
         let done = match decoded {
             Ok((slot, sequence, done)) if (slot, sequence) == (flight.slot, flight.sequence) => {

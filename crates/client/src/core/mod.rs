@@ -357,9 +357,15 @@ impl Core {
         self.wants_progress = false;
         self.node.poll();
         let mut busy = !self.answers.done.is_empty();
-        while let Some(event) = self.node.next_event() {
+        loop {
+            if let Some(short) = self.node.next_short() {
+                self.on_short(short);
+            } else if let Some(event) = self.node.next_event() {
+                self.on_event(event);
+            } else {
+                break;
+            }
             busy = true;
-            self.on_event(event);
         }
         self.on_time();
         self.settle();
@@ -371,7 +377,8 @@ impl Core {
         busy || !self.answers.done.is_empty()
     }
 
-    fn on_event(&mut self, event: Event) {
+    #[inline(always)]
+    pub(in crate::core) fn on_event(&mut self, event: Event) {
         match event {
             Event::Connected { conn, .. } => self.on_connected(conn),
             Event::Refused { conn, refused, reason } => self.on_refused(conn, refused, reason),

@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{Ordering, fence};
 
 use dafs_fabric::epoll::{self, Watch};
-use dafs_fabric::{Opcode, PostedReceive, QueuePairEvent, Status, WorkCompletion};
+use dafs_fabric::{Opcode, PostedReceive, QueuePairEvent, ShortMessage, Status, WorkCompletion};
 
-use super::{OF_PROCESS, ShmEngine};
+use super::{BELL, OF_PROCESS, ShmEngine};
 use crate::connection::{CLIENT_LIMITS, Progress};
 use crate::peer::Peer;
 use crate::queue_pair::{Connection, Heard};
@@ -47,16 +47,17 @@ impl ShmEngine {
         let before = self.queue.len();
         let mut index = 0;
         while let Some(slot) = self.active.get(index).copied() {
-            if self.slots.up(slot).is_some_and(|connection| connection.is_quiet()) {
+            let leaves = self.leaves_short;
+            if self.slots.up(slot).is_some_and(|connection| connection.is_quiet(leaves)) {
                 index += 1;
                 continue;
             }
-            self.progress(slot);
+            self.progress(slot, leaves);
             // One that ended made the list shorter.
             index += usize::from(self.active.get(index) == Some(&slot));
         }
         self.retire_idle();
-        let busy = self.queue.len() > before;
+        let busy = self.queue.len() > before || std::mem::take(&mut self.took);
         // One that copied as much as it may, and has more to copy, took longer than to ask.
         let done = if self.has_more {
             ASK_AFTER
@@ -104,7 +105,9 @@ impl ShmEngine {
             Some(Link::Up(connection)) => {
                 let heard = connection.hear(hears.0, hears.1);
                 self.activate(slot);
-                self.progress(slot);
+                // What came before an end has a completion, which comes before that is told.
+                let ends = !hears.1 || heard != Ok(Heard::All);
+                self.progress(slot, self.leaves_short && !ends);
                 match heard {
                     Ok(Heard::All) => {}
                     Ok(_) if self.slots.up(slot).is_none() => {}
@@ -205,7 +208,7 @@ impl ShmEngine {
     }
 
     /// Goes on with one queue pair that is connected.
-    fn progress(&mut self, slot: u32) {
+    fn progress(&mut self, slot: u32, leaves_short: bool) {
         let receives = &mut self.receives;
         let Some(connection) = self.slots.up(slot) else { return };
         let mut bytes = 0;
@@ -213,6 +216,7 @@ impl ShmEngine {
         while bytes < RING_BYTES && !receives.is_empty() {
             let message = match connection.receiver.front() {
                 Ok(None) => break,
+                Ok(Some(message)) if leaves_short && message.is_short() => break,
                 Ok(Some(message)) => message,
                 Err(why) => {
                     return self.end(slot, format!("peer violated the protocol: {why}"), false);
@@ -247,6 +251,55 @@ impl ShmEngine {
         }
     }
 
+    pub(super) fn list_room_made(&mut self) {
+        while let Some(slot) = self.room_made.pop() {
+            let Some(connection) = self.slots.up(slot) else { continue };
+            connection.owes_room = false;
+            if connection.freed && !std::mem::replace(&mut connection.listed, true) {
+                self.to_ring.push(slot);
+            }
+        }
+    }
+
+    pub(super) fn ring_listed(&mut self) {
+        while let Some(slot) = self.to_ring.pop() {
+            let Some(connection) = self.slots.up(slot) else { continue };
+            connection.listed = false;
+            let (put, freed) = (connection.put, connection.freed);
+            (connection.put, connection.freed) = (false, false);
+            if (put || freed) && connection.bell.is_wanted(put) {
+                // One that is full wakes it as well; one that is closed is noticed elsewhere.
+                let _ = sys::send(connection.peer.fd(), &[BELL]);
+                self.system_calls += 1;
+            }
+        }
+    }
+
+    /// See [`Engine::take_short`](dafs_fabric::Engine::take_short).
+    #[inline(always)]
+    pub(super) fn take_next_short(&mut self, into: &mut ShortMessage) -> bool {
+        if !self.queue.is_empty() {
+            return false;
+        }
+        while let Some(slot) = self.active.get(self.turn).copied() {
+            // All that was there when the last poll began, at least.
+            if self.taken < RING_BYTES
+                && let Some(connection) = self.slots.up(slot)
+                && let Some(bytes) = connection.take_short(into)
+            {
+                self.taken += bytes;
+                self.took = true;
+                connection.last = self.passes;
+                if !std::mem::replace(&mut connection.owes_room, true) {
+                    self.room_made.push(slot);
+                }
+                return true;
+            }
+            (self.turn, self.taken) = (self.turn + 1, 0);
+        }
+        false
+    }
+
     /// Does what was posted to a queue pair and could not be done then.
     pub(super) fn go_on(&mut self, slot: u32) {
         let queue = (&mut self.queue, self.polls);
@@ -262,14 +315,16 @@ impl ShmEngine {
 
     /// Some queue pair that is looked at has something that can be taken now.
     pub(super) fn active_have_some(&mut self) -> bool {
-        let can_receive = !self.receives.is_empty();
+        let (can_receive, leaves_short) = (!self.receives.is_empty(), self.leaves_short);
         let slots = &mut self.slots;
         self.active.iter().any(|slot| {
             slots.up(*slot).is_some_and(|connection| {
                 let has_room = connection.work.front().is_some_and(|work| {
                     !connection.peer.lags() && connection.sender.has_room(work.total) != Ok(false)
                 });
-                has_room || can_receive && connection.receiver.has_some()
+                has_room
+                    || can_receive && connection.receiver.has_some()
+                    || leaves_short && connection.has_short()
             })
         })
     }

@@ -109,6 +109,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("a_write_and_a_send_go_together", shortcuts::a_write_and_a_send_go_together),
     ("a_refused_write_sends_nothing", shortcuts::a_refused_write_sends_nothing),
     ("a_receive_is_posted_again", shortcuts::a_receive_is_posted_again),
+    ("short_messages_come_in_order", shortcuts::short_messages_come_in_order),
     ("tagged_data_lands", tagged::tagged_data_lands),
     ("tagged_data_is_scattered", tagged::tagged_data_is_scattered),
     ("large_tagged_data", tagged::large_tagged_data),

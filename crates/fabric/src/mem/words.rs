@@ -84,6 +84,20 @@ impl Words {
         unsafe { word.as_ref() }.load(order)
     }
 
+    /// Some of them, each loaded for itself.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    #[inline]
+    pub fn load_some<const N: usize>(&self, number: usize, order: Ordering) -> [u64; N] {
+        assert!(number <= self.len && N <= self.len - number, "words outside of their memory");
+        // SAFETY: inside the mapping, as just checked.
+        let first = unsafe { self.base.add(number) };
+        // SAFETY: as many are mapped as long as `self` is, aligned, and of a type that others may change.
+        let words: &[_; N] = unsafe { first.cast::<[AtomicU64; N]>().as_ref() };
+        std::array::from_fn(|index| words[index].load(order))
+    }
+
     /// Changes one of them.
     ///
     /// # Panics

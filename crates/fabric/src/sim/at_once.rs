@@ -4,13 +4,21 @@
 
 use super::queue_pair::Work;
 use super::transfer::{Source, copy, gather};
-use super::world::World;
+use super::world::{Ready, World};
 use crate::mem::Span;
 use crate::planted::{Defect, planted};
-use crate::types::{Opcode, RemoteSpan, WrId, sg_bytes};
+use crate::types::{Opcode, RemoteSpan, SHORT_MESSAGE_BYTES, ShortMessage, Status, WrId, sg_bytes};
 
 /// More than so many bytes are copied bit by bit.
 const AT_ONCE_MAX: usize = 64 * 1024;
+
+impl Ready {
+    /// A message that can be taken without a receive.
+    pub fn is_short(&self) -> bool {
+        let Ready::Completion { completion, receive: Some(_), .. } = self else { return false };
+        completion.status == Status::Success && completion.byte_len as usize <= SHORT_MESSAGE_BYTES
+    }
+}
 
 impl World {
     /// The peer of a queue pair of which all earlier work is done, and who can be reached now.
@@ -71,6 +79,29 @@ impl World {
             qp.works.extend(works);
         }
         self.kick(id);
+        true
+    }
+
+    /// Takes what is ready first, if it is a short message, and has its receive posted as it was.
+    pub fn take_short(&mut self, engine: u64, into: &mut ShortMessage) -> bool {
+        let Some(state) = self.engines.get_mut(&engine) else { return false };
+        if !state.ready.front().is_some_and(Ready::is_short) {
+            return false;
+        }
+        let Some(Ready::Completion { completion, receive: Some(receive), .. }) =
+            state.ready.pop_front()
+        else {
+            return false;
+        };
+        (into.queue_pair, into.len) = (completion.queue_pair, completion.byte_len as usize);
+        let mut at = 0;
+        for span in &receive.buffers {
+            let len = span.len().min(into.len - at);
+            span.part(0, len).copy_to(0, &mut into.bytes[at..at + len]);
+            at += len;
+        }
+        self.look_at_early_use(engine, &receive.buffers);
+        self.take_receive(engine, receive);
         true
     }
 

@@ -9,10 +9,10 @@ use super::queue_pair::{Landing, PostedTag, Work};
 use super::world::{Action, EngineState, Ready, Receive, World};
 use crate::engine::{Engine, Waiter};
 use crate::error::{ConnectError, PostError};
-use crate::mem::{Span, Views};
+use crate::mem::{Arena, Piece, Span, Views};
 use crate::types::{
-    Address, DeviceAttr, Incoming, Opcode, QueuePair, QueuePairEvent, RemoteSpan, SgList, Status,
-    Tag, WorkCompletion, WrId, sg_bytes,
+    Address, DeviceAttr, Incoming, Opcode, QueuePair, QueuePairEvent, RemoteSpan, SgList,
+    ShortMessage, Status, Tag, WorkCompletion, WrId, sg_bytes,
 };
 
 /// Queue pairs, shared receive queue and completion queue of a simulated node.
@@ -21,6 +21,7 @@ pub struct SimEngine {
     net: Arc<SimNet>,
     id: u64,
     rounds: u64,
+    leaves_short: bool,
 }
 
 impl SimEngine {
@@ -40,7 +41,7 @@ impl SimEngine {
             world.engines.insert(id, state);
             id
         };
-        SimEngine { net, id, rounds: 0 }
+        SimEngine { net, id, rounds: 0, leaves_short: false }
     }
 
     /// Queues `work`, if there is room for it.
@@ -118,6 +119,18 @@ fn work(opcode: Opcode, wr_id: WrId, signaled: bool, header: &[u8], local: &SgLi
         status: Status::Success,
         reported: false,
     }
+}
+
+/// The bytes of these pieces.
+fn together(pieces: &[Piece<'_>]) -> Option<Span> {
+    let bytes = pieces.iter().map(Piece::len).sum();
+    let span = Arena::new(bytes).ok()?.span(0, bytes);
+    let mut at = 0;
+    for piece in pieces {
+        span.copy_piece(at, *piece);
+        at += piece.len();
+    }
+    Some(span)
 }
 
 fn assert_writable(spans: &[Span]) {
@@ -225,7 +238,7 @@ impl Engine for SimEngine {
     fn write_and_send(
         &mut self,
         queue_pair: QueuePair,
-        data: &mut SgList,
+        data: &[Piece<'_>],
         remote: RemoteSpan,
         header: &[u8],
     ) -> bool {
@@ -238,11 +251,8 @@ impl Engine for SimEngine {
         }
         let mut message = work(Opcode::Send, WrId(0), false, header, &SgList::new());
         message.device = world.engines.get(&self.id).map_or(0, |engine| engine.device);
-        let is_done = world.write_and_send(queue_pair.0, data, remote, message);
-        if is_done {
-            data.clear();
-        }
-        is_done
+        let Some(data) = together(data) else { return false };
+        world.write_and_send(queue_pair.0, &[data], remote, message)
     }
 
     fn post_rdma_read(
@@ -342,10 +352,11 @@ impl Engine for SimEngine {
         engine.polled.clear();
         let mut count = 0;
         while count < max {
-            let Some(Ready::Completion { completion, slot, receive }) = engine.ready.front_mut()
-            else {
+            let Some(front) = engine.ready.front_mut() else { break };
+            if self.leaves_short && front.is_short() {
                 break;
-            };
+            }
+            let Ready::Completion { completion, slot, receive } = front else { break };
             engine.polled.extend(receive.take());
             let qp = qps.get_mut(&completion.queue_pair.0);
             qp.into_iter().for_each(|qp| qp.slots -= usize::from(*slot));
@@ -357,6 +368,15 @@ impl Engine for SimEngine {
             world.look(self.id);
         }
         count
+    }
+
+    fn leave_short(&mut self) -> bool {
+        self.leaves_short = self.net.truth.shared_memory;
+        self.leaves_short
+    }
+
+    fn take_short(&mut self, into: &mut ShortMessage) -> bool {
+        self.leaves_short && self.net.world().take_short(self.id, into)
     }
 
     fn rounds(&self) -> u64 {

@@ -1,8 +1,9 @@
 //! What came over a connection, messages and ends of work, goes to the requests it belongs to.
 
-use dafs_fabric::WorkCompletion;
+use dafs_fabric::{ShortMessage, WorkCompletion};
 
 use crate::connection::{Connection, Message};
+use crate::event::Short;
 use crate::fault::Fault;
 use crate::header::{FLAG_OF_REPLY, HEADER_BYTES, Header, Kind};
 use crate::shared::Shared;
@@ -21,11 +22,51 @@ impl Connection {
     ) -> Result<(), Fault> {
         let header = Header::decode(&sh.pool.first_bytes(index)[..len.min(HEADER_BYTES)])?;
         self.update_credits(&header)?;
-        let message = Message { header, index, len };
-        match header.kind {
-            Kind::Request => self.handle_request(sh, &message),
-            _ => self.handle_other(sh, &message),
+        self.handle_decoded(sh, &Message { header, index, len })
+    }
+
+    #[inline(always)]
+    fn handle_decoded(&mut self, sh: &mut Shared, message: &Message) -> Result<(), Fault> {
+        match message.header.kind {
+            Kind::Request => self.handle_request(sh, message),
+            _ => self.handle_other(sh, message),
         }
+    }
+
+    /// A short message arrived without a receive. What most are is answered at once, and where its header
+    /// is; all else as an event.
+    ///
+    /// # Errors
+    /// The peer's fault.
+    #[inline]
+    pub(super) fn handle_short(
+        &mut self,
+        sh: &mut Shared,
+        message: &ShortMessage,
+    ) -> Result<Option<(Short, usize)>, Fault> {
+        let ShortMessage { len, bytes, .. } = message;
+        let header = Header::decode(&bytes[..(*len).min(HEADER_BYTES)])?;
+        self.update_credits(&header)?;
+        if header.kind == Kind::Request && sh.has_room() && self.has_one_room(sh, &header, *len) {
+            return self.begin_short(sh, &header, bytes).map(Some);
+        }
+        if header.kind == Kind::Reply
+            && let Some(short) = self.take_short_reply(sh, &header, *len)
+        {
+            return Ok(Some((short, HEADER_BYTES)));
+        }
+        self.handle_other_short(sh, message, header).map(|()| None)
+    }
+
+    #[inline(never)]
+    fn handle_other_short(
+        &mut self,
+        sh: &mut Shared,
+        ShortMessage { len, bytes, .. }: &ShortMessage,
+        header: Header,
+    ) -> Result<(), Fault> {
+        let index = sh.pool.keep_short(bytes.get(..*len).unwrap_or(bytes));
+        self.handle_decoded(sh, &Message { header, index, len: *len })
     }
 
     /// One that is no request.

@@ -179,7 +179,7 @@ impl Port {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn flush_blocked(&mut self) {
         if !self.sh.blocked.is_empty() {
             self.flush_some_blocked();
@@ -198,7 +198,7 @@ impl Port {
         self.sh.blocked = blocked;
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn end_faulty(&mut self) {
         if !self.sh.faults.is_empty() {
             self.end_some_faulty();

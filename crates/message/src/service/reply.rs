@@ -1,6 +1,6 @@
 //! How a reply leaves.
 
-use dafs_fabric::{RemoteSpan, SgList, WrId, sg_bytes};
+use dafs_fabric::{Piece, RemoteSpan, SgList, WrId, sg_bytes};
 
 use crate::connection::{Connection, State, Work, reply_tag};
 use crate::header::{
@@ -76,7 +76,7 @@ impl Connection {
             && sh.attr.recoverable_access_fault
             && self.state == State::Open
             && !sh.must_know(data)
-            && message_len <= self.small_message_max()
+            && message_len <= agreed.small_reply_bytes
             && !planted(Defect::ReplyBeforeData);
         if !is_plain {
             return false;
@@ -119,12 +119,15 @@ impl Connection {
         sh: &mut Shared,
         tag: u32,
         caller_header: &[u8],
-        data: &mut SgList,
+        data: &[Piece<'_>],
     ) -> bool {
-        if self.agreed.tagged || !self.may_reply_at_once(sh, caller_header.len(), data) {
+        let len = match data {
+            [one] => one.len(),
+            _ => data.iter().map(Piece::len).sum(),
+        };
+        if !self.may_reply_at_once(sh, caller_header.len(), (data.len(), len)) {
             return false;
         }
-        let len = sg_bytes(data);
         let responder = &mut self.responder;
         let Some(slot) = responder.serving(tag) else { return false };
         let is_asked = (slot.mode, slot.reply_mode) == (Mode::None, Mode::Write);
@@ -162,26 +165,22 @@ impl Connection {
 
     /// What does not depend on the request.
     #[inline]
-    fn may_reply_at_once(&self, sh: &Shared, header_len: usize, data: &mut SgList) -> bool {
-        segments::join(data);
-        let (len, message_len) = (sg_bytes(data), HEADER_BYTES + header_len);
+    fn may_reply_at_once(
+        &self,
+        sh: &Shared,
+        header_len: usize,
+        (pieces, len): (usize, usize),
+    ) -> bool {
+        let (agreed, message_len) = (&self.agreed, HEADER_BYTES + header_len);
         let inline = self.options.inline_bytes as usize;
-        sh.attr.recoverable_access_fault
+        agreed.writes_at_once
             && self.state == State::Open
             && self.outbox_is_empty()
-            && !sh.must_know(data)
-            && data.len() <= sh.attr.sge_max
-            && message_len <= self.small_message_max()
+            && pieces <= sh.attr.sge_max
+            && message_len <= agreed.small_reply_bytes
             && len > 0
-            && (len > inline || message_len + len > self.agreed.peer_message_bytes)
+            && (len > inline || message_len + len > agreed.peer_message_bytes)
             && !planted(Defect::ReplyBeforeData)
-    }
-
-    /// Bytes of a reply that is put together on the stack.
-    #[inline]
-    fn small_message_max(&self) -> usize {
-        let agreed = &self.agreed;
-        SMALL_MESSAGE_BYTES.min(agreed.send_header_bytes).min(agreed.peer_message_bytes)
     }
 
     /// Sends the message behind data that was written.
@@ -189,7 +188,7 @@ impl Connection {
     fn send_after_write(&mut self, sh: &mut Shared, pending: u32) {
         let entry = &mut self.responder.pending_replies[pending as usize];
         let Some((mut header, caller_header)) = entry.message.take() else { return };
-        if HEADER_BYTES + caller_header.len() <= self.small_message_max() {
+        if HEADER_BYTES + caller_header.len() <= self.agreed.small_reply_bytes {
             header.header_len = caller_header.len() as u16;
             self.piggyback_credits(&mut header);
             let mut small = [0; SMALL_MESSAGE_BYTES];

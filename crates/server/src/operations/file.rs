@@ -21,6 +21,7 @@ use crate::opens::Open;
 use crate::paths::{DataPath, DataPin, FileData, Lent, PageCacheFile, Pieces};
 use crate::planted::{Defect, planted};
 use crate::session::Session;
+use crate::session::open_files::OPENS_MAX;
 use crate::shared::{self, Counted};
 
 /// Pieces of one READ or WRITE: limits what strided extents can ask for.
@@ -83,7 +84,7 @@ fn try_pieces(file: &CachedFile, pieces: &[(u64, usize)]) -> Option<Pieces> {
 }
 
 pub(crate) fn note_read(context: &Context, session: &Session, bytes: usize) {
-    context.shared.counters.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
+    count(&context.counters.bytes_read, bytes as u64);
     count(&session.counters.bytes_read, bytes as u64);
 }
 
@@ -133,7 +134,7 @@ impl Chain {
             return Err(Status::Inval);
         }
         let limits = &self.context.shared.limits;
-        if self.session.open_count() >= limits.opens_per_session {
+        if self.session.open_count() >= limits.opens_per_session.min(OPENS_MAX) {
             return Err(Status::Resource);
         }
         let user = &self.session.allowance.user;

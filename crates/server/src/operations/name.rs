@@ -435,7 +435,7 @@ impl Chain {
             resident_bytes,
             arena_bytes: shared.process.arena_bytes as u64,
             dirty_bytes: cache.dirty_bytes,
-            cache_hits: cache.hits,
+            cache_hits: cache.hits + shared.counters.cache_hits(),
             cache_misses: cache.misses,
             sessions: counters.sessions.load(Ordering::Relaxed) as u64,
             opens: counters.opens.load(Ordering::Relaxed) as u64,

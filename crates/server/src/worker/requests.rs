@@ -53,11 +53,7 @@ impl Worker {
         header: Vec<u8>,
         (data_len, pushed): (u32, bool),
     ) {
-        if self.connections.note_heard(id.conn(), self.clock.now()) {
-            self.heard(session, id.conn());
-        }
-        if self.stopping.is_some() {
-            // The next server is asked again.
+        if !self.hears(session, id) {
             return self.node.recycle(header);
         }
         let read = decode_plain_read(&header);
@@ -68,12 +64,7 @@ impl Worker {
                 Err(error) => return self.violation(id.conn(), &error.to_string()),
             },
         };
-        let number = self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
-        count(&session.counters.requests, 1);
-        let is_compared =
-            !planted(Defect::ResentWithOtherData) && !planted(Defect::LengthsNotCompared);
-        let compared = if is_compared { data_len } else { 0 };
-        let verdict = session.slots.borrow_mut().begin(head.slot, head.sequence, hash, compared);
+        let (verdict, number) = self.judge(session, head, hash, data_len);
         if matches!(verdict, Verdict::New)
             && data_len == 0
             && let Some(read) = &read
@@ -81,15 +72,79 @@ impl Worker {
         {
             return self.node.recycle(header);
         }
-        let segments_max = self.context.segments_max;
-        let of_read = |read: &PlainRead| needs_of_read(read.offset, read.len, segments_max);
-        let needs = needs.or(read.as_ref().map(of_read)).unwrap_or_default();
+        let needs = needs.or(read.as_ref().map(|read| self.needs_of(read))).unwrap_or_default();
         let (prior, plain) = (Vec::new(), read.filter(|_| data_len == 0));
         let request = Delayed { head, id, header, data_len, prior, plain, needs };
         match verdict {
             Verdict::New => self.begin_new(session, request, pushed),
             verdict => self.begin_again(session, request, (verdict, number), pushed),
         }
+    }
+
+    /// As [`chain`](Self::chain), of a read without data whose header is where it was received.
+    #[inline]
+    pub(super) fn plain_read(&mut self, session: &Rc<Session>, id: RequestId, read: PlainRead) {
+        if !self.hears(session, id) {
+            return;
+        }
+        let (verdict, number) = self.judge(session, read.head, read.hash(), 0);
+        let is_new = matches!(verdict, Verdict::New);
+        if !is_new || self.answer_now(session, id, &read, number) == Answer::None {
+            self.begin_plain(session, id, read, (verdict, number));
+        }
+    }
+
+    /// One that is not answered at once.
+    #[inline(never)]
+    fn begin_plain(
+        &mut self,
+        session: &Rc<Session>,
+        id: RequestId,
+        read: PlainRead,
+        (verdict, number): (Verdict, u64),
+    ) {
+        // Another message may be where it was received.
+        let Ok(bytes) = read.encode() else { return };
+        let (mut header, needs) = (self.context.header(), self.needs_of(&read));
+        header.extend_from_slice(&bytes); // not payload: a request
+        let (head, prior, plain) = (read.head, Vec::new(), Some(read));
+        let request = Delayed { head, id, header, data_len: 0, prior, plain, needs };
+        match verdict {
+            Verdict::New => self.begin_new(session, request, false),
+            verdict => self.begin_again(session, request, (verdict, number), false),
+        }
+    }
+
+    fn needs_of(&self, read: &PlainRead) -> Needs {
+        needs_of_read(read.offset, read.len, self.context.segments_max)
+    }
+
+    /// Something came on a connection of a session. False: the next server is asked again.
+    #[inline(always)]
+    fn hears(&mut self, session: &Rc<Session>, id: RequestId) -> bool {
+        if self.connections.note_heard(id.conn(), self.clock.now()) {
+            self.heard(session, id.conn());
+        }
+        self.stopping.is_none()
+    }
+
+    /// Counts a request, and what its slot says of it.
+    #[inline(always)]
+    fn judge(
+        &self,
+        session: &Session,
+        head: RequestHead,
+        hash: u64,
+        data_len: u32,
+    ) -> (Verdict, u64) {
+        let counted = &self.context.counters.requests;
+        count(counted, 1);
+        count(&session.counters.requests, 1);
+        let is_compared =
+            !planted(Defect::ResentWithOtherData) && !planted(Defect::LengthsNotCompared);
+        let compared = if is_compared { data_len } else { 0 };
+        let verdict = session.slots.borrow_mut().begin(head.slot, head.sequence, hash, compared);
+        (verdict, counted.load(Ordering::Relaxed))
     }
 
     /// Answers a read of what is there, at once, or begins to read in its page, if it can.
@@ -221,20 +276,22 @@ impl Worker {
         };
         let page = match file.try_read_page(offset, len) {
             PageLook::Held(page) if !planted(Defect::HeldTooShort) => page,
-            PageLook::Lacking => return self.try_read_in(session, id, read, open),
+            PageLook::Lacking => return self.try_read_in(session, id, read, open.clone()),
             _ => return self.try_answer_pages(session, id, read, &open).into(),
         };
         // A page is no longer than a `u32` tells.
         let outcome = (page.bytes() as u32, page.end_of_file());
         let header = encode_plain_read_reply(head.slot, head.sequence, outcome);
         // Nothing is held for what leaves now, so that nothing is to be admitted.
-        if self.node.reply_at_once(id, &header, || page.span()) {
+        if self.node.reply_at_once(id, &header, page.piece()) {
+            count(&self.context.counters.cache_hits, 1);
             self.note_hit(session, &open, read, page.bytes());
             return Answer::Now;
         }
         let Some(grant) = self.try_admit(session, NEEDS_OF_PAGE) else { return Answer::None };
+        count(&self.context.counters.cache_hits, 1);
         self.note_hit(session, &open, read, page.bytes());
-        self.reply_page(id, &header, page, grant);
+        self.reply_page(id, &header, page.keep(), grant);
         Answer::Now
     }
 

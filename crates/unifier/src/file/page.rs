@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::Span;
+use dafs_fabric::{Piece, Span};
 use dafs_protocol::Status;
 
 use super::core::Core;
@@ -24,6 +24,12 @@ impl PinnedPage {
     #[inline]
     pub fn span(&self) -> Span {
         self.core.pool.span(self.start, self.len)
+    }
+
+    /// The same, to be used at once.
+    #[inline]
+    pub fn piece(&self) -> Piece<'_> {
+        self.core.pool.piece(self.start, self.len)
     }
 
     /// How many.
