@@ -12,8 +12,9 @@ const ARENA_BYTES: usize = 8 << 20;
 const ARENA_BYTES_MAX: usize = 64 << 20;
 /// A piece of so many bytes is given back to the system when it comes back.
 const GIVEN_BACK_BYTES_MIN: usize = 8 << 20;
-/// A piece of so many bytes, and fewer than are given back, is in huge pages where it has half of one: who has
-/// it copies much, and so do its peers. The other half may be memory that nobody asked for.
+/// A buffer of so many bytes, and fewer than are given back, is in huge pages where it has half of one: who has
+/// it copies much, and so do its peers. The other half may be memory that nobody asked for. Not buffers to fill: a
+/// mount has some for each thread, of which small requests touch a page.
 const HUGE_BYTES_MIN: usize = HUGE_PAGE_BYTES / 2;
 /// So many of a pool: who has many large buffers may use little of each.
 const HUGE_PAGES_MAX: usize = 16;
@@ -72,10 +73,15 @@ impl SharedPool {
     /// So many bytes, from the beginning of a page on, whatever is in them. `None`: the pool has no more,
     /// or the system.
     pub fn take(&self, bytes: usize) -> Option<PoolPiece> {
+        self.take_with(bytes, 0)
+    }
+
+    /// As [`take`](Self::take), in huge pages while the pool has fewer than this.
+    fn take_with(&self, bytes: usize, huge_max: usize) -> Option<PoolPiece> {
         let pages = bytes.max(1).div_ceil(PAGE_BYTES);
         let mut slabs = locked(&self.slabs);
         let huge: usize = slabs.iter().map(|slab| locked(&slab.used).huge_pages()).sum();
-        let huge_left = HUGE_PAGES_MAX.saturating_sub(huge);
+        let huge_left = huge_max.saturating_sub(huge);
         let take = |slab: &Arc<Slab>| Slab::take(slab, pages, bytes, huge_left);
         if let Some(piece) = slabs.iter().find_map(take) {
             return Some(piece);
@@ -111,14 +117,15 @@ impl SharedPool {
 
     /// A zeroed buffer of so many bytes. `None`: as of [`take`](Self::take).
     pub fn buffer(&self, bytes: usize) -> Option<Buffer> {
-        let piece = self.take(bytes)?;
+        let piece = self.take_with(bytes, HUGE_PAGES_MAX)?;
         if !piece.is_zero {
             piece.span().zero();
         }
         Some(Buffer::of_pool(piece))
     }
 
-    /// A buffer of so many bytes, whatever is in them. `None`: as of [`take`](Self::take).
+    /// A buffer of so many bytes, whatever is in them, in no huge pages: for who may use few of them. `None`: as of
+    /// [`take`](Self::take).
     pub fn buffer_to_fill(&self, bytes: usize) -> Option<Buffer> {
         self.take(bytes).map(Buffer::of_pool)
     }
