@@ -113,7 +113,7 @@ fn objects_of_several_file_systems_have_numbers_of_their_own() {
     let temporary = Temporary::new();
     let served = temporary.join("served");
     let Some(_memory) = Memory::below(&served, &["one", "two"]) else { return };
-    let mut server = Server::start_in(temporary, served, &[]);
+    let mut server = Server::start_in(Temporary::new(), served, &[]);
     let Some(mount) = Mounted::new(&server, &[]) else { return };
     let inode = |of: &Path| fs::metadata(of).expect("stat").ino();
     assert_eq!(inode(mount.path()), inode(&server.directory), "in the root's its own");
@@ -134,7 +134,7 @@ fn the_directory_of_several_exports_has_no_extended_attributes() {
     let served = temporary.join("served");
     fs::create_dir_all(served.join("one")).expect("directory");
     let [one, two] = ["one", "two"].map(|name| format!("{name}={}", path(&served.join("one"))));
-    let server = Server::start_in(temporary, served, &["--export", &one, "--export", &two]);
+    let server = Server::start_in(Temporary::new(), served, &["--export", &one, "--export", &two]);
     let Some(mount) = Mounted::new(&server, &[]) else { return };
     if program("python3", &["-c", ""]).is_none() {
         return println!("skipped: no python3");
@@ -180,7 +180,7 @@ fn objects_of_several_exports_have_numbers_of_their_own() {
     let served = temporary.join("served");
     let Some(_memory) = Memory::below(&served, &["one", "two"]) else { return };
     let [one, two] = ["one", "two"].map(|name| format!("{name}={}", path(&served.join(name))));
-    let server = Server::start_in(temporary, served, &["--export", &one, "--export", &two]);
+    let server = Server::start_in(Temporary::new(), served, &["--export", &one, "--export", &two]);
     let Some(mount) = Mounted::new(&server, &[]) else { return };
     let first = check(&server, mount.path());
     drop(mount);
@@ -250,7 +250,7 @@ fn a_file_system_on_the_device_of_another_has_numbers_of_its_own() {
     let temporary = Temporary::new();
     let served = temporary.join("served");
     let Some(memory) = Memory::below(&served, &["one"]) else { return };
-    let server = Server::start_in(temporary, served, &[]);
+    let server = Server::start_in(Temporary::new(), served, &[]);
     let Some(mount) = Mounted::new(&server, &[]) else { return };
     let stat = |of: &Path| fs::metadata(of).expect("stat");
     let local = |name: &str| stat(&server.directory.join(name).join("file"));
@@ -276,7 +276,7 @@ fn a_file_system_keeps_its_numbers_on_another_device() {
     let served = temporary.join("served");
     let Some(mut disk) = Disk::new(served.join("one")) else { return };
     fs::write(disk.at.join("file"), "kept").expect("write");
-    let server = Server::start_in(temporary, served, &[]);
+    let server = Server::start_in(Temporary::new(), served, &[]);
     let Some(mount) = Mounted::new(&server, &[]) else { return };
     let number = || fs::metadata(mount.join("one/file")).expect("stat").ino();
     let before = number();
@@ -291,7 +291,7 @@ fn a_mount_comes_back_when_the_device_has_another_number() {
     let temporary = Temporary::new();
     let served = temporary.join("served");
     let Some(mut disk) = Disk::new(served.clone()) else { return };
-    let mut server = Server::start_in(temporary, served, &[]);
+    let mut server = Server::start_in(Temporary::new(), served, &[]);
     let Some(mount) = Mounted::new(&server, &[]) else { return };
     fs::create_dir(mount.join("dir")).expect("mkdir");
     fs::write(mount.join("dir/file"), "kept").expect("write");
