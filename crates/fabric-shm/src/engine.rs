@@ -47,6 +47,8 @@ pub struct ShmEngine {
     turn: usize,
     taken: usize,
     took: bool,
+    /// The last poll has left completions, which come before short messages.
+    is_behind: bool,
     /// Slots whose peers broke the rules while something was posted.
     broken: Vec<(u32, Violation)>,
     polls: u64,
@@ -77,6 +79,7 @@ impl ShmEngine {
             turn: 0,
             taken: 0,
             took: false,
+            is_behind: false,
             broken: Vec::new(),
             polls: 1,
             passes: 0,
@@ -542,7 +545,9 @@ impl Engine for ShmEngine {
             self.ring_all();
         }
         self.polls += 1;
-        self.queue.poll(completions, max)
+        let count = self.queue.poll(completions, max);
+        self.is_behind = !self.queue.is_empty();
+        count
     }
 
     fn rounds(&self) -> u64 {

@@ -4,6 +4,7 @@ mod handshakes;
 mod lies;
 mod lingering;
 mod readers;
+mod shorts;
 mod views;
 
 use std::ffi::CStr;

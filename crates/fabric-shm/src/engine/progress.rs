@@ -28,6 +28,9 @@ const ASK_AFTER_ALL: u32 = 16 * 1024;
 /// A queue pair on which nothing came in so many passes is looked at no more, where there are several.
 const IDLE_PASSES: u64 = 4096;
 const ACTIVE_MIN: usize = 8;
+/// Bytes of a ring of which short messages are taken between two polls, before others have their turn: whoever is
+/// answered at once sends more meanwhile.
+const TURN_BYTES: usize = RING_BYTES / 8;
 /// Messages of a socket in one pass.
 const HEARD_MAX: usize = 16;
 /// What a peer sent stays in its socket.
@@ -278,12 +281,12 @@ impl ShmEngine {
     /// See [`Engine::take_short`](dafs_fabric::Engine::take_short).
     #[inline(always)]
     pub(super) fn take_next_short(&mut self, into: &mut ShortMessage) -> bool {
-        if !self.queue.is_empty() {
+        // What has ended since is not looked at: who is answered so would keep others waiting.
+        if self.is_behind {
             return false;
         }
         while let Some(slot) = self.active.get(self.turn).copied() {
-            // All that was there when the last poll began, at least.
-            if self.taken < RING_BYTES
+            if self.taken < TURN_BYTES
                 && let Some(connection) = self.slots.up(slot)
                 && let Some(bytes) = connection.take_short(into)
             {
