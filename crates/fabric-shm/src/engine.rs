@@ -42,13 +42,11 @@ pub struct ShmEngine {
     /// before then tells of it as well.
     room_made: Vec<u32>,
     /// Short messages stay for [`take_short`](Engine::take_short), which is so far in the list of those that
-    /// are active, and has taken so many bytes there since the last poll.
+    /// are active, and has taken so many there since the last poll.
     leaves_short: bool,
     turn: usize,
-    taken: usize,
+    taken: u32,
     took: bool,
-    /// The last poll has left completions, which come before short messages.
-    is_behind: bool,
     /// Slots whose peers broke the rules while something was posted.
     broken: Vec<(u32, Violation)>,
     polls: u64,
@@ -79,7 +77,6 @@ impl ShmEngine {
             turn: 0,
             taken: 0,
             took: false,
-            is_behind: false,
             broken: Vec::new(),
             polls: 1,
             passes: 0,
@@ -545,9 +542,7 @@ impl Engine for ShmEngine {
             self.ring_all();
         }
         self.polls += 1;
-        let count = self.queue.poll(completions, max);
-        self.is_behind = !self.queue.is_empty();
-        count
+        self.queue.poll(completions, max)
     }
 
     fn rounds(&self) -> u64 {

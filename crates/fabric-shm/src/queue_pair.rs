@@ -72,6 +72,8 @@ pub struct Connection {
     headers: Vec<Vec<u8>>,
     /// Completions queued since this poll began.
     completed: (u64, usize),
+    /// So many completions were queued when a message of it was told of last.
+    pub told: u64,
     /// Messages were put into the ring, and room was made in the other, since the peer was rung.
     pub put: bool,
     pub freed: bool,
@@ -112,6 +114,7 @@ impl Connection {
             work: VecDeque::new(),
             headers: Vec::new(),
             completed: (0, 0),
+            told: 0,
             put: false,
             freed: false,
             listed: false,
@@ -161,17 +164,19 @@ impl Connection {
         matches!(self.receiver.front(), Ok(Some(message)) if message.is_short())
     }
 
-    /// Takes the next message if it is a short one; the bytes that it took in the ring.
+    /// Takes the next message if it is a short one, and none that came before it is to be told of: so many
+    /// completions were polled. False: there is none.
     #[inline]
-    pub fn take_short(&mut self, into: &mut ShortMessage) -> Option<usize> {
-        let Ok(Some(message)) = self.receiver.front() else { return None };
-        if !message.is_short() {
-            return None;
+    pub fn take_short(&mut self, into: &mut ShortMessage, polled: u64) -> bool {
+        let Ok(Some(message)) = self.receiver.front() else { return false };
+        if !message.is_short() || self.told > polled {
+            return false;
         }
         self.receiver.copy_short(message, into);
         into.queue_pair = self.queue_pair;
         self.freed = true;
-        Some(self.receiver.pop(message))
+        self.receiver.pop(message);
+        true
     }
 
     /// Work requests that count against the depth of the queue, in this poll.

@@ -26,7 +26,9 @@ pub const HEADER_BYTES_MAX: usize = 4096;
 /// The most bytes of a message.
 pub const SEND_BYTES_MAX: usize = 16 * 1024 + HEADER_BYTES_MAX;
 
-const LINE: u64 = 64;
+/// Bytes of a line: the least that a record takes.
+pub const LINE_BYTES: usize = 64;
+const LINE: u64 = LINE_BYTES as u64;
 const RING: u64 = RING_BYTES as u64;
 /// The word of a record, in front of its message.
 const WORD_BYTES: u64 = 8;
@@ -294,13 +296,11 @@ impl Receiver {
         }
     }
 
-    /// Gives the room of the front message back; how many bytes.
+    /// Gives the room of the front message back.
     #[inline]
-    pub fn pop(&mut self, message: Message) -> usize {
-        let bytes = record_bytes(message.len);
-        self.taken += bytes;
+    pub fn pop(&mut self, message: Message) {
+        self.taken += record_bytes(message.len);
         self.memory.store(self.taken_at, self.taken, Ordering::Release);
-        bytes as usize
     }
 }
 

@@ -30,6 +30,18 @@ impl CompletionQueue {
         self.events.push_back((self.queued, event));
     }
 
+    /// Completions ever queued.
+    #[inline]
+    pub fn queued(&self) -> u64 {
+        self.queued
+    }
+
+    /// Completions ever polled.
+    #[inline]
+    pub fn polled(&self) -> u64 {
+        self.polled
+    }
+
     /// Completions that were not polled.
     pub fn len(&self) -> usize {
         self.completions.len() - self.taken

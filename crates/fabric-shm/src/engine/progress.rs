@@ -15,7 +15,7 @@ use super::{BELL, OF_PROCESS, ShmEngine};
 use crate::connection::{CLIENT_LIMITS, Progress};
 use crate::peer::Peer;
 use crate::queue_pair::{Connection, Heard};
-use crate::ring::RING_BYTES;
+use crate::ring::{LINE_BYTES, RING_BYTES};
 use crate::slots::Link;
 use crate::sys;
 use crate::wire::{MESSAGE_BYTES_MAX, Message, Side};
@@ -28,9 +28,11 @@ const ASK_AFTER_ALL: u32 = 16 * 1024;
 /// A queue pair on which nothing came in so many passes is looked at no more, where there are several.
 const IDLE_PASSES: u64 = 4096;
 const ACTIVE_MIN: usize = 8;
-/// Bytes of a ring of which short messages are taken between two polls, before others have their turn: whoever is
+/// Messages of a ring in one pass, and short ones between two polls, before others have their turn: whoever is
 /// answered at once sends more meanwhile.
-const TURN_BYTES: usize = RING_BYTES / 8;
+const TURN_MAX: u32 = 64;
+/// A ring has no more messages.
+const LAST_MAX: u32 = (RING_BYTES / LINE_BYTES) as u32;
 /// Messages of a socket in one pass.
 const HEARD_MAX: usize = 16;
 /// What a peer sent stays in its socket.
@@ -48,16 +50,25 @@ impl ShmEngine {
         }
         self.has_more = false;
         let before = self.queue.len();
-        let mut index = 0;
-        while let Some(slot) = self.active.get(index).copied() {
+        let (mut index, mut left) = (0, self.active.len());
+        while left > 0
+            && let Some(slot) = self.active.get(index).copied()
+        {
+            left -= 1;
             let leaves = self.leaves_short;
             if self.slots.up(slot).is_some_and(|connection| connection.is_quiet(leaves)) {
                 index += 1;
                 continue;
             }
-            self.progress(slot, leaves);
+            let is_rest_left = self.progress(slot, false);
             // One that ended made the list shorter.
-            index += usize::from(self.active.get(index) == Some(&slot));
+            if self.active.get(index) == Some(&slot) {
+                match is_rest_left {
+                    // Others come first the next time, or it could take all receives each time.
+                    true => self.active[index..].rotate_left(1),
+                    false => index += 1,
+                }
+            }
         }
         self.retire_idle();
         let busy = self.queue.len() > before || std::mem::take(&mut self.took);
@@ -110,7 +121,7 @@ impl ShmEngine {
                 self.activate(slot);
                 // What came before an end has a completion, which comes before that is told.
                 let ends = !hears.1 || heard != Ok(Heard::All);
-                self.progress(slot, self.leaves_short && !ends);
+                self.progress(slot, ends);
                 match heard {
                     Ok(Heard::All) => {}
                     Ok(_) if self.slots.up(slot).is_none() => {}
@@ -210,19 +221,22 @@ impl ShmEngine {
         self.queue.push_event(QueuePairEvent::Returned { queue_pair });
     }
 
-    /// Goes on with one queue pair that is connected.
-    fn progress(&mut self, slot: u32, leaves_short: bool) {
+    /// Goes on with one queue pair that is connected; one that `ends` has all that is there taken. True: it had its
+    /// turn, and may have more.
+    fn progress(&mut self, slot: u32, ends: bool) -> bool {
+        let leaves_short = self.leaves_short && !ends;
+        let most = if ends { LAST_MAX } else { TURN_MAX };
         let receives = &mut self.receives;
-        let Some(connection) = self.slots.up(slot) else { return };
-        let mut bytes = 0;
-        // All that was there when the pass began, at least.
-        while bytes < RING_BYTES && !receives.is_empty() {
+        let Some(connection) = self.slots.up(slot) else { return false };
+        let mut taken = 0;
+        while taken < most && !receives.is_empty() {
             let message = match connection.receiver.front() {
                 Ok(None) => break,
                 Ok(Some(message)) if leaves_short && message.is_short() => break,
                 Ok(Some(message)) => message,
                 Err(why) => {
-                    return self.end(slot, format!("peer violated the protocol: {why}"), false);
+                    self.end(slot, format!("peer violated the protocol: {why}"), false);
+                    return false;
                 }
             };
             let Some(PostedReceive { wr_id, buffers }) = receives.front() else { break };
@@ -237,10 +251,13 @@ impl ShmEngine {
                 byte_len: if fits { message.len as u32 } else { 0 },
                 header_len: 0,
             });
-            bytes += connection.receiver.pop(message);
-            connection.freed = true;
+            connection.receiver.pop(message);
+            taken += 1;
         }
-        if bytes > 0 {
+        let is_rest_left = taken == most || taken > 0 && receives.is_empty();
+        if taken > 0 {
+            connection.freed = true;
+            connection.told = self.queue.queued();
             connection.last = self.passes;
             if !std::mem::replace(&mut connection.owes_room, true) {
                 self.room_made.push(slot);
@@ -252,6 +269,7 @@ impl ShmEngine {
         if !connection.work.is_empty() {
             self.go_on(slot);
         }
+        is_rest_left
     }
 
     pub(super) fn list_room_made(&mut self) {
@@ -281,16 +299,13 @@ impl ShmEngine {
     /// See [`Engine::take_short`](dafs_fabric::Engine::take_short).
     #[inline(always)]
     pub(super) fn take_next_short(&mut self, into: &mut ShortMessage) -> bool {
-        // What has ended since is not looked at: who is answered so would keep others waiting.
-        if self.is_behind {
-            return false;
-        }
+        let polled = self.queue.polled();
         while let Some(slot) = self.active.get(self.turn).copied() {
-            if self.taken < TURN_BYTES
+            if self.taken < TURN_MAX
                 && let Some(connection) = self.slots.up(slot)
-                && let Some(bytes) = connection.take_short(into)
+                && connection.take_short(into, polled)
             {
-                self.taken += bytes;
+                self.taken += 1;
                 self.took = true;
                 connection.last = self.passes;
                 if !std::mem::replace(&mut connection.owes_room, true) {

@@ -1,4 +1,4 @@
-//! Short messages are left where they came. Who has many of them keeps nobody waiting.
+//! Who says much keeps nobody waiting, whether short messages are left where they came or not.
 
 use dafs_fabric::ShortMessage;
 
@@ -77,4 +77,53 @@ fn who_is_answered_at_once_keeps_nobody_waiting() {
         }
         None
     });
+}
+
+/// A word of somebody comes, though another one has said more than is polled each time, and goes on.
+fn is_heard(leaves_short: bool, word: &[u8]) {
+    const RECEIVES: u64 = 90;
+    let mut two = Two::new();
+    if !leaves_short {
+        // As it was before, for all that is long.
+        two.server.engine = two.server.device.engine().expect("an engine");
+        two.server.connect_honest();
+        two.busy = two.server.pair.expect("connected");
+        two.server.connect_honest();
+        two.other = two.server.pair.expect("connected");
+    }
+    let target = two.server.target.clone();
+    for number in 0..RECEIVES {
+        two.server.engine.post_recv(WrId(100 + number), smallvec![target.clone()]).expect("posted");
+    }
+    let (mut turns, mut done) = (0, Vec::new());
+    (0..3 * RECEIVES).for_each(|_| two.say(two.busy.0, &[7; 200]));
+    two.say(two.other.0, word);
+    wait("word of the other one", || {
+        turns += 1;
+        assert!(turns < 20, "it is not heard");
+        // What has had no room goes on.
+        two.server.honest.poll(&mut Vec::new(), 1);
+        // As many as never leave nothing behind.
+        two.server.engine.poll(&mut done, 40);
+        for message in done.drain(..) {
+            if message.queue_pair == two.other.1 {
+                return Some(());
+            }
+            two.server.engine.post_recv(message.wr_id, smallvec![target.clone()]).expect("posted");
+            two.say(two.busy.0, &[7; 200]);
+        }
+        let other = two.other.1;
+        std::iter::from_fn(|| two.take()).find(|whose| *whose == other).map(drop)
+    });
+}
+
+#[test]
+fn who_has_long_messages_keeps_no_short_one_waiting() {
+    is_heard(true, b"a word");
+}
+
+#[test]
+fn who_has_many_messages_leaves_receives_to_others() {
+    is_heard(true, &[8; 200]);
+    is_heard(false, b"a word");
 }
