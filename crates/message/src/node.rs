@@ -196,7 +196,7 @@ impl Node {
     }
 
     /// As [`submit`](Self::submit), of a request without data, and with a header of a length that is known
-    /// beforehand; takes what is in the list, unless it fails.
+    /// beforehand; the reply's data goes to the first bytes of a span, as many as are told.
     ///
     /// # Errors
     /// As `submit`.
@@ -206,7 +206,7 @@ impl Node {
         conn: ConnId,
         tag: u32,
         header: &[u8; N],
-        reply_into: &mut SgList,
+        reply_into: (&Span, usize),
     ) -> Result<(), SubmitError> {
         let port = self.port(conn).ok_or(SubmitError::NotConnected)?;
         let (connection, sh) = port.find(conn).ok_or(SubmitError::NotConnected)?;

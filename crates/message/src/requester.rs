@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::{MemoryRegion, SgList};
+use dafs_fabric::{MemoryRegion, SgList, Span};
 
 use crate::bounce::Bounce;
 use crate::config::SubmitError;
@@ -13,6 +13,14 @@ use crate::loan::Loan;
 use crate::registration::Regions;
 use crate::segments;
 use crate::shared::Shared;
+
+/// Where the data of a reply is written to.
+pub struct Target {
+    /// The caller's memory.
+    pub span: Span,
+    /// Keeps it registered.
+    pub region: Arc<MemoryRegion>,
+}
 
 /// A request under way.
 #[derive(Default)]
@@ -37,8 +45,8 @@ pub struct Slot {
     pub data: SgList,
     /// Targets that the engine does not have.
     pub reply_into: SgList,
-    /// Keeps the room for the reply's data registered, where that is one piece and nothing else is relied on.
-    pub region: Option<Arc<MemoryRegion>>,
+    /// In place of those, where it is one piece that was registered already, and nothing else is relied on.
+    pub target: Option<Target>,
     /// What it relies on, where that is more.
     pub kept: Option<Kept>,
     /// Where the header of a tagged reply lands.
@@ -174,6 +182,22 @@ pub struct Kept {
 }
 
 impl Slot {
+    /// Where the data of its reply goes.
+    pub fn targets(&self) -> &[Span] {
+        match &self.target {
+            Some(target) => std::slice::from_ref(&target.span),
+            None => &self.reply_into,
+        }
+    }
+
+    /// As [`release`](Self::release), of a request that has nothing but a [`Target`].
+    #[inline(always)]
+    pub fn release_target(&mut self) {
+        self.target = None;
+        (self.busy, self.reply, self.arrived) = (false, None, 0);
+        self.generation = self.generation.wrapping_add(1);
+    }
+
     /// Lets all memory go and makes the slot free; returns the reply's header.
     #[inline(always)]
     pub fn release(&mut self, sh: &mut Shared) -> Vec<u8> {
@@ -182,7 +206,7 @@ impl Slot {
         }
         segments::let_go(&mut self.data);
         segments::let_go(&mut self.reply_into);
-        self.region = None;
+        self.target = None;
         if self.kept.is_some() {
             self.kept = None;
         }

@@ -1,10 +1,9 @@
 //! Our requests on a connection: from `submit` to the reply.
 
+mod empty;
 mod plan;
 
-use std::sync::Arc;
-
-use dafs_fabric::{Access, MemoryRegion, RemoteSpan, SgList, Status, WorkCompletion, sg_bytes};
+use dafs_fabric::{RemoteSpan, SgList, Status, WorkCompletion, sg_bytes};
 
 use crate::REPLY_HEADER_BYTES_MAX;
 use crate::config::SubmitError;
@@ -12,10 +11,10 @@ use crate::connection::{Connection, Message, State, Work, push_tag, reply_tag};
 use crate::event::{Event, Short};
 use crate::fault::Fault;
 use crate::header::{
-    FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, REMOTE_SPAN_BYTES,
-    SMALL_MESSAGE_BYTES, encode_remote, tag_slot, wire_tag,
+    FLAG_OF_HEADER, FLAG_STARVED, HEADER_BYTES, Header, Kind, Mode, encode_remote, tag_slot,
+    wire_tag,
 };
-use crate::requester::{Requester, Slot};
+use crate::requester::Requester;
 use crate::segments;
 use crate::shared::{Role, Shared};
 use crate::work::Target;
@@ -111,163 +110,6 @@ impl Connection {
         let remotes = (&plan.reads[..], &plan.writes[..]);
         self.send_request(sh, wire, header, how, remotes, (&mut data, &mut reply_into));
         Ok(())
-    }
-
-    /// As [`submit`](Self::submit), of a request without data: takes the list, unless it fails. Where
-    /// replies come by tag to whatever memory there is, nothing is to be decided.
-    ///
-    /// # Errors
-    /// [`SubmitError`].
-    #[inline(always)]
-    pub fn submit_empty<const N: usize>(
-        &mut self,
-        sh: &mut Shared,
-        tag: u32,
-        caller_header: &[u8; N],
-        reply_into: &mut SgList,
-    ) -> Result<(), SubmitError> {
-        let is_plain = self.agreed.tagged && !sh.attr.local_registration;
-        if !is_plain || HEADER_BYTES + caller_header.len() > SMALL_MESSAGE_BYTES {
-            return self.submit_untagged(sh, tag, caller_header, reply_into);
-        }
-        segments::join(reply_into);
-        let room = self.admit_empty(sh, tag, caller_header.len(), reply_into)?;
-        let memory = sh.reply_memory.take(&sh.domain)?;
-        let (slot, index) = self.begin_empty(tag, room);
-        slot.reply_mode = Mode::Tagged;
-        (slot.memory, slot.work) = (Some(memory), 1);
-        let mut header = Header::new(Kind::Request, wire_tag(index, slot.generation));
-        (header.reply_mode, header.room) = (Mode::Tagged, room);
-        self.send_empty(sh, header, caller_header, memory, reply_into);
-        Ok(())
-    }
-
-    /// Bytes of the room for the reply, if a request without data can go.
-    #[inline(always)]
-    fn admit_empty(
-        &mut self,
-        sh: &Shared,
-        tag: u32,
-        header_len: usize,
-        reply_into: &SgList,
-    ) -> Result<u32, SubmitError> {
-        if self.state != State::Open {
-            return Err(SubmitError::NotConnected);
-        }
-        let room = sg_bytes(reply_into);
-        let too_large = header_len > self.request_header_max()
-            || room > sh.attr.bulk_bytes_max.min(u32::MAX as usize)
-            || reply_into.len() > sh.attr.sge_max;
-        if too_large {
-            return Err(SubmitError::TooLarge);
-        }
-        if self.requester.has(tag) {
-            return Err(SubmitError::TagInUse);
-        }
-        if let Err(error) = self.requester.admit(false) {
-            self.counters.credit_stalls += u64::from(error == SubmitError::NoCredit);
-            return Err(error);
-        }
-        Ok(room as u32)
-    }
-
-    /// The slot of a request without data that goes now, and its number.
-    #[inline(always)]
-    fn begin_empty(&mut self, tag: u32, room: u32) -> (&mut Slot, u16) {
-        self.counters.data_none += 1;
-        self.counters.requests_sent += 1;
-        self.requester.credits.spend(1);
-        let index = self.requester.take_slot(tag);
-        let slot = &mut self.requester.slots[usize::from(index)];
-        (slot.mode, slot.data_len, slot.room) = (Mode::None, 0, room);
-        (slot, index)
-    }
-
-    /// The same where there are no tags: most replies are written to memory that is registered already.
-    #[inline(never)]
-    fn submit_untagged(
-        &mut self,
-        sh: &mut Shared,
-        tag: u32,
-        caller_header: &[u8],
-        reply_into: &mut SgList,
-    ) -> Result<(), SubmitError> {
-        let Some((region, remote)) = self.one_room(sh, caller_header.len(), reply_into) else {
-            let list = reply_into.clone();
-            self.submit(sh, tag, caller_header, SgList::new(), list, Submit::Plain)?;
-            reply_into.clear();
-            return Ok(());
-        };
-        let room = self.admit_empty(sh, tag, caller_header.len(), reply_into)?;
-        let (slot, index) = self.begin_empty(tag, room);
-        slot.reply_mode = Mode::Write;
-        slot.reply_into = std::mem::take(reply_into);
-        slot.region = Some(region);
-        let mut header = Header::new(Kind::Request, wire_tag(index, slot.generation));
-        (header.reply_mode, header.room) = (Mode::Write, room);
-        self.send_described(sh, header, &remote, caller_header);
-        Ok(())
-    }
-
-    /// The room for a reply that is one piece of registered memory, and fits into a small message.
-    fn one_room(
-        &self,
-        sh: &mut Shared,
-        header_len: usize,
-        reply_into: &SgList,
-    ) -> Option<(Arc<MemoryRegion>, RemoteSpan)> {
-        let agreed = &self.agreed;
-        let message = HEADER_BYTES + REMOTE_SPAN_BYTES + header_len;
-        let most = agreed.peer_header_bytes.min(agreed.send_header_bytes);
-        let [one] = &reply_into[..] else { return None };
-        let is_plain = !agreed.tagged
-            && agreed.rdma_write
-            && !sh.attr.local_registration
-            && one.len() > self.options.inline_bytes as usize
-            && message <= most.min(SMALL_MESSAGE_BYTES);
-        let access = Access { remote_read: false, remote_write: true };
-        is_plain.then(|| sh.registrations.known(one, access)).flatten()
-    }
-
-    /// Sends a request with one descriptor.
-    #[inline]
-    fn send_described(
-        &mut self,
-        sh: &mut Shared,
-        mut header: Header,
-        remote: &RemoteSpan,
-        caller_header: &[u8],
-    ) {
-        (header.writes, header.header_len) = (1, caller_header.len() as u16);
-        self.piggyback_credits(&mut header);
-        let mut small = [0; SMALL_MESSAGE_BYTES];
-        let message = header.with_descriptor(remote, caller_header, &mut small);
-        let message = message.expect("its length was looked at before");
-        let id = self.work_id(Target::Control, header.tag);
-        self.post_inline(sh, Work::Send, id, message, &mut SgList::new(), false);
-    }
-
-    /// Posts the room for a reply, and the request.
-    #[inline(always)]
-    fn send_empty<const N: usize>(
-        &mut self,
-        sh: &mut Shared,
-        mut header: Header,
-        caller_header: &[u8; N],
-        memory: u32,
-        reply_into: &mut SgList,
-    ) {
-        let wire = header.tag;
-        let id = self.work_id(Target::ReplyReceive, wire);
-        let room = Work::TaggedRecv(reply_tag(wire), Some(memory));
-        self.post_inline(sh, room, id, &[], reply_into, true);
-        header.header_len = caller_header.len() as u16;
-        self.piggyback_credits(&mut header);
-        let mut small = [0; SMALL_MESSAGE_BYTES];
-        let message = header.with_header(caller_header, &mut small);
-        let message = message.expect("its length was looked at before");
-        let id = self.work_id(Target::Control, wire);
-        self.post_inline(sh, Work::Send, id, message, &mut SgList::new(), false);
     }
 
     fn count(&mut self, mode: Mode) {
@@ -404,7 +246,7 @@ impl Connection {
             return Err(Fault::peer("piece outside of the reply's data"));
         }
         slot.arrived += m.header.data_len;
-        sh.pool.place_payload(m.index, offset, len, &slot.reply_into, at);
+        sh.pool.place_payload(m.index, offset, len, slot.targets(), at);
         self.counters.copied_bytes += len as u64;
         Ok(())
     }
@@ -442,7 +284,7 @@ impl Connection {
         append_message(sh, m.index, HEADER_BYTES, header_len, &mut slot.header);
         if inline > 0 {
             let at = HEADER_BYTES + header_len;
-            sh.pool.place_payload(m.index, at, inline, &slot.reply_into, 0);
+            sh.pool.place_payload(m.index, at, inline, slot.targets(), 0);
             self.counters.copied_bytes += inline as u64;
         }
         slot.reply = Some(header.data_len);
@@ -453,27 +295,22 @@ impl Connection {
     /// A reply to a request without data that came as a short message, behind data that was written, if all is as
     /// asked for and its memory is back.
     #[inline]
-    pub fn take_short_reply(
-        &mut self,
-        sh: &mut Shared,
-        header: &Header,
-        len: usize,
-    ) -> Option<Short> {
+    pub fn take_short_reply(&mut self, header: &Header, len: usize) -> Option<Short> {
         let slot = self.requester.waiting(header.tag).ok()?;
-        let as_asked = (header.mode, slot.reply_mode) == (Mode::Write, Mode::Write)
+        // Of what has a target alone there is nothing else to be let go, but what came of its reply's header.
+        let as_asked = header.mode == Mode::Write
+            && slot.target.is_some()
             && header.data_len <= slot.room
             && (header.reads, header.writes, header.releases) == (0, 0, 0)
             && len == HEADER_BYTES + usize::from(header.header_len)
             && slot.header.is_empty()
-            && slot.kept.is_none()
-            && slot.work == 0
             && !slot.abandoned;
         if !as_asked {
             return None;
         }
         let (conn, tag, data_len) = (self.id, slot.tag, header.data_len);
-        let none = slot.release(sh);
-        debug_assert_eq!(none.capacity(), 0, "no header was put together");
+        debug_assert_eq!(slot.work, 0, "none was posted");
+        slot.release_target();
         self.requester.free_slot(tag_slot(header.tag) as u16);
         Some(Short::Reply { conn, tag, data_len })
     }
@@ -565,7 +402,9 @@ impl Connection {
     /// The connection ends. What its requests had registered is registered anew for others.
     pub fn stop_requests(&mut self, sh: &mut Shared) {
         for slot in &self.requester.slots {
-            sh.registrations.forget(slot.region.as_slice());
+            if let Some(target) = &slot.target {
+                sh.registrations.forget(std::slice::from_ref(&target.region));
+            }
             if let Some(kept) = &slot.kept {
                 sh.registrations.forget(&kept.regions);
             }

@@ -118,7 +118,9 @@ impl Core {
     ) {
         let room = call.work.reply_bytes().min(call.memory.len()).min(data_len as usize);
         match usize::try_from(bytes) {
-            Ok(bytes) if bytes <= room => self.finish_read(call, bytes, end_of_file),
+            Ok(bytes) if bytes <= room => {
+                self.finish(call, Ok(Output::Read { bytes, end_of_file }))
+            }
             _ => self.fault(conn, call, TOO_MANY_BYTES),
         }
     }

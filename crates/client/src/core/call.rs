@@ -84,6 +84,16 @@ impl CallRecord {
         self.beside = None;
     }
 
+    /// It was not asked before, and for nothing beside its work.
+    pub(super) fn is_new(&self) -> bool {
+        !self.cancelled
+            && self.sessions_lost == 0
+            && self.link.is_none()
+            && self.kept.is_none()
+            && self.made.is_none()
+            && self.beside.is_none()
+    }
+
     /// It ended: what it holds is let go.
     #[inline(always)]
     pub(super) fn end(&mut self) {

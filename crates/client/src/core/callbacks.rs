@@ -85,8 +85,7 @@ impl Core {
     /// The reply that must come first is still on its way.
     fn refers_to_flight(&self, request: &CallbackRequest) -> bool {
         request.referring.is_some_and(|(slot, sequence)| {
-            let flight = self.requests.flights.get(usize::from(slot.0)).and_then(Option::as_ref);
-            let under_way = flight.is_some_and(|flight| flight.sequence == sequence);
+            let under_way = self.requests.flights.is_under_way(slot, sequence);
             under_way && !planted(Defect::CallbackTakenEarly)
         })
     }

@@ -29,8 +29,8 @@ impl Core {
         if self.cancel_waits(owner, false) {
             cancelled = Cancelled::Waiting;
         }
-        for slot in 0..self.requests.flights.len() {
-            let flight = self.requests.flights[slot].as_mut();
+        for slot in 0..self.requests.flights.slots() {
+            let flight = self.requests.flights.all()[slot].as_mut();
             let Some(flight) = flight.filter(|flight| flight.call.owner == Some(owner)) else {
                 continue;
             };
@@ -79,7 +79,7 @@ impl Core {
 
     /// Ends the connections that have memory which calls of `owner` were lent.
     pub fn break_links_of(&mut self, owner: Owner) {
-        for flight in self.requests.flights.iter().flatten() {
+        for flight in self.requests.flights.all().iter().flatten() {
             if let (Some(conn), true) = (flight.posted, flight.call.owner == Some(owner)) {
                 self.node.disconnect(conn, "a call was interrupted");
             }
@@ -91,7 +91,7 @@ impl Core {
     /// A withdrawn call that the network has left goes on in memory of its own: its slot needs
     /// an answer, and the server may want its data.
     pub(super) fn detach(&mut self, slot: usize) {
-        let Some(flight) = self.requests.flights[slot].as_mut() else { return };
+        let Some(Some(flight)) = self.requests.flights.other(slot) else { return };
         let Memory::Span(span) = &flight.call.memory else { return };
         let own = Buffer::new(span.len()).map(Buffer::post);
         let (memory, failed) = match own {

@@ -434,7 +434,7 @@ fn file_chain<'a>(chain: &mut Chain<'a>, work: &'a Work, files: &Files) -> Resul
     };
     let (state, handle) = (file.state, file.handle);
     chain.push(match work {
-        Work::Lend { offset, len, .. } => {
+        Work::Read { offset, len, .. } | Work::Lend { offset, len, .. } => {
             Operation::Read { state, extents: ExtentList::one(*offset, *len) }
         }
         Work::ReadList { extents, .. } => Operation::Read { state, extents: extents.clone() },

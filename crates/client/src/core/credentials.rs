@@ -99,8 +99,7 @@ impl Core {
         }
         if self.credentials.entries.len() >= CREDENTIALS_MAX {
             let flights = &self.requests.flights;
-            let is_in_use = |cred| flights.iter().flatten().any(|flight| flight.cred == cred);
-            if let Some(cred) = self.credentials.retire(is_in_use) {
+            if let Some(cred) = self.credentials.retire(|cred| flights.names(cred)) {
                 self.requests.background += 1;
                 self.requests.urgent.push_back(CallRecord::internal(Work::Unregister { cred }));
             }

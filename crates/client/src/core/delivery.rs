@@ -4,7 +4,6 @@ use dafs_fabric::Buffer;
 use dafs_protocol::{CredHandle, Status};
 
 use super::call::CallRecord;
-use super::done_queue::ReadDone;
 use super::{Core, CoreDone, FileKey, Memory, Output, Phase, Work, files};
 use crate::error::{Error, Result};
 
@@ -105,36 +104,6 @@ impl Core {
         self.deliver(call, result);
     }
 
-    /// As [`finish`](Self::finish), of a read that ended well.
-    #[inline(always)]
-    pub(super) fn finish_read(
-        &mut self,
-        mut call: Box<CallRecord>,
-        bytes: usize,
-        end_of_file: bool,
-    ) {
-        let (Some(_), None, Memory::Buffer(_)) = (call.owner, &call.beside, &call.memory) else {
-            return self.finish(call, Ok(Output::Read { bytes, end_of_file }));
-        };
-        if let Work::Read { file, .. } | Work::ReadList { file, .. } = call.work {
-            self.end_of_call(file);
-        }
-        let Memory::Buffer(posted) = std::mem::replace(&mut call.memory, Memory::None) else {
-            return;
-        };
-        let (owner, tag) = (call.owner, call.tag);
-        match posted.take_back() {
-            Ok(buffer) => {
-                self.keep_record(call);
-                self.answers.done.push_read(ReadDone { owner, tag, bytes, end_of_file, buffer });
-            }
-            Err(posted) => {
-                call.memory = Memory::Buffer(posted);
-                self.deliver(call, Ok(Output::Read { bytes, end_of_file }));
-            }
-        }
-    }
-
     /// A call on a file ended: a close may have waited for it.
     #[inline(always)]
     pub(super) fn end_of_call(&mut self, key: FileKey) {
@@ -170,7 +139,7 @@ impl Core {
 
     /// Keeps the memory of a call that ended for another one.
     #[inline(always)]
-    fn keep_record(&mut self, mut call: Box<CallRecord>) {
+    pub(super) fn keep_record(&mut self, mut call: Box<CallRecord>) {
         call.end();
         if self.answers.records.len() < RECORDS_MAX {
             self.answers.records.push(call);

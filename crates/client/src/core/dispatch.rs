@@ -4,16 +4,14 @@ use std::time::Duration;
 
 use dafs_fabric::{SgList, poison};
 use dafs_message::{ConnId, Short, SubmitError};
-use dafs_protocol::{
-    CredHandle, Operation, PlainRead, RequestHead, SlotId, Status, decode_read_reply,
-};
+use dafs_protocol::{CredHandle, Operation, RequestHead, SlotId, Status, decode_read_reply};
 
 use super::call::{CallRecord, Flight};
 use super::chain::{self, Chain};
 use super::credentials::Rights;
 use super::files::OpenFile;
 use super::work::{Memory, Step, Work};
-use super::{Core, FileKey, Output, Phase};
+use super::{Core, Output, Phase};
 use crate::error::Error;
 use crate::planted::{Defect, planted};
 
@@ -90,17 +88,22 @@ impl Core {
     /// The link on which a call of this queue can go now: there is a slot for it, and room there.
     #[inline(always)]
     pub(super) fn may_start(&mut self, queue: usize) -> Option<usize> {
-        let granted = usize::from(self.session.facts.attr.slots);
-        let reserved = if granted > SLOTS_RESERVED { SLOTS_RESERVED } else { 0 };
-        let is_bulk = queue == BULK;
-        // Bulk calls leave slots to small ones.
-        let reserved = if is_bulk { reserved + (granted - reserved) / 4 } else { reserved };
-        if self.requests.slots.free() <= reserved {
+        if !self.has_slot(queue) {
             return None;
         }
-        let link = self.choose_link(is_bulk);
+        let link = self.choose_link(queue == BULK);
         let conn = self.links[link].ready_conn()?;
         self.node.can_submit(conn).then_some(link)
+    }
+
+    /// There is a slot for a call of this queue.
+    #[inline(always)]
+    pub(super) fn has_slot(&self, queue: usize) -> bool {
+        let granted = usize::from(self.session.facts.attr.slots);
+        let reserved = if granted > SLOTS_RESERVED { SLOTS_RESERVED } else { 0 };
+        // Bulk calls leave slots to small ones.
+        let reserved = if queue == BULK { reserved + (granted - reserved) / 4 } else { reserved };
+        self.requests.slots.free() > reserved
     }
 
     #[inline]
@@ -114,64 +117,10 @@ impl Core {
     }
 
     /// Puts a call into a slot and sends it.
-    #[inline]
-    pub(super) fn start(&mut self, call: Box<CallRecord>, link: usize, cred: CredHandle) {
-        match call.work {
-            Work::Read { file, offset, len } => {
-                self.start_read(call, (file, offset, len), (link, cred));
-            }
-            _ => self.start_any(call, link, cred),
+    pub(super) fn start(&mut self, mut call: Box<CallRecord>, link: usize, cred: CredHandle) {
+        if matches!(call.work, Work::Read { .. }) && self.start_read(&mut call, link, cred) {
+            return self.keep_record(call);
         }
-    }
-
-    /// As [`start_any`](Self::start_any): a read of one piece needs no chain, and brings no data.
-    #[inline]
-    fn start_read(
-        &mut self,
-        call: Box<CallRecord>,
-        (file, offset, len): (FileKey, u64, u32),
-        (link, cred): (usize, CredHandle),
-    ) {
-        let (state, writes) = match self.files.usable(file) {
-            Ok(file) => (file.state, file.writes()),
-            Err(status) => return self.finish(call, Err(status.into())),
-        };
-        let Some((slot, sequence)) = self.requests.slots.take() else {
-            self.requests.urgent.push_front(call);
-            return;
-        };
-        let head = RequestHead { slot, sequence, cred };
-        let encoded = PlainRead { head, state, offset, len }.encode();
-        let index = usize::from(slot.0);
-        let Ok(bytes) = encoded else {
-            let header = std::mem::take(&mut self.requests.headers[index]);
-            return self.replace(Flight::new(call, head, link), header, Unsendable::TooLong);
-        };
-        let header = &mut self.requests.headers[index];
-        header.clear();
-        header.extend_from_slice(&bytes);
-        let mut room = call.memory.list(len as usize);
-        let posted = self.links[link].ready_conn().filter(|conn| {
-            self.node.submit_empty(*conn, u32::from(slot.0), &bytes, &mut room).is_ok()
-        });
-        // If it was not posted, it holds what the flight is to let go.
-        drop(room);
-        let mut flight = Flight::new(call, head, link);
-        (flight.writes, flight.kept_writes) = (writes, self.recovery.kept_writes);
-        if posted.is_none() {
-            // What stands in its way is looked at there.
-            self.requests.unposted += 1;
-            let header = std::mem::take(&mut self.requests.headers[index]);
-            return self.post(flight, header);
-        }
-        (flight.posted, flight.sent) = (posted, true);
-        self.session.facts.requests += 1;
-        self.requests.rung = false;
-        self.requests.flights[index] = Some(flight);
-    }
-
-    /// Puts a call into a slot and sends it.
-    fn start_any(&mut self, mut call: Box<CallRecord>, link: usize, cred: CredHandle) {
         let tight = call.tight;
         let step = chain::step(&mut call.work, tight);
         if let Err(status) = self.file_state(&call.work) {
@@ -188,7 +137,7 @@ impl Core {
         if let Some(file) = call.work.flushes() {
             self.files.flush_sent(file, self.recovery.kept_writes);
         }
-        let mut header = std::mem::take(&mut self.requests.headers[usize::from(slot.0)]);
+        let mut header = self.requests.flights.take_header(usize::from(slot.0));
         let head = RequestHead { slot, sequence, cred };
         let made = self.encode(&head, &mut call, step, &mut header);
         let mut flight = Flight { step, writes, ..Flight::new(call, head, link) };
@@ -314,7 +263,6 @@ impl Core {
 
     /// Gives an unposted flight, with its encoded request, to its link, if that is connected.
     fn post(&mut self, mut flight: Flight, header: Vec<u8>) {
-        let slot = usize::from(flight.slot.0);
         if let Some(conn) = self.links[flight.link].ready_conn() {
             let tag = u32::from(flight.slot.0);
             let (data, reply_into) = lists(&flight);
@@ -341,8 +289,7 @@ impl Core {
                     if matches!(flight.call.work, Work::Null) {
                         // Not even nothing fits: this link is of no use.
                         self.requests.unposted += 1;
-                        self.requests.headers[slot] = header;
-                        self.requests.flights[slot] = Some(flight);
+                        self.requests.flights.put(flight, header);
                         self.node.disconnect(conn, "no room for a request");
                         self.wants_progress = true;
                     } else {
@@ -359,25 +306,23 @@ impl Core {
                 Err(_) => {}
             }
         }
-        self.requests.headers[slot] = header;
-        self.requests.flights[slot] = Some(flight);
+        self.requests.flights.put(flight, header);
     }
 
     /// Posts what has no place on a connection, as far as links are ready.
     fn send_again(&mut self) {
-        for slot in 0..self.requests.flights.len() {
+        for slot in 0..self.requests.flights.slots() {
             let waits =
-                |flight: &Flight| flight.posted.is_none() && self.links[flight.link].is_ready();
-            if self.requests.flights[slot].as_ref().is_some_and(waits)
-                && let Some(flight) = self.requests.flights[slot].take()
-            {
+                |flight: &mut Flight| flight.posted.is_none() && self.links[flight.link].is_ready();
+            let place = self.requests.flights.other(slot);
+            if let Some(flight) = place.and_then(|place| place.take_if(waits)) {
                 if planted(Defect::ResentAsNew) && flight.sent {
                     self.requests.unposted -= 1;
                     self.requests.slots.release(flight.slot);
                     self.requeue(flight.call);
                     continue;
                 }
-                let header = std::mem::take(&mut self.requests.headers[slot]);
+                let header = self.requests.flights.take_header(slot);
                 self.post(flight, header);
             }
         }
@@ -401,17 +346,16 @@ impl Core {
         self.on_event(short.with_header(header));
     }
 
-    /// The answer of a read that ended well: slot, sequence, bytes, and whether the file ends there. False: it is not
-    /// what the tag is for.
-    #[inline(always)]
-    pub(super) fn on_read_reply(
+    /// The answer of a read that has a record, or is wrong.
+    #[inline(never)]
+    pub(super) fn on_other_read_reply(
         &mut self,
         conn: ConnId,
         tag: u32,
         (slot, sequence, bytes, end_of_file): (SlotId, u32, u32, bool),
         data_len: u32,
     ) -> bool {
-        let Some(place) = self.requests.flights.get_mut(tag as usize) else { return false };
+        let Some(place) = self.requests.flights.all().get_mut(tag as usize) else { return false };
         let flight = place.take_if(|flight| {
             flight.posted == Some(conn)
                 && (slot, sequence) == (flight.slot, flight.sequence)
@@ -432,11 +376,8 @@ impl Core {
         {
             return;
         }
-        let flight = self
-            .requests
-            .flights
-            .get_mut(tag as usize)
-            .and_then(|slot| slot.take_if(|flight| flight.posted == Some(conn)));
+        let place = self.requests.flights.all().get_mut(tag as usize);
+        let flight = place.and_then(|slot| slot.take_if(|flight| flight.posted == Some(conn)));
         let Some(mut flight) = flight else {
             // Nobody takes what it lends.
             return drop(self.node.take_loan(conn, tag));
@@ -483,8 +424,7 @@ impl Core {
         flight.declined = true;
         self.recovery.push_again_at = self.now + DECLINED_TIME;
         self.requests.unposted += 1;
-        let slot = usize::from(flight.slot.0);
-        self.requests.flights[slot] = Some(flight);
+        self.requests.flights.put_again(flight);
     }
 
     /// As `fault`, of a call that is not answered.
@@ -498,15 +438,14 @@ impl Core {
     fn session_refused(&mut self, mut flight: Flight, may_have_run: bool) {
         flight.sent = may_have_run;
         self.requests.unposted += 1;
-        let slot = usize::from(flight.slot.0);
-        self.requests.flights[slot] = Some(flight);
+        self.requests.flights.put_again(flight);
         self.lose_session();
     }
 }
 
 /// The server's free memory is not to be in a reply.
 #[inline]
-fn look_for_poison(memory: &Memory, data_len: u32) {
+pub(super) fn look_for_poison(memory: &Memory, data_len: u32) {
     if poison::is_on() {
         let data = memory.list(data_len as usize);
         data.iter().for_each(|span| poison::check_data(span, "a reply"));

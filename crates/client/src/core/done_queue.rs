@@ -9,11 +9,11 @@ use super::{CoreDone, Output, Owner};
 /// A read that ended well: most answers are these, and take a fraction of the memory of others.
 #[derive(Debug)]
 pub(super) struct ReadDone {
-    pub(super) owner: Option<Owner>,
+    pub(super) owner: Owner,
     pub(super) tag: u64,
     pub(super) bytes: usize,
     pub(super) end_of_file: bool,
-    pub(super) buffer: Buffer,
+    pub(super) buffer: Option<Buffer>,
 }
 
 /// An answer, but for those that are kept apart.
@@ -51,7 +51,7 @@ impl DoneQueue {
         let Next::Read(done) = self.order.pop_front()? else { return self.others.pop_front() };
         let ReadDone { owner, tag, bytes, end_of_file, buffer } = done;
         let result = Ok(Output::Read { bytes, end_of_file });
-        Some(CoreDone { owner, tag, result, buffer: Some(buffer), beside: None })
+        Some(CoreDone { owner: Some(owner), tag, result, buffer, beside: None })
     }
 }
 
@@ -67,8 +67,8 @@ mod tests {
                 let result = Ok(Output::Unit);
                 queue.push(CoreDone { owner: None, tag, result, buffer: None, beside: None });
             } else {
-                let buffer = Buffer::new(1).expect("memory");
-                queue.push_read(ReadDone { owner: None, tag, bytes: 1, end_of_file: true, buffer });
+                let (owner, buffer) = (Owner(0), Buffer::new(1).ok());
+                queue.push_read(ReadDone { owner, tag, bytes: 1, end_of_file: true, buffer });
             }
         }
         for tag in 0..6 {

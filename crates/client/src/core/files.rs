@@ -359,6 +359,18 @@ impl Files {
         Ok(file.user.clone())
     }
 
+    /// As [`begin`](Self::begin), for a request that can be made at once, of a file that the session's own user has
+    /// opened: its state.
+    #[inline(always)]
+    pub(super) fn begin_own(&mut self, key: FileKey) -> Option<StateId> {
+        let file = self.any_mut(key)?;
+        let may = !file.closing && file.user.is_none() && file.broken.is_none();
+        may.then(|| {
+            file.in_flight += 1;
+            file.state
+        })
+    }
+
     /// A call on a file ended. The close that waited for it, if it was the last.
     pub(super) fn end(&mut self, key: FileKey) -> Option<Box<CallRecord>> {
         let file = self.any_mut(key)?;

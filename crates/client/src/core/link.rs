@@ -474,8 +474,8 @@ impl Core {
     }
 
     pub(super) fn on_quiescent(&mut self, conn: ConnId) {
-        for slot in 0..self.requests.flights.len() {
-            let Some(flight) = &mut self.requests.flights[slot] else { continue };
+        for slot in 0..self.requests.flights.slots() {
+            let Some(flight) = &mut self.requests.flights.all()[slot] else { continue };
             if flight.posted == Some(conn) {
                 flight.posted = None;
                 self.requests.unposted += 1;

@@ -290,7 +290,7 @@ impl Core {
             _ => false,
         };
         self.requests.background > 0
-            && (self.requests.flights.iter().flatten().any(|flight| of_owner(&flight.call))
+            && (self.requests.flights.others().any(|flight| of_owner(&flight.call))
                 || self.requests.queues.iter().flatten().any(|call| of_owner(call))
                 || self.locks.waits.values().any(|wait| of_owner(&wait.call)))
     }

@@ -16,6 +16,7 @@ mod delivery;
 mod dispatch;
 mod done_queue;
 mod files;
+mod flights;
 mod give_back;
 mod ids;
 mod in_doubt;
@@ -29,11 +30,13 @@ mod open_options;
 mod opens;
 mod output;
 mod place;
+mod plain_reads;
 mod recovery;
 mod replaced;
 mod replay_log;
 mod rewriting;
 mod same_host;
+mod submission;
 mod unsynced;
 mod work;
 
@@ -44,8 +47,7 @@ use std::time::Duration;
 use dafs_fabric::{Buffer, PostedBuffer, Waiter};
 use dafs_message::{Event, Node};
 use dafs_protocol::{
-    Attr, ClientId, ClientSlots, FileHandle, GROUPS_MAX, Identity, LockKind, LockRange,
-    LockRequest, Nonce, OpResult, SessionId, SessionSecret, Status,
+    Attr, ClientId, ClientSlots, FileHandle, Identity, Nonce, OpResult, SessionId, SessionSecret,
 };
 
 pub use call::{Beside, CoreDone};
@@ -58,12 +60,13 @@ pub use output::{Advised, Object, Opened, Output};
 pub use place::{Place, Put};
 pub use work::{Memory, Work};
 
-use crate::error::{Error, Result};
-use call::{CallRecord, Flight};
+use crate::error::Error;
+use call::CallRecord;
 use callbacks::Callbacks;
 use credentials::Credentials;
 use done_queue::DoneQueue;
 use files::{Files, Finder};
+use flights::Flights;
 use link::Link;
 use locks::Locks;
 use recovery::Recovery;
@@ -142,9 +145,7 @@ struct SessionState {
 /// Requests under way, and calls that wait to be one.
 struct Requests {
     slots: ClientSlots,
-    flights: Vec<Option<Flight>>,
-    /// The encoded request of each slot, for sending it again.
-    headers: Vec<Vec<u8>>,
+    flights: Flights,
     /// Of the reply that is being looked at; kept for its memory.
     results: Vec<OpResult>,
     /// Flights that are not posted now.
@@ -211,8 +212,7 @@ impl Core {
         };
         let requests = Requests {
             slots: ClientSlots::new(0),
-            flights: Vec::new(),
-            headers: Vec::new(),
+            flights: Flights::default(),
             results: Vec::new(),
             unposted: 0,
             urgent: VecDeque::new(),
@@ -245,89 +245,17 @@ impl Core {
         self.requests.queues.iter().map(VecDeque::len).sum::<usize>() < QUEUE_MAX
     }
 
-    /// As [`submit`](Self::submit), for a write whose `bytes` are kept until they are safe from
-    /// an end of the server's process. They are those of `memory`. Files that are open for
-    /// appending keep nothing.
-    pub fn submit_kept(
-        &mut self,
-        owner: Owner,
-        tag: u64,
-        work: Work,
-        memory: Memory,
-        bytes: impl Into<KeptBytes>,
-    ) {
-        let mut call = self.record(Some(owner), tag, None, work, memory);
-        if let Err(error) = self.check(&mut call) {
-            self.deliver(call, Err(error));
-            return;
-        }
-        let file = call.work.file().and_then(|key| self.files.any_mut(key));
-        // What is open for appending cannot be written again at its place.
-        if let Some(file) = file.filter(|file| !file.options.append) {
-            self.recovery.last_kept += 1;
-            let id = ReplayId(self.recovery.last_kept);
-            file.kept.add(id, bytes);
-            call.kept = Some(id);
-        }
-        self.accept(call);
-    }
-
     /// What is kept of the writes of a file now.
     pub fn kept_memory(&self, file: FileKey) -> KeptMemory {
         self.files.kept_memory(file)
     }
 
-    /// Begins a call. Its answer comes by [`next_done`](Self::next_done), exactly once unless
-    /// the owner was abandoned.
-    pub fn submit(&mut self, owner: Owner, tag: u64, work: Work, memory: Memory) {
-        self.submit_as(owner, tag, None, work, memory);
-    }
-
-    /// As [`submit`](Self::submit), for another user where the call is not about an open file:
-    /// those act for whom they were opened.
-    pub fn submit_as(
-        &mut self,
-        owner: Owner,
-        tag: u64,
-        user: Option<Arc<Identity>>,
-        work: Work,
-        memory: Memory,
-    ) {
-        let mut call = self.record(Some(owner), tag, user, work, memory);
-        if let Err(error) = self.check(&mut call) {
-            self.deliver(call, Err(error));
-            return;
-        }
-        self.accept(call);
-    }
-
-    /// A record for a call, in memory that an ended one left.
-    fn record(
-        &mut self,
-        owner: Option<Owner>,
-        tag: u64,
-        user: Option<Arc<Identity>>,
-        work: Work,
-        memory: Memory,
-    ) -> Box<CallRecord> {
-        let Some(mut call) = self.answers.records.pop() else {
-            return Box::new(CallRecord {
-                owner,
-                tag,
-                user,
-                memory,
-                ..*CallRecord::internal(work)
-            });
-        };
-        call.reuse(owner, tag, user, work, memory);
-        call
-    }
-
     /// The answers for `owner` are not wanted any more. Calls that did not leave are dropped;
     /// buffers of the others are freed when the network has left them.
     pub fn abandon_owner(&mut self, owner: Owner) {
-        let flights = self.requests.flights.iter_mut().flatten().map(|flight| &mut flight.call);
-        for call in flights.filter(|call| call.owner == Some(owner)) {
+        let flights = self.requests.flights.all().iter_mut().flatten();
+        let calls = flights.map(|flight| &mut flight.call);
+        for call in calls.filter(|call| call.owner == Some(owner)) {
             call.owner = None;
             self.requests.background += 1;
         }
@@ -540,54 +468,5 @@ impl Core {
         self.session.closing = true;
         self.session.destroyed = true;
         self.drain(Next::Fail(error));
-    }
-
-    /// Arguments against the limits of the session; takes scratch memory.
-    #[inline]
-    fn check(&mut self, call: &mut CallRecord) -> Result<()> {
-        if self.session.closing {
-            return Err(Error::Interrupted);
-        }
-        if call.user.as_ref().is_some_and(|user| user.groups.len() > GROUPS_MAX) {
-            return Err(Status::Inval.into());
-        }
-        if let Work::Read { len, .. } = call.work
-            && (len as usize) <= self.data_bytes_max().min(call.memory.len())
-        {
-            return Ok(());
-        }
-        match &mut call.work {
-            Work::Lock { lock: LockRequest { owner, range, .. }, .. }
-            | Work::LockTest { lock: LockRequest { owner, range, .. }, .. }
-            | Work::Unlock { owner, range, .. }
-                if owner.kind == LockKind::Whole =>
-            {
-                *range = LockRange::ALL;
-            }
-            _ => {}
-        }
-        let (request, reply) = call.work.bytes();
-        if call.work.uses_scratch() {
-            let scratch = self.take_scratch(request.max(reply))?.post();
-            match &call.work {
-                Work::SetXattr { value, .. } => scratch.span().write_message(0, value),
-                Work::Make { target, .. } => scratch.span().write_message(0, target),
-                _ => {}
-            }
-            call.memory = Memory::Buffer(scratch);
-            return Ok(());
-        }
-        let mut bytes = request.max(reply);
-        if let Work::Get { len, .. } = &mut call.work {
-            *len = (*len).min(self.session.facts.attr.data_bytes_max);
-            bytes = *len as usize;
-        } else if bytes > self.data_bytes_max() {
-            let max = self.data_bytes_max();
-            return Err(Error::Config(format!("a call moves at most {max} bytes")));
-        }
-        if bytes > call.memory.len() {
-            return Err(Error::Config("the buffer is too short".into()));
-        }
-        Ok(())
     }
 }

@@ -9,6 +9,7 @@ use super::call::{CallRecord, Flight};
 use super::callbacks::Callbacks;
 use super::credentials::Credentials;
 use super::files::OpenFile;
+use super::flights::Flights;
 use super::ids::{FileKey, PastRequest};
 use super::in_doubt::InDoubt;
 use super::link::{Granted, Link};
@@ -81,8 +82,7 @@ impl Core {
         self.files.iter_mut().for_each(|file| file.saw(verifier));
         let slots = usize::from(attr.slots);
         self.requests.slots = ClientSlots::new(attr.slots);
-        self.requests.flights = (0..slots).map(|_| None).collect();
-        self.requests.headers.resize_with(slots, Vec::new);
+        self.requests.flights = Flights::in_slots(slots);
         self.requests.unposted = 0;
         self.credentials = Credentials::default();
         self.callbacks = Callbacks::default();
@@ -238,7 +238,7 @@ impl Core {
         self.links.iter_mut().for_each(Link::forget);
         self.forget_near();
         self.requests.slots = ClientSlots::new(0);
-        let flights = std::mem::take(&mut self.requests.flights);
+        let flights = self.requests.flights.take_all();
         self.requests.unposted = 0;
         let urgent = std::mem::take(&mut self.requests.urgent);
         let waits = self.locks.take_waits();

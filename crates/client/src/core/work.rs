@@ -26,23 +26,26 @@ pub enum Memory {
 }
 
 impl Memory {
+    #[inline]
     pub(crate) fn len(&self) -> usize {
+        self.span().map_or(0, Span::len)
+    }
+
+    #[inline]
+    pub(crate) fn span(&self) -> Option<&Span> {
         match self {
-            Memory::None => 0,
-            Memory::Buffer(buffer) => buffer.span().len(),
-            Memory::Span(span) => span.len(),
+            Memory::None => None,
+            Memory::Buffer(buffer) => Some(buffer.span()),
+            Memory::Span(span) => Some(span),
         }
     }
 
     /// The first `len` bytes, at most all.
     pub(crate) fn list(&self, len: usize) -> SgList {
         let mut list = SgList::new();
-        let span = match self {
-            Memory::None => return list,
-            Memory::Buffer(buffer) => buffer.span(),
-            Memory::Span(span) => span,
-        };
-        if len > 0 {
+        if let Some(span) = self.span()
+            && len > 0
+        {
             list.push(span.part(0, len.min(span.len())));
         }
         list

@@ -51,7 +51,7 @@ impl Connection {
             return self.begin_short(sh, &header, bytes).map(Some);
         }
         if header.kind == Kind::Reply
-            && let Some(short) = self.take_short_reply(sh, &header, *len)
+            && let Some(short) = self.take_short_reply(&header, *len)
         {
             return Ok(Some((short, HEADER_BYTES)));
         }

@@ -26,12 +26,12 @@ use workload::{Network, READS};
 /// figures of 2026-11-27 or the day before, and 2 %.
 const BOUNDS: [(&str, [f64; 3]); 7] = [
     ("server", [2672.0, 3.2, 0.01]),
-    ("client", [3067.0, 4.3, 0.01]),
+    ("client", [2784.0, 3.3, 0.01]),
     ("server, cold", [5990.0, 4.3, 0.05]),
     ("server, shm", [1835.0, 2.1, 0.01]),
-    ("client, shm", [2148.0, 3.1, 0.01]),
+    ("client, shm", [1702.0, 2.1, 0.01]),
     ("server, shm, 1", [3167.0, 2.1, 0.02]),
-    ("client, shm, 1", [3398.0, 3.1, 0.04]),
+    ("client, shm, 1", [2960.0, 2.1, 0.04]),
 ];
 
 /// What is counted, taken apart: `END[, cold][, NETWORK][, DEPTH]`.
