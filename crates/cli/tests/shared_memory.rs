@@ -294,7 +294,7 @@ fn descriptors_that_answer_nothing_hold_up_nobody() {
         \x20   s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
         \x20   s.connect(sys.argv[2])\n\
         \x20   try:\n\
-        \x20       s.send(b'\\x01DAFSshm2' + bytes(16)); s.recv(4096)\n\
+        \x20       s.send(b'\\x01DAFSshm3' + bytes(16)); s.recv(4096)\n\
         \x20       socket.send_fds(s, [b'\\x06'], [file] * (1 + count % 4))\n\
         \x20       s.recv(4096)\n\
         \x20   except OSError: pass\n\

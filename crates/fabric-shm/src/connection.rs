@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dafs_fabric::accept::{
     BACKLOG, HalfOpen, ListeningSocket, SocketFile, SocketListener, Step, cut_reason,
 };
-use dafs_fabric::local::PeerProcess;
+use dafs_fabric::local::{PeerProcess, Trust};
 use dafs_fabric::{Address, Arena, ConnectError, PRIVATE_DATA_BYTES_MAX, PeerInfo, Pending, local};
 
 use crate::memory_region::Table;
@@ -53,7 +53,14 @@ pub enum Progress {
     /// Nothing yet.
     Pending,
     /// The peer accepted.
-    Connected { socket: PeerSocket, memory: Arc<Memory>, limits: Limits, private_data: Vec<u8> },
+    Connected {
+        socket: PeerSocket,
+        memory: Arc<Memory>,
+        limits: Limits,
+        private_data: Vec<u8>,
+        /// By which the peer is rung.
+        bell: Option<OwnedFd>,
+    },
     /// It failed; true where nobody listens.
     Failed(bool, String),
 }
@@ -134,7 +141,7 @@ impl Handshake {
         }
         let Some(socket) = self.socket() else { return Ok(Progress::Pending) };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let received = match socket.receive_carefully(&mut bytes) {
+        let (received, bell) = match socket.receive_with_bell(&mut bytes) {
             Ok(received) => received,
             Err(error) if sys::is_temporary(&error) => return Ok(Progress::Pending),
             Err(error) => return Ok(Progress::Failed(false, format!("not accepted: {error}"))),
@@ -142,10 +149,15 @@ impl Handshake {
         if received.len == 0 {
             return Ok(Progress::Failed(false, "not accepted: closed by the peer".into()));
         }
-        self.answer(&received, bytes.get(..received.len).unwrap_or(&[]))
+        self.answer(&received, bytes.get(..received.len).unwrap_or(&[]), bell)
     }
 
-    fn answer(&mut self, received: &Received, bytes: &[u8]) -> io::Result<Progress> {
+    fn answer(
+        &mut self,
+        received: &Received,
+        bytes: &[u8],
+        bell: Option<OwnedFd>,
+    ) -> io::Result<Progress> {
         let failed = |reason: String| Ok(Progress::Failed(false, reason));
         let is_plain = !received.is_cut && received.descriptors.is_empty();
         let message = Message::decode(bytes).filter(|_| is_plain);
@@ -171,7 +183,10 @@ impl Handshake {
                 Ok(Progress::Pending)
             }
             (Stage::Offered(socket, memory), Some(Message::Accept(limits, data))) => {
-                Ok(Progress::Connected { socket, memory, limits, private_data: data.to_vec() })
+                // Who has it as well could fill it: who writes to it then waits.
+                let bell = bell.filter(|_| self.target.trust != Trust::Anybody);
+                let private_data = data.to_vec();
+                Ok(Progress::Connected { socket, memory, limits, private_data, bell })
             }
             _ => failed("peer violated the protocol: no answer to what was asked".into()),
         }

@@ -1,12 +1,12 @@
 //! The engine: posting, polling, sleeping, and the life of queue pairs.
 
 mod progress;
+mod sleeping;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
-use dafs_fabric::epoll::{self, EpollEvents, EpollWaiter, Watch};
+use dafs_fabric::epoll::{self, EpollEvents, Watch};
 use dafs_fabric::local::Trust;
 use dafs_fabric::{
     Address, CompletionQueue, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError,
@@ -14,6 +14,7 @@ use dafs_fabric::{
     SgList, ShortMessage, Span, Status, Tag, Views, Waiter, WorkCompletion, WrId, local, sg_bytes,
 };
 
+use crate::bell::OwnBell;
 use crate::connection::{Accepted, Handshake, check_private_data, reject};
 use crate::peer::Peer;
 use crate::peer_socket::PeerSocket;
@@ -24,6 +25,7 @@ use crate::shared::{
 };
 use crate::slots::{Link, Slots, slot_of};
 use crate::sys;
+use crate::waiter::ShmWaiter;
 use crate::wire::{Message, Side};
 
 /// The engine of `shm`.
@@ -32,7 +34,7 @@ pub struct ShmEngine {
     slots: Slots,
     receives: ReceiveQueue,
     queue: CompletionQueue,
-    waiter: Arc<EpollWaiter>,
+    waiter: Arc<ShmWaiter>,
     events: EpollEvents,
     /// Slots that are looked at in each pass, each once. Of the others epoll tells.
     active: Vec<u32>,
@@ -54,6 +56,10 @@ pub struct ShmEngine {
     /// How much was done since epoll was asked.
     done: u32,
     ask_next: bool,
+    /// Something has come since the last sleep.
+    is_lively: bool,
+    /// The slot that has said that this end sleeps by a word, and is looked at all the same.
+    by_word: Option<u32>,
     /// A queue pair has work that can go on.
     has_more: bool,
     rounds: u64,
@@ -68,7 +74,7 @@ impl ShmEngine {
             slots: Slots::default(),
             receives: ReceiveQueue::default(),
             queue: CompletionQueue::default(),
-            waiter: EpollWaiter::new()?,
+            waiter: ShmWaiter::new()?,
             events: EpollEvents::new(),
             active: Vec::new(),
             to_ring: Vec::new(),
@@ -82,6 +88,8 @@ impl ShmEngine {
             passes: 0,
             done: 0,
             ask_next: true,
+            is_lively: false,
+            by_word: None,
             has_more: false,
             rounds: 0,
             system_calls: 0,
@@ -104,7 +112,7 @@ impl ShmEngine {
     fn watch_process(&mut self, slot: u32, peer: &Peer) {
         if let Some(process) = peer.process().descriptor() {
             let (fd, token) = (process.as_raw_fd(), u64::from(slot) | OF_PROCESS);
-            if let Err(error) = self.waiter.watch_own(fd, token, Watch::Add(epoll::EPOLLIN)) {
+            if let Err(error) = self.waiter.epoll.watch_own(fd, token, Watch::Add(epoll::EPOLLIN)) {
                 // Its socket tells of all other ends.
                 tracing::debug!(%error, "the process of a peer cannot be watched");
             }
@@ -140,13 +148,13 @@ impl ShmEngine {
         if let Some(socket) = socket {
             self.forget(socket);
         }
-        self.waiter.set_handshakes(!self.slots.handshakes.is_empty());
+        self.waiter.epoll.set_handshakes(!self.slots.handshakes.is_empty());
         link
     }
 
     /// Epoll tells no more of it, if it did.
     fn forget(&self, socket: &PeerSocket) {
-        let _ = self.waiter.watch_own(socket.as_fd().as_raw_fd(), 0, Watch::Remove);
+        let _ = self.waiter.epoll.watch_own(socket.as_fd().as_raw_fd(), 0, Watch::Remove);
     }
 
     /// Ends a queue pair. The peer has left our memory, or will say so by hanging up.
@@ -248,10 +256,10 @@ impl ShmEngine {
     }
 }
 
-/// [`Message::Bell`].
-const BELL: u8 = 6;
 /// In the token of a slot: it is about the peer's process, not its socket.
 const OF_PROCESS: u64 = 1 << 32;
+/// It is about the bell that was given to the peer.
+const OF_BELL: u64 = 1 << 33;
 
 /// Checks a list; returns its bytes.
 #[inline]
@@ -281,7 +289,7 @@ impl Engine for ShmEngine {
         let slot = slot_of(queue_pair);
         self.slots.put(slot, Link::Connecting(Box::new(handshake)));
         self.slots.handshakes.push(slot);
-        self.waiter.set_handshakes(true);
+        self.waiter.epoll.set_handshakes(true);
         self.step(slot);
         Ok(queue_pair)
     }
@@ -309,10 +317,14 @@ impl Engine for ShmEngine {
         let slot = slot_of(queue_pair);
         let watch = Watch::Add(epoll::EPOLLIN | epoll::EPOLLRDHUP);
         let answer = Message::Accept(own_limits, private_data).encode();
+        // Without descriptors for one, the peer rings by its socket.
+        let bell = OwnBell::new(&self.waiter.epoll, u64::from(slot) | OF_BELL).ok();
+        let bells = Vec::from_iter(bell.as_ref().map(AsFd::as_fd));
         let told = self
             .waiter
+            .epoll
             .watch_own(peer.fd(), u64::from(slot), watch)
-            .and_then(|()| sys::send(peer.fd(), &answer));
+            .and_then(|()| sys::send_with(peer.fd(), &answer, &bells));
         self.system_calls += 1;
         // Of one that has left already, epoll tells, as of those that leave later.
         if let Err(error) = told
@@ -324,7 +336,9 @@ impl Engine for ShmEngine {
         }
         let account = Account { shared: self.shared.clone(), uid };
         let given = (own_limits, Some(account));
-        self.is_up(slot, Connection::new(queue_pair, Side::Server, peer, &memory, given));
+        let mut connection = Connection::new(queue_pair, Side::Server, peer, &memory, given);
+        connection.own_bell = bell;
+        self.is_up(slot, connection);
         Ok(queue_pair)
     }
 
@@ -554,31 +568,7 @@ impl Engine for ShmEngine {
     }
 
     fn arm(&mut self) -> bool {
-        self.ring_for_all();
-        self.shared.table.sweep();
-        if self.has_more || !self.broken.is_empty() || !self.queue.is_drained() {
-            return false;
-        }
-        for slot in &self.active {
-            if let Some(connection) = self.slots.up(*slot) {
-                let wants_room = !connection.work.is_empty();
-                connection.bell.sleep(wants_room);
-            }
-        }
-        // What peers did before is seen now; what they do later, they do after a look at our word.
-        fence(Ordering::SeqCst);
-        if self.active_have_some() {
-            for slot in &self.active {
-                if let Some(connection) = self.slots.up(*slot) {
-                    connection.bell.wake();
-                }
-            }
-            return false;
-        }
-        self.leave_active();
-        self.set_looks();
-        self.ask_next = true;
-        true
+        self.prepare_sleep()
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

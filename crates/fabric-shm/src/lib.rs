@@ -17,6 +17,7 @@
 #![deny(missing_docs, unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
+mod bell;
 mod connection;
 mod device;
 mod engine;
@@ -32,6 +33,7 @@ mod slots;
 #[allow(unsafe_code)]
 mod sys;
 mod target;
+mod waiter;
 mod wire;
 
 pub use device::ShmProvider;

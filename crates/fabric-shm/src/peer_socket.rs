@@ -69,12 +69,28 @@ impl PeerSocket {
     /// # Errors
     /// As of [`receive`](Self::receive).
     pub fn receive_carefully(&self, bytes: &mut [u8]) -> io::Result<Received> {
+        let received = self.take_carefully(bytes)?;
+        Ok(self.memory_of(received))
+    }
+
+    /// As [`receive_carefully`](Self::receive_carefully); also an eventfd, where one came.
+    ///
+    /// # Errors
+    /// As of [`receive`](Self::receive).
+    pub fn receive_with_bell(&self, bytes: &mut [u8]) -> io::Result<(Received, Option<OwnedFd>)> {
+        let mut received = self.take_carefully(bytes)?;
+        let at = received.descriptors.iter().position(|it| sys::is_eventfd(it.as_fd()));
+        let bell = at.map(|at| received.descriptors.swap_remove(at));
+        Ok((self.memory_of(received), bell))
+    }
+
+    fn take_carefully(&self, bytes: &mut [u8]) -> io::Result<Received> {
         self.check()?;
         let received = sys::receive(self.as_fd(), bytes, Take::Copy)?;
         if !received.lost {
             sys::discard(self.as_fd())?;
         }
-        Ok(self.memory_of(received))
+        Ok(received)
     }
 
     /// Of what came, what is memory.

@@ -2,16 +2,19 @@
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use dafs_fabric::epoll::eventfd_set;
 use dafs_fabric::{
     CompletionQueue, Opcode, Piece, QueuePair, RemoteSpan, SgList, ShortMessage, Span, Status,
     Views, WorkCompletion, WrId,
 };
 
+use crate::bell::{Bell, OwnBell, Ring};
 use crate::peer::Peer;
 use crate::peer_memory::{Missing, PeerMemory};
-use crate::ring::{Bell, HEADER_BYTES_MAX, Memory, Receiver, Sender, Violation};
+use crate::ring::{HEADER_BYTES_MAX, Memory, Receiver, Sender, Violation};
 use crate::shared::Account;
 use crate::sys;
 use crate::wire::{Limits, MESSAGE_BYTES_MAX, Message, Side};
@@ -22,6 +25,8 @@ pub const COPIED_MAX: usize = 1 << 20;
 pub const AT_ONCE_MAX: usize = 64 * 1024;
 /// Messages taken from a socket at a time.
 const MESSAGES_MAX: usize = 256;
+/// [`Message::Bell`].
+const BELL: u8 = 6;
 /// Memory of headers kept for use again.
 const HEADERS_KEPT: usize = 64;
 
@@ -66,6 +71,9 @@ pub struct Connection {
     pub sender: Sender,
     pub receiver: Receiver,
     pub bell: Bell,
+    /// By which the peer rings, and by which this end does where the peer sleeps in epoll: without one, by the socket.
+    pub own_bell: Option<OwnBell>,
+    pub peers_bell: Option<OwnedFd>,
     pub memory: PeerMemory,
     /// What was posted and not done, in that order.
     pub work: VecDeque<Work>,
@@ -110,6 +118,8 @@ impl Connection {
             sender: Sender::new(memory, side),
             receiver: Receiver::new(memory, side),
             bell: Bell::new(memory, side),
+            own_bell: None,
+            peers_bell: None,
             memory: PeerMemory::new(limits, account),
             work: VecDeque::new(),
             headers: Vec::new(),
@@ -122,6 +132,16 @@ impl Connection {
             active: false,
             last: 0,
             has_left: false,
+        }
+    }
+
+    /// Wakes the peer.
+    pub fn ring(&self, how: Ring) {
+        match (how, &self.peers_bell) {
+            (Ring::Word, _) => self.bell.ring_by_word(),
+            (Ring::Descriptor, Some(bell)) => eventfd_set(bell.as_raw_fd()),
+            // One that is full wakes it as well; one that is closed is noticed elsewhere.
+            (Ring::Descriptor, None) => drop(sys::send(self.peer.fd(), &[BELL])),
         }
     }
 

@@ -1,16 +1,14 @@
-//! Rings of messages in memory that both ends map, and the words by which they wake each other.
+//! Rings of messages in memory that both ends map.
 //!
 //! The memory is made by the client: a page of words, then a ring for each direction. A ring has records in
 //! whole lines of 64 bytes: a word that says how long the message is, and the message. The word is zero until
 //! all of the record is there, so that who looks for the next message looks at one line, which brings the
 //! message as well. Before a record is shown, the word behind it is made zero. Who takes messages says how far
 //! it is in a word of the page; who sends looks at that only when there seems to be no room.
-//!
-//! Before it sleeps, an end says so in a word, and looks again. Whoever has put something into a ring, or has
-//! made room in it, looks at that word afterwards. One of them sees what the other did.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::{Arena, SHORT_MESSAGE_BYTES, ShortMessage, Span, Words, sg_bytes};
@@ -56,19 +54,30 @@ impl Memory {
     }
 
     #[inline]
-    fn load(&self, offset: usize, order: Ordering) -> u64 {
+    pub fn load(&self, offset: usize, order: Ordering) -> u64 {
         self.words.load(offset / size_of::<u64>(), order)
     }
 
     #[inline]
-    fn store(&self, offset: usize, value: u64, order: Ordering) {
+    pub fn store(&self, offset: usize, value: u64, order: Ordering) {
         self.words.store(offset / size_of::<u64>(), value, order);
+    }
+
+    /// Sleeps by a word, as [`Words::wait`].
+    pub fn wait(&self, offset: usize, seen: u64, timeout: Option<Duration>) {
+        self.words.wait(offset / size_of::<u64>(), seen, timeout);
+    }
+
+    /// Wakes who sleeps by a word, or is about to.
+    pub fn wake(&self, offset: usize) {
+        self.words.count(offset / size_of::<u64>());
+        self.words.wake(offset / size_of::<u64>());
     }
 }
 
-/// Where the words of a side are: how far it has taken messages, and whether it sleeps. Lines that are not
-/// fetched together.
-fn places(side: Side) -> (usize, usize) {
+/// Where the words of a side are: how far it has taken messages, and whether it sleeps, with that by which
+/// it sleeps behind it. Lines that are not fetched together.
+pub fn places(side: Side) -> (usize, usize) {
     match side {
         Side::Client => (0, 256),
         Side::Server => (512, 768),
@@ -82,7 +91,7 @@ fn ring_from(side: Side) -> usize {
     }
 }
 
-fn other(side: Side) -> Side {
+pub fn other(side: Side) -> Side {
     match side {
         Side::Client => Side::Server,
         Side::Server => Side::Client,
@@ -304,56 +313,6 @@ impl Receiver {
     }
 }
 
-const SLEEPS: u64 = 1;
-const WANTS_ROOM: u64 = 2;
-const ONE: u64 = 4;
-
-/// Who sleeps, and who was told.
-#[derive(Debug)]
-pub struct Bell {
-    memory: Arc<Memory>,
-    own_at: usize,
-    peer_at: usize,
-    own: u64,
-    /// The peer's word when it was rung for last.
-    rung: u64,
-}
-
-impl Bell {
-    /// Both are awake.
-    pub fn new(memory: &Arc<Memory>, side: Side) -> Bell {
-        let (own_at, peer_at) = (places(side).1, places(other(side)).1);
-        Bell { memory: memory.clone(), own_at, peer_at, own: 0, rung: 0 }
-    }
-
-    /// Says that this end will sleep, also for room in its ring. A full fence and a look follow.
-    pub fn sleep(&mut self, wants_room: bool) {
-        let count = (self.own & !(SLEEPS | WANTS_ROOM)).wrapping_add(ONE);
-        self.own = count | SLEEPS | if wants_room { WANTS_ROOM } else { 0 };
-        self.memory.store(self.own_at, self.own, Ordering::Release);
-    }
-
-    /// Says that it does not.
-    pub fn wake(&mut self) {
-        if self.own & SLEEPS != 0 {
-            self.own &= !(SLEEPS | WANTS_ROOM);
-            self.memory.store(self.own_at, self.own, Ordering::Release);
-        }
-    }
-
-    /// Whether the peer is to be rung: after messages were put in, or room was made.
-    #[inline]
-    pub fn is_wanted(&mut self, put: bool) -> bool {
-        fence(Ordering::SeqCst);
-        let word = self.memory.load(self.peer_at, Ordering::Relaxed);
-        let wanted = word & SLEEPS != 0 && (put || word & WANTS_ROOM != 0) && word != self.rung;
-        if wanted {
-            self.rung = word;
-        }
-        wanted
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -439,18 +398,5 @@ mod tests {
             words.store(ring_from(Side::Server), lie, Ordering::Release);
             assert!(receiver.front().is_err(), "{lie:x}");
         }
-    }
-
-    #[test]
-    fn a_sleeper_is_rung_once() {
-        let words = memory();
-        let (mut a, mut b) = (Bell::new(&words, Side::Client), Bell::new(&words, Side::Server));
-        assert!(!a.is_wanted(true));
-        b.sleep(false);
-        assert!(!a.is_wanted(false) && a.is_wanted(true) && !a.is_wanted(true));
-        b.wake();
-        assert!(!a.is_wanted(true));
-        b.sleep(true);
-        assert!(a.is_wanted(false) && !a.is_wanted(true));
     }
 }

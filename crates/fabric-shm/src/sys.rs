@@ -262,6 +262,12 @@ pub fn do_not_linger(descriptor: BorrowedFd<'_>) {
     set_option(descriptor, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 });
 }
 
+/// Whether it is an eventfd. Nobody is asked but this process's own table, so that nothing can hold it up.
+pub fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
+    let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    std::fs::read_link(path).is_ok_and(|to| to == Path::new("anon_inode:[eventfd]"))
+}
+
 /// True for "nothing now", "no room now", "interrupted".
 pub fn is_temporary(error: &io::Error) -> bool {
     let full = matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ETOOMANYREFS));

@@ -42,7 +42,7 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub place: Place,
-    trust: Trust,
+    pub trust: Trust,
 }
 
 /// An address that is none of this provider's.

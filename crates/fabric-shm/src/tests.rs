@@ -155,12 +155,17 @@ impl Server {
     fn ended(&mut self, queue_pair: QueuePair) -> String {
         wait("end of the connection", || {
             self.poll();
-            self.events.iter().find_map(|event| match event {
-                QueuePairEvent::Disconnected { queue_pair: of, reason } if *of == queue_pair => {
-                    Some(reason.clone())
-                }
-                _ => None,
-            })
+            self.end_of(queue_pair)
+        })
+    }
+
+    /// The same, if it has ended.
+    fn end_of(&self, queue_pair: QueuePair) -> Option<String> {
+        self.events.iter().find_map(|event| match event {
+            QueuePairEvent::Disconnected { queue_pair: of, reason } if *of == queue_pair => {
+                Some(reason.clone())
+            }
+            _ => None,
         })
     }
 

@@ -5,9 +5,9 @@
 //! | hello | client | magic, nonce |
 //! | challenge | server | nonce, proof |
 //! | offer | client | proof, limits, bytes that it will share at once, private data; the rings |
-//! | accept | server | limits, private data |
+//! | accept | server | limits, private data; an eventfd by which it is rung, where it has one |
 //! | reject | server | a reason |
-//! | bell | both | nothing: look at the rings |
+//! | bell | both | nothing: look at the rings (to who gave no eventfd) |
 //! | table | both | the table of regions |
 //! | segment | both | number; its file |
 //! | forget | both | number of a segment that has ended |
@@ -25,7 +25,7 @@ pub type Proof = [u8; 32];
 
 /// The longest message.
 pub const MESSAGE_BYTES_MAX: usize = 512;
-const MAGIC: [u8; 8] = *b"DAFSshm2";
+const MAGIC: [u8; 8] = *b"DAFSshm3";
 
 /// What one end lets the other share with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::sync::atomic::{Ordering, fence};
 use dafs_fabric::epoll::{self, Watch};
 use dafs_fabric::{Opcode, PostedReceive, QueuePairEvent, ShortMessage, Status, WorkCompletion};
 
-use super::{BELL, OF_PROCESS, ShmEngine};
+use super::{OF_BELL, OF_PROCESS, ShmEngine};
 use crate::connection::{CLIENT_LIMITS, Progress};
 use crate::peer::Peer;
 use crate::queue_pair::{Connection, Heard};
@@ -44,6 +44,9 @@ impl ShmEngine {
     /// Goes on with all that may have something.
     pub(super) fn pass(&mut self) {
         self.passes += 1;
+        if let Some(slot) = self.by_word.take() {
+            self.is_awake(slot);
+        }
         self.receives.forget_filled();
         while let Some((slot, why)) = self.broken.pop() {
             self.end(slot, format!("peer violated the protocol: {why}"), false);
@@ -72,6 +75,7 @@ impl ShmEngine {
         }
         self.retire_idle();
         let busy = self.queue.len() > before || std::mem::take(&mut self.took);
+        self.is_lively |= busy;
         // One that copied as much as it may, and has more to copy, took longer than to ask.
         let done = if self.has_more {
             ASK_AFTER
@@ -95,11 +99,12 @@ impl ShmEngine {
         for slot in self.slots.handshakes.clone() {
             self.step(slot);
         }
-        self.waiter.ready(&mut self.events);
+        self.waiter.epoll.ready(&mut self.events);
         for index in 0..self.events.len() {
             let token = self.events.token(index);
-            match token.map(|token| (token, u32::try_from(token & !OF_PROCESS))) {
+            match token.map(|token| (token, u32::try_from(token & !(OF_PROCESS | OF_BELL)))) {
                 Some((token, Ok(slot))) if token & OF_PROCESS != 0 => self.told_of_process(slot),
+                Some((token, Ok(slot))) if token & OF_BELL != 0 => self.is_rung(slot),
                 Some((_, Ok(slot))) => self.told_of(slot, (HEARD_MAX, true)),
                 Some((_, Err(_))) | None => {}
             }
@@ -108,6 +113,15 @@ impl ShmEngine {
             self.ask_next = true;
         } else {
             self.rounds += 1;
+        }
+    }
+
+    /// Epoll told of the bell that was given to a peer. Nothing is taken out of it: each time it is rung, it tells.
+    fn is_rung(&mut self, slot: u32) {
+        // It may be that of a queue pair that has ended.
+        if self.slots.up(slot).is_some() {
+            self.activate(slot);
+            self.progress(slot, self.leaves_short);
         }
     }
 
@@ -282,20 +296,6 @@ impl ShmEngine {
         }
     }
 
-    pub(super) fn ring_listed(&mut self) {
-        while let Some(slot) = self.to_ring.pop() {
-            let Some(connection) = self.slots.up(slot) else { continue };
-            connection.listed = false;
-            let (put, freed) = (connection.put, connection.freed);
-            (connection.put, connection.freed) = (false, false);
-            if (put || freed) && connection.bell.is_wanted(put) {
-                // One that is full wakes it as well; one that is closed is noticed elsewhere.
-                let _ = sys::send(connection.peer.fd(), &[BELL]);
-                self.system_calls += 1;
-            }
-        }
-    }
-
     /// See [`Engine::take_short`](dafs_fabric::Engine::take_short).
     #[inline(always)]
     pub(super) fn take_next_short(&mut self, into: &mut ShortMessage) -> bool {
@@ -391,7 +391,7 @@ impl ShmEngine {
         let slots = &mut self.slots;
         let lags = |slot: &u32| slots.up(*slot).is_some_and(|connection| connection.peer.lags());
         let some = self.active.iter().any(lags) || !slots.handshakes.is_empty();
-        self.waiter.set_handshakes(some);
+        self.waiter.epoll.set_handshakes(some);
     }
 
     /// Goes on with one handshake.
@@ -406,7 +406,7 @@ impl ShmEngine {
             && let Some(socket) = handshake.socket()
         {
             let fd = socket.as_fd().as_raw_fd();
-            let watched = self.waiter.watch_own(fd, u64::from(slot), watch);
+            let watched = self.waiter.epoll.watch_own(fd, u64::from(slot), watch);
             handshake.watched = watched.is_ok();
         }
         match step {
@@ -421,12 +421,14 @@ impl ShmEngine {
                     reason,
                 });
             }
-            Progress::Connected { socket, memory, limits, private_data } => {
+            Progress::Connected { socket, memory, limits, private_data, bell } => {
                 self.slots.handshakes.retain(|listed| *listed != slot);
-                self.waiter.set_handshakes(!self.slots.handshakes.is_empty());
+                self.waiter.epoll.set_handshakes(!self.slots.handshakes.is_empty());
                 let peer = Peer::new(socket, true, limits);
                 let given = (CLIENT_LIMITS, None);
-                let connection = Connection::new(queue_pair, Side::Client, peer, &memory, given);
+                let mut connection =
+                    Connection::new(queue_pair, Side::Client, peer, &memory, given);
+                connection.peers_bell = bell;
                 self.queue.push_event(QueuePairEvent::Connected { queue_pair, private_data });
                 self.is_up(slot, connection);
             }

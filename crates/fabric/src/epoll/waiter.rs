@@ -98,6 +98,11 @@ impl EpollWaiter {
         self.handshakes.store(some, Ordering::Relaxed);
     }
 
+    /// Whether somebody called `wake` and no sleep has ended since: for one who sleeps elsewhere, whom that has ended.
+    pub fn take_wake(&self) -> bool {
+        self.woken.swap(false, Ordering::SeqCst)
+    }
+
     /// System calls made.
     pub fn system_calls(&self) -> u64 {
         self.system_calls.load(Ordering::Relaxed)

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::Arena;
 use super::shared::{SharedFile, checked_bytes};
@@ -111,6 +112,54 @@ impl Words {
         // SAFETY: mapped as long as `self` is, aligned, and of a type that others may change.
         unsafe { word.as_ref() }.store(value, order);
     }
+
+    /// Adds one to a word, round and round, by which others [wait](Self::wait).
+    ///
+    /// # Panics
+    /// As of [`store`](Self::store).
+    pub fn count(&self, number: usize) {
+        assert!(number < self.len, "a word outside of its memory");
+        assert!(matches!(self.keep, Keep::Arena { .. }), "a peer's words are read only");
+        // SAFETY: inside the mapping, as just checked.
+        let word = unsafe { self.base.add(number) };
+        // SAFETY: mapped as long as `self` is, aligned, and of a type that others may change.
+        unsafe { word.as_ref() }.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Sleeps until somebody, of any process, [wakes](Self::wake) those who wait by this word, but not where it
+    /// is not `seen` any more, and no longer than this. May end early.
+    ///
+    /// # Panics
+    /// When there is none of this number.
+    pub fn wait(&self, number: usize, seen: u64, timeout: Option<Duration>) {
+        let word = self.half(number);
+        let time = timeout.map(|time| libc::timespec {
+            tv_sec: time.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let seen = seen as u32;
+        // SAFETY: an address, of which the system reads four bytes if they are mapped, and a time that outlives the call.
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, seen, time) };
+    }
+
+    /// Wakes who waits by a word. What a peer has done with the memory behind it is nothing to fear: where the
+    /// system finds none, it says so, and nobody is woken.
+    ///
+    /// # Panics
+    /// When there is none of this number.
+    pub fn wake(&self, number: usize) {
+        let word = self.half(number);
+        // SAFETY: an address, at which the system looks for sleepers.
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
+    }
+
+    /// The lower half of a word: what a futex has.
+    fn half(&self, number: usize) -> *mut u32 {
+        assert!(number < self.len, "a word outside of its memory");
+        let word = self.base.as_ptr().wrapping_add(number).cast::<u32>();
+        word.wrapping_add(usize::from(cfg!(target_endian = "big")))
+    }
 }
 
 impl Drop for Words {
@@ -153,6 +202,38 @@ mod tests {
         assert_eq!(theirs.load(511, Ordering::Acquire), 7);
         drop((words, arena, file));
         assert_eq!(theirs.load(511, Ordering::Acquire), 7);
+    }
+
+    #[test]
+    fn who_waits_by_a_word_is_woken_by_who_maps_the_same_memory() {
+        let own = Arena::shared(PAGE_BYTES).expect("memory");
+        let file = own.span(0, 1).shared().expect("shared").file;
+        let peer = Arena::of_peer(file.as_fd(), PAGE_BYTES).expect("mapped");
+        let (own, peer) = (Words::new(&own), Words::new(&peer));
+        let sleeper = std::thread::spawn(move || {
+            for round in 0..1000 {
+                // One that has been woken before it sleeps does not.
+                while own.load(3, Ordering::Acquire) == round {
+                    own.wait(3, round, None);
+                }
+                own.store(4, round + 1, Ordering::Release);
+            }
+        });
+        for round in 0..1000 {
+            peer.count(3);
+            peer.wake(3);
+            while peer.load(4, Ordering::Acquire) == round {
+                std::thread::yield_now();
+            }
+        }
+        sleeper.join().expect("the sleeper");
+    }
+
+    #[test]
+    fn a_word_that_has_changed_and_a_time_end_a_wait() {
+        let words = Words::new(&Arena::shared(PAGE_BYTES).expect("memory"));
+        words.wait(0, 1, None);
+        words.wait(0, 0, Some(Duration::from_millis(1)));
     }
 
     #[test]

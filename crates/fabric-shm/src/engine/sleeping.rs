@@ -1,0 +1,96 @@
+//! Before and after an engine sleeps, and how it wakes peers that do.
+
+use std::sync::atomic::{Ordering, fence};
+
+use super::ShmEngine;
+
+impl ShmEngine {
+    /// See [`Engine::arm`](dafs_fabric::Engine::arm).
+    pub(super) fn prepare_sleep(&mut self) -> bool {
+        self.ring_for_all();
+        self.shared.table.sweep();
+        if self.has_more || !self.broken.is_empty() || !self.queue.is_drained() {
+            return false;
+        }
+        let sleep = match self.single() {
+            Some(slot) => self.slots.up(slot).map(|up| (slot, up.bell.sleep_by_word())),
+            None => None,
+        };
+        if sleep.is_none() {
+            self.say_sleeps();
+        }
+        // What peers did before is seen now; what they do later, they do after a look at our word.
+        fence(Ordering::SeqCst);
+        if self.active_have_some() {
+            self.say_awake();
+            return false;
+        }
+        self.is_lively = false;
+        match sleep {
+            // Nobody asks epoll, which nothing has waited for.
+            Some((slot, sleep)) => {
+                self.by_word = Some(slot);
+                self.waiter.announce(Some(sleep));
+            }
+            None => {
+                self.leave_active();
+                self.set_looks();
+                self.ask_next = true;
+                self.waiter.announce(None);
+            }
+        }
+        true
+    }
+
+    /// The only queue pair that there is, where this end may sleep by a word of its ring: something has come a
+    /// moment ago, and nothing is awaited of which that word does not tell.
+    fn single(&mut self) -> Option<u32> {
+        let by_word = self.waiter.sleeps_by_word().unwrap_or(self.is_lively || self.took);
+        let [slot] = self.active[..] else { return None };
+        if !by_word || self.slots.live != 1 {
+            return None;
+        }
+        let connection = self.slots.up(slot)?;
+        let waits = !connection.work.is_empty() || connection.peer.lags();
+        (connection.bell.may_sleep_by_word() && !waits).then_some(slot)
+    }
+
+    fn say_sleeps(&mut self) {
+        for slot in &self.active {
+            if let Some(connection) = self.slots.up(*slot) {
+                let wants_room = !connection.work.is_empty();
+                connection.bell.sleep(wants_room);
+            }
+        }
+    }
+
+    fn say_awake(&mut self) {
+        for slot in &self.active {
+            if let Some(connection) = self.slots.up(*slot) {
+                connection.bell.wake();
+            }
+        }
+    }
+
+    /// A sleep by a word is over.
+    pub(super) fn is_awake(&mut self, slot: u32) {
+        if let Some(connection) = self.slots.up(slot) {
+            connection.bell.wake();
+        }
+    }
+
+    pub(super) fn ring_listed(&mut self) {
+        while let Some(slot) = self.to_ring.pop() {
+            let Some(connection) = self.slots.up(slot) else { continue };
+            connection.listed = false;
+            let (put, freed) = (connection.put, connection.freed);
+            (connection.put, connection.freed) = (false, false);
+            if (put || freed)
+                && let Some(how) = connection.bell.is_wanted(put)
+            {
+                connection.ring(how);
+                self.system_calls += 1;
+            }
+        }
+    }
+}
