@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use dafs_protocol::{
@@ -98,7 +98,8 @@ pub struct Shared {
     /// By the workers' numbers.
     mailboxes: Mutex<BTreeMap<u16, Arc<Mailbox>>>,
     /// Workers that have ended what they did.
-    drained: AtomicUsize,
+    drained: Mutex<usize>,
+    one_more_drained: Condvar,
     pub(crate) process: Process,
     pub(crate) metrics: Metrics,
     /// Counters, for the admin port.
@@ -268,7 +269,8 @@ impl Shared {
             quotas,
             recorder,
             mailboxes: Mutex::default(),
-            drained: AtomicUsize::new(0),
+            drained: Mutex::default(),
+            one_more_drained: Condvar::new(),
             process: Process::new(entropy, process_stats, stopwatch, arena_bytes),
             metrics: Metrics::default(),
             counters,
@@ -291,13 +293,16 @@ impl Shared {
 
     /// A worker has ended what it did.
     pub(crate) fn drained(&self) {
-        self.drained.fetch_add(1, Ordering::SeqCst);
+        *self.drained.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.one_more_drained.notify_all();
     }
 
-    /// All have.
-    pub(crate) fn are_all_drained(&self) -> bool {
+    /// Waits until all have, but no longer than this.
+    pub(crate) fn wait_until_drained(&self, longest: Duration) {
         let workers = self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner).len();
-        self.drained.load(Ordering::SeqCst) >= workers
+        let drained = self.drained.lock().unwrap_or_else(PoisonError::into_inner);
+        let are_some_left = |drained: &mut usize| *drained < workers;
+        drop(self.one_more_drained.wait_timeout_while(drained, longest, are_some_left));
     }
 
     /// A request that came at `start` is answered now.

@@ -113,12 +113,8 @@ fn drain(mut worker: Worker, store_io: Vec<Box<dyn ThreadIo>>, start: Instant) {
     }
     worker.shared.drained();
     // What is lent to clients is pinned by this worker: it goes last, when nobody needs pages any more.
-    while worker.has_lent()
-        && !worker.shared.are_all_drained()
-        && start.elapsed() < last.0 + PATIENCE
-    {
-        // Nobody looks at what comes, which would end any sleep in the waiter.
-        std::thread::sleep(Duration::from_millis(5));
+    if worker.has_lent() {
+        worker.shared.wait_until_drained((last.0 + PATIENCE).saturating_sub(start.elapsed()));
     }
     for left in store_io.into_iter().filter_map(|io| io.close(patience).err()) {
         tracing::error!("gave up waiting for {left} transfers that the disk does not answer");
