@@ -141,7 +141,16 @@ impl Handshake {
         }
         let Some(socket) = self.socket() else { return Ok(Progress::Pending) };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (received, bell) = match socket.receive_with_bell(&mut bytes) {
+        let received = match self.stage {
+            Stage::Offered(..) => socket.receive_with_bell(&mut bytes),
+            _ => socket.receive_carefully(&mut bytes).map(|received| (received, None)),
+        };
+        let (received, bell) = match received {
+            Ok((received, Some(bell))) if self.target.trust == Trust::Anybody => {
+                // Who has it as well could fill it: who writes to it then waits.
+                socket.refuse(bell);
+                (received, None)
+            }
             Ok(received) => received,
             Err(error) if sys::is_temporary(&error) => return Ok(Progress::Pending),
             Err(error) => return Ok(Progress::Failed(false, format!("not accepted: {error}"))),
@@ -183,8 +192,6 @@ impl Handshake {
                 Ok(Progress::Pending)
             }
             (Stage::Offered(socket, memory), Some(Message::Accept(limits, data))) => {
-                // Who has it as well could fill it: who writes to it then waits.
-                let bell = bell.filter(|_| self.target.trust != Trust::Anybody);
                 let private_data = data.to_vec();
                 Ok(Progress::Connected { socket, memory, limits, private_data, bell })
             }

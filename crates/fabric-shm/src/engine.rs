@@ -56,8 +56,9 @@ pub struct ShmEngine {
     /// How much was done since epoll was asked.
     done: u32,
     ask_next: bool,
-    /// Something has come since the last sleep.
+    /// Something has come since the last sleep, and after so many sleeps before it.
     is_lively: bool,
+    lively_sleeps: u32,
     /// The slot that has said that this end sleeps by a word, and is looked at all the same.
     by_word: Option<u32>,
     /// A queue pair has work that can go on.
@@ -89,6 +90,7 @@ impl ShmEngine {
             done: 0,
             ask_next: true,
             is_lively: false,
+            lively_sleeps: 0,
             by_word: None,
             has_more: false,
             rounds: 0,

@@ -79,9 +79,15 @@ impl PeerSocket {
     /// As of [`receive`](Self::receive).
     pub fn receive_with_bell(&self, bytes: &mut [u8]) -> io::Result<(Received, Option<OwnedFd>)> {
         let mut received = self.take_carefully(bytes)?;
-        let at = received.descriptors.iter().position(|it| sys::is_eventfd(it.as_fd()));
+        let is_bell = |fd: &OwnedFd| !is_memory_file(fd.as_fd()) && sys::may_be_eventfd(fd.as_fd());
+        let at = received.descriptors.iter().position(is_bell);
         let bell = at.map(|at| received.descriptors.swap_remove(at));
         Ok((self.memory_of(received), bell))
+    }
+
+    /// Closes what it has sent, in another thread.
+    pub fn refuse(&self, descriptor: OwnedFd) {
+        CLOSING.hand_over(self.uid, move || close(vec![descriptor]));
     }
 
     fn take_carefully(&self, bytes: &mut [u8]) -> io::Result<Received> {

@@ -262,10 +262,11 @@ pub fn do_not_linger(descriptor: BorrowedFd<'_>) {
     set_option(descriptor, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 });
 }
 
-/// Whether it is an eventfd. Nobody is asked but this process's own table, so that nothing can hold it up.
-pub fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
+/// Whether it is, or, where there is no /proc, may be an eventfd. Nobody is asked but this process's own table, so that
+/// nothing can hold it up.
+pub fn may_be_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
-    std::fs::read_link(path).is_ok_and(|to| to == Path::new("anon_inode:[eventfd]"))
+    std::fs::read_link(path).map_or(true, |to| to == Path::new("anon_inode:[eventfd]"))
 }
 
 /// True for "nothing now", "no room now", "interrupted".

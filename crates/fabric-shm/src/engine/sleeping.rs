@@ -4,6 +4,10 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::ShmEngine;
 
+/// After each of so many sleeps something has come: then one that is awaited comes soon, as the answer to a call does.
+/// After a ping, which is all that idle clients send, nothing does.
+const LIVELY: u32 = 3;
+
 impl ShmEngine {
     /// See [`Engine::arm`](dafs_fabric::Engine::arm).
     pub(super) fn prepare_sleep(&mut self) -> bool {
@@ -42,10 +46,14 @@ impl ShmEngine {
         true
     }
 
-    /// The only queue pair that there is, where this end may sleep by a word of its ring: something has come a
-    /// moment ago, and nothing is awaited of which that word does not tell.
+    /// The only queue pair that there is, where this end may sleep by a word of its ring: it is lively, and
+    /// nothing is awaited of which that word does not tell.
     fn single(&mut self) -> Option<u32> {
-        let by_word = self.waiter.sleeps_by_word().unwrap_or(self.is_lively || self.took);
+        let by_word = self.waiter.sleeps_by_word().unwrap_or_else(|| {
+            let came = self.is_lively || self.took;
+            self.lively_sleeps = if came { self.lively_sleeps.saturating_add(1) } else { 0 };
+            self.lively_sleeps >= LIVELY
+        });
         let [slot] = self.active[..] else { return None };
         if !by_word || self.slots.live != 1 {
             return None;

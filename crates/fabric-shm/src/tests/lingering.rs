@@ -14,8 +14,8 @@ use crate::peer::SEGMENTS_MAX;
 use crate::refused::CLOSING;
 
 /// Whoever closes such a socket is held up so long.
-const LINGER_SECONDS: i32 = 30;
-const PROMPT: Duration = Duration::from_secs(15);
+const LINGER_SECONDS: i32 = 120;
+const PROMPT: Duration = Duration::from_secs(60);
 
 /// What a peer sends, and the other ends, which take nothing.
 struct Hostile {
