@@ -4,7 +4,7 @@
 //! [`REMOTE_SPAN_BYTES`] each, the caller's header, inline data. The set-up block stands in front
 //! of the private data of connect and accept.
 
-use dafs_fabric::{RemoteSpan, Rkey};
+use dafs_fabric::{RemoteSpan, Rkey, SHORT_MESSAGE_BYTES};
 
 use crate::fault::Fault;
 
@@ -204,9 +204,7 @@ impl Header {
             .get(..HEADER_BYTES)
             .and_then(|b| b.try_into().ok())
             .ok_or(Fault::peer("message shorter than its header"))?;
-        let word = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
+        let word = |at: usize| u32_at(bytes, at);
         let kind = match bytes[0] {
             1 => Kind::Request,
             2 => Kind::Reply,
@@ -244,6 +242,31 @@ impl Header {
         })
     }
 
+    /// Takes a message of `len` bytes apart that is a request without data, and names one piece of memory for the
+    /// reply's: most short ones are. `None`: it is something else, or wrong, which [`decode`](Self::decode) tells.
+    #[inline(always)]
+    pub fn decode_one_room(
+        bytes: &[u8; SHORT_MESSAGE_BYTES],
+        len: usize,
+    ) -> Option<(Header, RemoteSpan)> {
+        const FORM: u32 = Kind::Request as u32 | (Mode::Write as u32) << 12;
+        let word = |at: usize| u32_at(bytes, at);
+        let header_len = len.checked_sub(HEADER_BYTES + REMOTE_SPAN_BYTES)?;
+        // Kind, modes, any flags that there are, and no descriptors of data; then one of room, and no releases.
+        let is_one = word(0) & !(u32::from(FLAGS) << 16) == FORM
+            && word(8) as usize == header_len | 1 << 16
+            && word(12) == 0;
+        if !is_one {
+            return None;
+        }
+        let mut header = Header::new(Kind::Request, word(4));
+        (header.reply_mode, header.flags, header.writes) = (Mode::Write, bytes[2], 1);
+        (header.header_len, header.room) = (header_len as u16, word(16));
+        (header.credit_limit, header.push_limit) = (word(20), word(24));
+        let remote = bytes[HEADER_BYTES..].first_chunk().map(decode_remote)?;
+        Some((header, remote))
+    }
+
     /// Bytes of the descriptors, and of the numbers of references behind them.
     pub fn descriptor_bytes(&self) -> usize {
         (usize::from(self.reads) + usize::from(self.writes)) * REMOTE_SPAN_BYTES
@@ -270,6 +293,11 @@ fn remote_bytes(remote: &RemoteSpan) -> [u8; REMOTE_SPAN_BYTES] {
     bytes
 }
 
+#[inline(always)]
+fn u32_at<const OF: usize>(bytes: &[u8; OF], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
 /// Appends a descriptor.
 pub fn encode_remote(remote: &RemoteSpan, out: &mut Vec<u8>) {
     out.extend_from_slice(&remote_bytes(remote));
@@ -278,10 +306,8 @@ pub fn encode_remote(remote: &RemoteSpan, out: &mut Vec<u8>) {
 /// Takes a descriptor apart.
 #[inline]
 pub fn decode_remote(bytes: &[u8; REMOTE_SPAN_BYTES]) -> RemoteSpan {
-    let word =
-        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-    RemoteSpan { rkey: Rkey(long(0)), addr: long(8), len: word(16) }
+    let long = |at: usize| u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32;
+    RemoteSpan { rkey: Rkey(long(0)), addr: long(8), len: u32_at(bytes, 16) }
 }
 
 /// Takes descriptors apart; bytes that are no whole descriptor are left out.
@@ -406,6 +432,49 @@ mod tests {
             bad[at] = value;
             assert!(Header::decode(&bad).is_err(), "byte {at} = {value}");
         }
+    }
+
+    #[test]
+    fn a_request_with_one_room_is_what_the_header_says() {
+        let remote = RemoteSpan { rkey: Rkey(1 << 40), addr: 1 << 50, len: 4096 };
+        let header = Header {
+            reads: 0,
+            writes: 1,
+            releases: 0,
+            mode: Mode::None,
+            data_len: 0,
+            room: 4096,
+            header_len: 42,
+            flags: FLAG_MAY_REFER,
+            ..sample()
+        };
+        let len = HEADER_BYTES + REMOTE_SPAN_BYTES + 42;
+        let mut bytes = Vec::new();
+        header.encode(&mut bytes);
+        encode_remote(&remote, &mut bytes);
+        bytes.resize(SHORT_MESSAGE_BYTES, 0);
+        let bytes: [u8; SHORT_MESSAGE_BYTES] = bytes.try_into().expect("as long");
+        assert_eq!(Header::decode_one_room(&bytes, len), Some((header, remote)));
+        for len in (0..SHORT_MESSAGE_BYTES).filter(|other| *other != len) {
+            assert_eq!(Header::decode_one_room(&bytes, len), None, "{len} bytes");
+        }
+        let mut taken = 0;
+        for at in 0..HEADER_BYTES {
+            for bit in 0..8 {
+                let mut other = bytes;
+                other[at] ^= 1 << bit;
+                let Some((header, _)) = Header::decode_one_room(&other, len) else { continue };
+                assert_eq!(Header::decode(&other), Ok(header), "bit {bit} of {at}");
+                assert!(
+                    header.kind == Kind::Request
+                        && (header.mode, header.reply_mode) == (Mode::None, Mode::Write)
+                        && (header.data_len, header.reads, header.writes) == (0, 0, 1)
+                        && header.releases == 0
+                );
+                taken += 1;
+            }
+        }
+        assert_eq!(taken, 16 * 8 + 5, "tag, room, credits and flags may be any");
     }
 
     #[test]

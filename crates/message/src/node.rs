@@ -362,7 +362,8 @@ impl Node {
         }
     }
 
-    /// As [`reply_told`](Self::reply_told), with a header of a length that is known beforehand.
+    /// As [`reply_told`](Self::reply_told), with a header of a length that is known beforehand. False: it [is not
+    /// lent](Self::is_lent).
     #[inline]
     pub fn reply_small<const N: usize>(
         &mut self,
@@ -370,20 +371,18 @@ impl Node {
         header: &[u8; N],
         data: &mut SgList,
         token: u64,
-    ) {
-        if let Some(port) = self.port(id.conn) {
-            port.reply_small(id, header, data, token);
-        }
+    ) -> bool {
+        self.port(id.conn).is_some_and(|port| port.reply_small(id, header, data, token))
     }
 
     /// As [`reply_small`](Self::reply_small), where the network does that at once: the memory of the data is
     /// the caller's again, and no [`Event::ReplySent`] follows. False: nothing was done.
-    #[inline]
-    pub fn reply_at_once<const N: usize>(
+    #[inline(always)]
+    pub fn reply_at_once<'a, const N: usize>(
         &mut self,
         id: RequestId,
         header: &[u8; N],
-        data: Piece<'_>,
+        data: impl FnOnce() -> Piece<'a>,
     ) -> bool {
         self.port(id.conn).is_some_and(|port| port.reply_at_once(id, header, data))
     }
@@ -440,9 +439,6 @@ impl Node {
     /// well. `None`: it may have something.
     #[inline]
     pub fn next_short(&mut self) -> Option<Short> {
-        if let [port] = &mut self.ports[..] {
-            return if port.may_have_short() { port.next_short() } else { None };
-        }
         for _ in 0..self.ports.len() {
             let port = &mut self.ports[self.turn];
             if port.may_have_short()

@@ -337,7 +337,7 @@ impl Port {
         sh.deliver_waiting();
     }
 
-    /// As [`reply`](Self::reply), which is for what does not go plainly.
+    /// As [`reply`](Self::reply), which is for what does not go plainly. True: it may be lent.
     #[inline]
     pub fn reply_small<const N: usize>(
         &mut self,
@@ -345,25 +345,30 @@ impl Port {
         header: &[u8; N],
         data: &mut SgList,
         token: u64,
-    ) {
+    ) -> bool {
         if let Some((connection, sh)) = self.find(id.conn)
             && connection.reply_plainly(sh, id.tag, header, (data, token))
         {
-            return sh.deliver_waiting();
+            sh.deliver_waiting();
+            return false;
         }
         self.reply(id, header, data, Some(token));
+        true
     }
 
-    /// Replies if that leaves at once.
-    #[inline]
-    pub fn reply_at_once<const N: usize>(
+    /// Replies if that leaves at once; what is not asked for where no reply does.
+    #[inline(always)]
+    pub fn reply_at_once<'a, const N: usize>(
         &mut self,
         id: RequestId,
         header: &[u8; N],
-        data: Piece<'_>,
+        data: impl FnOnce() -> Piece<'a>,
     ) -> bool {
         let Some((connection, sh)) = self.find(id.conn) else { return false };
-        let is_done = connection.reply_at_once(sh, id.tag, header, &[data]);
+        if !connection.agreed.writes_at_once {
+            return false;
+        }
+        let is_done = connection.reply_at_once(sh, id.tag, header, &[data()]);
         if is_done {
             sh.deliver_waiting();
         }
@@ -410,7 +415,7 @@ impl Port {
         self.flush_blocked();
         self.sh.pool.refill(&mut *self.sh.engine);
         self.sh.deliver_waiting();
-        if !self.has_event() && self.sh.posted {
+        if !self.has_event() {
             self.ring();
         }
         self.sh.events.len() + self.sh.sent.len() + usize::from(self.shorts == Shorts::Taken)
@@ -440,9 +445,9 @@ impl Port {
         }
         if self.shorts > Shorts::Drained
             && self.sh.events.is_empty()
-            && let Some(short) = self.next_short()
+            && let Some(event) = self.next_short_as_event()
         {
-            return Some(short.with_header(self.keep_short_header()));
+            return Some(event);
         }
         self.sh.events.pop_front()
     }
@@ -476,9 +481,7 @@ impl Port {
         if !self.sh.releasing.is_empty() {
             self.send_releases(true);
         }
-        if self.sh.posted {
-            self.ring();
-        }
+        self.ring();
         self.sh.engine.arm()
     }
 
@@ -491,9 +494,11 @@ impl Port {
         self.sh.engine.waiter()
     }
 
+    #[inline]
     pub fn ring(&mut self) {
-        self.sh.posted = false;
-        self.sh.engine.ring();
+        if std::mem::take(&mut self.sh.posted) {
+            self.sh.engine.ring();
+        }
     }
 
     pub fn stats(&self) -> NodeStats {

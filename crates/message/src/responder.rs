@@ -118,6 +118,12 @@ pub struct Responder {
     pub replying: usize,
 }
 
+/// The slot among these of a request that is in service.
+#[inline(always)]
+pub fn serving(slots: &mut [Slot], tag: u32) -> Option<&mut Slot> {
+    slots.get_mut(tag_slot(tag)).filter(|slot| slot.busy && slot.tag == tag)
+}
+
 impl Responder {
     /// Nothing in service; `window` requests and `push_bytes` are granted.
     pub fn new(window: u32, push_bytes: u32) -> Responder {
@@ -139,7 +145,7 @@ impl Responder {
     /// The slot of a request that is in service.
     #[inline]
     pub fn serving(&mut self, tag: u32) -> Option<&mut Slot> {
-        self.slots.get_mut(tag_slot(tag)).filter(|slot| slot.busy && slot.tag == tag)
+        serving(&mut self.slots, tag)
     }
 
     /// The slot for a request that arrives.
@@ -215,6 +221,20 @@ impl Responder {
 }
 
 impl Slot {
+    /// The data of its reply goes there, and it has none itself.
+    #[inline(always)]
+    pub fn writes_to(&mut self, remote: RemoteSpan) {
+        self.reads.clear();
+        match &mut self.writes[..] {
+            // As it mostly was before.
+            [only] => *only = remote,
+            _ => {
+                self.writes.clear();
+                self.writes.push(remote);
+            }
+        }
+    }
+
     /// Whether pushed data of this tag may arrive.
     pub fn expects(&self, tag: u32) -> bool {
         let now = self.busy && self.tag == tag;

@@ -3,7 +3,7 @@
 mod fetch;
 mod reply;
 
-use dafs_fabric::{Piece, RemoteSpan, SHORT_MESSAGE_BYTES, SgList, Span, sg_bytes};
+use dafs_fabric::{Piece, RemoteSpan, SgList, Span, sg_bytes};
 use smallvec::SmallVec;
 
 use crate::REPLY_HEADER_BYTES_MAX;
@@ -35,7 +35,7 @@ impl Connection {
     ///
     /// # Errors
     /// The peer's fault.
-    #[inline]
+    #[inline(always)]
     pub fn handle_request(&mut self, sh: &mut Shared, m: &Message) -> Result<(), Fault> {
         if !self.is_plain_request(sh, m) {
             return match self.has_one_room(sh, &m.header, m.len) {
@@ -55,32 +55,35 @@ impl Connection {
         if remote.len != m.header.room {
             return Err(UNCOVERED);
         }
-        let slot = self.begin_request(&m.header)?;
-        slot.reads.clear();
-        slot.writes.clear();
-        slot.writes.push(remote);
+        self.begin_request(&m.header)?.writes_to(remote);
         self.deliver_request(sh, m, HEADER_BYTES + REMOTE_SPAN_BYTES);
         Ok(())
     }
 
-    /// The same where it was received without a receive, and can be in service at once; where the caller's
-    /// header begins.
-    #[inline]
+    /// Whether a request [with one room](Header::decode_one_room) can be in service where it was received.
+    #[inline(always)]
+    pub(crate) fn may_begin_short(&self, sh: &Shared, header: &Header) -> bool {
+        !self.agreed.tagged
+            && self.agreed.rdma_write
+            && header.room > 0
+            && header.room as usize <= sh.attr.bulk_bytes_max
+            && sh.has_room()
+    }
+
+    /// The same where it was received without a receive, and [can be](Self::may_begin_short) in service at once;
+    /// where the caller's header begins.
+    #[inline(always)]
     pub(crate) fn begin_short(
         &mut self,
         sh: &mut Shared,
         header: &Header,
-        bytes: &[u8; SHORT_MESSAGE_BYTES],
+        remote: RemoteSpan,
     ) -> Result<(Short, usize), Fault> {
         const AT: usize = HEADER_BYTES + REMOTE_SPAN_BYTES;
-        let remote = bytes[HEADER_BYTES..].first_chunk().map(decode_remote);
-        let Some(remote) = remote.filter(|remote| remote.len == header.room) else {
+        if remote.len != header.room {
             return Err(UNCOVERED);
-        };
-        let slot = self.begin_request(header)?;
-        slot.reads.clear();
-        slot.writes.clear();
-        slot.writes.push(remote);
+        }
+        self.begin_request(header)?.writes_to(remote);
         self.counters.requests_received += 1;
         self.responder.in_service += 1;
         sh.in_service += 1;
@@ -187,7 +190,7 @@ impl Connection {
     /// A request without data, whose reply is written to one piece of memory, in which nothing is wrong: most
     /// are where no tags are.
     #[inline]
-    pub(crate) fn has_one_room(&self, sh: &Shared, header: &Header, len: usize) -> bool {
+    fn has_one_room(&self, sh: &Shared, header: &Header, len: usize) -> bool {
         !self.agreed.tagged
             && self.agreed.rdma_write
             && (header.mode, header.reply_mode) == (Mode::None, Mode::Write)

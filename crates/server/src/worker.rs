@@ -245,7 +245,7 @@ impl Worker {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn drain_actions(&mut self) -> bool {
         self.has_actions() && self.drain_some_actions()
     }
@@ -356,6 +356,7 @@ impl Worker {
         self.context.recycle_held(held);
     }
 
+    #[inline(always)]
     fn request(&mut self, id: RequestId, header: Vec<u8>, data_len: u32, pushed: bool) {
         let connection = id.conn();
         if let Some(session) = self.connections.bound_to(connection).cloned() {

@@ -45,11 +45,14 @@ impl Connection {
         message: &ShortMessage,
     ) -> Result<Option<(Short, usize)>, Fault> {
         let ShortMessage { len, bytes, .. } = message;
+        if let Some((header, remote)) = Header::decode_one_room(bytes, *len)
+            && self.may_begin_short(sh, &header)
+        {
+            self.update_credits(&header)?;
+            return self.begin_short(sh, &header, remote).map(Some);
+        }
         let header = Header::decode(&bytes[..(*len).min(HEADER_BYTES)])?;
         self.update_credits(&header)?;
-        if header.kind == Kind::Request && sh.has_room() && self.has_one_room(sh, &header, *len) {
-            return self.begin_short(sh, &header, bytes).map(Some);
-        }
         if header.kind == Kind::Reply
             && let Some(short) = self.take_short_reply(&header, *len)
         {

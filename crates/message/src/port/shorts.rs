@@ -2,7 +2,7 @@
 
 use super::Port;
 use crate::connection::State;
-use crate::event::Short;
+use crate::event::{Event, Short};
 
 /// Messages that come without a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,8 +23,7 @@ impl Port {
     pub(super) fn tell_short(&mut self) {
         let before = std::mem::take(&mut self.sh.events);
         self.shorts = Shorts::Taken;
-        if let Some(short) = self.next_short() {
-            let event = short.with_header(self.keep_short_header());
+        if let Some(event) = self.next_short_as_event() {
             self.sh.events.push_back(event);
         }
         self.shorts = Shorts::Perhaps;
@@ -32,8 +31,15 @@ impl Port {
         self.sh.events.append(&mut told);
     }
 
+    /// What [`next_short`](Self::next_short) gives, with its header.
+    #[inline(never)]
+    pub(super) fn next_short_as_event(&mut self) -> Option<Event> {
+        let short = self.next_short()?;
+        Some(short.with_header(self.keep_short_header()))
+    }
+
     /// See [`Node::next_short`](crate::Node::next_short).
-    #[inline]
+    #[inline(always)]
     pub fn next_short(&mut self) -> Option<Short> {
         while self.sh.events.is_empty() && self.take_short() {
             self.shorts = Shorts::Perhaps;

@@ -8,7 +8,7 @@ use crate::header::{
 };
 use crate::planted::{Defect, planted};
 use crate::references;
-use crate::responder::Fetch;
+use crate::responder::{Fetch, serving};
 use crate::segments;
 use crate::shared::{Held, Shared};
 use crate::work::Target;
@@ -129,7 +129,7 @@ impl Connection {
             return false;
         }
         let responder = &mut self.responder;
-        let Some(slot) = responder.serving(tag) else { return false };
+        let Some(slot) = serving(&mut responder.slots, tag) else { return false };
         let is_asked = (slot.mode, slot.reply_mode) == (Mode::None, Mode::Write);
         let [remote] = slot.writes[..] else { return false };
         // It had better be told where the data is.
@@ -154,11 +154,8 @@ impl Connection {
         sh.posted = true;
         sh.in_service -= 1;
         self.counters.replies_written += 1;
-        let responder = &mut self.responder;
-        if let Some(slot) = responder.serving(tag) {
-            slot.busy = false;
-            slot.retired = slot.retired.filter(|retired| *retired == tag);
-        }
+        slot.busy = false;
+        slot.retired = slot.retired.filter(|retired| *retired == tag);
         responder.replied_at_once();
         true
     }

@@ -21,15 +21,24 @@ pub(crate) struct Clock {
 
 impl Clock {
     /// A pass begins at this time of the caller: its own time, never less than before.
+    #[inline]
     pub(super) fn pass(&mut self, caller: Duration) -> Duration {
+        // In the same second, as mostly, there was no pause.
+        if self.caller.is_none_or(|last| last.as_secs() != caller.as_secs()) {
+            self.note_pause(caller);
+        }
+        self.caller = Some(caller);
+        self.now = if self.paused.is_zero() { caller } else { caller.saturating_sub(self.paused) };
+        self.now
+    }
+
+    #[cold]
+    fn note_pause(&mut self, caller: Duration) {
         let since = caller.saturating_sub(self.caller.unwrap_or(caller));
         if since > PAUSE {
             tracing::info!(seconds = since.as_secs(), "the worker did not run");
             self.paused += since.saturating_sub(TIMER);
         }
-        self.caller = Some(caller);
-        self.now = caller.saturating_sub(self.paused);
-        self.now
     }
 
     /// Its own time, as of this pass.

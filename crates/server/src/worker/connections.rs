@@ -74,8 +74,11 @@ impl Connections {
     /// Something came. False: something has come in this pass already, and nothing since by another.
     #[inline]
     pub(super) fn note_heard(&mut self, connection: ConnId, now: Duration) -> bool {
-        let last = self.heard.replace((connection, now));
-        last != self.heard
+        let is_other = self.heard != Some((connection, now));
+        if is_other {
+            self.heard = Some((connection, now));
+        }
+        is_other
     }
 
     fn set(&mut self, connection: ConnId, is: Connection) {

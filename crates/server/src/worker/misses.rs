@@ -77,7 +77,7 @@ impl Worker {
         // A page is no longer than a `u32` tells.
         let outcome = (page.bytes() as u32, page.end_of_file());
         let header = encode_plain_read_reply(head.slot, head.sequence, outcome);
-        if !self.node.reply_at_once(id, &header, page.piece()) {
+        if !self.node.reply_at_once(id, &header, || page.piece()) {
             self.reply_page(id, &header, page, grant);
         }
     }

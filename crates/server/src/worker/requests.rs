@@ -283,7 +283,7 @@ impl Worker {
         let outcome = (page.bytes() as u32, page.end_of_file());
         let header = encode_plain_read_reply(head.slot, head.sequence, outcome);
         // Nothing is held for what leaves now, so that nothing is to be admitted.
-        if self.node.reply_at_once(id, &header, page.piece()) {
+        if self.node.reply_at_once(id, &header, || page.piece()) {
             count(&self.context.counters.cache_hits, 1);
             self.note_hit(session, &open, read, page.bytes());
             return Answer::Now;
@@ -308,8 +308,9 @@ impl Worker {
         spans.push(page.span());
         let pins = ReplyPins::Page { _page: page, grant: Some(grant) };
         let token = self.transfers.leave(self.context.transfer(), id.conn(), pins);
-        self.node.reply_small(id, header, &mut spans, token);
-        self.handed_over(id.conn(), token);
+        if self.node.reply_small(id, header, &mut spans, token) {
+            self.handed_over(id.conn(), token);
+        }
     }
 
     /// As [`try_answer`](Self::try_answer), of what is in several pages.
