@@ -46,6 +46,8 @@ pub struct ShmEngine {
     /// Short messages stay for [`take_short`](Engine::take_short), which is so far in the list of those that
     /// are active, and has taken so many there since the last poll.
     leaves_short: bool,
+    /// There may be some, as the last poll has seen.
+    has_short: bool,
     turn: usize,
     taken: u32,
     took: bool,
@@ -81,6 +83,7 @@ impl ShmEngine {
             to_ring: Vec::new(),
             room_made: Vec::new(),
             leaves_short: false,
+            has_short: false,
             turn: 0,
             taken: 0,
             took: false,

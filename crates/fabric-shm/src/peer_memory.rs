@@ -35,6 +35,8 @@ pub struct PeerMemory {
     limits: Limits,
     table: Option<Words>,
     segments: Vec<Known>,
+    /// What was found last.
+    last: Option<Entry>,
     /// Whose it is, where it counts.
     account: Option<Account>,
     bytes: u64,
@@ -43,7 +45,7 @@ pub struct PeerMemory {
 impl PeerMemory {
     /// None yet, and so much at most.
     pub fn new(limits: Limits, account: Option<Account>) -> PeerMemory {
-        PeerMemory { limits, table: None, segments: Vec::new(), account, bytes: 0 }
+        PeerMemory { limits, table: None, segments: Vec::new(), last: None, account, bytes: 0 }
     }
 
     /// What a message from the socket says.
@@ -63,6 +65,7 @@ impl PeerMemory {
             (Message::Forget(number), None) => {
                 let at = self.segments.iter().position(|known| known.number == *number);
                 let known = self.segments.swap_remove(at.ok_or("no such memory to forget")?);
+                self.last = None;
                 self.bytes -= known.file.map_or(0, |(span, _)| span.len() as u64);
                 Ok(())
             }
@@ -103,11 +106,16 @@ impl PeerMemory {
 
     /// The memory in which a piece of registered memory lies, and where in it.
     #[inline]
-    pub fn find(&self, remote: RemoteSpan, write: bool) -> Result<(&Span, usize), Missing> {
+    pub fn find(&mut self, remote: RemoteSpan, write: bool) -> Result<(&Span, usize), Missing> {
         let table = self.table.as_ref().ok_or(Missing::Segment)?;
-        let (segment, offset) = look_up(table, remote, write).ok_or(Missing::Refused)?;
-        let known = self.segments.iter().find(|known| known.number == segment);
-        let (span, _) = known.ok_or(Missing::Segment)?.file.as_ref().ok_or(Missing::Refused)?;
+        let last = self.last.filter(|last| last.key == remote.rkey.0 && last.still_stands(table));
+        let entry = match last {
+            Some(entry) => entry,
+            None => self.look_up(remote.rkey.0)?,
+        };
+        let known = self.segments.get(entry.place).ok_or(Missing::Segment)?;
+        let (span, _) = known.file.as_ref().ok_or(Missing::Refused)?;
+        let offset = entry.offset_of(remote, write).ok_or(Missing::Refused)?;
         let offset = usize::try_from(offset).map_err(|_| Missing::Refused)?;
         let end = offset.checked_add(remote.len as usize).ok_or(Missing::Refused)?;
         if end > span.len() || write && !span.is_writable() {
@@ -115,25 +123,57 @@ impl PeerMemory {
         }
         Ok((span, offset))
     }
+
+    /// What the table says of a key, in a file that is known.
+    #[inline(never)]
+    fn look_up(&mut self, key: u64) -> Result<Entry, Missing> {
+        let table = self.table.as_ref().ok_or(Missing::Segment)?;
+        let at = entry_of(key).ok_or(Missing::Refused)?;
+        if table.load(at, Ordering::Acquire) != key {
+            return Err(Missing::Refused);
+        }
+        let [segment, offset, addr, len, rights] = table.load_some(at + 1, Ordering::Relaxed);
+        // What was loaded belongs to that key.
+        fence(Ordering::Acquire);
+        if table.load(at, Ordering::Relaxed) != key {
+            return Err(Missing::Refused);
+        }
+        let place = self.segments.iter().position(|known| known.number == segment);
+        let place = place.ok_or(Missing::Segment)?;
+        let entry = Entry { key, at, place, offset, addr, len, rights };
+        self.last = Some(entry);
+        Ok(entry)
+    }
 }
 
-/// The number of its segment, and the offset there, as the peer's table says.
-#[inline]
-fn look_up(table: &Words, remote: RemoteSpan, write: bool) -> Option<(u64, u64)> {
-    let at = entry_of(remote.rkey.0)?;
-    if table.load(at, Ordering::Acquire) != remote.rkey.0 {
-        return None;
+/// An entry of a peer's table. It says the same as long as its key stands there, which is never used again.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    key: u64,
+    /// Where in the table.
+    at: usize,
+    /// Of its file, among those that are known.
+    place: usize,
+    offset: u64,
+    addr: u64,
+    len: u64,
+    rights: u64,
+}
+
+impl Entry {
+    #[inline(always)]
+    fn still_stands(&self, table: &Words) -> bool {
+        table.load(self.at, Ordering::Acquire) == self.key
     }
-    let [segment, offset, addr, len, rights] = table.load_some(at + 1, Ordering::Relaxed);
-    // What was loaded belongs to that key.
-    fence(Ordering::Acquire);
-    if table.load(at, Ordering::Relaxed) != remote.rkey.0 {
-        return None;
+
+    /// Where in its file a piece of it begins, if the peer lets us reach that.
+    #[inline(always)]
+    fn offset_of(&self, remote: RemoteSpan, write: bool) -> Option<u64> {
+        let from = remote.addr.checked_sub(self.addr)?;
+        let end = from.checked_add(u64::from(remote.len))?;
+        let allowed = self.rights & if write { WRITE } else { READ } != 0;
+        (allowed && end <= self.len).then_some(self.offset.checked_add(from)?)
     }
-    let from = remote.addr.checked_sub(addr)?;
-    let end = from.checked_add(u64::from(remote.len))?;
-    let allowed = rights & if write { WRITE } else { READ } != 0;
-    (allowed && end <= len).then_some((segment, offset.checked_add(from)?))
 }
 
 const _: () = assert!(ENTRY_WORDS >= 6);

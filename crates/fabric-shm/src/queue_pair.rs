@@ -64,6 +64,17 @@ pub enum Heard {
     NoRoom,
 }
 
+/// What a look at a queue pair finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing has come, and nothing is to be done.
+    Quiet,
+    /// All there is is left to [`take_short`](Connection::take_short).
+    Short,
+    /// All else.
+    Work,
+}
+
 /// A connected queue pair.
 pub struct Connection {
     pub queue_pair: QueuePair,
@@ -163,19 +174,16 @@ impl Connection {
         Some(sys::views(spans, self.peer.hold()))
     }
 
-    /// Nothing has come, or what is left to [`take_short`](Self::take_short) if that `leaves_short`, and nothing
-    /// is to be done.
-    #[inline]
-    pub fn is_quiet(&self, leaves_short: bool) -> bool {
-        self.work.is_empty() && !self.peer.lags() && !self.has_come(leaves_short)
-    }
-
-    #[inline]
-    fn has_come(&self, leaves_short: bool) -> bool {
+    /// What there is to do for it.
+    #[inline(always)]
+    pub fn look(&self, leaves_short: bool) -> Look {
+        if !self.work.is_empty() || self.peer.lags() {
+            return Look::Work;
+        }
         match self.receiver.front() {
-            Ok(None) => false,
-            Ok(Some(message)) => !leaves_short || !message.is_short(),
-            Err(_) => true,
+            Ok(None) => Look::Quiet,
+            Ok(Some(message)) if leaves_short && message.is_short() => Look::Short,
+            _ => Look::Work,
         }
     }
 
@@ -265,9 +273,12 @@ impl Connection {
             return false;
         }
         let Ok((segment, mut at)) = self.memory.find(remote, true) else { return false };
-        for piece in data {
-            segment.copy_piece(at, *piece);
-            at += piece.len();
+        match data {
+            [one] => segment.copy_piece(at, *one),
+            _ => data.iter().for_each(|piece| {
+                segment.copy_piece(at, *piece);
+                at += piece.len();
+            }),
         }
         self.sender.push_header(header);
         self.put = true;

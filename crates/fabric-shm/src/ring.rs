@@ -253,6 +253,12 @@ impl Receiver {
     #[inline]
     pub fn copy_short(&self, message: Message, into: &mut ShortMessage) {
         let (line, next) = (self.taken % RING, (self.taken + LINE) % RING);
+        into.len = message.len;
+        if message.len > FIRST_LINE_BYTES && next > line {
+            // Two lines that are neighbours.
+            let at = self.base + line as usize + WORD_BYTES as usize;
+            return self.memory.span.read_bytes(at, &mut into.bytes);
+        }
         let (first, rest) = into.bytes.split_at_mut(FIRST_LINE_BYTES);
         if let Some(first) = first.first_chunk_mut::<FIRST_LINE_BYTES>() {
             self.memory.span.read_bytes(self.base + line as usize + WORD_BYTES as usize, first);
@@ -262,7 +268,6 @@ impl Receiver {
         {
             self.memory.span.read_bytes(self.base + next as usize, rest);
         }
-        into.len = message.len;
     }
 
     /// Copies the front message to buffers, if they have room for it.

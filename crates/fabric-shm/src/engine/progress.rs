@@ -14,7 +14,7 @@ use dafs_fabric::{Opcode, PostedReceive, QueuePairEvent, ShortMessage, Status, W
 use super::{OF_BELL, OF_PROCESS, ShmEngine};
 use crate::connection::{CLIENT_LIMITS, Progress};
 use crate::peer::Peer;
-use crate::queue_pair::{Connection, Heard};
+use crate::queue_pair::{Connection, Heard, Look};
 use crate::ring::{LINE_BYTES, RING_BYTES};
 use crate::slots::Link;
 use crate::sys;
@@ -51,7 +51,7 @@ impl ShmEngine {
         while let Some((slot, why)) = self.broken.pop() {
             self.end(slot, format!("peer violated the protocol: {why}"), false);
         }
-        self.has_more = false;
+        (self.has_more, self.has_short) = (false, false);
         let before = self.queue.len();
         let (mut index, mut left) = (0, self.active.len());
         while left > 0
@@ -59,7 +59,9 @@ impl ShmEngine {
         {
             left -= 1;
             let leaves = self.leaves_short;
-            if self.slots.up(slot).is_some_and(|connection| connection.is_quiet(leaves)) {
+            let look = self.slots.up(slot).map(|connection| connection.look(leaves));
+            if let Some(Look::Quiet | Look::Short) = look {
+                self.has_short |= look == Some(Look::Short);
                 index += 1;
                 continue;
             }
@@ -239,6 +241,7 @@ impl ShmEngine {
     /// turn, and may have more.
     fn progress(&mut self, slot: u32, ends: bool) -> bool {
         let leaves_short = self.leaves_short && !ends;
+        self.has_short |= leaves_short;
         let most = if ends { LAST_MAX } else { TURN_MAX };
         let receives = &mut self.receives;
         let Some(connection) = self.slots.up(slot) else { return false };
@@ -299,6 +302,9 @@ impl ShmEngine {
     /// See [`Engine::take_short`](dafs_fabric::Engine::take_short).
     #[inline(always)]
     pub(super) fn take_next_short(&mut self, into: &mut ShortMessage) -> bool {
+        if !self.has_short {
+            return false;
+        }
         let polled = self.queue.polled();
         while let Some(slot) = self.active.get(self.turn).copied() {
             if self.taken < TURN_MAX

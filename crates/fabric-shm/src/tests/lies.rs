@@ -138,6 +138,57 @@ fn tables_that_lie_are_access_faults() {
     server.ping();
 }
 
+/// An entry that was found is not looked for again: not beyond its key, nor its file.
+#[test]
+fn what_was_found_last_is_found_as_long_as_it_stands() {
+    let mut server = Server::new();
+    let (rude, table, segment) = with_memory(&mut server);
+    let ours = Arena::new(PAGE_BYTES).expect("memory").span(0, PAGE_BYTES);
+    let mut number = 100;
+    let mut reach = |server: &mut Server, key: u64, bytes: usize| {
+        number += 1;
+        let remote = RemoteSpan { rkey: Rkey(key), addr: 0, len: bytes as u32 };
+        let (wr, list) = (WrId(number), &mut smallvec![ours.part(0, bytes)]);
+        server.engine.post_rdma_write(rude.queue_pair, wr, list, remote, true).expect("posted");
+        server.finish(wr)
+    };
+    let words = |segment| [1, segment, 0, 0, PAGE_BYTES as u64 / 2, WRITE];
+    let (half, whole) = (PAGE_BYTES / 2, PAGE_BYTES);
+    let key = entry(&table, 1, words(5));
+    for _ in 0..2 {
+        assert_eq!(reach(&mut server, key, half), Status::Success);
+        assert_eq!(reach(&mut server, key, whole), Status::RemoteAccess, "longer than its region");
+    }
+    table.write_message(ENTRY_WORDS * 8, &0u64.to_le_bytes());
+    assert_eq!(reach(&mut server, key, half), Status::RemoteAccess, "its key has ended");
+    entry(&table, 1, words(5));
+    assert_eq!(reach(&mut server, key, half), Status::Success);
+
+    // Another file takes its place among those that are known.
+    rude.say(&Message::Forget(5), &[]);
+    let other = Arena::shared(PAGE_BYTES).expect("memory").span(0, PAGE_BYTES);
+    rude.say(&Message::Segment(6), &[other.shared().expect("shared").file.as_fd()]);
+    segment.write_message(0, &[7; PAGE_BYTES]);
+    other.write_message(0, &[7; PAGE_BYTES]);
+    // One that is not known has the socket looked into.
+    let unknown = entry(&table, 3, [3, 9, 0, 0, PAGE_BYTES as u64, WRITE]);
+    assert_eq!(reach(&mut server, unknown, half), Status::RemoteAccess);
+    assert_eq!(reach(&mut server, key, half), Status::RemoteAccess, "its file is forgotten");
+    let key = entry(&table, 2, [2, 6, 0, 0, PAGE_BYTES as u64, WRITE]);
+    assert_eq!(reach(&mut server, key, half), Status::Success);
+    let bytes = |span: &Span| {
+        let mut bytes = [0; PAGE_BYTES];
+        span.read_bytes(0, &mut bytes);
+        bytes
+    };
+    assert!(bytes(&segment) == [7; PAGE_BYTES], "a forgotten file was written");
+    assert!(
+        bytes(&other)[..half] == [0; PAGE_BYTES / 2]
+            && bytes(&other)[half..] == [7; PAGE_BYTES / 2]
+    );
+    server.ping();
+}
+
 #[test]
 fn memory_that_was_not_agreed_ends_the_connection() {
     let mut server = Server::new();
