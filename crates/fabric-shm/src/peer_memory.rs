@@ -105,14 +105,13 @@ impl PeerMemory {
     }
 
     /// The memory in which a piece of registered memory lies, and where in it.
-    #[inline]
+    #[inline(always)]
     pub fn find(&mut self, remote: RemoteSpan, write: bool) -> Result<(&Span, usize), Missing> {
-        let table = self.table.as_ref().ok_or(Missing::Segment)?;
-        let last = self.last.filter(|last| last.key == remote.rkey.0 && last.still_stands(table));
-        let entry = match last {
-            Some(entry) => entry,
-            None => self.look_up(remote.rkey.0)?,
-        };
+        let key = remote.rkey.0;
+        if !self.last.as_ref().is_some_and(|last| last.key == key && self.still_stands(last)) {
+            self.look_up(key)?;
+        }
+        let entry = self.last.as_ref().ok_or(Missing::Segment)?;
         let known = self.segments.get(entry.place).ok_or(Missing::Segment)?;
         let (span, _) = known.file.as_ref().ok_or(Missing::Refused)?;
         let offset = entry.offset_of(remote, write).ok_or(Missing::Refused)?;
@@ -124,9 +123,15 @@ impl PeerMemory {
         Ok((span, offset))
     }
 
-    /// What the table says of a key, in a file that is known.
+    #[inline(always)]
+    fn still_stands(&self, entry: &Entry) -> bool {
+        let table = self.table.as_ref();
+        table.is_some_and(|table| table.load(entry.at, Ordering::Acquire) == entry.key)
+    }
+
+    /// Has what the table says of a key, in a file that is known, as the entry that was found last.
     #[inline(never)]
-    fn look_up(&mut self, key: u64) -> Result<Entry, Missing> {
+    fn look_up(&mut self, key: u64) -> Result<(), Missing> {
         let table = self.table.as_ref().ok_or(Missing::Segment)?;
         let at = entry_of(key).ok_or(Missing::Refused)?;
         if table.load(at, Ordering::Acquire) != key {
@@ -140,9 +145,8 @@ impl PeerMemory {
         }
         let place = self.segments.iter().position(|known| known.number == segment);
         let place = place.ok_or(Missing::Segment)?;
-        let entry = Entry { key, at, place, offset, addr, len, rights };
-        self.last = Some(entry);
-        Ok(entry)
+        self.last = Some(Entry { key, at, place, offset, addr, len, rights });
+        Ok(())
     }
 }
 
@@ -161,11 +165,6 @@ struct Entry {
 }
 
 impl Entry {
-    #[inline(always)]
-    fn still_stands(&self, table: &Words) -> bool {
-        table.load(self.at, Ordering::Acquire) == self.key
-    }
-
     /// Where in its file a piece of it begins, if the peer lets us reach that.
     #[inline(always)]
     fn offset_of(&self, remote: RemoteSpan, write: bool) -> Option<u64> {

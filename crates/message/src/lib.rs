@@ -116,6 +116,7 @@ mod requester;
 mod requests;
 mod responder;
 mod segments;
+mod sent;
 mod service;
 mod shared;
 mod stats;

@@ -17,6 +17,7 @@ use crate::receive_pool::{ReceivePool, ReplyMemory, register_local};
 use crate::references::References;
 use crate::registration::{Regions, RegistrationCache};
 use crate::segments;
+use crate::sent::Sent;
 use crate::stats::Counters;
 use crate::{REPLY_HEADER_BYTES_MAX, config};
 
@@ -73,7 +74,7 @@ pub struct Shared {
     /// For the owner of the node.
     pub events: VecDeque<Event>,
     /// Also for it: tokens of replies that have left, or never will.
-    pub sent: VecDeque<u64>,
+    pub sent: Sent,
     /// Posted receives.
     pub pool: ReceivePool,
     /// Where headers of tagged replies land.
@@ -160,7 +161,7 @@ impl Shared {
             attr,
             config,
             events: VecDeque::new(),
-            sent: VecDeque::new(),
+            sent: Sent::default(),
             pool,
             reply_memory,
             registrations: RegistrationCache::default(),

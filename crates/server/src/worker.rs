@@ -126,14 +126,8 @@ impl Worker {
                 self.reply_sent(token);
                 busy = true;
             }
-            loop {
-                if let Some(short) = self.node.next_short() {
-                    self.handle_short(short);
-                } else if let Some(event) = self.node.next_event() {
-                    self.handle(event);
-                } else {
-                    break;
-                }
+            while let Some(event) = self.next_event(&mut busy) {
+                self.handle(event);
                 busy = true;
             }
             busy |= self.drain_actions();
@@ -306,22 +300,29 @@ impl Worker {
         (together, held)
     }
 
-    /// What came as a short message: mostly a read of what is there.
-    #[inline]
-    fn handle_short(&mut self, short: Short) {
+    /// The next event that is no short message which is answered at once; what is makes it busy.
+    #[inline(always)]
+    fn next_event(&mut self, busy: &mut bool) -> Option<Event> {
+        while let Some(short) = self.node.next_short() {
+            *busy = true;
+            if !self.handle_short(short) {
+                return Some(short.with_header(self.node.keep_short_header()));
+            }
+        }
+        self.node.next_event()
+    }
+
+    /// What came as a short message: mostly a read of what is there. False: it is something else.
+    #[inline(always)]
+    fn handle_short(&mut self, short: Short) -> bool {
         if let Short::Request { id, .. } = short
             && let Some(read) = decode_plain_read(self.node.short_header())
             && let Some(session) = self.connections.bound_to(id.conn()).cloned()
         {
-            return self.plain_read(&session, id, read);
+            self.plain_read(&session, id, read);
+            return true;
         }
-        self.handle_other_short(short);
-    }
-
-    #[inline(never)]
-    fn handle_other_short(&mut self, short: Short) {
-        let header = self.node.keep_short_header();
-        self.handle(short.with_header(header));
+        false
     }
 
     #[inline(always)]

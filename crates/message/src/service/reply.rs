@@ -161,7 +161,7 @@ impl Connection {
     }
 
     /// What does not depend on the request.
-    #[inline]
+    #[inline(always)]
     fn may_reply_at_once(
         &self,
         sh: &Shared,

@@ -63,12 +63,18 @@ impl Connections {
 
     /// The session that it is part of: for each request, most of which come by the same connection as
     /// the one before.
-    #[inline]
+    #[inline(always)]
     pub(super) fn bound_to(&mut self, connection: ConnId) -> Option<&Rc<Session>> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != connection) {
-            self.last = Some((connection, self.session(connection)?));
+            self.find_bound(connection)?;
         }
         self.last.as_ref().map(|(_, session)| session)
+    }
+
+    #[inline(never)]
+    fn find_bound(&mut self, connection: ConnId) -> Option<()> {
+        self.last = Some((connection, self.session(connection)?));
+        Some(())
     }
 
     /// Something came. False: something has come in this pass already, and nothing since by another.

@@ -46,6 +46,7 @@ impl From<bool> for Answer {
 }
 
 impl Worker {
+    #[inline(always)]
     pub(super) fn chain(
         &mut self,
         session: &Rc<Session>,
