@@ -424,7 +424,14 @@ impl Port {
     /// Goes on with what waited for memory that stands in, if some came back.
     #[inline]
     fn try_starved(&mut self) {
-        if self.sh.starved.is_empty() || !self.sh.bounces[Role::Responder as usize].came_back() {
+        if !self.sh.starved.is_empty() {
+            self.try_some_starved();
+        }
+    }
+
+    #[cold]
+    fn try_some_starved(&mut self) {
+        if !self.sh.bounces[Role::Responder as usize].came_back() {
             return;
         }
         for (index, tag) in std::mem::take(&mut self.sh.starved) {

@@ -155,6 +155,7 @@ impl ReceivePool {
         }
     }
 
+    #[inline(never)]
     fn post_missing(&mut self, engine: &mut dyn Engine) {
         while self.posted < self.wanted() {
             let index = match self.free.pop() {

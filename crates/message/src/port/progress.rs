@@ -13,19 +13,28 @@ use crate::work::{Target, parse_work_id};
 impl Port {
     /// Takes what the engine has to tell. New connections are handled at once, since messages on
     /// them may be among the completions just polled; ends are told after those.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.sh.engine.poll_event() {
-            any |= !matches!(event, QueuePairEvent::UnmatchedTag { .. });
-            match event {
-                QueuePairEvent::Connected { queue_pair, private_data } => {
-                    self.connected(queue_pair, private_data);
-                }
-                other => self.late_events.push(other),
-            }
+            any |= self.take_event(event);
         }
         any
+    }
+
+    #[inline(never)]
+    fn take_event(&mut self, event: QueuePairEvent) -> bool {
+        match event {
+            QueuePairEvent::Connected { queue_pair, private_data } => {
+                self.connected(queue_pair, private_data);
+                true
+            }
+            other => {
+                let counts = !matches!(other, QueuePairEvent::UnmatchedTag { .. });
+                self.late_events.push(other);
+                counts
+            }
+        }
     }
 
     fn connected(&mut self, queue_pair: QueuePair, mut private_data: Vec<u8>) {
@@ -56,6 +65,8 @@ impl Port {
         self.sh.events.push_back(Event::Refused { conn, refused: false, reason });
     }
 
+    // What most polls of who spins do not do is no part of them: they would save registers for it.
+    #[inline(never)]
     pub(super) fn handle_late_events(&mut self) {
         let mut events = std::mem::take(&mut self.late_events);
         for event in events.drain(..) {
@@ -102,6 +113,7 @@ impl Port {
         self.sh.events.push_back(Event::Refused { conn, refused, reason });
     }
 
+    #[inline(never)]
     pub(super) fn handle_completions(&mut self) {
         let mut completions = std::mem::take(&mut self.completions);
         for completion in &completions {
@@ -186,6 +198,7 @@ impl Port {
         }
     }
 
+    #[inline(never)]
     fn flush_some_blocked(&mut self) {
         let mut blocked = std::mem::take(&mut self.sh.blocked);
         blocked.retain(|index| match self.connections.get_mut(*index as usize) {
@@ -205,6 +218,7 @@ impl Port {
         }
     }
 
+    #[inline(never)]
     fn end_some_faulty(&mut self) {
         while let Some((index, fault)) = self.sh.faults.pop() {
             self.fail(index, fault.reason.to_owned(), fault.peer);
