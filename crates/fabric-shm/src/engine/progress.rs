@@ -123,7 +123,7 @@ impl ShmEngine {
         // It may be that of a queue pair that has ended.
         if self.slots.up(slot).is_some() {
             self.activate(slot);
-            self.progress(slot, self.leaves_short);
+            self.progress(slot, false);
         }
     }
 
