@@ -150,8 +150,13 @@ impl Sim {
             }
             (Kind::Read { file, pieces }, Output::Read { bytes, end_of_file }) => {
                 let buffer = buffer.ok_or("the buffer did not come back")?;
-                self.check_pieces(*file, pieces, &buffer, (bytes, end_of_file), span)?;
+                let there = buffer.get(..bytes).unwrap_or(&[]);
+                self.check_pieces(*file, pieces, there, (bytes, end_of_file), span)?;
                 self.clients[client].buffers.give_back(buffer, call.len)
+            }
+            (Kind::Read { file, pieces }, Output::Lent { bytes, end_of_file, loan }) => {
+                let lent = (bytes, end_of_file, loan);
+                self.lent((client, call), (*file, pieces), lent, buffer, span)
             }
             (Kind::Write { file, pieces, stable }, Output::Written { bytes, .. }) => {
                 self.give_back(client, call, buffer)?;
@@ -224,18 +229,18 @@ impl Sim {
         self.files[file].check_size(attr.size, span)
     }
 
-    fn check_pieces(
+    pub(crate) fn check_pieces(
         &mut self,
         file: usize,
         pieces: &[Piece],
-        buffer: &Buffer,
+        got: &[u8],
         (bytes, end_of_file): (usize, bool),
         span: Span,
     ) -> Result<(), String> {
         let mut at = 0;
         for piece in pieces {
             let len = (bytes - at).min(piece.len as usize);
-            let there = buffer.get(at..at + len).unwrap_or(&[]);
+            let there = got.get(at..at + len).unwrap_or(&[]);
             self.files[file].check_read(span, piece.offset, piece.len, there)?;
             at += len;
             if (len as u64) < piece.len {

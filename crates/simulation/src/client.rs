@@ -8,6 +8,7 @@ use dafs_client::{Error, Output, SessionOptions};
 use dafs_fabric::{Buffer, Domain};
 
 use crate::calls::Call;
+use crate::held::Held;
 use crate::lockers::{Door, Locker, lockers};
 use crate::networks::Networks;
 use crate::plan::{LOCK_FILES, Plan};
@@ -67,6 +68,8 @@ pub struct SimClient {
     pub calls: BTreeMap<u64, Call>,
     /// Its buffers.
     pub buffers: Buffers,
+    /// What it was lent.
+    pub loans: Vec<Held>,
     /// Until then it is busy with other things.
     pub awake_at: Duration,
     /// When it asks for something next.
@@ -121,6 +124,7 @@ impl SimClient {
             opens: Vec::new(),
             calls: BTreeMap::new(),
             buffers: Buffers::new(plan.io_max as usize),
+            loans: Vec::new(),
             awake_at: Duration::ZERO,
             next_at: net.now(),
             established: false,

@@ -198,6 +198,9 @@ impl Sim {
         let buffer = self.clients[client].buffers.take()?;
         let (file, len) = (open.key, total as u32);
         let work = match pieces.as_slice() {
+            [one] if self.plan.lends && self.rng.coin() => {
+                Work::Lend { file, offset: one.offset, len }
+            }
             [one] => Work::Read { file, offset: one.offset, len },
             many => Work::ReadList { file, extents: extents(many)?, len },
         };

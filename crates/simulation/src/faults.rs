@@ -304,6 +304,8 @@ impl Sim {
 
     fn server_dies(&mut self, crash: Crash, time: Duration) {
         self.note_late();
+        // What a real one has lent stays as it is; this one frees its memory.
+        self.clients.iter_mut().for_each(|client| client.loans.clear());
         self.host.die();
         self.begun.extend(self.host.begun());
         if crash == Crash::Machine {

@@ -6,6 +6,7 @@ use dafs_client::OpenOptions;
 use dafs_protocol::FileKind;
 
 use crate::calls::Piece;
+use crate::held;
 use crate::model::names::Path;
 use crate::plan::{DATA_FILES, LOCK_FILES, YARDS};
 use crate::sim::Sim;
@@ -145,6 +146,11 @@ impl Sim {
             if client.buffers.out > 0 {
                 return Err(format!("{} buffers did not come back", client.buffers.out));
             }
+        }
+        // They outlive sessions and clients.
+        for client in &mut self.clients {
+            held::check(&client.loans)?;
+            client.loans.clear();
         }
         let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
         self.wait_for(lease + Duration::from_secs(1))?;

@@ -14,6 +14,8 @@ mod data;
 mod faults;
 mod file_names;
 mod finish;
+mod held;
+mod loans;
 mod lockers;
 mod locks;
 mod model;

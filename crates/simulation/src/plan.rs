@@ -21,6 +21,9 @@ pub const LOCK_FILES: usize = 2;
 /// Bytes that the store takes.
 pub const CAPACITY_BYTES: u64 = 256 << 20;
 
+/// The cache of a server that lends: a client may have four pieces.
+const LENDING_BYTES: usize = 32 << 20;
+
 /// One thing that goes wrong at a time of its own, beside what goes wrong at random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mishap {
@@ -122,6 +125,8 @@ pub struct Plan {
     pub resizes: bool,
     /// Bytes that the cache keeps all the same.
     pub least_bytes: usize,
+    /// Clients ask for loans.
+    pub lends: bool,
     /// Whose writes are kept until they are safe from the end of the server's process.
     pub keepers: Keepers,
 }
@@ -211,6 +216,7 @@ impl Plan {
             direct: false,
             resizes: false,
             least_bytes: arena_bytes,
+            lends: false,
         };
         if plan.networks[0].faults.break_per_million > 2000 {
             // What is long would never get through.
@@ -230,7 +236,18 @@ impl Plan {
             plan.mishaps.sort_by_key(|mishap| mishap.0);
         }
         plan.widen(seed, wanted);
+        plan.lend(seed);
         plan
+    }
+
+    /// Where memory is shared, mostly. Of less cache nothing would be lent. Drawn apart, as that is.
+    fn lend(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed).fork(500);
+        self.lends = self.networks.iter().any(|sim| sim.attr.shared_memory) && rng.below(3) > 0;
+        if self.lends {
+            self.arena_bytes = LENDING_BYTES;
+            self.least_bytes = if self.resizes { self.least_bytes } else { LENDING_BYTES };
+        }
     }
 
     /// Half of the servers have several workers, every third run has two networks. Drawn apart, so that

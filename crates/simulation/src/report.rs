@@ -37,6 +37,8 @@ pub struct Report {
     pub excused: usize,
     /// Locks refused since they would wait for ever.
     pub deadlocks: usize,
+    /// Reads that were answered by loans.
+    pub loans: usize,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// A digest of all answers: the same seed must give the same.
@@ -76,6 +78,7 @@ impl Report {
         self.operations += other.operations;
         self.excused += other.excused;
         self.deadlocks += other.deadlocks;
+        self.loans += other.loans;
         for (kind, count) in &other.faults {
             *self.faults.entry(kind).or_default() += count;
         }

@@ -215,6 +215,7 @@ impl Sim {
         }
         self.look()?;
         self.progress()?;
+        self.look_at_loans()?;
         self.check_patience()?;
         self.check_devices()?;
         self.pass_time()
