@@ -13,7 +13,7 @@ use dafs_server::{
 };
 use dafs_store::Store;
 use dafs_store::memory::MemoryStore;
-use dafs_unifier::Unifier;
+use dafs_unifier::{DomainId, Unifier};
 
 /// What a worker over this store shares with others.
 ///
@@ -29,12 +29,14 @@ pub fn shared(store: Arc<dyn Store>, limits: Limits, arena_bytes: usize) -> Arc<
         store,
         read_only: false,
         policy: dafs_unifier::Policy::default(),
+        domain: DomainId::FIRST,
+        share_cache: false,
         data_path: DataPath::Unifier,
         path: "in process".into(),
     };
     Shared::new(SharedOptions {
         exports: Exports::new(vec![export]),
-        unifier,
+        unifier: Arc::new(unifier.into()),
         page_cache: None,
         arena_bytes,
         limits,

@@ -124,6 +124,8 @@ fn print(status: &Value, admin: SocketAddr, out: &mut Output) -> io::Result<()> 
         let text = |name: &str| export.get(name).and_then(Value::as_str).unwrap_or("");
         let read_only = export.get("read_only").and_then(Value::as_bool) == Some(true);
         let note = if read_only { ", read-only" } else { "" };
+        let shares = export.get("share_cache").and_then(Value::as_bool) == Some(true);
+        let note = format!("{note}{}", if shares { ", cache shared" } else { "" });
         let disk = text("disk");
         out.line(&format!("  serves {} as /{} ({disk}{note})", text("path"), text("name")))?;
     }
@@ -133,6 +135,13 @@ fn print(status: &Value, admin: SocketAddr, out: &mut Output) -> io::Result<()> 
         text::human(number("arena_bytes")),
         text::human(number("resident_bytes"))
     ))?;
+    // One alone is the cache.
+    for cache in words("caches").filter(|caches| caches.len() > 1).unwrap_or_default() {
+        let bytes = |name: &str| text::human(cache.get(name).and_then(Value::as_u64).unwrap_or(0));
+        let name = cache.get("name").and_then(Value::as_str).unwrap_or("?");
+        let (most, cached) = (bytes("bytes"), bytes("cached_bytes"));
+        out.line(&format!("  cache {name}: {cached} of {most} now"))?;
+    }
     let Some(counters) = status.get("counters").and_then(Value::as_object) else { return Ok(()) };
     for (name, value) in counters {
         out.line(&format!("  {name:<32} {value}"))?;

@@ -93,20 +93,12 @@ fn for_others_the_server_copies() {
         eprintln!("skipped: needs root");
         return;
     }
-    const OTHER: u32 = 54_321;
     let server = serving();
-    // Where others reach it.
     let temporary = Temporary::new();
-    let program = temporary.join("reader");
-    std::fs::copy(std::env::current_exe().expect("a program"), &program).expect("a copy");
-    for path in [&temporary.0, &program] {
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("a mode");
-    }
+    let program = program_for_others(&temporary);
     let url = server.at("file?transport=shm&server_uid=0");
     let by_server = copied(&server, || {
-        let mut reader = reader(&program, &url);
-        let ended = reader.uid(OTHER).gid(OTHER).current_dir("/").status().expect("runs");
-        assert!(ended.success());
+        run_as_other(reader(&program, &url));
     });
     assert!(by_server >= BYTES as u64, "{by_server}");
 }
@@ -150,4 +142,194 @@ fn killed_readers_leave_nothing_held() {
     }
     let by_server = copied(&server, || drop(read(&url, 3)));
     assert!(by_server < BYTES as u64, "{by_server}");
+}
+
+const OTHER: u32 = 54_321;
+
+/// This program, where every user may start it.
+fn program_for_others(temporary: &Temporary) -> std::path::PathBuf {
+    let program = temporary.join("reader");
+    std::fs::copy(std::env::current_exe().expect("a program"), &program).expect("a copy");
+    for path in [&temporary.0, &program] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("a mode");
+    }
+    program
+}
+
+/// A server of root with two exports, of which the first shares its cache.
+fn two_exports(options: &[&str]) -> Server {
+    let temporary = Temporary::new();
+    let directory = temporary.join("served");
+    let options: Vec<String> = ["open", "closed"]
+        .iter()
+        .flat_map(|name| {
+            let served = directory.join(name);
+            std::fs::create_dir_all(&served).expect("directory");
+            let file = served.join("file");
+            std::fs::write(&file, contents()).expect("written");
+            File::open(&file).and_then(|file| file.sync_all()).expect("sync");
+            ["--export".to_owned(), format!("{name}={}", path(&served))]
+        })
+        .chain(options.iter().map(|option| (*option).to_owned()))
+        .collect();
+    let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
+    options.push("--share-cache");
+    Server::start_in(temporary, directory, &options)
+}
+
+/// As another user.
+fn run_as_other(mut command: Command) {
+    command.uid(OTHER).gid(OTHER).current_dir("/");
+    assert!(command.status().expect("runs").success());
+}
+
+#[test]
+fn others_read_by_themselves_what_an_export_shares_and_nothing_else() {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let server = two_exports(&["--arena", "1g"]);
+    let temporary = Temporary::new();
+    let program = program_for_others(&temporary);
+    for name in ["open", "closed"] {
+        good(&["cat", &server.at(&format!("{name}/file?transport=tcp"))]);
+        let url = server.at(&format!("{name}/file?transport=shm"));
+        let by_server = copied(&server, || {
+            let mut reader = reader(&program, &url);
+            reader.env("DAFS_TEST_TIMES", "4");
+            run_as_other(reader);
+        });
+        // What an open found changed is read anew, and copied once.
+        let (all, some) = (4 * BYTES as u64, 2 * BYTES as u64);
+        let is_shared = name == "open";
+        assert!(if is_shared { by_server < some } else { by_server >= all }, "{by_server}");
+        // Root reads both by itself.
+        let by_server = copied(&server, || drop(read(&url, 4)));
+        assert!(by_server < some, "{name}: {by_server}");
+    }
+    let shown = good(&["status", "--json", &server.url]);
+    let status: serde_json::Value = serde_json::from_str(&shown).expect("an object");
+    let caches = status[0]["caches"].as_array().or_else(|| status["caches"].as_array());
+    let caches = caches.expect("a list").clone();
+    assert_eq!(caches.len(), 2, "{shown}");
+    let number = |cache: &serde_json::Value, key: &str| cache[key].as_u64().expect("a number");
+    let bytes: u64 = caches.iter().map(|cache| number(cache, "bytes")).sum();
+    assert!(bytes <= 1 << 30 && caches.iter().all(|cache| number(cache, "cached_bytes") > 0));
+}
+
+const SECRET: &[u8; 16] = b"only for root...";
+const PUBLIC: &[u8; 16] = b"for everybody...";
+const PAGE: usize = 4096;
+
+fn pages_of(mark: &[u8; 16]) -> Vec<u8> {
+    let mut page = vec![b'.'; PAGE];
+    page[..mark.len()].copy_from_slice(mark);
+    page.repeat(512)
+}
+
+/// Pages that begin with each of the marks, in all memory of this process that it shares with others.
+fn mapped_pages(marks: [&[u8; 16]; 2]) -> [usize; 2] {
+    use std::os::unix::fs::FileExt;
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
+    let memory = File::open("/proc/self/mem").expect("memory");
+    let mut found = [0; 2];
+    for line in maps.lines().filter(|line| line.contains("memfd:")) {
+        let (range, rest) = line.split_once(' ').expect("a range");
+        assert!(rest.starts_with('r'), "{line}");
+        let (start, end) = range.split_once('-').expect("two ends");
+        let [start, end] =
+            [start, end].map(|text| u64::from_str_radix(text, 16).expect("an address"));
+        for at in (start..end).step_by(PAGE) {
+            let mut seen = [0; 16];
+            memory.read_exact_at(&mut seen, at).expect("mapped");
+            for (count, mark) in found.iter_mut().zip(marks) {
+                *count += usize::from(seen == *mark);
+            }
+        }
+    }
+    found
+}
+
+/// Opens a session as this process, reads a file that it may read, and looks at all that it has mapped.
+fn mapped_after_reading(url: &str) -> [usize; 2] {
+    let url = Url::parse(url).expect("a URL");
+    let networks: Vec<Arc<dyn Provider>> =
+        vec![Arc::new(TcpProvider::default()), Arc::new(ShmProvider::new())];
+    let options = SessionOptions::from_url(&url).expect("options");
+    let (session, path) = Session::connect_url(networks, &url, options).expect("a session");
+    let file = session.open(&path, OpenOptions::read()).expect("a file");
+    let mut bytes = vec![0; 512 * PAGE];
+    for at in (0..bytes.len()).step_by(64 << 10) {
+        let part = &mut bytes[at..at + (64 << 10)];
+        assert_eq!(file.read_at(part, at as u64).expect("read"), part.len());
+    }
+    assert!(bytes == pages_of(PUBLIC));
+    mapped_pages([PUBLIC, SECRET])
+}
+
+/// What another process of this program does.
+#[test]
+fn scans_for_another_test() {
+    let Ok(url) = std::env::var("DAFS_TEST_SCAN") else { return };
+    let [public, secret] = mapped_after_reading(&url);
+    assert_eq!(secret, 0, "pages of an export that shares nothing");
+    assert!(public >= 512, "{public} pages of the one that does");
+}
+
+/// Root has read a secret just now, which is cached, in another export that shares nothing.
+#[test]
+fn another_user_maps_no_page_of_an_export_that_shares_nothing() {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let server = two_exports(&["--arena", "64m"]);
+    let write = |name: &str, mark| {
+        let file = server.file(name);
+        std::fs::write(&file, pages_of(mark)).expect("written");
+        file
+    };
+    let secret = write("closed/secret", SECRET);
+    std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).expect("a mode");
+    write("open/public", PUBLIC);
+    let temporary = Temporary::new();
+    let program = program_for_others(&temporary);
+    good(&["cat", &server.at("closed/secret?transport=shm")]);
+    let url = server.at("open/public?transport=shm");
+    let mut scanner = Command::new(&program);
+    scanner.args(["--exact", "scans_for_another_test", "--nocapture"]).env("DAFS_TEST_SCAN", &url);
+    run_as_other(scanner);
+    // By the same look root, who maps both, finds both.
+    let [public, secret] = mapped_after_reading(&url);
+    assert!(public >= 512 && secret >= 512, "{public}, {secret}");
+}
+
+/// Data comes and goes under a reader of another user, who never sees any but the file's.
+#[test]
+fn another_user_reads_what_is_right_while_caches_change() {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let server = two_exports(&["--arena", "32m"]);
+    for name in ["open", "closed"] {
+        let file = server.file(&format!("{name}/other"));
+        std::fs::write(file, vec![7; 24 << 20]).expect("written");
+    }
+    let temporary = Temporary::new();
+    let url = server.at("open/file?transport=shm");
+    let mut reader = reader(&program_for_others(&temporary), &url);
+    reader.env("DAFS_TEST_TIMES", "6").uid(OTHER).gid(OTHER).current_dir("/");
+    let mut reader = reader.spawn().expect("starts");
+    let ended = loop {
+        for name in ["open", "closed", "closed"] {
+            good(&["cat", &server.at(&format!("{name}/other?transport=tcp"))]);
+        }
+        if let Some(ended) = reader.try_wait().expect("a child") {
+            break ended;
+        }
+    };
+    assert!(ended.success());
+    assert!(number(&server, "evicted_bytes") > 0);
 }

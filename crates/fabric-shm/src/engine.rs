@@ -377,10 +377,16 @@ impl Engine for ShmEngine {
         }
     }
 
-    fn lets_read(&self, queue_pair: QueuePair) -> bool {
+    fn lets_read(&self, queue_pair: QueuePair, for_all: bool) -> bool {
         match self.slots.current(queue_pair) {
-            Some(Link::Up(connection)) => connection.peer.reads_all(),
+            Some(Link::Up(connection)) => connection.peer.reads(for_all),
             _ => false,
+        }
+    }
+
+    fn admit(&mut self, queue_pair: QueuePair) {
+        if let Some(Link::Up(connection)) = self.slots.current(queue_pair) {
+            self.shared.admit(&connection.peer);
         }
     }
 

@@ -17,6 +17,7 @@
 #![deny(missing_docs, unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
+mod admitted;
 mod bell;
 mod connection;
 mod device;

@@ -3,15 +3,18 @@
 //! The table is memory that peers map to read: an entry says which part of which file is registered, and by
 //! which key. A key is a number that is never used again, of which the last bits say where the entry is. An
 //! entry whose first word is not the key is none: one store ends all later access.
+//!
+//! Peers of other users, where they may read something, map a table that has that and nothing else.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dafs_fabric::mem::Deregister;
 use dafs_fabric::{Access, Arena, MemoryRegion, RegisterError, Rkey, SharedFile, Span, Words};
 use smallvec::SmallVec;
 
-use crate::peer::{Peer, SEGMENT_BYTES_MAX, SEGMENTS_MAX, Segment};
+use crate::peer::{Peer, SEGMENT_BYTES_MAX, SEGMENTS_MAX, Segment, Tables};
 use crate::wire::Limits;
 
 /// The most regions of a device.
@@ -37,12 +40,44 @@ pub fn entry_of(rkey: u64) -> Option<usize> {
 /// The table of a device, shared by its engines.
 #[derive(Debug)]
 pub struct Table {
-    words: Words,
-    file: Arc<SharedFile>,
+    all: Shown,
+    /// As peers of other users see it, with what is for all. Made when there is something.
+    public: OnceLock<Shown>,
     next_generation: AtomicU64,
     inner: Mutex<Inner>,
     /// Some file has no region any more.
     has_idle: AtomicBool,
+}
+
+/// Entries that peers map to read.
+#[derive(Debug)]
+struct Shown {
+    words: Words,
+    /// By which they map it. Opened at once: later, the thread that tells a peer may act as another user, who may
+    /// not. `None`: there is no /proc.
+    for_peers: Option<OwnedFd>,
+}
+
+impl Shown {
+    fn new() -> std::io::Result<Shown> {
+        let arena = Arena::shown(TABLE_BYTES).map_err(std::io::Error::other)?;
+        let part = arena.span(0, TABLE_BYTES).shared();
+        let file = part.ok_or(std::io::ErrorKind::Unsupported)?.file;
+        let for_peers = file.read_only();
+        if let Err(error) = &for_peers {
+            tracing::debug!(%error, "peers are told of no memory");
+        }
+        Ok(Shown { words: Words::new(&arena), for_peers: for_peers.ok() })
+    }
+
+    fn enter(&self, at: usize, rkey: u64, fields: [u64; 5]) {
+        // Whoever sees one of these sees that the entry was none.
+        fence(Ordering::Release);
+        for (field, value) in fields.into_iter().enumerate() {
+            self.words.store(at + 1 + field, value, Ordering::Relaxed);
+        }
+        self.words.store(at, rkey, Ordering::Release);
+    }
 }
 
 #[derive(Debug)]
@@ -77,14 +112,11 @@ impl Inner {
 impl Table {
     /// Without regions.
     pub fn new() -> std::io::Result<Arc<Table>> {
-        let arena = Arena::shown(TABLE_BYTES).map_err(std::io::Error::other)?;
-        let part = arena.span(0, TABLE_BYTES).shared();
-        let file = part.ok_or(std::io::ErrorKind::Unsupported)?.file;
         // Keys of another device are no keys here.
         let random = getrandom::u64().map_err(std::io::Error::from)? >> (INDEX_BITS + 1);
         Ok(Arc::new(Table {
-            words: Words::new(&arena),
-            file,
+            all: Shown::new()?,
+            public: OnceLock::new(),
             next_generation: AtomicU64::new(random.max(1)),
             inner: Mutex::new(Inner {
                 free: (0..ENTRIES).rev().collect(),
@@ -99,6 +131,26 @@ impl Table {
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tables(&self) -> Tables<'_> {
+        Tables {
+            all: self.all.for_peers.as_ref().map(AsFd::as_fd),
+            public: self.public.get().and_then(|shown| shown.for_peers.as_ref()).map(AsFd::as_fd),
+        }
+    }
+
+    /// Where `file` is shown beside the table of all. With `inner` locked.
+    fn public(&self, file: &SharedFile) -> Result<Option<&Shown>, RegisterError> {
+        if !file.is_for_all() {
+            return Ok(None);
+        }
+        if self.public.get().is_none() {
+            let made = Shown::new();
+            let made = made.map_err(|_| RegisterError::Refused("no memory for a table"))?;
+            let _ = self.public.set(made);
+        }
+        Ok(self.public.get())
     }
 
     fn key(&self, index: u64) -> u64 {
@@ -127,6 +179,7 @@ impl Table {
         if inner.free.is_empty() {
             return Err(RegisterError::Refused("too many memory regions"));
         }
+        let public = self.public(&part.file)?;
         let segment = self.segment(&mut inner, &part.file)?;
         let Some(index) = inner.free.pop() else {
             return Err(RegisterError::Refused("too many memory regions"));
@@ -135,12 +188,7 @@ impl Table {
         let rkey = self.key(index as u64);
         let at = index * ENTRY_WORDS;
         let fields = [segment, part.offset as u64, span.addr(), span.len() as u64, rights];
-        // Whoever sees one of these sees that the entry was none.
-        fence(Ordering::Release);
-        for (field, value) in fields.into_iter().enumerate() {
-            self.words.store(at + 1 + field, value, Ordering::Relaxed);
-        }
-        self.words.store(at, rkey, Ordering::Release);
+        [Some(&self.all), public].into_iter().flatten().for_each(|t| t.enter(at, rkey, fields));
         Ok(MemoryRegion::new(span, Rkey(rkey), self.clone()))
     }
 
@@ -152,7 +200,7 @@ impl Table {
             return Ok(known.number);
         }
         self.forget(inner, |segment| segment.file.strong_count() == 0);
-        let for_readers = file.is_for_readers();
+        let (for_readers, for_all) = (file.is_for_readers(), file.is_for_all());
         if !for_readers && !Table::takes(inner, file.len()) {
             self.forget(inner, |_| true);
         }
@@ -163,9 +211,9 @@ impl Table {
         inner.next_segment += 1;
         let file = Arc::downgrade(file);
         let bytes = file.upgrade().map_or(0, |file| file.len() as u64);
-        inner.segments.push(Segment { number, file, bytes, regions: 1, for_readers });
+        inner.segments.push(Segment { number, file, bytes, regions: 1, for_readers, for_all });
         for peer in inner.live_peers() {
-            peer.tell(&self.file, &inner.segments);
+            peer.tell(self.tables(), &inner.segments);
         }
         Ok(number)
     }
@@ -207,7 +255,7 @@ impl Table {
         inner.segments.retain(|segment| segment.regions > 0 || !which(segment));
         if inner.segments.len() < before {
             for peer in inner.live_peers() {
-                peer.tell(&self.file, &inner.segments);
+                peer.tell(self.tables(), &inner.segments);
             }
         }
         let is_idle = inner.segments.iter().any(|segment| segment.regions == 0);
@@ -225,7 +273,7 @@ impl Table {
     pub fn add(&self, peer: &Arc<Peer>) {
         let mut inner = self.inner();
         inner.peers.push(Arc::downgrade(peer));
-        peer.tell(&self.file, &inner.segments);
+        peer.tell(self.tables(), &inner.segments);
     }
 
     /// Somebody may write to these files for ever: no new piece is cut from them.
@@ -240,7 +288,7 @@ impl Table {
 
     /// Tells a peer whose socket was full.
     pub fn tell_again(&self, peer: &Peer) {
-        peer.tell(&self.file, &self.inner().segments);
+        peer.tell(self.tables(), &self.inner().segments);
     }
 }
 
@@ -248,10 +296,12 @@ impl Deregister for Table {
     fn deregister(&self, rkey: Rkey) {
         let Some(at) = entry_of(rkey.0) else { return };
         let mut inner = self.inner();
-        if self.words.load(at, Ordering::Relaxed) != rkey.0 {
+        if self.all.words.load(at, Ordering::Relaxed) != rkey.0 {
             return;
         }
-        self.words.store(at, 0, Ordering::SeqCst);
+        for shown in [Some(&self.all), self.public.get()].into_iter().flatten() {
+            shown.words.store(at, 0, Ordering::SeqCst);
+        }
         let index = at / ENTRY_WORDS;
         inner.free.push(index);
         let number = inner.of_entry[index];

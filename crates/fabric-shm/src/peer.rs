@@ -1,13 +1,14 @@
 //! What a device knows of a peer: its socket, and of which memory it was told.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dafs_fabric::SharedFile;
 use dafs_fabric::local::PeerProcess;
 
+use crate::admitted::Admission;
 use crate::peer_socket::PeerSocket;
 use crate::sys;
 use crate::wire::{Limits, Message};
@@ -26,6 +27,17 @@ pub struct Segment {
     pub regions: usize,
     /// Peers are to read it, and no more; how much they map is no limit for others.
     pub for_readers: bool,
+    /// Those may be of any user, once they are admitted.
+    pub for_all: bool,
+}
+
+/// Which files peers map to see what is registered.
+#[derive(Debug, Clone, Copy)]
+pub struct Tables<'a> {
+    /// Those who may have all of it.
+    pub all: Option<BorrowedFd<'a>>,
+    /// The others, where there is something for them.
+    pub public: Option<BorrowedFd<'a>>,
 }
 
 /// A peer, as the device knows it: the socket, and of what it was told.
@@ -33,8 +45,10 @@ pub struct Segment {
 pub struct Peer {
     socket: PeerSocket,
     process: PeerProcess,
-    /// It is told at all: it can then touch all of those files.
+    /// It is told of all: it can then touch all of those files.
     shares: bool,
+    /// It is told of what is for all.
+    admission: OnceLock<Admission>,
     limits: Limits,
     told: Mutex<Told>,
     /// It is to be told more when its socket has room.
@@ -92,6 +106,7 @@ impl Peer {
             process: PeerProcess::of(socket.as_fd()),
             socket,
             shares,
+            admission: OnceLock::new(),
             limits,
             told: Mutex::default(),
             lags: AtomicBool::new(false),
@@ -172,10 +187,20 @@ impl Peer {
         self.reaches_us.load(Ordering::Acquire)
     }
 
-    /// It can be referred to what it may read.
+    /// It can be referred to what it may read, and may read that.
     #[inline]
-    pub fn reads_all(&self) -> bool {
-        self.reads_all.load(Ordering::Relaxed)
+    pub fn reads(&self, for_all: bool) -> bool {
+        self.reads_all.load(Ordering::Relaxed) && (for_all || self.shares)
+    }
+
+    /// From now on it may be told of what is for all.
+    pub fn admit(&self, admission: Admission) {
+        let _ = self.admission.set(admission);
+    }
+
+    /// The one place where it is decided who may map what.
+    fn may_have(&self, segment: &Segment) -> bool {
+        self.shares || segment.for_all && self.admission.get().is_some()
     }
 
     /// Files of which it was told, by number.
@@ -185,10 +210,11 @@ impl Peer {
     }
 
     /// Tells of all that it does not know yet, as far as it takes it.
-    pub fn tell(&self, table: &SharedFile, segments: &[Segment]) {
-        if !self.shares {
+    pub fn tell(&self, tables: Tables<'_>, segments: &[Segment]) {
+        if !self.shares && self.admission.get().is_none() {
             return;
         }
+        let table = if self.shares { tables.all } else { tables.public };
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let full = match self.tell_all(&mut told, table, segments) {
             Err(error) if sys::is_temporary(&error) => true,
@@ -201,14 +227,15 @@ impl Peer {
         };
         self.lags.store(full, Ordering::Release);
         let knows = |segment: &Segment| told.segments.iter().any(|(n, _)| *n == segment.number);
-        let reads_all = segments.iter().all(|segment| !segment.for_readers || knows(segment));
+        let mut readable = segments.iter().filter(|s| s.for_readers && self.may_have(s));
+        let reads_all = readable.all(knows);
         self.reads_all.store(reads_all && !full, Ordering::Relaxed);
     }
 
     fn tell_all(
         &self,
         told: &mut Told,
-        table: &SharedFile,
+        table: Option<BorrowedFd<'_>>,
         segments: &[Segment],
     ) -> io::Result<()> {
         let is_there = |number| segments.iter().any(|segment| segment.number == number);
@@ -217,7 +244,8 @@ impl Peer {
             sys::send(self.fd(), &Message::Forget(number).encode())?;
             told.segments.swap_remove(at);
         }
-        for segment in segments {
+        let Some(table) = table else { return Ok(()) };
+        for segment in segments.iter().filter(|segment| self.may_have(segment)) {
             if told.segments.iter().any(|(number, _)| *number == segment.number) {
                 continue;
             }
@@ -226,8 +254,7 @@ impl Peer {
                 && bytes + segment.bytes <= self.limits.bytes;
             let Some(file) = segment.file.upgrade().filter(|_| fits) else { continue };
             if !told.table {
-                let table = table.read_only()?;
-                sys::send_with(self.fd(), &Message::Table.encode(), &[table.as_fd()])?;
+                sys::send_with(self.fd(), &Message::Table.encode(), &[table])?;
                 told.table = true;
             }
             let message = Message::Segment(segment.number).encode();

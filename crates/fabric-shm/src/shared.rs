@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use dafs_fabric::mem::MappedOfPeer;
 use dafs_fabric::{Arena, DeviceAttr, Span, local};
 
+use crate::admitted::Admitted;
 use crate::memory_region::Table;
-use crate::peer::{SEGMENT_BYTES_MAX, SEGMENTS_MAX};
+use crate::peer::{Peer, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 use crate::wire::Limits;
 
 /// Entries of a scatter/gather list.
@@ -37,6 +38,8 @@ const FILES_MAX: usize = 16 * 1024;
 pub struct Shared {
     pub attr: DeviceAttr,
     pub table: Arc<Table>,
+    /// Connections of other users that read by themselves.
+    pub admitted: Arc<Admitted>,
     /// What the peers of each user share with this device.
     of_users: Mutex<Users>,
     user_bytes_max: u64,
@@ -69,8 +72,8 @@ impl Shared {
     /// Of a new device with which each user's peers share so much.
     pub fn with_share(attr: DeviceAttr, user_bytes_max: u64) -> io::Result<Arc<Shared>> {
         let table = Table::new()?;
-        let (of_users, all_are_strangers) = (Mutex::default(), false);
-        Ok(Arc::new(Shared { attr, table, of_users, user_bytes_max, all_are_strangers }))
+        let (of_users, admitted, all_are_strangers) = (Mutex::default(), Arc::default(), false);
+        Ok(Arc::new(Shared { attr, table, admitted, of_users, user_bytes_max, all_are_strangers }))
     }
 
     fn of_users(&self) -> MutexGuard<'_, Users> {
@@ -80,6 +83,16 @@ impl Shared {
     /// What a peer may share, if its user's share has room for it.
     pub fn limits(&self) -> Limits {
         Limits { segments: SEGMENTS_MAX, bytes: SEGMENT_BYTES_MAX.min(self.user_bytes_max) }
+    }
+
+    /// A peer who is not told of everything is told of what is for all, unless there are many of its user.
+    pub fn admit(&self, peer: &Peer) {
+        if !peer.shares()
+            && let Some(admission) = self.admitted.enter(peer.socket().uid())
+        {
+            peer.admit(admission);
+            self.table.tell_again(peer);
+        }
     }
 
     /// Whether a user's share has room for so much more.

@@ -161,8 +161,8 @@ impl Domain {
         self.parts.iter().any(|part| part.attr().shared_memory)
     }
 
-    /// Lets peers read `memory` by each device that shares some with them, as long as the domain is there.
-    /// Once.
+    /// Lets peers read `memory` by each device that shares some with them, as long as the domain is there:
+    /// up to [`READABLE_MAX`] of them.
     ///
     /// # Errors
     /// [`RegisterError`], of the first that did not take it.
@@ -219,8 +219,16 @@ impl Listener for PlacedListener {
 pub struct ProtectionDomain {
     device: Arc<dyn Device>,
     memory: RwLock<Memory>,
-    /// What peers may read.
-    readable: OnceLock<MemoryRegion>,
+    /// What peers may read, the first ones.
+    readable: [OnceLock<Readable>; READABLE_MAX],
+}
+
+/// How many parts of memory peers may read.
+pub const READABLE_MAX: usize = 16;
+
+struct Readable {
+    region: MemoryRegion,
+    for_all: bool,
 }
 
 #[derive(Default)]
@@ -244,7 +252,7 @@ fn addresses(memory: &Span) -> Range<u64> {
 impl ProtectionDomain {
     /// With this device, which knows no memory yet.
     pub fn new(device: Arc<dyn Device>) -> Arc<ProtectionDomain> {
-        let (memory, readable) = (RwLock::default(), OnceLock::new());
+        let (memory, readable) = (RwLock::default(), Default::default());
         Arc::new(ProtectionDomain { device, memory, readable })
     }
 
@@ -295,23 +303,31 @@ impl ProtectionDomain {
         Ok(())
     }
 
-    /// Lets peers read `memory`, as long as the domain is there. Once.
+    /// Lets peers read `memory`, as long as the domain is there: up to [`READABLE_MAX`] of them.
     ///
     /// # Errors
     /// [`RegisterError`], of the device.
     pub fn let_peers_read(&self, memory: &Span) -> Result<(), RegisterError> {
         let access = Access { remote_read: true, remote_write: false };
         let region = self.device.register(memory.clone(), access)?;
-        let is_first = self.readable.set(region).is_ok();
-        if is_first { Ok(()) } else { Err(RegisterError::Refused("peers read other memory")) }
+        let for_all = memory.shared().is_some_and(|part| part.file.is_for_all());
+        let mut readable = Readable { region, for_all };
+        for place in &self.readable {
+            match place.set(readable) {
+                Ok(()) => return Ok(()),
+                Err(not_here) => readable = not_here,
+            }
+        }
+        Err(RegisterError::Refused("peers read too many other parts of memory"))
     }
 
-    /// By what a peer [may read](Self::let_peers_read) this memory.
+    /// By what a peer [may read](Self::let_peers_read) this memory, and whether peers of any user may.
     #[inline]
-    pub fn readable(&self, span: &Span) -> Option<RemoteSpan> {
-        let region = self.readable.get().filter(|region| region.span().contains(span))?;
-        let offset = usize::try_from(span.addr() - region.span().addr()).ok()?;
-        Some(region.part(offset, span.len()))
+    pub fn readable(&self, span: &Span) -> Option<(RemoteSpan, bool)> {
+        let known = self.readable.iter().map_while(OnceLock::get);
+        let part = { known }.find(|part| part.region.span().contains(span))?;
+        let offset = usize::try_from(span.addr() - part.region.span().addr()).ok()?;
+        Some((part.region.part(offset, span.len()), part.for_all))
     }
 
     /// The device was to know this memory, and did not take it. Nobody else is to register it: who

@@ -120,10 +120,17 @@ pub trait Engine: Send {
         None
     }
 
-    /// The peer of a queue pair was told of all memory that it may read: what it is referred to, it reaches.
-    fn lets_read(&self, queue_pair: QueuePair) -> bool {
-        let _ = queue_pair;
+    /// The peer of a queue pair was told of all memory that it may read: what it is referred to, it reaches, if
+    /// that is memory `for_all`, or the peer one who may read all.
+    fn lets_read(&self, queue_pair: QueuePair, for_all: bool) -> bool {
+        let _ = (queue_pair, for_all);
         true
+    }
+
+    /// The peer of a queue pair may read the memory that is [for all](crate::Arena::for_all_readers). Others
+    /// than the device's own user and root are not told of it before, as nobody knows who they are.
+    fn admit(&mut self, queue_pair: QueuePair) {
+        let _ = queue_pair;
     }
 
     /// The peer's memory that this process may read, to be read in place: the peer has said that it leaves it

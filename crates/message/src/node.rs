@@ -157,7 +157,8 @@ impl Node {
     }
 
     /// From now on, replies on this connection may refer to data in memory that peers
-    /// [may read](dafs_fabric::Domain::let_peers_read), where the peer asks for it and `quota` has room: it
+    /// [may read](dafs_fabric::Domain::let_peers_read) (of which it is told now, if it was not yet:
+    /// [`admit`](dafs_fabric::Engine::admit)), where the peer asks for it and `quota` has room: it
     /// copies the data by itself. [`Event::ReplySent`] comes when it has let it go, or at
     /// [`Event::Quiescent`]; of what it asked to be [lent](Self::submit_to_lend) also later, when it reads it no
     /// more.

@@ -257,9 +257,10 @@ impl Port {
 
     /// See [`Node::refer`](crate::Node::refer).
     pub fn refer(&mut self, conn: ConnId, quota: Arc<ReferenceQuota>) {
-        if let Some((connection, _)) = self.find(conn)
+        if let Some((connection, sh)) = self.find(conn)
             && connection.agreed.refers
         {
+            sh.engine.admit(connection.queue_pair);
             connection.responder.references = Some(Box::new(References::new(quota)));
         }
     }

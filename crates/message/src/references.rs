@@ -38,6 +38,8 @@ pub fn reads_in_place(attr: &DeviceAttr) -> bool {
 pub struct ReferenceQuota {
     read: Share,
     lent: Share,
+    /// What it takes is taken of this as well.
+    above: Option<Arc<ReferenceQuota>>,
 }
 
 #[derive(Debug)]
@@ -79,7 +81,35 @@ impl ReferenceQuota {
 
     /// As [`new`](Self::new), and how much may be lent.
     pub fn with_loans(read: (usize, usize), lent: (usize, usize)) -> Arc<ReferenceQuota> {
-        Arc::new(ReferenceQuota { read: Share::new(read), lent: Share::new(lent) })
+        ReferenceQuota::within(None, read, lent)
+    }
+
+    /// As [`with_loans`](Self::with_loans), and of what `above` has left: all those that are within one
+    /// never have more together.
+    pub fn within(
+        above: Option<Arc<ReferenceQuota>>,
+        read: (usize, usize),
+        lent: (usize, usize),
+    ) -> Arc<ReferenceQuota> {
+        Arc::new(ReferenceQuota { read: Share::new(read), lent: Share::new(lent), above })
+    }
+
+    fn take(&self, lent: bool, bytes: usize) -> bool {
+        if !self.share(lent).take(bytes) {
+            return false;
+        }
+        let has = self.above.as_ref().is_none_or(|above| above.take(lent, bytes));
+        if !has {
+            self.share(lent).give_back(bytes);
+        }
+        has
+    }
+
+    fn give_back(&self, lent: bool, bytes: usize) {
+        self.share(lent).give_back(bytes);
+        if let Some(above) = &self.above {
+            above.give_back(lent, bytes);
+        }
     }
 
     fn share(&self, lent: bool) -> &Share {
@@ -144,9 +174,9 @@ impl References {
     ) -> Option<(u32, u64)> {
         // As many as it may touch, wherever it begins.
         let bytes = (len.saturating_sub(1).div_ceil(GRAIN_BYTES) + 1) * GRAIN_BYTES;
-        let share = self.quota.share(lent);
         let taken = self.taken.of(lent);
-        if *taken + bytes > share.of_connection || !share.take(bytes) {
+        let most = self.quota.share(lent).of_connection;
+        if *taken + bytes > most || !self.quota.take(lent, bytes) {
             return None;
         }
         *taken += bytes;
@@ -173,7 +203,7 @@ impl References {
         let token = place.token.take()?;
         place.generation = place.generation.wrapping_add(1);
         *self.taken.of(place.lent) -= place.bytes;
-        self.quota.share(place.lent).give_back(place.bytes);
+        self.quota.give_back(place.lent, place.bytes);
         self.free.push(index);
         Some(token)
     }
@@ -183,7 +213,7 @@ impl References {
         for place in self.places.iter_mut().filter(|place| !(but_loans && place.lent)) {
             let Some(token) = place.token.take() else { continue };
             *self.taken.of(place.lent) -= place.bytes;
-            self.quota.share(place.lent).give_back(place.bytes);
+            self.quota.give_back(place.lent, place.bytes);
             if !planted(Defect::ReferenceEndsEarly) {
                 told(token);
             }
@@ -204,7 +234,7 @@ impl References {
 impl Drop for References {
     fn drop(&mut self) {
         for lent in [false, true] {
-            self.quota.share(lent).give_back(*self.taken.of(lent));
+            self.quota.give_back(lent, *self.taken.of(lent));
         }
     }
 }
@@ -299,6 +329,26 @@ mod tests {
         assert!(!one.lends() && ended == [1, 2, 3]);
         drop((one, other));
         assert_eq!((quota.left(), quota.left_to_lend()), (2 * GRAIN_BYTES, 5 * GRAIN_BYTES));
+    }
+
+    #[test]
+    fn quotas_within_another_have_no_more_together() {
+        let (small, large) =
+            ((2 * GRAIN_BYTES, 2 * GRAIN_BYTES), (9 * GRAIN_BYTES, 3 * GRAIN_BYTES));
+        let above = ReferenceQuota::with_loans(large, large);
+        let each = || ReferenceQuota::within(Some(above.clone()), small, small);
+        let (first, other) = (each(), each());
+        let (mut one, mut two) = (References::new(first), References::new(other.clone()));
+        let begin = |of: &mut References, lent| of.begin((1, lent), || 5).map(|begun| begun.0);
+        let held = [begin(&mut one, false), begin(&mut one, false), begin(&mut two, false)];
+        assert!(held.iter().all(Option::is_some));
+        assert_eq!(begin(&mut two, false), None, "all have enough");
+        assert_eq!((other.left(), above.left()), (GRAIN_BYTES, 0), "nothing was taken for it");
+        assert!(begin(&mut two, true).is_some(), "loans count by themselves");
+        one.end(held[0].expect("begun"));
+        assert!(begin(&mut two, false).is_some());
+        drop((one, two));
+        assert_eq!((above.left(), above.left_to_lend()), (3 * GRAIN_BYTES, 3 * GRAIN_BYTES));
     }
 
     #[test]

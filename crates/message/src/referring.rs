@@ -59,8 +59,15 @@ impl Connection {
         {
             return false;
         }
-        let remotes: Option<RemoteSpans> = data.iter().map(|s| sh.domain.readable(s)).collect();
-        let Some(remotes) = remotes.filter(|_| sh.engine.lets_read(self.queue_pair)) else {
+        let mut for_all = true;
+        let readable = |span| {
+            let (remote, is_for_all) = sh.domain.readable(span)?;
+            for_all &= is_for_all;
+            Some(remote)
+        };
+        let remotes: Option<RemoteSpans> = data.iter().map(readable).collect();
+        let Some(remotes) = remotes.filter(|_| sh.engine.lets_read(self.queue_pair, for_all))
+        else {
             return false;
         };
         let what = (len, flags & FLAG_MAY_LEND != 0);

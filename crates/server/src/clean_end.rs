@@ -258,6 +258,8 @@ mod tests {
             policy: crate::Policy::default(),
             data_path: crate::DataPath::Unifier,
             path: "memory".into(),
+            domain: dafs_unifier::DomainId::FIRST,
+            share_cache: false,
         }]);
         let (lost, flushing) = (EndedSessions::default(), EndedSessions::default());
         let session = SessionId([1; 16]);

@@ -25,6 +25,10 @@ pub struct ExportConfig {
     /// Refuse all changes.
     #[serde(default)]
     pub read_only: bool,
+    /// Its files have a cache of their own, which peers of any user may map to read, where a network shares
+    /// memory.
+    #[serde(default)]
+    pub share_cache: bool,
     /// The cache's replacement policy for its files, `lru` or `mq`; `None`: the server's.
     #[serde(default, deserialize_with = "policy")]
     pub policy: Option<Policy>,
@@ -122,6 +126,9 @@ fn disk<'de, D: Deserializer<'de>>(from: D) -> Result<Disk, D::Error> {
     String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
 
+/// Each takes memory to describe its part of the cache.
+const SHARED_CACHES_MAX: usize = 8;
+
 /// The port a URL without one means.
 pub const DEFAULT_PORT: u16 = 20490;
 
@@ -202,6 +209,25 @@ pub enum ConfigError {
     /// A cache that is smaller than any, in bytes.
     #[error("a cache of {0} bytes (--arena, arena_bytes): the least is 16m")]
     ArenaTooSmall(u64),
+    /// An export that is to share a cache that there is not.
+    #[error("export '{export}': share_cache (--share-cache) {reason}")]
+    ShareCache {
+        /// Its directory.
+        export: String,
+        /// What is against it.
+        reason: &'static str,
+    },
+    /// Less than each of several caches needs, in bytes.
+    #[error(
+        "a cache of {bytes} bytes (--arena, arena_bytes) for {domains} caches, of the exports with share_cache \
+         and of the others: the least is 16m for each"
+    )]
+    ArenaOfDomains {
+        /// All together.
+        bytes: u64,
+        /// How many.
+        domains: usize,
+    },
     /// More for the cache than the machine has.
     #[error(
         "a cache of {asked} (--arena, arena_bytes), and this machine has {has} of memory: \
@@ -224,6 +250,7 @@ impl Config {
             name: String::new(),
             path: path.into(),
             read_only: false,
+            share_cache: false,
             policy: None,
             data_path: DataPath::default(),
         };
@@ -253,7 +280,38 @@ impl Config {
         if let Some(bytes) = self.arena_bytes.filter(|bytes| *bytes < ARENA_BYTES_MIN) {
             return Err(ConfigError::ArenaTooSmall(bytes));
         }
+        self.check_domains()?;
         self.numbers().into_iter().try_for_each(|(name, value)| in_range(name, value))
+    }
+
+    /// Exports that share their caches have one each.
+    fn check_domains(&self) -> Result<(), ConfigError> {
+        let sharing = self.exports.iter().filter(|export| export.share_cache);
+        for (place, export) in sharing.enumerate() {
+            let reason = match export.data_path {
+                DataPath::Unifier if !self.shared_cache => {
+                    "and shared_cache = false exclude each other"
+                }
+                DataPath::Unifier if place < SHARED_CACHES_MAX => continue,
+                DataPath::Unifier => {
+                    "is for 8 exports at most, each of which has a cache of its own"
+                }
+                _ => "is for the data path unifier",
+            };
+            let export = export.path.display().to_string();
+            return Err(ConfigError::ShareCache { export, reason });
+        }
+        let domains = self.cache_domains();
+        match self.arena_bytes.filter(|bytes| *bytes < ARENA_BYTES_MIN * domains as u64) {
+            Some(bytes) => Err(ConfigError::ArenaOfDomains { bytes, domains }),
+            None => Ok(()),
+        }
+    }
+
+    /// How many caches there are: one of each export that shares it, one of all others.
+    pub(crate) fn cache_domains(&self) -> usize {
+        let sharing = self.exports.iter().filter(|export| export.share_cache).count();
+        sharing + usize::from(sharing < self.exports.len())
     }
 
     /// Those of which a range is checked.

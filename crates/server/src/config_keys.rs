@@ -215,6 +215,15 @@ pub const KEYS: &[ConfigKey] = &[
     key(Export, "read_only", ["false", ""], "true or false", "Take no changes."),
     key(
         Export,
+        "share_cache",
+        ["false", ""],
+        "true or false",
+        "Whether its files have a cache of their own, which programs of any user who is let in may map to read, \
+         where they come by shared memory: faster for them, and whatever of the export is cached they can read, \
+         whoever owns it and whatever its mode is.",
+    ),
+    key(
+        Export,
         "policy",
         [r#""mq""#, "that of the server"],
         "mq or lru",

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_protocol::{Attr, DirEntry, FileHandle, FileKind, Status, Timestamp};
 use dafs_store::{FileSystem, Store};
-use dafs_unifier::Policy;
+use dafs_unifier::{DomainId, Policy};
 
 use crate::paths::DataPath;
 
@@ -27,6 +27,10 @@ pub struct Export {
     pub data_path: DataPath,
     /// For people.
     pub path: String,
+    /// Where data of its files is cached.
+    pub domain: DomainId,
+    /// Whoever is let in may read that by himself.
+    pub share_cache: bool,
 }
 
 /// All of them.

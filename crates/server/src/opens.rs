@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dafs_protocol::{Attr, FileHandle, Status};
 use dafs_store::File;
-use dafs_unifier::{Reader, Unifier, Writer};
+use dafs_unifier::{CacheDomains, Reader, Writer};
 
 use crate::paths::FileData;
 use crate::shared::{LimitGuard, Shared};
@@ -56,7 +56,7 @@ impl Open {
     }
 
     /// Attributes as clients see them: those of the store, corrected by what the cache knows.
-    pub(crate) async fn attr(&self, unifier: &Unifier) -> Result<Attr, Status> {
+    pub(crate) async fn attr(&self, unifier: &CacheDomains) -> Result<Attr, Status> {
         let mark = unifier.mark();
         let mut attr = self.stored.attr().await?;
         if let Some(file) = self.file.cached() {

@@ -15,39 +15,64 @@ const PART_OF_CONNECTION: usize = 32;
 const PART_OF_USER: usize = 16;
 /// What is lent may stay long: half of that, of a small cache.
 const LENT_PART: usize = 2;
+/// All other users together keep no more than this part of the cache of an export that shares it: one person
+/// may be many of them.
+const PART_OF_OTHERS: usize = 8;
 
 /// Of each user who has some.
 pub(crate) struct Quotas {
     own: u32,
     cache_bytes: usize,
+    /// Of all who are neither root nor of the server's own user; `None`: those read nothing by themselves.
+    others: Option<Arc<ReferenceQuota>>,
     of_users: Mutex<HashMap<u32, Weak<ReferenceQuota>>>,
 }
 
+/// When a peer begins to read the server's memory by itself, and how much it keeps of it.
+pub(crate) enum Reading {
+    /// Root and the server's own user, who could anyway.
+    AtOnce(Arc<ReferenceQuota>),
+    /// Others, the caches of exports that share theirs, when it is proven who they are.
+    Proven(Arc<ReferenceQuota>),
+    Never,
+}
+
 impl Quotas {
-    /// Of a server of this user, with a cache of so many bytes.
-    pub(crate) fn new(own: u32, cache_bytes: usize) -> Quotas {
-        Quotas { own, cache_bytes, of_users: Mutex::default() }
+    /// Of a server of this user, of whose caches the least has about so many bytes. Whether others than root
+    /// and the server's own user may read one of them.
+    pub(crate) fn new(own: u32, cache_bytes: usize, for_others: bool) -> Quotas {
+        let all = |part: usize| (usize::MAX, cache_bytes / (PART_OF_OTHERS * part));
+        let others = || ReferenceQuota::with_loans(all(1), all(LENT_PART));
+        Quotas { own, cache_bytes, others: for_others.then(others), of_users: Mutex::default() }
     }
 
-    /// That of a peer; `None`: it does not read the server's memory by itself. Root and the server's own user
-    /// do, who could anyway.
-    pub(crate) fn of(&self, peer: &PeerInfo) -> Option<Arc<ReferenceQuota>> {
-        let uid = peer.credentials.as_ref()?.uid;
-        if uid != 0 && uid != self.own || local::is_ambiguous(uid) {
-            return None;
+    /// That of a peer.
+    pub(crate) fn of(&self, peer: &PeerInfo) -> Reading {
+        match peer.credentials.as_ref().map(|who| who.uid) {
+            Some(uid) if local::is_ambiguous(uid) => Reading::Never,
+            Some(uid) if uid == 0 || uid == self.own => Reading::AtOnce(self.of_user(uid, None)),
+            Some(uid) => match &self.others {
+                Some(all) => Reading::Proven(self.of_user(uid, Some(all.clone()))),
+                None => Reading::Never,
+            },
+            None => Reading::Never,
         }
+    }
+
+    fn of_user(&self, uid: u32, above: Option<Arc<ReferenceQuota>>) -> Arc<ReferenceQuota> {
         let mut of_users = self.of_users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(quota) = of_users.get(&uid).and_then(Weak::upgrade) {
-            return Some(quota);
+            return quota;
         }
         let bytes = |cache_bytes: usize| {
             let of_connection = OF_CONNECTION.min(cache_bytes / PART_OF_CONNECTION);
             (of_connection, OF_USER.min(cache_bytes / PART_OF_USER))
         };
         let (read, lent) = (bytes(self.cache_bytes), bytes(self.cache_bytes / LENT_PART));
-        let quota = ReferenceQuota::with_loans(read, lent);
+        let quota = ReferenceQuota::within(above, read, lent);
+        of_users.retain(|_, quota| quota.strong_count() > 0);
         of_users.insert(uid, Arc::downgrade(&quota));
-        Some(quota)
+        quota
     }
 
     /// Bytes that clients read by themselves now, and that they were lent.
@@ -69,15 +94,39 @@ mod tests {
         PeerInfo { credentials, ends: None, text: String::new() }
     }
 
+    fn at_once(quotas: &Quotas, uid: u32) -> Arc<ReferenceQuota> {
+        match quotas.of(&peer(Some(uid))) {
+            Reading::AtOnce(quota) => quota,
+            _ => panic!("{uid} reads by itself"),
+        }
+    }
+
     #[test]
     fn only_root_and_the_servers_user_have_one_and_share_it() {
-        let quotas = Quotas::new(7, 16 << 20);
-        let of = |uid| quotas.of(&peer(uid));
-        assert!(of(None).is_none() && of(Some(8)).is_none() && of(Some(65534)).is_none());
-        let (root, own) = (of(Some(0)).expect("root"), of(Some(7)).expect("own"));
+        let quotas = Quotas::new(7, 16 << 20, false);
+        for other in [None, Some(8)] {
+            assert!(matches!(quotas.of(&peer(other)), Reading::Never), "{other:?}");
+        }
+        let (root, own) = (at_once(&quotas, 0), at_once(&quotas, 7));
         assert!(!Arc::ptr_eq(&root, &own));
-        assert!(Arc::ptr_eq(&own, &of(Some(7)).expect("own")));
+        assert!(Arc::ptr_eq(&own, &at_once(&quotas, 7)));
         assert_eq!((own.left(), own.left_to_lend()), (1 << 20, 1 << 19), "parts of a small cache");
-        assert_eq!(Quotas::new(7, 1 << 30).of(&peer(Some(0))).expect("root").left(), OF_USER);
+        assert_eq!(at_once(&Quotas::new(7, 1 << 30, false), 0).left(), OF_USER);
+    }
+
+    #[test]
+    fn others_have_one_where_an_export_shares_its_cache_and_a_bound_together() {
+        let quotas = Quotas::new(7, 16 << 20, true);
+        let of = |uid| match quotas.of(&peer(Some(uid))) {
+            Reading::Proven(quota) => quota,
+            _ => panic!("{uid} reads by itself, once it is proven"),
+        };
+        let (one, other) = (of(8), of(9));
+        assert!(Arc::ptr_eq(&one, &of(8)) && !Arc::ptr_eq(&one, &other));
+        assert_eq!((one.left(), one.left_to_lend()), (1 << 20, 1 << 19));
+        let all = quotas.others.as_ref().expect("a bound");
+        assert_eq!((all.left(), all.left_to_lend()), (2 << 20, 1 << 20));
+        assert_eq!(at_once(&quotas, 0).left(), 1 << 20, "root is not one of them");
+        assert!(matches!(quotas.of(&peer(None)), Reading::Never));
     }
 }

@@ -12,16 +12,15 @@ use dafs_fabric::{Address, ConnectError, Domain, Listener, Providers};
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Dialled, Identity, SameHostToken, WriteVerifier};
 use dafs_store::{Disk, OpenStore};
-use dafs_unifier::Unifier;
 
 use crate::acceptor::Acceptor;
 use crate::admin::Admin;
-use crate::cache_memory::{arena, arena_bytes};
+use crate::cache_memory::{Layout, arena_bytes, is_near};
 use crate::clean_end::{EndMark, first_verifier};
 use crate::clients::ClientRecords;
 use crate::config::{Config, ConfigError, ExportConfig};
 use crate::exports::{Export, Exports};
-use crate::host::{fill_random, machine_run, memory_bytes, process_stats, stopwatch, wall_clock};
+use crate::host::{fill_random, machine_run, memory_bytes, process_stats, stopwatch};
 use crate::identity;
 use crate::intent_log::LogStore;
 use crate::limits::Limits;
@@ -64,15 +63,17 @@ impl Server {
     ) -> Result<Server, StartError> {
         let key = check(config)?;
         let addresses = config.addresses()?;
-        // What is wrong with a directory is said, whoever has the port.
-        let exports = open_exports(config, open_store)?;
         let domain = Domain::open_all(&providers.into())?;
+        let layout = Layout::new(config, is_near(config, &addresses, &domain));
+        // What is wrong with a directory is said, whoever has the port.
+        let exports = open_exports(config, &layout, open_store)?;
         check_data_paths(config, &domain)?;
         let Listeners { public, local, same_host } = listen(&domain, &addresses, config)?;
         let addresses: Vec<_> = public.iter().map(|listener| listener.address()).collect();
         // Dropped in this order: a local socket is gone before the next server can have its port.
         let listeners = local.into_iter().chain(public).collect();
-        let shared = share(config, &addresses, Trees { exports, key, same_host }, &domain)?;
+        let trees = Trees { exports, key, same_host, layout };
+        let shared = share(config, &addresses, trees, &domain)?;
         let arena_bytes = shared.process.arena_bytes;
         let admin = Admin::start(config.admin.as_deref(), &addresses, shared.clone())?;
         let stopping = Arc::new(AtomicBool::new(false));
@@ -125,6 +126,8 @@ impl Server {
                     tracing::debug!("memory: the cache is to take {size} bytes, and takes {now}");
                     watch.resized(now);
                 }
+                unifier.balance();
+                unifier.give_back_again();
                 let stats = unifier.stats();
                 let before = refused;
                 refused = (stats.decommits_refused, stats.registrations_refused);
@@ -147,7 +150,7 @@ impl Server {
         self.spawn("dafs-pages", move || {
             let goes_on = || !stopping.load(Ordering::SeqCst);
             while goes_on() {
-                unifier.prefault(std::thread::current(), goes_on);
+                unifier.prefault(&std::thread::current(), goes_on);
                 std::thread::park();
             }
         })
@@ -368,34 +371,23 @@ struct Trees {
     exports: Exports,
     key: Option<Key>,
     same_host: Option<SameHostToken>,
+    layout: Layout,
 }
 
 fn share(
     config: &Config,
     addresses: &[Address],
-    Trees { exports, key, same_host }: Trees,
+    Trees { exports, key, same_host, layout }: Trees,
     domain: &Arc<Domain>,
 ) -> Result<Arc<Shared>, StartError> {
     let own = nix::unistd::geteuid().as_raw();
-    let arena_bytes = arena_bytes(config);
-    let arena = arena(config, addresses, domain, arena_bytes)?;
-    let arena_bytes = arena.len();
-    // The others when they are used: that takes time, where pages are pinned.
-    let first = arena.segment(0);
-    domain
-        .register(&first)
-        .map_err(|source| StartError::Register { bytes: first.len(), source })?;
     let mut process = [0; 8];
     fill_random(&mut process);
     let Kept { records, intent_log, end_mark, numbers } = state(config);
     let new = WriteVerifier::new(machine_run(), process);
     let verifier = end_mark.as_deref().map_or(new, |mark| first_verifier(mark, new));
-    let cache = dafs_unifier::Config {
-        domain: Some(domain.clone()),
-        epoch: u32::from_le_bytes(*process.first_chunk().expect("eight bytes")),
-        ..dafs_unifier::Config::new(arena_bytes, Arc::new(wall_clock))
-    };
-    let unifier = Unifier::new(arena, cache, verifier);
+    let epoch = u32::from_le_bytes(*process.first_chunk().expect("eight bytes"));
+    let (unifier, arena_bytes) = layout.caches(config, domain, (epoch, verifier))?;
     let is_unified = config.exports.iter().all(|e| e.data_path == DataPath::Unifier);
     let page_cache = match is_unified {
         true => None,
@@ -492,12 +484,29 @@ fn check_overlap(config: &Config) -> Result<(), StartError> {
                 });
             }
         }
+        if a.share_cache {
+            continue;
+        }
+        // Its files would be among those that all may read.
+        for b in config.exports.iter().filter(|b| b.share_cache) {
+            let (Some(one), Some(other)) = (real(a), real(b)) else { continue };
+            if one.starts_with(&other) {
+                return Err(StartError::Export {
+                    path: a.path.display().to_string(),
+                    reason: format!("it lies in {}, which shares its cache", b.path.display()),
+                });
+            }
+        }
     }
     Ok(())
 }
 
-fn open_exports(config: &Config, open_store: &OpenStore) -> Result<Exports, StartError> {
-    let open = |export: &ExportConfig| {
+fn open_exports(
+    config: &Config,
+    layout: &Layout,
+    open_store: &OpenStore,
+) -> Result<Exports, StartError> {
+    let open = |(number, export): (usize, &ExportConfig)| {
         let read_only = export.read_only;
         // The other data paths are the page cache's.
         let disk = match export.data_path {
@@ -513,11 +522,13 @@ fn open_exports(config: &Config, open_store: &OpenStore) -> Result<Exports, Star
                 policy: export.policy.or(config.policy).unwrap_or_default(),
                 data_path: export.data_path,
                 path,
+                domain: layout.domain_of(number),
+                share_cache: layout.shares(number),
             }),
             Err(reason) => Err(StartError::Export { path, reason }),
         }
     };
-    Ok(Exports::new(config.exports.iter().map(open).collect::<Result<_, _>>()?))
+    Ok(Exports::new(config.exports.iter().enumerate().map(open).collect::<Result<_, _>>()?))
 }
 
 fn squash(config: &Config) -> fn(Identity) -> Identity {

@@ -1,9 +1,10 @@
 //! How a connection becomes part of a session.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_fabric::PeerInfo;
-use dafs_message::ConnId;
+use dafs_message::{ConnId, ReferenceQuota};
 use dafs_protocol::{
     Dialled, Features, Identity, KeyHandshake, Nonce, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST,
     Purpose, SetupReply, SetupRequest, SizeClass, Status, add_proof, agreed_version,
@@ -24,6 +25,8 @@ pub(crate) struct Unproven {
     /// Our end's address.
     own: Dialled,
     challenged: Option<Box<Challenged>>,
+    /// How much it may keep of what it reads by itself, once it is proven who it is.
+    pub reader: Option<Arc<ReferenceQuota>>,
 }
 
 /// A hello that was answered by a challenge.
@@ -58,7 +61,8 @@ pub(crate) enum Step {
 impl Unproven {
     pub(crate) fn new(proof: Proof, peer: &PeerInfo, since: Duration) -> Unproven {
         let own = peer.ends.map_or_else(Dialled::default, |ends| ends.local.into());
-        Unproven { proof, peer: peer.text.clone(), since, own, challenged: None }
+        let peer = peer.text.clone();
+        Unproven { proof, peer, since, own, challenged: None, reader: None }
     }
 
     /// `said` is `request` as it came.

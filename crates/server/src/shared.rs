@@ -9,7 +9,7 @@ use dafs_protocol::{
     Dialled, Identity, RequestOutcome, SameHostToken, SessionId, SlotId, Status, WriteVerifier,
 };
 use dafs_store::Caller;
-use dafs_unifier::Unifier;
+use dafs_unifier::CacheDomains;
 
 use crate::budget::{AllGranted, Budgets, Needs, UserShare};
 use crate::clean_end::{CleanEnd, EndMark};
@@ -43,7 +43,7 @@ pub struct SharedOptions {
     /// What is served.
     pub exports: Exports,
     /// The cache.
-    pub unifier: Arc<Unifier>,
+    pub unifier: Arc<CacheDomains>,
     /// For exports whose data path is another.
     pub page_cache: Option<Arc<PageCache>>,
     /// Bytes of its arena.
@@ -82,7 +82,7 @@ const LOOKS_TIME: Duration = Duration::from_secs(5);
 /// What all workers share.
 pub struct Shared {
     pub(crate) exports: Exports,
-    pub(crate) unifier: Arc<Unifier>,
+    pub(crate) unifier: Arc<CacheDomains>,
     /// For exports whose data path is not the unifier.
     pub(crate) page_cache: Option<Arc<PageCache>>,
     pub(crate) limits: Limits,
@@ -232,7 +232,9 @@ impl Shared {
         // wait for leaves room to those whose data is there.
         let pages = arena_bytes / 4;
         let budgets = Budgets::new(Needs { pages, memory: limits.request_bytes }, options.own.uid);
-        let quotas = Quotas::new(options.own.uid, arena_bytes);
+        let for_others = exports.iter().any(|export| export.share_cache);
+        let least = arena_bytes / unifier.iter().count();
+        let quotas = Quotas::new(options.own.uid, least, for_others);
         let lease = Duration::from_secs(u64::from(limits.lease_seconds));
         let (slots, logged) = (limits.slots, limits.logged_sessions);
         let who: Caller = Arc::new(options.own);
@@ -353,7 +355,7 @@ impl Shared {
     }
 
     /// The cache.
-    pub fn unifier(&self) -> &Arc<Unifier> {
+    pub fn unifier(&self) -> &Arc<CacheDomains> {
         &self.unifier
     }
 }

@@ -34,11 +34,13 @@ fn shared(limits: Limits) -> Arc<Shared> {
         policy: dafs_unifier::Policy::Lru,
         data_path: DataPath::Unifier,
         path: "memory".into(),
+        domain: dafs_unifier::DomainId::FIRST,
+        share_cache: false,
     };
     let next = std::sync::atomic::AtomicU64::new(1);
     Shared::new(SharedOptions {
         exports: Exports::new(vec![export]),
-        unifier: Unifier::new(arena, config, WriteVerifier([7; 16])),
+        unifier: Arc::new(Unifier::new(arena, config, WriteVerifier([7; 16])).into()),
         page_cache: None,
         arena_bytes: ARENA_BYTES,
         limits,

@@ -126,11 +126,13 @@ impl SimServer {
             policy: dafs_unifier::Policy::Lru,
             data_path: DataPath::Unifier,
             path: "memory".into(),
+            domain: dafs_unifier::DomainId::FIRST,
+            share_cache: false,
         };
         let key = plan.options.key.clone().filter(|_| plan.key);
         let options = SharedOptions {
             exports: Exports::new(vec![export]),
-            unifier,
+            unifier: Arc::new(unifier.into()),
             page_cache: None,
             arena_bytes: plan.arena_bytes,
             limits: plan.limits.clone(),

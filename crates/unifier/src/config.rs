@@ -11,6 +11,9 @@ use crate::policy::Policy;
 /// Gives the time that a write leaves on its file until the store's own time replaces it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
+/// What a cache needs for all that one request may take.
+pub const LEAST_BYTES: usize = 16 << 20;
+
 /// Bounds of a cache.
 #[derive(Clone)]
 pub struct Config {
@@ -22,8 +25,10 @@ pub struct Config {
     /// Replaced pages that slow readers still hold, of all sessions together. Writers wait
     /// beyond this; what one session can hold is bounded by its requests under way.
     pub orphan_bytes_max: usize,
-    /// The cache keeps this much of its arena, and a quarter of it, also while memory is short.
+    /// The cache keeps this much of its arena also while memory is short,
     pub least_bytes: usize,
+    /// and this part of it: 4 for a quarter.
+    pub least_part: usize,
     /// Files that are remembered, with their pages, after their last close; each takes less
     /// than 1 KiB besides its pages.
     pub closed_files_max: usize,
@@ -45,7 +50,8 @@ impl Config {
             dirty_bytes_max: arena_bytes / 2,
             dirty_age: Duration::from_secs(5),
             orphan_bytes_max: arena_bytes / 4,
-            least_bytes: 16 << 20,
+            least_bytes: LEAST_BYTES,
+            least_part: 4,
             closed_files_max: 32_768,
             policy: Policy::default(),
             epoch: 1,

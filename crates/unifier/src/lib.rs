@@ -23,6 +23,7 @@ mod close;
 mod config;
 mod deferred_errors;
 mod dirty;
+mod domains;
 mod emptying;
 mod entry;
 mod file;
@@ -52,7 +53,8 @@ mod wait;
 mod write;
 mod write_back;
 
-pub use config::{CacheStats, Clock, Config};
+pub use config::{CacheStats, Clock, Config, LEAST_BYTES};
+pub use domains::{CacheDomain, CacheDomains, DomainId};
 pub use file::{CachedFile, PageEnd, PageWaiter, PinnedPage};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};

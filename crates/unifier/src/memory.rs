@@ -71,15 +71,16 @@ impl Memory {
         let _ = self.prefaulter.set(thread);
     }
 
-    /// Gets memory for some frames that will be used next, and which; `None`: enough have it.
-    pub(crate) fn prefault(&self) -> Option<Range<usize>> {
+    /// Gets memory for some frames that will be used next, if they may have it, and which; `None`:
+    /// enough have it.
+    pub(crate) fn prefault(&self, may: impl Fn(Range<usize>) -> bool) -> Option<Range<usize>> {
         let reached = self.reached.load(Ordering::Relaxed);
         let mut first = self.ahead.load(Ordering::Relaxed);
         if first < reached {
             first = (reached + GAP_FRAMES).next_multiple_of(self.step);
         }
         let end = (first + self.step).min(self.resident.len());
-        if first >= end || first >= reached + AHEAD_FRAMES {
+        if first >= end || first >= reached + AHEAD_FRAMES || !may(first..end) {
             return None;
         }
         self.arena.populate_huge(first * FRAME_BYTES, (end - first) * FRAME_BYTES);
@@ -98,16 +99,16 @@ mod tests {
         let frames = 4 * AHEAD_FRAMES;
         let arena = Arena::in_segments(frames * FRAME_BYTES, HUGE_PAGE_BYTES).expect("arena");
         let memory = Memory::new(arena, frames, 1);
-        while memory.prefault().is_some() {}
+        while memory.prefault(|_| true).is_some() {}
         let ahead = || memory.ahead.load(Ordering::Relaxed);
         assert_eq!(ahead(), AHEAD_FRAMES, "and no more");
         memory.fault_in(0..AHEAD_FRAMES / 2);
-        while memory.prefault().is_some() {}
+        while memory.prefault(|_| true).is_some() {}
         assert_eq!(ahead(), AHEAD_FRAMES + AHEAD_FRAMES / 2);
         // Use overtakes it: it begins again at some distance.
         let reached = 2 * AHEAD_FRAMES + AHEAD_FRAMES / 2;
         memory.fault_in(AHEAD_FRAMES / 2..reached);
-        assert!(memory.prefault().is_some());
+        assert!(memory.prefault(|_| true).is_some());
         assert_eq!(ahead(), reached + GAP_FRAMES + HUGE_FRAMES);
         assert!(!memory.resident[reached].load(Ordering::Relaxed), "left to who needs it");
         assert!(memory.resident[ahead() - 1].load(Ordering::Relaxed));

@@ -9,6 +9,7 @@ mod free;
 mod order;
 mod segments;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
@@ -362,10 +363,11 @@ impl Pool {
         self.memory.set_prefaulter(thread);
     }
 
-    /// Gets memory for some frames that will be used next; false: enough have it, or memory is
-    /// short.
+    /// Gets memory for some frames that will be used next; false: enough have it, or the next ones
+    /// were given back.
     pub(crate) fn prefault(&self) -> bool {
-        let some = if self.decommitted() == 0 { self.memory.prefault() } else { None };
+        let may = |frames: Range<usize>| frames.into_iter().all(|f| self.state(f) != DECOMMITTED);
+        let some = self.memory.prefault(may);
         let has = some.is_some();
         // They are nobody's: the segment may go at any time.
         let is_there = |frame| self.state(frame) != DECOMMITTED;

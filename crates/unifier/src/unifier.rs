@@ -12,7 +12,7 @@ use dafs_protocol::{Attr, Status, WriteVerifier};
 use dafs_store::{File, FileId};
 
 use crate::file::CachedFile;
-use crate::file::Core;
+use crate::file::{Core, least_frames};
 use crate::job::{Job, wait_all};
 use crate::pool::{FRAME_SLOTS, Pool};
 use crate::wait::Ticket;
@@ -37,9 +37,25 @@ impl Unifier {
     /// # Panics
     /// When the arena has less than 64 KiB, or segments of less.
     pub fn new(arena: Arc<Arena>, config: Config, verifier: WriteVerifier) -> Arc<Unifier> {
+        Unifier::with_changes(arena, config, verifier, Arc::new(AtomicU64::new(1)))
+    }
+
+    /// Another one, of other files, in other memory. A [`Mark`] of one is one of the other.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn beside(&self, arena: Arc<Arena>, config: Config) -> Arc<Unifier> {
+        Unifier::with_changes(arena, config, self.verifier(), self.core.changes())
+    }
+
+    fn with_changes(
+        arena: Arc<Arena>,
+        config: Config,
+        verifier: WriteVerifier,
+        changes: Arc<AtomicU64>,
+    ) -> Arc<Unifier> {
         let pool = Pool::new(arena, config.domain.clone(), config.epoch);
-        let core = Core::new(pool, config, verifier);
-        Arc::new(Unifier { core: Arc::new(core) })
+        Arc::new(Unifier { core: Arc::new(Core::new(pool, config, verifier, changes)) })
     }
 
     /// To be taken BEFORE the store is asked for attributes that are given to
@@ -169,12 +185,45 @@ impl Unifier {
         self.core.shrinks_to().map(|frames| frames as u64 * frame)
     }
 
+    /// What was given back, and peers that read it made memory of, is given back again: to be called a few
+    /// times a second.
+    pub fn give_back_again(&self) {
+        self.core.pool.give_back_again();
+    }
+
     /// Gets memory for what will be cached next, so that nobody waits for that: to be called by a
     /// thread of its own, which is given here and is unparked when it is to go on. Returns when
     /// enough is there.
     pub fn prefault(&self, thread: Thread, goes_on: impl Fn() -> bool) {
+        self.prefaulted_by(thread);
+        while goes_on() && self.prefault_some() {}
+    }
+
+    /// This thread calls [`prefault_some`](Self::prefault_some) when it is unparked.
+    pub(crate) fn prefaulted_by(&self, thread: Thread) {
         self.core.pool.set_prefaulter(thread);
-        while goes_on() && self.core.pool.prefault() {}
+    }
+
+    /// False: enough is there.
+    pub(crate) fn prefault_some(&self) -> bool {
+        self.core.pool.prefault()
+    }
+
+    /// Bytes of its memory that it takes now, or may.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        let pool = &self.core.pool;
+        ((pool.frame_count() - pool.decommitted()) * FRAME_SLOTS * PAGE_BYTES) as u64
+    }
+
+    /// All of it.
+    pub(crate) fn arena_bytes(&self) -> u64 {
+        (self.core.pool.slot_count() * PAGE_BYTES) as u64
+    }
+
+    /// What it always keeps.
+    pub(crate) fn least_bytes(&self) -> u64 {
+        let frames = least_frames(self.core.pool.frame_count(), &self.core.config);
+        (frames * FRAME_SLOTS * PAGE_BYTES) as u64
     }
 
     /// True when [`write_back`](Self::write_back) has something to do. To be asked a few times a
@@ -196,11 +245,15 @@ impl Unifier {
     /// meanwhile can be begun by another call. Of each device it begins only as much as may be
     /// under way.
     pub async fn write_back(&self, now: Duration) {
-        self.core.set_now(now);
-        self.core.jobs.poll(None);
-        let flushes: Vec<Arc<Job>> = std::iter::from_fn(|| self.core.begin_flush()).collect();
+        let flushes = self.begin_write_back(now);
         // Failures are told to the files' writers.
         let _ = wait_all(&flushes).await;
+    }
+
+    pub(crate) fn begin_write_back(&self, now: Duration) -> Vec<Arc<Job>> {
+        self.core.set_now(now);
+        self.core.jobs.poll(None);
+        std::iter::from_fn(|| self.core.begin_flush()).collect()
     }
 
     /// Writes back everything (SYNC_FS). Nothing is synced by it. The files that could not be

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_fabric::Provider;
 use dafs_server::{Config, Limits, Server};
-use dafs_unifier::Unifier;
+use dafs_unifier::CacheDomains;
 
 use crate::pinning::{Pinning, locked_bytes_of_process};
 use load::{Load, WAYS};
@@ -328,7 +328,7 @@ fn segments_of(provider: &Pinning) -> u64 {
 
 /// As the server does while memory is short, or is not any more; how many looks it took. Another client
 /// works between two looks.
-fn resize(unifier: &Unifier, target: u64, own: &mut Load) -> Outcome<u32> {
+fn resize(unifier: &CacheDomains, target: u64, own: &mut Load) -> Outcome<u32> {
     let is_there = |kept: u64| if target < ARENA { kept <= target } else { kept == target };
     for look in 1..=LOOKS_MAX {
         let kept = unifier.resize(target);

@@ -30,6 +30,7 @@ pub fn configure(args: &Args) -> Result<Config, Failure> {
         name,
         path,
         read_only: args.read_only,
+        share_cache: false,
         policy: None,
         data_path: args.datapath.unwrap_or_default(),
     };
@@ -50,6 +51,9 @@ pub fn configure(args: &Args) -> Result<Config, Failure> {
     }
     if args.read_only {
         config.exports.iter_mut().for_each(|export| export.read_only = true);
+    }
+    if args.share_cache {
+        config.exports.iter_mut().take(1).for_each(|export| export.share_cache = true);
     }
     if let Some(data_path) = args.datapath {
         config.exports.iter_mut().for_each(|export| export.data_path = data_path);
@@ -118,6 +122,8 @@ fn line(text: &str, error: &StartError) -> Option<usize> {
         StartError::Config(ConfigError::ArenaTooSmall(_) | ConfigError::ArenaTooLarge { .. }) => {
             ("arena_bytes", "")
         }
+        StartError::Config(ConfigError::ArenaOfDomains { .. }) => ("arena_bytes", ""),
+        StartError::Config(ConfigError::ShareCache { export, .. }) => ("path", export.as_str()),
         StartError::AnonymousUid(_) => ("insecure", ""),
         StartError::Export { path, .. } => ("path", path.as_str()),
         _ => return None,

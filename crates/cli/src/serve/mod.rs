@@ -107,6 +107,10 @@ pub struct Args {
     /// Take no changes.
     #[arg(long)]
     read_only: bool,
+    /// Let programs of all users who are let in map what is cached of the directory (of the first one that is
+    /// given), to read it by themselves: faster, and file modes protect nothing of what is cached.
+    #[arg(long)]
+    share_cache: bool,
     /// How file data goes between disk and network: unifier, normal, mmap or sendfile.
     #[arg(long, value_name = "PATH", long_help = DATA_PATHS)]
     datapath: Option<DataPath>,
@@ -178,15 +182,20 @@ fn policy(name: &str) -> Result<Policy, String> {
     Policy::named(name).ok_or_else(|| "expected lru or mq".to_owned())
 }
 
+/// Of an export with `share_cache`.
+const SHARED_CACHE: &str = ", cache shared: every local user who may connect can read what is cached of it, \
+    whatever the files' modes are";
+
 /// Which directory is served, and how.
 fn served(config: &Config, export: &ExportConfig) -> String {
     let name = if config.exports.len() > 1 { export.name.as_str() } else { "" };
     let note = if export.read_only { ", read-only" } else { "" };
+    let shared = if export.share_cache { SHARED_CACHE } else { "" };
     let path = match export.data_path {
         DataPath::Unifier => String::new(),
         other => format!(", data path {other}"),
     };
-    format!("{} as /{name}{note}{path}", export.path.display())
+    format!("{} as /{name}{note}{path}{shared}", export.path.display())
 }
 
 fn announce(server: &Server, config: &Config) -> Result<Option<Posted>, Failure> {

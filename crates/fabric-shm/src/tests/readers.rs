@@ -2,6 +2,7 @@
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::{RegisterError, RemoteSpan};
+use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::*;
 
@@ -32,7 +33,7 @@ impl Server {
 fn peers_read_what_they_may_and_write_none_of_it() {
     let mut server = Server::new();
     let (_, early) = server.pair.expect("connected");
-    assert!(server.engine.lets_read(early), "there is nothing to be told");
+    assert!(server.engine.lets_read(early, false), "there is nothing to be told");
     let arena = Arena::for_readers(CACHE_BYTES, 64 << 20).expect("memory");
     let cache = arena.span(0, CACHE_BYTES);
     cache.copy_from(CACHE_BYTES - PAGE_BYTES, b"cached");
@@ -47,7 +48,7 @@ fn peers_read_what_they_may_and_write_none_of_it() {
         }
         server.ping();
         let (_, far) = server.pair.expect("connected");
-        assert!(server.engine.lets_read(far));
+        assert!(server.engine.lets_read(far, false));
         let remote = region.part(CACHE_BYTES - PAGE_BYTES, 6);
         let local = Arena::new(PAGE_BYTES).expect("memory").span(0, 6);
         assert_eq!(server.one_sided(&local, remote, false), Status::Success);
@@ -84,4 +85,187 @@ fn a_table_does_not_make_writable_what_is_for_reading() {
     let remote = RemoteSpan { rkey: dafs_fabric::Rkey(1 << 16), addr: 0, len: 100 };
     assert!(memory.find(remote, false).is_ok());
     assert!(memory.find(remote, true).is_err());
+}
+
+const CACHED: &[u8] = b"cached";
+
+/// A server of strangers with memory for its own user and for all, each of them registered to be read.
+struct Apart {
+    server: Server,
+    own: (Span, MemoryRegion),
+    all: (Span, MemoryRegion),
+}
+
+impl Apart {
+    fn new() -> Apart {
+        let server = Server::of_strangers();
+        let memory = |made: Result<std::sync::Arc<Arena>, dafs_fabric::ArenaError>| {
+            let arena = made.expect("memory");
+            let span = arena.span(0, arena.len());
+            span.copy_from(PAGE_BYTES, CACHED);
+            let region = server.device.register(span.clone(), READ).expect("registered");
+            (span, region)
+        };
+        let own = memory(Arena::for_readers(4 << 20, 2 << 20));
+        let all = memory(Arena::for_all_readers(4 << 20, 2 << 20));
+        Apart { server, own, all }
+    }
+
+    /// What the honest client reads of them: of that for the server's own user, and of that for all.
+    fn seen(&mut self) -> [Option<Vec<u8>>; 2] {
+        let parts = [&self.own.1, &self.all.1].map(|of| of.part(PAGE_BYTES, CACHED.len()));
+        parts.map(|part| {
+            let local = Arena::new(PAGE_BYTES).expect("memory").span(0, CACHED.len());
+            let status = self.server.one_sided(&local, part, false);
+            // Who asked for what he may not have comes again.
+            if status != Status::Success {
+                self.server.connect_honest();
+                return None;
+            }
+            let mut seen = vec![0; CACHED.len()];
+            local.copy_to(0, &mut seen);
+            Some(seen)
+        })
+    }
+
+    fn admit(&mut self) {
+        let (_, far) = self.server.pair.expect("connected");
+        self.server.engine.admit(far);
+        self.server.ping();
+    }
+
+    /// Whether the server refers the honest client to that of its own user, and to that for all.
+    fn lets_read(&self) -> [bool; 2] {
+        let (_, far) = self.server.pair.expect("connected");
+        [false, true].map(|for_all| self.server.engine.lets_read(far, for_all))
+    }
+}
+
+#[test]
+fn other_users_read_what_is_for_all_once_they_are_admitted_and_nothing_else() {
+    let mut apart = Apart::new();
+    assert_eq!(apart.lets_read(), [false, false]);
+    assert_eq!(apart.seen(), [None, None]);
+    apart.admit();
+    assert_eq!(apart.lets_read(), [false, true]);
+    let remote = apart.all.1.part(PAGE_BYTES, CACHED.len());
+    let local = Arena::new(PAGE_BYTES).expect("memory").span(0, CACHED.len());
+    assert_eq!(apart.server.one_sided(&local, remote, false), Status::Success);
+    assert_eq!(apart.server.one_sided(&local, remote, true), Status::RemoteAccess);
+    apart.server.connect_honest();
+    assert_eq!(apart.lets_read(), [false, false], "another connection is admitted anew");
+    apart.admit();
+    let own = apart.own.1.part(PAGE_BYTES, CACHED.len());
+    assert_eq!(apart.server.one_sided(&local, own, false), Status::RemoteAccess);
+    // What is registered later is told of to those who are admitted, if it is for all.
+    apart.server.connect_honest();
+    apart.admit();
+    let later = Arena::for_all_readers(2 << 20, 2 << 20).expect("memory");
+    let span = later.span(0, later.len());
+    span.copy_from(PAGE_BYTES, b"second");
+    let region = apart.server.device.register(span, READ).expect("registered");
+    let remote = region.part(PAGE_BYTES, 6);
+    assert_eq!(apart.server.one_sided(&local, remote, false), Status::Success);
+    let mut seen = [0; 6];
+    local.copy_to(0, &mut seen);
+    assert_eq!(&seen, b"second");
+    // Given back, it is gone for them, too, as it is for the server.
+    later.discard(PAGE_BYTES, PAGE_BYTES).expect("a hole");
+    assert_eq!(apart.server.one_sided(&local, remote, false), Status::Success);
+    local.copy_to(0, &mut seen);
+    assert_eq!(seen, [0; 6]);
+    // An entry that has ended has ended for them.
+    drop(region);
+    assert_eq!(apart.server.one_sided(&local, remote, false), Status::RemoteAccess);
+}
+
+#[test]
+fn the_servers_own_user_needs_no_admission() {
+    let mut server = Server::new();
+    let arena = Arena::for_all_readers(4 << 20, 2 << 20).expect("memory");
+    let region = server.device.register(arena.span(0, 4 << 20), READ).expect("registered");
+    server.ping();
+    let (_, far) = server.pair.expect("connected");
+    assert!(server.engine.lets_read(far, true) && server.engine.lets_read(far, false));
+    let local = Arena::new(PAGE_BYTES).expect("memory").span(0, 6);
+    assert_eq!(server.one_sided(&local, region.part(0, 6), false), Status::Success);
+}
+
+/// All that a stranger gets into his hands.
+#[test]
+fn other_users_are_handed_one_file_and_a_table_of_it_alone() {
+    use std::os::unix::fs::MetadataExt;
+
+    use crate::memory_region::{ENTRIES, ENTRY_WORDS, TABLE_BYTES};
+
+    let mut apart = Apart::new();
+    let ordinary = Arena::shared(1 << 16).expect("memory").span(0, 1 << 16);
+    let _received = apart.server.device.register(ordinary, READ_WRITE).expect("registered");
+    let rude = apart.server.rude();
+    apart.server.engine.admit(rude.queue_pair);
+    apart.server.engine.admit(rude.queue_pair);
+    // What is asked for has no answer: there are no words for it. A file of one's own makes no difference.
+    let file = memfd(MFdFlags::empty(), 1 << 16, BOTH).expect("a file");
+    rude.say(&Message::Segment(1), &[file.as_fd()]);
+    let more = Arena::for_readers(2 << 20, 2 << 20).expect("memory").span(0, 2 << 20);
+    let _more = apart.server.device.register(more, READ).expect("registered");
+    apart.server.ping();
+
+    let (mut tables, mut segments) = (Vec::new(), Vec::new());
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    while let Ok(received) = sys::receive(rude.socket.as_fd(), &mut bytes, Take::Message) {
+        match Message::decode(&bytes[..received.len]) {
+            Some(Message::Table) => tables.extend(received.descriptors),
+            Some(Message::Segment(_)) => segments.extend(received.descriptors),
+            other => assert!(received.descriptors.is_empty(), "{other:?}"),
+        }
+    }
+    let ([table], [segment]) = (tables.as_slice(), segments.as_slice()) else {
+        panic!("{} tables, {} segments", tables.len(), segments.len());
+    };
+    let id = |fd: BorrowedFd<'_>| {
+        let file = std::fs::File::from(fd.try_clone_to_owned().expect("a descriptor"));
+        let meta = file.metadata().expect("its attributes");
+        (meta.dev(), meta.ino(), meta.mode() & 0o7777)
+    };
+    let shared = apart.all.0.shared().expect("shared").file;
+    assert_eq!(id(segment.as_fd()), id(shared.as_fd()));
+    assert_eq!(id(segment.as_fd()).2, 0o600, "nobody else opens it anew");
+    assert!(Arena::of_peer(segment.as_fd(), 4 << 20).is_err(), "not to be written");
+    let zero = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    assert!(fallocate(segment, zero, 0, 4096).is_err(), "nor are holes made");
+
+    let words = dafs_fabric::Words::of_peer(table.as_fd(), TABLE_BYTES).expect("a table");
+    let load = |word| words.load(word, std::sync::atomic::Ordering::Relaxed);
+    let used: Vec<u64> =
+        (0..ENTRIES).map(|entry| load(entry * ENTRY_WORDS)).filter(|key| *key != 0).collect();
+    assert_eq!(used, [apart.all.1.remote().rkey.0], "no other key is in it");
+    let of_others = [&apart.own.1].map(|region| region.span().addr());
+    for word in 0..ENTRIES * ENTRY_WORDS {
+        assert!(!of_others.contains(&load(word)), "an address of what is not for all");
+    }
+}
+
+/// Connections of one user that the server would wait for are bounded; the others go on without.
+#[test]
+fn one_user_is_admitted_so_often_and_no_more() {
+    let mut apart = Apart::new();
+    let mut rude: Vec<_> = (0..70).map(|_| apart.server.rude()).collect();
+    for one in &rude {
+        apart.server.engine.admit(one.queue_pair);
+    }
+    let lets = |apart: &Apart, one: &Rude| apart.server.engine.lets_read(one.queue_pair, true);
+    assert_eq!(rude.iter().filter(|one| lets(&apart, one)).count(), 64);
+    apart.admit();
+    assert_eq!(apart.lets_read(), [false, false]);
+    // One that hangs up makes room; one that only is disconnected does not, as it may still read.
+    let gone = rude[0].queue_pair;
+    apart.server.engine.disconnect(rude[1].queue_pair);
+    apart.server.ping();
+    apart.admit();
+    assert_eq!(apart.lets_read(), [false, false]);
+    drop(rude.swap_remove(0));
+    apart.server.ended(gone);
+    apart.admit();
+    assert_eq!(apart.lets_read(), [false, true]);
 }

@@ -2,6 +2,7 @@
 
 use std::io::Result;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use super::shared::{READ_WRITE, SharedFile, align_of, checked_bytes, ok, system};
@@ -14,9 +15,24 @@ impl SharedFile {
         self.for_readers.as_ref().map_or(self.as_fd(), AsFd::as_fd)
     }
 
+    /// Bytes that it takes of memory, whoever had touched it first.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        const BLOCK_BYTES: u64 = 512;
+        let file = std::fs::File::from(self.as_fd().try_clone_to_owned()?);
+        Ok(file.metadata()?.blocks() * BLOCK_BYTES)
+    }
+
     /// Peers are given it for reading only.
     pub fn is_for_readers(&self) -> bool {
         self.for_readers.is_some()
+    }
+
+    /// For reading only, and peers of any user may be given it.
+    pub fn is_for_all(&self) -> bool {
+        self.for_all && self.is_for_readers()
     }
 }
 
@@ -33,6 +49,29 @@ impl Arena {
         bytes: usize,
         segment_bytes: usize,
     ) -> std::result::Result<Arc<Arena>, ArenaError> {
+        Arena::to_be_read(bytes, segment_bytes, false)
+    }
+
+    /// As [`for_readers`](Arena::for_readers), for peers of any user: memory of which nothing is secret to
+    /// anybody who is let in.
+    ///
+    /// # Errors
+    /// As of `for_readers`.
+    ///
+    /// # Panics
+    /// As of `in_segments`.
+    pub fn for_all_readers(
+        bytes: usize,
+        segment_bytes: usize,
+    ) -> std::result::Result<Arc<Arena>, ArenaError> {
+        Arena::to_be_read(bytes, segment_bytes, true)
+    }
+
+    fn to_be_read(
+        bytes: usize,
+        segment_bytes: usize,
+        for_all: bool,
+    ) -> std::result::Result<Arc<Arena>, ArenaError> {
         let whole_pages = segment_bytes.is_power_of_two() && segment_bytes >= PAGE_BYTES;
         assert!(whole_pages, "segments of {segment_bytes} bytes");
         let mut arena = Arena::map(bytes, HUGE_PAGE_BYTES)?;
@@ -41,6 +80,7 @@ impl Arena {
         let refused = |source| ArenaError::System { bytes: len, source };
         let mut file = SharedFile::new(len).map_err(refused)?;
         file.for_readers = Some(file.read_only().map_err(refused)?);
+        file.for_all = for_all;
         arena.show(file.as_fd(), READ_WRITE).map_err(refused)?;
         arena.keep_out_of_dumps();
         file.close_seals().map_err(refused)?;

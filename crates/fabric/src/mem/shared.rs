@@ -28,6 +28,8 @@ pub struct SharedFile {
     len: usize,
     /// What peers are given who are to read it, and no more.
     pub(super) for_readers: Option<OwnedFd>,
+    /// Those may be of any user.
+    pub(super) for_all: bool,
     retired: AtomicBool,
 }
 
@@ -44,7 +46,8 @@ impl SharedFile {
         ok(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
         // SAFETY: as above.
         ok(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
-        Ok(SharedFile { fd, len, for_readers: None, retired: AtomicBool::new(false) })
+        let retired = AtomicBool::new(false);
+        Ok(SharedFile { fd, len, for_readers: None, for_all: false, retired })
     }
 
     /// A peer may write to it for ever: a process that has died, whose child may have it mapped. Who has

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use dafs_unifier::CacheDomain;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::json;
@@ -30,6 +32,7 @@ pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> s
                 "name": e.name,
                 "path": e.path,
                 "read_only": e.read_only,
+                "share_cache": e.share_cache,
                 "policy": e.policy.name(),
                 "datapath": e.data_path.name(),
                 "disk": e.store.disk(),
@@ -44,6 +47,7 @@ pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> s
         "pid": std::process::id(),
         "addresses": addresses,
         "exports": exports,
+        "caches": caches(shared),
         "uptime_seconds": uptime.as_secs(),
         "uptime_ns": u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX),
         "arena_bytes": shared.process.arena_bytes,
@@ -54,6 +58,21 @@ pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> s
         "sessions": sessions(shared),
         "latency": latency(shared),
     })
+}
+
+/// What each cache domain may take now, and has.
+fn caches(shared: &Shared) -> Vec<serde_json::Value> {
+    let cache = |cache: &CacheDomain| {
+        let stats = cache.stats();
+        json!({
+            "name": cache.name(),
+            "bytes": cache.bytes(),
+            "cached_bytes": stats.resident_bytes,
+            "files": stats.files,
+            "evicted_bytes": stats.evicted_bytes,
+        })
+    };
+    shared.unifier.iter().map(cache).collect()
 }
 
 static LOST_LOG_LINES: AtomicU64 = AtomicU64::new(0);
@@ -239,6 +258,29 @@ impl Collector for Metrics {
                 metric.encode(encoder)?;
             }
         }
-        Ok(())
+        let bytes = |cache: &CacheDomain| cache.bytes();
+        let cached = |cache: &CacheDomain| cache.stats().resident_bytes;
+        each_cache(
+            &self.0,
+            &mut encoder,
+            ("cache_domain_bytes", "Memory that it may take"),
+            bytes,
+        )?;
+        each_cache(&self.0, &mut encoder, ("cache_domain_cached_bytes", "Bytes in it"), cached)
     }
+}
+
+/// A gauge of each cache domain, by its name.
+fn each_cache(
+    shared: &Shared,
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    of: impl Fn(&CacheDomain) -> u64,
+) -> Result<(), fmt::Error> {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for cache in shared.unifier.iter() {
+        let metric = ConstGauge::new(i64::try_from(of(cache)).unwrap_or(i64::MAX));
+        metric.encode(family.encode_family(&[("cache", cache.name())])?)?;
+    }
+    Ok(())
 }

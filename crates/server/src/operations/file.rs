@@ -221,7 +221,8 @@ impl Chain {
             }
             _ => {
                 let (file, attr) = (opened.file.clone(), &opened.attr);
-                FileData::Cached(shared.unifier.open(mark, writer, file, attr, opening))
+                let cache = &shared.unifier;
+                FileData::Cached(cache.open(export.domain, mark, writer, file, attr, opening))
             }
         }
     }

@@ -16,6 +16,7 @@ use super::sessions::LATER_ATTEMPT;
 use super::{TIMER, Worker};
 use crate::identity::Proof;
 use crate::planted::{Defect, planted};
+use crate::references::Reading;
 use crate::session::{Link, Session};
 use crate::setup::{Step, Unproven, WaitingBind, encode_proven, refuse_version};
 use crate::shared::tick;
@@ -197,12 +198,14 @@ impl Worker {
             use_rdma_read: limits.rdma_read,
             ..ConnOptions::default()
         };
-        let quota = self.shared.quotas.of(&incoming.peer);
-        let unproven = Unproven::new(proof, &incoming.peer, self.clock.now());
+        let reading = self.shared.quotas.of(&incoming.peer);
+        let mut unproven = Unproven::new(proof, &incoming.peer, self.clock.now());
         match self.node.accept(incoming, &[], options) {
             Ok(connection) => {
-                if let Some(quota) = quota {
-                    self.node.refer(connection, quota);
+                match reading {
+                    Reading::AtOnce(quota) => self.node.refer(connection, quota),
+                    Reading::Proven(quota) => unproven.reader = Some(quota),
+                    Reading::Never => {}
                 }
                 if let Some(other) = self.connections.enter(connection, unproven, origin) {
                     tick(&self.shared.counters.refused);
@@ -220,7 +223,7 @@ impl Worker {
 
     pub(super) fn set_up(&mut self, connection: ConnId, id: RequestId, header: &[u8]) {
         let Some(unproven) = self.connections.unproven(connection) else { return };
-        let peer = unproven.peer.clone();
+        let (peer, reader) = (unproven.peer.clone(), unproven.reader.clone());
         let step = match decode_setup_request(header) {
             Ok(request) => unproven.step(&self.shared, request, header),
             Err(DecodeError::Version(version)) => refuse_version(version, version),
@@ -249,6 +252,9 @@ impl Worker {
                 };
                 match bound.and_then(in_time) {
                     Ok((session, old)) => {
+                        if let Some(quota) = reader {
+                            self.node.refer(connection, quota);
+                        }
                         let bind =
                             WaitingBind { connection, request: id, session, entry, handshake };
                         self.bind(bind, old);

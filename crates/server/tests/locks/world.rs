@@ -126,11 +126,13 @@ impl World {
             policy: dafs_unifier::Policy::Lru,
             data_path: DataPath::Unifier,
             path: "memory".into(),
+            domain: dafs_unifier::DomainId::FIRST,
+            share_cache: false,
         };
         let random = std::sync::Mutex::new(self.net.rng(77));
         let shared = Shared::new(SharedOptions {
             exports: Exports::new(vec![export]),
-            unifier,
+            unifier: Arc::new(unifier.into()),
             page_cache: None,
             arena_bytes: 16 << 20,
             limits: self.limits.clone(),

@@ -19,7 +19,7 @@ use dafs_protocol::{
     decode_setup_reply, encode_request, encode_setup_request,
 };
 use dafs_server::{Config, DataPath, Server};
-use dafs_unifier::Unifier;
+use dafs_unifier::CacheDomains;
 
 pub const READ: OpenFlags = OpenFlags {
     read: true,
@@ -89,7 +89,7 @@ impl Served {
         self.server.as_ref().expect("runs").admin_address()
     }
 
-    pub fn unifier(&self) -> &Unifier {
+    pub fn unifier(&self) -> &CacheDomains {
         self.server.as_ref().expect("runs").shared().unifier()
     }
 

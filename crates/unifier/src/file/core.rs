@@ -44,8 +44,8 @@ pub(crate) struct Core {
     pub(crate) fill_filter: FillFilter,
     pub(super) spare_fills: SpareFills,
     now_nanos: AtomicU64,
-    /// Grows with each change that the cache makes in the store.
-    changes: AtomicU64,
+    /// Grows with each change that the cache makes in the store, or one beside it.
+    changes: Arc<AtomicU64>,
     pub(crate) counters: Counters,
     /// See [`Unifier::has_lost`](crate::Unifier::has_lost).
     pub(crate) has_lost: AtomicBool,
@@ -109,7 +109,12 @@ impl Table {
 }
 
 impl Core {
-    pub(crate) fn new(pool: Pool, config: Config, verifier: WriteVerifier) -> Core {
+    pub(crate) fn new(
+        pool: Pool,
+        config: Config,
+        verifier: WriteVerifier,
+        changes: Arc<AtomicU64>,
+    ) -> Core {
         // Reading must go on while writers wait.
         let bound = pool.slot_count() * 3 / 4;
         let dirty_slots_max = (config.dirty_bytes_max / PAGE_BYTES).clamp(8, bound);
@@ -131,7 +136,7 @@ impl Core {
             fill_filter: FillFilter::default(),
             spare_fills: SpareFills::default(),
             now_nanos: AtomicU64::new(0),
-            changes: AtomicU64::new(1),
+            changes,
             counters: Counters::default(),
             has_lost: AtomicBool::new(false),
         }
@@ -140,6 +145,11 @@ impl Core {
     /// Now, as changes are counted, and after all that was asked for earlier.
     pub(crate) fn mark(&self) -> u64 {
         self.change()
+    }
+
+    /// For a cache beside this one, whose changes are counted with these.
+    pub(crate) fn changes(&self) -> Arc<AtomicU64> {
+        self.changes.clone()
     }
 
     /// The store's data or attributes have just been changed from here.
@@ -419,7 +429,7 @@ impl Core {
 
 /// Frames that are never given back: what one request may take must always fit.
 pub(crate) fn least_frames(all: usize, config: &Config) -> usize {
-    (all / 4).max(all.min(config.least_bytes / (FRAME_SLOTS * PAGE_BYTES)))
+    (all / config.least_part).max(all.min(config.least_bytes / (FRAME_SLOTS * PAGE_BYTES)))
 }
 
 /// Whole clusters within these blocks.

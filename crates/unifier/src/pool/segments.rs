@@ -19,6 +19,9 @@ use crate::wait::locked;
 /// Free, in a segment that is to be given back: not to be taken.
 pub(super) const EMPTIED: u8 = 4;
 
+/// What readers may have made of holes, before that is looked for.
+const REFILLED_MAX: usize = 1 << 20;
+
 const UNKNOWN: u8 = 0;
 const KNOWN: u8 = 1;
 const REFUSED: u8 = 2;
@@ -278,6 +281,25 @@ impl Pool {
                 self.take_back(frame);
             }
             self.space.changed();
+        }
+    }
+
+    /// Who maps the memory and reads what was given back has the system make pages of it again: they go
+    /// once more, where there are more than a few.
+    pub(crate) fn give_back_again(&self) {
+        let Some(part) = self.arena.span(0, PAGE_BYTES).shared() else { return };
+        let kept = (self.frame_count() - self.decommitted()) * FRAME_BYTES;
+        let most = (kept + REFILLED_MAX) as u64;
+        if !part.file.resident_bytes().is_ok_and(|bytes| bytes > most) {
+            return;
+        }
+        for frame in 0..self.frame_count() {
+            // Nobody takes it again meanwhile.
+            let _free = self.free();
+            if self.state(frame) == DECOMMITTED {
+                // What the system does not take it may take the next time.
+                let _ = self.arena.discard(frame * FRAME_BYTES, FRAME_BYTES);
+            }
         }
     }
 

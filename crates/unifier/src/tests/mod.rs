@@ -6,6 +6,8 @@
 mod cost;
 mod disk;
 #[cfg(not(feature = "planted"))]
+mod domains;
+#[cfg(not(feature = "planted"))]
 mod faults;
 #[cfg(not(feature = "planted"))]
 mod flushes;

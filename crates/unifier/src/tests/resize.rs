@@ -36,6 +36,34 @@ fn memory_that_peers_read_is_given_back_too() {
     assert_eq!(has(), 0);
 }
 
+#[test]
+fn what_readers_make_of_holes_is_given_back_again() {
+    let arena = Arena::for_all_readers(8 * MIB, 2 * MIB).expect("memory");
+    let file = arena.span(0, 1).shared().expect("shared").file;
+    let config = Config { least_bytes: 64 << 10, ..config(8 * MIB) };
+    let unifier = Unifier::new(arena.clone(), config, VERIFIER);
+    let cached = open(&unifier, &Disk::new(1, 0).file(1, vec![5; 2 * MIB]));
+    let user = cached.clone();
+    let lease = run(&Disk::new(1, 0), async move { user.read(0, MIB).await }).expect("read");
+    let kept = unifier.resize(3 << 20);
+    let theirs = Arena::span_of_peer(file.for_peers(), file.len()).expect("mapped");
+    let touch = |pages: std::ops::Range<usize>| {
+        for page in pages {
+            theirs.copy_to(page * PAGE, &mut [0]);
+        }
+    };
+    let has = || file.resident_bytes().expect("its size");
+    touch(0..8 * MIB / PAGE);
+    assert_eq!(has(), 8 << 20);
+    unifier.give_back_again();
+    assert!(has() <= kept, "{} of {kept}", has());
+    assert!(bytes(&lease) == vec![5; MIB]);
+    assert_eq!(unifier.resize(u64::MAX), 8 << 20);
+    touch(0..8 * MIB / PAGE);
+    unifier.give_back_again();
+    assert_eq!(has(), 8 << 20, "nothing is given back");
+}
+
 fn gives_back_and_takes_again(arena: Arc<Arena>) {
     let disk = Disk::new(1, 0);
     let data: Vec<u8> = (0..8 * MIB).map(|at| (at / PAGE) as u8).collect();
