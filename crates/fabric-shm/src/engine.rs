@@ -214,6 +214,29 @@ impl ShmEngine {
         self.ring_all();
     }
 
+    /// Does what puts a message into a ring, if that can be done now.
+    #[inline(always)]
+    fn put_now(
+        &mut self,
+        queue_pair: QueuePair,
+        put: impl FnOnce(&mut Connection) -> bool,
+    ) -> bool {
+        let passes = self.passes;
+        let Ok(connection) = self.slots.connection(queue_pair) else { return false };
+        if !put(connection) {
+            return false;
+        }
+        connection.last = passes;
+        let slot = slot_of(queue_pair);
+        if !std::mem::replace(&mut connection.listed, true) {
+            self.to_ring.push(slot);
+        }
+        if !connection.active {
+            self.activate(slot);
+        }
+        true
+    }
+
     /// Posts what could not be done at once.
     fn post_work(&mut self, queue_pair: QueuePair, work: Work) -> Result<(), PostError> {
         self.slots.connection(queue_pair)?.work.push_back(work);
@@ -499,20 +522,12 @@ impl Engine for ShmEngine {
         remote: RemoteSpan,
         header: &[u8],
     ) -> bool {
-        let passes = self.passes;
-        let Ok(connection) = self.slots.connection(queue_pair) else { return false };
-        if !connection.write_and_send_now(data, remote, header) {
-            return false;
-        }
-        connection.last = passes;
-        let slot = slot_of(queue_pair);
-        if !std::mem::replace(&mut connection.listed, true) {
-            self.to_ring.push(slot);
-        }
-        if !connection.active {
-            self.activate(slot);
-        }
-        true
+        self.put_now(queue_pair, |connection| connection.write_and_send_now(data, remote, header))
+    }
+
+    #[inline]
+    fn send_at_once(&mut self, queue_pair: QueuePair, header: &[u8]) -> bool {
+        self.put_now(queue_pair, |connection| connection.send_header_now(header))
     }
 
     fn post_rdma_read(

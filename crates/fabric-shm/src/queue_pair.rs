@@ -248,6 +248,21 @@ impl Connection {
         Ok(true)
     }
 
+    /// Puts a message without data into the ring, if it may go there now and nothing is in front. What is wrong with
+    /// the peer, where something is, is found by who posts it.
+    #[inline]
+    pub fn send_header_now(&mut self, header: &[u8]) -> bool {
+        let may = header.len() <= HEADER_BYTES_MAX
+            && self.work.is_empty()
+            && !self.peer.lags()
+            && self.sender.has_room(header.len()) == Ok(true);
+        if may {
+            self.sender.push_header(header);
+            self.put = true;
+        }
+        may
+    }
+
     /// Copies `data` to the peer's memory and puts a message behind it into the ring, if both may go now and
     /// nothing is in front. What is wrong with the peer, where something is, is found by who posts them one by
     /// one.

@@ -194,6 +194,12 @@ pub trait Engine: Send {
         data: &mut SgList,
         signaled: bool,
     ) -> Result<(), PostError>;
+    /// Sends one message without data, if it leaves at once: no completion follows. False, and nothing was done: the
+    /// device has no such way, or no room, or work before it; [`post_send`](Engine::post_send) takes it.
+    fn send_at_once(&mut self, queue_pair: QueuePair, header: &[u8]) -> bool {
+        let _ = (queue_pair, header);
+        false
+    }
     /// Writes `data` to the peer's memory at `remote`, whose length is that of `data`.
     ///
     /// # Errors

@@ -242,6 +242,16 @@ impl Connection {
         self.defer(sh, work, id, header, data, signaled);
     }
 
+    /// Posts a message without data of which no end is told.
+    #[inline(always)]
+    pub fn send_small(&mut self, sh: &mut Shared, id: WrId, message: &[u8]) {
+        if self.outbox.is_empty() && sh.engine.send_at_once(self.queue_pair, message) {
+            sh.posted = true;
+            return self.handed_over(message);
+        }
+        self.post_inline(sh, Work::Send, id, message, &mut SgList::new(), false);
+    }
+
     /// Work waits for room in the engine's queue.
     #[cold]
     fn defer(

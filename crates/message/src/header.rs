@@ -267,6 +267,28 @@ impl Header {
         Some((header, remote))
     }
 
+    /// As [`decode`](Self::decode), of a reply whose data was written, and that has nothing beside it: what most short
+    /// messages are that a client gets.
+    #[inline(always)]
+    pub fn decode_written_reply(bytes: &[u8]) -> Option<Header> {
+        let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk()?;
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        // No flags, nor descriptors, nor references.
+        let is_plain =
+            bytes[..4] == [Kind::Reply as u8, Mode::Write as u8, 0, 0] && bytes[10..12] == [0, 0];
+        is_plain.then(|| Header {
+            mode: Mode::Write,
+            header_len: u16::from_le_bytes([bytes[8], bytes[9]]),
+            data_len: word(12),
+            room: word(16),
+            credit_limit: word(20),
+            push_limit: word(24),
+            ..Header::new(Kind::Reply, word(4))
+        })
+    }
+
     /// Bytes of the descriptors, and of the numbers of references behind them.
     pub fn descriptor_bytes(&self) -> usize {
         (usize::from(self.reads) + usize::from(self.writes)) * REMOTE_SPAN_BYTES
@@ -475,6 +497,27 @@ mod tests {
             }
         }
         assert_eq!(taken, 16 * 8 + 5, "tag, room, credits and flags may be any");
+    }
+
+    #[test]
+    fn a_written_reply_is_what_any_header_is() {
+        let (kind, mode, reply_mode) = (Kind::Reply, Mode::Write, Mode::None);
+        let (flags, reads, writes, releases) = (0, 0, 0, 0);
+        let reply = Header { kind, mode, reply_mode, flags, reads, writes, releases, ..sample() };
+        let mut good = Vec::new();
+        reply.encode(&mut good);
+        assert_eq!(Header::decode_written_reply(&good), Some(reply));
+        for len in 0..HEADER_BYTES {
+            assert_eq!(Header::decode_written_reply(&good[..len]), None);
+        }
+        for (at, bit) in (0..HEADER_BYTES).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut other = good.clone();
+            other[at] ^= 1 << bit;
+            match Header::decode_written_reply(&other) {
+                Some(header) => assert_eq!(Header::decode(&other).expect("valid"), header),
+                None => assert!(at < 4 || at == 10 || at == 11, "bit {bit} of byte {at}"),
+            }
+        }
     }
 
     #[test]

@@ -87,16 +87,16 @@ impl RegistrationCache {
         Some(registered)
     }
 
-    /// What to tell a peer of memory that is registered already, and what keeps it so.
+    /// What to tell a peer of the first `len` bytes of memory that is registered already, and what keeps it so.
     #[inline]
     pub fn known(
         &mut self,
-        span: &Span,
+        (span, len): (&Span, usize),
         access: Access,
     ) -> Option<(Arc<MemoryRegion>, RemoteSpan)> {
         let region = self.hit(span, access)?;
         let offset = usize::try_from(span.addr() - region.span().addr()).ok()?;
-        let remote = region.part(offset, span.len());
+        let remote = region.part(offset, len);
         Some((region, remote))
     }
 

@@ -138,12 +138,13 @@ impl Requester {
     }
 
     /// A slot that was [released](Slot::release) can be taken again.
-    #[inline]
+    #[inline(always)]
     pub fn free_slot(&mut self, index: u16) {
         self.note_tag(self.slots[usize::from(index)].tag, false);
         self.free.push(index);
     }
 
+    #[inline(always)]
     fn note_tag(&mut self, tag: u32, in_use: bool) {
         if let Some(noted) = self.low_tags.get_mut(tag as usize) {
             *noted = in_use;

@@ -292,16 +292,14 @@ impl Connection {
         Ok(())
     }
 
-    /// A reply to a request without data that came as a short message, behind data that was written, if all is as
-    /// asked for and its memory is back.
-    #[inline]
+    /// A reply to a request without data that came as a short message, behind data that was written and with nothing
+    /// beside it, if all is as asked for and its memory is back.
+    #[inline(always)]
     pub fn take_short_reply(&mut self, header: &Header, len: usize) -> Option<Short> {
         let slot = self.requester.waiting(header.tag).ok()?;
         // Of what has a target alone there is nothing else to be let go, but what came of its reply's header.
-        let as_asked = header.mode == Mode::Write
-            && slot.target.is_some()
+        let as_asked = slot.target.is_some()
             && header.data_len <= slot.room
-            && (header.reads, header.writes, header.releases) == (0, 0, 0)
             && len == HEADER_BYTES + usize::from(header.header_len)
             && slot.header.is_empty()
             && !slot.abandoned;

@@ -103,11 +103,13 @@ impl Flights {
         self.others[slot] = Some(flight);
     }
 
+    /// Puts a plain read into the slot that was taken for it.
     #[inline(always)]
-    pub(super) fn put_read(&mut self, read: ReadFlight) {
-        if let Some(place) = self.reads.get_mut(usize::from(read.request.head.slot.0)) {
-            debug_assert!(place.is_none(), "a slot has one request at a time");
-            *place = Some(read);
+    pub(super) fn put_read(&mut self, slot: SlotId, read: impl FnOnce() -> ReadFlight) {
+        match self.reads.get_mut(usize::from(slot.0)) {
+            // Made where it stays.
+            Some(place @ None) => *place = Some(read()),
+            _ => debug_assert!(false, "a slot has one request at a time"),
         }
     }
 

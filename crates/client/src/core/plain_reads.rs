@@ -81,19 +81,20 @@ impl Core {
         let Some((slot, sequence)) = self.requests.slots.take() else { return false };
         let head = RequestHead { slot, sequence, cred };
         let request = PlainRead { head, state, offset, len };
-        let is_sent = request.encode().is_ok_and(|bytes| {
-            let room = (span, len as usize);
-            self.node.submit_empty(conn, u32::from(slot.0), &bytes, room).is_ok()
-        });
-        if !is_sent {
+        let Ok(bytes) = request.encode() else {
+            self.requests.slots.untake(slot);
+            return false;
+        };
+        let room = (span, len as usize);
+        if self.node.submit_empty(conn, u32::from(slot.0), &bytes, room).is_err() {
             self.requests.slots.untake(slot);
             return false;
         }
         self.session.facts.requests += 1;
         self.requests.rung = false;
         let memory = std::mem::replace(memory, Memory::None);
-        let read = ReadFlight { conn, link, owner, tag, user, file, request, memory };
-        self.requests.flights.put_read(read);
+        let read = || ReadFlight { conn, link, owner, tag, user, file, request, memory };
+        self.requests.flights.put_read(slot, read);
         true
     }
 

@@ -31,7 +31,8 @@ impl Core {
         if let (&Work::Read { file, offset, len }, None) = (&work, &user)
             && self.send_read(Read { owner, tag, file, offset, len }, &mut memory)
         {
-            return;
+            // It holds nothing, which is not known where it is dropped.
+            return std::mem::forget(work);
         }
         self.submit_any(owner, tag, user, work, memory);
     }

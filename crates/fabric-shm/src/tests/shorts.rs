@@ -127,3 +127,31 @@ fn who_has_many_messages_leaves_receives_to_others() {
     is_heard(true, &[8; 200]);
     is_heard(false, b"a word");
 }
+
+#[test]
+fn what_leaves_at_once_overtakes_nothing() {
+    let mut two = Two::new();
+    let (near, honest) = (two.busy.0, &mut two.server.honest);
+    let (mut sent, mut waiting) = (0u32, 0);
+    // Until the ring is full, and then some.
+    while waiting < 3 {
+        let text = [&sent.to_le_bytes()[..], &[0; 60]].concat();
+        if !honest.send_at_once(near, &text) {
+            honest.post_send(near, WrId(2), &text, &mut smallvec![], false).expect("posted");
+            waiting += 1;
+        } else {
+            assert_eq!(waiting, 0, "message {sent} overtook others");
+        }
+        sent += 1;
+    }
+    let mut taken = 0u32;
+    wait("all messages", || {
+        two.server.honest.poll(&mut Vec::new(), 1);
+        two.server.poll();
+        while two.take().is_some() {
+            assert_eq!(two.short.bytes[..4], taken.to_le_bytes());
+            taken += 1;
+        }
+        (taken == sent).then_some(())
+    });
+}

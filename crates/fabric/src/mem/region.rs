@@ -43,6 +43,7 @@ impl MemoryRegion {
     ///
     /// # Panics
     /// When the part is not inside, or has 4 GiB or more.
+    #[inline]
     pub fn part(&self, offset: usize, len: usize) -> RemoteSpan {
         assert!(offset <= self.span.len && len <= self.span.len - offset, "outside of the region");
         let len = u32::try_from(len).expect("a remote span is below 4 GiB");

@@ -51,13 +51,16 @@ impl Connection {
             self.update_credits(&header)?;
             return self.begin_short(sh, &header, remote).map(Some);
         }
-        let header = Header::decode(&bytes[..(*len).min(HEADER_BYTES)])?;
-        self.update_credits(&header)?;
-        if header.kind == Kind::Reply
-            && let Some(short) = self.take_short_reply(&header, *len)
-        {
-            return Ok(Some((short, HEADER_BYTES)));
+        let whole = bytes.get(..*len).unwrap_or(bytes);
+        if let Some(header) = Header::decode_written_reply(whole) {
+            self.update_credits(&header)?;
+            if let Some(short) = self.take_short_reply(&header, *len) {
+                return Ok(Some((short, HEADER_BYTES)));
+            }
+            return self.handle_other_short(sh, message, header).map(|()| None);
         }
+        let header = Header::decode(whole)?;
+        self.update_credits(&header)?;
         self.handle_other_short(sh, message, header).map(|()| None)
     }
 

@@ -33,9 +33,9 @@ impl Connection {
             return self.submit_as_any(sh, tag, caller_header, (into, room));
         }
         if self.agreed.tagged {
-            self.submit_tagged(sh, tag, caller_header, into.part(0, room))
+            self.submit_tagged(sh, tag, caller_header, (into, room))
         } else {
-            self.submit_untagged(sh, tag, caller_header, into.part(0, room))
+            self.submit_untagged(sh, tag, caller_header, (into, room))
         }
     }
 
@@ -99,18 +99,18 @@ impl Connection {
         sh: &mut Shared,
         tag: u32,
         caller_header: &[u8; N],
-        into: Span,
+        (into, room): (&Span, usize),
     ) -> Result<(), SubmitError> {
-        self.admit_empty(sh, tag, N, into.len())?;
+        self.admit_empty(sh, tag, N, room)?;
         let memory = sh.reply_memory.take(&sh.domain)?;
-        let room = into.len() as u32;
+        let (span, room) = (into.part(0, room), room as u32);
         let (slot, index) = self.begin_empty(tag, room);
         slot.reply_mode = Mode::Tagged;
         (slot.memory, slot.work) = (Some(memory), 1);
         let mut header = Header::new(Kind::Request, wire_tag(index, slot.generation));
         (header.reply_mode, header.room) = (Mode::Tagged, room);
         let (wire, mut list) = (header.tag, SgList::new());
-        list.push(into);
+        list.push(span);
         let id = self.work_id(Target::ReplyReceive, wire);
         let receive = Work::TaggedRecv(reply_tag(wire), Some(memory));
         self.post_inline(sh, receive, id, &[], &mut list, true);
@@ -125,23 +125,22 @@ impl Connection {
     }
 
     /// Where there are no tags: most replies are written to memory that is registered already.
-    #[inline(never)]
+    #[inline(always)]
     fn submit_untagged<const N: usize>(
         &mut self,
         sh: &mut Shared,
         tag: u32,
         caller_header: &[u8; N],
-        into: Span,
+        (into, room): (&Span, usize),
     ) -> Result<(), SubmitError> {
-        let Some((region, remote)) = self.known_room(sh, N, &into) else {
-            let room = into.len();
-            return self.submit_as_any(sh, tag, caller_header, (&into, room));
+        let Some((region, remote)) = self.known_room(sh, N, (into, room)) else {
+            return self.submit_as_any(sh, tag, caller_header, (into, room));
         };
-        self.admit_empty(sh, tag, N, into.len())?;
-        let room = into.len() as u32;
+        self.admit_empty(sh, tag, N, room)?;
+        let (span, room) = (into.part(0, room), room as u32);
         let (slot, index) = self.begin_empty(tag, room);
         slot.reply_mode = Mode::Write;
-        slot.target = Some(requester::Target { span: into, region });
+        slot.target = Some(requester::Target { span, region });
         let mut header = Header::new(Kind::Request, wire_tag(index, slot.generation));
         (header.reply_mode, header.room) = (Mode::Write, room);
         (header.writes, header.header_len) = (1, N as u16);
@@ -150,7 +149,7 @@ impl Connection {
         let message = header.with_descriptor(&remote, caller_header, &mut small);
         let message = message.expect("its length was looked at before");
         let id = self.work_id(Target::Control, header.tag);
-        self.post_inline(sh, Work::Send, id, message, &mut SgList::new(), false);
+        self.send_small(sh, id, message);
         Ok(())
     }
 
@@ -160,14 +159,14 @@ impl Connection {
         &self,
         sh: &mut Shared,
         header_len: usize,
-        into: &Span,
+        (into, room): (&Span, usize),
     ) -> Option<(Arc<MemoryRegion>, RemoteSpan)> {
         let agreed = &self.agreed;
         let message = HEADER_BYTES + REMOTE_SPAN_BYTES + header_len;
         let most = agreed.peer_header_bytes.min(agreed.send_header_bytes);
         let is_plain =
-            agreed.rdma_write && into.len() > self.options.inline_bytes as usize && message <= most;
+            agreed.rdma_write && room > self.options.inline_bytes as usize && message <= most;
         let access = Access { remote_read: false, remote_write: true };
-        is_plain.then(|| sh.registrations.known(into, access)).flatten()
+        is_plain.then(|| sh.registrations.known((into, room), access)).flatten()
     }
 }
