@@ -1,5 +1,6 @@
 //! The engine: posting, polling, sleeping, and the life of queue pairs.
 
+mod posting;
 mod progress;
 mod sleeping;
 
@@ -11,14 +12,15 @@ use dafs_fabric::local::Trust;
 use dafs_fabric::{
     Address, CompletionQueue, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError,
     PeerInfo, Piece, PostError, PostedReceive, QueuePair, QueuePairEvent, ReceiveQueue, RemoteSpan,
-    SgList, ShortMessage, Span, Status, Tag, Views, Waiter, WorkCompletion, WrId, local, sg_bytes,
+    SgList, ShortMessage, Span, Status, Tag, Views, Waiter, WorkCompletion, WrId, local,
 };
 
+use self::posting::check_list;
 use crate::bell::OwnBell;
 use crate::connection::{Accepted, Handshake, check_private_data, reject};
 use crate::peer::Peer;
 use crate::peer_socket::PeerSocket;
-use crate::queue_pair::{AT_ONCE_MAX, Connection, Kind, Work};
+use crate::queue_pair::{Connection, Kind, Work};
 use crate::ring::{HEADER_BYTES_MAX, SEND_BYTES_MAX, Violation};
 use crate::shared::{
     Account, BULK_BYTES_MAX, RECEIVE_QUEUE_DEPTH, SEND_QUEUE_DEPTH, SGE_MAX, Shared,
@@ -213,94 +215,12 @@ impl ShmEngine {
         }
         self.ring_all();
     }
-
-    /// Does what puts a message into a ring, if that can be done now.
-    #[inline(always)]
-    fn put_now(
-        &mut self,
-        queue_pair: QueuePair,
-        put: impl FnOnce(&mut Connection) -> bool,
-    ) -> bool {
-        let passes = self.passes;
-        let Ok(connection) = self.slots.connection(queue_pair) else { return false };
-        if !put(connection) {
-            return false;
-        }
-        connection.last = passes;
-        let slot = slot_of(queue_pair);
-        if !std::mem::replace(&mut connection.listed, true) {
-            self.to_ring.push(slot);
-        }
-        if !connection.active {
-            self.activate(slot);
-        }
-        true
-    }
-
-    /// Posts what could not be done at once.
-    fn post_work(&mut self, queue_pair: QueuePair, work: Work) -> Result<(), PostError> {
-        self.slots.connection(queue_pair)?.work.push_back(work);
-        self.has_more = true;
-        self.activate(slot_of(queue_pair));
-        Ok(())
-    }
-
-    #[inline]
-    fn post_one_sided(
-        &mut self,
-        queue_pair: QueuePair,
-        (wr_id, signaled): (WrId, bool),
-        data: &mut SgList,
-        (remote, write): (RemoteSpan, bool),
-    ) -> Result<(), PostError> {
-        let (total, polls, passes) = (remote.len as usize, self.polls, self.passes);
-        let connection = self.slots.connection(queue_pair)?;
-        if connection.under_way(polls) >= SEND_QUEUE_DEPTH {
-            return Err(PostError::QueueFull);
-        }
-        let opcode = if write { Opcode::RdmaWrite } else { Opcode::RdmaRead };
-        if connection.work.is_empty() && total <= AT_ONCE_MAX {
-            match connection.copy(data, (remote, write), 0, total) {
-                Ok(done) => {
-                    let status =
-                        if done.is_some() { Status::Success } else { Status::RemoteAccess };
-                    if signaled || done.is_none() {
-                        let queue = (&mut self.queue, polls);
-                        connection.complete((wr_id, opcode), (status, total), queue);
-                    }
-                    connection.last = passes;
-                    data.clear();
-                    if !connection.active {
-                        self.activate(slot_of(queue_pair));
-                    }
-                    return Ok(());
-                }
-                Err(why) => self.broken.push((slot_of(queue_pair), why)),
-            }
-        }
-        let kind = if write { Kind::Write(remote) } else { Kind::Read(remote) };
-        let data = std::mem::take(data);
-        self.post_work(queue_pair, Work { wr_id, signaled, kind, data, moved: 0, total })
-    }
 }
 
 /// In the token of a slot: it is about the peer's process, not its socket.
 const OF_PROCESS: u64 = 1 << 32;
 /// It is about the bell that was given to the peer.
 const OF_BELL: u64 = 1 << 33;
-
-/// Checks a list; returns its bytes.
-#[inline]
-fn check_list(data: &[Span], bytes_max: usize) -> Result<usize, PostError> {
-    let bytes = sg_bytes(data);
-    if data.len() > SGE_MAX || bytes > bytes_max {
-        return Err(PostError::TooLarge);
-    }
-    if data.iter().any(Span::is_of_file) {
-        return Err(PostError::Unsupported);
-    }
-    Ok(bytes)
-}
 
 impl Engine for ShmEngine {
     fn attr(&self) -> &DeviceAttr {
