@@ -67,16 +67,19 @@ impl Layout {
             true => Readers::Own,
             false => Readers::Nobody,
         };
-        let (mut domains, mut rest) = (Vec::new(), None);
+        let mut domains = Vec::new();
         let mut add = |name: String, readers| {
             domains.push((name, readers));
             DomainId(domains.len() - 1)
         };
+        // The first is where what belongs to no domain would be: not one that all read.
+        let some_do_not_share = config.exports.iter().any(|e| !(e.share_cache && is_near));
+        let rest = some_do_not_share.then(|| add("private".into(), own));
         let mut of_exports = Vec::new();
         for export in &config.exports {
             of_exports.push(match export.share_cache && is_near {
                 true => add(format!("of {}", export.path.display()), Readers::All),
-                false => *rest.get_or_insert_with(|| add("private".into(), own)),
+                false => rest.unwrap_or_default(),
             });
             if export.share_cache && !is_near {
                 let path = export.path.display();
@@ -189,8 +192,9 @@ mod tests {
         assert_eq!(layout(&some, false), (vec![Nobody], vec![0; 4]));
         assert_eq!(layout(&config(&[true]), true), (vec![All], vec![0]));
         assert_eq!(layout(&config(&[false]), true), (vec![Own], vec![0]));
-        let squashed = Config { squash_root: true, ..config(&[false, true]) };
-        assert_eq!(layout(&squashed, true), (vec![Nobody, All], vec![0, 1]));
+        assert_eq!(layout(&config(&[true, false]), true), (vec![Own, All], vec![1, 0]));
+        let squashed = Config { squash_root: true, ..config(&[false]) };
+        assert_eq!(layout(&squashed, true), (vec![Nobody], vec![0]));
         let layout = Layout::new(&some, true);
         assert!(layout.shares(1) && layout.shares(3) && !layout.shares(0) && !layout.shares(2));
     }

@@ -292,6 +292,10 @@ impl Config {
                 DataPath::Unifier if !self.shared_cache => {
                     "and shared_cache = false exclude each other"
                 }
+                // Its memory is of root, by whose number such a peer opens it anew for writing.
+                DataPath::Unifier if self.squash_root => {
+                    "and squash_root exclude each other: root, of a container say, could write to what all read"
+                }
                 DataPath::Unifier if place < SHARED_CACHES_MAX => continue,
                 DataPath::Unifier => {
                     "is for 8 exports at most, each of which has a cache of its own"
@@ -448,6 +452,18 @@ mod tests {
         }
         assert!(Config { insecure: true, ..open.clone() }.addresses().is_ok());
         assert!(Config { key_file: Some("/k".into()), ..open }.addresses().is_ok());
+    }
+
+    #[test]
+    fn who_shares_a_cache_squashes_nobody_who_could_write_to_it() {
+        let mut config = Config::for_directory("/");
+        config.exports[0].share_cache = true;
+        assert!(config.check().is_ok());
+        let squashes = Config { squash_root: true, ..config.clone() };
+        let said = squashes.check().expect_err("root could write").to_string();
+        assert!(said.contains("squash_root"), "{said}");
+        let private = Config { shared_cache: false, ..config };
+        assert!(matches!(private.check(), Err(ConfigError::ShareCache { .. })));
     }
 
     #[test]

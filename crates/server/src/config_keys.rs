@@ -220,7 +220,7 @@ pub const KEYS: &[ConfigKey] = &[
         "true or false",
         "Whether its files have a cache of their own, which programs of any user who is let in may map to read, \
          where they come by shared memory: faster for them, and whatever of the export is cached they can read, \
-         whoever owns it and whatever its mode is.",
+         whoever owns it and whatever its mode is. Not with `squash_root`: root could write to it.",
     ),
     key(
         Export,
