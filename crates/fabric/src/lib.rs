@@ -25,6 +25,7 @@ mod domain;
 mod engine;
 pub mod epoll;
 mod error;
+mod fifo;
 pub mod local;
 pub mod mem;
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub))]
@@ -42,6 +43,7 @@ pub use completion_queue::CompletionQueue;
 pub use domain::{Domain, ProtectionDomain, Providers, READABLE_MAX, unknown_scheme};
 pub use engine::{Device, Engine, Listener, Provider, Waiter};
 pub use error::{ArenaError, ConnectError, OpenError, PostError, RegisterError};
+pub use fifo::Fifo;
 pub use mem::{
     Anchor, Arena, Buffer, MemoryRegion, Piece, PoolPiece, PostedBuffer, SharedFile, SharedPart,
     SharedPool, Span, Views, Words,

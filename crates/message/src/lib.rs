@@ -116,7 +116,6 @@ mod requester;
 mod requests;
 mod responder;
 mod segments;
-mod sent;
 mod service;
 mod shared;
 mod stats;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Arena, DeviceAttr, Engine, MemoryRegion, ProtectionDomain, QueuePair, SgList, Span,
+    Arena, DeviceAttr, Engine, Fifo, MemoryRegion, ProtectionDomain, QueuePair, SgList, Span,
 };
 
 use crate::bounce::{Bounce, BouncePool, ENOUGH, Owner};
@@ -17,7 +17,6 @@ use crate::receive_pool::{ReceivePool, ReplyMemory, register_local};
 use crate::references::References;
 use crate::registration::{Regions, RegistrationCache};
 use crate::segments;
-use crate::sent::Sent;
 use crate::stats::Counters;
 use crate::{REPLY_HEADER_BYTES_MAX, config};
 
@@ -74,7 +73,7 @@ pub struct Shared {
     /// For the owner of the node.
     pub events: VecDeque<Event>,
     /// Also for it: tokens of replies that have left, or never will.
-    pub sent: Sent,
+    pub sent: Fifo<u64>,
     /// Posted receives.
     pub pool: ReceivePool,
     /// Where headers of tagged replies land.
@@ -161,7 +160,7 @@ impl Shared {
             attr,
             config,
             events: VecDeque::new(),
-            sent: Sent::default(),
+            sent: Fifo::default(),
             pool,
             reply_memory,
             registrations: RegistrationCache::default(),

@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use dafs_fabric::Fifo;
+
 use super::batch::{Batch, frames_of};
 use super::out_frame::{OutFrame, Source};
 use crate::frame::{FAULT_READ, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, Kind};
@@ -28,7 +30,7 @@ struct ReadService {
 /// What waits in the lane.
 #[derive(Debug, Default)]
 pub struct OtherLane {
-    small: VecDeque<u32>,
+    small: Fifo<u32>,
     bulk: VecDeque<u32>,
     /// Bytes that the first of `bulk` had of its turn.
     bulk_turn: usize,
@@ -99,7 +101,7 @@ impl OtherLane {
     ) -> bool {
         let before = batch.len();
         for _ in 0..SMALL_TURN {
-            let Some(slot) = self.small.front().copied() else { break };
+            let Some(slot) = self.small.front() else { break };
             let request = requests.at_mut(slot);
             if !may_go(request, sends_framed) {
                 break;

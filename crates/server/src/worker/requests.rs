@@ -305,8 +305,7 @@ impl Worker {
         page: PinnedPage,
         grant: Grant,
     ) {
-        let mut spans = SgList::new();
-        spans.push(page.span());
+        let mut spans = SgList::from_iter([page.span()]);
         let pins = ReplyPins::Page { _page: page, grant: Some(grant) };
         let token = self.transfers.leave(self.context.transfer(), id.conn(), pins);
         if self.node.reply_small(id, header, &mut spans, token) {
