@@ -290,8 +290,8 @@ impl CacheDomains {
     }
 
     /// See [`Unifier::give_back_again`].
-    pub fn give_back_again(&self) {
-        self.all.iter().for_each(|domain| domain.unifier.give_back_again());
+    pub fn give_back_again(&self) -> usize {
+        self.all.iter().map(|domain| domain.unifier.give_back_again()).sum()
     }
 
     /// See [`Unifier::prefault`].

@@ -186,9 +186,9 @@ impl Unifier {
     }
 
     /// What was given back, and peers that read it made memory of, is given back again: to be called a few
-    /// times a second.
-    pub fn give_back_again(&self) {
-        self.core.pool.give_back_again();
+    /// times a second. How many places were looked at for that.
+    pub fn give_back_again(&self) -> usize {
+        self.core.pool.give_back_again()
     }
 
     /// Gets memory for what will be cached next, so that nobody waits for that: to be called by a

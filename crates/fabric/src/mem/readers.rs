@@ -25,6 +25,14 @@ impl SharedFile {
         Ok(file.metadata()?.blocks() * BLOCK_BYTES)
     }
 
+    /// Where the next page is, from here on, that takes memory; `None`: all the rest is holes.
+    pub fn next_data(&self, from: usize) -> Option<usize> {
+        let from = libc::off_t::try_from(from).ok()?;
+        // SAFETY: numbers only. Nobody reads or writes this file by its position.
+        let at = unsafe { libc::lseek(self.as_fd().as_raw_fd(), from, libc::SEEK_DATA) };
+        usize::try_from(at).ok()
+    }
+
     /// Peers are given it for reading only.
     pub fn is_for_readers(&self) -> bool {
         self.for_readers.is_some()

@@ -21,6 +21,8 @@ pub(super) const EMPTIED: u8 = 4;
 
 /// What readers may have made of holes, before that is looked for.
 const REFILLED_MAX: usize = 1 << 20;
+/// Frames that go again at once: 2 MiB, for which whoever needs memory waits.
+const AGAIN_MAX: usize = 32;
 
 const UNKNOWN: u8 = 0;
 const KNOWN: u8 = 1;
@@ -285,22 +287,37 @@ impl Pool {
     }
 
     /// Who maps the memory and reads what was given back has the system make pages of it again: they go
-    /// once more, where there are more than a few.
-    pub(crate) fn give_back_again(&self) {
-        let Some(part) = self.arena.span(0, PAGE_BYTES).shared() else { return };
+    /// once more, where there are more than a few. How often that took a look: as often as there is memory, or
+    /// somebody who reads a little would have all holes made again.
+    pub(crate) fn give_back_again(&self) -> usize {
+        let Some(part) = self.arena.span(0, PAGE_BYTES).shared() else { return 0 };
         let kept = (self.frame_count() - self.decommitted()) * FRAME_BYTES;
         let most = (kept + REFILLED_MAX) as u64;
         if !part.file.resident_bytes().is_ok_and(|bytes| bytes > most) {
-            return;
+            return 0;
         }
-        for frame in 0..self.frame_count() {
-            // Nobody takes it again meanwhile.
-            let _free = self.free();
-            if self.state(frame) == DECOMMITTED {
-                // What the system does not take it may take the next time.
-                let _ = self.arena.discard(frame * FRAME_BYTES, FRAME_BYTES);
-            }
+        let (mut first, mut looks) = (0, 0);
+        while let Some(from) = part.file.next_data(first * FRAME_BYTES) {
+            let frame = (from / FRAME_BYTES).max(first);
+            first = frame + self.give_run_back_again(frame);
+            looks += 1;
         }
+        looks
+    }
+
+    /// This frame and some behind it that are like it: how many.
+    fn give_run_back_again(&self, frame: usize) -> usize {
+        let last = self.frame_count().min(frame + AGAIN_MAX);
+        // Nobody takes them again meanwhile.
+        let _free = self.free();
+        let is_given = |frame: &usize| self.state(*frame) == DECOMMITTED;
+        let given = (frame..last).take_while(is_given).count();
+        if given > 0 {
+            // What the system does not take it may take the next time.
+            let _ = self.arena.discard(frame * FRAME_BYTES, given * FRAME_BYTES);
+            return given;
+        }
+        (frame..last).take_while(|frame| !is_given(frame)).count().max(1)
     }
 
     /// Frames that are decommitted go to the system; if it does not take them, they are free again.

@@ -64,6 +64,25 @@ fn what_readers_make_of_holes_is_given_back_again() {
     assert_eq!(has(), 8 << 20, "nothing is given back");
 }
 
+#[test]
+fn what_a_reader_makes_of_a_few_holes_costs_no_look_at_all_others() {
+    let arena = Arena::for_all_readers(512 * MIB, 32 * MIB).expect("memory");
+    let file = arena.span(0, 1).shared().expect("shared").file;
+    let config = Config { least_bytes: 64 << 10, least_part: 512, ..config(512 * MIB) };
+    let unifier = Unifier::new(arena.clone(), config, VERIFIER);
+    assert_eq!(unifier.resize(MIB as u64), MIB as u64);
+    let theirs = Arena::span_of_peer(file.for_peers(), file.len()).expect("mapped");
+    let (few, far) = (4 * MIB / PAGE, 300 * MIB / PAGE);
+    for page in (far..far + few).chain([512 * MIB / PAGE - 1]) {
+        theirs.copy_to(page * PAGE, &mut [0]);
+    }
+    assert!(file.resident_bytes().expect("its size") > 4 << 20);
+    let looks = unifier.give_back_again();
+    assert!((2..=8).contains(&looks), "{looks} for 4 MiB of 511");
+    assert_eq!(file.resident_bytes().expect("its size"), 0);
+    assert_eq!(unifier.give_back_again(), 0);
+}
+
 fn gives_back_and_takes_again(arena: Arc<Arena>) {
     let disk = Disk::new(1, 0);
     let data: Vec<u8> = (0..8 * MIB).map(|at| (at / PAGE) as u8).collect();
