@@ -107,9 +107,10 @@ fn drain(mut worker: Worker, store_io: Vec<Box<dyn ThreadIo>>, start: Instant) {
             patience = Duration::ZERO;
             break;
         }
-        if !busy {
+        if !busy && worker.prepare_sleep() {
             waiter.wait(Some(Duration::from_millis(5)));
         }
+        worker.awake();
     }
     worker.shared.drained();
     // What is lent to clients is pinned by this worker: it goes last, when nobody needs pages any more.
