@@ -177,7 +177,7 @@ impl Connection {
     /// What there is to do for it.
     #[inline(always)]
     pub fn look(&self, leaves_short: bool) -> Look {
-        if !self.work.is_empty() || self.peer.lags() {
+        if !self.work.is_empty() {
             return Look::Work;
         }
         match self.receiver.front() {

@@ -111,10 +111,24 @@ impl ShmEngine {
                 Some((_, Err(_))) | None => {}
             }
         }
+        self.tell_who_lags();
         if self.events.is_full() {
             self.ask_next = true;
         } else {
             self.rounds += 1;
+        }
+    }
+
+    /// Peers whose sockets were full are told again: a call for each, so not in each pass, as one who never reads
+    /// what is in its socket stays so.
+    fn tell_who_lags(&mut self) {
+        for slot in &self.active {
+            if let Some(connection) = self.slots.up(*slot)
+                && connection.peer.lags()
+            {
+                self.system_calls += 1;
+                self.shared.table.tell_again(&connection.peer);
+            }
         }
     }
 
@@ -279,9 +293,6 @@ impl ShmEngine {
             if !std::mem::replace(&mut connection.owes_room, true) {
                 self.room_made.push(slot);
             }
-        }
-        if connection.peer.lags() {
-            self.shared.table.tell_again(&connection.peer);
         }
         if !connection.work.is_empty() {
             self.go_on(slot);

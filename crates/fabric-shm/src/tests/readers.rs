@@ -5,6 +5,7 @@ use dafs_fabric::{RegisterError, RemoteSpan};
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::*;
+use crate::ring::places;
 
 const READ: Access = Access { remote_read: true, remote_write: false };
 /// More than a client may share with a server.
@@ -268,4 +269,38 @@ fn one_user_is_admitted_so_often_and_no_more() {
     apart.server.ended(gone);
     apart.admit();
     assert_eq!(apart.lets_read(), [false, true]);
+}
+
+/// A peer that never reads its socket, and is told of memory when that is full.
+#[test]
+fn who_reads_nothing_costs_no_call_in_each_pass() {
+    const PASSES: usize = 40_000;
+    let mut server = Server::of_strangers();
+    let arena = Arena::for_all_readers(1 << 20, 1 << 20).expect("memory");
+    let _region = server.device.register(arena.span(0, 1 << 20), READ).expect("registered");
+    let rude = server.rude();
+    // It says again and again that it sleeps, so it is rung each time.
+    let (taken, says) = (places(Side::Client).0, places(Side::Client).1);
+    for time in 1..2000 {
+        rude.store(says, time << 3 | 1);
+        let none = &mut smallvec![];
+        server.engine.post_send(rude.queue_pair, WrId(4), b"x", none, false).expect("posted");
+        server.engine.ring();
+        rude.store(taken, time * 64);
+    }
+    server.engine.admit(rude.queue_pair);
+    assert!(!server.engine.lets_read(rude.queue_pair, true), "there was no room to tell it");
+    let counts = |server: &Server| (server.engine.system_calls(), server.engine.rounds());
+    let before = counts(&server);
+    (0..PASSES).for_each(|_| server.poll());
+    let (calls, rounds) = (counts(&server).0 - before.0, counts(&server).1 - before.1);
+    assert!((1..100).contains(&rounds), "{rounds} rounds");
+    assert!(calls <= 2 * rounds, "{calls} calls in {rounds} rounds");
+    // It reads after all, and is told.
+    wait("to be told", || {
+        while heard(&rude.socket).is_some_and(|bytes| !bytes.is_empty()) {}
+        server.poll();
+        server.engine.lets_read(rude.queue_pair, true).then_some(())
+    });
+    server.ping();
 }
