@@ -174,6 +174,13 @@ impl OpenFile {
         self.kept.clear();
     }
 
+    /// It could not be opened again, so nothing is written again through it. The number of its
+    /// inode may soon be another file's, and what becomes of that one is no loss of this.
+    pub(super) fn end(&mut self, status: Status) {
+        self.broken = Some(status);
+        self.kept.clear();
+    }
+
     /// As `lose`, if anything is kept.
     pub(super) fn lose_kept(&mut self) {
         if !self.kept.is_empty() {

@@ -137,13 +137,13 @@ impl Core {
         file.state = state;
         if !same && !planted(Defect::ReopenedByNameAlone) {
             // The name leads to another file now. Its open ends with the session.
-            file.broken = Some(Status::Stale);
+            file.end(Status::Stale);
         }
     }
 
     fn reopen_failed(&mut self, key: FileKey, status: Status) {
         if let Some(file) = self.files.any_mut(key) {
-            file.broken = Some(status);
+            file.end(status);
         }
         self.one_reopened();
     }

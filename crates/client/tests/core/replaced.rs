@@ -172,6 +172,26 @@ fn what_a_lost_cut_by_name_took_is_told() {
     }
 }
 
+/// Numbers of files that are gone are used again.
+#[test]
+fn a_cut_of_the_next_file_of_that_number_takes_nothing() {
+    let mut pair = Pair::new(78);
+    pair.fake.put(b"f", b"....");
+    pair.fake.put(b"g", b"....");
+    let file = pair.open(b"f", read_write());
+    pair.write_kept(file, 0, b"abcdefgh");
+    let done = RequestOutcome::Done { operations: 2, status: Ok(()), value: 1, created: false };
+    pair.fake.script.request_outcome = Some(done);
+    pair.fake.script.lose_replies = 1;
+    let work = Work::SetAttr { place: place(b"g"), set: size(2), no_follow: false };
+    let tag = pair.submit(work, Memory::None);
+    pair.run_until("cut", |pair| pair.fake.executed.contains_key("set attributes"));
+    pair.fake.disk.files.remove(&b"f"[..]);
+    pair.fake.restart();
+    pair.wait(tag);
+    assert_eq!(told(pair.call(Work::Close { file })), Some(Status::Stale));
+}
+
 #[test]
 fn many_changes_end_the_keeping() {
     let mut pair = Pair::new(77);
