@@ -181,11 +181,13 @@ impl OpenFile {
         self.kept.clear();
     }
 
-    /// As `lose`, if anything is kept.
-    pub(super) fn lose_kept(&mut self) {
+    /// As `lose`, if anything is kept. True: that was acknowledged.
+    pub(super) fn lose_kept(&mut self) -> bool {
+        let any = !self.kept.is_empty() && self.uncommitted.is_some();
         if !self.kept.is_empty() {
             self.lose();
         }
+        any
     }
 
     /// Some of what was kept is so no more, and not safe: it may be gone, or is so already.

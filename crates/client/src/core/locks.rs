@@ -422,8 +422,8 @@ impl Core {
         for file in files {
             if let Some(file) = self.files.any_mut(file).filter(|file| file.id() == id) {
                 file.broken.get_or_insert(Status::LocksLost);
-                if self.recovery.rewrites && !file.kept.is_empty() {
-                    file.lose();
+                if self.recovery.rewrites && file.lose_kept() {
+                    self.recovery.unsynced.lose();
                 }
             }
         }

@@ -125,7 +125,10 @@ impl Core {
     /// lost must not be written over the data of who has it now.
     pub(super) fn begin_rewriting(&mut self) {
         if self.recovery.rewrites && self.is_late() {
-            self.files.iter_mut().for_each(OpenFile::lose_kept);
+            let lost = self.files.iter_mut().filter_map(|file| file.lose_kept().then_some(()));
+            if lost.count() > 0 {
+                self.recovery.unsynced.lose();
+            }
             self.notice(
                 "what was written before and not flushed is lost: that is too long ago".into(),
             );
@@ -158,7 +161,7 @@ impl Core {
                     let call = CallRecord { user, memory, ..*CallRecord::internal(work) };
                     self.requests.urgent.push_back(Box::new(call));
                 }
-                Some(Err(_)) => self.files.for_opens_of(file, OpenFile::lose_kept),
+                Some(Err(_)) => self.lose_kept_of(file),
                 // It was given up since.
                 None => {}
             }
@@ -172,11 +175,20 @@ impl Core {
     /// of which the piece may have replaced some.
     pub(super) fn rewritten(&mut self, file: FileKey, done: bool) {
         if !done {
-            self.files.for_opens_of(file, OpenFile::lose_kept);
+            self.lose_kept_of(file);
         }
         if let Phase::Rewriting(rewriting) = &mut self.phase {
             rewriting.under_way = rewriting.under_way.saturating_sub(1);
             self.rewrite();
+        }
+    }
+
+    /// Also who syncs learns of it.
+    fn lose_kept_of(&mut self, file: FileKey) {
+        let mut lost = false;
+        self.files.for_opens_of(file, |open| lost |= open.lose_kept());
+        if lost {
+            self.recovery.unsynced.lose();
         }
     }
 

@@ -69,7 +69,11 @@ impl Core {
         }
         // Of the file no more is known than this.
         let same = |file: &&mut OpenFile| file.id().1 == value && file.kept.has_after(0, &place);
-        self.files.iter_mut().filter(same).for_each(OpenFile::lose_kept);
+        let lost =
+            self.files.iter_mut().filter(same).filter_map(|file| file.lose_kept().then_some(()));
+        if lost.count() > 0 {
+            self.recovery.unsynced.lose();
+        }
     }
 
     /// A kept write is acknowledged. False: it is not kept any longer.

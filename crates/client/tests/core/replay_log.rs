@@ -106,6 +106,8 @@ fn what_cannot_be_written_again_is_told_to_all_opens() {
     }
     pair.commit(reader).expect("it wrote nothing");
     pair.commit(other).expect("nothing was lost");
+    assert_eq!(status(pair.call(Work::Sync)), Some(Status::WritesLost));
+    pair.call(Work::Sync).expect("told once");
 }
 
 #[test]
@@ -297,6 +299,8 @@ fn what_is_kept_is_not_written_again_long_after_the_new_server_started() {
         assert_eq!(pair.read(file, 0, 20).expect("read"), expected);
         let lost = pair.commit(file).err().and_then(|error| error.status());
         assert_eq!(lost, is_late.then_some(Status::WritesLost));
+        let synced = pair.call(Work::Sync).err().and_then(|error| error.status());
+        assert_eq!(synced, lost, "a sync says the same");
     }
 }
 
@@ -349,6 +353,7 @@ fn what_was_written_under_a_lost_lock_is_not_written_again() {
             assert_eq!(status(pair.read(file, 0, 4)), Some(Status::LocksLost));
             assert_eq!(pair.content(b"f"), b"newer");
             assert_eq!(status(pair.call(Work::Close { file })), Some(Status::WritesLost));
+            assert_eq!(status(pair.call(Work::Sync)), Some(Status::WritesLost));
         }
     }
 }
