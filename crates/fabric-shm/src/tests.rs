@@ -6,6 +6,7 @@ mod lingering;
 mod readers;
 mod shorts;
 mod views;
+mod wake_model;
 
 use std::ffi::CStr;
 use std::io::Write;
