@@ -217,6 +217,18 @@ impl ShmEngine {
     }
 }
 
+/// Answers an offer. Where no descriptor can go along, as so many that nobody has taken yet are on their way that the
+/// system lets this user send no more, there is no bell.
+fn accept_with(peer: &Peer, answer: &[u8], bell: &mut Option<OwnBell>) -> std::io::Result<()> {
+    if let Some(given) = bell {
+        match sys::send_with(peer.fd(), answer, &[given.as_fd()]) {
+            Err(error) if !sys::is_hung_up(&error) => *bell = None,
+            sent => return sent,
+        }
+    }
+    sys::send(peer.fd(), answer)
+}
+
 /// In the token of a slot: it is about the peer's process, not its socket.
 const OF_PROCESS: u64 = 1 << 32;
 /// It is about the bell that was given to the peer.
@@ -266,13 +278,12 @@ impl Engine for ShmEngine {
         let watch = Watch::Add(epoll::EPOLLIN | epoll::EPOLLRDHUP);
         let answer = Message::Accept(own_limits, private_data).encode();
         // Without descriptors for one, the peer rings by its socket.
-        let bell = OwnBell::new(&self.waiter.epoll, u64::from(slot) | OF_BELL).ok();
-        let bells = Vec::from_iter(bell.as_ref().map(AsFd::as_fd));
+        let mut bell = OwnBell::new(&self.waiter.epoll, u64::from(slot) | OF_BELL).ok();
         let told = self
             .waiter
             .epoll
             .watch_own(peer.fd(), u64::from(slot), watch)
-            .and_then(|()| sys::send_with(peer.fd(), &answer, &bells));
+            .and_then(|()| accept_with(&peer, &answer, &mut bell));
         self.system_calls += 1;
         // Of one that has left already, epoll tells, as of those that leave later.
         if let Err(error) = told

@@ -157,3 +157,22 @@ fn the_kernel_says_who_a_peer_is() {
     });
     assert!(is_me(&incoming.peer));
 }
+
+/// As it is for all where too many descriptors are on their way.
+#[test]
+fn who_can_be_given_no_bell_is_let_in_without() {
+    let mut server = Server::new();
+    let arena = Arena::shared(MEMORY_BYTES).expect("memory");
+    let file = arena.span(0, MEMORY_BYTES).shared().expect("shared").file;
+    let token = server.token;
+    let socket = server.offer(&[file.as_fd()], &token);
+    if !sys::set_takes_descriptors(socket.as_fd(), false) {
+        eprintln!("skipped: this system has no sockets that refuse descriptors");
+        return;
+    }
+    let incoming = wait("the offer", || server.listener.poll_accept());
+    server.engine.accept(incoming, b"").expect("let in");
+    let answer = wait("an answer", || heard(&socket));
+    assert!(matches!(Message::decode(&answer), Some(Message::Accept(..))));
+    server.ping();
+}
