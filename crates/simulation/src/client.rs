@@ -92,6 +92,8 @@ pub struct SimClient {
     pub cut_off: bool,
     /// The grace period of a server ended while it tried to connect.
     pub late: bool,
+    /// When it was connected last.
+    pub in_touch_at: Duration,
     /// Calls that were asked for before this session may have been under way when it was so.
     pub cut_off_before: u64,
 }
@@ -136,6 +138,7 @@ impl SimClient {
             recovers: false,
             cut_off: false,
             late: false,
+            in_touch_at: net.now(),
             cut_off_before: 0,
         })
     }

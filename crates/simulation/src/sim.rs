@@ -249,15 +249,39 @@ impl Sim {
     fn guest_works(&mut self, index: usize, now: Duration) -> Result<bool, String> {
         let mut busy = self.clients[index].core.progress(now);
         self.notice_sessions(index);
+        self.hear_notices(index)?;
         self.notice_recovery(index);
         while let Some((call, result, buffer)) = self.clients[index].next_done()? {
             self.answered(index, call, result, buffer)?;
             busy = true;
         }
+        self.hear_notices(index)?;
+        Ok(busy)
+    }
+
+    fn hear_notices(&mut self, index: usize) -> Result<(), String> {
         while let Some(notice) = self.clients[index].core.next_notice() {
             self.log(|| format!("client {} hears: {notice}", self.clients[index].who));
+            if notice.ends_with("that is too long ago") {
+                self.came_too_late(index)?;
+            }
         }
-        Ok(busy)
+        if self.clients[index].core.is_connected() {
+            self.clients[index].in_touch_at = self.now();
+        }
+        Ok(())
+    }
+
+    /// A client says that it writes nothing again: rightly, if it had no server for two leases. In
+    /// the first of them it may not have known that.
+    fn came_too_late(&mut self, index: usize) -> Result<(), String> {
+        let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
+        let SimClient { who, in_touch_at, .. } = self.clients[index];
+        if self.now() <= in_touch_at + lease {
+            return Err(format!("client {who} writes nothing again, and comes in time"));
+        }
+        self.files.iter_mut().for_each(|file| file.too_late(who));
+        Ok(())
     }
 
     /// Who had something to do looks at the network again later; much may happen meanwhile.
@@ -469,7 +493,10 @@ impl Sim {
                     let kept = client.keeps && open.is_some_and(|open| !open.append);
                     let gave_up =
                         open.is_some_and(|open| self.files[open.file].gave_up(client.who));
-                    let lost = !kept || gave_up || self.machine_died || self.store_failed;
+                    let late = open.is_some_and(|open| {
+                        self.files[open.file].came_too_late(client.who, open.number)
+                    });
+                    let lost = !kept || gave_up || late || self.machine_died || self.store_failed;
                     self.restarted && tells && lost
                 }
                 Status::OutcomeUnknown => {

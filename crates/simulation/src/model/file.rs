@@ -62,6 +62,7 @@ impl File {
             kept: false,
             kept_perhaps: false,
             unordered: false,
+            too_late: false,
             pending: false,
             again: None,
         };
@@ -181,6 +182,20 @@ impl File {
         }
     }
 
+    /// `who` came back too late: what it was to write again is lost, and each open has to tell.
+    pub fn too_late(&mut self, who: usize) {
+        let kept = |change: &&mut Change| change.who == who && change.kept && change.pending;
+        for change in self.changes.iter_mut().filter(kept) {
+            (change.kept, change.pending, change.too_late) = (false, false, true);
+        }
+    }
+
+    /// What `who` wrote through this open was not written again, and nobody told it so far.
+    pub fn came_too_late(&self, who: usize, open: u64) -> bool {
+        let mine = |change: &Change| change.who == who && change.open == Some(open);
+        self.changes.iter().any(|change| mine(change) && change.too_late)
+    }
+
     /// What `who` kept may have been given up, since a cut was under way with it.
     pub fn gave_up(&self, who: usize) -> bool {
         self.changes.iter().any(|change| change.who == who && change.unordered)
@@ -280,6 +295,7 @@ impl File {
             let own = open.is_some() && change.open == open && change.who == who;
             if own && !change.told {
                 (change.crashed, change.shaky) = (false, false);
+                change.too_late = false;
             }
             if !change.is_doubtful() {
                 change.stored = true;
@@ -503,5 +519,59 @@ impl File {
         }
         let cuts: Vec<_> = self.changes.iter().filter(|change| change.cut().is_some()).collect();
         Err(format!("{}: reaches beyond {at}, read {read:?}, although {cuts:?}", self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A write through each of two opens, kept by client 1, and a crash of the server.
+    fn crashed() -> File {
+        let mut file = File::new("f".into());
+        for (id, open) in [(1, 7), (2, 8)] {
+            let shape = Shape::Write { offset: u64::from(id) * STEP, len: STEP };
+            file.begin(id, shape, 1, Some(open), 10);
+            file.keep(id);
+            file.done(id, 20, None).expect("a write");
+        }
+        file.crash(Crash::Process, 30);
+        file
+    }
+
+    /// What a read of the first write finds where it is not there.
+    fn finds_it_lost(file: &mut File) -> bool {
+        let nothing = vec![0; STEP as usize];
+        file.check_read(Span { start: 60, end: 70 }, STEP, STEP, &nothing).is_ok()
+    }
+
+    #[test]
+    fn what_is_kept_is_there_again_after_a_crash() {
+        let mut file = crashed();
+        file.written_again(1, 40);
+        assert!(!file.came_too_late(1, 7));
+        assert!(!finds_it_lost(&mut file));
+    }
+
+    #[test]
+    fn who_came_too_late_is_told_by_each_open_once() {
+        let mut file = crashed();
+        file.too_late(1);
+        file.written_again(1, 40);
+        assert!(file.came_too_late(1, 7) && file.came_too_late(1, 8));
+        assert!(!file.came_too_late(2, 7) && !file.came_too_late(1, 9), "others lost nothing");
+        file.told(1, Some(7));
+        assert!(!file.came_too_late(1, 7) && file.came_too_late(1, 8));
+        assert!(finds_it_lost(&mut file));
+    }
+
+    #[test]
+    fn a_commit_that_says_nothing_of_a_late_loss_is_found() {
+        let mut file = crashed();
+        file.too_late(1);
+        file.written_again(1, 40);
+        file.committed(1, Some(7), Span { start: 45, end: 50 }, Safety::Durable, None);
+        assert!(!finds_it_lost(&mut file));
+        assert!(!file.came_too_late(1, 7) && file.came_too_late(1, 8));
     }
 }

@@ -67,6 +67,8 @@ pub(super) struct Change {
     pub(super) kept_perhaps: bool,
     /// A cut of its writer that was under way with it may have.
     pub(super) unordered: bool,
+    /// Its writer came back too late after a crash to write it again, and has yet to be told.
+    pub(super) too_late: bool,
     /// It is yet to be written again, if its writer knows nothing better.
     pub(super) pending: bool,
     /// When it was written again; it may have been before that too.
@@ -187,7 +189,7 @@ impl Change {
 
 impl Change {
     pub(super) fn told(&mut self) {
-        self.told = true;
+        (self.told, self.too_late) = (true, false);
         // What could not be written is given up when its writer knows.
         self.shaky |= !self.stored;
     }
