@@ -15,6 +15,7 @@ use dafs_client::{Lent, OpenOptions, Session, SessionOptions, Url};
 use dafs_fabric::Provider;
 use dafs_fabric_shm::ShmProvider;
 use dafs_fabric_tcp::TcpProvider;
+use dafs_protocol::Status;
 
 const BYTES: usize = 8 << 20;
 const PIECE: usize = 1 << 20;
@@ -111,6 +112,13 @@ fn the_end_of_the_file_and_large_ranges() {
     assert!(bytes(&whole) == all);
     assert!(file.lend(BYTES as u64 + 5, 100).expect("nothing").is_empty());
     assert!(file.lend(9, 0).expect("nothing").is_empty());
+    // Beyond what an offset can be.
+    for len in [9, 3 * PIECE] {
+        let error = file.lend(u64::MAX - 3, len).expect_err("no such range");
+        assert_eq!(error.status(), Some(Status::Inval), "{len} bytes");
+        let error = file.read_or_lend(&mut vec![0; len], u64::MAX - 3).expect_err("no such range");
+        assert_eq!(error.status(), Some(Status::Inval), "{len} bytes");
+    }
 }
 
 #[test]

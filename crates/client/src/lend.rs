@@ -1,6 +1,7 @@
 //! Reading data where the server has it.
 
 use dafs_fabric::{Buffer, Span};
+use dafs_protocol::Status;
 
 use crate::core::{Memory, Output, Work};
 use crate::error::{Error, Result};
@@ -74,8 +75,10 @@ impl File {
         let piece_max = self.piece_max();
         let mut lent = Lent { parts: Vec::new(), bytes: 0 };
         let mut left = len;
+        // No piece of it begins or ends beyond that.
+        offset.checked_add(len as u64).ok_or(Status::Inval)?;
         while left > 0 {
-            let at = offset.checked_add(lent.bytes as u64).ok_or(dafs_protocol::Status::Inval)?;
+            let at = offset.checked_add(lent.bytes as u64).ok_or(Status::Inval)?;
             // Cut where the cache is, too.
             let first = piece_max - usize::try_from(at % piece_max as u64).unwrap_or(0);
             let mut pieces = Vec::new();
@@ -101,6 +104,7 @@ impl File {
         if into.is_empty() || into.len() > self.piece_max() {
             return Ok((self.read_at(into, offset)?, None));
         }
+        offset.checked_add(into.len() as u64).ok_or(Status::Inval)?;
         let len = u32::try_from(into.len()).expect("pieces are at most DATA_BYTES_MAX");
         let work = Work::Lend { file: self.key(), offset, len };
         let call = |span: &Span| session.inner.call(None, work, Memory::Span(span.clone()));
