@@ -84,7 +84,7 @@ impl File {
             let mut pieces = Vec::new();
             while left > 0 && pieces.len() < REQUESTS {
                 let most = if pieces.is_empty() { first } else { piece_max };
-                pieces.push(most.min(left));
+                pieces.push(u32::try_from(most.min(left)).map_err(|_| Status::TooBig)?);
                 left -= most.min(left);
             }
             if !self.lend_pieces(at, &pieces, &mut lent)? {
@@ -105,7 +105,7 @@ impl File {
             return Ok((self.read_at(into, offset)?, None));
         }
         offset.checked_add(into.len() as u64).ok_or(Status::Inval)?;
-        let len = u32::try_from(into.len()).expect("pieces are at most DATA_BYTES_MAX");
+        let len = u32::try_from(into.len()).map_err(|_| Status::TooBig)?;
         let work = Work::Lend { file: self.key(), offset, len };
         let call = |span: &Span| session.inner.call(None, work, Memory::Span(span.clone()));
         match session.lend_mut(into, call)? {
@@ -120,14 +120,14 @@ impl File {
     }
 
     /// True: there may be more.
-    fn lend_pieces(&self, offset: u64, pieces: &[usize], lent: &mut Lent) -> Result<bool> {
+    fn lend_pieces(&self, offset: u64, pieces: &[u32], lent: &mut Lent) -> Result<bool> {
         let session = self.session();
         let interrupt = Interrupt::watched();
         let until = Until { deadline: None, interrupt: interrupt.as_deref() };
         if until.is_over() {
             return Err(Error::Interrupted);
         }
-        let buffers = pieces.iter().map(|len| session.buffer_to_fill(*len));
+        let buffers = pieces.iter().map(|len| session.buffer_to_fill(*len as usize));
         let buffers = buffers.collect::<Result<Vec<_>>>()?;
         let (inner, mut at) = (&session.inner, offset);
         let mut state = inner.lock();
@@ -137,9 +137,8 @@ impl File {
             if !state.core.has_room() {
                 break;
             }
-            let len = u32::try_from(*len).expect("pieces are at most DATA_BYTES_MAX");
-            let work = Work::Lend { file: self.key(), offset: at, len };
-            at += u64::from(len);
+            let work = Work::Lend { file: self.key(), offset: at, len: *len };
+            at += u64::from(*len);
             state.submit(sink, tag, None, work, Memory::Buffer(buffer.post()));
         }
         let want = state.sink(sink).outstanding + state.sink(sink).done.len();
@@ -168,7 +167,7 @@ impl File {
                 _ => {}
             }
             lent.bytes += bytes;
-            if bytes < *len {
+            if bytes < *len as usize {
                 return Ok(false);
             }
         }
