@@ -10,6 +10,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::*;
 use crate::memory_region::{ENTRY_WORDS, READ, TABLE_BYTES, WRITE};
+use crate::ring::places;
 
 /// Words of any value anywhere in the rings: the connection may end, and nothing else happens.
 #[test]
@@ -375,4 +376,51 @@ fn a_full_socket_keeps_nobody_waiting() {
         server.poll();
         server.completions.iter().find(|c| c.wr_id == WrId(9)).map(drop)
     });
+}
+
+/// One that says all the time that it sleeps by a word, in a page that it takes away: each message rings once at most,
+/// and waits for nothing.
+#[test]
+fn a_word_in_memory_that_comes_and_goes_holds_up_nobody() {
+    const MESSAGES: u64 = 900;
+    const BY_WORD: u64 = 5;
+    let mut server = Server::new();
+    let rude = server.rude();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (rings, over) = (rude.memory.clone(), is_over.clone());
+    let scribbler = std::thread::spawn(move || {
+        let file = rings.shared().expect("shared").file;
+        let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let bytes = i64::try_from(PAGE_BYTES).expect("small");
+        for time in 1_u64.. {
+            if over.load(Ordering::Relaxed) {
+                return;
+            }
+            rings.write_message(places(Side::Client).1, &(time << 3 | BY_WORD).to_le_bytes());
+            if time.is_multiple_of(4) {
+                fallocate(file.as_fd(), mode, 0, bytes).expect("a hole");
+            }
+        }
+    });
+    let calls = |server: &Server| server.engine.system_calls() - server.engine.rounds();
+    let mut rung = 0;
+    for _ in 0..MESSAGES {
+        wait("sleep", || {
+            let mut word = [0; 8];
+            rude.memory.copy_to(places(Side::Client).1, &mut word);
+            (word != [0; 8]).then_some(())
+        });
+        let before = calls(&server);
+        let none = &mut smallvec![];
+        server.engine.post_send(rude.queue_pair, WrId(4), b"hello", none, false).expect("posted");
+        server.engine.ring();
+        let by_this = calls(&server) - before;
+        assert!(by_this <= 1, "{by_this} calls");
+        rung += by_this;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    scribbler.join().expect("the scribbler");
+    assert!(rung > 0, "it was rung");
+    assert_eq!(server.end_of(rude.queue_pair), None);
+    server.ping();
 }

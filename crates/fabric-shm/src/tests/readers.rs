@@ -245,6 +245,11 @@ fn other_users_are_handed_one_file_and_a_table_of_it_alone() {
     for word in 0..ENTRIES * ENTRY_WORDS {
         assert!(!of_others.contains(&load(word)), "an address of what is not for all");
     }
+    // Nor does the server write there for it, as if that were memory of its own.
+    rude.say(&Message::Segment(2), &[segment.as_fd()]);
+    let reason = apart.server.ended(rude.queue_pair);
+    assert!(reason.contains("shared memory that is none"), "{reason}");
+    apart.server.ping();
 }
 
 /// Connections of one user that the server would wait for are bounded; the others go on without.
