@@ -34,6 +34,8 @@ fn a_tree_is_the_same_there_and_back_and_on_the_server() {
     // Onto what is there: into it, and over it.
     good(&["cp", "-r", path(&source), &server.at("tree")]);
     assert_same(&server.file("tree/source"), &source);
+    let closed = server.file("tree/source/closed");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).expect("mode");
     good(&["rm", "-r", &server.at("tree/source")]);
     good(&["cp", "-r", &format!("{}/.", path(&source)), &server.at("tree")]);
     assert_same(&server.file("tree"), &source);

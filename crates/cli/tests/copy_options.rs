@@ -133,7 +133,7 @@ fn links_are_followed_where_asked_for() {
 /// An access control list: user 1234 may read.
 fn acl() -> Vec<u8> {
     let entries: [(u16, u16, u32); 5] =
-        [(1, 6, u32::MAX), (2, 4, 1234), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+        [(1, 7, u32::MAX), (2, 4, 1234), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, mode, id) in entries {
         bytes.extend(tag.to_le_bytes());

@@ -109,6 +109,53 @@ fn only_what_differs_is_touched() {
     assert_nothing_to_do(path(&source), &to);
 }
 
+/// Root needs no mode to write into a directory: a user opens it, and closes it again.
+#[test]
+fn a_closed_directory_is_closed_again() {
+    let temporary = Temporary::new();
+    let server = Server::start(&[]);
+    let source = temporary.join("source");
+    fs::create_dir_all(source.join("closed")).expect("directory");
+    fs::write(source.join("closed/file"), "x").expect("file");
+    let closed = |dir: &Path| fs::set_permissions(dir, fs::Permissions::from_mode(0o555));
+    closed(&source.join("closed")).expect("mode");
+    let user = 12_345;
+    if is_root() {
+        for path in
+            [&source, &source.join("closed"), &source.join("closed/file"), &server.directory]
+        {
+            std::os::unix::fs::chown(path, Some(user), Some(65_534)).expect("chown");
+        }
+    }
+    let to = server.at("tree");
+    let arguments = ["mirror", "--json", path(&source), &to];
+    let mirror = || match is_root() {
+        true => common::dafs_as(user, &arguments),
+        false => common::dafs(&arguments),
+    };
+    let opened =
+        |name: &str| fs::set_permissions(source.join(name), fs::Permissions::from_mode(0o755));
+    for round in 0..3 {
+        if round == 2 {
+            opened("closed").expect("mode");
+            fs::write(source.join("closed/new"), "x").expect("file");
+            if is_root() {
+                let new = source.join("closed/new");
+                std::os::unix::fs::chown(new, Some(user), Some(65_534)).expect("chown");
+            }
+            closed(&source.join("closed")).expect("mode");
+        }
+        let output = mirror();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let done = json(&text(&output.stdout));
+        assert_eq!(done[0]["updated"], u64::from(round != 1), "round {round}");
+        assert_same(&server.file("tree"), &source);
+    }
+    opened("closed").expect("mode");
+    fs::remove_dir_all(source.join("closed")).expect("removed");
+    assert!(mirror().status.success() && !server.file("tree/closed").exists());
+}
+
 #[test]
 fn what_is_excluded_is_neither_copied_nor_removed() {
     let temporary = Temporary::new();
@@ -265,6 +312,8 @@ fn a_link_that_names_the_target_is_followed() {
     assert_same(&server.file("tree"), &source);
     assert_nothing_to_do(path(&source), &server.at("link"));
     let contents = format!("{}/.", path(&source));
+    fs::set_permissions(server.file("tree/closed"), fs::Permissions::from_mode(0o755))
+        .expect("mode");
     fs::remove_dir_all(server.file("tree")).expect("removed");
     fs::create_dir(server.file("tree")).expect("directory");
     good(&["cp", "-a", &contents, &server.at("link")]);

@@ -284,7 +284,7 @@ impl<'a> Engine<'a> {
             let have = dir.there.is_some() || self.inherits(&dir.to, dir.parent.as_deref());
             self.copy_xattrs(&dir.from, &dir.to, have);
         }
-        let mut there = dir.there;
+        let mut there = dir.there.map(|at| self.while_filled(at));
         if touched && let Some(there) = &mut there {
             // Whatever it was, it is another one now.
             there.modified.nanoseconds = u32::MAX;

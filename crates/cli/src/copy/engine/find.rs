@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use dafs_protocol::{Attr, FileKind};
 
 use super::{Counts, Dir, Engine, Job, Meeting, again};
-use crate::copy::like::identity;
+use crate::copy::like::{Like, identity};
 use crate::copy::partial;
 use crate::copy::rules::{There, Verdict};
 use crate::copy::side::Entries;
@@ -119,7 +119,7 @@ impl Engine<'_> {
             return self.leave(job.dir);
         }
         Counts::add(&self.counts().directories, 1);
-        let opened = there.is_some_and(|at| at.mode & OPEN != OPEN) && !self.rules().dry_run;
+        let opened = there.is_some_and(|at| self.opens(&at));
         let dir = Arc::new(Dir {
             from: job.from,
             to: job.to,
@@ -232,16 +232,37 @@ impl Engine<'_> {
         }
     }
 
-    /// A directory of one's own that one may not write to is opened as long as it is filled.
-    fn open_directory(&self, path: &[u8], at: Attr) -> Result<Attr, Cause> {
-        if at.mode & OPEN != OPEN && at.uid == self.uid && self.uid != 0 && !self.rules().dry_run {
-            let mut attr = at;
-            attr.mode |= OPEN;
-            let mut like = self.like(&attr);
-            (like.owner, like.mode) = (None, at.mode | OPEN);
-            self.to.dress(path, &like, Some(&at))?;
+    /// A directory of one's own that one may not write to is opened as long as it is filled, or emptied.
+    fn opens(&self, at: &Attr) -> bool {
+        at.mode & OPEN != OPEN && at.uid == self.uid && self.uid != 0 && !self.rules().dry_run
+    }
+
+    pub(super) fn open_directory(&self, path: &[u8], at: Attr) -> Result<Attr, Cause> {
+        if self.opens(&at) {
+            self.change_mode(path, &at, &self.while_filled(at))?;
         }
         Ok(at)
+    }
+
+    /// One that was opened is as it was, with what is left in it.
+    pub(super) fn close_directory(&self, path: &[u8], at: &Attr) -> Result<(), Cause> {
+        match self.opens(at) {
+            true => self.change_mode(path, &self.while_filled(*at), at),
+            false => Ok(()),
+        }
+    }
+
+    fn change_mode(&self, path: &[u8], from: &Attr, to: &Attr) -> Result<(), Cause> {
+        let like = Like { owner: None, mode: to.mode & 0o7777, ..self.like(to) };
+        self.to.dress(path, &like, Some(from))
+    }
+
+    /// What a directory that was there has until it is finished.
+    pub(super) fn while_filled(&self, mut at: Attr) -> Attr {
+        if self.opens(&at) {
+            at.mode |= OPEN;
+        }
+        at
     }
 
     fn touch(&self, job: &Job) {

@@ -35,8 +35,13 @@ impl Engine<'_> {
             self.failed(&self.to, path, "is what is copied: it is not removed".into());
             return Ok(false);
         }
-        if is_directory && !self.remove_entries(path, from)? {
-            return Ok(false);
+        if is_directory {
+            self.open_directory(path, *at)?;
+            let emptied = self.remove_entries(path, from);
+            if !matches!(emptied, Ok(true)) {
+                self.close_directory(path, at)?;
+                return emptied;
+            }
         }
         if !self.rules().dry_run {
             let gone = again(|| match is_directory {
