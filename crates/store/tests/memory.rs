@@ -5,9 +5,9 @@ mod suite;
 use std::sync::{Arc, Mutex};
 
 use dafs_protocol::{OpenFlags, Status, Timestamp};
-use dafs_store::Store;
 use dafs_store::memory::{FaultKind, Job, MemoryOptions, MemoryStore};
-use suite::{Fs, MAKE, READ, error, read, write};
+use dafs_store::{Caller, Store};
+use suite::{Fs, MAKE, READ, error, read, user, write};
 
 impl suite::Made for MemoryStore {
     fn store(&self) -> &dyn Store {
@@ -16,6 +16,11 @@ impl suite::Made for MemoryStore {
 
     fn switches(&self) -> bool {
         true
+    }
+
+    /// Its root is not that of this machine.
+    fn caller(&self) -> Caller {
+        user(0, 0, &[])
     }
 }
 

@@ -125,6 +125,12 @@ pub struct Raw {
     pub cred: CredHandle,
 }
 
+/// Servers here act for other users.
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").expect("this process").uid() == 0
+}
+
 pub fn write_of(state: StateId, offset: u64, bytes: u32) -> Operation<'static> {
     let extents = ExtentList::one(offset, bytes);
     Operation::Write { state, extents, stability: Stability::Unstable, within: false }
@@ -339,7 +345,7 @@ impl Raw {
         Ok(self.chain(&[operation], b"")?.0.remove(0))
     }
 
-    /// Acts as somebody else from now on.
+    /// Acts as somebody else from now on, for which the server must be root.
     pub fn act_as(&mut self, uid: u32, gid: u32) {
         self.cred = CredHandle(0);
         match self.one(Operation::CredRegister { uid, gid, groups: b"" }) {

@@ -31,7 +31,8 @@ macro_rules! store_suite {
                     return eprintln!("skipped: needs a server that is root");
                 }
                 let store = $crate::suite::Made::store(&made);
-                $crate::suite::$module::$case(&$crate::suite::Fs::new(store));
+                let fs = $crate::suite::Fs::new(store);
+                $crate::suite::$module::$case(&fs.by(&$crate::suite::Made::caller(&made)));
             })*
         })*
     };
@@ -87,6 +88,10 @@ pub trait Made {
     fn store(&self) -> &dyn Store;
     /// The store can act as any user.
     fn switches(&self) -> bool;
+    /// For whom it works, unless a case says otherwise.
+    fn caller(&self) -> Caller {
+        myself()
+    }
 }
 
 pub fn user(uid: u32, gid: u32, groups: &[u32]) -> Caller {
