@@ -108,7 +108,7 @@ impl Sim {
         Ok(())
     }
 
-    fn lease(&self) -> Duration {
+    pub(crate) fn lease(&self) -> Duration {
         Duration::from_secs(u64::from(self.plan.limits.lease_seconds))
     }
 

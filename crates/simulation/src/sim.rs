@@ -275,7 +275,7 @@ impl Sim {
     /// A client says that it writes nothing again: rightly, if it had no server for two leases. In
     /// the first of them it may not have known that.
     fn came_too_late(&mut self, index: usize) -> Result<(), String> {
-        let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
+        let lease = self.lease();
         let SimClient { who, in_touch_at, .. } = self.clients[index];
         if self.now() <= in_touch_at + lease {
             return Err(format!("client {who} writes nothing again, and comes in time"));
@@ -296,12 +296,15 @@ impl Sim {
 
     /// The grace period is over for who has not come yet: an attempt to connect may take so long.
     pub(crate) fn note_late(&mut self) {
-        let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
-        if self.now() >= self.host.started + lease {
+        if self.is_grace_over() {
             let boot = self.boots;
             let absent = self.clients.iter_mut().filter(|client| client.boot != boot);
             absent.for_each(|client| client.late = true);
         }
+    }
+
+    fn is_grace_over(&self) -> bool {
+        self.now() >= self.host.started + self.lease()
     }
 
     /// What was under way in a lost session may be done again in the next one.
@@ -335,6 +338,7 @@ impl Sim {
 
     /// When calls flow again, what was kept has been written again.
     fn notice_recovery(&mut self, index: usize) {
+        let is_grace_over = self.is_grace_over();
         let client = &mut self.clients[index];
         let server = self.host.verifier;
         let here = client.core.is_connected() && server == Some(client.core.facts().verifier);
@@ -342,10 +346,12 @@ impl Sim {
             return;
         }
         client.recovers = false;
-        // Who was cut off before its locks were reclaimed may be late with that.
+        // Who was cut off before its locks were reclaimed may be late with that; so may who came shortly
+        // before others could have them.
+        let late = client.cut_off || is_grace_over;
         for door in &mut client.doors {
             if let Door::Open(open) = door {
-                open.excused |= client.cut_off;
+                open.excused |= late;
             }
         }
         let who = client.who;
@@ -381,7 +387,7 @@ impl Sim {
 
     /// The longest time that any call may take.
     pub(crate) fn patience(&self) -> Duration {
-        let lease = Duration::from_secs(u64::from(self.plan.limits.lease_seconds));
+        let lease = self.lease();
         self.plan.options.retry + lease + Duration::from_secs(5)
     }
 
