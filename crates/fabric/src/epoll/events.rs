@@ -31,17 +31,6 @@ impl EpollEvents {
         }
     }
 
-    /// Takes those of another as well, as far as there is room.
-    pub fn append(&mut self, other: &EpollEvents) {
-        let room = self.events.iter_mut().skip(self.len);
-        let mut added = 0;
-        for (event, from) in room.zip(other.events.iter().take(other.len)) {
-            *event = *from;
-            added += 1;
-        }
-        self.len += added;
-    }
-
     /// How many.
     pub fn len(&self) -> usize {
         self.len

@@ -85,8 +85,7 @@ impl EpollWaiter {
     /// told of the next time.
     pub fn ready(&self, into: &mut EpollEvents) {
         if self.has_found.load(Ordering::Acquire) {
-            let found = self.found();
-            into.copy_from(&found);
+            into.copy_from(&self.found());
             self.has_found.store(false, Ordering::Relaxed);
             return;
         }
@@ -113,22 +112,9 @@ impl EpollWaiter {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Beside what it was not told of yet: what comes by its edge is not told of again.
     fn keep_found(&self, events: &EpollEvents) {
-        let mut found = self.found();
-        match self.has_found.load(Ordering::Relaxed) {
-            true => found.append(events),
-            false => found.copy_from(events),
-        }
+        self.found().copy_from(events);
         self.has_found.store(true, Ordering::Release);
-    }
-
-    /// So many events may be found until the engine is told.
-    fn room_for_found(&self) -> usize {
-        match self.has_found.load(Ordering::Acquire) {
-            true => READY_MAX - self.found().len(),
-            false => READY_MAX,
-        }
     }
 
     fn called(&self) {
@@ -152,11 +138,6 @@ impl EpollWaiter {
     }
 
     fn sleep(&self, timeout: Option<Duration>, alone: bool) {
-        // Several who sleep are to share what there is.
-        let max = if alone { self.room_for_found() } else { 1 };
-        if max == 0 {
-            return;
-        }
         let timeout = if self.handshakes.load(Ordering::Relaxed) {
             Some(timeout.map_or(HANDSHAKE_LOOK, |timeout| timeout.min(HANDSHAKE_LOOK)))
         } else {
@@ -168,6 +149,8 @@ impl EpollWaiter {
             if by_timer { timeout.and_then(|timeout| self.set_timer(timeout)) } else { timeout };
         let mut events = EpollEvents::new();
         self.called();
+        // Several who sleep are to share what there is.
+        let max = if alone { READY_MAX } else { 1 };
         sys::epoll_wait(self.epoll.as_raw_fd(), &mut events, max, timeout);
         if alone && events.tokens().any(|token| token == TIMER) {
             self.called();
@@ -317,28 +300,6 @@ mod tests {
         waiter.ready(&mut events);
         assert!(events.is_empty());
         assert_eq!(waiter.system_calls(), calls + 1);
-    }
-
-    #[test]
-    fn what_came_by_its_edge_is_told_after_any_number_of_sleeps() {
-        let waiter = EpollWaiter::new().expect("waiter");
-        let (by_edge, ready) = (sys::eventfd().expect("eventfd"), sys::eventfd().expect("eventfd"));
-        let watch = Watch::Add(libc::EPOLLIN | libc::EPOLLET);
-        waiter.watch_own(by_edge.as_raw_fd(), 7, watch).expect("watched");
-        sys::eventfd_set(by_edge.as_raw_fd());
-        waiter.wait(None);
-        waiter.wait(Some(Duration::from_millis(1)));
-        waiter.nothing_came();
-        waiter.watch_own(ready.as_raw_fd(), 8, Watch::Add(libc::EPOLLIN)).expect("watched");
-        sys::eventfd_set(ready.as_raw_fd());
-        // This one ends each sleep, and there is no room for so many.
-        (0..2 * READY_MAX).for_each(|_| waiter.wait(None));
-        let mut events = EpollEvents::new();
-        waiter.ready(&mut events);
-        assert!(events.is_full() && events.tokens().next() == Some(7));
-        assert!(events.tokens().skip(1).all(|token| token == 8));
-        waiter.ready(&mut events);
-        assert_eq!(events.tokens().collect::<Vec<_>>(), [8]);
     }
 
     #[test]
