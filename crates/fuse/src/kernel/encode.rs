@@ -11,18 +11,85 @@ use super::abi::{self, AttrOut, EntryOut, OpenOut};
 use super::channel::Channel;
 use super::operation::{Answer, Entry, LockKind, NodeAttr, Op, Opened, StatFs};
 
-/// Sends the answer to `op`; the data of a READ lie in `room`.
+/// Where an answer goes, to be called once.
 ///
 /// # Errors
-/// The device's.
-pub fn answer(
-    channel: &Channel,
-    unique: u64,
-    op: &Op<'_>,
-    answer: &Answer,
-    room: &Buffer,
-) -> io::Result<()> {
-    let send = |head: &[u8]| channel.reply(unique, head, &[]);
+/// Of all methods: whatever is there to take it does not.
+pub trait Reply {
+    /// A structure and bytes, either of which may be empty.
+    fn reply(&mut self, head: &[u8], data: &[u8]) -> io::Result<()>;
+
+    /// Bytes that lie in several places.
+    fn reply_pieces(&mut self, pieces: &[&[u8]]) -> io::Result<()>;
+
+    /// The first bytes of the call's room; an error where it has not so many.
+    fn reply_room(&mut self, len: usize) -> io::Result<()>;
+
+    /// An errno, above 0.
+    fn reply_error(&mut self, errno: i32) -> io::Result<()>;
+}
+
+/// By the device, where the request came from; the call has this room.
+#[derive(Debug)]
+pub(super) struct ReplyTo<'a> {
+    pub(super) channel: &'a Channel,
+    pub(super) unique: u64,
+    pub(super) room: &'a Buffer,
+}
+
+impl Reply for ReplyTo<'_> {
+    fn reply(&mut self, head: &[u8], data: &[u8]) -> io::Result<()> {
+        self.channel.reply(self.unique, head, data)
+    }
+
+    fn reply_pieces(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
+        self.channel.reply_pieces(self.unique, pieces)
+    }
+
+    fn reply_room(&mut self, len: usize) -> io::Result<()> {
+        match self.room.get(..len) {
+            Some(data) => self.reply(&[], data),
+            None => self.reply_error(libc::EIO),
+        }
+    }
+
+    fn reply_error(&mut self, errno: i32) -> io::Result<()> {
+        self.channel.reply_error(self.unique, errno)
+    }
+}
+
+/// What an operation may be answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    data_max: usize,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Xattr,
+    Ioctl,
+    Other,
+}
+
+impl Wanted {
+    /// By this one.
+    pub fn by(op: &Op<'_>) -> Wanted {
+        let kind = match op {
+            Op::GetXattr { .. } | Op::ListXattr { .. } => Kind::Xattr,
+            Op::Ioctl { .. } => Kind::Ioctl,
+            _ => Kind::Other,
+        };
+        Wanted { data_max: data_max(op), kind }
+    }
+}
+
+/// Sends the answer to a call.
+///
+/// # Errors
+/// As of [`Reply`].
+pub fn answer(to: &mut impl Reply, wanted: Wanted, answer: &Answer) -> io::Result<()> {
+    let mut send = |head: &[u8]| to.reply(head, &[]);
     let size_out = |size| abi::SizeOut { size, padding: 0 };
     match answer {
         Answer::Done => send(&[]),
@@ -36,24 +103,20 @@ pub fn answer(
             send(abi::AttrReply { valid, valid_ns, padding: 0, attr }.as_bytes())
         }
         Answer::Opened(opened) => send(open_out(opened).as_bytes()),
-        Answer::Read(len) => match room.get(..*len).filter(|_| *len <= data_max(op)) {
-            Some(data) => channel.reply(unique, &[], data),
-            None => channel.reply_error(unique, libc::EIO),
-        },
+        Answer::Read(len) if *len <= wanted.data_max => to.reply_room(*len),
+        Answer::Read(_) => to.reply_error(libc::EIO),
         Answer::Lent(lent) => {
             let pieces = lent.pieces();
-            match pieces.iter().map(|piece| piece.len()).sum::<usize>() <= data_max(op) {
-                true => channel.reply_pieces(unique, &pieces),
-                false => channel.reply_error(unique, libc::EIO),
+            match pieces.iter().map(|piece| piece.len()).sum::<usize>() <= wanted.data_max {
+                true => to.reply_pieces(&pieces),
+                false => to.reply_error(libc::EIO),
             }
         }
-        Answer::Data(data) => match op {
-            Op::GetXattr { .. } | Op::ListXattr { .. } if data.len() > data_max(op) => {
-                channel.reply_error(unique, libc::ERANGE)
-            }
-            _ if data.len() > data_max(op) => channel.reply_error(unique, libc::EIO),
-            Op::Ioctl { .. } => channel.reply(unique, abi::IoctlOut::default().as_bytes(), data),
-            _ => channel.reply(unique, &[], data),
+        Answer::Data(data) => match wanted.kind {
+            Kind::Xattr if data.len() > wanted.data_max => to.reply_error(libc::ERANGE),
+            _ if data.len() > wanted.data_max => to.reply_error(libc::EIO),
+            Kind::Ioctl => to.reply(abi::IoctlOut::default().as_bytes(), data),
+            _ => to.reply(&[], data),
         },
         Answer::Size(size) | Answer::Written(size) => send(size_out(*size).as_bytes()),
         Answer::Offset(offset) => send(abi::LSeekOut { offset: *offset }.as_bytes()),
@@ -68,8 +131,8 @@ pub fn answer(
             send(abi::LockOut { start, end, kind, pid }.as_bytes())
         }
         Answer::StatFs(fs) => send(stat_fs_out(fs).as_bytes()),
-        Answer::Error(errno) if (1..512).contains(errno) => channel.reply_error(unique, *errno),
-        Answer::Error(_) => channel.reply_error(unique, libc::EIO),
+        Answer::Error(errno) if (1..512).contains(errno) => to.reply_error(*errno),
+        Answer::Error(_) => to.reply_error(libc::EIO),
     }
 }
 

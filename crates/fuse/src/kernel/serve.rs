@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::abi::{self, InHeader};
 use super::channel::Channel;
 use super::decode::{self, Request};
-use super::encode;
+use super::encode::{self, ReplyTo, Wanted};
 use super::init::{Init, InitOptions, MAX_WRITE};
 use super::interrupt::{Calls, Running, Slot};
 use super::lock;
@@ -246,16 +246,22 @@ impl<F: FileSystem> Server<F> {
     }
 
     fn call(&self, slot: &Slot, header: &InHeader, op: Op<'_>, room: &mut Buffer) {
-        let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
-        let call = AssertUnwindSafe(|| self.fs.call(&caller, header.node, op, room));
         self.pool.call_begins();
-        let answer = catch_unwind(call).unwrap_or(Answer::Error(libc::EIO));
+        let answer = self.outcome(header, op, room);
         self.pool.call_ends();
         slot.end();
-        if let Err(error) = encode::answer(&self.channel, header.unique, &op, &answer, room) {
+        let mut to = ReplyTo { channel: &self.channel, unique: header.unique, room };
+        if let Err(error) = encode::answer(&mut to, Wanted::by(&op), &answer) {
             // ENOENT: the call was given up by an unmount by force.
             tracing::debug!(%error, opcode = header.opcode, "the kernel takes no answer");
         }
+    }
+
+    /// What the file system answers.
+    fn outcome(&self, header: &InHeader, op: Op<'_>, room: &mut Buffer) -> Answer {
+        let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
+        let call = AssertUnwindSafe(|| self.fs.call(&caller, header.node, op, room));
+        catch_unwind(call).unwrap_or(Answer::Error(libc::EIO))
     }
 
     fn stop_reading(&self, error: Option<io::Error>) {
