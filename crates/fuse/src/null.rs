@@ -1,6 +1,8 @@
 //! A file system without files: one directory with one file, whose bytes are zeros and keep
 //! nothing. What a call through the kernel costs when the file system costs nothing.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use dafs_fabric::mem::Buffer;
 use dafs_protocol::FileKind;
 
@@ -19,12 +21,14 @@ const NAME: &[u8] = b"file";
 pub struct NullFs {
     size: u64,
     direct_io: bool,
+    /// The room of a read had other data before.
+    room_is_used: AtomicBool,
 }
 
 impl NullFs {
     /// The file has `size` bytes. `direct_io`: the kernel keeps nothing of it.
     pub fn new(size: u64, direct_io: bool) -> NullFs {
-        NullFs { size, direct_io }
+        NullFs { size, direct_io, room_is_used: AtomicBool::new(false) }
     }
 
     fn attr(&self, node: u64) -> NodeAttr {
@@ -58,6 +62,9 @@ impl FileSystem for NullFs {
     fn init(&self, kernel: &mut InitOptions) {
         // Locks are the kernel's own: nobody else has this file.
         kernel.set(abi::init::POSIX_LOCKS | abi::init::FLOCK_LOCKS, false);
+        // Of rings it is the memory of requests, too.
+        let used = kernel.flags & kernel.offered & abi::init::OVER_IO_URING != 0;
+        self.room_is_used.store(used, Ordering::Relaxed);
     }
 
     fn call(&self, _: &Caller, node: u64, op: Op<'_>, room: &mut Buffer) -> Answer {
@@ -71,10 +78,14 @@ impl FileSystem for NullFs {
                 Answer::Opened(Opened { fh: 0, flags })
             }
             Op::OpenDir { .. } => Answer::Opened(Opened::default()),
-            // The room is zeros, and nobody writes to it.
+            // The room is zeros, and nobody else writes to it, or else is made so.
             Op::Read { offset, size, .. } => {
                 let left = self.size.saturating_sub(offset).min(size.into());
-                Answer::Read(usize::try_from(left).unwrap_or(usize::MAX).min(room.len()))
+                let len = usize::try_from(left).unwrap_or(usize::MAX).min(room.len());
+                if self.room_is_used.load(Ordering::Relaxed) {
+                    room[..len].fill(0);
+                }
+                Answer::Read(len)
             }
             Op::Write { data, .. } => {
                 Answer::Written(u32::try_from(data.len()).unwrap_or(u32::MAX))

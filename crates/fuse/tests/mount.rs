@@ -10,17 +10,45 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use common::{Mounted, TestFs, can_mount, child, dd, signal, state, until};
-use dafs_fuse::kernel::{MountError, ServeOptions, Unmount, is_on_mount, unmount};
+use dafs_fuse::kernel::{MountError, ServeOptions, Unmount, Uring, is_on_mount, unmount};
 use dafs_fuse::null::NullFs;
 
 const MIB: u64 = 1 << 20;
 
-#[test]
-fn one_file_of_zeros_is_there() {
-    if !can_mount() {
-        return;
-    }
-    let mount = Mounted::new(NullFs::new(10 * MIB + 1, false), &ServeOptions::default());
+/// Each of them, where requests come by the device, and where they come by rings.
+macro_rules! by_each_way {
+    ($($test:ident)*) => {
+        mod by_device {
+            $(#[test] fn $test() { super::$test(super::Uring::Off); })*
+        }
+        mod by_rings {
+            $(#[test] fn $test() { super::$test(super::Uring::On); })*
+        }
+    };
+}
+
+by_each_way! {
+    one_file_of_zeros_is_there
+    nothing_is_left_of_a_mount_that_is_ended_by_force
+    many_read_at_the_same_time
+    a_killed_caller_ends_its_call
+    a_signal_that_is_handled_ends_no_call
+    a_signal_ends_a_call_that_waits_for_a_lost_server
+    a_process_that_ends_does_not_wait_for_a_lost_server_to_close_files
+    interrupts_reach_their_calls_when_all_threads_are_blocked
+    whoever_holds_a_lock_finds_a_thread_to_give_it_back
+    a_signal_ends_waiting_for_a_lock
+    a_panic_answers_an_error_and_the_thread_goes_on
+    the_kernel_forgets_what_it_is_told_to_forget
+}
+
+fn served(uring: Uring) -> ServeOptions {
+    ServeOptions { uring, ..ServeOptions::default() }
+}
+
+fn one_file_of_zeros_is_there(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
+    let mount = Mounted::new(NullFs::new(10 * MIB + 1, false), &served(uring));
     let names: Vec<_> = fs::read_dir(mount.dir()).expect("list").flatten().collect();
     assert_eq!(names.len(), 1);
     assert_eq!(names[0].file_name(), "file");
@@ -36,12 +64,9 @@ fn one_file_of_zeros_is_there() {
     file.sync_all().expect("fsync");
 }
 
-#[test]
-fn nothing_is_left_of_a_mount_that_is_ended_by_force() {
-    if !can_mount() {
-        return;
-    }
-    let mount = Mounted::new(NullFs::new(MIB, true), &ServeOptions::default());
+fn nothing_is_left_of_a_mount_that_is_ended_by_force(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
+    let mount = Mounted::new(NullFs::new(MIB, true), &served(uring));
     let file = File::open(mount.join("file")).expect("open");
     let end = |force| unmount(mount.dir(), Unmount { lazy: false, force });
     assert!(matches!(end(false), Err(MountError::Busy)));
@@ -53,12 +78,9 @@ fn nothing_is_left_of_a_mount_that_is_ended_by_force() {
     assert!(matches!(end(true), Err(MountError::NotMounted)));
 }
 
-#[test]
-fn many_read_at_the_same_time() {
-    if !can_mount() {
-        return;
-    }
-    let mount = Mounted::new(NullFs::new(64 * MIB, true), &ServeOptions::default());
+fn many_read_at_the_same_time(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
+    let mount = Mounted::new(NullFs::new(64 * MIB, true), &served(uring));
     let path = mount.join("file");
     std::thread::scope(|scope| {
         for reader in 0..16u64 {
@@ -77,13 +99,10 @@ fn many_read_at_the_same_time() {
     });
 }
 
-#[test]
-fn a_killed_caller_ends_its_call() {
-    if !can_mount() {
-        return;
-    }
+fn a_killed_caller_ends_its_call(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
     let test = TestFs::new();
-    let mount = Mounted::shared(&test, &ServeOptions::default());
+    let mount = Mounted::shared(&test, &served(uring));
     let mut reader = child("cat", &[mount.join("file").as_path()]);
     until(|| test.blocked.load(Ordering::SeqCst) == 1);
     reader.kill().expect("kill");
@@ -92,13 +111,10 @@ fn a_killed_caller_ends_its_call() {
     assert_eq!(test.blocked.load(Ordering::SeqCst), 0);
 }
 
-#[test]
-fn a_signal_that_is_handled_ends_no_call() {
-    if !can_mount() {
-        return;
-    }
+fn a_signal_that_is_handled_ends_no_call(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
     let test = TestFs::new();
-    let mount = Mounted::shared(&test, &ServeOptions::default());
+    let mount = Mounted::shared(&test, &served(uring));
     let mut dd = dd(&mount.join("file"));
     until(|| test.blocked.load(Ordering::SeqCst) == 1);
     // The kernel lets it wait uninterruptibly after it has
@@ -112,13 +128,10 @@ fn a_signal_that_is_handled_ends_no_call() {
     assert_eq!(test.interrupted.load(Ordering::SeqCst), 0);
 }
 
-#[test]
-fn a_signal_ends_a_call_that_waits_for_a_lost_server() {
-    if !can_mount() {
-        return;
-    }
+fn a_signal_ends_a_call_that_waits_for_a_lost_server(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
     let test = TestFs::new();
-    let mount = Mounted::shared(&test, &ServeOptions::default());
+    let mount = Mounted::shared(&test, &served(uring));
     let mut dd = dd(&mount.join("file"));
     until(|| test.blocked.load(Ordering::SeqCst) == 1);
     signal(&dd, "USR1");
@@ -130,15 +143,12 @@ fn a_signal_ends_a_call_that_waits_for_a_lost_server() {
     dd.wait().expect("ends");
 }
 
-#[test]
-fn a_process_that_ends_does_not_wait_for_a_lost_server_to_close_files() {
-    if !can_mount() {
-        return;
-    }
+fn a_process_that_ends_does_not_wait_for_a_lost_server_to_close_files(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
     let test = TestFs::new();
     test.block_flush.store(true, Ordering::SeqCst);
     test.stuck.store(true, Ordering::SeqCst);
-    let mount = Mounted::shared(&test, &ServeOptions::default());
+    let mount = Mounted::shared(&test, &served(uring));
     let mut reader = child("cat", &[mount.join("file").as_path()]);
     until(|| test.blocked.load(Ordering::SeqCst) == 1);
     reader.kill().expect("kill");
@@ -146,13 +156,10 @@ fn a_process_that_ends_does_not_wait_for_a_lost_server_to_close_files() {
     until(|| test.interrupted.load(Ordering::SeqCst) == 2);
 }
 
-#[test]
-fn interrupts_reach_their_calls_when_all_threads_are_blocked() {
-    if !can_mount() {
-        return;
-    }
+fn interrupts_reach_their_calls_when_all_threads_are_blocked(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
     let test = TestFs::new();
-    let mount = Mounted::shared(&test, &ServeOptions::default());
+    let mount = Mounted::shared(&test, &served(uring));
     let path = mount.join("file");
     let mut first = child("cat", &[path.as_path()]);
     until(|| test.blocked.load(Ordering::SeqCst) == 1);
@@ -163,7 +170,9 @@ fn interrupts_reach_their_calls_when_all_threads_are_blocked() {
             std::thread::spawn(move || file.read_at(&mut [1; 4096], 0).expect("read"))
         })
         .collect();
-    until(|| test.blocked.load(Ordering::SeqCst) == 255);
+    // By rings there is a thread for each; else the last one reads what cannot be done yet.
+    let all = if uring == Uring::Off { 255 } else { 301 };
+    until(|| test.blocked.load(Ordering::SeqCst) == all);
     first.kill().expect("kill");
     until(|| test.interrupted.load(Ordering::SeqCst) == 1);
     test.release();
@@ -173,13 +182,10 @@ fn interrupts_reach_their_calls_when_all_threads_are_blocked() {
     }
 }
 
-#[test]
-fn whoever_holds_a_lock_finds_a_thread_to_give_it_back() {
-    if !can_mount() {
-        return;
-    }
+fn whoever_holds_a_lock_finds_a_thread_to_give_it_back(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
     let test = TestFs::new();
-    let options = ServeOptions { threads_max: 2, threads_idle: 2, lock_waits_max: 20 };
+    let options = ServeOptions { threads_max: 2, threads_idle: 2, lock_waits_max: 20, uring };
     let mount = Mounted::shared(&test, &options);
     let path = mount.join("file");
     let waiters: Vec<_> = (0..20)
@@ -189,19 +195,19 @@ fn whoever_holds_a_lock_finds_a_thread_to_give_it_back() {
         })
         .collect();
     until(|| test.blocked.load(Ordering::SeqCst) == 20);
-    let one_more = File::open(&path).expect("open").lock();
-    assert_eq!(one_more.expect_err("too many").raw_os_error(), Some(libc::ENOLCK));
+    if uring == Uring::Off {
+        // By rings each CPU has as many.
+        let one_more = File::open(&path).expect("open").lock();
+        assert_eq!(one_more.expect_err("too many").raw_os_error(), Some(libc::ENOLCK));
+    }
     File::open(&path).expect("open").unlock().expect("unlock");
     assert!(waiters.into_iter().all(|waiter| waiter.join().expect("waiter")));
 }
 
-#[test]
-fn a_signal_ends_waiting_for_a_lock() {
-    if !can_mount() {
-        return;
-    }
+fn a_signal_ends_waiting_for_a_lock(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
     let test = TestFs::new();
-    let mount = Mounted::shared(&test, &ServeOptions::default());
+    let mount = Mounted::shared(&test, &served(uring));
     let mut waiter =
         Command::new("flock").arg(mount.join("file")).arg("true").spawn().expect("flock");
     until(|| test.blocked.load(Ordering::SeqCst) == 1);
@@ -210,13 +216,10 @@ fn a_signal_ends_waiting_for_a_lock() {
     until(|| test.interrupted.load(Ordering::SeqCst) == 1);
 }
 
-#[test]
-fn a_panic_answers_an_error_and_the_thread_goes_on() {
-    if !can_mount() {
-        return;
-    }
+fn a_panic_answers_an_error_and_the_thread_goes_on(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
     let test = TestFs::new();
-    let mount = Mounted::shared(&test, &ServeOptions::default());
+    let mount = Mounted::shared(&test, &served(uring));
     for _ in 0..20 {
         let error = fs::metadata(mount.join("panic")).expect_err("it panics");
         assert_eq!(error.raw_os_error(), Some(libc::EIO));
@@ -224,14 +227,11 @@ fn a_panic_answers_an_error_and_the_thread_goes_on() {
     assert!(fs::metadata(mount.join("file")).is_ok());
 }
 
-#[test]
-fn the_kernel_forgets_what_it_is_told_to_forget() {
-    if !can_mount() {
-        return;
-    }
+fn the_kernel_forgets_what_it_is_told_to_forget(uring: Uring) {
+    let Some(_on) = can_mount(uring) else { return };
     let test = TestFs::new();
     test.release();
-    let mount = Mounted::shared(&test, &ServeOptions::default());
+    let mount = Mounted::shared(&test, &served(uring));
     let mut file = File::open(mount.join("file")).expect("open");
     file.read_exact(&mut [1; 4096]).expect("read");
     let reads = test.reads.load(Ordering::SeqCst);

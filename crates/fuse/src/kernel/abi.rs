@@ -100,6 +100,16 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     /// Files open for direct I/O may be mapped.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// Requests come by rings of io_uring, all but FORGET and INTERRUPT.
+    pub const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// Commands of io_uring on the device.
+pub mod ring {
+    /// An entry of a queue is there, and takes requests from now on.
+    pub const REGISTER: u32 = 1;
+    /// The entry's request is answered; it takes the next one.
+    pub const COMMIT_AND_FETCH: u32 = 2;
 }
 
 /// Flags of an open file, for [`OpenOut`].
@@ -150,6 +160,18 @@ pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// As [`NOTIFY_INVAL_INODE`].
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 
+/// What stands before the data of an entry of a ring: first of its request, then of the reply.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RingHeader {
+    /// An [`InHeader`], then an [`OutHeader`].
+    pub in_out: [u8; 128],
+    /// The structure that the opcode names.
+    pub op_in: [u8; 128],
+    /// About the entry itself.
+    pub entry: RingEntry,
+}
+
 macro_rules! messages {
     ($($(#[$about:meta])* $name:ident { $($field:ident: $kind:ty),* $(,)? })*) => { $(
         $(#[$about])*
@@ -166,6 +188,10 @@ messages! {
         len: u32, opcode: u32, unique: u64, node: u64, uid: u32, gid: u32, pid: u32,
         extension_len: u16, padding: u16,
     }
+    /// Which request an entry has, and the bytes of data behind its structure.
+    RingEntry { flags: u64, commit_id: u64, payload_len: u32, padding: u32, reserved: u64 }
+    /// What a command of [`ring`] is about.
+    RingCommand { flags: u64, commit_id: u64, queue: u16, padding: [u8; 6] }
     /// Before each reply; `error` is 0 or a negative errno.
     OutHeader { len: u32, error: i32, unique: u64 }
     /// The kernel's part of INIT that every version has.

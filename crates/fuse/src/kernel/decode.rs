@@ -40,11 +40,19 @@ pub fn split(message: &[u8]) -> Result<(InHeader, &[u8]), Malformed> {
     Ok((header, body.get(..len).ok_or(Malformed)?))
 }
 
-/// Takes structures, names and data from the front of a message.
-struct Body<'a>(&'a [u8]);
+/// Takes structures, names and data from the front of a message, which lies in up to two parts: no
+/// structure or name in both.
+struct Body<'a>(&'a [u8], &'a [u8]);
 
 impl<'a> Body<'a> {
+    fn turn(&mut self) {
+        if self.0.is_empty() {
+            self.0 = std::mem::take(&mut self.1);
+        }
+    }
+
     fn take<T: FromBytes>(&mut self) -> Result<T, Malformed> {
+        self.turn();
         let (value, rest) = T::read_from_prefix(self.0).map_err(|_| Malformed)?;
         self.0 = rest;
         Ok(value)
@@ -52,6 +60,7 @@ impl<'a> Body<'a> {
 
     /// Bytes up to a NUL, which is there.
     fn text(&mut self) -> Result<&'a [u8], Malformed> {
+        self.turn();
         let end = self.0.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
         let (text, rest) = self.0.split_at(end);
         self.0 = rest.get(1..).ok_or(Malformed)?;
@@ -65,13 +74,24 @@ impl<'a> Body<'a> {
     }
 
     fn bytes(&mut self, len: u32) -> Result<&'a [u8], Malformed> {
+        self.turn();
         self.0.get(..len as usize).ok_or(Malformed)
     }
 }
 
 /// What a request asks for.
 pub fn decode<'a>(header: &InHeader, body: &'a [u8]) -> Result<Request<'a>, Malformed> {
-    let mut body = Body(body);
+    decode_parts(header, body, &[])
+}
+
+/// As [`decode`], where the structure that the opcode names lies in `head`, and what follows it in
+/// `data`; neither with extensions.
+pub fn decode_parts<'a>(
+    header: &InHeader,
+    head: &'a [u8],
+    data: &'a [u8],
+) -> Result<Request<'a>, Malformed> {
+    let mut body = Body(head, data);
     match header.opcode {
         opcode::FORGET => Ok(Request::Forget(body.take::<abi::ForgetIn>()?.count)),
         opcode::BATCH_FORGET => {

@@ -82,6 +82,11 @@ impl Wanted {
         };
         Wanted { data_max: data_max(op), kind }
     }
+
+    /// No bytes.
+    pub fn nothing() -> Wanted {
+        Wanted { data_max: 0, kind: Kind::Other }
+    }
 }
 
 /// Sends the answer to a call.

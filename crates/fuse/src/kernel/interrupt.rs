@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dafs_client::{Interrupt, InterruptGuard};
 
@@ -64,13 +64,25 @@ impl Running {
 #[derive(Debug)]
 pub struct Slot {
     running: Mutex<Option<Running>>,
+    /// The kernel may not send an INTERRUPT for its calls: of rings, it sends none for a signal that
+    /// comes while it hands over the request, and takes no "ask again" (EAGAIN).
+    by_ring: bool,
     interrupt: Arc<Interrupt>,
 }
 
 impl Slot {
     /// Of a thread without a call.
     pub fn new() -> Arc<Slot> {
-        Arc::new(Slot { running: Mutex::default(), interrupt: Interrupt::new() })
+        Slot::make(false)
+    }
+
+    /// As [`new`](Slot::new), of a thread whose requests come by a ring.
+    pub fn by_ring() -> Arc<Slot> {
+        Slot::make(true)
+    }
+
+    fn make(by_ring: bool) -> Arc<Slot> {
+        Arc::new(Slot { running: Mutex::default(), by_ring, interrupt: Interrupt::new() })
     }
 
     /// Of this thread while the guard lives.
@@ -174,6 +186,7 @@ impl Calls {
 
     /// Looks after calls whose callers were signalled, until [`stop`](Self::stop).
     pub fn watch(&self, is_stuck: impl Fn() -> bool, waiting: &impl Waiting) {
+        let (mut seen, mut looked) = (Vec::new(), Instant::now());
         loop {
             let mut signalled = lock(&self.signalled);
             if signalled.stopped {
@@ -183,9 +196,13 @@ impl Calls {
             let time = if busy { LOOK } else { LOOK_IDLE };
             let wait = self.changed.wait_timeout(signalled, time);
             signalled = wait.unwrap_or_else(PoisonError::into_inner).0;
-            let uniques = std::mem::take(&mut signalled.uniques);
+            let mut uniques = std::mem::take(&mut signalled.uniques);
             let stopping = signalled.stopping;
             drop(signalled);
+            if looked.elapsed() >= LOOK_IDLE {
+                looked = Instant::now();
+                self.look_for_signals(&mut seen, &mut uniques);
+            }
             let stuck = is_stuck();
             let left = uniques
                 .into_iter()
@@ -196,6 +213,20 @@ impl Calls {
                 self.end_stuck(stopping, waiting);
             }
         }
+    }
+
+    /// Adds calls by rings that last, and whose callers have a signal, to those that are looked after.
+    /// `seen`: what ran by rings before, and does now.
+    fn look_for_signals(&self, seen: &mut Vec<u64>, uniques: &mut Vec<u64>) {
+        let running = |slot: &Arc<Slot>| slot.running().filter(|_| slot.by_ring);
+        let now: Vec<Running> = lock(&self.slots).iter().filter_map(running).collect();
+        for call in now.iter().filter(|call| seen.contains(&call.unique)) {
+            if !uniques.contains(&call.unique) && is_signalled(call.pid) {
+                uniques.push(call.unique);
+            }
+        }
+        seen.clear();
+        seen.extend(now.iter().map(|call| call.unique));
     }
 
     /// A process that ends closes its files, and signals do not reach it any more: calls by which
@@ -243,6 +274,23 @@ fn is_dying_text(status: &str) -> bool {
     })
 }
 
+/// True when a signal is pending for the thread that it neither blocks nor ignores. Such a one stays
+/// pending until the call ends.
+fn is_signalled(pid: u32) -> bool {
+    // A thread that is seen from here.
+    pid != 0
+        && std::fs::read_to_string(format!("/proc/{pid}/status"))
+            .is_ok_and(|status| is_signalled_text(&status))
+}
+
+fn is_signalled_text(status: &str) -> bool {
+    let bits = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
+    };
+    (bits("SigPnd:") | bits("ShdPnd:")) & !(bits("SigBlk:") | bits("SigIgn:")) != 0
+}
+
 /// True when the thread is being taken down.
 fn is_exiting(pid: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
@@ -272,6 +320,36 @@ mod tests {
         assert!(is_dying_text(&status(none, "0000000000000102")));
         assert!(!is_dying(std::process::id()));
         assert!(is_dying(u32::MAX), "no such process");
+    }
+
+    #[test]
+    fn a_pending_signal_that_is_neither_blocked_nor_ignored_is_seen() {
+        let status = |own, shared, blocked, ignored| {
+            format!(
+                "Tgid:\t1\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\nSigIgn:\t{ignored}\n"
+            )
+        };
+        let (none, term, all) = ("0000000000000000", "0000000000004000", "ffffffffffffffff");
+        assert!(!is_signalled_text(&status(none, none, none, none)));
+        assert!(is_signalled_text(&status(term, none, none, none)));
+        assert!(is_signalled_text(&status(none, term, none, none)));
+        assert!(!is_signalled_text(&status(term, term, term, none)));
+        assert!(!is_signalled_text(&status(term, term, none, all)));
+        assert!(!is_signalled(std::process::id()));
+        assert!(!is_signalled(0));
+    }
+
+    #[test]
+    fn only_calls_by_rings_are_looked_at_and_only_such_that_last() {
+        let calls = Calls::default();
+        let call = |unique| Running { unique, pid: 0, opcode: 3, waits_for_lock: false };
+        for (slot, unique) in [(Slot::new(), 2), (Slot::by_ring(), 4)] {
+            slot.begin(call(unique));
+            calls.add(&slot);
+        }
+        let (mut seen, mut uniques) = (Vec::new(), Vec::new());
+        calls.look_for_signals(&mut seen, &mut uniques);
+        assert_eq!((&seen[..], &uniques[..]), (&[4][..], &[][..]));
     }
 
     #[test]

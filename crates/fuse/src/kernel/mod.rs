@@ -3,7 +3,8 @@
 //! [`Mount`] mounts, [`serve`] reads requests and writes answers until nothing is mounted any
 //! more. Each thread has a buffer for requests and one for data that are read: a READ or WRITE is
 //! one `read` and one `writev`, without an allocation, unless the data lie elsewhere. The pool of threads grows while all of them
-//! are in calls; one always reads, so that an interrupt reaches the call that it is meant for.
+//! are in calls; one always reads, so that an interrupt reaches the call that it is meant for. Where the
+//! kernel has FUSE over io_uring, requests can come by [rings](Uring) beside that.
 
 pub mod abi;
 mod channel;
@@ -16,6 +17,7 @@ mod mount_table;
 mod operation;
 mod pool;
 mod requests;
+mod ring;
 mod serve;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,6 +34,7 @@ pub use operation::{
 };
 pub use pool::ServeOptions;
 pub use requests::RequestMemory;
+pub use ring::Uring;
 pub use serve::serve;
 
 /// No thread panics while it holds one of these locks.

@@ -28,7 +28,8 @@ pub trait FileSystem: Send + Sync + 'static {
     fn init(&self, kernel: &mut InitOptions);
 
     /// Does one operation on `node`, and blocks meanwhile. `room` is this thread's memory for
-    /// the data of a READ, as large as the largest.
+    /// the data of a READ, as large as the largest; whatever is in it. A call that comes with data or
+    /// names may have less.
     fn call(&self, caller: &Caller, node: u64, op: Op<'_>, room: &mut Buffer) -> Answer;
 
     /// Memory that its calls use best, of so many bytes, whatever is in them: for `room`, and for what
@@ -85,7 +86,8 @@ pub enum Op<'a> {
     /// [`Answer::Read`].
     Read { fh: u64, offset: u64, size: u32, flags: u32 },
     /// `from_cache`: written by a memory mapping, nobody knows by whom. `memory`: where the data
-    /// lie; they stay there as long as somebody holds it. [`Answer::Written`].
+    /// lie; they stay there as long as somebody holds it. Without: until the answer.
+    /// [`Answer::Written`].
     Write {
         fh: u64,
         offset: u64,

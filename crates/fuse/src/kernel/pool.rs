@@ -8,6 +8,7 @@ use super::channel::Channel;
 use super::decode::{self, Request};
 use super::interrupt::{Running, Slot, Waiting};
 use super::lock;
+use super::ring::Uring;
 
 /// How requests are served.
 #[derive(Debug, Clone)]
@@ -18,11 +19,14 @@ pub struct ServeOptions {
     pub threads_idle: usize,
     /// Calls that wait for locks, each with a thread beyond `threads_max`; more get ENOLCK.
     pub lock_waits_max: usize,
+    /// Whether requests come by rings: then a thread is there for each call, beside those above, and
+    /// at most 256 calls from one CPU wait for locks.
+    pub uring: Uring,
 }
 
 impl Default for ServeOptions {
     fn default() -> ServeOptions {
-        ServeOptions { threads_max: 256, threads_idle: 8, lock_waits_max: 1024 }
+        ServeOptions { threads_max: 256, threads_idle: 8, lock_waits_max: 1024, uring: Uring::Off }
     }
 }
 

@@ -1,7 +1,10 @@
 //! The loop: threads that read requests, call the file system and answer.
 
+mod rings;
+
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,6 +21,8 @@ use super::lock;
 use super::operation::{Answer, Caller, FileSystem, Op};
 use super::pool::{Next, Pool, ServeOptions, Taken};
 use super::requests::{RequestMemory, Requests};
+use super::ring::Uring;
+use rings::Rings;
 
 /// Where requests are read to, so that the data of a WRITE begin at a page.
 const REQUEST_AT: usize = PAGE_BYTES - size_of::<InHeader>() - size_of::<abi::WriteIn>();
@@ -28,16 +33,24 @@ const NO_MEMORY_PAUSE: Duration = Duration::from_millis(5);
 /// Serves `fs` until nothing is mounted any more and all calls have ended.
 ///
 /// # Errors
-/// The device's; a kernel that speaks another version; no memory or threads to begin with.
+/// The device's; a kernel that speaks another version; no memory or threads to begin with; no
+/// rings, where they are a must.
 pub fn serve<F: FileSystem>(
     channel: &Channel,
     fs: Arc<F>,
     options: &ServeOptions,
 ) -> io::Result<()> {
-    if !greet(channel, &*fs)? {
+    // Before the kernel is told: it waits for all of them.
+    let rings = match options.uring {
+        Uring::Off => None,
+        Uring::On => Some(Rings::new(channel, &*fs)?),
+        Uring::Auto => Rings::new(channel, &*fs).inspect_err(no_rings).ok(),
+    };
+    let Some(offered) = greet(channel, &*fs, (options.uring, rings.is_some()))? else {
         fs.unmounted();
         return Ok(());
-    }
+    };
+    let rings = rings.filter(|_| offered);
     let server = Arc::new(Server {
         channel: channel.clone(),
         fs,
@@ -45,6 +58,7 @@ pub fn serve<F: FileSystem>(
         requests: Arc::default(),
         calls: Calls::default(),
         lock_waits_max: options.lock_waits_max,
+        ring_lock_waits: rings.as_ref().map(Rings::lock_waits).unwrap_or_default(),
         failed: Mutex::new(None),
     });
     let watched = server.clone();
@@ -58,6 +72,9 @@ pub fn serve<F: FileSystem>(
             server.stop(Some(error));
         }
     }
+    if let Some(rings) = rings.filter(|_| lock(&server.failed).is_none()) {
+        server.keep(rings);
+    }
     server.pool.wait();
     server.calls.stop();
     let _ = watcher.join();
@@ -65,12 +82,21 @@ pub fn serve<F: FileSystem>(
     lock(&server.failed).take().map_or(Ok(()), Err)
 }
 
-/// Agrees with the kernel on how to go on; false when nothing is mounted any more.
-fn greet(channel: &Channel, fs: &impl FileSystem) -> io::Result<bool> {
+fn no_rings(error: &io::Error) {
+    tracing::info!(%error, "no FUSE over io_uring");
+}
+
+/// Agrees with the kernel on how to go on: whether it offers rings. Where it does, and they are
+/// there, it waits until it knows entries of all queues. `None`: nothing is mounted any more.
+fn greet(
+    channel: &Channel,
+    fs: &impl FileSystem,
+    (uring, rings): (Uring, bool),
+) -> io::Result<Option<bool>> {
     let mut buffer = Buffer::new(PAGE_BYTES * 4).map_err(io::Error::other)?;
     let wrong = || io::Error::other("the kernel speaks another version of FUSE");
     loop {
-        let Some(len) = channel.read(&mut buffer)? else { return Ok(false) };
+        let Some(len) = channel.read(&mut buffer)? else { return Ok(None) };
         let message = buffer.get(..len).ok_or_else(wrong)?;
         let (header, body) = decode::split(message).map_err(|_| wrong())?;
         let Ok(Request::Init(offer)) = decode::decode(&header, body) else {
@@ -89,9 +115,16 @@ fn greet(channel: &Channel, fs: &impl FileSystem) -> io::Result<bool> {
             return Err(wrong());
         }
         let mut options = InitOptions::new(&offer, channel.notifier());
+        options.set(abi::init::OVER_IO_URING, rings);
         fs.init(&mut options);
+        options.set(abi::init::OVER_IO_URING, rings);
+        let offered = options.offered & abi::init::OVER_IO_URING != 0;
+        if uring == Uring::On && !offered {
+            channel.reply_error(header.unique, libc::EPROTO)?;
+            return Err(io::Error::other("the kernel offers no FUSE over io_uring"));
+        }
         channel.reply(header.unique, options.reply(minor).as_bytes(), &[])?;
-        return Ok(true);
+        return Ok(Some(offered));
     }
 }
 
@@ -102,6 +135,8 @@ struct Server<F> {
     requests: Arc<Requests>,
     calls: Calls,
     lock_waits_max: usize,
+    /// Calls that wait for locks, of each queue of rings.
+    ring_lock_waits: Box<[AtomicUsize]>,
     /// Why the loop ended, if not by an unmount.
     failed: Mutex<Option<io::Error>>,
 }

@@ -1,8 +1,13 @@
 //! A mount for the time of a test, and a file system that blocks.
 
+#![allow(dead_code, reason = "each test program uses a part")]
+
+mod switched_on;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,17 +15,26 @@ use std::time::Duration;
 use dafs_fabric::mem::Buffer;
 use dafs_fuse::kernel::{
     Answer, Caller, FileSystem, InitOptions, Mount, MountError, MountOptions, Notifier, Op,
-    ServeOptions, Unmount, abi, is_interrupted, serve, unmount,
+    ServeOptions, Unmount, Uring, abi, is_interrupted, serve, unmount,
 };
 use dafs_fuse::null::NullFs;
+use switched_on::SwitchedOn;
 
-/// Where not, says so.
-pub fn can_mount() -> bool {
+/// Where not, says so. To be kept while something is mounted.
+pub fn can_mount(uring: Uring) -> Option<Option<SwitchedOn>> {
     let can = Path::new("/proc/self").exists() && is_root() && can_try();
     if !can {
         println!("skipped: needs root, /dev/fuse and the right to mount");
+        return None;
     }
-    can
+    if uring == Uring::Off {
+        return Some(None);
+    }
+    let on = SwitchedOn::new();
+    if on.is_none() {
+        println!("skipped: needs a kernel with FUSE over io_uring, and the right to switch it on");
+    }
+    on.map(Some)
 }
 
 /// Containers have root and the device, and forbid to mount.
@@ -56,6 +70,22 @@ pub struct Mounted {
     mount: Mount,
     server: Option<JoinHandle<std::io::Result<()>>>,
     release: Option<Arc<TestFs>>,
+    /// Dropped at the end.
+    _done: Sender<()>,
+}
+
+/// A mount that hangs is ended by force, so that its test fails and holds up nobody.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+fn end_what_hangs(dir: PathBuf) -> Sender<()> {
+    let (done, is_done) = channel();
+    std::thread::spawn(move || {
+        if is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("{} hangs: ended by force", dir.display());
+            let _ = unmount(&dir, Unmount { lazy: true, force: true });
+        }
+    });
+    done
 }
 
 impl Mounted {
@@ -69,12 +99,13 @@ impl Mounted {
         mounted
     }
 
-    fn start<F: FileSystem>(fs: Arc<F>, options: &ServeOptions) -> Mounted {
+    pub fn start<F: FileSystem>(fs: Arc<F>, options: &ServeOptions) -> Mounted {
         let dir = new_directory();
         let (mount, channel) = Mount::new(&dir, &how()).expect("mount");
         let options = options.clone();
         let server = std::thread::spawn(move || serve(&channel, fs, &options));
-        Mounted { mount, server: Some(server), release: None }
+        let _done = end_what_hangs(mount.dir().to_owned());
+        Mounted { mount, server: Some(server), release: None, _done }
     }
 
     pub fn dir(&self) -> &Path {

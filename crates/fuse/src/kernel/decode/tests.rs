@@ -164,3 +164,30 @@ fn attributes_are_set_where_the_valid_bits_say_so() {
     let before = Timestamp { seconds: -1, nanoseconds: 5 };
     assert_eq!((set.atime, set.mtime), (Some(SetTime::At(before)), Some(SetTime::Now)));
 }
+
+/// As entries of rings have it.
+#[test]
+fn a_request_in_two_parts_is_the_same() {
+    let sizes = [
+        (opcode::LOOKUP, 0),
+        (opcode::SYMLINK, 0),
+        (opcode::CREATE, size_of::<abi::CreateIn>()),
+        (opcode::RENAME2, size_of::<abi::Rename2In>()),
+        (opcode::WRITE, size_of::<abi::WriteIn>()),
+        (opcode::SETXATTR, size_of::<abi::SetXattrIn>()),
+        (opcode::IOCTL, size_of::<abi::IoctlIn>()),
+        (opcode::READ, size_of::<abi::ReadIn>()),
+    ];
+    for message in all() {
+        let (header, body) = split(&message).expect("whole");
+        let Some((_, at)) = sizes.iter().find(|(code, _)| *code == header.opcode) else { continue };
+        let (head, data) = body.split_at(*at);
+        assert_eq!(decode_parts(&header, head, data), decode(&header, body));
+        for len in 0..data.len() {
+            assert_eq!(decode_parts(&header, head, &data[..len]), Err(Malformed));
+        }
+        for len in 1..head.len() {
+            assert_eq!(decode_parts(&header, &head[..len], data), Err(Malformed), "{len}");
+        }
+    }
+}
