@@ -95,6 +95,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     // What is wrong with them is said by the process that the user started.
     let options = Options::parse(&args.options)?;
+    options.uring.check().map_err(|error| Failure::about("-o uring=on", error))?;
     if !args.serves() {
         return start_background();
     }
@@ -162,7 +163,8 @@ fn serve<F: FileSystem>(
         log::take_messages();
         sys::detach()?;
     }
-    let served = kernel::serve(&channel, fs, &ServeOptions::default());
+    let served = ServeOptions { uring: options.uring, ..ServeOptions::default() };
+    let served = kernel::serve(&channel, fs, &served);
     served.map_err(|error| {
         let _ = mount.end();
         failure(error.to_string())

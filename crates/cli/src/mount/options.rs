@@ -6,7 +6,7 @@ use std::time::Duration;
 use dafs_client::URL_OPTIONS;
 use dafs_fabric::units;
 use dafs_fuse::fs::FsOptions;
-use dafs_fuse::kernel::is_mount_word;
+use dafs_fuse::kernel::{Uring, is_mount_word};
 
 use crate::failure::Failure;
 
@@ -33,7 +33,7 @@ const fn known(
 }
 
 /// Help, man page and `docs/mount.md` are made of this.
-const KNOWN: [Known; 11] = [
+const KNOWN: [Known; 12] = [
     known("hard", "", "yes", "a lost server is looked for, for ever; calls wait"),
     known("soft", "", "no", "a lost server is looked for as long as timeo says, then calls fail"),
     known("timeo", "TIME", "60s", "how long soft looks; changes nothing without it"),
@@ -43,6 +43,12 @@ const KNOWN: [Known; 11] = [
     known("entry_timeout", "TIME", "1s", "how long names are believed"),
     known("allow_other", "", "where root mounts", "other users may use it"),
     known("noallow_other", "", "where others mount", "nobody else may use it"),
+    known(
+        "uring",
+        "WHEN",
+        "off",
+        "requests come by io_uring: off; on; auto: where the kernel has it on",
+    ),
     known("foreground", "", "no", "as --foreground"),
     known("key_file", "FILE", "$DAFS_KEY_FILE", "the key that proves who you are, as --key-file"),
 ];
@@ -100,6 +106,8 @@ pub struct Options {
     pub allow_other: Option<bool>,
     /// A key to prove who one is.
     pub key_file: Option<PathBuf>,
+    /// Whether requests of the kernel come by io_uring.
+    pub uring: Uring,
     /// For the URL.
     pub url: Vec<(String, String)>,
     /// For the kernel.
@@ -149,6 +157,7 @@ impl Options {
             ("entry_timeout", Some(value)) => self.entry_timeout = Some(seconds(value)?),
             ("allow_other", None) => self.allow_other = Some(true),
             ("noallow_other", None) => self.allow_other = Some(false),
+            ("uring", Some(value)) => self.uring = when(value)?,
             ("key_file", Some(value)) => self.key_file = Some(value.into()),
             (name, Some(value)) if is_of_urls(name) => {
                 self.url.push((name.into(), value.into()));
@@ -199,6 +208,9 @@ fn wrong(word: &str) -> String {
         (Some(Known { value: "TIME", .. }), _, _) => {
             format!("expected a time, as {name}=30, {name}=500ms or {name}=2m")
         }
+        (Some(Known { value: "WHEN", .. }), _, _) => {
+            format!("expected {name}=off, {name}=auto or {name}=on")
+        }
         (Some(option), ..) => format!("expected {name}={}", option.value),
         (None, Some((_, good)), _) => format!("expected {name}= and {good}"),
         (None, None, Some(_)) if is_mount_word(name) || FOR_OTHERS.contains(&name) => {
@@ -219,6 +231,15 @@ fn wrong(word: &str) -> String {
 /// With or without a unit.
 fn seconds(text: &str) -> Option<Duration> {
     units::duration(text).ok()
+}
+
+fn when(text: &str) -> Option<Uring> {
+    match text {
+        "off" => Some(Uring::Off),
+        "auto" => Some(Uring::Auto),
+        "on" => Some(Uring::On),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -250,6 +271,7 @@ mod tests {
             ("soft=1", &["takes no value"]),
             ("ro=1", &["takes no value"]),
             ("key_file", &["expected key_file=FILE"]),
+            ("uring=yes", &["expected uring=off, uring=auto or uring=on"]),
             ("wait", &["expected wait= and adaptive, polled or sleeping"]),
         ] {
             let said = said(text);
@@ -270,6 +292,7 @@ mod tests {
             let value = match option.value {
                 "" => String::new(),
                 "TIME" => "=2m".into(),
+                "WHEN" => "=auto".into(),
                 _ => "=/x".into(),
             };
             let taken = Options::parse(&[format!("{}{value}", option.name)]);

@@ -73,6 +73,7 @@ pub fn serve<F: FileSystem>(
         }
     }
     if let Some(rings) = rings.filter(|_| lock(&server.failed).is_none()) {
+        tracing::info!("requests come by io_uring");
         server.keep(rings);
     }
     server.pool.wait();

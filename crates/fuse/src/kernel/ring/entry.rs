@@ -1,33 +1,16 @@
 //! An entry of a ring: memory that the kernel writes a request to, and reads the reply from.
 
 use std::io;
-use std::mem::{offset_of, size_of};
 
 use dafs_fabric::mem::Buffer;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::kernel::abi::{InHeader, OutHeader, RingCommand, RingEntry, RingHeader};
 use crate::kernel::decode::Malformed;
 use crate::kernel::encode::Reply;
 
-/// Where the kernel finds header and data, behind the header itself.
-#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
-#[repr(C)]
-struct Place {
-    address: u64,
-    len: u64,
-}
-
-/// How many places there are.
-pub(super) const PLACES: u32 = 2;
-
-/// Of what stands before the data.
-#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Front {
-    header: RingHeader,
-    places: [u64; 4],
-}
+/// Where the kernel finds what stands before the data, and the data: an address and bytes of each.
+pub(super) type Places = [[u64; 2]; 2];
 
 /// Memory for one request at a time, and the reply to it.
 #[derive(Debug)]
@@ -65,16 +48,11 @@ pub struct Request {
 
 impl Entry {
     /// Bytes of `front`.
-    pub const FRONT_BYTES: usize = size_of::<Front>();
+    pub const FRONT_BYTES: usize = size_of::<RingHeader>();
 
     /// Of this queue, with memory for what stands before the data, and for data.
-    pub fn new(queue: u16, mut front: Buffer, data: Buffer) -> Option<Entry> {
-        let places = [
-            Place { address: front.as_ptr() as u64, len: size_of::<RingHeader>() as u64 },
-            Place { address: data.as_ptr() as u64, len: data.len() as u64 },
-        ];
-        places.write_to_prefix(front.get_mut(offset_of!(Front, places)..)?).ok()?;
-        Some(Entry { queue, front, data, commit_id: 0, unique: 0 })
+    pub fn new(queue: u16, front: Buffer, data: Buffer) -> Entry {
+        Entry { queue, front, data, commit_id: 0, unique: 0 }
     }
 
     /// The queue.
@@ -92,8 +70,8 @@ impl Entry {
     /// # Errors
     /// It is none; there is something to be answered all the same.
     pub fn request(&mut self) -> Result<Request, Malformed> {
-        let front = Front::ref_from_prefix(&self.front).map_err(|_| Malformed)?.0;
-        let RingHeader { in_out, op_in, entry } = &front.header;
+        let front = RingHeader::ref_from_prefix(&self.front).map_err(|_| Malformed)?.0;
+        let RingHeader { in_out, op_in, entry } = front;
         let (header, _) = InHeader::read_from_prefix(in_out).map_err(|_| Malformed)?;
         (self.commit_id, self.unique) = (entry.commit_id, header.unique);
         let data_all = entry.payload_len as usize;
@@ -112,9 +90,9 @@ impl Entry {
         RingCommand { commit_id: self.commit_id, queue: self.queue, ..RingCommand::default() }
     }
 
-    /// Where its places are written, for the kernel.
-    pub(super) fn places(&self) -> u64 {
-        self.front.as_ptr() as u64 + offset_of!(Front, places) as u64
+    /// Where it is. Memory that nobody used yet is not touched by that.
+    pub(super) fn places(&self) -> Places {
+        [&self.front, &self.data].map(|memory| [memory.as_ptr() as u64, memory.len() as u64])
     }
 
     /// So many bytes of data are the reply, or `error` is.
@@ -123,10 +101,9 @@ impl Entry {
         let payload_len = u32::try_from(len).map_err(|_| wrong())?;
         let len = payload_len.checked_add(size_of::<OutHeader>() as u32).ok_or_else(wrong)?;
         let out = OutHeader { len, error, unique: self.unique };
-        let front = Front::mut_from_prefix(&mut self.front).map_err(|_| wrong())?.0;
-        out.write_to_prefix(&mut front.header.in_out).map_err(|_| wrong())?;
-        front.header.entry =
-            RingEntry { commit_id: self.commit_id, payload_len, ..RingEntry::default() };
+        let front = RingHeader::mut_from_prefix(&mut self.front).map_err(|_| wrong())?.0;
+        out.write_to_prefix(&mut front.in_out).map_err(|_| wrong())?;
+        front.entry = RingEntry { commit_id: self.commit_id, payload_len, ..RingEntry::default() };
         Ok(())
     }
 }
@@ -170,19 +147,19 @@ mod tests {
 
     fn entry() -> Entry {
         let front = Buffer::new(Entry::FRONT_BYTES).expect("memory");
-        Entry::new(3, front, Buffer::new(DATA).expect("memory")).expect("large enough")
+        Entry::new(3, front, Buffer::new(DATA).expect("memory"))
     }
 
-    fn front(entry: &mut Entry) -> &mut Front {
-        Front::mut_from_prefix(&mut entry.front).expect("a front").0
+    fn front(entry: &mut Entry) -> &mut RingHeader {
+        RingHeader::mut_from_prefix(&mut entry.front).expect("a front").0
     }
 
     /// As the kernel writes it.
     fn put(entry: &mut Entry, header: &InHeader, head: &[u8], payload_len: u32) {
         let front = front(entry);
-        header.write_to_prefix(&mut front.header.in_out).expect("room");
-        front.header.op_in[..head.len()].copy_from_slice(head);
-        front.header.entry = RingEntry { commit_id: 77, payload_len, ..RingEntry::default() };
+        header.write_to_prefix(&mut front.in_out).expect("room");
+        front.op_in[..head.len()].copy_from_slice(head);
+        front.entry = RingEntry { commit_id: 77, payload_len, ..RingEntry::default() };
     }
 
     fn header(head: usize, data: usize) -> InHeader {
@@ -194,10 +171,9 @@ mod tests {
     fn the_kernels_structures_have_its_sizes() {
         assert_eq!((size_of::<RingHeader>(), size_of::<RingEntry>()), (288, 32));
         assert_eq!(size_of::<RingCommand>(), 24);
-        let mut entry = entry();
+        let entry = entry();
         let (first, second) = (entry.front.as_ptr() as u64, entry.data.as_ptr() as u64);
-        assert_eq!(entry.places(), first + 288);
-        assert_eq!(front(&mut entry).places, [first, 288, second, DATA as u64]);
+        assert_eq!(entry.places(), [[first, 288], [second, DATA as u64]]);
     }
 
     #[test]
@@ -239,7 +215,7 @@ mod tests {
         put(&mut entry, &header(0, 0), &[], 0);
         entry.request().expect("a request");
         let told = |entry: &mut Entry| {
-            let header = front(entry).header;
+            let header = *front(entry);
             let (out, _) = OutHeader::read_from_prefix(&header.in_out).expect("a header");
             assert_eq!((out.unique, header.entry.commit_id), (76, 77));
             assert_eq!(out.len, header.entry.payload_len + 16);

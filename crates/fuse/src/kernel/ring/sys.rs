@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use io_uring::{IoUring, opcode, squeue, types};
 use zerocopy::IntoBytes;
 
-use super::entry::{Entry, PLACES};
+use super::entry::{Entry, Places};
 use crate::kernel::abi;
 use crate::kernel::channel::Channel;
 
@@ -27,6 +27,8 @@ pub struct Ring {
     device: Channel,
     /// What the kernel has; an entry comes back by its completion only.
     entries: Vec<Option<Entry>>,
+    /// Where each of those is, for the kernel to read.
+    places: Box<[Places]>,
     free: Vec<u32>,
 }
 
@@ -67,6 +69,7 @@ impl Ring {
             ring,
             device: device.clone(),
             entries: (0..slots).map(|_| None).collect(),
+            places: vec![Places::default(); entries_max].into(),
             free: (0..slots).rev().collect(),
         })
     }
@@ -106,13 +109,15 @@ impl Ring {
         let entry = self.entries[index as usize].insert(entry);
         let mut about = [0; 80];
         entry.command().write_to_prefix(&mut about).expect("24 bytes");
+        let places = &mut self.places[index as usize];
+        *places = entry.places();
         let device = types::Fd(self.device.as_fd().as_raw_fd());
         let mut command = opcode::UringCmd80::new(device, command)
             .cmd(about)
-            .addr(Some(entry.places()))
+            .addr(Some(places.as_ptr() as u64))
             .build()
             .user_data(index.into());
-        set_len(&mut command, PLACES);
+        set_len(&mut command, places.len() as u32);
         while self.ring.submission().is_full() {
             // What is refused for now is asked again.
             if self.submit().is_err() {
@@ -121,7 +126,8 @@ impl Ring {
         }
         let mut queue = self.ring.submission();
         // SAFETY: the memory that the command names is the entry's, which nobody can use while it
-        // is in `entries`: it is taken from there by its completion only, and leaked by a drop.
+        // is in `entries`: it is taken from there by its completion only, and leaked by a drop. Its
+        // places lie in `places` until then, which the kernel reads when it is handed over.
         let pushed = unsafe { queue.push(&command) };
         pushed.expect("there is room");
     }

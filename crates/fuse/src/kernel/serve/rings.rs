@@ -66,8 +66,7 @@ impl Rings {
             let best = (0..best).map(|_| fs.buffer(MAX_WRITE as usize));
             // The last ones are used first.
             for (front, data) in fronts.into_iter().zip(others.into_iter().map(Ok).chain(best)) {
-                let small = || io::Error::from(io::ErrorKind::InvalidInput);
-                entries.push(Entry::new(queue, front, data?).ok_or_else(small)?);
+                entries.push(Entry::new(queue, front, data?));
             }
         }
         Ok(Rings { ring, entries, queues })
