@@ -175,10 +175,13 @@ impl OpenFile {
     }
 
     /// It could not be opened again, so nothing is written again through it. The number of its
-    /// inode may soon be another file's, and what becomes of that one is no loss of this.
-    pub(super) fn end(&mut self, status: Status) {
+    /// inode may soon be another file's, and what becomes of that one is no loss of this. True:
+    /// something was kept that was acknowledged.
+    pub(super) fn end(&mut self, status: Status) -> bool {
+        let any = !self.kept.is_empty() && self.uncommitted.is_some();
         self.broken = Some(status);
         self.kept.clear();
+        any
     }
 
     /// As `lose`, if anything is kept. True: that was acknowledged.

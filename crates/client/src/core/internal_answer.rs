@@ -142,8 +142,10 @@ impl Core {
     }
 
     fn reopen_failed(&mut self, key: FileKey, status: Status) {
-        if let Some(file) = self.files.any_mut(key) {
-            file.end(status);
+        let kept = self.files.any_mut(key).is_some_and(|file| file.end(status));
+        // What becomes of a file that is gone is no loss.
+        if kept && !matches!(status, Status::Stale | Status::NoEnt) {
+            self.recovery.unsynced.lose();
         }
         self.one_reopened();
     }

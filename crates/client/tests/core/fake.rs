@@ -86,6 +86,8 @@ pub struct Script {
     pub declines: usize,
     /// What is written cannot be handed to the file system.
     pub disk_full: bool,
+    /// So many opens are refused.
+    pub refused_opens: usize,
     /// So many writes are refused.
     pub refused_writes: usize,
     /// What became of requests of former sessions; `None`: nobody knows.

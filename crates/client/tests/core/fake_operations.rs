@@ -33,6 +33,10 @@ impl Fake {
                 chain.handle = self.handle(&path);
                 Ok(Outcome::Found { handle: chain.handle, attr: self.attr(&path) })
             }
+            O::Open { .. } if self.script.refused_opens > 0 => {
+                self.script.refused_opens -= 1;
+                Err(Status::Access)
+            }
             O::Open { dir, path, flags, .. } => {
                 let path = self.path(&resolve(chain, dir), path)?;
                 let exists = self.memory.files.contains_key(&path);

@@ -87,6 +87,25 @@ fn what_was_replaced_does_not_come_back_for_a_moment() {
 }
 
 #[test]
+fn a_sync_tells_what_a_file_kept_that_is_not_opened_again() {
+    for kept in [true, false] {
+        let mut pair = Pair::new(40);
+        pair.fake.put(b"f", b"....");
+        pair.fake.put(b"g", b"....");
+        let (file, other) = (pair.open(b"f", read_write()), pair.open(b"g", read_write()));
+        pair.write_kept(if kept { file } else { other }, 0, b"aa");
+        // Files are opened again in the order in which they were first.
+        pair.fake.script.refused_opens = 1;
+        pair.fake.restart();
+        pair.read(other, 0, 4).expect("of the other file nothing is lost");
+        assert_eq!(status(pair.read(file, 0, 4)), Some(Status::Access));
+        let synced = pair.call(Work::Sync).err().and_then(|error| error.status());
+        assert_eq!(synced, kept.then_some(Status::WritesLost));
+        pair.call(Work::Sync).expect("told once");
+    }
+}
+
+#[test]
 fn what_cannot_be_written_again_is_told_to_all_opens() {
     let mut pair = Pair::new(39);
     pair.fake.put(b"f", b"....");
