@@ -86,6 +86,8 @@ pub struct SimClient {
     pub doors: [Door; LOCK_FILES],
     /// Its writes are kept.
     pub keeps: bool,
+    /// When its session was made.
+    pub session_at: Duration,
     /// A session was made, but calls did not flow in it yet.
     pub recovers: bool,
     /// It could not reach the server for so long that its session may have ended.
@@ -135,6 +137,7 @@ impl SimClient {
             lockers: lockers(),
             doors: [Door::Shut; LOCK_FILES],
             keeps: plan.keepers.has(who),
+            session_at: Duration::ZERO,
             recovers: false,
             cut_off: false,
             late: false,

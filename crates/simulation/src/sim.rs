@@ -28,6 +28,9 @@ use crate::wake::Wake;
 /// Rounds without time going by: more is a loop.
 const ROUNDS_MAX: usize = 20_000;
 
+/// What a client that has a session takes to reclaim its locks, at most, if nothing cuts it off.
+const RECLAIM_MAX: Duration = Duration::from_millis(1500);
+
 /// Mishaps that wait for their moment.
 #[derive(Debug, Default)]
 pub(crate) struct Traps {
@@ -296,19 +299,20 @@ impl Sim {
 
     /// The grace period is over for who has not come yet: an attempt to connect may take so long.
     pub(crate) fn note_late(&mut self) {
-        if self.is_grace_over() {
+        if self.now() >= self.grace_end() {
             let boot = self.boots;
             let absent = self.clients.iter_mut().filter(|client| client.boot != boot);
             absent.for_each(|client| client.late = true);
         }
     }
 
-    fn is_grace_over(&self) -> bool {
-        self.now() >= self.host.started + self.lease()
+    fn grace_end(&self) -> Duration {
+        self.host.started + self.lease()
     }
 
     /// What was under way in a lost session may be done again in the next one.
     fn notice_sessions(&mut self, index: usize) {
+        let session_at = self.now();
         let facts = self.clients[index].core.facts();
         if facts.new_sessions != self.clients[index].sessions {
             self.note_late();
@@ -321,6 +325,7 @@ impl Sim {
         client.sessions = facts.new_sessions;
         client.boot = self.boots;
         client.recovers = true;
+        client.session_at = session_at;
         for door in &mut client.doors {
             if let Door::Open(open) = door {
                 open.excused |= client.cut_off || client.late;
@@ -338,7 +343,7 @@ impl Sim {
 
     /// When calls flow again, what was kept has been written again.
     fn notice_recovery(&mut self, index: usize) {
-        let is_grace_over = self.is_grace_over();
+        let (now, grace_end) = (self.now(), self.grace_end());
         let client = &mut self.clients[index];
         let server = self.host.verifier;
         let here = client.core.is_connected() && server == Some(client.core.facts().verifier);
@@ -348,7 +353,8 @@ impl Sim {
         client.recovers = false;
         // Who was cut off before its locks were reclaimed may be late with that; so may who came shortly
         // before others could have them.
-        let late = client.cut_off || is_grace_over;
+        let came_shortly_before = client.session_at + RECLAIM_MAX >= grace_end && now >= grace_end;
+        let late = client.cut_off || came_shortly_before;
         for door in &mut client.doors {
             if let Door::Open(open) = door {
                 open.excused |= late;
