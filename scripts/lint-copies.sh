@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Payload (file data) is copied in user space by `copy_payload` of crates/fabric/src/mem.rs only,
-# which counts. Every other copy of bytes in the crates of the data path fails this lint, unless
+# Payload (file data) is copied in user space by `copy_payload` of crates/fabric/src/mem.rs, and
+# `stream_lines` of mem/stream.rs, only, which count. Every other copy of bytes in the crates of the data path fails this lint, unless
 # it says why it is no payload: in scripts/lint-copies.allow, or by `// not payload: REASON` on
 # its line or the line before.
 #

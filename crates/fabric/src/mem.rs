@@ -6,8 +6,8 @@
 //! used. A [`Buffer`] is memory with one owner, which reads and writes it as a slice while it is
 //! not posted.
 //!
-//! Payload moves by [`Span::copy_from`], [`Span::copy_to`], [`Span::copy_span`] and
-//! [`Span::copy_piece`] only, which count: see [`copied_bytes`].
+//! Payload moves by [`Span::copy_from`], [`Span::copy_to`], [`Span::copy_span`],
+//! [`Span::copy_piece`] and [`Span::stream_piece`] only, which count: see [`copied_bytes`].
 
 mod between;
 mod buffer;
@@ -21,6 +21,7 @@ mod pool;
 mod readers;
 mod region;
 mod shared;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod views;

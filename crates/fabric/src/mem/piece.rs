@@ -15,6 +15,21 @@ pub struct Piece<'a> {
 }
 
 impl Piece<'_> {
+    pub(super) fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    /// A part of it.
+    ///
+    /// # Panics
+    /// When it is not inside.
+    pub fn part(&self, offset: usize, len: usize) -> Self {
+        assert!(offset <= self.len && len <= self.len - offset, "part outside of the piece");
+        // SAFETY: inside, as just checked.
+        let start = unsafe { self.start.add(offset) };
+        Piece { start, len, owner: PhantomData }
+    }
+
     /// Bytes.
     #[inline]
     pub fn len(&self) -> usize {
