@@ -20,7 +20,7 @@ use crate::bell::OwnBell;
 use crate::connection::{Accepted, Handshake, check_private_data, reject};
 use crate::peer::Peer;
 use crate::peer_socket::PeerSocket;
-use crate::queue_pair::{Connection, Kind, Work};
+use crate::queue_pair::{AT_ONCE_MAX, Connection, Kind, Work};
 use crate::ring::{HEADER_BYTES_MAX, SEND_BYTES_MAX, Violation};
 use crate::shared::{
     Account, BULK_BYTES_MAX, RECEIVE_QUEUE_DEPTH, SEND_QUEUE_DEPTH, SGE_MAX, Shared,
@@ -453,7 +453,14 @@ impl Engine for ShmEngine {
         remote: RemoteSpan,
         header: &[u8],
     ) -> bool {
-        self.put_now(queue_pair, |connection| connection.write_and_send_now(data, remote, header))
+        let polls = self.polls;
+        let is_done = self.put_now(queue_pair, |connection| {
+            connection.write_and_send_now(data, remote, header, polls)
+        });
+        if is_done && remote.len as usize > AT_ONCE_MAX {
+            self.has_copied();
+        }
+        is_done
     }
 
     #[inline]

@@ -21,7 +21,7 @@ use crate::wire::{Limits, MESSAGE_BYTES_MAX, Message, Side};
 
 /// Bytes that one queue pair copies in one pass, so that others have their turn.
 pub const COPIED_MAX: usize = 1 << 20;
-/// One-sided work of so many bytes is done when it is posted.
+/// One-sided work of so many bytes is done when it is posted; more that a server reads goes past its caches.
 pub const AT_ONCE_MAX: usize = 64 * 1024;
 /// Messages taken from a socket at a time.
 const MESSAGES_MAX: usize = 256;
@@ -89,6 +89,10 @@ pub struct Connection {
     /// What was posted and not done, in that order.
     pub work: VecDeque<Work>,
     headers: Vec<Vec<u8>>,
+    /// What it reads is not looked at soon: a server's.
+    keeps_much: bool,
+    /// Bytes that were copied at once, with their messages, in a poll.
+    copied: (u64, usize),
     /// Completions queued since this poll began.
     completed: (u64, usize),
     /// So many completions were queued when a message of it was told of last.
@@ -134,6 +138,8 @@ impl Connection {
             memory: PeerMemory::new(limits, account),
             work: VecDeque::new(),
             headers: Vec::new(),
+            keeps_much: matches!(side, Side::Server),
+            copied: (0, 0),
             completed: (0, 0),
             told: 0,
             put: false,
@@ -264,21 +270,23 @@ impl Connection {
     }
 
     /// Copies `data` to the peer's memory and puts a message behind it into the ring, if both may go now and
-    /// nothing is in front. What is wrong with the peer, where something is, is found by who posts them one by
-    /// one.
+    /// nothing is in front: no more than a pass copies, between two polls. What is wrong with the peer, where
+    /// something is, is found by who posts them one by one.
     #[inline]
     pub fn write_and_send_now(
         &mut self,
         data: &[Piece<'_>],
         remote: RemoteSpan,
         header: &[u8],
+        poll: u64,
     ) -> bool {
         let bytes = match data {
             [one] => one.len(),
             _ => data.iter().map(Piece::len).sum(),
         };
-        let is_small = bytes <= AT_ONCE_MAX && header.len() <= HEADER_BYTES_MAX;
-        if !is_small || bytes != remote.len as usize {
+        let is_small = bytes <= AT_ONCE_MAX;
+        let may = (is_small || self.may_copy(bytes, poll)) && header.len() <= HEADER_BYTES_MAX;
+        if !may || bytes != remote.len as usize {
             return false;
         }
         if !self.work.is_empty()
@@ -295,9 +303,20 @@ impl Connection {
                 at += piece.len();
             }),
         }
+        if !is_small {
+            let (of, before) = self.copied;
+            self.copied = (poll, if of == poll { before + bytes } else { bytes });
+        }
         self.sender.push_header(header);
         self.put = true;
         true
+    }
+
+    /// So many bytes more may go at once in this poll.
+    #[cold]
+    fn may_copy(&self, bytes: usize, poll: u64) -> bool {
+        let (of, before) = self.copied;
+        bytes <= COPIED_MAX - if of == poll { before } else { 0 }
     }
 
     /// Keeps a send for later.
@@ -318,8 +337,8 @@ impl Connection {
         bytes: usize,
     ) -> Result<Option<usize>, Violation> {
         let missing = match self.memory.find(remote, write) {
-            Ok((segment, offset)) => {
-                copy_part(segment, offset, data, write, moved, bytes);
+            Ok(found) => {
+                copy_part(found, data, (write, self.keeps_much), (remote, moved), bytes);
                 return Ok(Some(bytes));
             }
             Err(missing) => missing,
@@ -330,8 +349,8 @@ impl Connection {
                 return Err("none: it has left");
             }
         }
-        let Ok((segment, offset)) = self.memory.find(remote, write) else { return Ok(None) };
-        copy_part(segment, offset, data, write, moved, bytes);
+        let Ok(found) = self.memory.find(remote, write) else { return Ok(None) };
+        copy_part(found, data, (write, self.keeps_much), (remote, moved), bytes);
         Ok(Some(bytes))
     }
 
@@ -452,16 +471,16 @@ fn opcode_of(kind: &Kind) -> Opcode {
     }
 }
 
-/// Copies `bytes` between a peer's memory, at `offset`, and a list, both from `moved` on.
+/// Copies `bytes` between a peer's memory and a list, both from `moved` on.
 #[inline]
 fn copy_part(
-    segment: &Span,
-    offset: usize,
+    (segment, offset): (&Span, usize),
     data: &[Span],
-    write: bool,
-    moved: usize,
+    (write, keeps_much): (bool, bool),
+    (remote, moved): (RemoteSpan, usize),
     bytes: usize,
 ) {
+    let streams = !write && keeps_much && remote.len as usize > AT_ONCE_MAX;
     let (mut skip, mut at, mut left) = (moved, offset + moved, bytes);
     for span in data {
         if skip >= span.len() {
@@ -469,10 +488,10 @@ fn copy_part(
             continue;
         }
         let len = (span.len() - skip).min(left);
-        if write {
-            segment.copy_part(at, span, skip, len);
-        } else {
-            span.copy_part(skip, segment, at, len);
+        match segment.piece().filter(|_| streams) {
+            Some(piece) => span.stream_piece(skip, piece.part(at, len)),
+            None if write => segment.copy_part(at, span, skip, len),
+            None => span.copy_part(skip, segment, at, len),
         }
         (skip, at, left) = (0, at + len, left - len);
         if left == 0 {

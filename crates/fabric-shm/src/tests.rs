@@ -1,6 +1,7 @@
 //! Peers that break the rules, at the socket and in the rings. Each loses its own connection, and no more.
 
 mod handshakes;
+mod large;
 mod lies;
 mod lingering;
 mod readers;

@@ -335,6 +335,14 @@ impl ShmEngine {
         false
     }
 
+    /// So much was copied to answer a message that whose it is has had its turn.
+    #[cold]
+    pub(super) fn has_copied(&mut self) {
+        self.taken = TURN_MAX;
+        // It took longer than to ask.
+        self.done = self.done.saturating_add(ASK_AFTER);
+    }
+
     /// Does what was posted to a queue pair and could not be done then.
     pub(super) fn go_on(&mut self, slot: u32) {
         let queue = (&mut self.queue, self.polls);

@@ -11,6 +11,8 @@ use crate::types::{Opcode, RemoteSpan, SHORT_MESSAGE_BYTES, ShortMessage, Status
 
 /// More than so many bytes are copied bit by bit.
 const AT_ONCE_MAX: usize = 64 * 1024;
+/// So many go together with a message.
+const TOGETHER_MAX: usize = 1 << 20;
 
 impl Ready {
     /// A message that can be taken without a receive.
@@ -57,7 +59,7 @@ impl World {
         message: Work,
     ) -> bool {
         let bytes = sg_bytes(data);
-        let fits = bytes <= AT_ONCE_MAX && bytes == remote.len as usize;
+        let fits = bytes <= TOGETHER_MAX && bytes == remote.len as usize;
         let is_behind = self.qps.get(&id).is_none_or(|qp| qp.works.iter().any(|work| !work.done));
         let Some(peer) = self.peer_at_once(id).filter(|_| fits && !is_behind) else { return false };
         let unlucky = self.rng.chance(self.faults.queue_full_per_million);
