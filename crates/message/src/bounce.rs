@@ -127,7 +127,7 @@ impl BouncePool {
         let len = sg_bytes(memory);
         let mut pieces = locked(&self.pieces);
         let piece = match &self.shared {
-            Some(pool) => Piece::Shared(pool.take(len)?),
+            Some(pool) => Piece::Shared(pool.take_large(len)?),
             None => pieces
                 .free(len)
                 .or_else(|| pieces.grow(domain, len))

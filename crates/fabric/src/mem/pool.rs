@@ -76,6 +76,12 @@ impl SharedPool {
         self.take_with(bytes, 0)
     }
 
+    /// As [`take`](Self::take), where it is large in huge pages, of which a pool has few: for who fills it, and has it
+    /// read by others.
+    pub fn take_large(&self, bytes: usize) -> Option<PoolPiece> {
+        self.take_with(bytes, HUGE_PAGES_MAX)
+    }
+
     /// As [`take`](Self::take), in huge pages while the pool has fewer than this.
     fn take_with(&self, bytes: usize, huge_max: usize) -> Option<PoolPiece> {
         let pages = bytes.max(1).div_ceil(PAGE_BYTES);
@@ -117,7 +123,7 @@ impl SharedPool {
 
     /// A zeroed buffer of so many bytes. `None`: as of [`take`](Self::take).
     pub fn buffer(&self, bytes: usize) -> Option<Buffer> {
-        let piece = self.take_with(bytes, HUGE_PAGES_MAX)?;
+        let piece = self.take_large(bytes)?;
         if !piece.is_zero {
             piece.span().zero();
         }
