@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use dafs_fabric::DeviceAttr;
+use dafs_fabric::{DeviceAttr, RemoteSpan};
 
 use crate::header::{FLAG_MAY_LEND, FLAG_MAY_REFER, RELEASE_BYTES, RELEASES_MAX};
 use crate::planted::{Defect, planted};
@@ -25,6 +25,22 @@ pub fn is_worth(bytes: usize) -> bool {
 #[inline]
 pub fn is_asked(flags: u8, bytes: usize) -> bool {
     flags & FLAG_MAY_REFER != 0 && (is_worth(bytes) || flags & FLAG_MAY_LEND != 0 && bytes > 0)
+}
+
+/// What stays with so many bytes, wherever they begin.
+fn at_most(len: usize) -> usize {
+    (len.saturating_sub(1).div_ceil(GRAIN_BYTES) + 1) * GRAIN_BYTES
+}
+
+/// What stays with so many bytes that lie in these pieces.
+pub fn kept_bytes(len: usize, pieces: &[RemoteSpan]) -> usize {
+    let grain = GRAIN_BYTES as u64;
+    let touched = |piece: &RemoteSpan| {
+        let end = piece.addr.saturating_add(u64::from(piece.len));
+        (end.div_ceil(grain) - piece.addr / grain) as usize
+    };
+    // Pieces of one grain are few where they are small.
+    at_most(len).min(pieces.iter().map(touched).sum::<usize>().saturating_mul(GRAIN_BYTES))
 }
 
 /// A device whose peers read what they are referred to.
@@ -165,15 +181,14 @@ impl References {
         References { quota, places: Vec::new(), free: Vec::new(), taken: Taken::default() }
     }
 
-    /// One more, of a reply with so many bytes, which is lent or not: its number, and its token, which comes from
-    /// `leave`. `None`: there are enough.
+    /// One more, of a reply with which so many bytes [stay](kept_bytes), and which is lent or not: its number, and its
+    /// token, which comes from `leave`. `None`: there are enough.
     pub fn begin(
         &mut self,
-        (len, lent): (usize, bool),
+        (bytes, lent): (usize, bool),
         leave: impl FnOnce() -> u64,
     ) -> Option<(u32, u64)> {
-        // As many as it may touch, wherever it begins.
-        let bytes = (len.saturating_sub(1).div_ceil(GRAIN_BYTES) + 1) * GRAIN_BYTES;
+        debug_assert!(bytes >= GRAIN_BYTES, "of less there might be more than places");
         let taken = self.taken.of(lent);
         let most = self.quota.share(lent).of_connection;
         if *taken + bytes > most || !self.quota.take(lent, bytes) {
@@ -285,8 +300,9 @@ mod tests {
         let quota = ReferenceQuota::new(5 * GRAIN_BYTES, 7 * GRAIN_BYTES);
         let mut one = References::new(quota.clone());
         let mut other = References::new(quota.clone());
-        let begin =
-            |of: &mut References, token, len| of.begin((len, false), || token).map(|begun| begun.0);
+        let begin = |of: &mut References, token, len| {
+            of.begin((at_most(len), false), || token).map(|it| it.0)
+        };
         let first = begin(&mut one, 1, WORTH_BYTES).expect("two grains");
         let second = begin(&mut one, 2, GRAIN_BYTES).expect("two grains");
         assert_eq!(begin(&mut one, 3, GRAIN_BYTES), None, "enough for one connection");
@@ -307,11 +323,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_is_what_the_pieces_touch() {
+        let piece = |addr: usize, len: usize| RemoteSpan {
+            rkey: dafs_fabric::Rkey(1),
+            addr: addr as u64,
+            len: len as u32,
+        };
+        let grains = |len, pieces: &[RemoteSpan]| kept_bytes(len, pieces) / GRAIN_BYTES;
+        let frames: Vec<_> = (0..16).map(|at| piece(at * 3 * GRAIN_BYTES, GRAIN_BYTES)).collect();
+        assert_eq!(grains(16 * GRAIN_BYTES, &frames), 16, "whole frames");
+        assert_eq!(grains(GRAIN_BYTES, &[piece(GRAIN_BYTES - 1, GRAIN_BYTES)]), 2);
+        assert_eq!(grains(1, &[piece(5 * GRAIN_BYTES - 1, 1)]), 1);
+        assert_eq!(grains(2, &[piece(5 * GRAIN_BYTES - 1, 2)]), 2);
+        // Pages of one frame that are apart.
+        let pages: Vec<_> = (0..8).map(|at| piece(at * 8192, 4096)).collect();
+        assert_eq!(grains(8 * 4096, &pages), 2, "no more than wherever it begins");
+        assert_eq!(grains(usize::from(u16::MAX), &[piece(usize::MAX - 9, 100)]), 1);
+    }
+
+    #[test]
     fn loans_count_by_themselves_and_stay() {
         let read = (2 * GRAIN_BYTES, 2 * GRAIN_BYTES);
         let quota = ReferenceQuota::with_loans(read, (4 * GRAIN_BYTES, 5 * GRAIN_BYTES));
         let mut one = References::new(quota.clone());
-        let begin = |of: &mut References, token, lent| of.begin((1, lent), || token);
+        let begin = |of: &mut References, token, lent| of.begin((at_most(1), lent), || token);
         for (token, lent) in [(1, false), (2, true), (3, true)] {
             // A byte may not touch two grains, but the count is simple.
             assert!(begin(&mut one, token, lent).is_some(), "{token}");
@@ -339,7 +374,7 @@ mod tests {
         let each = || ReferenceQuota::within(Some(above.clone()), small, small);
         let (first, other) = (each(), each());
         let (mut one, mut two) = (References::new(first), References::new(other.clone()));
-        let begin = |of: &mut References, lent| of.begin((1, lent), || 5).map(|begun| begun.0);
+        let begin = |of: &mut References, lent| of.begin((at_most(1), lent), || 5).map(|it| it.0);
         let held = [begin(&mut one, false), begin(&mut one, false), begin(&mut two, false)];
         assert!(held.iter().all(Option::is_some));
         assert_eq!(begin(&mut two, false), None, "all have enough");

@@ -11,7 +11,7 @@ use crate::header::{
 };
 use crate::loan::Loan;
 use crate::planted::{Defect, planted};
-use crate::references::is_asked;
+use crate::references::{is_asked, kept_bytes};
 use crate::registration::RemoteSpans;
 use crate::requests::append_message;
 use crate::responder::Fetch;
@@ -70,7 +70,7 @@ impl Connection {
         else {
             return false;
         };
-        let what = (len, flags & FLAG_MAY_LEND != 0);
+        let what = (kept_bytes(len, &remotes), flags & FLAG_MAY_LEND != 0);
         let references = self.responder.references.as_mut();
         let Some((number, token)) = references.and_then(|all| all.begin(what, leave)) else {
             return false;
