@@ -13,13 +13,16 @@ use crate::{Line, Mode};
 /// Files as large as what the bare mechanism copies from.
 const FILE: &str = "64m";
 
-/// What is measured, and how both ends wait.
-const ROWS: &[(&str, &str, &str, &str)] = &[
-    ("randread", "4k", "1", "polled"),
-    ("randread", "4k", "32", "polled"),
-    ("read", "1m", "8", "polled"),
-    ("write", "1m", "8", "polled"),
-    ("randread", "4k", "1", "sleeping"),
+/// What is measured, how both ends wait, and where what is read goes.
+const ROWS: &[(&str, &str, &str, &str, &str)] = &[
+    ("randread", "4k", "1", "polled", "shared"),
+    ("randread", "4k", "32", "polled", "shared"),
+    ("read", "1m", "8", "polled", "shared"),
+    ("write", "1m", "8", "polled", "shared"),
+    ("randread", "4k", "1", "sleeping", "shared"),
+    ("read", "1m", "8", "polled", "private"),
+    ("read", "1m", "8", "polled", "bounce"),
+    ("read", "1m", "8", "polled", "lent"),
 ];
 
 /// What waits for the disk, or for several answers.
@@ -33,11 +36,13 @@ fn bench(url: &str, transport: &str, args: &[&str]) -> Value {
 }
 
 /// The bare mechanism alone, with its ends on two processors, or, where they sleep, on one: what is quicker.
-fn raw(op: &str, rest: &[&str]) -> Value {
+fn raw(op: &str, memory: &str, rest: &[&str]) -> Value {
     // What is written lands in as much memory as what is read comes from.
-    let op = match op {
-        "randread" => "copy",
-        "write" => "write",
+    let op = match (op, memory) {
+        ("randread", _) => "copy",
+        ("write", _) => "write",
+        (_, "bounce") => "bounce",
+        (_, "lent") => "sum",
         _ => "stream",
     };
     let all = [&["bench", "raw", "shm", "--json", "--footprint", FILE, "--op", op], rest].concat();
@@ -64,10 +69,10 @@ pub(crate) fn shared_memory(mode: Mode) -> Vec<Line> {
     let seconds = mode.pick("400ms", "2s");
     let mut points: Vec<Vec<Value>> = vec![Vec::new(); ROWS.len()];
     for _ in 0..mode.pick(1, 5) {
-        for ((op, size, depth, wait), points) in ROWS.iter().zip(&mut points) {
+        for ((op, size, depth, wait, memory), points) in ROWS.iter().zip(&mut points) {
             let rest = ["--size", size, "--depth", depth, "--wait", wait, "--seconds", seconds];
-            let floor = raw(op, &rest);
-            let own = [&["--no-raw", "--op", op][..], &rest].concat();
+            let floor = raw(op, memory, &rest);
+            let own = [&["--no-raw", "--op", op, "--memory", memory][..], &rest].concat();
             let mut point = bench(&server.url, "shm", &own);
             for key in ["p50_us", "ops_per_s", "bytes_per_s"] {
                 point[format!("raw_{key}")] = floor[key].clone();
@@ -75,12 +80,18 @@ pub(crate) fn shared_memory(mode: Mode) -> Vec<Line> {
             points.push(point);
         }
     }
-    let [latency, rate, reads, writes, sleeping] = &points[..] else { return Vec::new() };
+    let [latency, rate, reads, writes, sleeping, private, bounce, lent] = &points[..] else {
+        return Vec::new();
+    };
+    const ONE: &str = "one bare copy";
     let mut lines = vec![
         latency_line(latency),
-        rate_line("random 4 KiB reads, depth 32", rate, "ops_per_s", 0.60),
-        rate_line("1 MiB reads, depth 8, shared buffers", reads, "bytes_per_s", 0.85),
-        rate_line("1 MiB writes, depth 8", writes, "bytes_per_s", 0.80),
+        rate_line("random 4 KiB reads, depth 32", rate, "ops_per_s", (0.60, ONE)),
+        rate_line("1 MiB reads, depth 8, shared buffers", reads, "bytes_per_s", (0.85, ONE)),
+        rate_line("the same, private memory", private, "bytes_per_s", (0.85, ONE)),
+        rate_line("the same, copied twice", bounce, "bytes_per_s", (0.85, "two bare copies")),
+        rate_line("the same, lent and summed", lent, "bytes_per_s", (0.90, "the sum alone")),
+        rate_line("1 MiB writes, depth 8", writes, "bytes_per_s", (0.80, ONE)),
         sleeping_line(sleeping),
     ];
     lines.extend(round_trips(mode, &server.url));
@@ -95,14 +106,14 @@ fn latency_line(points: &[Value]) -> Line {
     line.measured(text, own <= raw + 0.8 && own <= 2.5 * raw)
 }
 
-fn rate_line(what: &str, points: &[Value], key: &str, least: f64) -> Line {
+fn rate_line(what: &str, points: &[Value], key: &str, (least, of_what): (f64, &str)) -> Line {
     let ratio = quotient(points, key, &format!("raw_{key}"));
     let rate = of(points, key);
     let rate = match key {
         "ops_per_s" => format!("{:.2} M per s", rate / 1e6),
         _ => format!("{:.1} GB/s", rate / 1e9),
     };
-    let required = format!("≥ {least:.2} of one bare copy");
+    let required = format!("≥ {least:.2} of {of_what}");
     let line = Line::new("shared-memory", what, &required).timing();
     line.measured(format!("{ratio:.2} of it ({rate})"), ratio >= least)
 }
