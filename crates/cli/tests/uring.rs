@@ -29,7 +29,8 @@ fn within(seconds: u64, dir: &Path, script: &str) -> String {
 /// Where both are there.
 fn mounted(server: &Server, options: &[&str]) -> Option<(SwitchedOn, Mounted)> {
     let Some(on) = SwitchedOn::new() else {
-        println!("skipped: needs a kernel with FUSE over io_uring, and the right to switch it on");
+        // Nothing that a machine for tests could be given.
+        println!("not tried: no FUSE over io_uring here, or it may not be switched on");
         return None;
     };
     let mount = Mounted::new(server, options)?;
@@ -61,7 +62,7 @@ fn is_served_by_rings(dir: &Path) -> bool {
 #[test]
 fn where_it_is_switched_off_a_mount_that_must_have_it_says_what_to_do() {
     let Some(_off) = SwitchedOff::new() else {
-        return println!("skipped: needs a kernel with FUSE over io_uring, and to be root");
+        return println!("not tried: no FUSE over io_uring here, or not to be switched off");
     };
     let at = Temporary::new();
     let refused = dafs(&["mount", "-o", "uring=on", "dafs://127.0.0.1:1/", path(&at.0)]);
@@ -131,9 +132,16 @@ fn many_write_and_read_at_once() {
     }
 }
 
+/// Its threads stand still when this returns, or go on.
 fn stop(server: &Server, name: &str) {
     let pid = server.child.id().to_string();
     program("kill", &["-s", name, &pid]).expect("the server runs");
+    let stands_still = |task: &fs::DirEntry| {
+        let line = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    let tasks = || fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+    assert!(name != "STOP" || soon(|| tasks().all(|task| stands_still(&task))), "it is stopped");
 }
 
 /// Looks at names that the server is to be asked for.
