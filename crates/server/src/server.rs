@@ -387,6 +387,7 @@ fn share(
     let new = WriteVerifier::new(machine_run(), process);
     let verifier = end_mark.as_deref().map_or(new, |mark| first_verifier(mark, new));
     let epoch = u32::from_le_bytes(*process.first_chunk().expect("eight bytes"));
+    let epoch = (epoch & dafs_protocol::EPOCH_MAX).max(1);
     let (unifier, arena_bytes) = layout.caches(config, domain, (epoch, verifier))?;
     let is_unified = config.exports.iter().all(|e| e.data_path == DataPath::Unifier);
     let page_cache = match is_unified {

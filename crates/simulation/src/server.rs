@@ -115,6 +115,7 @@ impl SimServer {
             dirty_age: plan.dirty_age,
             least_bytes: plan.least_bytes,
             domain: Some(domain.clone()),
+            epoch: self.boots as u32,
             ..Config::new(plan.arena_bytes, Arc::new(move || clock.timestamp()))
         };
         let unifier = Unifier::new(arena.clone(), config, verifier);

@@ -115,7 +115,7 @@ impl CachedFile {
             let kept = u64::from(planted(Defect::CutTailKept) && !size.is_multiple_of(SLOT));
             self.drop_pages(inner, edge + kept, Which::All);
         }
-        inner.size = size;
+        self.set_size(inner, size);
         self.changed(inner, Some(size));
         Ok(())
     }
@@ -141,7 +141,7 @@ impl CachedFile {
         if let Ok(attr) = &attr
             && mode != KEEP_SIZE | PUNCH_HOLE
         {
-            inner.size = attr.size;
+            self.set_size(inner, attr.size);
         }
         self.changed(inner, attr.ok().map(|attr| attr.size));
         outcome
@@ -209,7 +209,7 @@ impl CachedFile {
         self.core.note_loss();
         (inner.stored.stale, inner.stored.size) = (true, None);
         match attr {
-            Some(attr) => inner.size = attr.size,
+            Some(attr) => self.set_size(inner, attr.size),
             None => inner.stored.unknown = true,
         }
     }

@@ -77,7 +77,7 @@ impl CachedFile {
                 (inner.stored.stale, inner.stored.unknown) = (true, true);
             } else {
                 // Not what was given up.
-                inner.size = inner.stored.known.size;
+                self.set_size(inner, inner.stored.known.size);
             }
             inner.handle = None;
             inner.failed = None;

@@ -34,7 +34,8 @@ pub struct Config {
     pub closed_files_max: usize,
     /// The policy of files for which none is chosen.
     pub policy: Policy,
-    /// Names this life of the cache.
+    /// Names this life of the cache: from 1 to [`EPOCH_MAX`](dafs_protocol::EPOCH_MAX), and another number than
+    /// any life had whose readers may still be there.
     pub epoch: u32,
     /// For the times of files with dirty data.
     pub clock: Clock,

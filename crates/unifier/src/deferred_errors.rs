@@ -35,7 +35,7 @@ impl CachedFile {
             let handle = file.lock().handle.clone().ok_or(Status::BadStateId)?;
             let attr = handle.attr().await?;
             let inner = &mut *file.lock();
-            inner.size = attr.size.max(inner.dirty_end());
+            file.set_size(inner, attr.size.max(inner.dirty_end()));
             Ok(())
         })
         .await

@@ -1,89 +1,195 @@
-//! One record per slot of 4 KiB, at a fixed index: what the slot holds.
+//! One record per slot of 4 KiB, at an address that follows from the slot: what the slot holds. The rules
+//! by which others may read it are those of [`dafs_protocol::EntryWord`].
 //!
-//! The generation is raised, and the state leaves [`State::Stable`], before anything touches the
-//! bytes. So whoever reads bytes and finds the entry stable and unchanged afterwards has read
-//! what the entry names.
+//! Only the slot's owner of the moment changes its entry: who has taken the slot, or who has the lock of the
+//! file that maps it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{Ordering, fence};
 
-/// What is going on in a slot.
+use dafs_fabric::Words;
+use dafs_protocol::{
+    ENTRY_BLOCK, ENTRY_FILE, ENTRY_VALID, ENTRY_WORD, ENTRY_WORDS, EPOCH_MAX, EntryMemory,
+    EntryState, EntryWord, GENERATION_MAX,
+};
+
+/// What a block is, and how much of it is the file's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum State {
-    /// In no use.
-    Free = 0,
-    /// Bytes are on their way in, from the store or from a writer.
-    Landing = 1,
-    /// Holds the named block.
-    Stable = 2,
-    /// Replaced or evicted; readers may still hold it.
-    Retired = 3,
+pub(crate) struct Meaning {
+    pub(crate) file: u64,
+    pub(crate) block: u64,
+    pub(crate) valid: u64,
 }
 
-/// The record. `valid` packs the boot epoch (upper half), valid bytes (16 bits), state (8 bits).
-#[derive(Debug, Default)]
-pub(crate) struct Entry {
-    generation: AtomicU64,
-    file: AtomicU64,
-    block: AtomicU64,
-    valid: AtomicU64,
+/// The words of this process's memory.
+pub(crate) struct Exported(pub(crate) Words);
+
+impl EntryMemory for Exported {
+    #[inline]
+    fn load(&self, number: usize, order: Ordering) -> u64 {
+        self.0.load(number, order)
+    }
+
+    #[inline]
+    fn store(&self, number: usize, value: u64, order: Ordering) {
+        self.0.store(number, value, order);
+    }
+
+    #[inline]
+    fn fence(&self, order: Ordering) {
+        fence(order);
+    }
 }
 
-impl Entry {
-    fn set_state(&self, state: State, valid: u16) {
-        let epoch = self.valid.load(Ordering::Relaxed) & !0xffff_ffff;
-        let word = epoch | u64::from(valid) << 8 | u64::from(state as u8);
-        self.valid.store(word, Ordering::Release);
+/// The entries of all slots. Memory that is all zeros has entries of free slots.
+pub(crate) struct Entries<M> {
+    memory: M,
+    epoch: u32,
+}
+
+impl<M: EntryMemory> Entries<M> {
+    /// Of a life of the server: a number from 1 to [`EPOCH_MAX`].
+    pub(crate) fn new(memory: M, epoch: u32) -> Entries<M> {
+        assert!((1..=EPOCH_MAX).contains(&epoch), "an epoch of {epoch}");
+        Entries { memory, epoch }
     }
 
-    /// In a new life of the server, entries of earlier lives mean nothing.
-    pub(crate) fn set_epoch(&self, epoch: u32) {
-        self.valid.store(u64::from(epoch) << 32, Ordering::Release);
+    #[inline]
+    fn word(&self, slot: usize) -> EntryWord {
+        EntryWord(self.memory.load(slot * ENTRY_WORDS + ENTRY_WORD, Ordering::Relaxed))
     }
 
-    /// The bytes are about to change, or to mean nothing any more.
-    pub(crate) fn invalidate(&self, state: State) {
-        self.set_state(state, 0);
-        let generation = self.generation.load(Ordering::Relaxed);
-        // Only the slot's owner of the moment changes its entry.
-        self.generation.store(generation.wrapping_add(1), Ordering::Release);
+    #[inline]
+    fn store(&self, slot: usize, part: usize, value: u64, order: Ordering) {
+        self.memory.store(slot * ENTRY_WORDS + part, value, order);
     }
 
-    /// The bytes are this block of this file.
-    pub(crate) fn publish(&self, file: u64, block: u64, valid: u16) {
-        self.file.store(file, Ordering::Relaxed);
-        self.block.store(block, Ordering::Relaxed);
-        self.set_state(State::Stable, valid);
+    /// The slot means nothing from now on, or what it meant for this process alone: its bytes, and the rest
+    /// of the entry, may be changed.
+    #[inline]
+    pub(crate) fn leave(&self, slot: usize, state: EntryState) {
+        debug_assert!(state != EntryState::Stable, "what is stable is published");
+        #[cfg(test)]
+        log::note(slot, state);
+        let word = EntryWord::new(self.epoch, self.word(slot).generation(), state);
+        self.store(slot, ENTRY_WORD, word.0, Ordering::Relaxed);
+        self.memory.fence(Ordering::Release);
     }
 
-    /// File and block, if stable.
-    pub(crate) fn owner(&self) -> Option<(u64, u64)> {
-        let stable = self.state() == State::Stable as u8;
-        let file = self.file.load(Ordering::Relaxed);
-        stable.then(|| (file, self.block.load(Ordering::Relaxed)))
+    /// The bytes are this, and stay so until the slot [leaves](Self::leave) it. Of a block behind the end of
+    /// its file nobody else is told, nor by an entry of which all generations are used up.
+    #[inline]
+    pub(crate) fn publish(&self, slot: usize, what: Meaning) {
+        let before = self.word(slot);
+        debug_assert!(!before.is(EntryState::Stable), "a page is not changed while it is stable");
+        self.store(slot, ENTRY_FILE, what.file, Ordering::Relaxed);
+        self.store(slot, ENTRY_BLOCK, what.block, Ordering::Relaxed);
+        self.store(slot, ENTRY_VALID, what.valid, Ordering::Relaxed);
+        #[cfg(test)]
+        log::note(slot, EntryState::Stable);
+        let last = before.generation();
+        let word = match last == GENERATION_MAX || what.valid == 0 {
+            true => EntryWord::new(self.epoch, last, EntryState::Withheld),
+            false => EntryWord::new(self.epoch, last + 1, EntryState::Stable),
+        };
+        self.store(slot, ENTRY_WORD, word.0, Ordering::Release);
     }
 
-    fn state(&self) -> u8 {
-        (self.valid.load(Ordering::Acquire) & 0xff) as u8
+    /// File and block, if the slot holds one. For who may change the entry, and for a guess.
+    #[inline]
+    pub(crate) fn owner(&self, slot: usize) -> Option<(u64, u64)> {
+        let load = |part, order| self.memory.load(slot * ENTRY_WORDS + part, order);
+        let word = EntryWord(load(ENTRY_WORD, Ordering::Acquire));
+        let holds = word.is(EntryState::Stable) || word.is(EntryState::Withheld);
+        let (file, block) =
+            (load(ENTRY_FILE, Ordering::Relaxed), load(ENTRY_BLOCK, Ordering::Relaxed));
+        holds.then_some((file, block))
+    }
+}
+
+#[cfg(test)]
+impl<M: EntryMemory> Entries<M> {
+    /// The word, and what it stands for.
+    pub(crate) fn look(&self, slot: usize) -> (EntryWord, Meaning) {
+        let load = |part| self.memory.load(slot * ENTRY_WORDS + part, Ordering::Relaxed);
+        let (file, block, valid) = (load(ENTRY_FILE), load(ENTRY_BLOCK), load(ENTRY_VALID));
+        (self.word(slot), Meaning { file, block, valid })
+    }
+
+    /// As after so many publications.
+    pub(crate) fn age(&self, slot: usize, generation: u64) {
+        let word = EntryWord::new(self.epoch, generation, EntryState::Free);
+        self.store(slot, ENTRY_WORD, word.0, Ordering::Relaxed);
+    }
+}
+
+/// What becomes of entries in this thread, in order.
+#[cfg(test)]
+pub(crate) mod log {
+    use std::cell::RefCell;
+
+    use dafs_protocol::EntryState;
+
+    thread_local! {
+        static LOG: RefCell<Option<Vec<(usize, EntryState)>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn note(slot: usize, state: EntryState) {
+        LOG.with_borrow_mut(|log| log.iter_mut().for_each(|log| log.push((slot, state))));
+    }
+
+    pub(crate) fn of(work: impl FnOnce()) -> Vec<(usize, EntryState)> {
+        LOG.set(Some(Vec::new()));
+        work();
+        LOG.take().expect("as set")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use dafs_fabric::Arena;
+    use dafs_protocol::is_still;
+
     use super::*;
 
+    fn entries() -> Entries<Exported> {
+        Entries::new(Exported(Words::new(&Arena::new(4096).expect("memory"))), 7)
+    }
+
+    const WHAT: Meaning = Meaning { file: 3, block: 9, valid: 4096 };
+
     #[test]
-    fn every_touch_raises_the_generation() {
-        let entry = Entry::default();
-        entry.set_epoch(7);
-        entry.invalidate(State::Landing);
-        assert_eq!(entry.owner(), None);
-        entry.publish(3, 9, 4096);
-        assert_eq!(entry.owner(), Some((3, 9)));
-        assert_eq!(entry.generation.load(Ordering::Relaxed), 1);
-        entry.invalidate(State::Retired);
-        assert_eq!(entry.owner(), None);
-        assert_eq!(entry.generation.load(Ordering::Relaxed), 2);
-        assert_eq!(entry.valid.load(Ordering::Relaxed) >> 32, 7);
+    fn each_publication_has_a_word_of_its_own() {
+        let entries = entries();
+        let mut words = Vec::new();
+        for _ in 0..3 {
+            entries.leave(5, EntryState::Landing);
+            assert_eq!(entries.owner(5), None);
+            entries.publish(5, WHAT);
+            assert_eq!(entries.owner(5), Some((3, 9)));
+            let (word, what) = entries.look(5);
+            assert_eq!((word.epoch(), what), (7, WHAT));
+            assert!(is_still(&entries.memory, 5 * ENTRY_WORDS, word));
+            entries.leave(5, EntryState::Retired);
+            assert!(!is_still(&entries.memory, 5 * ENTRY_WORDS, word));
+            words.push(word.generation());
+        }
+        assert_eq!(words, [1, 2, 3]);
+        assert_eq!(entries.look(4).0, EntryWord(0), "nobody else's");
+    }
+
+    #[test]
+    fn an_entry_that_is_used_up_is_believed_by_nobody() {
+        let entries = entries();
+        entries.age(5, GENERATION_MAX - 1);
+        entries.publish(5, WHAT);
+        let (last, _) = entries.look(5);
+        assert!(is_still(&entries.memory, 5 * ENTRY_WORDS, last));
+        for _ in 0..2 {
+            entries.leave(5, EntryState::Retired);
+            entries.publish(5, WHAT);
+            let (word, _) = entries.look(5);
+            assert_eq!((entries.owner(5), word.is(EntryState::Stable)), (Some((3, 9)), false));
+            assert!(!is_still(&entries.memory, 5 * ENTRY_WORDS, word) && word != last);
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod clusters;
 mod core;
 mod dirty;
+mod end;
 mod fill;
 mod fill_filter;
 mod inner;
@@ -237,12 +238,12 @@ impl CachedFile {
             // Bytes being written stay until they have been.
             self.drop_pages(inner, 0, Which::Clean);
             self.drop_pages(inner, 0, Which::Dirty);
-            inner.size = 0;
+            self.set_size(inner, 0);
             return Some(job);
         }
         self.drop_pages(inner, 0, Which::All);
         inner.failed = None;
-        inner.size = attr.size;
+        self.set_size(inner, attr.size);
         inner.stored.learn(mark, attr);
         inner.stored.unsettled = unwritten != Some(false);
         inner.stored.unwritten_is_ours = false;
@@ -283,7 +284,7 @@ impl CachedFile {
         }
         if inner.stored.unknown || !inner.stored.explains(attr) {
             self.drop_pages(inner, 0, Which::Clean);
-            inner.size = attr.size.max(inner.dirty_end());
+            self.set_size(inner, attr.size.max(inner.dirty_end()));
             // What is read from now on until the system is asked.
             (inner.stored.unsettled, inner.stored.unwritten_is_ours) = (true, false);
         }

@@ -157,7 +157,7 @@ impl CachedFile {
             self.core.pool.unmap(old);
         }
         self.zero_behind(page, block, size);
-        self.core.pool.publish(page, self.number(), block);
+        self.core.pool.publish(page, (self.number(), size), block);
         self.core.pool.map(page.unit(), 1);
         crate::file::count(&self.core.counters.filled_slots, 1);
         self.may_go(&[page], block, Origin::ByRead);
@@ -197,7 +197,7 @@ impl CachedFile {
             if !old.is_none() {
                 self.core.pool.unmap(old);
             }
-            self.core.pool.publish(*page, self.number(), block);
+            self.core.pool.publish(*page, (self.number(), size), block);
             count += 1;
         }
         let is_empty = cluster.is_empty() && cluster.writing == 0;

@@ -16,10 +16,11 @@ use std::thread::Thread;
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::poison;
-use dafs_fabric::{Arena, Domain, Piece, Span};
+use dafs_fabric::{Arena, Domain, Piece, Span, Words};
+use dafs_protocol::{ENTRY_WORDS, EntryState};
 use smallvec::SmallVec;
 
-use crate::entry::{Entry, State};
+use crate::entry::{Entries, Exported, Meaning};
 pub(crate) use crate::memory::FRAME_SLOTS;
 use crate::memory::Memory;
 use crate::planted::{Defect, planted};
@@ -156,7 +157,7 @@ pub(crate) enum Decommit {
 /// See the module.
 pub(crate) struct Pool {
     arena: Arc<Arena>,
-    entries: Box<[Entry]>,
+    entries: Entries<Exported>,
     /// By the first slot of a unit.
     users: Box<[AtomicU64]>,
     /// Changed under `free` only.
@@ -186,8 +187,8 @@ impl Pool {
         let frames = (arena.len() / PAGE_BYTES / FRAME_SLOTS).min((Page::WHOLE >> 4) as usize - 1);
         assert!(frames > 0, "an arena has at least one frame of 64 KiB");
         let slots = frames * FRAME_SLOTS;
-        let entries: Box<[Entry]> = (0..slots).map(|_| Entry::default()).collect();
-        entries.iter().for_each(|entry| entry.set_epoch(epoch));
+        let words = Arena::new(slots * ENTRY_WORDS * size_of::<u64>()).expect("memory for entries");
+        let entries = Entries::new(Exported(Words::new(&words)), epoch);
         let segments = Segments::new(arena.clone(), domain, frames);
         let poisoned = if poison::is_on() { slots } else { 0 };
         Pool {
@@ -349,7 +350,7 @@ impl Pool {
         }
         drop(free);
         for page in &pages {
-            self.entries[page.index()].invalidate(State::Landing);
+            self.entries.leave(page.index(), EntryState::Landing);
             self.check_free(*page);
         }
         let frames = || pages.iter().map(|page| page.index() / FRAME_SLOTS);
@@ -410,7 +411,7 @@ impl Pool {
     /// Nobody uses the unit any more.
     fn release(&self, unit: Page) {
         for slot in 0..unit.unit_slots() {
-            self.entries[unit.index() + slot].invalidate(State::Free);
+            self.entries.leave(unit.index() + slot, EntryState::Free);
             self.poison(unit.index() + slot);
         }
         self.put_back(&mut self.free(), unit);
@@ -455,14 +456,25 @@ impl Pool {
         self.users[unit.index()].fetch_add(MAPPED * count as u64, Ordering::Relaxed);
     }
 
-    /// What a mapped slot holds.
-    pub(crate) fn publish(&self, page: Page, file: u64, block: u64) {
-        self.entries[page.index()].publish(file, block, PAGE_BYTES as u16);
+    /// What a mapped slot holds, of a file that is so long. What it held before is retired.
+    #[inline]
+    pub(crate) fn publish(&self, page: Page, (file, size): (u64, u64), block: u64) {
+        let valid = size.saturating_sub(block * SLOT).min(SLOT);
+        self.entries.publish(page.index(), Meaning { file, block, valid });
+    }
+
+    /// The slot means nothing any more, until it is published anew. False: it meant nothing before.
+    pub(crate) fn retire(&self, page: Page) -> bool {
+        let has_meant = self.entries.owner(page.index()).is_some();
+        if has_meant {
+            self.entries.leave(page.index(), EntryState::Retired);
+        }
+        has_meant
     }
 
     /// It is mapped, for this block of this file. The caller holds the slot, and the lock of the file.
     pub(crate) fn holds(&self, page: Page, file: u64, block: u64) -> bool {
-        self.entries[page.index()].owner() == Some((file, block))
+        self.entries.owner(page.index()) == Some((file, block))
     }
 
     /// A slot belongs to its file no more; readers keep it while they hold it.
@@ -473,7 +485,7 @@ impl Pool {
     /// Slots of one unit belong to their file no more.
     pub(crate) fn unmap_all(&self, unit: Page, pages: &[Page]) {
         for page in pages {
-            self.entries[page.index()].invalidate(State::Retired);
+            self.entries.leave(page.index(), EntryState::Retired);
         }
         let mapped = MAPPED * pages.len() as u64;
         let orphaned = |users: u64| (users - mapped) & MAPPINGS == 0 && users & PINS != 0;
@@ -535,7 +547,7 @@ impl Pool {
             return None;
         }
         let slots = unit.index()..unit.index() + unit.unit_slots();
-        let (file, block) = slots.into_iter().find_map(|slot| self.entries[slot].owner())?;
+        let (file, block) = slots.into_iter().find_map(|slot| self.entries.owner(slot))?;
         Some((unit, file, block))
     }
 
@@ -563,6 +575,14 @@ impl Pool {
             neighbours.iter().for_each(|victim| free.shares.pass(victim.0.index() as u32));
             found.extend(neighbours);
         }
+    }
+}
+
+#[cfg(test)]
+impl Pool {
+    /// What the entry of a slot says.
+    pub(crate) fn entry(&self, slot: usize) -> (dafs_protocol::EntryWord, Meaning) {
+        self.entries.look(slot)
     }
 }
 

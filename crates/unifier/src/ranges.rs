@@ -143,7 +143,7 @@ impl CachedFile {
         let len = if len == 0 { u64::MAX } else { len };
         self.drop_range(inner, blocks(offset, len), Which::All);
         if let Ok(attr) = &attr {
-            inner.size = inner.size.max(attr.size);
+            self.set_size(inner, inner.size.max(attr.size));
         }
         self.changed(inner, attr.ok().map(|attr| attr.size));
     }

@@ -28,7 +28,7 @@ pub struct HoldPermit<'a> {
 
 /// The cache of all files, shared by all workers.
 pub struct Unifier {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl Unifier {

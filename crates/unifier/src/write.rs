@@ -430,8 +430,7 @@ impl CachedFile {
             let cluster = inner.cluster(number);
             before += cluster.unwritten();
             for (index, page) in pages[at..at + count].iter().enumerate() {
-                let block = first + (at + index) as u64;
-                self.swap_page(&mut cluster.pages[slot + index], *page, block);
+                self.swap_page(&mut cluster.pages[slot + index], *page);
             }
             let written = (u16::MAX >> (crate::pool::FRAME_SLOTS - count)) << slot;
             cluster.dirty |= written;
@@ -445,10 +444,18 @@ impl CachedFile {
         if planted(Defect::DirtyBlockEvicted) {
             self.may_go(pages, first, Origin::ByWrite);
         }
-        inner.size = inner.size.max(end);
+        // All that was replaced is retired by now.
+        self.set_size(inner, inner.size.max(end));
+        let named = (self.number(), inner.size);
+        for (page, block) in pages.iter().zip(first..) {
+            if !planted(Defect::CopyOnWriteSkipped) || inner.page(block) == Some(*page) {
+                self.core.pool.publish(*page, named, block);
+            }
+        }
     }
 
-    fn swap_page(&self, place: &mut Page, fresh: Page, block: u64) {
+    /// The old page is retired; the fresh one is to be published when all of the request are.
+    fn swap_page(&self, place: &mut Page, fresh: Page) {
         let pool = &self.core.pool;
         if planted(Defect::CopyOnWriteSkipped) && !place.is_none() {
             let bytes = pool.part(fresh, 0, PAGE_BYTES);
@@ -457,7 +464,6 @@ impl CachedFile {
         }
         let old = std::mem::replace(place, fresh);
         pool.map(fresh.unit(), 1);
-        pool.publish(fresh, self.number(), block);
         if !old.is_none() {
             pool.unmap(old);
         }

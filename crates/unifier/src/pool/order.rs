@@ -3,9 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
+use dafs_protocol::EntryState;
+
 use super::free::Free;
 use super::{FRAME_SLOTS, LOOKS_MAX, MAPPED, MAPPINGS, PIN, PINS, Page, Pool, USE};
-use crate::entry::State;
 use crate::policy::shares::{Search, Share};
 use crate::policy::{Key, Origin};
 
@@ -117,7 +118,7 @@ impl Pool {
         let users = &self.users[index];
         debug_assert_eq!(users.load(Ordering::Relaxed) & (MAPPINGS | PINS), MAPPED);
         users.store(PIN | USE, Ordering::Relaxed);
-        self.entries[index].invalidate(State::Landing);
+        self.entries.leave(index, EntryState::Landing);
         self.poison(index);
     }
 }

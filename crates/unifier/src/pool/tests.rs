@@ -108,7 +108,7 @@ fn keep(pool: &Pool, block: u64, count: usize, share: Share) -> Pages {
     let pages = pool.allocate(block, count).expect("space");
     for (index, page) in pages.iter().enumerate() {
         pool.map(page.unit(), 1);
-        pool.publish(*page, 5, block + index as u64);
+        pool.publish(*page, (5, u64::MAX), block + index as u64);
     }
     pool.list(&pages, share, Key { file: 5, block }, Origin::ByWrite);
     pages

@@ -7,6 +7,7 @@ mod cost;
 mod disk;
 #[cfg(not(feature = "planted"))]
 mod domains;
+mod entries;
 #[cfg(not(feature = "planted"))]
 mod faults;
 #[cfg(not(feature = "planted"))]

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::disk::{Disk, DiskFile, Handle, Rng, Task, allocate, overwrite, piece};
+use super::entries::Watch;
 use super::{Told, VERIFIER, bytes, config, land, writer};
 use crate::{CachedFile, Config, FilePosition, Opening, PageEnd, PinnedRead, Unifier, WriterId};
 use dafs_fabric::Arena;
@@ -24,6 +25,7 @@ struct Model {
     leases: Vec<(PinnedRead, Vec<u8>)>,
     /// Reads of one page that nobody waits for.
     told: Told,
+    watch: Watch,
     now: Duration,
     arena_bytes: u64,
     read_bytes_max: usize,
@@ -61,6 +63,7 @@ impl Model {
             background: Vec::new(),
             leases: Vec::new(),
             told: Told::default(),
+            watch: Watch::default(),
             now: Duration::ZERO,
             arena_bytes: arena_bytes as u64,
             read_bytes_max: (arena_bytes / 8).max(4096),
@@ -420,6 +423,12 @@ impl Model {
         }
     }
 
+    /// What the cache says to those who read it by themselves is so.
+    fn check_entries(&mut self) {
+        let with_bytes = self.seed.is_multiple_of(10);
+        self.watch.look(&self.unifier, with_bytes, self.seed);
+    }
+
     fn finish(mut self) {
         while !self.leases.is_empty() {
             self.check_lease(0);
@@ -474,6 +483,7 @@ pub(super) fn random_operations(seed: u64) {
     let mut model = Model::new(seed);
     for _ in 0..60 {
         model.operation();
+        model.check_entries();
     }
     model.finish();
 }
