@@ -41,7 +41,8 @@ type SpareFills = Spares<Fill>;
 pub struct CachedFile {
     pub(crate) core: Arc<Core>,
     id: FileId,
-    number: u64,
+    /// Its place in the table, and how often that was given: see [`number`](Self::number).
+    number: AtomicU64,
     /// How its pages are kept.
     pub(crate) keeping: FilePolicy,
     /// The store's file can end here and before.
@@ -122,7 +123,7 @@ impl CachedFile {
         Arc::new(CachedFile {
             core,
             id,
-            number,
+            number: AtomicU64::new(number),
             keeping,
             good_end: AtomicU64::new(0),
             coming: AtomicUsize::new(0),
@@ -135,8 +136,24 @@ impl CachedFile {
         self.id
     }
 
+    /// What entries say of it: a number that no other file has, had or will have in this life of the
+    /// cache.
+    #[inline]
     pub(crate) fn number(&self) -> u64 {
-        self.number
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// The same as long as it is in the table.
+    #[inline]
+    pub(crate) fn place(&self) -> u32 {
+        self.number() as u32
+    }
+
+    /// Under its id is another file from now on, of which nothing is cached. With the file locked.
+    fn renumber(&self) {
+        // After four billion of files under one id, all the rest have one number.
+        let next = |number: u64| number.checked_add(1 << 32);
+        let _ = self.number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
     #[inline(always)]
@@ -242,6 +259,9 @@ impl CachedFile {
             return Some(job);
         }
         self.drop_pages(inner, 0, Which::All);
+        if is_another {
+            self.renumber();
+        }
         inner.failed = None;
         self.set_size(inner, attr.size);
         inner.stored.learn(mark, attr);

@@ -85,7 +85,7 @@ impl CachedFile {
     ) -> Arc<Fill> {
         let fill = Fill::new(self.clone(), handle, (range, pages), asked);
         inner.transfers.begin_fill(&fill);
-        self.core.fill_filter.add(self.number(), range);
+        self.core.fill_filter.add(self.place(), range);
         fill
     }
 
@@ -97,7 +97,7 @@ impl CachedFile {
         let inner = &mut *self.lock();
         let filling = inner.transfers.end_fill(fill)?;
         let blocks = BlockRange { first: filling.first, count: filling.count };
-        self.core.fill_filter.take(self.number(), blocks);
+        self.core.fill_filter.take(self.place(), blocks);
         match (answer, fill.pages()) {
             (Err(_), _) => None,
             (Ok(_), [page]) => {

@@ -470,7 +470,7 @@ impl CachedFile {
             cluster.pages[from as usize..to as usize].iter().all(|page| page.is_none())
         };
         let (first, _) = place(blocks.start);
-        let may_be_filled = self.core.fill_filter.may_have(self.number(), *range);
+        let may_be_filled = self.core.fill_filter.may_have(self.place(), *range);
         !(may_be_filled && inner.is_filling(&blocks))
             && (first..blocks.end.div_ceil(FRAME_SLOTS as u64)).all(is_absent)
     }

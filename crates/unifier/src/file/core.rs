@@ -69,40 +69,60 @@ pub(crate) fn count(counter: &AtomicU64, more: usize) {
     counter.fetch_add(more as u64, Ordering::Relaxed);
 }
 
-/// Files by id, and by their number: the place in `places` (lower half) and a stamp.
+/// Files by id, and by their number: the place in `places` (lower half) and how many numbers that place
+/// has given (upper half). No number is given twice.
 #[derive(Default)]
 struct Table {
-    by_id: HashMap<FileId, u64>,
-    places: Vec<Option<Arc<CachedFile>>>,
+    by_id: HashMap<FileId, u32>,
+    places: Vec<Place>,
     free: Vec<u32>,
-    stamp: u64,
     /// Closed files, the longest closed first; reopened ones are skipped.
     closed: VecDeque<Arc<CachedFile>>,
 }
 
+#[derive(Default)]
+struct Place {
+    file: Option<Arc<CachedFile>>,
+    given: u32,
+}
+
+/// A place that has given so many numbers to files that are gone gives no more. Files to come after others
+/// under one id may take the rest.
+const GIVEN_MAX: u32 = 1 << 31;
+
 impl Table {
     fn get(&self, number: u64) -> Option<&Arc<CachedFile>> {
-        let place = (number & 0xffff_ffff) as usize;
-        self.places.get(place)?.as_ref().filter(|file| file.number() == number)
+        self.at(number as u32).filter(|file| file.number() == number)
+    }
+
+    fn at(&self, place: u32) -> Option<&Arc<CachedFile>> {
+        self.places.get(place as usize)?.file.as_ref()
+    }
+
+    fn by_id(&self, id: FileId) -> Option<&Arc<CachedFile>> {
+        self.at(*self.by_id.get(&id)?)
     }
 
     fn add(&mut self, make: impl FnOnce(u64) -> Arc<CachedFile>) -> Arc<CachedFile> {
         let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push(None);
+            self.places.push(Place::default());
             (self.places.len() - 1) as u32
         });
-        self.stamp += 1;
-        let file = make(self.stamp << 32 | u64::from(place));
-        self.places[place as usize] = Some(file.clone());
-        self.by_id.insert(file.id(), file.number());
+        let at = &mut self.places[place as usize];
+        let file = make(u64::from(at.given + 1) << 32 | u64::from(place));
+        at.file = Some(file.clone());
+        self.by_id.insert(file.id(), place);
         file
     }
 
     fn remove(&mut self, file: &CachedFile) {
         if self.get(file.number()).is_some() {
-            let place = (file.number() & 0xffff_ffff) as u32;
-            self.places[place as usize] = None;
-            self.free.push(place);
+            let place = file.number() as u32;
+            let given = (file.number() >> 32) as u32;
+            self.places[place as usize] = Place { file: None, given };
+            if given < GIVEN_MAX {
+                self.free.push(place);
+            }
             self.by_id.remove(&file.id());
         }
     }
@@ -170,7 +190,7 @@ impl Core {
 
     pub(crate) fn find(&self, id: FileId) -> Option<Arc<CachedFile>> {
         let table = locked(&self.files);
-        table.get(*table.by_id.get(&id)?).cloned()
+        table.by_id(id).cloned()
     }
 
     /// By its number.
@@ -179,7 +199,7 @@ impl Core {
     }
 
     pub(crate) fn all_files(&self) -> Vec<Arc<CachedFile>> {
-        locked(&self.files).places.iter().flatten().cloned().collect()
+        locked(&self.files).places.iter().filter_map(|place| place.file.clone()).collect()
     }
 
     pub(crate) fn file_count(&self) -> usize {
@@ -197,7 +217,7 @@ impl Core {
     ) -> Arc<CachedFile> {
         let (id, unwritten) = (file.id(), file.has_unwritten());
         let mut table = locked(&self.files);
-        let known = table.by_id.get(&id).and_then(|number| table.get(*number)).cloned();
+        let known = table.by_id(id).cloned();
         let cached = known
             .unwrap_or_else(|| table.add(|number| CachedFile::new(self.clone(), id, number, attr)));
         cached.comes();
@@ -231,7 +251,7 @@ impl Core {
 
     pub(crate) fn forget(&self, id: FileId) {
         let mut table = locked(&self.files);
-        let file = table.by_id.get(&id).and_then(|number| table.get(*number)).cloned();
+        let file = table.by_id(id).cloned();
         let gone = file.filter(|file| file.may_be_forgotten(false));
         if let Some(file) = &gone {
             table.remove(file);
@@ -248,7 +268,7 @@ impl Core {
         let table = std::mem::take(&mut *locked(&self.files));
         self.dirty.clear();
         // So do the fills and their files. Nobody will ask for what they bring.
-        for file in table.places.iter().flatten() {
+        for file in table.places.iter().filter_map(|place| place.file.as_ref()) {
             let fills = std::mem::take(&mut file.lock().transfers.fills);
             drop(fills);
         }

@@ -20,18 +20,19 @@ impl Default for FillFilter {
 }
 
 impl FillFilter {
+    /// By the place of the file in the table: it is the same when a fill ends.
     #[inline(always)]
-    fn words(&self, file: u64, blocks: BlockRange) -> impl Iterator<Item = &AtomicU32> {
+    fn words(&self, file: u32, blocks: BlockRange) -> impl Iterator<Item = &AtomicU32> {
         let (first, _) = place(blocks.first);
         let (last, _) = place(blocks.first + blocks.count.max(1) as u64 - 1);
         // Neighbours do not meet; files do not as a rule.
-        let base = file.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let base = u64::from(file).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         (first..=last).map(move |number| &self.0[(base ^ number) as usize % WORDS])
     }
 
     /// These blocks of a file are being read in from now on.
     #[inline(always)]
-    pub(crate) fn add(&self, file: u64, blocks: BlockRange) {
+    pub(crate) fn add(&self, file: u32, blocks: BlockRange) {
         for word in self.words(file, blocks) {
             word.fetch_add(1, Ordering::Relaxed);
         }
@@ -39,7 +40,7 @@ impl FillFilter {
 
     /// They are no more.
     #[inline(always)]
-    pub(crate) fn take(&self, file: u64, blocks: BlockRange) {
+    pub(crate) fn take(&self, file: u32, blocks: BlockRange) {
         for word in self.words(file, blocks) {
             word.fetch_sub(1, Ordering::Relaxed);
         }
@@ -47,7 +48,7 @@ impl FillFilter {
 
     /// False: no fill is under way in a cluster of these.
     #[inline(always)]
-    pub(crate) fn may_have(&self, file: u64, blocks: BlockRange) -> bool {
+    pub(crate) fn may_have(&self, file: u32, blocks: BlockRange) -> bool {
         self.words(file, blocks).any(|word| word.load(Ordering::Relaxed) != 0)
     }
 }
@@ -60,7 +61,7 @@ mod tests {
     fn what_is_under_way_is_found_until_it_ends() {
         let filter = FillFilter::default();
         let range = |first, count| BlockRange { first, count };
-        for (file, blocks) in [(1, range(17, 1)), (1, range(15, 34)), (9 << 32, range(0, 256))] {
+        for (file, blocks) in [(1, range(17, 1)), (1, range(15, 34)), (9, range(0, 256))] {
             assert!(!filter.may_have(file, blocks));
             filter.add(file, blocks);
             filter.add(file, blocks);

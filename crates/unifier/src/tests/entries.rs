@@ -7,9 +7,9 @@ use std::sync::Arc;
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::EntryState;
 
+use crate::Unifier;
 use crate::entry::Meaning;
 use crate::pool::{Page, SLOT};
-use crate::Unifier;
 
 /// Looks at all entries, again and again.
 #[derive(Default)]
@@ -335,6 +335,35 @@ mod triggers {
                 _ => drop(cached.drop_clean(0, 0)),
             }
             assert_eq!(known.believed(), [0; 0], "{by}");
+        }
+    }
+
+    #[test]
+    fn no_two_files_ever_have_one_number() {
+        let known = known();
+        let mut numbers = std::collections::HashSet::new();
+        for round in 0..10u64 {
+            // Another one under the id, forgotten between or not.
+            known.file.state().generation = Some(round);
+            let cached = open(&known.unifier, &known.file);
+            let before = known.cached.number();
+            assert!(numbers.insert(cached.number()) || round == 0, "{round}");
+            assert!(round > 0 || before == cached.number(), "open all the time");
+            let again = open(&known.unifier, &known.file);
+            assert_eq!(again.number(), cached.number(), "the same file");
+            let closes = if round == 0 { 3 } else { 2 };
+            known.run(async move {
+                read(&cached, 0, BYTES).await;
+                for _ in 0..closes {
+                    cached.close(WriterId(1)).await.unwrap();
+                }
+            });
+            if round % 3 == 0 {
+                known.unifier.forget(known.file.attr_id());
+            }
+            let other = open(&known.unifier, &known.disk.file(100 + round, vec![8; BYTES]));
+            assert!(numbers.insert(other.number()), "{round}");
+            Watch::default().look(&known.unifier, false, round);
         }
     }
 
