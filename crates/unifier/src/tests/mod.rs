@@ -8,6 +8,7 @@ mod disk;
 #[cfg(not(feature = "planted"))]
 mod domains;
 mod entries;
+mod entry_model;
 #[cfg(not(feature = "planted"))]
 mod faults;
 #[cfg(not(feature = "planted"))]
