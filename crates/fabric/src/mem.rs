@@ -30,7 +30,7 @@ mod words;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buffer::BufferMemory;
 pub use buffer::{Anchor, Buffer, PostedBuffer};
@@ -40,7 +40,7 @@ pub use piece::Piece;
 pub use pins::Pin;
 use pins::Pins;
 pub use pool::{PoolPiece, SharedPool};
-pub use region::{Deregister, MemoryRegion};
+pub use region::{Deregister, MemoryRegion, registrations};
 pub use shared::{MappedOfPeer, SharedFile, SharedPart, is_memory_file, mapped_of_peers};
 pub use views::Views;
 pub use words::Words;
@@ -54,13 +54,6 @@ pub const PAGE_BYTES: usize = 4096;
 
 /// Alignment of arenas of huge pages.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
-
-static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
-
-/// Memory regions registered by this process so far.
-pub fn registrations() -> u64 {
-    REGISTRATIONS.load(Ordering::Relaxed)
-}
 
 /// The one place where payload is copied.
 ///

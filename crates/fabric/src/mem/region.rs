@@ -1,10 +1,17 @@
 //! Memory that a device knows.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{REGISTRATIONS, Span};
+use super::Span;
 use crate::types::{RemoteSpan, Rkey};
+
+static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Memory regions registered by this process so far.
+pub fn registrations() -> u64 {
+    REGISTRATIONS.load(Ordering::Relaxed)
+}
 
 /// What a provider does when a region ends.
 pub trait Deregister: Send + Sync {
