@@ -16,6 +16,8 @@ esac
 
 # How often a test has somebody's port taken by root while he is asked for.
 [ "$mode" = --long ] && export DAFS_TEST_PORT_REUSES=100000
+# How often a server is killed to see what its memory says then.
+[ "$mode" = --long ] && export DAFS_TEST_LIFE_KILLS=300
 
 # All processes of the run mark free memory with one pattern, so that each knows the others'.
 DAFS_POISON=$(od -An -tx1 -N64 /dev/urandom | tr -d ' \n')

@@ -155,7 +155,7 @@ impl Words {
     }
 
     /// The lower half of a word: what a futex has.
-    fn half(&self, number: usize) -> *mut u32 {
+    pub(super) fn half(&self, number: usize) -> *mut u32 {
         assert!(number < self.len, "a word outside of its memory");
         let word = self.base.as_ptr().wrapping_add(number).cast::<u32>();
         word.wrapping_add(usize::from(cfg!(target_endian = "big")))
