@@ -28,11 +28,7 @@ fn within(seconds: u64, dir: &Path, script: &str) -> String {
 
 /// Where both are there.
 fn mounted(server: &Server, options: &[&str]) -> Option<(SwitchedOn, Mounted)> {
-    let Some(on) = SwitchedOn::new() else {
-        // Nothing that a machine for tests could be given.
-        println!("not tried: no FUSE over io_uring here, or it may not be switched on");
-        return None;
-    };
+    let on = SwitchedOn::new().inspect_err(|why| println!("{why}")).ok()?;
     let mount = Mounted::new(server, options)?;
     assert!(is_served_by_rings(mount.path()), "the device is used");
     Some((on, mount))
@@ -61,8 +57,9 @@ fn is_served_by_rings(dir: &Path) -> bool {
 
 #[test]
 fn where_it_is_switched_off_a_mount_that_must_have_it_says_what_to_do() {
-    let Some(_off) = SwitchedOff::new() else {
-        return println!("not tried: no FUSE over io_uring here, or not to be switched off");
+    let _off = match SwitchedOff::new() {
+        Ok(off) => off,
+        Err(why) => return println!("{why}"),
     };
     let at = Temporary::new();
     let refused = dafs(&["mount", "-o", "uring=on", "dafs://127.0.0.1:1/", path(&at.0)]);

@@ -30,12 +30,7 @@ pub fn can_mount(uring: Uring) -> Option<Option<SwitchedOn>> {
     if uring == Uring::Off {
         return Some(None);
     }
-    let on = SwitchedOn::new();
-    if on.is_none() {
-        // Nothing that a machine for tests could be given.
-        println!("not tried: no FUSE over io_uring here, or it may not be switched on");
-    }
-    on.map(Some)
+    SwitchedOn::new().map(Some).inspect_err(|why| println!("{why}")).ok()
 }
 
 /// Containers have root and the device, and forbid to mount.

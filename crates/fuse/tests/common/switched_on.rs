@@ -1,6 +1,8 @@
 //! FUSE over io_uring, on for as long as a test of this process needs it, or off.
 
+use std::fmt;
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
@@ -13,18 +15,37 @@ const HOLD: &str =
 
 static HOLDER: Mutex<(usize, Option<Held>)> = Mutex::new((0, None));
 
+/// What the test says that does without.
+#[derive(Debug)]
+pub enum NotSwitched {
+    /// No machine that a test could be given has it with this kernel.
+    NoSwitch,
+    /// It is there, and not for this user or in this container.
+    Refused,
+}
+
+impl fmt::Display for NotSwitched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NotSwitched::NoSwitch => "not tried: this kernel has no FUSE over io_uring",
+            NotSwitched::Refused => "skipped: needs the right to switch FUSE over io_uring",
+        })
+    }
+}
+
 /// While there is one, it is on.
+#[derive(Debug)]
 pub struct SwitchedOn;
 
 impl SwitchedOn {
-    /// `None`: the kernel has it not, or not for this user.
-    pub fn new() -> Option<SwitchedOn> {
+    /// Waits for who has it switched off.
+    pub fn new() -> Result<SwitchedOn, NotSwitched> {
         let mut holder = HOLDER.lock().unwrap_or_else(PoisonError::into_inner);
         if holder.0 == 0 {
             holder.1 = Some(Held::new("Y")?);
         }
         holder.0 += 1;
-        Some(SwitchedOn)
+        Ok(SwitchedOn)
     }
 }
 
@@ -45,22 +66,25 @@ pub struct SwitchedOff {
 
 impl SwitchedOff {
     /// As of [`SwitchedOn`]; who has that waits for ever.
-    pub fn new() -> Option<SwitchedOff> {
-        Some(SwitchedOff { _held: Held::new("N")? })
+    pub fn new() -> Result<SwitchedOff, NotSwitched> {
+        Ok(SwitchedOff { _held: Held::new("N")? })
     }
 }
 
 struct Held(Child);
 
 impl Held {
-    fn new(value: &str) -> Option<Held> {
-        std::fs::read(PARAMETER).ok()?;
+    fn new(value: &str) -> Result<Held, NotSwitched> {
+        if !Path::new(PARAMETER).exists() {
+            return Err(NotSwitched::NoSwitch);
+        }
         let mut command = Command::new("flock");
         command.args([PARAMETER, "sh", "-c", HOLD, PARAMETER, value]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut held = Held(command.spawn().expect("flock"));
         let mut said = [0; 3];
-        held.0.stdout.take().expect("a pipe").read_exact(&mut said).ok().map(|()| held)
+        let on = held.0.stdout.take().expect("a pipe").read_exact(&mut said);
+        on.map_err(|_| NotSwitched::Refused).map(|()| held)
     }
 }
 
