@@ -66,22 +66,34 @@ pub struct Mounted {
     mount: Mount,
     server: Option<JoinHandle<std::io::Result<()>>>,
     release: Option<Arc<TestFs>>,
+    guard: Guard,
+}
+
+/// Ends a mount that hangs, so that its test fails and holds up nobody.
+struct Guard {
+    has_ended_it: Arc<AtomicBool>,
     /// Dropped at the end.
     _done: Sender<()>,
 }
 
-/// A mount that hangs is ended by force, so that its test fails and holds up nobody.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-fn end_what_hangs(dir: PathBuf) -> Sender<()> {
-    let (done, is_done) = channel();
-    std::thread::spawn(move || {
-        if is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            eprintln!("{} hangs: ended by force", dir.display());
-            let _ = unmount(&dir, Unmount { lazy: true, force: true });
-        }
-    });
-    done
+impl Guard {
+    fn of(dir: PathBuf, blocks: Option<Arc<TestFs>>) -> Guard {
+        let has_ended_it = Arc::new(AtomicBool::new(false));
+        let (_done, is_done) = channel();
+        let ends = has_ended_it.clone();
+        std::thread::spawn(move || {
+            if is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("{} hangs: ended by force", dir.display());
+                ends.store(true, Ordering::SeqCst);
+                // It may be mounted nowhere any more, and calls be left all the same.
+                blocks.inspect(|fs| fs.release());
+                let _ = unmount(&dir, Unmount { lazy: true, force: true });
+            }
+        });
+        Guard { has_ended_it, _done }
+    }
 }
 
 impl Mounted {
@@ -90,22 +102,33 @@ impl Mounted {
     }
 
     pub fn shared(fs: &Arc<TestFs>, options: &ServeOptions) -> Mounted {
-        let mut mounted = Mounted::start(fs.clone(), options);
-        mounted.release = Some(fs.clone());
-        mounted
+        Mounted::guarded(fs.clone(), options, Some(fs.clone()))
     }
 
     pub fn start<F: FileSystem>(fs: Arc<F>, options: &ServeOptions) -> Mounted {
+        Mounted::guarded(fs, options, None)
+    }
+
+    fn guarded<F: FileSystem>(
+        fs: Arc<F>,
+        options: &ServeOptions,
+        release: Option<Arc<TestFs>>,
+    ) -> Mounted {
         let dir = new_directory();
         let (mount, channel) = Mount::new(&dir, &how()).expect("mount");
         let options = options.clone();
         let server = std::thread::spawn(move || serve(&channel, fs, &options));
-        let _done = end_what_hangs(mount.dir().to_owned());
-        Mounted { mount, server: Some(server), release: None, _done }
+        let guard = Guard::of(mount.dir().to_owned(), release.clone());
+        Mounted { mount, server: Some(server), release, guard }
     }
 
     pub fn dir(&self) -> &Path {
         self.mount.dir()
+    }
+
+    /// It hung.
+    pub fn is_ended_by_guard(&self) -> bool {
+        self.guard.has_ended_it.load(Ordering::SeqCst)
     }
 
     pub fn join(&self, name: &str) -> PathBuf {
