@@ -8,10 +8,14 @@
 //!   fence comes before anything else is stored in the slot or in the entry.
 //! * A block is published by one release store of the word, with a generation that this entry never had.
 //!
+//! They lie in memory of their own, behind words that say who [lives](LIFE_SERVER): of the server, as otherwise a
+//! dead one would be believed for ever, and of [each session](LIFE_SESSIONS). Who reads looks at those last.
+//!
 //! So who copies the slot, and the rest of its entry, and [finds](is_still) the word that he was told behind an acquire
 //! fence, has what the word stood for. A word is told of once: its generation is never reset within an epoch, and
 //! each life of a server has an epoch of its own.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 const STATE_BITS: u32 = 3;
@@ -25,6 +29,19 @@ pub const EPOCH_MAX: u32 = (1 << EPOCH_BITS) - 1;
 
 /// Words of an entry, each of 64 bits.
 pub const ENTRY_WORDS: usize = 4;
+/// The word of the server's own life, in the memory in which the entries are.
+pub const LIFE_SERVER: usize = 0;
+/// Those of sessions, there too.
+pub const LIFE_SESSIONS: Range<usize> = 512..8192;
+/// Where the entry of the first slot begins. The others follow.
+pub const ENTRIES_FIRST_WORD: usize = LIFE_SESSIONS.end;
+
+/// Where the entry of a slot begins.
+#[inline]
+pub const fn entry_of(slot: usize) -> usize {
+    ENTRIES_FIRST_WORD + slot * ENTRY_WORDS
+}
+
 /// Where the word is in its entry.
 pub const ENTRY_WORD: usize = 0;
 /// Where the file's number is.

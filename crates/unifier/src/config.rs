@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_fabric::Domain;
+use dafs_fabric::{Arena, Domain};
 use dafs_protocol::Timestamp;
 
 use crate::policy::Policy;
@@ -37,6 +37,10 @@ pub struct Config {
     /// Names this life of the cache: from 1 to [`EPOCH_MAX`](dafs_protocol::EPOCH_MAX), and another number than
     /// any life had whose readers may still be there.
     pub epoch: u32,
+    /// Where it is said of each slot what it holds, for others to read: memory of
+    /// [so many](crate::Unifier::entries_bytes) bytes, all zero, of which the words before
+    /// [`ENTRIES_FIRST_WORD`](dafs_protocol::ENTRIES_FIRST_WORD) are left alone. `None`: in private memory.
+    pub entries: Option<Arc<Arena>>,
     /// For the times of files with dirty data.
     pub clock: Clock,
     /// The devices that are to know the arena, if one must ([`Domain::register`]): segment by segment,
@@ -56,6 +60,7 @@ impl Config {
             closed_files_max: 32_768,
             policy: Policy::default(),
             epoch: 1,
+            entries: None,
             clock,
             domain: None,
         }

@@ -4,12 +4,13 @@
 //! Only the slot's owner of the moment changes its entry: who has taken the slot, or who has the lock of the
 //! file that maps it.
 
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use dafs_fabric::Words;
+use dafs_fabric::{Arena, Words};
 use dafs_protocol::{
-    ENTRY_BLOCK, ENTRY_FILE, ENTRY_VALID, ENTRY_WORD, ENTRY_WORDS, EPOCH_MAX, EntryMemory,
-    EntryState, EntryWord, GENERATION_MAX,
+    ENTRIES_FIRST_WORD, ENTRY_BLOCK, ENTRY_FILE, ENTRY_VALID, ENTRY_WORD, ENTRY_WORDS, EPOCH_MAX,
+    EntryMemory, EntryState, EntryWord, GENERATION_MAX, entry_of,
 };
 
 /// What a block is, and how much of it is the file's.
@@ -20,18 +21,34 @@ pub(crate) struct Meaning {
     pub(crate) valid: u64,
 }
 
-/// The words of this process's memory.
-pub(crate) struct Exported(pub(crate) Words);
+/// Bytes of memory for the entries of so many slots, and for what is before them.
+pub(crate) fn bytes_of(slots: usize) -> usize {
+    entry_of(slots) * size_of::<u64>()
+}
+
+/// The words of entries, in memory of this process.
+pub(crate) struct Exported(Words);
+
+impl Exported {
+    /// Of so many slots: in memory that others may map, or else in some of its own.
+    pub(crate) fn new(slots: usize, shown: Option<&Arc<Arena>>) -> Exported {
+        let bytes = bytes_of(slots);
+        let own = || Arena::new(bytes).expect("memory for entries");
+        let arena = shown.cloned().unwrap_or_else(own);
+        assert!(arena.len() >= bytes, "entries in {} bytes, of {bytes}", arena.len());
+        Exported(Words::new(&arena))
+    }
+}
 
 impl EntryMemory for Exported {
     #[inline]
     fn load(&self, number: usize, order: Ordering) -> u64 {
-        self.0.load(number, order)
+        self.0.load(ENTRIES_FIRST_WORD + number, order)
     }
 
     #[inline]
     fn store(&self, number: usize, value: u64, order: Ordering) {
-        self.0.store(number, value, order);
+        self.0.store(ENTRIES_FIRST_WORD + number, value, order);
     }
 
     #[inline]
@@ -146,13 +163,12 @@ pub(crate) mod log {
 
 #[cfg(test)]
 mod tests {
-    use dafs_fabric::Arena;
     use dafs_protocol::is_still;
 
     use super::*;
 
     fn entries() -> Entries<Exported> {
-        Entries::new(Exported(Words::new(&Arena::new(4096).expect("memory"))), 7)
+        Entries::new(Exported::new(6, None), 7)
     }
 
     const WHAT: Meaning = Meaning { file: 3, block: 9, valid: 4096 };

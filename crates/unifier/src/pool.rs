@@ -16,8 +16,8 @@ use std::thread::Thread;
 
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_fabric::poison;
-use dafs_fabric::{Arena, Domain, Piece, Span, Words};
-use dafs_protocol::{ENTRY_WORDS, EntryState};
+use dafs_fabric::{Arena, Domain, Piece, Span};
+use dafs_protocol::EntryState;
 use smallvec::SmallVec;
 
 use crate::entry::{Entries, Exported, Meaning};
@@ -154,6 +154,11 @@ pub(crate) enum Decommit {
     Refused,
 }
 
+/// Slots of an arena of so many bytes.
+pub(crate) fn slots_of(arena_bytes: usize) -> usize {
+    (arena_bytes / PAGE_BYTES / FRAME_SLOTS).min((Page::WHOLE >> 4) as usize - 1) * FRAME_SLOTS
+}
+
 /// See the module.
 pub(crate) struct Pool {
     arena: Arc<Arena>,
@@ -183,12 +188,16 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(arena: Arc<Arena>, domain: Option<Arc<Domain>>, epoch: u32) -> Pool {
-        let frames = (arena.len() / PAGE_BYTES / FRAME_SLOTS).min((Page::WHOLE >> 4) as usize - 1);
+    /// The entries are `shown` to others, if there is memory for that.
+    pub(crate) fn new(
+        arena: Arc<Arena>,
+        domain: Option<Arc<Domain>>,
+        (epoch, shown): (u32, Option<&Arc<Arena>>),
+    ) -> Pool {
+        let slots = slots_of(arena.len());
+        let frames = slots / FRAME_SLOTS;
         assert!(frames > 0, "an arena has at least one frame of 64 KiB");
-        let slots = frames * FRAME_SLOTS;
-        let words = Arena::new(slots * ENTRY_WORDS * size_of::<u64>()).expect("memory for entries");
-        let entries = Entries::new(Exported(Words::new(&words)), epoch);
+        let entries = Entries::new(Exported::new(slots, shown), epoch);
         let segments = Segments::new(arena.clone(), domain, frames);
         let poisoned = if poison::is_on() { slots } else { 0 };
         Pool {

@@ -11,10 +11,11 @@ use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::{Attr, Status, WriteVerifier};
 use dafs_store::{File, FileId};
 
+use crate::entry::bytes_of;
 use crate::file::CachedFile;
 use crate::file::{Core, least_frames};
 use crate::job::{Job, wait_all};
-use crate::pool::{FRAME_SLOTS, Pool};
+use crate::pool::{FRAME_SLOTS, Pool, slots_of};
 use crate::wait::Ticket;
 use crate::{CacheStats, Config, Mark, Opening, WriterId};
 
@@ -35,7 +36,7 @@ impl Unifier {
     /// An empty cache in this memory.
     ///
     /// # Panics
-    /// When the arena has less than 64 KiB, or segments of less.
+    /// When the arena has less than 64 KiB, or segments of less, or that of the entries is too small.
     pub fn new(arena: Arc<Arena>, config: Config, verifier: WriteVerifier) -> Arc<Unifier> {
         Unifier::with_changes(arena, config, verifier, Arc::new(AtomicU64::new(1)))
     }
@@ -54,8 +55,24 @@ impl Unifier {
         verifier: WriteVerifier,
         changes: Arc<AtomicU64>,
     ) -> Arc<Unifier> {
-        let pool = Pool::new(arena, config.domain.clone(), config.epoch);
+        let entries = (config.epoch, config.entries.as_ref());
+        let pool = Pool::new(arena, config.domain.clone(), entries);
         Arc::new(Unifier { core: Arc::new(Core::new(pool, config, verifier, changes)) })
+    }
+
+    /// How much memory [`Config::entries`] needs for an arena of so many bytes. It is touched where the arena is.
+    pub fn entries_bytes(arena_bytes: usize) -> usize {
+        bytes_of(slots_of(arena_bytes))
+    }
+
+    /// Where others read what each slot holds.
+    pub fn entries(&self) -> Option<&Arc<Arena>> {
+        self.core.config.entries.as_ref()
+    }
+
+    /// Slots of its arena, from its first byte on: each of 4 KiB, with an entry.
+    pub fn slots(&self) -> usize {
+        self.core.pool.slot_count()
     }
 
     /// To be taken BEFORE the store is asked for attributes that are given to

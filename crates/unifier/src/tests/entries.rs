@@ -66,18 +66,20 @@ fn hash(unifier: &Unifier, page: Page) -> u64 {
 
 #[cfg(not(feature = "planted"))]
 mod triggers {
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    use dafs_protocol::{EntryWord, Status};
+    use dafs_protocol::{ENTRIES_FIRST_WORD, ENTRY_WORDS, EntryWord, Status, entry_of};
 
     use super::super::disk::{Disk, DiskFile, Task, run};
     use super::super::{
-        VERIFIER, config, fill, open, pinning, read, shrinking, unifier, write, writer,
+        VERIFIER, config, fill, open, pinning, read, shrinking, unifier, unifier_with, write,
+        writer,
     };
     use super::*;
     use crate::entry::log;
     use crate::{CachedFile, Config, FilePosition, WriterId};
-    use dafs_fabric::Arena;
+    use dafs_fabric::{Arena, Words};
 
     const BLOCKS: u64 = 5;
     /// The last block has 904 bytes.
@@ -400,5 +402,39 @@ mod triggers {
         assert!(written.iter().all(|told| !holds(&cached, *told)));
         assert_eq!((told(&cached, 0), told(&cached, 1)), (None, None));
         Watch::default().look(&unifier, false, 0);
+    }
+
+    /// What others map has it all, by the slots of the arena that they map too.
+    #[test]
+    fn entries_are_in_the_memory_that_is_given_for_them() {
+        const ARENA: usize = 1 << 20;
+        let shown = Arena::for_readers(Unifier::entries_bytes(ARENA), 1 << 20).expect("memory");
+        let file = shown.span(0, 1).shared().expect("shared").file;
+        let words = Words::of_peer(file.for_peers(), file.len()).expect("mapped");
+        let unifier =
+            unifier_with(ARENA, Config { epoch: 9, entries: Some(shown.clone()), ..config(ARENA) });
+        assert!(unifier.entries().is_some_and(|arena| Arc::ptr_eq(arena, &shown)));
+        assert_eq!(unifier.slots(), ARENA / PAGE_BYTES);
+        let disk = Disk::new(1, 0);
+        let cached = open(&unifier, &disk.file(1, vec![7; BYTES]));
+        let user = cached.clone();
+        run(&disk, async move { read(&user, 0, BYTES).await });
+        for block in 0..BLOCKS {
+            let told = told(&cached, block).expect("stable");
+            let seen: [u64; ENTRY_WORDS] = words.load_some(entry_of(told.slot), Ordering::Acquire);
+            assert_eq!(seen, [told.word.0, cached.number(), block, told.valid]);
+            assert_eq!(told.word.epoch(), 9);
+        }
+        let used = |at: &usize| words.load(*at, Ordering::Relaxed) != 0;
+        assert!(!(0..ENTRIES_FIRST_WORD).any(|at| used(&at)), "that is not theirs");
+        let last = entry_of(unifier.slots() - 1) + ENTRY_WORDS;
+        assert!(last <= words.len() && (words.len() - last) * 8 < PAGE_BYTES);
+    }
+
+    #[test]
+    #[should_panic(expected = "entries in")]
+    fn entries_have_room_or_there_is_no_cache() {
+        let shown = Arena::new(Unifier::entries_bytes(1 << 20)).expect("memory");
+        unifier_with(2 << 20, Config { entries: Some(shown), ..config(2 << 20) });
     }
 }
