@@ -94,6 +94,16 @@ impl Buffer {
         }
     }
 
+    /// All of it will be used, again and again: memory of a pool goes into huge pages, where it has half of one and
+    /// the system gives it. May take milliseconds, the first time. What is in it stays.
+    pub fn will_be_filled(&self) {
+        if let Keep::Buffer(memory) = &self.span.keep
+            && let Some(piece) = &memory.piece
+        {
+            piece.will_be_filled();
+        }
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.span.len

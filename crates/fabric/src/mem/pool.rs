@@ -13,8 +13,8 @@ const ARENA_BYTES_MAX: usize = 64 << 20;
 /// A piece of so many bytes is given back to the system when it comes back.
 const GIVEN_BACK_BYTES_MIN: usize = 8 << 20;
 /// A buffer of so many bytes, and fewer than are given back, is in huge pages where it has half of one: who has
-/// it copies much, and so do its peers. The other half may be memory that nobody asked for. Not buffers to fill: a
-/// mount has some for each thread, of which small requests touch a page.
+/// it copies much, and so do its peers. The other half may be memory that nobody asked for. Not buffers to fill, until
+/// it is known that they [will be filled](Buffer::will_be_filled): a mount has some for each thread, of which small requests touch a page.
 const HUGE_BYTES_MIN: usize = HUGE_PAGE_BYTES / 2;
 /// So many of a pool: who has many large buffers may use little of each.
 const HUGE_PAGES_MAX: usize = 16;
@@ -165,10 +165,14 @@ impl Slab {
         used.mark(first, pages, true);
         let huge = used.take_huge(first * PAGE_BYTES, pages * PAGE_BYTES, huge_left);
         drop(used);
-        for page in huge {
-            slab.arena.populate_huge(page * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES);
-        }
+        slab.populate(huge);
         Some(PoolPiece { slab: slab.clone(), first, pages, len, is_zero })
+    }
+
+    fn populate(&self, huge: Vec<usize>) {
+        for page in huge {
+            self.arena.populate_huge(page * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES);
+        }
     }
 }
 
@@ -243,6 +247,14 @@ impl PoolPiece {
     /// Its memory.
     pub fn span(&self) -> Span {
         self.slab.arena.span(self.offset(), self.len)
+    }
+
+    /// See [`Buffer::will_be_filled`]. Each huge page is asked for once.
+    pub(super) fn will_be_filled(&self) {
+        let mut used = locked(&self.slab.used);
+        let huge = used.take_huge(self.offset(), self.pages * PAGE_BYTES, usize::MAX);
+        drop(used);
+        self.slab.populate(huge);
     }
 
     /// What it is cut from.
@@ -374,6 +386,17 @@ mod tests {
         assert_eq!(all, [], "it may never be touched");
         let all = locked(&slab.used).take_huge(0, 7 << 20, 1);
         assert_eq!((all, locked(&slab.used).huge_pages()), (vec![0], 1));
+        // A piece that will be filled, whatever others have.
+        let slab = Arc::new(new());
+        let piece = Slab::take(&slab, 256, 1 << 20, 0).expect("room");
+        assert_eq!(locked(&slab.used).huge_pages(), 0);
+        piece.span().copy_from(5, b"stays");
+        piece.will_be_filled();
+        piece.will_be_filled();
+        assert_eq!(locked(&slab.used).huge_pages(), 1);
+        let mut there = [0; 5];
+        piece.span().copy_to(5, &mut there);
+        assert_eq!(&there, b"stays");
         // The memory is there, and zero.
         let pool = SharedPool::new(8 << 20);
         let (first, second) = (pool.buffer(1 << 20), pool.buffer(1 << 20));

@@ -47,6 +47,11 @@ impl RequestMemory {
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         self.buffer.as_deref_mut().unwrap_or_default()
     }
+
+    /// Large requests come, and stay in such memory.
+    pub(super) fn will_be_filled(&self) {
+        self.buffer.as_ref().inspect(|buffer| buffer.will_be_filled());
+    }
 }
 
 impl Deref for RequestMemory {

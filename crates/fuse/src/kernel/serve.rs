@@ -221,7 +221,11 @@ impl<F: FileSystem> Server<F> {
     fn own<'a>(&self, memory: &'a mut Arc<RequestMemory>) -> &'a mut [u8] {
         while Arc::get_mut(memory).is_none() {
             match self.requests.take(|bytes| self.fs.buffer(bytes)) {
-                Ok(other) => *memory = other,
+                Ok(other) => {
+                    // The data of a large write is still in this one: more come.
+                    other.will_be_filled();
+                    *memory = other;
+                }
                 // What is held is given back with the next flush.
                 Err(_) => std::thread::sleep(NO_MEMORY_PAUSE),
             }
