@@ -1,14 +1,17 @@
 //! A file system without files: one directory with one file, whose bytes are zeros and keep
-//! nothing. What a call through the kernel costs when the file system costs nothing.
+//! nothing. What a call through the kernel costs when the file system costs nothing. Large reads are
+//! answered out of as much memory as the file has bytes, as those are that a cache answers: what was
+//! just read is in the processor's own, and a copy of it costs half as much.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use dafs_fabric::mem::Buffer;
 use dafs_protocol::FileKind;
 
 use crate::kernel::{
-    Answer, Caller, DirBuffer, Entry, FOREVER, FileSystem, InitOptions, NodeAttr, Op, Opened,
-    StatFs, abi,
+    Answer, Caller, DirBuffer, Entry, FOREVER, FileSystem, InitOptions, LentData, NodeAttr, Op,
+    Opened, Pieces, StatFs, abi,
 };
 
 /// The node of the file.
@@ -16,11 +19,18 @@ const FILE: u64 = 2;
 /// Its name.
 const NAME: &[u8] = b"file";
 
+/// Reads of so many bytes are answered out of memory that nothing else is.
+const LARGE_MIN: usize = 64 << 10;
+/// Beyond that the file is the same memory again: no processor has so much of its own.
+const FOOTPRINT_MAX: u64 = 256 << 20;
+
 /// See the module.
 #[derive(Debug)]
 pub struct NullFs {
     size: u64,
     direct_io: bool,
+    /// Of large reads; there is none before the first.
+    zeros: OnceLock<Option<Arc<Buffer>>>,
     /// The room of a read had other data before.
     room_is_used: AtomicBool,
 }
@@ -28,7 +38,19 @@ pub struct NullFs {
 impl NullFs {
     /// The file has `size` bytes. `direct_io`: the kernel keeps nothing of it.
     pub fn new(size: u64, direct_io: bool) -> NullFs {
-        NullFs { size, direct_io, room_is_used: AtomicBool::new(false) }
+        let room_is_used = AtomicBool::new(false);
+        NullFs { size, direct_io, zeros: OnceLock::new(), room_is_used }
+    }
+
+    /// What a large read is answered with; `None`: there is no memory for that.
+    fn large(&self, offset: u64, len: usize) -> Option<Answer> {
+        let footprint = usize::try_from(self.size.min(FOOTPRINT_MAX)).ok()?;
+        let new = || Buffer::in_huge_pages(footprint).ok().map(Arc::new);
+        let zeros = self.zeros.get_or_init(new).clone()?;
+        let at = usize::try_from(offset % FOOTPRINT_MAX).ok()?;
+        let first = len.min(footprint.checked_sub(at)?);
+        let zeros = Zeros { zeros, parts: [(at, first), (0, len - first)] };
+        Some(Answer::Lent(LentData::new(zeros)))
     }
 
     fn attr(&self, node: u64) -> NodeAttr {
@@ -58,6 +80,18 @@ impl NullFs {
     }
 }
 
+/// The second part is there where the memory ends in between.
+struct Zeros {
+    zeros: Arc<Buffer>,
+    parts: [(usize, usize); 2],
+}
+
+impl Pieces for Zeros {
+    fn pieces(&self) -> Vec<&[u8]> {
+        self.parts.iter().filter_map(|(at, len)| self.zeros.get(*at..at + len)).collect()
+    }
+}
+
 impl FileSystem for NullFs {
     fn init(&self, kernel: &mut InitOptions) {
         // Locks are the kernel's own: nobody else has this file.
@@ -82,6 +116,11 @@ impl FileSystem for NullFs {
             Op::Read { offset, size, .. } => {
                 let left = self.size.saturating_sub(offset).min(size.into());
                 let len = usize::try_from(left).unwrap_or(usize::MAX).min(room.len());
+                if len >= LARGE_MIN
+                    && let Some(answer) = self.large(offset, len)
+                {
+                    return answer;
+                }
                 if self.room_is_used.load(Ordering::Relaxed) {
                     room[..len].fill(0);
                 }

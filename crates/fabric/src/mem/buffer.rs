@@ -43,6 +43,17 @@ impl Buffer {
         Ok(Buffer::cut(&arena, 0, bytes))
     }
 
+    /// As [`new`](Buffer::new), all of it there now, in huge pages where the system has them.
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn in_huge_pages(bytes: usize) -> Result<Buffer, ArenaError> {
+        let segment_bytes = bytes.max(PAGE_BYTES).next_power_of_two();
+        let arena = Arena::in_segments(bytes.max(1), segment_bytes)?;
+        arena.populate_huge(0, arena.len());
+        Ok(Buffer::cut(&arena, 0, bytes))
+    }
+
     /// Cuts one mapping into `count` buffers of `bytes` each, page aligned.
     ///
     /// # Errors
