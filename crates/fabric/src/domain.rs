@@ -224,7 +224,7 @@ pub struct ProtectionDomain {
 }
 
 /// How many parts of memory peers may read.
-pub const READABLE_MAX: usize = 16;
+pub const READABLE_MAX: usize = 32;
 
 struct Readable {
     region: MemoryRegion,
@@ -411,6 +411,20 @@ mod tests {
         let arena = Arena::new(PAGE_BYTES).expect("memory");
         domain.register(&arena.span(0, PAGE_BYTES)).expect("nothing to do");
         assert!(domain.find(&arena.span(0, 1)).is_none());
+    }
+
+    #[test]
+    fn peers_read_so_many_parts_and_what_comes_later_is_refused() {
+        let domain = domain(false);
+        let arena = Arena::new((READABLE_MAX + 1) * PAGE_BYTES).expect("memory");
+        let page = |number: usize| arena.span(number * PAGE_BYTES, PAGE_BYTES);
+        for number in 0..READABLE_MAX {
+            domain.let_peers_read(&page(number)).expect("room");
+        }
+        let refused = domain.let_peers_read(&page(READABLE_MAX));
+        assert!(matches!(refused, Err(RegisterError::Refused(_))), "{refused:?}");
+        assert!((0..READABLE_MAX).all(|number| domain.readable(&page(number)).is_some()));
+        assert!(domain.readable(&page(READABLE_MAX)).is_none());
     }
 
     fn network(name: &'static str, local_registration: bool) -> Arc<dyn Provider> {

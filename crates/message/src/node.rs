@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Address, ConnectError, Domain, Incoming, PeerInfo, Piece, SgList, Span, Waiter, join_waiters,
-    unknown_scheme,
+    Address, ConnectError, Domain, Incoming, PeerInfo, Piece, RemoteSpan, SgList, Span, Waiter,
+    join_waiters, unknown_scheme,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
@@ -166,6 +166,13 @@ impl Node {
         if let Some(port) = self.port(conn) {
             port.refer(conn, quota);
         }
+    }
+
+    /// By what the peer of a connection reads this memory by itself: one of which it was told that it
+    /// [may](dafs_fabric::Domain::let_peers_read); what is for all is told by [`refer`](Self::refer), where
+    /// the peer is somebody else. Of 4 GiB or more, their first part.
+    pub fn readable_by(&self, conn: ConnId, memory: &Span) -> Option<RemoteSpan> {
+        self.peek(conn)?.readable_by(conn, memory)
     }
 
     /// Ends a connection: [`Event::Disconnected`], then [`Event::Quiescent`] follow. What was

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use dafs_fabric::{
     Address, ConnectError, Incoming, PeerInfo, Piece, ProtectionDomain, QueuePair, QueuePairEvent,
-    SgList, ShortMessage, Span, Waiter, WorkCompletion,
+    RemoteSpan, SgList, ShortMessage, Span, Waiter, WorkCompletion,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
@@ -263,6 +263,13 @@ impl Port {
             sh.engine.admit(connection.queue_pair);
             connection.responder.references = Some(Box::new(References::new(quota)));
         }
+    }
+
+    pub fn readable_by(&self, conn: ConnId, memory: &Span) -> Option<RemoteSpan> {
+        let queue_pair = self.peek(conn)?.queue_pair;
+        let told = memory.part(0, memory.len().min(u32::MAX as usize));
+        let (remote, for_all) = self.sh.domain.readable(&told)?;
+        self.sh.engine.lets_read(queue_pair, for_all).then_some(remote)
     }
 
     /// Sends what tells that references are let go, of connections whose next message did not come soon.

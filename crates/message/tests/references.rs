@@ -3,6 +3,7 @@
 
 mod support;
 
+use dafs_fabric::Arena;
 use support::cache::QUOTA_BYTES;
 use support::{Pair, Plan};
 
@@ -92,6 +93,34 @@ fn nothing_is_held_after_connections_broke() {
     }
     assert!(breaks > 50 && released > 200, "{breaks} breaks, {released} released");
     assert!(referred > released, "none was under way when a connection broke: {referred}");
+}
+
+/// By which the peer reads it: the address of what it may read, and no other memory's.
+#[test]
+fn a_peer_may_be_told_where_it_reads_by_itself() {
+    for shared in [true, false] {
+        let mut plan = plan(5);
+        plan.sim.attr.shared_memory = shared;
+        let mut pair = Pair::new(plan, 5);
+        pair.run();
+        for side in &pair.sides {
+            let whole = side.cache.as_ref().expect("a cache").whole();
+            let conn = side.conn.expect("connected");
+            let remote = side.node.readable_by(conn, &whole);
+            assert_eq!(remote.is_some(), shared, "{remote:?}");
+            let other = Arena::for_readers(4096, 4096).expect("memory").span(0, 4096);
+            assert_eq!(side.node.readable_by(conn, &other), None);
+            let Some(remote) = remote else { continue };
+            assert_eq!((remote.addr, remote.len as usize), (whole.addr(), whole.len()));
+            let part = side.node.readable_by(conn, &whole.part(8, 5)).expect("a part of it");
+            assert_eq!((part.rkey, part.addr, part.len), (remote.rkey, whole.addr() + 8, 5));
+        }
+        let [one, _] = &mut pair.sides;
+        let (conn, whole) = (one.conn.expect("connected"), one.cache.as_ref().expect("it").whole());
+        one.node.disconnect(conn, "the end");
+        settle(&mut pair);
+        assert_eq!(pair.sides[0].node.readable_by(conn, &whole), None);
+    }
 }
 
 /// Turns until nothing happens any more, and what comes is handled.

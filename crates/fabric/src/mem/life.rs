@@ -91,6 +91,12 @@ impl Life {
         self.server
     }
 
+    /// It has ended: for all who look from now on.
+    pub fn end(&self) {
+        let ended = self.server.value >> u32::BITS << u32::BITS;
+        self.sessions.words.store(self.server.number, ended, Ordering::SeqCst);
+    }
+
     /// A word for one more session; `None`: all have one.
     pub fn session(&self) -> Option<Mark> {
         let number = self.sessions.free().take()?;
@@ -102,8 +108,7 @@ impl Life {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        let ended = self.server.value >> u32::BITS << u32::BITS;
-        self.sessions.words.store(self.server.number, ended, Ordering::SeqCst);
+        self.end();
         if let Some((stay, thread)) = self.sleeper.take() {
             drop(stay);
             // It does not panic, and there would be nothing to do.
@@ -273,6 +278,8 @@ mod tests {
             assert!(life.server().is_in(&words) && life.server().value != 0);
             assert!(told.iter().all(|word: &LifeWord| !word.is_in(&words)));
             told.push(life.server());
+            life.end();
+            assert!(told.iter().all(|word| !word.is_in(&words)));
             drop(life);
             assert!(told.iter().all(|word| !word.is_in(&words)));
         }

@@ -39,6 +39,11 @@ impl Cache {
         Some((place, span))
     }
 
+    /// All of it.
+    pub fn whole(&self) -> Span {
+        self.arena.span(0, self.arena.len())
+    }
+
     pub fn free(&self) -> usize {
         self.free.len()
     }
