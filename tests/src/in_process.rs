@@ -9,7 +9,8 @@ use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{Node, NodeConfig};
 use dafs_protocol::{Identity, Timestamp, WriteVerifier};
 use dafs_server::{
-    DataPath, Entropy, Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker,
+    DataPath, Entropy, Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions,
+    ShownCaches, Worker,
 };
 use dafs_store::Store;
 use dafs_store::memory::MemoryStore;
@@ -37,6 +38,7 @@ pub fn shared(store: Arc<dyn Store>, limits: Limits, arena_bytes: usize) -> Arc<
     Shared::new(SharedOptions {
         exports: Exports::new(vec![export]),
         unifier: Arc::new(unifier.into()),
+        shown: ShownCaches::default(),
         page_cache: None,
         arena_bytes,
         limits,

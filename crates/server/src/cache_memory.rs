@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use dafs_fabric::mem::Life;
 use dafs_fabric::{Address, Arena, ArenaError, Domain};
 use dafs_protocol::WriteVerifier;
 use dafs_unifier::{CacheDomain, CacheDomains, DomainId, LEAST_BYTES, Unifier};
@@ -11,6 +12,7 @@ use dafs_unifier::{CacheDomain, CacheDomains, DomainId, LEAST_BYTES, Unifier};
 use crate::config::Config;
 use crate::config_keys::ARENA_BYTES_MIN;
 use crate::host::{memory_bytes, wall_clock};
+use crate::optimistic::{self, Shown, ShownCaches};
 use crate::start_error::StartError;
 
 const _: () = assert!(ARENA_BYTES_MIN == LEAST_BYTES as u64);
@@ -100,7 +102,7 @@ impl Layout {
         domain.is_some_and(|(_, readers)| *readers == Readers::All)
     }
 
-    /// The caches, and the bytes that they take together at most.
+    /// The caches, and what there is for them.
     ///
     /// # Errors
     /// There is no such memory, or the network does not take it.
@@ -109,63 +111,93 @@ impl Layout {
         config: &Config,
         domain: &Arc<Domain>,
         (epoch, verifier): (u32, WriteVerifier),
-    ) -> Result<(Arc<CacheDomains>, usize), StartError> {
+    ) -> Result<Caches, StartError> {
         let bytes = arena_bytes(config);
-        let mut all: Vec<CacheDomain> = Vec::new();
+        let (mut all, mut shown) = (Vec::new(), Vec::new());
         let (mut first, mut len): (Option<Arc<Unifier>>, _) = (None, bytes);
         for (name, readers) in &self.domains {
-            let arena = arena(*readers, domain, bytes)?;
+            let Memory { arena, entries } = memory(*readers, domain, bytes)?;
             len = arena.len();
             // The other segments when they are used: that takes time, where pages are pinned.
             let segment = arena.segment(0);
             let refused = |source| StartError::Register { bytes: segment.len(), source };
             domain.register(&segment).map_err(refused)?;
+            let (entries, life) = entries.unzip();
             let cache = dafs_unifier::Config {
                 domain: Some(domain.clone()),
                 epoch,
+                entries,
                 least_part: 4 * self.domains.len(),
                 ..dafs_unifier::Config::new(len, Arc::new(wall_clock))
             };
             let unifier = match &first {
-                None => Unifier::new(arena, cache, verifier),
-                Some(first) => first.beside(arena, cache),
+                None => Unifier::new(arena.clone(), cache, verifier),
+                Some(first) => first.beside(arena.clone(), cache),
             };
+            shown.push(Shown::new(&arena, &unifier, (life, epoch)));
             first.get_or_insert_with(|| unifier.clone());
             all.push(CacheDomain::new(name.clone(), unifier));
         }
-        Ok((CacheDomains::new(len as u64, all), len))
+        let unifier = CacheDomains::new(len as u64, all);
+        Ok(Caches { unifier, bytes: len, shown: ShownCaches::new(shown) })
     }
 }
 
-/// The memory of a domain: addresses for all that it may ever take, of which it gets memory for its part.
-fn arena(readers: Readers, domain: &Domain, bytes: usize) -> Result<Arc<Arena>, ArenaError> {
+/// All caches.
+pub(crate) struct Caches {
+    pub unifier: Arc<CacheDomains>,
+    /// That they take together at most.
+    pub bytes: usize,
+    /// What clients read of them by themselves.
+    pub shown: ShownCaches,
+}
+
+/// Of a domain.
+struct Memory {
+    /// Addresses for all that it may ever take, of which it gets memory for its part.
+    arena: Arc<Arena>,
+    /// Where it stands what lies there, for whoever reads that.
+    entries: Option<(Arc<Arena>, Life)>,
+}
+
+fn memory(readers: Readers, domain: &Domain, bytes: usize) -> Result<Memory, ArenaError> {
     let segment = segment_bytes(bytes);
-    let made = match readers {
-        Readers::Nobody => return Arena::in_segments(bytes, segment),
-        Readers::Own => Arena::for_readers(bytes, segment),
-        Readers::All => Arena::for_all_readers(bytes, segment),
+    let private = || Ok(Memory { arena: Arena::in_segments(bytes, segment)?, entries: None });
+    let make = match readers {
+        Readers::Nobody => return private(),
+        Readers::Own => Arena::for_readers,
+        Readers::All => Arena::for_all_readers,
     };
-    match made {
-        Ok(arena) => {
-            if let Err(error) = domain.let_peers_read(&arena.span(0, arena.len())) {
-                tracing::warn!(%error, "clients do not read the cache by themselves");
-            }
-            Ok(arena)
-        }
+    let arena = match make(bytes, segment) {
+        Ok(arena) => arena,
         Err(error) => {
             tracing::warn!(%error, "the cache is private memory");
-            Arena::in_segments(bytes, segment)
+            return private();
         }
+    };
+    if let Err(error) = domain.let_peers_read(&arena.span(0, arena.len())) {
+        tracing::warn!(%error, "clients do not read the cache by themselves");
+        return Ok(Memory { arena, entries: None });
     }
+    let entries = optimistic::entries(make, domain, arena.len());
+    if let Err(error) = &entries {
+        tracing::warn!(%error, "clients are not told what lies where in the cache");
+    }
+    Ok(Memory { arena, entries: entries.ok() })
 }
 
 #[cfg(test)]
 mod tests {
+    use dafs_fabric::sim::{SimConfig, SimNet};
+    use dafs_fabric::{READABLE_MAX, Words};
+    use dafs_protocol::{LIFE_SERVER, LIFE_SESSIONS};
+
     use super::*;
     use crate::config::ExportConfig;
 
     fn config(shares: &[bool]) -> Config {
         let mut config = Config::for_directory("/a");
+        config.arena_bytes = Some(64 << 20);
         let first = config.exports.remove(0);
         let export = |(number, share_cache): (usize, &bool)| ExportConfig {
             name: number.to_string(),
@@ -181,6 +213,72 @@ mod tests {
         let layout = Layout::new(config, is_near);
         let readers = layout.domains.iter().map(|domain| domain.1).collect();
         (readers, layout.of_exports.iter().map(|domain| domain.0).collect())
+    }
+
+    fn near() -> Arc<Domain> {
+        let mut config = SimConfig::new(1);
+        (config.attr.tag_match, config.attr.shared_memory) = (false, true);
+        (config.attr.local_registration, config.attr.recoverable_access_fault) = (false, true);
+        Domain::open(&SimNet::new(config).provider(1)).expect("a device")
+    }
+
+    fn caches(layout: &Layout, config: &Config, domain: &Arc<Domain>) -> Caches {
+        layout.caches(config, domain, (7, WriteVerifier([7; 16]))).expect("memory")
+    }
+
+    fn readable(domain: &Domain, arena: &Arc<Arena>) -> Option<bool> {
+        Some(domain.parts()[0].readable(&arena.span(0, arena.len()))?.1)
+    }
+
+    #[test]
+    fn who_may_read_a_cache_may_read_its_entries_and_that_the_server_lives() {
+        let (config, domain) = (config(&[false, true]), near());
+        let layout = Layout::new(&config, true);
+        let Caches { unifier, bytes, shown } = caches(&layout, &config, &domain);
+        let mut maps = Vec::new();
+        for (number, cache) in unifier.iter().enumerate() {
+            let shown = shown.of(DomainId(number)).expect("readers");
+            let for_all = cache.name() != "private";
+            assert_eq!(readable(&domain, &shown.cache), Some(for_all));
+            assert_eq!(readable(&domain, &shown.entries), Some(for_all));
+            assert_eq!((shown.epoch, shown.slots), (7, bytes / 4096));
+            assert!(shown.entries.len() >= Unifier::entries_bytes(bytes));
+            let file = shown.entries.span(0, 1).shared().expect("shared").file;
+            let words = Words::of_peer(file.for_peers(), file.len()).expect("mapped");
+            let resident = file.resident_bytes().expect("asked");
+            assert!(resident <= 4096, "{resident} bytes of memory for what nobody has used");
+            assert_eq!(shown.life.server().number, LIFE_SERVER);
+            assert!(shown.life.server().is_in(&words));
+            let mark = shown.life.session().expect("a word");
+            assert!(LIFE_SESSIONS.contains(&mark.word().number));
+            maps.push((words, shown.life.server()));
+        }
+        assert!(maps.len() == 2 && shown.of(DomainId(2)).is_none());
+        shown.end();
+        assert!(maps.iter().all(|(words, life)| !life.is_in(words)));
+    }
+
+    #[test]
+    fn nobody_is_told_where_the_network_does_not_take_all() {
+        // One more can be read, or none.
+        for left in [1, 0] {
+            let (config, domain) = (config(&[false]), near());
+            for _ in left..READABLE_MAX {
+                let other = Arena::for_readers(4096, 4096).expect("memory");
+                domain.let_peers_read(&other.span(0, 4096)).expect("room");
+            }
+            let layout = Layout::new(&config, true);
+            let Caches { unifier, shown, .. } = caches(&layout, &config, &domain);
+            assert!(shown.of(DomainId(0)).is_none());
+            assert_eq!(unifier.iter().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_cache_without_readers_has_its_entries_for_itself() {
+        let (config, domain) = (config(&[false]), near());
+        let layout = Layout::new(&config, false);
+        assert!(caches(&layout, &config, &domain).shown.of(DomainId(0)).is_none());
     }
 
     #[test]

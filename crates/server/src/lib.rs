@@ -35,6 +35,7 @@ mod name_lock;
 mod numbers;
 mod opens;
 mod operations;
+mod optimistic;
 mod own_changes;
 mod page_reads;
 mod paths;
@@ -70,6 +71,7 @@ pub use intent_log::{LogStore, MemoryLog};
 pub use limits::Limits;
 pub use local::make_own as make_own_directory;
 pub use locks::Client;
+pub use optimistic::ShownCaches;
 pub use paths::{DataPath, PageCache};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant, plant_for_lies};

@@ -15,7 +15,7 @@ use dafs_store::{Disk, OpenStore};
 
 use crate::acceptor::Acceptor;
 use crate::admin::Admin;
-use crate::cache_memory::{Layout, arena_bytes, is_near};
+use crate::cache_memory::{Caches, Layout, arena_bytes, is_near};
 use crate::clean_end::{EndMark, first_verifier};
 use crate::clients::ClientRecords;
 use crate::config::{Config, ConfigError, ExportConfig};
@@ -235,6 +235,8 @@ impl Server {
     }
 
     fn signal_stop(&self) {
+        // Before another server can have the port.
+        self.shared.shown.end();
         self.stopping.store(true, Ordering::SeqCst);
         for mailbox in &self.mailboxes {
             mailbox.ready.wake_worker();
@@ -388,7 +390,7 @@ fn share(
     let verifier = end_mark.as_deref().map_or(new, |mark| first_verifier(mark, new));
     let epoch = u32::from_le_bytes(*process.first_chunk().expect("eight bytes"));
     let epoch = (epoch & dafs_protocol::EPOCH_MAX).max(1);
-    let (unifier, arena_bytes) = layout.caches(config, domain, (epoch, verifier))?;
+    let Caches { unifier, bytes, shown } = layout.caches(config, domain, (epoch, verifier))?;
     let is_unified = config.exports.iter().all(|e| e.data_path == DataPath::Unifier);
     let page_cache = match is_unified {
         true => None,
@@ -403,8 +405,9 @@ fn share(
         recorder,
         exports,
         unifier,
+        shown,
         page_cache,
-        arena_bytes,
+        arena_bytes: bytes,
         limits: Limits { rdma_read: config.rdma_read, ..config.limits.clone() },
         key,
         addresses: addresses.iter().map(Address::to_string).collect(),

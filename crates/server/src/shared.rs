@@ -9,7 +9,7 @@ use dafs_protocol::{
     Dialled, Identity, RequestOutcome, SameHostToken, SessionId, SlotId, Status, WriteVerifier,
 };
 use dafs_store::Caller;
-use dafs_unifier::CacheDomains;
+use dafs_unifier::{CacheDomains, DomainId};
 
 use crate::budget::{AllGranted, Budgets, Needs, UserShare};
 use crate::clean_end::{CleanEnd, EndMark};
@@ -23,6 +23,7 @@ use crate::mailbox::{Mailbox, Message};
 use crate::metrics::{Kind, Metrics, WorkerCounters};
 use crate::name_lock::NameLocks;
 use crate::numbers::Numbers;
+use crate::optimistic::{Shown, ShownCaches};
 use crate::paths::{DataPath, PageCache};
 use crate::process::{Entropy, Process, ProcessStats, Stopwatch};
 use crate::recorder::Recorder;
@@ -44,6 +45,8 @@ pub struct SharedOptions {
     pub exports: Exports,
     /// The cache.
     pub unifier: Arc<CacheDomains>,
+    /// What clients of this host may read of it by themselves.
+    pub shown: ShownCaches,
     /// For exports whose data path is another.
     pub page_cache: Option<Arc<PageCache>>,
     /// Bytes of its arena.
@@ -82,6 +85,8 @@ const LOOKS_TIME: Duration = Duration::from_secs(5);
 /// What all workers share.
 pub struct Shared {
     pub(crate) exports: Exports,
+    /// Ends before the cache.
+    pub(crate) shown: ShownCaches,
     pub(crate) unifier: Arc<CacheDomains>,
     /// For exports whose data path is not the unifier.
     pub(crate) page_cache: Option<Arc<PageCache>>,
@@ -255,6 +260,7 @@ impl Shared {
         let counters = Counters::default();
         Arc::new(Shared {
             exports,
+            shown: options.shown,
             unifier,
             page_cache,
             limits,
@@ -287,6 +293,11 @@ impl Shared {
     #[inline]
     pub(crate) fn verifier(&self) -> WriteVerifier {
         self.unifier.verifier()
+    }
+
+    /// What clients of this host may read of a cache domain by themselves.
+    pub(crate) fn shown(&self, domain: DomainId) -> Option<&Shown> {
+        self.shown.of(domain)
     }
 
     pub(crate) fn join(&self, worker: u16, mailbox: Arc<Mailbox>) {

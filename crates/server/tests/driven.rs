@@ -8,7 +8,8 @@ use dafs_fabric_tcp::TcpProvider;
 use dafs_message::{ConnId, ConnOptions, Event, Node, NodeConfig};
 use dafs_protocol::*;
 use dafs_server::{
-    DataPath, Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, Worker,
+    DataPath, Export, Exports, Limits, MemoryRecords, Proof, Shared, SharedOptions, ShownCaches,
+    Worker,
 };
 use dafs_store::memory::MemoryStore;
 use dafs_unifier::Unifier;
@@ -41,6 +42,7 @@ fn shared(limits: Limits) -> Arc<Shared> {
     Shared::new(SharedOptions {
         exports: Exports::new(vec![export]),
         unifier: Arc::new(Unifier::new(arena, config, WriteVerifier([7; 16])).into()),
+        shown: ShownCaches::default(),
         page_cache: None,
         arena_bytes: ARENA_BYTES,
         limits,

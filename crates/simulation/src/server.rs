@@ -9,8 +9,8 @@ use dafs_fabric::{Arena, Domain, Listener, poison};
 use dafs_message::{Node, incoming_private_data};
 use dafs_protocol::{Identity, SameHostToken, SessionId, WriteVerifier};
 use dafs_server::{
-    DataPath, Export, Exports, Key, MemoryLog, MemoryMark, Proof, Shared, SharedOptions, Worker,
-    first_verifier, listen_same_host,
+    DataPath, Export, Exports, Key, MemoryLog, MemoryMark, Proof, Shared, SharedOptions,
+    ShownCaches, Worker, first_verifier, listen_same_host,
 };
 use dafs_store::Store;
 use dafs_unifier::{Config, Unifier};
@@ -134,6 +134,7 @@ impl SimServer {
         let options = SharedOptions {
             exports: Exports::new(vec![export]),
             unifier: Arc::new(unifier.into()),
+            shown: ShownCaches::default(),
             page_cache: None,
             arena_bytes: plan.arena_bytes,
             limits: plan.limits.clone(),

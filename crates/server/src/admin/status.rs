@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use dafs_unifier::CacheDomain;
+use dafs_unifier::{CacheDomain, DomainId};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -15,6 +15,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::metrics::{CACHED_READS_PER_SAMPLE, Kind, Latency};
+use crate::optimistic::Shown;
 use crate::records::digits;
 use crate::shared::Shared;
 
@@ -60,19 +61,21 @@ pub(super) fn status(shared: &Shared, addresses: &[String], since: Instant) -> s
     })
 }
 
-/// What each cache domain may take now, and has.
+/// What each cache domain may take now, and has; of one that clients map, also what they find of it.
 fn caches(shared: &Shared) -> Vec<serde_json::Value> {
-    let cache = |cache: &CacheDomain| {
+    let cache = |(number, cache): (usize, &CacheDomain)| {
         let stats = cache.stats();
+        let shown = shared.shown(DomainId(number));
         json!({
             "name": cache.name(),
             "bytes": cache.bytes(),
             "cached_bytes": stats.resident_bytes,
             "files": stats.files,
             "evicted_bytes": stats.evicted_bytes,
+            "shown_entries_bytes": shown.and_then(Shown::entries_bytes),
         })
     };
-    shared.unifier.iter().map(cache).collect()
+    shared.unifier.iter().enumerate().map(cache).collect()
 }
 
 static LOST_LOG_LINES: AtomicU64 = AtomicU64::new(0);

@@ -15,7 +15,7 @@ use dafs_message::{ConnOptions, Node, NodeConfig, RequestId, incoming_private_da
 use dafs_protocol::*;
 use dafs_server::{
     DataPath, Export, Exports, Limits, MemoryLog, MemoryRecords, Proof, Shared, SharedOptions,
-    Worker,
+    ShownCaches, Worker,
 };
 use dafs_store::memory::{Job, MemoryStore};
 use dafs_unifier::Unifier;
@@ -118,10 +118,9 @@ impl World {
         let arena = Arena::new(16 << 20).expect("arena");
         let config = dafs_unifier::Config::new(arena.len(), Arc::new(Timestamp::default));
         let unifier = Unifier::new(arena, config, WriteVerifier([7; 16]));
-        let store = Arc::new(self.store.clone());
         let export = Export {
             name: String::new(),
-            store,
+            store: Arc::new(self.store.clone()),
             read_only: false,
             policy: dafs_unifier::Policy::Lru,
             data_path: DataPath::Unifier,
@@ -133,6 +132,7 @@ impl World {
         let shared = Shared::new(SharedOptions {
             exports: Exports::new(vec![export]),
             unifier: Arc::new(unifier.into()),
+            shown: ShownCaches::default(),
             page_cache: None,
             arena_bytes: 16 << 20,
             limits: self.limits.clone(),
