@@ -12,7 +12,7 @@ use dafs_fabric::local::Trust;
 use dafs_fabric::{
     Address, CompletionQueue, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError,
     PeerInfo, Piece, PostError, PostedReceive, QueuePair, QueuePairEvent, ReceiveQueue, RemoteSpan,
-    SgList, ShortMessage, Span, Status, Tag, Views, Waiter, WorkCompletion, WrId, local,
+    Rkey, SgList, ShortMessage, Span, Status, Tag, Views, Waiter, WorkCompletion, WrId, local,
 };
 
 use self::posting::check_list;
@@ -346,6 +346,10 @@ impl Engine for ShmEngine {
 
     fn view(&mut self, queue_pair: QueuePair, remotes: &[RemoteSpan]) -> Option<Views> {
         self.slots.connection(queue_pair).ok()?.view(remotes)
+    }
+
+    fn map(&mut self, queue_pair: QueuePair, rkey: Rkey) -> Option<Span> {
+        self.slots.connection(queue_pair).ok()?.map(rkey)
     }
 
     fn is_still_read(&mut self, queue_pair: QueuePair, awaited: bool) -> bool {

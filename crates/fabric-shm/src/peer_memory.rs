@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use dafs_fabric::{RemoteSpan, Span, Words};
+use dafs_fabric::{RemoteSpan, Rkey, Span, Words};
 
 use crate::memory_region::{ENTRY_WORDS, READ, TABLE_BYTES, WRITE, entry_of};
 use crate::ring::Violation;
@@ -121,6 +121,19 @@ impl PeerMemory {
             return Err(Missing::Refused);
         }
         Ok((span, offset))
+    }
+
+    /// All of a region that may be read.
+    pub fn region(&mut self, rkey: Rkey) -> Result<Span, Missing> {
+        self.look_up(rkey.0)?;
+        let entry = self.last.as_ref().ok_or(Missing::Segment)?;
+        let known = self.segments.get(entry.place).ok_or(Missing::Segment)?;
+        let (span, _) = known.file.as_ref().ok_or(Missing::Refused)?;
+        let start = RemoteSpan { rkey, addr: entry.addr, len: 0 };
+        let offset = entry.offset_of(start, false).ok_or(Missing::Refused)?;
+        let [offset, len] = [offset, entry.len].map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= span.len());
+        is_inside.then(|| span.part(offset, len)).ok_or(Missing::Refused)
     }
 
     #[inline(always)]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use dafs_fabric::epoll::eventfd_set;
 use dafs_fabric::{
-    CompletionQueue, Opcode, Piece, QueuePair, RemoteSpan, SgList, ShortMessage, Span, Status,
-    Views, WorkCompletion, WrId,
+    CompletionQueue, Opcode, Piece, QueuePair, RemoteSpan, Rkey, SgList, ShortMessage, Span,
+    Status, Views, WorkCompletion, WrId,
 };
 
 use crate::bell::{Bell, OwnBell, Ring};
@@ -178,6 +178,14 @@ impl Connection {
             spans.push(segment.part(offset, remote.len as usize));
         }
         Some(sys::views(spans, self.peer.hold()))
+    }
+
+    /// All of a region of the peer that is to be read only. `None`: it cannot be reached.
+    pub fn map(&mut self, rkey: Rkey) -> Option<Span> {
+        if let Err(Missing::Segment) = self.memory.region(rkey) {
+            self.hear(MESSAGES_MAX, false).ok()?;
+        }
+        self.memory.region(rkey).ok().filter(|region| !region.is_writable())
     }
 
     /// What there is to do for it.

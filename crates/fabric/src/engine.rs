@@ -14,7 +14,7 @@ use crate::error::{ConnectError, OpenError, PostError, RegisterError};
 use crate::mem::{MemoryRegion, Piece, Span, Views};
 use crate::types::{
     Access, Address, DeviceAttr, Hardware, Incoming, PeerInfo, QueuePair, QueuePairEvent,
-    RemoteSpan, SgList, ShortMessage, Tag, WorkCompletion, WrId,
+    RemoteSpan, Rkey, SgList, ShortMessage, Tag, WorkCompletion, WrId,
 };
 
 /// A kind of network.
@@ -137,6 +137,14 @@ pub trait Engine: Send {
     /// alone until it is told otherwise, or this process has left it. `None`: there is no such way to it.
     fn view(&mut self, queue_pair: QueuePair, remotes: &[RemoteSpan]) -> Option<Views> {
         let _ = (queue_pair, remotes);
+        None
+    }
+
+    /// All of a region of the peer that this process may read, mapped for as long as the span lives, also after
+    /// the connection. The peer changes it at any time, and takes its memory away: what was copied out is to be
+    /// checked. `None`: there is no such way to it.
+    fn map(&mut self, queue_pair: QueuePair, rkey: Rkey) -> Option<Span> {
+        let _ = (queue_pair, rkey);
         None
     }
 

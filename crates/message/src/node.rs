@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Address, ConnectError, Domain, Incoming, PeerInfo, Piece, RemoteSpan, SgList, Span, Waiter,
-    join_waiters, unknown_scheme,
+    Address, ConnectError, Domain, Incoming, PeerInfo, Piece, RemoteSpan, Rkey, SgList, Span,
+    Waiter, join_waiters, unknown_scheme,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
@@ -259,6 +259,11 @@ impl Node {
     /// go.
     pub fn take_loan(&mut self, conn: ConnId, tag: u32) -> Option<Box<Loan>> {
         self.port(conn)?.take_loan(conn, tag)
+    }
+
+    /// All of a region of the peer that this process may read, as [`Engine::map`](dafs_fabric::Engine::map).
+    pub fn map(&mut self, conn: ConnId, rkey: Rkey) -> Option<Span> {
+        self.port(conn)?.map(conn, rkey)
     }
 
     /// Whether what a reply with this token, whose [`Event::ReplySent`] is to come, refers to is lent: it may stay

@@ -1,7 +1,9 @@
 //! What a server lends is read in place, also after the connection, until it is returned.
 
+use std::sync::atomic::Ordering;
+
 use dafs_fabric::mem::PAGE_BYTES;
-use dafs_fabric::{RemoteSpan, Views};
+use dafs_fabric::{RemoteSpan, Rkey, Views, Words};
 
 use super::*;
 
@@ -141,4 +143,26 @@ fn what_both_may_write_is_no_view() {
     lending.server.honest.disconnect(lending.near);
     lending.wait_until((true, false));
     assert!(!lending.server.engine.is_still_read(lending.far, true), "nothing was read");
+}
+
+/// Who reads by himself, with words that say what may be believed, needs no connection any more for that.
+#[test]
+fn a_region_that_may_be_read_is_mapped_as_a_whole_and_stays() {
+    let mut lending = Lending::new();
+    let rkey = lending.parts()[0].rkey;
+    let mapped = lending.server.honest.map(lending.near, rkey).expect("memory that it may read");
+    assert!(mapped.len() == CACHE_BYTES && !mapped.is_writable());
+    let mut seen = [0; 4];
+    mapped.copy_to(PAGE_BYTES, &mut seen);
+    assert_eq!(&seen, b"lent");
+    let words = Words::of_span(&mapped).expect("whole words");
+    lending.region.span().copy_from(0, &7u64.to_le_bytes());
+    assert_eq!((words.len(), words.load(0, Ordering::Acquire)), (CACHE_BYTES / 8, 7));
+    assert!(lending.server.honest.map(lending.near, Rkey(rkey.0 + (1 << 20))).is_none());
+
+    lending.server.honest.disconnect(lending.near);
+    lending.wait_until((true, false));
+    lending.region.span().copy_from(0, &8u64.to_le_bytes());
+    assert_eq!(words.load(0, Ordering::Acquire), 8);
+    assert!(lending.server.honest.map(lending.near, rkey).is_none(), "no connection");
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Arena;
 use super::shared::{SharedFile, checked_bytes};
+use super::{Arena, Span};
 
 const WORD_BYTES: usize = size_of::<u64>();
 
@@ -27,6 +27,10 @@ enum Keep {
     },
     /// A mapping of its own, which is not writable.
     Mapping,
+    /// Memory that is not to be written here.
+    Span {
+        _span: Span,
+    },
 }
 
 // SAFETY: an address range whose words are loaded and stored atomically.
@@ -60,6 +64,15 @@ impl Words {
         unsafe { libc::madvise(base, bytes, libc::MADV_DONTFORK) };
         let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::AddrNotAvailable)?;
         Ok(Words { base, len: bytes / WORD_BYTES, keep: Keep::Mapping })
+    }
+
+    /// The words of a part of an arena, or of what a peer lets be read, to be read. `None`: it does not begin at
+    /// one, or is memory of another kind.
+    pub fn of_span(span: &Span) -> Option<Words> {
+        let base: NonNull<AtomicU64> = span.start.cast();
+        let is_kept = matches!(span.keep, super::Keep::Arena(_) | super::Keep::Readable(_));
+        let keep = Keep::Span { _span: span.clone() };
+        (is_kept && base.is_aligned()).then_some(Words { base, len: span.len / WORD_BYTES, keep })
     }
 
     /// How many.

@@ -11,7 +11,7 @@ use crate::engine::{Engine, Waiter};
 use crate::error::{ConnectError, PostError};
 use crate::mem::{Arena, Piece, Span, Views};
 use crate::types::{
-    Address, DeviceAttr, Incoming, Opcode, QueuePair, QueuePairEvent, RemoteSpan, SgList,
+    Address, DeviceAttr, Incoming, Opcode, QueuePair, QueuePairEvent, RemoteSpan, Rkey, SgList,
     ShortMessage, Status, Tag, WorkCompletion, WrId, sg_bytes,
 };
 
@@ -181,6 +181,15 @@ impl Engine for SimEngine {
 
     fn view(&mut self, queue_pair: QueuePair, remotes: &[RemoteSpan]) -> Option<Views> {
         super::loans::view(&self.net, queue_pair, remotes)
+    }
+
+    fn map(&mut self, queue_pair: QueuePair, rkey: Rkey) -> Option<Span> {
+        let world = self.net.world();
+        let peer = world.qps.get(&queue_pair.0).filter(|qp| qp.is_connected())?.peer?;
+        let device = world.qps.get(&peer)?.device;
+        let region = world.regions.get(&rkey.0).filter(|region| region.device == device)?;
+        let may = self.net.truth.shared_memory && region.access.remote_read;
+        may.then(|| region.span.clone())
     }
 
     fn is_still_read(&mut self, queue_pair: QueuePair, awaited: bool) -> bool {

@@ -1,6 +1,6 @@
 //! Loans: what peers have lent here, and what is lent to peers, also after their connections.
 
-use dafs_fabric::{QueuePair, SgList};
+use dafs_fabric::{QueuePair, Rkey, SgList, Span};
 
 use super::Port;
 use crate::config::SubmitError;
@@ -58,6 +58,12 @@ impl Port {
     pub fn take_loan(&mut self, conn: ConnId, tag: u32) -> Option<Box<Loan>> {
         let at = self.sh.loans.iter().position(|loan| (loan.0, loan.1) == (conn, tag))?;
         Some(self.sh.loans.swap_remove(at).2)
+    }
+
+    /// See [`Node::map`](crate::Node::map).
+    pub fn map(&mut self, conn: ConnId, rkey: Rkey) -> Option<Span> {
+        let (connection, sh) = self.find(conn)?;
+        sh.engine.map(connection.queue_pair, rkey)
     }
 
     /// See [`Node::is_lent`](crate::Node::is_lent).
