@@ -12,6 +12,7 @@ mod hash;
 mod operations;
 mod outcomes;
 mod read;
+mod references;
 pub(crate) mod setup;
 mod wire;
 
@@ -33,6 +34,7 @@ pub use read::{
     PLAIN_READ_BYTES, PLAIN_READ_REPLY_BYTES, PlainRead, decode_plain_read, decode_read_reply,
     encode_plain_read_reply,
 };
+pub use references::{decode_references, encode_references};
 pub use setup::{
     add_proof, before_proof, decode_setup_reply, decode_setup_request, encode_setup_reply,
     encode_setup_request,

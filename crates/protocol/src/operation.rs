@@ -4,8 +4,8 @@
 //! fails; each has a result. An operation may take its handle or state from the one before it
 //! ([`FileHandle::PREVIOUS`], [`StateId::PREVIOUS`]). Bulk data does not stand here: the data of
 //! WRITE, APPEND, CREATE (symlink target) and SETXATTR follow each other in the request's data
-//! segment, those of READ, READDIR, READLINK, GETXATTR, LISTXATTR, EXTENTS and CACHE_QUERY in the
-//! reply's.
+//! segment, those of READ, READDIR, READLINK, GETXATTR, LISTXATTR, EXTENTS, CACHE_QUERY and REFS_GET
+//! in the reply's.
 
 use std::fmt;
 
@@ -15,6 +15,7 @@ use crate::attr::{Attr, FileKind, FsAttr, SetAttr};
 use crate::cache::{CacheHint, CacheInfo};
 use crate::handle::{CredHandle, FileHandle, SessionId, SlotId, StateId, WriteVerifier};
 use crate::lock::{LockRange, LockRequest, LockTicket, Locked, OwnerKey};
+use crate::reference::{REFERENCE_BYTES, ReferenceInfo};
 use crate::status::Status;
 
 /// Bytes of a name.
@@ -219,6 +220,12 @@ pub enum Operation<'a> {
     /// data, see [`encode_cached_range`](crate::encode_cached_range). Of `handle`, which the caller
     /// must have the right to read; with a state other than NONE of that open file.
     CacheQuery { handle: FileHandle, state: StateId, offset: u64, len: u64, bytes_max: u32 },
+    /// Which slots of the cache hold `count` blocks of 4 KiB of an open file, at most [`REFERENCES_MAX`], from
+    /// block `first` on, so that the caller reads them by himself; the slots as reply data, see
+    /// [`encode_references`](crate::encode_references).
+    ///
+    /// [`REFERENCES_MAX`]: crate::REFERENCES_MAX
+    RefsGet { state: StateId, first: u64, count: u32 },
     /// Allocated ranges that touch `offset..offset+len`, in order, as reply data; see
     /// [`encode_file_extent`](crate::encode_file_extent). `end`: none follows.
     Extents { state: StateId, offset: u64, len: u64, bytes_max: u32 },
@@ -356,6 +363,8 @@ pub enum Outcome {
     Advised { bytes: u64, cache: CacheHint },
     /// CacheQuery.
     Cached(CacheInfo),
+    /// RefsGet.
+    References(ReferenceInfo),
 }
 
 impl Outcome {
@@ -439,6 +448,7 @@ impl Operation<'_> {
             O::Access { .. } | O::StatFs { .. } | O::GetXattr { .. } => false,
             O::ListXattr { .. } | O::Read { .. } => false,
             O::Extents { .. } | O::LockTest { .. } | O::CacheQuery { .. } => false,
+            O::RefsGet { .. } => false,
             O::Seek { .. } | O::Advise { .. } | O::SessionStats => false,
             O::SlotQuery { .. } | O::Unknown { .. } => false,
         }
@@ -479,6 +489,7 @@ impl Operation<'_> {
             Operation::ReadDir { bytes_max, .. }
             | Operation::Extents { bytes_max, .. }
             | Operation::CacheQuery { bytes_max, .. } => Some(u64::from(*bytes_max)),
+            Operation::RefsGet { count, .. } => Some(u64::from(*count) * REFERENCE_BYTES as u64),
             Operation::ReadLink { .. } => Some(SYMLINK_BYTES_MAX as u64),
             Operation::GetXattr { size_max, .. } => Some(u64::from(*size_max)),
             Operation::ListXattr { size_max, .. } => Some(u64::from(*size_max)),

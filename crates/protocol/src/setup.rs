@@ -32,13 +32,20 @@ pub type SameHostToken = [u8; 16];
 pub type SessionSecret = [u8; 16];
 
 /// Parts of the protocol that one end may have and another not, a bit each. An end uses what both have
-/// said; bits that it does not know mean nothing to it. None is given away yet: what version 6 has, all have.
+/// said; bits that it does not know mean nothing to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features(pub u64);
 
 impl Features {
+    /// The server tells by REFS_GET where blocks are in its cache.
+    pub const REFERENCES: Features = Features(1);
     /// Those of this end.
-    pub const OURS: Features = Features(0);
+    pub const OURS: Features = Features::REFERENCES;
+
+    /// Has all that are asked for.
+    pub fn has(self, asked: Features) -> bool {
+        self.and(asked) == asked
+    }
 
     /// Those that both ends have.
     #[must_use]

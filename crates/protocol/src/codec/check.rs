@@ -8,7 +8,10 @@ use crate::operation::{
     DATA_BYTES_MAX, Extent, NAME_BYTES_MAX, Operation, PATH_BYTES_MAX, PIECES_MAX,
     SYMLINK_BYTES_MAX, XATTR_BYTES_MAX,
 };
+use crate::reference::REFERENCES_MAX;
 
+/// Bytes of a block of which there are references.
+const BLOCK: u64 = 4096;
 /// Largest offset of a byte in a file, as the kernel has it.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
@@ -95,6 +98,11 @@ fn fields(operation: &Operation<'_>) -> Result<(), DecodeError> {
             range(*to_offset, *len)
         }
         O::Seek { offset, .. } => range(*offset, 0),
+        O::RefsGet { first, count, .. } => {
+            at_most(*count as usize, REFERENCES_MAX, "references")?;
+            let end = first.checked_add(u64::from(*count)).and_then(|end| end.checked_mul(BLOCK));
+            in_range(end.is_some_and(|end| end <= OFFSET_MAX + 1), "blocks")
+        }
         O::CredRegister { groups, .. } => {
             at_most(groups.len(), GROUPS_MAX * 4, "groups")?;
             in_range(groups.len().is_multiple_of(4), "groups")

@@ -48,6 +48,7 @@ impl Operation<'_> {
             O::Advise { .. } => op::ADVISE,
             O::Extents { .. } => op::EXTENTS,
             O::CacheQuery { .. } => op::CACHE_QUERY,
+            O::RefsGet { .. } => op::REFS_GET,
             O::CopyRange { .. } => op::COPY_RANGE,
             O::CloneRange { .. } => op::CLONE_RANGE,
             O::Lock { .. } => op::LOCK,
@@ -99,6 +100,11 @@ pub(super) fn put(out: &mut Vec<u8>, operation: &Operation<'_>) {
             out.u64(*offset);
             out.u64(*len);
             out.u32(*bytes_max);
+        }
+        O::RefsGet { state, first, count } => {
+            out.state(*state);
+            out.u64(*first);
+            out.u32(*count);
         }
         O::Extents { state, offset, len, bytes_max } => {
             out.state(*state);
@@ -305,6 +311,7 @@ pub(super) fn get<'a>(opcode: u16, r: &mut Reader<'a>) -> Result<Operation<'a>, 
             let (handle, state, offset) = (r.handle()?, r.state()?, r.u64()?);
             O::CacheQuery { handle, state, offset, len: r.u64()?, bytes_max: r.u32()? }
         }
+        op::REFS_GET => O::RefsGet { state: r.state()?, first: r.u64()?, count: r.u32()? },
         op::COPY_RANGE => {
             let (from, from_offset, to, to_offset) = (r.state()?, r.u64()?, r.state()?, r.u64()?);
             O::CopyRange { from, from_offset, to, to_offset, len: r.u64()? }

@@ -2,7 +2,7 @@
 
 use super::DecodeError;
 use super::wire::{Put, Reader};
-use super::{attrs, operations};
+use super::{attrs, operations, references};
 use crate::cache::CacheInfo;
 use crate::handle::CredHandle;
 use crate::lock::{LockTicket, Locked};
@@ -33,6 +33,7 @@ pub(super) fn number(result: &Outcome) -> u16 {
         Outcome::RequestOutcome(_) => outcome::REQUEST_OUTCOME,
         Outcome::Advised { .. } => outcome::ADVISED,
         Outcome::Cached(_) => outcome::CACHED,
+        Outcome::References(_) => outcome::REFS,
     }
 }
 
@@ -95,6 +96,7 @@ pub(super) fn put(out: &mut Vec<u8>, result: &Outcome) {
             operations::put_cache(out, cache);
         }
         Outcome::Cached(info) => put_cached(out, info),
+        Outcome::References(info) => references::put(out, info),
     }
 }
 
@@ -141,6 +143,7 @@ pub(super) fn get(number: u16, r: &mut Reader<'_>) -> Result<Outcome, DecodeErro
         outcome::REQUEST_OUTCOME => Outcome::RequestOutcome(request_outcome(r)?),
         outcome::ADVISED => Outcome::Advised { bytes: r.u64()?, cache: operations::cache(r)? },
         outcome::CACHED => Outcome::Cached(cached(r)?),
+        outcome::REFS => Outcome::References(references::get(r)?),
         _ => return Err(DecodeError::Value("outcome")),
     })
 }

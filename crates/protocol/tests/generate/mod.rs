@@ -220,9 +220,9 @@ impl Random {
 }
 
 /// Operations there are.
-pub const OPERATIONS: u64 = 45;
+pub const OPERATIONS: u64 = 46;
 /// Outcomes there are.
-pub const OUTCOMES: u64 = 20;
+pub const OUTCOMES: u64 = 21;
 
 /// Names that an operation borrows.
 #[derive(Debug, Default)]
@@ -377,6 +377,10 @@ fn newer_operation<'a>(which: u64, r: &mut Random) -> Operation<'a> {
             let (handle, state, bytes_max) = (r.handle(), r.state(), r.below(1 << 16) as u32);
             O::CacheQuery { handle, state, offset: r.offset(), len: r.offset(), bytes_max }
         }
+        45 => {
+            let (state, first) = (r.state(), r.below(1 << 40));
+            O::RefsGet { state, first, count: r.below(1 + REFERENCES_MAX as u64) as u32 }
+        }
         _ => unreachable!(),
     }
 }
@@ -448,6 +452,15 @@ pub fn outcome(which: u64, r: &mut Random) -> Outcome {
             clean_bytes: r.u64(),
             dirty_bytes: r.u64(),
             cache: r.cache(),
+        }),
+        20 => Outcome::References(ReferenceInfo {
+            bytes: r.u32(),
+            epoch: r.u32(),
+            file: r.u64(),
+            cache: r.u64(),
+            entries: r.u64(),
+            server: LifeWord { number: r.u32(), value: r.u64() },
+            session: LifeWord { number: r.u32(), value: r.u64() },
         }),
         _ => unreachable!(),
     }
