@@ -61,6 +61,29 @@ impl CachedFile {
         found
     }
 
+    /// The slots of the arena that hold `count` blocks of 4 KiB from block `first` on, as far as there are some, and
+    /// the file's number in their [entries](dafs_protocol::EntryWord). A moment later it may be otherwise, and
+    /// also now not every one is for others to read: the entries say.
+    pub fn slots(&self, first: u64, count: usize) -> (u64, Vec<Option<u32>>) {
+        let inner = &*self.lock();
+        let mut slots = Vec::new();
+        let per_cluster = FRAME_SLOTS as u64;
+        let end = first.saturating_add(count as u64);
+        if end == first {
+            return (self.number(), slots);
+        }
+        let clusters = first / per_cluster..=(end - 1) / per_cluster;
+        for (number, cluster) in inner.blocks.clusters.range(clusters) {
+            for (at, page) in (number * per_cluster..).zip(&cluster.pages) {
+                if (first..end).contains(&at) && !page.is_none() {
+                    slots.resize((at - first) as usize, None);
+                    slots.push(u32::try_from(page.index()).ok());
+                }
+            }
+        }
+        (self.number(), slots)
+    }
+
     /// Begins to read a range in (`len` 0: to the end), as far as there is room that nobody has
     /// to wait for. The bytes from `offset` on that are cached now, or being read in.
     pub fn prefetch(self: &Arc<Self>, offset: u64, len: u64) -> u64 {

@@ -43,6 +43,33 @@ fn a_query_tells_what_is_cached_and_what_is_dirty() {
 }
 
 #[test]
+fn slots_are_those_whose_entries_name_the_blocks() {
+    let disk = Disk::new(1, 0);
+    let file = disk.file(1, vec![5; 1_000_000]);
+    let unifier = unifier(8 * MIB);
+    let cached = open(&unifier, &file);
+    assert_eq!(cached.slots(0, 1000).1, []);
+    let user = cached.clone();
+    run(&disk, async move {
+        read(&user, 200_000, 300_000).await;
+        write(&user, 60 * PAGE, &[6; 2 * 4096], 1).await;
+        write(&user, 10 * PAGE, &[6; 1], 1).await;
+    });
+    let (number, slots) = cached.slots(3, 1000);
+    let told: Vec<u64> =
+        (3..).zip(&slots).filter_map(|(block, slot)| slot.map(|_| block)).collect();
+    assert_eq!(told, [10].into_iter().chain(48..=127).collect::<Vec<_>>());
+    for (block, slot) in (3..).zip(&slots) {
+        let Some(slot) = slot else { continue };
+        let (_, meaning) = cached.core.pool.entry(*slot as usize);
+        assert_eq!((meaning.file, meaning.block), (number, block));
+    }
+    assert_eq!(cached.slots(48, 5).1, slots[45..50]);
+    assert_eq!((cached.slots(128, 9).1, cached.slots(60, 0).1), (vec![], vec![]));
+    assert_eq!(cached.slots(u64::MAX, 9).1, []);
+}
+
+#[test]
 fn a_query_looks_at_a_part_of_a_large_file() {
     let disk = Disk::new(1, 0);
     let file = disk.file(1, Vec::new());
