@@ -325,6 +325,7 @@ impl Call {
                 Ok((work, Memory::None, Some(file)))
             }
             Call::Close { file } => {
+                file.inner.references.end();
                 Ok((Work::Close { file: file.key() }, Memory::None, Some(file)))
             }
             Call::ReadInto { file, offset, span } => {

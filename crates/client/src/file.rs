@@ -14,6 +14,7 @@ use crate::core::{FileKey, Memory, Object, Output, Work};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::interrupt::{Interrupt, Until};
+use crate::optimistic::References;
 
 /// An open file. Clones are the same open; the last one to be dropped closes it in the
 /// background, where errors are only logged: use [`close`](Self::close).
@@ -30,6 +31,7 @@ pub(crate) struct FileInner {
     pub(crate) session: Arc<Handle>,
     pub(crate) key: FileKey,
     opened: Object,
+    pub(crate) references: References,
 }
 
 impl Drop for FileInner {
@@ -56,7 +58,9 @@ enum Way {
 
 impl File {
     pub(crate) fn new(session: Arc<Handle>, key: FileKey, opened: Object) -> File {
-        File { inner: Arc::new(FileInner { session, key, opened }) }
+        File {
+            inner: Arc::new(FileInner { session, key, opened, references: References::default() }),
+        }
     }
 
     pub(crate) fn key(&self) -> FileKey {
@@ -91,7 +95,8 @@ impl File {
     }
 
     /// Reads up to `into.len()` bytes at `offset`; fewer at the end of the file. The bytes are
-    /// placed by the transport, not copied here.
+    /// placed by the transport, not copied here; but a few that are in the cache of a server of this host
+    /// are copied out of it without the server, where that allows it.
     ///
     /// # Errors
     /// [`Error`]; what `into` holds is then undefined.
@@ -99,7 +104,13 @@ impl File {
         if into.is_empty() {
             return Ok(0);
         }
-        self.inner.session.lend_mut(into, |span| self.transfer(span, offset, Way::Read))
+        if let Some(bytes) = self.read_optimistic(into, offset) {
+            return Ok(bytes);
+        }
+        let bytes =
+            self.inner.session.lend_mut(into, |span| self.transfer(span, offset, Way::Read))?;
+        self.missed(offset, bytes);
+        Ok(bytes)
     }
 
     /// Writes all of `from` at `offset`; returns its length. In the server's memory when it
@@ -328,6 +339,7 @@ impl File {
     /// # Errors
     /// As [`commit`](Self::commit). The file is closed in any case.
     pub fn close(self) -> Result<Attr> {
+        self.inner.references.end();
         attr_of(self.call(Work::Close { file: self.inner.key })?)
     }
 

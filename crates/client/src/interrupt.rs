@@ -108,7 +108,8 @@ impl Interrupt {
 
     /// Calls of this thread are to end: the one that it watches was fired.
     pub fn is_fired_here() -> bool {
-        Interrupt::watched().is_some_and(|watched| watched.is_fired())
+        let is_fired = |watched: &Arc<Interrupt>| watched.is_fired();
+        WATCHED.with_borrow(|watched| watched.as_ref().is_some_and(is_fired))
     }
 
     /// From now on it ends calls of this thread, until the guard is dropped; then the one that

@@ -480,7 +480,7 @@ impl Inner {
         self.lock()
     }
 
-    fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
     }
 

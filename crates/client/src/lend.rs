@@ -104,6 +104,9 @@ impl File {
         if into.is_empty() || into.len() > self.piece_max() {
             return Ok((self.read_at(into, offset)?, None));
         }
+        if let Some(bytes) = self.read_optimistic(into, offset) {
+            return Ok((bytes, None));
+        }
         offset.checked_add(into.len() as u64).ok_or(Status::Inval)?;
         let len = u32::try_from(into.len()).map_err(|_| Status::TooBig)?;
         let work = Work::Lend { file: self.key(), offset, len };
@@ -113,6 +116,7 @@ impl File {
                 if let Some(loan) = &mut loan {
                     loan.set_session(session.returns());
                 }
+                self.missed(offset, bytes);
                 Ok((bytes, loan))
             }
             other => Err(crate::answer::unexpected(&other)),

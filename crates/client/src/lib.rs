@@ -26,6 +26,7 @@ mod future;
 mod group;
 mod handle;
 mod handle_calls;
+mod hits;
 mod interrupt;
 mod keep;
 mod keeper;
@@ -33,6 +34,7 @@ mod leader;
 mod lend;
 mod loan;
 mod memory;
+mod optimistic;
 mod options;
 mod planted;
 mod reader;
@@ -52,6 +54,7 @@ pub use interrupt::{Interrupt, InterruptGuard};
 pub use keep::{FlushAhead, KeptOptions};
 pub use lend::Lent;
 pub use loan::Loan;
+pub use optimistic::OptimisticStats;
 pub use options::{
     LocalSocket, OnRetry, ServerUid, SessionOptions, URL_OPTIONS, parse_duration, parse_wait,
 };

@@ -85,6 +85,9 @@ pub struct SessionOptions {
     /// False: what the server's cache has is read by nobody but the server, also where this process may, and is
     /// copied twice into memory that the server does not reach. For measurements.
     pub in_place: bool,
+    /// False: no read does without the server, also where it tells where blocks are in a cache that this process
+    /// maps.
+    pub optimistic: bool,
     /// The export to use, by name; empty: the only one, or a root that has all as directories.
     pub export: Vec<u8>,
     /// Whose servers on this host's loopback are trusted.
@@ -117,6 +120,7 @@ impl Default for SessionOptions {
             tags: true,
             rdma_read: true,
             in_place: true,
+            optimistic: true,
             export: Vec::new(),
             server_uid: ServerUid::default(),
             local: LocalSocket::default(),
@@ -186,6 +190,7 @@ impl SessionOptions {
             "read_ahead" => self.read_ahead = parse_switch(value)?,
             "tags" => self.tags = parse_switch(value)?,
             "rdma_read" => self.rdma_read = parse_switch(value)?,
+            "optimistic" => self.optimistic = parse_switch(value)?,
             "local" => self.local = LocalSocket::parse(value)?,
             "transport" => self.transport = Some(parse_name(value)?),
             "also" if self.also.len() < ALSO_MAX => self.also.push(Address::parse(value)?),
@@ -237,7 +242,7 @@ impl SessionOptions {
 const ALSO_MAX: usize = 7;
 
 /// The options of URLs, each with the values that it takes.
-pub const URL_OPTIONS: [(&str, &str); 12] = [
+pub const URL_OPTIONS: [(&str, &str); 13] = [
     ("wait", "adaptive, polled or sleeping"),
     ("retry", "a time such as 500ms, 60s or 2m"),
     ("slots", "a number from 1 to 1024"),
@@ -246,6 +251,7 @@ pub const URL_OPTIONS: [(&str, &str); 12] = [
     ("read_ahead", "on or off"),
     ("tags", "on or off"),
     ("rdma_read", "on or off"),
+    ("optimistic", "on or off"),
     ("server_uid", "the number of a user, or any"),
     ("local", "on, off, or the absolute path of a directory"),
     ("transport", "the name of a network"),
@@ -296,11 +302,12 @@ mod tests {
     #[test]
     fn urls_change_options() {
         let o = options(
-            "wait=sleeping&tags=off&rdma_read=off&retry=500ms&data=64k&connections=1&slots=7",
+            "wait=sleeping&tags=off&rdma_read=off&retry=500ms&data=64k&connections=1&slots=7\
+             &optimistic=off",
         )
         .expect("options");
         assert_eq!(o.wait, WaitMode::Sleeping);
-        assert!(!o.tags && !o.rdma_read);
+        assert!(!o.tags && !o.rdma_read && !o.optimistic);
         assert_eq!(o.retry, Duration::from_millis(500));
         assert_eq!((o.data_bytes_max, o.connections, o.slots), (65_536, 1, 7));
     }

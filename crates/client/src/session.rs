@@ -21,6 +21,7 @@ use crate::future::CallFuture;
 use crate::group::Group;
 use crate::handle::Handle;
 use crate::leader::Inner;
+use crate::optimistic::OptimisticStats;
 use crate::options::SessionOptions;
 use crate::url::Url;
 
@@ -69,6 +70,8 @@ pub struct SessionInfo {
     pub new_sessions: u64,
     /// Requests sent, also those sent again.
     pub round_trips: u64,
+    /// Reads that needed no server, and those that nearly did not.
+    pub optimistic: OptimisticStats,
     /// Payload bytes that this process copied in user space.
     pub copied_bytes: u64,
     /// Memory registrations of this process.
@@ -495,6 +498,7 @@ impl Session {
             reconnects: facts.reconnects,
             new_sessions: facts.new_sessions,
             round_trips: facts.requests,
+            optimistic: self.handle.optimistic.stats(),
             copied_bytes: dafs_fabric::mem::copied_bytes(),
             registrations: dafs_fabric::mem::registrations(),
             system_calls: facts.system_calls,
@@ -504,6 +508,7 @@ impl Session {
     /// Ends the session for all clones. Files that are open are closed by the server; calls
     /// under way end with [`Error::Interrupted`].
     pub fn close(self) {
+        self.handle.optimistic.end();
         self.inner().shut_down();
     }
 }

@@ -60,6 +60,11 @@ impl Core {
         {
             return self.on_read(conn, flight.call, (*bytes, *end_of_file), data_len);
         }
+        if let (Work::References { .. }, [Ok(Outcome::References(info))]) =
+            (&flight.call.work, results)
+        {
+            return self.on_references(conn, flight, info, data_len);
+        }
         let own = flight.operations - flight.beside;
         let failed = results.iter().take(own).find_map(|result| result.as_ref().err().copied());
         if let Some(status) = failed {
@@ -554,7 +559,7 @@ fn fit(bytes: u32, room: usize) -> Parsed<usize> {
 }
 
 /// Small data that is no payload: names, targets, attributes' values.
-fn message(memory: &Memory, bytes: usize) -> Vec<u8> {
+pub(super) fn message(memory: &Memory, bytes: usize) -> Vec<u8> {
     let mut out = Vec::new();
     if let Memory::Buffer(buffer) = memory {
         buffer.span().read_message(bytes, &mut out);

@@ -33,6 +33,7 @@ pub struct CoreConfig {
     pub(super) tags: bool,
     pub(super) rdma_read: bool,
     pub(super) in_place: bool,
+    pub(super) optimistic: bool,
     pub(super) read_ahead: bool,
     pub(super) export: Vec<u8>,
 }
@@ -58,6 +59,7 @@ impl CoreConfig {
             tags: options.tags,
             rdma_read: options.rdma_read,
             in_place: options.in_place,
+            optimistic: options.optimistic,
             read_ahead: options.read_ahead,
             export: options.export,
         }

@@ -32,6 +32,7 @@ mod output;
 mod place;
 mod plain_reads;
 mod recovery;
+mod referred;
 mod replaced;
 mod replay_log;
 mod rewriting;
@@ -56,7 +57,7 @@ pub use config::{CoreConfig, Facts};
 pub use ids::{FileKey, Owner};
 pub use kept_memory::{KeptMemory, SharedBytes};
 pub use open_options::OpenOptions;
-pub use output::{Advised, Object, Opened, Output};
+pub use output::{Advised, Object, Opened, Output, Referred};
 pub use place::{Place, Put};
 pub use work::{Memory, Work};
 

@@ -1,8 +1,9 @@
 //! What calls answer.
 
+use dafs_fabric::Span;
 use dafs_protocol::{
     AccessMask, Attr, CacheHint, CacheInfo, CachedRange, DirEntry, FileExtent, FileHandle, FsAttr,
-    LockRequest, SessionStats,
+    LockRequest, ReferenceInfo, SessionStats,
 };
 
 use super::ids::FileKey;
@@ -115,6 +116,8 @@ pub enum Output<F = FileKey> {
         /// In order.
         ranges: Vec<CachedRange>,
     },
+    /// Where the server's cache has blocks of a file.
+    References(Box<Referred>),
     /// Of [`Call::Stats`](crate::Call::Stats).
     Stats(Box<SessionStats>),
 }
@@ -127,6 +130,16 @@ pub struct Advised {
     pub bytes: u64,
     /// What holds for the file.
     pub cache: CacheHint,
+}
+
+/// Of REFS_GET.
+#[derive(Debug)]
+pub struct Referred {
+    pub(crate) info: ReferenceInfo,
+    /// Of each block, in order.
+    pub(crate) slots: Vec<Option<u32>>,
+    /// The memory of the cache, and that of its entries, as far as this process may map them.
+    pub(crate) memory: Option<(Span, Span)>,
 }
 
 impl<F> Output<F> {
@@ -162,6 +175,7 @@ impl<F> Output<F> {
             Output::Extents { extents, end } => Output::Extents { extents, end },
             Output::Advised(advised) => Output::Advised(advised),
             Output::Cached { info, ranges } => Output::Cached { info, ranges },
+            Output::References(referred) => Output::References(referred),
             Output::Stats(stats) => Output::Stats(stats),
         }
     }

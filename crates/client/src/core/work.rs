@@ -5,8 +5,8 @@ use std::sync::Arc;
 use dafs_fabric::{PostedBuffer, SgList, Span};
 use dafs_protocol::{
     AccessMask, CacheHint, CommitLevel, CredHandle, ExtentList, FileHandle, FileKind, Identity,
-    LockRange, LockRequest, LockTicket, OwnerKey, SYMLINK_BYTES_MAX, SetAttr, Stability, StateId,
-    XATTR_BYTES_MAX,
+    LockRange, LockRequest, LockTicket, OwnerKey, REFERENCE_BYTES, SYMLINK_BYTES_MAX, SetAttr,
+    Stability, StateId, XATTR_BYTES_MAX,
 };
 
 use super::give_back::GiveBack;
@@ -238,6 +238,12 @@ pub enum Work {
         offset: u64,
         len: u64,
     },
+    /// Where the server's cache has so many blocks.
+    References {
+        file: FileKey,
+        first: u64,
+        count: u32,
+    },
     /// Of a file that need not be open.
     CacheQueryAt {
         place: Place,
@@ -362,7 +368,7 @@ impl Work {
                 Some(*file)
             }
             Work::LinkFile { file, .. } | Work::Extents { file, .. } => Some(*file),
-            Work::CacheQuery { file, .. } => Some(*file),
+            Work::CacheQuery { file, .. } | Work::References { file, .. } => Some(*file),
             Work::CopyRange { file, .. } | Work::CloneRange { file, .. } => Some(*file),
             Work::Lock { file, .. } | Work::Unlock { file, .. } => Some(*file),
             Work::LockTest { file, .. } | Work::GiveBack { file, .. } => Some(*file),
@@ -464,7 +470,7 @@ impl Work {
             Work::WriteFlush { .. } => true,
             Work::FileAttr { .. } | Work::Seek { .. } | Work::Advise { .. } => true,
             Work::Find { .. } | Work::Parent { .. } | Work::Extents { .. } => true,
-            Work::CacheQuery { .. } | Work::CacheQueryAt { .. } => true,
+            Work::CacheQuery { .. } | Work::CacheQueryAt { .. } | Work::References { .. } => true,
             Work::CopyRange { .. } | Work::CloneRange { .. } => true,
             // For the same owner it is the same lock.
             Work::Lock { .. } | Work::Unlock { .. } | Work::LockTest { .. } => true,
@@ -532,6 +538,7 @@ impl Work {
             Work::Extents { .. } | Work::CacheQuery { .. } | Work::CacheQueryAt { .. } => {
                 EXTENTS_BYTES
             }
+            Work::References { count, .. } => *count as usize * REFERENCE_BYTES,
             Work::ReadLink { .. } => SYMLINK_BYTES_MAX,
             Work::GetXattr { size_only: false, .. } | Work::ListXattr { size_only: false, .. } => {
                 XATTR_BYTES_MAX
@@ -545,7 +552,7 @@ impl Work {
         match self {
             Work::SetXattr { .. } | Work::Make { .. } => self.request_bytes() > 0,
             Work::ReadDir { .. } | Work::ReadLink { .. } | Work::Extents { .. } => true,
-            Work::CacheQuery { .. } | Work::CacheQueryAt { .. } => true,
+            Work::CacheQuery { .. } | Work::CacheQueryAt { .. } | Work::References { .. } => true,
             Work::GetXattr { size_only, .. } | Work::ListXattr { size_only, .. } => !size_only,
             _ => false,
         }

@@ -1,0 +1,272 @@
+//! Reads that need no server: out of its cache, which this process maps (\[ODAFS\] 4).
+//!
+//! A server of this host tells by REFS_GET which slots of its cache hold blocks of a file. This side keeps that
+//! in a [directory](directory), copies a block by itself, and then looks at its entry, and at two words of life,
+//! whether that was what was asked for ([`Mapped`]). Where anything is not as it should be the same call asks the
+//! server, as if nothing had been tried.
+//!
+//! The server is asked for references when a part of a file was missed some times: less and less often where
+//! it has few.
+
+mod directory;
+mod mapped;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use dafs_fabric::mem::PAGE_BYTES;
+
+use crate::core::Referred;
+use mapped::{BYTES_MAX, Mapped, Miss};
+
+/// Blocks of which the server is asked at a time: 4 MiB of a file.
+pub(crate) const BLOCKS: u32 = 1024;
+const WINDOW_BLOCKS: u64 = BLOCKS as u64;
+/// Misses in a window before it is asked for the first time, and from then on: at least, and at most.
+const MISSES_FIRST: u32 = 2;
+const MISSES_LEAST: u32 = 16;
+const MISSES_MOST: u32 = 256;
+/// Windows of a file that are counted at a time.
+const WINDOWS_MAX: usize = 4096;
+/// The offset of a read at most.
+const OFFSET_MAX: u64 = i64::MAX as u64 - BYTES_MAX as u64;
+/// Counters that threads share out among themselves.
+const SHARDS: usize = 8;
+
+/// What a session has of its server's caches.
+#[derive(Debug, Default)]
+pub(crate) struct Optimistic {
+    /// Of each cache of the server one.
+    mapped: Mutex<Vec<Arc<Mapped>>>,
+    counts: [Counts; SHARDS],
+    closed: AtomicBool,
+}
+
+/// In a line of the processor's cache of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Counts {
+    hits: AtomicU64,
+    unknown: AtomicU64,
+    stale: AtomicU64,
+    asked: AtomicU64,
+}
+
+/// How a session's reads went that might have needed no server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OptimisticStats {
+    /// Reads without the server.
+    pub hits: u64,
+    /// Reads of blocks of which nothing was known.
+    pub unknown: u64,
+    /// Reads of blocks that were not any more where they had been, or changed meanwhile.
+    pub stale: u64,
+    /// Questions to the server where blocks are.
+    pub asked: u64,
+}
+
+impl Optimistic {
+    /// The memory that an answer tells of.
+    fn of(&self, referred: &Referred) -> Option<Arc<Mapped>> {
+        let mut all = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.iter().find(|mapped| mapped.is_of(&referred.info)) {
+            return Some(known.clone());
+        }
+        let mapped = Mapped::new(&referred.info, referred.memory.as_ref()?)?;
+        let mapped = Arc::new(mapped);
+        all.retain(|mapped| mapped.lives());
+        all.push(mapped.clone());
+        Some(mapped)
+    }
+
+    fn counts(&self) -> &Counts {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        }
+        &self.counts[OWN.with(|own| *own)]
+    }
+
+    /// The session is closed: no read that begins after this call does without the server.
+    pub(crate) fn end(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// So far.
+    pub(crate) fn stats(&self) -> OptimisticStats {
+        let sum = |of: fn(&Counts) -> &AtomicU64| {
+            self.counts.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum()
+        };
+        OptimisticStats {
+            hits: sum(|counts| &counts.hits),
+            unknown: sum(|counts| &counts.unknown),
+            stale: sum(|counts| &counts.stale),
+            asked: sum(|counts| &counts.asked),
+        }
+    }
+}
+
+/// What an open file has.
+#[derive(Debug, Default)]
+pub(crate) struct References {
+    /// Where its blocks are, and its number there.
+    known: ArcSwapOption<Known>,
+    /// [`UNASKED`], [`MAY`] or [`ENDED`].
+    state: AtomicU8,
+    windows: Mutex<HashMap<u64, Window>>,
+}
+
+/// Whether there may be references is not known yet.
+const UNASKED: u8 = 0;
+const MAY: u8 = 1;
+/// There are none, or no more: the file is closed, or the server gives none for it, or to this session.
+const ENDED: u8 = 2;
+
+#[derive(Debug)]
+struct Known {
+    mapped: Arc<Mapped>,
+    file: u64,
+}
+
+/// A part of a file, as it is missed.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    misses: u32,
+    /// So many of them, and the server is asked.
+    due: u32,
+    /// Of so many blocks it knew where they are.
+    told: u32,
+}
+
+impl Window {
+    const NEW: Window = Window { misses: 0, due: MISSES_FIRST, told: 0 };
+
+    /// The server was asked. It is asked again soon where it knew much, or more than before as what was missed
+    /// is cached by now; else later each time.
+    fn was_told(&mut self, told: u32) {
+        let is_worth = told >= BLOCKS / 2 || told > self.told + self.due / 2;
+        self.due = match is_worth {
+            true => MISSES_LEAST,
+            false => (2 * self.due).clamp(MISSES_LEAST, MISSES_MOST),
+        };
+        (self.misses, self.told) = (0, told);
+    }
+}
+
+impl References {
+    /// No read that begins after this call does without the server.
+    pub(crate) fn end(&self) {
+        self.state.store(ENDED, Ordering::SeqCst);
+        self.known.store(None);
+    }
+
+    /// Reads without the server, unless calls are to end anyway. `None`: it is to be asked.
+    #[inline]
+    pub(crate) fn read(
+        &self,
+        session: &Optimistic,
+        (into, offset): (&mut [u8], u64),
+        is_over: impl FnOnce() -> bool,
+    ) -> Option<usize> {
+        let known = self.known.load();
+        let known = known.as_ref()?;
+        let is_small = into.len() <= BYTES_MAX && offset <= OFFSET_MAX;
+        if !is_small || session.closed.load(Ordering::SeqCst) || is_over() {
+            return None;
+        }
+        let counts = session.counts();
+        let missed = match known.mapped.read(known.file, offset, into) {
+            Ok(bytes) => {
+                counts.hits.fetch_add(1, Ordering::Relaxed);
+                return Some(bytes);
+            }
+            Err(Miss::Unknown) => &counts.unknown,
+            Err(Miss::Stale) => &counts.stale,
+            Err(Miss::Ended) => {
+                self.known.store(None);
+                &counts.stale
+            }
+        };
+        missed.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// The server was asked for so many bytes, and has answered. From which block on it is to be asked where blocks
+    /// are, if it is; then the caller says [what came of it](Self::told). `may`: it tells this session at all.
+    #[inline]
+    pub(crate) fn missed(
+        &self,
+        offset: u64,
+        bytes: usize,
+        may: impl FnOnce() -> bool,
+    ) -> Option<u64> {
+        let state = self.state.load(Ordering::Relaxed);
+        if state == ENDED || bytes == 0 || bytes > BYTES_MAX {
+            return None;
+        }
+        self.note_miss(state, offset / PAGE_BYTES as u64 / WINDOW_BLOCKS, may)
+    }
+
+    #[inline(never)]
+    fn note_miss(&self, state: u8, window: u64, may: impl FnOnce() -> bool) -> Option<u64> {
+        if state == UNASKED {
+            let now = if may() { MAY } else { ENDED };
+            let ordering = (Ordering::SeqCst, Ordering::Relaxed);
+            let _ = self.state.compare_exchange(UNASKED, now, ordering.0, ordering.1);
+            if now == ENDED {
+                return None;
+            }
+        }
+        self.is_due(window).then_some(window * WINDOW_BLOCKS)
+    }
+
+    /// One more miss in a window. True: the server is to be asked, and nobody else asks meanwhile.
+    fn is_due(&self, number: u64) -> bool {
+        // Whoever finds it locked need not wait: somebody else counts.
+        let Ok(mut windows) = self.windows.try_lock() else { return false };
+        if windows.len() >= WINDOWS_MAX {
+            windows.clear();
+        }
+        let window = windows.entry(number).or_insert(Window::NEW);
+        window.misses += 1;
+        // Those that come until the answer is there are not counted to be due once more.
+        window.misses == window.due
+    }
+
+    /// What the server answered of [`BLOCKS`] blocks from this one on; `None`: nothing. The fewer it has, the later
+    /// it is asked again.
+    pub(crate) fn told(&self, session: &Optimistic, first: u64, referred: Option<&Referred>) {
+        session.counts().asked.fetch_add(1, Ordering::Relaxed);
+        let mut told = 0;
+        if let Some(referred) = referred {
+            let Some(mapped) = session.of(referred) else { return self.end() };
+            let file = referred.info.file;
+            for (block, slot) in (first..).zip(&referred.slots).take(WINDOW_BLOCKS as usize) {
+                if let Some(slot) = slot {
+                    mapped.directory.note(file, block, *slot);
+                    told += 1;
+                }
+            }
+            self.learn(mapped, file);
+        }
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        windows.entry(first / WINDOW_BLOCKS).or_insert(Window::NEW).was_told(told);
+    }
+
+    fn learn(&self, mapped: Arc<Mapped>, file: u64) {
+        let known = self.known.load();
+        let is_it = |known: &Arc<Known>| known.file == file && Arc::ptr_eq(&known.mapped, &mapped);
+        if known.as_ref().is_some_and(is_it) {
+            return;
+        }
+        self.known.store(Some(Arc::new(Known { mapped, file })));
+        // Who ended it meanwhile may have been before that.
+        if self.state.load(Ordering::SeqCst) == ENDED {
+            self.known.store(None);
+        }
+    }
+}

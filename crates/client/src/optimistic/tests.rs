@@ -1,0 +1,239 @@
+//! What is read out of memory that a server changes, and when it is not believed.
+
+use std::sync::atomic::Ordering;
+
+use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::{Arena, Span, Words};
+use dafs_protocol::{
+    ENTRIES_FIRST_WORD, ENTRY_BLOCK, ENTRY_FILE, ENTRY_VALID, ENTRY_WORD, EntryState, EntryWord,
+    LifeWord, ReferenceInfo, entry_of,
+};
+
+use super::mapped::{Mapped, Miss};
+use super::{Optimistic, References};
+
+const SLOTS: usize = 64;
+const EPOCH: u32 = 5;
+const FILE: u64 = 77;
+
+/// What a server does with its memory.
+struct Server {
+    cache: Span,
+    entries: Span,
+    words: Words,
+}
+
+impl Server {
+    fn new() -> Server {
+        let cache = Arena::new(SLOTS * PAGE_BYTES).expect("memory");
+        let bytes = entry_of(SLOTS) * 8;
+        let entries = Arena::new(bytes).expect("memory");
+        let words = Words::new(&entries);
+        words.store(0, 42, Ordering::Relaxed);
+        words.store(600, 43, Ordering::Relaxed);
+        Server { cache: cache.span(0, cache.len()), entries: entries.span(0, bytes), words }
+    }
+
+    fn info(&self) -> ReferenceInfo {
+        ReferenceInfo {
+            epoch: EPOCH,
+            file: FILE,
+            server: LifeWord { number: 0, value: 42 },
+            session: LifeWord { number: 600, value: 43 },
+            ..ReferenceInfo::default()
+        }
+    }
+
+    fn mapped(&self) -> Mapped {
+        Mapped::new(&self.info(), &(self.cache.clone(), self.entries.clone())).expect("memory")
+    }
+
+    fn word(&self, slot: usize) -> EntryWord {
+        EntryWord(self.words.load(entry_of(slot), Ordering::Relaxed))
+    }
+
+    fn set(&self, slot: usize, generation: u64, state: EntryState) {
+        let word = EntryWord::new(EPOCH, generation, state);
+        let at = entry_of(slot) + ENTRY_WORD;
+        self.words.store(at, word.0, Ordering::Release);
+    }
+
+    fn retire(&self, slot: usize) {
+        self.set(slot, self.word(slot).generation(), EntryState::Retired);
+        std::sync::atomic::fence(Ordering::Release);
+    }
+
+    /// A page of one byte's value.
+    fn publish(&self, slot: usize, (block, valid): (u64, u64), value: u8) {
+        let page = self.cache.part(slot * PAGE_BYTES, PAGE_BYTES);
+        page.copy_from(0, &[value; PAGE_BYTES][..valid as usize]);
+        let at = entry_of(slot);
+        for (part, value) in [(ENTRY_FILE, FILE), (ENTRY_BLOCK, block), (ENTRY_VALID, valid)] {
+            self.words.store(at + part, value, Ordering::Relaxed);
+        }
+        self.set(slot, self.word(slot).generation() + 1, EntryState::Stable);
+    }
+}
+
+fn read(mapped: &Mapped, offset: u64, len: usize) -> Result<Vec<u8>, Miss> {
+    let mut into = vec![0xee; len];
+    let bytes = mapped.read(FILE, offset, &mut into)?;
+    into.truncate(bytes);
+    Ok(into)
+}
+
+#[test]
+fn what_is_known_and_stands_is_read() {
+    let (server, full) = (Server::new(), PAGE_BYTES as u64);
+    let mapped = server.mapped();
+    assert_eq!(read(&mapped, 0, 10), Err(Miss::Unknown));
+    for (slot, block, valid) in [(9, 0, full), (3, 1, full), (60, 2, 100)] {
+        server.publish(slot, (block, valid), 1 + block as u8);
+        mapped.directory.note(FILE, block, slot as u32);
+    }
+    assert_eq!(read(&mapped, 7, 10), Ok(vec![1; 10]));
+    assert_eq!(read(&mapped, 4090, 12), Ok([vec![1; 6], vec![2; 6]].concat()));
+    let end = [vec![2; 4096], vec![3; 100]].concat();
+    assert_eq!(read(&mapped, 4096, 16384), Ok(end), "to the end of the file, and no further");
+    assert_eq!((read(&mapped, 8292, 5), read(&mapped, 9000, 5)), (Ok(vec![]), Ok(vec![])));
+    assert_eq!(read(&mapped, 3 * full, 1), Err(Miss::Unknown), "behind it nobody knows");
+    let mut untouched = vec![0xee; 200];
+    assert_eq!(mapped.read(FILE, 2 * full, &mut untouched), Ok(100));
+    assert_eq!(untouched[100..], [0xee; 100]);
+    assert_eq!(mapped.read(FILE + 1, 0, &mut untouched), Err(Miss::Unknown));
+}
+
+#[test]
+fn what_means_something_else_is_not_believed() {
+    let (server, full) = (Server::new(), PAGE_BYTES as u64);
+    let mapped = server.mapped();
+    mapped.directory.note(FILE, 1, 4);
+    server.publish(4, (1, full), 7);
+    assert_eq!(read(&mapped, full, 2), Ok(vec![7; 2]));
+    for state in [EntryState::Free, EntryState::Landing, EntryState::Retired, EntryState::Withheld]
+    {
+        server.set(4, 1, state);
+        assert_eq!(read(&mapped, full, 2), Err(Miss::Stale), "{state:?}");
+    }
+    server.publish(4, (1, full), 8);
+    assert_eq!(read(&mapped, full, 2), Ok(vec![8; 2]), "anew");
+    server.retire(4);
+    server.publish(4, (2, full), 9);
+    assert_eq!(read(&mapped, full, 2), Err(Miss::Stale), "another block");
+    let other = EntryWord::new(EPOCH + 1, 9, EntryState::Stable);
+    server.publish(4, (1, full), 9);
+    let at = entry_of(4);
+    server.words.store(at, other.0, Ordering::Relaxed);
+    assert_eq!(read(&mapped, full, 2), Err(Miss::Stale), "of another life of the server");
+    // Numbers that no honest server says.
+    server.publish(4, (1, full), 9);
+    server.words.store(at + ENTRY_VALID, u64::MAX, Ordering::Relaxed);
+    assert_eq!(read(&mapped, full, 9999).map(|bytes| bytes.len()), Err(Miss::Unknown));
+    assert_eq!(read(&mapped, full, 4096).map(|bytes| bytes.len()), Ok(4096));
+    mapped.directory.note(FILE, 1, SLOTS as u32);
+    assert_eq!(read(&mapped, full, 2), Err(Miss::Stale), "no such slot");
+}
+
+#[test]
+fn a_dead_server_and_an_ended_session_prove_nothing() {
+    for word in [0, 600] {
+        let server = Server::new();
+        let mapped = server.mapped();
+        mapped.directory.note(FILE, 0, 0);
+        server.publish(0, (0, 4096), 1);
+        assert_eq!((read(&mapped, 0, 1), mapped.lives()), (Ok(vec![1]), true));
+        server.words.store(word, 1 << 30, Ordering::Relaxed);
+        assert_eq!((read(&mapped, 0, 1), mapped.lives()), (Err(Miss::Ended), false));
+    }
+}
+
+#[test]
+fn what_a_server_says_of_its_memory_is_checked() {
+    let server = Server::new();
+    let memory = (server.cache.clone(), server.entries.clone());
+    let far = LifeWord { number: ENTRIES_FIRST_WORD as u32, value: 1 };
+    for info in [
+        ReferenceInfo { server: far, ..server.info() },
+        ReferenceInfo { session: far, ..server.info() },
+    ] {
+        assert!(Mapped::new(&info, &memory).is_none());
+    }
+    let (cache, entries) = &memory;
+    let short = entries.part(0, ENTRIES_FIRST_WORD * 8 - 1);
+    assert!(Mapped::new(&server.info(), &(cache.clone(), short)).is_none());
+    let odd = entries.part(4, entries.len() - 4);
+    assert!(Mapped::new(&server.info(), &(cache.clone(), odd)).is_none());
+    // Entries of fewer slots than there are.
+    let few = entries.part(0, entry_of(1) * 8);
+    let mapped = Mapped::new(&server.info(), &(cache.clone(), few)).expect("one slot");
+    server.publish(1, (0, 4096), 1);
+    mapped.directory.note(FILE, 0, 1);
+    assert_eq!(read(&mapped, 0, 1), Err(Miss::Stale));
+}
+
+/// Writes that come between the copies of two blocks.
+#[test]
+fn blocks_are_read_as_they_were_at_one_moment() {
+    let full = PAGE_BYTES as u64;
+    // What is written, and after how many copies; whether it shows.
+    let cases: [(&[usize], usize, bool); 6] = [
+        (&[], 1, true),
+        (&[0], 1, false),
+        (&[1], 1, true),
+        (&[0, 1], 1, false),
+        (&[0], 2, false),
+        (&[1], 2, false),
+    ];
+    for (written, after, is_read) in cases {
+        let server = Server::new();
+        let mapped = server.mapped();
+        let publish = |slot: usize, block: usize, value| {
+            server.publish(slot, (block as u64, full), value);
+            mapped.directory.note(FILE, block as u64, slot as u32);
+        };
+        (0..2).for_each(|block| publish(block, block, 1));
+        let mut into = [0; 2 * PAGE_BYTES];
+        let result = mapped.read_and(FILE, 0, &mut into, |blocks| {
+            if blocks == after {
+                written.iter().for_each(|block| server.retire(*block));
+                written.iter().for_each(|block| publish(10 + block, *block, 2));
+            }
+        });
+        let case = format!("{written:?} after {after}");
+        assert_eq!(result.ok(), is_read.then_some(2 * PAGE_BYTES), "{case}");
+        assert_eq!(read(&mapped, 0, 2 * PAGE_BYTES).map(|bytes| bytes.len()), Ok(8192), "{case}");
+    }
+}
+
+#[test]
+fn the_server_is_asked_the_less_the_less_it_knows() {
+    let references = References::default();
+    let optimistic = Optimistic::default();
+    let due = |misses: u32| {
+        let is_due = |_: &u32| references.missed(5 * 4096, 4096, || true).is_some();
+        (1..=misses).find(is_due)
+    };
+    assert_eq!(due(10), Some(2), "not for a single read");
+    // Nobody asks while somebody does.
+    assert_eq!(due(1000), None);
+    let intervals = [16, 32, 64, 128, 256, 256];
+    for misses in intervals {
+        references.told(&optimistic, 0, None);
+        assert_eq!(due(1000), Some(misses));
+    }
+    for (told, misses) in [(129, 16), (200, 16), (200, 32), (512, 16), (512, 16), (1, 32)] {
+        let mut windows = references.windows.lock().expect("no panic");
+        windows.get_mut(&0).expect("counted").was_told(told);
+        drop(windows);
+        assert_eq!(due(1000), Some(misses), "{told}");
+    }
+    // Another part counts for itself; what is large, or at the end of a file, or of one that ended, not at all.
+    assert_eq!(references.missed(4 << 20, 4096, || true), None);
+    assert_eq!(references.missed(4 << 20, 4096, || true), Some(1024));
+    assert_eq!((0..9).find_map(|_| references.missed(9 << 20, 0, || true)), None);
+    assert_eq!((0..9).find_map(|_| references.missed(9 << 20, 65_537, || true)), None);
+    references.end();
+    assert_eq!((0..9).find_map(|_| references.missed(9 << 20, 5, || true)), None);
+    let never = References::default();
+    assert_eq!((0..9).find_map(|_| never.missed(0, 5, || false)), None);
+}
