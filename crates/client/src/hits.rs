@@ -2,10 +2,17 @@
 
 use dafs_protocol::Status;
 
+use crate::answer::unexpected;
 use crate::core::{Output, Work};
+use crate::error::Result;
 use crate::file::File;
 use crate::interrupt::Interrupt;
 use crate::optimistic::BLOCKS;
+
+const NOT_TOLD: &str = "the server tells nothing of this file: it does so for nobody (--optimistic off), or does not \
+    cache it itself (--datapath), or this user may not map its cache (share_cache)";
+const NOT_MAPPED: &str =
+    "the server's cache cannot be mapped here (a limit of addresses, RLIMIT_AS?)";
 
 impl File {
     /// Reads without the server. `None`: it is to be asked.
@@ -24,6 +31,27 @@ impl File {
         let may = || self.session().inner.lock().core.gets_references();
         if let Some(first) = references.missed(offset, bytes, may) {
             self.ask_where(first);
+        }
+    }
+
+    /// Why reads of what is cached are not made without the server; `None`: they are. Asks the server, and so begins
+    /// with them.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error).
+    pub fn why_not_optimistic(&self) -> Result<Option<&'static str>> {
+        if let Some(why) = self.session().inner.lock().core.why_no_references() {
+            return Ok(Some(why));
+        }
+        let (references, optimistic) = (&self.inner.references, &self.session().optimistic);
+        match self.call(Work::References { file: self.key(), first: 0, count: BLOCKS }) {
+            Ok(Output::References(referred)) => {
+                references.told(optimistic, 0, Some(&referred));
+                Ok(referred.memory.is_none().then_some(NOT_MAPPED))
+            }
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) if error.status() == Some(Status::NotSupp) => Ok(Some(NOT_TOLD)),
+            Err(error) => Err(error),
         }
     }
 

@@ -12,8 +12,22 @@ use super::output::{Output, Referred};
 impl Core {
     /// Whether the server may tell of its cache, and this process read it.
     pub(crate) fn gets_references(&self) -> bool {
-        let may = self.shares_memory() && self.config.in_place && self.config.optimistic;
-        may && self.session.facts.features.has(Features::REFERENCES)
+        self.why_no_references().is_none()
+    }
+
+    /// Why not.
+    pub(crate) fn why_no_references(&self) -> Option<&'static str> {
+        match &self.config {
+            config if !config.optimistic => Some("the session does without (optimistic=off)"),
+            config if !config.in_place => Some("the session reads no memory of the server"),
+            _ if !self.shares_memory() => Some(
+                "the session does not go by shared memory with a server of root or of one's own user",
+            ),
+            _ if !self.session.facts.features.has(Features::REFERENCES) => {
+                Some("the server is of an older version")
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn on_references(
