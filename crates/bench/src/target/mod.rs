@@ -2,6 +2,7 @@
 
 mod local;
 mod memory;
+mod read_path;
 mod remote;
 
 use std::io;
@@ -14,6 +15,7 @@ use crate::wait::Wait;
 
 pub use local::Local;
 pub use memory::Memory;
+pub use read_path::ReadPath;
 pub use remote::{Connect, Remote};
 
 /// Small files that `openread` reads.

@@ -9,6 +9,7 @@ use dafs_fabric::Buffer;
 use dafs_protocol::{SessionStats, Stability};
 
 use super::memory::{Memory, look};
+use super::read_path::{self, ReadPath};
 use super::{
     FILL_BYTES, Files, Op, SMALL_FILES, Target, Work, deep_path, own_directory, small_name,
 };
@@ -30,6 +31,7 @@ pub struct Remote {
     directory: Vec<u8>,
     transport: &'static str,
     memory: Memory,
+    read_path: ReadPath,
     file_bytes: u64,
     /// The next number of a file to make.
     next: u64,
@@ -38,15 +40,19 @@ pub struct Remote {
 
 impl Remote {
     /// Measures in the directory `path` of the server that `connect` connects to; what is read goes to such
-    /// `memory`.
+    /// `memory`, in such a way.
     ///
     /// # Errors
     /// There is no session.
-    pub fn new(connect: Connect, path: &[u8], memory: Memory) -> io::Result<Remote> {
+    pub fn new(
+        connect: Connect,
+        path: &[u8],
+        (memory, read_path): (Memory, ReadPath),
+    ) -> io::Result<Remote> {
         let transport = connect(None)?.info().transport;
         let directory = below(path, &own_directory());
         let (file_bytes, next, made) = (0, SMALL_FILES, false);
-        Ok(Remote { connect, directory, transport, memory, file_bytes, next, made })
+        Ok(Remote { connect, directory, transport, memory, read_path, file_bytes, next, made })
     }
 
     fn path(&self, name: &str) -> Vec<u8> {
@@ -200,7 +206,13 @@ impl Target for Remote {
         let mut window = Window::of(self.memory, &session, work.depth, work.size)?;
         let mut calls = Calls::new(self, work, file);
         let costs = Costs::begin(&session)?;
-        let mut slice = window.measure(work, &mut calls)?;
+        let mut slice = match (&calls.file, self.read_path) {
+            (Some(file), ReadPath::Optimistic) if matches!(work.op, Op::Read | Op::RandRead) => {
+                let offsets = Offsets::new(self.file_bytes, work.size as u64, work.op.is_random());
+                read_path::measure(work, file, offsets, window.a_buffer()?)?
+            }
+            _ => window.measure(work, &mut calls)?,
+        };
         costs.end(&session, &mut slice)?;
         let (end, file) = (calls.next, calls.file.take());
         drop(calls);
@@ -358,6 +370,12 @@ impl Window {
             done: Vec::with_capacity(depth),
             may_fail: false,
         })
+    }
+
+    /// One that is idle.
+    fn a_buffer(&mut self) -> io::Result<&mut Buffer> {
+        let first = self.idle.first_mut().and_then(|(_, buffer)| buffer.as_mut());
+        first.ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
     fn submit(&mut self, tag: u64, call: Call, now: Instant) -> io::Result<()> {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use dafs_bench::io::{self, IoOptions, Twins};
-use dafs_bench::target::{Memory, Op, Target};
+use dafs_bench::target::{Memory, Op, ReadPath, Target};
 use dafs_bench::{Report, Wait};
 use dafs_fuse::kernel::is_on_mount;
 
@@ -78,6 +78,10 @@ pub struct Args {
     /// has it, if it may: it is summed).
     #[arg(long, value_name = "KIND", default_value = "shared")]
     memory: Memory,
+    /// With a URL: how reads go: rpc-direct (the server is asked, and places the data), or optimistic (out of its
+    /// cache without asking, as far as this process may map it; depth 1).
+    #[arg(long, value_name = "PATH", default_value = "rpc-direct")]
+    path: ReadPath,
     /// One JSON object per row.
     #[arg(long)]
     json: bool,
@@ -91,7 +95,10 @@ pub struct Args {
 /// What was not reported yet.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let options = options(args)?;
-    let (mut target, here) = target::open(&args.connect, &args.target, (args.direct, args.memory))?;
+    let (mut target, here) = {
+        let how = (args.direct, args.memory, args.path);
+        target::open(&args.connect, &args.target, how)?
+    };
     let mut twins = twins(args, target.as_ref(), here, &options)?;
     pin(options.own_cpu)?;
     let progress = Progress::start(true);
@@ -150,6 +157,9 @@ fn options(args: &Args) -> Result<IoOptions, Failure> {
     }
     if args.direct && args.size.iter().any(|size| size % 4096 != 0) {
         return Err(Failure::usage("with --direct, sizes must be multiples of 4k"));
+    }
+    if args.path == ReadPath::Optimistic && args.depth.iter().any(|depth| *depth != 1) {
+        return Err(Failure::usage("--path optimistic is for --depth 1: no request is under way"));
     }
     if args.file_size < largest {
         return Err(Failure::usage("--file-size must be at least the largest --size"));

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use dafs_bench::postmark::{self, PostmarkOptions};
-use dafs_bench::target::Memory;
+use dafs_bench::target::{Memory, ReadPath};
 use dafs_bench::{Report, Wait};
 
 use super::target;
@@ -51,7 +51,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if args.files < 2 || args.size.contains(&0) {
         return Err(Failure::usage("at least 2 files of at least 1 byte are needed"));
     }
-    let (mut target, _) = target::open(&args.connect, &args.target, (false, Memory::Shared))?;
+    let (mut target, _) =
+        target::open(&args.connect, &args.target, (false, Memory::Shared, ReadPath::RpcDirect))?;
     let fail = |error| target::failure(args.target.display(), error);
     let progress = Progress::start(true);
     let mut report = Report::new(args.json);

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 
 use dafs_bench::Wait;
-use dafs_bench::target::{Connect, Local, Memory, Remote, Target};
+use dafs_bench::target::{Connect, Local, Memory, ReadPath, Remote, Target};
 use dafs_protocol::WaitMode;
 
 use crate::connect::ConnectArgs;
@@ -13,14 +13,14 @@ use crate::interrupt;
 use crate::place::{self, Place};
 
 /// The target that `text` names, and whether it is on this machine. `direct`: past the kernel's
-/// cache, for paths; `memory`: for URLs.
+/// cache, for paths; `memory` and `read_path`: for URLs.
 ///
 /// # Errors
 /// It makes no sense, or cannot be reached.
 pub fn open(
     connect: &ConnectArgs,
     text: &OsStr,
-    (direct, memory): (bool, Memory),
+    (direct, memory, read_path): (bool, Memory, ReadPath),
 ) -> Result<(Box<dyn Target>, bool), Failure> {
     let url = match Place::parse(text)? {
         Place::Local(path) => {
@@ -41,12 +41,14 @@ pub fn open(
     let session: Connect = Box::new(move |wait| {
         let mut options = args.options(&url).map_err(|failure| io::Error::other(failure.text))?;
         options.in_place = memory != Memory::Bounce;
+        options.optimistic = read_path == ReadPath::Optimistic;
         if let Some(wait) = wait {
             options.wait = mode(wait);
         }
         args.session(&url, options).map_err(io::Error::from)
     });
-    let remote = Remote::new(session, &path, memory).map_err(|error| failure(&about, error))?;
+    let remote =
+        Remote::new(session, &path, (memory, read_path)).map_err(|error| failure(&about, error))?;
     Ok((Box::new(remote), here))
 }
 

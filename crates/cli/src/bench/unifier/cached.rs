@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use dafs_bench::target::{Memory, Op, Target, Work};
+use dafs_bench::target::{Memory, Op, ReadPath, Target, Work};
 use dafs_bench::{Slice, median, size_text};
 use dafs_server::DataPath;
 
@@ -57,7 +57,11 @@ fn start(args: &Args, path: DataPath) -> Result<Side, Failure> {
         Start { parent: &args.directory, path, arena_bytes, disk: &args.disk, cgroup: None };
     let served = Served::start(start)?;
     let connect = ConnectArgs { retry: Duration::ZERO, key_file: None };
-    let (mut target, _) = target::open(&connect, OsStr::new(&served.url), (false, Memory::Shared))?;
+    let (mut target, _) = target::open(
+        &connect,
+        OsStr::new(&served.url),
+        (false, Memory::Shared, ReadPath::RpcDirect),
+    )?;
     let filled = target.set_up(Some(args.file_size), interrupt::flag());
     filled.map_err(|error| target::failure(&served.url, error))?;
     Ok(Side { path, target, _served: served })
