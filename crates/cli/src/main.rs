@@ -18,6 +18,7 @@ mod connect;
 mod copy;
 mod df;
 mod du;
+mod explain;
 mod fabric;
 mod failure;
 mod find;
@@ -122,6 +123,7 @@ enum Command {
     #[command(hide = true)]
     Sync(flush::Args),
     Ping(ping::Args),
+    Explain(explain::Args),
     Fabric(fabric::Args),
     Status(status::Args),
     Top(top::Args),
@@ -204,6 +206,7 @@ fn describe(command: &Command) -> (&'static str, Style) {
         Command::Flush(_) => ("flush", Style::AtOnce),
         Command::Sync(_) => ("sync", Style::AtOnce),
         Command::Ping(_) => ("ping", Style::AtOnce),
+        Command::Explain(_) => ("explain", Style::AtOnce),
         Command::Fabric(_) => ("fabric", Style::AtOnce),
         Command::Status(_) => ("status", Style::AtOnce),
         Command::Top(_) => ("top", Style::Serve),
@@ -242,6 +245,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Flush(args) => flush::run(&args),
         Command::Sync(args) => flush::run_as_sync(&args),
         Command::Ping(args) => ping::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Fabric(args) => fabric::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
