@@ -15,6 +15,7 @@ mod faults;
 mod fresh;
 mod idle;
 mod mirror;
+mod optimistic;
 mod same_host;
 mod shared_memory;
 mod speed;
@@ -34,6 +35,8 @@ const BARS: &[Bar] = &[
     ("latency", speed::latency),
     ("rate", speed::rate),
     ("shared-memory", same_host::shared_memory),
+    ("optimistic", optimistic::hits),
+    ("storm", optimistic::storm),
     ("direct", direct::counts),
     ("writes", speed::writes),
     ("small-files", speed::small_files),
