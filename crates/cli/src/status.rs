@@ -126,6 +126,8 @@ fn print(status: &Value, admin: SocketAddr, out: &mut Output) -> io::Result<()> 
         let note = if read_only { ", read-only" } else { "" };
         let shares = export.get("share_cache").and_then(Value::as_bool) == Some(true);
         let note = format!("{note}{}", if shares { ", cache shared" } else { "" });
+        let is_off = text("optimistic") == "off";
+        let note = format!("{note}{}", if is_off { ", no optimistic reads" } else { "" });
         let disk = text("disk");
         out.line(&format!("  serves {} as /{} ({disk}{note})", text("path"), text("name")))?;
     }

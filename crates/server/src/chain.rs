@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dafs_fabric::{SgList, Span};
+use dafs_message::ConnId;
 use dafs_protocol::{
     FileHandle, OpResult, Operation, Outcome, StateId, Status, decode_request, encode_results,
 };
@@ -396,6 +397,11 @@ impl Chain {
         Ok(bytes)
     }
 
+    /// By which connection the client asks.
+    pub(crate) fn conn(&self) -> ConnId {
+        self.incoming.id.conn()
+    }
+
     pub(crate) async fn operation(&mut self, operation: &Operation<'_>) -> Result<Outcome, Stop> {
         use Operation as O;
         match operation {
@@ -435,6 +441,7 @@ impl Chain {
             | O::CopyRange { .. }
             | O::CloneRange { .. } => self.range_operation(operation).await,
             O::Advise { .. } | O::CacheQuery { .. } => self.cache_operation(operation).await,
+            O::RefsGet { state, first, count } => Ok(self.references(*state, *first, *count)?),
             O::Lock { .. }
             | O::LockTest { .. }
             | O::Unlock { .. }

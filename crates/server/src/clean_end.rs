@@ -260,6 +260,7 @@ mod tests {
             path: "memory".into(),
             domain: dafs_unifier::DomainId::FIRST,
             share_cache: false,
+            optimistic: Default::default(),
         }]);
         let (lost, flushing) = (EndedSessions::default(), EndedSessions::default());
         let session = SessionId([1; 16]);

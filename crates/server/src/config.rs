@@ -29,6 +29,9 @@ pub struct ExportConfig {
     /// memory.
     #[serde(default)]
     pub share_cache: bool,
+    /// How clients read what is cached of it without asking; `None`: as the server's.
+    #[serde(default, deserialize_with = "some_optimistic")]
+    pub optimistic: Option<Optimistic>,
     /// The cache's replacement policy for its files, `lru` or `mq`; `None`: the server's.
     #[serde(default, deserialize_with = "policy")]
     pub policy: Option<Policy>,
@@ -62,6 +65,37 @@ impl std::str::FromStr for LocalSocket {
     }
 }
 
+/// How clients read what is cached without asking the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Optimistic {
+    /// Those who may map the cache, and could read all of it by themselves, are told where blocks are in it.
+    #[default]
+    Trusted,
+    /// Nobody is told.
+    Off,
+}
+
+impl Optimistic {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Optimistic::Trusted => "trusted",
+            Optimistic::Off => "off",
+        }
+    }
+}
+
+impl std::str::FromStr for Optimistic {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Optimistic, String> {
+        match text {
+            "trusted" => Ok(Optimistic::Trusted),
+            "off" => Ok(Optimistic::Off),
+            _ => Err("expected trusted or off".into()),
+        }
+    }
+}
+
 /// Everything a server can be told. Unknown keys in a file are errors.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -80,6 +114,9 @@ pub struct Config {
     /// Whether the cache is memory that clients of the server's own user and of root may read by themselves,
     /// where a network shares memory.
     pub shared_cache: bool,
+    /// How they read it without asking.
+    #[serde(deserialize_with = "optimistic")]
+    pub optimistic: Optimistic,
     /// Bytes of the cache; `None`: a quarter of memory.
     #[serde(deserialize_with = "values::some_bytes")]
     pub arena_bytes: Option<u64>,
@@ -122,6 +159,14 @@ fn local_socket<'de, D: Deserializer<'de>>(from: D) -> Result<LocalSocket, D::Er
     String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
 
+fn optimistic<'de, D: Deserializer<'de>>(from: D) -> Result<Optimistic, D::Error> {
+    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+}
+
+fn some_optimistic<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Optimistic>, D::Error> {
+    optimistic(from).map(Some)
+}
+
 fn disk<'de, D: Deserializer<'de>>(from: D) -> Result<Disk, D::Error> {
     String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
@@ -143,6 +188,7 @@ impl Default for Config {
             local_socket: LocalSocket::Auto,
             same_host: true,
             shared_cache: true,
+            optimistic: Optimistic::Trusted,
             arena_bytes: None,
             policy: None,
             record_trace: None,
@@ -251,6 +297,7 @@ impl Config {
             path: path.into(),
             read_only: false,
             share_cache: false,
+            optimistic: None,
             policy: None,
             data_path: DataPath::default(),
         };

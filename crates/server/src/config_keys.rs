@@ -96,6 +96,14 @@ pub const KEYS: &[ConfigKey] = &[
          they come by shared memory. They could read the server's memory anyway. With `squash_root` it is \
          never: root may then be one who could not.",
     ),
+    key(
+        Server,
+        "optimistic",
+        [r#""trusted""#, ""],
+        "trusted or off",
+        "Whether programs that may map the cache (see shared_cache, share_cache) are told where blocks of the files \
+         that they have open are in it, so that they read them without asking.",
+    ),
     ConfigKey {
         bounds: Some((ARENA_BYTES_MIN, u64::MAX)),
         ..key(
@@ -221,6 +229,13 @@ pub const KEYS: &[ConfigKey] = &[
         "Whether its files have a cache of their own, which programs of any user who is let in may map to read, \
          where they come by shared memory: faster for them, and whatever of the export is cached they can read, \
          whoever owns it and whatever its mode is. Not with `squash_root`: root could write to it.",
+    ),
+    key(
+        Export,
+        "optimistic",
+        [r#""trusted""#, "that of the server"],
+        "trusted or off",
+        "As the server's key optimistic, for files of this export.",
     ),
     key(
         Export,

@@ -11,6 +11,7 @@ use dafs_protocol::{Attr, DirEntry, FileHandle, FileKind, Status, Timestamp};
 use dafs_store::{FileSystem, Store};
 use dafs_unifier::{DomainId, Policy};
 
+use crate::config::Optimistic;
 use crate::paths::DataPath;
 
 /// A served tree.
@@ -31,6 +32,8 @@ pub struct Export {
     pub domain: DomainId,
     /// Whoever is let in may read that by himself.
     pub share_cache: bool,
+    /// How those read it who may.
+    pub optimistic: Optimistic,
 }
 
 /// All of them.

@@ -62,7 +62,7 @@ mod worker_loop;
 pub use admin::count_lost_log_line;
 pub use clean_end::{EndMark, MemoryMark, first_verifier};
 pub use clients::{ClientRecords, MemoryRecords};
-pub use config::{Config, ConfigError, ExportConfig, LocalSocket};
+pub use config::{Config, ConfigError, ExportConfig, LocalSocket, Optimistic};
 pub use config_keys::{ConfigKey, KEYS, Section};
 pub use dafs_unifier::Policy;
 pub use exports::{Export, Exports};

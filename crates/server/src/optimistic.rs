@@ -1,17 +1,23 @@
 //! What clients of this host need to read the cache by themselves: its memory, what lies where in it, and that
 //! the server lives.
 
+use std::cell::RefCell;
 use std::io::Error;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use dafs_fabric::mem::Life;
-use dafs_fabric::{Arena, ArenaError, Domain, RegisterError};
+use dafs_fabric::mem::{Life, PAGE_BYTES};
+use dafs_fabric::{Arena, ArenaError, Domain, RegisterError, Rkey, Span};
+use dafs_message::ConnId;
 use dafs_protocol::{LIFE_SERVER, LIFE_SESSIONS};
 use dafs_unifier::{DomainId, Unifier};
+use smallvec::SmallVec;
+
+/// Of a session: one for each class of requests.
+const CONNECTIONS: usize = 2;
 
 /// What clients may map of one cache domain.
 #[derive(Debug)]
-#[cfg_attr(not(test), expect(dead_code, reason = "for those who tell clients of it"))]
 pub(crate) struct Shown {
     /// First of all it ends that anybody believes the rest.
     pub life: Life,
@@ -21,8 +27,34 @@ pub(crate) struct Shown {
     pub entries: Arc<Arena>,
     /// As it stands in the entries.
     pub epoch: u32,
-    /// How many.
-    pub slots: usize,
+}
+
+/// By which keys a client maps a cache, and its entries.
+pub(crate) type Keys = [Rkey; 2];
+
+/// By the numbers of cache domains: what a client may map of them.
+type KeysOfAll = Rc<[Option<Keys>]>;
+
+/// What each connection of a session may map.
+#[derive(Debug, Default)]
+pub(crate) struct Mappable(RefCell<SmallVec<[(ConnId, KeysOfAll); CONNECTIONS]>>);
+
+impl Mappable {
+    /// Of a connection that becomes part of the session. A session has two.
+    pub(crate) fn add(&self, connection: ConnId, keys: KeysOfAll) {
+        let mut all = self.0.borrow_mut();
+        if all.len() == CONNECTIONS {
+            all.remove(0);
+        }
+        all.push((connection, keys));
+    }
+
+    /// What a client uses that has asked by this connection.
+    pub(crate) fn keys(&self, connection: ConnId, domain: DomainId) -> Option<Keys> {
+        let all = self.0.borrow();
+        let (_, keys) = all.iter().find(|(of, _)| *of == connection)?;
+        keys.get(domain.0).copied().flatten()
+    }
 }
 
 impl Shown {
@@ -33,7 +65,7 @@ impl Shown {
         (life, epoch): (Option<Life>, u32),
     ) -> Option<Shown> {
         let entries = unifier.entries()?.clone();
-        Some(Shown { life: life?, cache: cache.clone(), entries, epoch, slots: unifier.slots() })
+        Some(Shown { life: life?, cache: cache.clone(), entries, epoch })
     }
 
     /// Memory that the entries take.
@@ -54,6 +86,23 @@ impl ShownCaches {
     /// `None`: of this domain clients read nothing by themselves.
     pub(crate) fn of(&self, domain: DomainId) -> Option<&Shown> {
         self.0.get(domain.0)?.as_ref()
+    }
+
+    /// What a peer may map, as `key` says of memory.
+    pub(crate) fn keys(&self, key: impl Fn(&Span) -> Option<Rkey>) -> KeysOfAll {
+        // A key is of a region: its first page stands for all of it.
+        let of = |arena: &Arc<Arena>| key(&arena.span(0, PAGE_BYTES));
+        let keys = |shown: &Shown| Some([of(&shown.cache)?, of(&shown.entries)?]);
+        self.0.iter().map(|shown| shown.as_ref().and_then(keys)).collect()
+    }
+
+    /// The one with these entries.
+    pub(crate) fn with(&self, entries: &Arc<Arena>) -> Option<(DomainId, &Shown)> {
+        let mut all = self.0.iter().enumerate();
+        all.find_map(|(number, shown)| {
+            let shown = shown.as_ref().filter(|shown| Arc::ptr_eq(&shown.entries, entries))?;
+            Some((DomainId(number), shown))
+        })
     }
 
     /// From now on nobody believes what he reads by himself.

@@ -528,6 +528,7 @@ fn open_exports(
                 path,
                 domain: layout.domain_of(number),
                 share_cache: layout.shares(number),
+                optimistic: export.optimistic.unwrap_or(config.optimistic),
             }),
             Err(reason) => Err(StartError::Export { path, reason }),
         }

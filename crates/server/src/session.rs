@@ -12,19 +12,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dafs_fabric::mem::{self, Mark};
 use dafs_message::{ConnId, RequestId};
 use dafs_protocol::{
     CallbackSlots, CredHandle, Identity, SessionAttr, SessionId, SessionSecret, SlotId, StateId,
     Status,
 };
 use dafs_store::Caller;
-use dafs_unifier::WriterId;
+use dafs_unifier::{DomainId, WriterId};
 
 use crate::budget::UserShare;
 use crate::intent_log::SessionLog;
 use crate::locks::{Client, SessionNumber};
 use crate::metrics::{SessionMeter, count};
 use crate::opens::Open;
+use crate::optimistic::Mappable;
 use crate::paths::{PageCache, Share};
 use allowance::Allowance;
 use credentials::Credentials;
@@ -52,6 +54,9 @@ pub(crate) struct Session {
     /// What its requests may take.
     pub allowance: Allowance,
     pub life: Life,
+    /// Caches that the client may map.
+    pub mappable: Mappable,
+    marks: RefCell<Vec<(DomainId, Mark)>>,
     /// What it did.
     pub counters: Arc<SessionMeter>,
     /// What becomes of its changes.
@@ -82,9 +87,22 @@ impl Session {
             credentials: Credentials::new(),
             allowance: Allowance::new(user),
             life: Life::new(now),
+            mappable: Mappable::default(),
+            marks: RefCell::default(),
             counters,
             intent_log: None,
         }
+    }
+
+    pub(crate) fn life_word(&self, domain: DomainId, life: &mem::Life) -> Option<mem::LifeWord> {
+        let mut marks = self.marks.borrow_mut();
+        if let Some((_, mark)) = marks.iter().find(|(of, _)| *of == domain) {
+            return Some(mark.word());
+        }
+        let mark = life.session()?;
+        let word = mark.word();
+        marks.push((domain, mark));
+        Some(word)
     }
 
     /// To whom late write errors are told.

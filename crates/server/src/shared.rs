@@ -179,6 +179,8 @@ pub struct Counters {
     pub leases_expired: AtomicU64,
     pub system_calls: AtomicU64,
     pub callbacks: AtomicU64,
+    /// Places of blocks that clients were told, to read them without asking.
+    pub references_told: AtomicU64,
     /// Those that each worker has for itself.
     workers: Mutex<Vec<Arc<WorkerCounters>>>,
 }

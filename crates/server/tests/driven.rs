@@ -37,6 +37,7 @@ fn shared(limits: Limits) -> Arc<Shared> {
         path: "memory".into(),
         domain: dafs_unifier::DomainId::FIRST,
         share_cache: false,
+        optimistic: Default::default(),
     };
     let next = std::sync::atomic::AtomicU64::new(1);
     Shared::new(SharedOptions {

@@ -129,6 +129,7 @@ impl SimServer {
             path: "memory".into(),
             domain: dafs_unifier::DomainId::FIRST,
             share_cache: false,
+            optimistic: Default::default(),
         };
         let key = plan.options.key.clone().filter(|_| plan.key);
         let options = SharedOptions {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dafs_fabric::Arena;
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::{CacheHint, CacheInfo, CachedRange};
 
@@ -59,6 +60,11 @@ impl CachedFile {
             }
         }
         found
+    }
+
+    /// Where others read what each slot holds, of the cache in which the file is.
+    pub fn entries(&self) -> Option<&Arc<Arena>> {
+        self.core.config.entries.as_ref()
     }
 
     /// The slots of the arena that hold `count` blocks of 4 KiB from block `first` on, as far as there are some, and

@@ -31,6 +31,7 @@ pub fn configure(args: &Args) -> Result<Config, Failure> {
         path,
         read_only: args.read_only,
         share_cache: false,
+        optimistic: None,
         policy: None,
         data_path: args.datapath.unwrap_or_default(),
     };
@@ -54,6 +55,10 @@ pub fn configure(args: &Args) -> Result<Config, Failure> {
     }
     if args.share_cache {
         config.exports.iter_mut().take(1).for_each(|export| export.share_cache = true);
+    }
+    if let Some(optimistic) = args.optimistic {
+        config.optimistic = optimistic;
+        config.exports.iter_mut().for_each(|export| export.optimistic = None);
     }
     if let Some(data_path) = args.datapath {
         config.exports.iter_mut().for_each(|export| export.data_path = data_path);

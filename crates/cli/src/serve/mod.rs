@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dafs_fabric::units::size;
-use dafs_server::{Config, DataPath, ExportConfig, LocalSocket, Policy, Server};
+use dafs_server::{Config, DataPath, ExportConfig, LocalSocket, Optimistic, Policy, Server};
 use dafs_store::Disk;
 
 use self::configure::configure;
@@ -111,6 +111,10 @@ pub struct Args {
     /// given), to read it by themselves: faster, and file modes protect nothing of what is cached.
     #[arg(long)]
     share_cache: bool,
+    /// Whether programs that may map the cache are told where blocks of the files that they have open are in it, so
+    /// that they read them without asking: trusted (the default), or off.
+    #[arg(long, value_name = "trusted|off", value_parser = optimistic)]
+    optimistic: Option<Optimistic>,
     /// How file data goes between disk and network: unifier, normal, mmap or sendfile.
     #[arg(long, value_name = "PATH", long_help = DATA_PATHS)]
     datapath: Option<DataPath>,
@@ -175,6 +179,10 @@ fn end_with_any_thread() {
 }
 
 fn local_socket(text: &str) -> Result<LocalSocket, String> {
+    text.parse()
+}
+
+fn optimistic(text: &str) -> Result<Optimistic, String> {
     text.parse()
 }
 

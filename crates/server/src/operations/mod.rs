@@ -7,4 +7,5 @@ mod list;
 mod lock;
 mod name;
 mod range;
+mod references;
 mod write;

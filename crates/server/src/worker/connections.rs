@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use dafs_fabric::{ConnectError, Incoming, SgList};
+use dafs_fabric::{ConnectError, Incoming, SgList, Span};
 use dafs_message::{ConnId, ConnOptions, RequestId};
 use dafs_protocol::{
     CALLBACK_SLOTS, DecodeError, KeyHandshake, Purpose, SameHostToken, SessionId, SetupReply,
@@ -255,6 +255,10 @@ impl Worker {
                         if let Some(quota) = reader {
                             self.node.refer(connection, quota);
                         }
+                        let key = |memory: &Span| {
+                            self.node.readable_by(connection, memory).map(|memory| memory.rkey)
+                        };
+                        session.mappable.add(connection, self.shared.shown.keys(key));
                         let bind =
                             WaitingBind { connection, request: id, session, entry, handshake };
                         self.bind(bind, old);

@@ -127,8 +127,9 @@ impl World {
             path: "memory".into(),
             domain: dafs_unifier::DomainId::FIRST,
             share_cache: false,
+            optimistic: Default::default(),
         };
-        let random = std::sync::Mutex::new(self.net.rng(77));
+        let random = Mutex::new(self.net.rng(77));
         let shared = Shared::new(SharedOptions {
             exports: Exports::new(vec![export]),
             unifier: Arc::new(unifier.into()),
@@ -144,8 +145,7 @@ impl World {
             recorder: None,
             records: Box::new(self.records.clone()),
             entropy: Box::new(move |bytes| {
-                let random = random.lock().expect("random").bytes(bytes.len());
-                bytes.copy_from_slice(&random);
+                bytes.copy_from_slice(&random.lock().expect("random").bytes(bytes.len()));
             }),
             process_stats: Box::new(|| (0, 0)),
             addresses: Vec::new(),

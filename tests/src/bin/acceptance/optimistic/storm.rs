@@ -165,7 +165,7 @@ pub(crate) fn storm(mode: Mode) -> Vec<Line> {
     let model = Model { acknowledged: zeros(), cut: zeros(), over: AtomicBool::new(false) };
     let (writer, scanner) = (session(&server.at("")), session(&server.at("")));
     let options = OpenOptions { write: true, ..OpenOptions::read() };
-    let open = |session: &Session| session.open(b"file", options.clone()).expect("open");
+    let open = |session: &Session| session.open(b"file", options).expect("open");
     let (read_file, write_file) = (open(&reader), open(&writer));
     let (reads, changes, scanned) = std::thread::scope(|scope| {
         let changes = scope.spawn(|| write(&write_file, &model));
@@ -175,7 +175,7 @@ pub(crate) fn storm(mode: Mode) -> Vec<Line> {
         (reads, changes.join().expect("no panic"), scanned.join().expect("no panic"))
     });
     let seen = reader.info().optimistic;
-    let told = scanned.and_then(|()| changes).and_then(|changes| {
+    let told = scanned.and(changes).and_then(|changes| {
         let reads = reads?;
         let (hits, stale) = (seen.hits, seen.stale);
         Ok(format!("none in {hits} hits of {reads} reads, {stale} stale; {changes} changes"))

@@ -1,0 +1,51 @@
+//! Telling clients of this host where blocks are in the cache, so that they read them by themselves.
+
+use std::sync::atomic::Ordering;
+
+use dafs_fabric::mem;
+use dafs_protocol::{LifeWord, Outcome, ReferenceInfo, StateId, Status, encode_references};
+
+use super::file::readable;
+use crate::chain::Chain;
+use crate::config::Optimistic;
+
+impl Chain {
+    /// Where `count` blocks of a file are, from block `first` on.
+    ///
+    /// # Errors
+    /// `NotSupp`: of this file nobody is told, or not this client, who may not map the cache.
+    pub(crate) fn references(
+        &mut self,
+        state: StateId,
+        first: u64,
+        count: u32,
+    ) -> Result<Outcome, Status> {
+        let open = readable(&self.session, self.state(state)?)?;
+        let shared = self.context.shared.clone();
+        let export = shared.exports.iter().nth(open.export_number().into());
+        let may = export.is_some_and(|export| export.optimistic == Optimistic::Trusted);
+        let file = open.file.cached().filter(|_| may).ok_or(Status::NotSupp)?;
+        let shown = file.entries().and_then(|entries| shared.shown.with(entries));
+        let (domain, shown) = shown.ok_or(Status::NotSupp)?;
+        let keys = self.session.mappable.keys(self.conn(), domain);
+        let [cache, entries] = keys.ok_or(Status::NotSupp)?;
+        let session = self.session.life_word(domain, &shown.life).ok_or(Status::NotSupp)?;
+        let (number, slots) = file.slots(first, count as usize);
+        let bytes = self.put_list(&slots, |slot, out| encode_references([*slot], out))?;
+        let told = slots.iter().flatten().count() as u64;
+        shared.counters.references_told.fetch_add(told, Ordering::Relaxed);
+        let word = |word: mem::LifeWord| LifeWord {
+            number: u32::try_from(word.number).unwrap_or(u32::MAX),
+            value: word.value,
+        };
+        Ok(Outcome::References(ReferenceInfo {
+            bytes,
+            epoch: shown.epoch,
+            file: number,
+            cache: cache.0,
+            entries: entries.0,
+            server: word(shown.life.server()),
+            session: word(session),
+        }))
+    }
+}
