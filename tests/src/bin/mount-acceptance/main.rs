@@ -17,6 +17,7 @@ mod pjdfstest;
 mod programs;
 mod role;
 mod round_trips;
+mod same_host;
 mod sample;
 mod script;
 mod small;
@@ -38,6 +39,7 @@ const BARS: &[Bar] = &[
     ("programs", programs::all),
     ("latency", speed::latency),
     ("rate", speed::rate),
+    ("same-host", same_host::all),
     ("disk", times::against_the_disk),
     ("round-trips", round_trips::counts),
     ("locks", locks::owners),

@@ -13,10 +13,10 @@ use crate::{Line, Mode};
 const OWN_US: f64 = 3.0;
 
 /// Medians of several runs of the same rows: one list of values per row.
-struct Rows(Vec<Vec<Value>>);
+pub(crate) struct Rows(pub(crate) Vec<Vec<Value>>);
 
 impl Rows {
-    fn measure(mode: Mode, place: &Place, args: &[&str]) -> Rows {
+    pub(crate) fn measure(mode: Mode, place: &Place, args: &[&str]) -> Rows {
         let target = place.path().display().to_string();
         let mut all = vec!["bench", "io", &target, "--direct", "--json"];
         all.extend(args);
@@ -32,7 +32,7 @@ impl Rows {
         Rows(rows)
     }
 
-    fn median(points: &[Value], key: &str) -> f64 {
+    pub(crate) fn median(points: &[Value], key: &str) -> f64 {
         let of = |point: &Value| point.get(key).and_then(Value::as_f64);
         median(points.iter().filter_map(of).collect())
     }
@@ -43,7 +43,7 @@ fn place(mode: Mode) -> Place {
     Place::new(Duration::from_secs(mode.pick(120, 600)))
 }
 
-const NO_MOUNT: &str = "a plain directory has no other side";
+pub(crate) const NO_MOUNT: &str = "a plain directory has no other side";
 
 pub(crate) fn latency(mode: Mode) -> Vec<Line> {
     let place = place(mode);

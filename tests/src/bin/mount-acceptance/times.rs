@@ -1,7 +1,7 @@
 //! disk: how long programs take on the mount and on the disk below it, by turns in one run. The
 //! best of each counts.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::script::root;
 use crate::{Line, Mode};
 
 /// Runs a script of the shell in a directory; how long it took.
-fn timed(dir: &Path, script: &str, args: &[&Path]) -> Result<Duration, String> {
+pub(crate) fn timed(dir: &Path, script: &str, args: &[&Path]) -> Result<Duration, String> {
     let mut command = Command::new("bash");
     command.args(["-euc", script, "bash"]).args(args).current_dir(dir);
     command.env_remove("CARGO_TARGET_DIR");
@@ -50,6 +50,20 @@ fn by_turns(
     line.timing().measured(text, times <= factor)
 }
 
+/// What unpacks a tar of [`make_tar`].
+pub(crate) const UNPACK: &str = "tar -xf \"$1\"";
+
+/// Makes a tar in this directory: of so many files in a hundred directories.
+pub(crate) fn make_tar(beside: &Path, files: usize) -> Result<PathBuf, String> {
+    let tar = beside.join("tar");
+    let make = format!(
+        "mkdir source && cd source && head -c $(({files} * 2000)) /dev/urandom |
+         split -b 2000 -a 5 -d - f && for i in $(seq 0 99); do mkdir d$i; mv f*$(printf %02d $i) d$i; done
+         cd .. && tar -cf \"$1\" source && rm -r source"
+    );
+    timed(beside, &make, &[&tar]).map(|_| tar)
+}
+
 pub(crate) fn against_the_disk(mode: Mode) -> Vec<Line> {
     dafs_tests::served::as_in_use(true);
     let place = Place::fresh(Duration::from_secs(mode.pick(150, 7200)));
@@ -61,15 +75,9 @@ pub(crate) fn against_the_disk(mode: Mode) -> Vec<Line> {
     let both = (disk.as_path(), mount.as_path());
     let beside = place.beside().to_path_buf();
     let files = mode.pick(2000, 20_000);
-    let tar = beside.join("tar");
-    let make = format!(
-        "mkdir source && cd source && head -c $(({files} * 2000)) /dev/urandom |
-         split -b 2000 -a 5 -d - f && for i in $(seq 0 99); do mkdir d$i; mv f*$(printf %02d $i) d$i; done
-         cd .. && tar -cf \"$1\" source && rm -r source"
-    );
     let line = Line::new("disk", &format!("tar x of {files} files"), "≤ 2 × the local disk");
-    let mut lines = vec![match timed(&beside, &make, &[&tar]) {
-        Ok(_) => by_turns(line, 2.0, 3, both, "tar -xf \"$1\"; rm -r source", &[&tar]),
+    let mut lines = vec![match make_tar(&beside, files) {
+        Ok(tar) => by_turns(line, 2.0, 3, both, &format!("{UNPACK}; rm -r source"), &[&tar]),
         Err(error) => line.measured(error, false),
     }];
 
