@@ -31,7 +31,7 @@ pub(crate) struct FileInner {
     pub(crate) session: Arc<Handle>,
     pub(crate) key: FileKey,
     opened: Object,
-    pub(crate) references: References,
+    pub(crate) references: Arc<References>,
 }
 
 impl Drop for FileInner {
@@ -58,9 +58,7 @@ enum Way {
 
 impl File {
     pub(crate) fn new(session: Arc<Handle>, key: FileKey, opened: Object) -> File {
-        File {
-            inner: Arc::new(FileInner { session, key, opened, references: References::default() }),
-        }
+        File { inner: Arc::new(FileInner { session, key, opened, references: Arc::default() }) }
     }
 
     pub(crate) fn key(&self) -> FileKey {

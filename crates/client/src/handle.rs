@@ -6,7 +6,6 @@ use dafs_fabric::SharedPool;
 
 use crate::leader::Inner;
 use crate::loan::Returns;
-use crate::optimistic::Optimistic;
 
 /// Of shared buffers; more are private ones, whose data is copied.
 const SHARED_BYTES_MAX: usize = 512 << 20;
@@ -19,14 +18,11 @@ pub(crate) struct Handle {
     pub(crate) read_ahead: bool,
     /// Memory for buffers that the server reaches, if it may.
     pub(crate) shared: SharedPool,
-    /// The server's caches, as far as this process reads them by itself.
-    pub(crate) optimistic: Optimistic,
 }
 
 impl Handle {
     pub(crate) fn new(inner: Arc<Inner>, read_ahead: bool) -> Handle {
-        let (shared, optimistic) = (SharedPool::new(SHARED_BYTES_MAX), Optimistic::default());
-        Handle { inner, read_ahead, shared, optimistic }
+        Handle { inner, read_ahead, shared: SharedPool::new(SHARED_BYTES_MAX) }
     }
 
     /// For what was lent, which keeps no session alive.

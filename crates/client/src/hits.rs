@@ -20,7 +20,7 @@ impl File {
     pub(crate) fn read_optimistic(&self, into: &mut [u8], offset: u64) -> Option<usize> {
         let session = self.session();
         let is_over = || session.inner.is_cancelled() || Interrupt::is_fired_here();
-        self.inner.references.read(&session.optimistic, (into, offset), is_over)
+        self.inner.references.read(&session.inner.optimistic, (into, offset), is_over)
     }
 
     /// The server was asked for so many bytes, and has answered: from time to time it is asked where blocks are, too.
@@ -43,7 +43,7 @@ impl File {
         if let Some(why) = self.session().inner.lock().core.why_no_references() {
             return Ok(Some(why));
         }
-        let (references, optimistic) = (&self.inner.references, &self.session().optimistic);
+        let (references, optimistic) = (&self.inner.references, &self.session().inner.optimistic);
         match self.call(Work::References { file: self.key(), first: 0, count: BLOCKS }) {
             Ok(Output::References(referred)) => {
                 references.told(optimistic, 0, Some(&referred));
@@ -57,7 +57,7 @@ impl File {
 
     #[inline(never)]
     fn ask_where(&self, first: u64) {
-        let (references, optimistic) = (&self.inner.references, &self.session().optimistic);
+        let (references, optimistic) = (&self.inner.references, &self.session().inner.optimistic);
         match self.call(Work::References { file: self.key(), first, count: BLOCKS }) {
             Ok(Output::References(referred)) => references.told(optimistic, first, Some(&referred)),
             answer => {

@@ -27,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::interrupt::{Interrupt, Until};
 use crate::keeper::KeeperSignal;
 use crate::loan::Returns;
+use crate::optimistic::Optimistic;
 use crate::options::{OnRetry, SessionOptions};
 use state::Leader;
 pub(crate) use state::State;
@@ -53,6 +54,8 @@ pub(crate) struct Inner {
     on_retry: Option<OnRetry>,
     keeper: Arc<KeeperSignal>,
     spares: Arc<Spares>,
+    /// The server's caches, as far as this process reads them by itself.
+    pub(crate) optimistic: Optimistic,
 }
 
 /// It goes on while the machine is suspended: what the server forgets meanwhile is forgotten.
@@ -107,6 +110,7 @@ impl Inner {
             on_retry: options.on_retry.clone(),
             keeper: Arc::new(KeeperSignal::default()),
             spares: Arc::default(),
+            optimistic: Optimistic::default(),
         }
     }
 
@@ -531,6 +535,7 @@ impl Inner {
 
     /// Leads where the keeper is needed or may listen; how long it may sleep then.
     pub(crate) fn keep(&self) -> Duration {
+        self.optimistic.sweep();
         let mut state = self.lock();
         let is_idle = state.calls == state.calls_seen;
         state.calls_seen = state.calls;

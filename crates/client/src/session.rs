@@ -498,7 +498,7 @@ impl Session {
             reconnects: facts.reconnects,
             new_sessions: facts.new_sessions,
             round_trips: facts.requests,
-            optimistic: self.handle.optimistic.stats(),
+            optimistic: self.inner().optimistic.stats(),
             copied_bytes: dafs_fabric::mem::copied_bytes(),
             registrations: dafs_fabric::mem::registrations(),
             system_calls: facts.system_calls,
@@ -508,7 +508,7 @@ impl Session {
     /// Ends the session for all clones. Files that are open are closed by the server; calls
     /// under way end with [`Error::Interrupted`].
     pub fn close(self) {
-        self.handle.optimistic.end();
+        self.inner().optimistic.end();
         self.inner().shut_down();
     }
 }

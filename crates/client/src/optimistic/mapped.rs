@@ -97,6 +97,16 @@ impl Mapped {
     /// server reads them.
     #[inline]
     pub(super) fn read(&self, file: u64, offset: u64, into: &mut [u8]) -> Result<usize, Miss> {
+        let within = offset as usize % PAGE_BYTES;
+        if into.len() > PAGE_BYTES - within {
+            return self.read_several(file, offset, into);
+        }
+        let (bytes, _) = self.copy_block((file, offset / PAGE_BYTES as u64), within, into)?;
+        if self.lives() { Ok(bytes) } else { Err(Miss::Ended) }
+    }
+
+    #[inline(never)]
+    fn read_several(&self, file: u64, offset: u64, into: &mut [u8]) -> Result<usize, Miss> {
         self.read_and(file, offset, into, |_| ())
     }
 
@@ -134,7 +144,7 @@ impl Mapped {
     }
 
     /// Copies bytes of one block, from byte `within` of it on: how many the file has there.
-    #[inline]
+    #[inline(always)]
     fn copy_block(
         &self,
         (file, block): (u64, u64),

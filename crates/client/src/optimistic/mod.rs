@@ -15,7 +15,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwapOption;
 use dafs_fabric::mem::PAGE_BYTES;
@@ -30,6 +30,8 @@ const WINDOW_BLOCKS: u64 = BLOCKS as u64;
 const MISSES_FIRST: u32 = 2;
 const MISSES_LEAST: u32 = 16;
 const MISSES_MOST: u32 = 256;
+/// Caches that are mapped: a server has one for each export that shares its, and one for all others.
+const CACHES_MAX: usize = 16;
 /// Windows of a file that are counted at a time.
 const WINDOWS_MAX: usize = 4096;
 /// The offset of a read at most.
@@ -42,6 +44,8 @@ const SHARDS: usize = 8;
 pub(crate) struct Optimistic {
     /// Of each cache of the server one.
     mapped: Mutex<Vec<Arc<Mapped>>>,
+    /// Open files that have some.
+    files: Mutex<Vec<Weak<References>>>,
     counts: [Counts; SHARDS],
     closed: AtomicBool,
 }
@@ -79,6 +83,9 @@ impl Optimistic {
         let mapped = Mapped::new(&referred.info, referred.memory.as_ref()?)?;
         let mapped = Arc::new(mapped);
         all.retain(|mapped| mapped.lives());
+        if all.len() == CACHES_MAX {
+            all.remove(0);
+        }
         all.push(mapped.clone());
         Some(mapped)
     }
@@ -89,6 +96,30 @@ impl Optimistic {
             static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
         }
         &self.counts[OWN.with(|own| *own)]
+    }
+
+    /// Lets go of memory that proves nothing any more: a dead server's stays in use as long as somebody maps it.
+    pub(crate) fn sweep(&self) {
+        let mut all = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.iter().all(|mapped| mapped.lives()) {
+            return;
+        }
+        all.retain(|mapped| mapped.lives());
+        drop(all);
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|file| file.upgrade().inspect(|file| file.forget_dead()).is_some());
+    }
+
+    /// A file that has some now.
+    fn enter(&self, file: &Arc<References>) {
+        if file.is_entered.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if files.len() == files.capacity() {
+            files.retain(|file| file.strong_count() > 0);
+        }
+        files.push(Arc::downgrade(file));
     }
 
     /// The session is closed: no read that begins after this call does without the server.
@@ -117,6 +148,8 @@ pub(crate) struct References {
     known: ArcSwapOption<Known>,
     /// [`UNASKED`], [`MAY`] or [`ENDED`].
     state: AtomicU8,
+    /// The session knows of it.
+    is_entered: AtomicBool,
     windows: Mutex<HashMap<u64, Window>>,
 }
 
@@ -237,9 +270,20 @@ impl References {
         window.misses == window.due
     }
 
+    fn forget_dead(&self) {
+        if self.known.load().as_ref().is_some_and(|known| !known.mapped.lives()) {
+            self.known.store(None);
+        }
+    }
+
     /// What the server answered of [`BLOCKS`] blocks from this one on; `None`: nothing. The fewer it has, the later
     /// it is asked again.
-    pub(crate) fn told(&self, session: &Optimistic, first: u64, referred: Option<&Referred>) {
+    pub(crate) fn told(
+        self: &Arc<Self>,
+        session: &Optimistic,
+        first: u64,
+        referred: Option<&Referred>,
+    ) {
         session.counts().asked.fetch_add(1, Ordering::Relaxed);
         let mut told = 0;
         if let Some(referred) = referred {
@@ -251,18 +295,19 @@ impl References {
                     told += 1;
                 }
             }
-            self.learn(mapped, file);
+            self.learn(session, mapped, file);
         }
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
         windows.entry(first / WINDOW_BLOCKS).or_insert(Window::NEW).was_told(told);
     }
 
-    fn learn(&self, mapped: Arc<Mapped>, file: u64) {
+    fn learn(self: &Arc<Self>, session: &Optimistic, mapped: Arc<Mapped>, file: u64) {
         let known = self.known.load();
         let is_it = |known: &Arc<Known>| known.file == file && Arc::ptr_eq(&known.mapped, &mapped);
         if known.as_ref().is_some_and(is_it) {
             return;
         }
+        session.enter(self);
         self.known.store(Some(Arc::new(Known { mapped, file })));
         // Who ended it meanwhile may have been before that.
         if self.state.load(Ordering::SeqCst) == ENDED {

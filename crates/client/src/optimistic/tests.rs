@@ -1,5 +1,6 @@
 //! What is read out of memory that a server changes, and when it is not believed.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dafs_fabric::mem::PAGE_BYTES;
@@ -10,7 +11,8 @@ use dafs_protocol::{
 };
 
 use super::mapped::{Mapped, Miss};
-use super::{Optimistic, References};
+use super::{Optimistic, OptimisticStats, References};
+use crate::core::Referred;
 
 const SLOTS: usize = 64;
 const EPOCH: u32 = 5;
@@ -207,7 +209,7 @@ fn blocks_are_read_as_they_were_at_one_moment() {
 
 #[test]
 fn the_server_is_asked_the_less_the_less_it_knows() {
-    let references = References::default();
+    let references = Arc::new(References::default());
     let optimistic = Optimistic::default();
     let due = |misses: u32| {
         let is_due = |_: &u32| references.missed(5 * 4096, 4096, || true).is_some();
@@ -236,4 +238,31 @@ fn the_server_is_asked_the_less_the_less_it_knows() {
     assert_eq!((0..9).find_map(|_| references.missed(9 << 20, 5, || true)), None);
     let never = References::default();
     assert_eq!((0..9).find_map(|_| never.missed(0, 5, || false)), None);
+}
+
+#[test]
+fn memory_that_proves_nothing_is_let_go() {
+    let optimistic = Optimistic::default();
+    let servers = [Server::new(), Server::new()];
+    let files = [(); 2].map(|()| Arc::new(References::default()));
+    for (server, file) in servers.iter().zip(&files) {
+        server.publish(3, (0, 4096), 1);
+        let memory = Some((server.cache.clone(), server.entries.clone()));
+        // Another epoch would be another server's.
+        let referred = Referred { info: server.info(), slots: vec![Some(3)], memory };
+        file.told(&optimistic, 0, Some(&referred));
+    }
+    let read = |file: &References| file.read(&optimistic, (&mut [0; 10], 5), || false);
+    assert_eq!((read(&files[0]), read(&files[1])), (Some(10), Some(10)));
+    optimistic.sweep();
+    assert_eq!(read(&files[0]), Some(10));
+    servers[0].words.store(0, 1 << 30, Ordering::Relaxed);
+    optimistic.sweep();
+    assert!(optimistic.mapped.lock().expect("no panic").is_empty());
+    assert!(files.iter().all(|file| file.known.load().is_none()));
+    optimistic.end();
+    assert_eq!(
+        optimistic.stats(),
+        OptimisticStats { hits: 3, asked: 2, ..OptimisticStats::default() }
+    );
 }
