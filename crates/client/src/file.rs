@@ -99,11 +99,16 @@ impl File {
     /// # Errors
     /// [`Error`]; what `into` holds is then undefined.
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        match self.read_optimistic(into, offset) {
+            Some(bytes) => Ok(bytes),
+            None => self.read_by_server(into, offset),
+        }
+    }
+
+    #[inline(never)]
+    fn read_by_server(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         if into.is_empty() {
             return Ok(0);
-        }
-        if let Some(bytes) = self.read_optimistic(into, offset) {
-            return Ok(bytes);
         }
         let bytes =
             self.inner.session.lend_mut(into, |span| self.transfer(span, offset, Way::Read))?;

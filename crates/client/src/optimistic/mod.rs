@@ -207,7 +207,7 @@ impl References {
     ) -> Option<usize> {
         let known = self.known.load();
         let known = known.as_ref()?;
-        let is_small = into.len() <= BYTES_MAX && offset <= OFFSET_MAX;
+        let is_small = (1..=BYTES_MAX).contains(&into.len()) && offset <= OFFSET_MAX;
         if !is_small || session.closed.load(Ordering::SeqCst) || is_over() {
             return None;
         }
