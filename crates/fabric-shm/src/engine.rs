@@ -42,14 +42,11 @@ pub struct ShmEngine {
     active: Vec<u32>,
     /// Slots whose peers may have to be rung, each once.
     to_ring: Vec<u32>,
-    /// Slots whose peers may have to be rung for room alone, which can wait until the next poll: what is sent
-    /// before then tells of it as well.
-    room_made: Vec<u32>,
     /// Short messages stay for [`take_short`](Engine::take_short), which is so far in the list of those that
     /// are active, and has taken so many there since the last poll.
     leaves_short: bool,
-    /// There may be some, as the last poll has seen.
-    has_short: bool,
+    /// Of so many, from that one on, there may be some, as the last poll has seen.
+    with_short: usize,
     turn: usize,
     taken: u32,
     took: bool,
@@ -59,7 +56,6 @@ pub struct ShmEngine {
     passes: u64,
     /// How much was done since epoll was asked.
     done: u32,
-    ask_next: bool,
     /// Something has come since the last sleep, and after so many sleeps before it.
     is_lively: bool,
     lively_sleeps: u32,
@@ -83,17 +79,15 @@ impl ShmEngine {
             events: EpollEvents::new(),
             active: Vec::new(),
             to_ring: Vec::new(),
-            room_made: Vec::new(),
             leaves_short: false,
-            has_short: false,
+            with_short: 0,
             turn: 0,
             taken: 0,
             took: false,
             broken: Vec::new(),
             polls: 1,
             passes: 0,
-            done: 0,
-            ask_next: true,
+            done: u32::MAX,
             is_lively: false,
             lively_sleeps: 0,
             by_word: None,
@@ -140,7 +134,7 @@ impl ShmEngine {
     }
 
     fn free_slot(&mut self, slot: u32) -> Link {
-        for list in [&mut self.active, &mut self.to_ring, &mut self.room_made] {
+        for list in [&mut self.active, &mut self.to_ring] {
             list.retain(|listed| *listed != slot);
         }
         self.broken.retain(|(listed, _)| *listed != slot);
@@ -189,7 +183,7 @@ impl ShmEngine {
             drop(self.free_slot(slot));
             return self.queue.push_event(QueuePairEvent::Quiescent { queue_pair });
         }
-        for list in [&mut self.active, &mut self.to_ring, &mut self.room_made] {
+        for list in [&mut self.active, &mut self.to_ring] {
             list.retain(|listed| *listed != slot);
         }
         self.broken.retain(|(listed, _)| *listed != slot);
@@ -208,10 +202,9 @@ impl ShmEngine {
     }
 
     /// As [`ring_all`](Self::ring_all), also for room alone.
-    #[inline]
     fn ring_for_all(&mut self) {
-        if !self.room_made.is_empty() {
-            self.list_room_made();
+        for index in 0..self.active.len() {
+            self.list_if_freed(self.active[index]);
         }
         self.ring_all();
     }
@@ -517,14 +510,15 @@ impl Engine for ShmEngine {
     }
 
     fn poll(&mut self, completions: &mut Vec<WorkCompletion>, max: usize) -> usize {
-        self.ring_for_all();
+        self.ring_all();
         (self.turn, self.taken) = (0, 0);
-        if self.queue.len() < max {
+        let is_quiet = self.pass_quietly();
+        if !is_quiet && self.queue.len() < max {
             self.pass();
             self.ring_all();
         }
         self.polls += 1;
-        self.queue.poll(completions, max)
+        if is_quiet { 0 } else { self.queue.poll(completions, max) }
     }
 
     fn rounds(&self) -> u64 {

@@ -14,7 +14,7 @@ use dafs_fabric::{
 use crate::bell::{Bell, OwnBell, Ring};
 use crate::peer::Peer;
 use crate::peer_memory::{Missing, PeerMemory};
-use crate::ring::{HEADER_BYTES_MAX, Memory, Receiver, Sender, Violation};
+use crate::ring::{HEADER_BYTES_MAX, Memory, Next, Receiver, Sender, Violation};
 use crate::shared::Account;
 use crate::sys;
 use crate::wire::{Limits, MESSAGE_BYTES_MAX, Message, Side};
@@ -102,8 +102,6 @@ pub struct Connection {
     pub freed: bool,
     /// On the engine's list of those to be rung.
     pub listed: bool,
-    /// On the engine's list of those to be rung for room.
-    pub owes_room: bool,
     /// On the engine's list of those to be looked at in each pass.
     pub active: bool,
     /// The pass in which something happened.
@@ -145,7 +143,6 @@ impl Connection {
             put: false,
             freed: false,
             listed: false,
-            owes_room: false,
             active: false,
             last: 0,
             has_left: false,
@@ -191,27 +188,28 @@ impl Connection {
     /// What there is to do for it.
     #[inline(always)]
     pub fn look(&self, leaves_short: bool) -> Look {
-        if !self.work.is_empty() {
+        // Nothing was sent since room was made, which is to be told of.
+        if self.freed || !self.work.is_empty() {
             return Look::Work;
         }
-        match self.receiver.front() {
-            Ok(None) => Look::Quiet,
-            Ok(Some(message)) if leaves_short && message.is_short() => Look::Short,
+        match self.receiver.next() {
+            Next::Nothing => Look::Quiet,
+            Next::Short(_) if leaves_short => Look::Short,
             _ => Look::Work,
         }
     }
 
     /// The next message is a short one.
     pub fn has_short(&self) -> bool {
-        matches!(self.receiver.front(), Ok(Some(message)) if message.is_short())
+        matches!(self.receiver.next(), Next::Short(_))
     }
 
     /// Takes the next message if it is a short one, and none that came before it is to be told of: so many
     /// completions were polled. False: there is none.
-    #[inline]
+    #[inline(always)]
     pub fn take_short(&mut self, into: &mut ShortMessage, polled: u64) -> bool {
-        let Ok(Some(message)) = self.receiver.front() else { return false };
-        if !message.is_short() || self.told > polled {
+        let Next::Short(message) = self.receiver.next() else { return false };
+        if self.told > polled {
             return false;
         }
         self.receiver.copy_short(message, into);

@@ -98,8 +98,15 @@ pub fn other(side: Side) -> Side {
     }
 }
 
+#[inline]
 fn record_bytes(len: usize) -> u64 {
-    (WORD_BYTES + len as u64).next_multiple_of(LINE)
+    (WORD_BYTES + len as u64 + LINE - 1) & !(LINE - 1)
+}
+
+/// The word of a record.
+#[inline]
+fn word_of(header_len: usize, len: usize) -> u64 {
+    THERE | (header_len as u64) << 32 | len as u64
 }
 
 /// The end that puts messages in.
@@ -151,7 +158,7 @@ impl Sender {
         let next = self.put + record_bytes(header.len());
         self.memory.store(self.word_at(next), 0, Ordering::Relaxed);
         self.memory.span.write_message(self.base + at, header);
-        let word = THERE | (header.len() as u64) << 32 | header.len() as u64;
+        let word = word_of(header.len(), header.len());
         self.memory.store(self.word_at(self.put), word, Ordering::Release);
         self.put = next;
     }
@@ -166,7 +173,7 @@ impl Sender {
         for span in data {
             self.write_data(&mut at, span);
         }
-        let word = THERE | (header.len() as u64) << 32 | len as u64;
+        let word = word_of(header.len(), len);
         self.memory.store(self.word_at(self.put), word, Ordering::Release);
         self.put = next;
     }
@@ -192,6 +199,16 @@ impl Sender {
         }
         *at += data.len() as u64;
     }
+}
+
+/// What is next in a ring, as far as that is seen at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    Nothing,
+    /// A short message, which can be taken without a receive.
+    Short(Message),
+    /// Another one, or what is none.
+    Other,
 }
 
 /// A message in a ring.
@@ -229,14 +246,32 @@ impl Receiver {
     /// Whether there is something, right or wrong.
     #[inline]
     pub fn has_some(&self) -> bool {
-        let at = self.base + (self.taken % RING) as usize;
-        self.memory.load(at, Ordering::Acquire) != 0
+        self.word() != 0
+    }
+
+    #[inline]
+    fn word(&self) -> u64 {
+        self.memory.load(self.base + (self.taken % RING) as usize, Ordering::Acquire)
+    }
+
+    /// What is next, which stays.
+    #[inline(always)]
+    pub fn next(&self) -> Next {
+        let word = self.word();
+        let len = (word & 0xffff_ffff) as usize;
+        if len <= SHORT_MESSAGE_BYTES && word == word_of(len, len) {
+            Next::Short(Message { len, header_len: len })
+        } else if word == 0 {
+            Next::Nothing
+        } else {
+            Next::Other
+        }
     }
 
     /// The next message, which stays.
     #[inline]
     pub fn front(&self) -> Result<Option<Message>, Violation> {
-        let word = self.memory.load(self.base + (self.taken % RING) as usize, Ordering::Acquire);
+        let word = self.word();
         if word == 0 {
             return Ok(None);
         }
@@ -250,23 +285,33 @@ impl Receiver {
     }
 
     /// Copies the front message, which is a [short](Message::is_short) one, by whole lines.
-    #[inline]
+    #[inline(always)]
     pub fn copy_short(&self, message: Message, into: &mut ShortMessage) {
-        let (line, next) = (self.taken % RING, (self.taken + LINE) % RING);
+        let line = (self.taken % RING) as usize;
+        let (at, span) = (self.base + line + WORD_BYTES as usize, &self.memory.span);
         into.len = message.len;
-        if message.len > FIRST_LINE_BYTES && next > line {
+        if message.len <= FIRST_LINE_BYTES {
+            if let Some(first) = into.bytes.first_chunk_mut::<FIRST_LINE_BYTES>() {
+                span.read_bytes(at, first);
+            }
+        } else if line < RING_BYTES - LINE_BYTES {
             // Two lines that are neighbours.
-            let at = self.base + line as usize + WORD_BYTES as usize;
-            return self.memory.span.read_bytes(at, &mut into.bytes);
+            span.read_bytes(at, &mut into.bytes);
+        } else {
+            self.copy_first_and_last(into);
         }
+    }
+
+    /// As [`copy_short`](Self::copy_short), of two lines at the ends of the ring.
+    #[cold]
+    fn copy_first_and_last(&self, into: &mut ShortMessage) {
+        let last = self.base + RING_BYTES - LINE_BYTES;
         let (first, rest) = into.bytes.split_at_mut(FIRST_LINE_BYTES);
-        if let Some(first) = first.first_chunk_mut::<FIRST_LINE_BYTES>() {
-            self.memory.span.read_bytes(self.base + line as usize + WORD_BYTES as usize, first);
-        }
-        if message.len > FIRST_LINE_BYTES
-            && let Some(rest) = rest.first_chunk_mut::<{ LINE as usize }>()
-        {
-            self.memory.span.read_bytes(self.base + next as usize, rest);
+        if let (Some(first), Some(rest)) = (first.first_chunk_mut(), rest.first_chunk_mut()) {
+            let first: &mut [u8; FIRST_LINE_BYTES] = first;
+            let rest: &mut [u8; LINE_BYTES] = rest;
+            self.memory.span.read_bytes(last + WORD_BYTES as usize, first);
+            self.memory.span.read_bytes(self.base, rest);
         }
     }
 

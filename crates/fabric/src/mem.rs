@@ -74,6 +74,7 @@ unsafe fn copy_payload(from: *const u8, to: *mut u8, len: usize) {
 /// # Safety
 /// `len` bytes are mapped from `from` on, and `into` has none of them. Other parties may change
 /// them meanwhile.
+#[inline(always)]
 unsafe fn copy_message(from: NonNull<u8>, len: usize, into: &mut Vec<u8>) {
     into.clear();
     into.reserve(len);
@@ -320,18 +321,21 @@ impl Drop for Arena {
 }
 
 /// What keeps a span's memory alive.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Keep {
     Arena(Arc<Arena>),
     /// Memory with one owner who waits until no span is left.
     Buffer(Arc<BufferMemory>),
-    /// Memory lent by a caller that waits: the number of spans alive, and whether it may be
-    /// written.
-    Lent(NonNull<AtomicUsize>, bool),
+    /// Memory lent by a caller that waits, to be written: the number of spans alive.
+    LentMut(NonNull<AtomicUsize>),
+    /// The same, to be read. No kind from here on may be written.
+    Lent(NonNull<AtomicUsize>),
     /// A file, which only a kernel reads at these addresses.
     File(Arc<FileMap>),
     /// What a peer lets this process read.
-    Readable(Arc<Arena>),
+    Readable {
+        _arena: Arc<Arena>,
+    },
 }
 
 /// Bytes that a network may touch, kept alive while the span is. Cloning is cheap.
@@ -349,24 +353,17 @@ unsafe impl Sync for Span {}
 
 impl Clone for Span {
     fn clone(&self) -> Span {
-        let keep = match &self.keep {
-            Keep::Arena(arena) => Keep::Arena(arena.clone()),
-            Keep::Buffer(memory) => Keep::Buffer(memory.clone()),
-            Keep::Lent(count, writable) => {
-                // SAFETY: the counter outlives all spans of a loan (`lend` checks that).
-                unsafe { count.as_ref() }.fetch_add(1, Ordering::Relaxed);
-                Keep::Lent(*count, *writable)
-            }
-            Keep::File(map) => Keep::File(map.clone()),
-            Keep::Readable(arena) => Keep::Readable(arena.clone()),
-        };
-        Span { start: self.start, len: self.len, keep }
+        if let Keep::LentMut(count) | Keep::Lent(count) = &self.keep {
+            // SAFETY: the counter outlives all spans of a loan (`lend` checks that).
+            unsafe { count.as_ref() }.fetch_add(1, Ordering::Relaxed);
+        }
+        Span { start: self.start, len: self.len, keep: self.keep.clone() }
     }
 }
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if let Keep::Lent(count, _) = &self.keep {
+        if let Keep::LentMut(count) | Keep::Lent(count) = &self.keep {
             // SAFETY: as in `clone`; this is the last use by this span.
             unsafe { count.as_ref() }.fetch_sub(1, Ordering::Release);
         }
@@ -426,7 +423,7 @@ impl Span {
     /// False for memory lent by [`lend`], for files, and for what a peer lets be read.
     #[inline]
     pub fn is_writable(&self) -> bool {
-        !matches!(self.keep, Keep::Lent(_, false) | Keep::File(_) | Keep::Readable(_))
+        matches!(self.keep, Keep::Arena(_) | Keep::Buffer(_) | Keep::LentMut(_))
     }
 
     /// True for bytes of a mapped file.
@@ -460,7 +457,7 @@ impl Span {
                 Some(arena.segment(last)).filter(|segment| segment.contains(self))
             }
             Keep::Buffer(memory) => Some(memory.registered()),
-            Keep::Lent(..) | Keep::File(_) | Keep::Readable(_) => None,
+            Keep::LentMut(_) | Keep::Lent(_) | Keep::File(_) | Keep::Readable { .. } => None,
         }
     }
 
@@ -469,7 +466,7 @@ impl Span {
         match &self.keep {
             Keep::Arena(arena) => Some(Arc::strong_count(arena)),
             Keep::Buffer(memory) => Some(Arc::strong_count(&memory.arena)),
-            Keep::Lent(..) | Keep::File(_) | Keep::Readable(_) => None,
+            Keep::LentMut(_) | Keep::Lent(_) | Keep::File(_) | Keep::Readable { .. } => None,
         }
     }
 
@@ -484,7 +481,7 @@ impl Span {
         let same = match (&self.keep, &next.keep) {
             (Keep::Arena(a), Keep::Arena(b)) => Arc::ptr_eq(a, b) && !next.begins_segment(a),
             (Keep::Buffer(a), Keep::Buffer(b)) => Arc::ptr_eq(a, b),
-            (Keep::Lent(a, _), Keep::Lent(b, _)) => a == b,
+            (Keep::LentMut(a), Keep::LentMut(b)) | (Keep::Lent(a), Keep::Lent(b)) => a == b,
             (Keep::File(a), Keep::File(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };

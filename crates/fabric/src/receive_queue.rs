@@ -108,6 +108,12 @@ impl ReceiveQueue {
         true
     }
 
+    /// Some were filled, and not posted again.
+    #[inline]
+    pub fn has_filled(&self) -> bool {
+        !self.filled.is_empty()
+    }
+
     /// Those that were filled are not posted again: lets their memory go.
     #[inline]
     pub fn forget_filled(&mut self) {

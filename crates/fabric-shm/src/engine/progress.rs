@@ -41,7 +41,40 @@ const NO_ROOM: &str = "no descriptor is left for memory that the peer shares (ra
 const HEARD_LAST_MAX: usize = 4096;
 
 impl ShmEngine {
+    /// The pass of who has nothing to do but to look at rings, and finds nothing there but short messages, which
+    /// stay: most of who spins are that. False: it is more, and nothing was done.
+    #[inline(always)]
+    pub(super) fn pass_quietly(&mut self) -> bool {
+        let all = self.active.len() == self.slots.live;
+        let left = self.broken.len() | self.slots.handshakes.len() | self.queue.len();
+        let is_more = left > 0
+            || self.by_word.is_some()
+            || self.receives.has_filled()
+            || self.has_more
+            || self.done >= self.ask_after(all)
+            || self.active.is_empty()
+            || self.active.len() > ACTIVE_MIN;
+        if is_more {
+            return false;
+        }
+        let (mut first_short, mut with_short) = (0, 0);
+        for (index, slot) in self.active.iter().enumerate().rev() {
+            match self.slots.up(*slot).map(|connection| connection.look(self.leaves_short)) {
+                Some(Look::Quiet) => {}
+                Some(Look::Short) => (first_short, with_short) = (index, with_short + 1),
+                Some(Look::Work) | None => return false,
+            }
+        }
+        (self.turn, self.with_short) = (first_short, with_short);
+        self.passes += 1;
+        let took = std::mem::take(&mut self.took);
+        self.is_lively |= took;
+        self.done += if took { BUSY_PASS } else { 1 };
+        true
+    }
+
     /// Goes on with all that may have something.
+    #[inline(never)]
     pub(super) fn pass(&mut self) {
         self.passes += 1;
         if let Some(slot) = self.by_word.take() {
@@ -51,7 +84,7 @@ impl ShmEngine {
         while let Some((slot, why)) = self.broken.pop() {
             self.end(slot, format!("peer violated the protocol: {why}"), false);
         }
-        (self.has_more, self.has_short) = (false, false);
+        (self.has_more, self.with_short) = (false, 0);
         let before = self.queue.len();
         let (mut index, mut left) = (0, self.active.len());
         while left > 0
@@ -61,10 +94,13 @@ impl ShmEngine {
             let leaves = self.leaves_short;
             let look = self.slots.up(slot).map(|connection| connection.look(leaves));
             if let Some(Look::Quiet | Look::Short) = look {
-                self.has_short |= look == Some(Look::Short);
+                if look == Some(Look::Short) {
+                    self.may_have_short();
+                }
                 index += 1;
                 continue;
             }
+            self.list_if_freed(slot);
             let is_rest_left = self.progress(slot, false);
             // One that ended made the list shorter.
             if self.active.get(index) == Some(&slot) {
@@ -88,16 +124,31 @@ impl ShmEngine {
         };
         self.done = self.done.saturating_add(done);
         let all = self.active.len() == self.slots.live;
-        let after = if all { ASK_AFTER_ALL } else { ASK_AFTER };
-        let must = self.ask_next || self.active.is_empty() || !self.slots.handshakes.is_empty();
-        if must || self.done >= after {
+        let must = self.active.is_empty() || !self.slots.handshakes.is_empty();
+        if must || self.done >= self.ask_after(all) {
             self.ask();
         }
     }
 
+    /// Somebody has a short message, or may have one.
+    fn may_have_short(&mut self) {
+        self.with_short = self.active.len();
+    }
+
+    /// Epoll is asked in the next pass.
+    pub(super) fn ask_soon(&mut self) {
+        self.done = ASK_AFTER_ALL;
+    }
+
+    /// After how much epoll is asked, where all queue pairs are looked at, or not.
+    #[inline]
+    fn ask_after(&self, all: bool) -> u32 {
+        if all { ASK_AFTER_ALL } else { ASK_AFTER }
+    }
+
     /// Asks epoll.
     fn ask(&mut self) {
-        (self.done, self.ask_next) = (0, false);
+        self.done = 0;
         for slot in self.slots.handshakes.clone() {
             self.step(slot);
         }
@@ -113,7 +164,7 @@ impl ShmEngine {
         }
         self.tell_who_lags();
         if self.events.is_full() {
-            self.ask_next = true;
+            self.ask_soon();
         } else {
             self.rounds += 1;
         }
@@ -255,7 +306,9 @@ impl ShmEngine {
     /// turn, and may have more.
     fn progress(&mut self, slot: u32, ends: bool) -> bool {
         let leaves_short = self.leaves_short && !ends;
-        self.has_short |= leaves_short;
+        if leaves_short {
+            self.may_have_short();
+        }
         let most = if ends { LAST_MAX } else { TURN_MAX };
         let receives = &mut self.receives;
         let Some(connection) = self.slots.up(slot) else { return false };
@@ -290,9 +343,6 @@ impl ShmEngine {
             connection.freed = true;
             connection.told = self.queue.queued();
             connection.last = self.passes;
-            if !std::mem::replace(&mut connection.owes_room, true) {
-                self.room_made.push(slot);
-            }
         }
         if !connection.work.is_empty() {
             self.go_on(slot);
@@ -300,38 +350,56 @@ impl ShmEngine {
         is_rest_left
     }
 
-    pub(super) fn list_room_made(&mut self) {
-        while let Some(slot) = self.room_made.pop() {
-            let Some(connection) = self.slots.up(slot) else { continue };
-            connection.owes_room = false;
-            if connection.freed && !std::mem::replace(&mut connection.listed, true) {
-                self.to_ring.push(slot);
-            }
+    /// A peer is to be rung for room, as nothing was sent since that was made.
+    pub(super) fn list_if_freed(&mut self, slot: u32) {
+        if let Some(connection) = self.slots.up(slot)
+            && connection.freed
+            && !std::mem::replace(&mut connection.listed, true)
+        {
+            self.to_ring.push(slot);
         }
     }
 
     /// See [`Engine::take_short`](dafs_fabric::Engine::take_short).
     #[inline(always)]
     pub(super) fn take_next_short(&mut self, into: &mut ShortMessage) -> bool {
-        if !self.has_short {
-            return false;
+        self.with_short > 0 && (self.take_turn(into) || self.take_of_others(into))
+    }
+
+    /// Takes one of whose turn it is.
+    #[inline(always)]
+    fn take_turn(&mut self, into: &mut ShortMessage) -> bool {
+        if self.taken < TURN_MAX
+            && let Some(slot) = self.active.get(self.turn)
+            && let Some(connection) = self.slots.up(*slot)
+            && connection.take_short(into, self.queue.polled())
+        {
+            self.taken += 1;
+            self.took = true;
+            connection.last = self.passes;
+            return true;
         }
-        let polled = self.queue.polled();
-        while let Some(slot) = self.active.get(self.turn).copied() {
-            if self.taken < TURN_MAX
-                && let Some(connection) = self.slots.up(slot)
-                && connection.take_short(into, polled)
-            {
-                self.taken += 1;
-                self.took = true;
-                connection.last = self.passes;
-                if !std::mem::replace(&mut connection.owes_room, true) {
-                    self.room_made.push(slot);
-                }
+        false
+    }
+
+    /// Takes one of those who come next.
+    #[inline(always)]
+    fn take_of_others(&mut self, into: &mut ShortMessage) -> bool {
+        (self.turn, self.taken) = (self.turn + 1, 0);
+        self.with_short -= 1;
+        self.with_short > 0 && self.take_next(into)
+    }
+
+    /// As [`take_of_others`](Self::take_of_others), of any that comes next.
+    #[inline(never)]
+    fn take_next(&mut self, into: &mut ShortMessage) -> bool {
+        while self.turn < self.active.len() {
+            if self.take_turn(into) {
                 return true;
             }
             (self.turn, self.taken) = (self.turn + 1, 0);
         }
+        self.with_short = 0;
         false
     }
 

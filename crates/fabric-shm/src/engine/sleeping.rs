@@ -39,7 +39,7 @@ impl ShmEngine {
             None => {
                 self.leave_active();
                 self.set_looks();
-                self.ask_next = true;
+                self.ask_soon();
                 self.waiter.announce(None);
             }
         }

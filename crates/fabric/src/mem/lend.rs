@@ -9,7 +9,7 @@ impl Span {
     /// Its owner waits until no span of it is left: it is a buffer, or lent.
     #[inline]
     pub fn is_waited_for(&self) -> bool {
-        matches!(self.keep, Keep::Buffer(_) | Keep::Lent(..))
+        matches!(self.keep, Keep::Buffer(_) | Keep::LentMut(_) | Keep::Lent(_))
     }
 }
 
@@ -41,6 +41,8 @@ fn lend_raw<R>(start: NonNull<u8>, len: usize, writable: bool, body: impl FnOnce
     // One for `span`, one so that the count stays above zero until the guard looks.
     let count = AtomicUsize::new(2);
     let _guard = Guard(&count);
-    let span = Span { start, len, keep: Keep::Lent(NonNull::from(&count), writable) };
+    let alive = NonNull::from(&count);
+    let keep = if writable { Keep::LentMut(alive) } else { Keep::Lent(alive) };
+    let span = Span { start, len, keep };
     body(&span)
 }

@@ -48,7 +48,7 @@ impl Arena {
     ///
     /// # Panics
     /// When they are not inside the arena.
-    #[inline]
+    #[inline(always)]
     pub fn piece(&self, offset: usize, len: usize) -> Piece<'_> {
         assert!(offset <= self.len && len <= self.len - offset, "piece outside of the arena");
         // SAFETY: inside the mapping, as just checked.

@@ -75,7 +75,9 @@ impl Span {
         let arena = match &self.keep {
             Keep::Arena(arena) => arena,
             Keep::Buffer(memory) => &memory.arena,
-            Keep::Lent(..) | Keep::File(_) | Keep::Readable(_) => return None,
+            Keep::LentMut(_) | Keep::Lent(_) | Keep::File(_) | Keep::Readable { .. } => {
+                return None;
+            }
         };
         let pin = Arc::new(Pin {
             start: self.addr() / PAGE_BYTES as u64 * PAGE_BYTES as u64,

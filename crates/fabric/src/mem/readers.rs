@@ -119,7 +119,7 @@ impl Arena {
         room.show(fd, libc::PROT_READ)?;
         room.keep_out_of_dumps();
         let start = room.base;
-        Ok(Span { start, len, keep: Keep::Readable(Arc::new(room)) })
+        Ok(Span { start, len, keep: Keep::Readable { _arena: Arc::new(room) } })
     }
 }
 

@@ -290,7 +290,9 @@ impl Span {
         let arena = match &self.keep {
             Keep::Arena(arena) => arena,
             Keep::Buffer(memory) => &memory.arena,
-            Keep::Lent(..) | Keep::File(_) | Keep::Readable(_) => return None,
+            Keep::LentMut(_) | Keep::Lent(_) | Keep::File(_) | Keep::Readable { .. } => {
+                return None;
+            }
         };
         let offset = usize::try_from(self.addr() - arena.base.as_ptr() as u64).ok()?;
         Some(SharedPart { file: arena.file.clone()?, offset })
@@ -301,7 +303,7 @@ impl Span {
         match &self.keep {
             Keep::Arena(arena) => arena.file.is_some(),
             Keep::Buffer(memory) => memory.arena.file.is_some(),
-            Keep::Lent(..) | Keep::File(_) | Keep::Readable(_) => false,
+            Keep::LentMut(_) | Keep::Lent(_) | Keep::File(_) | Keep::Readable { .. } => false,
         }
     }
 }

@@ -17,6 +17,8 @@ const WORD_BYTES: usize = size_of::<u64>();
 pub struct Words {
     base: NonNull<AtomicU64>,
     len: usize,
+    /// Of those, from the first on, may be changed: all of an arena, none of a peer's.
+    own: usize,
     keep: Keep,
 }
 
@@ -43,7 +45,8 @@ impl Words {
     pub fn new(arena: &Arc<Arena>) -> Words {
         let base = arena.span(0, 0).start.cast();
         assert!(base.is_aligned(), "words of memory that begins between two of them");
-        Words { base, len: arena.len() / WORD_BYTES, keep: Keep::Arena { _arena: arena.clone() } }
+        let len = arena.len() / WORD_BYTES;
+        Words { base, len, own: len, keep: Keep::Arena { _arena: arena.clone() } }
     }
 
     /// All words of what a peer shares, of at most so many bytes, to be read. The descriptor is not
@@ -63,16 +66,21 @@ impl Words {
         // SAFETY: the range is mapped; its contents stay.
         unsafe { libc::madvise(base, bytes, libc::MADV_DONTFORK) };
         let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::AddrNotAvailable)?;
-        Ok(Words { base, len: bytes / WORD_BYTES, keep: Keep::Mapping })
+        Ok(Words { base, len: bytes / WORD_BYTES, own: 0, keep: Keep::Mapping })
     }
 
     /// The words of a part of an arena, or of what a peer lets be read, to be read. `None`: it does not begin at
     /// one, or is memory of another kind.
     pub fn of_span(span: &Span) -> Option<Words> {
         let base: NonNull<AtomicU64> = span.start.cast();
-        let is_kept = matches!(span.keep, super::Keep::Arena(_) | super::Keep::Readable(_));
+        let is_kept = matches!(span.keep, super::Keep::Arena(_) | super::Keep::Readable { .. });
         let keep = Keep::Span { _span: span.clone() };
-        (is_kept && base.is_aligned()).then_some(Words { base, len: span.len / WORD_BYTES, keep })
+        (is_kept && base.is_aligned()).then_some(Words {
+            base,
+            len: span.len / WORD_BYTES,
+            own: 0,
+            keep,
+        })
     }
 
     /// How many.
@@ -118,8 +126,7 @@ impl Words {
     /// When there is none of this number, or they are a peer's, to be read.
     #[inline]
     pub fn store(&self, number: usize, value: u64, order: Ordering) {
-        assert!(number < self.len, "a word outside of its memory");
-        assert!(matches!(self.keep, Keep::Arena { .. }), "a peer's words are read only");
+        assert!(number < self.own, "a word outside of its memory, or a peer's, which is read only");
         // SAFETY: inside the mapping, as just checked.
         let word = unsafe { self.base.add(number) };
         // SAFETY: mapped as long as `self` is, aligned, and of a type that others may change.
@@ -131,8 +138,7 @@ impl Words {
     /// # Panics
     /// As of [`store`](Self::store).
     pub fn count(&self, number: usize) {
-        assert!(number < self.len, "a word outside of its memory");
-        assert!(matches!(self.keep, Keep::Arena { .. }), "a peer's words are read only");
+        assert!(number < self.own, "a word outside of its memory, or a peer's, which is read only");
         // SAFETY: inside the mapping, as just checked.
         let word = unsafe { self.base.add(number) };
         // SAFETY: mapped as long as `self` is, aligned, and of a type that others may change.
