@@ -50,6 +50,8 @@ pub struct Agreed {
     pub peer_message_bytes: usize,
     /// Bytes of a reply that is put together on the stack.
     pub small_reply_bytes: usize,
+    /// And of a request that has room in the peer's receives without their data areas.
+    pub small_request_bytes: usize,
     /// Bytes of the `header` of a send.
     pub send_header_bytes: usize,
     /// Bytes of data in a piece.
@@ -81,6 +83,9 @@ impl Agreed {
             small_reply_bytes: SMALL_MESSAGE_BYTES
                 .min(attr.header_bytes_max)
                 .min(peer_message_bytes),
+            small_request_bytes: SMALL_MESSAGE_BYTES
+                .min(attr.header_bytes_max)
+                .min(header_bytes.min(send_max)),
             send_header_bytes: sh.attr.header_bytes_max,
             piece_bytes: if padded { area } else { plain },
             piece_header_bytes: if padded { header_bytes } else { HEADER_BYTES },
@@ -391,7 +396,7 @@ impl Message {
         let offset = self.len.checked_sub(self.header.data_len as usize);
         offset
             .filter(|at| (*at == HEADER_BYTES || *at == area_offset) && self.header.data_len > 0)
-            .ok_or(Fault::peer("piece of another length than it says"))
+            .ok_or_else(|| Fault::peer("piece of another length than it says"))
     }
 }
 

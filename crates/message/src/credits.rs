@@ -28,8 +28,16 @@ impl CreditGiver {
     }
 
     /// The limit to tell when so many more are given back.
+    #[inline]
     pub fn limit_after(&self, amount: u32) -> u32 {
         self.returned.wrapping_add(amount).wrapping_add(self.window)
+    }
+
+    /// So many more are given back, and that [limit](Self::limit_after) was told.
+    #[inline]
+    pub fn told_after(&mut self, amount: u32, limit: u32) {
+        self.give_back(amount);
+        self.advertised = limit;
     }
 
     /// The peer used `amount`.
@@ -83,9 +91,9 @@ impl CreditHolder {
     ///
     /// # Errors
     /// The peer gave more than its window: a credit given twice.
+    #[inline(always)]
     pub fn update(&mut self, limit: u32) -> Result<(), Fault> {
-        let ahead = limit.wrapping_sub(self.limit);
-        if ahead == 0 || ahead > u32::MAX / 2 {
+        if limit == self.limit || limit.wrapping_sub(self.limit) > u32::MAX / 2 {
             return Ok(());
         }
         if limit.wrapping_sub(self.used) > self.window {

@@ -11,11 +11,15 @@ pub struct Fault {
 
 impl Fault {
     /// The peer's.
+    #[cold]
+    #[inline(never)]
     pub const fn peer(reason: &'static str) -> Fault {
         Fault { reason, peer: true }
     }
 
     /// Ours.
+    #[cold]
+    #[inline(never)]
     pub fn local(reason: &'static str) -> Fault {
         Fault { reason, peer: false }
     }

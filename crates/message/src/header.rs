@@ -199,11 +199,12 @@ impl Header {
     ///
     /// # Errors
     /// The peer's fault.
+    #[inline(always)]
     pub fn decode(bytes: &[u8]) -> Result<Header, Fault> {
         let bytes: &[u8; HEADER_BYTES] = bytes
             .get(..HEADER_BYTES)
             .and_then(|b| b.try_into().ok())
-            .ok_or(Fault::peer("message shorter than its header"))?;
+            .ok_or_else(|| Fault::peer("message shorter than its header"))?;
         let word = |at: usize| u32_at(bytes, at);
         let kind = match bytes[0] {
             1 => Kind::Request,
@@ -260,7 +261,7 @@ impl Header {
             return None;
         }
         let mut header = Header::new(Kind::Request, word(4));
-        (header.reply_mode, header.flags, header.writes) = (Mode::Write, bytes[2], 1);
+        (header.reply_mode, header.flags, header.writes) = (Mode::Write, (word(0) >> 16) as u8, 1);
         (header.header_len, header.room) = (header_len as u16, word(16));
         (header.credit_limit, header.push_limit) = (word(20), word(24));
         let remote = bytes[HEADER_BYTES..].first_chunk().map(decode_remote)?;
@@ -272,9 +273,7 @@ impl Header {
     #[inline(always)]
     pub fn decode_written_reply(bytes: &[u8]) -> Option<Header> {
         let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk()?;
-        let word = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
+        let word = |at: usize| u32_at(bytes, at);
         // No flags, nor descriptors, nor references.
         let is_plain =
             bytes[..4] == [Kind::Reply as u8, Mode::Write as u8, 0, 0] && bytes[10..12] == [0, 0];
@@ -317,7 +316,7 @@ fn remote_bytes(remote: &RemoteSpan) -> [u8; REMOTE_SPAN_BYTES] {
 
 #[inline(always)]
 fn u32_at<const OF: usize>(bytes: &[u8; OF], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
 }
 
 /// Appends a descriptor.
@@ -328,7 +327,7 @@ pub fn encode_remote(remote: &RemoteSpan, out: &mut Vec<u8>) {
 /// Takes a descriptor apart.
 #[inline]
 pub fn decode_remote(bytes: &[u8; REMOTE_SPAN_BYTES]) -> RemoteSpan {
-    let long = |at: usize| u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32;
+    let long = |at: usize| bytes[at..].first_chunk().map_or(0, |long| u64::from_le_bytes(*long));
     RemoteSpan { rkey: Rkey(long(0)), addr: long(8), len: u32_at(bytes, 16) }
 }
 

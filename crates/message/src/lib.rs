@@ -152,4 +152,5 @@ pub use node::{Node, incoming_private_data};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use references::ReferenceQuota;
+pub use service::AtOnce;
 pub use stats::{Counters, NodeStats};

@@ -15,6 +15,7 @@ use crate::loan::Loan;
 use crate::port::Port;
 use crate::references::ReferenceQuota;
 use crate::requests::Submit;
+use crate::service::AtOnce;
 use crate::stats::{Counters, NodeStats};
 
 /// The caller's private data of a connection request made by a [`Node`]; `None` when the peer is
@@ -452,20 +453,28 @@ impl Node {
     /// well. `None`: it may have something.
     #[inline]
     pub fn next_short(&mut self) -> Option<Short> {
-        for _ in 0..self.ports.len() {
-            let port = &mut self.ports[self.turn];
+        self.next_short_but(|_, _| false)
+    }
+
+    /// As [`next_short`](Self::next_short), without requests that `answer` answers: it is asked first of those that
+    /// may be answered where they are, with their header.
+    #[inline(always)]
+    pub fn next_short_but(
+        &mut self,
+        mut answer: impl FnMut(AtOnce<'_>, &[u8]) -> bool,
+    ) -> Option<Short> {
+        let mut others = self.ports.len();
+        while let Some(port) = self.ports.get_mut(self.turn) {
             if port.may_have_short()
-                && let Some(short) = port.next_short()
+                && let Some(short) = port.next_short(&mut answer)
             {
                 return Some(short);
             }
-            if self.ports[self.turn].is_behind_events() {
-                return None;
+            others -= 1;
+            if others == 0 || port.is_behind_events() {
+                break;
             }
-            self.turn += 1;
-            if self.turn == self.ports.len() {
-                self.turn = 0;
-            }
+            self.turn = (self.turn + 1) % self.ports.len();
         }
         None
     }
@@ -485,11 +494,23 @@ impl Node {
     /// The token of the next [`Event::ReplySent`], which is told here or there: for those who have many.
     #[inline]
     pub fn next_sent(&mut self) -> Option<u64> {
+        if let [port] = &mut self.ports[..] {
+            return port.next_sent();
+        }
         self.ports.iter_mut().find_map(Port::next_sent)
+    }
+
+    /// Whether there is one more, but for what is [short](Self::next_short).
+    #[inline]
+    pub fn has_told(&self) -> bool {
+        self.ports.iter().any(Port::has_told)
     }
 
     /// Whether there is one more.
     pub fn has_event(&mut self) -> bool {
+        if let [port] = &mut self.ports[..] {
+            return port.has_event();
+        }
         self.ports.iter_mut().any(Port::has_event)
     }
 
@@ -513,6 +534,9 @@ impl Node {
     /// Hands posted work to the network. Call it after a round of `submit`, `fetch`, `reply`.
     #[inline]
     pub fn ring(&mut self) {
+        if let [port] = &mut self.ports[..] {
+            return port.ring();
+        }
         self.ports.iter_mut().for_each(Port::ring);
     }
 

@@ -392,22 +392,56 @@ impl Port {
     }
 
     pub fn poll(&mut self) -> usize {
+        if self.shorts == Shorts::Drained {
+            self.shorts = Shorts::Perhaps;
+        }
+        let is_behind = self.is_behind();
+        if is_behind {
+            self.catch_up();
+        }
+        let count = self.sh.engine.poll(&mut self.completions, COMPLETIONS_MAX);
+        let event = self.sh.engine.poll_event();
+        if count > 0 || event.is_some() || is_behind {
+            self.handle_polled(count, event);
+        }
+        self.sh.pool.refill(&mut *self.sh.engine);
+        if !self.has_event() {
+            self.ring();
+        }
+        self.sh.events.len() + self.sh.sent.len() + usize::from(self.shorts == Shorts::Taken)
+    }
+
+    /// Something is to be done that could not be done when it was begun, or was not looked at.
+    #[inline]
+    fn is_behind(&self) -> bool {
+        let sh = &self.sh;
+        let left = sh.releasing.len() | sh.faults.len() | sh.blocked.len();
+        let waits = sh.starved.len() | sh.waiting.len();
+        left | waits > 0 || self.shorts == Shorts::Taken || sh.returned.any()
+    }
+
+    /// What comes before all that comes now.
+    #[inline(never)]
+    fn catch_up(&mut self) {
         if self.sh.returned.any() {
             self.take_returned();
         }
-        match self.shorts {
-            Shorts::None => {}
-            Shorts::Taken => self.tell_short(),
-            Shorts::Drained | Shorts::Perhaps => self.shorts = Shorts::Perhaps,
+        if self.shorts == Shorts::Taken {
+            self.tell_short();
         }
         if !self.sh.releasing.is_empty() {
             self.send_releases(false);
         }
         self.end_faulty();
         self.flush_blocked();
-        for _ in 0..ROUNDS_MAX {
-            let count = self.sh.engine.poll(&mut self.completions, COMPLETIONS_MAX);
-            let more = self.take_events() || count == COMPLETIONS_MAX;
+    }
+
+    /// Does what the engine has told of, polls again as long as there may be more, and goes on with what could not be
+    /// done before.
+    #[inline(never)]
+    fn handle_polled(&mut self, mut count: usize, mut event: Option<QueuePairEvent>) {
+        for round in 1..=ROUNDS_MAX {
+            let more = self.take_events(event.take()) || count == COMPLETIONS_MAX;
             if count > 0 {
                 self.handle_completions();
             }
@@ -415,18 +449,14 @@ impl Port {
                 self.handle_late_events();
             }
             self.end_faulty();
-            if !more {
+            if !more || round == ROUNDS_MAX {
                 break;
             }
+            count = self.sh.engine.poll(&mut self.completions, COMPLETIONS_MAX);
         }
         self.try_starved();
         self.flush_blocked();
-        self.sh.pool.refill(&mut *self.sh.engine);
         self.sh.deliver_waiting();
-        if !self.has_event() {
-            self.ring();
-        }
-        self.sh.events.len() + self.sh.sent.len() + usize::from(self.shorts == Shorts::Taken)
     }
 
     /// Goes on with what waited for memory that stands in, if some came back.
@@ -472,13 +502,15 @@ impl Port {
         self.sh.sent.pop_front()
     }
 
+    #[inline]
+    pub fn has_told(&self) -> bool {
+        !self.sh.events.is_empty() || !self.sh.sent.is_empty()
+    }
+
     /// Looks for what has come, in place of the last short header.
     #[inline]
     pub fn has_event(&mut self) -> bool {
-        if !self.sh.events.is_empty() || !self.sh.sent.is_empty() {
-            return true;
-        }
-        self.take_short()
+        self.has_told() || self.take_short()
     }
 
     #[inline]

@@ -88,7 +88,7 @@ impl RegistrationCache {
     }
 
     /// What to tell a peer of the first `len` bytes of memory that is registered already, and what keeps it so.
-    #[inline]
+    #[inline(always)]
     pub fn known(
         &mut self,
         (span, len): (&Span, usize),
@@ -132,7 +132,7 @@ impl RegistrationCache {
         self.entries.retain(|entry| !regions.iter().any(|of| Arc::ptr_eq(of, &entry.region)));
     }
 
-    #[inline]
+    #[inline(always)]
     fn hit(&mut self, span: &Span, access: Access) -> Option<Arc<MemoryRegion>> {
         self.uses += 1;
         let is_hit =

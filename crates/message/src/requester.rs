@@ -159,7 +159,7 @@ impl Requester {
         self.slots
             .get_mut(tag_slot(tag))
             .filter(|slot| slot.busy && slot.generation == tag as u16 && slot.reply.is_none())
-            .ok_or(Fault::peer("answer to a request that is not under way"))
+            .ok_or_else(|| Fault::peer("answer to a request that is not under way"))
     }
 }
 

@@ -118,12 +118,6 @@ pub struct Responder {
     pub replying: usize,
 }
 
-/// The slot among these of a request that is in service.
-#[inline(always)]
-pub fn serving(slots: &mut [Slot], tag: u32) -> Option<&mut Slot> {
-    slots.get_mut(tag_slot(tag)).filter(|slot| slot.busy && slot.tag == tag)
-}
-
 impl Responder {
     /// Nothing in service; `window` requests and `push_bytes` are granted.
     pub fn new(window: u32, push_bytes: u32) -> Responder {
@@ -145,7 +139,13 @@ impl Responder {
     /// The slot of a request that is in service.
     #[inline]
     pub fn serving(&mut self, tag: u32) -> Option<&mut Slot> {
-        serving(&mut self.slots, tag)
+        self.slots.get_mut(tag_slot(tag)).filter(|slot| slot.busy && slot.tag == tag)
+    }
+
+    /// The peer has this slot, and no request in it.
+    #[inline(always)]
+    pub fn is_free(&self, index: usize) -> bool {
+        index < self.window && self.slots.get(index).is_none_or(|slot| !slot.busy)
     }
 
     /// The slot for a request that arrives.
@@ -175,13 +175,11 @@ impl Responder {
         self.replied();
     }
 
-    /// A request is answered, the engine has the reply, and another one may come for it.
+    /// A request is answered, and the engine has the reply, which tells that another one may come for it.
     #[inline]
-    pub fn replied_at_once(&mut self) {
-        self.credits.give_back(1);
-        self.credits.advertise();
-        self.push.advertise();
-        self.in_service -= 1;
+    pub fn has_told(&mut self, reply: &Header) {
+        self.credits.told_after(1, reply.credit_limit);
+        self.push.told_after(0, reply.push_limit);
         self.starved = false;
     }
 

@@ -1,10 +1,13 @@
 //! The peer's requests on a connection: from arrival over `fetch` to the reply.
 
+mod at_once;
 mod fetch;
 mod reply;
 
 use dafs_fabric::{Piece, RemoteSpan, SgList, Span, sg_bytes};
 use smallvec::SmallVec;
+
+pub use at_once::AtOnce;
 
 use crate::REPLY_HEADER_BYTES_MAX;
 use crate::connection::{Connection, Message, State, Work, push_tag};
@@ -70,25 +73,30 @@ impl Connection {
             && sh.has_room()
     }
 
-    /// The same where it was received without a receive, and [can be](Self::may_begin_short) in service at once;
-    /// where the caller's header begins.
+    /// The same where it was received without a receive, and [can be](Self::may_begin_short) in service at once,
+    /// unless `answer` has answered it; where the caller's header begins.
     #[inline(always)]
     pub(crate) fn begin_short(
         &mut self,
         sh: &mut Shared,
-        header: &Header,
-        remote: RemoteSpan,
-    ) -> Result<(Short, usize), Fault> {
+        (header, remote): (&Header, RemoteSpan),
+        answer: impl FnOnce(AtOnce<'_>, usize) -> bool,
+    ) -> Result<Option<(Short, usize)>, Fault> {
         const AT: usize = HEADER_BYTES + REMOTE_SPAN_BYTES;
+        let answer = |at_once: AtOnce<'_>| answer(at_once, AT);
         if remote.len != header.room {
             return Err(UNCOVERED);
         }
-        self.begin_request(header)?.writes_to(remote);
+        self.admit_request(header)?;
         self.counters.requests_received += 1;
+        if self.answer_at_once(sh, (header, remote), answer) {
+            return Ok(None);
+        }
+        self.place_request(header)?.writes_to(remote);
         self.responder.in_service += 1;
         sh.in_service += 1;
         let id = RequestId { conn: self.id, tag: header.tag };
-        Ok((Short::Request { id, reply_max: header.room }, AT))
+        Ok(Some((Short::Request { id, reply_max: header.room }, AT)))
     }
 
     /// A request that has data, or more to it than most.
@@ -123,6 +131,13 @@ impl Connection {
     /// Takes a request into its slot, if the peer may send it.
     #[inline(always)]
     fn begin_request(&mut self, header: &Header) -> Result<&mut Slot, Fault> {
+        self.admit_request(header)?;
+        self.place_request(header)
+    }
+
+    /// Takes the credit of a request, if the peer may send one more.
+    #[inline(always)]
+    fn admit_request(&mut self, header: &Header) -> Result<(), Fault> {
         let responder = &mut self.responder;
         responder.credits.take(1)?;
         // Credits go back before the replies leave, but a slot is in use until its reply is there.
@@ -135,7 +150,13 @@ impl Connection {
         {
             return Err(Fault::peer("it does not take its replies"));
         }
-        let slot = responder.free_slot(header.tag)?;
+        Ok(())
+    }
+
+    /// Takes it into its slot.
+    #[inline(always)]
+    fn place_request(&mut self, header: &Header) -> Result<&mut Slot, Fault> {
+        let slot = self.responder.free_slot(header.tag)?;
         (slot.busy, slot.tag) = (true, header.tag);
         (slot.mode, slot.reply_mode, slot.flags) = (header.mode, header.reply_mode, header.flags);
         (slot.data_len, slot.room) = (header.data_len, header.room);

@@ -6,6 +6,7 @@ use crate::connection::{Connection, Message};
 use crate::event::Short;
 use crate::fault::Fault;
 use crate::header::{FLAG_OF_REPLY, HEADER_BYTES, Header, Kind};
+use crate::service::AtOnce;
 use crate::shared::Shared;
 use crate::work::Target;
 
@@ -33,23 +34,27 @@ impl Connection {
         }
     }
 
-    /// A short message arrived without a receive. What most are is answered at once, and where its header
-    /// is; all else as an event.
+    /// A short message arrived without a receive. What most are is told at once, with where its header
+    /// is, or was answered by `answer`; all else as an event.
     ///
     /// # Errors
     /// The peer's fault.
-    #[inline]
+    #[inline(always)]
     pub(super) fn handle_short(
         &mut self,
         sh: &mut Shared,
         message: &ShortMessage,
+        answer: &mut impl FnMut(AtOnce<'_>, &[u8]) -> bool,
     ) -> Result<Option<(Short, usize)>, Fault> {
         let ShortMessage { len, bytes, .. } = message;
         if let Some((header, remote)) = Header::decode_one_room(bytes, *len)
             && self.may_begin_short(sh, &header)
         {
             self.update_credits(&header)?;
-            return self.begin_short(sh, &header, remote).map(Some);
+            let answer = |at_once: AtOnce<'_>, at| {
+                bytes.get(at..*len).is_some_and(|header| answer(at_once, header))
+            };
+            return self.begin_short(sh, (&header, remote), answer);
         }
         let whole = bytes.get(..*len).unwrap_or(bytes);
         if let Some(header) = Header::decode_written_reply(whole) {

@@ -13,16 +13,15 @@ use crate::work::{Target, parse_work_id};
 impl Port {
     /// Takes what the engine has to tell. New connections are handled at once, since messages on
     /// them may be among the completions just polled; ends are told after those.
-    #[inline(always)]
-    pub(super) fn take_events(&mut self) -> bool {
-        let mut any = false;
-        while let Some(event) = self.sh.engine.poll_event() {
+    pub(super) fn take_events(&mut self, first: Option<QueuePairEvent>) -> bool {
+        let (mut any, mut next) = (false, first);
+        while let Some(event) = next.or_else(|| self.sh.engine.poll_event()) {
             any |= self.take_event(event);
+            next = None;
         }
         any
     }
 
-    #[inline(never)]
     fn take_event(&mut self, event: QueuePairEvent) -> bool {
         match event {
             QueuePairEvent::Connected { queue_pair, private_data } => {

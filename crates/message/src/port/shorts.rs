@@ -3,6 +3,7 @@
 use super::Port;
 use crate::connection::State;
 use crate::event::{Event, Short};
+use crate::service::AtOnce;
 
 /// Messages that come without a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,13 +35,16 @@ impl Port {
     /// What [`next_short`](Self::next_short) gives, with its header.
     #[inline(never)]
     pub(super) fn next_short_as_event(&mut self) -> Option<Event> {
-        let short = self.next_short()?;
+        let short = self.next_short(&mut |_, _| false)?;
         Some(short.with_header(self.keep_short_header()))
     }
 
     /// See [`Node::next_short`](crate::Node::next_short).
     #[inline(always)]
-    pub fn next_short(&mut self) -> Option<Short> {
+    pub fn next_short(
+        &mut self,
+        answer: &mut impl FnMut(AtOnce<'_>, &[u8]) -> bool,
+    ) -> Option<Short> {
         while self.sh.events.is_empty() && self.take_short() {
             self.shorts = Shorts::Perhaps;
             let Some(index) = self.place_of(self.short.queue_pair) else { continue };
@@ -50,7 +54,7 @@ impl Port {
             if connection.state != State::Open {
                 continue;
             }
-            match connection.handle_short(&mut self.sh, &self.short) {
+            match connection.handle_short(&mut self.sh, &self.short, answer) {
                 Ok(Some((short, at))) => {
                     self.short_at = at;
                     return Some(short);

@@ -28,7 +28,7 @@ impl Connection {
         caller_header: &[u8; N],
         (into, room): (&Span, usize),
     ) -> Result<(), SubmitError> {
-        let is_small = HEADER_BYTES + REMOTE_SPAN_BYTES + N <= SMALL_MESSAGE_BYTES;
+        let is_small = const { HEADER_BYTES + REMOTE_SPAN_BYTES + N <= SMALL_MESSAGE_BYTES };
         if room == 0 || room > into.len() || !is_small || sh.attr.local_registration {
             return self.submit_as_any(sh, tag, caller_header, (into, room));
         }
@@ -55,19 +55,11 @@ impl Connection {
 
     /// Looks whether such a request can go.
     #[inline(always)]
-    fn admit_empty(
-        &mut self,
-        sh: &Shared,
-        tag: u32,
-        header_len: usize,
-        room: usize,
-    ) -> Result<(), SubmitError> {
+    fn admit_empty(&mut self, sh: &Shared, tag: u32, room: usize) -> Result<(), SubmitError> {
         if self.state != State::Open {
             return Err(SubmitError::NotConnected);
         }
-        let too_large = header_len > self.request_header_max()
-            || room > sh.attr.bulk_bytes_max.min(u32::MAX as usize);
-        if too_large {
+        if room > sh.attr.bulk_bytes_max.min(u32::MAX as usize) {
             return Err(SubmitError::TooLarge);
         }
         if self.requester.has(tag) {
@@ -101,7 +93,10 @@ impl Connection {
         caller_header: &[u8; N],
         (into, room): (&Span, usize),
     ) -> Result<(), SubmitError> {
-        self.admit_empty(sh, tag, N, room)?;
+        if N > self.request_header_max() {
+            return Err(SubmitError::TooLarge);
+        }
+        self.admit_empty(sh, tag, room)?;
         let memory = sh.reply_memory.take(&sh.domain)?;
         let (span, room) = (into.part(0, room), room as u32);
         let (slot, index) = self.begin_empty(tag, room);
@@ -136,11 +131,12 @@ impl Connection {
         let Some((region, remote)) = self.known_room(sh, N, (into, room)) else {
             return self.submit_as_any(sh, tag, caller_header, (into, room));
         };
-        self.admit_empty(sh, tag, N, room)?;
+        self.admit_empty(sh, tag, room)?;
         let (span, room) = (into.part(0, room), room as u32);
         let (slot, index) = self.begin_empty(tag, room);
         slot.reply_mode = Mode::Write;
-        slot.target = Some(requester::Target { span, region });
+        // It had none, which is not known where it would be dropped.
+        std::mem::forget(slot.target.replace(requester::Target { span, region }));
         let mut header = Header::new(Kind::Request, wire_tag(index, slot.generation));
         (header.reply_mode, header.room) = (Mode::Write, room);
         (header.writes, header.header_len) = (1, N as u16);
@@ -161,11 +157,10 @@ impl Connection {
         header_len: usize,
         (into, room): (&Span, usize),
     ) -> Option<(Arc<MemoryRegion>, RemoteSpan)> {
-        let agreed = &self.agreed;
         let message = HEADER_BYTES + REMOTE_SPAN_BYTES + header_len;
-        let most = agreed.peer_header_bytes.min(agreed.send_header_bytes);
-        let is_plain =
-            agreed.rdma_write && room > self.options.inline_bytes as usize && message <= most;
+        let is_plain = self.agreed.rdma_write
+            && room > self.options.inline_bytes as usize
+            && message <= self.agreed.small_request_bytes;
         let access = Access { remote_read: false, remote_write: true };
         is_plain.then(|| sh.registrations.known((into, room), access)).flatten()
     }

@@ -133,7 +133,7 @@ impl Connection {
         let slot = self.responder.serving(header.tag);
         let slot = slot
             .filter(|slot| slot.mode == Mode::Pieces && slot.fetch == Fetch::Posted)
-            .ok_or(Fault::peer("piece of data that was not granted"))?;
+            .ok_or_else(|| Fault::peer("piece of data that was not granted"))?;
         if header.room != slot.arrived
             || len > slot.granted - slot.arrived
             || header.flags & FLAG_OF_HEADER != 0

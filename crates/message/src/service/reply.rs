@@ -8,7 +8,7 @@ use crate::header::{
 };
 use crate::planted::{Defect, planted};
 use crate::references;
-use crate::responder::{Fetch, serving};
+use crate::responder::Fetch;
 use crate::segments;
 use crate::shared::{Held, Shared};
 use crate::work::Target;
@@ -128,56 +128,26 @@ impl Connection {
         if !self.may_reply_at_once(sh, caller_header.len(), (data.len(), len)) {
             return false;
         }
-        let responder = &mut self.responder;
-        let Some(slot) = serving(&mut responder.slots, tag) else { return false };
+        let Some(slot) = self.responder.serving(tag) else { return false };
         let is_asked = (slot.mode, slot.reply_mode) == (Mode::None, Mode::Write);
         let [remote] = slot.writes[..] else { return false };
         // It had better be told where the data is.
         if references::is_asked(slot.flags, len) {
             return false;
         }
-        if !is_asked || slot.fetch != Fetch::Not || len > remote.len as usize {
+        if !is_asked || slot.fetch != Fetch::Not {
             return false;
         }
-        let mut header = Header::new(Kind::Reply, tag);
-        (header.mode, header.data_len) = (Mode::Write, len as u32);
-        header.header_len = caller_header.len() as u16;
-        // As they are when it has left.
-        header.credit_limit = responder.credits.limit_after(1);
-        header.push_limit = responder.push.limit_after(0);
-        let mut small = [0; SMALL_MESSAGE_BYTES];
-        let Some(message) = header.with_header(caller_header, &mut small) else { return false };
-        let remote = RemoteSpan { len: len as u32, ..remote };
-        if !sh.engine.write_and_send(self.queue_pair, data, remote, message) {
+        if !self.write_reply(sh, tag, caller_header, (data, len), remote) {
             return false;
         }
-        sh.posted = true;
         sh.in_service -= 1;
-        self.counters.replies_written += 1;
-        slot.busy = false;
-        slot.retired = slot.retired.filter(|retired| *retired == tag);
-        responder.replied_at_once();
+        self.responder.in_service -= 1;
+        if let Some(slot) = self.responder.serving(tag) {
+            slot.busy = false;
+            slot.retired = slot.retired.filter(|retired| *retired == tag);
+        }
         true
-    }
-
-    /// What does not depend on the request.
-    #[inline(always)]
-    fn may_reply_at_once(
-        &self,
-        sh: &Shared,
-        header_len: usize,
-        (pieces, len): (usize, usize),
-    ) -> bool {
-        let (agreed, message_len) = (&self.agreed, HEADER_BYTES + header_len);
-        let inline = self.options.inline_bytes as usize;
-        agreed.writes_at_once
-            && self.state == State::Open
-            && self.outbox_is_empty()
-            && pieces <= sh.attr.sge_max
-            && message_len <= agreed.small_reply_bytes
-            && len > 0
-            && (len > inline || message_len + len > agreed.peer_message_bytes)
-            && !planted(Defect::ReplyBeforeData)
     }
 
     /// Sends the message behind data that was written.
