@@ -48,6 +48,22 @@ pub struct ServerSlots {
     encoded: Vec<u8>,
 }
 
+/// A slot on which a request of a sequence would be new.
+#[derive(Debug)]
+pub struct NextSlot<'a> {
+    entry: &'a mut ServerSlot,
+    sequence: u32,
+}
+
+impl NextSlot<'_> {
+    /// The request, which has no data and is repeatable, was executed.
+    #[inline(always)]
+    pub fn passed(self, hash: u64) {
+        let (sequence, state) = (self.sequence, SlotState::Done(KeptResults::default()));
+        *self.entry = ServerSlot { sequence, request_hash: hash, data_len: 0, state };
+    }
+}
+
 impl ServerSlots {
     /// `count` idle slots whose first request has sequence 1.
     pub fn new(count: u16) -> ServerSlots {
@@ -81,6 +97,15 @@ impl ServerSlots {
             SlotState::Done(kept) => Verdict::Replay(kept.results()),
             _ => Verdict::Running,
         }
+    }
+
+    /// The slot, if a request with this sequence is [new](Verdict::New) there: it may be executed where it came.
+    #[inline(always)]
+    pub fn next(&mut self, slot: SlotId, sequence: u32) -> Option<NextSlot<'_>> {
+        let entry = self.slots.get_mut(usize::from(slot.0))?;
+        let is_next = sequence == entry.sequence.wrapping_add(1)
+            && !matches!(entry.state, SlotState::Running);
+        is_next.then_some(NextSlot { entry, sequence })
     }
 
     /// The request that runs on `slot` was executed; `results` are the cached ones, at most
@@ -282,6 +307,20 @@ mod tests {
         slots.finish(SLOT, results().iter().map(Option::as_ref));
         assert_eq!(slots.begin(SLOT, 1, HASH, 0), refused(Status::SeqFalseRetry));
         assert_eq!(slots.begin(SLOT, 1, HASH, DATA), Verdict::Replay(results()));
+    }
+
+    #[test]
+    fn what_was_executed_where_it_came_is_as_if_it_had_run() {
+        let mut slots = ServerSlots::new(1);
+        assert!(slots.next(SLOT, 2).is_none() && slots.next(SlotId(1), 1).is_none());
+        slots.next(SLOT, 1).expect("new").passed(HASH);
+        assert!(slots.next(SLOT, 2).is_some() && slots.next(SLOT, 1).is_none());
+        assert_eq!(slots.begin(SLOT, 1, HASH, DATA), refused(Status::SeqFalseRetry));
+        assert_eq!(slots.begin(SLOT, 1, HASH, 0), Verdict::Replay(vec![]));
+        assert!(slots.next(SLOT, 2).is_none(), "it runs again");
+        slots.finish(SLOT, []);
+        assert_eq!(slots.begin(SLOT, 2, HASH, 0), Verdict::New);
+        assert!(slots.next(SLOT, 3).is_none(), "it runs");
     }
 
     #[test]

@@ -40,11 +40,13 @@ impl Worker {
         }
     }
 
-    /// Something came from the client over a connection.
+    /// Something came from the client over a connection, which `is_other` than that by which something came last.
     #[inline]
-    pub(crate) fn heard(&mut self, session: &Rc<Session>, connection: ConnId) {
+    pub(crate) fn heard(&mut self, session: &Rc<Session>, connection: ConnId, is_other: bool) {
         session.life.seen(self.clock.now());
-        session.links.heard(connection);
+        if is_other {
+            session.links.heard(connection);
+        }
         if session.callbacks.borrow().has_unsent() {
             self.send_callbacks(session);
         }
@@ -69,6 +71,6 @@ impl Worker {
             let number = session.number();
             self.context.locks(|table| table.confirmed(number, ticket, result.is_ok()));
         }
-        self.heard(&session, connection);
+        self.heard(&session, connection, true);
     }
 }

@@ -1,6 +1,7 @@
 //! A worker: one engine, its sessions, their chains. No thread, no clock.
 
 mod admission;
+mod at_once;
 mod clock;
 mod company;
 mod complaints;
@@ -96,28 +97,38 @@ impl Worker {
     /// long ago, the time between them counts for no lease and no other limit.
     pub fn progress(&mut self, now: Duration) -> bool {
         self.context.now.set(self.clock.pass(now));
-        let mut busy = self.mailbox.has_some() && self.take_messages();
-        // Who waits for what has come from the disk is not to wait for a look at the network.
-        busy |= self.tasks.has_ready() && self.run_ready();
-        busy |= self.node.poll() > 0;
-        // Most passes of who spins find nothing.
-        if busy || self.tasks.has_ready() || self.has_actions() {
+        // Most passes of who spins find nothing, here and in the following looks.
+        let mut busy = self.has_woken() && self.take_woken();
+        if self.node.poll() > 0 {
+            busy = true;
+            self.answer_shorts();
+        }
+        if self.node.has_told() || self.tasks.has_ready() || self.has_actions() {
             busy |= self.do_all();
         }
-        // Before writers have to wait.
-        if busy && self.shared.unifier.is_half_dirty() {
-            self.write_back();
+        if self.clock.is_timer_due(now) || self.stopping.is_some() {
+            self.timers(now);
         }
-        if self.clock.is_timer_due(now) {
-            self.timers();
-            self.drain_actions();
-        }
-        self.end_sessions();
         self.node.ring();
         busy
     }
 
+    /// Others left something, or woke tasks.
+    #[inline]
+    fn has_woken(&self) -> bool {
+        self.mailbox.has_some() || self.tasks.has_ready()
+    }
+
+    /// Takes what others left, and goes on with what they woke; true if there was something.
+    #[inline(never)]
+    fn take_woken(&mut self) -> bool {
+        let busy = self.mailbox.has_some() && self.take_messages();
+        // Who waits for what has come from the disk is not to wait for a look at the network.
+        busy | (self.tasks.has_ready() && self.run_ready())
+    }
+
     /// Goes on until nothing more can be done now; true if something was done.
+    #[inline(never)]
     fn do_all(&mut self) -> bool {
         let mut busy = false;
         loop {
@@ -126,14 +137,19 @@ impl Worker {
                 self.reply_sent(token);
                 busy = true;
             }
-            while let Some(event) = self.next_event(&mut busy) {
+            while let Some(event) = self.node.next_event() {
                 self.handle(event);
                 busy = true;
             }
+            busy |= self.answer_shorts();
             busy |= self.drain_actions();
             if !self.tasks.has_ready() && !self.node.has_event() {
                 break;
             }
+        }
+        // Before writers have to wait.
+        if self.shared.unifier.is_half_dirty() {
+            self.write_back();
         }
         busy
     }
@@ -300,29 +316,17 @@ impl Worker {
         (together, held)
     }
 
-    /// The next event that is no short message which is answered at once; what is makes it busy.
-    #[inline(always)]
-    fn next_event(&mut self, busy: &mut bool) -> Option<Event> {
-        while let Some(short) = self.node.next_short() {
-            *busy = true;
-            if !self.handle_short(short) {
-                return Some(short.with_header(self.node.keep_short_header()));
-            }
-        }
-        self.node.next_event()
-    }
-
-    /// What came as a short message: mostly a read of what is there. False: it is something else.
-    #[inline(always)]
-    fn handle_short(&mut self, short: Short) -> bool {
+    /// What came as a short message, and could not be answered where it was: mostly a read.
+    #[inline(never)]
+    fn handle_short(&mut self, short: Short) {
         if let Short::Request { id, .. } = short
             && let Some(read) = decode_plain_read(self.node.short_header())
             && let Some(session) = self.connections.bound_to(id.conn()).cloned()
         {
-            self.plain_read(&session, id, read);
-            return true;
+            return self.plain_read(&session, id, read);
         }
-        false
+        let event = short.with_header(self.node.keep_short_header());
+        self.handle(event);
     }
 
     #[inline(always)]
@@ -373,7 +377,17 @@ impl Worker {
         }
     }
 
-    fn timers(&mut self) {
+    #[inline(never)]
+    fn timers(&mut self, now: Duration) {
+        if self.clock.is_timer_due(now) {
+            self.clock.timers_begin(now);
+            self.look_at_all();
+            self.drain_actions();
+        }
+        self.end_sessions();
+    }
+
+    fn look_at_all(&mut self) {
         let lease = Duration::from_secs(u64::from(self.shared.limits.lease_seconds));
         if self.context.number == 0 {
             self.watch_locks(lease);

@@ -9,6 +9,7 @@ use std::task::{Poll, Waker};
 
 use smallvec::SmallVec;
 
+#[inline(always)]
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

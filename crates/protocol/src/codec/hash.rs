@@ -20,10 +20,9 @@ pub(super) fn hash(cred: u32, bytes: &[u8]) -> u64 {
 
 /// Of a request's credential and what its operations say, where the rest of them is the same always.
 #[inline]
-pub(super) fn hash_words<const N: usize>(cred: u32, words: [u64; N]) -> u64 {
-    let start = mix(u64::from(cred) ^ SEED, ODD);
-    let fold = |state: u64, word| mix(state ^ word, ODD) ^ state.rotate_left(29);
-    words.into_iter().fold(start, fold)
+pub(super) fn hash_words([a, b, c]: [u64; 3]) -> u64 {
+    let state = mix(a ^ SEED, ODD) ^ b;
+    mix(state ^ c.rotate_left(32), SEED) ^ state
 }
 
 #[inline]

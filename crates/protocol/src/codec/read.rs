@@ -35,8 +35,8 @@ impl PlainRead {
     /// in all of them.
     #[inline]
     pub fn hash(&self) -> u64 {
-        let words = [self.state.0, self.offset, u64::from(self.len)];
-        hash::hash_words(self.head.cred.0, words)
+        let halves = u64::from(self.head.cred.0) << 32 | u64::from(self.len);
+        hash::hash_words([halves, self.state.0, self.offset])
     }
 
     /// Its bytes.
@@ -156,12 +156,12 @@ const fn number_and_length(number: u16, bytes: usize) -> [u8; 4] {
 
 #[inline(always)]
 fn u64_at<const OF: usize>(bytes: &[u8; OF], at: usize) -> u64 {
-    u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]))
+    bytes[at..].first_chunk().map_or(0, |long| u64::from_le_bytes(*long))
 }
 
 #[inline(always)]
 fn u32_at<const OF: usize>(bytes: &[u8; OF], at: usize) -> u32 {
-    u32::from_le_bytes(std::array::from_fn(|index| bytes[at + index]))
+    bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
 }
 
 #[cfg(test)]

@@ -13,8 +13,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Clock {
     caller: Option<Duration>,
     paused: Duration,
-    /// Its own, as of this pass.
-    now: Duration,
     /// By the caller's.
     next_timer: Duration,
 }
@@ -28,11 +26,11 @@ impl Clock {
             self.note_pause(caller);
         }
         self.caller = Some(caller);
-        self.now = if self.paused.is_zero() { caller } else { caller.saturating_sub(self.paused) };
-        self.now
+        self.now()
     }
 
     #[cold]
+    #[inline(never)]
     fn note_pause(&mut self, caller: Duration) {
         let since = caller.saturating_sub(self.caller.unwrap_or(caller));
         if since > PAUSE {
@@ -44,16 +42,19 @@ impl Clock {
     /// Its own time, as of this pass.
     #[inline]
     pub(crate) fn now(&self) -> Duration {
-        self.now
+        let caller = self.caller();
+        if self.paused.is_zero() { caller } else { caller.saturating_sub(self.paused) }
     }
 
-    /// Timers are due at this time of the caller; they are again after a while.
-    pub(super) fn is_timer_due(&mut self, caller: Duration) -> bool {
-        let is_due = caller >= self.next_timer;
-        if is_due {
-            self.next_timer = caller + TIMER;
-        }
-        is_due
+    /// Timers are due at this time of the caller.
+    #[inline]
+    pub(super) fn is_timer_due(&self, caller: Duration) -> bool {
+        caller >= self.next_timer
+    }
+
+    /// They are looked at now, and due again after a while.
+    pub(super) fn timers_begin(&mut self, caller: Duration) {
+        self.next_timer = caller + TIMER;
     }
 
     /// When timers are due, by the caller's time.
@@ -62,6 +63,7 @@ impl Clock {
     }
 
     /// The caller's, as of this pass.
+    #[inline]
     pub(super) fn caller(&self) -> Duration {
         self.caller.unwrap_or_default()
     }

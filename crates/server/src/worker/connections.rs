@@ -36,8 +36,8 @@ pub(super) struct Connections {
     by_id: FxHashMap<ConnId, Connection>,
     /// The one that was asked for last, if it is part of a session: in there, too.
     last: Option<(ConnId, Rc<Session>)>,
-    /// The one that was heard last, and when.
-    heard: Option<(ConnId, Duration)>,
+    /// The one that was heard last.
+    heard: Option<ConnId>,
     /// Those that are being set up.
     unproven: Crowd<ConnId>,
     /// Those that wait for what they replace.
@@ -78,18 +78,14 @@ impl Connections {
         Some(())
     }
 
-    /// Something came. False: something has come in this pass already, and nothing since by another.
+    /// Something came. False: so it did the last time.
     #[inline]
-    pub(super) fn note_heard(&mut self, connection: ConnId, now: Duration) -> bool {
-        let is_other = self.heard != Some((connection, now));
-        if is_other {
-            self.heard = Some((connection, now));
-        }
-        is_other
+    pub(super) fn note_heard(&mut self, connection: ConnId) -> bool {
+        self.heard.replace(connection) != Some(connection)
     }
 
     fn set(&mut self, connection: ConnId, is: Connection) {
-        self.last = None;
+        (self.last, self.heard) = (None, None);
         self.by_id.insert(connection, is);
     }
 

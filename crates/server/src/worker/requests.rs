@@ -15,6 +15,7 @@ use dafs_unifier::{PageLook, PinnedPage};
 
 use super::Worker;
 use super::admission::{NEEDS_OF_PAGE, needs_of, needs_of_hit, needs_of_read};
+use super::at_once::note_hit;
 use super::transfers::ReplyPins;
 use crate::budget::Needs;
 use crate::chain;
@@ -123,9 +124,8 @@ impl Worker {
     /// Something came on a connection of a session. False: the next server is asked again.
     #[inline(always)]
     fn hears(&mut self, session: &Rc<Session>, id: RequestId) -> bool {
-        if self.connections.note_heard(id.conn(), self.clock.now()) {
-            self.heard(session, id.conn());
-        }
+        let is_other = self.connections.note_heard(id.conn());
+        self.heard(session, id.conn(), is_other);
         self.stopping.is_none()
     }
 
@@ -283,12 +283,6 @@ impl Worker {
         // A page is no longer than a `u32` tells.
         let outcome = (page.bytes() as u32, page.end_of_file());
         let header = encode_plain_read_reply(head.slot, head.sequence, outcome);
-        // Nothing is held for what leaves now, so that nothing is to be admitted.
-        if self.node.reply_at_once(id, &header, || page.piece()) {
-            count(&self.context.counters.cache_hits, 1);
-            self.note_hit(session, &open, read, page.bytes());
-            return Answer::Now;
-        }
         let Some(grant) = self.try_admit(session, NEEDS_OF_PAGE) else { return Answer::None };
         count(&self.context.counters.cache_hits, 1);
         self.note_hit(session, &open, read, page.bytes());
@@ -319,7 +313,7 @@ impl Worker {
         session: &Rc<Session>,
         id: RequestId,
         read: &PlainRead,
-        open: &Open,
+        open: &Rc<Open>,
     ) -> bool {
         let FileData::Cached(file) = &open.file else { return false };
         let Some(lease) = file.try_read(read.offset, read.len as usize) else { return false };
@@ -333,14 +327,9 @@ impl Worker {
     }
 
     /// The server's cache answers a read.
-    #[inline(always)]
-    fn note_hit(&self, session: &Session, open: &Open, read: &PlainRead, bytes: usize) {
-        let (offset, len) = (read.offset, read.len as usize);
-        if let (Some(recorder), Some(file)) = (&self.context.shared.recorder, open.file.cached()) {
-            recorder.read(file, offset, len);
-        }
-        note_read(&self.context, session, bytes);
-        open.read_ahead(offset, len, true);
+    #[inline]
+    fn note_hit(&self, session: &Session, open: &Rc<Open>, read: &PlainRead, bytes: usize) {
+        note_hit(&self.context, session, open, read, bytes);
         session.slots.borrow_mut().finish(read.head.slot, []);
     }
 

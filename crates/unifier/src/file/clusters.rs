@@ -17,7 +17,7 @@ pub(crate) struct Clusters {
 }
 
 impl Clusters {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, number: u64) -> Option<&Cluster> {
         self.by_number.get(&number).map(Box::as_ref)
     }
