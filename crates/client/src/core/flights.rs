@@ -105,23 +105,31 @@ impl Flights {
 
     /// Puts a plain read into the slot that was taken for it.
     #[inline(always)]
-    pub(super) fn put_read(&mut self, slot: SlotId, read: impl FnOnce() -> ReadFlight) {
-        match self.reads.get_mut(usize::from(slot.0)) {
-            // Made where it stays.
-            Some(place @ None) => *place = Some(read()),
-            _ => debug_assert!(false, "a slot has one request at a time"),
+    pub(super) fn put_read(&mut self, slot: SlotId, read: ReadFlight) {
+        if let Some(place) = self.reads.get_mut(usize::from(slot.0)) {
+            debug_assert!(place.is_none(), "a slot has one request at a time");
+            // There was none, which is not known where it would be dropped.
+            std::mem::forget(place.replace(read));
         }
     }
 
-    /// The plain read in this slot, if the connection has it and `is_meant` agrees; its place is free then.
+    /// The plain read in this slot, if the connection has it and `is_meant` agrees.
     #[inline(always)]
-    pub(super) fn take_read(
+    pub(super) fn find_read(
         &mut self,
         (conn, slot): (ConnId, u32),
         is_meant: impl FnOnce(&ReadFlight) -> bool,
-    ) -> Option<ReadFlight> {
-        let place = self.reads.get_mut(slot as usize)?;
-        place.take_if(|read| read.conn == conn && is_meant(read))
+    ) -> Option<&mut ReadFlight> {
+        let read = self.reads.get_mut(slot as usize)?.as_mut()?;
+        (read.conn == conn && is_meant(read)).then_some(read)
+    }
+
+    /// It has ended: its place is free.
+    #[inline(always)]
+    pub(super) fn end_read(&mut self, slot: SlotId) {
+        if let Some(place) = self.reads.get_mut(usize::from(slot.0)) {
+            *place = None;
+        }
     }
 
     /// The memory of the encoded request of a slot.

@@ -284,26 +284,34 @@ impl Core {
     pub fn progress(&mut self, now: Duration) -> bool {
         self.now = self.now.max(now);
         self.wants_progress = false;
-        self.node.poll();
-        let mut busy = !self.answers.done.is_empty();
+        let has_done = !self.answers.done.is_empty();
+        let busy = self.node.poll() > 0 && self.take_events();
+        self.on_time();
+        self.settle();
+        self.pump();
+        if !self.answers.lingering.is_empty() {
+            self.return_buffers();
+        }
+        if !self.requests.rung {
+            self.ring();
+        }
+        busy || has_done || !self.answers.done.is_empty()
+    }
+
+    /// Takes what the node has; true if there was something.
+    #[inline(never)]
+    fn take_events(&mut self) -> bool {
+        let mut busy = false;
         loop {
             if let Some(short) = self.node.next_short() {
                 self.on_short(short);
             } else if let Some(event) = self.node.next_event() {
                 self.on_event(event);
             } else {
-                break;
+                return busy;
             }
             busy = true;
         }
-        self.on_time();
-        self.settle();
-        self.pump();
-        self.return_buffers();
-        if !self.requests.rung {
-            self.ring();
-        }
-        busy || !self.answers.done.is_empty()
     }
 
     #[inline(always)]

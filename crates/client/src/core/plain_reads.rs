@@ -11,7 +11,7 @@ use super::delivery::SMALL_BYTES_MAX;
 use super::dispatch::look_for_poison;
 use super::done_queue::ReadDone;
 use super::flights::ReadFlight;
-use super::{Core, CoreDone, FileKey, Memory, Output, Owner, Phase, Work};
+use super::{Core, CoreDone, FileKey, Memory, Output, Owner, Phase, Requests, Work};
 
 /// A small call has the first link and queue.
 const SMALL: usize = 0;
@@ -78,23 +78,24 @@ impl Core {
         let (Some(conn), Some(span)) = (self.links[link].ready_conn(), memory.span()) else {
             return false;
         };
-        let Some((slot, sequence)) = self.requests.slots.take() else { return false };
+        let Requests { slots, flights, rung, .. } = &mut self.requests;
+        let Some((slot, sequence)) = slots.take() else { return false };
         let head = RequestHead { slot, sequence, cred };
         let request = PlainRead { head, state, offset, len };
         let Ok(bytes) = request.encode() else {
-            self.requests.slots.untake(slot);
+            slots.untake(slot);
             return false;
         };
         let room = (span, len as usize);
         if self.node.submit_empty(conn, u32::from(slot.0), &bytes, room).is_err() {
-            self.requests.slots.untake(slot);
+            slots.untake(slot);
             return false;
         }
         self.session.facts.requests += 1;
-        self.requests.rung = false;
+        *rung = false;
         let memory = std::mem::replace(memory, Memory::None);
-        let read = || ReadFlight { conn, link, owner, tag, user, file, request, memory };
-        self.requests.flights.put_read(slot, read);
+        let read = ReadFlight { conn, link, owner, tag, user, file, request, memory };
+        flights.put_read(slot, read);
         true
     }
 
@@ -114,15 +115,18 @@ impl Core {
             (slot, sequence) == (head.slot, head.sequence)
                 && bytes <= read.request.len.min(data_len)
         };
-        let Some(read) = self.requests.flights.take_read((conn, tag), is_meant) else {
+        let Some(place) = self.requests.flights.find_read((conn, tag), is_meant) else {
             return self.on_other_read_reply(conn, tag, answer, data_len);
         };
-        self.links[read.link].heard(self.now);
-        look_for_poison(&read.memory, data_len);
+        let (owner, tag, bytes) = (place.owner, place.tag, bytes as usize);
+        let (link, file) = (place.link, place.file);
+        let memory = std::mem::replace(&mut place.memory, Memory::None);
+        self.requests.flights.end_read(slot);
+        self.links[link].heard(self.now);
+        look_for_poison(&memory, data_len);
         self.requests.slots.release(slot);
-        self.end_of_call(read.file);
-        let (owner, tag, bytes) = (read.owner, read.tag, bytes as usize);
-        let buffer = match read.memory {
+        self.end_of_call(file);
+        let buffer = match memory {
             Memory::Buffer(posted) => match posted.take_back() {
                 Ok(buffer) => Some(buffer),
                 Err(posted) => {

@@ -31,12 +31,14 @@ impl Core {
         if let (&Work::Read { file, offset, len }, None) = (&work, &user)
             && self.send_read(Read { owner, tag, file, offset, len }, &mut memory)
         {
-            // It holds nothing, which is not known where it is dropped.
+            // They hold nothing, which is not known where they are dropped.
+            std::mem::forget(memory);
             return std::mem::forget(work);
         }
         self.submit_any(owner, tag, user, work, memory);
     }
 
+    #[inline(never)]
     fn submit_any(
         &mut self,
         owner: Owner,
