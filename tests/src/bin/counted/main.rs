@@ -23,15 +23,15 @@ use profile::Profile;
 use workload::{Network, READS};
 
 /// What is counted and what it may cost per read: instructions, calls of memcpy, calls of malloc. The
-/// figures of 2026-11-26 or 27, and 2 to 3 %.
+/// figures of 2026-11-27, and 2 to 3 %.
 const BOUNDS: [(&str, [f64; 3]); 7] = [
-    ("server", [2523.0, 3.2, 0.01]),
-    ("client", [2734.0, 3.3, 0.01]),
-    ("server, cold", [5990.0, 4.3, 0.05]),
-    ("server, shm", [1670.0, 2.1, 0.01]),
-    ("client, shm", [1438.0, 2.1, 0.01]),
-    ("server, shm, 1", [2900.0, 2.1, 0.02]),
-    ("client, shm, 1", [2660.0, 2.1, 0.04]),
+    ("server", [2395.0, 3.2, 0.01]),
+    ("client", [2615.0, 3.2, 0.01]),
+    ("server, cold", [5960.0, 4.3, 0.05]),
+    ("server, shm", [1408.0, 2.1, 0.01]),
+    ("client, shm", [1265.0, 2.1, 0.01]),
+    ("server, shm, 1", [1955.0, 2.1, 0.02]),
+    ("client, shm, 1", [1835.0, 2.1, 0.04]),
 ];
 
 /// What is counted, taken apart: `END[, cold][, NETWORK][, DEPTH]`.

@@ -110,25 +110,33 @@ fn counted_server(worker: &mut Worker, store_io: Option<&dyn ThreadIo>, now: Dur
     server(worker, store_io, now)
 }
 
-/// What the profiler looks for: asks for reads of these blocks, and takes what has come.
+/// What the profiler looks for: takes what has come, and asks for reads of these blocks, the last ones first, as far
+/// as there are buffers.
 #[inline(never)]
 fn counted_client(
     core: &mut Core,
     now: Duration,
     file: FileKey,
-    asked: &mut Vec<(u64, Buffer)>,
-    back: &mut Vec<Buffer>,
-) -> bool {
-    for (block, buffer) in asked.drain(..) {
+    asked: &mut Vec<u64>,
+    buffers: &mut Vec<Buffer>,
+) {
+    core.progress(now);
+    while let Some(done) = core.next_done() {
+        assert!(matches!(done.result, Ok(Output::Read { bytes: BLOCK, .. })), "{:?}", done.result);
+        if let Some(buffer) = done.buffer {
+            buffers.push(buffer);
+        }
+        // It holds nothing, which is not known where it is dropped.
+        std::mem::forget(done.result);
+    }
+    while !asked.is_empty()
+        && let Some(buffer) = buffers.pop()
+        && let Some(block) = asked.pop()
+    {
         let work = Work::Read { file, offset: block * BLOCK as u64, len: BLOCK as u32 };
         core.submit(Owner(1), block, work, Memory::Buffer(buffer.post()));
     }
-    let busy = core.progress(now);
-    while let Some(done) = core.next_done() {
-        assert!(matches!(done.result, Ok(Output::Read { bytes: BLOCK, .. })), "{:?}", done.result);
-        back.extend(done.buffer);
-    }
-    busy
+    core.ring();
 }
 
 impl Pair {
@@ -173,18 +181,19 @@ impl Pair {
         }
     }
 
-    /// Reads as many of these blocks at a time as there are buffers.
+    /// Reads as many of these blocks at a time as there are buffers, the ends by turns: in its turn the client takes what
+    /// has come and asks for as many more.
     fn reads(&mut self, file: FileKey, blocks: &mut impl Iterator<Item = u64>, reads: usize) {
-        let depth = self.buffers.len();
+        let (depth, mut left) = (self.buffers.len(), reads);
         let mut asked = Vec::with_capacity(depth);
-        for _ in 0..reads / depth {
-            asked.extend(blocks.zip(self.buffers.drain(..)));
-            while self.buffers.len() < depth {
-                self.now += Duration::from_micros(10);
-                counted_client(&mut self.core, self.now, file, &mut asked, &mut self.buffers);
-                counted_server(&mut self.worker, self.store_io.as_deref(), self.now);
-                self.wait_for_disk();
-            }
+        while left > 0 || !asked.is_empty() || self.buffers.len() < depth {
+            let more = left.min(depth - asked.len());
+            asked.extend(blocks.take(more));
+            left -= more;
+            self.now += Duration::from_micros(10);
+            counted_client(&mut self.core, self.now, file, &mut asked, &mut self.buffers);
+            counted_server(&mut self.worker, self.store_io.as_deref(), self.now);
+            self.wait_for_disk();
         }
     }
 
