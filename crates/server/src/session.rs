@@ -94,7 +94,12 @@ impl Session {
         }
     }
 
+    /// By what its client sees that it has not ended, beside what it maps of a cache domain; `None`: it is to
+    /// read nothing of that by itself.
     pub(crate) fn life_word(&self, domain: DomainId, life: &mem::Life) -> Option<mem::LifeWord> {
+        if self.life.has_ended() {
+            return None;
+        }
         let mut marks = self.marks.borrow_mut();
         if let Some((_, mark)) = marks.iter().find(|(of, _)| *of == domain) {
             return Some(mark.word());
@@ -103,6 +108,17 @@ impl Session {
         let word = mark.word();
         marks.push((domain, mark));
         Some(word)
+    }
+
+    /// Nothing that its client reads by itself from now on is believed, before it is told anew.
+    pub(crate) fn end_own_reads(&self) {
+        self.marks.take();
+    }
+
+    /// It is destroyed, whoever still holds it.
+    pub(crate) fn end(&self) {
+        self.life.end();
+        self.end_own_reads();
     }
 
     /// To whom late write errors are told.

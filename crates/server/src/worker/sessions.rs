@@ -1,5 +1,8 @@
 //! Sessions: made, found, ended.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -175,7 +178,7 @@ impl Worker {
         self.shared.metrics.leave(session.number());
         let reason = end.reason();
         tracing::info!(uid = session.who.uid, reason, "session ended");
-        session.life.end();
+        session.end();
         self.end_log(&session, end);
         for Link { connection, .. } in session.links.take_all() {
             self.node.ring();
@@ -329,6 +332,7 @@ impl Worker {
         expired.sort_unstable_by_key(|id| id.0);
         for id in expired {
             if let Some(session) = self.session(id) {
+                session.end_own_reads();
                 self.drop_delayed(&session);
             }
             // What waits for its data ends with its connections.
