@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Whoever dies holding the other end of its input, it puts back what was there. One process at a
-/// time, also of those that run elsewhere on this kernel.
-const HOLD: &str =
-    "before=$(cat $0) && echo $1 > $0 && echo on || exit 1; read -r _; echo $before > $0";
+/// Whoever dies holding the other end of its input, it puts back what was there: also where a signal
+/// ends all processes of a run. One process at a time, also of those that run elsewhere on this kernel.
+const HOLD: &str = "trap '' HUP INT TERM
+    before=$(cat $0) && echo $1 > $0 && echo on || exit 1; read -r _; echo $before > $0";
 
 static HOLDER: Mutex<(usize, Option<Held>)> = Mutex::new((0, None));
 
