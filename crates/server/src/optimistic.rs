@@ -37,20 +37,21 @@ type KeysOfAll = Rc<[Option<Keys>]>;
 
 /// What each connection of a session may map.
 #[derive(Debug, Default)]
-pub(crate) struct Mappable(RefCell<SmallVec<[(ConnId, KeysOfAll); CONNECTIONS]>>);
+pub(crate) struct Mappable<C = ConnId>(RefCell<SmallVec<[(C, KeysOfAll); CONNECTIONS]>>);
 
-impl Mappable {
-    /// Of a connection that becomes part of the session. A session has two.
-    pub(crate) fn add(&self, connection: ConnId, keys: KeysOfAll) {
-        let mut all = self.0.borrow_mut();
-        if all.len() == CONNECTIONS {
-            all.remove(0);
-        }
-        all.push((connection, keys));
+impl<C: PartialEq> Mappable<C> {
+    /// Of a connection that becomes part of the session.
+    pub(crate) fn add(&self, connection: C, keys: KeysOfAll) {
+        self.0.borrow_mut().push((connection, keys));
+    }
+
+    /// The connection touches nothing any more.
+    pub(crate) fn remove(&self, connection: C) {
+        self.0.borrow_mut().retain(|(of, _)| *of != connection);
     }
 
     /// What a client uses that has asked by this connection.
-    pub(crate) fn keys(&self, connection: ConnId, domain: DomainId) -> Option<Keys> {
+    pub(crate) fn keys(&self, connection: C, domain: DomainId) -> Option<Keys> {
         let all = self.0.borrow();
         let (_, keys) = all.iter().find(|(of, _)| *of == connection)?;
         keys.get(domain.0).copied().flatten()
@@ -135,4 +136,24 @@ pub(crate) fn entries(
     let life = Life::begin(&entries, LIFE_SERVER, LIFE_SESSIONS)?;
     domain.let_peers_read(&entries.span(0, entries.len()))?;
     Ok((entries, life))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_has_its_keys_as_long_as_it_is_there() {
+        let all = Mappable::<u64>::default();
+        let keys = |number: u64| -> KeysOfAll { [Some([Rkey(number), Rkey(number + 1)])].into() };
+        let has = |connection| all.keys(connection, DomainId::FIRST).is_some();
+        (1..=2).for_each(|number| all.add(number, keys(number)));
+        // The second one breaks, and is made again, twice.
+        for (broken, next) in [(2, 3), (3, 4)] {
+            all.add(next, keys(next));
+            all.remove(broken);
+            assert!(has(1) && has(next) && !has(broken), "{broken}");
+        }
+        assert!(all.keys(1, DomainId(1)).is_none());
+    }
 }

@@ -396,6 +396,7 @@ impl Worker {
         self.connections.quiescent(connection);
         for live in self.sessions.values() {
             live.session.links.quiescent(connection);
+            live.session.mappable.remove(connection);
         }
         self.finish_binds();
     }
