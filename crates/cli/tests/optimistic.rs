@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -238,6 +239,37 @@ fn a_server_that_died_is_believed_nothing() {
         assert_eq!(read(&file, 0, 3 * PAGE), vec![round; 3 * PAGE], "round {round}");
         drop(other);
     }
+}
+
+/// Files in memory that a process maps, in this way.
+fn memory_files(process: &str, how: &str) -> HashSet<u64> {
+    let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).expect("mappings");
+    let inode = |line: &str| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let is_so = words.next()?.starts_with(how) && line.contains("/memfd:dafs");
+        words.nth(2)?.parse().ok().filter(|_| is_so)
+    };
+    maps.lines().filter_map(inode).collect()
+}
+
+/// It is a part of the machine's memory, which the next server needs: also who reads nothing lets it go.
+#[test]
+fn the_cache_of_a_dead_server_stays_mapped_nowhere() {
+    let mut server = serving(&[]);
+    let (session, file) = open(&server, "transport=shm");
+    warm(&session, &file, BYTES);
+    let theirs = memory_files(&server.child.id().to_string(), "");
+    let of_dead = || memory_files("self", "r--s").intersection(&theirs).count();
+    assert!(of_dead() >= 2, "the cache, and its entries");
+    // Nobody calls.
+    std::thread::sleep(Duration::from_millis(500));
+    server.crash_and_restart();
+    let start = Instant::now();
+    while of_dead() > 0 {
+        assert!(start.elapsed() < PATIENCE, "{} are still mapped", of_dead());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(read(&file, PAGE, 5) == contents()[PAGE..PAGE + 5]);
 }
 
 /// Its pages are replaced by others under its eyes.

@@ -475,6 +475,10 @@ impl Inner {
         let notices: Vec<String> = std::iter::from_fn(|| state.core.next_notice()).collect();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
+        if !notices.is_empty() {
+            // The server may be lost, or the session. A keeper that listens stays in here.
+            self.optimistic.sweep();
+        }
         for notice in notices {
             tracing::info!("{notice}");
             if let Some(on_retry) = &self.on_retry {

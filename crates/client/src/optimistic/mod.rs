@@ -76,16 +76,17 @@ pub struct OptimisticStats {
 impl Optimistic {
     /// The memory that an answer tells of.
     fn of(&self, referred: &Referred) -> Option<Arc<Mapped>> {
+        // What goes from the list goes from all files: nobody looks for it there later.
+        self.sweep();
         let mut all = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.iter().find(|mapped| mapped.is_of(&referred.info)) {
             return Some(known.clone());
         }
+        if all.len() == CACHES_MAX {
+            return None;
+        }
         let mapped = Mapped::new(&referred.info, referred.memory.as_ref()?)?;
         let mapped = Arc::new(mapped);
-        all.retain(|mapped| mapped.lives());
-        if all.len() == CACHES_MAX {
-            all.remove(0);
-        }
         all.push(mapped.clone());
         Some(mapped)
     }

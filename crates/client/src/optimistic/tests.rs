@@ -266,3 +266,39 @@ fn memory_that_proves_nothing_is_let_go() {
         OptimisticStats { hits: 3, asked: 2, ..OptimisticStats::default() }
     );
 }
+
+#[test]
+fn a_file_that_is_idle_keeps_no_dead_cache_when_another_asks_anew() {
+    let (dead, next) = (Server::new(), Server::new());
+    let session = Optimistic::default();
+    let [idle, other] = [(); 2].map(|()| Arc::new(References::default()));
+    let told = |file: &Arc<References>, server: &Server, value| {
+        server.words.store(600, value, Ordering::Relaxed);
+        let session_word = LifeWord { number: 600, value };
+        let info = ReferenceInfo { session: session_word, ..server.info() };
+        let memory = Some((server.cache.clone(), server.entries.clone()));
+        file.told(&session, 0, Some(&Referred { info, slots: vec![Some(1)], memory }));
+    };
+    let unmapped = dead.cache.holders();
+    told(&idle, &dead, 43);
+    told(&other, &dead, 43);
+    dead.words.store(0, 41, Ordering::Relaxed);
+    told(&other, &next, 44);
+    session.sweep();
+    assert_eq!(dead.cache.holders(), unmapped);
+    assert!(idle.known.load().is_none() && other.known.load().is_some());
+}
+
+#[test]
+fn a_server_that_always_tells_of_another_memory_fills_no_list() {
+    let server = Server::new();
+    let (session, file) = (Optimistic::default(), Arc::new(References::default()));
+    let of = |cache| Referred {
+        info: ReferenceInfo { cache, ..server.info() },
+        slots: Vec::new(),
+        memory: Some((server.cache.clone(), server.entries.clone())),
+    };
+    (0..100).for_each(|cache| file.told(&session, 0, Some(&of(cache))));
+    assert_eq!(session.mapped.lock().expect("no panic").len(), super::CACHES_MAX);
+    assert!(file.known.load().is_none(), "it is asked");
+}
