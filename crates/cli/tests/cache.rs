@@ -135,6 +135,22 @@ fn others_see_only_what_they_may_read() {
     assert_eq!(cached(&server, "d/read").len(), 1, "still cached");
 }
 
+/// The system tells the owner of a file, and root, what others stored in it: the server asks as itself.
+#[test]
+fn opens_by_others_leave_what_is_cached() {
+    if !is_root() {
+        return println!("skipped: needs root");
+    }
+    let server = served();
+    for _ in 0..3 {
+        let output = dafs_as(65_534, &["cat", &server.at("d/read")]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let output = dafs_as(65_534, &["explain", "--json", &server.at("d/read")]);
+        let told = &json(&text(&output.stdout))[0];
+        assert_eq!(told["cached_bytes"], 200_704, "{told}");
+    }
+}
+
 /// The number of the admin port of a server.
 fn port(server: &Server) -> String {
     let shown = good(&["status", &server.url]);
