@@ -126,6 +126,9 @@ impl Optimistic {
     /// The session is closed: no read that begins after this call does without the server.
     pub(crate) fn end(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.drain(..).filter_map(|file| file.upgrade()).for_each(|file| file.known.store(None));
     }
 
     /// So far.
