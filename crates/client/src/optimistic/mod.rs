@@ -177,10 +177,34 @@ struct Window {
     due: u32,
     /// Of so many blocks it knew where they are.
     told: u32,
+    /// Where the last one ended, and how many, up to that, began where the one before had ended.
+    end: u64,
+    run: u32,
+    /// They are of a stream that the server reads ahead of.
+    streams: bool,
 }
 
 impl Window {
-    const NEW: Window = Window { misses: 0, due: MISSES_FIRST, told: 0 };
+    const NEW: Window =
+        Window { misses: 0, due: MISSES_FIRST, told: 0, end: 0, run: 0, streams: false };
+
+    /// One more, of so many bytes.
+    fn miss(&mut self, offset: u64, bytes: usize) {
+        if offset != self.end {
+            (self.run, self.streams) = (0, false);
+        }
+        self.end = offset.saturating_add(bytes as u64);
+        self.run += 1;
+        self.misses += 1;
+    }
+
+    /// Whether blocks are to be read without the server, which has all of the window or not. It reads ahead of who
+    /// reads on and on, as long as it sees that: what is on its way to a stream is asked for.
+    fn takes(&mut self, has_all: bool) -> bool {
+        let in_order = self.run > 1 && self.run >= self.misses;
+        self.streams |= in_order && !has_all;
+        !self.streams
+    }
 
     /// The server was asked. It is asked again soon where it knew much, or more than before as what was missed
     /// is cached by now; else later each time.
@@ -245,11 +269,16 @@ impl References {
         if state == ENDED || bytes == 0 || bytes > BYTES_MAX {
             return None;
         }
-        self.note_miss(state, offset / PAGE_BYTES as u64 / WINDOW_BLOCKS, may)
+        self.note_miss(state, (offset, bytes), may)
     }
 
     #[inline(never)]
-    fn note_miss(&self, state: u8, window: u64, may: impl FnOnce() -> bool) -> Option<u64> {
+    fn note_miss(
+        &self,
+        state: u8,
+        (offset, bytes): (u64, usize),
+        may: impl FnOnce() -> bool,
+    ) -> Option<u64> {
         if state == UNASKED {
             let now = if may() { MAY } else { ENDED };
             let ordering = (Ordering::SeqCst, Ordering::Relaxed);
@@ -258,18 +287,19 @@ impl References {
                 return None;
             }
         }
-        self.is_due(window).then_some(window * WINDOW_BLOCKS)
+        let window = offset / PAGE_BYTES as u64 / WINDOW_BLOCKS;
+        self.is_due(window, (offset, bytes)).then_some(window * WINDOW_BLOCKS)
     }
 
     /// One more miss in a window. True: the server is to be asked, and nobody else asks meanwhile.
-    fn is_due(&self, number: u64) -> bool {
+    fn is_due(&self, number: u64, (offset, bytes): (u64, usize)) -> bool {
         // Whoever finds it locked need not wait: somebody else counts.
         let Ok(mut windows) = self.windows.try_lock() else { return false };
         if windows.len() >= WINDOWS_MAX {
             windows.clear();
         }
         let window = windows.entry(number).or_insert(Window::NEW);
-        window.misses += 1;
+        window.miss(offset, bytes);
         // Those that come until the answer is there are not counted to be due once more.
         window.misses == window.due
     }
@@ -289,20 +319,24 @@ impl References {
         referred: Option<&Referred>,
     ) {
         session.counts().asked.fetch_add(1, Ordering::Relaxed);
-        let mut told = 0;
-        if let Some(referred) = referred {
-            let Some(mapped) = session.of(referred) else { return self.end() };
-            let file = referred.info.file;
-            for (block, slot) in (first..).zip(&referred.slots).take(WINDOW_BLOCKS as usize) {
-                if let Some(slot) = slot {
-                    mapped.directory.note(file, block, *slot);
-                    told += 1;
-                }
+        let slots = referred.map_or(&[][..], |referred| &referred.slots);
+        let told = slots.iter().flatten().count() as u32;
+        let takes = {
+            let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+            let window = windows.entry(first / WINDOW_BLOCKS).or_insert(Window::NEW);
+            let takes = window.takes(told == BLOCKS);
+            window.was_told(told);
+            takes
+        };
+        let Some(referred) = referred else { return };
+        let Some(mapped) = session.of(referred) else { return self.end() };
+        let file = referred.info.file;
+        for (block, slot) in (first..).zip(slots).take(WINDOW_BLOCKS as usize) {
+            if let Some(slot) = slot.filter(|_| takes) {
+                mapped.directory.note(file, block, slot);
             }
-            self.learn(session, mapped, file);
         }
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        windows.entry(first / WINDOW_BLOCKS).or_insert(Window::NEW).was_told(told);
+        self.learn(session, mapped, file);
     }
 
     fn learn(self: &Arc<Self>, session: &Optimistic, mapped: Arc<Mapped>, file: u64) {
@@ -313,8 +347,9 @@ impl References {
         }
         session.enter(self);
         self.known.store(Some(Arc::new(Known { mapped, file })));
-        // Who ended it meanwhile may have been before that.
-        if self.state.load(Ordering::SeqCst) == ENDED {
+        // Who ended it meanwhile, or closed the session, may have been before that.
+        let is_ended = self.state.load(Ordering::SeqCst) == ENDED;
+        if is_ended || session.closed.load(Ordering::SeqCst) {
             self.known.store(None);
         }
     }

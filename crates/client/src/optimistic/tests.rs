@@ -11,7 +11,7 @@ use dafs_protocol::{
 };
 
 use super::mapped::{Mapped, Miss};
-use super::{Optimistic, OptimisticStats, References};
+use super::{BLOCKS, Optimistic, OptimisticStats, References, Window};
 use crate::core::Referred;
 
 const SLOTS: usize = 64;
@@ -205,6 +205,25 @@ fn blocks_are_read_as_they_were_at_one_moment() {
         assert_eq!(result.ok(), is_read.then_some(2 * PAGE_BYTES), "{case}");
         assert_eq!(read(&mapped, 0, 2 * PAGE_BYTES).map(|bytes| bytes.len()), Ok(8192), "{case}");
     }
+}
+
+#[test]
+fn a_stream_that_the_server_reads_ahead_of_is_not_cut() {
+    let mut window = Window::NEW;
+    (2..4).for_each(|block| window.miss(block * 4096, 4096));
+    assert!(!window.takes(false), "on its way");
+    window.was_told(30);
+    (4..20).for_each(|block| window.miss(block * 4096, 4096));
+    assert!(!window.takes(true), "also when more of it has come");
+    window.was_told(BLOCKS);
+    window.miss(0, 4096);
+    assert!(window.takes(false), "read anew, it is");
+    let mut whole = Window::NEW;
+    (0..2).for_each(|block| whole.miss(block * 4096, 4096));
+    assert!(whole.takes(true), "nothing has to come");
+    let mut random = Window::NEW;
+    [7, 3].into_iter().for_each(|block| random.miss(block * 4096, 4096));
+    assert!(random.takes(false));
 }
 
 #[test]
