@@ -261,7 +261,7 @@ fn the_cache_of_a_dead_server_stays_mapped_nowhere() {
     let theirs = memory_files(&server.child.id().to_string(), "");
     let of_dead = || memory_files("self", "r--s").intersection(&theirs).count();
     assert!(of_dead() >= 2, "the cache, and its entries");
-    // Nobody calls.
+    // Nobody calls for so long that the keeper has begun to listen.
     std::thread::sleep(Duration::from_millis(500));
     server.crash_and_restart();
     let start = Instant::now();
