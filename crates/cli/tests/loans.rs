@@ -7,14 +7,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Mounted, Server, good};
-use dafs_client::{Lent, OpenOptions, Session, SessionOptions, Url};
-use dafs_fabric::Provider;
-use dafs_fabric_shm::ShmProvider;
-use dafs_fabric_tcp::TcpProvider;
+use common::{Mounted, Server, good, open_url};
+use dafs_client::{Lent, Session};
 use dafs_protocol::Status;
 
 const BYTES: usize = 8 << 20;
@@ -40,17 +36,6 @@ fn cache(server: &Server) {
 
 fn open(server: &Server, transport: &str) -> (Session, dafs_client::File) {
     open_url(&server.at(&format!("file?transport={transport}")))
-}
-
-fn open_url(url: &str) -> (Session, dafs_client::File) {
-    let url = Url::parse(url).expect("a URL");
-    let networks: Vec<Arc<dyn Provider>> =
-        vec![Arc::new(TcpProvider::default()), Arc::new(ShmProvider::new())];
-    let options = SessionOptions::from_url(&url).expect("options");
-    let (session, path) = Session::connect_url(networks, &url, options).expect("a session");
-    let options = OpenOptions { write: true, ..OpenOptions::read() };
-    let file = session.open(&path, options).expect("a file");
-    (session, file)
 }
 
 /// A number of the admin port.

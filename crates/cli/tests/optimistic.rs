@@ -4,14 +4,11 @@ mod common;
 
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use common::{Server, dafs_as, good, is_root, text};
-use dafs_client::{File, OpenOptions, Session, SessionOptions, Url};
-use dafs_fabric::Provider;
-use dafs_fabric_shm::ShmProvider;
-use dafs_fabric_tcp::TcpProvider;
+use common::{Server, dafs_as, good, is_root, open_url, text};
+use dafs_client::{File, OpenOptions, Session};
 
 const BYTES: usize = 8 << 20;
 const PAGE: usize = 4096;
@@ -33,14 +30,7 @@ fn serving(options: &[&str]) -> Server {
 }
 
 fn open(server: &Server, options: &str) -> (Session, File) {
-    let url = Url::parse(&server.at(&format!("file?{options}"))).expect("a URL");
-    let networks: Vec<Arc<dyn Provider>> =
-        vec![Arc::new(TcpProvider::default()), Arc::new(ShmProvider::new())];
-    let options = SessionOptions::from_url(&url).expect("options");
-    let (session, path) = Session::connect_url(networks, &url, options).expect("a session");
-    let options = OpenOptions { write: true, ..OpenOptions::read() };
-    let file = session.open(&path, options).expect("a file");
-    (session, file)
+    open_url(&server.at(&format!("file?{options}")))
 }
 
 fn hits(session: &Session) -> u64 {

@@ -8,7 +8,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use dafs_client::{OpenOptions, Session, SessionOptions, Url};
+use dafs_fabric::Provider;
+use dafs_fabric_shm::ShmProvider;
+use dafs_fabric_tcp::TcpProvider;
 
 #[path = "../../../../tests/src/marked.rs"]
 mod marked;
@@ -331,6 +337,18 @@ fn binary_for_others(temporary: &Temporary) -> Command {
         command.env(dafs_fabric::poison::VARIABLE, marked::pattern());
     }
     command
+}
+
+/// A session by all networks of the `dafs` command, and the file of a URL, to be read and written.
+pub fn open_url(url: &str) -> (Session, dafs_client::File) {
+    let url = Url::parse(url).expect("a URL");
+    let networks: Vec<Arc<dyn Provider>> =
+        vec![Arc::new(TcpProvider::default()), Arc::new(ShmProvider::new())];
+    let options = SessionOptions::from_url(&url).expect("options");
+    let (session, path) = Session::connect_url(networks, &url, options).expect("a session");
+    let options = OpenOptions { write: true, ..OpenOptions::read() };
+    let file = session.open(&path, options).expect("a file");
+    (session, file)
 }
 
 /// Runs the binary.
