@@ -418,7 +418,7 @@ impl Inner {
             let spins = match state.wait {
                 WaitMode::Polled => true,
                 WaitMode::Sleeping => false,
-                WaitMode::Adaptive => state.spin.goes_on(now),
+                WaitMode::Adaptive => state.spins(now),
             };
             if !spins {
                 state = self.sleep(state, now, until);

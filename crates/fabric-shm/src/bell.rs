@@ -6,6 +6,9 @@
 //! The word says how its end sleeps, too: in epoll, where it has other descriptors as well, or by the word
 //! behind it, a futex, which the peer counts up before it wakes. Who sleeps in epoll has given the peer an eventfd to
 //! write to (a server), or has its socket for that.
+//!
+//! Behind that word an end says on which processor it runs when it begins to wait: a peer that is on the same one does
+//! not spin for it ([`Bell::peer_is_on`]).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,6 +27,8 @@ const BY_WORD: u64 = 4;
 const ONE: u64 = 8;
 /// Where the futex is, behind the word that says whether its end sleeps.
 const FUTEX: usize = size_of::<u64>();
+/// Where the number of the end's processor is, plus one; 0: it has not said.
+const PROCESSOR: usize = 2 * size_of::<u64>();
 
 /// How a peer is to be woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,13 +49,15 @@ pub struct Bell {
     own: u64,
     /// The peer's word when it was rung for last.
     rung: u64,
+    /// Where this end runs, as it was said last.
+    said: u64,
 }
 
 impl Bell {
     /// Both are awake.
     pub fn new(memory: &Arc<Memory>, side: Side) -> Bell {
         let (own_at, peer_at) = (places(side).1, places(other(side)).1);
-        Bell { memory: memory.clone(), side, own_at, peer_at, own: 0, rung: 0 }
+        Bell { memory: memory.clone(), side, own_at, peer_at, own: 0, rung: 0, said: 0 }
     }
 
     /// A server's words are in memory that its clients made, and may take away: it sleeps by none of them.
@@ -69,6 +76,16 @@ impl Bell {
         let seen = self.memory.load(at, Ordering::Acquire);
         self.say(SLEEPS | BY_WORD);
         Sleep { memory: self.memory.clone(), at, seen }
+    }
+
+    /// Says that this end runs on this processor; whether the peer said so, too, when it was the last to wait: a
+    /// hint, by which nothing but time is won or lost.
+    pub fn peer_is_on(&mut self, processor: u32) -> bool {
+        let here = u64::from(processor) + 1;
+        if std::mem::replace(&mut self.said, here) != here {
+            self.memory.store(self.own_at + PROCESSOR, here, Ordering::Relaxed);
+        }
+        self.memory.load(self.peer_at + PROCESSOR, Ordering::Relaxed) == here
     }
 
     fn say(&mut self, how: u64) {
@@ -186,6 +203,17 @@ mod tests {
         sleep.wait(None);
         a.wake();
         assert_eq!(b.is_wanted(true), None);
+    }
+
+    #[test]
+    fn an_end_knows_where_the_other_one_waited_last() {
+        let words = memory();
+        let (mut a, mut b) = (Bell::new(&words, Side::Client), Bell::new(&words, Side::Server));
+        assert!(!a.peer_is_on(0), "it has not said");
+        assert!(b.peer_is_on(0) && a.peer_is_on(0));
+        assert!(!b.peer_is_on(1) && !a.peer_is_on(0) && a.peer_is_on(1));
+        b.sleep(false);
+        assert!(b.peer_is_on(1), "sleeping says nothing else");
     }
 
     /// One end of those who sleep by words, without a limit: who is not woken sleeps for ever.

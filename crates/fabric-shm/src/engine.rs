@@ -331,6 +331,10 @@ impl Engine for ShmEngine {
         }
     }
 
+    fn peers_are_here(&mut self) -> Option<bool> {
+        self.all_are_here()
+    }
+
     fn admit(&mut self, queue_pair: QueuePair) {
         if let Some(Link::Up(connection)) = self.slots.current(queue_pair) {
             self.shared.admit(&connection.peer);

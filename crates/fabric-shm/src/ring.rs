@@ -76,7 +76,7 @@ impl Memory {
 }
 
 /// Where the words of a side are: how far it has taken messages, and whether it sleeps, with that by which
-/// it sleeps behind it. Lines that are not fetched together.
+/// it sleeps, and its processor, behind it. Lines that are not fetched together.
 pub fn places(side: Side) -> (usize, usize) {
     match side {
         Side::Client => (0, 256),

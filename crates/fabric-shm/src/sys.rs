@@ -23,6 +23,12 @@ pub fn views(spans: SgList, hold: Arc<dyn Any + Send + Sync>) -> Views {
     unsafe { Views::new(spans, hold) }
 }
 
+/// The processor on which this thread is, which may change at once.
+pub fn processor() -> Option<u32> {
+    // SAFETY: it takes nothing and touches no memory of ours.
+    u32::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

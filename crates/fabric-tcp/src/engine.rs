@@ -395,6 +395,11 @@ impl Engine for TcpEngine {
         self.core.queue.poll(completions, max)
     }
 
+    fn peers_are_here(&mut self) -> Option<bool> {
+        // Nobody says where he runs.
+        (!self.slots.live().is_empty()).then_some(false)
+    }
+
     fn rounds(&self) -> u64 {
         self.passes.rounds()
     }

@@ -299,6 +299,12 @@ pub trait Engine: Send {
     fn arm(&mut self) -> bool;
     /// What to sleep on, shared with other threads.
     fn waiter(&self) -> Arc<dyn Waiter>;
+    /// Whether all peers that were lively lately ran on the processor that this thread is on now, as far as they
+    /// have said: to spin would keep them from what is waited for. `Some(false)` also where that is not known;
+    /// `None`: there are no such peers. Says to peers where this end runs.
+    fn peers_are_here(&mut self) -> Option<bool> {
+        None
+    }
     /// System calls made since the engine was opened (0 where there are none).
     fn system_calls(&self) -> u64 {
         0

@@ -433,6 +433,13 @@ impl Node {
         }
     }
 
+    /// Whether it is in vain to spin, as all peers need this very processor: see
+    /// [`dafs_fabric::Engine::peers_are_here`].
+    pub fn peers_are_here(&mut self) -> bool {
+        let mut all = self.ports.iter_mut().filter_map(Port::peers_are_here).peekable();
+        all.peek().is_some() && all.all(|is_here| is_here)
+    }
+
     /// The next event; in order for each connection, but that [`Event::ReplySent`] comes before others.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {

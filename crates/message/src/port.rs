@@ -483,6 +483,10 @@ impl Port {
         self.sh.engine.rounds()
     }
 
+    pub fn peers_are_here(&mut self) -> Option<bool> {
+        self.sh.engine.peers_are_here()
+    }
+
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
         if let Some(token) = self.next_sent() {

@@ -207,6 +207,11 @@ impl Worker {
         self.wait_mode
     }
 
+    /// As [`Node::peers_are_here`].
+    pub(crate) fn peers_are_here(&mut self) -> bool {
+        self.node.peers_are_here()
+    }
+
     /// Requests that have not ended; while it shuts down also sessions.
     pub fn running(&self) -> usize {
         self.tasks.len() + self.page_reads.len() + self.stopping.map_or(0, |_| self.sessions.len())

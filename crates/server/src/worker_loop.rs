@@ -53,7 +53,7 @@ pub(crate) fn work(
                 spin.came(now);
                 true
             }
-            WaitMode::Adaptive => spin.goes_on(now),
+            WaitMode::Adaptive => spin.goes_on(now, || worker.peers_are_here()),
             // No second look before the sleep: it costs a system call, and the waiter returns
             // at once when more has come.
             WaitMode::Sleeping => false,

@@ -383,6 +383,11 @@ impl Core {
         self.answers.done.is_empty() && !self.wants_progress && self.node.arm()
     }
 
+    /// As [`Node::peers_are_here`].
+    pub(crate) fn peers_are_here(&mut self) -> bool {
+        self.node.peers_are_here()
+    }
+
     /// What to sleep on.
     pub fn waiter(&self) -> Arc<dyn Waiter> {
         self.node.waiter()

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use dafs_fabric::{Spin, Waiter};
 use dafs_protocol::{Identity, WaitMode};
@@ -56,6 +57,12 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Nothing is there yet: whether to look again at once.
+    pub(super) fn spins(&mut self, now: Duration) -> bool {
+        let core = &mut self.core;
+        self.spin.goes_on(now, || core.peers_are_here())
+    }
+
     pub(crate) fn take_sink(&mut self, is_async: bool) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
             self.sinks.push(Sink::default());

@@ -3,6 +3,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use super::ShmEngine;
+use crate::sys;
 
 /// After each of so many sleeps something has come: then one that is awaited comes soon, as the answer to a call does.
 /// After a ping, which is all that idle clients send, nothing does.
@@ -16,6 +17,8 @@ impl ShmEngine {
         if self.has_more || !self.broken.is_empty() || !self.queue.is_drained() {
             return false;
         }
+        // Who spins at the other end learns where this one sleeps.
+        self.all_are_here();
         let sleep = match self.single() {
             Some(slot) => self.slots.up(slot).map(|up| (slot, up.bell.sleep_by_word())),
             None => None,
@@ -61,6 +64,18 @@ impl ShmEngine {
         let connection = self.slots.up(slot)?;
         let waits = !connection.work.is_empty() || connection.peer.lags();
         (connection.bell.may_sleep_by_word() && !waits).then_some(slot)
+    }
+
+    /// See [`Engine::peers_are_here`](dafs_fabric::Engine::peers_are_here).
+    pub(super) fn all_are_here(&mut self) -> Option<bool> {
+        let processor = sys::processor()?;
+        let mut all = None;
+        for slot in &self.active {
+            if let Some(connection) = self.slots.up(*slot) {
+                all = Some(connection.bell.peer_is_on(processor) && all != Some(false));
+            }
+        }
+        all
     }
 
     fn say_sleeps(&mut self) {
