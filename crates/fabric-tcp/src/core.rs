@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::{QueuePairEvent, ReceiveQueue, Span, WorkCompletion};
+use std::collections::VecDeque;
+
+use dafs_fabric::{NamedAsk, QueuePairEvent, ReceiveQueue, Span, WorkCompletion};
 
 use crate::memory_region::Table;
 use crate::shared::Shared;
@@ -53,6 +55,8 @@ pub struct Core {
     pub io: IoList,
     pub system_calls: u64,
     pub queue: CompletionQueue,
+    /// What peers ask for by name; `None`: it is refused.
+    pub asked: Option<VecDeque<NamedAsk>>,
     sequence: u64,
     /// Bytes received since all queue pairs were looked at.
     pub taken: usize,
@@ -72,6 +76,7 @@ impl Core {
             io: IoList::new(),
             system_calls: 0,
             queue: CompletionQueue::default(),
+            asked: None,
             sequence: 0,
             taken: 0,
             turns: Turns::new(),

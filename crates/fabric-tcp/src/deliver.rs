@@ -5,14 +5,14 @@
 use dafs_fabric::{Opcode, QueuePairEvent, Span, Status, Tag, WorkCompletion, WrId, sg_bytes};
 
 use crate::core::Core;
-use crate::frame::{FAULT_READ, FAULT_WRITE, FrameHeader, Kind};
+use crate::frame::{FAULT_NAMED, FAULT_READ, FAULT_WRITE, FrameHeader, Kind};
 use crate::queue_pair::Connection;
 use crate::receive_side::{Current, Filling, Pause, Target, Violation, Write};
 use crate::scatter_gather::Cursor;
 use crate::tags::TagState;
 
 /// What comes of a new header.
-enum Begin {
+pub enum Begin {
     /// A body, to be received.
     Body(Target),
     /// Nothing more.
@@ -65,6 +65,8 @@ impl Connection {
             Kind::Tagged => self.begin_tagged(header, predicted, core),
             Kind::Write => self.begin_write(header, core),
             Kind::ReadResponse => self.begin_read_response(header),
+            Kind::NamedRead => self.begin_named_read(),
+            Kind::NamedResponse => self.begin_named_response(header),
             Kind::ReadRequest => {
                 let found = if core.rdma_read {
                     core.table.find(header.key, header.addr, header.total, false)
@@ -78,6 +80,7 @@ impl Connection {
             Kind::Fault if header.key == FAULT_READ => {
                 self.end_read(header.id, Status::RemoteAccess, core)
             }
+            Kind::Fault if header.key == FAULT_NAMED => self.named_refused(header.id, core),
             Kind::Fault if header.key == FAULT_WRITE => self.write_refused(header.id, core),
             Kind::WriteAck => self.writes_done(header.id, core),
             Kind::Fault => Err("a fault of nothing"),
@@ -234,6 +237,7 @@ impl Connection {
         self.receive.expected = header.continuation();
         match (header.kind, target) {
             (Kind::Write, _) => return self.finish_write(header),
+            (_, Target::Name) => return self.finish_name(header, core),
             (_, Target::Receive) => {
                 if let Some(filling) = self.receive.filling.take() {
                     let (wr_id, len) = (filling.receive.wr_id, header.body_len());

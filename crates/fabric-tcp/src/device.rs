@@ -89,6 +89,7 @@ fn attributes(rdma_read: bool) -> DeviceAttr {
     attr.ordered_reads = true;
     attr.write_before_send = true;
     attr.file_spans = true;
+    attr.verifies_names = true;
     attr.header_bytes_max = FRAME_HEADER_MAX;
     attr.send_bytes_max = FRAME_PAYLOAD_BYTES_MAX;
     attr.bulk_bytes_max = BULK_BYTES_MAX;

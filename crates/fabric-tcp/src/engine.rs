@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Address, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError, PeerInfo, PostError,
-    PostedReceive, QueuePair, QueuePairEvent, RemoteSpan, SgList, Span, Tag, Waiter,
-    WorkCompletion, WrId, sg_bytes,
+    Address, ConnectError, DeviceAttr, Engine, Incoming, NAME_BYTES_MAX, NAMED_READ_BYTES_MAX,
+    NamedAsk, Opcode, OpenError, PeerInfo, PostError, PostedReceive, QueuePair, QueuePairEvent,
+    RemoteSpan, SgList, Span, Tag, Waiter, WorkCompletion, WrId, sg_bytes,
 };
 
 use crate::connection::{Accepted, Handshake, reject};
@@ -23,7 +23,7 @@ use crate::shared::{RECEIVE_QUEUE_DEPTH, SGE_MAX, Shared};
 use dafs_fabric::epoll::EpollWaiter;
 use passes::Passes;
 use ready::Ready;
-use slots::slot_of;
+pub(crate) use slots::slot_of;
 pub use slots::{Link, Slots};
 
 /// Doorbells and polls that hold work back while there is more to receive at once.
@@ -163,7 +163,8 @@ impl TcpEngine {
         posted: Posted,
     ) -> Result<(), PostError> {
         let connection = self.slots.connection(queue_pair)?;
-        if connection.requests.len() >= SEND_QUEUE_DEPTH {
+        let taken = connection.requests.len() + connection.tags.named();
+        if taken >= SEND_QUEUE_DEPTH + connection.send.served {
             return Err(PostError::QueueFull);
         }
         let sequence = self.core.next_sequence();
@@ -332,6 +333,53 @@ impl Engine for TcpEngine {
         self.post(queue_pair, &[], into, posted)
     }
 
+    fn post_named_read(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        into: &mut SgList,
+        name: &[u8],
+        offset: u64,
+    ) -> Result<(), PostError> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(PostError::TooLarge);
+        }
+        let len = check_size(name, into, NAMED_READ_BYTES_MAX)?;
+        self.ask_named(queue_pair, wr_id, into, (name, offset, len))
+    }
+
+    fn serve_named(&mut self) -> bool {
+        self.core.asked.get_or_insert_default();
+        true
+    }
+
+    fn next_named(&mut self) -> Option<NamedAsk> {
+        loop {
+            let ask = self.core.asked.as_mut()?.pop_front()?;
+            if self.slots.connection(ask.queue_pair).is_ok() {
+                return Some(ask);
+            }
+        }
+    }
+
+    fn answer_named(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        id: u32,
+        data: Option<&mut SgList>,
+    ) -> Result<(), PostError> {
+        if let Some(data) = &data {
+            check_size(&[], data, NAMED_READ_BYTES_MAX)?;
+        }
+        let sequence = self.core.next_sequence();
+        let connection = self.slots.connection(queue_pair)?;
+        connection.answer_named(wr_id, (id, sequence), data)?;
+        let go = !connection.send.is_blocked();
+        list(connection, slot_of(queue_pair), go, &mut self.to_flush);
+        Ok(())
+    }
+
     fn post_tagged_send(
         &mut self,
         queue_pair: QueuePair,
@@ -412,7 +460,8 @@ impl Engine for TcpEngine {
         if self.passes.left_some() || !self.core.queue.is_drained() || !self.to_flush.is_empty() {
             return false;
         }
-        if self.can_resume() {
+        let is_asked = self.core.asked.as_ref().is_some_and(|asked| !asked.is_empty());
+        if is_asked || self.can_resume() {
             return false;
         }
         // After a sleep anybody may have sent.

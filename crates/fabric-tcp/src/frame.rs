@@ -3,6 +3,8 @@
 //! Decoding checks all that one frame can show by itself; what depends on earlier frames is
 //! checked where it is received.
 
+use dafs_fabric::{NAME_BYTES_MAX, NAMED_READ_BYTES_MAX};
+
 /// Bytes of a frame header.
 pub const FRAME_HEADER_BYTES: usize = 32;
 /// The most payload that one frame carries.
@@ -45,14 +47,20 @@ pub enum Kind {
     ReadDone = 9,
     /// All writes up to `id` are placed, but for those that a fault named.
     WriteAck = 10,
-    /// The access of write (`key` 0) or read (`key` 1) `id` was refused.
+    /// The access of write (`key` 0) or read (`key` 1) `id` was refused, or named read (`key` 2) `id`.
     Fault = 11,
+    /// Asks for `total` bytes from byte `addr` on of what the header bytes name, as named read `id`.
+    NamedRead = 12,
+    /// The answer to named read `id`: `total` bytes, all in this frame.
+    NamedResponse = 13,
 }
 
 /// `key` of a fault that answers a write.
 pub const FAULT_WRITE: u64 = 0;
 /// `key` of a fault that answers a read.
 pub const FAULT_READ: u64 = 1;
+/// `key` of a fault that answers a named read.
+pub const FAULT_NAMED: u64 = 2;
 
 /// A decoded frame header; the meaning of the fields is told with [`Kind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +146,7 @@ impl FrameHeader {
         let is_of_kind = match self.kind {
             Kind::Send => true,
             Kind::Tagged => self.addr == 0 && self.payload_len == self.total,
+            Kind::NamedResponse => self.header_len == 0 && self.payload_len == self.total,
             _ => false,
         };
         is_of_kind
@@ -151,7 +160,7 @@ impl FrameHeader {
             return Err("frame too long");
         }
         let bulk = matches!(self.kind, Kind::Tagged | Kind::Write | Kind::ReadResponse);
-        let headed = matches!(self.kind, Kind::Send | Kind::Tagged);
+        let headed = matches!(self.kind, Kind::Send | Kind::Tagged | Kind::NamedRead);
         if !headed && self.header_len != 0 {
             return Err("header bytes where none belong");
         }
@@ -165,7 +174,14 @@ impl FrameHeader {
             Kind::Send if usize::from(self.header_len) > HEADER_BYTES_MAX => Err("header too long"),
             Kind::Send if self.body_len() > FRAME_PAYLOAD_BYTES_MAX => Err("send too long"),
             Kind::ReadRequest if self.total as usize > BULK_BYTES_MAX => Err("read too long"),
-            Kind::ReadRequest | Kind::ReadDone | Kind::WriteAck | Kind::Fault
+            Kind::NamedRead if usize::from(self.header_len) > NAME_BYTES_MAX => {
+                Err("name too long")
+            }
+            Kind::NamedRead if self.total as usize > NAMED_READ_BYTES_MAX => Err("read too long"),
+            Kind::NamedResponse if self.payload_len != self.total => {
+                Err("an answer of another length than it says")
+            }
+            Kind::ReadRequest | Kind::ReadDone | Kind::WriteAck | Kind::Fault | Kind::NamedRead
                 if self.payload_len != 0 =>
             {
                 Err("payload where none belongs")
@@ -265,6 +281,8 @@ fn kind(byte: u8) -> Option<Kind> {
         9 => Kind::ReadDone,
         10 => Kind::WriteAck,
         11 => Kind::Fault,
+        12 => Kind::NamedRead,
+        13 => Kind::NamedResponse,
         _ => return None,
     })
 }
@@ -336,6 +354,14 @@ mod tests {
         assert_eq!(refused(header), "read too long");
         let header = FrameHeader { header_len: 1, ..FrameHeader::new(Kind::WriteAck) };
         assert_eq!(refused(header), "header bytes where none belong");
+        let named =
+            FrameHeader { header_len: 64, total: 65536, ..FrameHeader::new(Kind::NamedRead) };
+        assert_eq!(FrameHeader::decode(&named.encode()), Ok(named));
+        assert_eq!(refused(FrameHeader { header_len: 65, ..named }), "name too long");
+        assert_eq!(refused(FrameHeader { total: 65537, ..named }), "read too long");
+        assert_eq!(refused(FrameHeader { payload_len: 1, ..named }), "payload where none belongs");
+        let answer = FrameHeader { payload_len: 9, ..FrameHeader::new(Kind::NamedResponse) };
+        assert_eq!(refused(answer), "an answer of another length than it says");
         assert_eq!(FrameHeader::decode(&[0; 32]), Err("unknown kind of frame"));
     }
 
@@ -343,7 +369,7 @@ mod tests {
     fn what_is_whole_needs_no_other_check() {
         for byte in 0..32 {
             for value in 0..=255 {
-                for kind in [Kind::Send, Kind::Tagged] {
+                for kind in [Kind::Send, Kind::Tagged, Kind::NamedResponse] {
                     let header = FrameHeader { total: 512, ..FrameHeader::new(kind) };
                     let header = FrameHeader { payload_len: 512, header_len: 20, ..header };
                     let mut bytes = header.encode();

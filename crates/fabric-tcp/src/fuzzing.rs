@@ -62,6 +62,12 @@ impl Receiver {
                 .post_tagged_recv(queue_pair, WrId(tag), Tag(tag), header, &mut data)
                 .expect("a tagged receive");
         }
+        receiver.engine.serve_named();
+        for id in 0..2 {
+            let mut into = smallvec![inside.part(40_000 + id * 5000, 5000)];
+            let asked = receiver.engine.post_named_read(queue_pair, WrId(3), &mut into, b"n", 0);
+            asked.expect("a named read");
+        }
         let remote = receiver.region.part(0, 1000);
         for _ in 0..2 {
             let mut data = smallvec![inside.part(0, 1000)];
@@ -102,6 +108,19 @@ impl Receiver {
                 idle = 0;
             }
             self.completions.clear();
+            while let Some(ask) = self.engine.next_named() {
+                assert!(ask.name().len() <= dafs_fabric::NAME_BYTES_MAX);
+                let data = self.memory.part(GUARD_BYTES, ask.len as usize);
+                let data = (ask.offset % 2 == 0).then_some(smallvec![data]);
+                let answered = self.engine.answer_named(
+                    ask.queue_pair,
+                    WrId(4),
+                    ask.id,
+                    data.clone().as_mut(),
+                );
+                answered.expect("in order, as long as asked for");
+                idle = 0;
+            }
             for _ in 0..2 {
                 let buffer = self.memory.part(GUARD_BYTES, MEMORY_BYTES);
                 if self.next < 1000 && self.engine.post_recv(WrId(9), smallvec![buffer]).is_ok() {

@@ -34,6 +34,7 @@ mod flush;
 mod frame;
 mod hardware;
 mod memory_region;
+mod named;
 mod owner;
 mod progress;
 mod queue_pair;

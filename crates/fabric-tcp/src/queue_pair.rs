@@ -100,6 +100,7 @@ impl Connection {
             self.requests.numbered().filter(|(_, request)| request.posted.wr_id == wr_id);
         let sent = requests.map(|(slot, request)| match request.posted.opcode {
             Opcode::RdmaRead => request.cursor.passed(&request.data),
+            Opcode::NamedRead => 0,
             _ => (request.done as usize).saturating_sub(self.send.unsent(slot)),
         });
         let receives = self.tags.slots.iter().filter(|receive| receive.wr_id == wr_id);
@@ -111,6 +112,9 @@ impl Connection {
     #[inline(always)]
     pub fn complete(&mut self, slot: u32, status: Status, core: &mut Core) {
         let posted = self.requests.end(slot);
+        if posted.opcode == Opcode::NamedAnswer {
+            self.send.served -= 1;
+        }
         if posted.signaled || status != Status::Success {
             core.complete(WorkCompletion {
                 wr_id: posted.wr_id,
@@ -157,6 +161,15 @@ impl Connection {
         self.receive.abandon(core);
         let mut flushed: Vec<(u64, WorkCompletion)> = Vec::new();
         for request in self.requests.iter() {
+            // The first has a receive, and a refusal is nobody's.
+            let is_told = match request.posted.opcode {
+                Opcode::NamedRead => false,
+                Opcode::NamedAnswer => request.posted.signaled,
+                _ => true,
+            };
+            if !is_told {
+                continue;
+            }
             let completion = WorkCompletion {
                 wr_id: request.posted.wr_id,
                 queue_pair: self.id,

@@ -231,6 +231,12 @@ impl Connection {
                 sink.header = receive.header.as_ref();
                 sink.list = Some((&receive.data, receive.cursor));
             }
+            Target::Name => {
+                sink.header_in_list = true;
+                if let Some((span, cursor)) = &self.receive.name {
+                    sink.list = Some((std::slice::from_ref(span), *cursor));
+                }
+            }
             Target::Write => {
                 if let (Some(pin), Some(write)) = (pin, &self.receive.write) {
                     let list = std::slice::from_ref(pin.region().span());
@@ -347,7 +353,9 @@ impl Connection {
                 self.came_as_predicted(&header, slot, core);
                 continue;
             }
-            if self.take_send(&header, staging, view, core) {
+            if self.take_send(&header, staging, view, core)
+                || self.take_named(&header, staging, view, core)?
+            {
                 continue;
             }
             if let Some(current) = self.begin_frame(header, predicted, core)? {
@@ -454,6 +462,11 @@ impl Connection {
                 let receive = self.tags.slots.at_mut(slot);
                 if data_len < receive.total as usize {
                     receive.cursor.walk(&receive.data, data_len, |_, _, _| {});
+                }
+            }
+            Target::Name => {
+                if let Some((span, cursor)) = &mut self.receive.name {
+                    cursor.walk(std::slice::from_ref(span), len, |_, _, _| {});
                 }
             }
             Target::Write => {

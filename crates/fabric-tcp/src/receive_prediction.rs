@@ -24,10 +24,11 @@ impl Connection {
         mut head: usize,
         (predicted, guesses_max): (&mut Vec<u32>, usize),
     ) -> (&'a mut [u8], usize) {
-        let header_len = usize::from(self.receive.predicted_header);
+        let tagged_header_len = usize::from(self.receive.predicted_header);
         let mut bytes = 2 * FRAME_HEADER_BYTES;
         for (slot, receive) in self.tags.likely().take(self.receive.trust.min(guesses_max)) {
             let header_room = receive.header.as_ref().map_or(0, Span::len);
+            let header_len = if receive.named { 0 } else { tagged_header_len };
             bytes += FRAME_HEADER_BYTES + header_len + receive.capacity;
             if header_len > header_room
                 || receive.capacity > FRAME_PAYLOAD_BYTES_MAX
@@ -58,8 +59,13 @@ impl Connection {
 
     /// True when `header` is that of the message predicted for `slot`.
     pub fn is_predicted(&self, header: &FrameHeader, slot: u32) -> bool {
+        if header.kind == Kind::NamedResponse {
+            return self.tags.next_named(header.id) == Some(slot)
+                && self.tags.slots.at(slot).capacity == header.total as usize;
+        }
         let is_for = |receive: &TaggedReceive| {
             receive.tag.0 == header.key
+                && !receive.named
                 && receive.capacity == header.total as usize
                 && usize::from(header.header_len) <= receive.header.as_ref().map_or(0, Span::len)
                 && !receive.started

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_fabric::{PostedReceive, Tag};
+use dafs_fabric::{PostedReceive, Span, Tag};
 
 use crate::core::Core;
 use crate::frame::{FRAME_HEADER_BYTES, FrameHeader, Kind};
@@ -36,6 +36,8 @@ pub enum Target {
     Write,
     /// To this read.
     Read(u32),
+    /// To the name of what the peer asks for.
+    Name,
 }
 
 /// The frame whose body is coming.
@@ -106,6 +108,8 @@ pub struct ReceiveSide {
     pub staged: Option<Staged>,
     pub write: Option<Write>,
     pub next_write: u32,
+    /// A name of which a part has come.
+    pub name: Option<(Span, Cursor)>,
     /// Frames for which payload is still expected.
     pub care: u8,
     /// Tagged receives for which the current read has predicted, in order.
@@ -133,8 +137,11 @@ impl ReceiveSide {
         } else {
             self.care = self.care.saturating_sub(1);
         }
-        if header.kind == Kind::Tagged && header.addr == 0 {
-            self.predicted_header = header.header_len;
+        let is_tagged = header.kind == Kind::Tagged && header.addr == 0;
+        if is_tagged || header.kind == Kind::NamedResponse {
+            if is_tagged {
+                self.predicted_header = header.header_len;
+            }
             if self.distrust > 0 {
                 self.distrust -= 1;
                 self.trust = usize::from(self.distrust == 0);

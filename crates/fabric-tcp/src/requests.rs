@@ -85,7 +85,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// What is asked for by a send, tagged send, RDMA write or read, but for its bytes.
+/// What is asked for by a send, tagged send, RDMA write or read, a named read or its answer, but for its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Posted {
     pub wr_id: WrId,
@@ -105,6 +105,7 @@ impl Posted {
     fn whole_frame(&self, header_len: usize) -> FrameHeader {
         let (kind, total) = match self.opcode {
             Opcode::TaggedSend => (Kind::Tagged, self.total),
+            Opcode::NamedAnswer => (Kind::NamedResponse, self.total),
             _ => (Kind::Send, 0),
         };
         FrameHeader {

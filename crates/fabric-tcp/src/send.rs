@@ -82,6 +82,7 @@ pub struct Asked {
     pub reads: VecDeque<u32>,
     next_write: u32,
     next_read: u32,
+    next_named: u32,
 }
 
 impl Asked {
@@ -90,6 +91,13 @@ impl Asked {
         request.id = self.next_write;
         self.next_write = self.next_write.wrapping_add(1);
         self.writes.push_back(slot);
+    }
+
+    /// The number of a named read.
+    pub fn named(&mut self) -> u32 {
+        let number = self.next_named;
+        self.next_named = number.wrapping_add(1);
+        number
     }
 
     /// Numbers a read.
@@ -114,6 +122,10 @@ pub struct SendSide {
     pub batch: Batch,
     pub blocked: bool,
     pub broken: bool,
+    /// The peer's named reads whose answers have not left.
+    pub served: usize,
+    /// Those that are not answered, in order: number, and bytes asked for.
+    pub unanswered: VecDeque<(u32, u32)>,
     /// On the engine's list of queue pairs to flush.
     pub listed: bool,
 }
@@ -144,7 +156,9 @@ impl SendSide {
     pub fn push(&mut self, slot: u32, request: &mut Request) {
         request.sends_before = self.sends_posted;
         match request.posted.opcode {
-            Opcode::TaggedSend => return self.other.push_tagged(slot, request.posted.total),
+            Opcode::TaggedSend | Opcode::NamedAnswer => {
+                return self.other.push_tagged(slot, request.posted.total);
+            }
             Opcode::RdmaWrite => self.asked.write(slot, request),
             Opcode::RdmaRead => self.asked.read(slot, request),
             _ => self.sends_posted += 1,
@@ -200,7 +214,7 @@ impl SendSide {
         for _ in 0..SENDS_TURN {
             let Some(slot) = self.ordered.front().copied() else { return };
             let request = requests.at_mut(slot);
-            if request.posted.opcode != Opcode::Send {
+            if !matches!(request.posted.opcode, Opcode::Send | Opcode::NamedRead) {
                 return;
             }
             self.ordered.pop_front();

@@ -54,6 +54,8 @@ pub struct TaggedReceive {
     pub wr_id: WrId,
     pub sequence: u64,
     pub tag: Tag,
+    /// It is for the answer to a named read, whose number the tag is.
+    pub named: bool,
     pub header: Option<Span>,
     pub data: SgList,
     pub capacity: usize,
@@ -75,6 +77,7 @@ impl TaggedReceive {
             wr_id: WrId(0),
             sequence: 0,
             tag: Tag(0),
+            named: false,
             header: None,
             data: SgList::new(),
             capacity: 0,
@@ -107,6 +110,8 @@ pub struct Tags {
     pub slots: Slab<TaggedReceive>,
     /// The first receive of each chain: those whose tags are spread to the same place.
     chains: Vec<u32>,
+    /// Of named reads, in the order of asking, which is that of the answers.
+    named: VecDeque<u32>,
     discarding: TagMap<u32>,
     cancelled: VecDeque<u64>,
     /// Sequence and slot in the order of posting; those that ended are dropped later.
@@ -121,6 +126,7 @@ impl Tags {
         Tags {
             slots: Slab::new(),
             chains: vec![NONE; CHAINS_MIN],
+            named: VecDeque::new(),
             discarding: TagMap::default(),
             cancelled: VecDeque::new(),
             order: VecDeque::new(),
@@ -154,24 +160,49 @@ impl Tags {
             self.lengthen();
             chain = self.chain_of(tag.0);
         }
+        let slot = self.take(tag, wr_id, sequence, data);
+        let receive = self.slots.at_mut(slot);
+        (receive.header, receive.named) = (header, false);
+        receive.next = std::mem::replace(&mut self.chains[chain], slot);
+        Ok(())
+    }
+
+    /// Posts where the answer to named read `number` goes.
+    pub fn post_named(&mut self, number: u32, wr_id: WrId, sequence: u64, data: &mut SgList) {
+        let slot = self.take(Tag(number.into()), wr_id, sequence, data);
+        self.slots.at_mut(slot).named = true;
+        self.named.push_back(slot);
+    }
+
+    #[inline(always)]
+    fn take(&mut self, tag: Tag, wr_id: WrId, sequence: u64, data: &mut SgList) -> u32 {
         let slot = self.slots.take(TaggedReceive::new);
         let receive = self.slots.at_mut(slot);
         (receive.wr_id, receive.sequence, receive.tag) = (wr_id, sequence, tag);
         receive.capacity = sg_bytes(data);
-        receive.header = header;
         if !data.is_empty() {
             std::mem::swap(&mut receive.data, data);
         }
         (receive.started, receive.header_len) = (false, 0);
         (receive.total, receive.received) = (0, 0);
         receive.cursor = Cursor::default();
-        receive.next = std::mem::replace(&mut self.chains[chain], slot);
         if self.order.len() > 64 + 2 * self.slots.len() {
             let slots = &self.slots;
             self.order.retain(|entry| waiting(slots, *entry).is_some());
         }
         self.order.push_back((sequence, slot));
-        Ok(())
+        slot
+    }
+
+    /// Named reads that are not answered.
+    pub fn named(&self) -> usize {
+        self.named.len()
+    }
+
+    /// The named read that is answered next, if that is its number.
+    pub fn next_named(&self, number: u32) -> Option<u32> {
+        let slot = *self.named.front()?;
+        (self.slots.at(slot).tag.0 == u64::from(number)).then_some(slot)
     }
 
     fn chain_of(&self, tag: u64) -> usize {
@@ -182,7 +213,8 @@ impl Tags {
     #[cold]
     fn lengthen(&mut self) {
         self.chains = vec![NONE; 2 * self.chains.len()];
-        let posted = self.slots.numbered().map(|(slot, receive)| (slot as u32, receive.tag.0));
+        let tagged = self.slots.numbered().filter(|(_, receive)| !receive.named);
+        let posted = tagged.map(|(slot, receive)| (slot as u32, receive.tag.0));
         for (slot, tag) in posted.collect::<Vec<_>>() {
             let chain = self.chain_of(tag);
             self.slots.at_mut(slot).next = std::mem::replace(&mut self.chains[chain], slot);
@@ -244,7 +276,10 @@ impl Tags {
     /// Ends a receive, done or not, and lets its memory go: what it was.
     #[inline(always)]
     pub fn remove(&mut self, slot: u32) -> &TaggedReceive {
-        self.unlink(slot);
+        match self.slots.at(slot).named {
+            true => self.named.retain(|named| *named != slot),
+            false => self.unlink(slot),
+        }
         let receive = self.slots.release(slot);
         receive.header = None;
         let_go(&mut receive.data);
@@ -286,7 +321,7 @@ pub fn tagged_completion(
     WorkCompletion {
         wr_id: receive.wr_id,
         queue_pair,
-        opcode: Opcode::TaggedRecv,
+        opcode: if receive.named { Opcode::NamedRead } else { Opcode::TaggedRecv },
         status,
         byte_len: receive.total,
         header_len: u32::from(receive.header_len),

@@ -1,5 +1,6 @@
 //! One engine against a peer that writes frames by hand.
 
+mod named;
 mod progress;
 mod streams;
 
@@ -238,7 +239,9 @@ fn nonsense_ends_the_connection() {
         ("answer to no read", frame(head(Kind::ReadResponse), b"")),
         ("answer to no write", frame(head(Kind::WriteAck), b"")),
         ("answer to no write", frame(head(Kind::Fault), b"")),
-        ("a fault of nothing", frame(FrameHeader { key: 2, ..head(Kind::Fault) }, b"")),
+        ("a fault of nothing", frame(FrameHeader { key: 3, ..head(Kind::Fault) }, b"")),
+        ("answer to another named read", frame(FrameHeader { key: 2, ..head(Kind::Fault) }, b"")),
+        ("answer to another named read", frame(head(Kind::NamedResponse), b"")),
         ("RDMA write out of order", frame(FrameHeader { id: 1, ..head(Kind::Write) }, b"")),
         ("tagged message out of order", tagged(1, b"", &[0; 70_000], false)[1].clone()),
     ];

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::error::{ConnectError, OpenError, PostError, RegisterError};
 use crate::mem::{MemoryRegion, Piece, Span, Views};
 use crate::types::{
-    Access, Address, DeviceAttr, Hardware, Incoming, PeerInfo, QueuePair, QueuePairEvent,
+    Access, Address, DeviceAttr, Hardware, Incoming, NamedAsk, PeerInfo, QueuePair, QueuePairEvent,
     RemoteSpan, Rkey, SgList, ShortMessage, Tag, WorkCompletion, WrId,
 };
 
@@ -249,6 +249,51 @@ pub trait Engine: Send {
         remote: RemoteSpan,
         fence: bool,
     ) -> Result<(), PostError>;
+    /// Reads, always signaled, what the peer knows by `name` (at most [`NAME_BYTES_MAX`](crate::NAME_BYTES_MAX)
+    /// bytes, copied now), from byte `offset` of that on, into `into` (at most
+    /// [`NAMED_READ_BYTES_MAX`](crate::NAMED_READ_BYTES_MAX)): as many bytes as there are; the
+    /// rest may have been written, too. What the peer does not
+    /// know, or does not give, is [`RemoteAccess`](crate::Status::RemoteAccess), and the queue pair lives. In any
+    /// order with all else.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    fn post_named_read(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        into: &mut SgList,
+        name: &[u8],
+        offset: u64,
+    ) -> Result<(), PostError> {
+        let _ = (queue_pair, wr_id, into, name, offset);
+        Err(PostError::Unsupported)
+    }
+    /// From now on [`next_named`](Engine::next_named) has what peers ask for by name; without, all is refused. False:
+    /// the device cannot do that.
+    fn serve_named(&mut self) -> bool {
+        false
+    }
+    /// The next named read of a peer: as many of a queue pair as its send queue is deep wait here or for their
+    /// answers to leave.
+    fn next_named(&mut self) -> Option<NamedAsk> {
+        None
+    }
+    /// Answers a peer's named read, each once, those of a queue pair in their order: with `data`, at most as many
+    /// bytes as it asks for, always signaled; or refuses it, without a completion.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    fn answer_named(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        id: u32,
+        data: Option<&mut SgList>,
+    ) -> Result<(), PostError> {
+        let _ = (queue_pair, wr_id, id, data);
+        Err(PostError::Unsupported)
+    }
     /// Sends `header`, which is copied now, and `data` to the buffers that the peer posted for
     /// `tag`. Large tagged sends interleave and are not ordered among each other, but never
     /// overtake a send posted before them.

@@ -148,6 +148,9 @@ pub struct DeviceAttr {
     /// bytes only the kernel reads: a file that is cut meanwhile breaks the queue pair. Without, such
     /// spans are refused ([`PostError::Unsupported`](crate::PostError::Unsupported)).
     pub file_spans: bool,
+    /// Engines take [`Engine::post_named_read`](crate::Engine::post_named_read), which names what it wants in
+    /// place of an address: the target looks it up, and verifies that it may be had, at each.
+    pub verifies_names: bool,
     /// Bytes of `header` that a send takes.
     pub header_bytes_max: usize,
     /// Bytes of a send, header and data together.
@@ -187,6 +190,7 @@ impl DeviceAttr {
             local_registration: false,
             shared_memory: false,
             file_spans: false,
+            verifies_names: false,
             header_bytes_max: 0,
             send_bytes_max: 0,
             bulk_bytes_max: 0,
@@ -226,6 +230,10 @@ pub enum Opcode {
     TaggedSend,
     /// A tagged message arrived in the buffer posted for it.
     TaggedRecv,
+    /// A named read filled its buffers, as far as there was something.
+    NamedRead,
+    /// The answer to a peer's named read left its buffers.
+    NamedAnswer,
 }
 
 /// How a work request ended (the verbs list, as far as we meet it).
@@ -257,7 +265,7 @@ pub struct WorkCompletion {
     /// How it ended. With anything but `Success` only `wr_id` and `queue_pair` have meaning.
     pub status: Status,
     /// `Recv`: bytes of the message (header and data). `TaggedRecv`: bytes of data.
-    /// `RdmaRead`: bytes read.
+    /// `RdmaRead`, `NamedRead`: bytes read.
     pub byte_len: u32,
     /// `TaggedRecv`: bytes of header.
     pub header_len: u32,
@@ -280,6 +288,46 @@ pub struct ShortMessage {
 impl Default for ShortMessage {
     fn default() -> ShortMessage {
         ShortMessage { queue_pair: QueuePair(0), len: 0, bytes: [0; SHORT_MESSAGE_BYTES] }
+    }
+}
+
+/// Bytes of a name at most.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Bytes of one named read at most.
+pub const NAMED_READ_BYTES_MAX: usize = 64 << 10;
+
+/// A peer's named read, to be answered with what it names, or refused. Nothing in it is to be believed.
+#[derive(Debug, Clone)]
+pub struct NamedAsk {
+    /// On which it came.
+    pub queue_pair: QueuePair,
+    /// Which of its asks it is, for the answer.
+    pub id: u32,
+    /// Bytes asked for, at most [`NAMED_READ_BYTES_MAX`].
+    pub len: u32,
+    /// From which byte on.
+    pub offset: u64,
+    name: [u8; NAME_BYTES_MAX],
+    name_len: u8,
+}
+
+impl NamedAsk {
+    /// Of these bytes; `None`: the name is too long, or it asks for too many.
+    pub fn new(
+        (queue_pair, id): (QueuePair, u32),
+        name: &[u8],
+        (offset, len): (u64, u32),
+    ) -> Option<NamedAsk> {
+        let mut ask =
+            NamedAsk { queue_pair, id, len, offset, name: [0; NAME_BYTES_MAX], name_len: 0 };
+        ask.name.get_mut(..name.len())?.copy_from_slice(name); // not payload: a name
+        ask.name_len = name.len() as u8;
+        (len as usize <= NAMED_READ_BYTES_MAX).then_some(ask)
+    }
+
+    /// What it wants, in whatever way the two ends have agreed on.
+    pub fn name(&self) -> &[u8] {
+        &self.name[..usize::from(self.name_len)]
     }
 }
 

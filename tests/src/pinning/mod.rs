@@ -153,7 +153,7 @@ fn attributes(of: &DeviceAttr) -> DeviceAttr {
     attr.provider = "pinning";
     (attr.local_registration, attr.registration_pins) = (true, true);
     // No region holds pages of a file.
-    attr.file_spans = false;
+    (attr.file_spans, attr.verifies_names) = (false, false);
     attr.receive_queue_depth = attr.receive_queue_depth.min(RECEIVE_QUEUE_DEPTH);
     attr
 }

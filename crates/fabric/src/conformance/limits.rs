@@ -112,6 +112,10 @@ pub(super) fn what_is_not_offered_is_refused(h: &mut Harness<'_>) {
         assert_eq!(p.a.tagged_send(qa, 1, b"", &span, true), unsupported);
         assert_eq!(p.a.tagged_recv(qa, 1, None, &span), unsupported);
     }
+    if !attr.verifies_names {
+        assert_eq!(p.a.named_read(qa, &span, b"name", 0), unsupported);
+        assert!(!p.a.engine.serve_named() && p.a.engine.next_named().is_none());
+    }
     if !attr.file_spans {
         let (_file, map) = super::files::mapped(b"content", false);
         let file = [Span::of_file(&map, 0, 7)];

@@ -16,6 +16,7 @@
 mod ending;
 mod files;
 mod limits;
+mod named;
 pub(crate) mod pair;
 mod rdma;
 mod sends;
@@ -110,6 +111,11 @@ pub const CASES: &[(&str, Case)] = &[
     ("a_refused_write_sends_nothing", shortcuts::a_refused_write_sends_nothing),
     ("a_receive_is_posted_again", shortcuts::a_receive_is_posted_again),
     ("short_messages_come_in_order", shortcuts::short_messages_come_in_order),
+    ("what_is_named_is_read", named::what_is_named_is_read),
+    ("a_name_that_is_refused_ends_nothing", named::a_name_that_is_refused_ends_nothing),
+    ("names_have_limits", named::names_have_limits),
+    ("many_names_beside_messages", named::many_names_beside_messages),
+    ("a_named_read_ends_with_its_queue_pair", named::a_named_read_ends_with_its_queue_pair),
     ("tagged_data_lands", tagged::tagged_data_lands),
     ("tagged_data_is_scattered", tagged::tagged_data_is_scattered),
     ("large_tagged_data", tagged::large_tagged_data),

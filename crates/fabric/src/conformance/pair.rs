@@ -9,8 +9,8 @@ use crate::engine::{Device, Engine, Listener};
 use crate::error::PostError;
 use crate::mem::{Buffer, MemoryRegion, PostedBuffer, Span};
 use crate::types::{
-    Access, DeviceAttr, Opcode, QueuePair, QueuePairEvent, RemoteSpan, SgList, Status, Tag,
-    WorkCompletion, WrId,
+    Access, DeviceAttr, NamedAsk, Opcode, QueuePair, QueuePairEvent, RemoteSpan, SgList, Status,
+    Tag, WorkCompletion, WrId,
 };
 
 /// All rights.
@@ -198,6 +198,26 @@ impl Node {
         self.post(Opcode::TaggedRecv, Some(qp), true, |e, wr| {
             e.post_tagged_recv(qp, wr, Tag(tag), header, &mut list(data))
         })
+    }
+
+    pub fn named_read(
+        &mut self,
+        qp: QueuePair,
+        into: &[Span],
+        name: &[u8],
+        offset: u64,
+    ) -> Result<WrId, PostError> {
+        self.post(Opcode::NamedRead, Some(qp), true, |e, wr| {
+            e.post_named_read(qp, wr, &mut list(into), name, offset)
+        })
+    }
+
+    /// Answers a named read; `None`: refuses it.
+    pub fn answer(&mut self, ask: &NamedAsk, data: Option<&[Span]>) -> Result<(), PostError> {
+        let (qp, id) = (ask.queue_pair, ask.id);
+        let Some(data) = data else { return self.engine.answer_named(qp, WrId(0), id, None) };
+        let answer = |e: &mut dyn Engine, wr| e.answer_named(qp, wr, id, Some(&mut list(data)));
+        self.post(Opcode::NamedAnswer, Some(qp), true, answer).map(drop)
     }
 
     /// One round: takes what is ready and checks it against the books.

@@ -1,5 +1,6 @@
 //! The engine: posting and polling.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use crate::engine::{Engine, Waiter};
 use crate::error::{ConnectError, PostError};
 use crate::mem::{Arena, Piece, Span, Views};
 use crate::types::{
-    Address, DeviceAttr, Incoming, Opcode, QueuePair, QueuePairEvent, RemoteSpan, Rkey, SgList,
-    ShortMessage, Status, Tag, WorkCompletion, WrId, sg_bytes,
+    Address, DeviceAttr, Incoming, NAME_BYTES_MAX, NAMED_READ_BYTES_MAX, NamedAsk, Opcode,
+    QueuePair, QueuePairEvent, RemoteSpan, Rkey, SgList, ShortMessage, Status, Tag, WorkCompletion,
+    WrId, sg_bytes,
 };
 
 /// Queue pairs, shared receive queue and completion queue of a simulated node.
@@ -36,6 +38,7 @@ impl SimEngine {
                 polled: Default::default(),
                 ready: Default::default(),
                 looked: false,
+                asked: None,
                 posted_to: Default::default(),
             };
             world.engines.insert(id, state);
@@ -65,7 +68,8 @@ impl SimEngine {
         if unlucky || slots >= depth {
             return Err(PostError::QueueFull);
         }
-        work.stages = work.opcode != Opcode::RdmaRead && world.rng.coin();
+        let reads = matches!(work.opcode, Opcode::RdmaRead | Opcode::NamedRead);
+        work.stages = !reads && world.rng.coin();
         let qp = connected(&mut world, self.id, queue_pair)?;
         qp.slots += 1;
         work.device = qp.device;
@@ -280,6 +284,61 @@ impl Engine for SimEngine {
         Ok(())
     }
 
+    fn post_named_read(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        into: &mut SgList,
+        name: &[u8],
+        offset: u64,
+    ) -> Result<(), PostError> {
+        self.offers(|attr| attr.verifies_names)?;
+        assert_writable(into);
+        let mut work = work(Opcode::NamedRead, wr_id, true, name, into);
+        if name.len() > NAME_BYTES_MAX || work.len > NAMED_READ_BYTES_MAX {
+            return Err(PostError::TooLarge);
+        }
+        work.tag = Tag(self.net.world().new_id());
+        let remote = RemoteSpan { rkey: Rkey(0), addr: offset, len: work.len as u32 };
+        self.post(queue_pair, Work { remote: Some(remote), ..work })?;
+        into.clear();
+        Ok(())
+    }
+
+    fn serve_named(&mut self) -> bool {
+        let mut world = self.net.world();
+        let engine = world.engines.get_mut(&self.id).filter(|_| self.net.truth.verifies_names);
+        engine.is_some_and(|engine| engine.asked.get_or_insert_default().is_empty())
+    }
+
+    fn next_named(&mut self) -> Option<NamedAsk> {
+        let mut world = self.net.world();
+        loop {
+            let ask = world.engines.get_mut(&self.id)?.asked.as_mut()?.pop_front()?;
+            if connected(&mut world, self.id, ask.queue_pair).is_ok() {
+                return Some(ask);
+            }
+        }
+    }
+
+    fn answer_named(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        id: u32,
+        data: Option<&mut SgList>,
+    ) -> Result<(), PostError> {
+        self.offers(|attr| attr.verifies_names)?;
+        let Some(data) = data else { return self.net.world().refuse_named(queue_pair.0, id) };
+        if !self.net.world().asks_for(queue_pair.0, id, sg_bytes(data)) {
+            return Err(PostError::TooLarge);
+        }
+        let work = work(Opcode::NamedAnswer, wr_id, true, &[], data);
+        self.post(queue_pair, Work { tag: Tag(id.into()), ..work })?;
+        data.clear();
+        Ok(())
+    }
+
     fn post_tagged_send(
         &mut self,
         queue_pair: QueuePair,
@@ -406,7 +465,10 @@ impl Engine for SimEngine {
 
     fn arm(&mut self) -> bool {
         self.ring();
-        self.net.world().engines.get(&self.id).is_none_or(|engine| engine.ready.is_empty())
+        let idle = |engine: &EngineState| {
+            engine.ready.is_empty() && engine.asked.as_ref().is_none_or(VecDeque::is_empty)
+        };
+        self.net.world().engines.get(&self.id).is_none_or(idle)
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

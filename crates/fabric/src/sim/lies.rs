@@ -61,6 +61,7 @@ fn every_attribute_is_looked_at() {
         local_registration: _,
         shared_memory: _,
         file_spans: _,
+        verifies_names: _,
         header_bytes_max: _,
         send_bytes_max: _,
         bulk_bytes_max: _,
@@ -108,6 +109,14 @@ fn lies_about_order_are_found() {
 fn lies_about_tags_are_found() {
     is_found("tagged_data_lands", |a| a.tag_match = false, |a| a.tag_match = true);
     is_found(NOT_OFFERED, |a| a.tag_match = true, |a| a.tag_match = false);
+}
+
+#[test]
+fn lies_about_names_are_found() {
+    let (knows, none): (Change, Change) =
+        (|a| a.verifies_names = true, |a| a.verifies_names = false);
+    is_found("what_is_named_is_read", none, knows);
+    is_found(NOT_OFFERED, knows, none);
 }
 
 #[test]

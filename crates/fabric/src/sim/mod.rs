@@ -41,6 +41,7 @@ mod faults;
 mod lies;
 mod loans;
 mod memory;
+mod named;
 mod provider;
 mod queue_pair;
 mod rng;
@@ -86,6 +87,7 @@ impl SimConfig {
             recoverable_access_fault: true,
             write_before_send: true,
             target_cpu_free: true,
+            verifies_names: true,
             header_bytes_max: 4096,
             send_bytes_max: 64 << 10,
             bulk_bytes_max: 64 << 20,
@@ -107,7 +109,7 @@ impl SimConfig {
         let attr = &mut config.attr;
         (attr.local_registration, attr.registration_pins) = (true, true);
         (attr.tag_match, attr.ordered_reads, attr.recoverable_access_fault) = (false, false, false);
-        (attr.sge_max, attr.private_data_bytes_max) = (2, 56);
+        (attr.sge_max, attr.private_data_bytes_max, attr.verifies_names) = (2, 56, false);
         config
     }
 }
@@ -123,6 +125,7 @@ impl SimConfig {
         (attr.ordered_reads, attr.write_before_send) = (true, true);
         (attr.local_registration, attr.registration_pins) = (false, false);
         (attr.sge_max, attr.private_data_bytes_max) = (1024, PRIVATE_DATA_BYTES_MAX);
+        attr.verifies_names = false;
     }
 }
 

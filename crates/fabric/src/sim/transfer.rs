@@ -29,7 +29,7 @@ pub(super) enum Source<'a> {
 
 impl Work {
     /// `local` is its local memory as the device sees it.
-    fn source<'a>(&'a self, local: &'a [Span]) -> Source<'a> {
+    pub fn source<'a>(&'a self, local: &'a [Span]) -> Source<'a> {
         match &self.staged {
             Some(staged) => Source::Staged(staged),
             None => Source::Memory(local),
@@ -37,7 +37,7 @@ impl Work {
     }
 
     /// The next piece to move, in random order.
-    fn next_piece(&mut self, rng: &mut Rng) -> (usize, usize) {
+    pub fn next_piece(&mut self, rng: &mut Rng) -> (usize, usize) {
         if !self.started {
             self.started = true;
             self.pieces = cut(self.len, rng);
@@ -102,6 +102,11 @@ impl World {
     fn is_taken(&self, qp: &Qp, peer: &Qp, work: &Work) -> bool {
         match work.opcode {
             Opcode::RdmaRead => qp.paused.is_none() && self.is_attentive(peer),
+            // It is with the peer, and the answer moves its data.
+            Opcode::NamedRead if work.started => false,
+            Opcode::NamedRead => {
+                peer.paused.is_none() && peer.is_connected() && self.is_attentive(peer)
+            }
             _ if peer.paused.is_some() => false,
             Opcode::RdmaWrite => self.is_attentive(peer),
             Opcode::Send => {
@@ -165,7 +170,8 @@ impl World {
             qp.works.remove(index);
         }
         if is_told {
-            let byte_len = if opcode == Opcode::RdmaRead { len } else { 0 };
+            let reads = matches!(opcode, Opcode::RdmaRead | Opcode::NamedRead);
+            let byte_len = if reads { len } else { 0 };
             self.complete(id, wr_id, opcode, status, (byte_len, 0));
         } else {
             qp.slots -= 1;
@@ -186,10 +192,14 @@ impl World {
         match work.opcode {
             Opcode::Send => self.deliver(&mut work, peer),
             Opcode::TaggedSend => self.land(&mut work, peer),
+            Opcode::NamedRead => self.ask(&mut work, peer),
+            Opcode::NamedAnswer => self.answer(&mut work, peer),
             _ => self.access(&mut work, peer),
         }
         let Some(qp) = self.qps.get_mut(&id) else { return };
-        let fault = work.status == Status::RemoteAccess && !is_accepted;
+        // A name that means nothing ends no connection.
+        let is_access = work.opcode != Opcode::NamedRead;
+        let fault = work.status == Status::RemoteAccess && is_access && !is_accepted;
         if !(work.done && work.reported && qp.is_connected()) {
             qp.works.insert(index, work);
         }

@@ -11,7 +11,8 @@ use super::queue_pair::Qp;
 use super::rng::Rng;
 use crate::mem::{Pin, Span};
 use crate::types::{
-    Access, DeviceAttr, Opcode, QueuePair, QueuePairEvent, SgList, Status, WorkCompletion, WrId,
+    Access, DeviceAttr, NamedAsk, Opcode, QueuePair, QueuePairEvent, SgList, Status,
+    WorkCompletion, WrId,
 };
 
 /// What is scheduled. Actions on queue pairs that are gone do nothing.
@@ -77,6 +78,8 @@ pub(super) struct EngineState {
     pub ready: VecDeque<Ready>,
     /// It was polled since a piece of one-sided data moved last.
     pub looked: bool,
+    /// What peers asked for by name; `None`: it is refused.
+    pub asked: Option<VecDeque<NamedAsk>>,
     /// Queue pairs with work that `ring` has to hand out.
     pub posted_to: BTreeSet<u64>,
 }

@@ -1,0 +1,166 @@
+//! Named reads: how they are asked, served and answered.
+//!
+//! The answers come in the order of asking, each in a frame of its own, to receives beside the tagged ones; so they
+//! are [predicted](crate::receive_prediction) as replies are, and many come with one system call.
+
+use dafs_fabric::{Arena, NamedAsk, Opcode, PostError, QueuePair, SgList, Status, WrId, sg_bytes};
+
+use crate::core::Core;
+use crate::deliver::Begin;
+use crate::engine::{TcpEngine, list, slot_of};
+use crate::frame::{FAULT_NAMED, FrameHeader, Kind};
+use crate::queue_pair::Connection;
+use crate::receive_side::{Target, View, Violation};
+use crate::requests::{Posted, SEND_QUEUE_DEPTH};
+use crate::scatter_gather::Cursor;
+
+impl TcpEngine {
+    pub(crate) fn ask_named(
+        &mut self,
+        queue_pair: QueuePair,
+        wr_id: WrId,
+        into: &mut SgList,
+        (name, offset, len): (&[u8], u64, u32),
+    ) -> Result<(), PostError> {
+        let connection = self.slots.connection(queue_pair)?;
+        let taken = connection.requests.len() + connection.tags.named();
+        if taken >= SEND_QUEUE_DEPTH + connection.send.served {
+            return Err(PostError::QueueFull);
+        }
+        let (opcode, signaled) = (Opcode::NamedRead, false);
+        let posted = Posted { wr_id, opcode, signaled, key: 0, addr: offset, total: 0 };
+        let (number, sequence) = (connection.send.asked.named(), self.core.next_sequence());
+        connection.tags.post_named(number, wr_id, sequence, into);
+        let (slot, request) = connection.requests.post(posted, sequence, name, &mut SgList::new());
+        request.begin(&FrameHeader {
+            header_len: name.len() as u16,
+            addr: offset,
+            total: len,
+            id: number,
+            ..FrameHeader::new(Kind::NamedRead)
+        });
+        connection.send.push(slot, request);
+        let go = !connection.send.is_blocked();
+        list(connection, slot_of(queue_pair), go, &mut self.to_flush);
+        Ok(())
+    }
+}
+
+impl Connection {
+    /// Takes what is asked for by a frame that is all in the staging memory; false where it is not so.
+    #[inline]
+    pub fn take_named(
+        &mut self,
+        header: &FrameHeader,
+        staging: &[u8],
+        view: &mut View,
+        core: &mut Core,
+    ) -> Result<bool, Violation> {
+        let len = header.body_len();
+        if header.kind != Kind::NamedRead || view.direct > 0 || len > view.left {
+            return Ok(false);
+        }
+        let name = &staging[view.at..view.at + len];
+        (view.at, view.left) = (view.at + len, view.left - len);
+        self.is_asked(header, name, core)?;
+        self.note_message(header);
+        Ok(true)
+    }
+
+    /// A peer that has more under way than it may is not one of ours.
+    fn is_asked(
+        &mut self,
+        header: &FrameHeader,
+        name: &[u8],
+        core: &mut Core,
+    ) -> Result<(), Violation> {
+        if self.send.served >= SEND_QUEUE_DEPTH {
+            return Err("too many reads under way");
+        }
+        self.send.served += 1;
+        self.send.unanswered.push_back((header.id, header.total));
+        let of = (self.id, header.id);
+        let ask = NamedAsk::new(of, name, (header.addr, header.total));
+        match (&mut core.asked, ask) {
+            (Some(asked), Some(ask)) => asked.push_back(ask),
+            _ => {
+                let sequence = core.next_sequence();
+                let _ = self.answer_named(WrId(0), (header.id, sequence), None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues an answer, or `None`: a refusal.
+    pub fn answer_named(
+        &mut self,
+        wr_id: WrId,
+        (id, sequence): (u32, u64),
+        data: Option<&mut SgList>,
+    ) -> Result<(), PostError> {
+        let (opcode, signaled) = (Opcode::NamedAnswer, data.is_some());
+        let mut none = SgList::new();
+        let data = data.unwrap_or(&mut none);
+        let bytes = sg_bytes(data);
+        match self.send.unanswered.front() {
+            Some((next, len)) if *next == id && bytes > *len as usize => {
+                return Err(PostError::TooLarge);
+            }
+            Some((next, _)) if *next == id => self.send.unanswered.pop_front(),
+            _ => return Err(PostError::Unsupported),
+        };
+        let total = bytes as u32;
+        let posted = Posted { wr_id, opcode, signaled, key: 0, addr: 0, total };
+        let (slot, request) = self.requests.post(posted, sequence, &[], data);
+        let head = match signaled {
+            true => FrameHeader {
+                payload_len: total,
+                total,
+                id,
+                ..FrameHeader::new(Kind::NamedResponse)
+            },
+            false => FrameHeader { key: FAULT_NAMED, id, ..FrameHeader::new(Kind::Fault) },
+        };
+        request.begin(&head);
+        self.send.push(slot, request);
+        Ok(())
+    }
+
+    /// A name of which a part is still to come.
+    pub fn begin_named_read(&mut self) -> Result<Begin, Violation> {
+        match &mut self.receive.name {
+            Some((_, cursor)) => *cursor = Cursor::default(),
+            None => {
+                let arena = Arena::new(dafs_fabric::mem::PAGE_BYTES);
+                let arena = arena.map_err(|_| "no memory for a name")?;
+                let span = arena.span(0, dafs_fabric::NAME_BYTES_MAX);
+                self.receive.name = Some((span, Cursor::default()));
+            }
+        }
+        Ok(Begin::Body(Target::Name))
+    }
+
+    pub fn finish_name(&mut self, header: &FrameHeader, core: &mut Core) -> Result<(), Violation> {
+        let mut name = Vec::new();
+        if let Some((span, _)) = &self.receive.name {
+            span.read_message(usize::from(header.header_len), &mut name); // not payload: a name
+        }
+        self.is_asked(header, &name, core)
+    }
+
+    pub fn begin_named_response(&mut self, header: &FrameHeader) -> Result<Begin, Violation> {
+        let slot = self.tags.next_named(header.id).ok_or("answer to another named read")?;
+        let receive = self.tags.slots.at_mut(slot);
+        if header.total as usize > receive.capacity {
+            return Err("answer longer than asked for");
+        }
+        (receive.started, receive.total, receive.header_len) = (true, header.total, 0);
+        Ok(Begin::Body(Target::Tagged(slot)))
+    }
+
+    pub fn named_refused(&mut self, id: u32, core: &mut Core) -> Result<Begin, Violation> {
+        let slot = self.tags.next_named(id).ok_or("answer to another named read")?;
+        self.complete_tagged(slot, Status::RemoteAccess, core);
+        Ok(Begin::Done)
+    }
+}
