@@ -2,6 +2,7 @@
 
 mod fabric;
 mod io;
+mod plot;
 mod postmark;
 mod raw;
 mod target;

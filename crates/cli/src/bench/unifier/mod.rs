@@ -2,7 +2,6 @@
 
 mod cached;
 mod cgroup;
-mod plot;
 mod reread;
 mod row;
 mod served;
@@ -11,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use dafs_bench::Wait;
+use dafs_bench::{Wait, size_text};
 use dafs_server::DataPath;
 
+use super::plot::{Line, Plot, draw};
 use crate::failure::{Cause, Failure};
 use crate::interrupt;
 use crate::progress::Progress;
 use dafs_fabric::units::size;
-use plot::{Plot, draw};
 use row::{Row, Table};
 
 /// Measure the server's data paths beside each other, on servers that it starts itself.
@@ -162,15 +161,18 @@ fn plots(directory: &Path, rows: &[Row]) -> Result<(), Failure> {
             title: "Cached reads",
             x: "access size (bytes)",
             y: "bandwidth (MB/s)",
+            label: size_text,
         };
-        draw(directory, &plot, &cached, |row| row.size, rate)?;
+        draw(directory, &plot, &lines(&cached, |row| row.size, rate))?;
         let plot = Plot {
             file: "cached-server-cpu.svg",
             title: "Cached reads: CPU time of the server",
             x: "access size (bytes)",
             y: "ns per byte",
+            label: size_text,
         };
-        draw(directory, &plot, &cached, |row| row.size, |row| row.server_cpu_ns_per_byte)?;
+        let cpu = |row: &Row| row.server_cpu_ns_per_byte;
+        draw(directory, &plot, &lines(&cached, |row| row.size, cpu))?;
     }
     if !reread.is_empty() {
         let plot = Plot {
@@ -178,8 +180,22 @@ fn plots(directory: &Path, rows: &[Row]) -> Result<(), Failure> {
             title: "Files read again, with limited memory",
             x: "file size (bytes)",
             y: "bandwidth (MB/s)",
+            label: size_text,
         };
-        draw(directory, &plot, &reread, |row| row.file_bytes, rate)?;
+        draw(directory, &plot, &lines(&reread, |row| row.file_bytes, rate))?;
     }
     Ok(())
+}
+
+/// A line for each data path.
+fn lines(rows: &[Row], at: impl Fn(&Row) -> u64, value: impl Fn(&Row) -> Option<f64>) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in rows {
+        let Some(point) = value(row).map(|value| (at(row), value)) else { continue };
+        match lines.iter_mut().find(|line| line.name == row.datapath) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line { name: row.datapath.to_owned(), points: vec![point] }),
+        }
+    }
+    lines
 }
