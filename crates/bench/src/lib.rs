@@ -3,6 +3,7 @@
 //! * [`io`]: operations on files of a server or a local directory, one row per point.
 //! * [`postmark`]: many small files, as mail servers have.
 //! * [`target`]: what those two measure.
+//! * [`optimistic`]: reads that ask the server beside reads that do not, as in \[ODAFS\].
 //! * [`fabric`]: sends, RDMA reads and RDMA writes, below the file system.
 //! * [`raw`]: plain sockets without any DAFS code, the yardstick of the same run.
 //! * [`raw::shm`]: bare shared memory, the yardstick of two processes on one host.
@@ -21,6 +22,7 @@ mod histogram;
 pub mod io;
 pub mod null;
 mod offsets;
+pub mod optimistic;
 mod point;
 pub mod postmark;
 pub mod raw;

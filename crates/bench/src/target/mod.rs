@@ -1,5 +1,6 @@
 //! What is measured: a directory of a server, or a local one.
 
+mod costs;
 mod local;
 mod memory;
 mod read_path;
@@ -13,10 +14,12 @@ use std::time::{Duration, Instant};
 use crate::slice::Slice;
 use crate::wait::Wait;
 
+pub(crate) use costs::Costs;
 pub use local::Local;
 pub use memory::Memory;
 pub use read_path::ReadPath;
 pub use remote::{Connect, Remote};
+pub(crate) use remote::{below, remove_tree};
 
 /// Small files that `openread` reads.
 pub const SMALL_FILES: u64 = 200;

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use dafs_client::{Call, Done, Error, File, Group, OpenOptions, Output, Session};
 use dafs_fabric::Buffer;
-use dafs_protocol::{SessionStats, Stability};
+use dafs_protocol::Stability;
 
+use super::costs::Costs;
 use super::memory::{Memory, look};
 use super::read_path::{self, ReadPath};
 use super::{
@@ -15,7 +16,6 @@ use super::{
 };
 use crate::offsets::Offsets;
 use crate::slice::Slice;
-use crate::sys;
 use crate::wait::Wait;
 
 /// Requests under way while preparing and cleaning up.
@@ -130,7 +130,7 @@ impl Remote {
     }
 }
 
-fn below(directory: &[u8], name: &str) -> Vec<u8> {
+pub(crate) fn below(directory: &[u8], name: &str) -> Vec<u8> {
     let mut path = directory.to_vec();
     if !path.is_empty() {
         path.push(b'/');
@@ -258,7 +258,11 @@ impl Drop for Remote {
     }
 }
 
-fn remove_tree(session: &Session, path: &[u8]) -> io::Result<()> {
+/// Removes a directory with all that is in it.
+///
+/// # Errors
+/// The server's.
+pub(crate) fn remove_tree(session: &Session, path: &[u8]) -> io::Result<()> {
     let mut files = Vec::new();
     for entry in session.read_dir(path)? {
         let entry = entry?;
@@ -471,41 +475,6 @@ impl Window {
 
 fn full() -> io::Error {
     io::Error::other("the session does not take that many requests: use a smaller depth")
-}
-
-/// Counters of both sides at the beginning of a stretch.
-struct Costs {
-    server: SessionStats,
-    info: dafs_client::SessionInfo,
-    cpu: u64,
-}
-
-impl Costs {
-    fn begin(session: &Session) -> io::Result<Costs> {
-        let server = session.stats()?;
-        Ok(Costs { server, info: session.info(), cpu: sys::process_cpu_ns() })
-    }
-
-    fn end(self, session: &Session, slice: &mut Slice) -> io::Result<()> {
-        let (before, cpu, info) = (self.info, sys::process_cpu_ns(), session.info());
-        let server = session.stats()?;
-        let since = |now: u64, before: u64| now.checked_sub(before);
-        let both = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a + b);
-        slice.client_cpu_ns = since(cpu, self.cpu);
-        slice.server_cpu_ns = since(server.cpu_ns, self.server.cpu_ns).filter(|ns| *ns > 0);
-        slice.client_copied_bytes = since(info.copied_bytes, before.copied_bytes);
-        slice.server_copied_bytes = since(server.copied_bytes, self.server.copied_bytes);
-        slice.registrations = both(
-            since(info.registrations, before.registrations),
-            since(server.registrations, self.server.registrations),
-        );
-        slice.system_calls = both(
-            since(info.system_calls, before.system_calls),
-            since(server.system_calls, self.server.system_calls),
-        );
-        slice.round_trips = since(info.round_trips, before.round_trips);
-        Ok(())
-    }
 }
 
 struct RemoteFiles<'a> {

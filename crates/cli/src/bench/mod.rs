@@ -2,6 +2,7 @@
 
 mod fabric;
 mod io;
+mod optimistic;
 mod plot;
 mod postmark;
 mod raw;
@@ -15,7 +16,7 @@ use dafs_fabric::units::duration;
 
 use crate::failure::Failure;
 
-/// Measure files, the fabric, plain sockets, or the server's data paths.
+/// Measure files, reads without the server, the fabric, plain sockets, or the server's data paths.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dafs bench io dafs://localhost/ --op read --size 4k,1m --depth 1,8\n  \
@@ -23,7 +24,8 @@ use crate::failure::Failure;
     dafs bench postmark dafs://localhost/ --size 4k,16k\n  \
     dafs bench fabric --op rdma-read --size 4k,1m --depth 1,8\n  \
     dafs bench raw tcp --size 4k,1m --depth 1,8\n  \
-    dafs bench unifier /srv/scratch --plot /tmp/plots\n\n\
+    dafs bench unifier /srv/scratch --plot /tmp/plots\n  \
+    dafs bench optimistic dafs://localhost/ --plots /tmp/plots\n\n\
     Each prints a table, or with --json one object per row; see dafs bench io --help for what\n\
     the fields mean.")]
 pub struct Args {
@@ -35,6 +37,7 @@ pub struct Args {
 enum What {
     Io(io::Args),
     Postmark(postmark::Args),
+    Optimistic(optimistic::Args),
     Fabric(fabric::Args),
     Raw(raw::Args),
     Unifier(unifier::Args),
@@ -60,6 +63,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.what {
         What::Io(args) => io::run(args),
         What::Postmark(args) => postmark::run(args),
+        What::Optimistic(args) => optimistic::run(args),
         What::Fabric(args) => fabric::run(args),
         What::FabricPeer => fabric::peer(),
         What::Raw(args) => raw::run(args),

@@ -224,7 +224,7 @@ fn fuse(args: &Args) -> Result<(), Failure> {
 }
 
 /// What was asked for, or what is done without being asked.
-pub(super) fn or<T: Clone>(asked: &[T], default: &[T]) -> Vec<T> {
+pub(in crate::bench) fn or<T: Clone>(asked: &[T], default: &[T]) -> Vec<T> {
     if asked.is_empty() { default.to_vec() } else { asked.to_vec() }
 }
 

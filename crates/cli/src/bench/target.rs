@@ -52,7 +52,8 @@ pub fn open(
     Ok((Box::new(remote), here))
 }
 
-fn mode(wait: Wait) -> WaitMode {
+/// As sessions say it.
+pub fn mode(wait: Wait) -> WaitMode {
     match wait {
         Wait::Polled => WaitMode::Polled,
         Wait::Sleeping => WaitMode::Sleeping,
