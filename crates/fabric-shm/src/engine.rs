@@ -12,7 +12,8 @@ use dafs_fabric::local::Trust;
 use dafs_fabric::{
     Address, CompletionQueue, ConnectError, DeviceAttr, Engine, Incoming, Opcode, OpenError,
     PeerInfo, Piece, PostError, PostedReceive, QueuePair, QueuePairEvent, ReceiveQueue, RemoteSpan,
-    Rkey, SgList, ShortMessage, Span, Status, Tag, Views, Waiter, WorkCompletion, WrId, local,
+    Rkey, SgList, ShortMessage, Span, Status, Tag, Views, Waiter, Words, WorkCompletion, WrId,
+    local,
 };
 
 use self::posting::check_list;
@@ -347,6 +348,10 @@ impl Engine for ShmEngine {
 
     fn map(&mut self, queue_pair: QueuePair, rkey: Rkey) -> Option<Span> {
         self.slots.connection(queue_pair).ok()?.map(rkey)
+    }
+
+    fn words(&mut self, queue_pair: QueuePair, rkey: Rkey) -> Option<Words> {
+        self.slots.connection(queue_pair).ok()?.words(rkey)
     }
 
     fn is_still_read(&mut self, queue_pair: QueuePair, awaited: bool) -> bool {

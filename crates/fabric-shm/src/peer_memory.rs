@@ -123,14 +123,15 @@ impl PeerMemory {
         Ok((span, offset))
     }
 
-    /// All of a region that may be read.
-    pub fn region(&mut self, rkey: Rkey) -> Result<Span, Missing> {
+    /// All of a region that may be read; with `write` written, too.
+    pub fn region(&mut self, rkey: Rkey, write: bool) -> Result<Span, Missing> {
         self.look_up(rkey.0)?;
         let entry = self.last.as_ref().ok_or(Missing::Segment)?;
         let known = self.segments.get(entry.place).ok_or(Missing::Segment)?;
         let (span, _) = known.file.as_ref().ok_or(Missing::Refused)?;
         let start = RemoteSpan { rkey, addr: entry.addr, len: 0 };
-        let offset = entry.offset_of(start, false).ok_or(Missing::Refused)?;
+        let may = entry.offset_of(start, false).filter(|_| !write || entry.rights & WRITE != 0);
+        let offset = may.ok_or(Missing::Refused)?;
         let [offset, len] = [offset, entry.len].map(|n| usize::try_from(n).unwrap_or(usize::MAX));
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= span.len());
         is_inside.then(|| span.part(offset, len)).ok_or(Missing::Refused)

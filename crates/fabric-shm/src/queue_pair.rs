@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dafs_fabric::epoll::eventfd_set;
 use dafs_fabric::{
     CompletionQueue, Opcode, Piece, QueuePair, RemoteSpan, Rkey, SgList, ShortMessage, Span,
-    Status, Views, WorkCompletion, WrId,
+    Status, Views, Words, WorkCompletion, WrId,
 };
 
 use crate::bell::{Bell, OwnBell, Ring};
@@ -179,10 +179,19 @@ impl Connection {
 
     /// All of a region of the peer that is to be read only. `None`: it cannot be reached.
     pub fn map(&mut self, rkey: Rkey) -> Option<Span> {
-        if let Err(Missing::Segment) = self.memory.region(rkey) {
+        self.region(rkey, false).filter(|region| !region.is_writable())
+    }
+
+    /// The words of a region of the peer that both may change. `None`: as of [`map`](Self::map).
+    pub fn words(&mut self, rkey: Rkey) -> Option<Words> {
+        Words::in_common(&self.region(rkey, true)?)
+    }
+
+    fn region(&mut self, rkey: Rkey, write: bool) -> Option<Span> {
+        if let Err(Missing::Segment) = self.memory.region(rkey, write) {
             self.hear(MESSAGES_MAX, false).ok()?;
         }
-        self.memory.region(rkey).ok().filter(|region| !region.is_writable())
+        self.memory.region(rkey, write).ok()
     }
 
     /// What there is to do for it.

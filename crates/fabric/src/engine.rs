@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{ConnectError, OpenError, PostError, RegisterError};
-use crate::mem::{MemoryRegion, Piece, Span, Views};
+use crate::mem::{MemoryRegion, Piece, Span, Views, Words};
 use crate::types::{
     Access, Address, DeviceAttr, Hardware, Incoming, NamedAsk, PeerInfo, QueuePair, QueuePairEvent,
     RemoteSpan, Rkey, SgList, ShortMessage, Tag, WorkCompletion, WrId,
@@ -144,6 +144,13 @@ pub trait Engine: Send {
     /// the connection. The peer changes it at any time, and takes its memory away: what was copied out is to be
     /// checked. `None`: there is no such way to it.
     fn map(&mut self, queue_pair: QueuePair, rkey: Rkey) -> Option<Span> {
+        let _ = (queue_pair, rkey);
+        None
+    }
+
+    /// All words of a region of the peer, mapped for as long as they live, also after the connection, which both may
+    /// change at any time. `None`: there is no such way to it, or it may not be both read and written.
+    fn words(&mut self, queue_pair: QueuePair, rkey: Rkey) -> Option<Words> {
         let _ = (queue_pair, rkey);
         None
     }

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_fabric::{
-    Address, ConnectError, Domain, Incoming, PeerInfo, Piece, RemoteSpan, Rkey, SgList, Span,
-    Waiter, join_waiters, unknown_scheme,
+    Address, ConnectError, Domain, Incoming, MemoryRegion, PeerInfo, Piece, RemoteSpan, Rkey,
+    SgList, Span, Waiter, Words, join_waiters, unknown_scheme,
 };
 
 use crate::config::{ConnOptions, NodeConfig, NodeError, SubmitError};
@@ -265,6 +265,17 @@ impl Node {
     /// All of a region of the peer that this process may read, as [`Engine::map`](dafs_fabric::Engine::map).
     pub fn map(&mut self, conn: ConnId, rkey: Rkey) -> Option<Span> {
         self.port(conn)?.map(conn, rkey)
+    }
+
+    /// As [`map`](Self::map), of words that both ends may change.
+    pub fn words(&mut self, conn: ConnId, rkey: Rkey) -> Option<Words> {
+        self.port(conn)?.words(conn, rkey)
+    }
+
+    /// Lets the peer of a connection read and write this memory, as long as the region lives: it is to be told of by
+    /// its key. `None`: the device does not take it.
+    pub fn share(&self, conn: ConnId, memory: &Span) -> Option<MemoryRegion> {
+        self.peek(conn)?.share(memory)
     }
 
     /// Whether what a reply with this token, whose [`Event::ReplySent`] is to come, refers to is lent: it may stay

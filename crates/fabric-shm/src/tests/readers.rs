@@ -66,6 +66,32 @@ fn peers_read_what_they_may_and_write_none_of_it() {
 }
 
 #[test]
+fn words_in_common_are_those_that_may_be_read_and_written() {
+    let mut server = Server::new();
+    let (_, far) = server.pair.expect("connected");
+    let (both, read) = (Access { remote_read: true, remote_write: true }, READ);
+    let share = |server: &Server, access| {
+        let arena = Arena::shared(PAGE_BYTES).expect("memory");
+        let region = server.honest_device.register(arena.span(0, PAGE_BYTES), access);
+        (arena, region.expect("registered"))
+    };
+    let (arena, region) = share(&server, both);
+    let (_other, for_reading) = share(&server, read);
+    server.ping();
+    let words = server.engine.words(far, region.remote().rkey).expect("words");
+    assert!(server.engine.words(far, for_reading.remote().rkey).is_none());
+    assert!(server.engine.words(far, dafs_fabric::Rkey(77)).is_none());
+    let own = dafs_fabric::Words::new(&arena);
+    own.set_bits(511, 6);
+    assert!(words.len() == 512 && words.take_bits(511, 2) && !words.take_bits(511, 2));
+    // They stay, whatever becomes of the region and the peer.
+    drop(region);
+    server.engine.disconnect(far);
+    server.poll();
+    assert!(words.take_bits(511, 4) && !own.has_bits(511, u64::MAX));
+}
+
+#[test]
 fn a_table_does_not_make_writable_what_is_for_reading() {
     use crate::memory_region::{READ, TABLE_BYTES, WRITE};
     use crate::peer_memory::PeerMemory;

@@ -83,6 +83,14 @@ impl Words {
         })
     }
 
+    /// The words of a part of an arena that both ends may change. `None`: as of [`of_span`](Self::of_span), or this one
+    /// may not.
+    pub fn in_common(span: &Span) -> Option<Words> {
+        let mut words = Words::of_span(span).filter(|_| span.is_writable())?;
+        words.own = words.len;
+        Some(words)
+    }
+
     /// How many.
     pub fn len(&self) -> usize {
         self.len
@@ -126,11 +134,7 @@ impl Words {
     /// When there is none of this number, or they are a peer's, to be read.
     #[inline]
     pub fn store(&self, number: usize, value: u64, order: Ordering) {
-        assert!(number < self.own, "a word outside of its memory, or a peer's, which is read only");
-        // SAFETY: inside the mapping, as just checked.
-        let word = unsafe { self.base.add(number) };
-        // SAFETY: mapped as long as `self` is, aligned, and of a type that others may change.
-        unsafe { word.as_ref() }.store(value, order);
+        self.own(number).store(value, order);
     }
 
     /// Adds one to a word, round and round, by which others [wait](Self::wait).
@@ -138,11 +142,47 @@ impl Words {
     /// # Panics
     /// As of [`store`](Self::store).
     pub fn count(&self, number: usize) {
+        self.own(number).fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn own(&self, number: usize) -> &AtomicU64 {
         assert!(number < self.own, "a word outside of its memory, or a peer's, which is read only");
         // SAFETY: inside the mapping, as just checked.
         let word = unsafe { self.base.add(number) };
         // SAFETY: mapped as long as `self` is, aligned, and of a type that others may change.
-        unsafe { word.as_ref() }.fetch_add(1, Ordering::SeqCst);
+        unsafe { word.as_ref() }
+    }
+
+    /// Whether one of these bits of a word is set.
+    ///
+    /// # Panics
+    /// As of [`load`](Self::load).
+    #[inline]
+    pub fn has_bits(&self, number: usize, bits: u64) -> bool {
+        self.load(number, Ordering::Relaxed) & bits != 0
+    }
+
+    /// Sets bits of a word, in no order with anything else. Nothing is stored where they are set.
+    ///
+    /// # Panics
+    /// As of [`store`](Self::store).
+    #[inline]
+    pub fn set_bits(&self, number: usize, bits: u64) {
+        let word = self.own(number);
+        if word.load(Ordering::Relaxed) & bits != bits {
+            word.fetch_or(bits, Ordering::Relaxed);
+        }
+    }
+
+    /// Clears bits of a word, in no order with anything else. Whether one of them was set.
+    ///
+    /// # Panics
+    /// As of [`store`](Self::store).
+    #[inline]
+    pub fn take_bits(&self, number: usize, bits: u64) -> bool {
+        let word = self.own(number);
+        word.load(Ordering::Relaxed) & bits != 0
+            && word.fetch_and(!bits, Ordering::Relaxed) & bits != 0
     }
 
     /// Sleeps until somebody, of any process, [wakes](Self::wake) those who wait by this word, but not where it
@@ -246,6 +286,21 @@ mod tests {
             }
         }
         sleeper.join().expect("the sleeper");
+    }
+
+    #[test]
+    fn bits_are_set_by_one_end_and_taken_by_the_other() {
+        let own = Arena::shared(2 * PAGE_BYTES).expect("memory");
+        let file = own.span(0, 1).shared().expect("shared").file;
+        let peer = Arena::of_peer(file.as_fd(), 2 * PAGE_BYTES).expect("mapped");
+        let own = Words::new(&own);
+        let theirs = Words::in_common(&peer.span(PAGE_BYTES, PAGE_BYTES)).expect("words");
+        assert!(Words::in_common(&peer.span(4, 8)).is_none(), "between two words");
+        own.set_bits(512 + 7, 0b101);
+        own.set_bits(512 + 7, 0b001);
+        assert!(theirs.has_bits(7, 0b110) && !theirs.has_bits(7, 0b010) && !theirs.has_bits(6, 7));
+        assert!(theirs.take_bits(7, 0b011) && !theirs.take_bits(7, 0b011));
+        assert_eq!(own.load(512 + 7, Ordering::Relaxed), 0b100);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Loans: what peers have lent here, and what is lent to peers, also after their connections.
 
-use dafs_fabric::{QueuePair, Rkey, SgList, Span};
+use dafs_fabric::{Access, MemoryRegion, QueuePair, Rkey, SgList, Span, Words};
 
 use super::Port;
 use crate::config::SubmitError;
@@ -64,6 +64,18 @@ impl Port {
     pub fn map(&mut self, conn: ConnId, rkey: Rkey) -> Option<Span> {
         let (connection, sh) = self.find(conn)?;
         sh.engine.map(connection.queue_pair, rkey)
+    }
+
+    /// See [`Node::words`](crate::Node::words).
+    pub fn words(&mut self, conn: ConnId, rkey: Rkey) -> Option<Words> {
+        let (connection, sh) = self.find(conn)?;
+        sh.engine.words(connection.queue_pair, rkey)
+    }
+
+    /// See [`Node::share`](crate::Node::share).
+    pub fn share(&self, memory: &Span) -> Option<MemoryRegion> {
+        let access = Access { remote_read: true, remote_write: true };
+        self.sh.domain.device().register(memory.clone(), access).ok()
     }
 
     /// See [`Node::is_lent`](crate::Node::is_lent).
