@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Thread;
 use std::time::Duration;
 
+use dafs_fabric::Words;
 use dafs_fabric::mem::PAGE_BYTES;
 use dafs_protocol::{Attr, Status, WriteVerifier};
 use dafs_store::{File, FileId};
@@ -17,7 +18,7 @@ use crate::file::CachedFile;
 use crate::job::wait_all;
 use crate::unifier::HoldPermit;
 use crate::wait::locked;
-use crate::{CacheStats, Mark, Opening, Unifier, WriterId};
+use crate::{AccessedBits, CacheStats, Mark, Opening, Unifier, WriterId};
 
 /// What one look moves from a domain to another, as a part of all.
 const STEP_PART: u64 = 16;
@@ -99,6 +100,11 @@ impl CacheDomains {
     /// All, by their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &CacheDomain> {
         self.all.iter()
+    }
+
+    /// As [`Unifier::add_accessed`], of this domain.
+    pub fn add_accessed(&self, domain: DomainId, bits: Words) -> Option<AccessedBits> {
+        self.all.get(domain.0)?.unifier.add_accessed(bits)
     }
 
     fn first(&self) -> &Unifier {

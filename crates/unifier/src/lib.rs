@@ -17,6 +17,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 #![deny(missing_docs)]
 
+mod accessed;
 mod blocks;
 mod change;
 mod close;
@@ -64,7 +65,7 @@ pub use ranges::FilePosition;
 pub use read::{HeldPage, PageLook, PinnedRead};
 pub use read_ahead::Reader;
 pub use reading::{PinnedBytes, Reading};
-pub use unifier::{HoldPermit, Unifier};
+pub use unifier::{AccessedBits, HoldPermit, Unifier};
 pub use wait::{FairQueue, Ticket};
 pub use write::WriteReservation;
 

@@ -531,7 +531,7 @@ impl Pool {
         for _ in 0..LOOKS_MAX {
             let Some(number) = free.shares.next(search) else { return false };
             let unit = self.unit_at(number as usize);
-            if free.shares.tell(number, self.uses(unit)) {
+            if self.was_used(free, search, unit) {
                 continue;
             }
             free.shares.pass(number);
@@ -572,7 +572,8 @@ impl Pool {
                 continue;
             }
             let neighbour = Page(index as u32);
-            let Some(victim) = self.victim(neighbour) else { return };
+            let may_go = !free.accessed.any(index..index + 1);
+            let Some(victim) = self.victim(neighbour).filter(|_| may_go) else { return };
             let following = free.shares.may_follow(index as u32, self.uses(neighbour));
             if following == Following::No {
                 return;

@@ -1,16 +1,17 @@
 //! The cache of all files.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::thread::Thread;
 use std::time::Duration;
 
-use dafs_fabric::Arena;
 use dafs_fabric::mem::PAGE_BYTES;
+use dafs_fabric::{Arena, Words};
 use dafs_protocol::{Attr, Status, WriteVerifier};
 use dafs_store::{File, FileId};
 
+use crate::accessed::words_of;
 use crate::entry::bytes_of;
 use crate::file::CachedFile;
 use crate::file::{Core, least_frames};
@@ -58,6 +59,21 @@ impl Unifier {
         let entries = (config.epoch, config.entries.as_ref());
         let pool = Pool::new(arena, config.domain.clone(), entries);
         Arc::new(Unifier { core: Arc::new(Core::new(pool, config, verifier, changes)) })
+    }
+
+    /// Words of 64 bits that a reader needs for so many slots: of slot `n`, the bit `n % 64` of word `n / 64`.
+    pub fn accessed_words(slots: usize) -> usize {
+        words_of(slots)
+    }
+
+    /// Units of whose slots a bit is set here stay when it is their turn to go, which clears it. `None`: there are too
+    /// many readers, or too few words.
+    pub fn add_accessed(&self, bits: Words) -> Option<AccessedBits> {
+        if bits.len() < Unifier::accessed_words(self.slots()) {
+            return None;
+        }
+        let reader = self.core.pool.add_accessed(bits)?;
+        Some(AccessedBits { core: Arc::downgrade(&self.core), reader })
     }
 
     /// How much memory [`Config::entries`] needs for an arena of so many bytes. It is touched where the arena is.
@@ -302,6 +318,26 @@ impl Unifier {
             _ => None,
         };
         files.iter().zip(&jobs).filter_map(failed).collect()
+    }
+}
+
+/// The bits of a reader are looked at as long as this lives.
+pub struct AccessedBits {
+    core: Weak<Core>,
+    reader: u64,
+}
+
+impl std::fmt::Debug for AccessedBits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AccessedBits").field("reader", &self.reader).finish_non_exhaustive()
+    }
+}
+
+impl Drop for AccessedBits {
+    fn drop(&mut self) {
+        let Some(core) = self.core.upgrade() else { return };
+        // The memory is unmapped without the lock.
+        drop(core.pool.remove_accessed(self.reader));
     }
 }
 

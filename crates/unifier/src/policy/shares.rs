@@ -57,6 +57,8 @@ const ROUNDS: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Search {
     looks: [usize; Share::COUNT],
+    /// Units that stayed since they had been [accessed](crate::accessed).
+    pub(crate) spared: usize,
 }
 
 impl Search {
@@ -168,6 +170,11 @@ impl Shares {
         if let Some(one) = self.owner(unit) {
             one.policy.touch(unit, 0);
         }
+    }
+
+    /// All that are listed.
+    pub(crate) fn units(&self) -> usize {
+        self.shares.iter().map(|share| share.units).sum()
     }
 
     /// What goes next, until all have been looked at.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::segments::EMPTIED;
 use super::{FRAME_SLOTS, FREE, SPLIT};
+use crate::accessed::Accessed;
 use crate::policy::shares::Shares;
 
 /// See the module.
@@ -24,6 +25,8 @@ pub(super) struct Free {
     pub(super) emptied: Range<usize>,
     /// The order in which units go.
     pub(super) shares: Shares,
+    /// What is used without a word.
+    pub(super) accessed: Accessed,
 }
 
 impl Free {
@@ -41,6 +44,7 @@ impl Free {
             listed: vec![false; frames],
             emptied: 0..0,
             shares: Shares::new(frames * FRAME_SLOTS),
+            accessed: Accessed::default(),
         }
     }
 

@@ -3,10 +3,12 @@
 
 use std::sync::atomic::Ordering;
 
+use dafs_fabric::Words;
 use dafs_protocol::EntryState;
 
 use super::free::Free;
 use super::{FRAME_SLOTS, LOOKS_MAX, MAPPED, MAPPINGS, PIN, PINS, Page, Pool, USE};
+use crate::accessed::SPARED_MAX;
 use crate::policy::shares::{Search, Share};
 use crate::policy::{Key, Origin};
 
@@ -70,13 +72,34 @@ impl Pool {
         for _ in 0..LOOKS_MAX {
             let number = free.shares.next(&mut search)?;
             let unit = self.unit_at(number as usize);
-            if free.shares.tell(number, self.uses(unit)) {
+            if self.was_used(free, &mut search, unit) {
                 continue;
             }
             let may_stay = !free.emptied.contains(&(unit.index() / FRAME_SLOTS));
             return self.victim(unit).filter(|_| may_stay && unit.unit_slots() == 1);
         }
         None
+    }
+
+    /// The unit whose turn it is to go was used since it was listed, or looked at: it is not its turn any more.
+    #[inline(always)]
+    pub(super) fn was_used(&self, free: &mut Free, search: &mut Search, unit: Page) -> bool {
+        let (number, slots) = (unit.index(), unit.unit_slots());
+        let may_spare = || search.spared < SPARED_MAX.min(free.shares.units());
+        if !free.accessed.is_empty() && may_spare() && free.accessed.take(number..number + slots) {
+            search.spared += 1;
+            self.users[number].fetch_add(USE, Ordering::Relaxed);
+        }
+        free.shares.tell(number as u32, self.uses(unit))
+    }
+
+    /// These say what they use by bits.
+    pub(crate) fn add_accessed(&self, bits: Words) -> Option<u64> {
+        self.free().accessed.add(bits)
+    }
+
+    pub(crate) fn remove_accessed(&self, reader: u64) -> Option<Words> {
+        self.free().accessed.remove(reader)
     }
 
     /// The unit that goes next, as [`next_slot`](Self::next_slot) finds it, becomes a pinned one of what

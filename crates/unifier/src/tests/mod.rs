@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 #[cfg(not(feature = "planted"))]
+mod accessed;
+#[cfg(not(feature = "planted"))]
 mod cost;
 mod disk;
 #[cfg(not(feature = "planted"))]
